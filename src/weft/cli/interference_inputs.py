@@ -31,12 +31,12 @@ def read_measured(paths: Sequence[Path], sources: Sequence[str]) -> "list[Measur
             measured.append(dataset.measured(decoded, path.stem))
         else:
             measured += gavel(_text(body, path), str(path)).values()
-    names = [measurements.source for measurements in measured]
+    names = [cells.source for cells in measured]
     wrong = [name for name in sources if name not in names]
     if wrong:
         raise BadInputError(f"--source {wrong[0]}", f"is not in these files: {', '.join(names)}")
-    measured = [one for one in measured if not sources or one.source in sources]
-    if not any(one.runs for one in measured):
+    measured = [cells for cells in measured if not sources or cells.source in sources]
+    if not any(cells.runs for cells in measured):
         raise BadInputError(
             ", ".join(map(str, paths)),
             "hold no application beside another; measure some with `weft profile measure`",

@@ -26,15 +26,15 @@ def print_results(results: "Sequence[ExaminationResult]") -> None:
         "source|GPU model|split|method|>n|>MAE|>MAPE %|>R²|>p95|>held %|>of 95 %|>calibrated %"
         "|>width|>in hindsight|>in sample"
     )
-    for one in results:
-        place = f"{one.gpu_model} {one.isolation}".strip()
-        for name, score in one.methods.items():
+    for result in results:
+        place = f"{result.gpu_model} {result.isolation}".strip()
+        for name, score in result.methods.items():
             ours = name == "weft"
-            low, high = one.interval
+            low, high = result.interval
             table.add_row(
-                one.source,
+                result.source,
                 place,
-                one.split,
+                result.split,
                 name,
                 str(score.samples),
                 f"{score.mae:.4f}",
@@ -43,10 +43,10 @@ def print_results(results: "Sequence[ExaminationResult]") -> None:
                 f"{score.p95:.3f}",
                 _percent(score.coverage),
                 f"{100 * low:.0f}–{100 * high:.0f}" if ours else "–",
-                _percent(one.calibrated if ours else math.nan),
+                _percent(result.calibrated if ours else math.nan),
                 _number(score.width),
                 _number(score.hindsight_width),
-                _number(one.in_sample_width if ours else math.nan),
+                _number(result.in_sample_width if ours else math.nan),
             )
     Console(width=_WIDTH).print(table)
 

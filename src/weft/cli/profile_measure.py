@@ -71,7 +71,7 @@ def measure(
     workloads = named(workload)
     settings = CampaignSettings(runs=runs, window_s=window_s, warm_s=warm_s, budget_s=budget_s)
     how = MachineOptions(device.value, gpu, python or sys.executable, warm_s, tiny)
-    isolations = list(dict.fromkeys(one.value for one in isolation))
+    isolations = list(dict.fromkeys(way.value for way in isolation))
     wishes = MeasuringPlan(folder, workloads, isolations, settings, how)
     print_dataset(measured(wishes, _say), output)
 

@@ -1,5 +1,6 @@
 """Profiles as tables for people, and as JSON for programs."""
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from weft.cli.output import ListOutput, print_table, table_with
@@ -24,13 +25,9 @@ def print_dataset(dataset: "Dataset", output: ListOutput) -> None:
         return
     numbers = ("from", "runs", "seconds", "it/s", *_COLUMNS, "MiB", "peak MiB", "co-runs")
     table = table_with("application|GPU model|sharing|" + "|>".join(numbers))
+    co_runs = Counter((run.target, run.gpu_model, run.isolation) for run in dataset.corun)
     for solo in dataset.solo:
-        beside = sum(
-            one.target == solo.application
-            and one.gpu_model == solo.gpu_model
-            and one.isolation == solo.isolation
-            for one in dataset.corun
-        )
+        beside = co_runs[solo.application, solo.gpu_model, solo.isolation]
         table.add_row(
             *_names(solo.application, solo.gpu_model or "–", solo.isolation, solo.source or "–"),
             str(solo.runs),
@@ -56,7 +53,7 @@ def print_application(dataset: "Dataset", application: str, output: ListOutput) 
     if output is ListOutput.json:
         _print_json(dataset)
         return
-    for solo in (one for one in dataset.solo if one.application == application):
+    for solo in (solo for solo in dataset.solo if solo.application == application):
         rate = "" if solo.rate_per_s is None else f", {solo.rate_per_s:,.4g} it/s"
         print(
             _shown(
@@ -70,10 +67,10 @@ def print_application(dataset: "Dataset", application: str, output: ListOutput) 
         print_table(table, width=_WIDTH)
     if dataset.corun:
         table = table_with("victim|beside|GPU model|sharing|>speed|>slowdown|>runs")
-        for one in dataset.corun:
-            slowdown = f"{1 / one.speed:.2f}" if one.speed > 0 else "–"
-            names = _names(one.target, " + ".join(one.aggressors), one.gpu_model, one.isolation)
-            table.add_row(*names, f"{one.speed:.3f}", slowdown, str(one.runs))
+        for run in dataset.corun:
+            slowdown = f"{1 / run.speed:.2f}" if run.speed > 0 else "–"
+            names = _names(run.target, " + ".join(run.aggressors), run.gpu_model, run.isolation)
+            table.add_row(*names, f"{run.speed:.3f}", slowdown, str(run.runs))
         print_table(table, width=_WIDTH)
     for infeasible in dataset.infeasible:
         print(

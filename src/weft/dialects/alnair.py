@@ -9,6 +9,8 @@ the truth.
 import hashlib
 from collections import Counter
 
+from msgspec.structs import replace
+
 from weft.dialects.containers import one_card
 from weft.dialects.dialect import DialectSettings, PodAnnotations
 from weft.dialects.node_gpus import InventorySource, ReportedGpu, listed_parts, whole_number
@@ -96,9 +98,7 @@ class Alnair(BaseDialect):
             if len(cards) == 1 or not all_said:
                 shares.append(share_on(0, gpu_request, gpu))
                 continue
-            part = GpuMemoryRequest(
-                "units", n, gpu_request.memory.unit_mib, gpu_request.memory.half_up
-            )
+            part = replace(gpu_request.memory, kind="units", value=n)
             milli = 0 if shares else gpu_request.milli
             shares.append(Share(0, gpu.index, part.mib_on(gpu.memory_mib), milli, gpu.uuid))
         return placement_of(request, node, shares) if shares else None
@@ -114,12 +114,10 @@ def _ask(slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
         compute = 100
     if not memory and not compute:
         return None
-    kept = (
-        GpuMemoryRequest("units", memory, unit_mib=1024, half_up=True)
-        if memory
-        else GpuMemoryRequest()
-    )
-    return GpuRequest(memory=kept, milli=compute * 10)
+    charged = GpuMemoryRequest()
+    if memory:
+        charged = GpuMemoryRequest("units", memory, unit_mib=1024, half_up=True)
+    return GpuRequest(memory=charged, milli=compute * 10)
 
 
 def _environment(uuid: str, alnair_id: str) -> dict[str, str]:

@@ -49,11 +49,8 @@ def asks_of(
 
 def _check_asking(asking: int) -> None:
     if asking > MOST_ASKING:
-        raise BadInputError(
-            "spec.containers",
-            f"{asking:,} containers ask for GPUs; Weft places {MOST_ASKING} of a pod at most: "
-            "make several pods of it",
-        )
+        most = f"Weft places {MOST_ASKING} of a pod at most: make several pods of it"
+        raise BadInputError("spec.containers", f"{asking:,} containers ask for GPUs; {most}")
 
 
 def per_container(
@@ -101,9 +98,8 @@ def one_card(
         memory=GpuMemoryRequest(kind.kind, peak(memory), kind.unit_mib, kind.half_up),
         milli=min(peak(milli), most_milli),
     )
-    return ContainerRequests(
-        (gpu_request,), _requests(slots, asks, [(0,) if ask else () for ask in asks])
-    )
+    uses = [(0,) if ask else () for ask in asks]
+    return ContainerRequests((gpu_request,), _requests(slots, asks, uses))
 
 
 def pod_wide(
@@ -184,14 +180,8 @@ def _add(gpu_requests: list[GpuRequest], pool: list[int], gpu_request: GpuReques
 
 
 def _size(gpu_request: GpuRequest) -> tuple[bool, bool, int, int, int]:
-    memory = gpu_request.memory
-    return (
-        gpu_request.whole,
-        memory.kind == "whole",
-        memory.value,
-        gpu_request.milli,
-        gpu_request.count,
-    )
+    memory, milli, count = gpu_request.memory, gpu_request.milli, gpu_request.count
+    return gpu_request.whole, memory.kind == "whole", memory.value, milli, count
 
 
 def _larger(a: GpuRequest, b: GpuRequest) -> GpuRequest | None:

@@ -87,12 +87,10 @@ class Elastic(BaseDialect):
         metadata = {**(pod.metadata.labels or {}), **(pod.metadata.annotations or {})}
         if "true" not in (metadata.get(ASSUMED), metadata.get(NANO_ASSUMED)):
             return None
-        gpus = {
-            c.name: metadata.get(
-                CONTAINER + c.name, metadata.get(NANO_CONTAINER + c.name, "")
-            ).split(",")
-            for c in request.containers
-        }
+        gpus = {}
+        for name in (container.name for container in request.containers):
+            text = metadata.get(CONTAINER + name, metadata.get(NANO_CONTAINER + name, ""))
+            gpus[name] = text.split(",")
         return from_gpus(request, node, gpus)
 
 
@@ -107,9 +105,8 @@ def _ask(slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
     if core == 0 and mib == 0:
         return None
     if core < 100:
-        return GpuRequest(
-            memory=GpuMemoryRequest("mib", mib) if mib else GpuMemoryRequest(), milli=core * 10
-        )
+        charged = GpuMemoryRequest("mib", mib) if mib else GpuMemoryRequest()
+        return GpuRequest(memory=charged, milli=core * 10)
     count, rest = divmod(core, 100)
     name = slot.container.name
     if mib:

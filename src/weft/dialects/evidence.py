@@ -27,8 +27,10 @@ from weft.model import GpuRequest, Node, Placement, PodManifest, PodRequest, Sha
 from weft.model.annotations import PLACEMENT, PLACEMENT_COPY
 
 BINDING = "its Binding"
+HeldShares = dict[tuple[int, int], Share]
+"""Shares by GPU request and GPU."""
 Records = dict[str, tuple[Share, ...] | None]
-"""What each of Weft's annotations says, by name; None for one that cannot be read."""
+"""The shares in each of Weft's annotations, by name; None for one that cannot be read."""
 
 
 class ChargedPlacement(NamedTuple):
@@ -78,7 +80,7 @@ def weigh(
     if own is not None:
         voices[f"{system}'s own marks"] = own.shares
     here = {gpu.index for gpu in node.gpus}
-    held: dict[tuple[int, int], Share] = {}
+    held: HeldShares = {}
     for name, shares in voices.items():
         for share in shares:
             if sure or share.gpu in here:
@@ -104,10 +106,8 @@ def moved(request: PodRequest, said: Records, own: Placement, mark: str) -> str:
     """Where the system's agent put the pod on other GPUs than Weft, in words; "" where not."""
     for shares in said.values():
         if shares and _places(shares) != _places(own.shares):
-            return (
-                f"{request.dialect}'s agent gave it {_gpus(own.shares)} ({mark}), Weft had chosen "
-                f"{_gpus(shares)}"
-            )
+            given = f"{request.dialect}'s agent gave it {_gpus(own.shares)} ({mark})"
+            return f"{given}, Weft had chosen {_gpus(shares)}"
     return ""
 
 
@@ -123,19 +123,13 @@ def _contradictions(said: Records, own: Placement | None, system: str) -> list[s
         if shares != heard[first]:
             faults.append(f"{first} says {_amounts(heard[first])}, {name} {_amounts(shares)}")
     if own is not None and heard and _places(own.shares) != _places(heard[first]):
-        faults.append(
-            f"{first} says {_gpus(heard[first])}, {system}'s own marks {_gpus(own.shares)}"
-        )
+        said_first = f"{first} says {_gpus(heard[first])}"
+        faults.append(f"{said_first}, {system}'s own marks {_gpus(own.shares)}")
     return faults
 
 
 def _less(
-    index: int,
-    gpu_request: GpuRequest,
-    node: Node,
-    held: dict[tuple[int, int], Share],
-    *,
-    grown: bool,
+    index: int, gpu_request: GpuRequest, node: Node, held: HeldShares, *, grown: bool
 ) -> list[str]:
     """Charge no less than this claim asks of each GPU; what was less, in words.
 
@@ -156,13 +150,11 @@ def _less(
 
 def _too_few(gpu_request: GpuRequest, named: Sequence[Share]) -> bool:
     """True if these are not all GPUs of the request."""
-    told_mib = sum(share.memory_mib for share in named)
-    return len(named) < gpu_request.count or (
-        gpu_request.split and told_mib < gpu_request.memory.value
-    )
+    few_mib = sum(share.memory_mib for share in named) < gpu_request.memory.value
+    return len(named) < gpu_request.count or (gpu_request.split and few_mib)
 
 
-def _raise(held: dict[tuple[int, int], Share], share: Share) -> None:
+def _raise(held: HeldShares, share: Share) -> None:
     """Hold at least this share."""
     known = held.setdefault((share.gpu_request, share.gpu), share)
     memory_mib, milli = max(known.memory_mib, share.memory_mib), max(known.milli, share.milli)

@@ -8,6 +8,8 @@ beyond what is charged.
 import re
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from weft.dialects.containers import ContainerRequests, per_container, pod_wide, whole_cards
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.nvidia import GPU
@@ -60,15 +62,10 @@ class GeniusDialect(BaseDialect):
                 f"nothing; write {NUMBER} or {EACH}"
             )
         shape = Shape(devices=_rule(labels), needs_gpu_node=not layout.gpu_requests)
-        return build(
-            pod,
-            self.name,
-            layout,
-            shape=shape,
-            queue_priority=_priority(labels, notes),
-            shared=shared and bool(layout.gpu_requests),
-            warnings=notes,
-        )
+        priority = _priority(labels, notes)
+        shared = shared and bool(layout.gpu_requests)
+        request = build(pod, self.name, layout, shape=shape, shared=shared, warnings=notes)
+        return replace(request, queue_priority=priority)
 
 
 def merged(
@@ -80,9 +77,7 @@ def merged(
     container that asks gets the difference, for the kubelet can't tell it either.
     """
     counts = [amount(slot, GPU) for slot in places]
-    wanted = max(
-        (gpu_request.count for gpu_request in gpu_requests if not gpu_request.split), default=0
-    )
+    wanted = max((request.count for request in gpu_requests if not request.split), default=0)
     mains = [i for i, n in enumerate(counts) if n and places[i].role == "main"]
     missing = wanted - sum(counts[i] for i in mains)
     if mains and missing > 0:
@@ -98,9 +93,8 @@ def _charged(asked: Mapping[str, int], notes: list[str]) -> list[GpuRequest]:
         if not number:
             notes.append(f"{EACH} without {NUMBER} means one GPU (the original ignores it)")
         count = number or 1
-        gpu_requests = [
-            GpuRequest(count=count, memory=GpuMemoryRequest("mib", each), headroom_mib=1)
-        ]
+        memory = GpuMemoryRequest("mib", each)
+        gpu_requests = [GpuRequest(count=count, memory=memory, headroom_mib=1)]
         rest = total - count * each
         if rest > 0:  # the node must offer this much more, wherever it lies
             gpu_requests.append(GpuRequest(memory=GpuMemoryRequest("mib", rest), split=True))

@@ -96,9 +96,8 @@ class Gpushare(BaseDialect):
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
         """From the index annotation, or gpushare 2.0's allocation where that is one card."""
         annotations = pod.metadata.annotations or {}
-        gpu = find(
-            node, annotations.get(PREFIX + "IDX") or _single_card(annotations.get(ALLOCATION, ""))
-        )
+        allocated = annotations.get(ALLOCATION, "")
+        gpu = find(node, annotations.get(PREFIX + "IDX") or _single_card(allocated))
         if gpu is None:
             return None
         gpu_request = request.shape.gpu_requests[0]
@@ -116,10 +115,9 @@ class Gpushare(BaseDialect):
         foreign = records(pod, request, node) is None
         marked = 0 if foreign else _marked_unit_mib(pod, card_mib)
         told = node.unit_mib or configured
-        asked = GpuMemoryRequest(
-            "node-units", gpu_request.memory.value, told or gpu_request.memory.unit_mib
-        )
-        readings = [asked.on_node(unit_mib) for unit_mib in (0, configured, marked)]
+        unit_mib = told or gpu_request.memory.unit_mib
+        asked = GpuMemoryRequest("node-units", gpu_request.memory.value, unit_mib)
+        readings = [asked.on_node(mib) for mib in (0, configured, marked)]
         # Nobody can have been given more than a card has.
         held = [memory for memory in readings if memory.mib_on(card_mib) <= card_mib]
         most = max(held, key=lambda memory: memory.mib_on(card_mib), default=readings[0])
@@ -144,9 +142,8 @@ def _layout(
         return one_card(places, [None] * len(places)), 0
     unit = settings.gpushare_unit
     guess = "MiB" if max(values) > MOST_GIB else "GiB"
-    asked = [
-        GpuMemoryRequest("node-units", v, UNIT_MIB.get(unit) or UNIT_MIB[guess]) for v in values
-    ]
+    unit_mib = UNIT_MIB.get(unit) or UNIT_MIB[guess]
+    asked = [GpuMemoryRequest("node-units", value, unit_mib) for value in values]
     told_mib = 0
     if unit != "node":
         told_mib = asked[0].unit_mib

@@ -29,13 +29,7 @@ UNKNOWN_MIB = 100
 UNLIMITED = 2**62
 _MIB = 2**20
 _NATIVE = ("cpu", "memory")
-_SOURCES = (
-    weft.reported_gpus,
-    alnair.reported_gpus,
-    nvidia.reported_gpus,
-    gpushare.reported_gpus,
-    elastic.reported_gpus,
-)
+_SOURCES = tuple(system.reported_gpus for system in (weft, alnair, nvidia, gpushare, elastic))
 
 
 class InventoryFallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -105,21 +99,15 @@ def _delivers(node: NodeManifest, warnings: list[str]) -> tuple[str, ...] | None
     if how:
         warnings.append(f"{DELIVERS} is {how[:40]!r}; only {DELIVERS_BY_NAME} says something")
     allocatable = node.status.allocatable or {}
-    return tuple(
-        sorted(
-            name
-            for name in allocatable
-            if is_gpu_resource(name) and _amount(allocatable, name, parse_quantity, warnings)
-        )
-    )
+    gpu_resources = [name for name in allocatable if is_gpu_resource(name)]
+    amounts = {name: _amount(allocatable, name, parse_quantity, warnings) for name in gpu_resources}
+    return tuple(sorted(name for name, amount in amounts.items() if amount))
 
 
 def taints_of(node: NodeManifest) -> tuple[Taint, ...]:
     """The node's taints; a cordon is one more, as kube-scheduler sees it: some pods tolerate it."""
     taints = tuple(Taint(t.key, t.effect, t.value) for t in node.spec.taints or ())
-    if node.spec.unschedulable and CORDON not in taints:
-        return (*taints, CORDON)
-    return taints
+    return (*taints, CORDON) if node.spec.unschedulable and CORDON not in taints else taints
 
 
 def _sources_of(
@@ -228,9 +216,7 @@ def _out_of_service(
         f"ConfigMap {config_map}: there is no GPU {index}" for index in sorted(broken - known)
     ]
     return tuple(
-        msgspec.structs.replace(gpu, in_service=False)
-        if gpu.index in broken or gpu.parent in broken
-        else gpu
+        msgspec.structs.replace(gpu, in_service=False) if {gpu.index, gpu.parent} & broken else gpu
         for gpu in gpus
     )
 
@@ -244,11 +230,10 @@ def _amount(
     if name not in amounts:
         return 0
     try:
-        value = parse(amounts[name], name)
+        return parse(amounts[name], name)
     except BadInputError as error:
         warnings.append(f"ignored: {error}")
         return 0
-    return value
 
 
 def _extended(allocatable: Quantities, warnings: list[str]) -> dict[str, int]:

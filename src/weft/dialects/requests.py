@@ -50,7 +50,6 @@ def build(
     layout: ContainerRequests,
     *,
     shape: Shape | None = None,
-    queue_priority: int = 0,
     shared: bool = False,
     warnings: Sequence[str] = (),
 ) -> PodRequest:
@@ -81,7 +80,6 @@ def build(
         dialect=dialect,
         scheduler_name=pod.spec.scheduler_name or "default-scheduler",
         priority=pod.spec.priority or 0,
-        queue_priority=queue_priority,
         created_ns=timestamp_ns(meta.creation_timestamp),
         containers=layout.containers,
         shared_by_containers=shared,
@@ -94,16 +92,13 @@ def _check(layout: ContainerRequests) -> None:
     """Refuses requests that are too large together, though none of them is by itself."""
     gpus = sum(gpu_request.count for gpu_request in layout.gpu_requests)
     if gpus > MOST_GPUS:
-        raise BadInputError(
-            "spec.containers", f"{gpus:,} GPUs in all: no node has more than {MOST_GPUS:,}"
-        )
-    for one in layout.gpu_requests:
-        most = MOST_GPU_MIB * (MOST_GPUS if one.split else 1)
-        if one.memory.value > most:
-            raise BadInputError(
-                "spec.containers",
-                f"{one.memory.value:,} of a GPU's memory in all: none has more than {most:,} MiB",
-            )
+        wrong = f"{gpus:,} GPUs in all: no node has more than {MOST_GPUS:,}"
+        raise BadInputError("spec.containers", wrong)
+    for gpu_request in layout.gpu_requests:
+        most = MOST_GPU_MIB * (MOST_GPUS if gpu_request.split else 1)
+        if (value := gpu_request.memory.value) > most:
+            wrong = f"{value:,} of a GPU's memory in all: none has more than {most:,} MiB"
+            raise BadInputError("spec.containers", wrong)
 
 
 def timestamp_ns(text: str | None) -> int:
@@ -112,9 +107,8 @@ def timestamp_ns(text: str | None) -> int:
         return 0
     match = _TIME.fullmatch(text.strip())
     if match is None:
-        raise BadInputError(
-            "metadata.creationTimestamp", f"{text!r} is no time; write 2026-01-31T08:00:00Z"
-        )
+        wrong = f"{text!r} is no time; write 2026-01-31T08:00:00Z"
+        raise BadInputError("metadata.creationTimestamp", wrong)
     year, month, day, hour, minute, second = (int(match[i]) for i in range(1, 7))
     # Days of the proleptic Gregorian calendar with years that begin in March, so that the leap
     # day is the last: the core may not import datetime.
@@ -128,10 +122,8 @@ def timestamp_ns(text: str | None) -> int:
 def _one_of(annotations: dict[str, str], name: str, allowed: Sequence[str]) -> str:
     value = annotations.get(name, "")
     if value and value not in allowed:
-        raise BadInputError(
-            f"metadata.annotations[{name}]",
-            f"{value[:_MOST_SHOWN]!r} is unknown; write {', '.join(allowed)}",
-        )
+        wrong = f"{value[:_MOST_SHOWN]!r} is unknown; write {', '.join(allowed)}"
+        raise BadInputError(f"metadata.annotations[{name}]", wrong)
     return value
 
 
@@ -178,10 +170,8 @@ def listed(annotations: Mapping[str, str], name: str) -> tuple[str, ...]:
     """The non-empty parts of the comma-separated list in this annotation."""
     text = annotations.get(name, "")
     if len(text) > _MOST_LISTED:
-        raise BadInputError(
-            f"metadata.annotations[{name}]",
-            f"the list has {len(text):,} characters; write at most {_MOST_LISTED:,}",
-        )
+        wrong = f"the list has {len(text):,} characters; write at most {_MOST_LISTED:,}"
+        raise BadInputError(f"metadata.annotations[{name}]", wrong)
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from weft.model import ContainerRequest, Gpu, GpuRequest, Node, Placement, PodRequest, Shape, Share
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPU_MILLI, MOST_LETTERS
 
+_KEPT = ("application", "job_class", "expected_s", "slowdown_limit")
 _MOST_SHARES = 256  # of one claim; a node with a hundred MIG instances is a large one
 
 
@@ -20,9 +21,8 @@ def share_on(index: int, gpu_request: GpuRequest, gpu: Gpu) -> Share:
     """The share of this card for request `index` (not for `split` requests: those vary)."""
     if gpu_request.whole:
         return Share(index, gpu.index, gpu.memory_mib, gpu.milli, gpu.uuid)
-    return Share(
-        index, gpu.index, gpu_request.memory.mib_on(gpu.memory_mib), gpu_request.milli, gpu.uuid
-    )
+    memory_mib = gpu_request.memory.mib_on(gpu.memory_mib)
+    return Share(index, gpu.index, memory_mib, gpu_request.milli, gpu.uuid)
 
 
 def asked_on(index: int, gpu_request: GpuRequest, gpu: Gpu) -> Share:
@@ -53,13 +53,7 @@ def placement_of(request: PodRequest, node: Node, shares: Sequence[Share]) -> Pl
 
 def keeps(placement: Placement, shape: Shape) -> bool:
     """True if it keeps what a pod of this shape says of itself, beside what it asks for."""
-    kept = (
-        placement.application,
-        placement.job_class,
-        placement.expected_s,
-        placement.slowdown_limit,
-    )
-    return kept == (shape.application, shape.job_class, shape.expected_s, shape.slowdown_limit)
+    return all(getattr(placement, name) == getattr(shape, name) for name in _KEPT)
 
 
 def of_container(

@@ -69,12 +69,12 @@ class Committees(NamedTuple):
 
 def groups_of(samples: PairSamples, label: Ints) -> list[SampleGroup]:
     """By the label of applications: a sample is in its victim's and in its other's group."""
-    found = []
+    groups = []
     for name in np.unique(label[np.r_[samples.target, samples.other]]):
         targets = label[samples.target] == name
         inside = np.flatnonzero(targets | (label[samples.other] == name))
-        found.append(SampleGroup(int(name), inside, targets[inside]))
-    return found
+        groups.append(SampleGroup(int(name), inside, targets[inside]))
+    return groups
 
 
 def labels_of(applications: Applications, samples: PairSamples) -> Ints:
@@ -92,8 +92,7 @@ def without_pairs(fitted: kernel.Inverse, samples: PairSamples) -> LeftOutScores
     speed, deviation = np.empty(len(samples)), np.empty(len(samples))
     for size in np.unique(sizes):
         at = order[begins[sizes == size][:, None] + np.arange(size)]
-        found = kernel.small_left_out(fitted, at)
-        speed[at.ravel()], deviation[at.ravel()] = found.speed, found.deviation
+        speed[at.ravel()], deviation[at.ravel()] = kernel.small_left_out(fitted, at)
     return LeftOutScores(speed, deviation)
 
 
@@ -114,16 +113,16 @@ def elect(applications: Applications, samples: PairSamples, effort: Effort = USU
     drawn: list[JudgedKernel] = []
     for number in range(effort.drawn + effort.bred):
         if number < effort.drawn or not judged:
-            found = _judge(space, _draw(rng, choices[number % len(choices)]), samples, groups)
-            drawn += [found] if found is not None else []
+            fresh = _judge(space, _draw(rng, choices[number % len(choices)]), samples, groups)
+            drawn += [fresh] if fresh is not None else []
         else:
-            best = sorted(judged, key=lambda one: one.near)[:MEMBERS]
+            best = sorted(judged, key=lambda kernel: kernel.near)[:MEMBERS]
             parent = best[int(rng.integers(len(best)))].settings
-            found = _judge(space, _breed(rng, parent), samples, [])
-        judged += [found] if found is not None else []
+            fresh = _judge(space, _breed(rng, parent), samples, [])
+        judged += [fresh] if fresh is not None else []
         effort.ticks(number + 1, effort.drawn + effort.bred)
-    near = sorted(judged, key=lambda one: one.near)[:MEMBERS]
-    errors = np.array([one.far for one in drawn]).reshape(len(drawn), len(groups))
+    near = sorted(judged, key=lambda kernel: kernel.near)[:MEMBERS]
+    errors = np.array([judgement.far for judgement in drawn]).reshape(len(drawn), len(groups))
 
     def least(sums: Floats) -> tuple[KernelSettings, ...]:
         chosen = np.argsort(sums, kind="stable")[:FAR_MEMBERS]
@@ -149,12 +148,11 @@ def _judge(
     except np.linalg.LinAlgError:
         return None
     near = pairs.mean() / samples.speed.mean() + (pairs / np.maximum(samples.speed, 0.02)).mean()
-    far = np.array(
-        [
-            np.abs(found - samples.speed[group.samples])[group.targets].sum()
-            for found, group in zip(left, groups, strict=True)
-        ]
-    )
+    wrong = [
+        np.abs(speed - samples.speed[group.samples])[group.targets].sum()
+        for speed, group in zip(left, groups, strict=True)
+    ]
+    far = np.array(wrong)
     return JudgedKernel(settings, float(near), far) if np.isfinite(near + far.sum()) else None
 
 
@@ -165,7 +163,7 @@ def _column_choices(columns: Sequence[str]) -> list[tuple[str, ...]]:
         tuple(name for name in wanted if name in columns)
         for wanted in ((RATE,), (RATE, features.SAMPLES), looked, (RATE, *looked))
     ]
-    return sorted({one for one in choices if one}) or [()]
+    return sorted({choice for choice in choices if choice}) or [()]
 
 
 def _draw(rng: np.random.Generator, columns: tuple[str, ...]) -> KernelSettings:
@@ -174,15 +172,9 @@ def _draw(rng: np.random.Generator, columns: tuple[str, ...]) -> KernelSettings:
 
     def side() -> KernelSide:
         lengths = tuple(between(0.5, 8.0) for _ in columns)
-        return KernelSide(
-            lengths,
-            1.0,
-            float(rng.choice([0.0, 0.1, 0.3])),
-            between(0.005, 0.3),
-            float(rng.choice([0.0, 0.1, 0.3])),
-            float(rng.choice([0.0, 0.1, 0.4])),
-            between(1.0, 4.0),
-        )
+        line, same = float(rng.choice([0.0, 0.1, 0.3])), between(0.005, 0.3)
+        family, near_batch = (float(rng.choice([0.0, 0.1, most])) for most in (0.3, 0.4))
+        return KernelSide(lengths, 1.0, line, same, family, near_batch, between(1.0, 4.0))
 
     link: kernel.Link = "log" if rng.random() < 0.4 else "speed"
     weights = (1.0, between(0.1, 1.0), between(0.03, 1.0))
@@ -199,16 +191,9 @@ def _breed(rng: np.random.Generator, parent: KernelSettings) -> KernelSettings:
         numbers = (old.numbers, old.line, old.same, old.family, old.near_batch, old.batch_length)
         return KernelSide(tuple(moved(length) for length in old.lengths), *map(moved, numbers))
 
-    return KernelSettings(
-        parent.columns,
-        side(parent.target),
-        side(parent.other),
-        parent.link,
-        moved(parent.suffers),
-        moved(parent.inflicts),
-        moved(parent.fits),
-        moved(parent.noise),
-    )
+    target, other = side(parent.target), side(parent.other)
+    weights = map(moved, (parent.suffers, parent.inflicts, parent.fits, parent.noise))
+    return KernelSettings(parent.columns, target, other, parent.link, *weights)
 
 
 class Committee:
@@ -218,17 +203,16 @@ class Committee:
         self, kernels: Sequence[KernelSettings], space: ApplicationSpace, samples: PairSamples
     ) -> None:
         self.members = tuple(
-            kernel.GaussianProcess(one, kernel.parts(space, one), samples) for one in kernels
+            kernel.GaussianProcess(member, kernel.parts(space, member), samples)
+            for member in kernels
         )
 
     def predict(self, space: ApplicationSpace, asked: PairSamples) -> LeftOutScores:
         """Predict pairs by index into `space`, whose first applications are the training set's."""
-        found = [one.predict(kernel.parts(space, one.settings), asked) for one in self.members]
-        return mean_of(found)
+        votes = (vote.predict(kernel.parts(space, vote.settings), asked) for vote in self.members)
+        return mean_of(list(votes))
 
 
-def mean_of(found: Sequence[LeftOutScores]) -> LeftOutScores:
+def mean_of(votes: Sequence[LeftOutScores]) -> LeftOutScores:
     """Combine several predictions."""
-    speed: Floats = np.mean([one.speed for one in found], axis=0)
-    deviation: Floats = np.mean([one.deviation for one in found], axis=0)
-    return LeftOutScores(speed, deviation)
+    return LeftOutScores(*(np.mean(numbers, axis=0) for numbers in zip(*votes, strict=True)))

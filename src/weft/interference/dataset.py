@@ -10,7 +10,7 @@ nothing where nobody counted them.
 import codecs
 import math
 from collections.abc import Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -54,12 +54,12 @@ class SoloProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What there is one of."""
+        """Names the entry: there is one of each."""
         return self.application, self.gpu_model, self.isolation
 
     @property
     def place(self) -> str:
-        """It, in words."""
+        """The entry, in words."""
         return f"{self.application or '-'} on {self.gpu_model} {self.isolation}".strip()
 
 
@@ -76,12 +76,12 @@ class CoLocationSample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
     @property
     def key(self) -> tuple[str, tuple[str, ...], str, str]:
-        """What there is one of."""
+        """Names the entry: there is one of each."""
         return self.target, self.aggressors, self.gpu_model, self.isolation
 
     @property
     def place(self) -> str:
-        """It, in words."""
+        """The entry, in words."""
         beside = ", ".join(self.aggressors)
         return f"{self.target} beside {beside} on {self.gpu_model} {self.isolation}".strip()
 
@@ -98,7 +98,7 @@ class Infeasible(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
     @property
     def key(self) -> tuple[tuple[str, ...], str, str]:
-        """What there is one of."""
+        """Names the entry: there is one of each."""
         return self.applications, self.gpu_model, self.isolation
 
 
@@ -120,89 +120,70 @@ class Dataset(
 
     def merged(self, other: "Dataset") -> "Dataset":
         """Both; where they speak of the same, `other` is right."""
-        return Dataset(
-            API_VERSION,
-            KIND,
-            self.about | other.about,
-            _later(self.solo, other.solo),
-            _later(self.corun, other.corun),
-            _later(self.infeasible, other.infeasible),
-        )
+        solo, corun = _later(self.solo, other.solo), _later(self.corun, other.corun)
+        infeasible = _later(self.infeasible, other.infeasible)
+        return Dataset(API_VERSION, KIND, self.about | other.about, solo, corun, infeasible)
 
 
 EMPTY = Dataset(API_VERSION, KIND)
 
 
-def about_application(found: Dataset, application: str) -> Dataset:
+def about_application(dataset: Dataset, application: str) -> Dataset:
     """The entries that speak of one application."""
-    return Dataset(
-        API_VERSION,
-        KIND,
-        found.about,
-        tuple(one for one in found.solo if one.application == application),
-        tuple(one for one in found.corun if application in (one.target, *one.aggressors)),
-        tuple(one for one in found.infeasible if application in one.applications),
-    )
+    solo = tuple(profile for profile in dataset.solo if profile.application == application)
+    corun = tuple(run for run in dataset.corun if application in (run.target, *run.aggressors))
+    infeasible = tuple(entry for entry in dataset.infeasible if application in entry.applications)
+    return Dataset(API_VERSION, KIND, dataset.about, solo, corun, infeasible)
 
 
-def measured(found: Dataset, source: str) -> Measurements:
+def measured(dataset: Dataset, source: str) -> Measurements:
     """Training data of predictors: features as `name.mean` and `name.p95`, speeds, what failed.
 
     Only what ran out of memory together is forbidden: a crash says nothing about company.
     """
-    solos = tuple(
-        records.solo(
-            one.application,
-            one.gpu_model,
-            one.isolation,
-            math.nan if one.rate_per_s is None else one.rate_per_s,
-            {
-                f"{name}.{which}": getattr(feature, which)
-                for name, feature in one.features.items()
-                for which in ("mean", "p95")
-            },
-        )
-        for one in found.solo
-    )
-    runs = tuple(
-        CoLocatedRun(one.target, one.aggressors, one.gpu_model, one.isolation, one.speed, one.runs)
-        for one in found.corun
-    )
+    solos = []
+    for profile in dataset.solo:
+        known: dict[str, float] = {}
+        for name, feature in profile.features.items():
+            known |= {f"{name}.mean": feature.mean, f"{name}.p95": feature.p95}
+        rate_per_s = math.nan if profile.rate_per_s is None else profile.rate_per_s
+        solos.append(records.solo(*profile.key, rate_per_s, known))
+    runs = tuple(CoLocatedRun(*sample.key, sample.speed, sample.runs) for sample in dataset.corun)
     forbidden = tuple(
-        (one.applications, one.gpu_model, one.isolation)
-        for one in found.infeasible
-        if len(one.applications) > 1 and one.reason == OUT_OF_MEMORY
+        entry.key
+        for entry in dataset.infeasible
+        if len(entry.applications) > 1 and entry.reason == OUT_OF_MEMORY
     )
-    return Measurements(source, solos, runs, forbidden)
+    return Measurements(source, tuple(solos), runs, forbidden)
 
 
-def encode(found: Dataset) -> bytes:
+def encode(dataset: Dataset) -> bytes:
     """Encode as JSON for people, entries in a fixed order."""
-    whole = EMPTY.merged(found)
+    whole = EMPTY.merged(dataset)
     return msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n"
 
 
 def decode(body: bytes, where: str) -> Dataset:
     """`BadInputError` says what is wrong, and where in it."""
     try:
-        found = msgspec.json.decode(body.removeprefix(codecs.BOM_UTF8), type=Dataset)
+        dataset = msgspec.json.decode(body.removeprefix(codecs.BOM_UTF8), type=Dataset)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadInputError(where, f"is no dataset: {error}") from error
-    if (found.api_version, found.kind) != (API_VERSION, KIND):
-        told = f"{found.api_version or '-'}/{found.kind or '-'}"
-        raise BadInputError(
-            where, f"is {told}; this Weft reads apiVersion {API_VERSION}, kind {KIND}"
-        )
-    for number, one in enumerate(found.solo):
-        _sensible(_solo_says(one), f"{where}, solo[{number}] ({one.place})")
-    for number, run in enumerate(found.corun):
+    if (dataset.api_version, dataset.kind) != (API_VERSION, KIND):
+        form = f"{dataset.api_version or '-'}/{dataset.kind or '-'}"
+        expected = f"this Weft reads apiVersion {API_VERSION}, kind {KIND}"
+        raise BadInputError(where, f"is {form}; {expected}")
+    for number, solo in enumerate(dataset.solo):
+        _sensible(_solo_says(solo), f"{where}, solo[{number}] ({solo.place})")
+    for number, run in enumerate(dataset.corun):
         _sensible(_corun_says(run), f"{where}, corun[{number}] ({run.place})")
     known: set[tuple[str, str, str]] = set()
-    for number, one in enumerate(found.solo):
-        if one.key in known:
-            raise BadInputError(f"{where}, solo[{number}] ({one.place})", "stands twice; keep one")
-        known.add(one.key)
-    return found
+    for number, solo in enumerate(dataset.solo):
+        if solo.key in known:
+            at = f"{where}, solo[{number}] ({solo.place})"
+            raise BadInputError(at, "stands twice; keep one")
+        known.add(solo.key)
+    return dataset
 
 
 def _sensible(wrong: Iterable[tuple[str, str]], where: str) -> None:
@@ -226,10 +207,8 @@ def _solo_says(one: SoloProfile) -> Iterable[tuple[str, str]]:
                 yield f"features.{name}.{which}", f"{value!r} is DCGM's blank; leave it out"
             if name.endswith("_ratio") and not -_ROUNDED <= value <= 1 + _ROUNDED:
                 share = f"write {value / 100:g} for {value:g} %, and " if value > 0 else ""
-                yield (
-                    f"features.{name}.{which}",
-                    f"{value!r} is no share of 1; {share}leave out what nobody measured",
-                )
+                wrong = f"{value!r} is no share of 1; {share}leave out what nobody measured"
+                yield f"features.{name}.{which}", wrong
 
 
 def _corun_says(one: CoLocationSample) -> Iterable[tuple[str, str]]:
@@ -243,22 +222,15 @@ def _corun_says(one: CoLocationSample) -> Iterable[tuple[str, str]]:
         yield "rate_per_s", f"{one.rate_per_s!r} is no rate; leave it out where nobody counted"
     if not 0 <= one.speed <= FASTEST:
         share = f"; write {one.speed / 100:g} for {one.speed:g} %" if one.speed > 0 else ""
-        yield (
-            "speed",
-            (f"{one.speed!r} is no speed: its rate by its rate alone, 1 for no loss{share}"),
-        )
+        wrong = f"{one.speed!r} is no speed: its rate by its rate alone, 1 for no loss{share}"
+        yield "speed", wrong
     if one.runs < 1:
         yield "runs", f"{one.runs!r} is no number of runs; write 1 or more"
 
 
-class _Keyed(Protocol):
-    @property
-    def key(self) -> Any: ...
-
-
-Entry = TypeVar("Entry", bound=_Keyed)
+Entry = TypeVar("Entry", bound=SoloProfile | CoLocationSample | Infeasible)
 
 
 def _later(first: Iterable[Entry], then: Iterable[Entry]) -> tuple[Entry, ...]:
-    kept = {one.key: one for one in (*first, *then)}
-    return tuple(kept[key] for key in sorted(kept))
+    last: dict[Any, Entry] = {entry.key: entry for entry in (*first, *then)}
+    return tuple(last[key] for key in sorted(last))

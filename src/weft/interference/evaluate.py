@@ -81,7 +81,7 @@ class _Said(NamedTuple):
     """Predictions of one part, by us and by the baselines."""
 
     name: str
-    told: ScoredSamples
+    scored: ScoredSamples
     beside: dict[str, Floats]
     in_sample: float = float("nan")
 
@@ -90,20 +90,20 @@ def examine(
     measured: Measurements, how: Examination, splits: Sequence[str] = SPLITS
 ) -> list[ExaminationResult]:
     """Every cell of one source by itself. Cells with too little to learn from give nothing."""
-    found = []
+    results = []
     for gpu_model, isolation in measured.cells():
         if how.gpu_model not in ("", gpu_model):
             continue
         cell = measured.cell(gpu_model, isolation)
         for split in splits:
             if split == "new GPU":
-                told = _new_gpu(measured, cell, how)
+                result = _new_gpu(measured, cell, how)
             elif split == "several others":
-                told = _several(cell, how)
+                result = _several(cell, how)
             else:
-                told = _split(cell, split, how)
-            found += [told] if told is not None else []
-    return found
+                result = _split(cell, split, how)
+            results += [result] if result is not None else []
+    return results
 
 
 def _split(cell: Measurements, split: str, how: Examination) -> ExaminationResult | None:
@@ -120,15 +120,10 @@ def _split(cell: Measurements, split: str, how: Examination) -> ExaminationResul
             continue
         guess, in_sample = answer
         test = samples.take(part.test)
-        told = ScoredSamples(
-            test.speed,
-            guess.speed,
-            guess.lowest,
-            applications.family[test.target],
-            guess.calibrated,
-        )
+        family = applications.family[test.target]
+        scored = ScoredSamples(test.speed, guess.speed, guess.lowest, family, guess.calibrated)
         beside = scores.baselines(applications, samples.take(part.train), test)
-        said.append(_Said(part.name, told, beside, in_sample))
+        said.append(_Said(part.name, scored, beside, in_sample))
     return _result(cell, split, said)
 
 
@@ -201,9 +196,9 @@ def _new_gpu(
         guess = speaker.predict(known, test)
         lowest = guess.speed - UNSEEN_MODEL * (guess.speed - guess.lowest)
         never = np.zeros(len(test), dtype=np.bool_)
-        told = ScoredSamples(test.speed, guess.speed, lowest, known.family[test.target], never)
+        scored = ScoredSamples(test.speed, guess.speed, lowest, known.family[test.target], never)
         beside = scores.baselines(known, speaker.samples, test)
-        said.append(_Said(f"from {other_model}", told, beside))
+        said.append(_Said(f"from {other_model}", scored, beside))
     return _result(cell, "new GPU", said)
 
 
@@ -232,55 +227,45 @@ def _several(cell: Measurements, how: Examination) -> ExaminationResult | None:
             (known if inside else test).append(run)
         how.progress(f"{cell.source}, several others: seed {seed}")
         ours = Predictor(fit(cell.only([*pairs, *known]), how.effort))
-        found = [ours.predict(run.target, run.others) for run in test]
+        predictions = [ours.predict(run.target, run.others) for run in test]
         single = [[by_pairs.predict(run.target, [one]).mean for one in run.others] for run in test]
+        hinged = [-by_pairs.predict(run.target, run.others).mean for run in test]
         beside = {
             "product of pairs": np.exp([-sum(means) for means in single]),
-            "pairs and hinge": np.exp(
-                [-by_pairs.predict(run.target, run.others).mean for run in test]
-            ),
+            "pairs and hinge": np.exp(hinged),
             "worst pair": np.exp([-max(means) for means in single]),
             "constant": np.full(len(test), np.mean([run.speed for run in known])),
         }
         summed = np.array([sum(share[name] for name in (run.target, *run.others)) for run in test])
         if not np.isnan(summed).any():
             beside["sum of utilisation"] = 1.0 / np.maximum(1.0, summed)
-        said.append(_Said(f"seed {seed}", _told_of(test, found, family), beside))
+        said.append(_Said(f"seed {seed}", _scored(test, predictions, family), beside))
     return _result(cell, "several others", said)
 
 
-def _told_of(
-    test: Sequence[CoLocatedRun], found: Sequence[SlowdownPrediction], number: dict[str, int]
+def _scored(
+    test: Sequence[CoLocatedRun], guesses: Sequence[SlowdownPrediction], number: dict[str, int]
 ) -> ScoredSamples:
-    return ScoredSamples(
-        np.array([run.speed for run in test]),
-        np.exp([-one.mean for one in found]),
-        np.exp([-max(one.upper, one.mean) for one in found]),
-        np.array([number[run.target] for run in test]),
-        np.array([one.calibrated for one in found]),
-    )
+    lowest = np.exp([-max(guess.upper, guess.mean) for guess in guesses])
+    predicted = np.exp([-guess.mean for guess in guesses])
+    speeds, families = [run.speed for run in test], [number[run.target] for run in test]
+    sure = np.array([guess.calibrated for guess in guesses])
+    return ScoredSamples(np.array(speeds), predicted, lowest, np.array(families), sure)
 
 
 def _result(cell: Measurements, split: str, said: Sequence[_Said]) -> ExaminationResult | None:
     if not said:
         return None
-    whole = scores.joined([one.told for one in said])
+    whole = scores.joined([part.scored for part in said])
     methods = {"weft": scores.score(whole.speed, whole.predicted, whole.lowest)}
     for name in said[0].beside:
-        if all(name in one.beside for one in said):
-            guessed = np.concatenate([one.beside[name] for one in said])
+        if all(name in part.beside for part in said):
+            guessed = np.concatenate([part.beside[name] for part in said])
             methods[name] = scores.score(whole.speed, guessed)
-    sizes = [len(one.told.speed) for one in said]
-    ((gpu_model, isolation),) = cell.cells()
+    errors, sure = {part.name: part.scored.mean_error for part in said}, float(whole.sure.mean())
+    sizes = [len(part.scored.speed) for part in said]
+    width = float(np.average([part.in_sample for part in said], weights=sizes))
+    where, (interval, curve) = cell.cells()[0], (scores.family_interval(whole), scores.curve(whole))
     return ExaminationResult(
-        cell.source,
-        gpu_model,
-        isolation,
-        split,
-        methods,
-        scores.family_interval(whole),
-        scores.curve(whole),
-        {one.name: float(np.abs(one.told.predicted - one.told.speed).mean()) for one in said},
-        float(whole.sure.mean()),
-        float(np.average([one.in_sample for one in said], weights=sizes)),
+        cell.source, *where, split, methods, interval, curve, errors, sure, width
     )

@@ -69,15 +69,10 @@ class Applications:
 
     def samples(self, runs: Iterable[CoLocatedRun]) -> PairSamples:
         """Runs with one other, as indices; others' speeds are of another kind."""
-        found = [
-            (self.index[run.target], self.index[run.others[0]], run.speed)
-            for run in runs
-            if len(run.others) == 1
-        ]
-        target, other, speed = zip(*found, strict=True) if found else ((), (), ())
-        return PairSamples(
-            np.array(target, np.int64), np.array(other, np.int64), np.array(speed, np.float64)
-        )
+        pairs = [run for run in runs if len(run.others) == 1]
+        target = np.array([self.index[run.target] for run in pairs], np.int64)
+        other = np.array([self.index[run.others[0]] for run in pairs], np.int64)
+        return PairSamples(target, other, np.array([run.speed for run in pairs], np.float64))
 
 
 def numbers_of(one: SoloRun) -> dict[str, float]:
@@ -110,20 +105,17 @@ def profile_columns(columns: Sequence[str]) -> tuple[str, ...]:
 
 def utilisation(one: SoloRun) -> float:
     """Share of the GPU's time that an application takes alone; NaN where not measured."""
-    for name in ("gpu_util_ratio", "sm_active_ratio", "graphics_active_ratio"):
-        value = one.features.get(f"{name}.mean")
-        if value is not None and np.isfinite(value):
-            return value
-    return float("nan")
+    return _first_mean(one, "gpu_util_ratio", "sm_active_ratio", "graphics_active_ratio")
 
 
 def memory_activity(one: SoloRun) -> float:
     """Share of time its memory is busy alone; NaN where not measured."""
-    for name in ("memory_copy_ratio", "dram_active_ratio"):
-        value = one.features.get(f"{name}.mean")
-        if value is not None and np.isfinite(value):
-            return value
-    return float("nan")
+    return _first_mean(one, "memory_copy_ratio", "dram_active_ratio")
+
+
+def _first_mean(solo: SoloRun, *names: str) -> float:
+    values = (solo.features.get(f"{name}.mean", np.nan) for name in names)
+    return next((value for value in values if np.isfinite(value)), float("nan"))
 
 
 def pair_columns(columns: Sequence[str]) -> tuple[str, ...]:
@@ -143,17 +135,10 @@ def pair_rows(raw: Floats, columns: Sequence[str], targets: Ints, others: Ints) 
     own, beside = raw[targets], raw[others]
     summed, largest = beside.sum(axis=1), beside.max(axis=1)
     total = own[:, shares] + summed[:, shares]
-    unknown = np.full((len(targets), 1), np.nan)
-    return np.hstack(
-        [
-            own,
-            summed,
-            largest,
-            np.maximum(0.0, total - 1.0),
-            np.fmax.reduce(total, axis=1, keepdims=True) if shares else unknown,
-            np.nansum(np.abs(own[:, shares] - summed[:, shares]), axis=1, keepdims=True)
-            if shares
-            else unknown,
-            np.full((len(targets), 1), 1.0 + others.shape[1]),
-        ]
-    )
+    fullest = apart = np.full((len(targets), 1), np.nan)
+    if shares:
+        fullest = np.fmax.reduce(total, axis=1, keepdims=True)
+        apart = np.nansum(np.abs(own[:, shares] - summed[:, shares]), axis=1, keepdims=True)
+    residents = np.full((len(targets), 1), 1.0 + others.shape[1])
+    above = np.maximum(0.0, total - 1.0)
+    return np.hstack([own, summed, largest, above, fullest, apart, residents])

@@ -110,10 +110,8 @@ class KernelParts(NamedTuple):
 
 def parts(space: ApplicationSpace, settings: KernelSettings) -> KernelParts:
     """The parts of one kernel."""
-    return KernelParts(
-        space.alike(settings.target, settings.columns),
-        space.alike(settings.other, settings.columns),
-    )
+    sides = (settings.target, settings.other)
+    return KernelParts(*(space.alike(side, settings.columns) for side in sides))
 
 
 BASE = 0.5
@@ -224,14 +222,13 @@ def speeds_left_out(fitted: Inverse, groups: Sequence[Ints]) -> list[Floats]:
 
 def left_out(fitted: Inverse, groups: Sequence[Ints]) -> list[LeftOutScores]:
     """Predict each group without it. Groups may overlap."""
-    found = []
+    scores = []
     for group in groups:
         block = _inverted(fitted.inverse[np.ix_(group, group)])
         mean = fitted.seen[group] - block @ fitted.weights[group]
-        found.append(
-            LeftOutScores(*fitted.target.speed(mean, np.sqrt(np.maximum(np.diag(block), 0))))
-        )
-    return found
+        width = np.sqrt(np.maximum(np.diag(block), 0))
+        scores.append(LeftOutScores(*fitted.target.speed(mean, width)))
+    return scores
 
 
 def small_left_out(fitted: Inverse, groups: Floats) -> LeftOutScores:
@@ -240,8 +237,7 @@ def small_left_out(fitted: Inverse, groups: Floats) -> LeftOutScores:
     block = np.linalg.inv(fitted.inverse[at[:, :, None], at[:, None, :]])
     mean = fitted.seen[at] - np.einsum("gij,gj->gi", block, fitted.weights[at])
     width = np.sqrt(np.maximum(np.einsum("gii->gi", block), 0.0))
-    speed, deviation = fitted.target.speed(mean.ravel(), width.ravel())
-    return LeftOutScores(speed, deviation)
+    return LeftOutScores(*fitted.target.speed(mean.ravel(), width.ravel()))
 
 
 class GaussianProcess:
@@ -316,10 +312,8 @@ class GaussianProcess:
         for begin in range(0, len(targets), most):
             rows = slice(begin, begin + most)
             own = likeness.target[np.ix_(targets[rows], self.basis.target[order])]
-            u, w = (
-                BASE + self.settings.suffers * own,
-                (self.settings.inflicts + self.settings.fits * own),
-            )
+            u = BASE + self.settings.suffers * own
+            w = self.settings.inflicts + self.settings.fits * own
             pulled = u @ inverse
             mean[rows] = (u @ weights)[:, None] + np.add.reduceat(w * weights, begins, 1) @ beside.T
             known[rows] = np.einsum("vm,vm->v", pulled, u)[:, None]

@@ -38,7 +38,7 @@ class LearnedModel(msgspec.Struct, frozen=True):
     near_share: float = 0.0
     far_share: float = 0.0
     many: bool = False
-    """Whether the trees saw runs with several others, and may be asked about such."""
+    """True if the trees saw runs with several others, and may be asked about such."""
     additive: AdditiveModel | None = None
     """The additive form of speeds, where it has a say on new families."""
     additive_share: float = 0.0
@@ -56,27 +56,19 @@ def learn(
     chosen = elect(applications, samples, effort)
     held = left_out.held_of(applications, _some(samples))
     planted = forests.available() and len(features.profile_columns(applications.columns)) >= 2
-    shares, found = left_out.calibrated(
-        held, left_out.by_kernels(held, chosen), left_out.Forests(held) if planted else None
-    )
+    planted_forests = left_out.Forests(held) if planted else None
+    by_kernels = left_out.by_kernels(held, chosen)
+    shares, calibration = left_out.calibrated(held, by_kernels, planted_forests)
     texts: tuple[str, ...] = ()
     if planted:
         rows, slower = _rows_of(applications, runs), -np.log([run.speed for run in runs])
         texts = QuantileForests.fitted(rows, slower).texts
-        found = left_out.with_companies(found, runs, rows, slower)
+        calibration = left_out.with_companies(calibration, runs, rows, slower)
     added = additive.fit(samples, samples.speed, len(applications.names))
-    return LearnedModel(
-        scales_of(applications),
-        chosen.near,
-        chosen.far,
-        found,
-        texts,
-        shares.near,
-        shares.far,
-        planted and any(len(run.others) > 1 for run in runs),
-        added if shares.additive else None,
-        shares.additive,
-    )
+    many = planted and any(len(run.others) > 1 for run in runs)
+    scales, say = scales_of(applications), (texts, shares.near, shares.far, many)
+    form = added if shares.additive else None
+    return LearnedModel(scales, chosen.near, chosen.far, calibration, *say, form, shares.additive)
 
 
 def _rows_of(applications: Applications, runs: Sequence[CoLocatedRun]) -> Floats:
@@ -133,20 +125,16 @@ class LearnedPredictor:
 
     def kind_of(self, applications: Applications) -> Ints:
         """0 measured, 1 new but of a known family, 2 new: for each application."""
-        return np.array(
-            [
-                0 if at in self._measured else 1 if family in self._families else 2
-                for at, family in enumerate(applications.families)
-            ],
-            dtype=np.int64,
-        )
+        kinds = [
+            0 if at in self._measured else 1 if family in self._families else 2
+            for at, family in enumerate(applications.families)
+        ]
+        return np.array(kinds, dtype=np.int64)
 
     def predict(self, applications: Applications, pairs: PairSamples) -> SpeedPrediction:
         """Predict pairs by index into `asked(…)`; their `speed` is ignored."""
-        space, kind = (
-            ApplicationSpace(applications, self.learned.scales),
-            self.kind_of(applications),
-        )
+        space = ApplicationSpace(applications, self.learned.scales)
+        kind = self.kind_of(applications)
         target, other = kind[pairs.target], kind[pairs.other]
         away = (target == 2) | (other == 2)
         speed, width = np.empty(len(pairs)), np.empty(len(pairs))
@@ -155,23 +143,16 @@ class LearnedPredictor:
             (self.far, away, self.learned.far_share, left_out.number_of),
         ):
             if rows.any():
-                said = committee.predict(space, pairs.take(rows))
+                asked = pairs.take(rows)
+                said = committee.predict(space, asked)
                 if self.trees is not None and share:
-                    asked = pairs.take(rows)
-                    seen = pair_rows(
-                        applications.raw, self.columns, asked.target, asked.other[:, None]
-                    )
+                    beside = asked.other[:, None]
+                    seen = pair_rows(applications.raw, self.columns, asked.target, beside)
                     said = mixed(said, left_out.spoken(self.trees.predict(seen)), share)
                 speed[rows], width[rows] = said
-        told = self.learned.calibration
-        factor = np.select(
-            [target == 2, away, (target == 1) | (other == 1)],
-            [told.target, told.other, told.size],
-            told.pair,
-        )
-        sure = np.select(
-            [away, (target == 1) | (other == 1)], [told.new_families, told.new_sizes], True
-        )
+        by, resized = self.learned.calibration, (target == 1) | (other == 1)
+        factor = np.select([target == 2, away, resized], [by.target, by.other, by.size], by.pair)
+        sure = np.select([away, resized], [by.new_families, by.new_sizes], True)
         if self.trees is None and self.learned.trees:
             sure = np.zeros(len(pairs), dtype=np.bool_)  # bounds were calibrated with their say
         lowest = np.maximum(speed - factor * width, SLOWEST)
@@ -185,15 +166,13 @@ class LearnedPredictor:
         """Predict one beside several at once; None where none so large were learnt from."""
         if self.trees is None or not self.learned.many or len(others) > self._most:
             return None
-        row = pair_rows(
-            applications.raw, self.columns, np.array([target]), np.array([list(others)])
-        )
-        said = left_out.spoken(self.trees.predict(row))
-        told = self.learned.calibration
+        targets, beside = np.array([target]), np.array([list(others)])
+        row = pair_rows(applications.raw, self.columns, targets, beside)
+        said, by = left_out.spoken(self.trees.predict(row)), self.learned.calibration
         known = not self.kind_of(applications)[[target, *others]].any()
-        factor = told.several if known else max(told.several, told.target, told.other, told.size)
+        factor = by.several if known else max(by.several, by.target, by.other, by.size)
         lowest = np.minimum(said.speed, np.maximum(said.speed - factor * said.deviation, SLOWEST))
-        return SpeedPrediction(said.speed, lowest, np.array([known and told.new_companies]))
+        return SpeedPrediction(said.speed, lowest, np.array([known and by.new_companies]))
 
     def _with_additive(self, speed: Floats, pairs: PairSamples) -> Floats:
         added, share = self.learned.additive, self.learned.additive_share

@@ -64,13 +64,9 @@ class LeftOutPredictions(NamedTuple):
 
 def held_of(applications: Applications, samples: PairSamples) -> HeldOutSamples:
     """Every group of these samples."""
-    own = np.arange(len(applications.names))
-    return HeldOutSamples(
-        applications,
-        samples,
-        groups_of(samples, own),
-        groups_of(samples, labels_of(applications, samples)),
-    )
+    sizes = groups_of(samples, np.arange(len(applications.names)))
+    families = groups_of(samples, labels_of(applications, samples))
+    return HeldOutSamples(applications, samples, sizes, families)
 
 
 def by_kernels(held: HeldOutSamples, chosen: Committees) -> LeftOutPredictions:
@@ -86,29 +82,26 @@ def by_kernels(held: HeldOutSamples, chosen: Committees) -> LeftOutPredictions:
     for settings in dict.fromkeys(one for committee in speaks for one in committee):
         fitted = inverse_of(settings, parts(space, settings), held.samples)
         asked = [number for number, committee in enumerate(speaks) if settings in committee]
-        found = left_out(fitted, [held.families[number].samples for number in asked])
-        for number, one in zip(asked, found, strict=True):
-            families[number].append(one)
-    return LeftOutPredictions(
-        mean_of(pairs),
-        [mean_of(said) for said in zip(*sizes, strict=True)],
-        [mean_of(said) for said in families],
-    )
+        scores = left_out(fitted, [held.families[number].samples for number in asked])
+        for number, score in zip(asked, scores, strict=True):
+            families[number].append(score)
+    by_size = [mean_of(votes) for votes in zip(*sizes, strict=True)]
+    return LeftOutPredictions(mean_of(pairs), by_size, [mean_of(votes) for votes in families])
 
 
 def by_additive(held: HeldOutSamples) -> list[Floats]:
     """Speeds of each family by the additive form without it."""
-    found = []
+    speeds = []
     for group in held.families:
         inside = np.ones(len(held.samples), dtype=np.bool_)
         inside[group.samples] = False
         rest = held.samples.take(inside)
         if not len(rest):
-            found.append(np.full(len(group.samples), float(held.samples.speed.mean())))
+            speeds.append(np.full(len(group.samples), float(held.samples.speed.mean())))
             continue
         fitted = additive.fit(rest, rest.speed, len(held.applications.names))
-        found.append(fitted.predict(held.samples.take(group.samples)))
-    return found
+        speeds.append(fitted.predict(held.samples.take(group.samples)))
+    return speeds
 
 
 class Forests:
@@ -135,15 +128,14 @@ class Forests:
         speed, deviation = np.empty(len(samples)), np.empty(len(samples))
         fold = np.unique(samples.pair, return_inverse=True)[1] % _FOLDS
         for out in np.unique(fold):
-            found = self._without(fold == out)
-            speed[fold == out], deviation[fold == out] = found
+            speed[fold == out], deviation[fold == out] = self._without(fold == out)
         return LeftOutScores(speed, deviation)
 
-    def groups(self, found: Sequence[SampleGroup]) -> list[LeftOutScores]:
+    def groups(self, groups: Sequence[SampleGroup]) -> list[LeftOutScores]:
         """Bundles of groups are left out together: a forest costs too much for each alone."""
         count = len(self._held.samples)
         said: dict[int, LeftOutScores] = {}
-        for bundle in (found[at::_BUNDLES] for at in range(min(_BUNDLES, len(found)))):
+        for bundle in (groups[at::_BUNDLES] for at in range(min(_BUNDLES, len(groups)))):
             out = np.zeros(count, dtype=np.bool_)
             for group in bundle:
                 out[group.samples] = True
@@ -153,7 +145,7 @@ class Forests:
             for group in bundle:
                 rows = at[group.samples]
                 said[group.name] = LeftOutScores(answer.speed[rows], answer.deviation[rows])
-        return [said[group.name] for group in found]
+        return [said[group.name] for group in groups]
 
 
 def spoken(quantiles: Floats) -> LeftOutScores:
@@ -164,10 +156,7 @@ def spoken(quantiles: Floats) -> LeftOutScores:
 
 def blend(one: LeftOutScores, other: LeftOutScores, share: float) -> LeftOutScores:
     """`share` of the other."""
-    return LeftOutScores(
-        (1 - share) * one.speed + share * other.speed,
-        (1 - share) * one.deviation + share * other.deviation,
-    )
+    return LeftOutScores(*((1 - share) * a + share * b for a, b in zip(one, other, strict=True)))
 
 
 def number_of(one: LeftOutScores, other: LeftOutScores, share: float) -> LeftOutScores:
@@ -183,33 +172,33 @@ def calibrated(
     near, pairs, sizes = 0.0, kernels.pairs, kernels.sizes
     trees = kernels.families
     if forests is not None:
-        told, speed = forests.pairs(), held.samples.speed
-        near = min(SHARES, key=lambda s: float(np.abs(blend(pairs, told, s).speed - speed).mean()))
+        voted, speed = forests.pairs(), held.samples.speed
+        near = min(SHARES, key=lambda s: float(np.abs(blend(pairs, voted, s).speed - speed).mean()))
         if near > 0.0:
-            pairs = blend(pairs, told, near)
+            pairs = blend(pairs, voted, near)
             by_trees = forests.groups(held.sizes)
             sizes = [blend(k, t, near) for k, t in zip(sizes, by_trees, strict=True)]
         trees = forests.groups(held.families)
     added = by_additive(held)
-    errors = _errors(held, kernels.families, trees, added)
+    errors = _errors(held, (kernels.families, trees), added)
     every = np.arange(len(held.families))
     families = []
     for number in every.tolist():
         far, _ = _shares(errors, every[every != number])
         families.append(number_of(kernels.families[number], trees[number], far))
-    found = _factors(held, LeftOutPredictions(pairs, sizes, families))
-    return VoteShares(near, *_shares(errors, every)), found
+    factors = _factors(held, LeftOutPredictions(pairs, sizes, families))
+    return VoteShares(near, *_shares(errors, every)), factors
 
 
 def with_companies(
-    found: Calibration, runs: Sequence[CoLocatedRun], rows: Floats, slower: Floats
+    pairs: Calibration, runs: Sequence[CoLocatedRun], rows: Floats, slower: Floats
 ) -> Calibration:
     """And how far bounds must lie beside several others: forests without each sixth of the larger
     companies. As it was, where none was measured."""
     companies = [tuple(sorted((run.target, *run.others))) for run in runs]
     larger = np.array([len(one) > 2 for one in companies])
     if not larger.any():
-        return found
+        return pairs
     number = {one: at for at, one in enumerate(sorted(set(companies)))}
     co_residents = np.array([number[one] for one in companies])
     fold = np.unique(co_residents, return_inverse=True)[1] % _FOLDS
@@ -223,7 +212,7 @@ def with_companies(
     names = {name: at for at, name in enumerate(sorted(set(targets)))}
     groups = by_group(np.concatenate(scores), np.array([names[name] for name in targets]))
     return msgspec.structs.replace(
-        found, several=factor_of(groups), companies=len(np.unique(co_residents[larger]))
+        pairs, several=factor_of(groups), companies=len(np.unique(co_residents[larger]))
     )
 
 
@@ -236,20 +225,20 @@ class _Errors(NamedTuple):
 
 def _errors(
     held: HeldOutSamples,
-    kernels: Sequence[LeftOutScores],
-    trees: Sequence[LeftOutScores],
-    added: Sequence[Floats],
+    voices: tuple[list[LeftOutScores], list[LeftOutScores]],
+    added: list[Floats],
 ) -> _Errors:
+    kernels, trees = voices
     shares = SHARES if trees is not kernels else SHARES[:1]
-    found = np.zeros((len(shares), len(SHARES), len(held.families)))
+    errors = np.zeros((len(shares), len(SHARES), len(held.families)))
     for at, group in enumerate(held.families):
         speed = held.speeds(group)
         for row, far in enumerate(shares):
             said = blend(kernels[at], trees[at], far).speed
             for column, part in enumerate(SHARES):
                 wrong = np.abs((1 - part) * said + part * added[at] - speed)[group.targets]
-                found[row, column, at] = wrong.mean() if len(wrong) else 0.0
-    return _Errors(found, np.array([float(group.targets.sum()) for group in held.families]))
+                errors[row, column, at] = wrong.mean() if len(wrong) else 0.0
+    return _Errors(errors, np.array([float(group.targets.sum()) for group in held.families]))
 
 
 def _shares(errors: _Errors, kept: Ints) -> tuple[float, float]:
@@ -270,31 +259,18 @@ def _shares(errors: _Errors, kept: Ints) -> tuple[float, float]:
     return SHARES[far], SHARES[best]
 
 
-def _factors(held: HeldOutSamples, found: LeftOutPredictions) -> Calibration:
+def _factors(held: HeldOutSamples, predicted: LeftOutPredictions) -> Calibration:
     family = held.applications.family
-
-    def scores(
-        groups: Sequence[SampleGroup], said: Sequence[LeftOutScores], targets: bool | None
-    ) -> list[Floats]:
-        kept = []
-        for group, one in zip(groups, said, strict=True):
-            score = scores_of(held.speeds(group), one.speed, one.deviation)
-            chosen = np.ones(len(score), bool) if targets is None else group.targets == targets
-            kept.append(score[chosen])
-        return kept
-
-    siblings = [
-        at for at, group in enumerate(held.sizes) if (family == family[group.name]).sum() > 1
+    sized, families = [], list(zip(held.families, predicted.families, strict=True))
+    for group, scores in zip(held.sizes, predicted.sizes, strict=True):
+        if (family == family[group.name]).sum() > 1:
+            sized.append(scores_of(held.speeds(group), *scores))
+    wider = few_groups(len(families))
+    by_role = [  # the family's applications as targets, and as those beside them
+        [scores_of(held.speeds(g), *scores)[g.targets == role] for g, scores in families]
+        for role in (True, False)
     ]
-    sized = [held.sizes[at] for at in siblings]
-    wider = few_groups(len(held.families))
-    pair_scores = scores_of(held.samples.speed, found.pairs.speed, found.pairs.deviation)
-    return Calibration(
-        factor_of(by_group(pair_scores, held.samples.target)),
-        few_groups(len(sized))
-        * factor_of(scores(sized, [found.sizes[at] for at in siblings], None)),
-        wider * factor_of(scores(held.families, found.families, True)),
-        wider * factor_of(scores(held.families, found.families, False)),
-        len(held.families),
-        len(sized),
-    )
+    pair = factor_of(by_group(scores_of(held.samples.speed, *predicted.pairs), held.samples.target))
+    size = few_groups(len(sized)) * factor_of(sized)
+    target, other = (wider * factor_of(scores) for scores in by_role)
+    return Calibration(pair, size, target, other, len(families), len(sized))

@@ -53,6 +53,7 @@ Key = tuple[str, str, tuple[str, ...]]
 """(GPU model, victim, those beside it in order)."""
 Apart = tuple[str, str, str]
 """(GPU model, one, the other), these two in order."""
+_NOTHING: tuple[dict[Key, RememberedSlowdown], frozenset[Apart]] = ({}, frozenset())
 
 
 class ObservedPair(msgspec.Struct, frozen=True):
@@ -132,19 +133,15 @@ class ObservedSlowdowns:
         self._seen: OrderedDict[Key, RememberedSlowdown | None] = OrderedDict()
         self._seen_ns: dict[Key, int] = {}
         self._bans: OrderedDict[Apart, int] = OrderedDict()
-        self._told: tuple[dict[Key, RememberedSlowdown], frozenset[Apart]] | None = (
-            {},
-            frozenset(),
-        )
+        self._told: tuple[dict[Key, RememberedSlowdown], frozenset[Apart]] | None = _NOTHING
         self._told_ns = 0
         self._version = base.version
         self.base, self._view = base, InterferenceView(base)
         for pair in (kept or ObservationRecord()).pairs[-MOST_PAIRS:]:
             key = (pair.gpu_model, pair.target, tuple(sorted(pair.others)))
-            self._of(pair.gpu_model).put(
-                *key[1:], RecentMean(pair.mean, list(pair.values[-MOST_VALUES:]))
-            )
-            self._seen[key] = self._of(pair.gpu_model).of(*key[1:])
+            history = self._of(pair.gpu_model)
+            history.put(*key[1:], RecentMean(pair.mean, list(pair.values[-MOST_VALUES:])))
+            self._seen[key] = history.of(*key[1:])
             self._seen_ns[key] = pair.seen_ns
         for one in (kept or ObservationRecord()).bans:
             self._put(one.gpu_model, one.one, one.other, one.until_ns)
@@ -153,7 +150,7 @@ class ObservedSlowdowns:
         """Other predictions: what was told as observed goes over these now, and is due."""
         self.base, self._view = base, InterferenceView(base)
         self._version = max(self._version, base.version)
-        if self._told != ({}, frozenset()):
+        if self._told != _NOTHING:
             self._told = None
 
     # --- what is seen ---
@@ -234,14 +231,10 @@ class ObservedSlowdowns:
         self._forget_old(now_ns)
         pairs = []
         for key in self._seen:
-            gpu_model, target, others = key
-            memory = self._of(gpu_model).memory(target, others)
+            memory = self._of(key[0]).memory(*key[1:])
             if memory is not None:
                 values = tuple(round(value, 4) for value in memory.values)
-                mean = round(memory.mean, 4)
-                pairs.append(
-                    ObservedPair(gpu_model, target, others, mean, values, self._seen_ns[key])
-                )
+                pairs.append(ObservedPair(*key, round(memory.mean, 4), values, self._seen_ns[key]))
         return ObservationRecord(tuple(pairs), self.bans(now_ns))
 
     def _with_room(
@@ -257,17 +250,14 @@ class ObservedSlowdowns:
             names.update(new)
             return True
 
-        apart = frozenset(
-            (ban.gpu_model, ban.one, ban.other)
-            for ban in reversed(bans)
-            if fits(ban.one, ban.other)
-        )
+        apart = (msgspec.structs.astuple(ban)[:3] for ban in reversed(bans))
+        kept_apart = frozenset(pair for pair in apart if fits(*pair[1:]))
         known = [
-            (key, one)
-            for key, one in reversed(self._seen.items())
-            if one is not None and fits(key[1], *key[2])
+            (key, slowdown)
+            for key, slowdown in reversed(self._seen.items())
+            if slowdown is not None and fits(key[1], *key[2])
         ]
-        return dict(reversed(known)), apart
+        return dict(reversed(known)), kept_apart
 
     def _patched(
         self, known: dict[Key, RememberedSlowdown], bans: frozenset[Apart]
@@ -276,9 +266,8 @@ class ObservedSlowdowns:
         at = {name: index for index, name in enumerate(cells.classes)}
         row = {name: index for index, name in enumerate(cells.models)}
         for model in sorted({key[0] for key in known}):
-            self._correct(
-                cells, row[model], [(k, one) for k, one in known.items() if k[0] == model]
-            )
+            seen = [(key, mean) for key, mean in known.items() if key[0] == model]
+            self._correct(cells, row[model], seen)
         for (model, target, others), one in known.items():
             cell = (row[model], at[target], at[others[0]])
             if len(others) == 1 and np.isfinite(cells.upper[cell]):
@@ -286,13 +275,8 @@ class ObservedSlowdowns:
         for model, first, second in bans:
             cells.upper[row[model], at[first], at[second]] = np.inf
             cells.upper[row[model], at[second], at[first]] = np.inf
-        return interference(
-            self._version,
-            cells.models,
-            cells.classes,
-            (cells.mean, cells.upper, cells.tier),
-            (*self.base.sources, OBSERVED),
-        )
+        arrays, sources = (cells.mean, cells.upper, cells.tier), (*self.base.sources, OBSERVED)
+        return interference(self._version, cells.models, cells.classes, arrays, sources)
 
     def _cells(self, known: dict[Key, RememberedSlowdown], bans: frozenset[Apart]) -> _Cells:
         """The base table with room for whatever else was seen: as what is told of the unknown."""

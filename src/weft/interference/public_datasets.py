@@ -50,9 +50,8 @@ def gavel(text: str, where: str) -> dict[str, Measurements]:
         for job, rate in zip((a, b), alone, strict=True):
             solos.setdefault(source, {}).setdefault((job, gpu), solo(job, gpu, "", rate))
         if row["feasible"] not in {"0", "1"}:
-            raise BadInputError(
-                f"{where}, line {line}, field feasible", f"{row['feasible']!r}; write 1 or 0"
-            )
+            field = f"{where}, line {line}, field feasible"
+            raise BadInputError(field, f"{row['feasible']!r}; write 1 or 0")
         if row["feasible"] == "0":  # whatever was written of rates that nobody had
             bad.setdefault(source, []).append(((a, b), gpu, ""))
             continue
@@ -76,10 +75,8 @@ def gavel(text: str, where: str) -> dict[str, Measurements]:
         for target, other, rate, own in ((a, b, beside[0], alone[0]), (b, a, beside[1], alone[1])):
             runs.setdefault(source, []).append(CoLocatedRun(target, (other,), gpu, "", rate / own))
     return {
-        name: Measurements(
-            name, tuple(solos[name].values()), tuple(found), tuple(bad.get(name, ()))
-        )
-        for name, found in sorted(runs.items())
+        name: Measurements(name, (*solos[name].values(),), (*kept,), (*bad.get(name, ()),))
+        for name, kept in sorted(runs.items())
     }
 
 
@@ -103,9 +100,8 @@ def _rows(text: str, where: str) -> Iterator[tuple[int, Mapping[str, str]]]:
         for row in reader:
             line = reader.line_num
             if None in row or None in row.values():
-                raise BadInputError(
-                    f"{where}, line {line}", "has another number of fields than line 1"
-                )
+                at = f"{where}, line {line}"
+                raise BadInputError(at, "has another number of fields than line 1")
             yield line, {name: value.strip() for name, value in row.items()}
     except csv.Error as error:
         raise BadInputError(f"{where}, line {reader.line_num}", f"is no CSV: {error}") from None
@@ -135,29 +131,23 @@ def static_table(text: str | bytes, where: str) -> StaticTable:
     """Co-scheML's form, {victim: {other: slowdown}}; −1 forbids the two to share."""
     body = text.encode() if isinstance(text, str) else text
     try:
-        told = msgspec.json.decode(
-            body.removeprefix(codecs.BOM_UTF8), type=dict[str, dict[str, float]]
-        )
+        body = body.removeprefix(codecs.BOM_UTF8)
+        rows = msgspec.json.decode(body, type=dict[str, dict[str, float]])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadInputError(where, f"is no table of slowdowns: {error}") from None
-    return slowdowns(told, where)
+    return slowdowns(rows, where)
 
 
-def slowdowns(told: Mapping[str, Mapping[str, float]], where: str) -> StaticTable:
+def slowdowns(rows: Mapping[str, Mapping[str, float]], where: str) -> StaticTable:
     """The same, read already."""
-    names = tuple(dict.fromkeys([*told, *(other for row in told.values() for other in row)]))
+    names = tuple(dict.fromkeys([*rows, *(other for row in rows.values() for other in row)]))
     if not names:
         raise BadInputError(where, "names no application")
-    return StaticTable(
-        where,
-        names,
-        tuple(
-            tuple(
-                _slowdown(told.get(target, {}).get(other), where, target, other) for other in names
-            )
-            for target in names
-        ),
-    )
+    table = []
+    for target in names:
+        row = rows.get(target, {})
+        table.append(tuple(_slowdown(row.get(other), where, target, other) for other in names))
+    return StaticTable(where, names, tuple(table))
 
 
 def _slowdown(value: float | None, where: str, target: str, other: str) -> float:

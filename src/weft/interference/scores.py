@@ -5,6 +5,7 @@ from statistics import NormalDist
 
 import msgspec
 import numpy as np
+from msgspec.structs import astuple, replace
 
 from weft.interference import additive
 from weft.interference.features import Applications, Bools, Floats, Ints, PairSamples, utilisation
@@ -41,27 +42,24 @@ class ScoredSamples(msgspec.Struct, frozen=True):
     family: Ints
     sure: Bools
 
+    @property
+    def mean_error(self) -> float:
+        """Mean absolute error."""
+        return float(np.abs(self.predicted - self.speed).mean())
+
 
 def score(speed: Floats, predicted: Floats, lowest: Floats | None = None) -> PredictionScore:
     """Score one method."""
     error = np.abs(predicted - speed)
     total = float(((speed - speed.mean()) ** 2).sum())
     r2 = 1.0 - float((error**2).sum()) / total if total > 0 else float("nan")
-    found = PredictionScore(
-        len(speed),
-        float(error.mean()),
-        float((error / speed).mean()),
-        r2,
-        float(np.quantile(error, 0.95)),
-    )
+    mape, p95 = float((error / speed).mean()), float(np.quantile(error, 0.95))
+    errors = PredictionScore(len(speed), float(error.mean()), mape, r2, p95)
     if lowest is None:
-        return found
-    return msgspec.structs.replace(
-        found,
-        coverage=float((speed >= lowest).mean()),
-        width=float((predicted - lowest).mean()),
-        hindsight_width=float(np.quantile(predicted - speed, 0.9)),
-    )
+        return errors
+    coverage, width = float((speed >= lowest).mean()), float((predicted - lowest).mean())
+    hindsight = float(np.quantile(predicted - speed, 0.9))
+    return replace(errors, coverage=coverage, width=width, hindsight_width=hindsight)
 
 
 def curve(told: ScoredSamples) -> list[tuple[float, float]]:
@@ -83,16 +81,6 @@ def family_interval(told: ScoredSamples, draws: int = 2000) -> tuple[float, floa
     return float(np.quantile(shares, 0.025)), float(np.quantile(shares, 0.975))
 
 
-def constant(train: PairSamples, test: PairSamples) -> Floats:
-    """The training set's mean speed."""
-    return np.full(len(test), float(train.speed.mean()))
-
-
-def ridge(train: PairSamples, test: PairSamples, count: int) -> Floats:
-    """Speed as victim's plus other's number, λ = 1."""
-    return additive.fit(train, train.speed, count).predict(test)
-
-
 def sum_of_utilisation(applications: Applications, test: PairSamples) -> Floats | None:
     """1 / max(1, sum of both utilisations); None where somebody's is not known."""
     share = np.array([utilisation(one) for one in applications.solos])
@@ -103,21 +91,17 @@ def sum_of_utilisation(applications: Applications, test: PairSamples) -> Floats 
 def baselines(
     applications: Applications, train: PairSamples, test: PairSamples
 ) -> dict[str, Floats]:
-    """Each one's predictions for the test samples."""
-    found = {
-        "constant": constant(train, test),
-        "ridge": ridge(train, test, len(applications.names)),
-    }
+    """Each one's predictions for the test samples.
+
+    Constant: the training set's mean speed. Ridge: speed as victim's plus other's number, λ = 1.
+    """
+    ridge = additive.fit(train, train.speed, len(applications.names)).predict(test)
+    guesses = {"constant": np.full(len(test), float(train.speed.mean())), "ridge": ridge}
     summed = sum_of_utilisation(applications, test)
-    return found if summed is None else {**found, "sum of utilisation": summed}
+    return guesses if summed is None else {**guesses, "sum of utilisation": summed}
 
 
 def joined(parts: Sequence[ScoredSamples]) -> ScoredSamples:
     """Several tests as one."""
-    return ScoredSamples(
-        np.concatenate([one.speed for one in parts]),
-        np.concatenate([one.predicted for one in parts]),
-        np.concatenate([one.lowest for one in parts]),
-        np.concatenate([one.family for one in parts]),
-        np.concatenate([one.sure for one in parts]),
-    )
+    columns = zip(*(astuple(part) for part in parts), strict=True)
+    return ScoredSamples(*(np.concatenate(column) for column in columns))

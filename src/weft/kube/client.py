@@ -109,9 +109,8 @@ class ApiClient:
     async def __aenter__(self) -> "ApiClient":
         # No limit on connections: whoever sends many requests limits them, and a lease must never
         # wait for a connection behind a burst of bindings.
-        connector = aiohttp.TCPConnector(
-            limit=0, ssl=self.endpoint.tls or True, keepalive_timeout=60
-        )
+        tls = self.endpoint.tls or True
+        connector = aiohttp.TCPConnector(limit=0, ssl=tls, keepalive_timeout=60)
         self._session = aiohttp.ClientSession(
             connector=connector,
             auto_decompress=True,
@@ -227,9 +226,8 @@ class ApiClient:
         headers = {**(more_headers or {}), **await self._headers(content_type if body else "")}
         if leaving is not None:
             leaving()
-        limits = _limits(
-            timeout_s or self.options.request_timeout_s, self.options.connect_timeout_s
-        )
+        options = self.options
+        limits = _limits(timeout_s or options.request_timeout_s, options.connect_timeout_s)
         try:
             async with self._open().request(
                 method,
@@ -240,11 +238,9 @@ class ApiClient:
                 server_hostname=self._name,
                 allow_redirects=False,
             ) as response:
-                answer = ApiResponse(
-                    response.status,
-                    await read_body(response, most_bytes),
-                    response.headers.get("Retry-After", ""),
-                )
+                whole = await read_body(response, most_bytes)
+                retry_after = response.headers.get("Retry-After", "")
+                answer = ApiResponse(response.status, whole, retry_after)
         except _BROKEN as error:
             _raise_ours(error)
             self._count(method, 0)
@@ -285,10 +281,8 @@ class ApiClient:
                 if response.status != 200:
                     if response.status == 401:
                         self.endpoint.credentials.refused()
-                    retry_after = response.headers.get("Retry-After", "")
-                    raise api_error(
-                        response.status, await response.read(), f"WATCH {path}", retry_after
-                    )
+                    body, after = await response.read(), response.headers.get("Retry-After", "")
+                    raise api_error(response.status, body, f"WATCH {path}", after)
                 yield response.content
         except _BROKEN as error:
             _raise_ours(error)

@@ -129,9 +129,8 @@ class Resource(Generic[T]):
         try:
             event = _line.decode(line)
             if event.type == "ERROR":
-                return WatchEvent(
-                    "ERROR", _NO_META, error=from_status(_status.decode(event.object))
-                )
+                failure = from_status(_status.decode(event.object))
+                return WatchEvent("ERROR", _NO_META, error=failure)
             if event.type == "BOOKMARK":
                 return WatchEvent("BOOKMARK", _meta.decode(event.object).metadata)
             if event.type not in ("ADDED", "MODIFIED", "DELETED"):

@@ -96,7 +96,7 @@ class ConditionWriter:
 
 
 def _said(pod: Pod) -> tuple[str, str, str]:
-    for one in pod.status.conditions or ():
-        if one.type == "PodScheduled":
-            return one.status, one.reason, one.message
+    for condition in pod.status.conditions or ():
+        if condition.type == "PodScheduled":
+            return condition.status, condition.reason, condition.message
     return "", "", ""

@@ -86,16 +86,12 @@ def from_kubeconfig(chosen: ChosenContext, clock: Clock) -> Endpoint:
     cluster, at = chosen.cluster, f"{chosen.cluster_file}: clusters[{chosen.name}].cluster"
     parts = urlsplit(cluster.server)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise BadInputError(
-            f"{at}.server", f"{cluster.server!r} is no URL; write https://HOST:PORT"
-        )
+        what = f"{cluster.server!r} is no URL; write https://HOST:PORT"
+        raise BadInputError(f"{at}.server", what)
     if cluster.proxy_url:
-        raise BadInputError(
-            f"{at}.proxy-url", "Weft does not use proxies; remove it or give a direct address"
-        )
-    tls = None
-    if parts.scheme == "https":
-        tls = _tls(chosen, at)
+        what = "Weft does not use proxies; remove it or give a direct address"
+        raise BadInputError(f"{at}.proxy-url", what)
+    tls = _tls(chosen, at) if parts.scheme == "https" else None
     return Endpoint(
         url=cluster.server.rstrip("/"),
         credentials=_credentials(chosen, tls, clock),
@@ -108,29 +104,16 @@ def from_kubeconfig(chosen: ChosenContext, clock: Clock) -> Endpoint:
 
 def _tls(chosen: ChosenContext, at: str) -> ssl.SSLContext:
     cluster, user = chosen.cluster, chosen.user
-    authority = _data_or_file(
-        cluster.certificate_authority_data,
-        cluster.certificate_authority,
-        chosen.cluster_file,
-        f"{at}.certificate-authority",
-    )
+    authority = _authority(chosen, f"{at}.certificate-authority")
     skip = cluster.insecure_skip_tls_verify
     if skip and authority:
-        raise BadInputError(
-            f"{at}.insecure-skip-tls-verify",
-            "contradicts certificate-authority; keep one of the two",
-        )
+        what = "contradicts certificate-authority; keep one of the two"
+        raise BadInputError(f"{at}.insecure-skip-tls-verify", what)
     context = client_tls(authority, f"{at}.certificate-authority", verify=not skip)
     who = f"{chosen.user_file}: users[{chosen.name}].user"
-    certificate = _data_or_file(
-        user.client_certificate_data,
-        user.client_certificate,
-        chosen.user_file,
-        f"{who}.client-certificate",
-    )
-    key = _data_or_file(
-        user.client_key_data, user.client_key, chosen.user_file, f"{who}.client-key"
-    )
+    file, data, path = chosen.user_file, user.client_certificate_data, user.client_certificate
+    certificate = _data_or_file(data, path, file, f"{who}.client-certificate")
+    key = _data_or_file(user.client_key_data, user.client_key, file, f"{who}.client-key")
     if bool(certificate) != bool(key):
         missing = "client-key" if certificate else "client-certificate"
         raise BadInputError(f"{who}.{missing}", "is missing: the two belong together")
@@ -142,9 +125,8 @@ def _tls(chosen: ChosenContext, at: str) -> ssl.SSLContext:
 def _credentials(chosen: ChosenContext, tls: ssl.SSLContext | None, clock: Clock) -> Credentials:
     user, at = chosen.user, f"{chosen.user_file}: users[{chosen.name}].user"
     if user.auth_provider is not None:
-        raise BadInputError(
-            f"{at}.auth-provider", "is no longer supported by Kubernetes; use an exec plugin"
-        )
+        what = "is no longer supported by Kubernetes; use an exec plugin"
+        raise BadInputError(f"{at}.auth-provider", what)
     if user.token:
         return FixedCredentials.bearer(user.token)
     if user.token_file:
@@ -162,9 +144,8 @@ def _exec(
     if not exec_plugin.command:
         raise BadInputError(f"{at}.command", "is missing")
     if exec_plugin.api_version not in _EXEC_VERSIONS:
-        raise BadInputError(
-            f"{at}.apiVersion", f"{exec_plugin.api_version!r} is unknown; write {_EXEC_VERSIONS[0]}"
-        )
+        what = f"{exec_plugin.api_version!r} is unknown; write {_EXEC_VERSIONS[0]}"
+        raise BadInputError(f"{at}.apiVersion", what)
     # As kubectl: a command with a slash is relative to the file, one without is looked up in PATH.
     command = exec_plugin.command
     if "/" in command:
@@ -173,7 +154,7 @@ def _exec(
     if exec_plugin.provide_cluster_info:
         spec["cluster"] = _cluster_info(chosen)
     info = {"apiVersion": exec_plugin.api_version, "kind": "ExecCredential", "spec": spec}
-    env = {one.name: one.value for one in exec_plugin.env or ()}
+    env = {variable.name: variable.value for variable in exec_plugin.env or ()}
     env["KUBERNETES_EXEC_INFO"] = msgspec.json.encode(info).decode()
     return ExecPlugin([command, *(exec_plugin.args or ())], env, clock, at, tls)
 
@@ -181,16 +162,18 @@ def _exec(
 def _cluster_info(chosen: ChosenContext) -> dict[str, object]:
     cluster = chosen.cluster
     info: dict[str, object] = {"server": cluster.server}
-    authority = _data_or_file(
-        cluster.certificate_authority_data, cluster.certificate_authority, chosen.cluster_file, ""
-    )
-    if authority:
+    if authority := _authority(chosen, ""):
         info["certificate-authority-data"] = base64.b64encode(authority).decode()
     if cluster.tls_server_name:
         info["tls-server-name"] = cluster.tls_server_name
     if cluster.insecure_skip_tls_verify:
         info["insecure-skip-tls-verify"] = True
     return info
+
+
+def _authority(chosen: ChosenContext, at: str) -> bytes:
+    data, path = chosen.cluster.certificate_authority_data, chosen.cluster.certificate_authority
+    return _data_or_file(data, path, chosen.cluster_file, at)
 
 
 def _data_or_file(data: str, path: str, beside: Path, at: str) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from weft.kube.client import MERGE_PATCH, ApiClient
+from weft.kube.client import JSON, MERGE_PATCH, ApiClient
 from weft.kube.codec import CONFIG_MAPS
 from weft.kube.errors import ConflictError, NotFoundError
 from weft.kube.structs import ConfigMap
@@ -61,7 +61,7 @@ class OwnConfigMap:
             method,
             CONFIG_MAPS.of(self.namespace, name),
             body,
-            content_type=MERGE_PATCH if method == "PATCH" else "application/json",
+            content_type=MERGE_PATCH if method == "PATCH" else JSON,
             timeout_s=self.timeout_s,
             attempts=1,
         )

@@ -93,9 +93,8 @@ class TokenFile:
         except OSError as error:
             if self._header:  # the file is being replaced: the old token still holds
                 return
-            raise BadInputError(
-                self._where, f"cannot read the {self._what} in {self._path}: {error.strerror}"
-            ) from error
+            why = f"cannot read the {self._what} in {self._path}: {error.strerror}"
+            raise BadInputError(self._where, why) from error
         if text:
             self._header = self._header_of(text)
         elif not self._header:
@@ -171,9 +170,8 @@ class ExecPlugin:
         if not status.client_certificate_data:
             return
         if self._tls is None:
-            raise BadInputError(
-                self._where, "printed a client certificate, but the server is not https"
-            )
+            text = "printed a client certificate, but the server is not https"
+            raise BadInputError(self._where, text)
         certificate, key = status.client_certificate_data, status.client_key_data
         load_certificate(self._tls, certificate.encode(), key.encode(), self._where)
 
@@ -191,9 +189,8 @@ class ExecPlugin:
                 stderr=asyncio.subprocess.PIPE,
             )
         except OSError as error:
-            raise BadInputError(
-                self._where, f"cannot run {self._argv[0]!r}: {error.strerror}"
-            ) from error
+            text = f"cannot run {self._argv[0]!r}: {error.strerror}"
+            raise BadInputError(self._where, text) from error
         try:
             out, err = await asyncio.wait_for(process.communicate(), EXEC_LIMIT_S)
         except TimeoutError as error:
@@ -203,9 +200,8 @@ class ExecPlugin:
             raise BadInputError(self._where, text) from error
         if process.returncode:
             text = err.decode("utf-8", "replace").strip()[-300:]
-            raise BadInputError(
-                self._where, f"{self._argv[0]!r} ended with {process.returncode}: {text}"
-            )
+            what = f"{self._argv[0]!r} ended with {process.returncode}: {text}"
+            raise BadInputError(self._where, what)
         return self._read(out)
 
     def _read(self, out: bytes) -> ExecStatus:

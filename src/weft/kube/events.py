@@ -68,19 +68,17 @@ class Count(msgspec.Struct, frozen=True, gc=False):
 
 
 Write = Create | Count
+_Key = tuple[str, str, str, str]  # an object's uid, namespace and name; the reason
 
 
-class _Told:
+class _Series(msgspec.Struct):
     """One object and reason: what was written last, and what has come since."""
 
-    __slots__ = ("count", "name", "pending", "text", "written_at")
-
-    def __init__(self, name: str, text: str, at: float) -> None:
-        self.name = name
-        self.text = text
-        self.written_at = at
-        self.count = 1
-        self.pending: Note | None = None
+    name: str
+    text: str
+    written_at: float
+    count: int = 1
+    pending: Note | None = None
 
 
 class Aggregator:
@@ -88,23 +86,23 @@ class Aggregator:
 
     def __init__(self, options: EventOptions) -> None:
         self._options = options
-        self._told: OrderedDict[tuple[str, str, str, str], _Told] = OrderedDict()
-        self._waiting: set[tuple[str, str, str, str]] = set()
+        self._series: OrderedDict[_Key, _Series] = OrderedDict()
+        self._waiting: set[_Key] = set()
         self._next = 0
 
     def tell(self, note: Note, now: float) -> Write | None:
         """Take a note; what to write at once, if anything."""
         about = note.regarding
         key = (about.uid, about.namespace, about.name, note.reason)
-        series = self._told.get(key)
+        series = self._series.get(key)
         if series is None:
             name = self._name(note)
-            self._told[key] = _Told(name, note.note, now)
-            while len(self._told) > self._options.remembered:
-                gone, _ = self._told.popitem(last=False)
+            self._series[key] = _Series(name, note.note, now)
+            while len(self._series) > self._options.remembered:
+                gone, _ = self._series.popitem(last=False)
                 self._waiting.discard(gone)
             return Create(name, note)
-        self._told.move_to_end(key)
+        self._series.move_to_end(key)
         if series.text == note.note:
             series.count += 1
         series.pending = note
@@ -115,14 +113,12 @@ class Aggregator:
 
     def due(self, now: float) -> list[Write]:
         """Events that have waited for long enough."""
-        ready = [
-            key
-            for key in self._waiting
-            if now - self._told[key].written_at >= self._options.interval_s
-        ]
-        return [self._write(key, self._told[key], now) for key in ready]
+        interval_s = self._options.interval_s
+        waiting = [(key, self._series[key]) for key in self._waiting]
+        ready = [(key, series) for key, series in waiting if now - series.written_at >= interval_s]
+        return [self._write(key, series, now) for key, series in ready]
 
-    def _write(self, key: tuple[str, str, str, str], series: _Told, now: float) -> Write:
+    def _write(self, key: _Key, series: _Series, now: float) -> Write:
         note = series.pending
         assert note is not None
         self._waiting.discard(key)
@@ -226,22 +222,15 @@ class EventWriter:
         name = _object_name(write.name, self._started)
         if isinstance(write, Count):
             at = rfc3339_micro(self._client.clock.wall())
-            body = {"series": {"count": max(2, write.count), "lastObservedTime": at}}
+            series = {"count": max(2, write.count), "lastObservedTime": at}
+            path, body = EVENTS.of(namespace, name), msgspec.json.encode({"series": series})
             try:
-                await self._client.call(
-                    "PATCH",
-                    EVENTS.of(namespace, name),
-                    msgspec.json.encode(body),
-                    content_type=MERGE_PATCH,
-                    attempts=2,
-                )
+                await self._client.call("PATCH", path, body, content_type=MERGE_PATCH, attempts=2)
                 return
             except NotFoundError:
                 pass  # events live for an hour: write it anew
-        event = self._event(write.note, namespace, name, self._client.clock)
-        await self._client.call(
-            "POST", EVENTS.of(namespace), msgspec.json.encode(event), attempts=2
-        )
+        event = msgspec.json.encode(self._event(write.note, namespace, name, self._client.clock))
+        await self._client.call("POST", EVENTS.of(namespace), event, attempts=2)
 
     def _event(self, note: Note, namespace: str, name: str, clock: Clock) -> dict[str, object]:
         return {

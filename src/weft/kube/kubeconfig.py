@@ -141,19 +141,18 @@ def choose(files: Sequence[tuple[Path, KubeconfigFile]], context: str = "") -> C
     if not wanted:
         raise BadInputError(f"{where}: current-context", "is missing; set it or name a context")
     path, named = _find(files, "contexts", wanted, lambda f: f.contexts)
-    told = named.context
+    chosen = named.context
     at = f"{path}: contexts[{wanted}]"
-    if not told.cluster:
+    if not chosen.cluster:
         raise BadInputError(f"{at}.context.cluster", "is missing; name one of `clusters`")
-    cluster_file, cluster = _find(files, "clusters", told.cluster, lambda f: f.clusters)
-    if not told.user:
+    cluster_file, cluster = _find(files, "clusters", chosen.cluster, lambda f: f.clusters)
+    if not chosen.user:
         user_file, user = path, KubeconfigUser()
     else:
-        user_file, entry = _find(files, "users", told.user, lambda f: f.users)
+        user_file, entry = _find(files, "users", chosen.user, lambda f: f.users)
         user = entry.user or KubeconfigUser()
-    return ChosenContext(
-        cluster.cluster, cluster_file, user, user_file, told.namespace or "default", wanted
-    )
+    namespace = chosen.namespace or "default"
+    return ChosenContext(cluster.cluster, cluster_file, user, user_file, namespace, wanted)
 
 
 def _find(

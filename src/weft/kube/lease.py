@@ -18,7 +18,7 @@ import math
 
 import msgspec
 
-from weft.kube.client import MERGE_PATCH, ApiClient
+from weft.kube.client import JSON, MERGE_PATCH, ApiClient
 from weft.kube.clock import rfc3339_micro
 from weft.kube.codec import LEASES
 from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
@@ -51,9 +51,8 @@ class LeaseOptions(msgspec.Struct, frozen=True):
     def check(self) -> None:
         """Raises `BadInputError` for settings that cannot be safe."""
         if not 1 <= self.duration_s <= MOST_DURATION_S:
-            raise BadInputError(
-                "lease.duration_s", f"{self.duration_s} must be from 1 to {MOST_DURATION_S}"
-            )
+            what = f"{self.duration_s} must be from 1 to {MOST_DURATION_S}"
+            raise BadInputError("lease.duration_s", what)
         if self.renew_s + self.request_timeout_s + self.margin_s >= self.duration_s:
             raise BadInputError(
                 "lease.renew_s",
@@ -119,7 +118,7 @@ class Elector:
         self._version = ""
         self._expires_at = -math.inf
 
-    # --- what the rest of the house asks ---
+    # --- what the host asks ---
 
     @property
     def leading(self) -> bool:
@@ -273,17 +272,14 @@ class Elector:
             method,
             path,
             body,
-            content_type=MERGE_PATCH if method == "PATCH" else _JSON,
+            content_type=MERGE_PATCH if method == "PATCH" else JSON,
             timeout_s=self.options.request_timeout_s,
             attempts=1,
             urgent=True,
         )
 
     def _claim(self) -> dict[str, object]:
-        return {
-            "holderIdentity": self.identity,
-            "leaseDurationSeconds": self.options.duration_s,
-        }
+        return {"holderIdentity": self.identity, "leaseDurationSeconds": self.options.duration_s}
 
     def _won(self, term: int, sent_at: float) -> None:
         self.term, self.holder = term, self.identity
@@ -295,6 +291,3 @@ class Elector:
 
     def _now(self) -> str:
         return rfc3339_micro(self._clock.wall())
-
-
-_JSON = "application/json"

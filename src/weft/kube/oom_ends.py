@@ -59,10 +59,10 @@ def out_of_memory(pod: Pod) -> list[OomEnd]:
     if annotation is not None:
         return [OomEnd(f"{uid}/{annotation.end}", annotation.peak_mib)]
     ends = []
-    for one in (*(status.init_container_statuses or ()), *(status.container_statuses or ())):
-        for number, ended in _ends(one):
+    for container in (*(status.init_container_statuses or ()), *(status.container_statuses or ())):
+        for number, ended in _ends(container):
             if _for_want_of_memory(ended):
-                ends.append(OomEnd(f"{uid}/{ended.container_id or f'{one.name}/{number}'}"))
+                ends.append(OomEnd(f"{uid}/{ended.container_id or f'{container.name}/{number}'}"))
     return ends
 
 
@@ -80,7 +80,7 @@ def _for_want_of_memory(ended: Terminated) -> bool:
 
 
 def _tells(words: str) -> bool:
-    if any(one in words for one in _WORDS):
+    if any(phrase in words for phrase in _WORDS):
         return True
     if _EXHAUSTED not in words and "_bfc" not in words:
         return False

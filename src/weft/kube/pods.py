@@ -220,8 +220,8 @@ class ScheduledSpec(PodSpec, frozen=True, gc=False):
     host_network: bool = False
 
 
-class PodCondition(Condition, frozen=True, gc=False):
-    """A condition of a pod, and since when it is so, RFC 3339."""
+class TimedCondition(Condition, frozen=True, gc=False):
+    """A condition of a pod or node, and since when it is so, RFC 3339."""
 
     last_transition_time: str | None = None
 
@@ -269,7 +269,7 @@ class ScheduledStatus(PodStatus, frozen=True, gc=False):
     """status, with its conditions and its containers' ends."""
 
     reason: str = ""
-    conditions: list[PodCondition] | None = None
+    conditions: list[TimedCondition] | None = None
     nominated_node_name: str = ""
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None

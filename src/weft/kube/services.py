@@ -15,7 +15,7 @@ from weft.kube.codec import Resource, SkippedObjects
 from weft.kube.pods import OwnedMeta
 from weft.kube.structs import KubeObject
 from weft.model import ObjectMeta
-from weft.model.manifest import Api
+from weft.model.manifest import Api, Condition
 
 PAGE = 500
 
@@ -67,19 +67,12 @@ class ServingSpec(Api, frozen=True, gc=False):
     containers: list[ServingContainer] | None = None
 
 
-class ReadyCondition(Api, frozen=True, gc=False):
-    """One entry of status.conditions."""
-
-    type: str = ""
-    status: str = ""
-
-
 class ServingStatus(Api, frozen=True, gc=False):
     """status of such a pod."""
 
     phase: str = ""
     pod_ip: str = msgspec.field(default="", name="podIP")
-    conditions: list[ReadyCondition] | None = None
+    conditions: list[Condition] | None = None
 
 
 class ServingPod(Api, frozen=True, gc=False):
@@ -92,7 +85,7 @@ class ServingPod(Api, frozen=True, gc=False):
     @property
     def ready(self) -> bool:
         """True if it runs, has an address, is to stay, and says that it can be asked."""
-        said = {one.type: one.status for one in self.status.conditions or ()}
+        said = {condition.type: condition.status for condition in self.status.conditions or ()}
         return (
             self.status.phase == "Running"
             and bool(self.status.pod_ip)
@@ -104,7 +97,7 @@ class ServingPod(Api, frozen=True, gc=False):
     def of_daemon_set(self) -> bool:
         """True if a DaemonSet made it."""
         owners = self.metadata.owner_references or ()
-        return any(one.controller and one.kind == "DaemonSet" for one in owners)
+        return any(owner.controller and owner.kind == "DaemonSet" for owner in owners)
 
     def ports(self) -> Iterator[NamedPort]:
         """Every TCP port that its containers name."""

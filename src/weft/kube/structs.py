@@ -7,8 +7,8 @@ from typing import Protocol
 
 import msgspec
 
-from weft.kube.pods import NodeSelector
-from weft.model.manifest import Api, Condition, NodeManifest, NodeStatus, ObjectMeta
+from weft.kube.pods import NodeSelector, TimedCondition
+from weft.model.manifest import Api, NodeManifest, NodeStatus, ObjectMeta
 
 
 class KubeObject(Protocol):
@@ -18,12 +18,6 @@ class KubeObject(Protocol):
     def metadata(self) -> ObjectMeta:
         """Name, version and what hangs on them."""
         ...
-
-
-class NodeCondition(Condition, frozen=True, gc=False):
-    """A condition of a node, and since when it is so."""
-
-    last_transition_time: str | None = None
 
 
 class NodeAddress(Api, frozen=True, gc=False):
@@ -36,7 +30,7 @@ class NodeAddress(Api, frozen=True, gc=False):
 class KubeNodeStatus(NodeStatus, frozen=True, gc=False):
     """status of a node, with its addresses."""
 
-    conditions: list[NodeCondition] | None = None
+    conditions: list[TimedCondition] | None = None
     addresses: list[NodeAddress] | None = None
 
 

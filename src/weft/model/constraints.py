@@ -1,4 +1,4 @@
-"""What keeps a pod off a node besides room: taints, selectors, affinity, ports, volumes.
+"""Constraints that keep a pod off a node besides room: taints, selectors, affinity, ports, volumes.
 
 Words and meanings are Kubernetes' own (core/v1). Everything is hashable, because it is part of a
 pod's shape.
@@ -22,12 +22,12 @@ class Taint(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def hard(self) -> bool:
-        """Whether it keeps off pods that do not tolerate it."""
+        """True if it keeps off pods that do not tolerate it."""
         return self.effect != "PreferNoSchedule"
 
 
 CORDON = Taint("node.kubernetes.io/unschedulable", "NoSchedule")
-"""What `kubectl cordon` amounts to."""
+"""The taint that `kubectl cordon` amounts to."""
 
 
 class Toleration(msgspec.Struct, frozen=True, gc=False):
@@ -90,7 +90,7 @@ class Term(msgspec.Struct, frozen=True, gc=False):
     fields: tuple[Requirement, ...] = ()
 
     def matches(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether a node of this name and these labels satisfies the term."""
+        """True if a node of this name and these labels satisfies the term."""
         if not self.labels and not self.fields:
             return False
         own = {"metadata.name": name}
@@ -114,7 +114,7 @@ class HostPort(msgspec.Struct, frozen=True, gc=False):
     ip: str = ""
 
     def conflicts(self, other: "HostPort") -> bool:
-        """Whether both cannot be had on one node."""
+        """True if both cannot be had on one node."""
         if self.port != other.port or self.protocol != other.protocol:
             return False
         anywhere = ("", "0.0.0.0", "::")

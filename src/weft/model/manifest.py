@@ -122,5 +122,5 @@ class NodeManifest(Api, frozen=True, gc=False):
 
     @property
     def ready(self) -> bool:
-        """Whether the kubelet says it can take pods."""
+        """True if the kubelet says it can take pods."""
         return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions or ())

@@ -19,12 +19,12 @@ def plain(name: str) -> str:
 
 
 def contains(name: str, part: str) -> bool:
-    """Whether `part` is in the name, in any letters' case."""
+    """True if `part` is in the name, in any letters' case."""
     return plain(part).lower() in plain(name).lower()
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether the regular expression is found in the name, in any letters' case."""
+    """True if the regular expression is found in the name, in any letters' case."""
     return _compiled(pattern).search(name) is not None
 
 

@@ -1,4 +1,4 @@
-"""What a cluster offers: GPUs (and MIG instances) on nodes."""
+"""The cluster's offer: GPUs (and MIG instances) on nodes."""
 
 from collections.abc import Sequence
 
@@ -59,7 +59,7 @@ class Node(msgspec.Struct, frozen=True, gc=False):
 
 
 class Closed(msgspec.Struct, frozen=True, gc=False):
-    """What keeps pods off a node now: its taints, and whether it takes any pods at all."""
+    """Reasons that keep pods off a node now: its taints, and whether it takes any pods at all."""
 
     name: str
     taints: tuple[Taint, ...] = ()

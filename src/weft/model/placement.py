@@ -1,4 +1,4 @@
-"""What was decided: which node, which GPUs, and how much of each."""
+"""The decision: which node, which GPUs, and how much of each."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from weft.model.slowdown_limit import SlowdownLimit
 
 
 class Share(msgspec.Struct, frozen=True, gc=False):
-    """What one claim holds of one GPU: `memory_mib` MiB and `milli` thousandths of its cores.
+    """A GPU request's part of one GPU: `memory_mib` MiB and `milli` thousandths of its cores.
 
     `gpu_request` is the index into the pod's claims, `gpu` the index on the node.
     """

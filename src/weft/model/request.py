@@ -1,4 +1,4 @@
-"""What a pod asks for, in one vocabulary for all dialects.
+"""A pod's request, in one vocabulary for all dialects.
 
 A *claim* is one demand for GPUs: `count` distinct devices, each with so much memory and so many
 cores. Containers point at the pod's claims by index; several containers may use one claim (a
@@ -114,13 +114,13 @@ class DeviceRule(msgspec.Struct, frozen=True, gc=False):
     not_uuids: tuple[str, ...] = ()
 
     def accepts_model(self, model: str) -> bool:
-        """Whether a device of this model is acceptable."""
+        """True if a device of this model is acceptable."""
         if self.models and not any(self._same(want, model) for want in self.models):
             return False
         return not any(self._same(bad, model) for bad in self.not_models)
 
     def accepts_uuid(self, uuid: str) -> bool:
-        """Whether the device with this UUID is acceptable."""
+        """True if the device with this UUID is acceptable."""
         return (not self.uuids or uuid in self.uuids) and uuid not in self.not_uuids
 
     def _same(self, pattern: str, model: str) -> bool:

@@ -88,162 +88,154 @@ def _goes_in(grace_s: int, planned_s: int) -> Callable[[Json], bool]:
     return holds
 
 
+_IMAGE = {"name": "main", "image": "none", "imageID": ""}
 _RUNS = {
     "phase": "Running",
     "conditions": [{"type": "Ready", "status": "True"}],
-    "containerStatuses": [
-        {
-            "name": "main",
-            "image": "none",
-            "imageID": "",
-            "ready": True,
-            "restartCount": 0,
-            "state": {"running": {}},
-        }
-    ],
+    "containerStatuses": [{**_IMAGE, "ready": True, "restartCount": 0, "state": {"running": {}}}],
 }
 _ENDED = _status({"phase": "Succeeded"})
 
 
 def _runs(pod: Json) -> bool:
     """True if both conditions are there, and the container's status."""
-    told = pod["status"]
-    types = {one["type"] for one in told["conditions"]}
-    return types >= {"PodScheduled", "Ready"} and told["containerStatuses"][0]["name"] == "main"
+    status = pod["status"]
+    types = {condition["type"] for condition in status["conditions"]}
+    return types >= {"PodScheduled", "Ready"} and status["containerStatuses"][0]["name"] == "main"
 
 
 _OTHER_UID = "00000000-0000-0000-0000-000000000000"
-_BIND = Step("POST", "binding", binding())
+_KEEP = ["example.com/keep"]
+_CODES = {
+    "BadRequest": 400,
+    "NotFound": 404,
+    "Conflict": 409,
+    "UnsupportedMediaType": 415,
+    "Invalid": 422,
+}
+
+
+def _bind(name: str = "subject", /, **meta: Any) -> Step:
+    return Step("POST", "binding", binding(**meta), name=name)
+
+
+def _refused(
+    name: str, request: Step, reason: str, text: str = "", *before: Step, **pod: Any
+) -> Behaviour:
+    return Behaviour(name, request, _CODES[reason], reason, text, before, **pod)
+
+
+def _gone(name: str, *before: Step, **pod: Any) -> Behaviour:
+    """A deletion that leaves nothing behind."""
+    return _refused(name, Step("GET"), "NotFound", "", *before, **pod)
+
+
+def _stays(name: str, request: Step, grace_s: int, *before: Step, **pod: Any) -> Behaviour:
+    """A deletion of a bound pod, which stays for this grace period."""
+    holds = _goes_in(grace_s, grace_s)
+    return Behaviour(name, request, 200, before=(_BIND, *before), holds=holds, **pod)
+
+
+_BIND, _GET, _DELETE = _bind(), Step("GET"), Step("DELETE")
+_BIND_LARGE = _bind(annotations={"example.com/x": "x" * 300_000})
+_DELETE_OTHER = Step("DELETE", body=lambda _: {"preconditions": {"uid": _OTHER_UID}})
+_EVICT = {"apiVersion": "policy/v1", "kind": "Eviction"}
+_EVICTION = Step(
+    "POST",
+    "eviction",
+    lambda pod: {**_EVICT, "metadata": {"name": "subject", "namespace": pod["namespace"]}},
+)
+_RELABEL = {"labels": {"a": "b"}}
+_OWN_GRACE = {"terminationGracePeriodSeconds": 7}
+_GATED = {"schedulingGates": [{"name": "example.com/wait"}]}
+_UID_DIFFERS = "Precondition failed: UID in precondition: "
+_VERSION_DIFFERS = (
+    "Precondition failed: ResourceVersion in precondition: 1, ResourceVersion in object meta: "
+)
+_OTHER_NAME = "name in URL does not match name in Binding object"
+_ASSIGNED = 'pod subject is already assigned to node "weft-no-such-node"'
+_LEAVING = "pod subject is being deleted, cannot be assigned to a host"
+_TOO_LONG = "metadata.annotations: Too long: may not be more than 262144 bytes"
+_RECREATED = "The object might have been deleted and then recreated"
+_NOBODY = 'pods "nobody" not found'
+
+
+def _defaulted(pod: Json) -> bool:
+    spec = pod["spec"]
+    return bool(spec["restartPolicy"] == "Always" and spec["terminationGracePeriodSeconds"] == 30)
+
 
 BEHAVIOURS = (
     Behaviour("bind: right uid and version", Step("POST", "binding", _right), 201),
     Behaviour("bind: a node that does not exist", _BIND, 201),
-    Behaviour(
-        "bind: wrong uid", Step("POST", "binding", binding(uid=_OTHER_UID)), 409, "Conflict",
-        "Precondition failed: UID in precondition: ",
-    ),
-    Behaviour(
-        "bind: wrong version", Step("POST", "binding", binding(resourceVersion="1")), 409,
+    _refused("bind: wrong uid", _bind(uid=_OTHER_UID), "Conflict", _UID_DIFFERS),
+    _refused("bind: wrong version", _bind(resourceVersion="1"), "Conflict", _VERSION_DIFFERS),
+    _refused("bind: bound already", _BIND, "Conflict", _ASSIGNED, _BIND),
+    _refused("bind: no such pod", _bind("nobody", name="nobody"), "NotFound", _NOBODY),
+    _refused("bind: another name in the body", _bind("nobody"), "BadRequest", _OTHER_NAME),
+    _refused(
+        "bind: scheduling gates",
+        _BIND,
         "Conflict",
-        "Precondition failed: ResourceVersion in precondition: 1, ResourceVersion in object meta: ",
+        "has non-empty .spec.schedulingGates",
+        spec=_GATED,
     ),
-    Behaviour(
-        "bind: bound already", _BIND, 409, "Conflict",
-        'pod subject is already assigned to node "weft-no-such-node"', (_BIND,),
+    _refused("bind: being deleted", _BIND, "Conflict", _LEAVING, _DELETE, finalizers=_KEEP),
+    Behaviour("bind: a bad annotation key", _bind(annotations={"bad key!": ""}), 201),
+    Behaviour("bind: too much annotation", _BIND_LARGE, 201),
+    _refused(
+        "patch: after too much annotation", _patch(**_RELABEL), "Invalid", _TOO_LONG, _BIND_LARGE
     ),
-    Behaviour(
-        "bind: no such pod", Step("POST", "binding", binding(name="nobody"), name="nobody"), 404,
-        "NotFound", 'pods "nobody" not found',
-    ),
-    Behaviour(
-        "bind: another name in the body", Step("POST", "binding", binding(), name="nobody"), 400,
-        "BadRequest", "name in URL does not match name in Binding object",
-    ),
-    Behaviour(
-        "bind: scheduling gates", _BIND, 409, "Conflict", "has non-empty .spec.schedulingGates",
-        spec={"schedulingGates": [{"name": "example.com/wait"}]},
-    ),
-    Behaviour(
-        "bind: being deleted", _BIND, 409, "Conflict",
-        "pod subject is being deleted, cannot be assigned to a host", (Step("DELETE"),),
-        finalizers=["example.com/keep"],
-    ),
-    Behaviour(
-        "bind: a bad annotation key",
-        Step("POST", "binding", binding(annotations={"bad key!": ""})), 201,
-    ),
-    Behaviour(
-        "bind: too much annotation",
-        Step("POST", "binding", binding(annotations={"example.com/x": "x" * 300_000})), 201,
-    ),
-    Behaviour(
-        "patch: after too much annotation", _patch(labels={"a": "b"}), 422, "Invalid",
-        "metadata.annotations: Too long: may not be more than 262144 bytes",
-        (Step("POST", "binding", binding(annotations={"example.com/x": "x" * 300_000})),),
-    ),
-    Behaviour(
-        "patch: an older version", _patch(resourceVersion="1", labels={"a": "b"}), 409, "Conflict",
+    _refused(
+        "patch: an older version",
+        _patch(resourceVersion="1", **_RELABEL),
+        "Conflict",
         "the object has been modified",
     ),
-    Behaviour(
-        "patch: wrong uid", _patch(uid=_OTHER_UID, labels={"a": "b"}), 422, "Invalid",
-        "field is immutable",
+    _refused(
+        "patch: wrong uid", _patch(uid=_OTHER_UID, **_RELABEL), "Invalid", "field is immutable"
     ),
-    Behaviour(
-        "patch: unknown form", Step("PATCH", body=lambda _: {}, content_type="text/plain"), 415,
+    _refused(
+        "patch: unknown form",
+        Step("PATCH", body=lambda _: {}, content_type="text/plain"),
         "UnsupportedMediaType",
     ),
-    Behaviour(
-        "delete: wrong uid",
-        Step("DELETE", body=lambda _: {"preconditions": {"uid": _OTHER_UID}}), 409, "Conflict",
-        "The object might have been deleted and then recreated",
+    _refused("delete: wrong uid", _DELETE_OTHER, "Conflict", _RECREATED),
+    _gone("delete: unbound, with grace", _delete(30)),
+    _stays("delete: bound", _DELETE, 30),
+    _stays("delete: bound, of its own grace", _DELETE, 7, spec=_OWN_GRACE),
+    _stays("delete: bound, of another grace", _delete(50), 50, spec=_OWN_GRACE),
+    _stays("delete: again, sooner", _delete(5), 5, _DELETE),
+    _stays("delete: again, later", _delete(300), 20, _delete(20)),
+    _stays("delete: again, anyhow", _DELETE, 20, _delete(20)),
+    _gone("delete: bound, done", _BIND, _DELETE, _delete(0)),
+    _gone("delete: bound and ended", _BIND, _ENDED, _DELETE),
+    _stays(
+        "delete: a finalizer gone before the kubelet is done",
+        _GET,
+        30,
+        _DELETE,
+        _patch(finalizers=None),
+        finalizers=_KEEP,
     ),
-    Behaviour(
-        "delete: unbound, with grace", Step("GET"), 404, "NotFound", before=(_delete(30),),
-    ),
-    Behaviour(
-        "delete: bound", Step("DELETE"), 200, before=(_BIND,), holds=_goes_in(30, 30),
-    ),
-    Behaviour(
-        "delete: bound, of its own grace", Step("DELETE"), 200, before=(_BIND,),
-        spec={"terminationGracePeriodSeconds": 7}, holds=_goes_in(7, 7),
-    ),
-    Behaviour(
-        "delete: bound, of another grace", _delete(50), 200, before=(_BIND,),
-        spec={"terminationGracePeriodSeconds": 7}, holds=_goes_in(50, 50),
-    ),
-    Behaviour(
-        "delete: again, sooner", _delete(5), 200, before=(_BIND, Step("DELETE")),
-        holds=_goes_in(5, 5),
-    ),
-    Behaviour(
-        "delete: again, later", _delete(300), 200, before=(_BIND, _delete(20)),
-        holds=_goes_in(20, 20),
-    ),
-    Behaviour(
-        "delete: again, anyhow", Step("DELETE"), 200, before=(_BIND, _delete(20)),
-        holds=_goes_in(20, 20),
-    ),
-    Behaviour(
-        "delete: bound, done", Step("GET"), 404, "NotFound",
-        before=(_BIND, Step("DELETE"), _delete(0)),
-    ),
-    Behaviour(
-        "delete: bound and ended", Step("GET"), 404, "NotFound",
-        before=(_BIND, _ENDED, Step("DELETE")),
-    ),
-    Behaviour(
-        "delete: a finalizer gone before the kubelet is done", Step("GET"), 200,
-        before=(_BIND, Step("DELETE"), _patch(finalizers=None)), finalizers=["example.com/keep"],
-        holds=_goes_in(30, 30),
-    ),
-    Behaviour(
-        "delete: a finalizer gone after the kubelet is done", Step("GET"), 404, "NotFound",
-        before=(_BIND, Step("DELETE"), _delete(0), _patch(finalizers=None)),
-        finalizers=["example.com/keep"],
+    _gone(
+        "delete: a finalizer gone after the kubelet is done",
+        *(_BIND, _DELETE, _delete(0), _patch(finalizers=None)),
+        finalizers=_KEEP,
     ),
     Behaviour("status: running", _status(_RUNS), 200, before=(_BIND,), holds=_runs),
+    _refused("status: wrong uid", _status(_RUNS, _OTHER_UID), "Invalid", "field is immutable"),
     Behaviour(
-        "status: wrong uid", _status(_RUNS, _OTHER_UID), 422, "Invalid", "field is immutable",
-    ),
-    Behaviour(
-        "status: the container list is one", _status({"containerStatuses": []}), 200,
+        "status: the container list is one",
+        _status({"containerStatuses": []}),
+        200,
         before=(_BIND, _status(_RUNS)),
         holds=lambda pod: not pod["status"].get("containerStatuses"),
     ),
-    Behaviour(
-        "create: defaults", Step("GET"), 200,
-        holds=lambda pod: pod["spec"]["restartPolicy"] == "Always"
-        and pod["spec"]["terminationGracePeriodSeconds"] == 30,
-    ),
-    Behaviour("read: no such pod", Step("GET", name="nobody"), 404, "NotFound", "not found"),
-    Behaviour(
-        "evict: unbound", Step("POST", "eviction", lambda pod: {
-            "apiVersion": "policy/v1", "kind": "Eviction",
-            "metadata": {"name": "subject", "namespace": pod["namespace"]},
-        }), 201,
-    ),
-)  # fmt: skip # a table: one behaviour a row
+    Behaviour("create: defaults", _GET, 200, holds=_defaulted),
+    _refused("read: no such pod", Step("GET", name="nobody"), "NotFound", "not found"),
+    Behaviour("evict: unbound", _EVICTION, 201),
+)
 
 
 async def check(client: ApiClient, behaviour: Behaviour, namespace: str) -> str:

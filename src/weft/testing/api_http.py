@@ -7,26 +7,9 @@ that is measured against it.
 import asyncio
 import ssl
 from collections.abc import Callable
+from http.client import responses
 from typing import NamedTuple, cast
 from urllib.parse import parse_qsl, unquote
-
-_PHRASE = {
-    200: "OK",
-    201: "Created",
-    400: "Bad Request",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    409: "Conflict",
-    410: "Gone",
-    415: "Unsupported Media Type",
-    422: "Unprocessable Entity",
-    429: "Too Many Requests",
-    500: "Internal Server Error",
-    503: "Service Unavailable",
-    504: "Gateway Timeout",
-}
 
 
 class Request(NamedTuple):
@@ -114,7 +97,7 @@ class FakeConnection(asyncio.Protocol):
             self._transport.abort()
 
     def _head(self, status: int, headers: dict[str, str]) -> bytes:
-        lines = [f"HTTP/1.1 {status} {_PHRASE.get(status, 'Status')}", f"Server: {self._server}"]
+        lines = [f"HTTP/1.1 {status} {responses.get(status, 'Status')}", f"Server: {self._server}"]
         lines.append("Content-Type: application/json")
         lines += [f"{name}: {value}" for name, value in headers.items()]
         return ("\r\n".join(lines) + "\r\n\r\n").encode()

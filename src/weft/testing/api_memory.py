@@ -228,9 +228,9 @@ def _request(
     method: str, url: URL, data: bytes | None, headers: dict[str, str], agent: str
 ) -> Request:
     path, _, query = str(url).removeprefix("http://memory").partition("?")
-    told = {name.lower(): value for name, value in headers.items()} | {"user-agent": agent}
+    lower = {name.lower(): value for name, value in headers.items()} | {"user-agent": agent}
     pairs = dict(parse_qsl(query, keep_blank_values=True)) if query else {}
-    return Request(method, unquote(path), pairs, told, data or b"")
+    return Request(method, unquote(path), pairs, lower, data or b"")
 
 
 async def _nothing(*_: object) -> None:

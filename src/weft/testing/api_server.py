@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from weft.kube.client import MERGE_PATCH, STRATEGIC_PATCH
 from weft.testing import api_writes
 from weft.testing.api_access import TokenReviewer
 from weft.testing.api_faults import ApiFaults, Fault
@@ -217,9 +218,9 @@ class FakeApiServer:
             return 200, dict(VERSION)
         if parts[0] in ("healthz", "readyz", "livez"):
             return 200, api_writes.success(200)
-        told = self.access.answer(request)
-        if told is not None:
-            return 201, told
+        review = self.access.answer(request)
+        if review is not None:
+            return 201, review
         parts = parts[2:] if parts[0] == "api" else parts[3:]
         namespace = ""
         if len(parts) > 2 and parts[0] == "namespaces":
@@ -245,11 +246,11 @@ class FakeApiServer:
             self._watches[watch] = None
             watch.start(query)
             return 200, None
-        found = self.store.all(kind, namespace)
+        objects = self.store.all(kind, namespace)
         if not chosen.everything:
-            found = [one for one in found if one in chosen]
+            objects = [stored for stored in objects if stored in chosen]
         limit, token = int(query.get("limit") or 0), query.get("continue", "")
-        items, meta = self.store.page(found, limit, token)
+        items, meta = self.store.page(objects, limit, token)
         head = {"kind": f"{kind.kind}List", "apiVersion": kind.api_version}
         return 200, {**head, "metadata": meta, "items": items}
 
@@ -303,10 +304,7 @@ class FakeApiServer:
             self.bookmark()
 
 
-_PATCHES = {
-    "application/merge-patch+json": False,
-    "application/strategic-merge-patch+json": True,
-}
+_PATCHES = {MERGE_PATCH: False, STRATEGIC_PATCH: True}
 
 
 def _no_such_method() -> ApiRefusal:

@@ -48,6 +48,10 @@ KINDS = (
     ResourceKind("events", "Event", "events.k8s.io"),
     ResourceKind("runtimeclasses", "RuntimeClass", "node.k8s.io", namespaced=False),
 )
+_OLD_TOKEN = (
+    "The provided continue parameter is too old to display a consistent list result. You can start "
+    "a new list without the continue parameter."
+)
 
 
 class ApiRefusal(Exception):  # noqa: N818 - it is an answer, not an error of this program
@@ -101,15 +105,10 @@ class ObjectStore:
 
     def get(self, kind: ResourceKind, key: Key) -> Json:
         """The object, or 404."""
-        found = self._objects[kind].get(key)
-        if found is None:
-            raise ApiRefusal(
-                404,
-                "NotFound",
-                f'{kind.qualified} "{key[1]}" not found',
-                {"name": key[1], "kind": kind.resource, **_group(kind)},
-            )
-        return found
+        stored = self._objects[kind].get(key)
+        if stored is None:
+            raise _refusal(404, "NotFound", kind, key[1], "not found")
+        return stored
 
     def has(self, kind: ResourceKind, key: Key) -> bool:
         """True if there is such an object."""
@@ -117,38 +116,32 @@ class ObjectStore:
 
     def all(self, kind: ResourceKind, namespace: str = "") -> list[Json]:
         """All objects of a kind, in the order of etcd: by namespace and name."""
-        found = self._objects[kind]
-        return [found[key] for key in sorted(found) if namespace in ("", key[0])]
+        objects = self._objects[kind]
+        return [objects[key] for key in sorted(objects) if namespace in ("", key[0])]
 
-    def page(self, found: list[Json], limit: int, token: str) -> tuple[list[Json], Json]:
+    def page(self, objects: list[Json], limit: int, token: str) -> tuple[list[Json], Json]:
         """One page of a list and the list's metadata; the pages show one moment."""
         version, start = str(self.version), 0
         if token:
-            told = msgspec.json.decode(base64.b64decode(token), type=dict[str, Any])
-            version, start = told["v"], told["start"]
+            place = msgspec.json.decode(base64.b64decode(token), type=dict[str, Any])
+            version, start = place["v"], place["start"]
             if version not in self._pages:
-                raise ApiRefusal(
-                    410,
-                    "Expired",
-                    "The provided continue parameter is too old to display a consistent list "
-                    "result. You can start a new list without the continue parameter.",
-                )
-            found = self._pages[version]
+                raise ApiRefusal(410, "Expired", _OLD_TOKEN)
+            objects = self._pages[version]
         meta: Json = {"resourceVersion": version}
-        if limit and start + limit < len(found):
-            self._pages[version] = found
+        if limit and start + limit < len(objects):
+            self._pages[version] = objects
             rest = msgspec.json.encode({"v": version, "start": start + limit})
             meta["continue"] = base64.b64encode(rest).decode()
-            meta["remainingItemCount"] = len(found) - start - limit
-            return found[start : start + limit], meta
-        return found[start:], meta
+            meta["remainingItemCount"] = len(objects) - start - limit
+            return objects[start : start + limit], meta
+        return objects[start:], meta
 
     def since(self, version: int) -> Iterator[StoredWrite]:
         """Changes after `version`; 410 where they are gone."""
         if version < self.compacted:
-            raise ApiRefusal(
-                410, "Expired", f"too old resource version: {version} ({self.compacted})"
-            )
+            text = f"too old resource version: {version} ({self.compacted})"
+            raise ApiRefusal(410, "Expired", text)
         return iter([change for change in self._history if change.version > version])
 
     # --- writing ---
@@ -156,16 +149,9 @@ class ObjectStore:
     def create(self, kind: ResourceKind, key: Key, body: Json) -> Json:
         """A new object, with what the server adds to it."""
         if key in self._objects[kind]:
-            raise ApiRefusal(
-                409,
-                "AlreadyExists",
-                f'{kind.qualified} "{key[1]}" already exists',
-                {"name": key[1], "kind": kind.resource, **_group(kind)},
-            )
-        meta = dict(body.get("metadata") or {})
-        meta["uid"] = self.new_uid()
-        meta["creationTimestamp"] = self.now_text()
-        meta["name"] = key[1]
+            raise _refusal(409, "AlreadyExists", kind, key[1], "already exists")
+        given = {"uid": self.new_uid(), "creationTimestamp": self.now_text(), "name": key[1]}
+        meta = {**(body.get("metadata") or {}), **given}
         if kind.namespaced:
             meta["namespace"] = key[0]
         new = {"kind": kind.kind, "apiVersion": kind.api_version, **body, "metadata": meta}
@@ -209,5 +195,7 @@ class ObjectStore:
             listener(change)
 
 
-def _group(kind: ResourceKind) -> Json:
-    return {"group": kind.group} if kind.group else {}
+def _refusal(code: int, reason: str, kind: ResourceKind, name: str, text: str) -> ApiRefusal:
+    group = {"group": kind.group} if kind.group else {}
+    details = {"name": name, "kind": kind.resource, **group}
+    return ApiRefusal(code, reason, f'{kind.qualified} "{name}" {text}', details)

@@ -22,16 +22,16 @@ class Selection:
         self._fields = _terms(query.get("fieldSelector", ""))
         self.everything = not (namespace or self._labels or self._fields)
 
-    def __contains__(self, found: Json | None) -> bool:
+    def __contains__(self, stored: Json | None) -> bool:
         """True if this object is selected."""
-        if found is None:
+        if stored is None:
             return False
-        meta = found["metadata"]
+        meta = stored["metadata"]
         if self.namespace and meta.get("namespace") != self.namespace:
             return False
         labels = meta.get("labels") or {}
         return all(_holds(term, labels.get(term[1])) for term in self._labels) and all(
-            _holds(term, _field(found, term[1]) or "") for term in self._fields
+            _holds(term, _field(stored, term[1]) or "") for term in self._fields
         )
 
 
@@ -62,9 +62,9 @@ class FakeWatch:
         version = query.get("resourceVersion", "")
         try:
             if version in ("", "0"):
-                for found in self._store.all(self.kind, self._chosen.namespace):
-                    if found in self._chosen:
-                        self._send("ADDED", found)
+                for stored in self._store.all(self.kind, self._chosen.namespace):
+                    if stored in self._chosen:
+                        self._send("ADDED", stored)
             else:
                 for change in self._store.since(int(version)):
                     self.tell(change)
@@ -97,8 +97,8 @@ class FakeWatch:
     def bookmark(self) -> None:
         """Tell how far this watch has come."""
         meta = {"resourceVersion": str(self._store.version), "creationTimestamp": None}
-        found = {"kind": self.kind.kind, "apiVersion": self.kind.api_version, "metadata": meta}
-        self._send("BOOKMARK", found)
+        mark = {"kind": self.kind.kind, "apiVersion": self.kind.api_version, "metadata": meta}
+        self._send("BOOKMARK", mark)
 
     def write(self, raw: bytes) -> None:
         """Send bytes as they are: a line that no API server would write."""
@@ -126,19 +126,19 @@ class FakeWatch:
         self._connection.end()
         self._on_close(self)
 
-    def _send(self, event: str, found: Json) -> None:
-        self._connection.send(msgspec.json.encode({"type": event, "object": found}) + b"\n")
+    def _send(self, event: str, stored: Json) -> None:
+        self._connection.send(msgspec.json.encode({"type": event, "object": stored}) + b"\n")
 
 
 def _terms(text: str) -> list[tuple[bool, str, str, str]]:
     """(negated, name, operator, value) of each term: `a=b`, `a!=b`, `a`, `!a`."""
-    found = []
+    terms = []
     for term in filter(None, text.split(",")):
         match = _TERM.match(term.strip())
         if match is None:
             raise ApiRefusal(400, "BadRequest", f"unable to parse requirement: {term}")
-        found.append((bool(match[1]), match[2], match[3] or "", match[4] or ""))
-    return found
+        terms.append((bool(match[1]), match[2], match[3] or "", match[4] or ""))
+    return terms
 
 
 def _holds(term: tuple[bool, str, str, str], value: str | None) -> bool:
@@ -148,9 +148,9 @@ def _holds(term: tuple[bool, str, str, str], value: str | None) -> bool:
     return (value == wanted) is (operator != "!=")
 
 
-def _field(found: Any, path: str) -> str | None:
+def _field(value: Any, path: str) -> str | None:
     for name in path.split("."):
-        if not isinstance(found, dict):
+        if not isinstance(value, dict):
             return None
-        found = found.get(name)
-    return found if isinstance(found, str) else None
+        value = value.get(name)
+    return value if isinstance(value, str) else None

@@ -27,9 +27,8 @@ def create(store: ObjectStore, kind: ResourceKind, namespace: str, body: Json) -
         }
         status: Json = {"phase": "Pending", **(body.get("status") or {})}
         if spec.get("schedulingGates"):
-            status["conditions"] = [
-                {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
-            ]
+            gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+            status["conditions"] = [gated]
         body = {**body, "spec": spec, "status": status}
     return store.create(kind, (namespace if kind.namespaced else "", name), body)
 
@@ -83,20 +82,14 @@ def bind(store: ObjectStore, kind: ResourceKind, key: Key, body: Json) -> Json:
     """POST pods/binding: node, annotations and labels in one write. Nothing else is checked."""
     meta, name = body.get("metadata") or {}, key[1]
     if meta.get("name") != name:
-        text = "name in URL does not match name in Binding object"
-        raise ApiRefusal(400, "BadRequest", text, {})
+        raise ApiRefusal(400, "BadRequest", "name in URL does not match name in Binding object")
     pod = store.get(kind, key)
     here = pod["metadata"]
     _check_uid("pods/binding", key, pod, meta.get("uid", ""))
     version = meta.get("resourceVersion", "")
     if version and version != here["resourceVersion"]:
-        raise _conflict(
-            "pods/binding",
-            name,
-            (
-                f"Precondition failed: ResourceVersion in precondition: {version}, "
-                f"ResourceVersion in object meta: {here['resourceVersion']}"
-            ),
+        raise _precondition(
+            "pods/binding", name, "ResourceVersion", version, here["resourceVersion"]
         )
     if here.get("deletionTimestamp"):
         text = f"pod {name} is being deleted, cannot be assigned to a host"
@@ -111,9 +104,8 @@ def bind(store: ObjectStore, kind: ResourceKind, key: Key, body: Json) -> Json:
     for field in ("annotations", "labels"):
         if meta.get(field):
             new_meta[field] = {**(here.get(field) or {}), **meta[field]}
-    conditions = [
-        one for one in pod["status"].get("conditions") or [] if one["type"] != "PodScheduled"
-    ]
+    before = pod["status"].get("conditions") or []
+    conditions = [condition for condition in before if condition["type"] != "PodScheduled"]
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": store.now_text()}
     status = {**pod["status"], "conditions": [*conditions, scheduled]}
     spec = {**pod["spec"], "nodeName": body["target"]["name"]}
@@ -132,14 +124,9 @@ def delete(
     wanted = body.get("preconditions") or {}
     uid, here = wanted.get("uid", ""), old["metadata"]["uid"]
     if uid and uid != here:
-        raise _conflict(
-            kind.kind,
-            key[1],
-            (
-                f"the UID in the precondition ({uid}) does not match the UID in record ({here}). "
-                "The object might have been deleted and then recreated"
-            ),
-        )
+        differs = f"the UID in the precondition ({uid}) does not match the UID in record ({here})"
+        text = f"{differs}. The object might have been deleted and then recreated"
+        raise _conflict(kind.kind, key[1], text)
     if wanted.get("resourceVersion"):
         _check_version(kind, key, old, wanted["resourceVersion"])
     asked = body.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
@@ -152,15 +139,14 @@ def delete(
         return old
     else:
         grace_s = min(grace_s, held_s)
-        begun = _moment(meta["deletionTimestamp"]) - datetime.timedelta(seconds=held_s)
+        marked = datetime.datetime.fromisoformat(meta["deletionTimestamp"])
+        begun = marked - datetime.timedelta(seconds=held_s)
     if not grace_s and not meta.get("finalizers"):
         return store.remove(kind, key)
     until = begun + datetime.timedelta(seconds=grace_s)
-    marks = {
-        "deletionTimestamp": until.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "deletionGracePeriodSeconds": grace_s,
-    }
-    return store.write(kind, key, old, {**old, "metadata": {**meta, **marks}})
+    meta = {**meta, "deletionTimestamp": until.strftime("%Y-%m-%dT%H:%M:%SZ")}
+    meta["deletionGracePeriodSeconds"] = grace_s
+    return store.write(kind, key, old, {**old, "metadata": meta})
 
 
 def _grace_s(kind: ResourceKind, old: Json, asked: Any) -> int:
@@ -172,10 +158,6 @@ def _grace_s(kind: ResourceKind, old: Json, asked: Any) -> int:
     if asked is None:
         asked = old["spec"].get("terminationGracePeriodSeconds", GRACE_S)
     return int(asked)
-
-
-def _moment(text: str) -> datetime.datetime:
-    return datetime.datetime.fromisoformat(text)
 
 
 def success(code: int) -> Json:
@@ -199,34 +181,26 @@ def merge(old: Any, asked: Any, strategic: bool) -> Any:
 
 
 def _merge_by_type(old: list[Json], asked: list[Json]) -> list[Json]:
-    found = {one["type"]: one for one in old}
-    for one in asked:
-        found[one["type"]] = {**found.get(one["type"], {}), **one}
-    return list(found.values())
+    by_type = {condition["type"]: condition for condition in old}
+    for condition in asked:
+        by_type[condition["type"]] = {**by_type.get(condition["type"], {}), **condition}
+    return list(by_type.values())
 
 
 def _check_version(kind: ResourceKind, key: Key, old: Json, version: str) -> None:
     if version and version != old["metadata"]["resourceVersion"]:
-        raise _conflict(
-            kind.qualified,
-            key[1],
-            (
-                "the object has been modified; please apply your changes to the latest version and "
-                "try again"
-            ),
-        )
+        text = "please apply your changes to the latest version and try again"
+        raise _conflict(kind.qualified, key[1], f"the object has been modified; {text}")
 
 
 def _check_uid(what: str, key: Key, old: Json, uid: str) -> None:
     if uid and uid != old["metadata"]["uid"]:
-        raise _conflict(
-            what,
-            key[1],
-            (
-                f"Precondition failed: UID in precondition: {uid}, "
-                f"UID in object meta: {old['metadata']['uid']}"
-            ),
-        )
+        raise _precondition(what, key[1], "UID", uid, old["metadata"]["uid"])
+
+
+def _precondition(what: str, name: str, field: str, asked: str, here: str) -> ApiRefusal:
+    text = f"Precondition failed: {field} in precondition: {asked}, {field} in object meta: {here}"
+    return _conflict(what, name, text)
 
 
 def _conflict(what: str, name: str, text: str) -> ApiRefusal:
@@ -235,7 +209,6 @@ def _conflict(what: str, name: str, text: str) -> ApiRefusal:
 
 
 def _invalid(kind: ResourceKind, key: Key, message: str) -> ApiRefusal:
-    text = f'{kind.kind}.{kind.group or "core"} "{key[1]}" is invalid: {message}'
-    if not kind.group:
-        text = f'{kind.kind} "{key[1]}" is invalid: {message}'
+    qualified = f"{kind.kind}.{kind.group}" if kind.group else kind.kind
+    text = f'{qualified} "{key[1]}" is invalid: {message}'
     return ApiRefusal(422, "Invalid", text, {"name": key[1], "kind": kind.kind})

@@ -93,9 +93,10 @@ class FakeBench:
         """The shares of those that run, as far as the card goes."""
         running = [resident for resident in self.residents if resident.runs]
         return {
-            "sm_active_ratio": min(1.0, sum(one.played.compute for one in running)),
-            "dram_active_ratio": min(1.0, sum(one.played.memory for one in running)),
-            "power_w": 100.0 + 500.0 * min(1.0, sum(one.played.compute for one in running)),
+            "sm_active_ratio": min(1.0, sum(resident.played.compute for resident in running)),
+            "dram_active_ratio": min(1.0, sum(resident.played.memory for resident in running)),
+            "power_w": 100.0
+            + 500.0 * min(1.0, sum(resident.played.compute for resident in running)),
         }
 
     def free_mib(self) -> int | None:
@@ -111,8 +112,8 @@ class FakeBench:
         """Its rate beside the others, as a part of its rate alone."""
         running = [resident for resident in self.residents if resident.runs]
         sums = (
-            sum(one.played.compute for one in running),
-            sum(one.played.memory for one in running),
+            sum(other.played.compute for other in running),
+            sum(other.played.memory for other in running),
         )
         sliced = 0.95 if self.isolation == "time-slicing" and len(running) > 1 else 1.0
         drift = 1.0 + resident.played.drift * (self.time_s - 1_000.0) / 3_600.0
@@ -146,7 +147,7 @@ class FakeResident:
     def _faulty(self) -> bool:
         """True if somebody's fault ends it; all are hit."""
         running = [resident for resident in self.bench.residents if resident.runs]
-        if len(running) > 1 and any(one.played.fails == "fault" for one in running):
+        if len(running) > 1 and any(resident.played.fails == "fault" for resident in running):
             for resident in self.bench.residents:
                 resident.hit = True
         return self.hit

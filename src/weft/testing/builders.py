@@ -7,6 +7,8 @@ nodes and nothing on pods, so that only what a test speaks about can decide it.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
+from msgspec.structs import replace
+
 from weft.model import (
     DeviceRule,
     Gpu,
@@ -55,11 +57,11 @@ def node(
         Gpu(index=index, memory_mib=size, model=kind, uuid=f"GPU-{name}-{index}")
         for index, (kind, size) in enumerate(zip(models, sizes, strict=True))
     ]
-    found = cards + [part for card in cards for part in _instances(name, card, mig, len(cards))]
+    devices = cards + [part for card in cards for part in _instances(name, card, mig, len(cards))]
     out = frozenset(broken)
     return Node(
         name=name,
-        gpus=tuple(_with_service(gpu, gpu.index not in out) for gpu in found),
+        gpus=tuple(replace(gpu, in_service=gpu.index not in out) for gpu in devices),
         cpu_milli=cpu_milli,
         memory_mib=host_memory_mib,
         extended=dict(extended or {}),
@@ -87,20 +89,6 @@ def _instances(name: str, card: Gpu, mig: int, cards: int) -> list[Gpu]:
         )
         for offset in range(mig)
     ]
-
-
-def _with_service(gpu: Gpu, in_service: bool) -> Gpu:
-    if in_service:
-        return gpu
-    return Gpu(
-        index=gpu.index,
-        memory_mib=gpu.memory_mib,
-        model=gpu.model,
-        uuid=gpu.uuid,
-        milli=gpu.milli,
-        parent=gpu.parent,
-        in_service=False,
-    )
 
 
 def shape(

@@ -18,11 +18,11 @@ def decide(
 ) -> dict[str, Placement | None]:
     """Each pod's node (None: nowhere), added one after another; every bind succeeds."""
     engine = Engine([Profile("weft", policies)], nodes, seed=seed)
-    found: dict[str, Placement | None] = {}
+    placements: dict[str, Placement | None] = {}
     for now_ns, pod in enumerate(pods):
-        found[pod.uid] = None
+        placements[pod.uid] = None
         for command in unless_faulted(engine.handle(PodAdded(pod), now_ns)):
             if isinstance(command, Bind):
-                found[command.pod.uid] = command.placement
+                placements[command.pod.uid] = command.placement
                 engine.handle(PodBound(command.pod.uid), now_ns)
-    return found
+    return placements

@@ -59,18 +59,18 @@ class PlayedGpu(msgspec.Struct, frozen=True):
             **({"UUID": self.uuid} if self.uuid else {}),
             **self.labels,
         }
-        found = []
+        series = []
         for name, field in _NAMES.items():
             value = getattr(self, field)
             if value is None:
                 continue
             own = [pod for pod in self.pods if name in pod.own]
             if not self.pods or own:
-                found.append((name, card, value))
+                series.append((name, card, value))
             for pod in self.pods:
                 whose = {"pod": pod.name, "namespace": pod.namespace, "container": pod.container}
-                found.append((name, card | whose, pod.own.get(name, value)))
-        return found
+                series.append((name, card | whose, pod.own.get(name, value)))
+        return series
 
 
 def page(gpus: list[PlayedGpu]) -> str:

@@ -126,11 +126,11 @@ class HollowKubelet:
     async def recover_node(self, name: str) -> None:
         """The node is back: it hears what it has missed, and tells what it did."""
         self._failed.discard(name)
-        found = {pod.metadata.uid: pod for pod in self._pods.known.objects.values()}
+        pods = {pod.metadata.uid: pod for pod in self._pods.known.objects.values()}
         for uid in self.world.on_node(name):
-            if uid not in found:
+            if uid not in pods:
                 self._drop(uid)
-        self._put([pod for pod in found.values() if pod.spec.node_name == name])
+        self._put([pod for pod in pods.values() if pod.spec.node_name == name])
         if self._writer is not None:
             self._writer.silent = set(self._failed)
             self._writer.resume()
@@ -230,7 +230,7 @@ class HollowKubelet:
     async def _say_ready(self, name: str, status: str, reason: str) -> None:
         """Write the node's Ready condition; raises what `ApiClient.call` raises."""
         now = time_text(self._now_s())
-        one: dict[str, Any] = {
+        condition: dict[str, Any] = {
             "type": "Ready",
             "status": status,
             "reason": reason,
@@ -238,7 +238,7 @@ class HollowKubelet:
         }
         known = self._nodes.known.objects.get(("", name))
         if known is None or known.ready != (status == "True"):
-            one["lastTransitionTime"] = now
-        body = msgspec.json.encode({"status": {"conditions": [one]}})
+            condition["lastTransitionTime"] = now
+        body = msgspec.json.encode({"status": {"conditions": [condition]}})
         path = NODES.of("", name, "status")
         await self._client.call("PATCH", path, body, content_type=STRATEGIC_PATCH)

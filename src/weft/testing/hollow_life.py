@@ -142,9 +142,9 @@ class Life:
         if status.start_time:
             self.born_s = seconds_of(status.start_time)
             self._until_s = self.born_s + self.profile.start_up_s
-        for told in (status.container_statuses or ())[:1]:
-            self.restarts = self._failures = told.restart_count
-            before = told.last_state.terminated
+        for container in (status.container_statuses or ())[:1]:
+            self.restarts = self._failures = container.restart_count
+            before = container.last_state.terminated
             if before is not None and before.finished_at:
                 began = seconds_of(before.started_at) if before.started_at else None
                 ended_s = seconds_of(before.finished_at)
@@ -153,9 +153,9 @@ class Life:
                     self._failures = 0
                 self.stage = "waiting"
                 self._until_s = ended_s + _wait_s(self._failures)
-            if told.state.running is not None and told.state.running.started_at:
+            if container.state.running is not None and container.state.running.started_at:
                 # It runs already: its run is gone through again from its beginning.
-                self._until_s = seconds_of(told.state.running.started_at)
+                self._until_s = seconds_of(container.state.running.started_at)
                 self._known = True
 
     def _run(self, now_s: float, known: bool) -> None:

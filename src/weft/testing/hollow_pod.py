@@ -9,13 +9,7 @@ import msgspec
 
 from weft.kube import pods
 from weft.kube.codec import Resource
-from weft.kube.pods import (
-    OwnedMeta,
-    Pod,
-    PodContainer,
-    ScheduledSpec,
-    ScheduledStatus,
-)
+from weft.kube.pods import OwnedMeta, Pod, PodContainer, ScheduledSpec, ScheduledStatus
 from weft.model import parse_quantity
 from weft.model.manifest import Api, ManifestContainer, Quantities
 
@@ -129,6 +123,6 @@ def devices_asked(pod: HollowPod) -> dict[str, int]:
 
 
 def _extended(container: ManifestContainer) -> dict[str, int]:
-    told = container.resources
-    asked: Quantities = {**(told.requests or {}), **(told.limits or {})}
+    resources = container.resources
+    asked: Quantities = {**(resources.requests or {}), **(resources.limits or {})}
     return {name: parse_quantity(text, name) for name, text in asked.items() if "/" in name}

@@ -89,16 +89,16 @@ def _seconds(marks: Mapping[str, str], name: str) -> float | None:
 
 
 def _steps(text: str) -> Steps:
-    found = []
+    steps = []
     for part in text.split(","):
         at_s, colon, mib = part.rpartition(":")
         amount = _number(MEMORY, mib)
         if amount != int(amount):
             raise BadInputError(MEMORY, f"{mib.strip()!r} is no whole number of MiB")
-        found.append((_number(MEMORY, at_s) if colon else 0.0, int(amount)))
-    if [at_s for at_s, _ in found] != sorted({at_s for at_s, _ in found}):
+        steps.append((_number(MEMORY, at_s) if colon else 0.0, int(amount)))
+    if [at_s for at_s, _ in steps] != sorted({at_s for at_s, _ in steps}):
         raise BadInputError(MEMORY, f"{text!r}: the seconds must grow from step to step")
-    return tuple(found)
+    return tuple(steps)
 
 
 def _number(name: str, text: str) -> float:

@@ -14,7 +14,7 @@ def status_of(pod: HollowPod, life: Life) -> Json:
     """The pod's status as its life stands now, for a strategic merge patch."""
     ready = life.stage == "running"
     last = life.last if life.stage != "ended" else None
-    one = {"restartCount": life.restarts, "ready": ready, "started": ready}
+    counts = {"restartCount": life.restarts, "ready": ready, "started": ready}
     return {
         "phase": life.phase,
         "startTime": time_text(life.born_s),
@@ -24,7 +24,7 @@ def status_of(pod: HollowPod, life: Life) -> Json:
                 "name": container.name,
                 "image": container.image,
                 "imageID": "",
-                **one,
+                **counts,
                 "state": _state(life, container),
                 "lastState": {"terminated": _terminated(last, container)} if last else {},
             }

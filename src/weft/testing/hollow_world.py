@@ -23,7 +23,7 @@ import msgspec
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.inventory import InventoryFallback, inventory
 from weft.kube.structs import KubeNode
-from weft.model import BadInputError, Node, parse_quantity
+from weft.model import BadInputError, Gpu, Node, parse_quantity
 from weft.testing.hollow_cards import Given, given_to
 from weft.testing.hollow_life import ERROR, FAILED, Life
 from weft.testing.hollow_pod import DEFAULT_GRACE_S, HollowPod, devices_asked
@@ -121,9 +121,11 @@ class _Home:
         """The GPUs that somebody has."""
         return {gpu for tenant in self.tenants.values() for gpu in tenant.given}
 
-    def users(self, gpu: int) -> dict[str, int]:
-        """MiB used on a GPU by each pod."""
-        return {t.pod.key: t.uses[gpu] for t in self.tenants.values() if gpu in t.uses}
+    def use_of(self, gpu: Gpu) -> GpuUse:
+        """MiB used on a GPU, by each pod and in all."""
+        index, used_mib = gpu.index, self.used_mib.get(gpu.index, 0)
+        by_pod = {t.pod.key: t.uses[index] for t in self.tenants.values() if index in t.uses}
+        return GpuUse(self.node.name, index, gpu.uuid, gpu.memory_mib, used_mib, by_pod)
 
     def lacking(self, asked: dict[str, int]) -> str:
         """The kubelet's refusal where fewer devices are left than asked; "" if the pod fits."""
@@ -200,22 +202,11 @@ class World:
 
     def gpu_use(self) -> list[GpuUse]:
         """Every GPU of every node, used or not."""
-        return [
-            GpuUse(
-                name,
-                gpu.index,
-                gpu.uuid,
-                gpu.memory_mib,
-                home.used_mib.get(gpu.index, 0),
-                home.users(gpu.index),
-            )
-            for name, home in self._homes.items()
-            for gpu in home.node.gpus
-        ]
+        return [home.use_of(gpu) for home in self._homes.values() for gpu in home.node.gpus]
 
     def on_node(self, name: str) -> list[str]:
         """The uids of the pods that are known there, ended ones too."""
-        return [uid for uid, one in self._tenants.items() if one.pod.spec.node_name == name]
+        return [uid for uid, tenant in self._tenants.items() if tenant.pod.spec.node_name == name]
 
     # --- inner workings ---
 
@@ -258,10 +249,10 @@ class World:
         lacking = home.lacking(asked) if self._options.admission and not began else ""
         if lacking:
             return self._refuse(tenant, refusal("UnexpectedAdmissionError", lacking, now_s))
-        told, warning = given_to(pod, home.node, home.taken(), self._options.settings)
+        given, warning = given_to(pod, home.node, home.taken(), self._options.settings)
         if warning:
             log.warning("%s on %s: %s", pod.key, pod.spec.node_name, warning)
-        tenant.given, tenant.devices = told, asked
+        tenant.given, tenant.devices = given, asked
         home.tenants[tenant.uid] = tenant
         if began:
             tenant.life.recover(pod)

@@ -67,7 +67,9 @@ def random_shape(random: Random, nodes: list[Node]) -> Shape:
         devices=_rule(random, nodes),
         needs_gpu_node=rare() < 0.3,
         unit_mib=random.choice((1, 1024)) if rare() < 0.15 else 0,
-        node_name=random.choice([*(one.name for one in nodes), "gone"]) if rare() < 0.15 else "",
+        node_name=random.choice([*(place.name for place in nodes), "gone"])
+        if rare() < 0.15
+        else "",
     )
 
 
@@ -77,7 +79,7 @@ def _rule(random: Random, nodes: list[Node]) -> DeviceRule:
         return DeviceRule()
     if draw < 0.85:
         return random.choice(RULES)
-    uuids = [gpu.uuid for one in nodes for gpu in one.gpus] or ["none"]
+    uuids = [gpu.uuid for place in nodes for gpu in place.gpus] or ["none"]
     some = tuple(random.sample(uuids, min(len(uuids), random.randint(1, 4))))
     return DeviceRule(uuids=some) if random.random() < 0.5 else DeviceRule(not_uuids=some)
 

@@ -13,7 +13,7 @@ from kube_knots_slowly import decide
 
 from weft.telemetry.forecast import Ar, Ewma, FourierAr, SeasonalNaive
 from weft.telemetry.forecast import statistics as stats
-from weft.telemetry.forecast.forecasters import Floats, LagLine, PeakForecaster, residencies_bounded
+from weft.telemetry.forecast.forecasters import Floats, residencies_bounded
 from weft.telemetry.forecast.regression import autoregress, fit_shared, lag_line
 
 STEPS = 6
@@ -69,7 +69,9 @@ def test_ar_coefficients_and_forecasts(order: int) -> None:
 def test_lag_line_is_an_autoregression_on_that_lag_alone(lag: int) -> None:
     history = series()
     line = lag_line(stats.pack(history), lag)
-    forecast = LagLine(lag).means(history, 2 * lag)
+    intercept, slope = line.intercept[:, None], line.slope[:, None]
+    soon = intercept + slope * history[:, -lag:]
+    forecast = np.concatenate([soon, intercept + slope * soon], axis=1)
     for row, ours in enumerate(history):
         reference = library().AutoReg(ours, lags=[lag], trend="c").fit()
         # The raw sums of the original lose digits against the squared level of the series.
@@ -81,7 +83,8 @@ def test_lag_line_is_an_autoregression_on_that_lag_alone(lag: int) -> None:
 
 def test_lag_line_forecasts_what_the_kube_knots_rule_predicts() -> None:
     history = np.abs(series(samples=60)) + 1000.0
-    forecast = LagLine(10).means(history, 10)[:, -1]
+    line = lag_line(stats.pack(history), 10)
+    forecast = line.intercept + line.slope * history[:, -1]
     for row, free in enumerate(history):
         verdict = decide(10**9, 0, list(free), list(free))
         if verdict.predicted_mib is not None:
@@ -146,7 +149,6 @@ def test_interpolated_quantile_is_numpys(share: float) -> None:
     history[::2, 4:9] = np.nan
     expected = np.nanquantile(history, share, axis=1)
     close(stats.quantile_interpolated(stats.pack(history), share), expected)
-    close(PeakForecaster(share).means(history, 2)[:, 1], expected)
 
 
 def test_the_root_test_is_that_of_the_companion_matrix() -> None:

@@ -6,18 +6,10 @@ import pytest
 from weft.telemetry.forecast import Ar, Ewma, FourierAr, Last, SeasonalNaive, Selector
 from weft.telemetry.forecast import statistics as stats
 from weft.telemetry.forecast.backtest import mean_squares, rolling_errors
-from weft.telemetry.forecast.forecasters import Floats, Forecaster, LagLine, PeakForecaster, newest
+from weft.telemetry.forecast.forecasters import Floats, Forecaster, newest
+from weft.telemetry.forecast.regression import lag_line
 
-EVERY = (
-    Last(),
-    Ewma(),
-    Ar(1),
-    Ar(3),
-    SeasonalNaive(6),
-    LagLine(4),
-    FourierAr(6, 2),
-    PeakForecaster(0.8),
-)
+EVERY = (Last(), Ewma(), Ar(1), Ar(3), SeasonalNaive(6), FourierAr(6, 2))
 NAN = float("nan")
 
 
@@ -61,28 +53,29 @@ def test_short_histories_never_raise_and_say_nothing_untrue(
 def test_a_constant_series_goes_on_or_is_not_spoken_about(forecaster: Forecaster) -> None:
     means = forecaster.means(np.full((2, 40), 6994.0), 3)
     assert np.isnan(means).all() or np.allclose(means, 6994.0, rtol=1e-12)
-    if isinstance(forecaster, Ar | LagLine):
+    if isinstance(forecaster, Ar):
         assert np.isnan(means).all(), "no variance, no regression"
+    assert np.isnan(lag_line(stats.pack(np.full((2, 40), 6994.0)), 4).slope).all()
 
 
 def test_too_few_samples_for_a_regression() -> None:
     ramp = np.arange(19.0)[None]
-    assert np.isnan(LagLine(10).means(ramp, 1)).all()
-    assert not np.isnan(LagLine(10, least_samples=19).means(ramp, 1)).any()
+    assert np.isnan(lag_line(stats.pack(ramp), 19).slope).all()
+    np.testing.assert_allclose(lag_line(stats.pack(ramp), 10).slope, [1.0])
     few = autoregressive(0.5, 1, 4, 2)
     assert np.isnan(Ar(2).means(few, 1)).all()
 
 
-def test_a_series_that_hardly_varies_is_not_regressed() -> None:
-    jitter = 1000.0 + 0.5 * np.where(np.arange(40) % 3 == 0, 1.0, -1.0)[None]
-    assert np.isnan(LagLine(1).means(jitter, 1)).all()
-    assert not np.isnan(LagLine(1, least_variance=0.01).means(jitter, 1)).any()
+def test_a_series_that_hardly_varies_is_known_by_its_variance() -> None:
+    jitter = stats.pack(1000.0 + 0.5 * np.where(np.arange(40) % 3 == 0, 1.0, -1.0)[None])
+    assert 0.01 < stats.variance(jitter)[0] < 1.0
+    assert np.isfinite(lag_line(jitter, 1).slope).all()
 
 
 def test_a_fit_that_explodes_is_no_forecast() -> None:
     explosion = 1.2 ** np.arange(40.0)[None]
-    for forecaster in (Ar(1), LagLine(1)):
-        assert np.isnan(forecaster.means(explosion, 3)).all()
+    assert np.isnan(Ar(1).means(explosion, 3)).all()
+    np.testing.assert_allclose(lag_line(stats.pack(explosion), 1).slope, [1.2])
     ramp = np.arange(40.0)[None] * 10.0  # slope 1: goes on
     np.testing.assert_allclose(Ar(1).means(ramp, 2), [[400.0, 410.0]])
 
@@ -112,10 +105,10 @@ def test_ewma_keeps_its_level_over_a_gap() -> None:
 
 
 def test_percentile_by_index_and_interpolated_differ_as_documented() -> None:
-    history = np.arange(10.0)[None]
-    assert PeakForecaster(0.8, indexed=True).means(history, 1).tolist() == [[8.0]]
-    assert PeakForecaster(0.8).means(history, 1).tolist() == [[pytest.approx(7.2)]]
-    assert stats.quantile_at_index(stats.pack(history), 1.0).tolist() == [9.0]
+    history = stats.pack(np.arange(10.0)[None])
+    assert stats.quantile_at_index(history, 0.8).tolist() == [8.0]
+    assert stats.quantile_interpolated(history, 0.8).tolist() == [pytest.approx(7.2)]
+    assert stats.quantile_at_index(history, 1.0).tolist() == [9.0]
 
 
 def test_rolling_errors_see_only_what_lies_before_their_origin() -> None:

@@ -36,11 +36,7 @@ Scale = Annotated[
 ]
 LookSeconds = Annotated[
     float,
-    Meta(
-        gt=0,
-        le=DAY_S,
-        extra={"above": "{:g} is more than a day; write seconds, 86400 at most"},
-    ),
+    Meta(gt=0, le=DAY_S, extra={"above": "{:g} is more than a day; write seconds, 86400 at most"}),
 ]
 
 

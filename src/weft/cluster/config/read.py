@@ -104,9 +104,8 @@ def _check_policies(config: Configuration, registry: Registry, where: str) -> No
 def _check_version(document: dict[object, object], where: str) -> None:
     for field, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
         if document.get(field) != wanted:
-            raise BadInputError(
-                _place(where, field), f"{document.get(field)!r} is unknown; write {wanted}"
-            )
+            what = f"{document.get(field)!r} is unknown; write {wanted}"
+            raise BadInputError(_place(where, field), what)
 
 
 def _check_profiles(config: Configuration, where: str) -> None:

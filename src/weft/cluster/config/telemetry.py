@@ -12,22 +12,9 @@ from weft.telemetry.meaning.metric_names import Metric
 MOST_SAMPLES = 240
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_OF_CONNECTION = frozenset(
-    (
-        "connection",
-        "content-encoding",
-        "content-length",
-        "expect",
-        "host",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    )
+_OF_CONNECTION = re.compile(
+    "connection|content-(encoding|length)|expect|host|keep-alive|te|trailer|transfer-encoding|upgrade"
+    "|proxy-(authenticate|authorization|connection)"
 )
 _MATCHER = r'\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(=|!=|=~|!~)\s*"(\\.|[^"\\\n])*"\s*'
 _SELECTOR = re.compile(f"{_MATCHER}(,{_MATCHER})*")
@@ -69,9 +56,8 @@ def telemetry_files(telemetry: TelemetrySettings) -> Iterator[tuple[str, str, st
 
 def _check_times(telemetry: TelemetrySettings) -> None:
     if telemetry.window_seconds < 2 * telemetry.interval_seconds:
-        raise _bad(
-            "windowSeconds", f"{telemetry.window_seconds:g} is less than two intervalSeconds"
-        )
+        what = f"{telemetry.window_seconds:g} is less than two intervalSeconds"
+        raise _bad("windowSeconds", what)
     if telemetry.window_seconds > MOST_SAMPLES * telemetry.interval_seconds:
         what = f"{telemetry.window_seconds:g} is more than {MOST_SAMPLES} intervalSeconds"
         raise _bad("windowSeconds", what)
@@ -80,25 +66,15 @@ def _check_times(telemetry: TelemetrySettings) -> None:
 
 
 def _check_sources(telemetry: TelemetrySettings) -> None:
-    named = [
-        field
-        for field, value in (
-            ("url", telemetry.url),
-            ("exporters", telemetry.exporters),
-            ("discover", telemetry.discover),
-        )
-        if value
-    ]
+    named = [field for field in ("url", "exporters", "discover") if getattr(telemetry, field)]
     if len(named) > 1:
         raise _bad(named[1], f"and {named[0]} exclude each other; keep one")
     if telemetry.url:
         check_url(telemetry.url, "telemetry.url")
     if telemetry.exporters:
         if "{address}" not in telemetry.exporters and "{node}" not in telemetry.exporters:
-            what = (
-                f"{telemetry.exporters!r} is the same for every node; write {{address}} or {{node}}"
-            )
-            raise _bad("exporters", what)
+            same = f"{telemetry.exporters!r} is the same for every node"
+            raise _bad("exporters", f"{same}; write {{address}} or {{node}}")
         page = telemetry.exporters.replace("{address}", "127.0.0.1").replace("{node}", "node")
         try:
             check_url(page, "telemetry.exporters")
@@ -120,12 +96,12 @@ def _check_sources(telemetry: TelemetrySettings) -> None:
 def _check_access(telemetry: TelemetrySettings) -> None:
     if telemetry.username and telemetry.bearer_token_file:
         raise _bad("username", "and bearerTokenFile exclude each other; keep one")
-    for one, other, first, second in (
+    for field, other, first, second in (
         ("username", "passwordFile", telemetry.username, telemetry.password_file),
         ("certificateFile", "keyFile", telemetry.certificate_file, telemetry.key_file),
     ):
         if bool(first) != bool(second):
-            has, lacks = (one, other) if first else (other, one)
+            has, lacks = (field, other) if first else (other, field)
             raise _bad(has, f"belongs together with {lacks}; write both")
     if not telemetry.verify and telemetry.authority_file:
         raise _bad("verify", "false contradicts authorityFile; keep one of the two")
@@ -140,7 +116,7 @@ def _check_access(telemetry: TelemetrySettings) -> None:
         at = f"headers[{name}]"
         if not _HEADER.fullmatch(name) or not (text.isascii() and text.isprintable()):
             raise _bad(at, "is no HTTP header; write printable ASCII on one line")
-        if name.lower() in _OF_CONNECTION:
+        if _OF_CONNECTION.fullmatch(name.lower()):
             raise _bad(at, "is the connection's own and not to be set; leave it out")
         if name.lower() == "authorization":
             what = "would be in this file for all to read; write username or bearerTokenFile"

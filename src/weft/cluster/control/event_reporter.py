@@ -59,13 +59,8 @@ class EventReporter:
         self.options = options or EventReporterOptions()
         self._interval_s = interval_s = max(_LEAST_INTERVAL_S, self.options.interval_s)
         self._live, self._client = live, client
-        self.events = EventWriter(
-            client,
-            "weft-scheduler",
-            name,
-            lambda: live.binding,
-            EventOptions(interval_s=interval_s),
-        )
+        often = EventOptions(interval_s=interval_s)
+        self.events = EventWriter(client, "weft-scheduler", name, lambda: live.binding, often)
         self.conditions = ConditionWriter(client, ConditionOptions(interval_s=interval_s))
         self._reasons: OrderedDict[str, tuple[Pod, str]] = OrderedDict()
         self._held_back: OrderedDict[str, tuple[float, Pod, str]] = OrderedDict()
@@ -77,10 +72,8 @@ class EventReporter:
 
     async def run(self) -> None:
         """Write what is heard, until cancelled; what is queued then is written within `drain_s`."""
-        writing = [
-            asyncio.create_task(work)
-            for work in (self.events.run(), self._write_conditions(), self._offer_again())
-        ]
+        works = (self.events.run(), self._write_conditions(), self._offer_again())
+        writing = [asyncio.create_task(work) for work in works]
         try:
             await asyncio.wait(writing, return_when=asyncio.FIRST_COMPLETED)
             for task in writing:
@@ -230,7 +223,8 @@ def _about(pod: Pod) -> ObjectReference:
 
 
 def _says(pod: Pod, why: str) -> bool:
-    return any(
-        one.type == "PodScheduled" and one.status == "False" and one.message == why
-        for one in pod.status.conditions or ()
+    said = (
+        (condition.type, condition.status, condition.message)
+        for condition in pod.status.conditions or ()
     )
+    return ("PodScheduled", "False", why) in said

@@ -379,8 +379,8 @@ class EngineCluster:
                 self.handle(end)
             with self._spared(pod):
                 event = self._pods.forget(pod) if gone else self._pods.take(pod)
-            for told in self._pods.together([event]):
-                self.handle(told)
+            for ordered in self._pods.together([event]):
+                self.handle(ordered)
             await turns.end()
         self._volumes_changed()
         self._nodes_changed()
@@ -406,8 +406,8 @@ class EngineCluster:
         # What its pods hold first: the engine decides as soon as it hears of a node.
         for node in new:
             self.guard.touch(node.name)
-            found = [self._pods.take(pod) for pod in self._pods.on_node(node.name)]
-            for event in self._pods.together(found):
+            events = [self._pods.take(pod) for pod in self._pods.on_node(node.name)]
+            for event in self._pods.together(events):
                 self.handle(event)
         if new or gone:
             self.handle(NodesChanged(new, gone))

@@ -175,14 +175,14 @@ class ArgsReader:
 def read_bind(body: bytes) -> BindArgs:
     """ExtenderBindingArgs; every field must be there."""
     fields = _fold(body, "the request")
-    found = {
+    fields_by_name = {
         key: _read(_text, fields.get(key.lower(), _NULL), key) or ""
         for key in ("PodName", "PodNamespace", "PodUID", "Node")
     }
-    missing = [key for key, value in found.items() if not value]
+    missing = [key for key, value in fields_by_name.items() if not value]
     if missing:
         raise BadInputError("the request", f"has no {', '.join(missing)}")
-    return BindArgs(*found.values())
+    return BindArgs(*fields_by_name.values())
 
 
 def read_preempt(body: bytes) -> PreemptArgs:
@@ -204,8 +204,8 @@ def _read_victims(raw: msgspec.Raw, in_full: bool) -> Victims:
     if in_full:
         uids = [_read(_named, pod, "victims' Pods").metadata.uid for pod in pods]
     else:
-        found = [_fold(pod, "victims' Pods").get("uid", _NULL) for pod in pods]
-        uids = [_read(_text, uid, "victims' UID") or "" for uid in found]
+        raw_uids = [_fold(pod, "victims' Pods").get("uid", _NULL) for pod in pods]
+        uids = [_read(_text, uid, "victims' UID") or "" for uid in raw_uids]
     return Victims(uids, _read(_number, fields.get("numpdbviolations", _NULL), "victims") or 0)
 
 

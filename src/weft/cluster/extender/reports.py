@@ -62,16 +62,16 @@ def inspect(ledger: Ledger, unit: str, name_of: NameOf, node: str = "") -> Inspe
     asked = [ledger.table.nodes[rows[node]]] if node else ledger.table.nodes
     default_mib = UNIT_MIB.get(unit, 1024)
     return Inspection(
-        [_inspect_node(ledger, one, default_mib, name_of) for one in asked if one.gpus or node]
+        [_inspect_node(ledger, host, default_mib, name_of) for host in asked if host.gpus or node]
     )
 
 
 def _inspect_node(ledger: Ledger, node: Node, default_mib: int, name_of: NameOf) -> InspectedNode:
     unit_mib = node.unit_mib or default_mib
     devices = [_inspect_device(ledger, node, gpu, unit_mib, name_of) for gpu in node.gpus]
-    cards = [one for one, gpu in zip(devices, node.gpus, strict=True) if gpu.parent is None]
-    used = sum(one.used_gpu for one in devices)
-    return InspectedNode(node.name, sum(one.total_gpu for one in cards), used, devices)
+    cards = [card for card, gpu in zip(devices, node.gpus, strict=True) if gpu.parent is None]
+    used = sum(device.used_gpu for device in devices)
+    return InspectedNode(node.name, sum(card.total_gpu for card in cards), used, devices)
 
 
 def _inspect_device(

@@ -179,15 +179,15 @@ class ExtenderServer:
         page = self._page(path)
         if page is not None:
             return page()
-        found = self._posts.get(path)
+        served = self._posts.get(path)
         if path.startswith("/debug/pprof"):
             raise _TurnedAwayError(404, "pprof", _NO_PPROF)
-        if found is None:
+        if served is None:
             raise _TurnedAwayError(404, "path", f"there is nothing at {path[:200]}")
         if request.method != "POST":
             raise _TurnedAwayError(405, "method", "send a POST")
         body = await self._read(request)
-        route, verb, answer = found
+        route, verb, answer = served
         started = time.perf_counter()
         reply = await answer(body)
         took_s = time.perf_counter() - started

@@ -38,7 +38,6 @@ from weft.kube.pods import Pod
 from weft.model import BadInputError, PodRequest
 from weft.model.reason import TEXT
 
-_NO_ARGS = "Please send a request body"
 _NO_NODES = "has neither Nodes nor NodeNames; send one of them"
 
 
@@ -48,6 +47,9 @@ class ExtenderReply(NamedTuple):
     status: int
     body: bytes
     failed: bool = False
+
+
+_NO_BODY = ExtenderReply(400, encode(ErrorAnswer("Please send a request body")), failed=True)
 
 
 class Extender:
@@ -66,7 +68,7 @@ class Extender:
     def filter(self, route: Route, body: bytes) -> ExtenderReply:
         """Which of the nodes could take the pod now, and why the others could not."""
         if not body:
-            return _no_body()
+            return _NO_BODY
         try:
             args = self._reader.read(body)
             if not args.has_nodes:
@@ -75,7 +77,7 @@ class Extender:
             return ExtenderReply(200, encode(FilterAnswer(error=str(error))), failed=True)
         try:
             pod, profile = self._asked(route, args.pod, args.raw_pod)
-            found = self._where_held(pod, args.names) or which_fit(
+            answers = self._where_held(pod, args.names) or which_fit(
                 self.cluster.engine, profile, pod, args.names, self._lookup, self._beside(profile)
             )
         except BadInputError as error:
@@ -83,40 +85,40 @@ class Extender:
         except Exception as error:
             why = self._broke_off(args.pod, error)
             return ExtenderReply(200, encode(FilterAnswer(error=why)), failed=True)
-        for name in found.unknown:
-            found.failed[name] = UNKNOWN_NODE
+        for name in answers.unknown:
+            answers.failed[name] = UNKNOWN_NODE
         nodes = args.nodes
         answer = FilterAnswer(
-            None if nodes is None else NodeList([nodes[name] for name in found.fits]),
-            self._reader.answer(args, found.fits) if nodes is None else None,
-            found.failed,
-            found.unresolvable,
+            None if nodes is None else NodeList([nodes[name] for name in answers.fits]),
+            self._reader.answer(args, answers.fits) if nodes is None else None,
+            answers.failed,
+            answers.unresolvable,
         )
         return ExtenderReply(200, encode(answer))
 
     def prioritize(self, route: Route, body: bytes) -> ExtenderReply:
         """0 to 10 for each node. A pod that cannot be read has no favourite."""
         if not body:
-            return _no_body()
+            return _NO_BODY
         try:
             args = self._reader.read(body)
         except BadInputError as error:
             return ExtenderReply(400, encode(ErrorAnswer(str(error))), failed=True)
         try:
             pod, profile = self._asked(route, args.pod, args.raw_pod)
-            found = scores(self.cluster.engine, profile, pod, args.names, self._lookup)
+            node_scores = scores(self.cluster.engine, profile, pod, args.names, self._lookup)
         except BadInputError:
-            found = [0] * len(args.names)
+            node_scores = [0] * len(args.names)
         except Exception as error:
             self._broke_off(args.pod, error)
-            found = [0] * len(args.names)
-        return ExtenderReply(200, encode(list(map(HostPriority, args.names, found))))
+            node_scores = [0] * len(args.names)
+        return ExtenderReply(200, encode(list(map(HostPriority, args.names, node_scores))))
 
     def preempt(self, route: Route, body: bytes) -> ExtenderReply:
         """Choose the proposed victims by whose end the pod would get its GPUs; all or none of a
         node's, for kube-scheduler proposed no more than it needs itself."""
         if not body:
-            return _no_body()
+            return _NO_BODY
         try:
             args = protocol.read_preempt(body)
             pod, profile = self._asked(route, args.pod, args.raw_pod)
@@ -138,7 +140,7 @@ class Extender:
     async def bind(self, route: Route, body: bytes) -> ExtenderReply:
         """Choose the GPUs, book them, write it all in one Binding; the answer waits for that."""
         if not body:
-            return _no_body()
+            return _NO_BODY
         args = None
         try:
             args = protocol.read_bind(body)
@@ -160,10 +162,10 @@ class Extender:
         follows = await cluster.leadership.why_not(self._leads_within_s)
         if follows:
             return follows
-        found = await self._truth(args)
-        if found is None:
+        watched = await self._truth(args)
+        if watched is None:
             return f"pod {args.namespace}/{args.name} ({args.uid}) is not there"
-        pod = cluster.parse_asked(found)
+        pod = cluster.parse_asked(watched)
         profile = self._profile(route, pod)
         for command in cluster.handle(BindOn(pod, args.node, profile.name)):
             if isinstance(command, BindOnRefused) and command.pod.uid == args.uid:
@@ -204,13 +206,13 @@ class Extender:
 
     def _beside(self, profile: Profile) -> list[PodRequest]:
         """Pods that wait too, for policies that ask who does."""
-        found = []
+        waiting = []
         for pod in self.cluster.pods.unbound() if profile.matcher is not None else ():
             try:
-                found.append(self.pods.watched(pod, self.cluster.settings))
+                waiting.append(self.pods.watched(pod, self.cluster.settings))
             except Exception:  # it is told so when it is asked about
                 continue
-        return found
+        return waiting
 
     def _profile(self, route: Route, pod: PodRequest) -> Profile:
         engine = self.cluster.engine
@@ -223,16 +225,8 @@ class Extender:
             return None
         node = held.placement.node
         why = f"the pod's GPUs are booked on {node}"
-        return Answers(
-            [name for name in names if name == node],
-            {name: why for name in names if name != node},
-            {},
-            [],
-        )
-
-
-def _no_body() -> ExtenderReply:
-    return ExtenderReply(400, encode(ErrorAnswer(_NO_ARGS)), failed=True)
+        elsewhere = {name: why for name in names if name != node}
+        return Answers([name for name in names if name == node], elsewhere, {}, [])
 
 
 def _why_not(outcome: Outcome, node: str) -> str:

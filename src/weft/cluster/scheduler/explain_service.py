@@ -83,19 +83,17 @@ class Explainer:
     async def explain(self, namespace: str, name: str) -> Explanation | None:
         """The pod now; None where there is none of this name."""
         try:
-            found = await self._explain(namespace, name)
+            explanation = await self._explain(namespace, name)
         except Exception as error:  # a mistake of ours about this pod is no other answer's
-            found = self._broke_off(namespace, name, error)
-        if found is None or self._progress_of is None:
-            return found
-        return replace(found, progress=self._progress_of(found.uid))
+            explanation = self._broke_off(namespace, name, error)
+        if explanation is None or self._progress_of is None:
+            return explanation
+        return replace(explanation, progress=self._progress_of(explanation.uid))
 
     def _broke_off(self, namespace: str, name: str, error: Exception) -> Explanation | None:
-        why, pod = (
-            self._live.faults.answering(f"{namespace}/{name}", error),
-            self._live.pod(namespace, name),
-        )
-        return None if pod is None else self._told(pod, "faulted", why)
+        why = self._live.faults.answering(f"{namespace}/{name}", error)
+        pod = self._live.pod(namespace, name)
+        return None if pod is None else self._explanation(pod, "faulted", why)
 
     async def _explain(self, namespace: str, name: str) -> Explanation | None:
         pod = self._live.pod(namespace, name)
@@ -113,26 +111,26 @@ class Explainer:
         try:
             request = self._live.parse(pod)
         except BadInputError as error:
-            return self._told(pod, "bad", str(error))
+            return self._explanation(pod, "bad", str(error))
         return await self._pending(pod, request, metrics)
 
     def _settled(self, pod: Pod) -> Explanation | None:
         """Where there is nothing to decide now."""
         uid, spec = pod.metadata.uid, pod.spec
         if pod.ended:
-            return self._told(pod, "ended", pod.status.phase)
+            return self._explanation(pod, "ended", pod.status.phase)
         if spec.node_name or uid in self._live.engine.ledger.holdings:
             return self._bound(pod)
         if pod.metadata.deletion_timestamp:
-            return self._told(pod, "deleted")
+            return self._explanation(pod, "deleted")
         if not self._live.pods.ours(pod):
             return self._anothers(pod)
         if spec.scheduling_gates:
             gates = ", ".join(gate.name for gate in spec.scheduling_gates)
-            return self._told(pod, "gated", gates)
+            return self._explanation(pod, "gated", gates)
         return None
 
-    def _told(self, pod: Pod, state: State, why: str = "", **more: Any) -> Explanation:
+    def _explanation(self, pod: Pod, state: State, why: str = "", **more: Any) -> Explanation:
         meta = pod.metadata
         return Explanation(
             meta.namespace,
@@ -156,31 +154,17 @@ class Explainer:
         state: State = "bound" if pod.spec.node_name else "binding"
         at = place_in_words(node, shares, without=", without a GPU")
         text = f"is {'bound' if state == 'bound' else 'being bound'} on {at}"
+        more: dict[str, Any] = {"node": node, "shares": shares, "stuck": self._stuck(uid)}
         if placed is None:
-            return self._told(
-                pod,
-                state,
-                f"{text}; {self._bound_by(pod)}",
-                node=node,
-                shares=shares,
-                notes=self._notes_on(pod, node),
-                stuck=self._stuck(uid),
-            )
+            text = f"{text}; {self._bound_by(pod)}"
+            return self._explanation(pod, state, text, notes=self._notes_on(pod, node), **more)
         record = placed.record
         policies = ", ".join(policy.name for policy in placed.profile.policies)
         how = f"profile {record.profile} ({policies}) chose it, score {record.score}"
-        return self._told(
-            pod,
-            state,
-            f"{text}; {how}, attempt {record.attempt}",
-            node=node,
-            shares=shares,
-            profile=record.profile,
-            score=record.score,
-            attempt=record.attempt,
-            notes=(*decision_notes(record, self._name), *self._notes_on(pod, node)),
-            stuck=self._stuck(uid),
-        )
+        more |= {"profile": record.profile, "score": record.score, "attempt": record.attempt}
+        notes = (*decision_notes(record, self._name), *self._notes_on(pod, node))
+        text = f"{text}; {how}, attempt {record.attempt}"
+        return self._explanation(pod, state, text, notes=notes, **more)
 
     async def _with_metrics(self, settled: Explanation) -> Explanation:
         """The same, with the metrics behind it where this process decided it."""
@@ -227,10 +211,8 @@ class Explainer:
         return tuple(notes)
 
     def _stuck(self, uid: str = "") -> tuple[StuckPod, ...]:
-        found = self._live.stuck()
-        if uid:
-            return tuple(one for one in found if one.uid == uid)
-        return tuple(found[:_STUCK])
+        stuck = self._live.stuck()
+        return tuple(pod for pod in stuck if pod.uid == uid) if uid else tuple(stuck[:_STUCK])
 
     # --- without ---
 
@@ -244,12 +226,12 @@ class Explainer:
             request = live.parse_asked(pod)
         except BadInputError as error:
             notes.append(f"as an extender Weft would refuse it: {error}")
-            return self._told(pod, "not ours", scheduler, notes=tuple(notes))
+            return self._explanation(pod, "not ours", scheduler, notes=tuple(notes))
         known = live.engine.assess(live.engine.profile_of(request), request)
         summary = summarise(live.engine.ledger.table, known)
         notes.append(f"as an extender Weft would answer: {summary}")
         notes += _beyond_advertised(live.engine.ledger.table, known, summary)
-        return self._told(
+        return self._explanation(
             pod, "not ours", scheduler, notes=tuple(notes), summary=summary, reason=str(summary)
         )
 
@@ -266,7 +248,7 @@ class Explainer:
 
     def _tries(self, uid: str) -> int:
         waiting = self._live.engine.queue.waiting()
-        return next((one.tries for one in waiting if one.pod.uid == uid), 0)
+        return next((entry.tries for entry in waiting if entry.pod.uid == uid), 0)
 
     async def _decided_again(
         self, asked: PlacementQuestion, at_ns: int, place: AlternativePlacement
@@ -300,26 +282,21 @@ class Explainer:
         charged = engine.oom_history.charged(request)
         notes += [charged_in_words(charged)] if charged else []
         if request.shape.gpu_requests:
-            more["stuck"] = found = self._stuck()
-            notes += [stuck_in_words(found)] if found else []
+            more["stuck"] = stuck = self._stuck()
+            notes += [stuck_in_words(stuck)] if stuck else []
         notes += _beyond_advertised(engine.ledger.table, known, summary)
         unsupported = request.shape.constraints.unsupported
         if unsupported:
-            return self._told(pod, "unsupported", unsupported, notes=tuple(notes), **more)
+            return self._explanation(pod, "unsupported", unsupported, notes=tuple(notes), **more)
         if summary.fits:
             best = tuple(best_nodes(engine.ledger.table, known, profile, _CANDIDATES))
-            return self._told(pod, "pending", ROOM_NOW, candidates=best, notes=tuple(notes), **more)
+            return self._explanation(
+                pod, "pending", ROOM_NOW, candidates=best, notes=tuple(notes), **more
+            )
         changes, searched = await self._changes(profile, request)
         notes += self._on_preemption(request, pod, changes)
-        return self._told(
-            pod,
-            "pending",
-            NOWHERE,
-            changes=changes,
-            searched=searched,
-            notes=tuple(notes),
-            **more,
-        )
+        more |= {"changes": changes, "searched": searched, "notes": tuple(notes)}
+        return self._explanation(pod, "pending", NOWHERE, **more)
 
     async def _changes(
         self, profile: Profile, request: PodRequest
@@ -341,8 +318,8 @@ class Explainer:
             took_s = self._clock() - began
             left_s -= took_s
             await asyncio.sleep(took_s)
-        found = [SuggestedChange(one.axis, one.text, one.free) for one in search.confirmed()]
-        return tuple(found), search.ended
+        changes = (SuggestedChange(made.axis, made.text, made.free) for made in search.confirmed())
+        return tuple(changes), search.ended
 
     def _priority(self, uid: str) -> int:
         pod = self._live.pods.by_uid(uid)

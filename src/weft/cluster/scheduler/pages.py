@@ -171,11 +171,9 @@ class StatusPages:
         return _checked("livez", [HealthCheck("ping")], informative, "verbose" in request.query)
 
     async def _ready(self, request: web.BaseRequest) -> HttpAnswer:
+        feeds = ((feed.resource.name, feed.synced.is_set()) for feed in self._live.feeds)
         checks = [
-            HealthCheck(
-                f"read-{feed.resource.name}", "" if feed.synced.is_set() else "not read yet"
-            )
-            for feed in self._live.feeds
+            HealthCheck(f"read-{name}", "" if done else "not read yet") for name, done in feeds
         ]
         checks.append(HealthCheck("ready", "" if self._live.ready else _NOT_READY))
         if self._live.ready:  # a list that is made afresh takes no readiness away

@@ -43,17 +43,12 @@ class AntiAffinityDomains:
         if not self.dirty:
             return []
         self.dirty = False
-        before, self._domains = (
-            self._domains,
-            frozenset(
-                (key, labels[key])
-                for name, pods in self._keys.items()
-                if name in nodes
-                for labels in (nodes[name].metadata.labels or {},)
-                for key in frozenset().union(*pods.values())
-                if key in labels
-            ),
-        )
+        domains: set[tuple[str, str]] = set()
+        for name in self._keys.keys() & nodes.keys():
+            labels = nodes[name].metadata.labels or {}
+            keys = frozenset().union(*self._keys[name].values())
+            domains |= {(key, labels[key]) for key in keys & labels.keys()}
+        before, self._domains = self._domains, frozenset(domains)
         other = before ^ self._domains
         return [name for name, node in nodes.items() if _in(other, node.metadata.labels or {})]
 

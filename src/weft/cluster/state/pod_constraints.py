@@ -110,7 +110,7 @@ def _unsupported(spec: ScheduledSpec) -> list[str]:
             if terms is not None and terms.required:
                 unsupported.append(f"spec.affinity.{field} is not honoured by Weft alone")
     hard = spec.topology_spread_constraints or ()
-    if any(one.when_unsatisfiable != "ScheduleAnyway" for one in hard):
+    if any(spread.when_unsatisfiable != "ScheduleAnyway" for spread in hard):
         unsupported.append("spec.topologySpreadConstraints is not honoured by Weft alone")
     if spec.resource_claims:
         unsupported.append("spec.resourceClaims is not honoured by Weft alone")
@@ -126,11 +126,11 @@ def _volumes(pod: Pod, volumes: Volumes) -> tuple[tuple[tuple[Term, ...], ...], 
     rules: list[tuple[Term, ...]] = []
     waits_for = []
     for claim in claims_of(pod):
-        found = volumes.rules_of(pod.metadata.namespace, claim)
-        if isinstance(found, str):
-            waits_for.append(found)
+        rules_of_claim = volumes.rules_of(pod.metadata.namespace, claim)
+        if isinstance(rules_of_claim, str):
+            waits_for.append(rules_of_claim)
         else:
-            rules.extend(found)
+            rules.extend(rules_of_claim)
     return tuple(rules), waits_for
 
 

@@ -259,13 +259,8 @@ class PodView:
         meta, why = pod.metadata, f"{type(error).__name__}: {error}"[:300]
         if self._faulty.get(meta.uid) != why:
             self._faulty[meta.uid] = why
-            log.error(
-                "pod %s/%s cannot be read; this is a mistake in Weft: %s",
-                meta.namespace,
-                meta.name,
-                why,
-                exc_info=error,
-            )
+            text = f"pod {meta.namespace}/{meta.name} cannot be read; this is a mistake in Weft"
+            log.error("%s: %s", text, why, exc_info=error)
         return f"cannot be read: {why}"
 
     def _bound(self, pod: Pod) -> Event | None:
@@ -350,12 +345,12 @@ class PodView:
             self._regard.add(name)  # nobody tells of a binding that fails: look again
             placed = self.decided(uid)
             cards.known(placed.shares if placed is not None else ())
-        found = {}
+        guesses = {}
         for pod in sorted((here[uid] for uid in uids), key=since):
             uid = pod.metadata.uid
-            found[uid] = self._charge(pod, node, cards.how_full)
-            cards.guessed(found[uid].placement.shares)
-        return found
+            guesses[uid] = self._charge(pod, node, cards.how_full)
+            cards.guessed(guesses[uid].placement.shares)
+        return guesses
 
     def _also_before(self, event: PodSeenBound) -> PodSeenBound:
         """The same, with what else the engine charges for the pod on that node."""
@@ -376,13 +371,8 @@ class PodView:
         if why:
             self.assumed[uid] = why
         if why and why != before:
-            log.warning(
-                "pod %s/%s on %s %s",
-                pod.metadata.namespace,
-                pod.metadata.name,
-                pod.spec.node_name,
-                why,
-            )
+            where = f"{pod.metadata.namespace}/{pod.metadata.name} on {pod.spec.node_name}"
+            log.warning("pod %s %s", where, why)
 
     def _over(self, uid: str) -> Event | None:
         """End of what a pod holds; also of one that an extender bound and no watch showed bound."""

@@ -104,12 +104,12 @@ class VolumeView:
 
     def rules_of(self, namespace: str, claim: str) -> Rules | str:
         """Rules: of each, one term must match the node. A text if the claim cannot be honoured."""
-        found = self._claims.get((namespace or "default", claim))
-        if found is None:
+        known = self._claims.get((namespace or "default", claim))
+        if known is None:
             return f"there is no PersistentVolumeClaim {claim}"
-        if not found.spec.volume_name:
+        if not known.spec.volume_name:
             return f"PersistentVolumeClaim {claim} is not bound to a volume yet"
-        volume = self._volumes.get(found.spec.volume_name)
+        volume = self._volumes.get(known.spec.volume_name)
         if volume is None:
             return f"PersistentVolumeClaim {claim} is bound to a volume that is not there"
         if volume.spec.csi is not None and volume.spec.csi.driver in self._limited:

@@ -24,7 +24,8 @@ def workload_of(pod: Pod) -> str:
     """The name of the pod's workload; "" where it has none."""
     meta = pod.metadata
     namespace = meta.namespace or "default"
-    owner = next((one for one in meta.owner_references or () if one.controller), None)
+    controllers = (owner for owner in meta.owner_references or () if owner.controller)
+    owner = next(controllers, None)
     if owner is not None and owner.kind == "Node":
         return ""  # a node's own pods are as many workloads, none of which uses a GPU
     if owner is not None:

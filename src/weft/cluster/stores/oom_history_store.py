@@ -63,14 +63,14 @@ def key_of(workload: str) -> str:
 def entry_of(key: str, text: str) -> OomHistoryEntry:
     """The value under this key; `msgspec.DecodeError` where it is none of ours."""
     try:
-        found = msgspec.json.decode(text, type=OomHistoryEntry)
+        entry = msgspec.json.decode(text, type=OomHistoryEntry)
     except RecursionError:
         raise msgspec.DecodeError("is nested too deeply") from None
-    if key != key_of(found.workload):
-        raise msgspec.ValidationError(f"speaks of {found.workload[:100]!r}")
-    if found.times < 0 or not 0 <= found.least_mib <= MOST_GPU_MIB:
-        raise msgspec.ValidationError(f"{found.times} times, {found.least_mib} MiB make no sense")
-    return found
+    if key != key_of(entry.workload):
+        raise msgspec.ValidationError(f"speaks of {entry.workload[:100]!r}")
+    if entry.times < 0 or not 0 <= entry.least_mib <= MOST_GPU_MIB:
+        raise msgspec.ValidationError(f"{entry.times} times, {entry.least_mib} MiB make no sense")
+    return entry
 
 
 class OomHistoryStore(StoredValue):
@@ -103,8 +103,8 @@ class OomHistoryStore(StoredValue):
         self._due[workload] = rfc3339_micro(self._clock.wall())
         self._news.set()
         oom_record = self._known.get(workload, OomRecord(0, 0))
-        told = charged_in_words(OomCharge(workload, oom_record.times, oom_record.least_mib))
-        log.info("learnt: the next pod is %s", told)
+        charge = charged_in_words(OomCharge(workload, oom_record.times, oom_record.least_mib))
+        log.info("learnt: the next pod is %s", charge)
 
     def _jobs(self, kept: OwnConfigMap) -> list[Coroutine[None, None, None]]:
         return [self._run(kept), self._remind()]
@@ -128,8 +128,8 @@ class OomHistoryStore(StoredValue):
 
     async def _read(self, kept: OwnConfigMap) -> None:
         self._stored = await kept.read()
-        found = sorted(self._entries(self._stored), key=lambda entry: entry.at)
-        oom_history = {entry.workload: entry.oom_record for entry in found}
+        entries = sorted(self._entries(self._stored), key=lambda entry: entry.at)
+        oom_history = {entry.workload: entry.oom_record for entry in entries}
         peaks = self._stored_peaks(self._stored)
         for workload, mine in self._known.items():
             stored = oom_history.get(workload)
@@ -142,12 +142,12 @@ class OomHistoryStore(StoredValue):
     def _stored_peaks(self, data: Mapping[str, str]) -> tuple[PeakLearnt, ...]:
         """Count and log a key that cannot be read: it is learnt anew, and then written over."""
         try:
-            found = peak_usage.decode(data[_PEAKS]) if _PEAKS in data else ()
+            peaks = peak_usage.decode(data[_PEAKS]) if _PEAKS in data else ()
         except msgspec.DecodeError as error:
             self._cannot_read(_PEAKS, error)
             return ()
         self.unreadable.discard(_PEAKS)
-        return found
+        return peaks
 
     def _peaks_text(self) -> str:
         return peak_usage.encode(self._peaks, self._stored or {})
@@ -167,9 +167,9 @@ class OomHistoryStore(StoredValue):
             if key == _PEAKS:
                 continue
             try:
-                found = entry_of(key, text)
+                entry = entry_of(key, text)
                 self.unreadable.discard(key)
-                yield found
+                yield entry
             except msgspec.DecodeError as error:
                 self._cannot_read(key, error)
 

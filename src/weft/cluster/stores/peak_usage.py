@@ -30,29 +30,29 @@ def encode(known: Mapping[Kind, PeakUsage], others: Mapping[str, str]) -> str:
     """The value, beside what else is in the ConfigMap; "" where there is nothing to keep."""
     used = sum(len(key) + len(text.encode()) for key, text in others.items() if key != KEY)
     left = min(MOST_BYTES, MOST_IN_ALL - used)
-    found = [
+    kinds = [
         PeakLearnt(*kind, peak.most_mib, peak.runs)
         for kind, peak in known.items()
         if _sensible(*kind, peak.most_mib, peak.runs)
     ]
-    while found:
-        text = msgspec.json.encode(_Kept(found))
+    while kinds:
+        text = msgspec.json.encode(_Kept(kinds))
         if len(text) <= left:
             return text.decode()
-        del found[: len(found) // 8 + 1]
+        del kinds[: len(kinds) // 8 + 1]
     return ""
 
 
 def decode(text: str) -> tuple[PeakLearnt, ...]:
     """Decodes stored peaks; `msgspec.DecodeError` where they are none of ours."""
     try:
-        found = msgspec.json.decode(text, type=_Kept).peaks
+        kinds = msgspec.json.decode(text, type=_Kept).peaks
     except RecursionError:
         raise msgspec.DecodeError("is nested too deeply") from None
-    for one in found:
-        if not _sensible(*msgspec.structs.astuple(one)):
-            raise msgspec.ValidationError(f"{str(one)[:200]} makes no sense")
-    return tuple(found)
+    for peak in kinds:
+        if not _sensible(*msgspec.structs.astuple(peak)):
+            raise msgspec.ValidationError(f"{str(peak)[:200]} makes no sense")
+    return tuple(kinds)
 
 
 def _sensible(namespace: str, who: str, asks: str, most_mib: int, runs: int) -> bool:

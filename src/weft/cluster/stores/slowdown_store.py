@@ -88,16 +88,16 @@ class SlowdownStore(StoredValue):
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for one in either:
-                one.cancel()
+            for waiting in either:
+                waiting.cancel()
         self._hurry.clear()
 
     async def _read(self, kept: OwnConfigMap) -> None:
         self._stored = await kept.read()
         text = self._stored.get(KEY, "")
-        found = self._understood(kept, text) if text else None
-        if found is not None:
-            self.experience = found
+        experience = self._understood(kept, text) if text else None
+        if experience is not None:
+            self.experience = experience
             self._due = True
             self.adopted()
 
@@ -110,14 +110,8 @@ class SlowdownStore(StoredValue):
         except (msgspec.DecodeError, RecursionError, ValueError, OverflowError) as error:
             self.unreadable += 1
             self._due = True
-            log.warning(
-                "%s/%s: key %s cannot be read and is written over (%s): %s",
-                store.namespace,
-                store.name,
-                KEY,
-                shown(str(error)),
-                shown(text),
-            )
+            where, why = f"{store.namespace}/{store.name}: key {KEY}", shown(str(error))
+            log.warning("%s cannot be read and is written over (%s): %s", where, why, shown(text))
             return None
 
     async def _write(self, kept: OwnConfigMap) -> None:

@@ -62,8 +62,8 @@ class DiscoveredExporters:
             self._find_at_s = self._clock() + AGAIN_S
             problem = await self._find()
         if not self._targets and problem is None:
-            told = " or ".join(self._wish.selectors)
-            problem = TelemetryError("nobody", f"no exporter was found: no ready pod with {told}")
+            labels = " or ".join(self._wish.selectors)
+            problem = TelemetryError("nobody", f"no exporter was found: no ready pod with {labels}")
         reading = await self._exporters.read(metrics, back_s)
         if problem is not None:
             reading.asked.append(QueryOutcome("exporters", time.monotonic() - began, problem))
@@ -79,14 +79,14 @@ class DiscoveredExporters:
 
     async def _find(self) -> TelemetryError | None:
         """Find exporters; those that are known stay where the API server does not answer."""
-        found: list[ServingPod] = []
+        pods: list[ServingPod] = []
         try:
             for namespace in self._wish.namespaces or ("",):
                 for selector in self._wish.selectors:
-                    found += await everything(self._client, SERVING_PODS, namespace, selector)
+                    pods += await everything(self._client, SERVING_PODS, namespace, selector)
         except WeftError as error:
             return TelemetryError("nobody", f"exporters' pods cannot be listed: {error}")
-        before, self._targets = self._targets, targets(found, proxied=self._wish.proxied)
+        before, self._targets = self._targets, targets(pods, proxied=self._wish.proxied)
         if self._targets.keys() != before.keys():
             log.info("metrics: exporters on %d nodes", len(self._targets))
         return None
@@ -100,21 +100,17 @@ def targets(pods: Iterable[ServingPod], *, proxied: bool = False) -> dict[str, s
     exporter displaces the one that is there for all nodes.
     """
     there = [pod for pod in pods if pod.ready and pod.spec.node_name]
-    nodes = Counter(
-        namespace
-        for namespace, _ in {
-            (pod.metadata.namespace, pod.spec.node_name) for pod in there if pod.of_daemon_set
-        }
-    )
+    made = {(pod.metadata.namespace, pod.spec.node_name) for pod in there if pod.of_daemon_set}
+    nodes = Counter(namespace for namespace, _ in made)
 
     def worth(pod: ServingPod) -> tuple[bool, int, str, str]:
         namespace, name = pod.metadata.namespace, pod.metadata.name
         return not pod.of_daemon_set, -nodes[namespace], namespace, name
 
-    found: dict[str, str] = {}
+    pages: dict[str, str] = {}
     for pod in sorted(there, key=worth):
-        found.setdefault(pod.spec.node_name, _page(pod, proxied))
-    return found
+        pages.setdefault(pod.spec.node_name, _page(pod, proxied))
+    return pages
 
 
 def _page(pod: ServingPod, proxied: bool) -> str:

@@ -50,15 +50,15 @@ class LoadedPredictions(NamedTuple):
     solos: tuple[SoloRun, ...] = ()
 
     def __str__(self) -> str:
-        found = []
+        parts = []
         if self.interference is not None:
-            found.append(f"interference of {len(self.interference.classes)} applications is known")
+            parts.append(f"interference of {len(self.interference.classes)} applications is known")
         if self.distances is not None:
-            found.append(f"mystic's distances of {len(self.distances)} applications are known")
-        if self.solos or not found:
-            names = {one.application for one in self.solos}
-            found.append(f"what {len(names)} applications do alone is known")
-        return ", ".join(found)
+            parts.append(f"mystic's distances of {len(self.distances)} applications are known")
+        if self.solos or not parts:
+            names = {run.application for run in self.solos}
+            parts.append(f"what {len(names)} applications do alone is known")
+        return ", ".join(parts)
 
 
 class PredictionFiles:
@@ -112,22 +112,22 @@ class PredictionFiles:
         return {place: _stamp(path) for place, path in self.named.items()}
 
     def _bodies(self) -> dict[str, bytes]:
-        found = {}
+        bodies = {}
         for place, path in self.named.items():
             try:
-                found[place] = path.read_bytes()
+                bodies[place] = path.read_bytes()
             except (OSError, ValueError) as error:  # ValueError: a NUL in the name
                 why = error.strerror if isinstance(error, OSError) else error
                 raise BadInputError(place, f"cannot be read: {why}") from None
-        return found
+        return bodies
 
 
 def _stamp(path: Path) -> Stamp:
     try:
-        told = path.stat()
+        stat = path.stat()
     except (OSError, ValueError):
         return ()
-    return told.st_mtime_ns, told.st_ctime_ns, told.st_dev, told.st_ino, told.st_size
+    return stat.st_mtime_ns, stat.st_ctime_ns, stat.st_dev, stat.st_ino, stat.st_size
 
 
 def _digests(bodies: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -173,18 +173,18 @@ class PredictionReloader:
     async def reload(self) -> None:
         """Look once; what is wrong is told once while it stays the same."""
         try:
-            found = await asyncio.to_thread(self._files.read_changed)
-            if isinstance(found, LoadedPredictions):
-                self._apply(found)
+            loaded = await asyncio.to_thread(self._files.read_changed)
+            if isinstance(loaded, LoadedPredictions):
+                self._apply(loaded)
         except Exception as error:
             self._fails(error)
             return
-        if found == "being written":
+        if loaded == "being written":
             return
         if self._failing:
             log.info("interference: the files are good again")
             self._failing = ""
-        if isinstance(found, LoadedPredictions):
+        if isinstance(loaded, LoadedPredictions):
             self.counts["applied"] += 1
             log.info("interference: files changed and were read again: %s", self.told)
 

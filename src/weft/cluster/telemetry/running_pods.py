@@ -72,15 +72,9 @@ async def running_pods(live: EngineCluster) -> dict[PodName, RunningPod]:
             cards = known.gpus if known is not None else ()
             model = next((gpu.model for gpu in cards if gpu.index == gpus[0][1]), "")
             name = pod.metadata.namespace, pod.metadata.name
-            running[name] = RunningPod(
-                pod,
-                held,
-                tuple(sorted(beside)),
-                gpus,
-                model,
-                time_s(pod.bound_at),
-                any(_leaves(live.pod_by_uid(uid), now_s) for uid in beside),
-            )
+            parting = any(_leaves(live.pod_by_uid(uid), now_s) for uid in beside)
+            since_s, others = time_s(pod.bound_at), tuple(sorted(beside))
+            running[name] = RunningPod(pod, held, others, gpus, model, since_s, parting)
         if number % TURN == 0:
             await asyncio.sleep(0)
     return running
@@ -101,7 +95,7 @@ class SoloRateCache:
 
     def keep(self, pods: Mapping[PodName, RunningPod]) -> None:
         """Forget all others."""
-        uids = {one.uid for one in pods.values()}
+        uids = {running.uid for running in pods.values()}
         self._known = {uid: known for uid, known in self._known.items() if uid in uids}
 
     def of(self, pod: Pod, gpu_model: str) -> SoloRate:
@@ -126,16 +120,16 @@ class SoloRateCache:
         readings = zip(gpus, values.tolist(), ages.tolist(), strict=True)
         return {gpu: value for gpu, value, age in readings if age == FRESH and value > 0.0}
 
-    def guess(self, one: RunningPod, sm_active: Mapping[Gpu, float]) -> float:
+    def guess(self, running: RunningPod, sm_active: Mapping[Gpu, float]) -> float:
         """Slowdown of all pods of its GPU together: what they take of the SMs alone, by what they
         have now. 0 where nobody can say."""
-        if len(one.gpus) != 1 or one.gpus[0] not in sm_active:
+        if len(running.gpus) != 1 or running.gpus[0] not in sm_active:
             return 0.0
-        wanted = self.of(one.pod, one.gpu_model).sm_active
-        for uid in one.beside:
+        wanted = self.of(running.pod, running.gpu_model).sm_active
+        for uid in running.beside:
             other = self._live.pod_by_uid(uid)
-            wanted += self.of(other, one.gpu_model).sm_active if other else math.nan
-        slowdown = wanted / sm_active[one.gpus[0]]
+            wanted += self.of(other, running.gpu_model).sm_active if other else math.nan
+        slowdown = wanted / sm_active[running.gpus[0]]
         return max(slowdown, 1.0) if 0.0 < slowdown < math.inf else 0.0
 
 

@@ -92,8 +92,8 @@ class DiscoveryResult(NamedTuple):
 
     def why_none(self) -> str:
         """Why there is no server."""
-        told = "; ".join([*map(str, self.others), *self.problems])
-        return f"no metrics server was found: {told or 'no Service looks like one'}"
+        reasons = "; ".join([*map(str, self.others), *self.problems])
+        return f"no metrics server was found: {reasons or 'no Service looks like one'}"
 
 
 class Discovered:
@@ -132,7 +132,7 @@ class Discovered:
         except Exception as error:  # an answer that trips us up: as one that does not come
             wrong = TelemetryError("garbage", _told(error))
             reading = SourceReading([], [QueryOutcome("servers", time.monotonic() - began, wrong)])
-        self._empty = 0 if any(one.labels for one in reading.answers) else self._empty + 1
+        self._empty = 0 if any(answer.labels for answer in reading.answers) else self._empty + 1
         return reading._replace(where=f"{taken.server.title}, {self._source.options.url}")
 
     async def series(self, names: Sequence[str], back_s: float) -> SourceReading:
@@ -160,33 +160,33 @@ class Discovered:
             forbidden = isinstance(error, ApiError) and error.code == 403
             self._why = f"{error}{'; give the right to list services' if forbidden else ''}"
             return
-        before, found = self.choice.taken, await choose(offered, self._open, self._devices())
-        self._tell(found)
-        if found.taken is None and before is not None:
+        before, result = self.choice.taken, await choose(offered, self._open, self._devices())
+        self._tell(result)
+        if result.taken is None and before is not None:
             return  # it may come back, and nobody else is there
-        self.choice, self._empty = found, 0
-        if found.taken is not None and (before is None or found.taken.server != before.server):
+        self.choice, self._empty = result, 0
+        if result.taken is not None and (before is None or result.taken.server != before.server):
             await self.close()
-            self._source = self._open(found.taken.server)
-            others = "; ".join(map(str, found.others)) or "none"
-            log.info("metrics: taken: %s; others: %s", found.taken, others)
+            self._source = self._open(result.taken.server)
+            others = "; ".join(map(str, result.others)) or "none"
+            log.info("metrics: taken: %s; others: %s", result.taken, others)
 
-    def _tell(self, found: DiscoveryResult) -> None:
+    def _tell(self, result: DiscoveryResult) -> None:
         """Warn of what is wrong, once of each."""
         mistakes = [
-            f"a mistake of Weft's in asking {one.server.title}: {one.error}"
-            for one in found.others
-            if one.mistake
+            f"a mistake of Weft's in asking {probe.server.title}: {probe.error}"
+            for probe in result.others
+            if probe.mistake
         ]
-        for text in (*found.problems, *mistakes):
+        for text in (*result.problems, *mistakes):
             if self._logged.is_new(text):
                 log.warning("metrics: %s", text)
 
     async def _offers(self) -> ServerCandidates:
-        found: list[Service] = []
+        services: list[Service] = []
         for namespace in self._wish.namespaces or ("",):
-            found += await everything(self._client, SERVICES, namespace)
-        return offers(found, self._wish.namespaces)
+            services += await everything(self._client, SERVICES, namespace)
+        return offers(services, self._wish.namespaces)
 
     def _open(self, server: MetricsServer) -> Prometheus:
         wish = self._wish
@@ -205,9 +205,9 @@ async def choose(
     """Ask those that are worth a try, and take one; see the module. Never raises."""
     servers = to_try(offered.servers)
     tried = await asyncio.gather(*(_try(server, opened, devices) for server in servers))
-    answered = sorted((one for one in tried if not one.error), key=_worth)
+    answered = sorted((probe for probe in tried if not probe.error), key=_worth)
     taken = answered[0] if answered else None
-    others = tuple(one for one in tried if one is not taken)
+    others = tuple(probe for probe in tried if probe is not taken)
     problems = offered.problems[:_MOST_PROBLEMS]
     if more := len(offered.problems) - len(problems):
         problems.append(f"{more} more Services cannot be asked")
@@ -219,8 +219,8 @@ async def choose(
     return DiscoveryResult(taken, others, tuple(problems))
 
 
-def _worth(one: ServerProbe) -> tuple[bool, bool, int, MetricsServer]:
-    return one.gpus == 0, one.server.rank > 0, -one.gpus, one.server
+def _worth(probe: ServerProbe) -> tuple[bool, bool, int, MetricsServer]:
+    return probe.gpus == 0, probe.server.rank > 0, -probe.gpus, probe.server
 
 
 async def _try(
@@ -229,8 +229,8 @@ async def _try(
     """Number of GPUs that the server sees."""
     try:
         async with opened(server) as source:
-            found = await source.query(f"count by ({_BY}) ({source.selector(*_TOLD_BY)})")
-            seen = gpus_in(found, devices)
+            series = await source.query(f"count by ({_BY}) ({source.selector(*_TOLD_BY)})")
+            seen = gpus_in(series, devices)
     except (TelemetryError, BadInputError) as error:
         return ServerProbe(server, 0, shown(str(error), _MOST_SHOWN))
     except Exception as error:  # such as a depth that no answer should have
@@ -242,9 +242,9 @@ def _told(error: Exception) -> str:
     return shown(f"{type(error).__name__}: {error}", _MOST_SHOWN)
 
 
-def gpus_in(found: QueryResult, devices: Devices) -> int:
+def gpus_in(series: QueryResult, devices: Devices) -> int:
     """GPUs of the ledger that these series are about; where it has none, whatever is told of."""
     if not len(devices):
-        return len(found.labels)
-    rows = {devices.find(labels_of(text)) for text in found.labels}
+        return len(series.labels)
+    rows = {devices.find(labels_of(text)) for text in series.labels}
     return sum(isinstance(row, int) for row in rows)

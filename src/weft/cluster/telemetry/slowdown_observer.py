@@ -147,22 +147,21 @@ class SlowdownObserver:
         now_s = self._now_s()
         apart = tuple(
             SeparatedPair(
-                one.other if one.one == name else one.one, one.gpu_model, one.until_ns / 1e9 - now_s
+                ban.other if ban.one == name else ban.one, ban.gpu_model, ban.until_ns / 1e9 - now_s
             )
-            for one in self._bans_now()
-            if name and name in (one.one, one.other)
+            for ban in self._bans_now()
+            if name and name in (ban.one, ban.other)
         )
         if seen is None:
             return ObservedProgress(apart=apart) if apart else None
         engine = self._live.engine
         why = engine.slowdown_eviction.held_back.get(uid)
-        told = held_back_in_words(why) if why is not None else ""
+        reason = held_back_in_words(why) if why is not None else ""
         now_ns = int(self._live.client.clock.monotonic() * 1e9)
-        if not told and seen.progress.broken and engine.slowdown_eviction.waits(now_ns):
-            told = _HEIR
-        return replace(
-            seen.progress, age_s=max(0.0, now_s - seen.at_s), apart=apart, held_back=told
-        )
+        if not reason and seen.progress.broken and engine.slowdown_eviction.waits(now_ns):
+            reason = _HEIR
+        age_s = max(0.0, now_s - seen.at_s)
+        return replace(seen.progress, age_s=age_s, apart=apart, held_back=reason)
 
     @property
     def held_back(self) -> Counter[Why]:
@@ -189,19 +188,19 @@ class SlowdownObserver:
         p99_ms: dict[PodName, float] = {}
         if reading.answers:
             co_residents: dict[PodName, Hashable] = {
-                name: (one.uid, one.beside) for name, one in pods.items()
+                name: (running.uid, running.beside) for name, running in pods.items()
             }
             rates, p99_ms = await asyncio.to_thread(self._digest, reading, co_residents, now_s)
         sm_active = self._alone.sm_active(made)
-        seen = {one.uid: self._seen.get(one.uid) or _Seen() for one in pods.values()}
+        seen = {running.uid: self._seen.get(running.uid) or _Seen() for running in pods.values()}
         progress: list[tuple[RunningPod, PodProgress]] = []
-        for number, (name, one) in enumerate(pods.items(), 1):
-            new = self._of_pod(one, seen[one.uid], rates.get(name), p99_ms.get(name, 0.0))
-            if one.parting:
+        for number, (name, running) in enumerate(pods.items(), 1):
+            new = self._of_pod(running, seen[running.uid], rates.get(name), p99_ms.get(name, 0.0))
+            if running.parting:
                 new = None  # who slowed it down goes: what it did says nothing of the rest
             if new is not None:
-                progress.append((one, new))
-            self._show(one, seen[one.uid], new, sm_active)
+                progress.append((running, new))
+            self._show(running, seen[running.uid], new, sm_active)
             if number % _TURN == 0:
                 await asyncio.sleep(0)
         self._seen, self.counts = seen, _counts(seen.values())
@@ -212,36 +211,37 @@ class SlowdownObserver:
             self._tell_policies()
 
     def _show(
-        self, one: RunningPod, seen: _Seen, new: PodProgress | None, sm_active: Mapping[Gpu, float]
+        self,
+        running: RunningPod,
+        seen: _Seen,
+        new: PodProgress | None,
+        sm_active: Mapping[Gpu, float],
     ) -> None:
         """Keep what people are told of the pod."""
         if new is not None:
             seen.last.append(new)
         if not self._recent(seen):
-            seen.at_s, slowdown = self._now_s(), self._alone.guess(one, sm_active)
-            seen.progress = replace(
-                seen.progress,
-                source="sm-active" if slowdown else "",
-                slowdown=slowdown,
-                rate_per_s=0.0,
-                alone_per_s=0.0,
-            )
+            seen.at_s, slowdown = self._now_s(), self._alone.guess(running, sm_active)
+            rates = {"rate_per_s": 0.0, "alone_per_s": 0.0}
+            source = "sm-active" if slowdown else ""
+            seen.progress = replace(seen.progress, source=source, slowdown=slowdown, **rates)
         bound = 0.0
-        if self._live.engine.harvest.class_of(one.held) == LATENCY_CRITICAL:
-            tolerance = self._live.engine.tolerance_of(one.uid)
+        if self._live.engine.harvest.class_of(running.held) == LATENCY_CRITICAL:
+            tolerance = self._live.engine.tolerance_of(running.uid)
             bound = tolerance.critical if tolerance is not None else 0.0
         broken = sum(t.late or (not t.proxy and 0 < bound < t.slowdown) for t in seen.last)
         seen.progress = replace(seen.progress, bound=bound, broken=broken, windows=len(seen.last))
 
-    async def _tell(self, told: Sequence[tuple[RunningPod, PodProgress]]) -> None:
+    async def _tell(self, progress: Sequence[tuple[RunningPod, PodProgress]]) -> None:
         """The engine, of so many pods at once that others have their turn; a node's together."""
         holdings = self._live.engine.ledger.holdings
         part: list[PodProgress] = []
-        for at, (one, new) in enumerate(told):
-            if one.uid in holdings:  # else it went meanwhile
+        for at, (running, new) in enumerate(progress):
+            if running.uid in holdings:  # else it went meanwhile
                 part.append(new)
-            last = at + 1 == len(told)
-            node_ends = last or told[at + 1][0].held.placement.node != one.held.placement.node
+            last = at + 1 == len(progress)
+            node = running.held.placement.node
+            node_ends = last or progress[at + 1][0].held.placement.node != node
             if part and node_ends and (last or len(part) >= _TURN):
                 self._live.handle(ProgressSeen(tuple(part)))
                 part = []
@@ -253,22 +253,22 @@ class SlowdownObserver:
         """Compute rates, in a thread. Nobody else touches reader and rates."""
         options = self.options
         (answer,) = reading.answers
-        found = self._reader.read(answer, co_residents, now_s)
-        rates = self._rates.update(found.get(options.progress_metric, {}), co_residents, now_s)
+        samples = self._reader.read(answer, co_residents, now_s)
+        rates = self._rates.update(samples.get(options.progress_metric, {}), co_residents, now_s)
         stale_s = 2.0 * options.scrape_s + options.interval_s
-        told = found.get(options.latency_metric, {}) if options.latency_metric else {}
-        return rates, latencies(told, options.latency_metric, now_s, stale_s)
+        gauges = samples.get(options.latency_metric, {}) if options.latency_metric else {}
+        return rates, latencies(gauges, options.latency_metric, now_s, stale_s)
 
     def _of_pod(
-        self, one: RunningPod, seen: _Seen, rate: Rate | None, p99_ms: float
+        self, running: RunningPod, seen: _Seen, rate: Rate | None, p99_ms: float
     ) -> PodProgress | None:
         """Progress to tell the engine; what was observed is put into `seen`."""
-        alone, slo = self._alone.of(one.pod, one.gpu_model), slo_ms(one.pod) or 0.0
+        alone, slo = self._alone.of(running.pod, running.gpu_model), slo_ms(running.pod) or 0.0
         now_s, slowdown = self._now_s(), 0.0
         problem = alone.problem or ("" if self.options.trusted else _UNTRUSTED)
-        if SLO_MS in (one.pod.metadata.annotations or {}) and not slo:
+        if SLO_MS in (running.pod.metadata.annotations or {}) and not slo:
             problem = f"{SLO_MS} is no number of milliseconds"
-        young = self._young(one)
+        young = self._young(running)
         if rate is not None and not young and not math.isnan(alone.per_s):
             slowdown = alone.per_s / rate.per_s
             if not FASTEST <= slowdown <= SLOWEST:
@@ -278,17 +278,12 @@ class SlowdownObserver:
         seen.progress = replace(seen.progress, p99_ms=p99_ms, slo_ms=slo, problem=problem)
         if slowdown and rate is not None:
             seen.counted_s, seen.at_s = now_s, rate.at_s
-            seen.progress = replace(
-                seen.progress,
-                source="progress",
-                slowdown=slowdown,
-                rate_per_s=rate.per_s,
-                alone_per_s=alone.per_s,
-            )
-            return PodProgress(one.uid, round(slowdown, 4), late=late)
+            rates = {"rate_per_s": rate.per_s, "alone_per_s": alone.per_s}
+            seen.progress = replace(seen.progress, source="progress", slowdown=slowdown, **rates)
+            return PodProgress(running.uid, round(slowdown, 4), late=late)
         if not (p99_ms and slo) or young or self._recent(seen):
             return None  # or its window is not over yet: both are told together then
-        return PodProgress(one.uid, 1.0, proxy=True, late=late)
+        return PodProgress(running.uid, 1.0, proxy=True, late=late)
 
     def _recent(self, seen: _Seen) -> bool:
         """True if the pod was counted lately: what was, is how fast it goes now."""
@@ -297,30 +292,30 @@ class SlowdownObserver:
     # --- what follows ---
 
     def _learn(
-        self, told: Sequence[tuple[RunningPod, PodProgress]], pods: Iterable[RunningPod]
+        self, progress: Sequence[tuple[RunningPod, PodProgress]], pods: Iterable[RunningPod]
     ) -> None:
         """Learn of pods with one GPU, where everybody there is known by name and runs for long
         enough; of many pods of the same applications the median, for they are one window."""
         known = {
-            one.uid: one.held.placement.application
-            for one in pods
-            if one.pod.status.phase == "Running" and not self._young(one)
+            running.uid: running.held.placement.application
+            for running in pods
+            if running.pod.status.phase == "Running" and not self._young(running)
         }
-        found: dict[tuple[str, str, tuple[str, ...]], list[float]] = {}
-        for one, new in told:
-            others = [known.get(uid, "") for uid in one.beside]
-            mine = one.held.placement.application
-            if new.proxy or len(one.gpus) != 1 or not mine or not others or not all(others):
+        windows: dict[tuple[str, str, tuple[str, ...]], list[float]] = {}
+        for running, new in progress:
+            others = [known.get(uid, "") for uid in running.beside]
+            mine = running.held.placement.application
+            if new.proxy or len(running.gpus) != 1 or not mine or not others or not all(others):
                 continue
-            key = one.gpu_model, mine, tuple(sorted(others))
-            found.setdefault(key, []).append(new.slowdown)
-        for (gpu_model, mine, beside), slowdowns in found.items():
+            key = running.gpu_model, mine, tuple(sorted(others))
+            windows.setdefault(key, []).append(new.slowdown)
+        for (gpu_model, mine, beside), slowdowns in windows.items():
             self.slowdown_store.experience.saw(gpu_model, mine, beside, median(slowdowns))
             self.slowdown_store.changed()
 
-    def _young(self, one: RunningPod) -> bool:
+    def _young(self, running: RunningPod) -> bool:
         """True if it has not been there for as long as pods take to start."""
-        return self._now_s() - one.bound_s < self._rates.rests_s
+        return self._now_s() - running.bound_s < self._rates.rests_s
 
     def _tell_policies(self, *, at_once: bool = False) -> bool:
         """Tell policies that go by it, if something moved; True if they were told."""
@@ -352,10 +347,9 @@ class SlowdownObserver:
 
 def _counts(seen: Iterable[_Seen]) -> Counter[str]:
     """Pods by source, `late`, and `slow` beyond their bound."""
-    found: Counter[str] = Counter()
-    for one in seen:
-        told = one.progress
-        found[told.source or "none"] += 1
-        found["late"] += 0 < told.slo_ms < told.p99_ms
-        found["slow"] += told.source == "progress" and 0 < told.bound < told.slowdown
-    return found
+    counts: Counter[str] = Counter()
+    for progress in (pod.progress for pod in seen):
+        counts[progress.source or "none"] += 1
+        counts["late"] += 0 < progress.slo_ms < progress.p99_ms
+        counts["slow"] += progress.source == "progress" and 0 < progress.bound < progress.slowdown
+    return counts

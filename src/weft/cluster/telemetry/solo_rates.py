@@ -47,9 +47,9 @@ class SoloProfiles:
         """Forget what was known; these are right from now on."""
         self.version += 1
         self._by_name = {}
-        for one in solos:
-            ways = self._by_name.setdefault((one.application, one.gpu_model), {})
-            ways.setdefault(one.isolation, one)
+        for run in solos:
+            ways = self._by_name.setdefault((run.application, run.gpu_model), {})
+            ways.setdefault(run.isolation, run)
 
     def __bool__(self) -> bool:
         return bool(self._by_name)

@@ -37,20 +37,20 @@ def addresses_of(live: EngineCluster) -> dict[str, str]:
     """Node name → its first internal address, of nodes that have GPUs."""
     nodes = live.nodes
     return {
-        name: one.address
+        name: address.address
         for name, node in nodes.nodes.items()
         if node.gpus and name in nodes.objects
-        for one in reversed(nodes.objects[name].status.addresses or [])
-        if one.type == "InternalIP"
+        for address in reversed(nodes.objects[name].status.addresses or [])
+        if address.type == "InternalIP"
     }
 
 
 def devices_of(live: EngineCluster) -> Devices:
     """The ledger's GPUs, and every word that a series may have for their nodes."""
     addresses = {
-        one.address: name
+        address.address: name
         for name, node in live.nodes.objects.items()
-        for one in node.status.addresses or ()
+        for address in node.status.addresses or ()
     }
     return Devices(live.engine.ledger.table.nodes, addresses)
 
@@ -157,11 +157,9 @@ class TelemetryLoop:
 
     async def _counters(self, back_s: float) -> SourceReading:
         """Counters of applications, where anybody wants to know."""
-        return (
-            SourceReading([], [])
-            if self.slowdown_observer is None
-            else await self.slowdown_observer.read(back_s)
-        )
+        if self.slowdown_observer is None:
+            return SourceReading([], [])
+        return await self.slowdown_observer.read(back_s)
 
     def _forget(self, why: str) -> None:
         """Tell the engine that nothing is known, and begin anew: what is half made may be wrong."""
@@ -219,13 +217,8 @@ class TelemetryLoop:
             feed.put_pods(joiner.pods(answer, self._resident_of))
         for why, count in joiner.unjoined.items():
             example = joiner.examples.get(why, "")
-            self._say(
-                f"unjoined {why}",
-                "metrics: %d series belong to no GPU (%s), as %s",
-                count,
-                why,
-                example,
-            )
+            text = "metrics: %d series belong to no GPU (%s), as %s"
+            self._say(f"unjoined {why}", text, count, why, example)
         why_less = "; ".join(sorted({str(a.error) for a in reading.asked if a.error}))[:500]
         return feed.snapshot(at_ns, version, why_less)
 
@@ -238,13 +231,9 @@ class TelemetryLoop:
             self._devices = devices_of(self._live)
             samples = max(2, round(options.window_s / options.interval_s))
             horizon = max(1, round(options.horizon_s / options.interval_s))
-            settings = FeedSettings(
-                options.metrics,
-                samples,
-                options.interval_s,
-                SnapshotSettings(options.scrape_s, horizon),
-                warm_up=options.warm_up,
-            )
+            made = SnapshotSettings(options.scrape_s, horizon)
+            metrics, interval_s, warm_up = options.metrics, options.interval_s, options.warm_up
+            settings = FeedSettings(metrics, samples, interval_s, made, warm_up=warm_up)
             self.feed = TelemetryFeed(settings, self._devices, now_s)
             self._joiner = SeriesJoiner(self._devices, self._aliases)
         elif table is not self._table and not (devices := devices_of(self._live)).same(

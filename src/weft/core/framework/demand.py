@@ -136,7 +136,7 @@ class Demand:
         return self.needs[0]
 
     def _takes_one_share(self) -> bool:
-        """Whether it may have borrowed memory: a loan is called back by ending one pod."""
+        """True if it may have borrowed memory: a loan is called back by ending one pod."""
         if self.gpus != 1 or self.shape.job_class == LATENCY_CRITICAL:
             return False
         need = self.needs[0]

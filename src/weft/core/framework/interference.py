@@ -211,4 +211,4 @@ class InterferenceView:
 
 
 NO_INTERFERENCE = InterferenceView()
-"""What policies see where nobody predicts anything: every pair is unknown."""
+"""The table that policies see where nobody predicts anything: every pair is unknown."""

@@ -182,7 +182,7 @@ class StateSpace:
         return found if len(first) == len(found) else found.take(first)
 
     def _may_be_exchanged(self) -> bool:
-        """Whether devices of a node, or steps, are alike; else hardly two states ever are, and it
+        """True if devices of a node, or steps, are alike; else hardly two states ever are, and it
         would cost more to find them than to keep them."""
         used = [self.asks[gpu_request] for gpu_request in self.steps]
         told = {(ask.whole, ask.milli, ask.ask_mib.tobytes()) for ask in used}

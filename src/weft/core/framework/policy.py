@@ -136,7 +136,7 @@ class Policy:
         return None
 
     def contested(self, scores: Ints, waiting: int) -> bool:
-        """Whether `filter_pending` must be asked, by the scores of the nodes that fit; default yes.
+        """True if `filter_pending` must be asked, by the scores of the nodes that fit; default yes.
 
         `waiting` are the pods that wait, this one included.
         """

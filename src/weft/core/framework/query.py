@@ -75,7 +75,7 @@ class Query:
     """
 
     hypothetical: ClassVar[bool] = False
-    """Whether earlier claims of the same pod (and its CPU and memory) are already charged here."""
+    """True if earlier claims of the same pod (and its CPU and memory) are already charged here."""
 
     __slots__ = (
         "_cells",
@@ -230,7 +230,7 @@ class Query:
 
     @property
     def device_has_memory(self) -> Bools:
-        """Whether the device has the memory that the claim asks, [d].
+        """True if the device has the memory that the claim asks, [d].
 
         Where pods like it were seen to need less than it asks, a harvesting demand must find only
         that measured free; what it asks must be within the declared limit all the same.
@@ -245,7 +245,7 @@ class Query:
 
     @property
     def device_fits(self) -> Bools:
-        """Whether the claim fits on the device, [d]."""
+        """True if the claim fits on the device, [d]."""
         if self._fits is None:
             self._fits = self._find_fits()
         return self._fits

@@ -145,4 +145,4 @@ class Residencies:
 
 
 NO_RESIDENCIES = Residencies()
-"""What policies see where nobody keeps account."""
+"""The residency that policies see where nobody keeps account."""

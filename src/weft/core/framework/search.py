@@ -188,7 +188,7 @@ class AssignmentSearch:
         )
 
     def _leaves_room(self, states: PartialStates, spread: SplitRequest) -> Bools:
-        """Whether what is left holds the `split` claim too."""
+        """True if what is left holds the `split` claim too."""
         node = states.node
         ok = by_row(self._nodes.spreadable, node) & (states.milli >= spread.milli)
         if self._space.has_families:

@@ -1,4 +1,4 @@
-"""What the GPUs are doing, as policies see it: one snapshot, swapped whole between two decisions.
+"""The GPUs' readings, as policies see them: one snapshot, swapped whole between two decisions.
 
 A `SignalsSnapshot` is plain data that can be logged and replayed; a `SignalsView` is it, laid over
 the ledger's device rows. Ages are fixed when the snapshot is made: nothing gets stale in between.
@@ -127,4 +127,4 @@ class SignalsView:
 
 
 NO_SIGNALS = SignalsView()
-"""What policies see where nobody measures anything."""
+"""The signals that policies see where nobody measures anything."""

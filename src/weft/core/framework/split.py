@@ -71,7 +71,7 @@ def _with_card(before: list[Taken], card: Taken, instances: list[Taken]) -> list
 
 
 def holds(memory: Ints, ok: Bools, family: Ints, instance: Bools, spread: SplitRequest) -> Bools:
-    """Whether the `ok` devices of each row hold the claim; all arrays are [rows, devices].
+    """True if the `ok` devices of each row hold the claim; all arrays are [rows, devices].
 
     `family` is the position of each device's card (its own for cards), `instance` says which are
     MIG instances.

@@ -108,7 +108,7 @@ _NOT_COMPARED = frozenset(("nodes", "uuid_of", "changed_at", "cells", "device_ce
 
 
 def _alike(kept: np.ndarray | list[Any], other: np.ndarray | list[Any]) -> bool:
-    """Whether two columns are the same as they stand: quick, and "no" is only a maybe."""
+    """True if two columns are the same as they stand: quick, and "no" is only a maybe."""
     if isinstance(kept, np.ndarray) and isinstance(other, np.ndarray):
         same_form = kept.dtype == other.dtype and kept.shape == other.shape
         return same_form and kept.tobytes() == other.tobytes()

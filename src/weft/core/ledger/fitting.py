@@ -22,7 +22,7 @@ STRICTLY = MemoryAmount()
 
 
 def fits(table: LedgerTable, placement: Placement, asks: MemoryAmount = STRICTLY) -> bool:
-    """Whether the placement keeps every invariant right now. Negative amounts never do."""
+    """True if the placement keeps every invariant right now. Negative amounts never do."""
     row = table.row_of.get(placement.node)
     if row is None or not table.schedulable[row]:
         return False
@@ -39,7 +39,7 @@ def fits(table: LedgerTable, placement: Placement, asks: MemoryAmount = STRICTLY
 
 
 def _has(free: int, asked: int) -> bool:
-    """Whether `asked` may be taken of `free`; nothing always may, also where facts overbook."""
+    """True if `asked` may be taken of `free`; nothing always may, also where facts overbook."""
     return asked == 0 or 0 < asked <= free
 
 

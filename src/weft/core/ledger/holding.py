@@ -1,4 +1,4 @@
-"""What one pod holds: the entry of the book."""
+"""A pod's holding: the entry of the book."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ FAR = 1 << 62
 
 
 class Holding(msgspec.Struct, frozen=True, gc=False):
-    """What a pod holds, and whether it is certain yet. `deadline_ns` ends a reservation.
+    """A pod's placement, and whether it is certain yet. `deadline_ns` ends a reservation.
 
     `idle_mib` is what it was last measured not to need of each share, in the shares' order; ()
     where nothing is known: then it needs all of it. `expected_mib` is what it was expected to need

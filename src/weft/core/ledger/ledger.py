@@ -266,7 +266,7 @@ class Ledger:
             self.table.changed_at[rows] = self.version
 
     def fits(self, placement: Placement, asks: MemoryAmount = STRICTLY) -> bool:
-        """Whether the placement keeps every invariant right now. Negative amounts never do."""
+        """True if the placement keeps every invariant right now. Negative amounts never do."""
         return fits(self.table, placement, asks)
 
     def occupants(self, node: str, gpu: int) -> list[str]:

@@ -38,7 +38,7 @@ Company = tuple[Resident, ...]
 
 
 def is_small(job_class: str, memory_mib: int, milli: int, card: tuple[int, int]) -> bool:
-    """Whether a pod that asks for so much of a card (MiB, milli) is latency-critical and small.
+    """True if a pod that asks for so much of a card (MiB, milli) is latency-critical and small.
 
     One that asks for neither memory nor compute does not say how large it is.
     """

@@ -391,7 +391,7 @@ class LedgerTable:
         self.device_cells[_HELD, device] = (harvest, self.pods[device], self.memory_used[device])
 
     def _overbooked(self, device: int) -> bool:
-        """Whether facts hold more of it than may be promised: then nobody gets any part of it."""
+        """True if facts hold more of it than may be promised: then nobody gets any part of it."""
         return (
             self.memory_used[device] > self._most[device]
             or self.milli_used[device] > self.milli_total[device]

@@ -49,6 +49,6 @@ def features(model: str) -> Floats:
 
 
 def _has(name: str, key: str) -> bool:
-    """Whether the key is in the name, and no digit follows: A10 is not A100."""
+    """True if the key is in the name, and no digit follows: A10 is not A100."""
     _, found, rest = name.partition(f" {key}")
     return bool(found) and not rest[:1].isdigit()

@@ -1,4 +1,4 @@
-"""What the pods of each company on a GPU model cost each other, and what one more would change."""
+"""Costs of the pods of each company on a GPU model to each other, and what one more changes."""
 
 from itertools import permutations
 from typing import NamedTuple
@@ -60,7 +60,7 @@ class SetCosts:
         self._bad = GrowingArray((2,), np.bool_)
 
     def is_of(self, companies: CoResidentSets, view: InterferenceView) -> bool:
-        """Whether it is about these, seen so, with as many places."""
+        """True if it is about these, seen so, with as many places."""
         same = companies is self._companies and view is self._view
         return same and companies.places == self._places
 

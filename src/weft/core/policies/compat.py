@@ -18,7 +18,7 @@ SYSTEM_OF: Mapping[str, str] = {
 
 
 def is_exact(policy: str, compat: str) -> bool:
-    """Whether `policy` is to reproduce its original; `BadInputError` for an unknown value."""
+    """True if `policy` is to reproduce its original; `BadInputError` for an unknown value."""
     if compat not in {"sane", "exact"}:
         raise BadInputError(
             f"policy {policy}, option compat", f"{compat!r} is unknown; write sane or exact"

@@ -29,7 +29,7 @@ class FerikoglouSafe(Ferikoglou):
         self.round_ns = 1_000_000_000 * round_s
 
     def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
-        """Of those that came together, the smallest first."""
+        """The smallest first of those that came together."""
         came = pod.created_ns // self.round_ns if self.round_ns > 0 else 0
         return (came, *super().queue_key(pod))
 

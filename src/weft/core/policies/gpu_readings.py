@@ -1,4 +1,4 @@
-"""What the snapshot says of each GPU, with the fall-backs for what exporters leave out.
+"""Readings of each GPU in the snapshot, with the fall-backs for what exporters leave out.
 
 Computed once per snapshot for all devices of a table, so that a decision gathers rows only. NaN
 means that nobody measured it; what cannot be true (below 0, above a card) is brought into range.
@@ -174,23 +174,23 @@ def short_of_memory(query: Query, seen: GpuReadingColumns, margin_mib: int = 0) 
 
 
 def promised_share(query: Query) -> Floats:
-    """What pods were promised of each device's memory, 0..1, [d]."""
+    """The share that pods were promised of each device's memory, 0..1, [d]."""
     total = np.maximum(query.device_memory_total, 1)
     return np.asarray(np.clip(query.device_memory_promised / total, 0.0, 1.0))
 
 
 def room_by_requests(query: Query) -> Ints:
-    """What is unpromised of what the claim shares by: MiB, or thousandths of a card, [d]."""
+    """The unpromised part of what the claim shares by: MiB, or thousandths of a card, [d]."""
     need = query.need
     by_memory = need is not None and need.asks_memory and not need.whole
     return query.device_memory_strict if by_memory else query.device_milli_free
 
 
 def reserve_mib(query: Query) -> Ints:
-    """What harvesting leaves free on each device, MiB, [d]."""
+    """Memory that harvesting leaves free on each device, MiB, [d]."""
     return np.maximum(RESERVE_MIB, query.device_memory_total * RESERVE_PERMILLE // 1000)
 
 
 def is_critical(query: Query) -> bool:
-    """Whether the pod is latency-critical."""
+    """True if the pod is latency-critical."""
     return query.demand.shape.job_class == "latency-critical"

@@ -36,7 +36,7 @@ class InterferenceTerm:
 
     @property
     def known(self) -> bool:
-        """Whether anything was ever predicted."""
+        """True if anything was ever predicted."""
         return bool(self._joining.view.source.classes)
 
     @property

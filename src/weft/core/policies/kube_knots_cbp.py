@@ -47,7 +47,7 @@ class KubeKnotsCbp(Policy):
         self._trend = SnapshotCache(MemoryTrend)
 
     def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
-        """Of those that came together, the largest first."""
+        """The largest first of those that came together."""
         return largest_first(pod)
 
     def filter_devices(self, query: Query) -> Bools:

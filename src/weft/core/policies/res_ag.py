@@ -27,7 +27,7 @@ class ResAg(Policy):
     source = "Kube-Knots (CLUSTER'19), baseline Res-Ag"
 
     def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
-        """Of those that came together, the largest first."""
+        """The largest first of those that came together."""
         return largest_first(pod)
 
     def choose_device(self, query: Query, fits: Ints, key: str) -> int:

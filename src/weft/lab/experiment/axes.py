@@ -106,24 +106,22 @@ class Panel(msgspec.Struct, frozen=True):
         return self.x(x0 + share * (x1 - x0)), self.y(y0 + share * (y1 - y0))
 
     def ends(self, series: list[CurveSeries], best: str, text_x: float) -> list[DrawingGroup]:
-        """A name and a last value beside each line's end; labels make room for one another."""
-        shown = sorted((one for one in series if one.mean), key=lambda one: -one.mean[-1])
-        wanted = [self.y(one.mean[-1]) for one in shown]
+        """A name and a last value beside each line's end; labels make room for line another."""
+        shown = sorted((line for line in series if line.mean), key=lambda line: -line.mean[-1])
+        wanted = [self.y(line.mean[-1]) for line in shown]
         places = spread(wanted, 16, self.y.end, self.y.start + 6)
         groups = []
-        for one, at, place in zip(shown, wanted, places, strict=True):
-            paint, right = series_paint(one.index), self.x(one.x[-1])
-            bold = one.name == best
-            value = f"{one.end:.2f}"
+        for line, at, place in zip(shown, wanted, places, strict=True):
+            paint, right = series_paint(line.index), self.x(line.x[-1])
+            bold, value = line.name == best, f"{line.end:.2f}"
             marks: list[Mark] = [Dot(right, at, 3.2, paint)]
             marks.append(Stroke(((right + 5, at), (text_x - 22, place)), GRID))
-            marks.append(
-                Stroke(((text_x - 20, place), (text_x, place)), paint, 2.4, series_dash(one.index))
-            )
+            sample = (text_x - 20, place), (text_x, place)
+            marks.append(Stroke(sample, paint, 2.4, series_dash(line.index)))
             marks.append(Text(text_x + 6, place + 4, value, INK, 12, bold=bold))
-            name = shorten(one.name, 20)
+            name = shorten(line.name, 20)
             marks.append(Text(text_x + 44, place + 4, name, paint, 12, bold=bold))
-            groups.append(DrawingGroup(tuple(marks), "label", one.name))
+            groups.append(DrawingGroup(tuple(marks), "label", line.name))
         return groups
 
 

@@ -2,19 +2,11 @@
 
 from collections import Counter
 
+from weft.lab.experiment import style
 from weft.lab.experiment.drawing import Drawing, DrawingGroup, Mark, Rect, Text
-from weft.lab.experiment.line_figures import WIDTH, nothing
+from weft.lab.experiment.line_figures import WIDTH, heading, nothing
 from weft.lab.experiment.ranking import ranked
-from weft.lab.experiment.style import (
-    HEAT,
-    INK,
-    ON_HEAT,
-    ON_REASONS,
-    REASONS,
-    SOFT,
-    shorten,
-    text_width,
-)
+from weft.lab.experiment.style import HEAT, INK, REASONS, SOFT, shorten, text_width
 from weft.lab.simulate.results import SimulationResults
 
 _ROW = 34.0
@@ -27,18 +19,15 @@ def by_model(results: SimulationResults, models_gpus: dict[str, int] | None = No
     rows = {policy: model_means(results, policy) for policy in order}
     counts = models_gpus or {}
     models = sorted({m for row in rows.values() for m in row}, key=lambda m: (-counts.get(m, 0), m))
-    everything = {one.policy: one.gpu_allocation_percent for one in results.summary}
+    everything = {summary.policy: summary.gpu_allocation_percent for summary in results.summary}
     values = [value for row in rows.values() for value in row.values()]
     if not any(values):
         return nothing("by-model", title, "Nothing is allocated any more at the end.")
     low = 10 * int(min([*values, *everything.values(), 90]) // 10)
-    left = 36 + max(text_width(shorten(policy), 13, bold=True) for policy in order)
+    left = _after_names(order)
     step = (WIDTH - 20 - 14 - left) / (len(models) + 1)
-    marks: list[Mark | DrawingGroup] = [
-        Text(20, 28, title, INK, 16, bold=True),
-        Text(20, 47, "mean over seeds, % of the model's GPUs", SOFT, 12),
-        *_ramp(low),
-    ]
+    under = "mean over seeds, % of the model's GPUs"
+    marks: list[Mark | DrawingGroup] = [*heading(title, under), *_ramp(low)]
     for i, model in enumerate([*models, "all"]):
         middle = _column(i, len(models), left, step) + step / 2
         gpus = sum(counts.values()) if i == len(models) else counts.get(model, 0)
@@ -53,14 +42,13 @@ def by_model(results: SimulationResults, models_gpus: dict[str, int] | None = No
             row += _cell(x, y, step, value, low, f"{policy}, {model}")
         marks.append(DrawingGroup(tuple(row), "policy", policy))
     said = "; ".join(f"{policy} {everything[policy]:.1f} % in all" for policy in order)
-    return Drawing(
-        "by-model",
-        title,
-        f"A row a policy, a column a model: {said}.",
-        WIDTH,
-        110 + len(order) * _ROW + 20,
-        tuple(marks),
-    )
+    words, height = f"A row a policy, a column a model: {said}.", 110 + len(order) * _ROW + 20
+    return Drawing("by-model", title, words, WIDTH, height, tuple(marks))
+
+
+def _after_names(policies: list[str]) -> float:
+    """Where the numbers begin: right of the longest name."""
+    return 36 + max(text_width(shorten(policy), 13, bold=True) for policy in policies)
 
 
 def _column(i: int, models: int, left: float, step: float) -> float:
@@ -72,17 +60,15 @@ def _gpus(count: int) -> str:
     return "" if not count else "1 GPU" if count == 1 else f"{count:,} GPUs"
 
 
-def _cell(
-    x: float, y: float, step: float, value: float | None, low: float, name: str
-) -> list[Mark]:
+def _cell(x: float, y: float, wide: float, value: float | None, low: float, of: str) -> list[Mark]:
     if value is None:
-        return [Text(x + step / 2, y + 21, "–", SOFT, 12.5, "middle")]
+        return [Text(x + wide / 2, y + 21, "–", SOFT, 12.5, "middle")]
     shade = round((len(HEAT) - 1) * min(1.0, max(0.0, (value - low) / (100 - low))))
-    size = 12.5 if step >= 46 else 10
-    hint = f"{name}: {value:.2f} %"
+    size = 12.5 if wide >= 46 else 10
+    hint = f"{of}: {value:.2f} %"
     return [
-        Rect(x + 1.5, y + 1.5, step - 3, _ROW - 3, HEAT[shade], radius=4, hint=hint),
-        Text(x + step / 2, y + 21, f"{value:.1f}", ON_HEAT[shade], size, "middle"),
+        Rect(x + 1.5, y + 1.5, wide - 3, _ROW - 3, HEAT[shade], radius=4, hint=hint),
+        Text(x + wide / 2, y + 21, f"{value:.1f}", style.ON_HEAT[shade], size, "middle"),
     ]
 
 
@@ -90,11 +76,8 @@ def _ramp(low: float) -> list[Mark]:
     """The key of the colours, at the upper right."""
     right, wide = WIDTH - 20, 16.0
     start = right - 48 - wide * len(HEAT)
-    boxes: list[Mark] = [
-        Rect(start + i * wide, 20, wide, 12, shade) for i, shade in enumerate(HEAT)
-    ]
     return [
-        *boxes,
+        *(Rect(start + i * wide, 20, wide, 12, shade) for i, shade in enumerate(HEAT)),
         Text(start - 8, 30, f"{low:g} %", SOFT, 11.5, "end"),
         Text(right, 30, "100 %", SOFT, 11.5, "end"),
     ]
@@ -136,13 +119,10 @@ def unscheduled(results: SimulationResults) -> Drawing:
     title, order, reasons = "Pods without a place, by reason", ranked(results), top_reasons(results)
     means = {policy: _folded(reason_means(results, policy), reasons) for policy in order}
     totals = {policy: sum(means[policy].values()) for policy in order}
-    marks: list[Mark | DrawingGroup] = [
-        Text(20, 28, title, INK, 16, bold=True),
-        Text(20, 47, "mean per seed; the reason is what most nodes said", SOFT, 12),
-    ]
     key, top = _key(reasons)
-    marks += key
-    left = 36 + max(text_width(shorten(policy), 13, bold=True) for policy in order)
+    under = "mean per seed; the reason is what most nodes said"
+    marks: list[Mark | DrawingGroup] = [*heading(title, under), *key]
+    left = _after_names(order)
     per_pod = (WIDTH - 90 - left) / max([*totals.values(), 1.0])
     for r, policy in enumerate(order):
         y, x = top + r * _ROW, left
@@ -154,14 +134,8 @@ def unscheduled(results: SimulationResults) -> Drawing:
         row.append(Text(x + 8, y + 21, _count(totals[policy]), INK, 12.5, bold=r == 0))
         marks.append(DrawingGroup(tuple(row), "policy", policy))
     said = "; ".join(f"{policy} {_count(totals[policy])}" for policy in order)
-    return Drawing(
-        "unscheduled",
-        title,
-        f"Stacked bars, pods without a place: {said}.",
-        WIDTH,
-        top + len(order) * _ROW + 20,
-        tuple(marks),
-    )
+    words, height = f"Stacked bars, pods without a place: {said}.", top + len(order) * _ROW + 20
+    return Drawing("unscheduled", title, words, WIDTH, height, tuple(marks))
 
 
 def _folded(means: dict[str, float], reasons: list[str]) -> dict[str, float]:
@@ -177,7 +151,7 @@ def _segment(x: float, y: float, width: float, i: int, count: float, name: str) 
     box = Rect(x, y + 4, max(0.5, width - 1), _ROW - 8, REASONS[i], hint=f"{name}: {text}")
     if width < text_width(text, 11.5) + 10:
         return [box]
-    return [box, Text(x + width / 2, y + 21, text, ON_REASONS[i], 11.5, "middle")]
+    return [box, Text(x + width / 2, y + 21, text, style.ON_REASONS[i], 11.5, "middle")]
 
 
 def _count(value: float) -> str:

@@ -23,11 +23,11 @@ def calibration(title: str, under: str, curves: Sequence[Curve]) -> Drawing:
         Stroke(ends, AXIS, 1.0, "1.5 3"),
     ]
     series = [_series(number, *curve) for number, curve in enumerate(curves)]
-    marks += [DrawingGroup(tuple(panel.line(one, width=2.2)), "series", one.name) for one in series]
+    marks += [DrawingGroup(tuple(panel.line(s, width=2.2)), "series", s.name) for s in series]
     if series:
         marks += panel.ends(series, "", 560)
     said = "; ".join(
-        f"{one.name} {_at_90(points):.1f}" for one, (_, points) in zip(series, curves, strict=True)
+        f"{s.name} {_at_90(points):.1f}" for s, (_, points) in zip(series, curves, strict=True)
     )
     text = f"How often bounds held against how often they should. Percent at 90: {said}."
     return Drawing("calibration", title, text, _WIDTH, _HEIGHT, tuple(marks))

@@ -59,21 +59,13 @@ def _over_seeds(
     rows = np.array([np.interp(grid, list(curve), list(curve.values())) for curve in curves])
 
     mean = tuple(rows.mean(axis=0).tolist())
-    return CurveSeries(
-        name,
-        index,
-        tuple(float(percent) for percent in grid),
-        mean,
-        *_band(rows),
-        mean[-1] if value is None else value,
-    )
+    percents, end_value = tuple(map(float, grid)), mean[-1] if value is None else value
+    return CurveSeries(name, index, percents, mean, *_band(rows), end_value)
 
 
 def _band(rows: NDArray[np.float64]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Lower and upper edge at each point: the mean's 95 % interval, or the range of few seeds."""
     if len(rows) < ENOUGH_FOR_INTERVAL:
         return tuple(rows.min(axis=0).tolist()), tuple(rows.max(axis=0).tolist())
-    intervals = [mean_ci95(column) for column in rows.T.tolist()]
-    return tuple(mean - half for mean, half in intervals), tuple(
-        mean + half for mean, half in intervals
-    )
+    means = [mean_ci95(column) for column in rows.T.tolist()]
+    return tuple(mean - half for mean, half in means), tuple(mean + half for mean, half in means)

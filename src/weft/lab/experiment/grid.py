@@ -73,18 +73,10 @@ def _recorded(grid: RunGrid, cell: tuple[str, int], path: Path) -> PolicyRun:
 
 def _run(grid: RunGrid, cell: tuple[str, int], decisions: BinaryIO | None) -> PolicyRun:
     name, index = cell
-    policy, arrivals = grid.make_policy(name), grid.arrivals[index]
+    work = grid.scenario, grid.make_policy(name), grid.arrivals[index]
+    timing = grid.timing
     if grid.mode == "timed":
-        run = run_timed(
-            grid.scenario,
-            policy,
-            arrivals,
-            compress=grid.compress,
-            timing=grid.timing,
-            decisions=decisions,
-        )
+        run = run_timed(*work, compress=grid.compress, timing=timing, decisions=decisions)
     else:
-        run = run_inflation(
-            grid.scenario, policy, arrivals, timing=grid.timing, decisions=decisions
-        )
+        run = run_inflation(*work, timing=timing, decisions=decisions)
     return msgspec.structs.replace(run, policy=name)  # as it was asked for, with its options

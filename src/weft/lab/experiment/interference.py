@@ -5,6 +5,7 @@ same. `oracle` is the policy `interference` that is told the truth. Cells are po
 seeds, arrivals and training pairs of a seed the same for all policies.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -48,12 +49,8 @@ class InterferenceStudy(msgspec.Struct, frozen=True):
 
     def cells(self) -> list["InterferenceRun"]:
         """Every run, in the order of the results."""
-        return [
-            InterferenceRun(at, name, seed)
-            for at in range(len(self.loads))
-            for name in self.policies
-            for seed in self.seeds
-        ]
+        grid = itertools.product(range(len(self.loads)), self.policies, self.seeds)
+        return [InterferenceRun(*cell) for cell in grid]
 
 
 class InterferenceRun(msgspec.Struct, frozen=True):
@@ -112,12 +109,9 @@ def run_cell(study: InterferenceStudy, cell: InterferenceRun) -> SharedRun:
     """One policy on one seed's jobs at one load."""
     knows_all = study.told == "truth" or cell.policy == ORACLE
     learnt = pair_predictor.ridge if study.told == "ridge" else pair_predictor.trained
-    told = (
-        pair_predictor.truth(study.table, study.gpu_model)
-        if knows_all
-        else learnt(study.table, study.gpu_model, cell.seed)
-    )
-    inputs = {INTERFERENCE: to_input(told)}
+    pairs_of = study.table, study.gpu_model
+    table = pair_predictor.truth(*pairs_of) if knows_all else learnt(*pairs_of, cell.seed)
+    inputs = {INTERFERENCE: to_input(table)}
     if study.mystic:
         inputs[MYSTIC] = study.mystic
     load = study.loads[cell.load]
@@ -148,26 +142,18 @@ def _changes(
     field: str, mine: Sequence[Sequence[SharedRun]], theirs: Sequence[Sequence[SharedRun]]
 ) -> list[PolicyDifference]:
     values = [
-        ([getattr(run, field) for run in one], [getattr(run, field) for run in other])
-        for one, other in zip(mine, theirs, strict=True)
+        ([getattr(run, field) for run in ours], [getattr(run, field) for run in other])
+        for ours, other in zip(mine, theirs, strict=True)
     ]
     p_values = holm([paired_p_value(*pair) for pair in values])
-    return [
-        PolicyDifference(paired_difference(*pair), p)
-        for pair, p in zip(values, p_values, strict=True)
-    ]
+    differences = [paired_difference(*pair) for pair in values]
+    return list(map(PolicyDifference, differences, p_values))
 
 
 def _level(load: pairs.OfferedLoad, name: str, runs: Sequence[SharedRun]) -> InterferenceLevel:
     def mean(field: str) -> float:
         return round(float(sum(getattr(run, field) for run in runs)) / len(runs), 3)
 
-    return InterferenceLevel(
-        load,
-        name,
-        mean("jct_mean_s"),
-        mean("jct_p99_s"),
-        mean("makespan_s"),
-        mean("residents"),
-        sum(run.unfinished for run in runs),
-    )
+    times = mean("jct_mean_s"), mean("jct_p99_s"), mean("makespan_s")
+    unfinished = sum(run.unfinished for run in runs)
+    return InterferenceLevel(load, name, *times, mean("residents"), unfinished)

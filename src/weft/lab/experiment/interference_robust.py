@@ -61,16 +61,16 @@ class RobustnessStudy(msgspec.Struct, frozen=True):
 
     def cells(self) -> list["RobustnessRun"]:
         """Every run; those that share a predictor lie together."""
-        found = []
+        runs = []
         for seed in self.seeds:
-            found += [RobustnessRun(at, "", seed) for at in range(len(self.loads))]
-            found += [
+            runs += [RobustnessRun(at, "", seed) for at in range(len(self.loads))]
+            runs += [
                 RobustnessRun(at, name, seed, spoilt)
                 for spoilt in self.spoilt()
                 for at in range(len(self.loads))
                 for name in self.policies
             ]
-        return found
+        return runs
 
 
 class RobustnessRun(msgspec.Struct, frozen=True):
@@ -172,9 +172,8 @@ def noisy(source: InterferenceTable, seed: int, sigma: float) -> InterferenceTab
         for values in (source.mean, source.upper)
     )
     tier = np.frombuffer(source.tier, np.int8).reshape(shape)
-    return interference(
-        source.version, source.gpu_models, source.classes, (mean, upper, tier), source.sources
-    )
+    axes, arrays = (source.gpu_models, source.classes), (mean, upper, tier)
+    return interference(source.version, *axes, arrays, source.sources)
 
 
 def _level(

@@ -24,10 +24,10 @@ def allocation(results: SimulationResults) -> Drawing:
     height, bottom = 456.0, 400.0
     best = ranked(results)[0]
     text_x = _labels_at(series)
-    top = nice_ceiling(max(100.0, *(max(one.high) for one in series)), 5)
-    last = max(max(one.x) for one in series)
+    top = nice_ceiling(max(100.0, *(max(curve.high) for curve in series)), 5)
+    last = max(max(curve.x) for curve in series)
     y_title = "GPUs allocated, % of capacity"
-    marks: list[Mark | DrawingGroup] = [*_heading(title, _under(results))]
+    marks: list[Mark | DrawingGroup] = [*heading(title, _under(results))]
     wide = text_x - 40 if corner is None else 300.0
     whole = Panel(Scale(0, _round_end(last), 62, wide), Scale(0, top, bottom, _TOP))
     window = [] if corner is None else [_window(whole, corner, last)]
@@ -37,9 +37,7 @@ def allocation(results: SimulationResults) -> Drawing:
         marks += _lines(whole, series, best)
         marks += whole.ends(series, best, text_x)
         return _drawing("allocation", title, height, marks, series, "allocated")
-    marks += [
-        DrawingGroup(tuple(whole.line(one, width=1.4)), "overview", one.name) for one in series
-    ]
+    marks += [DrawingGroup(tuple(whole.line(s, width=1.4)), "overview", s.name) for s in series]
     low, high = corner
     zoom = Panel(Scale(low, last, 372, text_x - 40), Scale(low, high, bottom, _TOP))
     marks += [*zoom.frame(_DEMAND, "", 6), *_limits(zoom), *_lines(zoom, series, best)]
@@ -54,11 +52,11 @@ def fragmentation(results: SimulationResults) -> Drawing:
     if not series:
         return nothing("fragmentation", title)
     height, bottom, text_x = 396.0, 340.0, _labels_at(series)
-    top = nice_ceiling(max(max(one.high) for one in series))
-    last = max(max(one.x) for one in series)
+    top = nice_ceiling(max(max(curve.high) for curve in series))
+    last = max(max(curve.x) for curve in series)
     panel = Panel(Scale(0, _round_end(last), 62, text_x - 40), Scale(0, top, bottom, _TOP))
     best = ranked(results)[0]
-    marks: list[Mark | DrawingGroup] = [*_heading(title, _under(results))]
+    marks: list[Mark | DrawingGroup] = [*heading(title, _under(results))]
     marks += panel.frame(_DEMAND, "Fragmented, % of capacity", 8)
     marks += [] if is_timed(results) else _full(panel)
     marks += _lines(panel, series, best)
@@ -72,12 +70,12 @@ def _corner(series: list[CurveSeries]) -> tuple[float, float] | None:
     Until they part all curves lie on demand = allocation, so the corner is where the lowest ends
     and a third as much again below.
     """
-    ends = [one.mean[-1] for one in series]
-    highest, lowest = max(max(one.high) for one in series), min(ends)
+    ends = [curve.mean[-1] for curve in series]
+    highest, lowest = max(max(curve.high) for curve in series), min(ends)
     room = max(highest - lowest, 2.0)
     low = 2.5 * math.floor((lowest - 0.35 * room) / 2.5)
     high = 2.5 * math.ceil((highest + 0.08 * room) / 2.5)
-    last = min(one.x[-1] for one in series)
+    last = min(curve.x[-1] for curve in series)
     return (low, high) if low >= 40 and last - low >= 5 else None
 
 
@@ -112,14 +110,15 @@ def _full(panel: Panel) -> list[Mark]:
 
 def _lines(panel: Panel, series: list[CurveSeries], best: str) -> list[DrawingGroup]:
     """Bands below all lines; the best policy's line last and strongest."""
-    groups = [DrawingGroup(tuple(panel.band(one)), "band", one.name) for one in series]
-    for one in sorted(series, key=lambda one: one.name == best):
-        width = 2.8 if one.name == best else 2.0
-        groups.append(DrawingGroup(tuple(panel.line(one, width=width)), "series", one.name))
+    groups = [DrawingGroup(tuple(panel.band(curve)), "band", curve.name) for curve in series]
+    for line in sorted(series, key=lambda curve: curve.name == best):
+        width = 2.8 if line.name == best else 2.0
+        groups.append(DrawingGroup(tuple(panel.line(line, width=width)), "series", line.name))
     return [group for group in groups if group.marks]
 
 
-def _heading(title: str, under: str) -> list[Mark]:
+def heading(title: str, under: str) -> list[Mark]:
+    """A figure's title, and what its numbers are below."""
     return [Text(20, 28, title, INK, 16, bold=True), Text(20, 47, under, SOFT, 12)]
 
 
@@ -134,7 +133,7 @@ def _under(results: SimulationResults) -> str:
 
 def _labels_at(series: list[CurveSeries]) -> float:
     """The left edge of the values beside the line ends, so that the longest name fits."""
-    longest = max(text_width(shorten(one.name, 20), 12, bold=True) for one in series)
+    longest = max(text_width(shorten(curve.name, 20), 12, bold=True) for curve in series)
     return WIDTH - 16 - 44 - longest
 
 
@@ -150,12 +149,12 @@ def _drawing(
     series: list[CurveSeries],
     did: str,
 ) -> Drawing:
-    said = ", ".join(f"{one.name} {one.end:.2f}" for one in series)
+    said = ", ".join(f"{curve.name} {curve.end:.2f}" for curve in series)
     text = f"Lines over arrived demand, one a policy. Percent of capacity {did} at the end: {said}."
     return Drawing(name, title, text, WIDTH, height, tuple(marks))
 
 
 def nothing(name: str, title: str, words: str = "These runs recorded no curve.") -> Drawing:
     """The figure where there is nothing to draw: it says why."""
-    marks = (*_heading(title, ""), Text(WIDTH / 2, 84, words, SOFT, 13, "middle"))
+    marks = (*heading(title, ""), Text(WIDTH / 2, 84, words, SOFT, 13, "middle"))
     return Drawing(name, title, words, WIDTH, 120, marks)

@@ -6,6 +6,7 @@ will use, which nobody can know beforehand. It bounds how many pods can share a 
 they could be ordered.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -42,13 +43,8 @@ class OverprovisionStudy(msgspec.Struct, frozen=True):
 
     def cells(self) -> list["OverprovisionRun"]:
         """Every run, in the order of the results."""
-        names = [*self.policies, BEST]
-        return [
-            OverprovisionRun(percent, name, seed)
-            for percent in self.percents
-            for name in names
-            for seed in self.seeds
-        ]
+        grid = itertools.product(self.percents, [*self.policies, BEST], self.seeds)
+        return [OverprovisionRun(*cell) for cell in grid]
 
 
 class OverprovisionRun(msgspec.Struct, frozen=True):
@@ -104,14 +100,10 @@ def run_study(
     cells = study.cells()
     runs = run_cells(run_cell, study, cells, jobs)
     done = dict(watched(runs, progress, lambda cell: (cell.policy, cell.seed)))
-    levels = [
-        _level(study, done, percent, name)
-        for percent in study.percents
-        for name in (*study.policies, BEST)
-    ]
-    return StudyResults(
-        study.baseline, levels, [LevelRun(cell.percent, done[cell]) for cell in cells]
-    )
+    grid = itertools.product(study.percents, (*study.policies, BEST))
+    levels = [_level(study, done, percent, name) for percent, name in grid]
+    level_runs = [LevelRun(cell.percent, done[cell]) for cell in cells]
+    return StudyResults(study.baseline, levels, level_runs)
 
 
 def run_cell(study: OverprovisionStudy, cell: OverprovisionRun) -> SharedRun:
@@ -119,14 +111,9 @@ def run_cell(study: OverprovisionStudy, cell: OverprovisionRun) -> SharedRun:
     jobs = ece_like.jobs(cell.percent, cell.seed, study.gpus, study.mix)
     if cell.policy == BEST:
         jobs = tuple(msgspec.structs.replace(job, request_mib=job.peak_mib) for job in jobs)
+    nodes, seen, permille = ece_like.cluster(study.gpus), study.watching, study.harvest_permille
     scenario = SharedScenario(
-        ece_like.cluster(study.gpus),
-        jobs,
-        ece_like.SHARING,
-        study.watching,
-        study.faults,
-        study.harvest_permille,
-        cell.seed,
+        nodes, jobs, ece_like.SHARING, seen, study.faults, permille, cell.seed
     )
     policy = study.make_policy("gpushare" if cell.policy == BEST else cell.policy)
     run = run_shared(scenario, policy)

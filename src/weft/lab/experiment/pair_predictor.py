@@ -64,7 +64,7 @@ def ridge(table: PairTable, gpu_model: str, seed: int, share: float = 0.5) -> In
     mean[cells[:, 0], cells[:, 1]] = slower
     upper[cells[:, 0], cells[:, 1]] = slower + MEASURED_SPREAD
     tier[cells[:, 0], cells[:, 1]] = PredictionTier.MEASURED
-    return _told(table, gpu_model, (mean, upper, tier))
+    return _padded(table, gpu_model, (mean, upper, tier))
 
 
 def truth(table: PairTable, gpu_model: str) -> InterferenceTable:
@@ -72,21 +72,17 @@ def truth(table: PairTable, gpu_model: str) -> InterferenceTable:
     speed = table.array()
     mean = -np.log(np.where(speed > 0, speed, 1.0))
     upper = np.where(speed > 0, mean, np.inf)
-    return _told(
-        table, gpu_model, (mean, upper, np.full(speed.shape, PredictionTier.TABLE, dtype=np.int8))
-    )
+    tier = np.full(speed.shape, PredictionTier.TABLE, dtype=np.int8)
+    return _padded(table, gpu_model, (mean, upper, tier))
 
 
-def _told(
+def _padded(
     table: PairTable, gpu_model: str, arrays: tuple[Floats, Floats, np.ndarray]
 ) -> InterferenceTable:
-    mean, upper, tier = arrays
+    """With a last row and column for applications that nobody knows."""
+    unknown = UNKNOWN_MEAN, UNKNOWN_UPPER, PredictionTier.UNKNOWN
     padded = [
         np.pad(values, ((0, 1), (0, 1)), constant_values=fill)[None]
-        for values, fill in (
-            (mean, UNKNOWN_MEAN),
-            (upper, UNKNOWN_UPPER),
-            (tier, PredictionTier.UNKNOWN),
-        )
+        for values, fill in zip(arrays, unknown, strict=True)
     ]
     return interference(1, [gpu_model], table.kinds, (padded[0], padded[1], padded[2]))

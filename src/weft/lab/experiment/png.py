@@ -23,9 +23,8 @@ def check() -> None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
-        raise BadInputError(
-            "--png", "needs matplotlib, which is not installed; pip install 'weft[png]'"
-        ) from None
+        what = "needs matplotlib, which is not installed; pip install 'weft[png]'"
+        raise BadInputError("--png", what) from None
 
 
 def to_png(drawing: Drawing) -> bytes:
@@ -35,10 +34,8 @@ def to_png(drawing: Drawing) -> bytes:
     from matplotlib.figure import Figure
 
     with mpl.rc_context({"font.family": _installed_fonts(), "text.parse_math": False}):
-        figure = Figure(
-            figsize=(drawing.width / _PIXELS_PER_INCH, drawing.height / _PIXELS_PER_INCH),
-            facecolor="white",
-        )
+        inches = drawing.width / _PIXELS_PER_INCH, drawing.height / _PIXELS_PER_INCH
+        figure = Figure(figsize=inches, facecolor="white")
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
         axes.set_xlim(0, drawing.width)
         axes.set_ylim(drawing.height, 0)
@@ -49,9 +46,8 @@ def to_png(drawing: Drawing) -> bytes:
                 order += 1
                 _draw(axes, mark, order)
         out = io.BytesIO()
-        figure.savefig(
-            out, format="png", dpi=_PIXELS_PER_INCH * _SHARPNESS, metadata={"Software": None}
-        )
+        dpi = _PIXELS_PER_INCH * _SHARPNESS
+        figure.savefig(out, format="png", dpi=dpi, metadata={"Software": None})
     return out.getvalue()
 
 
@@ -64,27 +60,16 @@ def _draw(axes: "Axes", mark: Mark, order: int) -> None:
             box = patches.Rectangle(corner, *size, color=mark.fill.light, lw=0, zorder=order)
             axes.add_patch(box)
         case Area():
-            axes.add_patch(
-                patches.Polygon(
-                    mark.points, facecolor=mark.fill.light, alpha=mark.opacity, lw=0, zorder=order
-                )
-            )
+            colour, alpha = mark.fill.light, mark.opacity
+            area = patches.Polygon(mark.points, facecolor=colour, alpha=alpha, lw=0, zorder=order)
+            axes.add_patch(area)
         case Dot():
-            circle = (mark.x, mark.y)
-            axes.add_patch(
-                patches.Circle(circle, mark.radius, color=mark.fill.light, lw=0, zorder=order)
-            )
+            at, colour = (mark.x, mark.y), mark.fill.light
+            axes.add_patch(patches.Circle(at, mark.radius, color=colour, lw=0, zorder=order))
         case Stroke():
             xs, ys = zip(*mark.points, strict=True)
-            axes.plot(
-                xs,
-                ys,
-                color=mark.stroke.light,
-                lw=_points(mark.width),
-                ls=_dashes(mark),
-                solid_joinstyle="round",
-                zorder=order,
-            )
+            (line,) = axes.plot(xs, ys, color=mark.stroke.light, lw=_points(mark.width))
+            line.set(ls=_dashes(mark), solid_joinstyle="round", zorder=order)
         case Text():
             axes.text(
                 mark.x,

@@ -43,8 +43,8 @@ def measure_of(results: SimulationResults) -> RankingMeasure:
 
 def by_seed(results: SimulationResults, policy: str, measure: RankingMeasure) -> dict[int, float]:
     """The measure of each of a policy's seeds that has it."""
-    found = {run.seed: measure.value(run) for run in results.runs if run.policy == policy}
-    return {seed: value for seed, value in found.items() if value is not None}
+    values = {run.seed: measure.value(run) for run in results.runs if run.policy == policy}
+    return {seed: value for seed, value in values.items() if value is not None}
 
 
 def ranked(results: SimulationResults) -> list[str]:

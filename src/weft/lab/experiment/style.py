@@ -69,11 +69,7 @@ REASONS = (
 """Reasons are no policies, so their colours are quieter; neighbours differ in lightness."""
 
 ON_REASONS = tuple(
-    Paint(
-        f"p{i}",
-        "#1a2230" if i in (1, 2, 4, 5, 6) else "#ffffff",
-        "#e8ecf2" if i in (4, 6) else "#10161d",
-    )
+    Paint(f"p{i}", "#ffffff" if i in (0, 3) else "#1a2230", "#e8ecf2" if i in (4, 6) else "#10161d")
     for i in range(len(REASONS))
 )
 

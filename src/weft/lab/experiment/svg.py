@@ -2,17 +2,7 @@
 
 from html import escape
 
-from weft.lab.experiment.drawing import (
-    Area,
-    Dot,
-    Drawing,
-    DrawingGroup,
-    Mark,
-    Point,
-    Rect,
-    Stroke,
-    Text,
-)
+from weft.lab.experiment.drawing import Area, Dot, Drawing, DrawingGroup, Mark, Rect, Stroke, Text
 from weft.lab.experiment.style import FONT_STACK, PAPER, Paint
 
 
@@ -53,13 +43,13 @@ def _mark(mark: Mark) -> str:
         case Stroke():
             dash = f' stroke-dasharray="{mark.dash}"' if mark.dash else ""
             return (
-                f'<path d="{_path(mark.points)}" fill="none" class="l-{mark.stroke.name}" '
+                f'<path d="{_path(mark)}" fill="none" class="l-{mark.stroke.name}" '
                 f'stroke="{mark.stroke.light}" stroke-width="{_number(mark.width)}" '
                 f'stroke-linejoin="round"{dash}/>'
             )
         case Area():
             return (
-                f'<path d="{_path(mark.points)}Z" {_fill(mark.fill)} '
+                f'<path d="{_path(mark)}Z" {_fill(mark.fill)} '
                 f'fill-opacity="{_number(mark.opacity)}"/>'
             )
         case Dot():
@@ -86,8 +76,8 @@ def _fill(paint: Paint) -> str:
     return f'class="f-{paint.name}" fill="{paint.light}"'
 
 
-def _path(points: tuple[Point, ...]) -> str:
-    return "M" + "L".join(f"{_number(x)} {_number(y)}" for x, y in points)
+def _path(mark: Stroke | Area) -> str:
+    return "M" + "L".join(f"{_number(x)} {_number(y)}" for x, y in mark.points)
 
 
 def _number(value: float) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from html import escape
+from operator import attrgetter
 
 import msgspec
 
@@ -58,17 +59,8 @@ def run_table(results: SimulationResults) -> str:
     """Every run as it was measured."""
     timed = is_timed(results)
     timing = any(run.cpu_s is not None for run in results.runs)
-    titles = [
-        "Policy",
-        "Seed",
-        "Pods",
-        "Demand, %",
-        "Allocated at 100 %",
-        "Allocated, %",
-        "Fragmented, %",
-        "of idle, %",
-        "Failed pods",
-    ]
+    titles = ["Policy", "Seed", "Pods", "Demand, %", "Allocated at 100 %", "Allocated, %"]
+    titles += ["Fragmented, %", "of idle, %", "Failed pods"]
     titles += ["Mean wait, s", "p99 wait, s"] if timed else []
     titles += ["CPU, s", "Wall, s"] if timing else []
     lines = [_head(titles)]
@@ -92,25 +84,14 @@ def run_table(results: SimulationResults) -> str:
 
 
 def _columns(results: SimulationResults) -> list[Column]:
+    def of_summary(title: str, field: str, best: Callable[[Sequence[float]], float]) -> Column:
+        fields = attrgetter(f"{field}_percent", f"{field}_ci95")
+        return Column(title, lambda summary, _: _pair(*fields(summary)), 2, best)
+
     columns = [
-        Column(
-            "Allocated at 100 % demand, %",
-            lambda s, _: _pair(s.at_100_percent, s.at_100_ci95),
-            2,
-            max,
-        ),
-        Column(
-            "Allocated at the end, %",
-            lambda s, _: (s.gpu_allocation_percent, s.gpu_allocation_ci95),
-            2,
-            max,
-        ),
-        Column(
-            "Fragmented at the end, %",
-            lambda s, _: (s.gpu_fragmentation_percent, s.gpu_fragmentation_ci95),
-            2,
-            min,
-        ),
+        of_summary("Allocated at 100 % demand, %", "at_100", max),
+        of_summary("Allocated at the end, %", "gpu_allocation", max),
+        of_summary("Fragmented at the end, %", "gpu_fragmentation", min),
         Column("Failed pods", lambda _, runs: mean_ci95([run.failed_pods for run in runs]), 1, min),
     ]
     if is_timed(results):
@@ -148,15 +129,15 @@ def _pair(mean: float | None, half: float | None) -> tuple[float, float] | None:
 def _over(
     runs: Sequence[PolicyRun], value: Callable[[PolicyRun], float | None]
 ) -> tuple[float, float] | None:
-    found = [one for run in runs if (one := value(run)) is not None]
-    return mean_ci95(found) if found else None
+    values = [number for run in runs if (number := value(run)) is not None]
+    return mean_ci95(values) if values else None
 
 
 def _values(
     results: SimulationResults, policy: str, columns: list[Column]
 ) -> list[tuple[float, float] | None]:
     runs = [run for run in results.runs if run.policy == policy]
-    summary = next(one for one in results.summary if one.policy == policy)
+    summary = next(each for each in results.summary if each.policy == policy)
     return [column.value(summary, runs) if runs else None for column in columns]
 
 

@@ -32,7 +32,7 @@ def clues_of(
             annotations[_pod(labels)] = labels[ANNOTATION]
     for labels in _all(answers.get("kube_pod_container_info")):
         images.setdefault(_pod(labels), labels.get("image", ""))
-        more.setdefault(_pod(labels), []).append(_told(labels, "container"))
+        more.setdefault(_pod(labels), []).append(_label(labels, "container"))
     owners = _owners(answers)
     return {
         pod: ApplicationClues(
@@ -48,11 +48,11 @@ def clues_of(
 def _owners(answers: Mapping[str, QueryResult]) -> dict[Pod, str]:
     """namespace/Kind/name of who makes each pod; for a ReplicaSet its Deployment."""
     above = {
-        (_told(labels, "namespace"), labels.get("replicaset", "")): labels
+        (_label(labels, "namespace"), labels.get("replicaset", "")): labels
         for labels in _all(answers.get("kube_replicaset_owner"))
         if labels.get("owner_kind") == "Deployment"
     }
-    found = {}
+    owners = {}
     for labels in _all(answers.get("kube_pod_owner")):
         kind, name = labels.get("owner_kind", ""), labels.get("owner_name", "")
         if not name or kind in {"", "<none>", "Node"}:
@@ -61,18 +61,18 @@ def _owners(answers: Mapping[str, QueryResult]) -> dict[Pod, str]:
         deployment = above.get((namespace, name)) if kind == "ReplicaSet" else None
         if deployment is not None:
             kind, name = "Deployment", deployment["owner_name"]
-        found[_pod(labels)] = f"{namespace}/{kind}/{name}"
-    return found
+        owners[_pod(labels)] = f"{namespace}/{kind}/{name}"
+    return owners
 
 
 def _all(answer: QueryResult | None) -> Iterable[dict[str, str]]:
     return [_labels.decode(text) for text in answer.labels] if answer is not None else []
 
 
-def _told(labels: Mapping[str, str], name: str) -> str:
+def _label(labels: Mapping[str, str], name: str) -> str:
     """A label of kube-state-metrics', called exported_… where Prometheus keeps its own."""
     return labels.get(f"exported_{name}") or labels.get(name, "")
 
 
 def _pod(labels: Mapping[str, str]) -> Pod:
-    return _told(labels, "namespace"), _told(labels, "pod")
+    return _label(labels, "namespace"), _label(labels, "pod")

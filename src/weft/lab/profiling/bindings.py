@@ -96,10 +96,10 @@ def _until_s(pod: Pod) -> float:
 
 async def _listed(client: ApiClient, resource: Resource[T]) -> list[T]:
     query, skips = {"limit": "500"}, SkippedObjects()
-    found: list[T] = []
+    objects: list[T] = []
     while True:
         page = resource.decode_page(await client.call("GET", resource.of(""), query=query), skips)
-        found += page.items
+        objects += page.items
         if not page.next:
-            return found
+            return objects
         query["continue"] = page.next

@@ -67,9 +67,7 @@ class Campaign:
         tell: Callable[[CampaignProgress], None],
     ) -> None:
         self._bench, self._writer, self._settings, self._tell = bench, writer, settings, tell
-        self._workloads: Mapping[str, Workload] = {
-            workload.name: workload for workload in workloads
-        }
+        self._workloads = {workload.name: workload for workload in workloads}
         self._took: list[float] = []
 
     def run(self, isolations: Sequence[str], log: RunLog) -> bool:
@@ -139,16 +137,16 @@ class Campaign:
         affordable = self._affordable(part) - part.missing(alone, runs)
         return chosen(self._open_pairs(part), cost, affordable)
 
-    def _repeat(self, pool: ResidentPool, part: "_Part", found: list[tuple[str, str]]) -> None:
+    def _repeat(self, pool: ResidentPool, part: "_Part", more: list[tuple[str, str]]) -> None:
         """These pairs, and all solos, once after the other."""
         runs = self._settings.runs
         for number in range(runs):
             part.share(self._bench.now_s(), runs - number)
             alone = [(name,) for name in part.sound(self._workloads)]
             trials = shuffled(alone, part.isolation, number) if number else []
-            trials += shuffled(found, part.isolation, number)
-            self._trials(pool, part, trials, part.missing([*found, *alone], runs))
-            found = [pair for pair in found if part.is_worth(pair)]
+            trials += shuffled(more, part.isolation, number)
+            self._trials(pool, part, trials, part.missing([*more, *alone], runs))
+            more = [pair for pair in more if part.is_worth(pair)]
 
     def _affordable(self, part: "_Part") -> int:
         if part.deadline_s == float("inf"):

@@ -4,14 +4,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from weft.interference.dataset import (
-    EMPTY,
-    CoLocationSample,
-    Dataset,
-    Feature,
-    Infeasible,
-    SoloProfile,
-)
+from weft.interference import dataset
+from weft.interference.dataset import CoLocationSample, Dataset, Feature, Infeasible, SoloProfile
 from weft.interference.records import FASTEST
 from weft.lab.profiling.runlog import LoggedRun, RunLog
 
@@ -41,24 +35,23 @@ def compiled(log: RunLog) -> Dataset:
     coruns: list[CoLocationSample] = []
     failed = [_infeasible(run, model) for key, run in bad.items() if key not in good]
     for (names, isolation), runs in good.items():
-        found = _coruns(runs, rates, model, isolation) if len(names) > 1 else []
-        wrong = next((one for one in found if one.speed > FASTEST), None)
+        samples = _coruns(runs, rates, model, isolation) if len(names) > 1 else []
+        wrong = next((sample for sample in samples if sample.speed > FASTEST), None)
         if wrong is None:
-            coruns += found
+            coruns += samples
         else:
             text = f"{wrong.speed:.1f} times as fast as alone: measure it again, longer"
             failed.append(Infeasible(names, model, isolation, wrong.target, UNSTEADY, text))
-    whole = Dataset(
-        about=_about(log), solo=tuple(alone.values()), corun=tuple(coruns), infeasible=tuple(failed)
-    )
-    return EMPTY.merged(whole)
+    solos, together = tuple(alone.values()), tuple(coruns)
+    whole = Dataset(about=_about(log), solo=solos, corun=together, infeasible=tuple(failed))
+    return dataset.EMPTY.merged(whole)
 
 
 def _about(log: RunLog) -> dict[str, str]:
     if not log.begins:
         return {}
     last = log.begins[-1]
-    told = {
+    about = {
         "gpuModel": last.card.gpu_model,
         "driver": last.card.driver,
         "counters": last.card.counters,
@@ -67,21 +60,18 @@ def _about(log: RunLog) -> dict[str, str]:
         **last.settings,
     }
     if any(begin.card.others for begin in log.begins):
-        told["others"] = "somebody else was on the GPU when measuring began"
+        about["others"] = "somebody else was on the GPU when measuring began"
     if last.card.fake:
-        told["fake"] = "a fake card played these numbers; nothing was measured"
-    return {name: text for name, text in told.items() if text}
+        about["fake"] = "a fake card played these numbers; nothing was measured"
+    return {name: text for name, text in about.items() if text}
 
 
 def _solo(runs: Sequence[LoggedRun], model: str) -> SoloProfile:
     names = sorted({name for run in runs for name in run.features})
-    features = {
-        name: Feature(
-            median(run.features[name].mean for run in runs if name in run.features),
-            median(run.features[name].p95 for run in runs if name in run.features),
-        )
-        for name in names
-    }
+    features = {}
+    for name in names:
+        seen = [run.features[name] for run in runs if name in run.features]
+        features[name] = Feature(median(f.mean for f in seen), median(f.p95 for f in seen))
     return SoloProfile(
         runs[0].applications[0],
         model,
@@ -102,7 +92,7 @@ def _coruns(
     """One for each of those that ran, as the victim; two of the same application are one victim,
     with the mean of their rates."""
     names = runs[0].applications
-    found = []
+    samples = []
     for name in sorted(set(names)):
         solo = alone.get(((name,), isolation))
         if not solo:
@@ -110,15 +100,13 @@ def _coruns(
         own = [at for at, other in enumerate(names) if other == name]
         others = tuple(sorted([*names[: own[0]], *names[own[0] + 1 :]]))
         beside = median(sum(run.rates[at] for at in own) / len(own) for run in runs)
-        found.append(
-            CoLocationSample(name, others, model, isolation, beside, beside / solo, len(runs))
-        )
-    return found
+        speed = beside / solo
+        sample = CoLocationSample(name, others, model, isolation, beside, speed, len(runs))
+        samples.append(sample)
+    return samples
 
 
 def _infeasible(run: LoggedRun, model: str) -> Infeasible:
     assert run.failure is not None
-    told = run.failure
-    return Infeasible(
-        run.applications, model, run.isolation, told.application, told.reason, told.text
-    )
+    why = run.failure.application, run.failure.reason, run.failure.text
+    return Infeasible(run.applications, model, run.isolation, *why)

@@ -15,11 +15,11 @@ def read(path: Path) -> Dataset:
         raise BadInputError(str(path), f"cannot be read: {error.strerror}") from error
 
 
-def write(path: Path, found: Dataset) -> None:
+def write(path: Path, dataset: Dataset) -> None:
     """The file is the old one or the new one at any moment; its folder is made if need be."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as beside:
-            beside.write_bytes(encode(found))
+            beside.write_bytes(encode(dataset))
     except OSError as error:
         raise BadInputError(str(path), f"cannot be written: {error.strerror}") from error

@@ -9,13 +9,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
 from weft.dialects.application import ApplicationClues
 from weft.interference.dataset import EMPTY, TIME_SLICING, Dataset, Feature, SoloProfile
+from weft.lab.profiling import solo_samples
 from weft.lab.profiling.application import QUESTIONS, clues_of
-from weft.lab.profiling.solo_samples import Card, Pod, SeenGpus, SoloWindow, TimeGrid, windows
+from weft.lab.profiling.solo_samples import Card, Pod, SeenGpus, SoloWindow, TimeGrid
 from weft.telemetry.meaning.metric_names import Floats, Metric
 from weft.telemetry.sources.answers import QueryResult, TelemetryError
 from weft.telemetry.sources.prometheus import Prometheus
@@ -24,15 +24,8 @@ from weft.telemetry.sources.source import DEFAULT_METRICS
 MOST_SLOTS = 1_500
 """Slots of one question; a server refuses more than 11,000."""
 HOLDINGS = "weft_ledger_gpu_holdings"
-_MEMORY = frozenset(
-    {
-        Metric.MEMORY_USED_MIB,
-        Metric.MEMORY_FREE_MIB,
-        Metric.MEMORY_RESERVED_MIB,
-        Metric.POWER_LIMIT_W,
-    }
-)
-_labels = msgspec.json.Decoder(dict[str, str])
+_MEMORY = {Metric.MEMORY_USED_MIB, Metric.MEMORY_FREE_MIB, Metric.MEMORY_RESERVED_MIB}
+_NO_FEATURES = frozenset({*_MEMORY, Metric.POWER_LIMIT_W})
 
 
 class HistorySpan(NamedTuple):
@@ -102,14 +95,12 @@ async def collect(
             seen.bound(residency.card, residency.pod, residency.since_s, residency.until_s)
         for node, held in (await _holdings(source, seen.grid)).items():
             seen.distrust(node, held)
-        parts += windows(seen, settle)
+        parts += solo_samples.windows(seen, settle)
         containers |= seen.containers
         models |= seen.models
         tell((first + count) / slots)
     clues = await _clues(source, span, containers)
-    clues |= {
-        residency.pod: residency.clues for residency in known.residencies if residency.clues.name()
-    }
+    clues |= {stay.pod: stay.clues for stay in known.residencies if stay.clues.name()}
     return _profiles(parts, clues, models | dict(known.models), known, span)
 
 
@@ -135,14 +126,8 @@ async def _range(source: Prometheus, query: str, grid: TimeGrid) -> QueryResult:
 async def _holdings(source: Prometheus, grid: TimeGrid) -> dict[str, Floats]:
     """By node, where Weft's own metrics are there."""
     answer = await _range(source, f"sum by (node) ({HOLDINGS})", grid)
-    ends, found = np.cumsum(answer.counts), {}
-    for at, text in enumerate(answer.labels):
-        part = slice(int(ends[at] - answer.counts[at]), int(ends[at]))
-        slots = grid.slots(answer.times[part])
-        column = np.full(grid.length, np.nan)
-        column[slots[slots >= 0]] = answer.values[part][slots >= 0]
-        found[_labels.decode(text).get("node", "")] = column
-    return found
+    series = solo_samples.series_of(answer)
+    return {labels.get("node", ""): grid.column(times, values) for labels, times, values in series}
 
 
 async def _clues(
@@ -199,7 +184,7 @@ def _solo(key: tuple[str, str, str], group: Sequence[SoloWindow], seconds: float
             round(float(column.mean()), 6), round(float(np.quantile(column, 0.95)), 6)
         )
         for metric, column in columns.items()
-        if metric not in _MEMORY
+        if metric not in _NO_FEATURES
     }
     rates = np.concatenate([part.rates for part in group])
     return SoloProfile(

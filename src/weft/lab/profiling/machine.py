@@ -99,22 +99,11 @@ class Machine:
         if self._env is None:
             raise BenchError("nothing is started outside of `isolated`")
         how = self._how
-        command = [
-            how.python,
-            "-m",
-            "weft.lab.workloads",
-            "run",
-            workload.name,
-            "--device",
-            how.device,
-            "--warm-seconds",
-            f"{how.warm_s:g}",
-            "--seconds",
-            f"{SECONDS:g}",
-            "--orders",
-        ]
+        command = [how.python, "-m", "weft.lab.workloads", "run", workload.name]
+        command += ["--device", how.device, "--warm-seconds", f"{how.warm_s:g}"]
+        command += ["--seconds", f"{SECONDS:g}", "--orders", *(["--tiny"] if how.tiny else [])]
         try:
-            return WorkloadProcess([*command, *(["--tiny"] if how.tiny else [])], self._env)
+            return WorkloadProcess(command, self._env)
         except OSError as error:
             raise BenchError(f"{how.python} does not start: {error}") from error
 
@@ -128,8 +117,8 @@ class Machine:
 
     def held_mib(self, resident: BenchResident) -> int:
         """By NVML, which does not know processes in every container; else PyTorch's own word."""
-        told = None
+        mib = None
         if self._gpu is not None and isinstance(resident, WorkloadProcess):
-            told = self._gpu.process_mib(resident.pid)
+            mib = self._gpu.process_mib(resident.pid)
         peak = resident.said().peak_mib
-        return told if told is not None else (peak + CONTEXT_MIB if peak else 0)
+        return mib if mib is not None else (peak + CONTEXT_MIB if peak else 0)

@@ -43,8 +43,8 @@ def mps(gpu: str, program: str = PROGRAM) -> Iterator[dict[str, str]]:
 
     `BenchError` where there is no such program, or it does not start.
     """
-    found = shutil.which(program)
-    if found is None:
+    path = shutil.which(program)
+    if path is None:
         raise BenchError(f"no {program} here: MPS cannot be measured; leave it out of --isolation")
     with tempfile.TemporaryDirectory(prefix="weft-mps-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -53,7 +53,7 @@ def mps(gpu: str, program: str = PROGRAM) -> Iterator[dict[str, str]]:
         mine = {PIPES: str(folder / "pipe"), LOGS: str(folder / "log")}
         env = {**os.environ, **mine, "CUDA_VISIBLE_DEVICES": gpu}
         watcher = subprocess.Popen(
-            ["sh", "-c", _WATCHER, "weft-mps", found, name],
+            ["sh", "-c", _WATCHER, "weft-mps", path, name],
             env=env,
             start_new_session=True,
             stdin=subprocess.PIPE,
@@ -61,7 +61,7 @@ def mps(gpu: str, program: str = PROGRAM) -> Iterator[dict[str, str]]:
             stderr=subprocess.DEVNULL,
         )
         try:
-            _wait_started(found, env, folder)
+            _wait_started(path, env, folder)
             yield mine
         finally:
             _stop(watcher)
@@ -75,8 +75,8 @@ def _wait_started(program: str, env: Mapping[str, str], folder: Path) -> None:
         if ended.exists() or time.monotonic() > deadline:
             how = f"ended with {ended.read_text().strip()}" if ended.exists() else "does not answer"
             logs = sorted((folder / "log").glob("*.log"))
-            told = "".join(log.read_text(errors="replace") for log in logs).strip()
-            raise BenchError(f"{program} {how}: {told[-500:] or 'it says nothing'}")
+            text = "".join(log.read_text(errors="replace") for log in logs).strip()
+            raise BenchError(f"{program} {how}: {text[-500:] or 'it says nothing'}")
         time.sleep(0.1)
 
 

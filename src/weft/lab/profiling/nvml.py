@@ -79,7 +79,7 @@ class NvmlGpu:
     def sample(self) -> dict[str, float]:
         """Its load since the last call, and its power, clocks and temperature now."""
         nvml, handle = self._nvml, self._handle
-        found = self._utilization() | (self._counters() if self._gpm else {})
+        counters = self._utilization() | (self._counters() if self._gpm else {})
         power = self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
         sm_mhz = self._ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
         memory_mhz = self._ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM))
@@ -92,7 +92,7 @@ class NvmlGpu:
             "memory_clock_mhz": memory_mhz,
             "temperature_c": temperature,
         }
-        return found | {name: float(value) for name, value in now.items() if value is not None}
+        return counters | {name: float(value) for name, value in now.items() if value is not None}
 
     def takes_one(self) -> bool:
         """True if it is set to exclusive-process (or to nobody): only MPS shares it then."""
@@ -100,8 +100,8 @@ class NvmlGpu:
 
     def memory_mib(self) -> tuple[int, int]:
         """(in use, free)."""
-        told = self._ask(lambda: self._nvml.nvmlDeviceGetMemoryInfo(self._handle))
-        return (told.used // _MIB, told.free // _MIB) if told is not None else (0, 0)
+        memory = self._ask(lambda: self._nvml.nvmlDeviceGetMemoryInfo(self._handle))
+        return (memory.used // _MIB, memory.free // _MIB) if memory is not None else (0, 0)
 
     def process_mib(self, pid: int) -> int | None:
         """The memory this process holds; None where NVML does not say."""
@@ -135,7 +135,7 @@ class NvmlGpu:
 
     def _counters(self) -> dict[str, float]:
         """GPM's: between the sample that was kept and one taken now, which is kept."""
-        nvml, found = self._nvml, {}
+        nvml, counters = self._nvml, {}
         assert self._gpm is not None
         before, now = self._gpm
         if self._ask(lambda: nvml.nvmlGpmSampleGet(self._handle, now)) is None:
@@ -147,20 +147,22 @@ class NvmlGpu:
             asked.metrics[at].metricId = number
         if self._ask(lambda: nvml.nvmlGpmMetricsGet(asked)) is not None:
             for at, (_, name, scale) in enumerate(GPM):
-                told = asked.metrics[at]
-                if told.nvmlReturn == 0 and math.isfinite(told.value) and told.value >= 0:
+                metric = asked.metrics[at]
+                if metric.nvmlReturn == 0 and math.isfinite(metric.value) and metric.value >= 0:
                     share = name.endswith("_ratio")  # a little over 1 by rounding
-                    found[name] = min(told.value * scale, 1.0) if share else told.value * scale
+                    counters[name] = (
+                        min(metric.value * scale, 1.0) if share else metric.value * scale
+                    )
         self._gpm = (now, before)
-        return found
+        return counters
 
     def _utilization(self) -> dict[str, float]:
-        told = self._ask(lambda: self._nvml.nvmlDeviceGetUtilizationRates(self._handle))
-        if told is None:
+        rates = self._ask(lambda: self._nvml.nvmlDeviceGetUtilizationRates(self._handle))
+        if rates is None:
             return {}
         return {
-            Metric.GPU_UTIL_RATIO.value: min(told.gpu / 100, 1.0),
-            Metric.MEMORY_COPY_RATIO.value: min(told.memory / 100, 1.0),
+            Metric.GPU_UTIL_RATIO.value: min(rates.gpu / 100, 1.0),
+            Metric.MEMORY_COPY_RATIO.value: min(rates.memory / 100, 1.0),
         }
 
     def _ask(self, question: Callable[[], Any]) -> Any:
@@ -171,5 +173,5 @@ class NvmlGpu:
             return None
 
 
-def _text(told: str | bytes) -> str:
-    return told.decode() if isinstance(told, bytes) else told
+def _text(text: str | bytes) -> str:
+    return text.decode() if isinstance(text, bytes) else text

@@ -25,13 +25,13 @@ def pairs(names: Sequence[str], seed: int) -> list[tuple[str, str]]:
     circle = sorted(names)
     random.Random(seed).shuffle(circle)
     count = len(circle)
-    found: list[tuple[str, str]] = []
+    order: list[tuple[str, str]] = []
     for apart in [*range(1, count // 2 + 1), 0]:
         places = range(count // 2) if 2 * apart == count else range(count)
         for place in places:
-            one, other = sorted((circle[place], circle[(place + apart) % count]))
-            found.append((one, other))
-    return found
+            first, second = sorted((circle[place], circle[(place + apart) % count]))
+            order.append((first, second))
+    return order
 
 
 def chosen(
@@ -41,13 +41,13 @@ def chosen(
 
     `missing` says how many runs a pair lacks; one that lacks none is among them for nothing.
     """
-    found = []
+    first = []
     for pair in order:
         runs -= missing(pair)
         if runs < 0:
             break
-        found.append(pair)
-    return found
+        first.append(pair)
+    return first
 
 
 def shuffled(together: Sequence[tuple[str, ...]], isolation: str, number: int) -> list[PlannedRun]:

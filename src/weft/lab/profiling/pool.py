@@ -138,9 +138,8 @@ class ResidentPool:
         if len(self._kept) + len(keys) > self._most_kept:
             return False
         free = self._bench.free_mib()
-        wanted = sum(
-            self._held_mib.get(name, MEMORY_MIB[self._workloads[name].memory]) for name, _ in keys
-        )
+        most_mib = {name: MEMORY_MIB[self._workloads[name].memory] for name, _ in keys}
+        wanted = sum(self._held_mib.get(name, most_mib[name]) for name, _ in keys)
         return free is None or wanted + _RESERVE_MIB <= free
 
     def _end_all(self, keys: Sequence[Key]) -> None:

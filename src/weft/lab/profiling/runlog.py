@@ -56,8 +56,8 @@ class LoggedRun(msgspec.Struct, frozen=True, tag="run"):
     @property
     def does_not_fit(self) -> bool:
         """True if these cannot be together, now or later. Other failures may be mended."""
-        told = self.failure
-        return told is not None and told.reason == OUT_OF_MEMORY and len(self.applications) > 1
+        reason = self.failure.reason if self.failure is not None else ""
+        return reason == OUT_OF_MEMORY and len(self.applications) > 1
 
 
 class MeasuringBegan(msgspec.Struct, frozen=True, tag="begin"):
@@ -69,9 +69,8 @@ class MeasuringBegan(msgspec.Struct, frozen=True, tag="begin"):
     settings: dict[str, str] = {}
 
 
-_line: msgspec.json.Decoder[LoggedRun | MeasuringBegan] = msgspec.json.Decoder(
-    LoggedRun | MeasuringBegan
-)
+_Line = LoggedRun | MeasuringBegan
+_line: msgspec.json.Decoder[_Line] = msgspec.json.Decoder(_Line)
 
 
 class RunLog(NamedTuple):
@@ -97,13 +96,13 @@ def read(path: Path) -> RunLog:
         raise BadInputError(str(path), f"cannot be read: {error.strerror}") from error
     for number, line in enumerate(lines[:-1], start=1):
         try:
-            found = _line.decode(line)
+            entry = _line.decode(line)
         except msgspec.DecodeError as error:
             raise BadInputError(f"{path}, line {number}", f"is no run: {error}") from error
-        if isinstance(found, LoggedRun):
-            log.runs.append(found)
+        if isinstance(entry, LoggedRun):
+            log.runs.append(entry)
         else:
-            log.begins.append(found)
+            log.begins.append(entry)
     return log
 
 
@@ -123,7 +122,7 @@ class RunLogWriter:
         except OSError as error:
             raise self._unwritten(error) from error
 
-    def write(self, line: LoggedRun | MeasuringBegan) -> None:
+    def write(self, line: _Line) -> None:
         """One more."""
         try:
             self._file.write(msgspec.json.encode(line) + b"\n")

@@ -47,8 +47,8 @@ def measure(wishes: MeasuringPlan, tell: Callable[[str], None]) -> Dataset:
     except BenchError as error:
         raise BadInputError("profile measure", str(error)) from error
     finally:
-        found = compile_folder(wishes.folder)
-    return found
+        dataset = compile_folder(wishes.folder)
+    return dataset
 
 
 def named(names: Sequence[str]) -> list[Workload]:
@@ -80,11 +80,8 @@ def run(bench: Bench, wishes: MeasuringPlan, tell: Callable[[str], None]) -> boo
     log = read(folder / RUNS)
     for begin in log.begins:
         if begin.card.gpu_model != bench.card.gpu_model or begin.card.fake != bench.card.fake:
-            raise BadInputError(
-                str(folder),
-                f"has runs of a {begin.card.gpu_model}, this is a "
-                f"{bench.card.gpu_model}; name another folder",
-            )
+            models = f"a {begin.card.gpu_model}, this is a {bench.card.gpu_model}"
+            raise BadInputError(str(folder), f"has runs of {models}; name another folder")
         if begin.settings.get("sizes") != sizes:
             raise BadInputError(str(folder), "has runs of other sizes; name another folder")
     kept = {"sizes": sizes, "window_s": f"{settings.window_s:g}", "warm_s": f"{settings.warm_s:g}"}
@@ -100,18 +97,18 @@ def run(bench: Bench, wishes: MeasuringPlan, tell: Callable[[str], None]) -> boo
 
 def compile_folder(folder: Path) -> Dataset:
     """Make the dataset of the runs that there are, and write it beside them."""
-    found = compiled(read(folder / RUNS))
+    dataset = compiled(read(folder / RUNS))
     if (folder / RUNS).exists():
-        files.write(folder / DATASET, found)
-    return found
+        files.write(folder / DATASET, dataset)
+    return dataset
 
 
-def line_of(told: CampaignProgress) -> str:
+def line_of(progress: CampaignProgress) -> str:
     """A run's result in a line."""
-    names = " + ".join(told.run.applications)
-    if told.run.failure is not None:
-        what = f"failed: {told.run.failure.application}: {told.run.failure.reason}"
+    names = " + ".join(progress.run.applications)
+    if progress.run.failure is not None:
+        what = f"failed: {progress.run.failure.application}: {progress.run.failure.reason}"
     else:
-        what = ", ".join(f"{rate:.4g} it/s" for rate in told.run.rates)
-    left = f"{told.runs_left} runs, about {told.seconds_left:.0f} s left"
-    return f"{told.run.isolation}, {names}: {what} ({left})"
+        what = ", ".join(f"{rate:.4g} it/s" for rate in progress.run.rates)
+    left = f"{progress.runs_left} runs, about {progress.seconds_left:.0f} s left"
+    return f"{progress.run.isolation}, {names}: {what} ({left})"

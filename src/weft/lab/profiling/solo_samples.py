@@ -6,7 +6,7 @@ still there a slot later. Where no memory is in use nobody runs, whoever is said
 that starts again settles again.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -14,17 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.lab.profiling.nvml import model_of
-from weft.telemetry.meaning.metric_names import (
-    ALIASES,
-    NAMESPACE_LABELS,
-    POD_LABELS,
-    Alias,
-    Floats,
-    Metric,
-    SeriesSubject,
-    read,
-    subject,
-)
+from weft.telemetry.meaning import metric_names
+from weft.telemetry.meaning.metric_names import ALIASES, Alias, Floats, Metric, SeriesSubject
 from weft.telemetry.sources.answers import QueryResult
 
 Bools = npt.NDArray[np.bool_]
@@ -56,8 +47,23 @@ class TimeGrid(NamedTuple):
 
     def slots(self, times: Floats) -> npt.NDArray[np.int64]:
         """The slot of each time; −1 for those outside."""
-        found = np.rint((times - self.start_s) / self.step_s).astype(np.int64)
-        return np.where((found >= 0) & (found < self.length), found, -1)
+        slots = np.rint((times - self.start_s) / self.step_s).astype(np.int64)
+        return np.where((slots >= 0) & (slots < self.length), slots, -1)
+
+    def column(self, times: Floats, values: Floats) -> Floats:
+        """The value of each slot; NaN where there is none."""
+        slots = self.slots(times)
+        column = np.full(self.length, np.nan)
+        column[slots[slots >= 0]] = values[slots >= 0]
+        return column
+
+
+def series_of(answer: QueryResult) -> Iterator[tuple[dict[str, str], Floats, Floats]]:
+    """The labels, times and values of each series."""
+    ends = np.cumsum(answer.counts)
+    for at, text in enumerate(answer.labels):
+        part = slice(int(ends[at] - answer.counts[at]), int(ends[at]))
+        yield _labels.decode(text), answer.times[part], answer.values[part]
 
 
 class SeenGpus:
@@ -81,25 +87,17 @@ class SeenGpus:
 
     def take(self, answers: Iterable[QueryResult]) -> None:
         """Series of exporters, of any metrics."""
-        told = list(answers)
-        labels = [[_labels.decode(text) for text in answer.labels] for answer in told]
-        exported = any(EXPORTED in one for many in labels for one in many)
-        for answer, many in zip(told, labels, strict=True):
-            ends = np.cumsum(answer.counts)
-            for at, one in enumerate(many):
-                part = slice(int(ends[at] - answer.counts[at]), int(ends[at]))
-                self._series(one, answer.times[part], answer.values[part], exported=exported)
+        series = [each for answer in answers for each in series_of(answer)]
+        exported = any(EXPORTED in labels for labels, _, _ in series)
+        for labels, times, values in series:
+            self._series(labels, times, values, exported=exported)
 
     def progress(self, answer: QueryResult) -> None:
         """Iterations a second, as applications count them; a pod's containers are added up."""
-        ends = np.cumsum(answer.counts)
-        for at, text in enumerate(answer.labels):
-            labels = _labels.decode(text)
-            pod = (_first(labels, NAMESPACE_LABELS), _first(labels, POD_LABELS))
-            part = slice(int(ends[at] - answer.counts[at]), int(ends[at]))
-            slots = self.grid.slots(answer.times[part])
-            column = np.full(self.grid.length, np.nan)
-            column[slots[slots >= 0]] = answer.values[part][slots >= 0]
+        for labels, times, values in series_of(answer):
+            namespace = _first(labels, metric_names.NAMESPACE_LABELS)
+            pod = (namespace, _first(labels, metric_names.POD_LABELS))
+            column = self.grid.column(times, values)
             before = self.rates.get(pod)
             both = column if before is None else np.nansum([column, before], axis=0)
             if before is not None:
@@ -127,7 +125,7 @@ class SeenGpus:
     def _series(
         self, labels: Mapping[str, str], times: Floats, values: Floats, *, exported: bool
     ) -> None:
-        name, about = labels.get("__name__", ""), subject(labels)
+        name, about = labels.get("__name__", ""), metric_names.subject(labels)
         if name not in self._aliases or about.mig or not (about.uuid or about.gpu >= 0):
             return
         card = self._card(about)
@@ -140,7 +138,7 @@ class SeenGpus:
             pod = (about.namespace, about.pod)
             self._pod(card, pod)[slots[inside]] = True
             self.containers.setdefault(pod, about.container)
-        good = read(name, values, self._aliases)
+        good = metric_names.read(name, values, self._aliases)
         metric = self._aliases[name].metric
         of_card = self.values.setdefault(card, {})
         kept = of_card.setdefault(metric, np.full(self.grid.length, np.nan))
@@ -154,9 +152,8 @@ class SeenGpus:
         return known or (about.node, about.uuid or str(about.gpu))
 
     def _pod(self, card: Card, pod: Pod) -> Bools:
-        return self.pods.setdefault(card, {}).setdefault(
-            pod, np.zeros(self.grid.length, dtype=bool)
-        )
+        nowhere = np.zeros(self.grid.length, dtype=bool)
+        return self.pods.setdefault(card, {}).setdefault(pod, nowhere)
 
 
 class SoloWindow(NamedTuple):
@@ -185,7 +182,7 @@ def alone(there: Bools, settle: int) -> Bools:
 
 def windows(seen: SeenGpus, settle: int) -> list[SoloWindow]:
     """Every pod that was alone somewhere."""
-    found = []
+    solos = []
     for card, pods in sorted(seen.pods.items()):
         names = sorted(pods)
         metrics = seen.values.get(card, {})
@@ -201,8 +198,8 @@ def windows(seen: SeenGpus, settle: int) -> list[SoloWindow]:
             rates = seen.rates.get(name, np.zeros(0))
             rates = rates[believed] if len(rates) else rates
             rates = rates[~np.isnan(rates)]
-            found.append(SoloWindow(name, card, begins, int(believed.sum()), kept, rates))
-    return found
+            solos.append(SoloWindow(name, card, begins, int(believed.sum()), kept, rates))
+    return solos
 
 
 def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:

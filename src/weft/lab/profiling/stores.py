@@ -55,9 +55,9 @@ class FileStore:
 
     async def change(self, change: Change) -> Dataset:
         """`BadInputError` where it cannot be written."""
-        found = change(files.read(self._path) if self._path.exists() else EMPTY)
-        files.write(self._path, found)
-        return found
+        changed = change(files.read(self._path) if self._path.exists() else EMPTY)
+        files.write(self._path, changed)
+        return changed
 
 
 class ConfigMapStore:
@@ -78,19 +78,18 @@ class ConfigMapStore:
         """`BadInputError` where it does not fit into a ConfigMap."""
         for attempt in range(ATTEMPTS):
             here = await self._get()
-            found = change(self._read(here))
-            text = msgspec.json.encode(EMPTY.merged(found)).decode()
+            changed = change(self._read(here))
+            text = msgspec.json.encode(EMPTY.merged(changed)).decode()
             if len(text.encode()) > MOST_BYTES:
-                raise BadInputError(
-                    self.where, f"{len(text.encode()):,} bytes do not fit; keep them in a --file"
-                )
+                what = f"{len(text.encode()):,} bytes do not fit; keep them in a --file"
+                raise BadInputError(self.where, what)
             try:
                 await self._put(here, text)
             except (ConflictError, NotFoundError):
                 if attempt + 1 == ATTEMPTS:
                     raise
                 continue
-            return found
+            return changed
         raise AssertionError("the last attempt returns or raises")
 
     async def _get(self) -> ConfigMap | None:

@@ -76,9 +76,8 @@ def read_orders(path: Path, pods: int, nodes: int, seeds: int) -> list[Arrivals]
     try:
         orders: Any = json.loads(read_text(path))
     except json.JSONDecodeError as error:
-        raise BadInputError(
-            f"{path}, line {error.lineno}, column {error.colno}", f"not JSON: {error.msg}"
-        ) from None
+        place = f"{path}, line {error.lineno}, column {error.colno}"
+        raise BadInputError(place, f"not JSON: {error.msg}") from None
     if not isinstance(orders, dict) or not orders:
         raise BadInputError(str(path), "must be an object {seed: {pod_rows, node_rank}}")
     try:
@@ -95,11 +94,10 @@ def _order(path: Path, seed: str, order: Any, pods: int, nodes: int) -> Arrivals
     if not isinstance(order, dict):
         raise BadInputError(where, "must be an object with pod_rows and node_rank")
     rows = _row_numbers(f"{where}, field pod_rows", order.get("pod_rows"), pods)
-    ranks = _row_numbers(f"{where}, field node_rank", order.get("node_rank"), nodes)
+    ranking = f"{where}, field node_rank"
+    ranks = _row_numbers(ranking, order.get("node_rank"), nodes)
     if len(ranks) != nodes or len(set(ranks)) != nodes:
-        raise BadInputError(
-            f"{where}, field node_rank", f"must rank each of the {nodes} nodes once"
-        )
+        raise BadInputError(ranking, f"must rank each of the {nodes} nodes once")
     return Arrivals(int(seed), rows, ranks)
 
 
@@ -108,7 +106,6 @@ def _row_numbers(where: str, values: Any, count: int) -> list[int]:
         raise BadInputError(where, "must be a list of whole numbers")
     bad = next((value for value in values if not 0 <= value < count), None)
     if bad is not None:
-        raise BadInputError(
-            where, f"{bad} is not a row: there are {count}; is this the order of another trace?"
-        )
+        advice = f"there are {count}; is this the order of another trace?"
+        raise BadInputError(where, f"{bad} is not a row: {advice}")
     return values

@@ -7,18 +7,8 @@ import random
 from collections.abc import Sequence
 from typing import TypeVar
 
-from weft.lab.simulate.generate_shapes import (
-    CLASS_WEIGHTS,
-    CLASSES,
-    LIFETIMES,
-    NODE_KINDS,
-    PHASES,
-    SPECS,
-    WAITS,
-    NodeKind,
-    PodKind,
-    WorkloadMix,
-)
+from weft.lab.simulate import generate_shapes as shapes
+from weft.lab.simulate.generate_shapes import NODE_KINDS, NodeKind, PodKind, WorkloadMix
 from weft.model.errors import BadInputError
 
 _Value = TypeVar("_Value")
@@ -80,7 +70,7 @@ def generate_pods(
     rng = random.Random(f"weft-pods-{seed}")
     machines = set(_by_gpus(gpus))
     pods = _draw_pods(rng, gpus, count, mix, machines)
-    lifetimes = [LIFETIMES.at(rng.random()) for _ in pods]
+    lifetimes = [shapes.LIFETIMES.at(rng.random()) for _ in pods]
     asked = sum(n * kind.milli * life for (n, kind), life in zip(pods, lifetimes, strict=True))
     span = asked / (load * gpus * 1000) or 60.0 * len(pods)
     arrivals = sorted(rng.random() * span for _ in pods)
@@ -89,11 +79,11 @@ def generate_pods(
     for i, ((n, kind), lifetime) in enumerate(zip(pods, lifetimes, strict=True)):
         spec = _spec(rng, _hosts(machines, n, kind)) if mix is WorkloadMix.SPEC and n else ""
         created = round(arrivals[i])
-        started = created + round(WAITS.at(rng.random()))
+        started = created + round(shapes.WAITS.at(rng.random()))
         ended = started + max(1, round(lifetime))
         rows.append(
             f"pod-{i:0{digits}d},{kind.cpu_milli},{kind.memory_mib},{n},{kind.milli},{spec},"
-            f"{kind.qos},{_one_of(rng, PHASES)},{created},{ended},{started}"
+            f"{kind.qos},{_one_of(rng, shapes.PHASES)},{created},{ended},{started}"
         )
     return "\n".join([POD_HEADER, *rows]) + "\n"
 
@@ -149,7 +139,7 @@ def _draw_pods(
 ) -> list[tuple[int, PodKind]]:
     """GPUs and request of each pod, drawn class first; only pods that some machine can hold."""
     classes = []
-    for (n, kinds), weight in zip(CLASSES, CLASS_WEIGHTS[mix], strict=True):
+    for (n, kinds), weight in zip(shapes.CLASSES, shapes.CLASS_WEIGHTS[mix], strict=True):
         fitting = [(kind, kind.weight) for kind in kinds if _hosts(machines, n, kind)]
         if fitting:
             classes.append(((n, fitting), weight))
@@ -165,18 +155,13 @@ def _draw_pods(
 
 def _hosts(machines: set[NodeKind], gpus: int, pod: PodKind) -> set[str]:
     """Models of the machines that can hold such a pod when they are empty."""
-    return {
-        machine.model
-        for machine in machines
-        if machine.gpus >= gpus
-        and machine.cpu_milli >= pod.cpu_milli
-        and machine.memory_mib >= pod.memory_mib
-    }
+    large = (m for m in machines if m.gpus >= gpus and m.memory_mib >= pod.memory_mib)
+    return {machine.model for machine in large if machine.cpu_milli >= pod.cpu_milli}
 
 
 def _spec(rng: random.Random, models: set[str]) -> str:
     """The models a pod insists on, at least one of them in `models`; mostly none."""
-    fitting = [(s, weight) for s, weight in SPECS if not s or models & set(s.split("|"))]
+    fitting = [(s, weight) for s, weight in shapes.SPECS if not s or models & set(s.split("|"))]
     return _one_of(rng, fitting)
 
 

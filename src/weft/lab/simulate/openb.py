@@ -93,9 +93,8 @@ def read_nodes(path: Path) -> list[Node]:
         model, gpus = row.text("model"), row.count("gpu", 1024)
         memory = NOMINAL_MIB.get(model, OTHER_MIB)
         cards = tuple(Gpu(index, memory, model) for index in range(gpus))
-        nodes.append(
-            Node(name, cards, row.count("cpu_milli", 10**9), row.count("memory_mib", 10**9))
-        )
+        cpu_milli, memory_mib = row.count("cpu_milli", 10**9), row.count("memory_mib", 10**9)
+        nodes.append(Node(name, cards, cpu_milli, memory_mib))
 
     _read(path, NODE_COLUMNS, take)
     return nodes
@@ -111,17 +110,10 @@ def read_pods(path: Path) -> list[TracePod]:
         if gpus and not milli:
             raise row.error("gpu_milli", "0 on a pod with GPUs; write 1 to 1000")
         if gpus > 1 and milli < 1000:
-            raise row.error(
-                "gpu_milli",
-                f"{milli} with num_gpu {gpus}; only whole GPUs come in several, so write 1000",
-            )
-        shape = shape_of(
-            row.count("cpu_milli", 10**9),
-            row.count("memory_mib", 10**9),
-            gpus,
-            milli,
-            row.text("gpu_spec"),
-        )
+            advice = "only whole GPUs come in several, so write 1000"
+            raise row.error("gpu_milli", f"{milli} with num_gpu {gpus}; {advice}")
+        cpu_milli, memory_mib = row.count("cpu_milli", 10**9), row.count("memory_mib", 10**9)
+        shape = shape_of(cpu_milli, memory_mib, gpus, milli, row.text("gpu_spec"))
         if application := row.text("application"):
             shape = msgspec.structs.replace(shape, application=application)
         shape = shapes.setdefault(shape, shape)
@@ -139,13 +131,8 @@ def shape_of(cpu_milli: int, memory_mib: int, gpus: int, milli: int, spec: str =
         whole = milli >= 1000
         gpu_requests = (GpuRequest(gpus, milli=0 if whole else milli, whole=whole),)
     models = tuple(sorted(filter(None, spec.split("|"))))
-    return Shape(
-        gpu_requests,
-        cpu_milli,
-        memory_mib,
-        devices=DeviceRule(models=models) if models and gpus else DeviceRule(),
-        trace_spec=spec,
-    )
+    rule = DeviceRule(models=models) if models and gpus else DeviceRule()
+    return Shape(gpu_requests, cpu_milli, memory_mib, devices=rule, trace_spec=spec)
 
 
 def _read(path: Path, wanted: tuple[str, ...], take: Callable[[_Row], None]) -> None:
@@ -157,9 +144,8 @@ def _read(path: Path, wanted: tuple[str, ...], take: Callable[[_Row], None]) -> 
             if not cells:
                 continue
             if len(cells) != len(header):
-                raise BadInputError(
-                    f"{path}, line {line}", f"{len(cells)} columns, the header has {len(header)}"
-                )
+                what = f"{len(cells)} columns, the header has {len(header)}"
+                raise BadInputError(f"{path}, line {line}", what)
             take(_Row(path, line, dict(zip(header, cells, strict=True))))
     except csv.Error as error:
         raise BadInputError(f"{path}, line {reader.line_num}", f"not CSV: {error}") from None
@@ -170,7 +156,6 @@ def _header(path: Path, header: list[str] | None, wanted: tuple[str, ...]) -> li
         raise BadInputError(str(path), f"is empty; its first line must be {','.join(wanted)},…")
     missing = [column for column in wanted if column not in header]
     if missing:
-        raise BadInputError(
-            f"{path}, line 1", f"column {missing[0]} is missing; need {', '.join(wanted)}"
-        )
+        what = f"column {missing[0]} is missing; need {', '.join(wanted)}"
+        raise BadInputError(f"{path}, line 1", what)
     return header

@@ -11,17 +11,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from weft.core.engine import (
-    Bind,
-    Command,
-    Event,
-    PodAdded,
-    PodBound,
-    PodGone,
-    Tick,
-    Unschedulable,
-    Wake,
-)
+from weft.core.engine import Bind, Event, PodAdded, PodBound, PodGone, Tick, Unschedulable, Wake
 from weft.core.engine.decision_faults import unless_faulted
 from weft.core.framework import Policy
 from weft.lab.simulate.arrivals import Arrivals
@@ -59,8 +49,7 @@ class _Timed:
 
     def tell(self, event: Event) -> None:
         """Hand an event to the engine and carry out what it wants."""
-        commands: list[Command] = self.handle(event, self.now)
-        for command in unless_faulted(commands):
+        for command in unless_faulted(self.handle(event, self.now)):
             if isinstance(command, Bind):
                 self._start(int(command.pod.uid))
             elif isinstance(command, Unschedulable):
@@ -127,17 +116,16 @@ def duration_ns(pod: TracePod) -> int | None:
 def check_times(pods: list[TracePod], source: str) -> None:
     """Timed mode needs creation times; a five-column list has none."""
     for row, pod in enumerate(pods):
+        place = f"{source}, line {row + 2}, column"
         if pod.created_s is None:
-            raise BadInputError(
-                f"{source}, line {row + 2}, column creation_time",
+            what = (
                 "is missing: timed mode needs creation_time (and deletion_time, scheduled_time "
-                "for pods that end); leave --timed out for lists without times",
+                "for pods that end); leave --timed out for lists without times"
             )
-        if None not in (pod.deleted_s, pod.scheduled_s) and pod.deleted_s < pod.scheduled_s:  # type: ignore[operator]
-            raise BadInputError(
-                f"{source}, line {row + 2}, column deletion_time",
-                f"{pod.deleted_s} is before scheduled_time {pod.scheduled_s}",
-            )
+            raise BadInputError(f"{place} creation_time", what)
+        if (duration_ns(pod) or 0) < 0:
+            what = f"{pod.deleted_s} is before scheduled_time {pod.scheduled_s}"
+            raise BadInputError(f"{place} deletion_time", what)
 
 
 def run_timed(
@@ -174,6 +162,5 @@ def run_timed(
         else:
             run.tell(Tick())
     waits = run.waits(scenario.capacity_milli)
-    return run.meter.result(
-        policy.name, arrivals.seed, waits.never_started, timing=timing, waits=waits
-    )
+    measured = policy.name, arrivals.seed, waits.never_started
+    return run.meter.result(*measured, timing=timing, waits=waits)

@@ -20,15 +20,17 @@ def main() -> int:
     runs.add_argument("--warm-seconds", type=float, default=2.0, help="that do not count")
     runs.add_argument("--tiny", action="store_true", help="tiny sizes, to try it out")
     runs.add_argument("--orders", action="store_true", help="read go and pause from stdin")
-    told = parser.parse_args()
-    if told.command == "list":
+    arguments = parser.parse_args()
+    if arguments.command == "list":
         for workload in WORKLOADS:
             sys.stdout.write(json.dumps(workload._asdict()) + "\n")
         return 0
     out = standard_output()
-    running = RunOptions(told.device, told.seconds, told.warm_seconds, told.tiny)
-    orders = RunOrders(sys.stdin.fileno() if told.orders else None)
-    return run(BY_NAME[told.name], running, out, orders)
+    running = RunOptions(
+        arguments.device, arguments.seconds, arguments.warm_seconds, arguments.tiny
+    )
+    orders = RunOrders(sys.stdin.fileno() if arguments.orders else None)
+    return run(BY_NAME[arguments.name], running, out, orders)
 
 
 if __name__ == "__main__":

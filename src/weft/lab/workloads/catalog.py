@@ -33,8 +33,8 @@ class Workload(NamedTuple):
     def make(self, place: Any, tiny: bool) -> Step:
         """Its step, ready to be called. `ImportError` where there is no PyTorch."""
         module, _, function = self.build.partition(":")
-        found = getattr(importlib.import_module(f"weft.lab.workloads.{module}"), function)
-        step: Step = found(place, self.tiny if tiny else {"batch": self.batch, **self.sizes})
+        make = getattr(importlib.import_module(f"weft.lab.workloads.{module}"), function)
+        step: Step = make(place, self.tiny if tiny else {"batch": self.batch, **self.sizes})
         return step
 
 

@@ -64,22 +64,12 @@ def _separable(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
 def _mobilenet(width: int) -> nn.Module:
     layers = [nn.Conv2d(3, width, 3, 2, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
     channels = width
-    for outputs, stride in (
-        (2, 1),
-        (4, 2),
-        (4, 1),
-        (8, 2),
-        (8, 1),
-        (16, 2),
-        *[(16, 1)] * 5,
-        (32, 2),
-        (32, 1),
-    ):
+    blocks = [(2, 1), (4, 2), (4, 1), (8, 2), (8, 1), (16, 2), *[(16, 1)] * 5, (32, 2), (32, 1)]
+    for outputs, stride in blocks:
         layers += _separable(channels, outputs * width, stride)
         channels = outputs * width
-    return nn.Sequential(
-        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, CLASSES)
-    )
+    head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, CLASSES)
+    return nn.Sequential(*layers, *head)
 
 
 def _images(place: DevicePlace, sizes: Sizes) -> torch.Tensor:
@@ -122,8 +112,7 @@ def volume_training(place: DevicePlace, sizes: Sizes) -> Step:
             nn.ReLU(inplace=True),
             nn.MaxPool3d(2),
         ]
-    network = place.put(
-        nn.Sequential(*layers, nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(4 * width, CLASSES))
-    )
+    head = nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(4 * width, CLASSES)
+    network = place.put(nn.Sequential(*layers, *head))
     volumes = place.numbers(sizes["batch"], 1, side, side, side)
     return _learning(network, volumes, place)

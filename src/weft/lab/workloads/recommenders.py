@@ -30,8 +30,8 @@ class Recommender(nn.Module):
     def forward(self, numbers: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """`rows` are [tables, batch, lookups]."""
         dense = self.bottom(numbers)
-        found = [table(row) for table, row in zip(self.tables, rows, strict=True)]
-        parts = torch.stack([dense, *(one.to(dense.dtype) for one in found)], dim=1)
+        sums = [table(row).to(dense.dtype) for table, row in zip(self.tables, rows, strict=True)]
+        parts = torch.stack([dense, *sums], dim=1)
         pairs = (parts @ parts.transpose(1, 2)).flatten(1)
         return self.top(torch.cat([dense, pairs], dim=1)).squeeze(1)
 

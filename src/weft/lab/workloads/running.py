@@ -62,10 +62,10 @@ class RunOrders:
 
     def _read(self) -> None:
         assert self._descriptor is not None
-        told = os.read(self._descriptor, 4096)
-        *lines, self._text = (self._text + told).split(b"\n")
+        read = os.read(self._descriptor, 4096)
+        *lines, self._text = (self._text + read).split(b"\n")
         self._words += [line.decode() for line in lines]
-        if not told:
+        if not read:
             self._words.append(END)
 
 
@@ -73,8 +73,8 @@ def run(workload: Workload, running: RunOptions, out: TextIO, orders: RunOrders)
     """Make the workload ready, then do as ordered; the exit code."""
 
     def say(event: str, **more: Any) -> None:
-        told = {"event": event, "at_s": time.monotonic(), **more}
-        out.write(json.dumps(told, separators=(",", ":")) + "\n")
+        line = {"event": event, "at_s": time.monotonic(), **more}
+        out.write(json.dumps(line, separators=(",", ":")) + "\n")
         out.flush()
 
     try:
@@ -93,8 +93,8 @@ def run(workload: Workload, running: RunOptions, out: TextIO, orders: RunOrders)
                 say("paused", iterations=iterations, peak_mib=place.peak_mib())
         say("ended", peak_mib=place.peak_mib())
     except Exception as error:  # whatever PyTorch throws is this workload's end, and is said
-        told = str(error).lower()
-        memory = any(words in told for words in NO_MEMORY) or isinstance(error, MemoryError)
+        text = str(error).lower()
+        memory = any(words in text for words in NO_MEMORY) or isinstance(error, MemoryError)
         reason = "out-of-memory" if memory else "failed"
         say("failed", reason=reason, text=f"{type(error).__name__}: {error}"[:500])
         return EXIT_OUT_OF_MEMORY if memory else EXIT_FAILED

@@ -55,9 +55,8 @@ class LanguageModel(nn.Module):
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         self.words = nn.Embedding(WORDS, sizes["width"])
-        self.blocks = nn.ModuleList(
-            Block(sizes["width"], sizes["heads"]) for _ in range(sizes["layers"])
-        )
+        width, heads = sizes["width"], sizes["heads"]
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(sizes["layers"]))
         self.last = nn.Linear(sizes["width"], WORDS)
 
     def forward(self, words: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:

@@ -9,9 +9,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from weft.telemetry.forecast import statistics as stats
 from weft.telemetry.forecast.backtest import bounds, rolling_errors
-from weft.telemetry.forecast.regression import Autoregression, autoregress, fit_shared, lag_line
+from weft.telemetry.forecast.regression import Autoregression, autoregress, fit_shared
 from weft.telemetry.forecast.result import Forecast
 from weft.telemetry.forecast.statistics import Bools, Floats
 
@@ -43,23 +42,6 @@ class Last(Forecaster):
     def means(self, history: Floats, horizon: int) -> Floats:
         """[s, h]."""
         return _level(newest(history), horizon)
-
-
-class PeakForecaster(Forecaster):
-    """The given percentile of the history goes on: a level that is seldom passed.
-
-    `indexed` takes the sorted sample at int(n · share), as Kube-Knots does; else interpolated.
-    """
-
-    name = "peak"
-
-    def __init__(self, share: float = 0.95, indexed: bool = False) -> None:
-        self.share, self.indexed = share, indexed
-
-    def means(self, history: Floats, horizon: int) -> Floats:
-        """[s, h]."""
-        quantile = stats.quantile_at_index if self.indexed else stats.quantile_interpolated
-        return _level(quantile(stats.pack(history), self.share), horizon)
 
 
 class Ewma(Forecaster):
@@ -97,36 +79,6 @@ class SeasonalNaive(Forecaster):
                     answer[:, step] = np.where(
                         np.isnan(answer[:, step]), history[:, at], answer[:, step]
                     )
-        return answer
-
-
-class LagLine(Forecaster):
-    """Least-squares line from a sample to the one `lag` later, as Ferikoglou predicts memory."""
-
-    name = "lag-line"
-
-    def __init__(self, lag: int = 10, least_samples: int = 20, least_variance: float = 1.0) -> None:
-        self.lag, self.least_samples, self.least_variance = lag, least_samples, least_variance
-
-    def means(self, history: Floats, horizon: int) -> Floats:
-        """[s, h]. Missing samples are closed up: with gaps, `lag` counts samples."""
-        series = stats.pack(history)
-        line = lag_line(series, self.lag)
-        with np.errstate(invalid="ignore"):
-            sound = (series.counts >= max(self.least_samples, self.lag + 2)) & (
-                stats.variance(series) >= self.least_variance
-            )
-            sound &= np.abs(line.slope) <= LARGEST_ROOT
-        past = np.arange(self.lag) + (series.counts - self.lag)[:, None]
-        if series.values.shape[1] < self.lag:
-            return np.full((len(history), horizon), np.nan)
-        known = np.take_along_axis(series.values, np.maximum(past, 0), axis=1)
-        answer = np.empty((len(history), horizon))
-        with np.errstate(invalid="ignore"):
-            for step in range(horizon):
-                before = known[:, step] if step < self.lag else answer[:, step - self.lag]
-                answer[:, step] = line.intercept + line.slope * before
-        answer[~sound] = np.nan
         return answer
 
 

@@ -102,24 +102,18 @@ class ScrapeReport(NamedTuple):
 
 def check(looked: ScrapeReport) -> list[CompletenessFinding]:
     """Everything worth saying, the worst first."""
-    found = [
-        *looked.notes,
-        *_metrics(looked),
-        *_scrapes(looked),
-        *_stale(looked),
-        *_warnings(looked),
-        *_labels_of(looked),
-        *_nodes(looked),
-    ]
     order = {"wrong": 0, "advice": 1, "good": 2}
-    return sorted(found, key=lambda one: order[one.level])
+    findings = list(looked.notes)
+    for look in (_metrics, _scrapes, _stale, _warnings, _labels_of, _nodes):
+        findings += look(looked)
+    return sorted(findings, key=lambda finding: order[finding.level])
 
 
 def _some(names: Iterable[str]) -> str:
     """The first few of them, in order."""
-    told = sorted(set(names))
-    more = f" and {len(told) - _MOST_NAMED} more" if len(told) > _MOST_NAMED else ""
-    return ", ".join(told[:_MOST_NAMED]) + more
+    every = sorted(set(names))
+    more = f" and {len(every) - _MOST_NAMED} more" if len(every) > _MOST_NAMED else ""
+    return ", ".join(every[:_MOST_NAMED]) + more
 
 
 def _metrics(looked: ScrapeReport) -> Iterable[CompletenessFinding]:
@@ -138,11 +132,8 @@ def _metrics(looked: ScrapeReport) -> Iterable[CompletenessFinding]:
         if count:
             lacking = np.flatnonzero(~there[metric]).tolist()
             some += f", not {_some('/'.join(map(str, devices.gpus[row])) for row in lacking)}"
-        yield CompletenessFinding(
-            level,
-            f"{metric}: {some}",
-            f"exporter's list, DCGM field {field}: {name}, gauge, {text}",
-        )
+        mend = f"exporter's list, DCGM field {field}: {name}, gauge, {text}"
+        yield CompletenessFinding(level, f"{metric}: {some}", mend)
 
 
 def _scrapes(looked: ScrapeReport) -> Iterable[CompletenessFinding]:
@@ -157,38 +148,28 @@ def _scrapes(looked: ScrapeReport) -> Iterable[CompletenessFinding]:
         apart_s = float(np.median(np.concatenate(steps)))
         expected = looked.scrape_s
         if apart_s > 1.5 * expected:
-            yield CompletenessFinding(
-                "wrong",
-                f"samples are {apart_s:g} s apart, telemetry.scrapeSeconds is {expected:g}",
-                f"scrape every {expected:g} s, or set telemetry.scrapeSeconds: {apart_s:g}",
-            )
+            text = f"samples are {apart_s:g} s apart, telemetry.scrapeSeconds is {expected:g}"
+            mend = f"scrape every {expected:g} s, or set telemetry.scrapeSeconds: {apart_s:g}"
+            yield CompletenessFinding("wrong", text, mend)
         elif apart_s > SLOW_S:
-            yield CompletenessFinding(
-                "advice",
-                f"samples are {apart_s:g} s apart: what grows faster is seen too late",
-                "scrape every 15 s: lent memory is called back by what is seen",
-            )
+            text = f"samples are {apart_s:g} s apart: what grows faster is seen too late"
+            mend = "scrape every 15 s: lent memory is called back by what is seen"
+            yield CompletenessFinding("advice", text, mend)
         else:
             yield CompletenessFinding("good", f"samples are {apart_s:g} s apart")
     times = np.concatenate([answer.times for answer in looked.answers] or [np.zeros(0)])
     if not len(times):
-        yield CompletenessFinding(
-            "wrong", "no sample of any known metric", "is the exporter scraped by this server?"
-        )
+        mend = "is the exporter scraped by this server?"
+        yield CompletenessFinding("wrong", "no sample of any known metric", mend)
         return
     age_s, ahead_s = looked.asked_s - float(times.max()), float(times.max()) - looked.now_s
     if ahead_s > 2.0:
-        yield CompletenessFinding(
-            "wrong",
-            f"the newest sample is {ahead_s:.0f} s in the future",
-            "set the clocks: this machine's or the server's",
-        )
+        text = f"the newest sample is {ahead_s:.0f} s in the future"
+        mend = "set the clocks: this machine's or the server's"
+        yield CompletenessFinding("wrong", text, mend)
     elif freshness_of(np.array([max(0.0, age_s)]), looked.scrape_s)[0] != FRESH:
-        yield CompletenessFinding(
-            "wrong",
-            f"the newest sample is {age_s:.0f} s old",
-            "has scraping stopped, or do the clocks disagree?",
-        )
+        mend = "has scraping stopped, or do the clocks disagree?"
+        yield CompletenessFinding("wrong", f"the newest sample is {age_s:.0f} s old", mend)
 
 
 def _stale(looked: ScrapeReport) -> Iterable[CompletenessFinding]:
@@ -199,18 +180,15 @@ def _stale(looked: ScrapeReport) -> Iterable[CompletenessFinding]:
         old = np.flatnonzero(np.isfinite(ages) & (freshness_of(ages, looked.scrape_s) != FRESH))
         if 0 < len(old) < len(gpus):
             named = _some("/".join(map(str, gpus[row])) for row in old.tolist())
-            yield CompletenessFinding(
-                "wrong",
-                f"{metric} is {ages[old].max():.0f} s old on {named}",
-                "are these nodes' exporters up, and scraped in time?",
-            )
+            text = f"{metric} is {ages[old].max():.0f} s old on {named}"
+            mend = "are these nodes' exporters up, and scraped in time?"
+            yield CompletenessFinding("wrong", text, mend)
 
 
 def _warnings(looked: ScrapeReport) -> Iterable[CompletenessFinding]:
-    for warning in sorted({one for answer in looked.answers for one in answer.warnings}):
-        yield CompletenessFinding(
-            "wrong", f"the server warns: {warning}", "what it told may be a part only"
-        )
+    for warning in sorted({text for answer in looked.answers for text in answer.warnings}):
+        mend = "what it told may be a part only"
+        yield CompletenessFinding("wrong", f"the server warns: {warning}", mend)
 
 
 _MENDS: Mapping[JoinFailure, str] = {
@@ -225,24 +203,12 @@ def _labels_of(looked: ScrapeReport) -> Iterable[CompletenessFinding]:
     for why, count in sorted(looked.joiner.unjoined.items()):
         example = looked.joiner.examples.get(why, "")
         named = _misnamed(looked) if why is JoinFailure.NODE else ""
-        yield CompletenessFinding(
-            "wrong",
-            f"{count} series belong to no GPU ({why}){named}, as {example}",
-            _MENDS.get(why, ""),
-        )
-    lacks = Counter[str]()
-    total = 0
-    for answer in looked.answers:
-        for text in answer.labels:
-            about = subject(labels_of(text))
-            total += 1
-            lacks["UUID"] += not about.uuid
-    if lacks["UUID"]:
-        yield CompletenessFinding(
-            "advice",
-            f"{lacks['UUID']} of {total} series have no UUID",
-            "GPUs are then told by index, which is not safe in containers",
-        )
+        text = f"{count} series belong to no GPU ({why}){named}, as {example}"
+        yield CompletenessFinding("wrong", text, _MENDS.get(why, ""))
+    series = [labels for answer in looked.answers for labels in answer.labels]
+    if lacking := sum(not subject(labels_of(labels)).uuid for labels in series):
+        mend = "GPUs are then told by index, which is not safe in containers"
+        yield CompletenessFinding("advice", f"{lacking} of {len(series)} series have no UUID", mend)
 
 
 def _misnamed(looked: ScrapeReport) -> str:
@@ -266,8 +232,5 @@ def _nodes(looked: ScrapeReport) -> Iterable[CompletenessFinding]:
         seen |= fresh != MISSING
     silent = Counter(node for (node, _), there in zip(devices.gpus, seen, strict=True) if not there)
     for node, count in sorted(silent.items()):
-        yield CompletenessFinding(
-            "wrong",
-            f"node {node}: {count} GPUs without metrics",
-            "does the exporter run there, and is it scraped?",
-        )
+        mend = "does the exporter run there, and is it scraped?"
+        yield CompletenessFinding("wrong", f"node {node}: {count} GPUs without metrics", mend)

@@ -31,24 +31,8 @@ MOST_PARTS = 64
 MOST_MS = 1e12
 """A p99 beyond that is a mistake: thirty years."""
 
-_SCRAPED = frozenset(
-    {
-        "__name__",
-        "job",
-        "endpoint",
-        "instance",
-        "container",
-        "service",
-        "prometheus",
-        "prometheus_replica",
-        "replica",
-        "cluster",
-        "monitor",
-        "node",
-        "namespace",
-        "pod",
-    }
-)
+_SCRAPED = {"__name__", "job", "endpoint", "instance", "container", "service", "prometheus"}
+_SCRAPED |= {"prometheus_replica", "replica", "cluster", "monitor", "node", "namespace", "pod"}
 """Labels that say how a counter was read, and whose it is, but not which one it is."""
 _MOST_KEPT = 100_000
 
@@ -158,17 +142,11 @@ def _each(answer: QueryResult, now_s: float) -> Iterator[tuple[bytes, Samples]]:
     for text, count in zip(answer.labels, answer.counts.tolist(), strict=True):
         pairs = zip(times[at : at + count], values[at : at + count], strict=True)
         at += count
-        yield (
-            text,
-            sorted(
-                (time, value)
-                for time, value in pairs
-                if math.isfinite(time)
-                and math.isfinite(value)
-                and value >= 0.0
-                and time <= now_s + 5.0
-            ),
-        )
+        yield text, sorted((time, value) for time, value in pairs if _can_be(time, value, now_s))
+
+
+def _can_be(time: float, value: float, now_s: float) -> bool:
+    return -math.inf < time <= now_s + 5.0 and 0.0 <= value < math.inf
 
 
 class Rates:

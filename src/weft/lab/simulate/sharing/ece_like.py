@@ -68,11 +68,8 @@ def _with_peak(seconds: float, plateau_mib: int, peak_mib: int) -> tuple[JobPhas
     """A plateau with a short peak late in the work: what nobody can measure beforehand."""
     early = _loading(seconds * 0.7, plateau_mib, 0.15)
     rest = round(seconds * 0.3 * SECOND_NS)
-    return (
-        *early,
-        JobPhase(rest // 3, peak_mib, 0.3, 0.15, 0.3),
-        JobPhase(rest * 2 // 3, plateau_mib),
-    )
+    peak = JobPhase(rest // 3, peak_mib, 0.3, 0.15, 0.3)
+    return (*early, peak, JobPhase(rest * 2 // 3, plateau_mib))
 
 
 SSD = JobModel("ssd-mobilenet", 6994, _loading(131.5, 6994, 0.15))
@@ -109,15 +106,7 @@ def jobs(percent: int, seed: int, gpus: int = 1, mix: JobMix = JobMix.SSD) -> tu
     for number in range(count):
         model = models[kinds[number]]
         work = stretched(model.phases, round(float(factors[number]) * drift))
-        made.append(
-            Job(
-                f"job-{number:03d}",
-                model.name,
-                int(arrives[number]),
-                request_mib(model.need_mib, percent),
-                work,
-                START_NS,
-                END_NS,
-            )
-        )
+        name, arrives_ns = f"job-{number:03d}", int(arrives[number])
+        asks_mib = request_mib(model.need_mib, percent)
+        made.append(Job(name, model.name, arrives_ns, asks_mib, work, START_NS, END_NS))
     return tuple(made)

@@ -79,10 +79,8 @@ class SimulatedExporters:
         values = np.maximum(0.0, values * wobble)
         if faults.noise:
             wobbles = chance.normal(1.0, faults.noise, len(pods))
-            pods = {
-                uid: max(0.0, mib * by)
-                for (uid, mib), by in zip(pods.items(), wobbles, strict=True)
-            }
+            wobbled = zip(pods.items(), wobbles, strict=True)
+            pods = {uid: max(0.0, mib * by) for (uid, mib), by in wobbled}
         self._spoof(values, pods)
         lost = self.silent | (chance.random(len(self._gpus)) < faults.dropped)
         values[:, lost] = np.nan
@@ -120,7 +118,6 @@ class SimulatedExporters:
         values[row] = 0.0 if faults.reads == "zero" else most
         if faults.spoofed == Metric.MEMORY_USED_MIB:
             for index, key in enumerate(self._gpus):
+                reads = 0.0 if faults.reads == "zero" else float(memory[index])
                 for container in self._cards.containers_on(key):
-                    pods[container.job.uid] = float(
-                        0.0 if faults.reads == "zero" else memory[index]
-                    )
+                    pods[container.job.uid] = reads

@@ -71,8 +71,8 @@ class SimulatedProgress:
         inputs: dict[str, Any],
         seed: int,
     ) -> None:
-        told = inputs.get(INTERFERENCE, InterferenceTable(0))
-        self.experience = ObservedSlowdowns(msgspec.convert(told, InterferenceTable))
+        table = inputs.get(INTERFERENCE, InterferenceTable(0))
+        self.experience = ObservedSlowdowns(msgspec.convert(table, InterferenceTable))
         self.looks = self.slow_looks = 0
         """At latency-critical jobs, and at those beyond their bound."""
         self._feedback, self._cards = feedback, cards
@@ -86,7 +86,7 @@ class SimulatedProgress:
 
         What is learnt of it is `due`.
         """
-        told = []
+        progress = []
         for window in self._windows(now_ns):
             job = window.container.job
             if job.job_class == LATENCY_CRITICAL:
@@ -96,15 +96,15 @@ class SimulatedProgress:
             slowdown = self._measured(window.slowdown)
             if slowdown is None:
                 continue
-            told.append(PodProgress(job.uid, slowdown))
+            progress.append(PodProgress(job.uid, slowdown))
             if window.steady and self._feedback.teach:
                 self.experience.saw(self._model[window.gpu], job.kind, window.others, slowdown)
-        return ProgressSeen(tuple(told)) if self._feedback.evict else None
+        return ProgressSeen(tuple(progress)) if self._feedback.evict else None
 
     def due(self, now_ns: int) -> PolicyInput | None:
         """The policies' next input, if it is due."""
-        found = self.experience.due(now_ns)
-        return PolicyInput(INTERFERENCE, to_input(found)) if found is not None else None
+        table = self.experience.due(now_ns)
+        return PolicyInput(INTERFERENCE, to_input(table)) if table is not None else None
 
     def apart(self, command: Evict, now_ns: int) -> PolicyInput | None:
         """A pod goes because it made another one slow: what policies are told of the two."""
@@ -120,12 +120,12 @@ class SimulatedProgress:
         self._marks, self._at_ns = {}, now_ns
         for gpu in self._model:
             at_work = self._cards.at_work(gpu, now_ns)
-            uids = tuple(sorted(one.job.uid for one in at_work))
-            kinds = [one.job.kind for one in at_work]
-            for at, one in enumerate(at_work):
-                mark = _Mark(one.started_ns, one.worked_ns, uids)
-                self._marks[one.job.uid] = mark
-                last = before.get(one.job.uid)
+            uids = tuple(sorted(container.job.uid for container in at_work))
+            kinds = [container.job.kind for container in at_work]
+            for at, container in enumerate(at_work):
+                mark = _Mark(container.started_ns, container.worked_ns, uids)
+                self._marks[container.job.uid] = mark
+                last = before.get(container.job.uid)
                 if last is None or last.started_ns != mark.started_ns or not passed:
                     continue
                 slowdown = min(passed / max(mark.worked_ns - last.worked_ns, 1), SLOWEST)
@@ -134,7 +134,7 @@ class SimulatedProgress:
                     for uid, other in ((each.job.uid, each) for each in at_work)
                 )
                 others = tuple(kinds[:at] + kinds[at + 1 :])
-                yield _Seen(one, gpu, others, slowdown, steady)
+                yield _Seen(container, gpu, others, slowdown, steady)
 
     def _measured(self, slowdown: float) -> float | None:
         """As it is read: drawn for every window, so that all runs of a seed draw alike."""

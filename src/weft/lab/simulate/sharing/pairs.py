@@ -95,9 +95,9 @@ def gavel(path: Path, source: str, gpu: str) -> PairTable:
     }
     for row in rows:
         if row["feasible"] != "0":
-            one, other = at[row["job_a"]], at[row["job_b"]]
-            speed[one, other] = _number(path, row, "norm_a")
-            speed[other, one] = _number(path, row, "norm_b")
+            a, b = at[row["job_a"]], at[row["job_b"]]
+            speed[a, b] = _number(path, row, "norm_a")
+            speed[b, a] = _number(path, row, "norm_b")
     asks = tuple(requests_mib(speed))
     alone = tuple(rates[kind] for kind in kinds)
     return PairTable(kinds, tuple(map(tuple, speed.tolist())), asks, alone)
@@ -108,12 +108,10 @@ def coscheml(path: Path) -> PairTable:
 
     Every job asks for half a card: policies must keep apart what cannot be together themselves.
     """
-    told = msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, float]])
-    kinds = tuple(told)
-    speed = tuple(
-        tuple(1 / told[kind][other] if told[kind][other] > 0 else 0.0 for other in kinds)
-        for kind in kinds
-    )
+    slowdowns = msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, float]])
+    kinds = tuple(slowdowns)
+    rows = ([slowdowns[kind][other] for other in kinds] for kind in kinds)
+    speed = tuple(tuple(1 / slow if slow > 0 else 0.0 for slow in row) for row in rows)
     return PairTable(kinds, speed, (CARD_MIB // 2,) * len(kinds))
 
 
@@ -134,25 +132,16 @@ def jobs(table: PairTable, load: OfferedLoad, seed: int) -> tuple[Job, ...]:
     guess = random.Random(f"weft-guesses-{seed}")
     gap_s = load.mean_s / (load.rate * load.gpus)
     asked = table.asks_mib
-    found, at_s = [], 0.0
+    made, at_s = [], 0.0
     for number in range(load.jobs):
         at_s += rng.expovariate(1 / gap_s)
         kind = rng.randrange(len(table.kinds))
         phase = JobPhase(max(SECOND_NS, round(_time_s(rng, load) * SECOND_NS)), asked[kind])
         expected_s = _expected_s(guess, load, phase.work_ns / SECOND_NS)
-        found.append(
-            Job(
-                f"job-{number}",
-                table.kinds[kind],
-                round(at_s * SECOND_NS),
-                asked[kind],
-                (phase,),
-                START_NS,
-                job_class=load.job_class,
-                expected_s=expected_s,
-            )
-        )
-    return tuple(found)
+        asks = f"job-{number}", table.kinds[kind], round(at_s * SECOND_NS), asked[kind]
+        job = Job(*asks, (phase,), START_NS, job_class=load.job_class, expected_s=expected_s)
+        made.append(job)
+    return tuple(made)
 
 
 def _time_s(rng: random.Random, load: OfferedLoad) -> float:
@@ -189,13 +178,10 @@ def requests_mib(speed: Floats) -> list[int]:
             row[count + good.index(pair)] = -1.0
         rows.append(row)
         most.append(0.0 if speed[pair] > 0 else -0.1)
-    found = linprog(
-        np.r_[np.zeros(count), np.ones(len(good))],
-        np.array(rows),
-        most,
-        bounds=[(-1.0, 1.0)] * count + [(0.0, None)] * len(good),
-    )
-    return [CARD_MIB // 2 + int(np.floor(SWING_MIB * size)) for size in found.x[:count]]
+    bounds = [(-1.0, 1.0)] * count + [(0.0, None)] * len(good)
+    costs = np.r_[np.zeros(count), np.ones(len(good))]
+    sizes = linprog(costs, np.array(rows), most, bounds=bounds).x[:count]
+    return [CARD_MIB // 2 + int(np.floor(SWING_MIB * size)) for size in sizes]
 
 
 def _number(path: Path, row: dict[str, str], column: str) -> float:

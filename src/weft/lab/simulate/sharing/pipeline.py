@@ -42,20 +42,10 @@ class ScrapeOptions(msgspec.Struct, frozen=True):
     @property
     def feed(self) -> FeedSettings:
         """What the cluster's feed keeps and says."""
-        scrape_s = self.scrape_ns / SECOND_NS
-        return FeedSettings(
-            METRICS,
-            max(1, self.window_ns // self.scrape_ns),
-            scrape_s,
-            SnapshotSettings(
-                scrape_s,
-                forecast=FORECAST if self.forecasts else (),
-                peaks=self.peaks,
-                trends=self.trends,
-            ),
-            self.holds,
-            self.warm_up,
-        )
+        scrape_s, forecast = self.scrape_ns / SECOND_NS, FORECAST if self.forecasts else ()
+        shown = SnapshotSettings(scrape_s, forecast=forecast, peaks=self.peaks, trends=self.trends)
+        kept = max(1, self.window_ns // self.scrape_ns)
+        return FeedSettings(METRICS, kept, scrape_s, shown, self.holds, self.warm_up)
 
 
 class SimulatedTelemetry:
@@ -102,17 +92,10 @@ class SimulatedTelemetry:
     def _arrive(self, scrape: Scrape, ledger: Ledger) -> None:
         at_s, row_of = scrape.at_ns / SECOND_NS, self._feed.devices.row_of
         self._feed.put_scrape(at_s, scrape.values)
-        places = [
-            ledger.holdings[uid].placement for uid in scrape.pods_mib if uid in ledger.holdings
-        ]
+        used, holdings = Metric.MEMORY_USED_MIB, ledger.holdings
         self._feed.put_pods(
-            PodSamples(
-                Metric.MEMORY_USED_MIB,
-                row_of[place.node, share.gpu],
-                place.uid,
-                at_s,
-                scrape.pods_mib[place.uid],
-            )
-            for place in places
-            for share in place.shares
+            PodSamples(used, row_of[holdings[uid].placement.node, share.gpu], uid, at_s, mib)
+            for uid, mib in scrape.pods_mib.items()
+            if uid in holdings
+            for share in holdings[uid].placement.shares
         )

@@ -10,21 +10,7 @@ from typing import Any
 
 import msgspec
 
-from weft.core.engine import (
-    Bind,
-    Command,
-    Engine,
-    Event,
-    Evict,
-    PodAdded,
-    PodBound,
-    PodGone,
-    PodSeenBound,
-    PolicyInput,
-    SignalsChanged,
-    Tick,
-    Wake,
-)
+from weft.core.engine import Bind, Engine, Event, Evict, Wake, events
 from weft.core.engine.decision_faults import unless_faulted
 from weft.core.framework import Policy, Profile
 from weft.core.ledger import RequestLimits
@@ -88,24 +74,17 @@ class SharingRun:
 
     def __init__(self, scenario: SharedScenario, policy: Policy) -> None:
         self.scenario, self.policy = scenario, policy
-        self.engine = Engine(
-            [Profile(PROFILE, [policy])],
-            scenario.nodes,
-            seed=scenario.seed,
-            limits=_limits(policy, scenario.harvest_permille),
-        )
-        gpus = {
-            (node.name, gpu.index): gpu.memory_mib for node in scenario.nodes for gpu in node.gpus
-        }
+        limits, profile = _limits(policy, scenario.harvest_permille), Profile(PROFILE, [policy])
+        self.engine = Engine([profile], scenario.nodes, seed=scenario.seed, limits=limits)
+        nodes = scenario.nodes
+        gpus = {(node.name, gpu.index): gpu.memory_mib for node in nodes for gpu in node.gpus}
         self.cards = SimulatedGpus(gpus, scenario.slowdown)
         looks = scenario.measured and _looks(policy)
         self.pipeline = _pipeline(scenario, self.cards) if looks else None
-        told = scenario.feedback
-        self.progress = (
-            None
-            if told is None
-            else SimulatedProgress(told, self.cards, scenario.nodes, scenario.inputs, scenario.seed)
-        )
+        self.progress = None
+        if scenario.feedback is not None:
+            watched = scenario.feedback, self.cards, nodes, scenario.inputs, scenario.seed
+            self.progress = SimulatedProgress(*watched)
         self.relieved = 0
         self.pods = {job.uid: JobPod(job) for job in scenario.jobs}
         self.waiting = len(self.pods)
@@ -118,7 +97,7 @@ class SharingRun:
     def go(self) -> SharedRun:
         """Run to the end: until every job completed or failed for good."""
         for name, value in self.scenario.inputs.items():
-            self.tell(PolicyInput(name, value))
+            self.tell(events.PolicyInput(name, value))
         for job in self.scenario.jobs:
             heapq.heappush(self.heap, (job.arrives_ns, _ARRIVES, job.uid))
         if self.pipeline is not None:
@@ -149,7 +128,9 @@ class SharingRun:
 
     def _only_looks(self) -> bool:
         """Nothing else is to come."""
-        return 0 < len(self.heap) <= 2 and all(one[1] in {_SCRAPES, _LOOKS} for one in self.heap)
+        return 0 < len(self.heap) <= 2 and all(
+            kind in {_SCRAPES, _LOOKS} for _, kind, _ in self.heap
+        )
 
     def _hopeless(self) -> bool:
         """Nothing runs and nothing will come, and the last look at idle cards changed nothing."""
@@ -167,7 +148,7 @@ class SharingRun:
 
     def _happens(self, kind: int, uid: str) -> None:
         if kind == _ARRIVES:
-            self.tell(PodAdded(request_of(self.pods[uid], self.now)))
+            self.tell(events.PodAdded(request_of(self.pods[uid], self.now)))
         elif kind == _SCRAPES and self.pipeline is not None:
             period = self.scenario.watching.scrape_ns
             heapq.heappush(self.heap, (self.now + period, _SCRAPES, ""))
@@ -176,7 +157,7 @@ class SharingRun:
             if not self._can_wait():
                 self._tell_looks()
         elif kind == _WAKES:
-            self.tell(Tick())
+            self.tell(events.Tick())
         elif kind == _LOOKS and self.progress is not None and self.scenario.feedback is not None:
             heapq.heappush(self.heap, (self.now + self.scenario.feedback.period_ns, _LOOKS, ""))
             self._look_at(self.progress)
@@ -198,10 +179,8 @@ class SharingRun:
             return False
         if self.wake_ns is not None and self.wake_ns > self.now:
             return False
-        waiting = self.engine.queue.waiting()
-        least = min(
-            (self.pods[_job_uid(pod.pod.uid)].job.request_mib for pod in waiting), default=None
-        )
+        uids = [_job_uid(waiting.pod.uid) for waiting in self.engine.queue.waiting()]
+        least = min((self.pods[uid].job.request_mib for uid in uids), default=None)
         return least is None or least > int(self.engine.ledger.table.device_memory_free.max())
 
     def _tell_looks(self) -> None:
@@ -212,8 +191,8 @@ class SharingRun:
         version = self.engine.signals.version + len(looks)
         last = self.pipeline.snapshot(looks[-1], version)
         for ago, at_ns in zip(range(len(looks) - 1, -1, -1), looks, strict=True):
-            told = msgspec.structs.replace(last, version=version - ago)
-            self.tell(SignalsChanged(told), at_ns)
+            snapshot = msgspec.structs.replace(last, version=version - ago)
+            self.tell(events.SignalsChanged(snapshot), at_ns)
 
     def _ends(self) -> None:
         for ended in self.cards.happen(self.now):
@@ -229,7 +208,7 @@ class SharingRun:
         self.waiting -= 1
         pod.finished_ns = self.now + pod.job.end_ns if done else None
         self._forget(pod.uid)
-        self.tell(PodGone(pod.uid, completed=done))
+        self.tell(events.PodGone(pod.uid, completed=done))
 
     def _again(self, pod: JobPod, *, out_of_memory: bool = False, keeps_work: bool = False) -> None:
         """The pod is gone, and its work lost but where it was saved; its Job makes a new one."""
@@ -242,12 +221,12 @@ class SharingRun:
         pod.number += 1
         pod.uid = f"{pod.job.uid}/{pod.number}"
         heapq.heappush(self.heap, (self.now + RECREATE_NS, _ARRIVES, pod.job.uid))
-        self.tell(PodGone(uid, out_of_memory, workload=pod.job.uid if out_of_memory else ""))
+        self.tell(events.PodGone(uid, out_of_memory, workload=pod.job.uid if out_of_memory else ""))
 
     def tell(self, event: Event, at_ns: int | None = None) -> None:
         """Hand an event to the engine (as of now by default) and carry out what it wants."""
-        commands: list[Command] = self.engine.handle(event, self.now if at_ns is None else at_ns)
-        for command in unless_faulted(commands):
+        now_ns = self.now if at_ns is None else at_ns
+        for command in unless_faulted(self.engine.handle(event, now_ns)):
             self._carry_out(command)
 
     def _carry_out(self, command: Any) -> None:
@@ -277,12 +256,12 @@ class SharingRun:
         uid, placement = command.pod.uid, command.placement
         pod = self.pods[_job_uid(uid)]
         pod.bound_ns = self.now if pod.bound_ns is None else pod.bound_ns
-        self.engine.handle(PodBound(uid), self.now)
+        self.engine.handle(events.PodBound(uid), self.now)
         if self.pipeline is not None:
             self.pipeline.bound_s[uid] = self.now / SECOND_NS
         job = msgspec.structs.replace(pod.job, uid=uid)
         self.cards.put(job, (placement.node, placement.shares[0].gpu), self.now)
-        self.tell(PodSeenBound(placement, bound_ns=self.now))
+        self.tell(events.PodSeenBound(placement, bound_ns=self.now))
 
     def _forget(self, uid: str) -> None:
         if self.pipeline is not None:
@@ -342,10 +321,9 @@ def _limits(policy: Policy, permille: int) -> RequestLimits:
 
 def _pipeline(scenario: SharedScenario, cards: SimulatedGpus) -> SimulatedTelemetry:
     keys = [(node.name, gpu.index) for node in scenario.nodes for gpu in node.gpus]
-    exporters = SimulatedExporters(cards, keys, scenario.faults, scenario.seed)
-    return SimulatedTelemetry(
-        exporters, scenario.nodes, scenario.watching, scenario.faults.delay_ns
-    )
+    faults = scenario.faults
+    exporters = SimulatedExporters(cards, keys, faults, scenario.seed)
+    return SimulatedTelemetry(exporters, scenario.nodes, scenario.watching, faults.delay_ns)
 
 
 def _slow_percent(progress: SimulatedProgress | None) -> float | None:
@@ -370,6 +348,5 @@ def request_of(pod: JobPod, now_ns: int) -> PodRequest:
         expected_s=expected_s,
         slowdown_limit=job.slowdown_limit,
     )
-    return PodRequest(
-        pod.uid, pod.uid.replace("/", "-"), shape, created_ns=now_ns, workload=job.uid
-    )
+    name = pod.uid.replace("/", "-")
+    return PodRequest(pod.uid, name, shape, created_ns=now_ns, workload=job.uid)

@@ -57,12 +57,8 @@ class PackByTrial(Policy):
         return draw(key, len(rows))
 
     def _judge(self, who: Resident, there: Company, model: str) -> tuple[float]:
-        return (
-            float(
-                frozenset([who.application, *(t.application for t in there)]) not in self._bad
-                or not there
-            ),
-        )
+        together = frozenset([who.application, *(resident.application for resident in there)])
+        return (float(together not in self._bad or not there),)
 
 
 class TrialRun(SharingRun):
@@ -86,7 +82,7 @@ class TrialRun(SharingRun):
         there = self.cards.containers_on(key)
         if len(there) != 2 or there[-1].job.uid != uid:
             return  # the trial of the later one counts
-        kinds = [one.job.kind for one in there]
+        kinds = [container.job.kind for container in there]
         speeds = [
             1000 / self.scenario.slowdown.permille(kind, kinds[:at] + kinds[at + 1 :])
             for at, kind in enumerate(kinds)
