@@ -143,14 +143,10 @@ def metrics_in_steps(
     blind = _decide(engine, asked, SignalsView(), minds[1])
     columns = tuple(view.asked)
     count, examples = _kept_out(engine, seen, blind)
-    return MetricsRead(
-        max(0, at_ns - view.at_ns) / SECOND_NS,
-        columns,
-        tuple(readings(engine.signals, columns, place.node, gpu) for gpu in _gpus(place)),
-        tuple(readings(engine.signals, columns, node, gpu) for node, gpu in examples),
-        count,
-        blind.place,
-    )
+    looked_s = max(0, at_ns - view.at_ns) / SECOND_NS
+    gpus = tuple(readings(engine.signals, columns, place.node, gpu) for gpu in _gpus(place))
+    kept_out = tuple(readings(engine.signals, columns, node, gpu) for node, gpu in examples)
+    return MetricsRead(looked_s, columns, gpus, kept_out, count, blind.place)
 
 
 def readings(view: SignalsView, columns: Sequence[str], node: str, gpu: int) -> GpuReadings:
@@ -177,9 +173,9 @@ def told(
     return GpuReadings(*gpu, tuple(readings_of))
 
 
-def in_words(one: GpuReadings) -> str:
+def in_words(gpu: GpuReadings) -> str:
     """The values that are known."""
-    known = [_value(each) for each in one.readings if each.value is not None]
+    known = [_value(reading) for reading in gpu.readings if reading.value is not None]
     return ", ".join(known) or "nothing is known of it"
 
 
@@ -191,10 +187,11 @@ def unit_of(column: str) -> str:
     return next((unit for end, unit in _UNITS.items() if metric.endswith(end)), "")
 
 
-def _value(one: ColumnReading) -> str:
-    assert one.value is not None
-    number = f"{one.value:,.0f}" if abs(one.value) >= 100 else f"{one.value:.3g}"
-    return " ".join(filter(None, (one.column, number, one.unit, one.age * (one.age != "FRESH"))))
+def _value(reading: ColumnReading) -> str:
+    value, age = reading.value, reading.age
+    assert value is not None
+    number = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return " ".join(filter(None, (reading.column, number, reading.unit, age * (age != "FRESH"))))
 
 
 # --- deciding again ----------

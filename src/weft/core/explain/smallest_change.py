@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from weft.core.engine.assessment import Assessment, Assessor
 from weft.core.engine.engine import Engine
@@ -119,7 +120,7 @@ class ChangeSearch:
 
     def _gpu_requests(self, change: Callable[[GpuRequest], GpuRequest]) -> Shape:
         gpu_requests = tuple(change(gpu_request) for gpu_request in self._shape.gpu_requests)
-        return msgspec.structs.replace(self._shape, gpu_requests=gpu_requests)
+        return replace(self._shape, gpu_requests=gpu_requests)
 
     def _memory(self) -> Trying[SmallestChange | None]:
         """Less GPU memory, in one of the kinds it is asked in."""
@@ -139,8 +140,8 @@ class ChangeSearch:
         def cap(gpu_request: GpuRequest) -> GpuRequest:
             if _memory_kind(gpu_request) != kind or _amount(gpu_request) <= most:
                 return gpu_request
-            memory = msgspec.structs.replace(gpu_request.memory, kind=kind, value=most)
-            return msgspec.structs.replace(gpu_request, memory=memory)
+            memory = replace(gpu_request.memory, kind=kind, value=most)
+            return replace(gpu_request, memory=memory)
 
         return self._gpu_requests(cap)
 
@@ -151,10 +152,7 @@ class ChangeSearch:
         if not best:
             return None
         what = "of a GPU's cores"
-        if any(
-            gpu_request.whole and gpu_request.memory.kind != "mib"
-            for gpu_request in self._shape.gpu_requests
-        ):
+        if any(ask.whole and ask.memory.kind != "mib" for ask in self._shape.gpu_requests):
             what = "of a GPU, cores and memory,"
         text = f"ask at most {best / 10:g} % {what} instead of {asked / 10:g} %"
         return SmallestChange("cores", text, shape=self._with_cores(best))
@@ -165,7 +163,7 @@ class ChangeSearch:
                 share = GpuMemoryRequest("percent", max(1, milli // 10))
                 least = gpu_request.memory if gpu_request.memory.kind == "mib" else share
                 return GpuRequest(gpu_request.count, least, milli)
-            return msgspec.structs.replace(gpu_request, milli=min(gpu_request.milli, milli))
+            return replace(gpu_request, milli=min(gpu_request.milli, milli))
 
         return self._gpu_requests(cap)
 
@@ -174,51 +172,44 @@ class ChangeSearch:
         asked = max((gpu_request.count for gpu_request in self._shape.gpu_requests), default=0)
 
         def capped(count: int) -> Shape:
-            return self._gpu_requests(
-                lambda gpu_request: msgspec.structs.replace(
-                    gpu_request, count=min(gpu_request.count, count)
-                )
-            )
+            return self._gpu_requests(lambda ask: replace(ask, count=min(ask.count, count)))
 
         best = yield from self._most(asked, lambda value: capped(max(1, value)))
         if asked < 2 or not best:
             return None
         gpus = "1 GPU" if best == 1 else f"{best} GPUs"
         each = "" if len(self._shape.gpu_requests) == 1 else " in every container"
-        return SmallestChange(
-            "count", f"ask for at most {gpus}{each} instead of {asked}", shape=capped(best)
-        )
+        text = f"ask for at most {gpus}{each} instead of {asked}"
+        return SmallestChange("count", text, shape=capped(best))
 
     def _model(self) -> Trying[SmallestChange | None]:
         rule = self._shape.devices
         if rule == DeviceRule():
             return None
-        free = msgspec.structs.replace(self._shape, devices=DeviceRule())
+        free = replace(self._shape, devices=DeviceRule())
         yield
         if not self._fits(free):
             return None
-        for model in sorted(
-            {gpu.model for node in self._engine.ledger.table.nodes for gpu in node.gpus}
-        ):
-            one = msgspec.structs.replace(self._shape, devices=DeviceRule(models=(model,)))
+        nodes = self._engine.ledger.table.nodes
+        for model in sorted({gpu.model for node in nodes for gpu in node.gpus}):
+            accepting = replace(self._shape, devices=DeviceRule(models=(model,)))
             yield
-            if self._fits(one):
+            if self._fits(accepting):
                 text = f"accept the GPU model {model or '(unnamed)'}"
-                return SmallestChange("model", text, shape=one)
+                return SmallestChange("model", text, shape=accepting)
         return SmallestChange("model", "accept any GPU model", shape=free)
 
     def _host(self, field: str, axis: str, unit: str) -> Trying[SmallestChange | None]:
         asked = getattr(self._shape, field)
 
         def lowered(value: int) -> Shape:
-            return msgspec.structs.replace(self._shape, **{field: value})
+            return replace(self._shape, **{field: value})
 
         best = (yield from self._most(asked, lowered)) if asked else None
         if best is None:
             return None
-        return SmallestChange(
-            axis, f"ask at most {best:,} {unit} instead of {asked:,}", shape=lowered(best)
-        )
+        text = f"ask at most {best:,} {unit} instead of {asked:,}"
+        return SmallestChange(axis, text, shape=lowered(best))
 
     def _extended(self) -> Trying[SmallestChange | None]:
         """Less of a resource that the kubelet counts, and with it of GPU memory asked by it."""
@@ -239,22 +230,19 @@ class ChangeSearch:
 
         def lowered(gpu_request: GpuRequest) -> GpuRequest:
             value = -(-gpu_request.memory.value * most // asked)
-            memory = msgspec.structs.replace(gpu_request.memory, value=value)
-            return msgspec.structs.replace(gpu_request, memory=memory)
+            memory = replace(gpu_request.memory, value=value)
+            return replace(gpu_request, memory=memory)
 
         shape = self._gpu_requests(lowered) if self._by_resource(asked) else self._shape
         lower = tuple((one, most if one == name else many) for one, many in shape.extended)
-        return msgspec.structs.replace(shape, extended=lower)
+        return replace(shape, extended=lower)
 
     def _by_resource(self, asked: int) -> bool:
         """True if so much of a resource is what the claims ask of GPU memory."""
         gpu_requests = self._shape.gpu_requests
-        asked_mib = sum(
-            gpu_request.count * gpu_request.memory.value for gpu_request in gpu_requests
-        )
-        return asked_mib == asked and all(
-            _memory_kind(c) not in {"", "percent"} for c in gpu_requests
-        )
+        asked_mib = sum(ask.count * ask.memory.value for ask in gpu_requests)
+        amounts = all(_memory_kind(ask) not in {"", "percent"} for ask in gpu_requests)
+        return asked_mib == asked and amounts
 
     def _free_pod(self) -> Trying[SmallestChange | None]:
         """The smallest pod whose end would make room; failing that, the emptiest such GPU."""
@@ -266,9 +254,8 @@ class ChangeSearch:
                 place = holding.placement
                 gpus = ", ".join(str(gpu) for gpu in sorted({s.gpu for s in place.shares}))
                 where = f"{place.node} GPU {gpus}" if gpus else place.node
-                return SmallestChange(
-                    "free", f"free {where}: end pod {self._name(uid)}", free=(uid,)
-                )
+                text = f"free {where}: end pod {self._name(uid)}"
+                return SmallestChange("free", text, free=(uid,))
         return (yield from self._free_gpu())
 
     def _in_the_way(self) -> Trying[list[_Size]]:

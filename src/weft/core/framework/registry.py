@@ -109,17 +109,12 @@ class Registry:
 
     def describe(self) -> tuple[PolicyDescription, ...]:
         """All policies, sorted by name."""
-        return tuple(
-            PolicyDescription(
-                name,
-                policy.summary,
-                policy.source,
-                tuple(sorted(policy.reads)),
-                {option: _shown(default) for option, default in _options(policy).items()},
-                policy.unsafe,
-            )
-            for name, policy in sorted(self._known.items())
-        )
+        descriptions = []
+        for name, policy in sorted(self._known.items()):
+            options = {option: _shown(default) for option, default in _options(policy).items()}
+            said, reads = (policy.summary, policy.source), tuple(sorted(policy.reads))
+            descriptions.append(PolicyDescription(name, *said, reads, options, policy.unsafe))
+        return tuple(descriptions)
 
 
 def _value(text: str) -> Any:

@@ -116,41 +116,36 @@ class SharingCost:
         return found, keeps
 
     def predictions(self, shape: Shape, there: Company, model: str) -> tuple[ExpectedSlowdown, ...]:
-        """Of the pod and of each that it joins, and what those with a bound of their own may."""
-        found = predictions(self.view, shape, there, model)
+        """For the pod and each that it joins, and what those with a bound of their own may."""
         own = own_percent(shape.job_class, shape.slowdown_limit, model)
+        percents = (own, *(pod.bound_percent for pod in there))
+        expected = zip(predictions(self.view, shape, there, model), percents, strict=True)
         return tuple(
-            replace(one, allowed=bound_of(percent, self.bounds.critical)) if percent else one
-            for one, percent in zip(
-                found, (own, *(pod.bound_percent for pod in there)), strict=True
-            )
+            replace(slowdown, allowed=bound_of(percent, self.bounds.critical))
+            if percent
+            else slowdown
+            for slowdown, percent in expected
         )
 
 
 def predictions(
     view: InterferenceView, shape: Shape, there: Company, model: str
 ) -> tuple[ExpectedSlowdown, ...]:
-    """Of the pod and of each that it joins, beside all the others; for people, to the thousandth.
+    """For the pod and each that it joins, beside all the others; for people, to the thousandth.
 
     What is beyond all numbers (a pair that a policy lets in although it is forbidden) is said as 0.
     """
     card = view.of(model)
     names = [shape.application, *(one.application for one in there)]
     index = [view.index_of(name) for name in names]
-    found = []
+    expected = []
     for at, one in enumerate(index):
         others = [other for k, other in enumerate(index) if k != at]
         tiers = card.tier[one, others]
-        found.append(
-            ExpectedSlowdown(
-                names[at],
-                _times(float(card.mean[one, others].sum())),
-                _times(float(card.upper[one, others].sum())),
-                PredictionTier(int(abs(tiers).max())).name.lower(),
-                bool((tiers >= 0).all()),
-            )
-        )
-    return tuple(found)
+        mean, upper = (_times(float(log[one, others].sum())) for log in (card.mean, card.upper))
+        tier, sure = PredictionTier(int(abs(tiers).max())).name.lower(), bool((tiers >= 0).all())
+        expected.append(ExpectedSlowdown(names[at], mean, upper, tier, sure))
+    return tuple(expected)
 
 
 def _times(log: float) -> float:

@@ -19,7 +19,7 @@ flight, of a latency-critical class, or on a GPU whose metrics contradict the le
 What a GPU uses beyond all that was asked there (`beyond`) is not idle either: harvesting leaves it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -129,16 +129,9 @@ def measure(
     need = np.where(fresh == FRESH, need, promised)
     need = np.where(fresh == STALE, np.maximum(promised, np.ceil(now)), need)
     idle = _share_out(gpu, np.maximum(0.0, asked - hold), promised - need)
-    beyond = np.maximum(0, need - promised)
-    return MemoryNeeds(
-        hold.astype(np.int64),
-        idle,
-        warm,
-        np.ceil(most).astype(np.int64),
-        need.astype(np.int64),
-        beyond.astype(np.int64),
-        fresh,
-    )
+    amounts = hold, np.ceil(most), need, np.maximum(0, need - promised)
+    hold_mib, most_mib, need_mib, beyond_mib = (amount.astype(np.int64) for amount in amounts)
+    return MemoryNeeds(hold_mib, idle, warm, most_mib, need_mib, beyond_mib, fresh)
 
 
 # --- the parts, in the order of the text above ---
@@ -325,20 +318,15 @@ def rows_of(table: LedgerTable, holdings: Iterable[Holding]) -> ResidentKeys:
                 asked[key] = asked.get(key, 0) + share.memory_mib
                 expected[key] = min(asked[key], held.expected_mib or asked[key])
                 lends[key] = held.placement.job_class != LATENCY_CRITICAL
-    return ResidentKeys(
-        tuple(uid for uid, _ in asked),
-        np.array([device for _, device in asked], dtype=np.int64),
-        np.array(list(asked.values()), dtype=np.int64),
-        np.array(list(expected.values()), dtype=np.int64),
-        np.array(list(lends.values()), dtype=np.bool_),
-    )
+    devices, columns = [device for _, device in asked], (asked.values(), expected.values())
+    asked_mib, expected_mib = (np.array(list(column), dtype=np.int64) for column in columns)
+    gpu, uids = np.array(devices, dtype=np.int64), tuple(uid for uid, _ in asked)
+    may_lend = np.array(list(lends.values()), dtype=np.bool_)
+    return ResidentKeys(uids, gpu, asked_mib, expected_mib, may_lend)
 
 
 def idle_by_uid(
-    table: LedgerTable,
-    holdings: Iterable[Holding],
-    rows: ResidentKeys,
-    idle_mib: Sequence[int] | Ints,
+    table: LedgerTable, holdings: Iterable[Holding], rows: ResidentKeys, idle_mib: Iterable[int]
 ) -> dict[str, tuple[int, ...]]:
     """`SignalsSnapshot.idle_mib`: by pod, of each share in order; pods without any are left out."""
     left = {

@@ -94,20 +94,14 @@ class ResidentMemory:
         older = np.isnan(used).all(axis=1)  # than the window
         used[older, -1] = window.newest(USED)[0][older]
         fresh = SignalsView(made).over(table, f"{USED}.last")[1]
-        rows = memory_needs.ResidentRows(
-            keys.gpu,
-            keys.asked_mib,
-            residents.age_s,
-            keys.lends,
-            np.array([self._warmed.get(uid, False) for uid in keys.uids], dtype=np.bool_),
-            own,
-            keys.expected_mib,
-            self._watched_s(residents, fresh),
-        )
+        asked = keys.gpu, keys.asked_mib, residents.age_s, keys.lends
+        warm = np.array([self._warmed.get(uid, False) for uid in keys.uids], dtype=np.bool_)
+        watched_s = self._watched_s(residents, fresh)
+        rows = memory_needs.ResidentRows(*asked, warm, own, keys.expected_mib, watched_s)
         gpus = memory_needs.GpuMemory(residents.total_mib, used, fresh)
         answer = memory_needs.measure(rows, gpus, ages, self._warm_up)
         now_warm = dict(zip(keys.uids, answer.warm.tolist(), strict=True))
-        held = [one.placement.uid for one in residents.holdings]
+        held = [holding.placement.uid for holding in residents.holdings]
         self._warmed = {uid: now_warm.get(uid, self._warmed.get(uid, False)) for uid in held}
         most: dict[str, float] = {}
         for uid, mib in zip(keys.uids, np.nan_to_num(own).max(axis=1).tolist(), strict=True):
@@ -127,14 +121,12 @@ class ResidentMemory:
         Another is watched from when its GPU was FRESH first; NaN says that it has not been yet.
         """
         now_s, keys = residents.now_s, residents.keys
-        held = {one.placement.uid for one in residents.holdings}
+        held = {holding.placement.uid for holding in residents.holdings}
         since = {uid: at_s for uid, at_s in self._since.items() if uid in held}
         first = not np.isfinite(self._observed_s)
         passed_s = min(now_s - self._observed_s, PAUSE_S) + 1.0  # the API tells whole seconds
-        rows = zip(
-            keys.uids, residents.age_s.tolist(), (fresh[keys.gpu] == FRESH).tolist(), strict=True
-        )
-        for uid, age_s, is_fresh in rows:
+        ages_s, is_known = residents.age_s.tolist(), (fresh[keys.gpu] == FRESH).tolist()
+        for uid, age_s, is_fresh in zip(keys.uids, ages_s, is_known, strict=True):
             came = not first and (np.isnan(age_s) or age_s <= passed_s)
             at_s = since.setdefault(uid, -np.inf if came else np.nan)
             if np.isnan(at_s) and is_fresh:

@@ -78,6 +78,10 @@ class _Series(NamedTuple):
     last_at_s: Floats
 
 
+AllSeries = dict[Metric, _Series]
+Freshness = dict[Metric, Bytes]
+
+
 class SnapshotBuilder:
     """Makes snapshots of one window; `realign` where its GPUs change."""
 
@@ -114,7 +118,7 @@ class SnapshotBuilder:
         self.window.advance(now.wall_s)
         series = self._series()
         columns: dict[str, Column] = {}
-        fresh: dict[Metric, Bytes] = {}
+        fresh: Freshness = {}
         for metric, one in series.items():
             fresh[metric] = freshness_of(now.wall_s - one.last_at_s, self.settings.scrape_s)
         self._doubt(series, fresh, now.residents)
@@ -131,7 +135,7 @@ class SnapshotBuilder:
 
     # --- what is there -------------------------------------------------------------------------
 
-    def _series(self) -> dict[Metric, _Series]:
+    def _series(self) -> AllSeries:
         """Every metric of the window; used and free memory also follow from each other."""
         series = {
             m: _Series(self.window.history(m), *self.window.newest(m)) for m in self.window.metrics
@@ -150,9 +154,7 @@ class SnapshotBuilder:
             series[FREE] = _or_else(free, _rest(total - held, used))
         return series
 
-    def _doubt(
-        self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes], residents: GpuPods
-    ) -> None:
+    def _doubt(self, series: AllSeries, fresh: Freshness, residents: GpuPods) -> None:
         """MISSING where the newest numbers cannot be true."""
         false = doubts.false_memory(self._memory_now(series), self.devices.total_mib, residents)
         for metric in MEMORY:
@@ -176,7 +178,7 @@ class SnapshotBuilder:
         if Metric.POWER_W in series:
             fresh[Metric.POWER_W][series[Metric.POWER_W].last <= 0.0] = MISSING
 
-    def _memory_now(self, series: dict[Metric, _Series]) -> MemoryReadings:
+    def _memory_now(self, series: AllSeries) -> MemoryReadings:
         """The newest readings of memory, and which of them were taken together."""
         unknown = np.full(len(self.devices), np.nan)
         nothing = _Series(unknown[:, None], unknown, unknown)
@@ -206,9 +208,7 @@ class SnapshotBuilder:
             columns[f"{metric}.p95"] = (np.where(whole.counts > 0, peak, one.last), fresh)
         return columns
 
-    def _memory(
-        self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes]
-    ) -> dict[str, Column]:
+    def _memory(self, series: AllSeries, fresh: Freshness) -> dict[str, Column]:
         """Columns that the Kube-Knots rules compare."""
         columns: dict[str, Column] = {}
         if USED in series:
@@ -225,9 +225,7 @@ class SnapshotBuilder:
             columns[f"{FREE}.predicted"] = (predicted, fresh[FREE])
         return {name: (values, _known(values, age)) for name, (values, age) in columns.items()}
 
-    def _promises(
-        self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes]
-    ) -> dict[str, Column]:
+    def _promises(self, series: AllSeries, fresh: Freshness) -> dict[str, Column]:
         """The column that free memory must be read with: see `promised_memory`."""
         read = FREE if FREE in series else USED
         if read not in series:
@@ -236,7 +234,7 @@ class SnapshotBuilder:
         return {PROMISED: (most, _known(most, fresh[read]))}
 
     def _correlations(
-        self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes], alone: Mapping[int, str]
+        self, series: AllSeries, fresh: Freshness, alone: Mapping[int, str]
     ) -> dict[str, Column]:
         """Correlation of applications with each GPU: memory, SMs, bandwidth, where measured."""
         known = {metric for metric, ages in fresh.items() if bool((ages != MISSING).any())}
@@ -251,9 +249,7 @@ class SnapshotBuilder:
             for application, values in self._load_correlation.observe(histories, alone).items()
         }
 
-    def _forecasts(
-        self, series: dict[Metric, _Series], fresh: dict[Metric, Bytes]
-    ) -> dict[str, Column]:
+    def _forecasts(self, series: AllSeries, fresh: Freshness) -> dict[str, Column]:
         """The best forecaster's word about the end of the horizon, within what is possible."""
         columns: dict[str, Column] = {}
         passed = min(max(self.window.complete - self._seen_slot, 1), self.settings.horizon)

@@ -43,15 +43,8 @@ class ServerKind(NamedTuple):
 KINDS = (
     ServerKind(
         "Prometheus",
-        frozenset(
-            {
-                "prometheus",
-                "prometheus-operated",
-                "prometheus-k8s",
-                "prometheus-server",
-                "kube-prometheus-stack-prometheus",
-            }
-        ),
+        frozenset({"prometheus", "kube-prometheus-stack-prometheus"})
+        | {f"prometheus-{suffix}" for suffix in ("operated", "k8s", "server")},
         frozenset({"", "server", "prometheus"}),
     ),
     ServerKind(
