@@ -248,7 +248,7 @@ class TelemetryLoop:
         return self.feed
 
     def _bound(self) -> dict[str, float]:
-        """When pods that hold anything were bound, seconds since 1970, where the API says so."""
+        """The time each holding pod was bound, seconds since 1970, where the API says so."""
         before, self._bound_s = self._bound_s, {}
         for uid in self._live.engine.ledger.holdings:
             pod = None if uid in before else self._live.pod_by_uid(uid)
