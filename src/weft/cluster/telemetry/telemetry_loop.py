@@ -248,7 +248,7 @@ class TelemetryLoop:
         return self.feed
 
     def _bound(self) -> dict[str, float]:
-        """When pods that hold anything were bound, seconds since 1970, where the API says so."""
+        """The time each holding pod was bound, seconds since 1970, where the API says so."""
         before, self._bound_at = self._bound_at, {}
         for uid in self._live.engine.ledger.holdings:
             if (pod := self._live.pod_by_uid(uid)) is None or not (text := pod.bound_at):
