@@ -101,7 +101,7 @@ class Reference:
         self.evictions: list[Eviction] = []
         self.refused: dict[str, int] = {}
         self.left: list[Left] = []
-        self.held_back: dict[str, str] = {}
+        self.withheld_evictions: dict[str, str] = {}
 
     def on(self, gpu: str) -> list[str]:
         return [uid for uid, (_, gpus) in self.pods.items() if gpu in gpus]
@@ -193,7 +193,7 @@ class Reference:
         self.log.append(Look(now_ns, {uid: self.co_residents(uid) for uid in seen}, seen))
         touched = [gpu for uid in seen if self.windows(uid) for gpu in self.pods[uid][1]]
         self.log[-1] = self.log[-1]._replace(touched=frozenset(touched))
-        self.held_back, before = {}, len(self.evictions)
+        self.withheld_evictions, before = {}, len(self.evictions)
         for uid in seen:
             if self.windows(uid) and self.pods[uid][0] == "latency-critical":
                 self.for_critical(uid, now_ns)
@@ -271,7 +271,7 @@ class Reference:
         whose = doubted[0] if doubted else victim
         why = self.doubt(whose, now_ns) or self.why_not(now_ns)
         if why:
-            self.held_back[whose] = why
+            self.withheld_evictions[whose] = why
             return
         self.evictions.append(Eviction(now_ns, uid, tuple({*own, *gpus}), own, victim, rule))
 
@@ -360,10 +360,13 @@ class World:
         commands = self.tell(ProgressSeen(observed))
         found = [c.placement.uid for c in commands if isinstance(c, Evict)]
         assert found == expected
-        held_back, told_back = self.reference.held_back, self.engine.slowdown_eviction.held_back
+        withheld, engine_withheld = (
+            self.reference.withheld_evictions,
+            self.engine.slowdown_eviction.withheld_evictions,
+        )
         seen_now = {one.uid for one in observed}
-        assert {u: w for u, w in told_back.items() if u in seen_now} == {
-            u: w for u, w in held_back.items() if u in seen_now
+        assert {u: w for u, w in engine_withheld.items() if u in seen_now} == {
+            u: w for u, w in withheld.items() if u in seen_now
         }
-        self.why_not.update(held_back.values())
+        self.why_not.update(withheld.values())
         self.asked += found

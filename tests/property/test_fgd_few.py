@@ -85,7 +85,7 @@ def test_the_scores_of_one_or_two_nodes_are_those_among_all(dice: Random) -> Non
     if demand.mode == "many":
         return
     every = Query(table, demand)
-    fits = (feasibility.told_codes(table, demand) == 0) & (feasibility.codes(every) == 0)
+    fits = (feasibility.declared_codes(table, demand) == 0) & (feasibility.codes(every) == 0)
     among_all = _scores(policy, every)
     for rows in [[row] for row in range(table.count)] + [[0, 2], [1, 2]]:
         here = [row for row in rows if fits[row]]

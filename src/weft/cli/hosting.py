@@ -326,7 +326,7 @@ class _Predicted(BackgroundPart):
         self._reloader.tell()
         if self._reloader.every_s:
             await super().start()
-        return str(self._reloader.told)
+        return str(self._reloader.loaded)
 
 
 class _Typical(BackgroundPart):

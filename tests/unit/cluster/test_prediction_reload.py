@@ -181,14 +181,14 @@ async def test_a_bad_file_is_told_once_and_changes_nothing(
     with caplog.at_level(logging.INFO, "weft.cluster"):
         async with api() as server, scene(server) as made:
             it = reloading(made, files_in(volume, "table", "profiles"))
-            before = it.told
+            before = it.loaded
             made.events.clear()
             for times in (1, 2):
                 volume.put(table=bad, profiles=dataset(300))
                 await it.reload()
                 await it.reload()
                 assert it.counts == {"applied": 0, "failed": 2 * times}
-            assert (made.tables(), it.told) == ([], before)
+            assert (made.tables(), it.loaded) == ([], before)
             (said,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
             place = f"weft.yaml: interference.table: {volume.path('table')}, serve beside train"
             assert f"{place}: 0.0 is no slowdown; write how many times longer" in said

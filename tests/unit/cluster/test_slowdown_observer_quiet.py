@@ -103,7 +103,7 @@ async def test_a_new_leader_evicts_nobody_where_somebody_may_have_gone_just_now(
             assert second.asked == []
             told = second.slowdown_observer.about(second.uid(slow))
             assert told is not None
-            assert "leads for less than 5 minutes" in told.held_back
+            assert "leads for less than 5 minutes" in told.withheld
             clock.passed_s += NEW_LEADER_NS / 1e9
             for _ in range(6):
                 await second.look(**rates)
@@ -127,7 +127,7 @@ async def test_a_new_leader_knows_at_once_who_is_slow_alone() -> None:
             for _ in range(6):
                 await second.look(serve=50, train=90)
             assert second.asked == []
-            assert second.slowdown_observer.held_back == {"alone": 1}
+            assert second.slowdown_observer.withheld_evictions == {"alone": 1}
 
 
 async def test_who_leads_on_is_not_held_up_by_its_own_ban() -> None:

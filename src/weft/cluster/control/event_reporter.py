@@ -63,7 +63,7 @@ class EventReporter:
         self.events = EventWriter(client, "weft-scheduler", name, lambda: live.binding, often)
         self.conditions = ConditionWriter(client, ConditionOptions(interval_s=interval_s))
         self._reasons: OrderedDict[str, tuple[Pod, str]] = OrderedDict()
-        self._held_back: OrderedDict[str, tuple[float, Pod, str]] = OrderedDict()
+        self._delayed: OrderedDict[str, tuple[float, Pod, str]] = OrderedDict()
         self._news = asyncio.Event()
         self._writing = False
         self._stuck: tuple[float, str] = (-_STUCK_FOR_S, "")
@@ -116,21 +116,21 @@ class EventReporter:
             return
         if not written:
             due = self._client.clock.monotonic() + self._interval_s
-            self._held_back.setdefault(uid, (due, pod, why))
-            self._held_back[uid] = (self._held_back[uid][0], pod, why)
-            while len(self._held_back) > self.options.waiting:
-                self._held_back.popitem(last=False)
+            self._delayed.setdefault(uid, (due, pod, why))
+            self._delayed[uid] = (self._delayed[uid][0], pod, why)
+            while len(self._delayed) > self.options.waiting:
+                self._delayed.popitem(last=False)
 
     async def _offer_again(self) -> None:
         """Write delayed conditions when their time has come; whoever fits by then is forgotten."""
         while True:
             await self._client.clock.sleep(self._interval_s / 4)
             now = self._client.clock.monotonic()
-            while self._held_back:
-                uid, (due, known, why) = next(iter(self._held_back.items()))
+            while self._delayed:
+                uid, (due, known, why) = next(iter(self._delayed.items()))
                 if due > now:
                     break
-                del self._held_back[uid]
+                del self._delayed[uid]
                 pod = self._live.pod(known.metadata.namespace, known.metadata.name)
                 if pod is None or pod.metadata.uid != uid or pod.spec.node_name:
                     continue
@@ -146,7 +146,7 @@ class EventReporter:
     def _forget(self, uid: str) -> None:
         self.conditions.forget(uid)
         self._reasons.pop(uid, None)
-        self._held_back.pop(uid, None)
+        self._delayed.pop(uid, None)
 
     # --- what is heard ---
 

@@ -1,4 +1,4 @@
-"""Where the extender listens: its own port, on wish the originals' too, with or without TLS.
+"""The extender's listeners: its own port, on wish the originals' too, with or without TLS.
 
 Whoever is let in may bind any pod. So what other machines can reach is behind a client certificate,
 unless somebody said in so many words that it need not be.

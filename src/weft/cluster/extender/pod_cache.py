@@ -29,7 +29,7 @@ class PodCache:
         self._keep = keep
         self._known: OrderedDict[Hashable, PodRequest] = OrderedDict()
 
-    def told(self, pod: Pod, raw: bytes, settings: Hashable) -> PodRequest:
+    def sent(self, pod: Pod, raw: bytes, settings: Hashable) -> PodRequest:
         """The request of a pod that somebody sent as `raw`; `BadInputError` where it contradicts
         itself. What is larger than `LARGE_BYTES` is not remembered."""
         if len(raw) > LARGE_BYTES:

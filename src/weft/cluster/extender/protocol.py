@@ -42,7 +42,7 @@ class ExtenderArgs(msgspec.Struct, frozen=True, gc=False):
 
 
 class BindArgs(msgspec.Struct, frozen=True, gc=False):
-    """Which pod goes where."""
+    """A pod and the node it is to be bound to."""
 
     name: str
     namespace: str
@@ -191,8 +191,8 @@ def read_preempt(body: bytes) -> PreemptArgs:
     pod, raw_pod = _read_pod(fields)
     by_uid = fields.get("nodenametometavictims", _NULL)
     in_full = by_uid == _NULL
-    told = fields.get("nodenametovictims", _NULL) if in_full else by_uid
-    nodes = {} if told == _NULL else _read(_fields, told, "victims")
+    victims_by_node = fields.get("nodenametovictims", _NULL) if in_full else by_uid
+    nodes = {} if victims_by_node == _NULL else _read(_fields, victims_by_node, "victims")
     _not_too_many(len(nodes), "victims")
     victims = {name: _read_victims(raw, in_full) for name, raw in nodes.items()}
     return PreemptArgs(pod, raw_pod, victims)

@@ -1,4 +1,4 @@
-"""Which path decides by which policy, as each system's own extender had it (data, no code).
+"""The paths, and the policy each decides by, as each system's own extender had it (data, no code).
 
 `/weft` decides by the pod's schedulerName. The other two are the originals' paths, so that a
 kube-scheduler configured for them goes on unchanged: only they answer a failed bind with HTTP 500.

@@ -66,7 +66,7 @@ class Extender:
     # --- questions -------------------------------------------------------------------------------
 
     def filter(self, route: Route, body: bytes) -> ExtenderReply:
-        """Which of the nodes could take the pod now, and why the others could not."""
+        """The nodes that could take the pod now, and why the others could not."""
         if not body:
             return _NO_BODY
         try:
@@ -201,7 +201,7 @@ class Extender:
     def _asked(self, route: Route, pod: Pod, raw: bytes) -> tuple[PodRequest, Profile]:
         if not self.cluster.ready:
             raise BadInputError("", NOT_READY)
-        request = self.pods.told(pod, raw, self.cluster.settings)
+        request = self.pods.sent(pod, raw, self.cluster.settings)
         return request, self._profile(route, request)
 
     def _beside(self, profile: Profile) -> list[PodRequest]:

@@ -45,7 +45,7 @@ def with_priority(settings: ExtenderSettings, priority: ElasticPriority) -> Exte
 
 
 def listening_of(settings: ExtenderSettings) -> ListenerOptions:
-    """Where to listen, and with which certificate."""
+    """The addresses to listen on, and the certificate."""
     return ListenerOptions(
         settings.address,
         settings.port,

@@ -27,7 +27,7 @@ class ClusterView(LiveCluster, Protocol):
 
     @property
     def client(self) -> ApiClient:
-        """Whose answers are counted, and whose clock it is."""
+        """The API client, whose answers are counted and whose clock it is."""
         ...
 
     @property

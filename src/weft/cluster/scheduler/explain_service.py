@@ -115,7 +115,7 @@ class Explainer:
         return await self._pending(pod, request, metrics)
 
     def _settled(self, pod: Pod) -> Explanation | None:
-        """Where there is nothing to decide now."""
+        """The explanation of a pod for which there is nothing to decide now."""
         uid, spec = pod.metadata.uid, pod.spec
         if pod.ended:
             return self._explanation(pod, "ended", pod.status.phase)
@@ -174,7 +174,7 @@ class Explainer:
         return replace(settled, metrics=await self._metrics_of(placed))
 
     async def _metrics_of(self, placed: PlacedPod) -> MetricsRead | None:
-        """What was measured of its GPUs at its decision, and what metrics say and do now."""
+        """The metrics of its GPUs at its decision, and what they say and do now."""
         record, saw = placed.record, placed.saw
         on = "" if placed.queued else record.node
         asked = PlacementQuestion(placed.pod, placed.profile, record.attempt, on, (record.uid,))
@@ -301,7 +301,7 @@ class Explainer:
     async def _changes(
         self, profile: Profile, request: PodRequest
     ) -> tuple[tuple[SuggestedChange, ...], bool]:
-        """What would make it fit, tried a slice at a time; and whether all was tried."""
+        """Changes that would make it fit, tried a slice at a time; and whether all was tried."""
 
         def rank(uid: str) -> int:
             return int(self._priority(uid) >= request.priority)
@@ -328,7 +328,7 @@ class Explainer:
     def _on_preemption(
         self, request: PodRequest, pod: Pod, changes: tuple[SuggestedChange, ...]
     ) -> list[str]:
-        """Where kube-scheduler would end others for it, that Weft alone does not."""
+        """A note where kube-scheduler would end others for it, which Weft alone does not."""
         freed = next((change.free for change in changes if change.free), ())
         lower = [uid for uid in freed if self._priority(uid) < request.priority]
         if not freed or len(lower) < len(freed) or pod.spec.preemption_policy == "Never":

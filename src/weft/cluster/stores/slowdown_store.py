@@ -142,9 +142,9 @@ def joined(
     now_ns: int,
 ) -> observed_slowdown.ObservationRecord:
     """Both records as one; of a pair what was seen here counts, of a ban the longer one."""
-    here = {(one.gpu_model, one.target, one.others): one for one in mine.pairs}
-    there = {(one.gpu_model, one.target, one.others): one for one in stored.pairs}
-    pairs = (*(one for key, one in there.items() if key not in here), *here.values())
+    here = {(pair.gpu_model, pair.target, pair.others): pair for pair in mine.pairs}
+    there = {(pair.gpu_model, pair.target, pair.others): pair for pair in stored.pairs}
+    pairs = (*(pair for key, pair in there.items() if key not in here), *here.values())
     bans: dict[tuple[str, str, str], Ban] = {}
     for ban in (*stored.bans, *mine.bans):
         key = (ban.gpu_model, ban.one, ban.other)

@@ -145,13 +145,13 @@ class PredictionReloader:
         self,
         live: EngineCluster,
         files: PredictionFiles,
-        told: LoadedPredictions,
+        loaded: LoadedPredictions,
         every_s: float,
         slowdown_store: SlowdownStore | None,
     ) -> None:
         """`told` is what they said at the start."""
-        self.told, self.every_s = told, every_s
-        self.solos = SoloProfiles(told.solos)
+        self.loaded, self.every_s = loaded, every_s
+        self.solos = SoloProfiles(loaded.solos)
         self.slowdown_store = slowdown_store
         self.counts = {"applied": 0, "failed": 0}
         self._live, self._files = live, files
@@ -159,10 +159,10 @@ class PredictionReloader:
 
     def tell(self) -> None:
         """Tell policies what was read at the start."""
-        if self.told.interference is not None:
-            self._live.handle(PolicyInput(INTERFERENCE, to_input(self.told.interference)))
-        if self.told.distances is not None:
-            self._live.handle(PolicyInput(MYSTIC, self.told.distances))
+        if self.loaded.interference is not None:
+            self._live.handle(PolicyInput(INTERFERENCE, to_input(self.loaded.interference)))
+        if self.loaded.distances is not None:
+            self._live.handle(PolicyInput(MYSTIC, self.loaded.distances))
 
     async def run(self) -> None:
         """Look, again and again."""
@@ -186,7 +186,7 @@ class PredictionReloader:
             self._failing = ""
         if isinstance(loaded, LoadedPredictions):
             self.counts["applied"] += 1
-            log.info("interference: files changed and were read again: %s", self.told)
+            log.info("interference: files changed and were read again: %s", self.loaded)
 
     def _fails(self, error: Exception) -> None:
         self.counts["failed"] += 1
@@ -204,14 +204,14 @@ class PredictionReloader:
 
     def _apply(self, new: LoadedPredictions) -> None:
         """Whoever goes by it; policies only where it is not what they know."""
-        old, table = self.told, new.interference
+        old, table = self.loaded, new.interference
         if table is not None and old.interference is not None:
             version = old.interference.version
             if replace(table, version=version) == old.interference:
                 table = old.interference
             else:
                 table = replace(table, version=max(version + 1, table.version))
-        self.told = new._replace(interference=table)
+        self.loaded = new._replace(interference=table)
         self.solos.replace(new.solos)
         if table is not None and table is not old.interference:
             self._predict(table)

@@ -79,8 +79,8 @@ class ServerProbe(NamedTuple):
     mistake: bool = False
 
     def __str__(self) -> str:
-        told = self.error or f"sees {self.gpus} GPUs"
-        return f"{self.server.title} ({self.server.why}): {told}"
+        outcome = self.error or f"sees {self.gpus} GPUs"
+        return f"{self.server.title} ({self.server.why}): {outcome}"
 
 
 class DiscoveryResult(NamedTuple):

@@ -35,7 +35,7 @@ class SlowdownMetrics:
         yield counter("weft_observed_faults", faults, observer.errors)
 
     def _pods(self) -> Iterator[Metric]:
-        counts, evicted_none = self._observer.counts, self._observer.held_back
+        counts, evicted_none = self._observer.counts, self._observer.withheld_evictions
         running = "Running pods with GPUs, by what tells how fast they go."
         sources = {source: counts[source] for source in _SOURCES}
         yield gauge("weft_observed_pods", running, sources, "source")

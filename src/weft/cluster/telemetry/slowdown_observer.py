@@ -24,7 +24,7 @@ from weft.cluster.stores.slowdown_store import SlowdownStore
 from weft.cluster.telemetry.running_pods import Gpu, RunningPod, SoloRateCache, running_pods
 from weft.cluster.telemetry.solo_rates import SoloProfiles, slo_ms
 from weft.core.engine import PodProgress, PolicyInput, ProgressSeen, SlowdownReason
-from weft.core.engine.eviction_limits import Why, held_back_in_words
+from weft.core.engine.eviction_limits import Why, why_withheld_in_words
 from weft.core.explain.explanation import ObservedProgress, SeparatedPair
 from weft.core.framework.interference import INTERFERENCE, to_input
 from weft.core.framework.signals import SignalsSnapshot
@@ -127,16 +127,16 @@ class SlowdownObserver:
 
         That is written at once, for whoever comes after us, and tried again until it is.
         """
-        one, other = slowed.applications
+        slow, evicted = slowed.applications
         slowdown_store = self.slowdown_store
         try:
-            slowdown_store.experience.ban(slowed.gpu_model, one, other, slowdown_store.now_ns())
+            slowdown_store.experience.ban(slowed.gpu_model, slow, evicted, slowdown_store.now_ns())
             slowdown_store.soon()
             if self._live.leadership.here:
                 self._tell_policies(at_once=True)
         except Exception:
             self.errors += 1
-            log.exception("progress: %s and %s cannot be kept apart", one, other)
+            log.exception("progress: %s and %s cannot be kept apart", slow, evicted)
 
     # --- for people ---
 
@@ -155,18 +155,18 @@ class SlowdownObserver:
         if seen is None:
             return ObservedProgress(apart=apart) if apart else None
         engine = self._live.engine
-        why = engine.slowdown_eviction.held_back.get(uid)
-        reason = held_back_in_words(why) if why is not None else ""
+        why = engine.slowdown_eviction.withheld_evictions.get(uid)
+        reason = why_withheld_in_words(why) if why is not None else ""
         now_ns = int(self._live.client.clock.monotonic() * 1e9)
         if not reason and seen.progress.broken and engine.slowdown_eviction.waits(now_ns):
             reason = _HEIR
         age_s = max(0.0, now_s - seen.at_s)
-        return replace(seen.progress, age_s=age_s, apart=apart, held_back=reason)
+        return replace(seen.progress, age_s=age_s, apart=apart, withheld=reason)
 
     @property
-    def held_back(self) -> Counter[Why]:
+    def withheld_evictions(self) -> Counter[Why]:
         """Pods that are too slow and for which nobody went at their last look, by why."""
-        return Counter(self._live.engine.slowdown_eviction.held_back.values())
+        return Counter(self._live.engine.slowdown_eviction.withheld_evictions.values())
 
     @property
     def unjoined(self) -> Mapping[str, int]:

@@ -84,8 +84,8 @@ def names_of(pod: Pod, request: PodRequest | None) -> tuple[str, ...]:
     """Names that the pod's application may have in a profile, the surest first."""
     application = request.shape.application if request is not None else ""
     workload = request.workload if request is not None else ""
-    containers = tuple(one.name for one in pod.spec.containers)
-    image = next((one.image for one in pod.spec.containers), "")
+    containers = tuple(container.name for container in pod.spec.containers)
+    image = next((container.image for container in pod.spec.containers), "")
     clues = (
         ApplicationClues(application),
         ApplicationClues(containers=containers),

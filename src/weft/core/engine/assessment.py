@@ -1,4 +1,4 @@
-"""Which nodes fit a shape, and how good they are: kept per shape, mended where nodes changed.
+"""The fit and the score of every node for a shape: kept per shape, mended where nodes changed.
 
 Each (profile, shape) keeps its answers as columns over all nodes and the ledger version they were
 true at. Asking again looks only at nodes changed since; past a quarter of them, at all. The least
@@ -40,9 +40,10 @@ class Assessment:
     """
 
     __slots__ = (
-        "any_told",
+        "any_declared",
         "codes",
         "counts",
+        "declared",
         "demand",
         "generation",
         "inexact",
@@ -51,7 +52,6 @@ class Assessment:
         "position",
         "raw",
         "shape",
-        "told",
         "total",
         "version",
         "wishes",
@@ -78,20 +78,20 @@ class Assessment:
         )
 
     def query(self, table: LedgerTable, rows: Ints | None = None) -> Query:
-        """What policies are asked about these nodes, or about all."""
+        """The query that policies answer about these nodes, or about all."""
         return Query(table, self.demand, rows, self.observed)
 
     def tell(self, table: LedgerTable) -> None:
-        """Answers that follow from the nodes alone: with the layout, and where a node is closed."""
-        self.told: Codes = feasibility.told_codes(table, self.demand)
-        self.any_told = bool(self.told.any())
+        """Take what follows from the nodes alone: with the layout, and where a node is closed."""
+        self.declared: Codes = feasibility.declared_codes(table, self.demand)
+        self.any_declared = bool(self.declared.any())
 
     @property
     def never(self) -> Never:
         """The nodes that could not take the shape whatever leaves them."""
-        if not self.any_told:
+        if not self.any_declared:
             return NOWHERE
-        return Never(self.generation, np.packbits(self.told != 0).tobytes())
+        return Never(self.generation, np.packbits(self.declared != 0).tobytes())
 
 
 class Assessor:
@@ -152,33 +152,33 @@ class Assessor:
                 rows = None
         query = known.query(table, rows)
         self.looked += query.n * (1 if known.demand.mode != "many" else LOOKS_SEARCHED)
-        found = feasibility.codes(query)
-        if known.any_told:
-            told = known.told if rows is None else known.told.take(rows)
-            found = np.where(told == 0, found, told)
+        codes = feasibility.codes(query)
+        if known.any_declared:
+            declared = known.declared if rows is None else known.declared.take(rows)
+            codes = np.where(declared == 0, codes, declared)
         if profile.node_filters or profile.device_filters:
-            found = _filter(query, found, profile)
-        fits = found == 0
+            codes = _filter(query, codes, profile)
+        fits = codes == 0
         if known.demand.mode == "many":
             if self._with_places is not None:
                 self._with_places.places = None
             self._with_places = known
-            found, fits, scores, inexact = _many(query, found, fits, profile, known)
+            codes, fits, scores, inexact = _many(query, codes, fits, profile, known)
             position = None
             _note(known, rows, inexact)
         elif known.demand.needs and profile.device_scorer is not None:
             scores, position = _score_feasible(query, fits, profile)
         else:
             scores, position = [_node_scores(query, s.policy) for s in profile.scorers], None
-        _store(known, rows, found, fits, scores, position)
+        _store(known, rows, codes, fits, scores, position)
 
 
-def _filter(query: Query, found: Codes, profile: Profile) -> Codes:
+def _filter(query: Query, codes: Codes, profile: Profile) -> Codes:
     """Apply the policies' filters; device filters narrow `query.device_fits` for the scores."""
     for policy in profile.node_filters:
         mask = policy.filter_nodes(query)
         if mask is not None:
-            found = np.where((found == 0) & ~mask, Code.POLICY, found)
+            codes = np.where((codes == 0) & ~mask, Code.POLICY, codes)
     if query.demand.needs and query.demand.mode != "many":
         narrowed = False
         for policy in profile.device_filters:
@@ -188,8 +188,8 @@ def _filter(query: Query, found: Codes, profile: Profile) -> Codes:
                 narrowed = True
         if narrowed:
             enough = query.count(query.device_fits) >= query.demand.need.count
-            found = np.where((found == 0) & ~enough, Code.POLICY, found)
-    return found
+            codes = np.where((codes == 0) & ~enough, Code.POLICY, codes)
+    return codes
 
 
 def _node_scores(query: Query, policy: Policy) -> Ints:
@@ -206,22 +206,22 @@ def _score_feasible(query: Query, fits: Bools, profile: Profile) -> tuple[list[I
         return [np.full(query.n, NEVER, dtype=np.int64) for _ in profile.scorers], position
     part = query if len(some) == query.n else query.only(some)
     for plugin in profile.scorers:
-        found = _node_scores(part, plugin.policy)
+        score = _node_scores(part, plugin.policy)
         by_device = plugin.policy.score_devices(part)
         if by_device is not None:
             best, where = part.best(by_device, last=plugin.policy.ties == "last")
-            found = found + best
+            score = score + best
             if plugin.policy is profile.device_scorer:
                 position[some] = where
         if part is not query:
-            found, of_some = np.full(query.n, NEVER, dtype=np.int64), found
-            found[some] = of_some
-        scores.append(found)
+            score, of_some = np.full(query.n, NEVER, dtype=np.int64), score
+            score[some] = of_some
+        scores.append(score)
     return scores, position
 
 
 def _many(
-    query: Query, found: Codes, fits: Bools, profile: Profile, known: Assessment
+    query: Query, codes: Codes, fits: Bools, profile: Profile, known: Assessment
 ) -> tuple[Codes, Bools, list[Ints], Bools]:
     """Several claims: search where the node beside the GPUs is roomy enough."""
     some = np.flatnonzero(fits)
@@ -230,19 +230,19 @@ def _many(
     if len(some):
         answer = assignment.place(query.only(some), profile)
         known.places = (some if query.rows is None else query.rows.take(some)), answer
-        found = found.copy()
-        found[some] = np.where(answer.fits, 0, answer.codes)
+        codes = codes.copy()
+        codes[some] = np.where(answer.fits, 0, answer.codes)
         inexact[some] = ~answer.exact
-        fits = found == 0
+        fits = codes == 0
         for index, plugin in enumerate(profile.scorers):
             if plugin.policy is profile.device_scorer:
                 scores[index] = scores[index].copy()
                 scores[index][some] += answer.score
-    return found, fits, scores, inexact
+    return codes, fits, scores, inexact
 
 
 def _note(known: Assessment, rows: Ints | None, inexact: Bools) -> None:
-    """Where the search ended at its bound."""
+    """Remember on which nodes the search ended at its bound."""
     if known.inexact is None and inexact.any():
         known.inexact = np.zeros(len(known.codes), dtype=np.bool_)
     if known.inexact is not None:
@@ -252,7 +252,7 @@ def _note(known: Assessment, rows: Ints | None, inexact: Bools) -> None:
 def _store(
     known: Assessment,
     rows: Ints | None,
-    found: Codes,
+    codes: Codes,
     fits: Bools,
     scores: list[Ints],
     position: Ints | None,
@@ -260,12 +260,12 @@ def _store(
     """Write the mended answers into the columns and adjust the histogram."""
     where = slice(None) if rows is None else rows
     if rows is None:
-        known.counts = np.bincount(found, minlength=CODES)
+        known.counts = np.bincount(codes, minlength=CODES)
     else:
         before = known.codes.take(rows)
-        known.counts += np.bincount(found, minlength=CODES)
+        known.counts += np.bincount(codes, minlength=CODES)
         known.counts -= np.bincount(before, minlength=CODES)
-    known.codes[where] = found
+    known.codes[where] = codes
     for raw, score in zip(known.raw, scores, strict=True):
         raw[where] = np.where(fits, score, NEVER)
     if not known.raw:

@@ -34,7 +34,7 @@ class Faulted(msgspec.Struct, frozen=True, gc=False):
 
 
 def rest_ns(faults: int) -> int:
-    """How long a pod rests after its decision broke off so many times, nanoseconds."""
+    """The rest of a pod after its decision broke off so many times, nanoseconds."""
     return min(REST_FIRST_NS << min(faults - 1, 10), REST_MOST_NS)
 
 

@@ -98,7 +98,7 @@ class Engine:
 
     @property
     def signals(self) -> SignalsView:
-        """What the GPUs are doing, as policies see it."""
+        """The GPUs' signals, as policies see them."""
         return self.assessor.observed.signals
 
     def observe(self, signals: SignalsView) -> None:
@@ -166,7 +166,7 @@ class Engine:
     def profile_of(self, pod: PodRequest) -> Profile:
         """The profile that decides for this pod: its own, else its system's, else the first."""
         names = (pod.scheduler_name, *pod.system_names)
-        return next((self.profiles[one] for one in names if one in self.profiles), self._default)
+        return next((self.profiles[name] for name in names if name in self.profiles), self._default)
 
     def _add(self, pod: PodRequest, now_ns: int, out: list[Command]) -> None:
         if pod.uid in self.placed or pod.uid in self.ledger.holdings:
@@ -228,7 +228,7 @@ class Engine:
         out.append(Evict(held.placement, record))
 
     def tolerance_of(self, uid: str) -> SlowdownTolerance | None:
-        """How slow the pod may get, by its profile; by the first one's where nobody knows it."""
+        """The pod's slowdown tolerance, by its profile; the first one's where it is not known."""
         placed = self.placed.get(uid)
         profile, held = placed.profile if placed else self._default, self.ledger.holdings.get(uid)
         return tolerance_of(profile.policies, held.placement if held else None, self.ledger)
@@ -347,7 +347,7 @@ class Engine:
     def assess(
         self, profile: Profile, pod: PodRequest, beside: Sequence[PodRequest] | None = ()
     ) -> Assessment:
-        """Which nodes fit the pod and how good they are, now: a pure question. `beside` wait
+        """The nodes' fit and score for the pod now: a pure question. `beside` wait
         elsewhere than in the queue; None: whoever waits is no matter."""
         shape = self.oom_history.shape_of(pod)
         if profile.harvests and self.ledger.table.harvests:

@@ -125,7 +125,7 @@ class OomHistoryLearnt(msgspec.Struct, frozen=True, tag="LessonsTold", gc=False)
 
 
 class ProgressSeen(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """How running pods got on since the last look; those nobody knows it of are left out."""
+    """The running pods' progress since the last look; those nobody knows it of are left out."""
 
     observed: tuple[PodProgress, ...] = ()
 

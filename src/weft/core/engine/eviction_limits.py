@@ -1,4 +1,4 @@
-"""When nobody goes although a pod is slow: those beside it are not to blame, or enough went.
+"""Withholds evictions for a slow pod: those beside it are not to blame, or enough went.
 
 What may change here: for whom others went, who was slow alone, and who went at this look. It is a
 pure function of what `Relief` tells it: the windows it counted, and who went.
@@ -46,7 +46,7 @@ _WORDS: dict[Why, str] = {
 WHYS = tuple(_WORDS)
 
 
-def held_back_in_words(why: Why) -> str:
+def why_withheld_in_words(why: Why) -> str:
     """Says why nobody is evicted for a pod that is too slow."""
     return f"nobody is evicted for it: {_WORDS[why]}"
 
@@ -59,10 +59,10 @@ class SlowdownSample(NamedTuple):
 
 
 def bad_windows(windows: Iterable[SlowdownSample], bound: float) -> tuple[int, int]:
-    """In how many of them it was slower than its bound, and in how many late."""
+    """The number of windows in which it was slower than its bound, and of those in which late."""
     samples = list(windows)
-    slow = sum(one.slowdown is not None and one.slowdown > bound for one in samples)
-    return slow, sum(one.late for one in samples)
+    slow = sum(sample.slowdown is not None and sample.slowdown > bound for sample in samples)
+    return slow, sum(sample.late for sample in samples)
 
 
 class _Leaving(NamedTuple):
@@ -73,13 +73,13 @@ class _Leaving(NamedTuple):
 
 
 class EvictionLimits:
-    """Holds evictions back, of one ledger's pods.
+    """Withholds evictions of one ledger's pods.
 
-    `held_back` says for which pods nobody went at their last look, and why.
+    `withheld_evictions` says for which pods nobody went at their last look, and why.
     """
 
     def __init__(self, ledger: Ledger) -> None:
-        self.held_back: dict[str, Why] = {}
+        self.withheld_evictions: dict[str, Why] = {}
         self._ledger = ledger
         self._alone: dict[str, bool] = {}
         """Pods slow alone, and whether for their late answers, not their rate."""
@@ -111,11 +111,11 @@ class EvictionLimits:
 
     def saw_other(self, uid: str, windows: Iterable[SlowdownSample], *, alone: bool) -> None:
         """The same of a pod that is not latency-critical; that it was late counts for nothing."""
-        on_time = [one._replace(late=False) for one in windows]
+        on_time = [window._replace(late=False) for window in windows]
         self.saw(uid, on_time, FULL_SPEED, alone=alone)
 
     def look(self, too_slow: Collection[bool], now_ns: int) -> None:
-        """Which of the latency-critical pods are too slow now."""
+        """Take over which of the latency-critical pods are too slow now."""
         many = sum(too_slow)
         self._common = many >= COMMON_LEAST and many * COMMON_PART > len(too_slow)
         self._went_ns = {u: at for u, at in self._went_ns.items() if now_ns - at < LOOK_NS}
@@ -123,21 +123,25 @@ class EvictionLimits:
     def forget(self, uids: Iterable[str]) -> None:
         """Nobody is held back for these any more: they are about to be looked at, or not seen."""
         for uid in uids:
-            self.held_back.pop(uid, None)
+            self.withheld_evictions.pop(uid, None)
 
     # --- who goes ---
 
     def allows(self, uid: str, slow_pod: str, co_residents: Iterable[str], now_ns: int) -> bool:
-        """Let the pod be evicted for the slow pod's sake, or say in `held_back` why not.
+        """Let the pod be evicted for the slow pod's sake, or say in `withheld_evictions` why not.
 
         `co_residents` are others without whose numbers it would not go: they are not doubted
         either.
         """
-        doubted = (one for one in (slow_pod, *co_residents) if self._doubt(one, now_ns) is not None)
+        doubted = (
+            pod_uid
+            for pod_uid in (slow_pod, *co_residents)
+            if self._doubt(pod_uid, now_ns) is not None
+        )
         whose = next(doubted, slow_pod)
         why = self._why_not(whose, now_ns)
         if why is not None:
-            self.held_back[whose] = why
+            self.withheld_evictions[whose] = why
             return False
         self._went_ns[uid] = now_ns
         self._leaving[uid] = _Leaving(slow_pod, now_ns)
@@ -159,7 +163,7 @@ class EvictionLimits:
         return "enough" if self._went_ns and len(self._went_ns) >= self._most() else None
 
     def _most(self) -> int:
-        """How many may go at a look."""
+        """The most evictions at a look."""
         places = (held.placement for held in self._ledger.holdings.values())
         gpus = {(place.node, share.gpu) for place in places for share in place.shares}
         return max(1, len(gpus) // GPUS_EACH)
@@ -173,7 +177,7 @@ class EvictionLimits:
         """The pod holds nothing any more; the one that it went for may not have many more go."""
         self._alone.pop(uid, None)
         self._for.pop(uid, None)
-        self.held_back.pop(uid, None)
+        self.withheld_evictions.pop(uid, None)
         left = self._leaving.pop(uid, None)
         if left is not None and left.slow_pod in self._ledger.holdings:
             before = self._for.get(left.slow_pod, [])

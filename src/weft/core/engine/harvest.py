@@ -76,7 +76,7 @@ class Eviction(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Terms(msgspec.Struct, frozen=True, gc=False):
-    """When a pod was bound (those the API has not shown yet last), and its class.
+    """A pod's time of binding (those the API has not shown yet last), and its class.
 
     The API tells whole seconds; within one, `number` is the order of this engine's own decisions.
     Between the lender's binding and the borrower's is a look, so that they hardly ever tie.
@@ -241,7 +241,7 @@ class HarvestRules:
         if any(held.placement.uid in self._leaving for held in there):
             return None
         unsure = [held for held in there if self._unsure(held)]
-        needs = sum(asked - idle for asked, idle in (_on_gpu(one, gpu.index) for one in unsure))
+        needs = sum(asked - idle for asked, idle in (_on_gpu(pod, gpu.index) for pod in unsure))
         suffices = table.short_of(device) <= needs  # that the unsure ones go
         promised, borrowers = 0, []
         for number, held in enumerate(there):
@@ -257,7 +257,7 @@ class HarvestRules:
                 borrowers.append((rank, held, borrowed))
         if not borrowers:
             return None
-        _, leaves, borrowed = min(borrowers, key=lambda one: one[0])
+        _, leaves, borrowed = min(borrowers, key=lambda borrower: borrower[0])
         short = table.short_of(device)
         reserve = gpu.memory_mib - table.lendable(device)
         need = short + table.lendable(device)

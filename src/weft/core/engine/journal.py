@@ -65,7 +65,7 @@ class Journal:
         charged: OomCharge | None,
         place: tuple[int, tuple[Share, ...]] | None = None,
     ) -> Record:
-        """Where a pod goes: on the node of a row, with these shares; or nowhere."""
+        """A pod's place: on the node of a row, with these shares; or nowhere."""
         pod, table = waiting.pod, self._ledger.table
         outcome: Outcome = "unschedulable" if place is None else "placed"
         row, shares = place or (-1, ())

@@ -40,7 +40,7 @@ class OutOfMemory(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class OomRecord(msgspec.Struct, frozen=True, gc=False):
-    """How often a workload ran out of memory, and the least that a GPU must give it, MiB.
+    """A workload's OOM ends, and the least that a GPU must give it, MiB.
 
     Beyond `ALONE_AFTER` `times` are not counted: nothing depends on more. `ends` are those counted,
     as far as their names are known.
@@ -72,21 +72,21 @@ class OomHistory:
         self.known: dict[str, OomRecord] = {}
         self._owed: Counter[str] = Counter()
 
-    def learn(self, told: OutOfMemory, ledger: Ledger) -> OomRecord | None:
+    def learn(self, out_of_memory: OutOfMemory, ledger: Ledger) -> OomRecord | None:
         """The workload's record from now on; None where that is no news."""
-        before = self.known.get(told.workload, _NOTHING)
-        if told.end in before.ends or not told.placement.shares:
+        before = self.known.get(out_of_memory.workload, _NOTHING)
+        if out_of_memory.end in before.ends or not out_of_memory.placement.shares:
             return None
-        share = max(told.placement.shares, key=lambda one: one.memory_mib)
-        row = ledger.table.row_of.get(told.placement.node, -1)
+        share = max(out_of_memory.placement.shares, key=lambda gpu_share: gpu_share.memory_mib)
+        row = ledger.table.row_of.get(out_of_memory.placement.node, -1)
         device = ledger.table.device_row(row, share.gpu) if row >= 0 else -1
         card_mib = int(ledger.table.device_memory_total[device]) if device >= 0 else FAR
-        least = min(card_mib, -(-max(share.memory_mib, told.peak_mib) * _MORE // _OF))
+        least = min(card_mib, -(-max(share.memory_mib, out_of_memory.peak_mib) * _MORE // _OF))
         times = min(before.times + 1, ALONE_AFTER)
-        oom_record = before.joined(OomRecord(times, least, (told.end,)))
-        self._keep(told.workload, oom_record)
-        if told.over:
-            self._owed[told.workload] += 1
+        oom_record = before.joined(OomRecord(times, least, (out_of_memory.end,)))
+        self._keep(out_of_memory.workload, oom_record)
+        if out_of_memory.over:
+            self._owed[out_of_memory.workload] += 1
         return oom_record if oom_record != before else None
 
     def tell(self, oom_history: dict[str, OomRecord]) -> bool:

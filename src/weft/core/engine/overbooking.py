@@ -134,7 +134,7 @@ def double_booked(
     permille = max(ledger.limits)
     staying: dict[int, list[tuple[str, Share]]] = {}
     late = []
-    for binding in sorted(bindings, key=lambda one: (one.bound_ns, -one.term, one.uid)):
+    for binding in sorted(bindings, key=lambda bound: (bound.bound_ns, -bound.term, bound.uid)):
         held = ledger.holdings.get(binding.uid)
         if held is None or held.placement.node != name:
             continue

@@ -26,16 +26,16 @@ def pending(
 
     `beside` are pods that wait elsewhere; a pod that is in the queue too counts once.
     """
-    found = {
+    by_uid = {
         waiting.pod.uid: (waiting.key[:-1], waiting.key[-1], waiting.shape)
         for waiting in queue.waiting()
         if waiting.profile is profile and not waiting.faults
     }
     for index, other in enumerate([*beside, pod]):
-        if other.uid not in found:
-            found[other.uid] = (profile.lead.queue_key(other), index, other.shape)
-    found[pod.uid] = (*found[pod.uid][:2], shape)
-    return [one[2] for one in sorted(found.values(), key=lambda one: one[:2])]
+        if other.uid not in by_uid:
+            by_uid[other.uid] = (profile.lead.queue_key(other), index, other.shape)
+    by_uid[pod.uid] = (*by_uid[pod.uid][:2], shape)
+    return [entry[2] for entry in sorted(by_uid.values(), key=lambda entry: entry[:2])]
 
 
 def among(
@@ -59,15 +59,15 @@ def among(
     query.narrow(kept)
     left = rows[query.count(query.device_fits) >= known.demand.need.count]
     lost = np.setdiff1d(every, left, assume_unique=True)
-    found = copy.copy(known)
-    found.codes, found.total = known.codes.copy(), known.total.copy()
-    found.codes[lost], found.total[lost] = Code.POLICY, NEVER
-    found.counts = known.counts.copy()
-    found.counts[0] -= len(lost)
-    found.counts[Code.POLICY] += len(lost)
+    narrowed = copy.copy(known)
+    narrowed.codes, narrowed.total = known.codes.copy(), known.total.copy()
+    narrowed.codes[lost], narrowed.total[lost] = Code.POLICY, NEVER
+    narrowed.counts = known.counts.copy()
+    narrowed.counts[0] -= len(lost)
+    narrowed.counts[Code.POLICY] += len(lost)
     if known.position is not None:
-        _choose_again(found, query, rows, profile)
-    return found
+        _choose_again(narrowed, query, rows, profile)
+    return narrowed
 
 
 def _best(total: Ints, rows: Ints, most: int) -> Ints:
@@ -80,17 +80,17 @@ def _best(total: Ints, rows: Ints, most: int) -> Ints:
     return np.sort(np.concatenate([better, equal[: most - len(better)]]))
 
 
-def _choose_again(found: Assessment, query: Query, rows: Ints, profile: Profile) -> None:
+def _choose_again(narrowed: Assessment, query: Query, rows: Ints, profile: Profile) -> None:
     """The best device of each node among those that are left, and with one policy its score."""
     scorer: Policy | None = profile.device_scorer
     assert scorer is not None
     scores = scorer.score_devices(query)
-    if scores is None or found.position is None:
+    if scores is None or narrowed.position is None:
         return
     best, position = query.best(scores, last=scorer.ties == "last")
-    found.position = found.position.copy()
-    found.position[rows] = position
+    narrowed.position = narrowed.position.copy()
+    narrowed.position[rows] = position
     if len(profile.scorers) == 1:
         nodes = scorer.score_nodes(query)
         total = best if nodes is None else best + nodes
-        found.total[rows] = np.where(best == NEVER, NEVER, total)
+        narrowed.total[rows] = np.where(best == NEVER, NEVER, total)

@@ -26,7 +26,7 @@ Kind = tuple[str, str, str]
 
 
 class PeakLearnt(msgspec.Struct, frozen=True, gc=False):
-    """What is known of a kind of pods now, to be kept where the next process finds it; and so told.
+    """The knowledge of a kind of pods now, to be kept where the next process finds it; and so told.
 
     The kind is `namespace`, `who` and `asks`; the rest as in `PeakUsage`.
     """
@@ -63,14 +63,14 @@ class Peaks:
         """A run was seen whole (0: it was not); whether it changes what is expected."""
         return most_mib > 0 and self._learn(pod, most_mib, 1)
 
-    def tell(self, told: Sequence[PeakLearnt]) -> bool:
+    def tell(self, peaks: Sequence[PeakLearnt]) -> bool:
         """Take over other processes' peaks, the oldest first; True if expectations change."""
         changes = False
-        for one in reversed(told):  # all of it before what was learnt here
-            kind = one.namespace, one.who, one.asks
+        for peak in reversed(peaks):  # all of it before what was learnt here
+            kind = peak.namespace, peak.who, peak.asks
             before = self.known.get(kind)
             mine = before or PeakUsage()
-            both = PeakUsage(max(mine.most_mib, one.most_mib), max(mine.runs, one.runs))
+            both = PeakUsage(max(mine.most_mib, peak.most_mib), max(mine.runs, peak.runs))
             changes |= _expected(both) != _expected(mine)
             self.known[kind] = both
             if before is None:
@@ -81,9 +81,9 @@ class Peaks:
         return changes
 
     def news(self) -> list[PeakLearnt]:
-        """Yields what was learnt here since the last call, as far as it is worth keeping."""
-        found, self._news = self._news, {}
-        return [PeakLearnt(*kind, peak.most_mib, peak.runs) for kind, peak in found.items()]
+        """Takes out what was learnt here since the last call, as far as it is worth keeping."""
+        learnt, self._news = self._news, {}
+        return [PeakLearnt(*kind, peak.most_mib, peak.runs) for kind, peak in learnt.items()]
 
     def ran_out(self, pod: PodRequest, least_mib: int) -> None:
         """The pod ran out of memory, and those like it are to be given so much."""
@@ -106,13 +106,13 @@ class Peaks:
             return None
 
         def need_mib(uid: str) -> int:
-            one, told = placed.get(uid), before.get(uid)
-            if one is None:
+            holder, known_need = placed.get(uid), before.get(uid)
+            if holder is None:
                 return 0
-            if told is None or told[0] is not one.pod:
-                told = one.pod, self.expected_mib(one.pod)
-            now[uid] = told
-            return told[1]
+            if known_need is None or known_need[0] is not holder.pod:
+                known_need = holder.pod, self.expected_mib(holder.pod)
+            now[uid] = known_need
+            return known_need[1]
 
         return need_mib
 

@@ -8,7 +8,7 @@ from weft.core.framework.signals import Bytes, Floats, SignalsView
 
 
 class MeasuredAtPlacement(NamedTuple):
-    """What was measured of the GPUs that a pod got, when it got them: all `columns` of each GPU by
+    """The measurements of the GPUs that a pod got, when it got them: all `columns` of each GPU by
     its index, values and ages. `looked_ns` is when they were looked at."""
 
     looked_ns: int
@@ -33,9 +33,9 @@ def _saw(record: Record, view: SignalsView) -> MeasuredAtPlacement | None:
     """None where nobody measures anything."""
     if not view.version:
         return None
-    found = {}
+    by_gpu = {}
     for share in record.shares:
         known = view.of_gpu(record.node, share.gpu)
         if known is not None:
-            found[share.gpu] = known
-    return MeasuredAtPlacement(view.at_ns, view.source.columns, found)
+            by_gpu[share.gpu] = known
+    return MeasuredAtPlacement(view.at_ns, view.source.columns, by_gpu)

@@ -48,16 +48,16 @@ class RowLookup:
 
     def __call__(self, table: LedgerTable, names: list[str], /) -> Ints:
         """A row for each name, -1 for one that the table does not have."""
-        for known, of_table, found in self._known:
+        for known, of_table, known_rows in self._known:
             if names is known and table is of_table:
-                return found
-        found = np.fromiter(map(table.row_of.get, names, repeat(_UNKNOWN)), np.int64, len(names))
-        self.remember(table, names, found)
-        return found
+                return known_rows
+        rows = np.fromiter(map(table.row_of.get, names, repeat(_UNKNOWN)), np.int64, len(names))
+        self.remember(table, names, rows)
+        return rows
 
-    def remember(self, table: LedgerTable, names: list[str], found: Ints) -> None:
+    def remember(self, table: LedgerTable, names: list[str], rows: Ints) -> None:
         """The rows that a look-up of `names` would find."""
-        self._known.appendleft((names, table, found))
+        self._known.appendleft((names, table, rows))
 
 
 _ANEW = RowLookup(0)
@@ -79,24 +79,24 @@ def which_fit(
     table = engine.ledger.table
     if table.count == 0:
         return Answers([], {}, {}, list(names))
-    found = rows(table, names)
-    codes = known.codes.take(found, mode="clip").astype(np.int64)
-    codes[found == _UNKNOWN] = _UNKNOWN
+    row_of_each = rows(table, names)
+    codes = known.codes.take(row_of_each, mode="clip").astype(np.int64)
+    codes[row_of_each == _UNKNOWN] = _UNKNOWN
     bad = codes.nonzero()[0].tolist()
     if not bad:
         return Answers(names, {}, {}, [])
     fits: list[str] = []
     for begin, end in zip([0, *(place + 1 for place in bad)], [*bad, len(names)], strict=True):
         fits += names[begin:end]
-    rows.remember(table, fits, found[codes == 0])
+    rows.remember(table, fits, row_of_each[codes == 0])
     answers = Answers(fits, {}, {}, [])
-    answers.unknown.extend(names[place] for place in bad if found[place] == _UNKNOWN)
-    told = (codes > 0) & (codes <= Code.OUT_OF_SERVICE)
+    answers.unknown.extend(names[place] for place in bad if row_of_each[place] == _UNKNOWN)
+    unresolvable = (codes > 0) & (codes <= Code.OUT_OF_SERVICE)
     for into, places in (
-        (answers.unresolvable, told.nonzero()[0]),
+        (answers.unresolvable, unresolvable.nonzero()[0]),
         (answers.failed, (codes > Code.OUT_OF_SERVICE).nonzero()[0]),
     ):
-        texts = reason_of_each(table, known, found.take(places))
+        texts = reason_of_each(table, known, row_of_each.take(places))
         into.update(zip([names[place] for place in places.tolist()], texts, strict=True))
     return answers
 
@@ -112,9 +112,9 @@ def scores(
     table = engine.ledger.table
     if table.count == 0:
         return [0] * len(names)
-    found = rows(table, names)
-    raw = known.total.take(found, mode="clip")
-    fits = (found != _UNKNOWN) & (raw != NEVER)
+    row_of_each = rows(table, names)
+    raw = known.total.take(row_of_each, mode="clip")
+    fits = (row_of_each != _UNKNOWN) & (raw != NEVER)
     tenths: Ints = np.zeros(len(names), dtype=np.int64)
     lead = profile.lead
     if lead.raw_scores and len(profile.plugins) == 1:

@@ -130,8 +130,8 @@ class Queue:
         key = waiting.profile.name, shape
         group, scout = self._parked.get(key), self._scouts.get(key)
         there = [group.first() if group is not None else None, scout]
-        ahead = [one for one in there if one is not None and one.state in {"parked", "backoff"}]
-        first = min(ahead, key=lambda one: one.key, default=waiting)
+        ahead = [pod for pod in there if pod is not None and pod.state in {"parked", "backoff"}]
+        first = min(ahead, key=lambda pod: pod.key, default=waiting)
         if first.key >= waiting.key:
             return False
         if first.state == "parked" and group is not None:
@@ -189,8 +189,8 @@ class Queue:
 
     def _wake_faulty(self, now_ns: int) -> None:
         waiting, self._faulty = self._faulty, {}
-        for one in waiting.values():
-            self._hold(one, now_ns)
+        for faulty in waiting.values():
+            self._hold(faulty, now_ns)
 
     def retry(self, pod: PodRequest, profile: Profile, tries: int, now_ns: int) -> None:
         """A pod that lost its place (bind refused): back in after its back-off."""
@@ -237,7 +237,7 @@ class Queue:
                 self._activate(waiting)
 
     def next_ns(self) -> int | None:
-        """When the next back-off ends."""
+        """The end of the next back-off."""
         while self._backoff:
             ready_ns, _, waiting = self._backoff[0]
             if waiting.state == "backoff" and waiting.ready_ns == ready_ns:
@@ -285,5 +285,5 @@ class Queue:
 
 
 def backoff_ns(tries: int) -> int:
-    """How long a pod rests after its `tries`-th failed try, nanoseconds."""
+    """The rest of a pod after its `tries`-th failed try, nanoseconds."""
     return min(BACKOFF_FIRST_NS << min(tries - 1, 10), BACKOFF_MOST_NS)

@@ -1,4 +1,4 @@
-"""Which node is chosen, and which of its devices the pod gets, as shares."""
+"""The choice of a node, and of those of its devices that the pod gets, as shares."""
 
 import numpy as np
 
@@ -156,7 +156,7 @@ def _many(
 
 
 def _found_before(known: Assessment, row: int, profile: Profile) -> assignment.Assignment | None:
-    """What was found on this node when it was assessed; None where it was not just then, or where
+    """The answer found on this node when it was assessed; None where it was not just then, or where
     the policy's own choice among equals is still to be asked."""
     if known.places is None or type(profile.lead).choose_device is not Policy.choose_device:
         return None

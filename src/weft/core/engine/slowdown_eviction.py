@@ -55,7 +55,7 @@ _CoResidents = tuple[tuple[_Gpu, ...], tuple[str, ...]]
 
 
 class PodProgress(msgspec.Struct, frozen=True, gc=False):
-    """How one running pod got on since the last look.
+    """One running pod's progress since the last look.
 
     `slowdown` is its rate alone ÷ its rate now, 1.0 for no loss, at most `SLOWEST`. `proxy`: nobody
     counted its progress, and that number is a guess from its GPU's load; it is shown, and never
@@ -129,10 +129,10 @@ class SlowdownEviction:
         self._heir = False
 
     @property
-    def held_back(self) -> Mapping[str, Why]:
+    def withheld_evictions(self) -> Mapping[str, Why]:
         """Pods (UIDs) for which nobody went at the last look at them, though somebody might have:
         why."""
-        return self._eviction_limits.held_back
+        return self._eviction_limits.withheld_evictions
 
     # --- a new leader ---
 
@@ -194,9 +194,9 @@ class SlowdownEviction:
         `tolerance_of` says how slow a pod (UID) may get; None: nobody is sent away for it.
         """
         self._forget(now_ns)
-        by_uid = {one.uid: one for one in observed}
+        by_uid = {progress.uid: progress for progress in observed}
         if self.waits(now_ns):  # only of those that are alone: what others do may be over
-            by_uid = {uid: one for uid, one in by_uid.items() if self._alone(uid)}
+            by_uid = {uid: progress for uid, progress in by_uid.items() if self._alone(uid)}
         self._eviction_limits.forget(by_uid)
         counted = [
             held
@@ -246,26 +246,26 @@ class SlowdownEviction:
 
     def _forget(self, now_ns: int) -> None:
         """Drop what is too long ago, and what was gathered for the last look."""
-        old = [uid for uid, one in self._seen.items() if now_ns - one.at_ns > GAP_NS]
+        old = [uid for uid, account in self._seen.items() if now_ns - account.at_ns > GAP_NS]
         self._eviction_limits.forget(old)
         for uid in old:
             del self._seen[uid]
-        self._slow = {g: one for g, one in self._slow.items() if now_ns - one.at_ns <= GAP_NS}
-        self._sent = {u: one for u, one in self._sent.items() if now_ns - one[0] < QUIET_NS}
+        self._slow = {g: slow for g, slow in self._slow.items() if now_ns - slow.at_ns <= GAP_NS}
+        self._sent = {u: sent for u, sent in self._sent.items() if now_ns - sent[0] < QUIET_NS}
         self._there = {}
         self._quiet = {gpu for _, there in self._sent.values() for gpu in there}
 
-    def _count(self, held: Holding, one: PodProgress, now_ns: int) -> bool:
+    def _count(self, held: Holding, progress: PodProgress, now_ns: int) -> bool:
         """Put a look into the pod's account; whether it counts."""
         if held.state != "committed" or not held.placement.shares:
             return False
         co_residents = self._co_residents(held)
-        account = self._seen.get(one.uid)
+        account = self._seen.get(progress.uid)
         if account is None or account.co_residents != co_residents:
-            self._seen[one.uid] = _Account(co_residents, now_ns)
+            self._seen[progress.uid] = _Account(co_residents, now_ns)
             return False
-        known = not one.proxy and math.isfinite(one.slowdown) and one.slowdown > 0.0
-        account.windows.append(SlowdownSample(one.slowdown if known else None, one.late))
+        known = not progress.proxy and math.isfinite(progress.slowdown) and progress.slowdown > 0.0
+        account.windows.append(SlowdownSample(progress.slowdown if known else None, progress.late))
         account.at_ns = now_ns
         return True
 
@@ -284,9 +284,9 @@ class SlowdownEviction:
         if gpu[0] not in self._there:
             there: dict[_Gpu, list[str]] = {}
             for held in self._ledger.pods_on(gpu[0]):
-                for one in _gpus(held) if held.state == "committed" else ():
-                    there.setdefault(one, []).append(held.placement.uid)
-            self._there[gpu[0]] = {one: tuple(sorted(uids)) for one, uids in there.items()}
+                for other_gpu in _gpus(held) if held.state == "committed" else ():
+                    there.setdefault(other_gpu, []).append(held.placement.uid)
+            self._there[gpu[0]] = {at: tuple(sorted(uids)) for at, uids in there.items()}
         return self._there[gpu[0]].get(gpu, ())
 
     # --- latency-critical pods ---
@@ -298,7 +298,7 @@ class SlowdownEviction:
         slow, late = bad_windows(windows, tolerance.critical)
         if max(slow, late) < BROKEN or not any(bad_windows([windows[-1]], tolerance.critical)):
             return None
-        counted = [one.slowdown for one in windows if one.slowdown is not None]
+        counted = [sample.slowdown for sample in windows if sample.slowdown is not None]
         slowdown = counted[-1] if counted else 1.0
         ranked = []
         for gpu in self._open(_gpus(held)):
@@ -314,7 +314,7 @@ class SlowdownEviction:
                 ranked.append((rank, gpu, other, costs))
         if not ranked:
             return None
-        _, gpu, other, costs = min(ranked, key=lambda one: one[0])
+        _, gpu, other, costs = min(ranked, key=lambda candidate: candidate[0])
         return other, SlowdownReason(
             gpu[1],
             held.placement.uid,
@@ -354,7 +354,7 @@ class SlowdownEviction:
         table = self._ledger.table
         row = table.row_of.get(gpu[0], -1)
         there = table.nodes[row].gpus if row >= 0 else ()
-        return next((one.model for one in there if one.index == gpu[1]), "")
+        return next((device.model for device in there if device.index == gpu[1]), "")
 
     # --- pods that get less done together than one alone ---
 

@@ -59,7 +59,7 @@ class ObservedProgress(msgspec.Struct, frozen=True):
     `source`: its counters, its GPU's SM_ACTIVE (a guess on which nobody acts), or neither.
     `slowdown` and rates are 0 where nobody knows; they are of `age_s` ago. `bound` is how slow it
     may be (0: it has no bound), `broken` in how many of its last `windows` it was slower or late.
-    `held_back` says why nobody is evicted for it nevertheless. `apart` are the bans on its
+    `withheld` says why nobody is evicted for it nevertheless. `apart` are the bans on its
     application. `problem` says what is wrong with what it says itself.
     """
 
@@ -73,7 +73,7 @@ class ObservedProgress(msgspec.Struct, frozen=True):
     windows: int = 0
     p99_ms: float = 0.0
     slo_ms: float = 0.0
-    held_back: str = ""
+    withheld: str = msgspec.field(name="held_back", default="")
     apart: tuple[SeparatedPair, ...] = ()
     problem: str = ""
 

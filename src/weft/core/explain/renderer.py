@@ -104,7 +104,7 @@ def _progress_lines(progress: ObservedProgress | None) -> list[str]:
             f"{progress.broken} of the last {progress.windows} look{'s' * (progress.windows > 1)}"
         )
         lines.append(f"  at most {progress.bound:.2f} times slower is allowed; broken in {looks}")
-    lines += [f"  {progress.held_back}"] * bool(progress.held_back)
+    lines += [f"  {progress.withheld}"] * bool(progress.withheld)
     for pair in progress.apart:
         model = f" on {pair.gpu_model}" if pair.gpu_model else ""
         other = pair.application or "pods of no known application"

@@ -1,7 +1,7 @@
 """Does a demand fit? One reason code per node, vectorised; 0 means it fits.
 
-Told facts (model, size, cordon) are checked once per shape and layout (`told_codes`), what others
-hold each time a node's account changes (`codes`).
+Declared facts (model, size, cordon) are checked once per shape and layout (`declared_codes`), what
+others hold each time a node's account changes (`codes`).
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ _EXTENDED, _MEMORY = int(Code.EXTENDED), int(Code.GPU_MEMORY)
 _CORES, _SHARE = int(Code.GPU_CORES), int(Code.GPU_SHARE)
 
 
-def told_codes(table: LedgerTable, demand: Demand) -> Codes:
+def declared_codes(table: LedgerTable, demand: Demand) -> Codes:
     """Reason codes that follow from nodes and demand alone, for all nodes, int8[N]."""
     found = _gpu_told(table, demand)
     if demand.shape.unit_mib:
@@ -103,7 +103,7 @@ def _told_by_device(table: LedgerTable, demand: Demand, need: Need) -> Codes:
 
 
 def codes(query: Query) -> Codes:
-    """Reason codes of what others hold now, int8[n]; `told_codes` go before them.
+    """Reason codes of what others hold now, int8[n]; `declared_codes` go before them.
 
     Demands of mode `many` are checked here as far as the node beside the GPUs goes; whether the
     claims fit together is for `placing` to find.

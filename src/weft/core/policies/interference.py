@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from weft.core.framework import Demand, Policy, Query, interference
-from weft.core.framework.feasibility import Codes, told_codes
+from weft.core.framework.feasibility import Codes, declared_codes
 from weft.core.framework.interference import INTERFERENCE, InterferenceTable, InterferenceView
 from weft.core.framework.policy import ExpectedSlowdown, SlowdownTolerance
 from weft.core.framework.signals import Floats
@@ -215,7 +215,7 @@ class InterferencePolicy(Policy):
         known = self._asked.get(shape)
         if known is None:
             demand = Demand(shape, table)
-            known = self._asked[shape] = (demand, told_codes(table, demand))
+            known = self._asked[shape] = (demand, declared_codes(table, demand))
         return known
 
     def _admitted(self, query: Query) -> tuple[Bools, Floats]:

@@ -265,9 +265,9 @@ def _renumbered(line: FileLine) -> FileLine:
         return line
     at, since = Code.NOT_ADVERTISED, len(Code) - 1 - _CODES_BEFORE
     records = [
-        replace(one, counts=(*one.counts[:at], 0, *one.counts[at:], *(0,) * since))
-        if len(one.counts) == _CODES_BEFORE
-        else one
-        for one in line.records
+        replace(old, counts=(*old.counts[:at], 0, *old.counts[at:], *(0,) * since))
+        if len(old.counts) == _CODES_BEFORE
+        else old
+        for old in line.records
     ]
     return replace(line, records=records)

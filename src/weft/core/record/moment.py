@@ -94,7 +94,7 @@ def _behind_eviction(engine: Engine, record: Record) -> MetricsRead | None:
     view, eviction = engine.signals, record.eviction
     if eviction is None:
         return None
-    columns = tuple(one for one in (NEED, BEYOND, USED) if one in view.source.columns)
+    columns = tuple(column for column in (NEED, BEYOND, USED) if column in view.source.columns)
     gpu = counterfactual.readings(view, columns, record.node, eviction.gpu)
     return MetricsRead((record.at_ns - view.at_ns) / 1e9, columns, (gpu,))
 

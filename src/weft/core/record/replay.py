@@ -10,7 +10,7 @@ from weft.core.record.file import DecisionLine, Header, records_of, tell
 
 
 class ReplayResult(msgspec.Struct, frozen=True):
-    """How a replay went: `decisions` compared, and the first that differs (None: identical).
+    """A replay's outcome: `decisions` compared, and the first that differs (None: identical).
 
     `was` and `now` are the records at the first difference, `fields` those that differ.
     """

@@ -103,38 +103,38 @@ class Unpacker:
     def __init__(self, folder: Path) -> None:
         self._folder, self._before = folder, _NOTHING
 
-    def unpack(self, told: SignalsKept) -> SignalsSnapshot:
+    def unpack(self, kept: SignalsKept) -> SignalsSnapshot:
         """The snapshot; `SideError` where its blob is missing or broken."""
-        path = self._folder / told.blob
-        if not _NAME.fullmatch(told.blob):
-            raise SideError(f"{told.blob!r} is no name of a blob")
+        path = self._folder / kept.blob
+        if not _NAME.fullmatch(kept.blob):
+            raise SideError(f"{kept.blob!r} is no name of a blob")
         try:
             packed = path.read_bytes()
         except OSError as error:
             raise SideError(f"blob {path}: {error.strerror}") from None
-        if hashlib.sha256(packed).hexdigest() != told.blob:
+        if hashlib.sha256(packed).hexdigest() != kept.blob:
             raise SideError(f"blob {path} is not what its name says: it was changed or cut off")
         try:
             blob = msgspec.msgpack.decode(inflate(packed), type=SnapshotBlob)
-            self._before = self._joined(told, blob)
+            self._before = self._joined(kept, blob)
         except (zlib.error, msgspec.DecodeError, ValueError, KeyError, TypeError) as error:
             raise SideError(f"blob {path} is of another form: {error}") from None
         return self._before
 
-    def _joined(self, told: SignalsKept, blob: SnapshotBlob) -> SignalsSnapshot:
+    def _joined(self, kept_signals: SignalsKept, blob: SnapshotBlob) -> SignalsSnapshot:
         before = self._before if blob.follows else _NOTHING
         if blob.follows != before.version:
             raise ValueError(f"it follows version {blob.follows}, not {before.version}")
-        found: dict[str, Any] = {name: getattr(before, name) for name in _LAYOUT}
-        found |= blob.plain | {"version": told.version, "at_ns": told.at_ns}
+        fields: dict[str, Any] = {name: getattr(before, name) for name in _LAYOUT}
+        fields |= blob.plain | {"version": kept_signals.version, "at_ns": kept_signals.at_ns}
         for name, size in _ARRAYS.items():
-            found[name] = _unxor(blob.arrays[name], getattr(before, name), size)
+            fields[name] = _unxor(blob.arrays[name], getattr(before, name), size)
         for name in _MAPS:
             kept = dict(getattr(before, name))
             for key in blob.gone[name]:
                 del kept[key]
-            found[name] = kept | blob.maps[name]
-        return msgspec.convert(found, SignalsSnapshot)
+            fields[name] = kept | blob.maps[name]
+        return msgspec.convert(fields, SignalsSnapshot)
 
 
 def _xor(now: bytes, before: bytes, size: int) -> bytes:

@@ -58,7 +58,7 @@ class SnapshotSettings(msgspec.Struct, frozen=True):
 
 
 class SnapshotTime(NamedTuple):
-    """When, and what the ledger knows: `wall_s` ages samples, `at_ns` is the engine's time.
+    """The time, and what the ledger knows: `wall_s` ages samples, `at_ns` is the engine's time.
 
     `alone` are GPUs (rows) that a pod of an application has had for itself for
     `load_correlation.SAMPLES`.

@@ -67,7 +67,7 @@ def test_progress_in_words() -> None:
         bound=1.1,
         broken=1,
         windows=3,
-        held_back="nobody goes: why",
+        withheld="nobody goes: why",
         apart=(SeparatedPair("train", "T4", 1_440.0), SeparatedPair("", "", 59.0)),
     ) == [
         "  progress: 61.3 a second, 96 alone: 1.57 times slower, 9 s ago",

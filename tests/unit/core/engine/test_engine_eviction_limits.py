@@ -6,7 +6,7 @@ import pytest
 from slowdown_world import BATCH, BEST_EFFORT, CRITICAL, LOOK_S, Life
 
 from weft.core.engine import NotEvicted
-from weft.core.engine.eviction_limits import held_back_in_words
+from weft.core.engine.eviction_limits import why_withheld_in_words
 
 
 def alone() -> Life:
@@ -26,7 +26,7 @@ def beside(life: Life, *names: str) -> Life:
 
 
 def held(life: Life) -> dict[str, str]:
-    return dict(life.engine.slowdown_eviction.held_back)
+    return dict(life.engine.slowdown_eviction.withheld_evictions)
 
 
 def test_nobody_goes_for_one_that_is_as_slow_alone() -> None:
@@ -327,6 +327,6 @@ def test_who_goes_or_is_not_seen_is_not_held_back() -> None:
 
 
 def test_it_is_said_in_words() -> None:
-    words = {why: held_back_in_words(why) for why in ("alone", "in-vain", "common", "enough")}
+    words = {why: why_withheld_in_words(why) for why in ("alone", "in-vain", "common", "enough")}
     assert words["alone"] == "nobody is evicted for it: it was too slow alone on its GPUs, too"
     assert len(set(words.values())) == 4
