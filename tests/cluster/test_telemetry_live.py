@@ -333,8 +333,10 @@ def is_all_on_record(decisions: Path) -> None:
     calm = explain(decisions, "calm", built_in().create)
     assert calm.metrics is not None
     assert calm.metrics.without is not None
-    assert (calm.record.shares[0].gpu, calm.metrics.without.shares[0].gpu) == (1, 0)
-    assert explain(decisions, "guarded", built_in().create).record.outcome == "asked-to-leave"
+    assert (calm.recorded.record.shares[0].gpu, calm.metrics.without.shares[0].gpu) == (1, 0)
+    assert (
+        explain(decisions, "guarded", built_in().create).recorded.record.outcome == "asked-to-leave"
+    )
 
 
 def why(pods: Objects, name: str) -> str:

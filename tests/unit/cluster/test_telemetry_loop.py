@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from live_world import CARD_MIB, World, bind, node, pod, until, world
+from live_world import CARD_MIB, LONG_AGO, World, bind, node, pod, until, world
 
 from weft.cluster.telemetry.telemetry_loop import TelemetryLoop, TelemetryLoopOptions, addresses_of
 from weft.cluster.telemetry.telemetry_metrics import TelemetryMetrics
@@ -165,6 +165,22 @@ async def test_no_memory_used_under_warm_pods_is_no_measurement() -> None:
         uid = bind(it.server, "p", 0, "2020-01-01T00:00:00Z")
         await until(lambda: uid in it.live.engine.ledger.holdings)
         source.used = {("n", 0): 0, ("n", 1): 0}
+        await loop.refresh()
+        assert seen(it)[1] == [MISSING, FRESH]
+
+
+async def test_a_pod_is_as_old_as_the_api_says_now() -> None:
+    async with telemetry(warm_up=WarmUp(60)) as (it, loop, source):
+        it.server.add("pods", pod("p", scheduler="other"))
+        just_now = it.client.clock.wall().strftime("%Y-%m-%dT%H:%M:%SZ")
+        uid = bind(it.server, "p", 0, just_now)
+        await until(lambda: uid in it.live.engine.ledger.holdings)
+        source.used = {("n", 0): 0, ("n", 1): 0}
+        await loop.refresh()
+        assert seen(it)[1] == [FRESH, FRESH]
+        scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": LONG_AGO}
+        it.server.update("pods", "p", {"status": {"conditions": [scheduled]}}, "d")
+        await until(lambda: it.live.pod("d", "p").bound_at == LONG_AGO)  # type: ignore[union-attr]
         await loop.refresh()
         assert seen(it)[1] == [MISSING, FRESH]
 

@@ -96,7 +96,7 @@ class TelemetryLoop:
         self.feed: TelemetryFeed | None = None
         """None before the first tick."""
         self._good_at_s = 0.0
-        self._bound_s: dict[str, float] = {}
+        self._bound_at: dict[str, tuple[str, float]] = {}  # as the API says it, and in seconds
         self.slowdown_observer = slowdown_observer
         live.ends.peak_mib = self.peak_mib
         self._logged = LogOnce()
@@ -249,13 +249,13 @@ class TelemetryLoop:
 
     def _bound(self) -> dict[str, float]:
         """The time each holding pod was bound, seconds since 1970, where the API says so."""
-        before, self._bound_s = self._bound_s, {}
+        before, self._bound_at = self._bound_at, {}
         for uid in self._live.engine.ledger.holdings:
-            pod = None if uid in before else self._live.pod_by_uid(uid)
-            bound_s = time_s(pod.bound_at) if pod is not None else before.get(uid, math.nan)
-            if not math.isnan(bound_s):
-                self._bound_s[uid] = bound_s
-        return self._bound_s
+            if (pod := self._live.pod_by_uid(uid)) is None or not (text := pod.bound_at):
+                continue
+            known = before.get(uid)
+            self._bound_at[uid] = known if known and known[0] == text else (text, time_s(text))
+        return {uid: s for uid, (_, s) in self._bound_at.items() if not math.isnan(s)}
 
     def peak_mib(self, uid: str) -> int:
         """The most that the pod was seen to use of a GPU in the window; 0 where nobody saw it."""
