@@ -73,18 +73,18 @@ class Correction:
     """Correction of every mean by observed progress of the target and of those beside it."""
 
     def __init__(self, seen: Iterable[Residuals] = ()) -> None:
-        told = tuple(seen)
-        self.names = sorted({name for one in told for name in (one.target, *one.others)})
+        observed = tuple(seen)
+        self.names = sorted({name for entry in observed for name in (entry.target, *entry.others)})
         self._at = {name: at for at, name in enumerate(self.names)}
         count = len(self.names)
         self._weights: Floats = np.zeros(2 * count)
-        if told:
-            known = np.zeros((len(told), 2 * count))
-            for row, one in enumerate(told):
-                known[row, self._at[one.target]] += 1.0
-                for other in one.others:
+        if observed:
+            known = np.zeros((len(observed), 2 * count))
+            for row, entry in enumerate(observed):
+                known[row, self._at[entry.target]] += 1.0
+                for other in entry.others:
                     known[row, count + self._at[other]] += 1.0
-            values = np.array([one.residual for one in told])
+            values = np.array([entry.residual for entry in observed])
             self._weights = np.linalg.solve(
                 known.T @ known + RIDGE * np.eye(2 * count), known.T @ values
             )
@@ -92,8 +92,8 @@ class Correction:
     def of(self, target: str, others: Sequence[str]) -> float:
         """The term to add to the log slowdown; 0 for those nobody observed."""
         count = len(self.names)
-        found = self._weights[self._at[target]] if target in self._at else 0.0
+        term = self._weights[self._at[target]] if target in self._at else 0.0
         for other in others:
             if other in self._at:
-                found += self._weights[count + self._at[other]]
-        return float(found)
+                term += self._weights[count + self._at[other]]
+        return float(term)

@@ -67,7 +67,7 @@ def quantile(scores: Floats, weights: Floats, level: float) -> float:
 
 def factor_of(scores: Sequence[Floats], coverage: float = COVERAGE) -> float:
     """The factor for scores by group, each weighted by its samples. Never below 0."""
-    kept = [one for one in scores if len(one)]
+    kept = [group for group in scores if len(group)]
     if not kept:
         return 1.2816
     pooled = np.concatenate(kept)
@@ -98,7 +98,7 @@ def _held_out(groups: Sequence[Floats], level: float) -> float:
     """Share of samples within the bound that all other groups set."""
     within = total = 0
     for at, group in enumerate(groups):
-        others = np.concatenate([one for number, one in enumerate(groups) if number != at])
+        others = np.concatenate([rest for number, rest in enumerate(groups) if number != at])
         within += int((group <= quantile(others, np.ones(len(others)), level)).sum())
         total += len(group)
     return within / total

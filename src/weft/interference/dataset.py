@@ -191,16 +191,16 @@ def _sensible(wrong: Iterable[tuple[str, str]], where: str) -> None:
         raise BadInputError(f"{where}, field {field}", what)
 
 
-def _solo_says(one: SoloProfile) -> Iterable[tuple[str, str]]:
+def _solo_says(profile: SoloProfile) -> Iterable[tuple[str, str]]:
     """Each field that makes no sense, and why."""
-    if not one.application:
+    if not profile.application:
         yield "application", "is empty; name it"
-    if one.rate_per_s is not None and one.rate_per_s < 0:
-        yield "rate_per_s", f"{one.rate_per_s!r} is no rate; leave it out where nobody counted"
+    if profile.rate_per_s is not None and profile.rate_per_s < 0:
+        yield "rate_per_s", f"{profile.rate_per_s!r} is no rate; leave it out where nobody counted"
     for field in ("memory_mib", "peak_mib", "runs", "seconds"):
-        if getattr(one, field) < 0:
-            yield field, f"{getattr(one, field)!r} is below 0"
-    for name, feature in one.features.items():
+        if getattr(profile, field) < 0:
+            yield field, f"{getattr(profile, field)!r} is below 0"
+    for name, feature in profile.features.items():
         for which in ("mean", "p95"):
             value = getattr(feature, which)
             if abs(value) >= BLANK:
@@ -211,21 +211,21 @@ def _solo_says(one: SoloProfile) -> Iterable[tuple[str, str]]:
                 yield f"features.{name}.{which}", wrong
 
 
-def _corun_says(one: CoLocationSample) -> Iterable[tuple[str, str]]:
-    if not one.target:
+def _corun_says(sample: CoLocationSample) -> Iterable[tuple[str, str]]:
+    if not sample.target:
         yield "victim", "is empty; name it"
-    if not one.aggressors:
+    if not sample.aggressors:
         yield "aggressors", "names nobody; alone it is an entry of solo"
-    if not all(one.aggressors):
+    if not all(sample.aggressors):
         yield "aggressors", "one of them is empty; name it"
-    if one.rate_per_s is not None and one.rate_per_s < 0:
-        yield "rate_per_s", f"{one.rate_per_s!r} is no rate; leave it out where nobody counted"
-    if not 0 <= one.speed <= FASTEST:
-        share = f"; write {one.speed / 100:g} for {one.speed:g} %" if one.speed > 0 else ""
-        wrong = f"{one.speed!r} is no speed: its rate by its rate alone, 1 for no loss{share}"
+    if sample.rate_per_s is not None and sample.rate_per_s < 0:
+        yield "rate_per_s", f"{sample.rate_per_s!r} is no rate; leave it out where nobody counted"
+    if not 0 <= sample.speed <= FASTEST:
+        share = f"; write {sample.speed / 100:g} for {sample.speed:g} %" if sample.speed > 0 else ""
+        wrong = f"{sample.speed!r} is no speed: its rate by its rate alone, 1 for no loss{share}"
         yield "speed", wrong
-    if one.runs < 1:
-        yield "runs", f"{one.runs!r} is no number of runs; write 1 or more"
+    if sample.runs < 1:
+        yield "runs", f"{sample.runs!r} is no number of runs; write 1 or more"
 
 
 Entry = TypeVar("Entry", bound=SoloProfile | CoLocationSample | Infeasible)

@@ -110,7 +110,7 @@ def _split(cell: Measurements, split: str, how: Examination) -> ExaminationResul
     applications = Applications(cell.solos)
     runs = [run for run in cell.runs if len(run.others) == 1]
     samples = applications.samples(runs)
-    said: list[_Said] = []
+    folds: list[_Said] = []
     for part in _parts(split, applications, samples, how.seeds):
         where = f"{cell.source}, {'/'.join(filter(None, cell.cells()[0]))}, {split}: {part.name}"
         how.progress(where)
@@ -123,8 +123,8 @@ def _split(cell: Measurements, split: str, how: Examination) -> ExaminationResul
         family = applications.family[test.target]
         scored = ScoredSamples(test.speed, guess.speed, guess.lowest, family, guess.calibrated)
         beside = scores.baselines(applications, samples.take(part.train), test)
-        said.append(_Said(part.name, scored, beside, in_sample))
-    return _result(cell, split, said)
+        folds.append(_Said(part.name, scored, beside, in_sample))
+    return _result(cell, split, folds)
 
 
 def _ours(
@@ -136,14 +136,14 @@ def _ours(
     """
     seen = {name for run in train for name in (run.target, *run.others)}
     new = split == "new application"
-    solos = [one for one in cell.solos if one.application in seen or not new]
-    extra = [one for one in cell.solos if one not in solos]
+    solos = [solo for solo in cell.solos if solo.application in seen or not new]
+    extra = [solo for solo in cell.solos if solo not in solos]
     learned = learn(solos, train, effort)
     if learned is None:
         return None
     speaker = LearnedPredictor(learned, solos, train)
     asked = speaker.asked(extra)
-    at = np.array([asked.index[one.application] for one in cell.solos], dtype=np.int64)
+    at = np.array([asked.index[solo.application] for solo in cell.solos], dtype=np.int64)
     itself = (speaker.far if new else speaker.near).predict(
         ApplicationSpace(speaker.known, learned.scales), speaker.samples
     )
@@ -178,7 +178,7 @@ def _new_gpu(
 ) -> ExaminationResult | None:
     """The same pairs on another GPU model, as they are; bounds are widened."""
     ((gpu_model, isolation),) = cell.cells()
-    said = []
+    folds = []
     for other_model, other_isolation in measured.cells():
         if other_isolation != isolation or other_model == gpu_model:
             continue
@@ -198,8 +198,8 @@ def _new_gpu(
         never = np.zeros(len(test), dtype=np.bool_)
         scored = ScoredSamples(test.speed, guess.speed, lowest, known.family[test.target], never)
         beside = scores.baselines(known, speaker.samples, test)
-        said.append(_Said(f"from {other_model}", scored, beside))
-    return _result(cell, "new GPU", said)
+        folds.append(_Said(f"from {other_model}", scored, beside))
+    return _result(cell, "new GPU", folds)
 
 
 def _several(cell: Measurements, how: Examination) -> ExaminationResult | None:
@@ -213,10 +213,10 @@ def _several(cell: Measurements, how: Examination) -> ExaminationResult | None:
         return None
     pairs = [run for run in cell.runs if len(run.others) == 1]
     by_pairs = Predictor(fit(cell.only(pairs), how.effort))
-    family = {one.application: number for number, one in enumerate(cell.solos)}
-    share = {one.application: utilisation(one) for one in cell.solos}
+    family = {solo.application: number for number, solo in enumerate(cell.solos)}
+    share = {solo.application: utilisation(solo) for solo in cell.solos}
     companies = sorted({tuple(sorted((run.target, *run.others))) for run in larger})
-    said = []
+    folds = []
     for seed in range(how.seeds):
         order = np.random.default_rng(seed).permutation(len(companies))
         kept = {companies[at] for at in order[: len(companies) // 2].tolist()}
@@ -228,7 +228,9 @@ def _several(cell: Measurements, how: Examination) -> ExaminationResult | None:
         how.progress(f"{cell.source}, several others: seed {seed}")
         ours = Predictor(fit(cell.only([*pairs, *known]), how.effort))
         predictions = [ours.predict(run.target, run.others) for run in test]
-        single = [[by_pairs.predict(run.target, [one]).mean for one in run.others] for run in test]
+        single = [
+            [by_pairs.predict(run.target, [name]).mean for name in run.others] for run in test
+        ]
         hinged = [-by_pairs.predict(run.target, run.others).mean for run in test]
         beside = {
             "product of pairs": np.exp([-sum(means) for means in single]),
@@ -239,8 +241,8 @@ def _several(cell: Measurements, how: Examination) -> ExaminationResult | None:
         summed = np.array([sum(share[name] for name in (run.target, *run.others)) for run in test])
         if not np.isnan(summed).any():
             beside["sum of utilisation"] = 1.0 / np.maximum(1.0, summed)
-        said.append(_Said(f"seed {seed}", _scored(test, predictions, family), beside))
-    return _result(cell, "several others", said)
+        folds.append(_Said(f"seed {seed}", _scored(test, predictions, family), beside))
+    return _result(cell, "several others", folds)
 
 
 def _scored(
@@ -253,18 +255,18 @@ def _scored(
     return ScoredSamples(np.array(speeds), predicted, lowest, np.array(families), sure)
 
 
-def _result(cell: Measurements, split: str, said: Sequence[_Said]) -> ExaminationResult | None:
-    if not said:
+def _result(cell: Measurements, split: str, folds: Sequence[_Said]) -> ExaminationResult | None:
+    if not folds:
         return None
-    whole = scores.joined([part.scored for part in said])
+    whole = scores.joined([part.scored for part in folds])
     methods = {"weft": scores.score(whole.speed, whole.predicted, whole.lowest)}
-    for name in said[0].beside:
-        if all(name in part.beside for part in said):
-            guessed = np.concatenate([part.beside[name] for part in said])
+    for name in folds[0].beside:
+        if all(name in part.beside for part in folds):
+            guessed = np.concatenate([part.beside[name] for part in folds])
             methods[name] = scores.score(whole.speed, guessed)
-    errors, sure = {part.name: part.scored.mean_error for part in said}, float(whole.sure.mean())
-    sizes = [len(part.scored.speed) for part in said]
-    width = float(np.average([part.in_sample for part in said], weights=sizes))
+    errors, sure = {part.name: part.scored.mean_error for part in folds}, float(whole.sure.mean())
+    sizes = [len(part.scored.speed) for part in folds]
+    width = float(np.average([part.in_sample for part in folds], weights=sizes))
     where, (interval, curve) = cell.cells()[0], (scores.family_interval(whole), scores.curve(whole))
     return ExaminationResult(
         cell.source, *where, split, methods, interval, curve, errors, sure, width

@@ -55,13 +55,13 @@ class Applications:
 
     def __init__(self, solos: Iterable[SoloRun], columns: Sequence[str] | None = None) -> None:
         self.solos = tuple(solos)
-        self.names = tuple(one.application for one in self.solos)
+        self.names = tuple(solo.application for solo in self.solos)
         self.index = {name: at for at, name in enumerate(self.names)}
-        self.families = tuple(one.family for one in self.solos)
+        self.families = tuple(solo.family for solo in self.solos)
         known = sorted(set(self.families))
         self.family: Ints = np.array([known.index(f) for f in self.families], dtype=np.int64)
-        self.batch: Floats = np.array([one.batch for one in self.solos], dtype=np.float64)
-        rows = [numbers_of(one) for one in self.solos]
+        self.batch: Floats = np.array([solo.batch for solo in self.solos], dtype=np.float64)
+        rows = [numbers_of(solo) for solo in self.solos]
         self.columns = tuple(columns if columns is not None else columns_of(rows))
         self.raw: Floats = np.array(
             [[row.get(name, np.nan) for name in self.columns] for row in rows], dtype=np.float64
@@ -75,16 +75,16 @@ class Applications:
         return PairSamples(target, other, np.array([run.speed for run in pairs], np.float64))
 
 
-def numbers_of(one: SoloRun) -> dict[str, float]:
+def numbers_of(run: SoloRun) -> dict[str, float]:
     """Numbers known of an application alone."""
-    found = {name: value for name, value in one.features.items() if np.isfinite(value)}
-    if one.rate_per_s > 0:
-        found[RATE] = float(np.log(one.rate_per_s))
-        if one.batch > 0:
-            found[SAMPLES] = float(np.log(one.rate_per_s * one.batch))
-    if one.batch > 0:
-        found[BATCH] = float(np.log2(one.batch))
-    return found
+    numbers = {name: value for name, value in run.features.items() if np.isfinite(value)}
+    if run.rate_per_s > 0:
+        numbers[RATE] = float(np.log(run.rate_per_s))
+        if run.batch > 0:
+            numbers[SAMPLES] = float(np.log(run.rate_per_s * run.batch))
+    if run.batch > 0:
+        numbers[BATCH] = float(np.log2(run.batch))
+    return numbers
 
 
 def columns_of(rows: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
@@ -103,14 +103,14 @@ def profile_columns(columns: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in columns if name.endswith(".mean"))
 
 
-def utilisation(one: SoloRun) -> float:
+def utilisation(run: SoloRun) -> float:
     """Share of the GPU's time that an application takes alone; NaN where not measured."""
-    return _first_mean(one, "gpu_util_ratio", "sm_active_ratio", "graphics_active_ratio")
+    return _first_mean(run, "gpu_util_ratio", "sm_active_ratio", "graphics_active_ratio")
 
 
-def memory_activity(one: SoloRun) -> float:
+def memory_activity(run: SoloRun) -> float:
     """Share of time its memory is busy alone; NaN where not measured."""
-    return _first_mean(one, "memory_copy_ratio", "dram_active_ratio")
+    return _first_mean(run, "memory_copy_ratio", "dram_active_ratio")
 
 
 def _first_mean(solo: SoloRun, *names: str) -> float:

@@ -90,15 +90,15 @@ class ApplicationSpace:
         numbers = self.numbers[:, at]
         scaled = numbers / np.array(side.lengths)
         gap = ((scaled[:, None, :] - scaled[None, :, :]) ** 2).sum(axis=2)
-        found = side.numbers * np.exp(-0.5 * gap) + side.same * np.eye(self.count)
+        likeness = side.numbers * np.exp(-0.5 * gap) + side.same * np.eye(self.count)
         if side.line and at:
-            found += side.line / len(at) * (numbers @ numbers.T)
+            likeness += side.line / len(at) * (numbers @ numbers.T)
         if side.family:
-            found += side.family * self.same_family
+            likeness += side.family * self.same_family
         if side.near_batch:
             near = np.exp(-0.5 * self.batch_gap / side.batch_length**2)
-            found += side.near_batch * self.same_family * near
-        return np.asarray(found)
+            likeness += side.near_batch * self.same_family * near
+        return np.asarray(likeness)
 
 
 class KernelParts(NamedTuple):
@@ -122,13 +122,13 @@ def between(
 ) -> Floats:
     """The kernel, [len(left), len(right)]."""
     v = likeness.target[:, right.target].take(left.target, axis=0)
-    found: Floats = likeness.other[:, right.other].take(left.other, axis=0)
+    kernel: Floats = likeness.other[:, right.other].take(left.other, axis=0)
     # BASE + s·v + (i + p·v)·a, in place: the arrays are large, and memory is what this costs.
-    found *= settings.inflicts + settings.fits * v
+    kernel *= settings.inflicts + settings.fits * v
     v *= settings.suffers
     v += BASE
-    found += v
-    return found
+    kernel += v
+    return kernel
 
 
 def itself(settings: KernelSettings, likeness: KernelParts, of: PairSamples) -> Floats:
@@ -208,7 +208,7 @@ def _inverted(matrix: Floats) -> Floats:
 
 def speeds_left_out(fitted: Inverse, groups: Sequence[Ints]) -> list[Floats]:
     """The speeds of `left_out` alone: a third of the work."""
-    found = []
+    speeds = []
     for group in groups:
         _, moved, failed = lapack.dposv(
             fitted.inverse[np.ix_(group, group)], fitted.weights[group], lower=1
@@ -216,8 +216,8 @@ def speeds_left_out(fitted: Inverse, groups: Sequence[Ints]) -> list[Floats]:
         if failed:
             raise np.linalg.LinAlgError("not positive")
         mean = fitted.seen[group] - moved
-        found.append(fitted.target.speed(mean, np.zeros(len(mean)))[0])
-    return found
+        speeds.append(fitted.target.speed(mean, np.zeros(len(mean)))[0])
+    return speeds
 
 
 def left_out(fitted: Inverse, groups: Sequence[Ints]) -> list[LeftOutScores]:
@@ -262,14 +262,14 @@ class GaussianProcess:
             self.weights: Floats = self._inverse @ seen
             return
         own += 1e-6 * np.eye(len(own))
-        gathered, told = noise * own, np.zeros(len(own))
+        gathered, projected = noise * own, np.zeros(len(own))
         for begin in range(0, len(samples), _CHUNK):
             part = samples.take(np.arange(begin, min(begin + _CHUNK, len(samples))))
             across = between(settings, likeness, self.basis, part)
             gathered += across @ across.T
-            told += across @ seen[begin : begin + _CHUNK]
+            projected += across @ seen[begin : begin + _CHUNK]
         middle = np.linalg.inv(gathered)
-        self.weights = middle @ told
+        self.weights = middle @ projected
         self._inverse = np.linalg.inv(own) - noise * middle
 
     def predict(self, likeness: KernelParts, asked: PairSamples) -> LeftOutScores:

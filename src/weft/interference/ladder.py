@@ -84,9 +84,9 @@ class Predictor:
     def __init__(self, cell: PredictorCell, extra: Sequence[SoloRun] = ()) -> None:
         """`extra`: applications that are known alone, but were not there to learn from."""
         self.cell = cell
-        known = {one.application for one in cell.solos}
-        extra = tuple(one for one in extra if one.application not in known)
-        self.solos = {one.application: one for one in (*cell.solos, *extra)}
+        known = {solo.application for solo in cell.solos}
+        extra = tuple(solo for solo in extra if solo.application not in known)
+        self.solos = {solo.application: solo for solo in (*cell.solos, *extra)}
         self.history = History(cell.runs)
         self.forbidden = {frozenset(names) for names in cell.forbidden}
         self._seen: list[Residuals] = []
@@ -103,8 +103,8 @@ class Predictor:
         if not (np.isfinite(speed) and speed > 0):
             return
         slower = -float(np.log(max(speed, SLOWEST)))
-        said = self._below_history(target, others)
-        self._seen.append(Residuals(target, tuple(others), slower - said.mean))
+        predicted = self._below_history(target, others)
+        self._seen.append(Residuals(target, tuple(others), slower - predicted.mean))
         self._correction = Correction(self._seen)
         self.history.saw(target, others, slower)
 
@@ -114,15 +114,15 @@ class Predictor:
             return SlowdownPrediction(0.0, 0.0, "measured", True)
         known = self.history.of(target, others)
         if known is not None:
-            found = SlowdownPrediction(known.mean, known.upper, "measured", True, known.times)
+            prediction = SlowdownPrediction(known.mean, known.upper, "measured", True, known.times)
         else:
-            open_to = [one for one in others if self.history.of(target, [one]) is None]
-            found = self._below_history(target, others)
+            open_to = [name for name in others if self.history.of(target, [name]) is None]
+            prediction = self._below_history(target, others)
             if open_to:  # what was measured has been corrected by being measured
-                found = self._corrected(found, target, open_to)
+                prediction = self._corrected(prediction, target, open_to)
         if any(frozenset((target, other)) in self.forbidden for other in others):
-            return msgspec.structs.replace(found, upper=float("inf"))
-        return found
+            return msgspec.structs.replace(prediction, upper=float("inf"))
+        return prediction
 
     def rung_of(self, target: str, other: str) -> Rung:
         """The rung below history that speaks of a pair."""
@@ -130,11 +130,11 @@ class Predictor:
             return "learned"
         if self.cell.additive is not None and {target, other} <= self._measured:
             return "additive"
-        one, two = self.solos.get(target), self.solos.get(other)
+        solo, other_solo = self.solos.get(target), self.solos.get(other)
         if (
-            one is not None
-            and two is not None
-            and utilisation.by_utilisation(one, [two]) is not None
+            solo is not None
+            and other_solo is not None
+            and utilisation.by_utilisation(solo, [other_solo]) is not None
         ):
             return "hinge"
         return "unknown"
@@ -147,12 +147,12 @@ class Predictor:
             for other in names
             if self.rung_of(target, other) == "learned"
         ]
-        said = dict(zip(learned, self._by_learned(learned), strict=True)) if learned else {}
+        by_learned = dict(zip(learned, self._by_learned(learned), strict=True)) if learned else {}
         table = []
         for target in names:
             row = []
             for other in names:
-                quick = said.get((target, other))
+                quick = by_learned.get((target, other))
                 row.append(
                     self.predict(target, [other])
                     if quick is None or self.history.of(target, [other]) is not None
@@ -161,16 +161,18 @@ class Predictor:
             table.append(row)
         return table
 
-    def _finished(self, found: SlowdownPrediction, target: str, other: str) -> SlowdownPrediction:
-        found = self._corrected(found, target, [other])
+    def _finished(
+        self, prediction: SlowdownPrediction, target: str, other: str
+    ) -> SlowdownPrediction:
+        prediction = self._corrected(prediction, target, [other])
         if frozenset((target, other)) in self.forbidden:
-            return msgspec.structs.replace(found, upper=float("inf"))
-        return found
+            return msgspec.structs.replace(prediction, upper=float("inf"))
+        return prediction
 
     def _said_alone(self, name: str) -> bool:
         """True if the learned rung knows anything of it: pairs, a family, or numbers."""
-        one = self.solos.get(name)
-        if one is None:
+        solo = self.solos.get(name)
+        if solo is None:
             return False
         if name in self._measured:
             return True
@@ -182,11 +184,11 @@ class Predictor:
         if speaker is not None and len(others) > 1:
             index = self.applications.index
             if all(self._said_alone(name) for name in (target, *others)):
-                found = speaker.together(
+                speeds = speaker.together(
                     self.applications, index[target], [index[name] for name in others]
                 )
-                if found is not None:
-                    return _predictions(found)[0]
+                if speeds is not None:
+                    return _predictions(speeds)[0]
         if len(others) == 1:
             return self._pair(target, others[0])
         return _sum(
@@ -222,9 +224,9 @@ class Predictor:
             mean = additive.middle + additive.suffers[at[target]] + additive.inflicts[at[other]]
             return SlowdownPrediction(mean, mean + additive.spread, "additive", False)
         if rung == "hinge":
-            told = utilisation.by_utilisation(self.solos[target], [self.solos[other]])
-            if told is not None:
-                return SlowdownPrediction(*told, "hinge", False)
+            estimate = utilisation.by_utilisation(self.solos[target], [self.solos[other]])
+            if estimate is not None:
+                return SlowdownPrediction(*estimate, "hinge", False)
         return SlowdownPrediction(*utilisation.unknown(), "unknown", False)
 
     def _by_learned(self, pairs: Sequence[tuple[str, str]]) -> list[SlowdownPrediction]:
@@ -239,10 +241,12 @@ class Predictor:
         return _predictions(self.speaker.predict(self.applications, asked))
 
     def _corrected(
-        self, found: SlowdownPrediction, target: str, others: Sequence[str]
+        self, prediction: SlowdownPrediction, target: str, others: Sequence[str]
     ) -> SlowdownPrediction:
         add = self._correction.of(target, others)
-        return msgspec.structs.replace(found, mean=found.mean + add, upper=found.upper + add)
+        return msgspec.structs.replace(
+            prediction, mean=prediction.mean + add, upper=prediction.upper + add
+        )
 
 
 def _predictions(guess: SpeedPrediction) -> list[SlowdownPrediction]:
@@ -255,14 +259,14 @@ def _predictions(guess: SpeedPrediction) -> list[SlowdownPrediction]:
     ]
 
 
-def _sum(found: Sequence[SlowdownPrediction], beyond: float) -> SlowdownPrediction:
+def _sum(predictions: Sequence[SlowdownPrediction], beyond: float) -> SlowdownPrediction:
     """Single others' log slowdowns and bounds together, on the worst rung among them.
 
     Never calibrated: no larger company was held back to see how far off this is.
     """
     return SlowdownPrediction(
-        sum(one.mean for one in found) + beyond,
-        sum(one.upper for one in found) + beyond,
-        max((one.rung for one in found), key=RUNGS.index),
+        sum(prediction.mean for prediction in predictions) + beyond,
+        sum(prediction.upper for prediction in predictions) + beyond,
+        max((prediction.rung for prediction in predictions), key=RUNGS.index),
         False,
     )

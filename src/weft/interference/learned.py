@@ -144,12 +144,12 @@ class LearnedPredictor:
         ):
             if rows.any():
                 asked = pairs.take(rows)
-                said = committee.predict(space, asked)
+                scores = committee.predict(space, asked)
                 if self.trees is not None and share:
                     beside = asked.other[:, None]
                     seen = pair_rows(applications.raw, self.columns, asked.target, beside)
-                    said = mixed(said, left_out.spoken(self.trees.predict(seen)), share)
-                speed[rows], width[rows] = said
+                    scores = mixed(scores, left_out.spoken(self.trees.predict(seen)), share)
+                speed[rows], width[rows] = scores
         by, resized = self.learned.calibration, (target == 1) | (other == 1)
         factor = np.select([target == 2, away, resized], [by.target, by.other, by.size], by.pair)
         sure = np.select([away, resized], [by.new_families, by.new_sizes], True)
@@ -168,11 +168,11 @@ class LearnedPredictor:
             return None
         targets, beside = np.array([target]), np.array([list(others)])
         row = pair_rows(applications.raw, self.columns, targets, beside)
-        said, by = left_out.spoken(self.trees.predict(row)), self.learned.calibration
+        tree, by = left_out.spoken(self.trees.predict(row)), self.learned.calibration
         known = not self.kind_of(applications)[[target, *others]].any()
         factor = by.several if known else max(by.several, by.target, by.other, by.size)
-        lowest = np.minimum(said.speed, np.maximum(said.speed - factor * said.deviation, SLOWEST))
-        return SpeedPrediction(said.speed, lowest, np.array([known and by.new_companies]))
+        lowest = np.minimum(tree.speed, np.maximum(tree.speed - factor * tree.deviation, SLOWEST))
+        return SpeedPrediction(tree.speed, lowest, np.array([known and by.new_companies]))
 
     def _with_additive(self, speed: Floats, pairs: PairSamples) -> Floats:
         added, share = self.learned.additive, self.learned.additive_share

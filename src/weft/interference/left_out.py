@@ -79,7 +79,7 @@ def by_kernels(held: HeldOutSamples, chosen: Committees) -> LeftOutPredictions:
         sizes.append(left_out(fitted, [group.samples for group in held.sizes]))
     speaks = [chosen.without(group.name) for group in held.families]
     families: list[list[LeftOutScores]] = [[] for _ in held.families]
-    for settings in dict.fromkeys(one for committee in speaks for one in committee):
+    for settings in dict.fromkeys(candidate for committee in speaks for candidate in committee):
         fitted = inverse_of(settings, parts(space, settings), held.samples)
         asked = [number for number, committee in enumerate(speaks) if settings in committee]
         scores = left_out(fitted, [held.families[number].samples for number in asked])
@@ -134,7 +134,7 @@ class Forests:
     def groups(self, groups: Sequence[SampleGroup]) -> list[LeftOutScores]:
         """Bundles of groups are left out together: a forest costs too much for each alone."""
         count = len(self._held.samples)
-        said: dict[int, LeftOutScores] = {}
+        by_group: dict[int, LeftOutScores] = {}
         for bundle in (groups[at::_BUNDLES] for at in range(min(_BUNDLES, len(groups)))):
             out = np.zeros(count, dtype=np.bool_)
             for group in bundle:
@@ -144,8 +144,8 @@ class Forests:
             answer, at = self._without(out), np.cumsum(out) - 1
             for group in bundle:
                 rows = at[group.samples]
-                said[group.name] = LeftOutScores(answer.speed[rows], answer.deviation[rows])
-        return [said[group.name] for group in groups]
+                by_group[group.name] = LeftOutScores(answer.speed[rows], answer.deviation[rows])
+        return [by_group[group.name] for group in groups]
 
 
 def spoken(quantiles: Floats) -> LeftOutScores:
@@ -154,15 +154,15 @@ def spoken(quantiles: Floats) -> LeftOutScores:
     return LeftOutScores(speed, speed * (quantiles[2] - quantiles[0]) / _FROM_QUANTILES + 1e-3)
 
 
-def blend(one: LeftOutScores, other: LeftOutScores, share: float) -> LeftOutScores:
+def blend(first: LeftOutScores, other: LeftOutScores, share: float) -> LeftOutScores:
     """`share` of the other."""
-    return LeftOutScores(*((1 - share) * a + share * b for a, b in zip(one, other, strict=True)))
+    return LeftOutScores(*((1 - share) * a + share * b for a, b in zip(first, other, strict=True)))
 
 
-def number_of(one: LeftOutScores, other: LeftOutScores, share: float) -> LeftOutScores:
+def number_of(first: LeftOutScores, other: LeftOutScores, share: float) -> LeftOutScores:
     """`share` of the other's speed. How sure it is remains the first's: forests are as sure of
     what is like nothing that they saw as of the rest."""
-    return LeftOutScores((1 - share) * one.speed + share * other.speed, one.deviation)
+    return LeftOutScores((1 - share) * first.speed + share * other.speed, first.deviation)
 
 
 def calibrated(
@@ -196,18 +196,18 @@ def with_companies(
     """And how far bounds must lie beside several others: forests without each sixth of the larger
     companies. As it was, where none was measured."""
     companies = [tuple(sorted((run.target, *run.others))) for run in runs]
-    larger = np.array([len(one) > 2 for one in companies])
+    larger = np.array([len(members) > 2 for members in companies])
     if not larger.any():
         return pairs
-    number = {one: at for at, one in enumerate(sorted(set(companies)))}
-    co_residents = np.array([number[one] for one in companies])
+    number = {members: at for at, members in enumerate(sorted(set(companies)))}
+    co_residents = np.array([number[members] for members in companies])
     fold = np.unique(co_residents, return_inverse=True)[1] % _FOLDS
     scores, targets = [], []
     for at in range(_FOLDS):
         out = larger & (fold == at)
         if out.any() and not out.all():
-            said = spoken(QuantileForests.fitted(rows[~out], slower[~out]).predict(rows[out]))
-            scores.append(scores_of(np.exp(-slower[out]), said.speed, said.deviation))
+            predicted = spoken(QuantileForests.fitted(rows[~out], slower[~out]).predict(rows[out]))
+            scores.append(scores_of(np.exp(-slower[out]), predicted.speed, predicted.deviation))
             targets += [runs[row].target for row in np.flatnonzero(out).tolist()]
     names = {name: at for at, name in enumerate(sorted(set(targets)))}
     groups = by_group(np.concatenate(scores), np.array([names[name] for name in targets]))
@@ -234,9 +234,9 @@ def _errors(
     for at, group in enumerate(held.families):
         speed = held.speeds(group)
         for row, far in enumerate(shares):
-            said = blend(kernels[at], trees[at], far).speed
+            predicted = blend(kernels[at], trees[at], far).speed
             for column, part in enumerate(SHARES):
-                wrong = np.abs((1 - part) * said + part * added[at] - speed)[group.targets]
+                wrong = np.abs((1 - part) * predicted + part * added[at] - speed)[group.targets]
                 errors[row, column, at] = wrong.mean() if len(wrong) else 0.0
     return _Errors(errors, np.array([float(group.targets.sum()) for group in held.families]))
 

@@ -24,9 +24,9 @@ class PredictorFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def cell(self, gpu_model: str, isolation: str = "") -> PredictorCell | None:
         """The cell of a GPU model and a way of sharing, or of any where none is asked for."""
-        for one in self.cells:
-            if one.gpu_model == gpu_model and isolation in ("", one.isolation):
-                return one
+        for cell in self.cells:
+            if cell.gpu_model == gpu_model and isolation in ("", cell.isolation):
+                return cell
         return None
 
 
@@ -48,8 +48,8 @@ def decode(body: bytes, where: str) -> PredictorFile:
             raise BadInputError(
                 f"{where}, field schema", f"{schema!r}; this Weft reads {SCHEMA}: train it again"
             )
-        found = msgspec.convert(_known(msgspec.json.decode(body)), PredictorFile)
-        _check(found)
+        file = msgspec.convert(_known(msgspec.json.decode(body)), PredictorFile)
+        _check(file)
     except (
         msgspec.DecodeError,
         OSError,
@@ -60,7 +60,7 @@ def decode(body: bytes, where: str) -> PredictorFile:
         _MisfitError,
     ) as error:
         raise BadInputError(where, f"is no model of `weft interference train`: {error}") from None
-    return found
+    return file
 
 
 class _MisfitError(Exception):
@@ -79,14 +79,14 @@ def _check(model: PredictorFile) -> None:
 
 def _said_of(cell: PredictorCell) -> Iterator[tuple[str, bool]]:
     """Each possible fault, and whether it is absent."""
-    names = {one.application for one in cell.solos}
+    names = {solo.application for solo in cell.solos}
     yield "an application stands twice in solos", len(names) == len(cell.solos)
     for run in cell.runs:
         yield "runs name who is not in solos", {run.target, *run.others} <= names
         yield "runs have a speed of 0 or less, or nobody beside", run.speed > 0 < len(run.others)
-    for one in (cell.additive, cell.learned.additive if cell.learned else None):
-        if one is not None:
-            fits = len(one.suffers) == len(one.inflicts) == len(cell.solos)
+    for additive in (cell.additive, cell.learned.additive if cell.learned else None):
+        if additive is not None:
+            fits = len(additive.suffers) == len(additive.inflicts) == len(cell.solos)
             yield "the additive form is of other applications", fits
     if cell.learned is None:
         return
@@ -112,7 +112,7 @@ def _known(value: object) -> object:
     """Null back to NaN, where a number may be unknown."""
     if isinstance(value, dict):
         return {
-            name: float("nan") if one is None and name in _UNKNOWN else _known(one)
-            for name, one in value.items()
+            name: float("nan") if element is None and name in _UNKNOWN else _known(element)
+            for name, element in value.items()
         }
-    return [_known(one) for one in value] if isinstance(value, list) else value
+    return [_known(element) for element in value] if isinstance(value, list) else value

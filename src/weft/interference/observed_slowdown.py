@@ -143,8 +143,8 @@ class ObservedSlowdowns:
             history.put(*key[1:], RecentMean(pair.mean, list(pair.values[-MOST_VALUES:])))
             self._seen[key] = history.of(*key[1:])
             self._seen_ns[key] = pair.seen_ns
-        for one in (kept or ObservationRecord()).bans:
-            self._put(one.gpu_model, one.one, one.other, one.until_ns)
+        for ban in (kept or ObservationRecord()).bans:
+            self._put(ban.gpu_model, ban.one, ban.other, ban.until_ns)
 
     def rebase(self, base: InterferenceTable) -> None:
         """Other predictions: what was told as observed goes over these now, and is due."""
@@ -243,8 +243,8 @@ class ObservedSlowdowns:
         """Entries that have a place in the table: bans first, and the newest of both."""
         base, names = set(self.base.classes), set[str]()
 
-        def fits(*told: str) -> bool:
-            new = {*told} - base - names
+        def fits(*applications: str) -> bool:
+            new = {*applications} - base - names
             if len(names) + len(new) > MOST_NAMES:
                 return False
             names.update(new)
@@ -268,10 +268,10 @@ class ObservedSlowdowns:
         for model in sorted({key[0] for key in known}):
             seen = [(key, mean) for key, mean in known.items() if key[0] == model]
             self._correct(cells, row[model], seen)
-        for (model, target, others), one in known.items():
+        for (model, target, others), slowdown in known.items():
             cell = (row[model], at[target], at[others[0]])
             if len(others) == 1 and np.isfinite(cells.upper[cell]):
-                _measured(cells, cell, one)
+                _measured(cells, cell, slowdown)
         for model, first, second in bans:
             cells.upper[row[model], at[first], at[second]] = np.inf
             cells.upper[row[model], at[second], at[first]] = np.inf
@@ -284,7 +284,7 @@ class ObservedSlowdowns:
         size, models = len(names), dict.fromkeys(self.base.gpu_models)
         models |= dict.fromkeys(sorted({key[0] for key in (*bans, *known)}))
         pairs = [*bans, *((model, target, *others) for model, target, others in known)]
-        names |= dict.fromkeys(sorted({name for _, *told in pairs for name in told}))
+        names |= dict.fromkeys(sorted({name for _, *named in pairs for name in named}))
         index = np.minimum(np.arange(len(names) + 1), size)
         cards = [self._view.of(model) for model in models]
         mean, upper = (
@@ -300,29 +300,31 @@ class ObservedSlowdowns:
     def _correct(
         self, cells: _Cells, row: int, known: list[tuple[Key, RememberedSlowdown]]
     ) -> None:
-        """Move what was predicted by what was seen of the victim, and of those beside it."""
+        """Move what was predicted by what was seen of the target, and of those beside it."""
         at = {name: index for index, name in enumerate(cells.classes)}
         mean, tier = cells.mean[row], np.abs(cells.tier[row])
         seen: list[Residuals] = []
         names: set[str] = set()
-        for (_, target, others), one in reversed(known):
+        for (_, target, others), slowdown in reversed(known):
             names |= {target, *others}
             if len(names) > MOST_NAMES:
                 break
             expected = sum(float(mean[at[target], at[other]]) for other in others)
-            missed = min(max(one.mean - expected, -MOST_MISSED), MOST_MISSED)
+            missed = min(max(slowdown.mean - expected, -MOST_MISSED), MOST_MISSED)
             seen.append(Residuals(target, others, missed))
-        told = Correction(seen)
-        suffers = np.array([told.of(name, ()) for name in cells.classes] + [0.0])
-        inflicts = np.array([told.of(name, (name,)) for name in cells.classes] + [0.0]) - suffers
+        correction = Correction(seen)
+        suffers = np.array([correction.of(name, ()) for name in cells.classes] + [0.0])
+        inflicts = (
+            np.array([correction.of(name, (name,)) for name in cells.classes] + [0.0]) - suffers
+        )
         moved = np.where(np.isin(tier, _CORRECTED), suffers[:, None] + inflicts[None, :], 0.0)
         cells.mean[row] += moved
         cells.upper[row] += moved
 
 
-def _measured(cells: _Cells, cell: tuple[int, int, int], one: RememberedSlowdown) -> None:
+def _measured(cells: _Cells, cell: tuple[int, int, int], observed: RememberedSlowdown) -> None:
     """Observations of a pair; what somebody stands for is only made worse by it."""
-    mean, upper = one.mean, one.upper
+    mean, upper = observed.mean, observed.upper
     if cells.tier[cell] == PredictionTier.TABLE:
         mean, upper = max(mean, cells.mean[cell]), max(upper, cells.upper[cell])
         if (mean, upper) == (cells.mean[cell], cells.upper[cell]):
@@ -330,11 +332,11 @@ def _measured(cells: _Cells, cell: tuple[int, int, int], one: RememberedSlowdown
     cells.mean[cell], cells.upper[cell], cells.tier[cell] = mean, upper, PredictionTier.MEASURED
 
 
-def _moved(told: dict[Key, RememberedSlowdown], known: dict[Key, RememberedSlowdown]) -> bool:
+def _moved(published: dict[Key, RememberedSlowdown], known: dict[Key, RememberedSlowdown]) -> bool:
     """True if any pair is worth telling again, or gone."""
-    return bool(told.keys() - known.keys()) or any(
-        key not in told
-        or abs(told[key].mean - one.mean) > MOVED
-        or abs(told[key].upper - one.upper) > MOVED
-        for key, one in known.items()
+    return bool(published.keys() - known.keys()) or any(
+        key not in published
+        or abs(published[key].mean - slowdown.mean) > MOVED
+        or abs(published[key].upper - slowdown.upper) > MOVED
+        for key, slowdown in known.items()
     )

@@ -29,10 +29,10 @@ class PredictionReasons(msgspec.Struct, frozen=True):
 
 def because(predictor: Predictor, target: str, other: str, nearest: int = 5) -> PredictionReasons:
     """Explain one pair. Below the learned rung there is nothing to say but the rung."""
-    found = predictor.predict(target, [other])
+    prediction = predictor.predict(target, [other])
     speaker = predictor.speaker
     if speaker is None or predictor.rung_of(target, other) != "learned":
-        return PredictionReasons(found)
+        return PredictionReasons(prediction)
     index = predictor.applications.index
     asked = PairSamples(np.array([index[target]]), np.array([index[other]]), np.zeros(1))
     kind = speaker.kind_of(predictor.applications)
@@ -40,7 +40,7 @@ def because(predictor: Predictor, target: str, other: str, nearest: int = 5) -> 
     process = (speaker.far if away else speaker.near).members[0]
     space = ApplicationSpace(predictor.applications, speaker.learned.scales)
     return PredictionReasons(
-        found,
+        prediction,
         _nearest(speaker, process, space, asked)[:nearest],
         _parts(process, space, asked),
         _trees(predictor, speaker, asked),

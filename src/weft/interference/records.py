@@ -65,14 +65,14 @@ class Measurements(msgspec.Struct, frozen=True):
         """
         at = (gpu_model, isolation)
         runs = [run for run in self.runs if (run.gpu_model, run.isolation) == at]
-        solos = [one for one in self.solos if (one.gpu_model, one.isolation) == at]
+        solos = [solo for solo in self.solos if (solo.gpu_model, solo.isolation) == at]
         named = {name for run in runs for name in (run.target, *run.others)}
-        missing = sorted(named - {one.application for one in solos})
+        missing = sorted(named - {solo.application for solo in solos})
         return Measurements(
             self.source,
             (*solos, *(solo(name, gpu_model, isolation) for name in missing)),
             tuple(msgspec.structs.replace(run, speed=max(run.speed, SLOWEST)) for run in runs),
-            tuple(one for one in self.forbidden if one[1:] == at),
+            tuple(pair for pair in self.forbidden if pair[1:] == at),
         )
 
     def only(self, runs: Iterable[CoLocatedRun]) -> "Measurements":

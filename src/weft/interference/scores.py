@@ -62,20 +62,20 @@ def score(speed: Floats, predicted: Floats, lowest: Floats | None = None) -> Pre
     return replace(errors, coverage=coverage, width=width, hindsight_width=hindsight)
 
 
-def curve(told: ScoredSamples) -> list[tuple[float, float]]:
+def curve(samples: ScoredSamples) -> list[tuple[float, float]]:
     """(wanted, reached) coverage where bounds are moved out and in along a bell curve."""
-    width = np.maximum(told.predicted - told.lowest, 1e-9)
-    away = (told.predicted - told.speed) / width
+    width = np.maximum(samples.predicted - samples.lowest, 1e-9)
+    away = (samples.predicted - samples.speed) / width
     normal = NormalDist()
     return [(level, float((away <= normal.inv_cdf(level) / _AT_90).mean())) for level in LEVELS]
 
 
-def family_interval(told: ScoredSamples, draws: int = 2000) -> tuple[float, float]:
+def family_interval(samples: ScoredSamples, draws: int = 2000) -> tuple[float, float]:
     """95 % bootstrap interval of coverage, families drawn with replacement."""
-    names = np.unique(told.family)
-    within = told.speed >= told.lowest
-    hits = np.array([within[told.family == name].sum() for name in names])
-    sizes = np.array([(told.family == name).sum() for name in names])
+    names = np.unique(samples.family)
+    within = samples.speed >= samples.lowest
+    hits = np.array([within[samples.family == name].sum() for name in names])
+    sizes = np.array([(samples.family == name).sum() for name in names])
     chosen = np.random.default_rng(22).integers(0, len(names), (draws, len(names)))
     shares = hits[chosen].sum(axis=1) / sizes[chosen].sum(axis=1)
     return float(np.quantile(shares, 0.025)), float(np.quantile(shares, 0.975))
@@ -83,7 +83,7 @@ def family_interval(told: ScoredSamples, draws: int = 2000) -> tuple[float, floa
 
 def sum_of_utilisation(applications: Applications, test: PairSamples) -> Floats | None:
     """1 / max(1, sum of both utilisations); None where somebody's is not known."""
-    share = np.array([utilisation(one) for one in applications.solos])
+    share = np.array([utilisation(solo) for solo in applications.solos])
     total = share[test.target] + share[test.other]
     return None if np.isnan(total).any() else np.asarray(1.0 / np.maximum(1.0, total))
 

@@ -35,12 +35,12 @@ def from_predictors(
 ) -> InterferenceTable:
     """Every class beside every class on every predictor's GPU model."""
     cards = []
-    for number, one in enumerate(predictors, start=1):
-        cards.append(_card(one.pairs(classes)))
+    for number, predictor in enumerate(predictors, start=1):
+        cards.append(_card(predictor.pairs(classes)))
         if ticks is not None:
             ticks(number, len(predictors))
     mean, upper, tier = (np.array(arrays) for arrays in zip(*cards, strict=True))
-    models = [one.cell.gpu_model for one in predictors]
+    models = [predictor.cell.gpu_model for predictor in predictors]
     return interference(version, models, classes, (mean, upper, tier), sources)
 
 
@@ -48,11 +48,11 @@ def _card(pairs: list[list[SlowdownPrediction]]) -> tuple[Floats, Floats, Tiers]
     size = len(pairs)
     mean, upper = np.zeros((size, size)), np.zeros((size, size))
     tier = np.zeros((size, size), dtype=np.int8)
-    for row, found in enumerate(pairs):
-        for column, one in enumerate(found):
-            mean[row, column] = one.mean
-            upper[row, column] = max(one.upper, one.mean)
-            tier[row, column] = _TIER[one.rung] * (1 if one.calibrated else -1)
+    for row, predictions in enumerate(pairs):
+        for column, prediction in enumerate(predictions):
+            mean[row, column] = prediction.mean
+            upper[row, column] = max(prediction.upper, prediction.mean)
+            tier[row, column] = _TIER[prediction.rung] * (1 if prediction.calibrated else -1)
     return _with_unknown(mean, upper, tier)
 
 
@@ -91,11 +91,11 @@ def from_static(version: int, table: StaticTable, gpu_model: str = ANY_MODEL) ->
     those it knows, at least as what is said where nothing at all is known.
     """
     slowdown = np.pad(np.array(table.slowdown), ((0, 1), (0, 1)), constant_values=np.nan)
-    said, never = np.isfinite(slowdown), np.isinf(slowdown)
-    worst = float(np.log(slowdown[said].max(initial=1.0)))
+    finite, never = np.isfinite(slowdown), np.isinf(slowdown)
+    worst = float(np.log(slowdown[finite].max(initial=1.0)))
     least = utilisation.unknown()
-    mean = np.where(said, np.log(np.where(said, slowdown, 1.0)), max(worst, least[0]))
-    upper = np.where(never, np.inf, np.where(said, mean, max(worst, least[1])))
-    tier = np.where(said | never, PredictionTier.TABLE, -PredictionTier.UNKNOWN).astype(np.int8)
+    mean = np.where(finite, np.log(np.where(finite, slowdown, 1.0)), max(worst, least[0]))
+    upper = np.where(never, np.inf, np.where(finite, mean, max(worst, least[1])))
+    tier = np.where(finite | never, PredictionTier.TABLE, -PredictionTier.UNKNOWN).astype(np.int8)
     arrays = (mean[None], upper[None], tier[None])
     return interference(version, [gpu_model], table.applications, arrays, [table.source])

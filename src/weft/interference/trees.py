@@ -72,26 +72,29 @@ class QuantileForests:
     @property
     def texts(self) -> tuple[str, ...]:
         """The forests as text."""
-        return tuple(one.model_to_string() for one in self._boosters)
+        return tuple(booster.model_to_string() for booster in self._boosters)
 
     @classmethod
     def fitted(cls, rows: Floats, slower: Floats) -> "QuantileForests":
         """Fit to rows of `features.pair_rows` and their log slowdowns."""
         import lightgbm
 
-        told = lightgbm.Dataset(rows, slower, params=_SETTINGS, free_raw_data=False)
-        settings: list[dict[str, Any]] = [{**_SETTINGS, "alpha": one} for one in QUANTILES]
+        dataset = lightgbm.Dataset(rows, slower, params=_SETTINGS, free_raw_data=False)
+        settings: list[dict[str, Any]] = [{**_SETTINGS, "alpha": alpha} for alpha in QUANTILES]
         # Without `keep…` LightGBM would write each one out and read it back.
         return cls(
-            [lightgbm.train(one, told, ROUNDS, keep_training_booster=True) for one in settings]
+            [
+                lightgbm.train(params, dataset, ROUNDS, keep_training_booster=True)
+                for params in settings
+            ]
         )
 
     def predict(self, rows: Floats) -> Floats:
         """The quantiles of each row, in order, [3, n]."""
-        found = np.array([np.asarray(b.predict(rows, num_threads=1)) for b in self._boosters])
-        return np.sort(found, axis=0)
+        quantiles = np.array([np.asarray(b.predict(rows, num_threads=1)) for b in self._boosters])
+        return np.sort(quantiles, axis=0)
 
     def contributions(self, row: Floats) -> Floats:
         """Contribution of each column to the median of one row, [columns]; the base is left out."""
-        found = self._boosters[1].predict(row[None], pred_contrib=True)
-        return np.asarray(found, dtype=np.float64)[0, :-1]
+        contributions = self._boosters[1].predict(row[None], pred_contrib=True)
+        return np.asarray(contributions, dtype=np.float64)[0, :-1]

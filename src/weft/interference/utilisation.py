@@ -33,10 +33,10 @@ def by_utilisation(target: SoloRun, others: Sequence[SoloRun]) -> tuple[float, f
 
     Whose memory activity is not known has none: that of the others counts.
     """
-    shares = [utilisation(one) for one in (target, *others)]
+    shares = [utilisation(run) for run in (target, *others)]
     if np.isnan(shares).any():
         return None
-    memory = float(np.nansum([memory_activity(one) for one in (target, *others)]))
+    memory = float(np.nansum([memory_activity(run) for run in (target, *others)]))
     return slowdown_of(speed_of(sum(shares), memory))
 
 

@@ -76,6 +76,6 @@ class LoadCorrelation:
             return {}
         known = np.array([*self._known.values()])
         by_metric = [
-            spearman(known[:, metric], one[:, -SAMPLES:]) for metric, one in enumerate(series)
+            spearman(known[:, metric], values[:, -SAMPLES:]) for metric, values in enumerate(series)
         ]
         return dict(zip(self._known, np.maximum.reduce(by_metric), strict=True))

@@ -33,8 +33,8 @@ class PromisedMemory:
             return np.full(len(sampled_s), np.nan)
         until = [*(at for at, _ in list(self._ticks)[1:]), np.inf]
         counts = np.array(until)[:, None] > sampled_s
-        found = np.where(counts, np.array([promised for _, promised in self._ticks]), 0)
-        return np.asarray(found.max(axis=0), dtype=np.float64)
+        promises = np.where(counts, np.array([promised for _, promised in self._ticks]), 0)
+        return np.asarray(promises.max(axis=0), dtype=np.float64)
 
     def realign(self, rows: Ints) -> None:
         """GPUs changed: new GPU i is old GPU `rows[i]`, or a new one where −1, promised nothing."""

@@ -74,9 +74,9 @@ class ResidentMemory:
     def put(self, samples: Iterable[PodSamples], gpus: tuple[Gpu, ...], now_s: float) -> None:
         """Take in what residents use; samples of others, and what is no number, say nothing."""
         rows = (
-            (self._row_of.get((one.pod, gpus[one.row]), -1), one.at_s, one.value)
-            for one in samples
-            if one.metric is USED
+            (self._row_of.get((sample.pod, gpus[sample.row]), -1), sample.at_s, sample.value)
+            for sample in samples
+            if sample.metric is USED
         )
         known = [row for row in rows if row[0] >= 0 and np.isfinite(row[2])]
         if known:

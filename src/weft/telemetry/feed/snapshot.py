@@ -119,12 +119,12 @@ class SnapshotBuilder:
         series = self._series()
         columns: dict[str, Column] = {}
         fresh: Freshness = {}
-        for metric, one in series.items():
-            fresh[metric] = freshness_of(now.wall_s - one.last_at_s, self.settings.scrape_s)
+        for metric, samples in series.items():
+            fresh[metric] = freshness_of(now.wall_s - samples.last_at_s, self.settings.scrape_s)
         self._doubt(series, fresh, now.residents)
-        for metric, one in series.items():
+        for metric, samples in series.items():
             if bool((fresh[metric] != MISSING).any()):
-                columns.update(self._plain(metric, one, fresh[metric]))
+                columns.update(self._plain(metric, samples, fresh[metric]))
         if self.settings.trends:
             columns.update(self._memory(series, fresh))
         columns.update(self._promises(series, fresh))
@@ -161,8 +161,8 @@ class SnapshotBuilder:
             if metric in fresh:
                 fresh[metric][false] = MISSING
         recent: dict[Metric, Floats] = {
-            metric: np.column_stack([one.history[:, -self._slots_of(MEAN_S) :], one.last])
-            for metric, one in series.items()
+            metric: np.column_stack([samples.history[:, -self._slots_of(MEAN_S) :], samples.last])
+            for metric, samples in series.items()
             if metric.endswith("_ratio") and metric is not Metric.MEMORY_USED_RATIO
         }
         for metric, values in recent.items():
@@ -193,19 +193,19 @@ class SnapshotBuilder:
     def _slots_of(self, seconds: float) -> int:
         return max(1, round(seconds / self.window.step_s))
 
-    def _plain(self, metric: Metric, one: _Series, fresh: Bytes) -> dict[str, Column]:
+    def _plain(self, metric: Metric, series: _Series, fresh: Bytes) -> dict[str, Column]:
         """Mean over the last minute, the newest sample, the 95th percentile of the window."""
-        recent = one.history[:, -self._slots_of(MEAN_S) :]
+        recent = series.history[:, -self._slots_of(MEAN_S) :]
         known = ~np.isnan(recent)
         counts = known.sum(axis=1)
         mean = np.where(known, recent, 0.0).sum(axis=1) / np.maximum(counts, 1)
         # Samples older than a minute, but not MISSING: the newest is what is known.
-        mean = np.where(counts > 0, mean, one.last)
-        columns = {metric.value: (mean, fresh), f"{metric}.last": (one.last, fresh)}
+        mean = np.where(counts > 0, mean, series.last)
+        columns = {metric.value: (mean, fresh), f"{metric}.last": (series.last, fresh)}
         if self.settings.peaks:
-            whole = stats.pack(one.history)
+            whole = stats.pack(series.history)
             peak = stats.quantile_interpolated(whole, 0.95)
-            columns[f"{metric}.p95"] = (np.where(whole.counts > 0, peak, one.last), fresh)
+            columns[f"{metric}.p95"] = (np.where(whole.counts > 0, peak, series.last), fresh)
         return columns
 
     def _memory(self, series: AllSeries, fresh: Freshness) -> dict[str, Column]:

@@ -61,18 +61,18 @@ def discover(
     answers: Iterable[QueryResult], aliases: Mapping[str, Alias] = metric_names.ALIASES
 ) -> list[Node]:
     """Nodes and GPUs that the labels tell of; memory is not known."""
-    found: dict[str, dict[int, str]] = {}
+    gpus_of: dict[str, dict[int, str]] = {}
     for answer in answers:
         for text in answer.labels:
             labels = labels_of(text)
             about = subject(labels)
             node = without_port(next((labels[n] for n in NODE_LABELS if labels.get(n)), ""))
             if node and about.gpu >= 0 and not about.mig and labels.get("__name__") in aliases:
-                gpus = found.setdefault(node, {})
+                gpus = gpus_of.setdefault(node, {})
                 gpus[about.gpu] = gpus.get(about.gpu) or about.uuid
     return [
         Node(name, tuple(Gpu(index, 1, uuid=uuid) for index, uuid in sorted(gpus.items())))
-        for name, gpus in sorted(found.items())
+        for name, gpus in sorted(gpus_of.items())
     ]
 
 
@@ -214,13 +214,13 @@ def _labels_of(looked: ScrapeReport) -> Iterable[CompletenessFinding]:
 def _misnamed(looked: ScrapeReport) -> str:
     """Names that series have for nodes that the cluster calls otherwise."""
     devices = looked.joiner.devices
-    told = set()
+    node_names = set()
     for answer in looked.answers:
         for text in answer.labels:
             labels = labels_of(text)
             if devices.find(labels) is JoinFailure.NODE:
-                told |= {f"{name}={labels[name]}" for name in NODE_LABELS if labels.get(name)}
-    names = f"they say {_some(told)}" if told else "they name none"
+                node_names |= {f"{name}={labels[name]}" for name in NODE_LABELS if labels.get(name)}
+    names = f"they say {_some(node_names)}" if node_names else "they name none"
     return f": {names}; the nodes are called {_some(devices.nodes)}" if devices.nodes else ""
 
 

@@ -179,11 +179,11 @@ class SeriesJoiner:
     def join(self, answer: QueryResult) -> list[JoinedSamples]:
         """The answer's samples by canonical metric, one for each GPU and moment."""
         places, numbers = self._places(answer.labels)
-        for one, place in zip(answer.labels, places, strict=True):
+        for labels, place in zip(answer.labels, places, strict=True):
             if place.why is not None:
                 self.unjoined[place.why] = self.unjoined.get(place.why, 0) + 1
                 if place.why not in self.examples:
-                    self.examples[place.why] = shown(one, 500)
+                    self.examples[place.why] = shown(labels, 500)
         row = np.fromiter((place.row for place in places), np.int64, len(places))
         name = np.array(numbers, dtype=np.int64)
         rows, names = np.repeat(row, answer.counts), np.repeat(name, answer.counts)
@@ -218,9 +218,9 @@ class SeriesJoiner:
             alias = self._alias[number]
             if (place.row, number) in whole or alias.by_process:
                 value = read(self._names[number], answer.values[last : last + 1], self.aliases)
-                at_s, told = float(answer.times[last]), float(value[0])
-                if math.isfinite(at_s) and not math.isnan(told):  # else it says nothing
-                    samples.append(PodSamples(alias.metric, place.row, uid, at_s, told))
+                at_s, newest = float(answer.times[last]), float(value[0])
+                if math.isfinite(at_s) and not math.isnan(newest):  # else it says nothing
+                    samples.append(PodSamples(alias.metric, place.row, uid, at_s, newest))
         return samples
 
     def _places(self, labels: list[bytes]) -> tuple[list[_Place], list[int]]:

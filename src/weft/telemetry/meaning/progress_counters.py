@@ -125,13 +125,13 @@ def _series_of(text: bytes) -> CounterSeries | None:
     pod = labels.get("namespace", ""), labels.get("pod", "")
     if not all(pod):
         return None
-    own = sorted((name, told) for name, told in labels.items() if name not in _SCRAPED)
+    own = sorted((name, value) for name, value in labels.items() if name not in _SCRAPED)
     container = labels.get("container", "")
     part = CounterKey(
         labels.get("job", ""),
         labels.get("instance", "") or container,
         "\0".join(filter(None, (container, labels.get("endpoint", "")))),
-        "\0".join(f"{name}\0{told}" for name, told in own),
+        "\0".join(f"{name}\0{value}" for name, value in own),
     )
     return CounterSeries(pod, part, labels.get("__name__", ""))
 
@@ -165,14 +165,14 @@ class Rates:
 
     def update(
         self,
-        found: Mapping[PodName, Mapping[CounterKey, Samples]],
+        by_pod: Mapping[PodName, Mapping[CounterKey, Samples]],
         pods: Mapping[PodName, Hashable],
         now_s: float,
     ) -> dict[PodName, Rate]:
         """The pods whose window is over, and their rates; `pods` are all there are, and each one's
         company."""
         rates, windows = {}, {}
-        for pod, parts in found.items():
+        for pod, parts in by_pod.items():
             window, rate = self._of_pod(self._windows.get(pod), parts, pods[pod], now_s)
             if window is not None:
                 windows[pod] = window
@@ -196,7 +196,7 @@ class Rates:
             return (rest if self._looked else _Window(newest, co_residents, 0.0)), None
         if window.begun.keys() != newest.keys() or self._broken(window, parts):
             return rest, None
-        window.last = {part: max(told, window.last[part]) for part, told in newest.items()}
+        window.last = {part: max(sample, window.last[part]) for part, sample in newest.items()}
         if window.co_residents != co_residents or now_s < window.rests_s:
             return _Window(window.last, co_residents, window.rests_s), None
         rate, over = self._rate(window)
@@ -206,12 +206,12 @@ class Rates:
         """True if a counter fell, or was not read for so long that it may have."""
         for part, samples in parts.items():
             at_s, value = window.last[part]
-            for next_s, told in samples:
+            for next_s, next_value in samples:
                 if next_s <= at_s:
                     continue
-                if told < value or next_s - at_s > self._longest_s:
+                if next_value < value or next_s - at_s > self._longest_s:
                     return True
-                at_s, value = next_s, told
+                at_s, value = next_s, next_value
         return False
 
     def _rate(self, window: _Window) -> tuple[Rate | None, bool]:
@@ -248,9 +248,9 @@ def _once(done: Mapping[CounterKey, tuple[float, float]]) -> tuple[float, float]
         before = ways.get(way, (0.0, 0.0))
         ways[way] = before[0] + per_s, before[1] + units
     pages: dict[tuple[str, str], tuple[float, float]] = {}
-    for way, found in ways.items():
+    for way, way_total in ways.items():
         page = way.job, way.page
-        pages[page] = max(pages.get(page, found), found)
+        pages[page] = max(pages.get(page, way_total), way_total)
     jobs: dict[str, tuple[float, float]] = {}
     for (job, _), (per_s, units) in pages.items():
         before = jobs.get(job, (0.0, 0.0))
@@ -259,15 +259,18 @@ def _once(done: Mapping[CounterKey, tuple[float, float]]) -> tuple[float, float]
 
 
 def latencies(
-    found: Mapping[PodName, Mapping[CounterKey, Samples]], metric: str, now_s: float, stale_s: float
+    by_pod: Mapping[PodName, Mapping[CounterKey, Samples]],
+    metric: str,
+    now_s: float,
+    stale_s: float,
 ) -> dict[PodName, float]:
     """Each pod's newest p99, milliseconds: the largest of its parts that can be true. Seconds,
     unless the metric's name ends with `_ms` or `_milliseconds`."""
     scale = 1.0 if metric.endswith(("_ms", "_milliseconds")) else 1000.0
-    told = {}
-    for pod, parts in found.items():
+    p99_of = {}
+    for pod, parts in by_pod.items():
         newest = (samples[-1] for samples in parts.values())
         fresh = [scale * value for at_s, value in newest if at_s >= now_s - stale_s]
         if possible := [p99_ms for p99_ms in fresh if p99_ms <= MOST_MS]:
-            told[pod] = max(possible)
-    return told
+            p99_of[pod] = max(possible)
+    return p99_of

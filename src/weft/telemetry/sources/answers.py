@@ -103,7 +103,7 @@ def readable(body: bytes) -> bytes:
         body = body.decode("utf-8", "replace").encode()
     if _SURROGATE.search(body) is None:
         return body
-    return _ESCAPED.sub(lambda found: rb"\ufffd" if found[1] else found[0], body)
+    return _ESCAPED.sub(lambda match: rb"\ufffd" if match[1] else match[0], body)
 
 
 def decode(body: bytes, where: str) -> QueryResult:
@@ -125,12 +125,12 @@ def decode(body: bytes, where: str) -> QueryResult:
             "garbage", f"{where}: answered a {shown(response.data.kind)}, no series"
         )
     series = response.data.result
-    texts = [bytes(one.values or one.value) for one in series]
+    texts = [bytes(item.values or item.value) for item in series]
     if any(text[:1] not in {b"[", b""} for text in texts):
         raise TelemetryError("garbage", f"{where}: samples that are no list")
     samples, counts = _numbers(texts, response.data.kind == "matrix", where)
-    warnings = tuple(shown(one) for one in response.warnings[:_MOST_WARNINGS])
-    labels = [bytes(one.metric) for one in series]
+    warnings = tuple(shown(warning) for warning in response.warnings[:_MOST_WARNINGS])
+    labels = [bytes(item.metric) for item in series]
     return QueryResult(labels, counts, samples[0::2], samples[1::2], warnings)
 
 

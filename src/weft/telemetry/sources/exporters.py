@@ -154,10 +154,10 @@ def parse(body: bytes, node: str, at_s: float, wanted: frozenset[str], where: st
             raise TelemetryError("garbage", text) from None
         values.append(number)
         times.append(at_s if told_s is None else told_s)
-        found = {key: _ESCAPE.sub(_unescaped, text) for key, text in _LABEL.findall(inner)}
+        sample_labels = {key: _ESCAPE.sub(_unescaped, text) for key, text in _LABEL.findall(inner)}
         for label in metric_names.NODE_LABELS:
-            found.pop(label, None)
-        labels.append(msgspec.json.encode({"__name__": named[1], **found, "node": node}))
+            sample_labels.pop(label, None)
+        labels.append(msgspec.json.encode({"__name__": named[1], **sample_labels, "node": node}))
     ones = np.ones(len(labels), dtype=np.int64)
     return QueryResult(labels, ones, np.array(times), np.array(values))
 
@@ -169,12 +169,12 @@ def _sample(line: str, at: int, per_s: int) -> tuple[str, float, float | None]:
     """
     inner = ""
     if line[at : at + 1] == "{":
-        found = _INNER.match(line, at)
-        if found is None:
+        match = _INNER.match(line, at)
+        if match is None:
             raise ValueError
-        inner, at = found[1], found.end()
-    number, *told = line[at:].partition("#")[0].split()
-    return inner, float(number), float(told[0]) / per_s if told else None
+        inner, at = match[1], match.end()
+    number, *own_time = line[at:].partition("#")[0].split()
+    return inner, float(number), float(own_time[0]) / per_s if own_time else None
 
 
 def of_node(answer: QueryResult, node: str, devices: Devices) -> QueryResult:
@@ -190,8 +190,8 @@ def of_node(answer: QueryResult, node: str, devices: Devices) -> QueryResult:
         if whose not in verdicts:
             verdicts[whose] = _refused(labels, node, devices)
         if verdicts[whose]:
-            told = {"__name__": labels["__name__"], "page": node, "refused": verdicts[whose]}
-            kept.append(msgspec.json.encode(told))
+            refusal = {"__name__": labels["__name__"], "page": node, "refused": verdicts[whose]}
+            kept.append(msgspec.json.encode(refusal))
         else:
             kept.append(text)
     return answer._replace(labels=kept)

@@ -115,13 +115,13 @@ def offers(services: Iterable[Service], trusted: Collection[str] = ()) -> Server
     """
     servers, problems = [], []
     for service in services:
-        found = _server(service)
-        if isinstance(found, MetricsServer):
-            found = _elsewhere(service, trusted) or found
-        if isinstance(found, MetricsServer):
-            servers.append(found)
-        elif found:
-            problems.append(found)
+        offer = _server(service)
+        if isinstance(offer, MetricsServer):
+            offer = _elsewhere(service, trusted) or offer
+        if isinstance(offer, MetricsServer):
+            servers.append(offer)
+        elif offer:
+            problems.append(offer)
     return ServerCandidates(sorted(servers), sorted(problems))
 
 
@@ -156,24 +156,24 @@ def _server(service: Service) -> MetricsServer | str:
     """The server, what is wrong with it, or "" where the Service is none."""
     meta = service.metadata
     marks = meta.annotations or {}
-    said = marks.get(PROMETHEUS)
+    annotated = marks.get(PROMETHEUS)
     at = f"Service {meta.namespace}/{meta.name}"
-    if said is not None and said not in {"true", "false"}:
-        return f'{at}: {PROMETHEUS} is {_shown(said)}; write "true" or "false"'
+    if annotated is not None and annotated not in {"true", "false"}:
+        return f'{at}: {PROMETHEUS} is {_shown(annotated)}; write "true" or "false"'
     kind = next(((n, kind) for n, kind in enumerate(KINDS) if _is(service, kind)), None)
-    if said == "false" or (said is None and kind is None):
+    if annotated == "false" or (annotated is None and kind is None):
         return ""
     port = _port(service, marks.get(PROMETHEUS_PORT, ""))
     if port is None:
-        return f"{at}: no port to ask: {PROMETHEUS_PORT} names one" if said else ""
+        return f"{at}: no port to ask: {PROMETHEUS_PORT} names one" if annotated else ""
     scheme = marks.get(PROMETHEUS_SCHEME) or _scheme(port)
     if scheme not in {"http", "https"}:
         return f"{at}: {PROMETHEUS_SCHEME} is {_shown(scheme)}; write http or https"
     path = marks.get(PROMETHEUS_PATH, kind[1].path if kind else "")
     if len(path) > _MOST_PATH or _PATH.fullmatch(path) is None:
         return f"{at}: {PROMETHEUS_PATH} is {_shown(path)}; write one such as /prometheus"
-    rank, why = (0, f"annotated {PROMETHEUS}") if said else (0, "")
-    if kind is not None and not said:
+    rank, why = (0, f"annotated {PROMETHEUS}") if annotated else (0, "")
+    if kind is not None and not annotated:
         rank, why = 1 + kind[0], f"called as {kind[1].title} usually is"
     return MetricsServer(
         rank, meta.namespace, meta.name, scheme, str(port.port), path.rstrip("/"), why
@@ -201,9 +201,9 @@ def _port(service: Service, wanted: str) -> ServicePort | None:
         return next((port for port in ports if wanted in (port.name, str(port.port))), None)
     by_name = {port.name: port for port in reversed(ports)}
     by_number = {port.port: port for port in reversed(ports)}
-    found = [by_name[name] for name in _PORT_NAMES if name in by_name]
-    found += [by_number[number] for number in _PORT_NUMBERS if number in by_number]
-    return next(iter(found), None)
+    candidates = [by_name[name] for name in _PORT_NAMES if name in by_name]
+    candidates += [by_number[number] for number in _PORT_NUMBERS if number in by_number]
+    return next(iter(candidates), None)
 
 
 def _scheme(port: ServicePort) -> str:
