@@ -14,8 +14,8 @@ def _reasons(form: type[Section], prefix: str = "") -> Iterator[tuple[str, str]]
     for field in msgspec.structs.fields(form):
         kind, path = field.type, prefix + field.encode_name
         if get_origin(kind) is Annotated:
-            kind, *said = get_args(kind)
-            yield from ((path, reason) for reason in said if isinstance(reason, str))
+            kind, *metadata = get_args(kind)
+            yield from ((path, reason) for reason in metadata if isinstance(reason, str))
         if get_origin(kind) is tuple:
             kind, path = get_args(kind)[0], f"{path}[]"
         if isinstance(kind, type) and issubclass(kind, Section):

@@ -223,8 +223,8 @@ def _about(pod: Pod) -> ObjectReference:
 
 
 def _says(pod: Pod, why: str) -> bool:
-    said = (
+    written = (
         (condition.type, condition.status, condition.message)
         for condition in pod.status.conditions or ()
     )
-    return ("PodScheduled", "False", why) in said
+    return ("PodScheduled", "False", why) in written

@@ -28,10 +28,10 @@ def same(known: Pod, pod: Pod) -> bool:
 def came_as_decided(known: Pod, pod: Pod, placed: Placement) -> bool:
     """True if the pod comes back from this placement's Binding as it went into it: asking what it
     asked, saying what it said, and with the marks that were written, no agent's among them."""
-    said, says = known.metadata.annotations or {}, pod.metadata.annotations or {}
+    known_marks, says = known.metadata.annotations or {}, pod.metadata.annotations or {}
     text = says.get(PLACEMENT)
     return (
-        all(said.get(mark) == says.get(mark) for mark in KEPT_OF_IT)
+        all(known_marks.get(mark) == says.get(mark) for mark in KEPT_OF_IT)
         and says.keys().isdisjoint(AGENT_MARKS)
         and ASKING_LABELS.isdisjoint(pod.metadata.labels or {})
         and text == encode(placed)

@@ -72,8 +72,8 @@ class MetricsRead(msgspec.Struct, frozen=True):
 
 
 class PlacementQuestion(NamedTuple):
-    """Whose place is asked for: the attempt (for policies that draw), and on which node if that
-    was decided elsewhere. Of `gone` pods (by UID) what they hold is free."""
+    """The pod to place, its attempt (for policies that draw), and its node if that was
+    decided elsewhere. Of `gone` pods (by UID) what they hold is free."""
 
     pod: PodRequest
     profile: Profile

@@ -45,11 +45,11 @@ def lines_of(explanation: Explanation) -> list[str]:
 
 def _candidates(explanation: Explanation) -> list[str]:
     lines = []
-    for number, one in enumerate(explanation.candidates):
+    for number, candidate in enumerate(explanation.candidates):
         role = "next  " if number or explanation.node else "best  "
-        role = "chosen" if one.node == explanation.node else role
-        scores = "".join(f", {name} {score}" for name, score in one.scores.items())
-        lines.append(f"  {role} {one.node}: score {one.score}{scores}")
+        role = "chosen" if candidate.node == explanation.node else role
+        scores = "".join(f", {name} {score}" for name, score in candidate.scores.items())
+        lines.append(f"  {role} {candidate.node}: score {candidate.score}{scores}")
     return lines
 
 
@@ -60,11 +60,11 @@ def _metrics_lines(explanation: Explanation) -> list[str]:
         return []
     again = bool(explanation.node) and explanation.decision is UNSET
     looked = f"looked at {read.looked_s:.0f} s before"
-    lines = [f"  metrics of GPU {one.gpu}, {looked}: {in_words(one)}" for one in read.gpus]
+    lines = [f"  metrics of GPU {gpu.gpu}, {looked}: {in_words(gpu)}" for gpu in read.gpus]
     if read.kept_out_gpus:
         gpus = gpus_in_words(read.kept_out_gpus)
         lines.append(f"  metrics keep it off {gpus} that would take it{' now' * again}:")
-        lines += [f"    - {one.node} GPU {one.gpu}: {in_words(one)}" for one in read.kept_out]
+        lines += [f"    - {gpu.node} GPU {gpu.gpu}: {in_words(gpu)}" for gpu in read.kept_out]
     if read.without is not None:
         place = AlternativePlacement(explanation.node, explanation.shares)
         without = "without metrics" + ", decided again now" * again
@@ -127,13 +127,13 @@ def _changes(explanation: Explanation) -> list[str]:
 
 def _stuck_lines(stuck: tuple[StuckPod, ...]) -> list[str]:
     lines = []
-    for one in stuck:
-        since = "" if one.age_s is None else f" for {age_in_words(one.age_s)}"
+    for pod in stuck:
+        since = "" if pod.age_s is None else f" for {age_in_words(pod.age_s)}"
         lines.append(
-            f"  stuck: {one.namespace}/{one.name} holds {gpus_in_words(one.gpus)} of {one.node}: "
-            f"{one.why}{since}"
+            f"  stuck: {pod.namespace}/{pod.name} holds {gpus_in_words(pod.gpus)} of {pod.node}: "
+            f"{pod.why}{since}"
         )
-    if any(one.dead_node for one in stuck):
+    if any(pod.dead_node for pod in stuck):
         lines.append(
             "  where the node is dead for certain, free its GPUs: kubectl delete pod --force"
         )

@@ -72,11 +72,11 @@ def stuck_in_words(stuck: Iterable[StuckPod]) -> str:
     texts = []
     every = list(stuck)
     for dead, of in ((True, "pods of dead nodes"), (False, "pods long past their deletion")):
-        some = [one for one in every if one.dead_node is dead]
+        some = [pod for pod in every if pod.dead_node is dead]
         if not some:
             continue
-        gpus = sum(one.gpus for one in some)
-        names = [f"{one.namespace}/{one.name}{_since(one.age_s)}" for one in some[:_STUCK_SHOWN]]
+        gpus = sum(pod.gpus for pod in some)
+        names = [f"{pod.namespace}/{pod.name}{_since(pod.age_s)}" for pod in some[:_STUCK_SHOWN]]
         if len(some) > _STUCK_SHOWN:
             names.append(f"{len(some) - _STUCK_SHOWN} more")
         texts.append(f"{gpus_in_words(gpus)} held by {of}: {', '.join(names)}")
@@ -101,49 +101,55 @@ def decision_notes(record: Record, name: Callable[[str], str] = str) -> list[str
     return notes + ([charged_in_words(record.charged)] if record.charged else [])
 
 
-def harvest_in_words(one: Harvest, name: Callable[[str], str] = str) -> str:
+def harvest_in_words(harvest: Harvest, name: Callable[[str], str] = str) -> str:
     """The memory that was harvested, and its lenders; `name` makes a name of a UID."""
-    whose = ", ".join(f"{name(who.uid)} (idle {who.idle_mib:,} MiB)" for who in one.lenders)
-    text = f"harvested {one.harvested_mib:,} MiB of GPU {one.gpu}: of {whose or 'nobody known'}"
-    if one.expected_mib:
+    whose = ", ".join(f"{name(who.uid)} (idle {who.idle_mib:,} MiB)" for who in harvest.lenders)
+    whose = whose or "nobody known"
+    text = f"harvested {harvest.harvested_mib:,} MiB of GPU {harvest.gpu}: of {whose}"
+    if harvest.expected_mib:
         text += (
-            f"; room for {one.expected_mib:,} MiB, the learnt peak of {one.like}, instead of the "
-            f"{one.asked_mib:,} asked"
+            f"; room for {harvest.expected_mib:,} MiB, the learnt peak of {harvest.like}, instead "
+            f"of the {harvest.asked_mib:,} asked"
         )
     return text
 
 
-def eviction_in_words(one: Eviction, name: Callable[[str], str] = str) -> str:
+def eviction_in_words(eviction: Eviction, name: Callable[[str], str] = str) -> str:
     """The reason of a borrower's eviction, in numbers."""
     grew = ", ".join(
-        f"{name(g.uid)} grew from {g.before_mib:,} to {g.now_mib:,} MiB" for g in one.grew
+        f"{name(g.uid)} grew from {g.before_mib:,} to {g.now_mib:,} MiB" for g in eviction.grew
     )
     return (
-        f"the pods of GPU {one.gpu} need {one.need_mib:,} MiB of its {one.card_mib:,}, of which "
-        f"{one.reserve_mib:,} stay free{f'; {grew}' if grew else ''}; it had borrowed "
-        f"{one.borrowed_mib:,} MiB, and goes first"
+        f"the pods of GPU {eviction.gpu} need {eviction.need_mib:,} MiB of its "
+        f"{eviction.card_mib:,}, of which {eviction.reserve_mib:,} stay free"
+        f"{f'; {grew}' if grew else ''}; it had borrowed {eviction.borrowed_mib:,} MiB, "
+        "and goes first"
     )
 
 
-def slowed_in_words(one: SlowdownReason, name: Callable[[str], str] = str) -> str:
+def slowed_in_words(slowed: SlowdownReason, name: Callable[[str], str] = str) -> str:
     """The reason of a slowdown eviction, in numbers; `name` makes a name of a UID."""
-    who = name(one.slow_pod)
-    if one.rule == "together":
+    who = name(slowed.slow_pod)
+    if slowed.rule == "together":
         return (
-            f"the pods of GPU {one.gpu} together get {one.together:.2f} GPUs' worth done, less "
-            "than one alone would; of those that may go it came last"
+            f"the pods of GPU {slowed.gpu} together get {slowed.together:.2f} GPUs' worth done, "
+            "less than one alone would; of those that may go it came last"
         )
     what = (
         "was late for its SLO"
-        if one.rule == "late"
-        else (f"was {one.slowdown:.2f} times slower than alone, and {one.bound:.2f} is allowed,")
+        if slowed.rule == "late"
+        else (
+            f"was {slowed.slowdown:.2f} times slower than alone, and {slowed.bound:.2f} is allowed,"
+        )
     )
     hope = (
-        f"without this pod it is expected to be {one.speedup:.2f} times faster"
-        if one.speedup >= 1.005
+        f"without this pod it is expected to be {slowed.speedup:.2f} times faster"
+        if slowed.speedup >= 1.005
         else "of those beside it this pod may go, though nobody predicted it"
     )
-    return f"{who} on GPU {one.gpu} {what} in {one.windows} of the last {WINDOWS} looks; {hope}"
+    return (
+        f"{who} on GPU {slowed.gpu} {what} in {slowed.windows} of the last {WINDOWS} looks; {hope}"
+    )
 
 
 def double_booking_in_words(why: DoubleBooking, node: str, name: Callable[[str], str] = str) -> str:
@@ -175,14 +181,14 @@ def waived_in_words(waived: EvictionWaived, name: Callable[[str], str] = str) ->
     return f"{text}. It is not evicted: {excuse}"
 
 
-def charged_in_words(one: OomCharge) -> str:
+def charged_in_words(charge: OomCharge) -> str:
     """The pod's charge after running out of GPU memory, and why."""
-    if one.times >= ALONE_AFTER:
+    if charge.times >= ALONE_AFTER:
         return (
-            f"charged GPUs of its own, of {one.least_mib:,} MiB or more: {one.workload} ran out of "
-            f"GPU memory {one.times} times or more"
+            f"charged GPUs of its own, of {charge.least_mib:,} MiB or more: {charge.workload} ran "
+            f"out of GPU memory {charge.times} times or more"
         )
     return (
-        f"charged {one.least_mib:,} MiB of a GPU or more, and it never borrows: 1.25 × what "
-        f"{one.workload} had or used when it ran out of GPU memory"
+        f"charged {charge.least_mib:,} MiB of a GPU or more, and it never borrows: 1.25 × what "
+        f"{charge.workload} had or used when it ran out of GPU memory"
     )

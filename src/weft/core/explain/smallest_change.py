@@ -102,7 +102,7 @@ class ChangeSearch:
         return bool(self._assess(shape).counts[0])
 
     def _assess(self, shape: Shape) -> Assessment:
-        """Which nodes fit a pod of this shape, as of now."""
+        """The nodes that fit a pod of this shape, as of now."""
         self._assessor.observed = self._engine.assessor.observed
         return self._assessor.assess(self._profile, self._profile.shaped(shape))
 
@@ -226,7 +226,7 @@ class ChangeSearch:
         return None
 
     def _with_extended(self, name: str, asked: int, most: int) -> Shape:
-        """Where the claims' memory is this number in all, it is lowered in proportion."""
+        """Lower it in proportion where the claims' memory is this number in all."""
 
         def lowered(gpu_request: GpuRequest) -> GpuRequest:
             value = -(-gpu_request.memory.value * most // asked)
@@ -234,7 +234,7 @@ class ChangeSearch:
             return replace(gpu_request, memory=memory)
 
         shape = self._gpu_requests(lowered) if self._by_resource(asked) else self._shape
-        lower = tuple((one, most if one == name else many) for one, many in shape.extended)
+        lower = tuple((key, most if key == name else many) for key, many in shape.extended)
         return replace(shape, extended=lower)
 
     def _by_resource(self, asked: int) -> bool:
