@@ -66,6 +66,8 @@ class Memory:
             on_bad=lambda pod, why: None,
             clock=SystemClock(),
         )
+        self.shown: dict[str, Pod] = {}
+        """Pods by name, as a watch would have shown them before kube-scheduler asks."""
         self._now = itertools.count(1)
         chance = random.Random(1)
         for number in range(pods):
@@ -79,13 +81,13 @@ class Memory:
     parse = parse_asked
 
     def pod(self, namespace: str, name: str) -> Pod | None:
-        return None
+        return self.shown.get(name)
 
     async def fetch(self, namespace: str, name: str) -> Pod | None:
-        return None
+        return self.shown.get(name)
 
     def pod_by_uid(self, uid: str) -> Pod | None:
-        return None
+        return self.shown.get(f"p{uid[1:]}")
 
     def handle(self, event: Event) -> list[Command]:
         return self.engine.handle(event, next(self._now))
@@ -118,6 +120,7 @@ async def measure(cluster: Memory, route: Route, pods: int) -> dict[str, list[fl
     for number in range(pods):
         turn = number * 37 % len(cluster.names)  # kube-scheduler begins elsewhere each time
         body, uid = bodies(number, cluster.names[turn:] + cluster.names[:turn])
+        cluster.shown[f"p{number}"] = msgspec.convert(pod_of(number), Pod)
         at = [time.perf_counter()]
         fits = extender.filter(route, body).body
         at.append(time.perf_counter())
