@@ -2,12 +2,13 @@
 
 import re
 import signal
+import time
 from pathlib import Path
 
 import pytest
 import yaml
 from control_plane import ControlPlane
-from kube_api import ApiError, Object
+from kube_api import Api, ApiError, Object
 from weft_process import EXTENDER, Weft, all_bound, audited, bound, nodes, pod
 
 from weft.cluster.config.form import Configuration
@@ -40,6 +41,18 @@ def install(control_plane: ControlPlane, *files: str) -> None:
         except ApiError as error:
             if error.code != 409:
                 raise
+
+
+def once_allowed(api: Api, path: str, timeout_s: float = 20.0) -> Object:
+    """The answer to GET: the API server learns of a new role a moment after it is written."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return api.request("GET", path)
+        except ApiError as error:
+            if error.code != 403 or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 def ran_out(plane: ControlPlane, namespace: str, name: str) -> None:
@@ -117,7 +130,7 @@ def test_its_rights_suffice_to_find_exporters_and_with_one_more_a_metrics_server
             api.request("GET", "/api/v1/services")
         install(control_plane, "discover")
         for listed in ("services", "pods"):
-            assert api.request("GET", f"/api/v1/{listed}")["kind"].endswith("List")
+            assert once_allowed(api, f"/api/v1/{listed}")["kind"].endswith("List")
         with pytest.raises(ApiError, match="forbidden"):  # asked directly: no need for the proxy
             api.request("GET", "/api/v1/namespaces/default/services/http:p:9090/proxy/")
     finally:
