@@ -10,7 +10,6 @@ part runs in a thread; the engine hears of it on the loop, and no decision waits
 
 import asyncio
 import logging
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -96,7 +95,6 @@ class TelemetryLoop:
         self.feed: TelemetryFeed | None = None
         """None before the first tick."""
         self._good_at_s = 0.0
-        self._bound_at: dict[str, tuple[str, float]] = {}  # as the API says it, and in seconds
         self.slowdown_observer = slowdown_observer
         live.ends.peak_mib = self.peak_mib
         self._logged = LogOnce()
@@ -248,14 +246,9 @@ class TelemetryLoop:
         return self.feed
 
     def _bound(self) -> dict[str, float]:
-        """The time each holding pod was bound, seconds since 1970, where the API says so."""
-        before, self._bound_at = self._bound_at, {}
-        for uid in self._live.engine.ledger.holdings:
-            if (pod := self._live.pod_by_uid(uid)) is None or not (text := pod.bound_at):
-                continue
-            known = before.get(uid)
-            self._bound_at[uid] = known if known and known[0] == text else (text, time_s(text))
-        return {uid: s for uid, (_, s) in self._bound_at.items() if not math.isnan(s)}
+        """The time each holding pod was bound, seconds since 1970; NaN where the API says none."""
+        pods = map(self._live.pod_by_uid, self._live.engine.ledger.holdings)
+        return {pod.metadata.uid: time_s(pod.bound_at) for pod in pods if pod is not None}
 
     def peak_mib(self, uid: str) -> int:
         """The most that the pod was seen to use of a GPU in the window; 0 where nobody saw it."""
