@@ -107,7 +107,7 @@ class SlowdownObserver:
             log.warning("progress: %s", _UNTRUSTED)
         slowdown_store.adopted = lambda: self._tell_policies(at_once=True)
         live.keepers.append(slowdown_store)
-        live.evictor.asked = self.goes
+        live.evictor.on_slowdown_eviction = self.goes
 
     async def read(self, back_s: float) -> SourceReading:
         """The counters' samples; never raises."""

@@ -1,7 +1,7 @@
 """Withholds evictions for a slow pod: those beside it are not to blame, or enough went.
 
 What may change here: for whom others went, who was slow alone, and who went at this look. It is a
-pure function of what `Relief` tells it: the windows it counted, and who went.
+pure function of what `SlowdownEviction` tells it: the windows it counted, and who went.
 
     slow alone on its GPUs                                  ──▶ nobody goes for it, until it is seen
                                                                within its bound
