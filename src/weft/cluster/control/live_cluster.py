@@ -144,7 +144,7 @@ class EngineCluster:
         self.oom_history = OomHistoryStore(client, kept, self.engine, self.handle, may_bind)
         self.keepers: list[StateStore] = [self.oom_history]
         self._stream = ChangeStream()
-        self._node_feed = WatchFeed(client, NODES, self._take_nodes, hear=self._close_nodes)
+        self._node_feed = WatchFeed(client, NODES, self._take_nodes, on_batch=self._close_nodes)
         nudge = partial(self._stream.nudge, self._node_feed)
         self._gathering = NodeBatches(client.clock, self._apply_nodes, nudge)
         self._binding: dict[str, asyncio.Task[Outcome]] = {}
@@ -287,7 +287,7 @@ class EngineCluster:
         if isinstance(command, Wake):
             self._alarm.at(command.at_ns)
         elif isinstance(command, Evict):
-            self.evictor.ask(command)
+            self.evictor.evict(command)
         elif isinstance(command, EvictionWaived):
             self.guard.waive(command)
         else:
@@ -384,7 +384,7 @@ class EngineCluster:
             await turns.end()
         self._volumes_changed()
         self._nodes_changed()
-        self.guard.look()
+        self.guard.check()
 
     @contextlib.contextmanager
     def _spared(self, pod: Pod) -> Iterator[None]:
@@ -411,7 +411,7 @@ class EngineCluster:
                 self.handle(event)
         if new or gone:
             self.handle(NodesChanged(new, gone))
-        self.guard.look()
+        self.guard.check()
 
     def _volumes_changed(self) -> None:
         if not self._volumes.take_moved():

@@ -70,7 +70,7 @@ class Evictor:
         self,
         client: ApiClient,
         pods: PodView,
-        tell: Callable[[Notice], None],
+        notify: Callable[[Notice], None],
         report: Callable[[Event], object],
         may_write: Callable[[float], bool] | None,
     ) -> None:
@@ -81,10 +81,10 @@ class Evictor:
         self.double_booked_counts = dict(self.borrower_counts)
         self.on_slowdown_eviction: Callable[[SlowdownReason], None] | None = None
         self._client, self._pods = client, pods
-        self._tell, self._report, self.may_write = tell, report, may_write
+        self._notify, self._report, self.may_write = notify, report, may_write
         self._tasks: dict[asyncio.Task[EvictionOutcome], str] = {}
 
-    def ask(self, command: Evict) -> None:
+    def evict(self, command: Evict) -> None:
         """Begin to evict; what became of it is reported to the engine, later."""
         task = asyncio.create_task(self._ask(command))
         self._tasks[task] = command.placement.uid
@@ -158,14 +158,14 @@ class Evictor:
             why.counts["blocked"] += 1
             blocked = error.status.message or "the API server says 429"
             text = f"{why.text}. It is to be evicted, but: {blocked}{why.then}"
-            self._tell(Notice(BLOCKED, text, pod=pod))
+            self._notify(Notice(BLOCKED, text, pod=pod))
             return EvictionOutcome(NotEvicted(meta.uid, blocked), retry_after_s=error.retry_after_s)
         except (LostError, NotSentError) as error:
             refusal = self._failed(meta.uid, why, error)
             return EvictionOutcome(refusal, isinstance(error, LostError))
         why.counts["evicted"] += 1
         log.warning("evicted %s/%s: %s", meta.namespace, meta.name, why.text)
-        self._tell(Notice(why.reason, f"evicted: {why.text}", pod=pod))
+        self._notify(Notice(why.reason, f"evicted: {why.text}", pod=pod))
         return EvictionOutcome(may_go=True)
 
     def _failed(self, uid: str, why: _Why, error: Exception) -> NotEvicted:

@@ -114,7 +114,7 @@ class EvictionLimits:
         on_time = [window._replace(late=False) for window in windows]
         self.saw(uid, on_time, FULL_SPEED, alone=alone)
 
-    def look(self, too_slow: Collection[bool], now_ns: int) -> None:
+    def observe(self, too_slow: Collection[bool], now_ns: int) -> None:
         """Take over which of the latency-critical pods are too slow now."""
         many = sum(too_slow)
         self._common = many >= COMMON_LEAST and many * COMMON_PART > len(too_slow)

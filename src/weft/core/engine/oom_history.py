@@ -89,7 +89,7 @@ class OomHistory:
             self._owed[out_of_memory.workload] += 1
         return oom_record if oom_record != before else None
 
-    def tell(self, oom_history: dict[str, OomRecord]) -> bool:
+    def merge(self, oom_history: dict[str, OomRecord]) -> bool:
         """Take over what other processes learnt; True if any of it is new."""
         new = False
         for workload, oom_record in oom_history.items():
