@@ -1,4 +1,4 @@
-"""Where each claim goes when a pod has several: greedily over all nodes, by a search if need be.
+"""Assigns each GPU request of a pod with several: greedily over all nodes, or by a search.
 
 The claims are taken largest first, one GPU at a time, each on the best device the policy knows
 in the state the earlier ones left (as nano-gpu does). That is vectorised over nodes. Where it
@@ -51,14 +51,14 @@ class Assignment:
         self.chosen: Ints = np.full((n, len(todo)), -1, dtype=np.int64)
 
     def only(self, some: Ints) -> "Assignment":
-        """What was answered about some of the nodes."""
+        """The answer for some of the nodes."""
         part = Assignment(len(some), self.todo)
         for name in _PER_NODE:
             setattr(part, name, getattr(self, name)[some])
         return part
 
     def put(self, some: Ints, part: "Assignment") -> None:
-        """What was answered about some of the nodes."""
+        """Writes the answer for some of the nodes."""
         for name in _PER_NODE:
             getattr(self, name)[some] = getattr(part, name)
 
@@ -145,7 +145,7 @@ class _Scratch(Query):
         self._cells[MEMORY_FREE] -= self.demand.memory_mib
         self.alone: Bools = np.ones(self._device_cells.shape[1], dtype=np.bool_)
 
-    def ask(self, need: Need, same_request: bool) -> None:
+    def begin_step(self, need: Need, same_request: bool) -> None:
         """Turn to the next step; `same_request` keeps it off the devices its claim already has."""
         self.need = need
         self._fits = None
@@ -203,7 +203,7 @@ def _greedy(
     scratch = _Scratch(query)
     before = -1
     for index, (gpu_request, need) in enumerate(todo):
-        scratch.ask(need, same_request=gpu_request == before)
+        scratch.begin_step(need, same_request=gpu_request == before)
         before = gpu_request
         for filtering in profile.device_filters:
             mask = filtering.filter_devices(scratch)
@@ -258,7 +258,7 @@ def _spread_on(scratch: _Scratch, profile: Profile) -> tuple[SplitRequest, Bools
     if split is None:
         return None
     gpu_request, need = split
-    scratch.ask(need, same_request=False)
+    scratch.begin_step(need, same_request=False)
     spread = SplitRequest(gpu_request, need.count, need.gpu_request.memory.value, need.milli)
     return spread, _acceptable(scratch, need, profile)
 
@@ -361,7 +361,7 @@ def _search(
     asks = {}
     for gpu_request in dict.fromkeys(order):
         need = scratch.demand.needs[gpu_request]
-        scratch.ask(need, same_request=False)
+        scratch.begin_step(need, same_request=False)
         kinds = scratch.device_kind
         asks[gpu_request] = DeviceRequest(
             need.count > 1,

@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.int8]
 
 MISSING, STALE, FRESH = 0, 1, 2
-"""How old a value is (policies.md 6): nothing to go by, only the last known, as of now."""
+"""How old a value is: nothing to go by, only the last known, as of now."""
 
 CORRELATION = "correlation"
 """`correlation.<application>`: how an application's load rises and falls with the GPU's."""
@@ -99,7 +99,7 @@ class SignalsView:
         return np.unique(table.device_node[~same.all(axis=0)])
 
     def _gpus(self) -> dict[tuple[str, int], int]:
-        """Where each GPU's values are."""
+        """Positions of each GPU's values."""
         if self._at is None:
             self._at = {gpu: index for index, gpu in enumerate(self.source.gpus)}
         return self._at

@@ -72,7 +72,7 @@ class SetCosts:
             names = self._companies.names[self._index_of_name.length :]
             indexes = [self._view.index_of(name) for name in names]
             self._index_of_name.add(np.array(indexes, dtype=np.int64))
-            self._look(self._index_of_name.take(self._companies.application.take(new)), new)
+            self._add_columns(self._index_of_name.take(self._companies.application.take(new)), new)
 
     def joined(self, application: str, which: Ints) -> JoinedSets:
         """These companies and a pod of this application."""
@@ -98,7 +98,7 @@ class SetCosts:
         return self._view.unknown + 1
 
     def _facing(self, who: int) -> tuple[Floats, Bools]:
-        """Of each index beside this one: what it loses [3, k] and costs [3, k]; what is bad."""
+        """Each index beside this one: what it loses [3, k] and costs [3, k]; what is bad."""
         card, size = self._card, self._nobody + 1
         faces, bad = np.zeros((2 * _PAIRS, size)), np.zeros((2, size), dtype=np.bool_)
         loses = _logs(card.upper[:, who], card.mean[:, who])
@@ -111,7 +111,7 @@ class SetCosts:
             bad[:, :-1] |= _bad(upper, tier)
         return faces, bad
 
-    def _look(self, index: Ints, new: Ints) -> None:
+    def _add_columns(self, index: Ints, new: Ints) -> None:
         card, there = self._card, index < self._nobody
         logs = np.zeros((_PAIRS, *index.shape))
         bad = np.zeros((2, len(new)), dtype=np.bool_)
@@ -136,10 +136,10 @@ class SetCosts:
 
 
 def _logs(upper: Floats, mean: Floats) -> tuple[Floats, Floats, Floats]:
-    """Of pairs: `WORST`, `BELIEVED` and `EXPECTED`."""
+    """Log slowdowns of pairs: `WORST`, `BELIEVED` and `EXPECTED`."""
     return upper, mean + CAUTION * (upper - mean), mean
 
 
 def _bad(upper: Floats, tier: Tiers) -> Bools:
-    """Of pairs: forbidden; not surely known, [2, ...]."""
+    """Masks of pairs: forbidden; not surely known, [2, ...]."""
     return np.array([np.isinf(upper), (tier < 0) | (tier >= PredictionTier.UNKNOWN)])

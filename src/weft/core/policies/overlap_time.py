@@ -1,4 +1,4 @@
-"""How long pods on a GPU would be together: loss counted as time, where pods say what they take.
+"""Time of pods together on a GPU: loss counted as time, where pods say what they take.
 
 Multi-stage, after ISACPP: who finishes first is dropped, the others go on without it, and so each
 stage counts by its length. Times are seconds; `work` is what a pod has yet to do, alone.
@@ -31,7 +31,7 @@ SPEEDS_KEPT = 4096
 
 
 def finishes(work: Floats, slower: Floats) -> Floats:
-    """When each pod ends, [k, d]; work 0 is nobody. `slower` [k, k, d]: log slowdown of k by k."""
+    """End of each pod, [k, d]; work 0 is nobody. `slower` [k, k, d]: log slowdown of k by k."""
     left, end = work.copy(), np.zeros_like(work)
     for _ in range(len(work)):
         here = left > 0.0
@@ -45,7 +45,7 @@ def finishes(work: Floats, slower: Floats) -> Floats:
 
 
 class Remaining:
-    """Who is on which device and what they have done, by rows of the table's devices.
+    """Pods on each device and the work they have done, by rows of the table's devices.
 
     A device is looked up when it is first asked for, and again where who is on it has changed: what
     a decision needs of a large cluster are then a few columns. `caution` counts as in `joining`: so
@@ -59,7 +59,7 @@ class Remaining:
         self.view: InterferenceView | None = None
 
     def of(self, table: LedgerTable, view: InterferenceView, devices: Ints) -> Ints:
-        """How many pods are on each, 0 where not all say how long they take; makes `who`,
+        """Number of pods on each, 0 where not all say how long they take; makes `applications`,
         `believed` and `left_s` good for these devices, as `view` sees them.
         """
         if table is not self._table or view is not self.view:
@@ -75,7 +75,7 @@ class Remaining:
         return self._count.take(devices)
 
     def left_s(self, devices: Ints) -> Floats:
-        """What each pod there has yet to do, seconds alone, 0 for nobody, [MOST − 1, d]."""
+        """Work left of each pod there, seconds alone, 0 for nobody, [MOST − 1, d]."""
         passed_s = (self.residencies.now_ns - self._since_ns.take(devices, axis=1)) / SECOND_NS
         done_s = self._done_s.take(devices, axis=1) + passed_s * self._speed.take(devices, axis=1)
         expected_s = self._expected_s.take(devices, axis=1)
@@ -86,7 +86,7 @@ class Remaining:
         shape = (MOST - 1, table.devices)
         self._known: Bools = np.zeros(table.devices, dtype=np.bool_)
         self._count: Ints = np.zeros(table.devices, dtype=np.int64)
-        self.who: Ints = np.full(shape, view.unknown)
+        self.applications: Ints = np.full(shape, view.unknown)
         self._since_ns: Ints = np.zeros(shape, dtype=np.int64)
         self._expected_s, self._done_s, self._speed = (np.zeros(shape) for _ in range(3))
         cards = [view.of(kind.model) for kind in table.kinds]
@@ -100,19 +100,19 @@ class Remaining:
         there = self.residencies.on((node.name, gpu))
         known = len(there) < MOST and all(residency.expected_s for residency in there)
         self._count[device] = len(there) if known else 0
-        self.who[:, device] = view.unknown
+        self.applications[:, device] = view.unknown
         for column in (self._expected_s, self._done_s, self._speed):
             column[:, device] = 0.0
         if known:
             speed = self._speeds[table.device_kind[device]]
             for place, residency in enumerate(there):
                 self._note(
-                    (place, device), residency, speed, view.index_of(residency.who.application)
+                    (place, device), residency, speed, view.index_of(residency.resident.application)
                 )
 
     def _note(self, at: tuple[int, int], residency: Residency, speed: Speed, who: int) -> None:
         done = residency.done(speed)
-        self.who[at], self._expected_s[at] = who, residency.expected_s
+        self.applications[at], self._expected_s[at] = who, residency.expected_s
         self._done_s[at], self._since_ns[at], self._speed[at] = done
 
 
@@ -128,10 +128,13 @@ class OverlapTime:
         self.devices: Ints = some[known]
         self._index_of = view.index_of
         self._kinds, self._pods = query.device_kind.take(self.devices), pods.take(self.devices)
-        self._who, self._work = remaining.who.take(rows, axis=1), remaining.left_s(rows)
+        self._applications, self._work = (
+            remaining.applications.take(rows, axis=1),
+            remaining.left_s(rows),
+        )
         self._end = np.zeros_like(self._work)
         for count, at in self._by_size():
-            who, work = self._who[:count, at], self._work[:count, at]
+            who, work = self._applications[:count, at], self._work[:count, at]
             self._end[:count, at] = self._finishes(at, who, work) if count > 1 else work
         self._empty_s = np.sort(self._end.max(axis=0))
 
@@ -141,7 +144,7 @@ class OverlapTime:
         few.devices, few._kinds, few._pods = (
             column.take(kept) for column in (self.devices, self._kinds, self._pods)
         )
-        few._who = self._who.take(kept, axis=1)
+        few._applications = self._applications.take(kept, axis=1)
         few._work, few._end = self._work.take(kept, axis=1), self._end.take(kept, axis=1)
         return few
 
@@ -155,7 +158,7 @@ class OverlapTime:
         return np.asarray(later < self.wait_s(waiting) + away * saved)
 
     def wait_s(self, waiting: int) -> float:
-        """When the last of so many waiting pods has a GPU of its own, if nobody shares."""
+        """Time until the last of so many waiting pods has a GPU of its own, if nobody shares."""
         rounds, last = divmod(waiting - 1, len(self._empty_s))
         return float(self._empty_s[last] + rounds * self._empty_s[-1])
 
@@ -166,7 +169,7 @@ class OverlapTime:
         later, saved = np.zeros(len(self.devices)), np.zeros(len(self.devices))
         for count, at in self._by_size():
             joins, takes = np.full(len(at), self._index_of(application)), np.full(len(at), takes_s)
-            who = np.concatenate([self._who[:count, at], joins[None]])
+            who = np.concatenate([self._applications[:count, at], joins[None]])
             work = np.concatenate([self._work[:count, at], takes[None]])
             end, before = self._finishes(at, who, work), self._end[:count, at]
             later[at] = end.sum(axis=0) - before.sum(axis=0) - takes_s
@@ -179,7 +182,7 @@ class OverlapTime:
         return [(count, at) for count, at in sizes if len(at)]
 
     def _finishes(self, at: Ints, who: Ints, work: Floats) -> Floats:
-        """When each of these pods ends, on the devices at these positions, [k, a]."""
+        """Ends of these pods, on the devices at these positions, [k, a]."""
         size, slots = len(who), self._believed.shape[1]
         slower = np.zeros((size, size, len(at)))  # nobody slows itself down
         card = self._kinds.take(at) * slots

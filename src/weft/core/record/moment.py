@@ -13,7 +13,7 @@ from weft.core.explain.explanation import Explanation, RecordedDecision, State
 from weft.core.explain.reasons import FeasibilitySummary, summarise
 from weft.core.explain.sentences import NOWHERE, decision_notes, place_in_words
 from weft.core.explain.smallest_change import changes
-from weft.core.record.file import read, skim, tell
+from weft.core.record.file import hand_over, read, skim
 from weft.model import BadInputError, PodRequest
 
 
@@ -22,7 +22,7 @@ class _ReachedError(Exception):
 
 
 def explain(path: Path, name: str, create: Callable[..., Any]) -> Explanation:
-    """Why `name` (NAME, NAMESPACE/NAME or a UID) was decided as it was, the last time."""
+    """Explains why `name` (NAME, NAMESPACE/NAME or a UID) was decided as it was, the last time."""
     pods, last, became = _find(path, name)
     record = max(last.values(), key=lambda record: record.seq)
     header, lines = read(path)
@@ -32,7 +32,7 @@ def explain(path: Path, name: str, create: Callable[..., Any]) -> Explanation:
     try:
         for number, line in enumerate(lines, start=1):
             on = line.event.node if isinstance(line.event, BindOn) else ""
-            tell(engine, line, number)
+            hand_over(engine, line, number)
     except _ReachedError:
         pass
     others = tuple(uid for uid in last if uid != record.uid)
