@@ -71,13 +71,13 @@ class Evictor:
         tell: Callable[[Notice], None],
         report: Callable[[Event], object],
         may_write: Callable[[float], bool] | None,
+        asked: Callable[[SlowdownReason], None],
     ) -> None:
         self.leading = False
         self.timeout_s = 3.0
         self.counts = {"evicted": 0, "blocked": 0, "failed": 0}
         self.slow, self.double_booked = dict(self.counts), dict(self.counts)
-        self.asked: Callable[[SlowdownReason], None] | None = None
-        self._client, self._pods = client, pods
+        self._client, self._pods, self._asked = client, pods, asked
         self._tell, self._report, self.may_write = tell, report, may_write
         self._tasks: dict[asyncio.Task[EvictionOutcome], str] = {}
 
@@ -128,8 +128,8 @@ class Evictor:
         return outcome
 
     def _may_go(self, slowed: SlowdownReason | None) -> None:
-        if slowed is not None and self.asked is not None:
-            self.asked(slowed)
+        if slowed is not None:
+            self._asked(slowed)
 
     def _why(self, command: Evict) -> _Why:
         record = command.record
