@@ -320,7 +320,7 @@ class _Predicted(BackgroundPart):
 
     async def start(self) -> str:
         """Tell it now, and read the files now and then."""
-        self._reloader.tell()
+        self._reloader.publish()
         if self._reloader.every_s:
             await super().start()
         return str(self._reloader.loaded)

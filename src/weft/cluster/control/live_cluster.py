@@ -151,7 +151,7 @@ class EngineCluster:
         self.oom_history = OomHistoryStore(client, kept, self.engine, self.handle, may_bind)
         self.keepers: list[StateStore] = [self.oom_history]
         self._stream = ChangeStream()
-        self._node_feed = WatchFeed(client, NODES, self._take_nodes, hear=self._close_nodes)
+        self._node_feed = WatchFeed(client, NODES, self._take_nodes, on_batch=self._close_nodes)
         nudge = partial(self._stream.nudge, self._node_feed)
         self._gathering = NodeBatches(client.clock, self._apply_nodes, nudge)
         self._binding: dict[str, asyncio.Task[Outcome]] = {}
@@ -211,7 +211,7 @@ class EngineCluster:
         turns = LoopTurns(self._client.clock.monotonic)
         for pod in self._pods.pending():
             quicker = self._pods.by_uid(pod.metadata.uid) is not pod  # the watch
-            if not quicker and (event := self._pods.take(pod)) is not None:
+            if not quicker and (event := self._pods.update(pod)) is not None:
                 self.handle(event)
             await turns.end()
 
@@ -294,7 +294,7 @@ class EngineCluster:
         if isinstance(command, Wake):
             self._alarm.at(command.at_ns)
         elif isinstance(command, Evict):
-            self.evictor.ask(command)
+            self.evictor.evict(command)
         elif isinstance(command, EvictionWaived):
             self.guard.waive(command)
         else:
@@ -333,12 +333,12 @@ class EngineCluster:
         elif isinstance(outcome, AlreadyBound):
             pass  # it holds something: what we booked stays until the watch says what and where
         elif isinstance(outcome, Gone):
-            self._pods.settled(uid)
+            self._pods.mark_gone(uid)
             self.handle(PodGone(uid))
         else:
             self.handle(BindFailed(uid, type(outcome).__name__))
             # It may ask for something else by now.
-            if versioned and (event := self._pods.again(uid)) is not None:
+            if versioned and (event := self._pods.resend(uid)) is not None:
                 self.handle(event)
         took = self._client.clock.monotonic() - began
         for hook in self.on_decision:
@@ -382,13 +382,13 @@ class EngineCluster:
             for end in ends:
                 self.handle(end)
             with self._spared(pod):
-                event = self._pods.forget(pod) if gone else self._pods.take(pod)
-            for ordered in self._pods.together([event]):
+                event = self._pods.forget(pod) if gone else self._pods.update(pod)
+            for ordered in self._pods.in_safe_order([event]):
                 self.handle(ordered)
             await turns.end()
         self._volumes_changed()
         self._nodes_changed()
-        self.guard.look()
+        self.guard.check()
 
     @contextlib.contextmanager
     def _spared(self, pod: Pod) -> Iterator[None]:
@@ -405,23 +405,23 @@ class EngineCluster:
     def _apply_nodes(self) -> None:
         new, gone = self._nodes.changed()
         for name in gone:
-            self._pods.without(name)
+            self._pods.remove_node(name)
         self.units.check(new, gone)
         # What its pods hold first: the engine decides as soon as it hears of a node.
         for node in new:
             self.guard.touch(node.name)
-            events = [self._pods.take(pod) for pod in self._pods.on_node(node.name)]
-            for event in self._pods.together(events):
+            events = [self._pods.update(pod) for pod in self._pods.on_node(node.name)]
+            for event in self._pods.in_safe_order(events):
                 self.handle(event)
         if new or gone:
             self.handle(NodesChanged(new, gone))
-        self.guard.look()
+        self.guard.check()
 
     def _volumes_changed(self) -> None:
         if not self._volumes.take_moved():
             return
-        for pod in self._pods.with_gpu_requests():
-            if (event := self._pods.take(pod)) is not None:
+        for pod in self._pods.pending_with_volume_claims():
+            if (event := self._pods.update(pod)) is not None:
                 self.handle(event)
 
     def _unreadable(self, pod: Pod, why: str) -> None:

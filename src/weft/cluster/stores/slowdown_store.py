@@ -147,7 +147,7 @@ def joined(
     pairs = (*(pair for key, pair in there.items() if key not in here), *here.values())
     bans: dict[tuple[str, str, str], Ban] = {}
     for ban in (*stored.bans, *mine.bans):
-        key = (ban.gpu_model, ban.one, ban.other)
+        key = (ban.gpu_model, ban.application, ban.other)
         before = bans.get(key)
         if ban.until_ns > now_ns and (before is None or before.until_ns < ban.until_ns):
             bans[key] = ban

@@ -158,7 +158,7 @@ class PredictionReloader:
         self._live, self._files = live, files
         self._failing = ""
 
-    def tell(self) -> None:
+    def publish(self) -> None:
         """Tell policies what was read at the start."""
         if self.loaded.interference is not None:
             self._live.handle(PolicyInput(INTERFERENCE, to_input(self.loaded.interference)))

@@ -151,10 +151,12 @@ class SlowdownObserver:
         now_s = self._now_s()
         apart = tuple(
             SeparatedPair(
-                ban.other if ban.one == name else ban.one, ban.gpu_model, ban.until_ns / 1e9 - now_s
+                ban.other if ban.application == name else ban.application,
+                ban.gpu_model,
+                ban.until_ns / 1e9 - now_s,
             )
             for ban in self._bans_now()
-            if name and name in (ban.one, ban.other)
+            if name and name in (ban.application, ban.other)
         )
         if seen is None:
             return ObservedProgress(apart=apart) if apart else None
@@ -210,7 +212,7 @@ class SlowdownObserver:
         self._seen, self.counts = seen, _counts(seen.values())
         if self._live.leadership.here and self.options.trusted:
             self._learn(progress, pods.values())
-            await self._tell(progress)
+            await self._report(progress)
         if self._live.leadership.here:
             self._tell_policies()
 
@@ -236,7 +238,7 @@ class SlowdownObserver:
         broken = sum(t.late or (not t.proxy and 0 < bound < t.slowdown) for t in seen.last)
         seen.progress = replace(seen.progress, bound=bound, broken=broken, windows=len(seen.last))
 
-    async def _tell(self, progress: Sequence[tuple[RunningPod, PodProgress]]) -> None:
+    async def _report(self, progress: Sequence[tuple[RunningPod, PodProgress]]) -> None:
         """The engine, of so many pods at once that others have their turn; a node's together."""
         holdings = self._live.engine.ledger.holdings
         part: list[PodProgress] = []

@@ -39,7 +39,7 @@ from weft.core.engine.events import (
 from weft.core.engine.harvest import HarvestRules
 from weft.core.engine.journal import DecisionAttempt, EvictionReason, Journal
 from weft.core.engine.oom_history import OomHistory, OutOfMemory, workload_of
-from weft.core.engine.peak_usage import Peaks, whose
+from weft.core.engine.peak_usage import Peaks, peak_owner
 from weft.core.engine.placed_pod import PlacedPod
 from weft.core.engine.queue import Queue
 from weft.core.engine.slowdown_eviction import SlowdownEviction
@@ -151,7 +151,7 @@ class Engine:
             case OutOfMemory():
                 inputs.learn(self, event, self.placed.get(event.placement.uid), out)
             case _:
-                inputs.hear(self, event, now_ns, out)
+                inputs.apply(self, event, now_ns, out)
 
     def stop_before(self, seq: int, error: type[Exception]) -> None:
         """Raise `error` instead of making decision number `seq`, to look at the state it meets."""
@@ -183,7 +183,7 @@ class Engine:
         placed = self.placed.pop(uid, None)
         held = self.ledger.release(uid)
         self.harvest.gone(uid)
-        self.residencies.left(uid)
+        self.residencies.remove(uid)
         self.slowdown_eviction.gone(uid)
         if held is None:
             return
@@ -206,7 +206,7 @@ class Engine:
         self.queue.remove(placement.uid, now_ns)
         before = self.ledger.holdings.get(placement.uid)
         self.ledger.adopt(placement)
-        self.residencies.came(placement, now_ns - max(0, event.held_ns))
+        self.residencies.add(placement, now_ns - max(0, event.held_ns))
         if before is not None and before.placement != placement:
             self._room_on(before.placement.node, now_ns)
 
@@ -237,7 +237,7 @@ class Engine:
         """The pod's reservation is released: back into the queue, and its room is for others."""
         placed = self.placed.pop(uid)
         self.harvest.gone(uid)
-        self.residencies.left(uid)
+        self.residencies.remove(uid)
         if placed.queued:
             self.queue.retry(placed.pod, placed.profile, placed.tries, now_ns)
         elif placed.own is not None:
@@ -274,7 +274,7 @@ class Engine:
         else:
             self.ledger.release(uid)
         self.harvest.gone(uid)
-        self.residencies.left(uid)
+        self.residencies.remove(uid)
 
     def _broke_off(
         self, tried: DecisionAttempt, error: Exception, now_ns: int, out: list[Command]
@@ -367,7 +367,7 @@ class Engine:
         pod, profile, shape = waiting.pod, waiting.profile, known.shape
         shares = selection.shares_on(self.ledger.table, row, known, profile, key)
         placement = selection.placement_on(self.ledger.table, row, pod.uid, shares, shape)
-        harvested = self.harvest.placed(placement, shape, whose(pod))
+        harvested = self.harvest.placed(placement, shape, peak_owner(pod))
         record = msgspec.structs.replace(
             self.journal.decided(
                 waiting, known, now_ns, self.oom_history.charged(pod), (row, shares)
@@ -379,7 +379,7 @@ class Engine:
             raise RuntimeError(f"{profile.lead.name} chose a place that does not fit: {placement}")
         placed = self.placed[pod.uid] = PlacedPod(waiting, record, self.signals)
         self.harvest.close()
-        self.residencies.came(placement, now_ns)
+        self.residencies.add(placement, now_ns)
         return placed, placement
 
     def _await_answer(self, now_ns: int, out: list[Command]) -> None:

@@ -1,7 +1,7 @@
 """Withholds evictions for a slow pod: those beside it are not to blame, or enough went.
 
 What may change here: for whom others went, who was slow alone, and who went at this look. It is a
-pure function of what `Relief` tells it: the windows it counted, and who went.
+pure function of what `SlowdownEviction` tells it: the windows it counted, and who went.
 
     slow alone on its GPUs                                  ──▶ nobody goes for it, until it is seen
                                                                within its bound
@@ -114,7 +114,7 @@ class EvictionLimits:
         on_time = [window._replace(late=False) for window in windows]
         self.saw(uid, on_time, FULL_SPEED, alone=alone)
 
-    def look(self, too_slow: Collection[bool], now_ns: int) -> None:
+    def observe(self, too_slow: Collection[bool], now_ns: int) -> None:
         """Take over which of the latency-critical pods are too slow now."""
         many = sum(too_slow)
         self._common = many >= COMMON_LEAST and many * COMMON_PART > len(too_slow)

@@ -177,7 +177,7 @@ class HarvestRules:
 
     # --- a look at the GPUs ---
 
-    def look(
+    def observe(
         self, signals: SignalsView, needs: Callable[[str], int] | None = None
     ) -> list[tuple[Holding, Eviction]]:
         """Take over what was measured; who has to go.
@@ -201,7 +201,7 @@ class HarvestRules:
                 continue
             if before is None:
                 before = {held.placement.uid: held.idle_mib for held in changed}
-            if leaves := self._who_goes(device, before):
+            if leaves := self._evictions_on(device, before):
                 self._leaving.add(leaves[0].placement.uid)
                 evictions.append(leaves)
         return evictions
@@ -230,7 +230,7 @@ class HarvestRules:
         column = NEED if NEED in signals.source.columns else USED
         return np.asarray(signals.over(self._ledger.table, column)[1] == FRESH)
 
-    def _who_goes(
+    def _evictions_on(
         self, device: int, before: dict[str, tuple[int, ...]]
     ) -> tuple[Holding, Eviction] | None:
         table = self._ledger.table

@@ -172,7 +172,7 @@ class Queue:
         if group is None:
             group = self._parked[key] = ParkedGroup(key, demand)
         elif group.demand is not demand:
-            group.ask(demand)
+            group.set_demand(demand)
         group.never = never
         group.parked += 1
         heapq.heappush(group.heap, (waiting.key, waiting))

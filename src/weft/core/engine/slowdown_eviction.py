@@ -183,7 +183,7 @@ class SlowdownEviction:
 
     # --- a look at the pods ---
 
-    def look(
+    def observe(
         self,
         observed: Sequence[PodProgress],
         tolerance_of: Callable[[str], SlowdownTolerance | None],
@@ -205,7 +205,7 @@ class SlowdownEviction:
         ]
         critical = self._critical(counted, tolerance_of)
         too_slow = [a.too_slow for a in self._seen.values() if a.too_slow is not None]
-        self._eviction_limits.look(too_slow, now_ns)
+        self._eviction_limits.observe(too_slow, now_ns)
         for held, tolerance in critical:
             leaves = self._for_critical(held, tolerance, now_ns)
             if leaves is not None and self._allowed(*leaves, (), now_ns):

@@ -111,9 +111,9 @@ class ParkedGroup:
         self.heap: list[tuple[Key, WaitingPod]] = []
         self.parked = 0
         self.never = NOWHERE
-        self.ask(demand)
+        self.set_demand(demand)
 
-    def ask(self, demand: Demand) -> None:
+    def set_demand(self, demand: Demand) -> None:
         """The group's demand on the kinds of GPU that there are now."""
         self.demand = demand
         self._least_mib = [_least_mib(need) for need in demand.needs]

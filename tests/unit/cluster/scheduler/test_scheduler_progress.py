@@ -93,7 +93,7 @@ async def test_every_metric_is_told_and_described() -> None:
         it.pages.collectors.append(SlowdownMetrics(observing(it)))
         add_node(it.server, "n")
         await it.lead()
-        it.live.evictor.slow["evicted"] = 2
+        it.live.evictor.slowdown_counts["evicted"] = 2
         told = await it.samples()
         assert told["weft_slowness_evictions_total", "outcome=evicted"] == 2
         assert told["weft_recalls_total", "outcome=evicted"] == 0
