@@ -143,7 +143,7 @@ class EngineCluster:
         )
         self.units = UnitMismatches(self._nodes, gpushare_unit, self._notice)
         self.evictor = Evictor(
-            client, self._pods, self._notice, self.handle, may_bind, self._evicted_for_speed
+            client, self._pods, self._notice, self.handle, may_bind, self._slowed
         )
         views = (self.engine, self._pods, self._nodes)
         self.guard = OverbookingGuard(client, *views, self._notice, self.handle, self.evictor)
@@ -431,7 +431,7 @@ class EngineCluster:
         for hook in self.on_notice:
             hook(notice)
 
-    def _evicted_for_speed(self, slowed: SlowdownReason) -> None:
+    def _slowed(self, slowed: SlowdownReason) -> None:
         for hook in self.on_slowdown_eviction:
             hook(slowed)
 
