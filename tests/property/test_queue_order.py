@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from long_form import few_or_many
 
 from weft.core.engine import (
     Bind,
@@ -149,4 +150,4 @@ class Order(RuleBasedStateMachine):
 
 
 TestOrder = Order.TestCase
-TestOrder.settings = settings(max_examples=100, stateful_step_count=40)
+TestOrder.settings = settings(max_examples=few_or_many(35, 100), stateful_step_count=40)
