@@ -164,7 +164,11 @@ class SlowdownObserver:
         why = engine.slowdown_eviction.withheld_evictions.get(uid)
         reason = why_withheld_in_words(why) if why is not None else ""
         now_ns = int(self._live.client.clock.monotonic() * 1e9)
-        if not reason and seen.progress.broken and engine.slowdown_eviction.waits(now_ns):
+        if (
+            not reason
+            and seen.progress.broken
+            and engine.slowdown_eviction.is_quiet_after_takeover(now_ns)
+        ):
             reason = _HEIR
         age_s = max(0.0, now_s - seen.at_s)
         return replace(seen.progress, age_s=age_s, apart=apart, withheld=reason)
