@@ -142,20 +142,18 @@ class EngineCluster:
             clock=client.clock,
         )
         self.units = UnitMismatches(self._nodes, gpushare_unit, self._notice)
-        self.evictor = Evictor(
-            client, self._pods, self._notice, self.handle, may_bind, self._slowed
-        )
+        tell = self._notice, self.handle, may_bind, self._slowed
+        self.evictor = Evictor(client, self._pods, *tell)
         views = (self.engine, self._pods, self._nodes)
         self.guard = OverbookingGuard(client, *views, self._notice, self.handle, self.evictor)
         self.ends = OomWatch(self._pods, self._nodes, self._peak_mib)
         self.oom_history = OomHistoryStore(client, kept, self.engine, self.handle, may_bind)
         self.keepers: list[StateStore] = [self.oom_history]
-        self._stream = ChangeStream()
+        self._stream, self._alarm = ChangeStream(), Alarm(client.clock, lambda: self.handle(Tick()))
         self._node_feed = WatchFeed(client, NODES, self._take_nodes, on_batch=self._close_nodes)
         nudge = partial(self._stream.nudge, self._node_feed)
         self._gathering = NodeBatches(client.clock, self._apply_nodes, nudge)
         self._binding: dict[str, asyncio.Task[Outcome]] = {}
-        self._alarm = Alarm(client.clock, lambda: self.handle(Tick()))
 
     @property
     def settings(self) -> DialectSettings:
