@@ -138,10 +138,10 @@ class Order(RuleBasedStateMachine):
     def nothing_is_left_over(self) -> None:
         queue = self.engine.queue
         assert {one.pod.uid for one in queue.waiting()} == self.waiting.keys()
-        for key, scout in queue._scouts.items():
-            assert scout.state == "backoff"
-            assert scout.group == key
-            assert queue.get(scout.pod.uid) is scout
+        for key, woken in queue._woken.items():
+            assert woken.state == "backoff"
+            assert woken.group == key
+            assert queue.get(woken.pod.uid) is woken
         for group in queue._parked.values():
             parked = [one for _, one in group.heap if one.state == "parked"]
             assert len(parked) == group.parked > 0

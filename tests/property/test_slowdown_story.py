@@ -206,7 +206,7 @@ def any_company(self: SlowdownEviction, held: Any) -> Any:
     return (), ()
 
 
-@broken("not_let_go")
+@broken("not_evicted")
 def stays_on_the_list(self: SlowdownEviction, uid: str, now_ns: int, *, refused: bool) -> None:
     self._leaving.discard(uid)
 
@@ -216,7 +216,7 @@ def critical_ones_too(self: SlowdownEviction, held: Any, now_ns: int) -> bool:
     return len(self._open(held_gpus(held))) == len(held_gpus(held))
 
 
-@broken("leaves")
+@broken("mark_leaving")
 def at_once_again(self: SlowdownEviction, held: Any, now_ns: int, victim: Any = ()) -> None:
     self._leaving.add(held.placement.uid)
 
