@@ -237,14 +237,14 @@ def _recordings(plan: _Plan, live: EngineCluster) -> list[Recording]:
 
 def _warn_of_open_doors(config: Configuration) -> None:
     if config.extender.enabled and config.extender.anyone_may_bind:
-        what = "extender.anyoneMayBind: whoever reaches %s:%d may bind pods of all namespaces"
-        log.warning(what, config.extender.address, config.extender.port)
+        warning = "extender.anyoneMayBind: whoever reaches %s:%d may bind pods of all namespaces"
+        log.warning(warning, config.extender.address, config.extender.port)
     if config.http.anyone_may_explain:
-        what = (
+        warning = (
             "http.anyoneMayExplain: whoever reaches %s:%d may read why pods of all namespaces are "
             "where they are"
         )
-        log.warning(what, config.http.address, config.http.port)
+        log.warning(warning, config.http.address, config.http.port)
 
 
 def _elector(client: ApiClient, lease: LeaseSettings) -> Elector:

@@ -54,23 +54,23 @@ def print_results(results: "Sequence[ExaminationResult]") -> None:
 def left_out(
     results: "Sequence[ExaminationResult]",
     measured: "Sequence[Measurements]",
-    asked: Sequence[str],
+    splits: Sequence[str],
     gpu_model: str,
 ) -> Iterator[str]:
     """What was not examined, or has no baseline to stand beside, and why: a sentence each."""
     from weft.interference.evaluate import SPLITS, WHY_NOT
     from weft.interference.features import utilisation
 
-    examined = {(one.source, one.gpu_model, one.isolation, one.split) for one in results}
-    for one in measured:
-        for cell in one.cells():
+    examined = {(r.source, r.gpu_model, r.isolation, r.split) for r in results}
+    for dataset in measured:
+        for cell in dataset.cells():
             if gpu_model not in ("", cell[0]):
                 continue
-            place = " ".join(filter(None, (one.source, *cell)))
-            for split in asked or SPLITS[:4]:
-                if (one.source, *cell, split) not in examined:
+            place = " ".join(filter(None, (dataset.source, *cell)))
+            for split in splits or SPLITS[:4]:
+                if (dataset.source, *cell, split) not in examined:
                     yield f"{place}: {split!r} is not examined: {WHY_NOT[split]}"
-            solos = one.cell(*cell).solos
+            solos = dataset.cell(*cell).solos
             blind = sum(math.isnan(utilisation(solo)) for solo in solos)
             if blind:
                 yield (

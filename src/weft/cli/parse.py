@@ -99,8 +99,8 @@ def read_file(
         raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
         text = raw.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as broken:
-        what = broken.strerror if isinstance(broken, OSError) else "not UTF-8 text"
-        errors.append(BadInputError(file, f"can't be read: {what}"))
+        problem = broken.strerror if isinstance(broken, OSError) else "not UTF-8 text"
+        errors.append(BadInputError(file, f"can't be read: {problem}"))
         return
     for document in split(text):
         where = document.place
@@ -113,8 +113,8 @@ def read_file(
             try:
                 rows.append(read_pod(file, pod, settings))
             except BadInputError as error:
-                named = f"{pod.kind} {pod.name}".rstrip()
-                errors.append(_at(f"{file}: {where}: {named}", error))
+                pod_name = f"{pod.kind} {pod.name}".rstrip()
+                errors.append(_at(f"{file}: {where}: {pod_name}", error))
 
 
 def _at(place: str, error: BadInputError) -> BadInputError:

@@ -93,10 +93,10 @@ def import_(
 
     datasets_read = [files.read(path) for path in datasets]
 
-    def change(here: "Dataset") -> "Dataset":
+    def change(stored: "Dataset") -> "Dataset":
         for dataset in datasets_read:
-            here = here.merged(dataset)
-        return here
+            stored = stored.merged(dataset)
+        return stored
 
     place = StoreLocation(file, config_map, kubeconfig, context)
     say_kept(*asyncio.run(keep(place, change)))
@@ -142,8 +142,8 @@ async def store_of(place: StoreLocation) -> "AsyncIterator[ProfileStore]":
     except (ApiError, LostError, NotSentError) as error:
         raise BadInputError(f"ConfigMap {place.config_map}", str(error)) from error
     except msgspec.DecodeError as error:
-        what = f"{endpoint.url}: is no answer of an API server: {error}"
-        raise BadInputError(f"ConfigMap {place.config_map}", what) from error
+        problem = f"{endpoint.url}: is no answer of an API server: {error}"
+        raise BadInputError(f"ConfigMap {place.config_map}", problem) from error
 
 
 async def keep(place: StoreLocation, change: "Change") -> "tuple[Dataset, str]":

@@ -71,7 +71,7 @@ def collect(
     print_dataset(collected.dataset, output)
     _say_left_out(collected, span)
     if keeps and collected.dataset.solo:  # last: where it cannot be kept, it has been seen
-        say_kept(*asyncio.run(keep(place, lambda here: here.merged(collected.dataset))))
+        say_kept(*asyncio.run(keep(place, lambda stored: stored.merged(collected.dataset))))
 
 
 def _telemetry(config: Path | None, url: str) -> "TelemetrySettings":
@@ -94,10 +94,10 @@ async def _collect(
     from weft.telemetry.sources.answers import TelemetryError
     from weft.telemetry.sources.prometheus import Prometheus
 
-    known = await _known(*where) if where else ClusterRecord()
+    cluster = await _known(*where) if where else ClusterRecord()
     try:
         async with Prometheus(prometheus_options(settings), aliases_of(settings)) as source:
-            return await collect(source, span, known, _say_done)
+            return await collect(source, span, cluster, _say_done)
     except TelemetryError as error:
         raise BadInputError("profile collect", str(error)) from error
 

@@ -27,8 +27,8 @@ def bar(cells: int) -> Callable[[str, int, int], None] | None:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    named = TextColumn("{task.description:<28}")
-    columns = named, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    description = TextColumn("{task.description:<28}")
+    columns = description, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     progress = Progress(*columns, console=Console(stderr=True), transient=True)
     task = progress.add_task("simulating", total=cells)
     progress.start()

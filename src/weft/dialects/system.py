@@ -82,13 +82,14 @@ class BaseDialect:
         annotation that the pod was seen to be bound with, where that is known."""
         if not request.shape.gpu_requests:
             return ChargedPlacement(shares.placement_of(request, node, ()))
-        said = evidence.records(pod, request, node, bound_with)
-        if said is None:
+        records = evidence.records(pod, request, node, bound_with)
+        if records is None:
             return None
         own = self.recover(pod, request, node)
-        if own is not None and (self.agent_mark or not said):
-            return ChargedPlacement(own, moved=evidence.moved(request, said, own, self.agent_mark))
-        return evidence.weigh(request, node, said, own, self.name) if said else None
+        mark = self.agent_mark
+        if own is not None and (mark or not records):
+            return ChargedPlacement(own, moved=evidence.moved(request, records, own, mark))
+        return evidence.weigh(request, node, records, own, self.name) if records else None
 
     def on_node(
         self, pod: PodManifest, request: PodRequest, node: Node, settings: DialectSettings

@@ -153,7 +153,7 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
     def untolerated(self, taints: tuple[Taint, ...]) -> Taint | None:
         """The first taint that keeps the pod off (NoSchedule or NoExecute); None for none."""
         for taint in taints:
-            if taint.hard and not any(one.tolerates(taint) for one in self.tolerations):
+            if taint.hard and not any(each.tolerates(taint) for each in self.tolerations):
                 return taint
         return None
 

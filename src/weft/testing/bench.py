@@ -168,28 +168,28 @@ class FakeResident:
 
     def pass_time(self, step_s: float) -> None:
         """Advances it by `step_s`."""
-        said, since_s = self._said, self.bench.time_s - self._since_s
-        if self.played.fails == "hang" and said.state != "starting":
+        report, since_s = self._said, self.bench.time_s - self._since_s
+        if self.played.fails == "hang" and report.state != "starting":
             return
         if self.played.fails == "silent":
             return
-        if said.state == "starting" and since_s >= self.bench.load_s - 1e-9:
+        if report.state == "starting" and since_s >= self.bench.load_s - 1e-9:
             full = (self.bench.free_mib() or 0) < 0
             refused = self.bench.isolation == "mps" and not self.bench.mps_works
             if full or refused or self.played.fails == "load":
-                said.state, said.reason = "failed", "out-of-memory" if full else "failed"
-                said.text = "played"
+                report.state, report.reason = "failed", "out-of-memory" if full else "failed"
+                report.text = "played"
             else:
-                said.state = "paused"
-        elif said.state == "warming" and since_s >= self.bench.warm_s - 1e-9:
+                report.state = "paused"
+        elif report.state == "warming" and since_s >= self.bench.warm_s - 1e-9:
             if self.played.fails == "run":
-                said.state, said.reason, said.text = "failed", "signal 11", "played"
+                report.state, report.reason, report.text = "failed", "signal 11", "played"
                 return
             if self._faulty():
-                said.state, said.reason, said.text = "failed", "failed", "a fault in somebody"
+                report.state, report.reason, report.text = "failed", "failed", "a fault in somebody"
                 return
-            said.state = "steady"
-            said.stamps.append(Stamp(self.bench.time_s, 0))
-        elif said.state == "steady":
+            report.state = "steady"
+            report.stamps.append(Stamp(self.bench.time_s, 0))
+        elif report.state == "steady":
             self._done += step_s * self.played.rate_per_s * self.bench.speed(self)
-            said.stamps.append(Stamp(self.bench.time_s, math.floor(self._done)))
+            report.stamps.append(Stamp(self.bench.time_s, math.floor(self._done)))

@@ -68,8 +68,8 @@ class PlayedGpu(msgspec.Struct, frozen=True):
             if not self.pods or own:
                 series.append((name, card, value))
             for pod in self.pods:
-                whose = {"pod": pod.name, "namespace": pod.namespace, "container": pod.container}
-                series.append((name, card | whose, pod.own.get(name, value)))
+                owner = {"pod": pod.name, "namespace": pod.namespace, "container": pod.container}
+                series.append((name, card | owner, pod.own.get(name, value)))
         return series
 
 

@@ -25,10 +25,10 @@ def given_to(
     except BadInputError as error:
         return {}, f"its request cannot be read, so it has no GPU: {error}"
     if placement is not None:
-        given: dict[int, int] = {}
+        devices: dict[int, int] = {}
         for share in placement.shares:
-            given[share.gpu] = given.get(share.gpu, 0) + share.memory_mib
-        return given, ""
+            devices[share.gpu] = devices.get(share.gpu, 0) + share.memory_mib
+        return devices, ""
     if request.dialect != Nvidia.name:
         return {}, "no mark says which GPU it has, so it uses none"
     count = sum(claim.count for claim in request.shape.gpu_requests)

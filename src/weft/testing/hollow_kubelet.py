@@ -236,8 +236,8 @@ class HollowKubelet:
             "reason": reason,
             "lastHeartbeatTime": now,
         }
-        known = self._nodes.known.objects.get(("", name))
-        if known is None or known.ready != (status == "True"):
+        node = self._nodes.known.objects.get(("", name))
+        if node is None or node.ready != (status == "True"):
             condition["lastTransitionTime"] = now
         body = msgspec.json.encode({"status": {"conditions": [condition]}})
         path = NODES.of("", name, "status")

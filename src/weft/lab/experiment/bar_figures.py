@@ -41,9 +41,9 @@ def by_model(results: SimulationResults, models_gpus: dict[str, int] | None = No
             x = _column(i, len(models), left, step)
             row += _cell(x, y, step, value, low, f"{policy}, {model}")
         marks.append(DrawingGroup(tuple(row), "policy", policy))
-    said = "; ".join(f"{policy} {everything[policy]:.1f} % in all" for policy in order)
-    words, height = f"A row a policy, a column a model: {said}.", 110 + len(order) * _ROW + 20
-    return Drawing("by-model", title, words, WIDTH, height, tuple(marks))
+    totals = "; ".join(f"{policy} {everything[policy]:.1f} % in all" for policy in order)
+    text, height = f"A row a policy, a column a model: {totals}.", 110 + len(order) * _ROW + 20
+    return Drawing("by-model", title, text, WIDTH, height, tuple(marks))
 
 
 def _after_names(policies: list[str]) -> float:
@@ -60,12 +60,14 @@ def _gpus(count: int) -> str:
     return "" if not count else "1 GPU" if count == 1 else f"{count:,} GPUs"
 
 
-def _cell(x: float, y: float, wide: float, value: float | None, low: float, of: str) -> list[Mark]:
+def _cell(
+    x: float, y: float, wide: float, value: float | None, low: float, name: str
+) -> list[Mark]:
     if value is None:
         return [Text(x + wide / 2, y + 21, "–", SOFT, 12.5, "middle")]
     shade = round((len(HEAT) - 1) * min(1.0, max(0.0, (value - low) / (100 - low))))
     size = 12.5 if wide >= 46 else 10
-    hint = f"{of}: {value:.2f} %"
+    hint = f"{name}: {value:.2f} %"
     return [
         Rect(x + 1.5, y + 1.5, wide - 3, _ROW - 3, HEAT[shade], radius=4, hint=hint),
         Text(x + wide / 2, y + 21, f"{value:.1f}", style.ON_HEAT[shade], size, "middle"),
@@ -133,9 +135,9 @@ def unscheduled(results: SimulationResults) -> Drawing:
             x += count * per_pod
         row.append(Text(x + 8, y + 21, _count(totals[policy]), INK, 12.5, bold=r == 0))
         marks.append(DrawingGroup(tuple(row), "policy", policy))
-    said = "; ".join(f"{policy} {_count(totals[policy])}" for policy in order)
-    words, height = f"Stacked bars, pods without a place: {said}.", top + len(order) * _ROW + 20
-    return Drawing("unscheduled", title, words, WIDTH, height, tuple(marks))
+    counts = "; ".join(f"{policy} {_count(totals[policy])}" for policy in order)
+    text, height = f"Stacked bars, pods without a place: {counts}.", top + len(order) * _ROW + 20
+    return Drawing("unscheduled", title, text, WIDTH, height, tuple(marks))
 
 
 def _folded(means: dict[str, float], reasons: list[str]) -> dict[str, float]:

@@ -93,12 +93,12 @@ def run_study(
     done = dict(watched(runs, progress, lambda cell: (cell.policy, cell.seed)))
     levels = []
     for name in study.policies:
-        mine = [_runs(study, done, at, study.ours) for at in range(len(study.loads))]
-        theirs = [_runs(study, done, at, name) for at in range(len(study.loads))]
-        means = _changes("jct_mean_s", mine, theirs) if name != study.ours else None
-        tails = _changes("jct_p99_s", mine, theirs) if name != study.ours else None
+        own_runs = [_runs(study, done, at, study.ours) for at in range(len(study.loads))]
+        baselines = [_runs(study, done, at, name) for at in range(len(study.loads))]
+        means = _changes("jct_mean_s", own_runs, baselines) if name != study.ours else None
+        tails = _changes("jct_p99_s", own_runs, baselines) if name != study.ours else None
         for at, load in enumerate(study.loads):
-            level = _level(load, name, theirs[at])
+            level = _level(load, name, baselines[at])
             if means is not None and tails is not None:
                 level = msgspec.structs.replace(level, jct_mean=means[at], jct_p99=tails[at])
             levels.append(level)
@@ -139,11 +139,11 @@ def _runs(
 
 
 def _changes(
-    field: str, mine: Sequence[Sequence[SharedRun]], theirs: Sequence[Sequence[SharedRun]]
+    field: str, runs: Sequence[Sequence[SharedRun]], baselines: Sequence[Sequence[SharedRun]]
 ) -> list[PolicyDifference]:
     values = [
-        ([getattr(run, field) for run in ours], [getattr(run, field) for run in other])
-        for ours, other in zip(mine, theirs, strict=True)
+        ([getattr(run, field) for run in own], [getattr(run, field) for run in baseline])
+        for own, baseline in zip(runs, baselines, strict=True)
     ]
     p_values = holm([paired_p_value(*pair) for pair in values])
     differences = [paired_difference(*pair) for pair in values]

@@ -148,12 +148,12 @@ def known_kinds(table: pairs.PairTable, seed: int, missing: float) -> tuple[str,
 
 def only(table: pairs.PairTable, kinds: Sequence[str]) -> pairs.PairTable:
     """The pairs of these kinds with each other."""
-    at = [table.kinds.index(kind) for kind in kinds]
+    indexes = [table.kinds.index(kind) for kind in kinds]
     return pairs.PairTable(
         tuple(kinds),
-        tuple(tuple(table.speed[one][other] for other in at) for one in at),
-        tuple(table.asks_mib[one] for one in at),
-        tuple(table.rate_per_s[one] for one in at) if table.rate_per_s else (),
+        tuple(tuple(table.speed[row][column] for column in indexes) for row in indexes),
+        tuple(table.asks_mib[row] for row in indexes),
+        tuple(table.rate_per_s[row] for row in indexes) if table.rate_per_s else (),
     )
 
 
@@ -179,13 +179,13 @@ def noisy(source: InterferenceTable, seed: int, sigma: float) -> InterferenceTab
 def _level(
     study: RobustnessStudy,
     done: dict[RobustnessRun, SharedRun],
-    of: tuple[int, str, SpoiltPredictions],
+    cell: tuple[int, str, SpoiltPredictions],
 ) -> RobustnessLevel:
-    at, name, spoilt = of
-    mine = [done[RobustnessRun(at, name, seed, spoilt)] for seed in study.seeds]
+    at, name, spoilt = cell
+    runs = [done[RobustnessRun(at, name, seed, spoilt)] for seed in study.seeds]
     plain = [done[RobustnessRun(at, "", seed)].jct_mean_s for seed in study.seeds]
-    means = [run.jct_mean_s for run in mine]
-    percent = [100 * (one / other - 1) for one, other in zip(means, plain, strict=True)]
+    means = [run.jct_mean_s for run in runs]
+    percent = [100 * (mean / unspoilt - 1) for mean, unspoilt in zip(means, plain, strict=True)]
     worst = max(percent)
     return RobustnessLevel(
         study.loads[at],
@@ -195,5 +195,5 @@ def _level(
         paired_difference(means, plain),
         round(worst, 2),
         study.seeds[percent.index(worst)],
-        sum(run.unfinished for run in mine),
+        sum(run.unfinished for run in runs),
     )

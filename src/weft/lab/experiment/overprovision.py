@@ -111,9 +111,9 @@ def run_cell(study: OverprovisionStudy, cell: OverprovisionRun) -> SharedRun:
     jobs = ece_like.jobs(cell.percent, cell.seed, study.gpus, study.mix)
     if cell.policy == BEST:
         jobs = tuple(msgspec.structs.replace(job, request_mib=job.peak_mib) for job in jobs)
-    nodes, seen, permille = ece_like.cluster(study.gpus), study.watching, study.harvest_permille
+    nodes, watching, permille = ece_like.cluster(study.gpus), study.watching, study.harvest_permille
     scenario = SharedScenario(
-        nodes, jobs, ece_like.SHARING, seen, study.faults, permille, cell.seed
+        nodes, jobs, ece_like.SHARING, watching, study.faults, permille, cell.seed
     )
     policy = study.make_policy("gpushare" if cell.policy == BEST else cell.policy)
     run = run_shared(scenario, policy)
@@ -124,8 +124,8 @@ def _level(
     study: OverprovisionStudy, done: dict[OverprovisionRun, SharedRun], percent: int, name: str
 ) -> OverprovisionLevel:
     runs, base, best = (
-        [done[OverprovisionRun(percent, which, seed)] for seed in study.seeds]
-        for which in (name, study.baseline, BEST)
+        [done[OverprovisionRun(percent, policy, seed)] for seed in study.seeds]
+        for policy in (name, study.baseline, BEST)
     )
     compared = name != study.baseline
     return OverprovisionLevel(

@@ -192,7 +192,7 @@ class Campaign:
         at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         run = LoggedRun(trial.applications, trial.isolation, trial.repetition, at)
         for last in (False, True):
-            kept = pool.lacking(trial.applications) < len(trial.applications)
+            reused = pool.lacking(trial.applications) < len(trial.applications)
             try:
                 run = self._together(pool, run)
             except FailedError as error:
@@ -200,7 +200,7 @@ class Campaign:
                 if error.failure.reason == OUT_OF_MEMORY:
                     again = pool.alone(trial.applications)  # others stood by: it may fit without
                 else:  # who ran before may have been hit by somebody's fault, as under MPS
-                    again = kept and error.failure.reason != TIMEOUT
+                    again = reused and error.failure.reason != TIMEOUT
                 if again and not last:
                     continue
                 run = msgspec.structs.replace(run, failure=error.failure)
@@ -314,9 +314,9 @@ class _Part:
 
 def rate(stamps: Sequence[Stamp], opened: float, closed: float) -> float:
     """Iterations a second between two moments, even progress assumed between stamps."""
-    at = np.array([stamp.at_s for stamp in stamps])
+    times = np.array([stamp.at_s for stamp in stamps])
     done = np.array([stamp.iterations for stamp in stamps], dtype=np.float64)
-    first, last = np.interp([opened, closed], at, done)
+    first, last = np.interp([opened, closed], times, done)
     return float((last - first) / (closed - opened))
 
 

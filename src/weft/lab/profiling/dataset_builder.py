@@ -70,8 +70,8 @@ def _solo(runs: Sequence[LoggedRun], model: str) -> SoloProfile:
     names = sorted({name for run in runs for name in run.features})
     features = {}
     for name in names:
-        seen = [run.features[name] for run in runs if name in run.features]
-        features[name] = Feature(median(f.mean for f in seen), median(f.p95 for f in seen))
+        values = [run.features[name] for run in runs if name in run.features]
+        features[name] = Feature(median(f.mean for f in values), median(f.p95 for f in values))
     return SoloProfile(
         runs[0].applications[0],
         model,

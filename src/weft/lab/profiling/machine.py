@@ -50,8 +50,8 @@ class Machine:
             self._stack.callback(self._gpu.close)
         self.card = self._gpu.card if self._gpu else BenchGpu("CPU", counters="none")
         try:
-            ours = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="weft-"))
-            self._path = path_of_workloads(Path(ours))
+            scratch = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="weft-"))
+            self._path = path_of_workloads(Path(scratch))
         except OSError as error:
             self._stack.close()
             raise BenchError(f"{error}: name a folder that takes files in TMPDIR") from error

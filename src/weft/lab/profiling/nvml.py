@@ -140,14 +140,14 @@ class NvmlGpu:
         before, now = self._gpm
         if self._ask(lambda: nvml.nvmlGpmSampleGet(self._handle, now)) is None:
             return {}
-        asked = nvml.c_nvmlGpmMetricsGet_t()
-        asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, len(GPM)
-        asked.sample1, asked.sample2 = before, now
+        query = nvml.c_nvmlGpmMetricsGet_t()
+        query.version, query.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, len(GPM)
+        query.sample1, query.sample2 = before, now
         for at, (number, _, _) in enumerate(GPM):
-            asked.metrics[at].metricId = number
-        if self._ask(lambda: nvml.nvmlGpmMetricsGet(asked)) is not None:
+            query.metrics[at].metricId = number
+        if self._ask(lambda: nvml.nvmlGpmMetricsGet(query)) is not None:
             for at, (_, name, scale) in enumerate(GPM):
-                metric = asked.metrics[at]
+                metric = query.metrics[at]
                 if metric.nvmlReturn == 0 and math.isfinite(metric.value) and metric.value >= 0:
                     share = name.endswith("_ratio")  # a little over 1 by rounding
                     counters[name] = (

@@ -107,9 +107,9 @@ class ResidentPool:
     def until(self, resident: BenchResident, name: str, state: State, timeout_s: float) -> None:
         """Wait until it says so; `FailedError` where it fails, or takes too long."""
         deadline_s = self._bench.now_s() + timeout_s
-        while (said := resident.said()).state != state:
-            if said.state in {"failed", "ended"}:
-                raise FailedError(Failure(name, said.reason or said.state, said.text))
+        while (report := resident.said()).state != state:
+            if report.state in {"failed", "ended"}:
+                raise FailedError(Failure(name, report.reason or report.state, report.text))
             if self._bench.now_s() >= deadline_s:
                 raise FailedError(Failure(name, TIMEOUT, f"not {state} in {timeout_s:g} s"))
             self._bench.sleep(_LOOK_S)
@@ -139,8 +139,8 @@ class ResidentPool:
             return False
         free = self._bench.free_mib()
         most_mib = {name: MEMORY_MIB[self._workloads[name].memory] for name, _ in keys}
-        wanted = sum(self._held_mib.get(name, most_mib[name]) for name, _ in keys)
-        return free is None or wanted + _RESERVE_MIB <= free
+        needed = sum(self._held_mib.get(name, most_mib[name]) for name, _ in keys)
+        return free is None or needed + _RESERVE_MIB <= free
 
     def _end_all(self, keys: Sequence[Key]) -> None:
         """At the same time: each takes a second or two to give its GPU memory back."""

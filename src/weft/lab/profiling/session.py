@@ -84,11 +84,11 @@ def run(bench: Bench, wishes: MeasuringPlan, tell: Callable[[str], None]) -> boo
             raise BadInputError(str(folder), f"has runs of {models}; name another folder")
         if begin.settings.get("sizes") != sizes:
             raise BadInputError(str(folder), "has runs of other sizes; name another folder")
-    kept = {"sizes": sizes, "window_s": f"{settings.window_s:g}", "warm_s": f"{settings.warm_s:g}"}
+    how = {"sizes": sizes, "window_s": f"{settings.window_s:g}", "warm_s": f"{settings.warm_s:g}"}
     writer = RunLogWriter(folder / RUNS)
     try:
         at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        writer.write(MeasuringBegan(bench.card, at, settings=kept))
+        writer.write(MeasuringBegan(bench.card, at, settings=how))
         campaign = Campaign(bench, wishes.workloads, writer, settings, lambda t: tell(line_of(t)))
         return campaign.run(wishes.isolations, log)
     finally:
@@ -107,8 +107,8 @@ def line_of(progress: CampaignProgress) -> str:
     """A run's result in a line."""
     names = " + ".join(progress.run.applications)
     if progress.run.failure is not None:
-        what = f"failed: {progress.run.failure.application}: {progress.run.failure.reason}"
+        outcome = f"failed: {progress.run.failure.application}: {progress.run.failure.reason}"
     else:
-        what = ", ".join(f"{rate:.4g} it/s" for rate in progress.run.rates)
+        outcome = ", ".join(f"{rate:.4g} it/s" for rate in progress.run.rates)
     left = f"{progress.runs_left} runs, about {progress.seconds_left:.0f} s left"
-    return f"{progress.run.isolation}, {names}: {what} ({left})"
+    return f"{progress.run.isolation}, {names}: {outcome} ({left})"

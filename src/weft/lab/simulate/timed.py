@@ -118,14 +118,14 @@ def check_times(pods: list[TracePod], source: str) -> None:
     for row, pod in enumerate(pods):
         place = f"{source}, line {row + 2}, column"
         if pod.created_s is None:
-            what = (
+            problem = (
                 "is missing: timed mode needs creation_time (and deletion_time, scheduled_time "
                 "for pods that end); leave --timed out for lists without times"
             )
-            raise BadInputError(f"{place} creation_time", what)
+            raise BadInputError(f"{place} creation_time", problem)
         if (duration_ns(pod) or 0) < 0:
-            what = f"{pod.deleted_s} is before scheduled_time {pod.scheduled_s}"
-            raise BadInputError(f"{place} deletion_time", what)
+            problem = f"{pod.deleted_s} is before scheduled_time {pod.scheduled_s}"
+            raise BadInputError(f"{place} deletion_time", problem)
 
 
 def run_timed(

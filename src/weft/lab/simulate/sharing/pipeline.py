@@ -44,8 +44,8 @@ class ScrapeOptions(msgspec.Struct, frozen=True):
         """What the cluster's feed keeps and says."""
         scrape_s, forecast = self.scrape_ns / SECOND_NS, FORECAST if self.forecasts else ()
         shown = SnapshotSettings(scrape_s, forecast=forecast, peaks=self.peaks, trends=self.trends)
-        kept = max(1, self.window_ns // self.scrape_ns)
-        return FeedSettings(METRICS, kept, scrape_s, shown, self.holds, self.warm_up)
+        samples = max(1, self.window_ns // self.scrape_ns)
+        return FeedSettings(METRICS, samples, scrape_s, shown, self.holds, self.warm_up)
 
 
 class SimulatedTelemetry:

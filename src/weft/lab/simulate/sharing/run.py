@@ -164,9 +164,9 @@ class SharingRun:
 
     def _look_at(self, progress: SimulatedProgress) -> None:
         """See how jobs got on, and tell the engine and the policies."""
-        seen = progress.look(self.now)
-        if seen is not None:
-            self.tell(seen)
+        looked = progress.look(self.now)
+        if looked is not None:
+            self.tell(looked)
         due = progress.due(self.now)
         if due is not None:
             self.tell(due)
