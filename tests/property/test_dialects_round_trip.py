@@ -301,5 +301,5 @@ def test_any_manifest_is_read_or_refused_with_one_line(asked, labels, annotation
         found = read_placement(pod, node, chosen)
     except BadInputError as refused:
         error = refused
-    assert error is None or (error.where and error.what)
+    assert error is None or (error.where and error.problem)
     assert found is None or {share.gpu for share in found.shares} <= {0, 1}

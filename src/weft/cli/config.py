@@ -37,12 +37,12 @@ def _check_extender(settings: "ExtenderSettings", where: str) -> None:
         if wish.certificate is not None and wish.key is not None:
             server_tls(wish.certificate, wish.key, wish.client_authority)
     except BadInputError as error:
-        raise BadInputError(f"{where}: extender: {error.where}", error.what) from error
+        raise BadInputError(f"{where}: extender: {error.where}", error.problem) from error
     try:
         if settings.enabled:
             routes_of(settings, registry().names())
     except BadInputError as error:
-        raise BadInputError(f"{where}: {error.where}", error.what) from error
+        raise BadInputError(f"{where}: {error.where}", error.problem) from error
 
 
 def _check_telemetry(settings: "TelemetrySettings", where: str) -> None:
@@ -53,7 +53,7 @@ def _check_telemetry(settings: "TelemetrySettings", where: str) -> None:
         access_of(settings).tls()
         access_of(settings).credentials()
     except BadInputError as error:
-        raise BadInputError(f"{where}: {error.where}", error.what) from error
+        raise BadInputError(f"{where}: {error.where}", error.problem) from error
 
 
 @config_app.command("defaults")

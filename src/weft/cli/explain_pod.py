@@ -94,11 +94,11 @@ async def _ask(endpoint: "Endpoint", source: SchedulerAddress, path: str) -> byt
 
 
 async def _shown(client: "ApiClient", namespace: str) -> "ExplainToken":
-    from weft.cli.explain_token import make_pass
+    from weft.cli.explain_token import explain_token
     from weft.kube.errors import LostError, NotSentError
 
     try:
-        return await make_pass(client, namespace)
+        return await explain_token(client, namespace)
     except (NotSentError, LostError) as error:
         raise _silent("the API server", client, error) from error
 

@@ -23,7 +23,7 @@ class ExplainToken(NamedTuple):
 NO_PASS = ExplainToken({})
 
 
-async def make_pass(client: ApiClient, namespace: str) -> ExplainToken:
+async def explain_token(client: ApiClient, namespace: str) -> ExplainToken:
     """For a scheduler in this namespace. Without one it may still answer: the door may be open."""
     account = Account(namespace, ACCOUNT)
     try:

@@ -9,7 +9,7 @@ from typer import Argument, Option, Typer
 
 from weft.cli.options import Output
 from weft.cli.output import ListOutput, json_text
-from weft.cli.progress import teller
+from weft.cli.progress import status_line
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def train(
     from weft.interference.ladder import fit
     from weft.interference.model_file import SCHEMA, PredictorFile, encode
 
-    measured, tell = read_measured(data, source), teller()
+    measured, tell = read_measured(data, source), status_line()
     check_place(to)
     cells: list[PredictorCell] = []
     for dataset, gpu_model, isolation in _cells(measured):
@@ -84,13 +84,13 @@ def evaluate(
 ) -> None:
     """Keep measurements back in five ways, and say how well they are predicted."""
     from weft.cli.interference_inputs import note_no_trees, read_measured
-    from weft.cli.interference_tables import left_out, print_results, write_figures
+    from weft.cli.interference_tables import print_results, unexamined, write_figures
     from weft.interference.evaluate import SPLITS, Examination, examine
 
     wrong = [name for name in split if name not in SPLITS]
     if wrong:
         raise BadInputError(f"--split {wrong[0]}", f"is unknown; write one of {', '.join(SPLITS)}")
-    measured, tell = read_measured(data, source), teller()
+    measured, tell = read_measured(data, source), status_line()
     models = sorted({model for dataset in measured for model, _ in dataset.cells()})
     if gpu_model and gpu_model not in models:
         problem = f"is not in these files: {', '.join(models)}"
@@ -102,7 +102,7 @@ def evaluate(
     how = Examination(seeds, progress=tell, gpu_model=gpu_model)
     kept = [result for dataset in measured for result in examine(dataset, how, split or SPLITS)]
     tell("")
-    for note in left_out(kept, measured, split, gpu_model):
+    for note in unexamined(kept, measured, split, gpu_model):
         print(f"weft: note: {note}", file=sys.stderr)
     if not kept:
         raise BadInputError(", ".join(map(str, data)), "hold too few pairs to examine anything")
@@ -126,7 +126,7 @@ def predict(
     import msgspec
 
     from weft.cli.interference_inputs import note_unknown, read_model
-    from weft.cli.interference_tables import print_because, print_pairs
+    from weft.cli.interference_tables import print_pairs, print_reasons
     from weft.core.framework.interference import ANY_MODEL, InterferenceView
     from weft.interference.model_file import PredictorFile
     from weft.interference.prediction_reasons import PredictionReasons
@@ -140,7 +140,7 @@ def predict(
         if output is ListOutput.json:
             print(msgspec.json.encode(prediction).decode())
         else:
-            print_because(target, others or [], PredictionReasons(prediction))
+            print_reasons(target, others or [], PredictionReasons(prediction))
         return
     if isinstance(source, PredictorFile):
         predictors = _predictors(source, model, gpu_model, isolation)
@@ -169,7 +169,7 @@ def explain(
     import msgspec
 
     from weft.cli.interference_inputs import note_unknown, read_model
-    from weft.cli.interference_tables import print_because
+    from weft.cli.interference_tables import print_reasons
     from weft.interference.model_file import PredictorFile
     from weft.interference.prediction_reasons import because
 
@@ -181,7 +181,7 @@ def explain(
     if output is ListOutput.json:
         print(msgspec.json.encode(reasons).decode())
     else:
-        print_because(target, [other], reasons)
+        print_reasons(target, [other], reasons)
 
 
 for _command in (train, evaluate, predict, explain):
@@ -267,7 +267,7 @@ def _print_static(
 ) -> None:
     import msgspec
 
-    from weft.cli.interference_tables import print_because
+    from weft.cli.interference_tables import print_reasons
     from weft.core.framework.interference import InterferenceView
     from weft.interference.ladder import SlowdownPrediction
     from weft.interference.prediction_reasons import PredictionReasons
@@ -281,4 +281,4 @@ def _print_static(
     if output is ListOutput.json:
         print(msgspec.json.encode(prediction).decode())
     else:
-        print_because(target, others, PredictionReasons(prediction))
+        print_reasons(target, others, PredictionReasons(prediction))

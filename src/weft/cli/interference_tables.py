@@ -51,7 +51,7 @@ def print_results(results: "Sequence[ExaminationResult]") -> None:
     Console(width=_WIDTH).print(table)
 
 
-def left_out(
+def unexamined(
     results: "Sequence[ExaminationResult]",
     measured: "Sequence[Measurements]",
     splits: Sequence[str],
@@ -94,7 +94,7 @@ def print_pairs(view: "InterferenceView", gpu_models: Sequence[str], names: Sequ
     Console(width=_WIDTH).print(table)
 
 
-def print_because(target: str, others: Sequence[str], reasons: "PredictionReasons") -> None:
+def print_reasons(target: str, others: Sequence[str], reasons: "PredictionReasons") -> None:
     """The prediction, and what stands behind it."""
     prediction = reasons.prediction
     sure = "calibrated" if prediction.calibrated else "uncalibrated"

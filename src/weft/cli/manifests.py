@@ -209,7 +209,7 @@ def manifest_of(pod: ManifestPod) -> Pod:
             raise _bad_field(value, str(broken)) from None
     except BadInputError as error:
         where = f"{pod.field}.{error.where}" if pod.field else error.where
-        raise BadInputError(where, error.what) from None
+        raise BadInputError(where, error.problem) from None
 
 
 def _check_containers(pod: ManifestPod) -> None:

@@ -120,7 +120,7 @@ def read_file(
 def _at(place: str, error: BadInputError) -> BadInputError:
     """The same error with its document named, on one line."""
     where = f"{place}: {error.where}" if error.where else place
-    return BadInputError(where, " ".join(error.what.split()))
+    return BadInputError(where, " ".join(error.problem.split()))
 
 
 def read_pod(file: str, pod: "ManifestPod", settings: DialectSettings) -> Row:

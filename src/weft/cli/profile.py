@@ -99,7 +99,7 @@ def import_(
         return stored
 
     place = StoreLocation(file, config_map, kubeconfig, context)
-    say_kept(*asyncio.run(keep(place, change)))
+    print_stored(*asyncio.run(update_store(place, change)))
 
 
 def export(
@@ -146,13 +146,13 @@ async def store_of(place: StoreLocation) -> "AsyncIterator[ProfileStore]":
         raise BadInputError(f"ConfigMap {place.config_map}", problem) from error
 
 
-async def keep(place: StoreLocation, change: "Change") -> "tuple[Dataset, str]":
+async def update_store(place: StoreLocation, change: "Change") -> "tuple[Dataset, str]":
     """Change what is kept; all of it as it is then, and where."""
     async with store_of(place) as store:
         return await store.change(change), store.where
 
 
-def say_kept(dataset: "Dataset", where: str) -> None:
+def print_stored(dataset: "Dataset", where: str) -> None:
     """Says on stderr what is kept now."""
     print(
         f"weft: {where}: {len(dataset.solo)} profiles, {len(dataset.corun)} co-runs, "

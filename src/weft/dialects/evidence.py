@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from weft.dialects.shares import about, asked_on, decode, placement_of
+from weft.dialects.shares import asked_on, decode, placement_of, subject_of
 from weft.model import GpuRequest, Node, Placement, PodManifest, PodRequest, Share
 from weft.model.annotations import PLACEMENT, PLACEMENT_COPY
 
@@ -62,7 +62,7 @@ def records(
     texts = {name: annotations[name] for name in (PLACEMENT, PLACEMENT_COPY) if name in annotations}
     if bound_with and set(texts.values()) != {bound_with}:
         texts[BINDING] = bound_with
-    pods = {text: about(text) for text in set(texts.values())}
+    pods = {text: subject_of(text) for text in set(texts.values())}
     here = (request.uid, node.name)
     if texts and all(to not in (None, here) for to in pods.values()):
         return None

@@ -118,7 +118,7 @@ def encode(placement: Placement) -> str:
     )
 
 
-def about(text: str) -> tuple[str, str] | None:
+def subject_of(text: str) -> tuple[str, str] | None:
     """The pod (UID) and the node that such a value is about; None where it does not say."""
     try:
         value = json.loads(text)

@@ -17,7 +17,7 @@ from weft.lab.workloads.catalog import Workload
 STEP_S = 0.05
 
 
-class Played(msgspec.Struct, frozen=True):
+class FakeWorkload(msgspec.Struct, frozen=True):
     """One workload of the fake: rate alone, shares of arithmetic and bandwidth, memory.
 
     It fails as `fails` says, "" not at all: "load" when it is started, "run" when it is to run,
@@ -39,7 +39,7 @@ class FakeBench:
 
     def __init__(
         self,
-        world: Mapping[str, Played],
+        world: Mapping[str, FakeWorkload],
         *,
         memory_mib: int = 80_000,
         load_s: float = 8.0,
@@ -123,7 +123,7 @@ class FakeBench:
 class FakeResident:
     """A `Resident` of a fake GPU."""
 
-    def __init__(self, bench: FakeBench, name: str, played: Played) -> None:
+    def __init__(self, bench: FakeBench, name: str, played: FakeWorkload) -> None:
         self.bench, self.name, self.played = bench, name, played
         self._said = ResidentReport()
         self._since_s = bench.time_s
@@ -135,7 +135,7 @@ class FakeResident:
         """True if it uses the card."""
         return self._said.state in {"warming", "steady"}
 
-    def said(self) -> ResidentReport:
+    def report(self) -> ResidentReport:
         """Up to now."""
         return msgspec.structs.replace(self._said, stamps=list(self._said.stamps))
 

@@ -11,7 +11,7 @@ Given = Mapping[int, int]
 """MiB by GPU index."""
 
 
-def given_to(
+def assigned_devices(
     pod: PodManifest, node: Node, taken: Container[int], settings: DialectSettings
 ) -> tuple[Given, str]:
     """The GPUs that a pod's marks give it; and a warning where they leave that open, "" if not.

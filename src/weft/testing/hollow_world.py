@@ -24,7 +24,7 @@ from weft.dialects.dialect import DialectSettings
 from weft.dialects.inventory import InventoryFallback, inventory
 from weft.kube.structs import KubeNode
 from weft.model import BadInputError, Gpu, Node, parse_quantity
-from weft.testing.hollow_cards import Given, given_to
+from weft.testing.hollow_cards import Given, assigned_devices
 from weft.testing.hollow_life import ERROR, FAILED, Life
 from weft.testing.hollow_pod import DEFAULT_GRACE_S, HollowPod, devices_asked
 from weft.testing.hollow_profile import HollowProfile, read_profile
@@ -127,7 +127,7 @@ class _Home:
         by_pod = {t.pod.key: t.uses[index] for t in self.tenants.values() if index in t.uses}
         return GpuUse(self.node.name, index, gpu.uuid, gpu.memory_mib, used_mib, by_pod)
 
-    def lacking(self, devices: dict[str, int]) -> str:
+    def shortage(self, devices: dict[str, int]) -> str:
         """The kubelet's refusal where fewer devices are left than asked; "" if the pod fits."""
         for name, amount in devices.items():
             if name not in self.advertised:
@@ -246,10 +246,10 @@ class World:
         except BadInputError as error:
             return self._refuse(tenant, refusal("BadHollowProfile", str(error), now_s))
         began = bool(pod.status.start_time)
-        lacking = home.lacking(requested) if self._options.admission and not began else ""
+        lacking = home.shortage(requested) if self._options.admission and not began else ""
         if lacking:
             return self._refuse(tenant, refusal("UnexpectedAdmissionError", lacking, now_s))
-        devices, warning = given_to(pod, home.node, home.taken(), self._options.settings)
+        devices, warning = assigned_devices(pod, home.node, home.taken(), self._options.settings)
         if warning:
             log.warning("%s on %s: %s", pod.key, pod.spec.node_name, warning)
         tenant.given, tenant.devices = devices, requested

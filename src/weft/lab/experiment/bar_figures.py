@@ -4,7 +4,7 @@ from collections import Counter
 
 from weft.lab.experiment import style
 from weft.lab.experiment.drawing import Drawing, DrawingGroup, Mark, Rect, Text
-from weft.lab.experiment.line_figures import WIDTH, heading, nothing
+from weft.lab.experiment.line_figures import WIDTH, empty_figure, heading
 from weft.lab.experiment.ranking import ranked
 from weft.lab.experiment.style import HEAT, INK, REASONS, SOFT, shorten, text_width
 from weft.lab.simulate.results import SimulationResults
@@ -22,7 +22,7 @@ def by_model(results: SimulationResults, models_gpus: dict[str, int] | None = No
     everything = {summary.policy: summary.gpu_allocation_percent for summary in results.summary}
     values = [value for row in rows.values() for value in row.values()]
     if not any(values):
-        return nothing("by-model", title, "Nothing is allocated any more at the end.")
+        return empty_figure("by-model", title, "Nothing is allocated any more at the end.")
     low = 10 * int(min([*values, *everything.values(), 90]) // 10)
     left = _after_names(order)
     step = (WIDTH - 20 - 14 - left) / (len(models) + 1)

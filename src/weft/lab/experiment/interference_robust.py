@@ -17,7 +17,7 @@ from weft.core.framework import Policy
 from weft.core.framework.interference import INTERFERENCE, InterferenceTable, interference, to_input
 from weft.lab.experiment import pair_predictor
 from weft.lab.experiment.paired import Difference, paired_difference
-from weft.lab.experiment.workers import run_cells, watched
+from weft.lab.experiment.workers import run_cells, with_progress
 from weft.lab.simulate.sharing import pairs
 from weft.lab.simulate.sharing.outcome import SharedRun
 from weft.lab.simulate.sharing.run import SharedScenario, run_shared
@@ -48,7 +48,7 @@ class RobustnessStudy(msgspec.Struct, frozen=True):
     make_policy: Callable[[str], Policy]
     missing: tuple[float, ...] = MISSING
     noise: tuple[float, ...] = NOISE
-    told: str = "trained"
+    predictor: str = "trained"
 
     def spoilt(self) -> list[SpoiltPredictions]:
         """Every combination; where all are missing there is nothing to be noisy about."""
@@ -104,7 +104,7 @@ def run_study(
 ) -> list[RobustnessLevel]:
     """Run all cells on `jobs` processes; `progress(policy, seed, done_cells)` after each."""
     runs = run_cells(run_cell, study, study.cells(), jobs)
-    done = dict(watched(runs, progress, lambda cell: (cell.policy or BASELINE, cell.seed)))
+    done = dict(with_progress(runs, progress, lambda cell: (cell.policy or BASELINE, cell.seed)))
     return [
         _level(study, done, (at, name, spoilt))
         for at in range(len(study.loads))
@@ -115,7 +115,9 @@ def run_study(
 
 def run_cell(study: RobustnessStudy, cell: RobustnessRun) -> SharedRun:
     """One policy on one seed's jobs at one load."""
-    inputs = {INTERFERENCE: to_input(told(study, cell.seed, cell.spoilt))} if cell.policy else {}
+    inputs = (
+        {INTERFERENCE: to_input(predictions(study, cell.seed, cell.spoilt))} if cell.policy else {}
+    )
     load = study.loads[cell.load]
     scenario = SharedScenario(
         pairs.cluster(load.gpus, study.gpu_model),
@@ -129,12 +131,12 @@ def run_cell(study: RobustnessStudy, cell: RobustnessRun) -> SharedRun:
     return msgspec.structs.replace(run, outcomes=())
 
 
-def told(study: RobustnessStudy, seed: int, spoilt: SpoiltPredictions) -> InterferenceTable:
+def predictions(study: RobustnessStudy, seed: int, spoilt: SpoiltPredictions) -> InterferenceTable:
     """The table that policies are told."""
     table = only(study.table, known_kinds(study.table, seed, spoilt.missing))
     if not table.kinds:
         return InterferenceTable(0)
-    learnt = pair_predictor.ridge if study.told == "ridge" else pair_predictor.trained
+    learnt = pair_predictor.ridge if study.predictor == "ridge" else pair_predictor.trained
     return noisy(learnt(table, study.gpu_model, seed), seed, spoilt.noise)
 
 

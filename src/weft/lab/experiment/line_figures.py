@@ -19,7 +19,7 @@ def allocation(results: SimulationResults) -> Drawing:
     series, timed = curves.allocation(results), is_timed(results)
     title = "GPUs allocated as demand arrives"
     if not series:
-        return nothing("allocation", title)
+        return empty_figure("allocation", title)
     corner = None if timed else _corner(series)
     height, bottom = 456.0, 400.0
     best = ranked(results)[0]
@@ -50,7 +50,7 @@ def fragmentation(results: SimulationResults) -> Drawing:
     series = curves.fragmentation(results)
     title = "Idle GPU capacity lost to fragments"
     if not series:
-        return nothing("fragmentation", title)
+        return empty_figure("fragmentation", title)
     height, bottom, text_x = 396.0, 340.0, _labels_at(series)
     top = nice_ceiling(max(max(curve.high) for curve in series))
     last = max(max(curve.x) for curve in series)
@@ -154,7 +154,7 @@ def _drawing(
     return Drawing(name, title, text, WIDTH, height, tuple(marks))
 
 
-def nothing(name: str, title: str, text: str = "These runs recorded no curve.") -> Drawing:
+def empty_figure(name: str, title: str, text: str = "These runs recorded no curve.") -> Drawing:
     """The figure where there is nothing to draw: it says why."""
     marks = (*heading(title, ""), Text(WIDTH / 2, 84, text, SOFT, 13, "middle"))
     return Drawing(name, title, text, WIDTH, 120, marks)

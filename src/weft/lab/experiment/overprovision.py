@@ -13,7 +13,7 @@ import msgspec
 
 from weft.core.framework import Policy
 from weft.lab.experiment.paired import Difference, paired_difference
-from weft.lab.experiment.workers import run_cells, watched
+from weft.lab.experiment.workers import run_cells, with_progress
 from weft.lab.simulate.sharing import ece_like
 from weft.lab.simulate.sharing.exporter import SOUND, ExporterFaults
 from weft.lab.simulate.sharing.outcome import SharedRun
@@ -99,7 +99,7 @@ def run_study(
     """Run all cells on `jobs` processes; `progress(policy, seed, done_cells)` after each."""
     cells = study.cells()
     runs = run_cells(run_cell, study, cells, jobs)
-    done = dict(watched(runs, progress, lambda cell: (cell.policy, cell.seed)))
+    done = dict(with_progress(runs, progress, lambda cell: (cell.policy, cell.seed)))
     grid = itertools.product(study.percents, (*study.policies, BEST))
     levels = [_level(study, done, percent, name) for percent, name in grid]
     level_runs = [LevelRun(cell.percent, done[cell]) for cell in cells]

@@ -20,7 +20,7 @@ def run_cells(
     return _in_parallel(work, shared, cells, jobs)
 
 
-def watched(
+def with_progress(
     runs: Iterator[tuple[Cell, Result]],
     progress: Callable[[str, int, int], None] | None,
     name_of: Callable[[Cell], tuple[str, int]],

@@ -31,10 +31,10 @@ async def bindings(client: ApiClient) -> ClusterRecord:
     """All nodes and pods of the cluster, once."""
     nodes = [inventory(node)[0] for node in await _listed(client, NODES)]
     pods = await _listed(client, PODS)
-    return known(nodes, pods)
+    return cluster_record(nodes, pods)
 
 
-def known(nodes: Sequence[Node], pods: Sequence[Pod]) -> ClusterRecord:
+def cluster_record(nodes: Sequence[Node], pods: Sequence[Pod]) -> ClusterRecord:
     """The residencies of these pods, pure."""
     by_name = {node.name: node for node in nodes}
     residencies = [

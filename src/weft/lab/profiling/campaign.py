@@ -168,11 +168,11 @@ class Campaign:
         """
         waiting = [trial for trial in trials if trial not in part.done]
         while waiting:
-            trial = min(waiting, key=lambda trial: pool.lacking(trial.applications))
+            trial = min(waiting, key=lambda trial: pool.missing(trial.applications))
             waiting.remove(trial)
             if part.broken & set(trial.applications):
                 continue
-            load_s = pool.usual_load_s * pool.lacking(trial.applications)
+            load_s = pool.usual_load_s * pool.missing(trial.applications)
             if self._bench.now_s() + self._usual_s() + load_s > part.until_s:
                 part.late = True
                 return
@@ -192,7 +192,7 @@ class Campaign:
         at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         run = LoggedRun(trial.applications, trial.isolation, trial.repetition, at)
         for last in (False, True):
-            reused = pool.lacking(trial.applications) < len(trial.applications)
+            reused = pool.missing(trial.applications) < len(trial.applications)
             try:
                 run = self._together(pool, run)
             except FailedError as error:
@@ -213,7 +213,7 @@ class Campaign:
         for resident in residents:
             resident.go()
         for resident, name in zip(residents, names, strict=True):
-            pool.until(resident, name, "steady", 10 * settings.warm_s + 30)
+            pool.wait_for(resident, name, "steady", 10 * settings.warm_s + 30)
         bench.sample()
         opened, samples = bench.now_s(), []
         while True:
@@ -221,7 +221,7 @@ class Campaign:
             samples.append(bench.sample())
             open_s = bench.now_s() - opened
             for resident, name in zip(residents, names, strict=True):
-                pool.until(resident, name, "steady", 0)
+                pool.wait_for(resident, name, "steady", 0)
             done = min(_between(resident, opened, bench.now_s()) for resident in residents)
             enough = open_s >= settings.window_s and done >= LEAST_ITERATIONS
             if enough or open_s >= settings.longest * settings.window_s:
@@ -234,7 +234,7 @@ class Campaign:
         for resident in residents:
             resident.pause()
         for resident, name in zip(residents, names, strict=True):
-            pool.until(resident, name, "paused", 60)
+            pool.wait_for(resident, name, "paused", 60)
         held = tuple(bench.held_mib(resident) for resident in residents)
         for name, mib in zip(names, held, strict=True):
             pool.learn(name, mib)
@@ -243,9 +243,9 @@ class Campaign:
             rates=tuple(rates),
             features=features(samples),
             memories_mib=held,
-            peaks_mib=tuple(resident.said().peak_mib for resident in residents),
+            peaks_mib=tuple(resident.report().peak_mib for resident in residents),
             window_s=round(closed - opened, 3),
-            versions=residents[0].said().versions,
+            versions=residents[0].report().versions,
         )
 
     def _rate(
@@ -254,12 +254,12 @@ class Campaign:
         """Iterations a second within the window, when it has said what came after."""
         opened, closed = window
         deadline_s = self._bench.now_s() + self._settings.window_s + 10
-        while resident.said().stamps[-1].at_s < closed:
-            pool.until(resident, name, "steady", 0)
+        while resident.report().stamps[-1].at_s < closed:
+            pool.wait_for(resident, name, "steady", 0)
             if self._bench.now_s() > deadline_s:
                 raise FailedError(Failure(name, "timeout", "an iteration takes too long"))
             self._bench.sleep(0.02)
-        return rate(resident.said().stamps, opened, closed)
+        return rate(resident.report().stamps, opened, closed)
 
 
 class _Part:
@@ -331,5 +331,5 @@ def features(samples: Sequence[Mapping[str, float]]) -> dict[str, Feature]:
 
 
 def _between(resident: BenchResident, opened: float, now: float) -> float:
-    stamps = resident.said().stamps
+    stamps = resident.report().stamps
     return rate(stamps, opened, now) * (now - opened) if now > opened else 0.0

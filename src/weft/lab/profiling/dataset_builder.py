@@ -13,7 +13,7 @@ UNSTEADY = "unsteady"
 Together = tuple[tuple[str, ...], str]
 
 
-def compiled(log: RunLog) -> Dataset:
+def compile_dataset(log: RunLog) -> Dataset:
     """Every application and pair of which a run ended well; the others with their reason.
 
     A pair's speed is by the medians alone of the same way of sharing; where one of them is

@@ -78,7 +78,7 @@ class Machine:
             raise BenchError(f"{isolation!r} is no way of sharing that can be measured")
         if isolation == MPS and self._gpu is None:
             raise BenchError("MPS needs a GPU; leave it out of --isolation")
-        if isolation == TIME_SLICING and self._gpu is not None and self._gpu.takes_one():
+        if isolation == TIME_SLICING and self._gpu is not None and self._gpu.one_process_only():
             raise BenchError(
                 f"GPU {self._how.gpu} takes one process at a time (its compute mode is not "
                 "Default): leave time-slicing out of --isolation, or name another --gpu"
@@ -120,5 +120,5 @@ class Machine:
         mib = None
         if self._gpu is not None and isinstance(resident, WorkloadProcess):
             mib = self._gpu.process_mib(resident.pid)
-        peak = resident.said().peak_mib
+        peak = resident.report().peak_mib
         return mib if mib is not None else (peak + CONTEXT_MIB if peak else 0)

@@ -94,7 +94,7 @@ class NvmlGpu:
         }
         return counters | {name: float(value) for name, value in now.items() if value is not None}
 
-    def takes_one(self) -> bool:
+    def one_process_only(self) -> bool:
         """True if it is set to exclusive-process (or to nobody): only MPS shares it then."""
         return (self._ask(lambda: self._nvml.nvmlDeviceGetComputeMode(self._handle)) or 0) != 0
 

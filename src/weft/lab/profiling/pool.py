@@ -57,7 +57,7 @@ class ResidentPool:
             [(name, list(applications[:at]).count(name)) for at, name in enumerate(applications)]
         )
 
-    def lacking(self, applications: Sequence[str]) -> int:
+    def missing(self, applications: Sequence[str]) -> int:
         """How many must be started for these."""
         keys = {(name, list(applications[:at]).count(name)) for at, name in enumerate(applications)}
         return len(keys - self._kept.keys())
@@ -83,7 +83,7 @@ class ResidentPool:
             for key in batch:
                 left_s = began + self._timeout_s - self._bench.now_s()
                 try:
-                    self.until(self._kept[key], key[0], "paused", max(left_s, 0))
+                    self.wait_for(self._kept[key], key[0], "paused", max(left_s, 0))
                 except FailedError as error:
                     self._end(key)
                     failed.append(error.failure)
@@ -104,10 +104,10 @@ class ResidentPool:
         """End all."""
         self._end_all(list(self._kept))
 
-    def until(self, resident: BenchResident, name: str, state: State, timeout_s: float) -> None:
+    def wait_for(self, resident: BenchResident, name: str, state: State, timeout_s: float) -> None:
         """Wait until it says so; `FailedError` where it fails, or takes too long."""
         deadline_s = self._bench.now_s() + timeout_s
-        while (report := resident.said()).state != state:
+        while (report := resident.report()).state != state:
             if report.state in {"failed", "ended"}:
                 raise FailedError(Failure(name, report.reason or report.state, report.text))
             if self._bench.now_s() >= deadline_s:
@@ -123,7 +123,7 @@ class ResidentPool:
                 self._make_room(key, keys)
                 self._kept[key] = self._bench.start(self._workloads[key[0]])
             try:
-                self.until(self._kept[key], key[0], "paused", self._timeout_s)
+                self.wait_for(self._kept[key], key[0], "paused", self._timeout_s)
             except FailedError:
                 self._end(key)
                 raise

@@ -61,7 +61,7 @@ class WorkloadProcess:
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
 
-    def said(self) -> ResidentReport:
+    def report(self) -> ResidentReport:
         """Up to now."""
         with self._lock:
             return msgspec.structs.replace(self._said, stamps=list(self._said.stamps))

@@ -106,7 +106,7 @@ class SimulatedProgress:
         table = self.experience.due(now_ns)
         return PolicyInput(INTERFERENCE, to_input(table)) if table is not None else None
 
-    def apart(self, command: Evict, now_ns: int) -> PolicyInput | None:
+    def separate(self, command: Evict, now_ns: int) -> PolicyInput | None:
         """A pod goes because it made another one slow: what policies are told of the two."""
         slowed = command.record.slowed
         if slowed is None:
