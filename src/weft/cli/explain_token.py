@@ -14,7 +14,7 @@ from weft.kube.errors import ApiError
 
 
 class ExplainToken(NamedTuple):
-    """What goes with the question; `lacking` says why it is nothing."""
+    """Headers of the question; `lacking` says why there are none."""
 
     headers: dict[str, str]
     lacking: str = ""

@@ -29,7 +29,7 @@ class ParseOutput(StrEnum):
 
 
 class Unit(StrEnum):
-    """What one aliyun.com/gpu-mem is."""
+    """The size of one aliyun.com/gpu-mem."""
 
     AUTO = "auto"
     GIB = "GiB"
@@ -37,7 +37,7 @@ class Unit(StrEnum):
 
 
 class CompatMode(StrEnum):
-    """Whether the originals' quirks are kept."""
+    """Choice of keeping the originals' quirks."""
 
     SANE = "sane"
     EXACT = "exact"

@@ -103,7 +103,7 @@ def weigh(
 
 
 def moved(request: PodRequest, recorded: Records, own: Placement, mark: str) -> str:
-    """Where the system's agent put the pod on other GPUs than Weft, in words; "" where not."""
+    """The note that the system's agent put the pod on other GPUs than Weft; "" where it did not."""
     for shares in recorded.values():
         if shares and _places(shares) != _places(own.shares):
             assignment = f"{request.dialect}'s agent gave it {_gpus(own.shares)} ({mark})"

@@ -156,7 +156,7 @@ class _Graph:
         self._first = first_line
 
     def measure(self, node: yaml.Node, place: str) -> tuple[int, int]:
-        """How many nodes `node` stands for with every alias followed, and how deep they nest."""
+        """Counts the nodes that `node` stands for, every alias followed, and how deep they nest."""
         if node in self._inside:
             error = "an alias (*) to a value from inside that value never ends; write the value out"
             raise BadInputError(place, error)

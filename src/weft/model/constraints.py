@@ -162,7 +162,7 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
         return sum(p.weight for p in self.preferences if p.term.matches(name, labels))
 
     def disliked(self, taints: tuple[Taint, ...]) -> int:
-        """How many PreferNoSchedule taints the pod does not tolerate."""
+        """Number of PreferNoSchedule taints that the pod does not tolerate."""
         return sum(
             not taint.hard
             and not any(toleration.tolerates(taint) for toleration in self.tolerations)

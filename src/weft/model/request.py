@@ -51,7 +51,7 @@ class GpuMemoryRequest(msgspec.Struct, frozen=True, gc=False):
         )
 
     def units_on(self, card_mib: int) -> int:
-        """How many of this dialect's units a card of `card_mib` MiB advertises."""
+        """Number of this dialect's units that a card of `card_mib` MiB advertises."""
         return (card_mib + (self.unit_mib // 2 if self.half_up else 0)) // self.unit_mib
 
     def mib_on(self, card_mib: int) -> int:

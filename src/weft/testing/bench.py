@@ -109,7 +109,7 @@ class FakeBench:
         return resident.played.memory_mib
 
     def speed(self, resident: "FakeResident") -> float:
-        """Its rate beside the others, as a part of its rate alone."""
+        """The rate beside the others, as a part of the rate alone."""
         running = [resident for resident in self.residents if resident.runs]
         sums = (
             sum(other.played.compute for other in running),

@@ -27,7 +27,7 @@ ENDS, GROWS = 0, 1
 
 
 class Exit(NamedTuple):
-    """How a run ended; `started_s` is None where the containers never ran.
+    """The end of a run; `started_s` is None where the containers never ran.
 
     `log` is the last that was logged, as far as that matters.
     """

@@ -274,7 +274,7 @@ class World:
         self._settle(tenant)
 
     def _over(self, tenant: _Tenant) -> str:
-        """Its memory as it is now; what it says when that is beyond what a GPU has, else ""."""
+        """Sets its memory as it is now; the message when that is beyond what a GPU has, else ""."""
         home = self._homes[tenant.pod.spec.node_name]
         for gpu in self._use(tenant, home):
             has_mib = home.memory_mib.get(gpu, 0)

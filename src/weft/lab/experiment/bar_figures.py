@@ -47,7 +47,7 @@ def by_model(results: SimulationResults, models_gpus: dict[str, int] | None = No
 
 
 def _after_names(policies: list[str]) -> float:
-    """Where the numbers begin: right of the longest name."""
+    """The x at which the numbers begin: right of the longest name."""
     return 36 + max(text_width(shorten(policy), 13, bold=True) for policy in policies)
 
 

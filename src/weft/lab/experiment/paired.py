@@ -10,7 +10,7 @@ _SEED = 20_210_118
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """How much more or less, in percent of the baseline's mean, and its 95 % interval."""
+    """A difference in percent of the baseline's mean, and its 95 % interval."""
 
     percent: float
     low_percent: float
@@ -34,7 +34,7 @@ def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Dif
 
 
 def paired_p_value(values: Sequence[float], baseline: Sequence[float]) -> float:
-    """How likely the means would be apart so far if they were not: two-sided, by the same draws."""
+    """The two-sided p-value of the means' difference, by the same draws."""
     measured, base = np.asarray(values, np.float64), np.asarray(baseline, np.float64)
     drawn = np.random.default_rng(_SEED).integers(0, len(measured), (DRAWS, len(measured)))
     apart = (measured - base)[drawn].mean(axis=1)

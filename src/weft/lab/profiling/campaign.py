@@ -30,7 +30,7 @@ _REST = 0.1
 
 
 class CampaignSettings(msgspec.Struct, frozen=True):
-    """How to measure.
+    """Settings of a measuring campaign.
 
     `runs`: of each solo and pair; their median counts. `window_s`: long enough for ten samples of
     the counters. `warm_s` is what workloads spend warming up each time they go. `longest`: windows
@@ -48,7 +48,7 @@ class CampaignSettings(msgspec.Struct, frozen=True):
 
 
 class CampaignProgress(NamedTuple):
-    """How it goes: a run that ended, and how many runs and about how many seconds are to come."""
+    """Progress: a run that ended, and how many runs and about how many seconds are to come."""
 
     run: LoggedRun
     runs_left: int
@@ -154,7 +154,7 @@ class Campaign:
         return max(0, int((part.deadline_s - self._bench.now_s()) / self._usual_s()))
 
     def _usual_s(self) -> float:
-        """How long a run takes, as those before did; at first, as it must at least."""
+        """The expected seconds of a run, by those before; at first, the least that it can take."""
         settings = self._settings
         least = settings.warm_s + settings.window_s
         return max(float(np.mean(self._took[-50:])) if self._took else 0.0, least)
@@ -304,7 +304,7 @@ class _Part:
         return pair not in self.full and PlannedRun(pair, self.isolation, 0) in self.done
 
     def missing(self, together: Sequence[tuple[str, ...]], runs: int) -> int:
-        """How many runs these lack."""
+        """Number of runs that these lack."""
         return sum(
             PlannedRun(tuple(applications), self.isolation, number) not in self.done
             for applications in together

@@ -27,7 +27,7 @@ SECONDS = 600.0
 
 
 class MachineOptions(msgspec.Struct, frozen=True):
-    """How workloads are run: `device` cuda or cpu, `gpu` by index or UUID, a Python with PyTorch.
+    """Options of running workloads: `device` cuda or cpu, `gpu` by index or UUID, its Python.
 
     `tiny` sizes show that everything works, and nothing else.
     """

@@ -77,7 +77,7 @@ class NvmlGpu:
         self._gpm = None
 
     def sample(self) -> dict[str, float]:
-        """Its load since the last call, and its power, clocks and temperature now."""
+        """Samples the load since the last call, and power, clocks and temperature now."""
         nvml, handle = self._nvml, self._handle
         counters = self._utilization() | (self._counters() if self._gpm else {})
         power = self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
@@ -166,7 +166,7 @@ class NvmlGpu:
         }
 
     def _ask(self, question: Callable[[], Any]) -> Any:
-        """Its answer; None where the GPU or the driver has none."""
+        """Calls NVML; None where the GPU or the driver has no answer."""
         try:
             return question()
         except (self._nvml.NVMLError, AttributeError):

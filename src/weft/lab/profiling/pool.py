@@ -48,7 +48,7 @@ class ResidentPool:
 
     @property
     def usual_load_s(self) -> float:
-        """How long it takes until one stands ready."""
+        """The usual seconds until a resident stands ready."""
         return median(self._loads) if self._loads else USUAL_LOAD_S
 
     def ready(self, applications: Sequence[str]) -> list[BenchResident]:
@@ -58,7 +58,7 @@ class ResidentPool:
         )
 
     def missing(self, applications: Sequence[str]) -> int:
-        """How many must be started for these."""
+        """Number of residents that must be started for these."""
         keys = {(name, list(applications[:at]).count(name)) for at, name in enumerate(applications)}
         return len(keys - self._kept.keys())
 

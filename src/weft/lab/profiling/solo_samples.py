@@ -42,7 +42,7 @@ class TimeGrid(NamedTuple):
 
     @property
     def times(self) -> Floats:
-        """Of each slot."""
+        """The time of each slot."""
         return np.asarray(self.start_s + self.step_s * np.arange(self.length), dtype=np.float64)
 
     def slots(self, times: Floats) -> npt.NDArray[np.int64]:

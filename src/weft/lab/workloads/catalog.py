@@ -31,7 +31,7 @@ class Workload(NamedTuple):
     tiny: Sizes
 
     def make(self, place: Any, tiny: bool) -> Step:
-        """Its step, ready to be called. `ImportError` where there is no PyTorch."""
+        """Builds its step, ready to be called. `ImportError` where there is no PyTorch."""
         module, _, function = self.build.partition(":")
         make = getattr(importlib.import_module(f"weft.lab.workloads.{module}"), function)
         step: Step = make(place, self.tiny if tiny else {"batch": self.batch, **self.sizes})

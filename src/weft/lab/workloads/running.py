@@ -30,7 +30,7 @@ Say = Callable[..., None]
 
 
 class RunOptions(NamedTuple):
-    """How to run: where, for how long at a time, and how much of the beginning does not count."""
+    """Options of a run: where, for how long at a time, how much of the beginning does not count."""
 
     device: str = "cuda"
     seconds: float = 10.0

@@ -77,7 +77,7 @@ class SimulatedContainer:
 
     @property
     def worked_ns(self) -> int:
-        """How long what it has done would have taken alone."""
+        """The time that the work done would have taken alone."""
         before = sum(phase.work_ns for phase in self.job.phases[: max(self.phase, 0)])
         return before + self.done // _PER_WORK_NS
 

@@ -30,7 +30,7 @@ START_NS = 4 * SECOND_NS
 
 
 class DurationLaw(StrEnum):
-    """How long jobs take alone."""
+    """The law of the jobs' times alone."""
 
     FIXED = "fixed"
     EXPONENTIAL = "exponential"
@@ -53,7 +53,7 @@ class PairTable(msgspec.Struct, frozen=True):
         return np.array(self.speed, dtype=np.float64)
 
     def truth(self) -> ByPairs:
-        """How jobs really slow each other down."""
+        """The true slowdowns, as the simulation applies them."""
         return ByPairs(
             {
                 (kind, other): max(1, round(1000 / speed))

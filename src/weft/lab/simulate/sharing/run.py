@@ -313,7 +313,7 @@ def _looks(policy: Policy) -> bool:
 
 
 def _limits(policy: Policy, permille: int) -> RequestLimits:
-    """How far memory may be promised: by harvesting; outright, where the original did just that."""
+    """Limits on promising memory: by harvesting; outright, where the original did just that."""
     if policy.unsafe and not policy.harvests:
         return RequestLimits(overcommit_permille=permille)
     return RequestLimits(harvest_permille=permille)
