@@ -12,7 +12,7 @@ from weft.dialects.catalog import ALL
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.evidence import ChargedPlacement
 from weft.dialects.registry import choose, dialect, parse_pod, read_placement, write
-from weft.dialects.shares import about, decode, placement_of, share_on
+from weft.dialects.shares import decode, placement_of, share_on, subject_of
 from weft.model import BadInputError, Gpu, Node, PodManifest, Share
 from weft.model.annotations import PLACEMENT, PLACEMENT_COPY
 
@@ -202,7 +202,7 @@ def test_an_edit_of_what_was_bound_frees_nothing_and_is_noticed(name, data):
     after = charges(found.placement)
     for place_of, amounts in before.items():
         assert all(a >= b for a, b in zip(after[place_of], amounts, strict=True))
-    said = decode(text, request) if text and about(text) == ("u-1", "n") else None
+    said = decode(text, request) if text and subject_of(text) == ("u-1", "n") else None
     if key == PLACEMENT or text is not None:
         assert bool(found.edited) == (said != placement.shares)
     assert (found.placement == placement) or found.edited
