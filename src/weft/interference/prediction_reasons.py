@@ -1,4 +1,4 @@
-"""Why a prediction is what it is: the nearest measured pairs, and what each part adds."""
+"""Explains a prediction: the nearest measured pairs, and what each part adds."""
 
 import msgspec
 import numpy as np

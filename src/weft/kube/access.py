@@ -19,7 +19,7 @@ _ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
 class User(Api, frozen=True):
-    """Whom the API server knows by a token."""
+    """A user that the API server knows by a token."""
 
     username: str = ""
     uid: str = ""
@@ -86,7 +86,7 @@ async def user_of(client: ApiClient, token: str, audience: str) -> User | None:
 
 
 async def may_get(client: ApiClient, user: User, path: str) -> bool:
-    """Whether RBAC, or whatever decides there, lets this user `get` this path (nonResourceURLs)."""
+    """Asks whether RBAC, or what decides there, lets the user `get` this path (nonResourceURLs)."""
     spec = {
         "user": user.username,
         "uid": user.uid,

@@ -85,7 +85,7 @@ async def test_what_is_queued_at_the_end_is_written() -> None:
         task = asyncio.create_task(teller.run())
         for number in range(5):
             made.server.add("pods", pod(f"p{number}", 9_000_000))
-        await asyncio.wait_for(slow.struck.wait(), 5)
+        await asyncio.wait_for(slow.struck.wait(), 20)
         await until(lambda: all(made.live.pod("d", f"p{number}") for number in range(5)))
         task.cancel()
         slow.gate.set()
@@ -101,7 +101,7 @@ async def test_the_end_is_not_waited_for_for_ever() -> None:
         stuck = made.server.fault("delay", path="events")
         task = asyncio.create_task(teller.run())
         made.server.add("pods", pod("a", 9_000_000))
-        await asyncio.wait_for(stuck.struck.wait(), 5)
+        await asyncio.wait_for(stuck.struck.wait(), 20)
         task.cancel()
         await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 2)
         stuck.gate.set()

@@ -61,7 +61,7 @@ class PolicySettings(Section, frozen=True):
 
 
 class ProfileSettings(Section, frozen=True):
-    """Which policies decide for the pods of a schedulerName."""
+    """Policies that decide for the pods of a schedulerName."""
 
     scheduler_name: Annotated[str, "what a pod writes into spec.schedulerName to be decided here"]
     policies: Annotated[
@@ -71,7 +71,7 @@ class ProfileSettings(Section, frozen=True):
 
 
 class ClientSettings(Section, frozen=True):
-    """How the API server is asked."""
+    """Limits of requests to the API server."""
 
     qps: Annotated[
         float,
@@ -114,7 +114,7 @@ class LeaseSettings(Section, frozen=True):
 
 
 class LimitsSettings(Section, frozen=True):
-    """How much of a card's memory may be promised, in cards: 1 is what it has; and how long a pod
+    """Limits of a card's promised memory, in cards: 1 is what it has; and how long a pod
     is held at what it asked."""
 
     overcommit: Annotated[
@@ -232,7 +232,7 @@ DEFAULT_ROUTES = {
 
 
 class ExtenderSettings(Section, frozen=True):
-    """Whether, where and how kube-scheduler is answered."""
+    """The service for kube-scheduler: whether, where and how it answers."""
 
     enabled: Annotated[bool, "whether kube-scheduler may ask; off, for nothing listens unasked"] = (
         False

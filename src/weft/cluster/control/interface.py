@@ -82,7 +82,7 @@ class LiveCluster(Protocol):
 
     @property
     def settings(self) -> DialectSettings:
-        """How dialects read pods here; where `gpushareUnit` is auto, each node says its own."""
+        """Settings to read pods by; where `gpushareUnit` is auto, each node says its own."""
         ...
 
     @property

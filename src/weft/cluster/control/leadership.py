@@ -56,7 +56,7 @@ class Leadership:
         self._here.clear()
 
     async def why_not(self, within_s: float) -> str:
-        """Why this process binds nothing; "" where it leads. Where nobody leads, it may be this
+        """Reason why it binds nothing; "" where it leads. Where nobody leads, it may be this
         process in a moment: so long that is waited for."""
         if self.lacking:
             try:

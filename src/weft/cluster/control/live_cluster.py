@@ -152,7 +152,7 @@ class EngineCluster:
 
     @property
     def settings(self) -> DialectSettings:
-        """How dialects read pods here."""
+        """Settings by which dialects read pods here."""
         return self._pods.settings
 
     @property

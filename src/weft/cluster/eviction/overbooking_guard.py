@@ -76,7 +76,7 @@ class OverbookingGuard:
 
     @property
     def overbooked(self) -> int:
-        """How many GPUs hold more than they have."""
+        """Number of GPUs that hold more than they have."""
         return sum(map(len, self.over.values()))
 
     def touch(self, node: str) -> None:
@@ -236,7 +236,7 @@ class OverbookingGuard:
         self._waived.add(place.node)
 
     async def _read(self, uid: str) -> PodBinding | None:
-        """When the pod was bound, as it is now; None where it holds nothing for long."""
+        """Reads when the pod was bound, as it is now; None where it holds nothing for long."""
         known = self._pods.by_uid(uid)
         if known is None:
             return None

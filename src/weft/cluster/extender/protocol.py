@@ -58,7 +58,7 @@ class Victims(msgspec.Struct, frozen=True, gc=False):
 
 
 class PreemptArgs(msgspec.Struct, frozen=True, gc=False):
-    """Whom kube-scheduler would end for the pod, by node."""
+    """Victims that kube-scheduler would end for the pod, by node."""
 
     pod: Pod
     raw_pod: bytes

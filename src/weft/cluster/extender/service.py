@@ -155,7 +155,7 @@ class Extender:
         )
 
     async def _bind(self, route: Route, args: BindArgs) -> str:
-        """Why not; "" when the pod is bound."""
+        """Binds the pod; answers why not, or "" when it is bound."""
         cluster = self.cluster
         if not cluster.ready:
             return NOT_READY

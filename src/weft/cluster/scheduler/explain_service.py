@@ -1,4 +1,4 @@
-"""Why a pod of a live cluster is where it is, or nowhere: the answer to `weft explain pod`.
+"""Answers `weft explain pod`: why a pod of a live cluster is where it is, or nowhere.
 
 Everything is read off the accounts of now, in one go between two events. Only two things take
 long, and give others their turn: deciding again without metrics, whose answer is of the moment of

@@ -45,7 +45,7 @@ class Permission:
         self._asking = asyncio.Lock()
 
     async def refusal(self, request: web.BaseRequest, path: str) -> PermissionRefusal | None:
-        """Why this request for `path` is not answered; None where it may be."""
+        """The refusal of this request for `path`; None where it may be answered."""
         if self._door.admits(request.transport):
             return None
         token = request.headers.get(TOKEN_HEADER, "")

@@ -1,4 +1,4 @@
-"""Whom pods keep away: required anti-affinity holds in the whole topology domain of its pod's node.
+"""Required anti-affinity: it holds in the whole topology domain of its pod's node.
 
 A term with topologyKey `zone` of a pod on a node labelled `zone=a` keeps others off every node with
 that label and value; where the pod's node has no such label the term says nothing, as in

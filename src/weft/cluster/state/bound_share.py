@@ -55,7 +55,7 @@ class BoundShare(NamedTuple):
 
 
 class GuessedUse:
-    """How full the cards of a node are while guesses are made. An instance fills its card."""
+    """Use of a node's cards while guesses are made. An instance fills its card."""
 
     def __init__(self, node: Node) -> None:
         self._card = {g.index: g.index if g.parent is None else g.parent for g in node.gpus}

@@ -87,7 +87,7 @@ class NodeView:
         self._away.keep(node, uid, keys)
 
     def closed_to(self, name: str, asked: Constraints) -> str:
-        """Why the node takes no such pod now, whatever room it has; "" where it does."""
+        """The reason why the node takes no such pod now, whatever is free; "" where it does."""
         node = self.nodes.get(name)
         if node is None or name not in self.objects:
             return f"node {name} is gone"

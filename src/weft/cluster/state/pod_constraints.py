@@ -22,7 +22,7 @@ class Volumes(Protocol):
         ...
 
     def held_by_other(self, pod: Pod, claim: str) -> str:
-        """Why another pod keeps this one from the claim; "" where none does."""
+        """The reason why another pod keeps this one from the claim; "" where none does."""
         ...
 
 

@@ -41,7 +41,7 @@ def came_as_decided(known: Pod, pod: Pod, placed: Placement) -> bool:
 
 
 def bound_ns(pod: Pod) -> int:
-    """When it was bound (else made), by the API, nanoseconds since 1970; 0 where it is unknown."""
+    """Time of its binding (else creation), by the API, nanoseconds since 1970; else 0."""
     text = pod.bound_at or pod.metadata.creation_timestamp or ""
     try:
         return int(datetime.datetime.fromisoformat(text).timestamp()) * 10**9

@@ -126,7 +126,7 @@ class PodView:
         return self._classify(pod)
 
     def held_ns(self, uid: str) -> int:
-        """How long ago the pod was bound. Of one that was bound before it was first shown, the time
+        """Time since the pod was bound. Of one that was bound before it was first shown, the time
         of day said so then; 0 where nobody knows."""
         now_ns = int(self._clock.monotonic() * 1e9)
         return now_ns - self._bound_ns.get(uid, now_ns)

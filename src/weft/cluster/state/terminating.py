@@ -44,7 +44,7 @@ def stuck(
 def _reason(
     pod: Pod, nodes: Mapping[str, KubeNode], now: datetime.datetime
 ) -> tuple[str, float | None, bool] | None:
-    """Why it is stuck, since how many seconds, and whether its node is dead."""
+    """The reason why it is stuck, since how many seconds, and whether its node is dead."""
     node = nodes.get(pod.spec.node_name)
     if node is None:
         return "its node is gone", _age_s(pod.metadata.deletion_timestamp, now), True

@@ -124,7 +124,7 @@ class VolumeView:
         return (*own, *_zones(volume))
 
     def held_by_other(self, pod: Pod, claim: str) -> str:
-        """Why another pod keeps this one from a ReadWriteOncePod claim; "" where none does."""
+        """The reason why another pod bars this one from a ReadWriteOncePod claim, or ""."""
         key = (pod.metadata.namespace, claim)
         if not self._is_for_one(key):
             return ""

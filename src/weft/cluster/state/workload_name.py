@@ -1,4 +1,4 @@
-"""Whose pod a pod is: the name of what makes pods like it, again and again. Pure.
+"""Names a pod's workload: the name of what makes pods like it, again and again. Pure.
 
     a controlling owner      namespace/Kind/name, as `ml/StatefulSet/db`
       a Deployment's           its ReplicaSet's name, less the pod template's hash
@@ -49,7 +49,7 @@ def _above(owner: OwnerReference, pod: Pod) -> tuple[str, str]:
 
 
 def _made_min(pod: Pod) -> int:
-    """When the pod was made, minutes since 1970; 0 where nobody says."""
+    """Time of the pod's creation, minutes since 1970; 0 where nobody says."""
     try:
         made = datetime.datetime.fromisoformat(pod.metadata.creation_timestamp or "")
     except ValueError:

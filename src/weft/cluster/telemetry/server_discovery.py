@@ -91,7 +91,7 @@ class DiscoveryResult(NamedTuple):
     problems: tuple[str, ...] = ()
 
     def why_none(self) -> str:
-        """Why there is no server."""
+        """The reason why there is no server."""
         reasons = "; ".join([*map(str, self.others), *self.problems])
         return f"no metrics server was found: {reasons or 'no Service looks like one'}"
 

@@ -153,7 +153,7 @@ def slowed_in_words(slowed: SlowdownReason, name: Callable[[str], str] = str) ->
 
 
 def double_booking_in_words(why: DoubleBooking, node: str, name: Callable[[str], str] = str) -> str:
-    """Why a pod of this node goes, in numbers; `name` makes a name of a UID."""
+    """Explains why a pod of this node is evicted, in numbers; `name` makes a name of a UID."""
     lacking = []
     if why.lacks_mib:
         lacking.append(f"{why.lacks_mib:,} of its {why.card_mib:,} MiB are missing")
@@ -175,7 +175,7 @@ _EXCUSES: dict[Excuse, str] = {
 
 
 def waived_in_words(waived: EvictionWaived, name: Callable[[str], str] = str) -> str:
-    """Why a double-booked pod is not evicted."""
+    """The reason why a double-booked pod is not evicted."""
     text = double_booking_in_words(waived.why, waived.placement.node, name)
     excuse = _EXCUSES[waived.excuse].format(waived.held_ns // (60 * 1_000_000_000))
     return f"{text}. It is not evicted: {excuse}"

@@ -1,4 +1,4 @@
-"""What a policy sees and what it may answer: the extension points and the question they answer.
+"""Extension points of policies: the questions that they are asked and their answers.
 
 In: the policy contract, feasibility, the search over several devices, profiles, the registry.
 Out: any strategy (`core/policies/`), when things are decided (`core/engine/`), and who holds what

@@ -1,4 +1,4 @@
-"""Where each claim goes when a pod has several: greedily over all nodes, by a search if need be.
+"""Assigns each GPU request of a pod with several: greedily over all nodes, or by a search.
 
 The claims are taken largest first, one GPU at a time, each on the best device the policy knows
 in the state the earlier ones left (as nano-gpu does). That is vectorised over nodes. Where it
@@ -51,14 +51,14 @@ class Assignment:
         self.chosen: Ints = np.full((n, len(todo)), -1, dtype=np.int64)
 
     def only(self, some: Ints) -> "Assignment":
-        """What was answered about some of the nodes."""
+        """The answer for some of the nodes."""
         part = Assignment(len(some), self.todo)
         for name in _PER_NODE:
             setattr(part, name, getattr(self, name)[some])
         return part
 
     def put(self, some: Ints, part: "Assignment") -> None:
-        """What was answered about some of the nodes."""
+        """Writes the answer for some of the nodes."""
         for name in _PER_NODE:
             getattr(self, name)[some] = getattr(part, name)
 

@@ -44,7 +44,7 @@ def constraint_codes(table: LedgerTable, asked: Constraints) -> Codes | None:
 
 
 def closed_to(node: Node, asked: Constraints) -> Code:
-    """Why the node takes no such pod, whatever room it has; FITS where it does."""
+    """The reason why the node takes no such pod, whatever is free; FITS where it does."""
     if not node.schedulable:
         return Code.UNSCHEDULABLE
     return Code.FITS if asked.judged_elsewhere else _taint_code(asked, node.taints)

@@ -77,7 +77,7 @@ class Need:
 
 
 def _mib_on(gpu_request: GpuRequest, kind: DeviceKind) -> int:
-    """What the claim asks of one such card; a `split` one asks no more than there is."""
+    """Memory that is asked of one such card; a `split` request asks no more than there is."""
     card_mib = kind.memory_mib
     asked = gpu_request.memory.on_node(kind.unit_mib).mib_on(card_mib)
     if gpu_request.least_mib:
@@ -127,7 +127,7 @@ class Demand:
 
     @property
     def asks(self) -> MemoryAmount:
-        """How the ledger is to be asked for its place."""
+        """The form in which the ledger is asked for memory."""
         return MemoryAmount(self.harvests, self.expected_mib)
 
     @property

@@ -127,7 +127,7 @@ def codes(query: Query) -> Codes:
 
 
 def _gpu_code(query: Query, need: Need) -> npt.NDArray[np.integer] | int:
-    """Why no (or not enough) devices of a node fit the claim, checked device by device."""
+    """The reason why no (or not enough) devices of a node fit, checked device by device."""
     if need.whole or not (need.asks_memory and need.milli):
         return int(need.lack_code)
     enough_memory = query.count(query.device_has_memory) > 0

@@ -247,7 +247,7 @@ def _sum(terms: Floats) -> Floats:
 
 
 class NodeShares:
-    """What the measure needs of nodes: `free`, `lost`, `fitting` and `fragments`, columns by node.
+    """Node columns of the measure: `free`, `lost`, `fitting` and `fragments`.
 
     A GPU's free share is the lesser of its free cores and its free memory, in thousandths.
     """
@@ -325,7 +325,7 @@ class NodeShares:
             self.fragments[row] = found
 
     def shares(self, row: int) -> dict[int, int]:
-        """What is free on each usable GPU of this node, by position; from the table as it is."""
+        """Free amounts of each usable GPU of this node, by position; from the table as it is."""
         table, begin = self.table, self.table.start[row]
         return {
             device - begin: self.share(device, state.milli, state.memory)

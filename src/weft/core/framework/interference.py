@@ -1,4 +1,4 @@
-"""How much pods slow each other down on a shared GPU, as policies see it: one table, swapped whole.
+"""Predicted slowdown of pods on a shared GPU, as policies see it: one table, swapped whole.
 
 An `InterferenceTable` is plain data: it reaches policies as the `PolicyInput` `INTERFERENCE`, is
 logged with it and replays. An `InterferenceView` is it as arrays. Predictors live elsewhere; here
@@ -49,7 +49,7 @@ Speed 1 − 0.32 · (1.0 − 0.88) = 0.9616, and 0.20 less at the bound.
 
 
 class PredictionTier(enum.IntEnum):
-    """What a prediction stands on, best first.
+    """Evidence that a prediction stands on, best first.
 
     Stored negative where its bound is not calibrated: then admit by the rule for the unknown.
     """
@@ -177,11 +177,11 @@ class InterferenceView:
         return self._cards.get(normalized(gpu_model), self._elsewhere)
 
     def costs(self, gpu_model: str, target: str, other: str) -> float:
-        """What one application is expected to cost another there, log slowdown."""
+        """Expected cost of one application to another there, log slowdown."""
         return float(self.of(gpu_model).mean[self.index_of(target), self.index_of(other)])
 
     def slowdown(self, gpu_model: str, target: int, others: Sequence[int]) -> JointSlowdown:
-        """Of one pod beside others, by index.
+        """Predicted slowdown of one pod beside others, by index.
 
         Beside several, log slowdowns add up, as if each took its share of what the ones before it
         left; bounds add up too, as if all were at their worst at once. Two who are harmless one

@@ -23,7 +23,7 @@ SINGLE, SEVERAL = 1, 2
 
 
 class DeviceRequest(NamedTuple):
-    """What a claim asks of each device: `several` GPUs, or one; idle ones, where `whole`, and how
+    """GPU request, asked of each device: `several` GPUs, or one; idle ones, where `whole`, and how
     many thousandths of its cores. The arrays are [nodes, devices], or [devices] where nodes are not
     told apart: memory charged there, what must be free there (MiB), and whether it will do."""
 
@@ -152,7 +152,7 @@ class StateSpace:
         return np.where(instance, card, inside.reshape(rows, width))
 
     def distinct(self, states: PartialStates, row: Ints, device: Ints) -> tuple[Ints, Ints]:
-        """Of these choices, in their order, the first of each kind of device of each state."""
+        """Keeps of these choices, in order, the first of each kind of device of each state."""
         if not self._exchangeable:
             return row, device
         rows = row.astype(np.uint64) * _ODD[5]
@@ -160,7 +160,7 @@ class StateSpace:
         return row[first], device[first]
 
     def follow(self, states: PartialStates, index: int, row: Ints, device: Ints) -> PartialStates:
-        """What comes of these choices for step `index`; of equal outcomes only the first."""
+        """Outcomes of these choices for step `index`; of equal ones only the first."""
         step = self.asks[self.steps[index]]
         node, cells = states.node[row], np.arange(len(row))
         memory, milli = by_row(states.memory, row), by_row(states.milli, row)
@@ -210,7 +210,7 @@ class StateSpace:
 
 
 def _kinds(nodes: Nodes, asks: Asks, steps: Sequence[int]) -> list[Hashes]:
-    """What is told of each device and does not change, for the steps from each number on."""
+    """Unchanging columns of each device, for the steps from each number on."""
     fixed = nodes.total.view(np.uint64) * _ODD[0] + nodes.instance * _ODD[1]
     fixed = fixed + nodes.spreadable * _ODD[2] + nodes.idle * _ODD[3] + nodes.there * _ODD[4]
     found, left = [mix(fixed)], set()
@@ -234,7 +234,7 @@ def by_row(values: npt.NDArray[Number], rows: Ints) -> npt.NDArray[Number]:
 
 
 def _first(key: Hashes) -> Ints:
-    """Where each key comes up first, in order."""
+    """Position at which each key comes up first, in order."""
     return np.sort(np.unique(key, return_index=True)[1])
 
 

@@ -37,7 +37,7 @@ class PlacementOptions(NamedTuple):
 
 
 class RemainingRequest(NamedTuple):
-    """What is still to be placed: the most that one device may be charged by it (MiB for each way,
+    """The part still to be placed: the most that one device may be charged by it (MiB for each way,
     and thousandths), and for how many claims of one GPU."""
 
     memory_mib: Ints
@@ -46,7 +46,7 @@ class RemainingRequest(NamedTuple):
 
 
 class ExpectedSlowdown(msgspec.Struct, frozen=True, gc=False):
-    """What was expected of one pod on the GPU that was chosen, told the first for the new pod.
+    """Expected slowdown of one pod on the chosen GPU; the new pod's comes first.
 
     `slowdown` is times the time alone, `upper` what nine of ten stay within, `tier` what the
     prediction stands on; `calibrated` says whether the bound can be believed. `allowed` is what
@@ -62,7 +62,7 @@ class ExpectedSlowdown(msgspec.Struct, frozen=True, gc=False):
 
 
 class SlowdownTolerance(NamedTuple):
-    """How slow running pods may get before one beside them is sent away.
+    """Slowdown that running pods tolerate before one beside them is evicted.
 
     `critical` is how many times slower than alone a latency-critical pod may be (the engine makes
     it less for one whose SLO leaves less),
@@ -116,7 +116,7 @@ class Policy:
 
     @property
     def tolerance(self) -> SlowdownTolerance | None:
-        """How slow its pods may get; None: it sends nobody away for being slow."""
+        """Tolerated slowdown of its pods; None: it evicts nobody for being slow."""
         return None
 
     def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
@@ -173,7 +173,7 @@ class Policy:
         raise NotImplementedError
 
     def bound_options(self, options: PlacementOptions, left: RemainingRequest) -> Ints:
-        """What no way that comes of these half placed ones is rated above, [ways]; default: no
+        """Upper bound of the rating of what comes of these half-placed ones, [ways]; default: no
         bound. The tighter it is, the more nodes are searched exactly.
         """
         return np.full(len(options.memory_free), NO_BOUND, dtype=np.int64)
@@ -186,11 +186,11 @@ class Policy:
         return np.asarray((scores - low) * 100 // (high - low))
 
     def choose_node(self, rows: Ints, key: str) -> int:
-        """Which of the equally best nodes (in tie-break order): an index into `rows`."""
+        """Chooses one of the equally best nodes (in tie-break order): an index into `rows`."""
         return 0
 
     def choose_device(self, query: Query, fits: Ints, key: str) -> int:
-        """Which device of the chosen node, where the policy scores none: an index into `fits`.
+        """Chooses a device of the node, where the policy scores none: an index into `fits`.
 
         `query` is about that node alone; `fits` are the positions of devices that fit. A pod with
         several claims is asked about once per GPU, in the state the earlier ones left. Default:

@@ -58,7 +58,7 @@ class _DeviceFlag:
 
 
 class Observations(NamedTuple):
-    """What is observed of the GPUs (`signals`) and of how far pods are (`residencies`)."""
+    """Observed GPUs (`signals`) and progress of pods (`residencies`)."""
 
     signals: SignalsView = NO_SIGNALS
     residencies: Residencies = NO_RESIDENCIES
@@ -110,17 +110,17 @@ class Query:
         self.narrowed = False
 
     def below(self, columns: Ints, least: Ints) -> Bools:
-        """Where these node columns are less than `least`, [columns, n]."""
+        """Mask of these node columns that are less than `least`, [columns, n]."""
         return np.asarray(self._cells.take(columns, axis=0) < least)
 
     @property
     def signals(self) -> SignalsView:
-        """What the GPUs are doing, over the whole table."""
+        """Signals of the GPUs, over the whole table."""
         return self.observed.signals
 
     @property
     def residencies(self) -> Residencies:
-        """How far running pods are."""
+        """Progress of running pods."""
         return self.observed.residencies
 
     def measured(self, column: str) -> tuple[Floats, Bytes]:
@@ -215,7 +215,7 @@ class Query:
 
     @property
     def device_node(self) -> Ints:
-        """Which of the query's nodes the device is on, [d]."""
+        """Row, among the query's nodes, of each device's node, [d]."""
         if self.rows is None:
             return self.table.device_node
         return np.repeat(np.arange(self.n), self.gpus)
@@ -252,7 +252,7 @@ class Query:
 
     @property
     def room(self) -> Ints:
-        """What is free of what the claim shares by: MiB if it asks memory, else milli, [d]."""
+        """Free amount of what the request shares by: MiB if it asks memory, else milli, [d]."""
         need = self._need()
         by_memory = need.asks_memory and not need.whole
         return self.device_memory_free if by_memory else self.device_milli_free
@@ -311,7 +311,7 @@ class Query:
     # --- from devices to nodes -----------------------------------------------------------------
 
     def count(self, devices: Bools) -> Ints:
-        """How many of each node's devices are true, [n]."""
+        """Number of each node's devices that are true, [n]."""
         return self.sum(devices.view(np.int8))
 
     def sum(self, values: npt.NDArray[np.generic]) -> Ints:

@@ -21,7 +21,7 @@ REQUIRED = inspect.Parameter.empty
 
 
 class EntryPoint(Protocol):
-    """What is needed of an `importlib.metadata.EntryPoint`."""
+    """The part of an `importlib.metadata.EntryPoint` that is needed."""
 
     @property
     def name(self) -> str:
@@ -29,7 +29,7 @@ class EntryPoint(Protocol):
 
     @property
     def value(self) -> str:
-        """Where it is: `package.module:Class`."""
+        """Its address: `package.module:Class`."""
 
     def load(self) -> Any:
         """The class; raises whatever importing it raises."""
@@ -125,7 +125,7 @@ def _value(text: str) -> Any:
 
 
 def _kinds(policy: type[Policy]) -> dict[str, Any]:
-    """What each parameter of the constructor may be, where it says so in a way we can read."""
+    """Types of each parameter of the constructor, where annotated in a way we can read."""
     try:
         return get_type_hints(policy.__init__, include_extras=True)
     except Exception:  # whatever a plugin writes there: its constructor has the last word

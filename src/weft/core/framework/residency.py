@@ -1,4 +1,4 @@
-"""Who has been on which GPU since when, beside whom: to estimate how much they have yet to do.
+"""Residencies: pods on each GPU, since when and beside whom, to estimate what they have yet to do.
 
 Only pods that said how long they take alone (`Shape.expected_s`) are followed. The times are those
 of the engine's events, so that a decisions file that is played again ends with the same.
@@ -29,7 +29,7 @@ class ResidencySpan(NamedTuple):
 
 
 class WorkDone(NamedTuple):
-    """What was done until `since_ns`, in seconds alone, and the speed at which it goes on."""
+    """Work done until `since_ns`, in seconds alone, and the speed at which it goes on."""
 
     seconds: float
     since_ns: int
@@ -58,7 +58,7 @@ class Residency:
             self.spans[:2] = [ResidencySpan(self.spans[0].since_ns, self.spans[1].beside)]
 
     def done(self, speed: Speed) -> WorkDone:
-        """What it has done; only for who said how long it takes."""
+        """Work done so far; only for who said how long it takes."""
         done_s = 0.0
         for span, following in pairwise(self.spans):
             passed_s = (following.since_ns - span.since_ns) / SECOND_NS
@@ -67,7 +67,7 @@ class Residency:
         return WorkDone(done_s, last.since_ns, speed(self.who, last.beside))
 
     def left_s(self, now_ns: int, speed: Speed) -> float:
-        """How long it takes yet, alone."""
+        """Time left, alone."""
         done = self.done(speed)
         done_s = done.seconds + (now_ns - done.since_ns) / SECOND_NS * done.speed
         return max(self.expected_s - done_s, LEAST_LEFT * self.expected_s)

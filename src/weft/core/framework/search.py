@@ -31,7 +31,7 @@ class SearchResult(NamedTuple):
     exact: Bools
 
     def put(self, some: Ints, part: "SearchResult") -> None:
-        """What was found on some of the nodes."""
+        """Writes the results of some of the nodes."""
         for column, of_part in zip(self, part, strict=True):
             column[some] = of_part
 
@@ -150,7 +150,7 @@ class AssignmentSearch:
     def _may_win(
         self, states: PartialStates, index: int, bound: Ints, before: SearchResult
     ) -> Bools:
-        """Which states may lead to a better way than was found before, or to an earlier one that
+        """Mask of states that may lead to a better way than was found, or to an earlier one that
         is as good."""
         assert self._policy is not None
         mark = before.score[states.node]
@@ -165,7 +165,7 @@ class AssignmentSearch:
         return found
 
     def _bound(self, states: PartialStates, index: int) -> Ints:
-        """What the rating of any way that comes of a state does not exceed."""
+        """Upper bound of the rating of any way that comes of a state."""
         if self._policy is None:
             return np.zeros(len(states), dtype=np.int64)
         options = self._options(states)
@@ -215,7 +215,7 @@ class AssignmentSearch:
 
 
 def _left(asks: Asks, steps: Sequence[int], nodes: int) -> tuple[list[Ints], list[int], list[int]]:
-    """What the steps from each number on may take of one device at most: MiB by node, thousandths,
+    """Upper bound of what the steps from each number on take of a device: MiB by node, thousandths,
     and how many of them are for a claim of one GPU."""
     most = {
         gpu_request: np.where(ask.allowed, ask.charge_mib, 0).max(axis=1, initial=0)

@@ -99,7 +99,7 @@ class SignalsView:
         return np.unique(table.device_node[~same.all(axis=0)])
 
     def _gpus(self) -> dict[tuple[str, int], int]:
-        """Where each GPU's values are."""
+        """Positions of each GPU's values."""
         if self._at is None:
             self._at = {gpu: index for index, gpu in enumerate(self.source.gpus)}
         return self._at

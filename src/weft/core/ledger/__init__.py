@@ -1,4 +1,4 @@
-"""Who holds what: the only owner of GPU, CPU and memory accounts.
+"""The only owner of GPU, CPU and memory accounts.
 
 In: columns over nodes and devices, reserve/commit/release/expire, checkpoint and rollback, audit.
 Out: why a pod goes somewhere (that is `core/policies/` and `core/engine/`), and where facts come

@@ -7,7 +7,7 @@ from weft.model import Placement, Share
 
 
 class MemoryAmount(NamedTuple):
-    """How a pod asks for its share of a GPU's memory.
+    """Form in which a pod asks for its share of a GPU's memory.
 
     Who may `harvest` gets also what residents leave idle. `expected_mib` is what pods like it
     needed, 0 where that is not known: so much must be measured free, and all that it asks must be

@@ -1,4 +1,4 @@
-"""Who holds what, exactly. The only place that changes an account.
+"""Exact accounts of GPUs, CPU and memory. The only place that changes an account.
 
 What may change here: holdings (who holds what, by pod UID), and the table's *used* columns that
 follow from them. It knows no policy, no clock (times are passed in) and no API.
@@ -177,7 +177,7 @@ class Ledger:
         return [uid for _, uid in late]
 
     def set_idle(self, idle_mib: Mapping[str, Sequence[int]]) -> list[Holding]:
-        """What every pod was measured not to need of its shares, MiB, by UID.
+        """Sets the idle memory of each pod's shares, as measured, MiB, by UID.
 
         It replaces what was known; pods left out need all they hold, as do shares beyond a list's
         end. More than a share is the share, less than nothing is nothing. Those that changed, as
@@ -201,7 +201,7 @@ class Ledger:
         return [held for held, _ in moved]
 
     def set_measured(self, measured: Bools | None = None) -> None:
-        """Of which of the table's devices the memory was measured just now, [D]; None: of none.
+        """Sets which of the table's devices had their memory measured just now, [D]; None: none.
 
         It is forgotten where the nodes change.
         """
@@ -397,7 +397,7 @@ class Ledger:
 
 
 def _within(told: Sequence[int], placement: Placement) -> tuple[int, ...]:
-    """What is idle of each share, as measured, but not more than there is; () for nothing."""
+    """Idle part of each share, as measured, but not more than there is; () for nothing."""
     found = tuple(
         max(0, min(int(mib), share.memory_mib))
         for mib, share in zip(told, placement.shares, strict=False)

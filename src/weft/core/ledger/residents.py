@@ -1,4 +1,4 @@
-"""What runs together on each GPU, by number: whoever judges company looks it up once.
+"""Co-residents of each GPU, by number: whoever judges a set of them looks it up once.
 
 A *company* is who the pods on a device are (`Resident`), whatever their order. GPUs with equal
 company have equal numbers; 0 is nobody.
@@ -22,7 +22,7 @@ SMALL_PART = 4
 
 
 class Resident(NamedTuple):
-    """What one pod runs, and of which class it is; both "" where nobody said.
+    """Application and class of one pod; both "" where nobody said.
 
     Of a latency-critical one, on its card: `bound_percent` is how slow it may get by its own SLO,
     percent of alone on `limit_percent`'s grid (0: it says none); and whether it is `small`.
@@ -80,7 +80,7 @@ class Residents:
         self._now = [0] * devices
 
     def on(self, device: int) -> Company:
-        """What runs on the device."""
+        """Residents of the device."""
         return self.members[self._now[device]]
 
     def change(self, device: int, who: Resident, sign: int) -> None:

@@ -72,7 +72,7 @@ OWED = -(1 << 62)
 
 
 class DeviceKind(NamedTuple):
-    """What requests may tell apart in two devices: model, size (MiB, thousandths of cores), and the
+    """Properties by which requests tell devices apart: model, size (MiB, core thousandths), and the
     gpushare unit that their node counts in (MiB, 0 where it says none)."""
 
     model: str
@@ -85,7 +85,7 @@ class DeviceKind(NamedTuple):
 
 
 class RequestLimits(NamedTuple):
-    """How far requests may go beyond a card's memory, thousandths of it, as declared.
+    """Limits of requests beyond a card's memory, thousandths of it, as declared.
 
     `overcommit_permille` binds everybody's reservations, whatever the cards measure.
     `harvest_permille` only those of harvesting policies, and these besides must find the memory
@@ -305,7 +305,7 @@ class LedgerTable:
         return self.state[self.start[row] : self.start[row + 1]]
 
     def gpu(self, row: int, device: int) -> Gpu:
-        """What is told of a device of node row `row`."""
+        """Inventory of a device of node row `row`."""
         return self.nodes[row].gpus[device - self.start[row]]
 
     def short_of(self, device: int) -> int:
@@ -318,7 +318,7 @@ class LedgerTable:
         return int(self._harvest_total[device])
 
     def limit_of(self, device: int) -> int:
-        """What may be promised on the device without lending, MiB."""
+        """Memory that may be promised on the device without lending, MiB."""
         return int(self._limit[device])
 
     def lent(self) -> Bools:

@@ -70,7 +70,7 @@ class Auto(Policy):
         return self._expected.predict(shape, there, model)
 
     def score_nodes(self, query: Query) -> Ints | None:
-        """Where there is one way to place a pod: fgd's score, [n]."""
+        """Scores nodes with one way to place a pod: fgd's score, [n]."""
         score = self._fgd.score_nodes(query)
         return None if score is None else FRAGMENTS * score
 
@@ -87,7 +87,7 @@ class Auto(Policy):
 
 
 def _unpromised(query: Query) -> Ints:
-    """What nobody was promised of each device, thousandths of what the pod shares by, [d]."""
+    """Unpromised part of each device, thousandths of what the pod shares by, [d]."""
     if not by_memory(query):
         return query.device_milli_free
     return query.device_memory_strict * 1000 // np.maximum(query.device_memory_total, 1)

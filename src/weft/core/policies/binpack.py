@@ -6,7 +6,7 @@ from weft.core.policies.gpu_amounts import standing
 
 
 class Binpack(Policy):
-    """Of all GPUs that fit, the one with the least free; whole cards where the fewest are idle."""
+    """Prefers the fitting GPU with the least free; whole cards where the fewest are idle."""
 
     name = "binpack"
     summary = "the GPU with the least free that still fits"

@@ -1,4 +1,4 @@
-"""What NVIDIA's data sheets say of card models and no exporter tells: Genius' missing model map."""
+"""Card models as NVIDIA's data sheets describe them, for Genius' missing model map."""
 
 import numpy as np
 import numpy.typing as npt

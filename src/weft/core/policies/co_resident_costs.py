@@ -98,7 +98,7 @@ class SetCosts:
         return self._view.unknown + 1
 
     def _facing(self, who: int) -> tuple[Floats, Bools]:
-        """Of each index beside this one: what it loses [3, k] and costs [3, k]; what is bad."""
+        """Each index beside this one: what it loses [3, k] and costs [3, k]; what is bad."""
         card, size = self._card, self._nobody + 1
         faces, bad = np.zeros((2 * _PAIRS, size)), np.zeros((2, size), dtype=np.bool_)
         loses = _logs(card.upper[:, who], card.mean[:, who])
@@ -136,10 +136,10 @@ class SetCosts:
 
 
 def _logs(upper: Floats, mean: Floats) -> tuple[Floats, Floats, Floats]:
-    """Of pairs: `WORST`, `BELIEVED` and `EXPECTED`."""
+    """Log slowdowns of pairs: `WORST`, `BELIEVED` and `EXPECTED`."""
     return upper, mean + CAUTION * (upper - mean), mean
 
 
 def _bad(upper: Floats, tier: Tiers) -> Bools:
-    """Of pairs: forbidden; not surely known, [2, ...]."""
+    """Masks of pairs: forbidden; not surely known, [2, ...]."""
     return np.array([np.isinf(upper), (tier < 0) | (tier >= PredictionTier.UNKNOWN)])

@@ -1,4 +1,4 @@
-"""What a policy thinks of joining each company on a GPU, worked out once for each.
+"""A policy's judgement of joining each set of co-residents, worked out once for each.
 
 A cluster has many GPUs and few companies, so a decision gathers numbers by company. Companies of
 `most` pods and more are all alike to the policies here: nobody joins them, but for small pods, who
@@ -91,12 +91,12 @@ def one_by_one(judge: Callable[[Resident, Company, str], Sequence[float]]) -> Ju
 
 
 def asking(shape: Shape) -> Resident:
-    """Who asks, whatever card it gets."""
+    """The asking pod, whatever card it gets."""
     return Resident(shape.application, shape.job_class)
 
 
 def asking_on(query: Query) -> list[Resident]:
-    """Who asks, on each of the table's kinds of devices: its bound is the model's, and it may be
+    """The asking pod, on each of the table's kinds of devices: its bound is the model's, it may be
     small on a large card alone."""
     shape = query.demand.shape
     return [

@@ -153,13 +153,13 @@ class CoschemlPolicy(Policy):
         return greedy_alike(costs, list(kinds.values()), groups, list(kinds).index(own))
 
     def _judge(self, who: Resident, there: Company, model: str) -> tuple[float]:
-        """What it costs to join: less is better; 0 for an empty GPU."""
+        """Cost of joining: less is better; 0 for an empty GPU."""
         if not there:
             return (-1000.0,)
         return (self.cost(who.application, there[0].application, model),)
 
     def cost(self, waits: str, runs: str, model: str = "") -> float:
-        """Of one pair; +inf where they cannot run together."""
+        """Cost of one pair; +inf where they cannot run together."""
         if self.exact and self.pairing in {"cheapest", "mystic"}:
             return self._exact_cost(waits, runs)
         card = self.view.of(model)
@@ -178,7 +178,7 @@ class CoschemlPolicy(Policy):
     # --- the original, flaws included ------------------------------------------------------------
 
     def _exact_cost(self, waits: str, runs: str) -> float:
-        """Of its table what stands there: −1 both ways forbids, what is left out counts 0."""
+        """Cost as its table has it: −1 both ways forbids, what is left out counts 0."""
         if self.pairing == "mystic":
             return -self.distances.get(waits, {}).get(runs, 0.0)
         pair = self.view.index_of(waits), self.view.index_of(runs)

@@ -45,7 +45,7 @@ class Ferikoglou(SmallestFirst):
         return trend.long
 
     def score_devices(self, query: Query) -> Ints:
-        """Where requests fit, the tightest; then the most that may still be given, [d].
+        """Prefers the tightest where requests fit; then the most that may still be given, [d].
 
         The original has one GPU; this keeps it from lending before cards are full.
         """
@@ -56,6 +56,6 @@ class Ferikoglou(SmallestFirst):
 
 
 def _fits_card(query: Query) -> Bools:
-    """Where the request fits beside all others on the card, whatever is measured, [d]."""
+    """Mask of cards on which the request fits beside all others, whatever is measured, [d]."""
     left = query.device_memory_total - query.device_memory_promised
     return np.asarray(asked_mib(query) <= left)

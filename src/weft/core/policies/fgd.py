@@ -167,7 +167,7 @@ class Fgd(Policy):
 
 
 def _alike(states: Ints) -> tuple[Ints, Ints]:
-    """Where one of each state is, and which of these each of them is like. Not empty."""
+    """Groups equal states: the first of each, and which of these each one is like. Not empty."""
     order = states.argsort(kind="stable")
     ordered = states.take(order)
     new = np.ones(len(states), dtype=np.bool_)

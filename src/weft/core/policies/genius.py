@@ -90,7 +90,7 @@ class GeniusPolicy(Policy):
 
 
 class _Cards:
-    """What is told and measured of all cards, once per snapshot, [D] each.
+    """Inventory and readings of all cards, once per snapshot, [D] each.
 
     `features` are the five static ones, `rank` their mean as shares of the cluster's best; `use`
     are power, encoder and decoder as shares of 1, NaN where unknown.

@@ -1,4 +1,4 @@
-"""How much of GPUs is free and asked, where a policy treats all dialects' pods alike.
+"""Free and requested amounts of GPUs, for policies that treat all dialects' pods alike.
 
 Pods that ask for GPU memory are measured by memory, all others by cores; both in thousandths of a
 card, so that cards of different size compare.
@@ -28,7 +28,7 @@ def free_milli(query: Query) -> Ints:
 
 
 def asked_milli(query: Query) -> Ints | int:
-    """What the pod asks for in all, thousandths of a card: [n], or one number for all nodes."""
+    """Sum of the pod's requests, thousandths of a card: [n], or one number for all nodes."""
     if not by_memory(query):
         return query.demand.milli
     sizes = np.array([max(kind.memory_mib, 1) for kind in query.table.kinds], dtype=np.int64)

@@ -64,7 +64,7 @@ class GpuReadingColumns:
 
     @cached_property
     def load(self) -> Floats:
-        """What all readings come to, 0..1; NaN where memory is unknown, [D]."""
+        """All readings as one load, 0..1; NaN where memory is unknown, [D]."""
         return load_of(self.memory, self.sm, self.dram, self.power)
 
     def first(self, *columns: str) -> tuple[Floats, Bytes]:
@@ -140,12 +140,12 @@ def needed_mib(query: Query) -> Ints | int:
 
 
 def fits_requests(query: Query) -> Bools:
-    """Where the claim fits by requests alone, nothing harvested, [d]."""
+    """Mask of devices that fit by requests alone, nothing harvested, [d]."""
     return np.asarray(query.device_memory_strict >= asked_mib(query))
 
 
 def may_borrow(query: Query) -> Bools:
-    """Where requests fit, or the pod may try what is lent, [d].
+    """Mask of devices that fit by requests, or where the pod may try what is lent, [d].
 
     As long as no pod like it was seen from its start to its end, what residents leave idle may be
     theirs a minute later: then one GPU of a node is promised more than it has, and no second one.
@@ -157,7 +157,7 @@ def may_borrow(query: Query) -> Bools:
 
 
 def short_of_memory(query: Query, seen: GpuReadingColumns, margin_mib: int = 0) -> Bools:
-    """Where less is measured free than the claim needs and a margin, [d]; unknown is not short.
+    """Mask of devices with less free than the request and a margin, [d]; unknown is not short.
 
     Where the claim fits by requests, and no more is in use than pods were promised while it was
     measured, and the reserve, requests decide: a full reading is then of pods that have left or

@@ -21,7 +21,7 @@ class GrowingArray(Generic[Number]):
 
     @property
     def now(self) -> npt.NDArray[Number]:
-        """What is there, not to be written to; what is added later may not show in it."""
+        """The values, not to be written to; what is added later may not show in them."""
         return self._room[..., : self.length]
 
     def add(self, more: npt.NDArray[Number]) -> None:
@@ -35,5 +35,5 @@ class GrowingArray(Generic[Number]):
         self.length = length
 
     def take(self, which: Ints) -> npt.NDArray[Number]:
-        """Of the last axis these, all of which must be there."""
+        """Values at these positions of the last axis, all of which must be there."""
         return self._room.take(which, axis=-1)

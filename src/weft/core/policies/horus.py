@@ -1,4 +1,4 @@
-"""Horus: the GPU where memory, expected utilisation and company cost the least."""
+"""Horus: the GPU where memory, expected utilisation and co-residents cost the least."""
 
 import numpy as np
 
@@ -19,7 +19,7 @@ class Horus(Policy):
     """Cost = 1.3·memory + expected utilisation + pods on the GPU; the lowest wins."""
 
     name = "horus"
-    summary = "the GPU with the lowest cost of memory, expected utilisation and company"
+    summary = "the GPU with the lowest cost of memory, expected utilisation and co-residents"
     source = "Horus (Yeung et al., TPDS 2022)"
     reads = frozenset({"signals", "occupants"})
 

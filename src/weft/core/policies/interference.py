@@ -109,15 +109,15 @@ class InterferencePolicy(Policy):
         return self._joining.tolerance
 
     def filter_devices(self, query: Query) -> Bools:
-        """Where nobody is, or company within bounds, [d]."""
+        """Mask of devices that are empty, or whose co-residents stay within bounds, [d]."""
         return self._admitted(query)[0]
 
     def score_nodes(self, query: Query) -> Ints | None:
-        """Where there is one way to place a pod: fgd's score, [n]."""
+        """Scores nodes with one way to place a pod: fgd's score, [n]."""
         return self._fgd.score_nodes(query)
 
     def score_devices(self, query: Query) -> Ints | None:
-        """What the pod brings there, in millionths of a GPU's work, and fgd's 0 to 100, [d]."""
+        """Gain of the pod there, in millionths of a GPU's work, and fgd's 0 to 100, [d]."""
         points = np.rint(1000.0 * self._judged.over(query)[1]).astype(np.int64) * (POINTS // 1000)
         return np.asarray(points + self._fragments(query, points))
 
@@ -167,7 +167,7 @@ class InterferencePolicy(Policy):
         return chosen
 
     def _lasting(self, query: Query, pending: Sequence[Shape]) -> OverlapTime | None:
-        """Where pods say how long they take; None where none does, or none that waits."""
+        """Overlap, where pods say how long they take; None where none does, or none that waits."""
         residencies = query.residencies
         if not (self._overlap and residencies.expected and any(one.expected_s for one in pending)):
             return None
@@ -179,7 +179,7 @@ class InterferencePolicy(Policy):
     def _worth_it(
         self, query: Query, waiting: int, lasting: OverlapTime | None
     ) -> tuple[Bools, Floats]:
-        """Where joining is better than to wait, with so many that wait, and what it brings, [d].
+        """Mask of devices where joining beats waiting, with so many that wait, and the gain, [d].
 
         With as many as there are GPUs, one's own is a whole job's time away. Where all say how long
         they take, it is known how far away it is, and how long they would be together.
@@ -198,7 +198,7 @@ class InterferencePolicy(Policy):
     def _worth(
         self, query: Query, shape: Shape, waiting: int, lasting: OverlapTime | None
     ) -> Floats:
-        """What a pod of this shape brings on each of the query's devices; 0 where it cannot be."""
+        """Gain of a pod of this shape on each of the query's devices; 0 where it cannot be."""
         demand, told = self._asks(query.table, shape)
         if demand.mode not in {"node", "device"}:
             return np.zeros(len(query.device_pods))
@@ -219,7 +219,7 @@ class InterferencePolicy(Policy):
         return known
 
     def _admitted(self, query: Query) -> tuple[Bools, Floats]:
-        """Who may join, and what it brings, [d] each."""
+        """Mask of devices that may be joined, and the gain, [d] each."""
         within, value, judged_by, _ = self._judged.over(query)
         admitted = within > 0.0
         if (judged_by == BY_USE).any() or (judged_by == IF_CALM).any():

@@ -41,7 +41,7 @@ class InterferenceTerm:
 
     @property
     def tolerance(self) -> SlowdownTolerance | None:
-        """How slow running pods may get, where anything is predicted."""
+        """Tolerated slowdown of running pods, where anything is predicted."""
         return self._joining.tolerance if self.known else None
 
     def predict_by(self, table: InterferenceTable) -> None:

@@ -61,7 +61,7 @@ class KubeKnotsCbp(Policy):
         return np.asarray(query.take_devices(trend.fresh) & self._admits(query, trend))
 
     def _admits(self, query: Query, trend: MemoryTrend) -> Bools:
-        """Where the trend is known: may the pod share the GPU, [d]."""
+        """Mask of devices that the pod may share, where the trend is known, [d]."""
         steady = query.take_devices(trend.cov) < STEADY_BELOW
         if not self.by_correlation:
             return np.asarray(steady)

@@ -59,13 +59,13 @@ class LoadAware(Policy):
 
 
 def gate(query: Query, seen: GpuReadingColumns) -> Bools:
-    """Where one more pod would wait for SM or DRAM, or find too little memory, [d]."""
+    """Mask of devices where a pod would wait for SM or DRAM, or find too little memory, [d]."""
     short = short_of_memory(query, seen, gpu_readings.MARGIN_MIB)
     return np.asarray(query.take_devices(seen.busy) | short)
 
 
 def load(query: Query, seen: GpuReadingColumns) -> Floats:
-    """What all readings come to, 0..1; promised memory where none is measured, [d]."""
+    """All readings as one load, 0..1; promised memory where none is measured, [d]."""
     found = query.take_devices(seen.load)
     unknown = np.isnan(found).nonzero()[0]
     if len(unknown):

@@ -81,7 +81,7 @@ class Lucid(Policy):
 
 
 def _points(view: InterferenceView, model: str) -> list[int]:
-    """Of every known application, and in the last place of those that are not."""
+    """Points of every known application, and in the last place of those that are not."""
     size = view.unknown
     card = view.of(model)
     mean, upper = card.mean[:size, :size], card.upper[:size, :size]

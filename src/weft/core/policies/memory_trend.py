@@ -1,4 +1,4 @@
-"""How each GPU's memory went over the window, as the snapshot has it: Kube-Knots' numbers."""
+"""Memory trend of each GPU over the window, as the snapshot has it: Kube-Knots' numbers."""
 
 import numpy as np
 

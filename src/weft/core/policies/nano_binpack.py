@@ -26,6 +26,6 @@ class NanoBinpack(Policy):
 
 
 def percent_left(query: Query) -> Ints:
-    """What nano-gpu ranks GPUs by, [d]: free cores, or free memory where no cores are asked."""
+    """Order of GPUs in nano-gpu, [d]: free cores, or free memory where no cores are asked."""
     by_cores = query.need is not None and query.need.milli
     return query.device_milli_free if by_cores else query.room

@@ -51,6 +51,6 @@ def by_memory_alone(query: Query) -> bool:
 
 
 def order(query: Query, tenths: Ints) -> Ints:
-    """What the raters rank GPUs by: percent left + 50·(2 − ⌊load⌋), in tenths of a percent, [d]."""
+    """Raters' order of GPUs: percent left + 50·(2 − ⌊load⌋), in tenths of a percent, [d]."""
     left = free_share(query) if by_memory_alone(query) else query.device_milli_free
     return left + 500 * (2 - tenths // 10)

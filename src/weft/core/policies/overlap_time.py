@@ -1,4 +1,4 @@
-"""How long pods on a GPU would be together: loss counted as time, where pods say what they take.
+"""Time of pods together on a GPU: loss counted as time, where pods say what they take.
 
 Multi-stage, after ISACPP: who finishes first is dropped, the others go on without it, and so each
 stage counts by its length. Times are seconds; `work` is what a pod has yet to do, alone.
@@ -31,7 +31,7 @@ SPEEDS_KEPT = 4096
 
 
 def finishes(work: Floats, slower: Floats) -> Floats:
-    """When each pod ends, [k, d]; work 0 is nobody. `slower` [k, k, d]: log slowdown of k by k."""
+    """End of each pod, [k, d]; work 0 is nobody. `slower` [k, k, d]: log slowdown of k by k."""
     left, end = work.copy(), np.zeros_like(work)
     for _ in range(len(work)):
         here = left > 0.0
@@ -45,7 +45,7 @@ def finishes(work: Floats, slower: Floats) -> Floats:
 
 
 class Remaining:
-    """Who is on which device and what they have done, by rows of the table's devices.
+    """Pods on each device and the work they have done, by rows of the table's devices.
 
     A device is looked up when it is first asked for, and again where who is on it has changed: what
     a decision needs of a large cluster are then a few columns. `caution` counts as in `joining`: so
@@ -59,7 +59,7 @@ class Remaining:
         self.view: InterferenceView | None = None
 
     def of(self, table: LedgerTable, view: InterferenceView, devices: Ints) -> Ints:
-        """How many pods are on each, 0 where not all say how long they take; makes `who`,
+        """Number of pods on each, 0 where not all say how long they take; makes `who`,
         `believed` and `left_s` good for these devices, as `view` sees them.
         """
         if table is not self._table or view is not self.view:
@@ -75,7 +75,7 @@ class Remaining:
         return self._count.take(devices)
 
     def left_s(self, devices: Ints) -> Floats:
-        """What each pod there has yet to do, seconds alone, 0 for nobody, [MOST − 1, d]."""
+        """Work left of each pod there, seconds alone, 0 for nobody, [MOST − 1, d]."""
         passed_s = (self.residencies.now_ns - self._since_ns.take(devices, axis=1)) / SECOND_NS
         done_s = self._done_s.take(devices, axis=1) + passed_s * self._speed.take(devices, axis=1)
         expected_s = self._expected_s.take(devices, axis=1)
@@ -155,7 +155,7 @@ class OverlapTime:
         return np.asarray(later < self.wait_s(waiting) + away * saved)
 
     def wait_s(self, waiting: int) -> float:
-        """When the last of so many waiting pods has a GPU of its own, if nobody shares."""
+        """Time until the last of so many waiting pods has a GPU of its own, if nobody shares."""
         rounds, last = divmod(waiting - 1, len(self._empty_s))
         return float(self._empty_s[last] + rounds * self._empty_s[-1])
 
@@ -179,7 +179,7 @@ class OverlapTime:
         return [(count, at) for count, at in sizes if len(at)]
 
     def _finishes(self, at: Ints, who: Ints, work: Floats) -> Floats:
-        """When each of these pods ends, on the devices at these positions, [k, a]."""
+        """Ends of these pods, on the devices at these positions, [k, a]."""
         size, slots = len(who), self._believed.shape[1]
         slower = np.zeros((size, size, len(at)))  # nobody slows itself down
         card = self._kinds.take(at) * slots

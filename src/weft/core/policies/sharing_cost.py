@@ -1,4 +1,4 @@
-"""What it brings, and whether it may be, that a pod joins others on a GPU: by prediction."""
+"""Gain of a pod that joins others on a GPU, and whether it may, by prediction."""
 
 import math
 from typing import NamedTuple
@@ -37,7 +37,7 @@ _SIGNS = np.array([1.0, -1.0, -1.0])[:, None, None]
 
 
 class SlowdownBounds(NamedTuple):
-    """How many times slower each class may get, at worst, and the least speed together.
+    """Slowdown limits of each class, at worst, and the least speed together.
 
     A latency-critical pod's own slack may be less. So many pods at `most` share a GPU, `most_small`
     where all of them are latency-critical and small, and known.
@@ -63,7 +63,7 @@ class SharingCost:
 
     @property
     def tolerance(self) -> SlowdownTolerance:
-        """How slow running pods may get."""
+        """Tolerated slowdown of running pods."""
         return SlowdownTolerance(self.bounds.critical, self.view.costs)
 
     def __call__(self, who: Resident, companies: CoResidentSets, which: Ints, model: str) -> Floats:
@@ -78,7 +78,7 @@ class SharingCost:
         return found
 
     def _of(self, companies: CoResidentSets, model: str) -> SetCosts:
-        """What these are on such a GPU."""
+        """Costs of these sets on such a GPU."""
         found = self._within.get(model)
         if found is None or not found.is_of(companies, self.view):
             self._within = {
@@ -149,13 +149,13 @@ def predictions(
 
 
 def _times(log: float) -> float:
-    """How many times slower; 0 for what is no number to people."""
+    """Slowdown in times; 0 for what is no number to people."""
     times = math.exp(log) if log < MOST_LOG else 0.0
     return round(times, 3)
 
 
 def _judged_by(own: int, together: JoinedSets) -> Ints:
-    """What a pod of this class and each company are judged by."""
+    """Measure that a pod of this class and each set of co-residents are judged by."""
     alike = together.alike
     guess = np.full(alike.shape[1], BY_USE)
     if own == CRITICAL:

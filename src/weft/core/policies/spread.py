@@ -8,7 +8,7 @@ from weft.core.policies.gpu_amounts import free_milli, standing
 
 
 class SpreadPolicy(Policy):
-    """Of all GPUs that fit, the one with the most free; whole cards where the most are idle.
+    """Prefers the fitting GPU with the most free; whole cards where the most are idle.
 
     Of nodes whose best GPUs are alike, the one of whose GPUs the most is free.
     """

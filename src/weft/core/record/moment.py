@@ -22,7 +22,7 @@ class _ReachedError(Exception):
 
 
 def explain(path: Path, name: str, create: Callable[..., Any]) -> Explanation:
-    """Why `name` (NAME, NAMESPACE/NAME or a UID) was decided as it was, the last time."""
+    """Explains why `name` (NAME, NAMESPACE/NAME or a UID) was decided as it was, the last time."""
     pods, last, became = _find(path, name)
     record = max(last.values(), key=lambda record: record.seq)
     header, lines = read(path)

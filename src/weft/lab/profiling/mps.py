@@ -24,10 +24,16 @@ START_S, QUIT_S, ASK_S = 20.0, 20.0, 10.0
 _WATCHER = """
 ( "$1" -f </dev/null; echo "$?" >"$2/ended" ) &
 cat >/dev/null
-echo "quit -t 5" | timeout 10 "$1"
-for _ in 1 2 3 4 5 6 7 8 9 10; do [ -e "$2/ended" ] && rm -rf "$2" && exit; sleep 0.5; done
+for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+  [ "$told" ] || { echo "quit -t 5" | timeout 10 "$1" && told=1; }
+  [ -e "$2/ended" ] && rm -rf "$2" && exit
+  sleep 0.5
+done
+rm -rf "$2"
+kill -KILL 0
 """
-"""$1 is the program, $2 a folder of ours, where the daemon's exit code goes."""
+"""$1 is the program, $2 a folder of ours, where the daemon's exit code goes. A daemon that is still
+starting takes no order yet, so it is asked until it says yes."""
 
 
 @contextmanager

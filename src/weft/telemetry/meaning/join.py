@@ -25,7 +25,7 @@ from weft.telemetry.sources.answers import QueryResult, labels_of, shown
 
 
 class JoinFailure(enum.StrEnum):
-    """Why a series was not joined to a GPU."""
+    """Reasons why a series was not joined to a GPU."""
 
     NAME = "name"
     NODE = "node"

@@ -198,7 +198,7 @@ def of_node(answer: QueryResult, node: str, devices: Devices) -> QueryResult:
 
 
 def _refused(labels: Mapping[str, str], node: str, devices: Devices) -> str:
-    """Why this is none of the node's series; "" where it may be."""
+    """The reason why this is none of the node's series; "" where it may be."""
     for label in (*UUID_LABELS, *MIG_UUID_LABELS):
         uuid = labels.get(label, "")
         row = devices.find({"UUID": uuid, "node": node}) if uuid else None

@@ -142,7 +142,7 @@ def to_try(servers: Sequence[MetricsServer]) -> list[MetricsServer]:
 
 
 def _elsewhere(service: Service, trusted: Collection[str]) -> str:
-    """Why the Service may lead out of its own namespace's pods; "" where it cannot."""
+    """The reason why the Service may lead out of its namespace's pods; "" where it cannot."""
     namespace = service.metadata.namespace
     at = f"Service {namespace}/{service.metadata.name}"
     if service.spec.type == "ExternalName":

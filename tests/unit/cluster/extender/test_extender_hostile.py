@@ -5,7 +5,6 @@ import io
 import json
 import socket
 import threading
-import time
 import tracemalloc
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -254,7 +253,7 @@ async def raw(port: int, data: bytes, cut: int = 0) -> bytes:
         for piece in (data[:cut], data[cut:]):
             writer.write(piece)
             await writer.drain()
-        return await asyncio.wait_for(reader.read(), 5)
+        return await asyncio.wait_for(reader.read(), 20)
     except ConnectionError:
         return b""
     finally:
@@ -306,19 +305,20 @@ async def test_garbage_behind_a_request_costs_only_its_own_connection() -> None:
     ids=["head", "body", "chunks"],
 )
 async def test_a_byte_now_and_then_buys_no_time(head: bytes) -> None:
-    """Twenty who send a little every 50 ms are gone soon after the time for one request."""
+    """Twenty who send a little every 50 ms get a few drops in: the time for one request."""
     drop = b"1\r\nx\r\n" if b"chunked" in head else b"x"
 
-    async def dribble(port: int) -> float:
-        began = time.monotonic()
+    async def dribble(port: int) -> int:
+        drops = 0
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         over = asyncio.ensure_future(reader.read())
         try:
             writer.write(head)
             while not over.done():
                 writer.write(drop)
+                drops += 1
                 await asyncio.wait({over}, timeout=0.05)
-            return time.monotonic() - began
+            return drops
         finally:
             over.cancel()
             await asyncio.gather(over, return_exceptions=True)
@@ -331,7 +331,7 @@ async def test_a_byte_now_and_then_buys_no_time(head: bytes) -> None:
     ):
         many = asyncio.gather(*(dribble(port) for _ in range(20)))
         await is_well(session)
-        assert max(await many) < 5
+        assert max(await many) < 50
         assert server.metrics.rejected["slow"] == 20
         await is_well(session)
 

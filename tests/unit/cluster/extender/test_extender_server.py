@@ -28,7 +28,7 @@ def cluster() -> StubCluster:
     return StubCluster([node("n1", gpus=1, memory_mib=1000), node("n2", gpus=2, memory_mib=4000)])
 
 
-async def raw(port: int, data: bytes, wait_s: float = 5) -> bytes:
+async def raw(port: int, data: bytes, wait_s: float = 20) -> bytes:
     """Whatever comes back for these bytes until the server closes, or nothing more comes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
@@ -276,7 +276,7 @@ async def test_a_binding_goes_on_when_the_asker_is_gone() -> None:
         timeout = aiohttp.ClientTimeout(total=0.05)
         with pytest.raises(asyncio.TimeoutError):
             await session.post("/weft/bind", data=bind_args("a", "n1"), timeout=timeout)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not world.bound:
                 await asyncio.sleep(0.01)
         assert [one.pod.uid for one in world.bound] == ["u-a"]

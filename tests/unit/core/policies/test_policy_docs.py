@@ -28,11 +28,14 @@ def test_every_policy_and_no_other_has_a_section_and_an_example():
 @pytest.mark.parametrize("policy", built_in().describe(), ids=lambda policy: policy.name)
 def test_sections_say_what_is_to_be_said(policy):
     section = SECTIONS[policy.name]
-    for word in ("Formula", "Source", "Reads", "Options"):
+    for word in ("Formula", "Source"):
         assert f"{word}" in section, f"{policy.name}: no {word}"
+    reads = section.partition("Reads: ")[2].lower()
+    for signal in policy.reads:
+        assert signal.replace("_", "-") in reads, f"{policy.name}: reads {signal}"
     for option in policy.options:
         assert f"`{option}`" in section, f"{policy.name}: option {option}"
-    assert policy.options or "Options: none" in section
+    assert ("Options" in section) == bool(policy.options)
 
 
 @pytest.mark.parametrize("name", built_in().names())

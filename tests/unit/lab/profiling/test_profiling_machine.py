@@ -44,12 +44,13 @@ at="$CUDA_MPS_PIPE_DIRECTORY"
 if [ "$1" = "-f" ]; then
   [ -n "$FAKE_REFUSES" ] && echo "no such device" >"$CUDA_MPS_LOG_DIRECTORY/c.log" && exit 1
   echo "$$ $CUDA_VISIBLE_DEVICES" >"$FAKE_SEEN"
+  while [ -n "$FAKE_GATE" ] && [ ! -e "$FAKE_GATE" ]; do sleep 0.05; done
   touch "$at/control"
   while [ -e "$at/control" ]; do sleep 0.05; done
   exit 0
 fi
-[ -e "$at/control" ] || exit 1
 read -r order
+[ -e "$at/control" ] || { echo "$order" >>"$FAKE_SEEN.refused"; exit 1; }
 case "$order" in quit*) rm "$at/control" ;; esac
 """
 
@@ -169,15 +170,26 @@ def test_mps_is_gone_after_an_error_too(daemon: Path) -> None:
     assert gone(int(daemon.read_text().split()[0]))
 
 
-def test_mps_ends_when_whoever_started_it_is_killed(daemon: Path) -> None:
+@pytest.mark.parametrize("starting", [False, True], ids=["it serves", "it starts"])
+def test_mps_ends_when_whoever_started_it_is_killed(
+    daemon: Path, monkeypatch: pytest.MonkeyPatch, starting: bool
+) -> None:
     story = (
-        "import time\nfrom weft.lab.profiling.mps import mps\nwith mps('0'):\n    time.sleep(600)\n"
+        "import time\nfrom weft.lab.profiling.mps import mps\n"
+        "with mps('0'):\n    print(flush=True)\n    time.sleep(600)\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", story])
-    until(lambda: daemon.exists() and daemon.read_text().endswith("\n"))
-    pid = int(daemon.read_text().split()[0])
-    process.kill()
-    process.wait()
+    gate, refused = daemon.with_name("gate"), Path(f"{daemon}.refused")
+    monkeypatch.setenv("FAKE_GATE", str(gate) if starting else "")
+    with subprocess.Popen([sys.executable, "-c", story], stdout=subprocess.PIPE) as process:
+        if not starting:
+            assert process.stdout is not None
+            process.stdout.readline()
+        until(lambda: daemon.exists() and daemon.read_text().endswith("\n"))
+        pid = int(daemon.read_text().split()[0])
+        process.kill()
+    if starting:
+        until(lambda: refused.exists() and "quit" in refused.read_text())
+        gate.touch()
     until(lambda: gone(pid))
 
 
