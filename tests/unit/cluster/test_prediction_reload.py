@@ -16,14 +16,14 @@ from slowdown_observer_world import TABLE, Ahead, Scene, api, scene
 from volume_world import Volume
 
 from weft.cli.interference_files import files_of
-from weft.reloader.config.form import Configuration, InterferenceSettings
-from weft.reloader.telemetry.prediction_reload import (
+from weft.cluster.config.form import Configuration, InterferenceSettings
+from weft.cluster.telemetry.prediction_reload import (
     LoadedPredictions,
     PredictionFiles,
     PredictionReloader,
     ReloadMetrics,
 )
-from weft.reloader.telemetry.solo_rates import SoloProfiles
+from weft.cluster.telemetry.solo_rates import SoloProfiles
 from weft.core.framework import Profile
 from weft.core.framework.interference import (
     INTERFERENCE,
@@ -204,7 +204,7 @@ async def test_a_bad_file_is_told_once_and_changes_nothing(
             await reloader.reload()  # told again: it was good meanwhile
             assert reloader.counts == {"applied": 1, "failed": 6}
             assert sum("no slowdown" in one.getMessage() for one in caplog.records) == 2
-            (family,) = ReloadMetrics(cluster).collect()
+            (family,) = ReloadMetrics(reloader).collect()
             assert f"`{family.name}_total`" in (DOCS / "metrics.md").read_text()
             assert {(s.name, s.labels["result"]): s.value for s in family.samples} == {
                 ("weft_interference_reloads_total", "applied"): 1,
@@ -288,7 +288,7 @@ async def test_it_looks_each_time_the_period_is_over(tmp_path: Path) -> None:
     clock = Counted()
     async with api() as server, scene(server, lead=False, clock=clock) as made:
         files = files_in(volume, "table")
-        cluster = PredictionReloader(made.live, files, files.read(), 45, None)
+        reloader = PredictionReloader(made.live, files, files.read(), 45, None)
         task = asyncio.create_task(reloader.run())
         for times in (1, 2):
             await until(lambda times=times: clock.asleep == times)  # type: ignore[misc]
