@@ -29,17 +29,17 @@ def the_lender_goes_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def all_borrowers_at_once(patch: pytest.MonkeyPatch) -> None:
-    look = HarvestRules.look
+    observe = HarvestRules.observe
 
     def forgetful(self: HarvestRules, *told):  # type: ignore[no-untyped-def]
         self._leaving.clear()
-        return look(self, *told)
+        return observe(self, *told)
 
-    patch.setattr(HarvestRules, "look", forgetful)
+    patch.setattr(HarvestRules, "observe", forgetful)
 
 
 def nobody_goes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(HarvestRules, "_who_goes", lambda *_: None)
+    patch.setattr(HarvestRules, "_evictions_on", lambda *_: None)
 
 
 def the_reserve_is_lent_too(patch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ class Alnair(BaseDialect):
     tie_break = "uuid"
     resources = (MEMORY, COMPUTE)
     resource_pattern = r"alnair/vgpu-"
-    agent_mark = GPU_ID
+    agent_annotation = GPU_ID
 
     def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
         """The pod's total on one card."""
@@ -61,7 +61,7 @@ class Alnair(BaseDialect):
             )
         return build(pod, self.name, layout, shared=True, warnings=notes)
 
-    def marks(
+    def annotate(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
         """The scheduler's timestamp, and the variables of the device plugin.

@@ -34,7 +34,7 @@ RESOURCES = tuple(sorted({name for system in ALL for name in system.resources}))
 _GPU_RESOURCE = re.compile("|".join(s.resource_pattern for s in ALL if s.resource_pattern))
 ASKING_LABELS = frozenset((*genius.ASKING, kubeknots.LABEL))
 """Labels that ask for GPUs: unlike a spec they can be edited while a pod is bound, and after."""
-AGENT_MARKS = tuple(system.agent_mark for system in ALL if system.agent_mark)
+AGENT_ANNOTATIONS = tuple(system.agent_annotation for system in ALL if system.agent_annotation)
 """Annotations with which an agent on the node says which card it gave, whatever Weft chose."""
 
 

@@ -69,7 +69,7 @@ class Elastic(BaseDialect):
             ]
         return build(pod, self.name, per_container(places, asks), warnings=notes)
 
-    def marks(
+    def annotate(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
         """Indexes per container, and `assumed` both as annotation and label."""

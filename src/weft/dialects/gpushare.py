@@ -63,7 +63,7 @@ class Gpushare(BaseDialect):
         shape = Shape(unit_mib=unit_mib, application=application)
         return build(pod, self.name, layout, shape=shape, shared=True, warnings=notes)
 
-    def marks(
+    def annotate(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
         """The five annotations of the extender, and the variables of its device plugin."""

@@ -68,7 +68,7 @@ class Hami(BaseDialect):
         shape = Shape(devices=rule) if named else None
         return build(pod, self.name, per_container(places, asks), shape=shape, warnings=notes)
 
-    def marks(
+    def annotate(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
         """`UUID,NVIDIA,MiB,percent:` per GPU, `;` after each container; limits for its library."""

@@ -29,7 +29,7 @@ from weft.model.annotations import (
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS, MOST_LETTERS
 from weft.model.request import ANY_DEVICE, BATCH, BEST_EFFORT, LATENCY_CRITICAL, rounded_s
 
-KEPT_OF_IT = (APPLICATION, CLASS, EXPECTED_DURATION, SLO_MS, SOLO_P99_MS)
+USED_ANNOTATIONS = (APPLICATION, CLASS, EXPECTED_DURATION, SLO_MS, SOLO_P99_MS)
 """What a placement keeps of what the pod says of itself, beside what it asks for."""
 
 CLASSES = (LATENCY_CRITICAL, BATCH, BEST_EFFORT)

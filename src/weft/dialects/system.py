@@ -20,7 +20,7 @@ class BaseDialect:
     `counted` is the one, of these or beside them, that
     brings a container all that it asks for; where it is left out, each brings its own.
     `asks_by_name`: whether its schedulerName alone makes a pod its own, without any resource or
-    label (Genius and Kube-Knots pods have none). `agent_mark` is the annotation, if there is one,
+    label (Genius and Kube-Knots pods have none). `agent_annotation` is the annotation, if any,
     into which the system's agent on the node writes the card that it picked itself: Weft never
     writes it, and `recover` reads it alone.
     """
@@ -32,7 +32,7 @@ class BaseDialect:
     resource_pattern: ClassVar[str] = ""
     counted: ClassVar[tuple[str, ...]] = ()
     asks_by_name: ClassVar[bool] = False
-    agent_mark: ClassVar[str] = ""
+    agent_annotation: ClassVar[str] = ""
 
     def carries(self, pod: PodManifest, settings: DialectSettings) -> bool:
         """True if the pod asks in this system's words, whatever its schedulerName."""
@@ -63,7 +63,7 @@ class BaseDialect:
         """This system's marks, and Weft's own annotation beside them."""
         if not placement.shares:
             return PodAnnotations()
-        own = self.marks(request, placement, node, now_ns)
+        own = self.annotate(request, placement, node, now_ns)
         return replace(own, annotations={**own.annotations, PLACEMENT: shares.encode(placement)})
 
     def read(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
@@ -86,10 +86,18 @@ class BaseDialect:
         if records is None:
             return None
         own = self.recover(pod, request, node)
+<<<<<<< HEAD
         mark = self.agent_mark
         if own is not None and (mark or not records):
             return ChargedPlacement(own, moved=evidence.moved(request, records, own, mark))
         return evidence.weigh(request, node, records, own, self.name) if records else None
+=======
+        if own is not None and (self.agent_annotation or not said):
+            return ChargedPlacement(
+                own, moved=evidence.moved(request, said, own, self.agent_annotation)
+            )
+        return evidence.weigh(request, node, said, own, self.name) if said else None
+>>>>>>> main
 
     def on_node(
         self, pod: PodManifest, request: PodRequest, node: Node, settings: DialectSettings
@@ -98,7 +106,7 @@ class BaseDialect:
         contradicts itself in that, "" for nothing."""
         return request, ""
 
-    def marks(
+    def annotate(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
         """The marks of this system alone; without any, only which GPUs each container sees."""

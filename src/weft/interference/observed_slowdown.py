@@ -74,7 +74,7 @@ class Ban(msgspec.Struct, frozen=True):
     """Two applications that must not share a GPU of this model before `until_ns`."""
 
     gpu_model: str
-    one: str
+    application: str = msgspec.field(name="one")
     other: str
     until_ns: int
 
@@ -144,7 +144,7 @@ class ObservedSlowdowns:
             self._seen[key] = history.of(*key[1:])
             self._seen_ns[key] = pair.seen_ns
         for ban in (kept or ObservationRecord()).bans:
-            self._put(ban.gpu_model, ban.one, ban.other, ban.until_ns)
+            self._put(ban.gpu_model, ban.application, ban.other, ban.until_ns)
 
     def rebase(self, base: InterferenceTable) -> None:
         """Other predictions: what was told as observed goes over these now, and is due."""

@@ -41,11 +41,11 @@ class BindRequest(msgspec.Struct, frozen=True, gc=False):
     name: str
     uid: str
     node: str
+    closed: Callable[[], str]
     annotations: dict[str, str] = {}
     labels: dict[str, str] = {}
     resource_version: str = ""
     unchanged: Callable[[Pod], bool] | None = None
-    closed: Callable[[], str] = lambda: ""
     present_bytes: int = 0
 
 
@@ -181,7 +181,7 @@ class Binder:
             if attempt:
                 await self._client.clock.sleep(backoff.next_s())
             try:
-                outcome = await self._look(unknown)
+                outcome = await self._read_back(unknown)
             except NotFoundError:
                 outcome = Gone("there is no such pod")
             except (ApiError, LostError, NotSentError, msgspec.DecodeError) as error:
@@ -271,7 +271,7 @@ class Binder:
 
     # --- resolve ---
 
-    async def _look(self, unknown: Unknown) -> Outcome | None:
+    async def _read_back(self, unknown: Unknown) -> Outcome | None:
         """One look at the pod; None where nothing can be said yet."""
         request, clock = unknown.request, self._client.clock
         if not unknown.version:

@@ -90,7 +90,7 @@ class Aggregator:
         self._waiting: set[_Key] = set()
         self._next = 0
 
-    def tell(self, note: Note, now: float) -> Write | None:
+    def add(self, note: Note, now: float) -> Write | None:
         """Take a note; what to write at once, if anything."""
         about = note.regarding
         key = (about.uid, about.namespace, about.name, note.reason)
@@ -135,7 +135,7 @@ class Aggregator:
 
 
 class EventWriter:
-    """Writes events. `run` it as a task; `tell` never waits and never raises.
+    """Writes events. `run` it as a task; `emit` never waits and never raises.
 
     `controller` is `weft.dev/scheduler` or the like, `instance` names this process. `dropped`
     counts what was not written. `busy` says whether something more urgent is being written.
@@ -162,9 +162,9 @@ class EventWriter:
         self._held_since: float | None = None
         self._started = f"{int(client.clock.wall().timestamp() * 1e6):x}"
 
-    def tell(self, note: Note) -> None:
-        """Tell people, soon."""
-        write = self._aggregator.tell(note, self._client.clock.monotonic())
+    def emit(self, note: Note) -> None:
+        """Emits a note, soon."""
+        write = self._aggregator.add(note, self._client.clock.monotonic())
         if write is not None:
             self._enqueue([write])
 

@@ -139,7 +139,7 @@ async def test_nobody_goes_for_a_claim_on_the_neighbours_gpu(memory_mib: int) ->
         told = await until(lambda: made.told("Overbooked"))
         assert "may hold up to 16,000 MiB more than it has" in told[0]
         for _ in range(2):
-            made.live.guard.look()
+            made.live.guard.check()
             assert made.live.guard._tasks == {}
             await anew(made)
             assert made.live.guard.overbooked == 1
@@ -171,7 +171,8 @@ async def test_whoever_is_double_booked_beside_an_edited_pod_still_goes() -> Non
         assert made.live.guard._tasks == {}
         bind(made.server, "later", 0, ago(10), memory_mib=9_000)
         await until(lambda: made.deleting("later"))
-        assert "2,000 of its 16,000 MiB are missing" in made.told("DoubleBooked")[0]
+        told = await until(lambda: made.told("DoubleBooked"))
+        assert "2,000 of its 16,000 MiB are missing" in told[0]
         assert not made.deleting("edited")
         assert not made.deleting("first")
 

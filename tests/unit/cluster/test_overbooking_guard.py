@@ -50,13 +50,13 @@ async def test_of_two_that_weft_placed_on_one_card_the_later_is_evicted_once() -
             "4,000 of its 16,000 MiB are missing"
         )
         assert made.server.requests["POST pods/eviction"] == 1
-        made.live.guard.look()
+        made.live.guard.check()
         await settled(made)
         assert made.server.requests["POST pods/eviction"] == 1
         assert made.live.guard.overbooked == 1  # it holds its share until it is gone
         made.server.remove("pods", "later", "d")
         await until(lambda: made.live.guard.overbooked == 0)
-        assert made.live.evictor.double_booked == {"evicted": 1, "blocked": 0, "failed": 0}
+        assert made.live.evictor.double_booked_counts == {"evicted": 1, "blocked": 0, "failed": 0}
 
 
 async def test_what_was_double_booked_before_the_start_is_found_by_the_leader_alone() -> None:
@@ -101,7 +101,7 @@ async def test_a_pod_of_someone_else_is_told_and_never_evicted() -> None:
         assert about == [None, "foreign"]
         made.server.update("pods", "foreign", {"status": {"phase": "Running"}}, "d")
         await until(lambda: (p := made.live.pod("d", "foreign")) and p.status.phase)
-        made.live.guard.look()
+        made.live.guard.check()
         assert len(made.notices) == 2  # said once
         assert made.live.guard._tasks == {}
         made.server.add("pods", pod("second", 1, scheduler="other"))
@@ -131,7 +131,7 @@ async def test_what_a_smaller_node_explains_is_left_alone() -> None:
         (text,) = await until(lambda: made.told("DoubleBooked"))
         assert text.endswith("not evicted: its node has shown larger or more GPUs than now")
         await settled(made)
-        made.live.guard.look()
+        made.live.guard.check()
         assert made.live.guard._tasks == {}
         assert "POST pods/eviction" not in made.server.requests
 
@@ -231,7 +231,7 @@ async def test_looking_again_meanwhile_evicts_nobody_twice() -> None:
         bind(made.server, "later", 0, seconds_ago(10))
         await until(slow.struck.is_set)
         for _ in range(3):
-            made.live.guard.look()
+            made.live.guard.check()
         assert len(made.live.guard._tasks) == 1
         slow.gate.set()
         await until(lambda: made.deleting("later"))

@@ -132,7 +132,7 @@ def test_only_what_has_room_beside_the_lessons_is_kept_the_newest_of_it() -> Non
     assert len(text) <= peak_usage.MOST_BYTES
     found = peak_usage.decode(text)
     assert len(found) > 3_000
-    assert found[-1].who == "w09999"
+    assert found[-1].owner == "w09999"
     assert len(peak_usage.encode(known, {"x": "y" * 850_000})) <= 50_000
     assert peak_usage.encode(known, {"x": "y" * 900_000}) == ""
     assert peak_usage.encode({}, {}) == ""

@@ -239,7 +239,7 @@ async def test_whatever_stands_there_the_process_leads_and_writes_its_own(
                 assert made.slowdown_observer.banned <= 1
                 await made.slow()
                 await until(lambda: made.deleting("train"))
-                await until(lambda: "serve" in [b.one for b in kept_bans(server)])
+                await until(lambda: "serve" in [b.application for b in kept_bans(server)])
                 whole = server.get("configmaps", NAMED["name"], NAMED["namespace"])["data"]
                 assert whole["README"] == "by hand"
                 assert made.slowdown_store.unreadable <= 1
@@ -347,7 +347,7 @@ def test_joined_knows_what_both_know() -> None:
     )
     both = joined(mine, stored, 50)
     assert [(p.target, p.mean) for p in both.pairs] == [("c", 0.2), ("a", 0.1)]
-    assert {(b.one, b.other): b.until_ns for b in both.bans} == {
+    assert {(b.application, b.other): b.until_ns for b in both.bans} == {
         ("serve", "train"): 200,
         ("serve", "x"): 900,
     }

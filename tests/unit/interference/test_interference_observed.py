@@ -371,7 +371,7 @@ def test_it_stays_small_and_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> No
     kept = seen.kept(S)
     assert [one.target for one in kept.pairs] == ["c", "a", "d"]
     assert {len(one.values) for one in kept.pairs} == {observed_slowdown.MOST_VALUES}
-    assert [one.one for one in kept.bans] == ["c", "a", "d"]
+    assert [ban.application for ban in kept.bans] == ["c", "a", "d"]
     assert cell(seen.due(S), "b", "d")[2] == PredictionTier.LEARNED
 
 
@@ -399,5 +399,5 @@ def test_whatever_is_seen_the_table_makes_sense_and_replays(seen: list, banned: 
         assert np.isfinite(again.mean).all()
         assert not np.isnan(again.upper).any()
         for ban in found.bans(S):
-            assert cell(told, ban.one, ban.other, ban.gpu_model)[1] == math.inf
+            assert cell(told, ban.application, ban.other, ban.gpu_model)[1] == math.inf
     assert decode(encode(found.kept(S))) == found.kept(S)

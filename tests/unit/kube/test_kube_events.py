@@ -37,20 +37,20 @@ def events(server: FakeApiServer, namespace: str = "default") -> list[dict[str, 
 
 def test_the_first_is_written_and_the_same_again_is_counted() -> None:
     aggregator = Aggregator(EventOptions(interval_s=60))
-    first = aggregator.tell(note("no room"), 0)
+    first = aggregator.add(note("no room"), 0)
     assert isinstance(first, Create)
-    assert [aggregator.tell(note("no room"), at) for at in range(1, 60)] == [None] * 59
+    assert [aggregator.add(note("no room"), at) for at in range(1, 60)] == [None] * 59
     assert aggregator.due(59) == []
     assert aggregator.due(60) == [Count(first.name, note("no room"), 60)]
     assert aggregator.due(999) == []
-    assert aggregator.tell(note("no room"), 999) == Count(first.name, note("no room"), 61)
+    assert aggregator.add(note("no room"), 999) == Count(first.name, note("no room"), 61)
 
 
 def test_a_text_that_varies_fast_waits_and_only_the_latest_is_kept() -> None:
     aggregator = Aggregator(EventOptions(interval_s=60))
-    aggregator.tell(note("largest free 1"), 0)
+    aggregator.add(note("largest free 1"), 0)
     for number in range(2, 50):
-        assert aggregator.tell(note(f"largest free {number}"), number) is None
+        assert aggregator.add(note(f"largest free {number}"), number) is None
     (write,) = aggregator.due(60)
     assert isinstance(write, Create)
     assert write.note.note == "largest free 49"
@@ -60,15 +60,15 @@ def test_other_reasons_and_objects_do_not_wait() -> None:
     aggregator = Aggregator(EventOptions())
     other = ObjectReference(kind="Pod", namespace="default", name="b", uid="v")
     notes = [note("x"), note("x", "Scheduled"), note("x", about=other)]
-    assert all(isinstance(aggregator.tell(one, 0), Create) for one in notes)
+    assert all(isinstance(aggregator.add(one, 0), Create) for one in notes)
 
 
 def test_memory_is_bounded() -> None:
     aggregator = Aggregator(EventOptions(remembered=10))
     for number in range(100):
         about = ObjectReference(name=str(number), uid=str(number))
-        aggregator.tell(note("x", about=about), 0)
-        aggregator.tell(note("y", about=about), 0)
+        aggregator.add(note("x", about=about), 0)
+        aggregator.add(note("y", about=about), 0)
     assert len(aggregator.due(1_000)) == 10
 
 
@@ -103,7 +103,7 @@ async def ended(writer: EventWriter) -> None:
 async def test_what_is_more_urgent_goes_first_but_not_for_ever() -> None:
     urgent = [True]
     async with writing(urgent, gives_way_s=3) as (server, writer, clock):
-        writer.tell(note("no room"))
+        writer.emit(note("no room"))
         await clock.asleep(2)
         assert events(server) == []
         urgent.clear()
@@ -112,7 +112,7 @@ async def test_what_is_more_urgent_goes_first_but_not_for_ever() -> None:
         assert len(events(server)) == 1
         urgent.append(True)
         for reason in ("A", "B", "C"):
-            writer.tell(note("no room", reason))
+            writer.emit(note("no room", reason))
         await clock.asleep(2)
         assert len(events(server)) == 1
         clock.advance(3)
@@ -122,7 +122,7 @@ async def test_what_is_more_urgent_goes_first_but_not_for_ever() -> None:
 
 async def test_an_event_is_as_the_api_wants_it_and_repeats_become_a_series() -> None:
     async with writing() as (server, writer, clock):
-        writer.tell(note("no room"))
+        writer.emit(note("no room"))
         await ended(writer)
         (event,) = events(server)
         assert event["reportingController"] == "weft.dev/scheduler"
@@ -142,7 +142,7 @@ async def test_an_event_is_as_the_api_wants_it_and_repeats_become_a_series() -> 
             "Scheduling",
         )
         for _ in range(4):
-            writer.tell(note("no room"))
+            writer.emit(note("no room"))
         await clock.asleep()
         clock.advance(60)
         await clock.asleep()
@@ -154,18 +154,18 @@ async def test_an_event_is_as_the_api_wants_it_and_repeats_become_a_series() -> 
 
 async def test_a_series_whose_event_is_gone_begins_anew() -> None:
     async with writing() as (server, writer, clock):
-        writer.tell(note("no room"))
+        writer.emit(note("no room"))
         await ended(writer)
         server.remove("events", events(server)[0]["metadata"]["name"])
         clock.advance(60)
-        writer.tell(note("no room"))
+        writer.emit(note("no room"))
         await ended(writer)
         assert [event["note"] for event in events(server)] == ["no room"]
 
 
 async def test_events_of_cluster_wide_objects_are_in_default() -> None:
     async with writing() as (server, writer, _):
-        writer.tell(note("x", about=ObjectReference(kind="Node", name="n")))
+        writer.emit(note("x", about=ObjectReference(kind="Node", name="n")))
         await ended(writer)
         assert events(server)[0]["metadata"]["name"].startswith("n.")
 
@@ -176,7 +176,7 @@ async def test_what_cannot_be_written_is_dropped_counted_and_told_once(
     async with writing(waiting=2) as (server, writer, _):
         server.fault("status", path="events", times=9)
         for number in range(4):
-            writer.tell(note("x", about=ObjectReference(name=str(number), uid=str(number))))
+            writer.emit(note("x", about=ObjectReference(name=str(number), uid=str(number))))
         await ended(writer)
         assert writer.dropped == 4  # two found no room in the queue
         assert events(server) == []

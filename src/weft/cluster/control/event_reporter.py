@@ -134,7 +134,7 @@ class EventReporter:
                 pod = self._live.pod(known.metadata.namespace, known.metadata.name)
                 if pod is None or pod.metadata.uid != uid or pod.spec.node_name:
                     continue
-                if not _says(pod, why):
+                if not _message(pod, why):
                     self._waits(pod, why)
 
     def _waits(self, pod: Pod, why: str) -> None:
@@ -164,10 +164,10 @@ class EventReporter:
             if isinstance(what.outcome, Bound) and told_here:
                 place = what.command.placement
                 text = bound_in_words(place.node, place.shares)
-                self._tell(_about(pod), "Scheduled", text, warning=False)
+                self._emit(_about(pod), "Scheduled", text, warning=False)
         elif isinstance(what.command, Unschedulable | Faulted):
             why = what.command.record.fault or self._why(request)
-            self._tell(_about(pod), "FailedScheduling", why, warning=True)
+            self._emit(_about(pod), "FailedScheduling", why, warning=True)
             self._waits(pod, why)
 
     def _on_notice(self, notice: Notice) -> None:
@@ -184,7 +184,7 @@ class EventReporter:
             if pod is not None
             else ObjectReference(kind="Node", name=notice.node, uid=notice.node, api_version="v1")
         )
-        self._tell(about, notice.reason, notice.text, warning=True)
+        self._emit(about, notice.reason, notice.text, warning=True)
 
     def _why(self, request: PodRequest) -> str:
         try:
@@ -206,8 +206,8 @@ class EventReporter:
             self._stuck = (now, stuck_in_words(self._live.stuck()))
         return self._stuck[1]
 
-    def _tell(self, about: ObjectReference, reason: str, text: str, *, warning: bool) -> None:
-        self.events.tell(Note(about, reason, text, "Warning" if warning else "Normal"))
+    def _emit(self, about: ObjectReference, reason: str, text: str, *, warning: bool) -> None:
+        self.events.emit(Note(about, reason, text, "Warning" if warning else "Normal"))
 
 
 def _about(pod: Pod) -> ObjectReference:
@@ -222,7 +222,7 @@ def _about(pod: Pod) -> ObjectReference:
     )
 
 
-def _says(pod: Pod, why: str) -> bool:
+def _message(pod: Pod, why: str) -> bool:
     written = (
         (condition.type, condition.status, condition.message)
         for condition in pod.status.conditions or ()

@@ -3,7 +3,7 @@
     ListWatch ──pump──┐
     ListWatch ──pump──┼──▶ one queue ──▶ one consumer ──▶ take(changes)
     ListWatch ──pump──┘
-           hear(changes), before it is queued: for what cannot wait
+           on_batch(changes), before it is queued: for what cannot wait
 
 A pump may be ended at any time: what its list-watch knows and what it has queued always agree.
 """
@@ -19,24 +19,24 @@ from weft.kube.structs import KubeObject
 from weft.kube.watch import ListWatch
 
 T = TypeVar("T", bound=KubeObject)
-Take = Callable[[list[Change[T]]], Awaitable[None]]
-Hear = Callable[[list[Change[T]]], None]
+ApplyBatch = Callable[[list[Change[T]]], Awaitable[None]]
+OnBatch = Callable[[list[Change[T]]], None]
 
 
 class WatchFeed(Generic[T]):
-    """One resource. `hear` is called with each batch the moment it is there; `take` in its turn,
-    by the stream's consumer, which may have much before it.
+    """One resource. `on_batch` is called with each batch the moment it is there; `take` in its
+    turn, by the stream's consumer, which may have much before it.
     """
 
     def __init__(
         self,
         client: ApiClient,
         resource: Resource[T],
-        take: Take[T],
+        take: ApplyBatch[T],
         namespace: str = "",
-        hear: Hear[T] | None = None,
+        on_batch: OnBatch[T] | None = None,
     ) -> None:
-        self.resource, self.take, self.hear = resource, take, hear
+        self.resource, self.take, self.on_batch = resource, take, on_batch
         self.synced = asyncio.Event()
         self.watch: ListWatch[T] = ListWatch(client, resource, namespace=namespace)
         self._client, self._namespace = client, namespace
@@ -135,8 +135,8 @@ class ChangeStream:
         async for batch in feed.watch.batches():
             synced = isinstance(batch[-1], Synced)
             changes = batch[:-1] if synced else batch
-            if feed.hear is not None:
-                feed.hear(changes)
+            if feed.on_batch is not None:
+                feed.on_batch(changes)
             self._queue.put_nowait((feed, changes, synced))
 
     async def _consume(self) -> None:

@@ -56,7 +56,7 @@ class OverbookingGuard:
         engine: Engine,
         pods: PodView,
         nodes: NodeView,
-        tell: Callable[[Notice], None],
+        notify: Callable[[Notice], None],
         report: Callable[[Event], object],
         evictor: Evictor,
     ) -> None:
@@ -64,7 +64,7 @@ class OverbookingGuard:
         self.over: dict[str, tuple[OverbookedGpu, ...]] = {}
         self.leading = False
         self._client, self._engine = client, engine
-        self._pods, self._nodes, self._tell = pods, nodes, tell
+        self._pods, self._nodes, self._notify = pods, nodes, notify
         self._report_event, self._evictor = report, evictor
         self._touched: set[str] = set()
         self._looked_at = -1
@@ -83,7 +83,7 @@ class OverbookingGuard:
         """Something on this node changed without the ledger's leave."""
         self._touched.add(node)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Look at what was touched, and again at what was wrong and changed; tell what is new."""
         names = sorted(self._touched | set(filter(self._changed, self.over)))
         self._touched = set()
@@ -114,7 +114,7 @@ class OverbookingGuard:
         """This process leads now: what is wrong is told, and mended, from here on."""
         self.leading = True
         self._looked_at = -1
-        self.look()
+        self.check()
 
     async def stop(self) -> None:
         """Tell and evict nothing more."""
@@ -147,7 +147,7 @@ class OverbookingGuard:
         pods = ", ".join(self._name(uid) for uid in holders)
         text = f"{text} ({pods}); nothing more is given away there until that ends"
         log.warning("node %s: %s", name, text)
-        self._tell(Notice("Overbooked", text, node=name))
+        self._notify(Notice("Overbooked", text, node=name))
         for uid, gpus in strangers.items():
             if before and self._was_told(before, uid, gpus):
                 continue
@@ -158,14 +158,14 @@ class OverbookingGuard:
                 f"it has. Its share is counted{f' ({assumed})' if assumed else ''} and given to "
                 "nobody else until it ends"
             )
-            self._tell(Notice("Overbooked", text, pod=self._pods.by_uid(uid)))
+            self._notify(Notice("Overbooked", text, pod=self._pods.by_uid(uid)))
 
     def _report_doubts(self) -> None:
         for uid, doubts in self._pods.doubts.items():
             for doubt in doubts if self._doubted.get(uid) != doubts else ():
                 pod = self._pods.by_uid(uid)
                 log.warning("pod %s: %s", self._name(uid), doubt.text)
-                self._tell(Notice(doubt.reason, doubt.text, pod=pod))
+                self._notify(Notice(doubt.reason, doubt.text, pod=pod))
         self._doubted = dict(self._pods.doubts)
 
     @staticmethod
@@ -214,7 +214,7 @@ class OverbookingGuard:
             except (ApiError, LostError, NotSentError, msgspec.DecodeError) as error:
                 if isinstance(error, ApiError):
                     outcome = EvictionOutcome(retry_after_s=error.retry_after_s)
-                self._evictor.double_booked["failed"] += 1
+                self._evictor.double_booked_counts["failed"] += 1
                 log.warning("pods that were bound twice over can't be read now: %s", error)
             if name in self._waived:
                 self._waived.discard(name)
@@ -232,7 +232,7 @@ class OverbookingGuard:
     def waive(self, command: EvictionWaived) -> None:
         """The engine leaves the pod where it is: tell why."""
         place, text = command.placement, waived_in_words(command, self._name)
-        self._tell(Notice(DOUBLE, text, pod=self._pods.by_uid(place.uid)))
+        self._notify(Notice(DOUBLE, text, pod=self._pods.by_uid(place.uid)))
         self._waived.add(place.node)
 
     async def _read(self, uid: str) -> PodBinding | None:

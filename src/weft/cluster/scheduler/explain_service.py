@@ -27,7 +27,7 @@ from weft.core.explain.counterfactual import (
     MetricsRead,
     PlacementQuestion,
     metrics_in_steps,
-    told,
+    values_of,
 )
 from weft.core.explain.explanation import Explanation, ObservedProgress, State, StuckPod
 from weft.core.explain.reasons import FeasibilitySummary, best_nodes, summarise
@@ -185,7 +185,8 @@ class Explainer:
             return None if now is None else replace(now, gpus=())
         gpus = sorted({share.gpu for share in record.shares})
         then = tuple(
-            told(saw.columns, saw.gpus.get(gpu), now.columns, (record.node, gpu)) for gpu in gpus
+            values_of(saw.columns, saw.gpus.get(gpu), now.columns, (record.node, gpu))
+            for gpu in gpus
         )
         return replace(now, looked_s=(record.at_ns - saw.looked_ns) / SECOND_NS, gpus=then)
 

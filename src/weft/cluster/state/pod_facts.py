@@ -4,8 +4,8 @@ import datetime
 
 from msgspec.structs import replace
 
-from weft.dialects.catalog import AGENT_MARKS, ASKING_LABELS
-from weft.dialects.requests import KEPT_OF_IT
+from weft.dialects.catalog import AGENT_ANNOTATIONS, ASKING_LABELS
+from weft.dialects.requests import USED_ANNOTATIONS
 from weft.dialects.shares import encode
 from weft.kube.pods import Pod
 from weft.model import Placement
@@ -27,12 +27,12 @@ def same(known: Pod, pod: Pod) -> bool:
 
 def came_as_decided(known: Pod, pod: Pod, placed: Placement) -> bool:
     """True if the pod comes back from this placement's Binding as it went into it: asking what it
-    asked, saying what it said, and with the marks that were written, no agent's among them."""
-    known_marks, says = known.metadata.annotations or {}, pod.metadata.annotations or {}
+    asked, saying what it said, and with the annotations as written, no agent's among them."""
+    known_annotations, says = known.metadata.annotations or {}, pod.metadata.annotations or {}
     text = says.get(PLACEMENT)
     return (
-        all(known_marks.get(mark) == says.get(mark) for mark in KEPT_OF_IT)
-        and says.keys().isdisjoint(AGENT_MARKS)
+        all(known_annotations.get(key) == says.get(key) for key in USED_ANNOTATIONS)
+        and says.keys().isdisjoint(AGENT_ANNOTATIONS)
         and ASKING_LABELS.isdisjoint(pod.metadata.labels or {})
         and text == encode(placed)
         and says.get(PLACEMENT_COPY, text) == text

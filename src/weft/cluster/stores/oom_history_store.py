@@ -84,12 +84,12 @@ class OomHistoryStore(StoredValue):
         client: ApiClient,
         kept: OwnConfigMap | None,
         engine: Engine,
-        tell: Callable[[Event], object],
+        handle: Callable[[Event], object],
         may_write: Callable[[float], bool] | None = None,
     ) -> None:
         super().__init__(client, kept, may_write)
         self.unreadable: set[str] = set()
-        self._known, self._tell = engine.oom_history.known, tell
+        self._known, self._handle = engine.oom_history.known, handle
         self._due: dict[str, str] = {}  # workload: when it taught what is not stored yet
         self._peaks, self._peaks_due = engine.peaks.known, False
         self._peaks_news = asyncio.Event()
@@ -136,7 +136,7 @@ class OomHistoryStore(StoredValue):
             if stored is None or stored.joined(mine) != stored:
                 self._due.setdefault(workload, rfc3339_micro(self._clock.wall()))
         if oom_history or peaks:
-            self._tell(OomHistoryLearnt(oom_history, peaks))
+            self._handle(OomHistoryLearnt(oom_history, peaks))
         self._peaks_due |= bool(self._peaks) and self._peaks_text() != self._stored.get(_PEAKS, "")
 
     def _stored_peaks(self, data: Mapping[str, str]) -> tuple[PeakLearnt, ...]:

@@ -147,17 +147,18 @@ class PredictionReloader:
         files: PredictionFiles,
         loaded: LoadedPredictions,
         every_s: float,
+        solos: SoloProfiles,
         slowdown_store: SlowdownStore | None,
     ) -> None:
         """`told` is what they said at the start."""
         self.loaded, self.every_s = loaded, every_s
-        self.solos = SoloProfiles(loaded.solos)
+        self.solos = solos
         self.slowdown_store = slowdown_store
         self.counts = {"applied": 0, "failed": 0}
         self._live, self._files = live, files
         self._failing = ""
 
-    def tell(self) -> None:
+    def publish(self) -> None:
         """Tell policies what was read at the start."""
         if self.loaded.interference is not None:
             self._live.handle(PolicyInput(INTERFERENCE, to_input(self.loaded.interference)))

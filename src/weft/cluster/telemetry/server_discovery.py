@@ -130,7 +130,7 @@ class Discovered:
         try:
             reading = await self._source.read(metrics, back_s)
         except Exception as error:  # an answer that trips us up: as one that does not come
-            wrong = TelemetryError("garbage", _told(error))
+            wrong = TelemetryError("garbage", _message(error))
             reading = SourceReading([], [QueryOutcome("servers", time.monotonic() - began, wrong)])
         self._empty = 0 if any(answer.labels for answer in reading.answers) else self._empty + 1
         return reading._replace(where=f"{taken.server.title}, {self._source.options.url}")
@@ -142,7 +142,7 @@ class Discovered:
         try:
             return await self._source.series(names, back_s)
         except Exception as error:
-            wrong = TelemetryError("garbage", _told(error))
+            wrong = TelemetryError("garbage", _message(error))
             return SourceReading([], [QueryOutcome("progress", 0.0, wrong)])
 
     async def close(self) -> None:
@@ -161,7 +161,7 @@ class Discovered:
             self._why = f"{error}{'; give the right to list services' if forbidden else ''}"
             return
         before, result = self.choice.taken, await choose(offered, self._open, self._devices())
-        self._tell(result)
+        self._warn(result)
         if result.taken is None and before is not None:
             return  # it may come back, and nobody else is there
         self.choice, self._empty = result, 0
@@ -171,7 +171,7 @@ class Discovered:
             others = "; ".join(map(str, result.others)) or "none"
             log.info("metrics: taken: %s; others: %s", result.taken, others)
 
-    def _tell(self, result: DiscoveryResult) -> None:
+    def _warn(self, result: DiscoveryResult) -> None:
         """Warn of what is wrong, once of each."""
         mistakes = [
             f"a mistake of Weft's in asking {probe.server.title}: {probe.error}"
@@ -234,11 +234,11 @@ async def _try(
     except (TelemetryError, BadInputError) as error:
         return ServerProbe(server, 0, shown(str(error), _MOST_SHOWN))
     except Exception as error:  # such as a depth that no answer should have
-        return ServerProbe(server, 0, _told(error), mistake=True)
+        return ServerProbe(server, 0, _message(error), mistake=True)
     return ServerProbe(server, seen)
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return shown(f"{type(error).__name__}: {error}", _MOST_SHOWN)
 
 

@@ -63,7 +63,7 @@ class Assessment:
         self.version, self.observed = -1, NOTHING_OBSERVED
         self.demand = Demand(shape, ledger.table, harvests=profile.harvests)
         rows = ledger.table.count
-        self.tell(ledger.table)
+        self.read_nodes(ledger.table)
         self.codes: Codes = np.zeros(rows, dtype=np.int8)
         self.counts: Ints = np.zeros(CODES, dtype=np.int64)
         self.counts[0] = rows
@@ -81,7 +81,7 @@ class Assessment:
         """The query that policies answer about these nodes, or about all."""
         return Query(table, self.demand, rows, self.observed)
 
-    def tell(self, table: LedgerTable) -> None:
+    def read_nodes(self, table: LedgerTable) -> None:
         """Take what follows from the nodes alone: with the layout, and where a node is closed."""
         self.declared: Codes = feasibility.declared_codes(table, self.demand)
         self.any_declared = bool(self.declared.any())
@@ -144,7 +144,7 @@ class Assessor:
         rows: Ints | None = None
         if known.version >= 0:
             if known.version < table.closed_at:
-                known.tell(table)
+                known.read_nodes(table)
             rows = (table.changed_at > known.version).nonzero()[0]
             if len(rows) == 0:
                 return

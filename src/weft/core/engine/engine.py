@@ -8,7 +8,7 @@ A pod's life here
     PodAdded ──▶ queue ──cycle──▶ reserved ───────────▶ Bind command
                    ▲                 │                      │ PodBound ──▶ committed
                    │   BindFailed / expired ◀────────────────┘
-                   └─────────────────┘         PodGone, from anywhere ──▶ forgotten, room is free
+                   └─────────────────┘         PodGone, from anywhere ──▶ forgotten, share freed
 """
 
 from collections.abc import Iterable, Sequence
@@ -39,7 +39,7 @@ from weft.core.engine.events import (
 from weft.core.engine.harvest import HarvestRules
 from weft.core.engine.journal import DecisionAttempt, EvictionReason, Journal
 from weft.core.engine.oom_history import OomHistory, OutOfMemory, workload_of
-from weft.core.engine.peak_usage import Peaks, whose
+from weft.core.engine.peak_usage import Peaks, peak_owner
 from weft.core.engine.placed_pod import PlacedPod
 from weft.core.engine.queue import Queue
 from weft.core.engine.slowdown_eviction import SlowdownEviction
@@ -113,7 +113,7 @@ class Engine:
             self.ledger.commit(event.uid)
             return out
         try:
-            self._take_in(event, now_ns, out)
+            self._apply(event, now_ns, out)
         except Exception as error:
             if not isinstance(event, inputs.MEASURED) or self.journal.stops_by(error):
                 raise
@@ -123,13 +123,13 @@ class Engine:
             out.append(Faulted(record, error))
         self.queue.tick(now_ns)
         if not self._stopped or isinstance(event, Tick):
-            self._turns(now_ns, out)
+            self._run_cycles(now_ns, out)
         out.extend(self.peaks.news())
         if (wake := now_ns if self._stopped else self.queue.next_ns()) is not None:
             out.append(Wake(wake))
         return out
 
-    def _take_in(self, event: Event, now_ns: int, out: list[Command]) -> None:
+    def _apply(self, event: Event, now_ns: int, out: list[Command]) -> None:
         match event:
             case PodAdded():
                 self._add(event.pod, now_ns, out)
@@ -139,11 +139,11 @@ class Engine:
                 if self.ledger.set_nodes(event.nodes, event.removed) and event.nodes:
                     self.queue.wake_all(now_ns)
             case BindOn():
-                self._asked_to_bind(event, now_ns, out)
+                self._bind_requested(event, now_ns, out)
             case PodSeenBound():
                 self._seen_bound(event, now_ns)
             case BindFailed():
-                self._lost(event.uid, now_ns)
+                self._bind_failed(event.uid, now_ns)
             case Tick():
                 self._tick(now_ns)
             case NodesClosed():
@@ -151,7 +151,7 @@ class Engine:
             case OutOfMemory():
                 inputs.learn(self, event, self.placed.get(event.placement.uid), out)
             case _:
-                inputs.hear(self, event, now_ns, out)
+                inputs.apply(self, event, now_ns, out)
 
     def stop_before(self, seq: int, error: type[Exception]) -> None:
         """Raise `error` instead of making decision number `seq`, to look at the state it meets."""
@@ -183,7 +183,7 @@ class Engine:
         placed = self.placed.pop(uid, None)
         held = self.ledger.release(uid)
         self.harvest.gone(uid)
-        self.residencies.left(uid)
+        self.residencies.remove(uid)
         self.slowdown_eviction.gone(uid)
         if held is None:
             return
@@ -196,8 +196,8 @@ class Engine:
             and event.completed
             and self.peaks.ran(placed.pod, self.signals.source.peaks_mib.get(uid, 0))
         ):
-            self.queue.wake_all(now_ns, rested=True)
-        self._room_on(held.placement.node, now_ns)
+            self.queue.wake_all(now_ns, skip_backoff=True)
+        self._wake_for_freed(held.placement.node, now_ns)
 
     def _seen_bound(self, event: PodSeenBound, now_ns: int) -> None:
         """The API is right: a pod that we put elsewhere is there."""
@@ -206,12 +206,12 @@ class Engine:
         self.queue.remove(placement.uid, now_ns)
         before = self.ledger.holdings.get(placement.uid)
         self.ledger.adopt(placement)
-        self.residencies.came(placement, now_ns - max(0, event.held_ns))
+        self.residencies.add(placement, now_ns - max(0, event.held_ns))
         if before is not None and before.placement != placement:
-            self._room_on(before.placement.node, now_ns)
+            self._wake_for_freed(before.placement.node, now_ns)
 
-    def _lost(self, uid: str, now_ns: int) -> None:
-        """The bind was refused: free the place and try again after a rest.
+    def _bind_failed(self, uid: str, now_ns: int) -> None:
+        """The bind was refused: free the place and try again after a back-off.
 
         A pod known to be bound stays: a request that timed out may have arrived all the same.
         """
@@ -223,8 +223,8 @@ class Engine:
     def evict(self, held: Holding, why: EvictionReason, now_ns: int, out: list[Command]) -> None:
         """Ask the pod to go, on the record."""
         record = self.journal.asked_to_leave(held, self.placed.get(held.placement.uid), now_ns, why)
-        self.harvest.leaves(held.placement.uid)
-        self.slowdown_eviction.leaves(held, now_ns)
+        self.harvest.mark_leaving(held.placement.uid)
+        self.slowdown_eviction.mark_leaving(held, now_ns)
         out.append(Evict(held.placement, record))
 
     def tolerance_of(self, uid: str) -> SlowdownTolerance | None:
@@ -234,26 +234,26 @@ class Engine:
         return tolerance_of(profile.policies, held.placement if held else None, self.ledger)
 
     def _unwind(self, uid: str, now_ns: int) -> None:
-        """The pod's reservation is released: back into the queue, and its room is for others."""
+        """The pod's reservation is released: back into the queue, and its share is free."""
         placed = self.placed.pop(uid)
         self.harvest.gone(uid)
-        self.residencies.left(uid)
+        self.residencies.remove(uid)
         if placed.queued:
             self.queue.retry(placed.pod, placed.profile, placed.tries, now_ns)
         elif placed.own is not None:
             own = placed.own
             self.queue.retry(own.pod, own.profile, own.tries, now_ns)
-        self._room_on(placed.record.node, now_ns)
+        self._wake_for_freed(placed.record.node, now_ns)
 
-    def _room_on(self, node: str, now_ns: int) -> None:
-        """Room appeared on this node: wake whom it could help."""
+    def _wake_for_freed(self, node: str, now_ns: int) -> None:
+        """Wake pods that capacity freed on this node could help."""
         if (row := self.ledger.table.row_of.get(node)) is not None:
-            self.queue.room_on(FreedNode.on(self.ledger, row), now_ns)
+            self.queue.wake_for_freed(FreedNode.on(self.ledger, row), now_ns)
 
     # --- the cycle -----------------------------------------------------------------------------
 
-    def _turns(self, now_ns: int, out: list[Command]) -> None:
-        """Try who is to be tried, until the work of an event is done; a `Tick` goes on then."""
+    def _run_cycles(self, now_ns: int, out: list[Command]) -> None:
+        """Run scheduling cycles until the work of one event is done; a `Tick` goes on then."""
         until = self.assessor.looked + self.turn_looks
         while (waiting := self.queue.pop()) is not None:
             self.journal.begin()
@@ -274,7 +274,7 @@ class Engine:
         else:
             self.ledger.release(uid)
         self.harvest.gone(uid)
-        self.residencies.left(uid)
+        self.residencies.remove(uid)
 
     def _broke_off(
         self, tried: DecisionAttempt, error: Exception, now_ns: int, out: list[Command]
@@ -293,17 +293,17 @@ class Engine:
             self.queue.park(waiting, known.shape, known.demand, now_ns, known.never)
             out.append(Unschedulable(pod, record))
             return
-        if self.queue.give_way(waiting, known.shape):
+        if self.queue.defers(waiting, known.shape):
             return
         placed, placement = self._take_place(waiting, known, row, key, now_ns)
         self.queue.done(waiting)
         self.queue.next_of_group(waiting, now_ns)
         if "co_residents" in profile.reads:  # a GPU with this pod on it may suit others
-            self._room_on(placement.node, now_ns)
+            self._wake_for_freed(placement.node, now_ns)
         out.append(Bind(pod, placement, placed.record))
         self._await_answer(now_ns, out)
 
-    def _asked_to_bind(self, event: BindOn, now_ns: int, out: list[Command]) -> None:
+    def _bind_requested(self, event: BindOn, now_ns: int, out: list[Command]) -> None:
         pod, own = event.pod, self.queue.get(event.pod.uid)
         held = pod.uid in self.ledger.holdings
         try:
@@ -367,7 +367,7 @@ class Engine:
         pod, profile, shape = waiting.pod, waiting.profile, known.shape
         shares = selection.shares_on(self.ledger.table, row, known, profile, key)
         placement = selection.placement_on(self.ledger.table, row, pod.uid, shares, shape)
-        harvested = self.harvest.placed(placement, shape, whose(pod))
+        harvested = self.harvest.placed(placement, shape, peak_owner(pod))
         record = msgspec.structs.replace(
             self.journal.decided(
                 waiting, known, now_ns, self.oom_history.charged(pod), (row, shares)
@@ -379,7 +379,7 @@ class Engine:
             raise RuntimeError(f"{profile.lead.name} chose a place that does not fit: {placement}")
         placed = self.placed[pod.uid] = PlacedPod(waiting, record, self.signals)
         self.harvest.close()
-        self.residencies.came(placement, now_ns)
+        self.residencies.add(placement, now_ns)
         return placed, placement
 
     def _await_answer(self, now_ns: int, out: list[Command]) -> None:

@@ -19,7 +19,7 @@ from weft.core.engine.events import (
     SignalsChanged,
 )
 from weft.core.engine.oom_history import OutOfMemory
-from weft.core.engine.overbooking import who_goes
+from weft.core.engine.overbooking import first_overbooked
 from weft.core.engine.placed_pod import PlacedPod
 from weft.core.framework.signals import NO_SIGNALS, SignalsSnapshot, SignalsView
 
@@ -30,28 +30,28 @@ MEASURED = (SignalsChanged, ProgressSeen, OutOfMemory, OomHistoryLearnt)
 """Events of what others measured, wrote or kept: one that breaks off is left out."""
 
 
-def hear(engine: "Engine", event: Event, now_ns: int, out: list[Command]) -> None:
-    """One such event."""
+def apply(engine: "Engine", event: Event, now_ns: int, out: list[Command]) -> None:
+    """Applies an event that changes what policies see or rules decide by."""
     match event:
         case SignalsChanged():
             _signals_changed(engine, event.signals, now_ns, out)
         case LeadershipBegan():
-            engine.slowdown_eviction.leads(now_ns)
+            engine.slowdown_eviction.begin_to_lead(now_ns)
         case BindingsRead():
             _bindings_read(engine, event, now_ns, out)
         case ProgressSeen():
-            engine.slowdown_eviction.inherits(engine.placed, now_ns)
-            for held, slowed in engine.slowdown_eviction.look(
+            engine.slowdown_eviction.note_inherited(engine.placed, now_ns)
+            for held, slowed in engine.slowdown_eviction.observe(
                 event.observed, engine.tolerance_of, now_ns
             ):
                 engine.evict(held, slowed, now_ns, out)
         case PolicyInput():
             _policy_input(engine, event, now_ns)
         case NotEvicted():
-            engine.harvest.not_let_go(event.uid, refused=event.refused)
-            engine.slowdown_eviction.not_let_go(event.uid, now_ns, refused=event.refused)
+            engine.harvest.not_evicted(event.uid, refused=event.refused)
+            engine.slowdown_eviction.not_evicted(event.uid, now_ns, refused=event.refused)
         case OomHistoryLearnt():
-            if engine.oom_history.tell(event.oom_history) | engine.peaks.tell(event.peaks):
+            if engine.oom_history.merge(event.oom_history) | engine.peaks.merge(event.peaks):
                 engine.queue.wake_all(now_ns)
 
 
@@ -79,7 +79,7 @@ def leave_out(engine: "Engine", event: Event) -> None:
 
 
 def _bindings_read(engine: "Engine", event: BindingsRead, now_ns: int, out: list[Command]) -> None:
-    late = who_goes(engine.ledger, event.node, event.bindings, shrunk=event.shrunk)
+    late = first_overbooked(engine.ledger, event.node, event.bindings, shrunk=event.shrunk)
     if late is None:
         return
     if late.excuse:
@@ -113,7 +113,7 @@ def _signals_changed(
     engine.observe(SignalsView(source))
     readers = [policy for policy in engine.policies if "signals" in policy.reads]
     needs = engine.peaks.needs(engine.placed)
-    for held, eviction in engine.harvest.look(engine.signals, needs):
+    for held, eviction in engine.harvest.observe(engine.signals, needs):
         engine.evict(held, eviction, now_ns, out)
     table = engine.ledger.table
     if readers:
@@ -122,4 +122,4 @@ def _signals_changed(
             moved = np.arange(table.count)
         engine.ledger.touch(moved)
     if readers or table.harvests:
-        engine.queue.wake_all(now_ns, rested=True)
+        engine.queue.wake_all(now_ns, skip_backoff=True)

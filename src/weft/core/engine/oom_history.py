@@ -1,4 +1,4 @@
-"""Learns from pods that ran out of GPU memory what those like them need (policies.md 7.1).
+"""Learns from pods that ran out of GPU memory what those like them need.
 
 A pod's request cannot be changed in Kubernetes, so what is learnt is about its *workload* (whoever
 made the pod makes the next one): what Weft charges for it from then on.
@@ -89,7 +89,7 @@ class OomHistory:
             self._owed[out_of_memory.workload] += 1
         return oom_record if oom_record != before else None
 
-    def tell(self, oom_history: dict[str, OomRecord]) -> bool:
+    def merge(self, oom_history: dict[str, OomRecord]) -> bool:
         """Take over what other processes learnt; True if any of it is new."""
         new = False
         for workload, oom_record in oom_history.items():

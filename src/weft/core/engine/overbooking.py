@@ -147,7 +147,7 @@ def double_booked(
     return late
 
 
-def who_goes(
+def first_overbooked(
     ledger: Ledger, name: str, bindings: Iterable[PodBinding], *, shrunk: bool
 ) -> DoubleBookedPod | None:
     """The first of a node's pods that does not fit beside those bound before it, if there is one.

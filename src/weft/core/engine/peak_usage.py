@@ -28,11 +28,11 @@ Kind = tuple[str, str, str]
 class PeakLearnt(msgspec.Struct, frozen=True, gc=False):
     """The knowledge of a kind of pods now, to be kept where the next process finds it; and so told.
 
-    The kind is `namespace`, `who` and `asks`; the rest as in `PeakUsage`.
+    The kind is `namespace`, `owner` and `asks`; the rest as in `PeakUsage`.
     """
 
     namespace: str
-    who: str
+    owner: str = msgspec.field(name="who")
     asks: str
     most_mib: int
     runs: int
@@ -63,11 +63,11 @@ class Peaks:
         """A run was seen whole (0: it was not); whether it changes what is expected."""
         return most_mib > 0 and self._learn(pod, most_mib, 1)
 
-    def tell(self, peaks: Sequence[PeakLearnt]) -> bool:
+    def merge(self, peaks: Sequence[PeakLearnt]) -> bool:
         """Take over other processes' peaks, the oldest first; True if expectations change."""
         changes = False
         for peak in reversed(peaks):  # all of it before what was learnt here
-            kind = peak.namespace, peak.who, peak.asks
+            kind = peak.namespace, peak.owner, peak.asks
             before = self.known.get(kind)
             mine = before or PeakUsage()
             both = PeakUsage(max(mine.most_mib, peak.most_mib), max(mine.runs, peak.runs))
@@ -154,7 +154,7 @@ def kind_of(pod: PodRequest) -> Kind | None:
     return pod.namespace, who, f"{memory.value} {memory.kind} {memory.unit_mib}"
 
 
-def whose(pod: PodRequest) -> str:
+def peak_owner(pod: PodRequest) -> str:
     """Names whose peak is expected of the pod."""
     application = pod.shape.application
     return f"application {application}" if application else f"workload {pod.workload}"

@@ -131,9 +131,9 @@ def metrics_in_steps(
     minds = Assessor(engine.ledger, keep=1), Assessor(engine.ledger, keep=1)
     forgotten = engine.assessor.forgotten
     view = _Watching(engine.signals, {})
-    _look(engine, asked, view, minds[0])
+    _assess(engine, asked, view, minds[0])
     yield
-    _look(engine, asked, SignalsView(), minds[1])
+    _assess(engine, asked, SignalsView(), minds[1])
     yield
     if engine.assessor.forgotten != forgotten:
         for mind in minds:
@@ -151,10 +151,10 @@ def metrics_in_steps(
 
 def readings(view: SignalsView, columns: Sequence[str], node: str, gpu: int) -> GpuReadings:
     """A snapshot's readings of a GPU."""
-    return told(view.source.columns, view.of_gpu(node, gpu), columns, (node, gpu))
+    return values_of(view.source.columns, view.of_gpu(node, gpu), columns, (node, gpu))
 
 
-def told(
+def values_of(
     names: Sequence[str],
     values: tuple[Floats, Bytes] | None,
     columns: Sequence[str],
@@ -201,7 +201,7 @@ def _gpus(place: AlternativePlacement) -> list[int]:
     return sorted({share.gpu for share in place.shares})
 
 
-def _look(engine: Engine, asked: PlacementQuestion, view: SignalsView, mind: Assessor) -> None:
+def _assess(engine: Engine, asked: PlacementQuestion, view: SignalsView, mind: Assessor) -> None:
     """Have all nodes assessed; `mind` keeps the answers."""
     with _seeing(engine, view, mind), _without(engine, asked.gone):
         engine.assess(asked.profile, asked.pod)

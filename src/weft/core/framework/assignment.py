@@ -145,7 +145,7 @@ class _Scratch(Query):
         self._cells[MEMORY_FREE] -= self.demand.memory_mib
         self.alone: Bools = np.ones(self._device_cells.shape[1], dtype=np.bool_)
 
-    def ask(self, need: Need, same_request: bool) -> None:
+    def begin_step(self, need: Need, same_request: bool) -> None:
         """Turn to the next step; `same_request` keeps it off the devices its claim already has."""
         self.need = need
         self._fits = None
@@ -203,7 +203,7 @@ def _greedy(
     scratch = _Scratch(query)
     before = -1
     for index, (gpu_request, need) in enumerate(todo):
-        scratch.ask(need, same_request=gpu_request == before)
+        scratch.begin_step(need, same_request=gpu_request == before)
         before = gpu_request
         for filtering in profile.device_filters:
             mask = filtering.filter_devices(scratch)
@@ -258,7 +258,7 @@ def _spread_on(scratch: _Scratch, profile: Profile) -> tuple[SplitRequest, Bools
     if split is None:
         return None
     gpu_request, need = split
-    scratch.ask(need, same_request=False)
+    scratch.begin_step(need, same_request=False)
     spread = SplitRequest(gpu_request, need.count, need.gpu_request.memory.value, need.milli)
     return spread, _acceptable(scratch, need, profile)
 
@@ -361,7 +361,7 @@ def _search(
     asks = {}
     for gpu_request in dict.fromkeys(order):
         need = scratch.demand.needs[gpu_request]
-        scratch.ask(need, same_request=False)
+        scratch.begin_step(need, same_request=False)
         kinds = scratch.device_kind
         asks[gpu_request] = DeviceRequest(
             need.count > 1,

@@ -43,13 +43,13 @@ Speed = Callable[[Resident, Company], float]
 class Residency:
     """One pod on its GPU: what it runs, how long that takes alone, and in what company it was."""
 
-    __slots__ = ("expected_s", "since_ns", "spans", "who")
+    __slots__ = ("expected_s", "resident", "since_ns", "spans")
 
-    def __init__(self, who: Resident, expected_s: int, since_ns: int) -> None:
-        self.who, self.expected_s, self.since_ns = who, expected_s, since_ns
+    def __init__(self, resident: Resident, expected_s: int, since_ns: int) -> None:
+        self.resident, self.expected_s, self.since_ns = resident, expected_s, since_ns
         self.spans: list[ResidencySpan] = []
 
-    def beside(self, co_residents: Company, at_ns: int) -> None:
+    def change(self, co_residents: Company, at_ns: int) -> None:
         """The company changed."""
         if self.spans:
             at_ns = max(at_ns, self.spans[-1].since_ns)
@@ -62,9 +62,9 @@ class Residency:
         done_s = 0.0
         for span, following in pairwise(self.spans):
             passed_s = (following.since_ns - span.since_ns) / SECOND_NS
-            done_s += passed_s * speed(self.who, span.beside)
+            done_s += passed_s * speed(self.resident, span.beside)
         last = self.spans[-1]
-        return WorkDone(done_s, last.since_ns, speed(self.who, last.beside))
+        return WorkDone(done_s, last.since_ns, speed(self.resident, last.beside))
 
     def left_s(self, now_ns: int, speed: Speed) -> float:
         """Time left, alone."""
@@ -95,7 +95,7 @@ class Residencies:
         self._followers.append(changed)
         return changed
 
-    def came(self, placement: Placement, at_ns: int) -> None:
+    def add(self, placement: Placement, at_ns: int) -> None:
         """The pod got its place then; one that is known has been there since it was first told,
         whatever else it says of itself now."""
         if len(placement.shares) != 1:
@@ -104,44 +104,46 @@ class Residencies:
         who = Resident(placement.application, placement.job_class)
         known = self._on.get(key, {}).get(placement.uid)
         if known is not None:
-            if (known.who, known.expected_s) == (who, placement.expected_s):
+            if (known.resident, known.expected_s) == (who, placement.expected_s):
                 return
             at_ns = known.since_ns
-        self.left(placement.uid)
+        self.remove(placement.uid)
         new = Residency(who, placement.expected_s, at_ns)
         there = self._on.setdefault(key, {})
         if new.expected_s:  # after a restart those that came later may be told first
             began = sorted({at_ns, *(residency.since_ns for residency in there.values())})
             for then_ns in began[began.index(at_ns) :]:
                 beside = [
-                    residency.who for residency in there.values() if residency.since_ns <= then_ns
+                    residency.resident
+                    for residency in there.values()
+                    if residency.since_ns <= then_ns
                 ]
-                new.beside(tuple(beside), then_ns)
+                new.change(tuple(beside), then_ns)
         there[placement.uid] = new
         self._where[placement.uid] = key
         self.expected += new.expected_s > 0
-        self._tell(key, at_ns, but=placement.uid)
+        self._note_change(key, at_ns, but=placement.uid)
 
-    def left(self, uid: str) -> None:
+    def remove(self, uid: str) -> None:
         """The pod is gone."""
         key = self._where.pop(uid, None)
         if key is None:
             return
         there = self._on[key]
         self.expected -= there.pop(uid).expected_s > 0
-        self._tell(key, self.now_ns)
+        self._note_change(key, self.now_ns)
         if not there:
             del self._on[key]
 
-    def _tell(self, key: GpuKey, at_ns: int, but: str = "") -> None:
+    def _note_change(self, key: GpuKey, at_ns: int, but: str = "") -> None:
         """Everybody on the GPU `but` this pod that the company is another."""
         for changed in self._followers:
             changed.add(key)
         there = self._on[key]
         for uid, residency in there.items():
             if residency.expected_s and uid != but:
-                others = (other.who for name, other in there.items() if name != uid)
-                residency.beside(tuple(others), at_ns)
+                others = (other.resident for name, other in there.items() if name != uid)
+                residency.change(tuple(others), at_ns)
 
 
 NO_RESIDENCIES = Residencies()

@@ -72,7 +72,7 @@ class SetCosts:
             names = self._companies.names[self._index_of_name.length :]
             indexes = [self._view.index_of(name) for name in names]
             self._index_of_name.add(np.array(indexes, dtype=np.int64))
-            self._look(self._index_of_name.take(self._companies.application.take(new)), new)
+            self._add_columns(self._index_of_name.take(self._companies.application.take(new)), new)
 
     def joined(self, application: str, which: Ints) -> JoinedSets:
         """These companies and a pod of this application."""
@@ -111,7 +111,7 @@ class SetCosts:
             bad[:, :-1] |= _bad(upper, tier)
         return faces, bad
 
-    def _look(self, index: Ints, new: Ints) -> None:
+    def _add_columns(self, index: Ints, new: Ints) -> None:
         card, there = self._card, index < self._nobody
         logs = np.zeros((_PAIRS, *index.shape))
         bad = np.zeros((2, len(new)), dtype=np.bool_)

@@ -59,7 +59,7 @@ class Remaining:
         self.view: InterferenceView | None = None
 
     def of(self, table: LedgerTable, view: InterferenceView, devices: Ints) -> Ints:
-        """Number of pods on each, 0 where not all say how long they take; makes `who`,
+        """Number of pods on each, 0 where not all say how long they take; makes `applications`,
         `believed` and `left_s` good for these devices, as `view` sees them.
         """
         if table is not self._table or view is not self.view:
@@ -86,7 +86,7 @@ class Remaining:
         shape = (MOST - 1, table.devices)
         self._known: Bools = np.zeros(table.devices, dtype=np.bool_)
         self._count: Ints = np.zeros(table.devices, dtype=np.int64)
-        self.who: Ints = np.full(shape, view.unknown)
+        self.applications: Ints = np.full(shape, view.unknown)
         self._since_ns: Ints = np.zeros(shape, dtype=np.int64)
         self._expected_s, self._done_s, self._speed = (np.zeros(shape) for _ in range(3))
         cards = [view.of(kind.model) for kind in table.kinds]
@@ -100,19 +100,19 @@ class Remaining:
         there = self.residencies.on((node.name, gpu))
         known = len(there) < MOST and all(residency.expected_s for residency in there)
         self._count[device] = len(there) if known else 0
-        self.who[:, device] = view.unknown
+        self.applications[:, device] = view.unknown
         for column in (self._expected_s, self._done_s, self._speed):
             column[:, device] = 0.0
         if known:
             speed = self._speeds[table.device_kind[device]]
             for place, residency in enumerate(there):
                 self._note(
-                    (place, device), residency, speed, view.index_of(residency.who.application)
+                    (place, device), residency, speed, view.index_of(residency.resident.application)
                 )
 
     def _note(self, at: tuple[int, int], residency: Residency, speed: Speed, who: int) -> None:
         done = residency.done(speed)
-        self.who[at], self._expected_s[at] = who, residency.expected_s
+        self.applications[at], self._expected_s[at] = who, residency.expected_s
         self._done_s[at], self._since_ns[at], self._speed[at] = done
 
 
@@ -128,10 +128,13 @@ class OverlapTime:
         self.devices: Ints = some[known]
         self._index_of = view.index_of
         self._kinds, self._pods = query.device_kind.take(self.devices), pods.take(self.devices)
-        self._who, self._work = remaining.who.take(rows, axis=1), remaining.left_s(rows)
+        self._applications, self._work = (
+            remaining.applications.take(rows, axis=1),
+            remaining.left_s(rows),
+        )
         self._end = np.zeros_like(self._work)
         for count, at in self._by_size():
-            who, work = self._who[:count, at], self._work[:count, at]
+            who, work = self._applications[:count, at], self._work[:count, at]
             self._end[:count, at] = self._finishes(at, who, work) if count > 1 else work
         self._empty_s = np.sort(self._end.max(axis=0))
 
@@ -141,7 +144,7 @@ class OverlapTime:
         few.devices, few._kinds, few._pods = (
             column.take(kept) for column in (self.devices, self._kinds, self._pods)
         )
-        few._who = self._who.take(kept, axis=1)
+        few._applications = self._applications.take(kept, axis=1)
         few._work, few._end = self._work.take(kept, axis=1), self._end.take(kept, axis=1)
         return few
 
@@ -166,7 +169,7 @@ class OverlapTime:
         later, saved = np.zeros(len(self.devices)), np.zeros(len(self.devices))
         for count, at in self._by_size():
             joins, takes = np.full(len(at), self._index_of(application)), np.full(len(at), takes_s)
-            who = np.concatenate([self._who[:count, at], joins[None]])
+            who = np.concatenate([self._applications[:count, at], joins[None]])
             work = np.concatenate([self._work[:count, at], takes[None]])
             end, before = self._finishes(at, who, work), self._end[:count, at]
             later[at] = end.sum(axis=0) - before.sum(axis=0) - takes_s

@@ -183,7 +183,7 @@ class Recorder:
         return commands
 
 
-def tell(engine: Engine, line: DecisionLine, number: int) -> list[Command]:
+def hand_over(engine: Engine, line: DecisionLine, number: int) -> list[Command]:
     """Hand the `number`-th event to the engine; `BadInputError` if a policy cannot read it."""
     try:
         return engine.handle(line.event, line.at_ns)

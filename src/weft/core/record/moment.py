@@ -13,7 +13,7 @@ from weft.core.explain.explanation import Explanation, RecordedDecision, State
 from weft.core.explain.reasons import FeasibilitySummary, summarise
 from weft.core.explain.sentences import NOWHERE, decision_notes, place_in_words
 from weft.core.explain.smallest_change import changes
-from weft.core.record.file import read, skim, tell
+from weft.core.record.file import hand_over, read, skim
 from weft.model import BadInputError, PodRequest
 
 
@@ -32,7 +32,7 @@ def explain(path: Path, name: str, create: Callable[..., Any]) -> Explanation:
     try:
         for number, line in enumerate(lines, start=1):
             on = line.event.node if isinstance(line.event, BindOn) else ""
-            tell(engine, line, number)
+            hand_over(engine, line, number)
     except _ReachedError:
         pass
     others = tuple(uid for uid in last if uid != record.uid)

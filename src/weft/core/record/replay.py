@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from weft.core.engine import Record
-from weft.core.record.file import DecisionLine, Header, records_of, tell
+from weft.core.record.file import DecisionLine, Header, hand_over, records_of
 
 
 class ReplayResult(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ def replay(
     events = decisions = 0
     for line in lines:
         events += 1
-        again = records_of(tell(engine, line, events))
+        again = records_of(hand_over(engine, line, events))
         for index in range(max(len(again), len(line.records))):
             was = line.records[index] if index < len(line.records) else None
             now = again[index] if index < len(again) else None

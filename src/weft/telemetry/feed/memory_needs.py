@@ -1,4 +1,4 @@
-"""Memory that residents need of their GPU, and so what they leave idle (policies.md 7.1). Pure.
+"""Memory that residents need of their GPU, and so what they leave idle. Pure.
 
     hold(p)  = what p asked, while it warms up: bound for less than `warm_s`, or its memory has not
                yet lain within `STABLE_PART` for `stable_s` (`WarmUp`)

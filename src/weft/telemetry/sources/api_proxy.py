@@ -31,7 +31,7 @@ class ApiProxyTransport:
         self._client, self._path = client, path
         self._headers, self._limits = dict(headers or {}), limits
 
-    async def ask(self, path: str, form: Mapping[str, str]) -> tuple[int, bytes]:
+    async def request(self, path: str, form: Mapping[str, str]) -> tuple[int, bytes]:
         """The question goes into the address."""
         return await self.get(f"{self._path}{path}?{urlencode(form)}")
 

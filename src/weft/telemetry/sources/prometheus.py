@@ -123,7 +123,7 @@ class Prometheus:
         # Thanos' own words; it leaves stores out unless it is told not to. Others pass them by.
         form |= {"partial_response": str(self.options.partial).lower(), "dedup": "true"}
         async with self._turns:
-            status, body = await self._transport.ask(path, form)
+            status, body = await self._transport.request(path, form)
         if status == 401:
             self._transport.refused()
         _check(status, body, where)

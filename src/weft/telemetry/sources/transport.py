@@ -74,7 +74,7 @@ NOBODY, USUAL = ServerCredentials(), ResponseLimits()
 class Transport(Protocol):
     """Takes questions to one server. Raises nothing but `TelemetryError`."""
 
-    async def ask(self, path: str, form: Mapping[str, str]) -> tuple[int, bytes]:
+    async def request(self, path: str, form: Mapping[str, str]) -> tuple[int, bytes]:
         """HTTP status and body of the answer to `form`, at `path` below the server's address."""
         ...
 
@@ -97,7 +97,7 @@ class Direct:
         self._tls = True if url.startswith("http://") else access.tls()
         self._session: aiohttp.ClientSession | None = None
 
-    async def ask(self, path: str, form: Mapping[str, str]) -> tuple[int, bytes]:
+    async def request(self, path: str, form: Mapping[str, str]) -> tuple[int, bytes]:
         """By POST: a question may be longer than an address."""
         return await self._send("POST", self._url + path, form)
 

@@ -8,7 +8,6 @@ import msgspec
 from scheduler_world import World, add_node, add_pod, world
 
 from weft.cli.explain_pod import live_explanation
-from weft.cluster.stores.slowdown_store import SlowdownStore
 from weft.cluster.telemetry.slowdown_metrics import SlowdownMetrics
 from weft.cluster.telemetry.slowdown_observer import SlowdownObserver
 from weft.cluster.telemetry.solo_rates import SoloProfiles
@@ -33,9 +32,14 @@ class Silent:
         """Nothing is open."""
 
 
+<<<<<<< HEAD
 def observing(cluster: World) -> SlowdownObserver:
     remembering = SlowdownStore(cluster.live.client, None, InterferenceTable(0))
     return SlowdownObserver(cluster.live, Silent(), remembering, SoloProfiles())
+=======
+def observing(it: World) -> SlowdownObserver:
+    return SlowdownObserver(it.live, Silent(), None, InterferenceTable(0), SoloProfiles())
+>>>>>>> main
 
 
 async def test_explain_tells_what_was_seen_last() -> None:
@@ -91,12 +95,21 @@ def test_guesses_latencies_and_problems_in_words() -> None:
 
 
 async def test_every_metric_is_told_and_described() -> None:
+<<<<<<< HEAD
     async with world() as cluster:
         cluster.pages.collectors.append(SlowdownMetrics(observing(cluster)))
         add_node(cluster.server, "n")
         await cluster.lead()
         cluster.live.evictor.slow["evicted"] = 2
         told = await cluster.samples()
+=======
+    async with world() as it:
+        it.pages.collectors.append(SlowdownMetrics(observing(it)))
+        add_node(it.server, "n")
+        await it.lead()
+        it.live.evictor.slowdown_counts["evicted"] = 2
+        told = await it.samples()
+>>>>>>> main
         assert told["weft_slowness_evictions_total", "outcome=evicted"] == 2
         assert told["weft_recalls_total", "outcome=evicted"] == 0
         for source in ("progress", "sm-active", "none"):

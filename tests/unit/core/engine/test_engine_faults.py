@@ -69,14 +69,14 @@ def engine_with(at: str) -> Engine:
 @pytest.fixture
 def breaks_once_reserved(monkeypatch):
     """An account kept of pods with a place breaks off for the poisonous one."""
-    came = Residencies.came
+    add = Residencies.add
 
     def refuses(self, placement, at_ns):
         if placement.uid == POISON:
             raise OverflowError(f"Python int too large, says {object()!r}")
-        came(self, placement, at_ns)
+        add(self, placement, at_ns)
 
-    monkeypatch.setattr(Residencies, "came", refuses)
+    monkeypatch.setattr(Residencies, "add", refuses)
 
 
 def uids(commands: list[object], kind: type) -> list[str]:
@@ -203,14 +203,14 @@ def test_it_is_on_record_and_breaks_off_alike_in_a_replay():
 def test_signals_that_cannot_be_read_are_none_and_the_next_are_read(monkeypatch):
     engine = engine_with("nowhere")
     engine.handle(PodAdded(pod("p", memory_mib=5)), 0)
-    look = type(engine.harvest).look
-    monkeypatch.setattr(type(engine.harvest), "look", lambda *_: 1 // 0)
+    observe = type(engine.harvest).observe
+    monkeypatch.setattr(type(engine.harvest), "observe", lambda *_: 1 // 0)
     commands = engine.handle(SignalsChanged(snapshot(1, 0, [("a", 0)], {})), 1)
     (fault,) = [c for c in commands if isinstance(c, Faulted)]
     assert fault.pod is None
     assert fault.record.fault.startswith("taking in SignalsChanged failed: ZeroDivisionError")
     assert engine.signals.version == 0
-    monkeypatch.setattr(type(engine.harvest), "look", look)
+    monkeypatch.setattr(type(engine.harvest), "observe", observe)
     engine.handle(SignalsChanged(snapshot(2, 0, [("a", 0)], {})), 2)
     assert engine.signals.version == 2
     assert not audit(engine.ledger)

@@ -91,7 +91,7 @@ def test_the_second_time_it_gets_a_card_of_its_own() -> None:
 
 def test_it_never_borrows_again() -> None:
     engine = engine_of(gpus=1)
-    engine.oom_history.tell({"job": OomRecord(1, 2_000)})
+    engine.oom_history.merge({"job": OomRecord(1, 2_000)})
     add(engine, asking("lender", 9_000, workload=""))
     engine.handle(SignalsChanged(SignalsSnapshot(1, 0, idle_mib={"lender": (6_000,)})), 1)
     assert add(engine, asking("careful", 1_500)) is None

@@ -257,7 +257,7 @@ def test_what_was_learnt_is_told_to_be_kept_and_another_process_takes_it_over() 
         life.look({}, peaks={name: peak_mib})
         found = told(life.tell(PodGone(name, completed=True)))
         assert bool(found) == (number != 3)  # a fourth run that used less says nothing new
-        kept |= {(one.namespace, one.who, one.asks): one for one in found}
+        kept |= {(one.namespace, one.owner, one.asks): one for one in found}
     (last,) = kept.values()
     assert (last.most_mib, last.runs) == (1_200, 5)
     other = Life()
@@ -283,7 +283,7 @@ def test_what_is_told_never_lowers_what_is_known_and_goes_before_it() -> None:
 def test_of_more_kinds_than_are_known_at_most_those_told_first_go() -> None:
     peaks = Peaks()
     peaks.ran(pod("p", memory_mib=6_000, application="own"), 10)
-    peaks.tell(tuple(PeakLearnt("n", f"a{i}", "1 mib 1", 5, 1) for i in range(MOST)))
+    peaks.merge(tuple(PeakLearnt("n", f"a{i}", "1 mib 1", 5, 1) for i in range(MOST)))
     assert len(peaks.known) == MOST
     assert [kind[1] for kind in list(peaks.known)[:1]] == ["a1"]
     assert list(peaks.known)[-1][1] == "own"

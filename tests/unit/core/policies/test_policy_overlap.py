@@ -180,7 +180,7 @@ def ends_one_by_one(residencies, query, speeds, believed):
         there_is = query.table.nodes[query.device_node[device]]
         there = residencies.on((there_is.name, there_is.gpus[query.device_local[device]].index))
         if there and len(there) <= 3 and all(residency.expected_s for residency in there):
-            who = [index(residency.who) for residency in there]
+            who = [index(residency.resident) for residency in there]
             work = [residency.left_s(residencies.now_ns, speed) for residency in there]
             yield device, slowly(work, believed[np.ix_(who, who)])
 
