@@ -86,18 +86,11 @@ class BaseDialect:
         if records is None:
             return None
         own = self.recover(pod, request, node)
-<<<<<<< HEAD
-        mark = self.agent_mark
-        if own is not None and (mark or not records):
-            return ChargedPlacement(own, moved=evidence.moved(request, records, own, mark))
-        return evidence.weigh(request, node, records, own, self.name) if records else None
-=======
-        if own is not None and (self.agent_annotation or not said):
+        if own is not None and (self.agent_annotation or not records):
             return ChargedPlacement(
-                own, moved=evidence.moved(request, said, own, self.agent_annotation)
+                own, moved=evidence.moved(request, records, own, self.agent_annotation)
             )
-        return evidence.weigh(request, node, said, own, self.name) if said else None
->>>>>>> main
+        return evidence.weigh(request, node, records, own, self.name) if records else None
 
     def on_node(
         self, pod: PodManifest, request: PodRequest, node: Node, settings: DialectSettings

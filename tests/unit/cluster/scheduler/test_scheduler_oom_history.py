@@ -52,21 +52,12 @@ async def test_ends_lessons_and_recalls_are_counted() -> None:
         await cluster.until(lambda: cluster.bound("first"))
         again = {"name": "c", "restartCount": 1, "lastState": CUDA}
         status = {"phase": "Running", "containerStatuses": [again]}
-<<<<<<< HEAD
         cluster.server.update("pods", "first", {"status": status}, "d")
         await cluster.until(lambda: cluster.live.ends.count == 1)
-        cluster.live.evictor.counts["blocked"] = 3
+        cluster.live.evictor.borrower_counts["blocked"] = 3
         cluster.live.oom_history.counts["conflict"] = 2
         cluster.live.oom_history.unreadable.add("README")
         told = await cluster.samples()
-=======
-        it.server.update("pods", "first", {"status": status}, "d")
-        await it.until(lambda: it.live.ends.count == 1)
-        it.live.evictor.borrower_counts["blocked"] = 3
-        it.live.oom_history.counts["conflict"] = 2
-        it.live.oom_history.unreadable.add("README")
-        told = await it.samples()
->>>>>>> main
         assert told["weft_out_of_gpu_memory_total",] == 1
         assert told["weft_lessons",] == 1
         assert told["weft_lessons_unreadable",] == 1

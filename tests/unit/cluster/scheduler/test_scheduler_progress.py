@@ -32,14 +32,8 @@ class Silent:
         """Nothing is open."""
 
 
-<<<<<<< HEAD
 def observing(cluster: World) -> SlowdownObserver:
-    remembering = SlowdownStore(cluster.live.client, None, InterferenceTable(0))
-    return SlowdownObserver(cluster.live, Silent(), remembering, SoloProfiles())
-=======
-def observing(it: World) -> SlowdownObserver:
-    return SlowdownObserver(it.live, Silent(), None, InterferenceTable(0), SoloProfiles())
->>>>>>> main
+    return SlowdownObserver(cluster.live, Silent(), None, InterferenceTable(0), SoloProfiles())
 
 
 async def test_explain_tells_what_was_seen_last() -> None:
@@ -95,21 +89,12 @@ def test_guesses_latencies_and_problems_in_words() -> None:
 
 
 async def test_every_metric_is_told_and_described() -> None:
-<<<<<<< HEAD
     async with world() as cluster:
         cluster.pages.collectors.append(SlowdownMetrics(observing(cluster)))
         add_node(cluster.server, "n")
         await cluster.lead()
-        cluster.live.evictor.slow["evicted"] = 2
+        cluster.live.evictor.slowdown_counts["evicted"] = 2
         told = await cluster.samples()
-=======
-    async with world() as it:
-        it.pages.collectors.append(SlowdownMetrics(observing(it)))
-        add_node(it.server, "n")
-        await it.lead()
-        it.live.evictor.slowdown_counts["evicted"] = 2
-        told = await it.samples()
->>>>>>> main
         assert told["weft_slowness_evictions_total", "outcome=evicted"] == 2
         assert told["weft_recalls_total", "outcome=evicted"] == 0
         for source in ("progress", "sm-active", "none"):
