@@ -10,7 +10,7 @@ with the process, and until then `may_bind` holds them back.
 import asyncio
 import contextlib
 import datetime
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -59,6 +59,7 @@ from weft.core.engine import (
     PodBound,
     PodGone,
     PodSeenBound,
+    SlowdownReason,
     Tick,
     Unschedulable,
     Wake,
@@ -99,6 +100,8 @@ class EngineCluster:
     inventory of nodes that nobody else tells of. `lease` is asked before each write, and who else
     has it; without one this process may always write. `limits` are the ledger's. `interference`:
     there is a table of it. What is learnt of pods that ran out of memory is `kept` there.
+    `on_slowdown_eviction` is called once a pod may be going for others' speed; `peaks` say what a
+    pod (by UID) was seen to use of a GPU at most.
     """
 
     def __init__(
@@ -121,6 +124,8 @@ class EngineCluster:
         self.decide = self.engine.handle  # or a recorder's around it
         self.on_decision: list[OnDecision] = []
         self.on_notice: list[OnNotice] = []
+        self.on_slowdown_eviction: list[Callable[[SlowdownReason], None]] = []
+        self.peaks: list[Callable[[str], int]] = []
         self.ready, self.term = False, 0
         self.leadership, self.faults = Leadership(lease), FaultLog()
         self.binder = Binder(client, binding, may_bind)
@@ -137,18 +142,18 @@ class EngineCluster:
             clock=client.clock,
         )
         self.units = UnitMismatches(self._nodes, gpushare_unit, self._notice)
-        self.evictor = Evictor(client, self._pods, self._notice, self.handle, may_bind)
+        tell = self._notice, self.handle, may_bind, self._slowed
+        self.evictor = Evictor(client, self._pods, *tell)
         views = (self.engine, self._pods, self._nodes)
         self.guard = OverbookingGuard(client, *views, self._notice, self.handle, self.evictor)
-        self.ends = OomWatch(self._pods, self._nodes)
+        self.ends = OomWatch(self._pods, self._nodes, self._peak_mib)
         self.oom_history = OomHistoryStore(client, kept, self.engine, self.handle, may_bind)
         self.keepers: list[StateStore] = [self.oom_history]
-        self._stream = ChangeStream()
+        self._stream, self._alarm = ChangeStream(), Alarm(client.clock, lambda: self.handle(Tick()))
         self._node_feed = WatchFeed(client, NODES, self._take_nodes, on_batch=self._close_nodes)
         nudge = partial(self._stream.nudge, self._node_feed)
         self._gathering = NodeBatches(client.clock, self._apply_nodes, nudge)
         self._binding: dict[str, asyncio.Task[Outcome]] = {}
-        self._alarm = Alarm(client.clock, lambda: self.handle(Tick()))
 
     @property
     def settings(self) -> DialectSettings:
@@ -342,13 +347,10 @@ class EngineCluster:
         name, pod = command.placement.node, self._pods.by_uid(command.pod.uid)
         node = self._nodes.nodes.get(name, Node(name))  # of one that is gone nothing is sent
         now_ns = int(self._client.clock.wall().timestamp() * 1e9)
-        request = bind_request(command, node, now_ns, self.term, pod)
-        return msgspec.structs.replace(
-            request,
-            resource_version=version,
-            unchanged=asks_the_same(command.pod, self.parse),
-            closed=lambda: self._nodes.closed_to(name, command.pod.shape.constraints),
-        )
+        closed = partial(self._nodes.closed_to, name, command.pod.shape.constraints)
+        request = bind_request(command, node, now_ns, self.term, pod, closed)
+        unchanged = asks_the_same(command.pod, self.parse)
+        return msgspec.structs.replace(request, resource_version=version, unchanged=unchanged)
 
     # --- taking in ---
 
@@ -426,6 +428,13 @@ class EngineCluster:
     def _notice(self, notice: Notice) -> None:
         for hook in self.on_notice:
             hook(notice)
+
+    def _slowed(self, slowed: SlowdownReason) -> None:
+        for hook in self.on_slowdown_eviction:
+            hook(slowed)
+
+    def _peak_mib(self, uid: str) -> int:
+        return max((peak_mib(uid) for peak_mib in self.peaks), default=0)
 
 
 def _settings(unit: Unit, limits: RequestLimits, interference: bool) -> DialectSettings:

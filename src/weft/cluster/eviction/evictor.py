@@ -73,14 +73,15 @@ class Evictor:
         notify: Callable[[Notice], None],
         report: Callable[[Event], object],
         may_write: Callable[[float], bool] | None,
+        on_slowdown_eviction: Callable[[SlowdownReason], None],
     ) -> None:
         self.leading = False
         self.timeout_s = 3.0
         self.borrower_counts = {"evicted": 0, "blocked": 0, "failed": 0}
         self.slowdown_counts = dict(self.borrower_counts)
         self.double_booked_counts = dict(self.borrower_counts)
-        self.on_slowdown_eviction: Callable[[SlowdownReason], None] | None = None
         self._client, self._pods = client, pods
+        self._on_slowdown_eviction = on_slowdown_eviction
         self._notify, self._report, self.may_write = notify, report, may_write
         self._tasks: dict[asyncio.Task[EvictionOutcome], str] = {}
 
@@ -131,8 +132,8 @@ class Evictor:
         return outcome
 
     def _may_go(self, slowed: SlowdownReason | None) -> None:
-        if slowed is not None and self.on_slowdown_eviction is not None:
-            self.on_slowdown_eviction(slowed)
+        if slowed is not None:
+            self._on_slowdown_eviction(slowed)
 
     def _why(self, command: Evict) -> _Why:
         record = command.record

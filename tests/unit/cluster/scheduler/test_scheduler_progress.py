@@ -8,7 +8,6 @@ import msgspec
 from scheduler_world import World, add_node, add_pod, world
 
 from weft.cli.explain_pod import live_explanation
-from weft.cluster.stores.slowdown_store import SlowdownStore
 from weft.cluster.telemetry.slowdown_metrics import SlowdownMetrics
 from weft.cluster.telemetry.slowdown_observer import SlowdownObserver
 from weft.cluster.telemetry.solo_rates import SoloProfiles
@@ -34,8 +33,7 @@ class Silent:
 
 
 def observing(it: World) -> SlowdownObserver:
-    remembering = SlowdownStore(it.live.client, None, InterferenceTable(0))
-    return SlowdownObserver(it.live, Silent(), remembering, SoloProfiles())
+    return SlowdownObserver(it.live, Silent(), None, InterferenceTable(0), SoloProfiles())
 
 
 async def test_explain_tells_what_was_seen_last() -> None:
