@@ -68,7 +68,7 @@ class DeviceRows:
         return found
 
     def hold(self, spread: SplitRequest) -> Bools:
-        """True if each node's devices hold a `split` claim."""
+        """True if each node's devices hold a `split` GPU request."""
         found = np.zeros(len(self._counts), dtype=np.bool_)
         for some in self._of_one_size():
             nodes, _ = self._padded(some, {})

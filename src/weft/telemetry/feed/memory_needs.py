@@ -357,7 +357,7 @@ def with_memory_needs(
     peaks_mib: dict[str, int] | None = None,
 ) -> SignalsSnapshot:
     """The snapshot with what was found for the table's devices: columns, what pods leave idle, and
-    the most that they used (`peaks.Watch`).
+    the most that they used (`PeakWatch`).
 
     GPUs that the snapshot does not name, and those whose metrics are MISSING, are MISSING.
     """
