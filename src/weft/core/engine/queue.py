@@ -129,8 +129,10 @@ class Queue:
         """
         key = waiting.profile.name, shape
         group, scout = self._parked.get(key), self._scouts.get(key)
-        there = [group.first() if group is not None else None, scout]
-        ahead = [pod for pod in there if pod is not None and pod.state in {"parked", "backoff"}]
+        first_pods = [group.first() if group is not None else None, scout]
+        ahead = [
+            pod for pod in first_pods if pod is not None and pod.state in {"parked", "backoff"}
+        ]
         first = min(ahead, key=lambda pod: pod.key, default=waiting)
         if first.key >= waiting.key:
             return False

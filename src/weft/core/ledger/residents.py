@@ -83,17 +83,17 @@ class Residents:
         """Residents of the device."""
         return self.members[self._now[device]]
 
-    def change(self, device: int, who: Resident, sign: int) -> None:
+    def change(self, device: int, resident: Resident, sign: int) -> None:
         """A pod came to the device (`sign` 1) or left it (−1)."""
-        there = list(self.on(device))
+        co_residents = list(self.on(device))
         if sign > 0:
-            there.append(who)
-            there.sort()
+            co_residents.append(resident)
+            co_residents.sort()
         else:
-            if who not in there:
-                raise RuntimeError(f"{who} leaves device {device}, and was not there")
-            there.remove(who)
-        self._put(device, tuple(there))
+            if resident not in co_residents:
+                raise RuntimeError(f"{resident} leaves device {device}, and was not there")
+            co_residents.remove(resident)
+        self._put(device, tuple(co_residents))
         if len(self.members) > 2 * len(self._now) + KEPT:
             self._renumber()
 
