@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from weft.core.framework.query import Query
-from weft.core.ledger.residents import Company
+from weft.core.ledger.residents import CoResidents
 from weft.core.ledger.table import Bools, Ints
 from weft.model import PodRequest, Shape
 
@@ -199,7 +199,7 @@ class Policy:
         return int(query.room.take(fits).argmin())
 
     def predict(
-        self, shape: Shape, co_residents: Company, model: str
+        self, shape: Shape, co_residents: CoResidents, model: str
     ) -> tuple[ExpectedSlowdown, ...]:
         """For the record: what is expected of the pod and of those `there` on a GPU it shares."""
         return ()

@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from weft.core.ledger.residents import Company, Resident
+from weft.core.ledger.residents import CoResidents, Resident
 from weft.model import Placement
 
 GpuKey = tuple[str, int]
 """(node, GPU index)."""
 
 MOST_SPANS = 64
-"""Changes of company that are remembered of a pod; of more, the oldest two become one."""
+"""Changes of co-residents that are remembered of a pod; of more, the oldest two become one."""
 LEAST_LEFT = 0.05
 """A pod that should be over has so much of its time before it: nobody knows when it ends."""
 SECOND_NS = 1_000_000_000
@@ -25,7 +25,7 @@ class ResidencySpan(NamedTuple):
     """From `since_ns` on the pod was beside these."""
 
     since_ns: int
-    beside: Company
+    beside: CoResidents
 
 
 class WorkDone(NamedTuple):
@@ -36,12 +36,12 @@ class WorkDone(NamedTuple):
     speed: float
 
 
-Speed = Callable[[Resident, Company], float]
-"""What a pod makes in a company; alone 1."""
+Speed = Callable[[Resident, CoResidents], float]
+"""Speed of a pod beside its co-residents; alone 1."""
 
 
 class Residency:
-    """One pod on its GPU: what it runs, how long that takes alone, and in what company it was."""
+    """One pod on its GPU: what it runs, how long that takes alone, and its co-residents."""
 
     __slots__ = ("expected_s", "resident", "since_ns", "spans")
 
@@ -49,8 +49,8 @@ class Residency:
         self.resident, self.expected_s, self.since_ns = resident, expected_s, since_ns
         self.spans: list[ResidencySpan] = []
 
-    def change(self, co_residents: Company, at_ns: int) -> None:
-        """The company changed."""
+    def change(self, co_residents: CoResidents, at_ns: int) -> None:
+        """The co-residents changed."""
         if self.spans:
             at_ns = max(at_ns, self.spans[-1].since_ns)
         self.spans.append(ResidencySpan(at_ns, co_residents))
@@ -136,7 +136,7 @@ class Residencies:
             del self._on[key]
 
     def _note_change(self, key: GpuKey, at_ns: int, but: str = "") -> None:
-        """Everybody on the GPU `but` this pod that the company is another."""
+        """Everybody on the GPU `but` this pod that the co-residents changed."""
         for changed in self._followers:
             changed.add(key)
         on_gpu = self._on[key]
