@@ -4,8 +4,10 @@ UV_VERSION := 0.13.8
 BIN := .venv/bin
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/.venv
 export OMP_NUM_THREADS := 1
+# pytest rewrites the tests: 15 s at each run where the result may not be kept.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test test-faults test-data test-cluster cluster-tools gpu-check coverage check format bench bench-cluster docs clean
+.PHONY: help venv demo test test-long test-faults test-data test-cluster cluster-tools gpu-check coverage check format bench bench-cluster docs clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -30,6 +32,9 @@ demo: venv  ## Generate a cluster, compare six policies on it, write a report.
 
 test: venv  ## The tests, in under three minutes.
 	@$(BIN)/pytest -n 2 --dist worksteal -m "not data_full and not faults"
+
+test-long: venv  ## The same tests with the full numbers of examples and seeds, in six minutes.
+	@WEFT_TEST_LONG=1 $(BIN)/pytest -n 2 --dist worksteal -m "not data_full and not faults"
 
 test-faults: venv  ## A thousand schedules of crashes and faults, and mutants they must catch.
 	@$(BIN)/pytest -s -m "faults"

@@ -51,6 +51,7 @@ def requests_for(pods: list[Pod]) -> list[BindRequest]:
             pod.metadata.name,
             pod.metadata.uid,
             "node-00001",
+            lambda: "",
             marks,
             resource_version=pod.metadata.resource_version,
         )

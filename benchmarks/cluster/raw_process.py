@@ -39,6 +39,7 @@ def request_for(pod: Pod, node: Node, gpu: int) -> BindRequest:
         meta.name,
         meta.uid,
         node.name,
+        lambda: "",
         marks.annotations,
         marks.labels,
         meta.resource_version,

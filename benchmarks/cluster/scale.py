@@ -102,7 +102,13 @@ def bound_to(made: Pod, where: Node, place: int) -> BindRequest:
     placed = Placement(asked.uid, where.name, (share,), shape.cpu_milli, shape.memory_mib)
     marks = write(asked, placed, where, time.time_ns())
     return BindRequest(
-        asked.namespace, asked.name, asked.uid, where.name, marks.annotations, marks.labels
+        asked.namespace,
+        asked.name,
+        asked.uid,
+        where.name,
+        lambda: "",
+        marks.annotations,
+        marks.labels,
     )
 
 

@@ -51,7 +51,7 @@ async def serve(kubeconfig: Path) -> None:
 
         async def bind(body: bytes) -> bytes:
             asked = BINDING.decode(body)
-            request = BindRequest(asked.namespace, asked.name, asked.uid, asked.node)
+            request = BindRequest(asked.namespace, asked.name, asked.uid, asked.node, lambda: "")
             path = PODS.of(asked.namespace, asked.name, "binding")
             answer = await client.send("POST", path, encode(request, ""))
             error = "" if answer.code < 300 else answer.body.decode()

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections import Counter
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -17,11 +18,24 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """Every node of the file's syntax tree, the module first."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
+def body_of(path: Path) -> list[ast.stmt]:
+    """The file's statements at its top level."""
+    module = nodes_of(path)[0]
+    assert isinstance(module, ast.Module)
+    return module.body
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=name)
 def test_files_stay_small_and_functions_fit_a_screen(path: Path) -> None:
     text = path.read_text()
     assert len(text.splitlines()) <= 500, "split this file: it does more than one thing"
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes_of(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or 0) - node.lineno + 1
             assert length <= 50, f"{node.name} has {length} lines; give its steps names"
@@ -51,7 +65,7 @@ def test_public_class_names_are_unique() -> None:
     classes = Counter(
         node.name
         for path in SOURCES
-        for node in ast.parse(path.read_text()).body
+        for node in body_of(path)
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert [name for name, count in classes.items() if count > 1] == []
@@ -80,7 +94,7 @@ def arrows_from(path: Path) -> set[tuple[str, str]]:
     """(wing, the wing it imports), for each import in this file."""
     wing = path.relative_to(ROOT / "src" / "weft").parts[0]
     modules: list[str] = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             modules += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module == "weft":
@@ -106,11 +120,11 @@ NOT_KEYS = {
 def test_every_weft_dev_key_is_spelled_in_model_annotations_alone(path: Path) -> None:
     if path == ROOT / "src" / "weft" / "model" / "annotations.py":
         return
-    tree = ast.parse(path.read_text())
-    texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+    nodes = nodes_of(path)
+    texts = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}  # docstrings
     spelled = {
         node.value
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts
         if "weft.dev/" in node.value or "weft\\.dev/" in node.value
     }

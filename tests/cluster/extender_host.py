@@ -86,7 +86,13 @@ class Host:
         marks = write(pod, placement, node, time.time_ns())
         outcome = await self._binder.bind(
             BindRequest(
-                pod.namespace, pod.name, pod.uid, placement.node, marks.annotations, marks.labels
+                pod.namespace,
+                pod.name,
+                pod.uid,
+                placement.node,
+                lambda: "",
+                marks.annotations,
+                marks.labels,
             )
         )
         self.outcomes.append(outcome)

@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 from elastic_slowly import Card, Found, asked, trade
+from long_form import few_or_many
 
 from weft.cluster.config.form import Configuration
 from weft.cluster.config.read import decode, maker
@@ -15,7 +16,7 @@ from weft.core.policies.catalog import built_in
 from weft.model import Code, GpuMemoryRequest, GpuRequest, Node, PodRequest, Share
 from weft.testing.builders import node, placement, pod
 
-CASES = 400
+CASES = few_or_many(160, 400)
 EXACT = b"apiVersion: weft.dev/v1\nkind: WeftConfiguration\ncompat: {elastic: exact}\n"
 CARDS_MIB = (1_000, 11_441, 15_109, 16_160, 32_510)
 ASKS = (

@@ -7,6 +7,7 @@ free ones; each leaf is rated, and of equal ratings the last leaf wins.
 import random
 
 import pytest
+from long_form import few_or_many
 
 from weft.core.engine.assessment import Assessor
 from weft.core.engine.selection import shares_on
@@ -17,7 +18,7 @@ from weft.model import GpuMemoryRequest, GpuRequest, Shape
 from weft.model.request import WHOLE_CARD
 from weft.testing import node, placement
 
-CASES = 1_000
+CASES = few_or_many(400, 1_000)
 LEAVES = 520  # of one case, at most
 MEMORY = 16_160
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 import pytest
+from long_form import few_or_many
 
 from weft.cluster.control.interface import Attempt, BindOutcome
 from weft.cluster.control.live_cluster import EngineCluster
@@ -223,7 +224,7 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(few_or_many(1, 2)))
 @pytest.mark.parametrize(("policy", "options"), WAYS)
 async def test_live_decides_as_simulated(policy: str, options: dict[str, int], seed: int) -> None:
     story = Story(seed, policy, **options)
@@ -244,7 +245,7 @@ def test_durations_decide_here() -> None:
     assert sum(one != other for one, other in zip(with_them, without, strict=True)) > 10
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(few_or_many(1, 2)))
 @pytest.mark.parametrize(("policy", "options"), WAYS[2:])
 async def test_processes_one_after_another_decide_as_one(
     policy: str, options: dict[str, int], seed: int

@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 import systems_slowly
+from long_form import few_or_many
 from test_policies_decide import PAIRS as BY_REQUESTS
 from test_policies_decide import a_node, a_shape
 
@@ -19,7 +20,7 @@ from weft.core.policies.catalog import BUILT_IN, built_in
 from weft.core.policies.fgd import COLD_START
 from weft.model import PodRequest
 
-CLUSTERS = 14
+CLUSTERS = few_or_many(7, 14)
 PODS = 24
 HARVEST = 1500
 

@@ -9,6 +9,7 @@ import json
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import NamedTuple
 
 import msgspec
@@ -165,6 +166,7 @@ class Server:
         """Nothing is open."""
 
 
+@cache
 def labels(name: str, gpu: int, pod: str = "") -> bytes:
     said = {"Hostname": "n", "__name__": name, "gpu": str(gpu)}
     said |= {"exported_namespace": "d", "exported_pod": pod} if pod else {}

@@ -110,15 +110,17 @@ class Reference:
         gpus = self.pods[uid][1]
         return (*gpus, "|", *sorted({other for gpu in gpus for other in self.on(gpu)}))
 
-    def windows(self, uid: str) -> list[_Seen]:
-        return self.windows_beside(uid, self.co_residents(uid), len(self.log))
+    def windows(self, uid: str, most: int = 1 << 30) -> list[_Seen]:
+        return self.windows_beside(uid, self.co_residents(uid), len(self.log), most)
 
-    def windows_beside(self, uid: str, co_residents: tuple[str, ...], looks: int) -> list[_Seen]:
-        """Those beside this company, without a gap, but for the first; newest first."""
+    def windows_beside(
+        self, uid: str, co_residents: tuple[str, ...], looks: int, most: int = 1 << 30
+    ) -> list[_Seen]:
+        """At most so many beside these, without a gap, but for the first; newest first."""
         found: list[_Seen] = []
         newer_ns = self.log[looks - 1].at_ns
         for look in reversed(self.log[:looks]):
-            if newer_ns - look.at_ns > MINUTE:
+            if newer_ns - look.at_ns > MINUTE or len(found) > most:
                 break
             if uid in look.seen:
                 if look.co_residents[uid] != co_residents:
@@ -134,7 +136,7 @@ class Reference:
             if self.log[-1].at_ns - look.at_ns > MINUTE:
                 break
             if uid in look.seen:
-                return self.windows_beside(uid, look.co_residents[uid], number)[:3]
+                return self.windows_beside(uid, look.co_residents[uid], number, 3)
         return []
 
     def alone(self, victim: str) -> bool:
@@ -144,7 +146,7 @@ class Reference:
             if victim not in look.seen:
                 continue
             co_residents = look.co_residents[victim]
-            windows = self.windows_beside(victim, co_residents, number)[:3]
+            windows = self.windows_beside(victim, co_residents, number, 3)
             if self.pods[victim][0] != "latency-critical":
                 windows = [(slowdown, False) for slowdown, _ in windows]
             if windows and not bad_in(windows[:1]) and (windows[0][0] is not None or late):
@@ -242,14 +244,14 @@ class Reference:
         able = [u for u in able if u not in self.refused] + [u for u in able if u in self.refused]
         if able and not self.leaving(gpu):
             residency = [uid for uid in there if uid != able[0]]
-            victim = max(residency, key=lambda uid: self.windows(uid)[0][0] or 1.0)
+            victim = max(residency, key=lambda uid: self.windows(uid, 1)[0][0] or 1.0)
             self.evict(able[0], now_ns, (), victim, "together", [victim, *sorted(there)])
 
     def is_slow(self, there: list[str], number: int) -> bool:
         """Whether these were slow together as they were last counted, so many looks ago."""
         log, self.log = self.log, self.log[: len(self.log) - number]
         try:
-            windows = [self.windows(uid) for uid in there]
+            windows = [self.windows(uid, 1) for uid in there]
             if not all(windows):
                 return False
             slowdowns = [one[0][0] for one in windows]

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as how
 from hypothesis import strategies as st
+from long_form import few_or_many
 
 from weft.dialects.catalog import ALL
 from weft.dialects.dialect import DialectSettings
@@ -17,7 +18,7 @@ from weft.model import BadInputError, Gpu, Node, PodManifest, Share
 from weft.model.annotations import PLACEMENT, PLACEMENT_COPY
 
 MEM = "aliyun.com/gpu-mem"
-FEWER = how(max_examples=60)  # of each system
+FEWER = how(max_examples=few_or_many(30, 60))  # of each system
 
 
 def limits(**values):

@@ -37,7 +37,7 @@ def a_double_release(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_refused_bind_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Engine, "_lost", nothing)
+    patch.setattr(Engine, "_bind_failed", nothing)
 
 
 def a_refused_bind_believed_though_the_pod_is_bound(patch: pytest.MonkeyPatch) -> None:
@@ -45,11 +45,11 @@ def a_refused_bind_believed_though_the_pod_is_bound(patch: pytest.MonkeyPatch) -
         if self.ledger.release(uid) is not None and uid in self.placed:
             self._unwind(uid, now_ns)
 
-    patch.setattr(Engine, "_lost", lost)
+    patch.setattr(Engine, "_bind_failed", lost)
 
 
 def nobody_woken_by_room(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Queue, "room_on", nothing)
+    patch.setattr(Queue, "wake_for_freed", nothing)
 
 
 def nobody_woken_by_nodes(patch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,13 @@ from random import Random
 from engine_world import NAMES, random_world, step
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from long_form import few_or_many
 
 from weft.core.engine import Bind, Command, Engine, Event
 from weft.core.ledger import audit
 
 
-@settings(max_examples=60)
+@settings(max_examples=few_or_many(25, 60))
 @given(st.randoms(use_true_random=True), st.integers(5, 60))
 def test_whatever_happens_the_engine_agrees_with_the_world(random: Random, steps: int) -> None:
     world = random_world(random)
@@ -25,7 +26,7 @@ def test_whatever_happens_the_engine_agrees_with_the_world(random: Random, steps
 def test_every_fault_point_is_hit_at_least_twenty_times() -> None:
     """Fixed seeds, so that the figures stand: where it crashed and what went wrong."""
     hits: Counter[str] = Counter()
-    for seed in range(60):
+    for seed in range(few_or_many(40, 60)):
         random = Random(seed)
         world = random_world(random)
         for _ in range(70):
@@ -73,7 +74,7 @@ def test_the_same_events_lead_to_the_same_commands() -> None:
 def test_pods_of_all_profiles_get_places_in_the_random_world() -> None:
     """The walks above mean something: each profile decides, and pods are really bound."""
     used: Counter[str] = Counter()
-    for seed in range(40):
+    for seed in range(few_or_many(20, 40)):
         random = Random(seed)
         world = random_world(random)
         tell = world.tell

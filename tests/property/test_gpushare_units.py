@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack
 
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from long_form import few_or_many
 from units_world import World
 
 from weft.testing.api_time import run
@@ -44,7 +45,7 @@ def played(story: list[tuple[str, int]]) -> World:
     return run(play())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=few_or_many(20, 40), deadline=None)
 @given(STORIES)
 def test_a_restart_changes_nothing_and_nothing_is_given_twice(story: list[tuple[str, int]]) -> None:
     for what in played(story).hits:

@@ -9,6 +9,7 @@ import pytest
 from harvest_world import World, step
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from long_form import few_or_many
 
 from weft.core.engine import Bind, Evict
 from weft.core.ledger import RequestLimits
@@ -32,7 +33,7 @@ def walked(seed: int) -> World:
     return walk(seed, honest=seed % 2 == 0)
 
 
-@settings(max_examples=40)
+@settings(max_examples=few_or_many(15, 40))
 @given(st.randoms(use_true_random=True), st.sampled_from(LIMITS), st.booleans())
 def test_whatever_happens_the_rules_of_lending_hold(
     random: Random, limits: RequestLimits, honest: bool
@@ -46,7 +47,7 @@ def test_whatever_happens_the_rules_of_lending_hold(
 
 def test_the_walks_reach_what_they_are_about() -> None:
     hits: Counter[str] = Counter()
-    for seed in range(50):
+    for seed in range(few_or_many(25, 50)):
         hits += walked(seed).hits
     points = (
         "a binding refused",
@@ -58,7 +59,7 @@ def test_the_walks_reach_what_they_are_about() -> None:
         "a run was seen whole",
         "room for a learnt peak",
     )
-    assert {point: hits[point] for point in points if hits[point] < 20} == {}
+    assert {point: hits[point] for point in points if hits[point] < few_or_many(8, 20)} == {}
 
 
 def test_the_same_events_lead_to_the_same_commands() -> None:

@@ -11,6 +11,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from long_form import few_or_many
 from msgspec.structs import replace
 
 from weft.core.ledger import Ledger, RequestLimits, audit
@@ -315,8 +316,8 @@ class Overcommitted(WithoutFacts):
 
 
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=130, stateful_step_count=50)
+TestLedger.settings = settings(max_examples=few_or_many(40, 130), stateful_step_count=50)
 TestWithoutFacts = WithoutFacts.TestCase
-TestWithoutFacts.settings = settings(max_examples=25, stateful_step_count=50)
+TestWithoutFacts.settings = settings(max_examples=few_or_many(12, 25), stateful_step_count=50)
 TestOvercommitted = Overcommitted.TestCase
-TestOvercommitted.settings = settings(max_examples=25, stateful_step_count=50)
+TestOvercommitted.settings = settings(max_examples=few_or_many(12, 25), stateful_step_count=50)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from long_form import few_or_many
 
 from weft.core.engine import Bind, Engine, PodAdded, PodBound, PodGone, SignalsChanged
 from weft.core.framework import Demand, Policy, Profile, Query
@@ -113,7 +114,9 @@ def most_of(policy: Policy, limits: RequestLimits, total: int, *, measured: bool
 
 
 @pytest.mark.parametrize("name", [policy.name for policy in BUILT_IN])
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=few_or_many(7, 12), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(st.integers(0, 2**32), st.sampled_from(DECLARED))
 def test_no_policy_overcommits_beyond_the_declared_limit(
     name: str, seed: int, limits: RequestLimits
@@ -149,7 +152,7 @@ def test_no_policy_overcommits_beyond_the_declared_limit(
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS, ids=NAMES)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=few_or_many(6, 10), deadline=None)
 @given(data=st.data())
 def test_scores_are_finite_integers_whatever_is_told(
     name: str, options: dict[str, Any], data: st.DataObject

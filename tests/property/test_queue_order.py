@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from long_form import few_or_many
 
 from weft.core.engine import (
     Bind,
@@ -137,10 +138,10 @@ class Order(RuleBasedStateMachine):
     def nothing_is_left_over(self) -> None:
         queue = self.engine.queue
         assert {one.pod.uid for one in queue.waiting()} == self.waiting.keys()
-        for key, scout in queue._scouts.items():
-            assert scout.state == "backoff"
-            assert scout.group == key
-            assert queue.get(scout.pod.uid) is scout
+        for key, woken in queue._woken.items():
+            assert woken.state == "backoff"
+            assert woken.group == key
+            assert queue.get(woken.pod.uid) is woken
         for group in queue._parked.values():
             parked = [one for _, one in group.heap if one.state == "parked"]
             assert len(parked) == group.parked > 0
@@ -149,4 +150,4 @@ class Order(RuleBasedStateMachine):
 
 
 TestOrder = Order.TestCase
-TestOrder.settings = settings(max_examples=100, stateful_step_count=40)
+TestOrder.settings = settings(max_examples=few_or_many(35, 100), stateful_step_count=40)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from long_form import few_or_many
 from slowdown_story import CLASSES, FIVE_MINUTES, HOUR, NODES, Tolerant, World
 
 from weft.core.engine import Engine, PodProgress, ProgressSeen
@@ -54,7 +55,7 @@ def lived(story: list[Step], world: World | None = None) -> World:
     return world
 
 
-@settings(max_examples=100)
+@settings(max_examples=few_or_many(40, 100))
 @given(stories)
 def test_who_goes_is_who_the_rule_names(story: list[Step]) -> None:
     world = lived(story)
@@ -205,7 +206,7 @@ def any_company(self: SlowdownEviction, held: Any) -> Any:
     return (), ()
 
 
-@broken("not_let_go")
+@broken("not_evicted")
 def stays_on_the_list(self: SlowdownEviction, uid: str, now_ns: int, *, refused: bool) -> None:
     self._leaving.discard(uid)
 
@@ -215,7 +216,7 @@ def critical_ones_too(self: SlowdownEviction, held: Any, now_ns: int) -> bool:
     return len(self._open(held_gpus(held))) == len(held_gpus(held))
 
 
-@broken("leaves")
+@broken("mark_leaving")
 def at_once_again(self: SlowdownEviction, held: Any, now_ns: int, victim: Any = ()) -> None:
     self._leaving.add(held.placement.uid)
 
@@ -301,7 +302,7 @@ def test_a_broken_rule_is_found(
 
 def test_drawn_stories_are_lived_as_the_rule_says() -> None:
     """So it is the broken rule that is found, and nothing else; and both rules are met."""
-    worlds = [lived(drawn(Random(seed))) for seed in range(40)]
+    worlds = [lived(drawn(Random(seed))) for seed in range(few_or_many(20, 40))]
     rules = Counter(one.rule for world in worlds for one in world.slowed)
-    assert rules["bound"] >= 10
-    assert rules["together"] >= 3
+    assert rules["bound"] >= few_or_many(5, 10)
+    assert rules["together"] >= few_or_many(1, 3)

@@ -35,7 +35,6 @@ from weft.cluster.scheduler.pages import StatusPages
 from weft.cluster.scheduler.process import SchedulerProcess, stop_signal
 from weft.cluster.scheduler.process_part import BackgroundPart, ProcessPart
 from weft.cluster.state.typical_pods import TypicalInput
-from weft.cluster.stores.slowdown_store import SlowdownStore
 from weft.cluster.telemetry.prediction_reload import (
     LoadedPredictions,
     PredictionFiles,
@@ -44,6 +43,7 @@ from weft.cluster.telemetry.prediction_reload import (
 )
 from weft.cluster.telemetry.slowdown_metrics import SlowdownMetrics
 from weft.cluster.telemetry.slowdown_observer import SlowdownObserver, SlowdownObserverOptions
+from weft.cluster.telemetry.solo_rates import SoloProfiles
 from weft.cluster.telemetry.telemetry_loop import TelemetryLoop, addresses_of, devices_of
 from weft.cluster.telemetry.telemetry_metrics import TelemetryMetrics
 from weft.core.explain.explanation import ObservedProgress
@@ -192,19 +192,16 @@ class _Beside:
         """Tell policies what the files predict, and observe it where a source can say."""
         settings, predictions = plan.config.interference, plan.predictions
         options = _observer_options(plan.config)
-        store = None
-        if source is not None and options.metrics:
-            store = SlowdownStore(
-                live.client,
-                _kept(live.client, plan.config, settings.observed),
-                predictions.interference or InterferenceTable(0),
-                live.evictor.may_write,
-            )
-        reloader = PredictionReloader(live, plan.files, predictions, settings.reload_seconds, store)
+        solos, store = SoloProfiles(predictions.solos), None
         self._observer = None
-        if source is not None and store is not None:
-            self._observer = SlowdownObserver(live, source, store, reloader.solos, options)
-            self.progress_of = self._observer.about
+        if source is not None and options.metrics:
+            kept = _kept(live.client, plan.config, settings.observed)
+            base = predictions.interference or InterferenceTable(0)
+            self._observer = SlowdownObserver(live, source, kept, base, solos, options)
+            self.progress_of, store = self._observer.about, self._observer.slowdown_store
+        reloader = PredictionReloader(
+            live, plan.files, predictions, settings.reload_seconds, solos, store
+        )
         if plan.files.named:
             self.parts.append(_Predicted(reloader))
             self.collectors.append(ReloadMetrics(reloader))

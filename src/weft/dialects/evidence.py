@@ -13,8 +13,8 @@ charged is the largest that anybody says, and never less than the pod's spec ask
     a GPU that the node lacks      kept for its return, if both of Weft's annotations say so
 
 All of it follows from the API's objects, but for what a process saw: that only ever adds.
-A system whose agent picks the card when the container starts (`System.agent_annotation`) is right
-about it, wherever Weft put the pod.
+A system whose agent picks the card when the container starts (`BaseDialect.agent_annotation`) is
+right about it, wherever Weft put the pod.
 """
 
 from collections.abc import Sequence

@@ -15,7 +15,7 @@ from weft.model import BadInputError, PodManifest, parse_quantity
 from weft.model.ceilings import MOST_AMOUNT, MOST_CPU_MILLI, MOST_MEMORY_MIB
 from weft.model.manifest import ManifestResources, Quantities
 
-NodeSide = tuple[int, int, tuple[tuple[str, int], ...]]
+NonGpuResources = tuple[int, int, tuple[tuple[str, int], ...]]
 """Thousandths of a core, MiB of host memory, and amounts of other resources by name, sorted."""
 
 HELD = InputBounds(held=True)
@@ -26,8 +26,11 @@ _HUGE = "hugepages-"
 _Slots = Mapping[str, Sequence[ContainerSlot]]
 
 
-def node_side(pod: PodManifest, *, lends: bool = False, bounds: InputBounds = REFUSED) -> NodeSide:
-    """CPU, memory and everything else but GPUs; where `lends`, what asks for GPUs too.
+def non_gpu_resources(
+    pod: PodManifest, *, lends: bool = False, bounds: InputBounds = REFUSED
+) -> NonGpuResources:
+    """CPU, memory and other resources beside GPUs that the pod asks; with `lends`
+    GPU resources as well.
 
     What is more than any node has is refused, or held at that where `bounds` say so. Containers
     of a pod whose resources are held and cannot be read count as nothing.

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from weft.dialects.catalog import ALL, NONE
 from weft.dialects.dialect import DialectSettings, PodAnnotations
-from weft.dialects.node_resources import node_side
+from weft.dialects.node_resources import non_gpu_resources
 from weft.dialects.system import BaseDialect
 from weft.model import BadInputError, Node, Placement, PodManifest, PodRequest
 
@@ -62,7 +62,7 @@ def parse_pod(manifest: PodManifest, settings: DialectSettings) -> PodRequest:
     """The pod as Weft sees it, or `BadInputError` naming field, value and the way out."""
     system, warning = choose(manifest, settings)
     request = system.parse(manifest, settings)
-    cpu_milli, memory_mib, extended = node_side(manifest, lends=settings.lends)
+    cpu_milli, memory_mib, extended = non_gpu_resources(manifest, lends=settings.lends)
     shape = replace(
         request.shape,
         cpu_milli=cpu_milli,

@@ -26,7 +26,7 @@ UTILISATION = (
     "gpu_util_ratio",
     "memory_copy_ratio",
 )
-"""Shares of a unit that add up when two use it (policies.md 5.3)."""
+"""Shares of a unit that add up when two use it."""
 
 
 class PairSamples(msgspec.Struct, frozen=True):

@@ -41,11 +41,11 @@ class BindRequest(msgspec.Struct, frozen=True, gc=False):
     name: str
     uid: str
     node: str
+    closed: Callable[[], str]
     annotations: dict[str, str] = {}
     labels: dict[str, str] = {}
     resource_version: str = ""
     unchanged: Callable[[Pod], bool] | None = None
-    closed: Callable[[], str] = lambda: ""
     present_bytes: int = 0
 
 

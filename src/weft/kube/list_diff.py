@@ -3,8 +3,8 @@
 `KnownObjects` is what a list-watch believes to exist. It turns a fresh list into the changes since
 then (so that no deletion is lost while the watch was away), and watch events into changes.
 
-    list ──▶ Known.replace ──▶ Added, Modified, Deleted … Synced
-    watch ─▶ Known.apply ────▶ Added, Modified, Deleted
+    list ──▶ KnownObjects.replace ──▶ Added, Modified, Deleted … Synced
+    watch ─▶ KnownObjects.apply ────▶ Added, Modified, Deleted
 
 Invariants: every object that was Added is Deleted before another of its name is Added; an object
 is told under one version only once.

@@ -35,7 +35,7 @@ class Played(msgspec.Struct, frozen=True):
 
 
 class FakeBench:
-    """A `Bench` of a fake. `started` counts starts; `running` and `most_running` residents."""
+    """A `Bench` of a fake. `started` counts starts by workload, `residents` are running."""
 
     def __init__(
         self,

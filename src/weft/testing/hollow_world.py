@@ -143,7 +143,7 @@ class _Home:
 
 
 class World:
-    """All of it. Times are seconds since 1970; every `put` and `drop` is followed by `advance`."""
+    """All of it. Times are seconds since 1970; `advance` follows every change."""
 
     def __init__(self, options: WorldOptions | None = None) -> None:
         self._options = options or WorldOptions()

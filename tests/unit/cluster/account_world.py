@@ -65,12 +65,12 @@ class Account:
     def shows(self, cards: int) -> None:
         """The node shows so many cards now."""
         changed = self._shown(cards)
-        self._hear([self.view.take(one) for one in self.view.on_node("n")])
+        self._hear([self.view.update(one) for one in self.view.on_node("n")])
         self.ledger.set_nodes(changed)
 
     def take(self, *pods: Pod) -> "Account":
         for one in pods:
-            self._hear([self.view.take(one)])
+            self._hear([self.view.update(one)])
         return self
 
     def forget(self, one: Pod) -> None:
@@ -78,7 +78,7 @@ class Account:
 
     def _hear(self, events: Any) -> None:
         self.most_free = [0] * CARDS
-        for event in self.view.together(events):
+        for event in self.view.in_safe_order(events):
             if isinstance(event, PodGone):
                 self.ledger.release(event.uid)
             elif isinstance(event, PodSeenBound):

@@ -10,7 +10,7 @@ import live_world
 import numpy as np
 from live_world import Json, World, client_of, living, node, pod, until
 
-from weft.cluster.stores.slowdown_store import KEY, SlowdownStore
+from weft.cluster.stores.slowdown_store import KEY
 from weft.cluster.telemetry.slowdown_observer import SlowdownObserver, SlowdownObserverOptions
 from weft.cluster.telemetry.solo_rates import SoloProfiles
 from weft.core.engine import Event, Evict, NotEvicted, PodProgress, PolicyInput, ProgressSeen
@@ -119,14 +119,15 @@ class Scene(World):
         self.clock: Ahead = client.clock
         self.counters = FakeCounters(self.clock)
         store = OwnConfigMap(client, NAMED["namespace"], NAMED["name"])
-        self.slowdown_store = SlowdownStore(client, store, base, self.live.evictor.may_write)
         self.slowdown_observer = SlowdownObserver(
             self.live,
             self.counters,
-            self.slowdown_store,
+            store,
+            base,
             SoloProfiles(solos),
             SlowdownObserverOptions(COUNTER, P99, trusted=trusted),
         )
+        self.slowdown_store = self.slowdown_observer.slowdown_store
         self.events: list[Event] = []
         handle = self.live.decide
 

@@ -74,7 +74,7 @@ async def test_the_borrower_is_evicted_with_the_reason_in_numbers() -> None:
         )
         assert not made.deleting("lender")
         made.look(lender=4_000)
-        assert made.live.evictor.counts == {"evicted": 1, "blocked": 0, "failed": 0}
+        assert made.live.evictor.borrower_counts == {"evicted": 1, "blocked": 0, "failed": 0}
         made.server.remove("pods", "borrower", "d")
         await until(lambda: len(made.live.engine.ledger.holdings) == 1)
 
@@ -84,7 +84,7 @@ async def test_a_disruption_budget_is_asked_again_at_the_next_look() -> None:
         made.server.fault("status", path="eviction", code=429, times=1_000)
         made.look(lender=0)
         await until(lambda: made.told("EvictionBlocked"))
-        await until(lambda: made.live.evictor.counts["blocked"] == 1)
+        await until(lambda: made.live.evictor.borrower_counts["blocked"] == 1)
         made.server.faults.forget()
         assert not made.deleting("borrower")
         made.look(lender=12_000)  # needed no more
@@ -98,7 +98,7 @@ async def test_an_api_server_without_an_answer_is_asked_again_at_the_next_look()
     async with lent() as made:
         made.server.fault("status", path="eviction", code=500, times=1_000)
         made.look(lender=0)
-        await until(lambda: made.live.evictor.counts["failed"] == 1)
+        await until(lambda: made.live.evictor.borrower_counts["failed"] == 1)
         made.server.faults.forget()
         made.look(lender=0)
         await until(lambda: made.deleting("borrower"))

@@ -66,7 +66,7 @@ def view(ledger: Ledger) -> PodView:
         clock=VirtualClock(),
     )
     found.deciding = True
-    assert isinstance(found.take(pod()), PodAdded)
+    assert isinstance(found.update(pod()), PodAdded)
     ledger.adopt(DECIDED)
     return found
 
@@ -77,8 +77,8 @@ def marks(placement: Placement = DECIDED) -> dict[str, str]:
 
 def test_as_decided(view: PodView) -> None:
     bound = pod(marks=marks(), nodeName="n")
-    assert view.take(bound) == PodSeenBound(DECIDED)
-    assert view.take(bound) is not None  # read after all, when it is looked at once more
+    assert view.update(bound) == PodSeenBound(DECIDED)
+    assert view.update(bound) is not None  # read after all, when it is looked at once more
     assert view.on_node("n") == [bound]
 
 
@@ -97,7 +97,7 @@ def test_as_decided(view: PodView) -> None:
     ids=["it asks for more", "another node", "another card", "no marks", "it says another thing"],
 )
 def test_otherwise_it_is_read(view: PodView, bound: Pod) -> None:
-    seen = view.take(bound)
+    seen = view.update(bound)
     assert isinstance(seen, PodSeenBound)
     assert seen.placement.cpu_milli > DECIDED.cpu_milli
     assert seen.placement.node == bound.spec.node_name
@@ -106,8 +106,8 @@ def test_otherwise_it_is_read(view: PodView, bound: Pod) -> None:
 def test_who_was_edited_while_it_was_bound_is_read(view: PodView) -> None:
     edit = {"weft.dev/class": "latency-critical", "weft.dev/slo-ms": "41"}
     edit["weft.dev/solo-p99-ms"] = "40"
-    view.take(pod(marks=edit))
-    seen = view.take(pod(marks=marks() | edit, nodeName="n"))
+    view.update(pod(marks=edit))
+    seen = view.update(pod(marks=marks() | edit, nodeName="n"))
     assert isinstance(seen, PodSeenBound)
     assert (seen.placement.job_class, seen.placement.slowdown_limit) == (
         "latency-critical",
@@ -117,6 +117,6 @@ def test_who_was_edited_while_it_was_bound_is_read(view: PodView) -> None:
 
 def test_a_decision_that_was_given_up_does_not_count(view: PodView, ledger: Ledger) -> None:
     ledger.release("u")
-    seen = view.take(pod(marks=marks(), nodeName="n"))
+    seen = view.update(pod(marks=marks(), nodeName="n"))
     assert isinstance(seen, PodSeenBound)
     assert seen.placement.cpu_milli == 2000

@@ -11,14 +11,14 @@ def test_a_pod_whose_binding_no_watch_showed_is_freed_at_its_end() -> None:
     ledger = Ledger(())
     ledger.adopt(Placement("u", "n"))
     pods = view(ledger=ledger)
-    assert pods.take(pod(schedulerName="other")) is None  # its binding may be under way
+    assert pods.update(pod(schedulerName="other")) is None  # its binding may be under way
     ended = pod(schedulerName="other", nodeName="n", phase="Succeeded")
-    assert pods.take(ended) == PodGone("u", completed=True)
+    assert pods.update(ended) == PodGone("u", completed=True)
 
 
 def test_a_pod_whose_binding_no_watch_showed_is_freed_when_it_is_gone() -> None:
     ledger = Ledger(())
     ledger.adopt(Placement("u", "n"))
     pods = view(ledger=ledger)
-    assert pods.take(pod(schedulerName="other")) is None
+    assert pods.update(pod(schedulerName="other")) is None
     assert pods.forget(pod(schedulerName="other")) == PodGone("u")

@@ -86,7 +86,7 @@ async def test_a_fault_of_ours_in_one_pod_is_told_once_and_ends_nothing(
         raise ZeroDivisionError(f"at {len(uid[:1])}")
 
     async with world() as it:
-        it.live.ends.peak_mib = nobody_thought_of_this
+        it.live.peaks.append(nobody_thought_of_this)
         made = pod("p", 100, scheduler="other")
         owner = {"controller": True, "kind": "Job", "name": "j", "apiVersion": "batch/v1"}
         made["metadata"]["ownerReferences"] = [{**owner, "uid": "x"}]

@@ -62,61 +62,61 @@ def view(
 
 def test_a_pod_is_told_once_and_freed_only_at_its_end() -> None:
     pods = view()
-    added = pods.take(pod())
+    added = pods.update(pod())
     assert isinstance(added, PodAdded)
     assert added.pod.shape.extended == (("pods", 1),)
-    assert pods.take(pod()) is None
-    assert isinstance(pods.take(pod(nodeName="n")), PodSeenBound)
-    assert pods.take(pod(nodeName="n", phase="Running")) is None
-    assert pods.take(pod(nodeName="n", phase="Succeeded")) == PodGone("u", completed=True)
+    assert pods.update(pod()) is None
+    assert isinstance(pods.update(pod(nodeName="n")), PodSeenBound)
+    assert pods.update(pod(nodeName="n", phase="Running")) is None
+    assert pods.update(pod(nodeName="n", phase="Succeeded")) == PodGone("u", completed=True)
 
 
 def test_a_pod_that_failed_or_was_deleted_has_not_completed() -> None:
     for end in ("Failed", ""):
         pods = view()
-        pods.take(pod())
-        pods.take(pod(nodeName="n"))
-        gone = pods.take(pod(nodeName="n", phase=end)) if end else pods.forget(pod(nodeName="n"))
+        pods.update(pod())
+        pods.update(pod(nodeName="n"))
+        gone = pods.update(pod(nodeName="n", phase=end)) if end else pods.forget(pod(nodeName="n"))
         assert gone == PodGone("u", completed=False)
 
 
 def test_others_gated_and_followers_pods_are_not_told() -> None:
-    assert view().take(pod(schedulerName="other")) is None
-    assert view().take(pod(schedulingGates=[{"name": "g"}])) is None
-    assert view(deciding=False).take(pod()) is None
+    assert view().update(pod(schedulerName="other")) is None
+    assert view().update(pod(schedulingGates=[{"name": "g"}])) is None
+    assert view(deciding=False).update(pod()) is None
 
 
 def test_a_share_without_marks_is_charged_on_every_card() -> None:
-    seen = view().take(pod(nodeName="n"))
+    seen = view().update(pod(nodeName="n"))
     assert isinstance(seen, PodSeenBound)
     assert [(s.gpu, s.memory_mib) for s in seen.placement.shares] == [(0, 4000), (1, 4000)]
 
 
 def test_whole_cards_without_marks_are_the_last_idle_ones() -> None:
-    seen = view().take(pod({"nvidia.com/gpu": 1}, nodeName="n"))
+    seen = view().update(pod({"nvidia.com/gpu": 1}, nodeName="n"))
     assert isinstance(seen, PodSeenBound)
     assert [s.gpu for s in seen.placement.shares] == [1]
 
 
 def test_what_is_not_honoured_is_a_reason() -> None:
-    added = view().take(pod(resourceClaims=[{"name": "gpu"}]))
+    added = view().update(pod(resourceClaims=[{"name": "gpu"}]))
     assert isinstance(added, PodAdded)
     assert "spec.resourceClaims" in added.pod.shape.constraints.unsupported
 
 
 def test_a_pod_that_contradicts_itself_is_kept_apart() -> None:
     pods = view()
-    assert pods.take(pod({"weft.dev/gpu-memory": 1, "aliyun.com/gpu-mem": 1})) is None
+    assert pods.update(pod({"weft.dev/gpu-memory": 1, "aliyun.com/gpu-mem": 1})) is None
     assert "keep one system" in pods.bad["u"]
 
 
 def test_marks_that_change_move_the_charge() -> None:
     pods = view()
-    pods.take(pod(nodeName="n"))
+    pods.update(pod(nodeName="n"))
     whole = pod(nodeName="n")
     value = '{"pod":"u","node":"n","shares":[[0,1,4000,0,""]]}'
     meta = msgspec.structs.replace(whole.metadata, annotations={"weft.dev/placement": value})
-    seen = pods.take(msgspec.structs.replace(whole, metadata=meta))
+    seen = pods.update(msgspec.structs.replace(whole, metadata=meta))
     assert isinstance(seen, PodSeenBound)
     assert [share.gpu for share in seen.placement.shares] == [1]
 
@@ -124,11 +124,11 @@ def test_marks_that_change_move_the_charge() -> None:
 def test_who_is_being_deleted_is_perhaps_stuck() -> None:
     pods = view()
     whole = pod(nodeName="n")
-    pods.take(whole)
+    pods.update(whole)
     assert pods.perhaps_stuck() == []
     meta = msgspec.structs.replace(whole.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
     leaving = msgspec.structs.replace(whole, metadata=meta)
-    assert pods.take(leaving) is None
+    assert pods.update(leaving) is None
     assert pods.perhaps_stuck() == [leaving]
     pods.forget(leaving)
     assert pods.perhaps_stuck() == []
@@ -136,9 +136,9 @@ def test_who_is_being_deleted_is_perhaps_stuck() -> None:
 
 def test_what_is_kept_is_the_pod_as_it_is_now() -> None:
     pods = view()
-    pods.take(pod(nodeName="n"))
+    pods.update(pod(nodeName="n"))
     running = pod(nodeName="n", phase="Running")
-    assert pods.take(running) is None
+    assert pods.update(running) is None
     assert pods.by_uid("u") is running
     assert pods.on_node("n") == [running]
 
@@ -147,9 +147,9 @@ def test_a_contradiction_is_heard_once_and_so_is_its_end() -> None:
     heard: list[str] = []
     pods = view(heard=heard)
     both = {"weft.dev/gpu-memory": 1, "aliyun.com/gpu-mem": 1}
-    pods.take(pod(both))
-    pods.take(pod(both, phase="Pending"))
-    pods.take(pod())
+    pods.update(pod(both))
+    pods.update(pod(both, phase="Pending"))
+    pods.update(pod())
     assert len(heard) == 2
     assert "keep one system" in heard[0]
     assert heard[1] == ""
@@ -164,29 +164,29 @@ def unforeseen(**spec: Any) -> Pod:
 def test_who_waits_and_cannot_be_read_by_a_mistake_of_ours_is_bad() -> None:
     heard: list[str] = []
     pods = view(heard=heard)
-    assert pods.take(unforeseen()) is None
-    assert pods.take(unforeseen(nodeName="")) is None
+    assert pods.update(unforeseen()) is None
+    assert pods.update(unforeseen(nodeName="")) is None
     assert "cannot be read: TypeError" in pods.bad["u"]
     assert heard == [pods.bad["u"]]
     assert pods.faults == 2
-    assert isinstance(pods.take(pod()), PodAdded)
+    assert isinstance(pods.update(pod()), PodAdded)
     assert pods.bad == {}
 
 
 def test_who_was_told_and_then_cannot_be_read_waits_no_more() -> None:
     pods = view()
-    assert isinstance(pods.take(pod()), PodAdded)
-    assert pods.take(unforeseen()) == PodGone("u")
+    assert isinstance(pods.update(pod()), PodAdded)
+    assert pods.update(unforeseen()) == PodGone("u")
 
 
 def test_who_runs_and_cannot_be_read_by_a_mistake_of_ours_holds_its_node() -> None:
     pods = view()
-    seen = pods.take(unforeseen(nodeName="n"))
+    seen = pods.update(unforeseen(nodeName="n"))
     assert isinstance(seen, PodSeenBound)
     assert seen.placement.node == "n"
     assert [share.gpu for share in seen.placement.shares] == [0, 1]
     assert "cannot be read (TypeError" in pods.assumed["u"]
-    elsewhere = view().take(unforeseen(nodeName="nowhere"))
+    elsewhere = view().update(unforeseen(nodeName="nowhere"))
     assert isinstance(elsewhere, PodSeenBound)
 
 
@@ -199,6 +199,6 @@ def test_how_long_ago_a_pod_was_bound_is_by_the_time_of_day() -> None:
     for when, held_s in whens:
         pods = view(clock=clock)
         meta = replace(bound.metadata, creation_timestamp=when)
-        seen = pods.take(replace(bound, metadata=meta))
+        seen = pods.update(replace(bound, metadata=meta))
         assert isinstance(seen, PodSeenBound)
         assert seen.held_ns == held_s * 10**9

@@ -118,7 +118,7 @@ async def test_what_the_pod_was_seen_to_use_counts() -> None:
     async with api() as server, scene(server) as made:
         await made.bound("a")
         (uid,) = holders(made)
-        made.live.ends.peak_mib = {uid: 4_000}.__getitem__
+        made.live.peaks.append({uid: 4_000}.__getitem__)
         made.fails("a")
         await until(lambda: made.known.get(JOB))
         assert made.known[JOB].least_mib == 5_000

@@ -56,7 +56,7 @@ async def test_of_two_that_weft_placed_on_one_card_the_later_is_evicted_once() -
         assert made.live.guard.overbooked == 1  # it holds its share until it is gone
         made.server.remove("pods", "later", "d")
         await until(lambda: made.live.guard.overbooked == 0)
-        assert made.live.evictor.double_booked == {"evicted": 1, "blocked": 0, "failed": 0}
+        assert made.live.evictor.double_booked_counts == {"evicted": 1, "blocked": 0, "failed": 0}
 
 
 async def test_what_was_double_booked_before_the_start_is_found_by_the_leader_alone() -> None:

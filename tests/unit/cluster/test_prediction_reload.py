@@ -57,7 +57,9 @@ def files_in(volume: Volume, *names: str) -> PredictionFiles:
 
 def reloading(made: Scene, files: PredictionFiles) -> PredictionReloader:
     """As a process has it whose policies were told what the files say."""
-    return PredictionReloader(made.live, files, files.read(), 60, made.slowdown_store)
+    loaded = files.read()
+    solos = SoloProfiles(loaded.solos)
+    return PredictionReloader(made.live, files, loaded, 60, solos, made.slowdown_store)
 
 
 def upper(told: Any, target: str, other: str) -> float:
@@ -286,7 +288,7 @@ async def test_it_looks_each_time_the_period_is_over(tmp_path: Path) -> None:
     clock = Counted()
     async with api() as server, scene(server, lead=False, clock=clock) as made:
         files = files_in(volume, "table")
-        it = PredictionReloader(made.live, files, files.read(), 45, None)
+        it = PredictionReloader(made.live, files, files.read(), 45, SoloProfiles(), None)
         task = asyncio.create_task(it.run())
         for times in (1, 2):
             await until(lambda times=times: clock.asleep == times)  # type: ignore[misc]

@@ -2,7 +2,7 @@ import pytest
 from manifests import ask, asks, box, node, parsed, place, pod
 
 from weft.dialects.containers import whole_cards
-from weft.dialects.node_resources import node_side
+from weft.dialects.node_resources import non_gpu_resources
 from weft.dialects.registry import write
 from weft.dialects.requests import timestamp_ns
 from weft.model import BadInputError, GpuMemoryRequest, GpuRequest
@@ -119,7 +119,7 @@ def test_memory_of_another_kind_is_held_beside():
     assert [c.gpu_requests for c in request.containers] == [(1,), (1,), (0,)]
 
 
-def test_node_side_follows_kubernetes_rules():
+def test_non_gpu_resources_follow_kubernetes_rules():
     def c(name, cpu, memory, **kind):
         made = box(name, **kind)
         made["resources"] = {"requests": {"cpu": cpu, "memory": memory}, "limits": {"cpu": "9"}}
@@ -136,11 +136,11 @@ def test_node_side_follows_kubernetes_rules():
         overhead={"cpu": "10m", "memory": "1Mi"},
     )
     # init: 50 + 1000; running: 50 + 1000 + 300; memory: 1 + 10 MiB before, 1 + 1 + 1 MiB + 1 after
-    assert node_side(manifest) == (1360, 12, ())
+    assert non_gpu_resources(manifest) == (1360, 12, ())
 
 
 def test_limits_stand_in_for_missing_requests():
-    assert node_side(pod(asks("a", {"cpu": 2, "memory": "1Mi"}))) == (2000, 1, ())
+    assert non_gpu_resources(pod(asks("a", {"cpu": 2, "memory": "1Mi"}))) == (2000, 1, ())
 
 
 def test_other_extended_resources_are_summed_or_maximal():
@@ -149,7 +149,7 @@ def test_other_extended_resources_are_summed_or_maximal():
         asks("b", {"rdma/hca": 1, "elasticgpu.io/gpu-core": 5, "zero/x": 0}),
         init=[asks("i", {"rdma/hca": 5})],
     )
-    assert node_side(manifest)[2] == (("nvidia.com/mig-1g.5gb", 1), ("rdma/hca", 5))
+    assert non_gpu_resources(manifest)[2] == (("nvidia.com/mig-1g.5gb", 1), ("rdma/hca", 5))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interference_world import QUICK, world
+from long_form import few_or_many
 
 from weft.interference import additive
 from weft.interference.calibration import (
@@ -131,7 +132,7 @@ def test_observed_progress_moves_both_applications() -> None:
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=40), st.floats(0.01, 1.0))
-@settings(max_examples=60)
+@settings(max_examples=few_or_many(30, 60))
 def test_quantile_covers_its_level_and_the_next_lower_score_does_not(
     values: list[float], level: float
 ) -> None:
@@ -143,7 +144,7 @@ def test_quantile_covers_its_level_and_the_next_lower_score_does_not(
 
 
 @given(st.lists(st.lists(st.floats(-3, 3), min_size=1, max_size=12), min_size=1, max_size=8))
-@settings(max_examples=60)
+@settings(max_examples=few_or_many(30, 60))
 def test_a_factor_covers_nine_of_ten_of_what_it_was_made_of(groups: list[list[float]]) -> None:
     scores = [np.array(one) for one in groups]
     factor = factor_of(scores)

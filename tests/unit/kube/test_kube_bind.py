@@ -30,8 +30,8 @@ def ask(server: FakeApiServer, version: bool = True, **more: Any) -> BindRequest
     """Bind pod `a` to node `n` as it is now."""
     meta = server.get("pods", "a")["metadata"]
     told = {"resource_version": meta["resourceVersion"]} if version else {}
-    marks = {"annotations": {"weft.dev/placement": "0"}}
-    return BindRequest("default", "a", meta["uid"], "n", **{**marks, **told, **more})
+    usual = {"closed": lambda: "", "annotations": {"weft.dev/placement": "0"}}
+    return BindRequest("default", "a", meta["uid"], "n", **{**usual, **told, **more})
 
 
 async def bind(server: FakeApiServer, client: ApiClient, **more: Any) -> object:

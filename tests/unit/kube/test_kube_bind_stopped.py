@@ -34,7 +34,9 @@ async def bind(*, versioned: bool) -> tuple[Outcome, str]:
     async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
         binder = Binder(client)
         version = meta["resourceVersion"] if versioned else ""
-        request = BindRequest("default", "a", meta["uid"], "n", resource_version=version)
+        request = BindRequest(
+            "default", "a", meta["uid"], "n", lambda: "", resource_version=version
+        )
         outcome = await binder.bind(request)
         assert isinstance(outcome, Unknown)
         outcome = await binder.resolve(outcome)

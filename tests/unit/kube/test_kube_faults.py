@@ -54,6 +54,7 @@ async def test_what_a_binding_says_is_what_the_cluster_holds(seed: int) -> None:
                     meta["name"],
                     meta["uid"],
                     f"n{number}",
+                    lambda: "",
                     {"weft.dev/placement": str(number)},
                     resource_version=version,
                     unchanged=lambda pod: not pod.metadata.labels,

@@ -5,6 +5,7 @@ import math
 import numpy as np
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from long_form import few_or_many
 from memory_needs_slowly import Pod, Series, slow_holds
 
 from weft.core.framework.signals import FRESH, MISSING, STALE
@@ -77,7 +78,7 @@ freshness = st.sampled_from([FRESH, FRESH, STALE, MISSING])
 cards = st.tuples(st.lists(pods, max_size=4), series, freshness)
 
 
-@settings(max_examples=200)
+@settings(max_examples=few_or_many(80, 200))
 @given(st.lists(cards, min_size=1, max_size=3))
 def test_it_is_what_the_text_says_and_never_more_is_idle(
     told: list[tuple[list[Pod], Series, int]],

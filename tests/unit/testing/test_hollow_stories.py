@@ -8,6 +8,7 @@ from typing import Any
 from hollow_scene import CARD_MIB, T0, Scene, hollow, pod_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_form import few_or_many
 
 from weft.testing.hollow_pod import seconds_of
 from weft.testing.hollow_profile import read_profile
@@ -80,7 +81,7 @@ def expected(scene: Scene) -> list[int]:
     return used
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=few_or_many(100, 300), deadline=None)
 @given(st.lists(happenings, max_size=25))
 def test_phases_go_forward_and_gpus_hold_the_sum(story: list[tuple[str, Any]]) -> None:
     scene = Scene(WorldOptions(admission=False), cards=CARDS)

@@ -11,7 +11,14 @@ from weft.model import BadInputError, Node, PodRequest
 from weft.model.annotations import PLACEMENT, PLACEMENT_COPY, TERM
 
 
-def bind_request(command: Bind, node: Node, now_ns: int, term: int, pod: Pod | None) -> BindRequest:
+def bind_request(
+    command: Bind,
+    node: Node,
+    now_ns: int,
+    term: int,
+    pod: Pod | None,
+    closed: Callable[[], str],
+) -> BindRequest:
     """The request without a version; `term` is the leader's, 0 without a lease."""
     request, placement = command.pod, command.placement
     marks = registry.write(request, placement, node, now_ns)
@@ -25,6 +32,7 @@ def bind_request(command: Bind, node: Node, now_ns: int, term: int, pod: Pod | N
         request.name,
         request.uid,
         placement.node,
+        closed,
         annotations,
         marks.labels,
         present_bytes=annotation_bytes(pod.metadata.annotations) if pod else 0,

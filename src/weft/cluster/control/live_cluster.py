@@ -10,7 +10,7 @@ with the process, and until then `may_bind` holds them back.
 import asyncio
 import contextlib
 import datetime
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -59,6 +59,7 @@ from weft.core.engine import (
     PodBound,
     PodGone,
     PodSeenBound,
+    SlowdownReason,
     Tick,
     Unschedulable,
     Wake,
@@ -99,6 +100,8 @@ class EngineCluster:
     inventory of nodes that nobody else tells of. `lease` is asked before each write, and who else
     has it; without one this process may always write. `limits` are the ledger's. `interference`:
     there is a table of it. What is learnt of pods that ran out of memory is `kept` there.
+    `on_slowdown_eviction` is called once a pod may be going for others' speed; `peaks` say what a
+    pod (by UID) was seen to use of a GPU at most.
     """
 
     def __init__(
@@ -121,6 +124,8 @@ class EngineCluster:
         self.decide = self.engine.handle  # or a recorder's around it
         self.on_decision: list[OnDecision] = []
         self.on_notice: list[OnNotice] = []
+        self.on_slowdown_eviction: list[Callable[[SlowdownReason], None]] = []
+        self.peaks: list[Callable[[str], int]] = []
         self.ready, self.term = False, 0
         self.leadership, self.faults = Leadership(lease), FaultLog()
         self.binder = Binder(client, binding, may_bind)
@@ -137,18 +142,18 @@ class EngineCluster:
             clock=client.clock,
         )
         self.units = UnitMismatches(self._nodes, gpushare_unit, self._notice)
-        self.evictor = Evictor(client, self._pods, self._notice, self.handle, may_bind)
+        tell = self._notice, self.handle, may_bind, self._slowed
+        self.evictor = Evictor(client, self._pods, *tell)
         views = (self.engine, self._pods, self._nodes)
         self.guard = OverbookingGuard(client, *views, self._notice, self.handle, self.evictor)
-        self.ends = OomWatch(self._pods, self._nodes)
+        self.ends = OomWatch(self._pods, self._nodes, self._peak_mib)
         self.oom_history = OomHistoryStore(client, kept, self.engine, self.handle, may_bind)
         self.keepers: list[StateStore] = [self.oom_history]
-        self._stream = ChangeStream()
+        self._stream, self._alarm = ChangeStream(), Alarm(client.clock, lambda: self.handle(Tick()))
         self._node_feed = WatchFeed(client, NODES, self._take_nodes, on_batch=self._close_nodes)
         nudge = partial(self._stream.nudge, self._node_feed)
         self._gathering = NodeBatches(client.clock, self._apply_nodes, nudge)
         self._binding: dict[str, asyncio.Task[Outcome]] = {}
-        self._alarm = Alarm(client.clock, lambda: self.handle(Tick()))
 
     @property
     def settings(self) -> DialectSettings:
@@ -204,7 +209,7 @@ class EngineCluster:
         turns = LoopTurns(self._client.clock.monotonic)
         for pod in self._pods.pending():
             quicker = self._pods.by_uid(pod.metadata.uid) is not pod  # the watch
-            if not quicker and (event := self._pods.take(pod)) is not None:
+            if not quicker and (event := self._pods.update(pod)) is not None:
                 self.handle(event)
             await turns.end()
 
@@ -326,12 +331,12 @@ class EngineCluster:
         elif isinstance(outcome, AlreadyBound):
             pass  # it holds something: what we booked stays until the watch says what and where
         elif isinstance(outcome, Gone):
-            self._pods.settled(uid)
+            self._pods.mark_gone(uid)
             self.handle(PodGone(uid))
         else:
             self.handle(BindFailed(uid, type(outcome).__name__))
             # It may ask for something else by now.
-            if versioned and (event := self._pods.again(uid)) is not None:
+            if versioned and (event := self._pods.resend(uid)) is not None:
                 self.handle(event)
         took = self._client.clock.monotonic() - began
         for hook in self.on_decision:
@@ -342,13 +347,10 @@ class EngineCluster:
         name, pod = command.placement.node, self._pods.by_uid(command.pod.uid)
         node = self._nodes.nodes.get(name, Node(name))  # of one that is gone nothing is sent
         now_ns = int(self._client.clock.wall().timestamp() * 1e9)
-        request = bind_request(command, node, now_ns, self.term, pod)
-        return msgspec.structs.replace(
-            request,
-            resource_version=version,
-            unchanged=asks_the_same(command.pod, self.parse),
-            closed=lambda: self._nodes.closed_to(name, command.pod.shape.constraints),
-        )
+        closed = partial(self._nodes.closed_to, name, command.pod.shape.constraints)
+        request = bind_request(command, node, now_ns, self.term, pod, closed)
+        unchanged = asks_the_same(command.pod, self.parse)
+        return msgspec.structs.replace(request, resource_version=version, unchanged=unchanged)
 
     # --- taking in ---
 
@@ -378,8 +380,8 @@ class EngineCluster:
             for end in ends:
                 self.handle(end)
             with self._spared(pod):
-                event = self._pods.forget(pod) if gone else self._pods.take(pod)
-            for ordered in self._pods.together([event]):
+                event = self._pods.forget(pod) if gone else self._pods.update(pod)
+            for ordered in self._pods.in_safe_order([event]):
                 self.handle(ordered)
             await turns.end()
         self._volumes_changed()
@@ -401,13 +403,13 @@ class EngineCluster:
     def _apply_nodes(self) -> None:
         new, gone = self._nodes.changed()
         for name in gone:
-            self._pods.without(name)
+            self._pods.remove_node(name)
         self.units.check(new, gone)
         # What its pods hold first: the engine decides as soon as it hears of a node.
         for node in new:
             self.guard.touch(node.name)
-            events = [self._pods.take(pod) for pod in self._pods.on_node(node.name)]
-            for event in self._pods.together(events):
+            events = [self._pods.update(pod) for pod in self._pods.on_node(node.name)]
+            for event in self._pods.in_safe_order(events):
                 self.handle(event)
         if new or gone:
             self.handle(NodesChanged(new, gone))
@@ -416,8 +418,8 @@ class EngineCluster:
     def _volumes_changed(self) -> None:
         if not self._volumes.take_moved():
             return
-        for pod in self._pods.with_gpu_requests():
-            if (event := self._pods.take(pod)) is not None:
+        for pod in self._pods.pending_with_volume_claims():
+            if (event := self._pods.update(pod)) is not None:
                 self.handle(event)
 
     def _unreadable(self, pod: Pod, why: str) -> None:
@@ -426,6 +428,13 @@ class EngineCluster:
     def _notice(self, notice: Notice) -> None:
         for hook in self.on_notice:
             hook(notice)
+
+    def _slowed(self, slowed: SlowdownReason) -> None:
+        for hook in self.on_slowdown_eviction:
+            hook(slowed)
+
+    def _peak_mib(self, uid: str) -> int:
+        return max((peak_mib(uid) for peak_mib in self.peaks), default=0)
 
 
 def _settings(unit: Unit, limits: RequestLimits, interference: bool) -> DialectSettings:

@@ -34,7 +34,10 @@ _TOO_MANY, _TOO_LATE = 429, 504
 
 
 class _Why(NamedTuple):
-    """An eviction's event reason, text and counts, and what follows if a budget blocks it."""
+    """Words and counters of an eviction, picked once by its kind for every outcome.
+
+    `then` is what follows if a disruption budget blocks it.
+    """
 
     reason: str
     text: str
@@ -58,10 +61,9 @@ class EvictionOutcome(NamedTuple):
 class Evictor:
     """Carries out `Evict` for one live cluster, while `leading`.
 
-    `counts`: evictions of borrowers by what became of them (`evicted`, `blocked`, `failed`), `slow`
-    those for the sake of others' speed, `double_booked` those from GPUs given away twice. `asked`
-    is told of those for others' speed once the pod may be going: the API server said yes, or its
-    answer did not come.
+    `borrower_counts`, `slowdown_counts` and `double_booked_counts` are evictions by what became of
+    them (`evicted`, `blocked`, `failed`). `on_slowdown_eviction` is called once a pod that slows
+    another may be going: the API server said yes, or its answer did not come.
     """
 
     def __init__(
@@ -71,13 +73,15 @@ class Evictor:
         notify: Callable[[Notice], None],
         report: Callable[[Event], object],
         may_write: Callable[[float], bool] | None,
+        on_slowdown_eviction: Callable[[SlowdownReason], None],
     ) -> None:
         self.leading = False
         self.timeout_s = 3.0
-        self.counts = {"evicted": 0, "blocked": 0, "failed": 0}
-        self.slow, self.double_booked = dict(self.counts), dict(self.counts)
-        self.asked: Callable[[SlowdownReason], None] | None = None
+        self.borrower_counts = {"evicted": 0, "blocked": 0, "failed": 0}
+        self.slowdown_counts = dict(self.borrower_counts)
+        self.double_booked_counts = dict(self.borrower_counts)
         self._client, self._pods = client, pods
+        self._on_slowdown_eviction = on_slowdown_eviction
         self._notify, self._report, self.may_write = notify, report, may_write
         self._tasks: dict[asyncio.Task[EvictionOutcome], str] = {}
 
@@ -128,19 +132,19 @@ class Evictor:
         return outcome
 
     def _may_go(self, slowed: SlowdownReason | None) -> None:
-        if slowed is not None and self.asked is not None:
-            self.asked(slowed)
+        if slowed is not None:
+            self._on_slowdown_eviction(slowed)
 
     def _why(self, command: Evict) -> _Why:
         record = command.record
         if isinstance(record.double_booked, DoubleBooking):
             text = double_booking_in_words(record.double_booked, record.node, self._name)
-            return _Why(DOUBLE, text, self.double_booked, "; tried again")
+            return _Why(DOUBLE, text, self.double_booked_counts, "; tried again")
         if record.slowed is not None:
-            return _Why(SLOWED, slowed_in_words(record.slowed, self._name), self.slow)
+            return _Why(SLOWED, slowed_in_words(record.slowed, self._name), self.slowdown_counts)
         eviction = record.eviction
         text = eviction_in_words(eviction, self._name) if eviction else "its memory is needed"
-        return _Why(BORROWED, text, self.counts)
+        return _Why(BORROWED, text, self.borrower_counts)
 
     async def _evict(self, pod: Pod, why: _Why) -> EvictionOutcome:
         meta = pod.metadata

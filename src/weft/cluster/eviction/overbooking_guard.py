@@ -214,7 +214,7 @@ class OverbookingGuard:
             except (ApiError, LostError, NotSentError, msgspec.DecodeError) as error:
                 if isinstance(error, ApiError):
                     outcome = EvictionOutcome(retry_after_s=error.retry_after_s)
-                self._evictor.double_booked["failed"] += 1
+                self._evictor.double_booked_counts["failed"] += 1
                 log.warning("pods that were bound twice over can't be read now: %s", error)
             if name in self._waived:
                 self._waived.discard(name)

@@ -113,6 +113,7 @@ class SchedulerMetrics:
         yield from self._queues()
         yield from self._client()
         yield from self._pods()
+        yield from self._evictions()
         yield from self._oom_history()
         yield from self._watches()
         yield from self._ledger.collect()
@@ -168,16 +169,19 @@ class SchedulerMetrics:
         overbooked = "GPUs that hold more than they have."
         yield gauge("weft_gpus_overbooked", overbooked, live.guard.overbooked)
         yield gauge("weft_ready", "1 once everything there was has been read.", int(live.ready))
+
+    def _evictions(self) -> Iterator[Metric]:
+        live = self._live
         evicted = "Pods evicted from overbooked GPUs, by outcome."
-        yield counter("weft_evictions", evicted, live.evictor.double_booked, "outcome")
+        yield counter("weft_evictions", evicted, live.evictor.double_booked_counts, "outcome")
+        recalls = "Borrowers of GPU memory asked to go, by outcome."
+        yield counter("weft_recalls", recalls, live.evictor.borrower_counts, "outcome")
+        slowed = "Pods asked to go for others' speed, by outcome."
+        yield counter("weft_slowness_evictions", slowed, live.evictor.slowdown_counts, "outcome")
 
     def _oom_history(self) -> Iterator[Metric]:
-        """Memory that was lent and is needed again, and pods that had too little of it."""
+        """What pods that ran out of GPU memory taught."""
         live = self._live
-        recalls = "Borrowers of GPU memory asked to go, by outcome."
-        yield counter("weft_recalls", recalls, live.evictor.counts, "outcome")
-        slowed = "Pods asked to go for others' speed, by outcome."
-        yield counter("weft_slowness_evictions", slowed, live.evictor.slow, "outcome")
         writes = "Writes of what out-of-memory ends taught, by outcome."
         yield counter("weft_lessons_writes", writes, live.oom_history.counts, "outcome")
         ends = "Containers seen to end for want of GPU memory."

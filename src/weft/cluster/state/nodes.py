@@ -32,7 +32,7 @@ class NodeView:
     (MiB and thousandths by index): what is too much there may have been right when it was placed.
     That ends when they are as large again, or gone. `objects` are the nodes as the API shows them.
     `counted` are the gpushare units that a node has shown (MiB; 0: none), by its name.
-    `lends`: whether pods may be promised more than cards have; see `dialects.Settings`.
+    `lends`: whether pods may be promised more than cards have; see `DialectSettings`.
     """
 
     def __init__(self, rules: Sequence[InventoryFallback] = (), *, lends: bool = False) -> None:

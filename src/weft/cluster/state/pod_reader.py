@@ -6,7 +6,7 @@ from weft.cluster.state.parse_cache import ParseCache
 from weft.cluster.state.pod_constraints import Volumes, constraints_of, ports_of
 from weft.dialects import registry
 from weft.dialects.dialect import DialectSettings
-from weft.dialects.node_resources import HELD, node_side
+from weft.dialects.node_resources import HELD, non_gpu_resources
 from weft.dialects.requests import CLASSES
 from weft.kube.pods import Pod
 from weft.model import Constraints, Node, PodRequest, Shape
@@ -39,7 +39,7 @@ def read_there(pod: Pod, node: Node, settings: DialectSettings) -> tuple[PodRequ
 
 def plain_shape(pod: Pod, settings: DialectSettings) -> Shape:
     """Read only what a pod takes beside GPUs, and its class, as far as that can be read."""
-    cpu, memory, extended = node_side(pod, lends=settings.lends, bounds=HELD)
+    cpu, memory, extended = non_gpu_resources(pod, lends=settings.lends, bounds=HELD)
     job_class = (pod.metadata.annotations or {}).get(CLASS, "")
     shape = Shape(
         cpu_milli=cpu,

@@ -86,7 +86,7 @@ class PodView:
         self._bound_with: dict[str, str] = {}  # Weft's annotation, as it was seen first
         self._bound_ns: dict[str, int] = {}  # since when pods are bound, monotonic
         self._guessed_on: dict[str, set[str]] = {}  # whose whole cards are guessed, by node
-        self._regard: set[str] = set()  # nodes where guesses are to be made anew
+        self._to_guess: set[str] = set()  # nodes where guesses are to be made anew
 
     def by_uid(self, uid: str) -> Pod | None:
         """The pod with this UID."""
@@ -101,8 +101,8 @@ class PodView:
         """True if the pod may hold less than is charged for it: its marks are in doubt."""
         return any(doubt.unsure for doubt in self.doubts.get(uid, ()))
 
-    def take(self, pod: Pod) -> Event | None:
-        """The pod as it is now; what to tell the engine, if anything."""
+    def update(self, pod: Pod) -> Event | None:
+        """Take over the pod as it is now; the event that the engine needs to know of it, if any."""
         meta = pod.metadata
         known = self.pods.get((meta.namespace, meta.name))
         self.pods[meta.namespace, meta.name] = self._by_uid[meta.uid] = pod
@@ -146,7 +146,7 @@ class PodView:
             self._leave_node(known)
         return self._over(meta.uid)
 
-    def again(self, uid: str) -> Event | None:
+    def resend(self, uid: str) -> Event | None:
         """Tell once more what this pod asks (its binding failed; it may have changed since)."""
         pod = self._by_uid.get(uid)
         if pod is None:
@@ -157,16 +157,16 @@ class PodView:
             return PodGone(uid)  # it is not to be scheduled any more
         return event
 
-    def settled(self, uid: str) -> None:
-        """The engine has learnt otherwise that the pod is gone."""
+    def mark_gone(self, uid: str) -> None:
+        """Note that the engine has learnt otherwise that the pod is gone."""
         self._sent.pop(uid, None)
 
-    def together(self, events: Iterable[Event | None]) -> list[Event]:
+    def in_safe_order(self, events: Iterable[Event | None]) -> list[Event]:
         """These events, with what they change of guesses, in an order that is safe: all that will
         be charged is charged before anything is freed, as the engine decides at each event."""
         changes = [event for event in events if event is not None]
         leaving = {_uid(event) for event in changes}
-        names, self._regard = self._regard, set()
+        names, self._to_guess = self._to_guess, set()
         for name in sorted(names):
             for uid, held in self._guesses(name, leaving).items():
                 pod = self._by_uid[uid]
@@ -178,8 +178,8 @@ class PodView:
         charged = [self._also_before(event) for event in changes if isinstance(event, PodSeenBound)]
         return [*charged, *(event for event in changes if event not in charged)]
 
-    def without(self, node: str) -> None:
-        """The node is gone: what was assumed and doubted of its GPUs is over."""
+    def remove_node(self, node: str) -> None:
+        """Drop what was assumed and doubted of the GPUs of a node that is gone."""
         for uid in self._on_node.get(node, ()):
             self.assumed.pop(uid, None)
             self.doubts.pop(uid, None)
@@ -209,8 +209,8 @@ class PodView:
             if not pod.spec.node_name and not pod.ended and not pod.metadata.deletion_timestamp
         ]
 
-    def with_gpu_requests(self) -> Iterator[Pod]:
-        """Ours that wait and mount a PersistentVolumeClaim."""
+    def pending_with_volume_claims(self) -> Iterator[Pod]:
+        """Our pending pods that mount a PersistentVolumeClaim."""
         return (pod for pod in self.pending() if claims_of(pod))
 
     def ours(self, pod: Pod) -> bool:
@@ -273,7 +273,7 @@ class PodView:
     def _note_bound(self, pod: Pod) -> None:
         uid, name = pod.metadata.uid, pod.spec.node_name
         self._on_node.setdefault(name, {})[uid] = pod
-        self._regard.add(name)
+        self._to_guess.add(name)
         if pod.metadata.deletion_timestamp:
             self._leaving.add(uid)
         self._nodes.keep_away(name, uid, keeps_away(pod.spec))
@@ -342,7 +342,7 @@ class PodView:
                 cards.known(placement.shares)
         engine_has = {uid for gpu in node.gpus for uid in self._ledger.occupants(name, gpu.index)}
         for uid in engine_has - here.keys() - set(leaving):
-            self._regard.add(name)  # nobody tells of a binding that fails: look again
+            self._to_guess.add(name)  # nobody tells of a binding that fails: look again
             placed = self.decided(uid)
             cards.known(placed.shares if placed is not None else ())
         guesses = {}
@@ -399,7 +399,7 @@ class PodView:
         here = self._on_node.get(name)
         if here is not None and here.pop(uid, None) is not None:
             self._nodes.keep_away(name, uid, ())
-            self._regard.add(name)
+            self._to_guess.add(name)
             guessed = self._guessed_on.get(name, set())
             guessed.discard(uid)
             if not guessed:

@@ -46,13 +46,13 @@ class SlowdownStore(StoredValue):
         client: ApiClient,
         store: OwnConfigMap | None,
         base: InterferenceTable,
-        may_write: Callable[[float], bool] | None = None,
+        may_write: Callable[[float], bool] | None,
+        adopted: Callable[[], bool],
     ) -> None:
         super().__init__(client, store, may_write)
         self.experience = ObservedSlowdowns(base)
         self.unreadable = 0
-        self.adopted: Callable[[], bool] = lambda: False
-        self._base = base
+        self._base, self._adopted = base, adopted
         self._due = False
         self._hurry = asyncio.Event()
 
@@ -60,7 +60,7 @@ class SlowdownStore(StoredValue):
         """Other predictions. Whether policies were told them, with what was observed over them."""
         self._base = base
         self.experience.rebase(base)
-        return self.adopted()
+        return self._adopted()
 
     def now_ns(self) -> int:
         """The time that outlives processes: nanoseconds since 1970."""
@@ -99,7 +99,7 @@ class SlowdownStore(StoredValue):
         if experience is not None:
             self.experience = experience
             self._due = True
-            self.adopted()
+            self._adopted()
 
     def _understood(self, store: OwnConfigMap, text: str) -> ObservedSlowdowns | None:
         """The stored record joined with what this process saw; None where it cannot be read."""

@@ -25,7 +25,7 @@ _PORT_NAMES = ("metrics", "http-metrics", "https-metrics", "http", "https")
 
 
 class ExporterWish(NamedTuple):
-    """Selects the pods that are exporters, and how they are asked; see `finding.Wish`."""
+    """Selects the pods that are exporters, and how they are asked."""
 
     selectors: tuple[str, ...] = SELECTORS
     namespaces: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class ExporterWish(NamedTuple):
 
 
 class DiscoveredExporters:
-    """A `Source`: the exporter on each node, looked for again every minute."""
+    """A `MetricSource`: the exporter on each node, looked for again every minute."""
 
     def __init__(
         self, client: ApiClient, wish: ExporterWish, clock: Callable[[], float] = time.monotonic

@@ -27,10 +27,9 @@ class OomWatch:
     `peak_mib` says what a pod (by UID) was seen to use of a GPU at most; 0 where nobody looks.
     """
 
-    def __init__(self, pods: PodView, nodes: NodeView) -> None:
+    def __init__(self, pods: PodView, nodes: NodeView, peak_mib: Callable[[str], int]) -> None:
         self.count = 0
-        self.peak_mib: Callable[[str], int] = lambda uid: 0
-        self._pods, self._nodes = pods, nodes
+        self._pods, self._nodes, self._peak_mib = pods, nodes, peak_mib
         self._seen: dict[str, set[str]] = {}
 
     def of(self, pod: Pod, *, gone: bool = False) -> list[OutOfMemory]:
@@ -54,7 +53,7 @@ class OomWatch:
                 placement,
                 workload,
                 _short(end.name),
-                max(end.peak_mib, self.peak_mib(uid)),
+                max(end.peak_mib, self._peak_mib(uid)),
                 over and end is new[-1],
             )
             for end in new

@@ -147,11 +147,12 @@ class PredictionReloader:
         files: PredictionFiles,
         loaded: LoadedPredictions,
         every_s: float,
+        solos: SoloProfiles,
         slowdown_store: SlowdownStore | None,
     ) -> None:
         """`told` is what they said at the start."""
         self.loaded, self.every_s = loaded, every_s
-        self.solos = SoloProfiles(loaded.solos)
+        self.solos = solos
         self.slowdown_store = slowdown_store
         self.counts = {"applied": 0, "failed": 0}
         self._live, self._files = live, files

@@ -97,7 +97,7 @@ class DiscoveryResult(NamedTuple):
 
 
 class Discovered:
-    """A `Source`: the metrics server that the cluster has."""
+    """A `MetricSource`: the metrics server that the cluster has."""
 
     def __init__(
         self,

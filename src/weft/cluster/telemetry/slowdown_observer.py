@@ -13,6 +13,7 @@ import logging
 import math
 from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from statistics import median
 
 import msgspec
@@ -26,9 +27,10 @@ from weft.cluster.telemetry.solo_rates import SoloProfiles, slo_ms
 from weft.core.engine import PodProgress, PolicyInput, ProgressSeen, SlowdownReason
 from weft.core.engine.eviction_limits import Why, why_withheld_in_words
 from weft.core.explain.explanation import ObservedProgress, SeparatedPair
-from weft.core.framework.interference import INTERFERENCE, to_input
+from weft.core.framework.interference import INTERFERENCE, InterferenceTable, to_input
 from weft.core.framework.signals import SignalsSnapshot
 from weft.interference.observed_slowdown import TELL_NS, Ban
+from weft.kube.configmap import OwnConfigMap
 from weft.model import BadInputError
 from weft.model.annotations import SLO_MS
 from weft.model.request import LATENCY_CRITICAL
@@ -81,18 +83,21 @@ class _Seen:
 
 class SlowdownObserver:
     """Observes for one live cluster. `errors` counts our own mistakes, `counts` the pods of the
-    last look: by source, `late` for their SLO, and `slow` beyond their bound."""
+    last look: by source, `late` for their SLO, and `slow` beyond their bound. What was observed is
+    `kept` there, over the predictions `base`."""
 
     def __init__(
         self,
         live: EngineCluster,
         source: MetricSource,
-        slowdown_store: SlowdownStore,
+        kept: OwnConfigMap | None,
+        base: InterferenceTable,
         solos: SoloProfiles,
         options: SlowdownObserverOptions | None = None,
     ) -> None:
         self.options = options or SlowdownObserverOptions()
-        self.slowdown_store = slowdown_store
+        tell = partial(self._tell_policies, at_once=True)
+        self.slowdown_store = SlowdownStore(live.client, kept, base, live.evictor.may_write, tell)
         self.errors = 0
         self.counts: Counter[str] = Counter()
         self._live, self._source = live, source
@@ -105,9 +110,8 @@ class SlowdownObserver:
         self._logged = LogOnce()
         if not self.options.trusted:
             log.warning("progress: %s", _UNTRUSTED)
-        slowdown_store.adopted = lambda: self._tell_policies(at_once=True)
-        live.keepers.append(slowdown_store)
-        live.evictor.asked = self.goes
+        live.keepers.append(self.slowdown_store)
+        live.on_slowdown_eviction.append(self.goes)
 
     async def read(self, back_s: float) -> SourceReading:
         """The counters' samples; never raises."""
@@ -160,7 +164,11 @@ class SlowdownObserver:
         why = engine.slowdown_eviction.withheld_evictions.get(uid)
         reason = why_withheld_in_words(why) if why is not None else ""
         now_ns = int(self._live.client.clock.monotonic() * 1e9)
-        if not reason and seen.progress.broken and engine.slowdown_eviction.waits(now_ns):
+        if (
+            not reason
+            and seen.progress.broken
+            and engine.slowdown_eviction.is_quiet_after_takeover(now_ns)
+        ):
             reason = _HEIR
         age_s = max(0.0, now_s - seen.at_s)
         return replace(seen.progress, age_s=age_s, apart=apart, withheld=reason)

@@ -96,7 +96,7 @@ class TelemetryLoop:
         """None before the first tick."""
         self._good_at_s = 0.0
         self.slowdown_observer = slowdown_observer
-        live.ends.peak_mib = self.peak_mib
+        live.peaks.append(self.peak_mib)
         self._logged = LogOnce()
 
     @property

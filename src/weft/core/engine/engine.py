@@ -8,7 +8,7 @@ A pod's life here
     PodAdded ──▶ queue ──cycle──▶ reserved ───────────▶ Bind command
                    ▲                 │                      │ PodBound ──▶ committed
                    │   BindFailed / expired ◀────────────────┘
-                   └─────────────────┘         PodGone, from anywhere ──▶ forgotten, room is free
+                   └─────────────────┘         PodGone, from anywhere ──▶ forgotten, share freed
 """
 
 from collections.abc import Iterable, Sequence
@@ -113,7 +113,7 @@ class Engine:
             self.ledger.commit(event.uid)
             return out
         try:
-            self._take_in(event, now_ns, out)
+            self._apply(event, now_ns, out)
         except Exception as error:
             if not isinstance(event, inputs.MEASURED) or self.journal.stops_by(error):
                 raise
@@ -123,13 +123,13 @@ class Engine:
             out.append(Faulted(record, error))
         self.queue.tick(now_ns)
         if not self._stopped or isinstance(event, Tick):
-            self._turns(now_ns, out)
+            self._run_cycles(now_ns, out)
         out.extend(self.peaks.news())
         if (wake := now_ns if self._stopped else self.queue.next_ns()) is not None:
             out.append(Wake(wake))
         return out
 
-    def _take_in(self, event: Event, now_ns: int, out: list[Command]) -> None:
+    def _apply(self, event: Event, now_ns: int, out: list[Command]) -> None:
         match event:
             case PodAdded():
                 self._add(event.pod, now_ns, out)
@@ -139,11 +139,11 @@ class Engine:
                 if self.ledger.set_nodes(event.nodes, event.removed) and event.nodes:
                     self.queue.wake_all(now_ns)
             case BindOn():
-                self._asked_to_bind(event, now_ns, out)
+                self._bind_requested(event, now_ns, out)
             case PodSeenBound():
                 self._seen_bound(event, now_ns)
             case BindFailed():
-                self._lost(event.uid, now_ns)
+                self._bind_failed(event.uid, now_ns)
             case Tick():
                 self._tick(now_ns)
             case NodesClosed():
@@ -196,8 +196,8 @@ class Engine:
             and event.completed
             and self.peaks.ran(placed.pod, self.signals.source.peaks_mib.get(uid, 0))
         ):
-            self.queue.wake_all(now_ns, rested=True)
-        self._room_on(holding.placement.node, now_ns)
+            self.queue.wake_all(now_ns, skip_backoff=True)
+        self._wake_for_freed(holding.placement.node, now_ns)
 
     def _seen_bound(self, event: PodSeenBound, now_ns: int) -> None:
         """The API is right: a pod that we put elsewhere is there."""
@@ -208,15 +208,15 @@ class Engine:
         self.ledger.adopt(placement)
         self.residencies.add(placement, now_ns - max(0, event.held_ns))
         if before is not None and before.placement != placement:
-            self._room_on(before.placement.node, now_ns)
+            self._wake_for_freed(before.placement.node, now_ns)
 
-    def _lost(self, uid: str, now_ns: int) -> None:
-        """The bind was refused: free the place and try again after a rest.
+    def _bind_failed(self, uid: str, now_ns: int) -> None:
+        """The bind was refused: free the place and try again after a back-off.
 
         A pod known to be bound stays: a request that timed out may have arrived all the same.
         """
-        holding = self.ledger.holdings.get(uid)
-        if holding is not None and holding.state == "reserved":
+        held = self.ledger.holdings.get(uid)
+        if held is not None and held.state == "reserved":
             self.ledger.release(uid)
             self._unwind(uid, now_ns)
 
@@ -227,8 +227,8 @@ class Engine:
         record = self.journal.asked_to_leave(
             holding, self.placed.get(holding.placement.uid), now_ns, reason
         )
-        self.harvest.leaves(holding.placement.uid)
-        self.slowdown_eviction.leaves(holding, now_ns)
+        self.harvest.mark_leaving(holding.placement.uid)
+        self.slowdown_eviction.mark_leaving(holding, now_ns)
         out.append(Evict(holding.placement, record))
 
     def tolerance_of(self, uid: str) -> SlowdownTolerance | None:
@@ -241,7 +241,7 @@ class Engine:
         return tolerance_of(profile.policies, holding.placement if holding else None, self.ledger)
 
     def _unwind(self, uid: str, now_ns: int) -> None:
-        """The pod's reservation is released: back into the queue, and its room is for others."""
+        """The pod's reservation is released: back into the queue, and its share is free."""
         placed = self.placed.pop(uid)
         self.harvest.gone(uid)
         self.residencies.remove(uid)
@@ -250,17 +250,17 @@ class Engine:
         elif placed.own is not None:
             own = placed.own
             self.queue.retry(own.pod, own.profile, own.tries, now_ns)
-        self._room_on(placed.record.node, now_ns)
+        self._wake_for_freed(placed.record.node, now_ns)
 
-    def _room_on(self, node: str, now_ns: int) -> None:
-        """Room appeared on this node: wake whom it could help."""
+    def _wake_for_freed(self, node: str, now_ns: int) -> None:
+        """Wake pods that capacity freed on this node could help."""
         if (row := self.ledger.table.row_of.get(node)) is not None:
-            self.queue.room_on(FreedNode.on(self.ledger, row), now_ns)
+            self.queue.wake_for_freed(FreedNode.on(self.ledger, row), now_ns)
 
     # --- the cycle -----------------------------------------------------------------------------
 
-    def _turns(self, now_ns: int, out: list[Command]) -> None:
-        """Try who is to be tried, until the work of an event is done; a `Tick` goes on then."""
+    def _run_cycles(self, now_ns: int, out: list[Command]) -> None:
+        """Run scheduling cycles until the work of one event is done; a `Tick` goes on then."""
         until = self.assessor.looked + self.turn_looks
         while (waiting := self.queue.pop()) is not None:
             self.journal.begin()
@@ -300,17 +300,17 @@ class Engine:
             self.queue.park(waiting, known.shape, known.demand, now_ns, known.never)
             out.append(Unschedulable(pod, record))
             return
-        if self.queue.give_way(waiting, known.shape):
+        if self.queue.defers(waiting, known.shape):
             return
         placed, placement = self._take_place(waiting, known, row, key, now_ns)
         self.queue.done(waiting)
         self.queue.next_of_group(waiting, now_ns)
         if "co_residents" in profile.reads:  # a GPU with this pod on it may suit others
-            self._room_on(placement.node, now_ns)
+            self._wake_for_freed(placement.node, now_ns)
         out.append(Bind(pod, placement, placed.record))
         self._await_answer(now_ns, out)
 
-    def _asked_to_bind(self, event: BindOn, now_ns: int, out: list[Command]) -> None:
+    def _bind_requested(self, event: BindOn, now_ns: int, out: list[Command]) -> None:
         pod, own = event.pod, self.queue.get(event.pod.uid)
         is_held = pod.uid in self.ledger.holdings
         try:

@@ -1,7 +1,7 @@
 """Withholds evictions for a slow pod: those beside it are not to blame, or enough went.
 
 What may change here: for whom others went, who was slow alone, and who went at this look. It is a
-pure function of what `Relief` tells it: the windows it counted, and who went.
+pure function of what `SlowdownEviction` tells it: the windows it counted, and who went.
 
     slow alone on its GPUs                                  ──▶ nobody goes for it, until it is seen
                                                                within its bound
@@ -91,7 +91,7 @@ class EvictionLimits:
 
     # --- what is seen ---
 
-    def saw(
+    def record(
         self, uid: str, windows: Sequence[SlowdownSample], bound: float, *, alone: bool
     ) -> bool:
         """The last windows of a latency-critical pod, the newest last; whether it is too slow.
@@ -109,10 +109,10 @@ class EvictionLimits:
                 self._alone[uid] = slow_last < BROKEN
         return bad or max(slow, late) >= BROKEN
 
-    def saw_other(self, uid: str, windows: Iterable[SlowdownSample], *, alone: bool) -> None:
+    def record_other(self, uid: str, windows: Iterable[SlowdownSample], *, alone: bool) -> None:
         """The same of a pod that is not latency-critical; that it was late counts for nothing."""
         on_time = [window._replace(late=False) for window in windows]
-        self.saw(uid, on_time, FULL_SPEED, alone=alone)
+        self.record(uid, on_time, FULL_SPEED, alone=alone)
 
     def observe(self, too_slow: Collection[bool], now_ns: int) -> None:
         """Take over which of the latency-critical pods are too slow now."""
@@ -168,7 +168,7 @@ class EvictionLimits:
         gpus = {(place.node, share.gpu) for place in places for share in place.shares}
         return max(1, len(gpus) // GPUS_EACH)
 
-    def not_let_go(self, uid: str) -> None:
+    def not_evicted(self, uid: str) -> None:
         """The pod was not evicted."""
         self._leaving.pop(uid, None)
         self._went_ns.pop(uid, None)

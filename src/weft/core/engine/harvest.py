@@ -6,7 +6,7 @@ engine names the same borrower), and the snapshots.
 
     a bind beyond the strictly free memory ──▶ nothing more is lent there before the next snapshot
     a snapshot ──▶ a GPU's pods need more than it has ──▶ its newest borrower goes ──▶ until it is
-                                                          gone, or was not let go, nobody else
+                                                          gone, or was not evicted, nobody else
 
 A borrower is a pod whose request, with the requests of those bound before it, exceeds the card.
 Best-effort pods go first. Latency-critical ones never borrow, never lend, and never go. Only FRESH
@@ -75,7 +75,7 @@ class Eviction(msgspec.Struct, frozen=True, gc=False):
     grew: tuple[GrownPod, ...] = ()
 
 
-class _Terms(msgspec.Struct, frozen=True, gc=False):
+class _BoundPod(msgspec.Struct, frozen=True, gc=False):
     """A pod's time of binding (those the API has not shown yet last), and its class.
 
     The API tells whole seconds; within one, `number` is the order of this engine's own decisions.
@@ -93,7 +93,7 @@ class HarvestRules:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._terms: dict[str, _Terms] = {}
+        self._bound: dict[str, _BoundPod] = {}
         self._closed: set[_Gpu] = set()
         self._leaving: set[str] = set()
         self._refused: set[str] = set()
@@ -108,7 +108,7 @@ class HarvestRules:
         `like` is whose peak is expected, if any is.
         """
         self._number += 1
-        self._terms[placement.uid] = _Terms(FAR, self._number, shape.job_class)
+        self._bound[placement.uid] = _BoundPod(FAR, self._number, shape.job_class)
         table = self._ledger.table
         row = table.row_of.get(placement.node)
         if not table.harvests or row is None or len(placement.shares) != 1:
@@ -137,41 +137,41 @@ class HarvestRules:
 
     def seen_bound(self, uid: str, bound_ns: int, job_class: str, *, unsure: bool = False) -> None:
         """The API shows the pod bound, since then; `unsure`: with marks that are in doubt."""
-        before = self._terms.get(uid)
+        before = self._bound.get(uid)
         job_class = job_class or (before.job_class if before else "")
-        self._terms[uid] = _Terms(bound_ns, before.number if before else 0, job_class, unsure)
+        self._bound[uid] = _BoundPod(bound_ns, before.number if before else 0, job_class, unsure)
 
     def gone(self, uid: str) -> None:
         """The pod holds nothing any more."""
-        self._terms.pop(uid, None)
+        self._bound.pop(uid, None)
         self._leaving.discard(uid)
         self._refused.discard(uid)
 
-    def not_let_go(self, uid: str, *, refused: bool) -> None:
+    def not_evicted(self, uid: str, *, refused: bool) -> None:
         """The pod was not evicted: one that a budget protects is asked last at the next look."""
         if uid in self._leaving:
             self._leaving.discard(uid)
             if refused:
                 self._refused.add(uid)
 
-    def leaves(self, uid: str) -> None:
-        """The pod was asked to go, for this reason or another."""
+    def mark_leaving(self, uid: str) -> None:
+        """Note that the pod is being evicted, for this reason or another."""
         self._leaving.add(uid)
 
     def class_of(self, holding: Holding) -> str:
         """The pod's class, "" where nobody said; latency-critical where anybody says so."""
-        terms = self._terms.get(holding.placement.uid)
-        classes = {holding.placement.job_class, terms.job_class if terms else ""}
+        bound = self._bound.get(holding.placement.uid)
+        classes = {holding.placement.job_class, bound.job_class if bound else ""}
         return LATENCY_CRITICAL if LATENCY_CRITICAL in classes else max(classes)
 
     def in_order(self, node: str, gpu: int) -> list[Holding]:
         """The pods of a GPU in the order of their binding: what the API says decides."""
 
         def key(holding: Holding) -> tuple[bool, int, int, str]:
-            terms = self._terms.get(holding.placement.uid)
-            if terms is None:
+            bound = self._bound.get(holding.placement.uid)
+            if bound is None:
                 return (False, 0, 0, "")
-            return terms.unsure, terms.bound_ns, terms.number, holding.placement.uid
+            return bound.unsure, bound.bound_ns, bound.number, holding.placement.uid
 
         return sorted(self._on(node, gpu), key=key)
 
@@ -250,8 +250,8 @@ class HarvestRules:
             asked_mib = _on_gpu(holding, gpu.index)[0]
             promised += asked_mib
             borrowed = min(asked_mib, promised - table.limit_of(device))
-            terms = self._terms.get(holding.placement.uid)
-            job_class = terms.job_class if terms else ""
+            bound = self._bound.get(holding.placement.uid)
+            job_class = bound.job_class if bound else ""
             may_go = holding.state == "committed" and (holding in unsure or not suffices)
             if borrowed > 0 and job_class != LATENCY_CRITICAL and may_go:
                 refused = holding.placement.uid in self._refused
@@ -267,8 +267,8 @@ class HarvestRules:
         return leaves, Eviction(gpu.index, need, gpu.memory_mib, reserve, borrowed, grew)
 
     def _unsure(self, holding: Holding) -> bool:
-        terms = self._terms.get(holding.placement.uid)
-        return terms is not None and terms.unsure
+        bound = self._bound.get(holding.placement.uid)
+        return bound is not None and bound.unsure
 
     def _on(self, node: str, gpu: int) -> list[Holding]:
         holdings = self._ledger.holdings

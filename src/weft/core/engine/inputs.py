@@ -31,16 +31,16 @@ MEASURED = (SignalsChanged, ProgressSeen, OutOfMemory, OomHistoryLearnt)
 
 
 def apply(engine: "Engine", event: Event, now_ns: int, out: list[Command]) -> None:
-    """Applies one such event."""
+    """Applies an event that changes what policies see or rules decide by."""
     match event:
         case SignalsChanged():
             _signals_changed(engine, event.signals, now_ns, out)
         case LeadershipBegan():
-            engine.slowdown_eviction.leads(now_ns)
+            engine.slowdown_eviction.begin_to_lead(now_ns)
         case BindingsRead():
             _bindings_read(engine, event, now_ns, out)
         case ProgressSeen():
-            engine.slowdown_eviction.inherits(engine.placed, now_ns)
+            engine.slowdown_eviction.note_inherited(engine.placed, now_ns)
             for holding, slowed in engine.slowdown_eviction.observe(
                 event.observed, engine.tolerance_of, now_ns
             ):
@@ -48,8 +48,8 @@ def apply(engine: "Engine", event: Event, now_ns: int, out: list[Command]) -> No
         case PolicyInput():
             _policy_input(engine, event, now_ns)
         case NotEvicted():
-            engine.harvest.not_let_go(event.uid, refused=event.refused)
-            engine.slowdown_eviction.not_let_go(event.uid, now_ns, refused=event.refused)
+            engine.harvest.not_evicted(event.uid, refused=event.refused)
+            engine.slowdown_eviction.not_evicted(event.uid, now_ns, refused=event.refused)
         case OomHistoryLearnt():
             if engine.oom_history.merge(event.oom_history) | engine.peaks.merge(event.peaks):
                 engine.queue.wake_all(now_ns)
@@ -121,4 +121,4 @@ def _signals_changed(
             moved = np.arange(table.count)
         engine.ledger.touch(moved)
     if readers or table.harvests:
-        engine.queue.wake_all(now_ns, rested=True)
+        engine.queue.wake_all(now_ns, skip_backoff=True)

@@ -1,4 +1,4 @@
-"""Learns from pods that ran out of GPU memory what those like them need (policies.md 7.1).
+"""Learns from pods that ran out of GPU memory what those like them need.
 
 A pod's request cannot be changed in Kubernetes, so what is learnt is about its *workload* (whoever
 made the pod makes the next one): what Weft charges for it from then on.

@@ -6,10 +6,10 @@
                 ▼ │
              PARKED ──an event that could help──▶ BACKING OFF
              FAULTY ──any change──▶ BACKING OFF, longer each time
-Pods of one profile and shape fit alike, so only the first of each parked group is woken: its scout.
+Pods of one profile and shape fit alike, so only the first of each parked group is woken.
 When it gets a place or leaves before its turn, the next one is. Until it was tried nobody else is
 woken: it will meet whatever changes. And nobody overtakes: before a pod takes a place, those alike
-that came before it are tried (`give_way`), whether they rest or are parked.
+that came before it are tried (`defers`), whether they back off or are parked.
 """
 
 import heapq
@@ -41,7 +41,7 @@ class Queue:
         self._active: dict[str, list[tuple[Key, WaitingPod]]] = {}
         self._backoff: list[tuple[int, int, WaitingPod]] = []
         self._parked: dict[tuple[str, Shape], ParkedGroup] = {}
-        self._scouts: dict[tuple[str, Shape], WaitingPod] = {}
+        self._woken: dict[tuple[str, Shape], WaitingPod] = {}
         self._known: dict[str, WaitingPod] = {}
         self._faulty: dict[str, WaitingPod] = {}
         self._seq = self._held = 0
@@ -88,7 +88,7 @@ class Queue:
         self._faulty.pop(uid, None)
         was, waiting.state = waiting.state, "gone"
         if was != "parked":
-            self._no_scout(waiting)
+            self._end_turn(waiting)
             self.next_of_group(waiting, now_ns)
         elif (group := self._parked.get(waiting.group)) is not None:
             self._leave(group)
@@ -111,7 +111,7 @@ class Queue:
         waiting = heapq.heappop(best)[1]
         waiting.state = "trying"
         waiting.tries += 1
-        self._no_scout(waiting)
+        self._end_turn(waiting)
         return waiting
 
     @property
@@ -122,17 +122,15 @@ class Queue:
                 heapq.heappop(heap)
         return any(self._active.values())
 
-    def give_way(self, waiting: WaitingPod, shape: Shape) -> bool:
-        """True if a pod of this shape that came before `waiting` still rests or is parked.
+    def defers(self, waiting: WaitingPod, shape: Shape) -> bool:
+        """True if a pod of this shape that came before `waiting` still backs off or is parked.
 
         To be asked before `waiting` takes a place: then that one is tried first, and this again.
         """
         key = waiting.profile.name, shape
-        group, scout = self._parked.get(key), self._scouts.get(key)
-        first_pods = [group.first() if group is not None else None, scout]
-        ahead = [
-            pod for pod in first_pods if pod is not None and pod.state in {"parked", "backoff"}
-        ]
+        group, woken = self._parked.get(key), self._woken.get(key)
+        there = [group.first() if group is not None else None, woken]
+        ahead = [pod for pod in there if pod is not None and pod.state in {"parked", "backoff"}]
         first = min(ahead, key=lambda pod: pod.key, default=waiting)
         if first.key >= waiting.key:
             return False
@@ -154,21 +152,21 @@ class Queue:
         """A woken pod got its place, or left: let the next of its kind try."""
         group = self._parked.get(waiting.group) if waiting.woken else None
         if group is not None:
-            self._wake_first(group, now_ns, rested=waiting.rested)
+            self._wake_first(group, now_ns, skip_backoff=waiting.skip_backoff)
 
     def park(
         self, waiting: WaitingPod, shape: Shape, demand: Demand, now_ns: int, never: Never = NOWHERE
     ) -> None:
         """Park a pod that fits nowhere until an event helps. `never` are nodes that none could.
 
-        A woken one that by now is of another shape was no scout of its old group: the next one is.
+        One woken for its old group that by now has another shape leaves its turn to the next there.
         """
         if shape != waiting.shape:
             self.next_of_group(waiting, now_ns)
             waiting.shape = shape
         waiting.state = "parked"
-        waiting.ready_ns = now_ns if waiting.rested else now_ns + backoff_ns(waiting.tries)
-        waiting.woken = waiting.rested = False
+        waiting.ready_ns = now_ns if waiting.skip_backoff else now_ns + backoff_ns(waiting.tries)
+        waiting.woken = waiting.skip_backoff = False
         key = waiting.group
         group = self._parked.get(key)
         if group is None:
@@ -186,7 +184,7 @@ class Queue:
         waiting.faults += 1
         waiting.state = "faulty"
         waiting.ready_ns = now_ns + rest_ns(waiting.faults)
-        waiting.woken = waiting.rested = False
+        waiting.woken = waiting.skip_backoff = False
         self._known[waiting.pod.uid] = self._faulty[waiting.pod.uid] = waiting
 
     def _wake_faulty(self, now_ns: int) -> None:
@@ -203,33 +201,33 @@ class Queue:
         self._known[pod.uid] = waiting
         self._hold(waiting, now_ns)
 
-    def room_on(self, room: FreedNode, now_ns: int) -> None:
-        """A node gained room: wake the first pod of each group that could fit there.
+    def wake_for_freed(self, freed: FreedNode, now_ns: int) -> None:
+        """Wake the first pod of each group that could fit a node on which capacity was freed.
 
-        Who may borrow is tried at all room, mostly in vain, and rests. Room that would do without a
-        without harvesting ends that rest: others would not have been tried before.
+        A pod that may borrow is woken by any freed capacity, mostly in vain, so it keeps its
+        back-off. Capacity in which it would fit without harvesting ends the back-off at once.
         """
         self._wake_faulty(now_ns)
-        for scout in list(self._scouts.values()):
-            if scout.state == "backoff" and fits_without_harvest(scout.parked_in, room):
-                scout.rested = True
-                self._activate(scout)
+        for woken in list(self._woken.values()):
+            if woken.state == "backoff" and fits_without_harvest(woken.parked_in, freed):
+                woken.skip_backoff = True
+                self._activate(woken)
         for group in list(self._parked.values()):
-            if group.could_fit(room):
-                self._wake_first(group, now_ns, rested=fits_without_harvest(group, room))
+            if group.could_fit(freed):
+                self._wake_first(group, now_ns, skip_backoff=fits_without_harvest(group, freed))
 
-    def wake_all(self, now_ns: int, *, rested: bool = False) -> None:
+    def wake_all(self, now_ns: int, *, skip_backoff: bool = False) -> None:
         """Anything may have changed (nodes, a policy's input): wake every group's first.
 
-        `rested` ends the rest of those, and of the ones that were woken before.
+        `skip_backoff` ends the back-off of those, and of the ones that were woken before.
         """
         self._wake_faulty(now_ns)
-        for scout in list(self._scouts.values()) if rested else ():
-            scout.rested = True
-            if scout.state == "backoff":
-                self._activate(scout)
+        for woken in list(self._woken.values()) if skip_backoff else ():
+            woken.skip_backoff = True
+            if woken.state == "backoff":
+                self._activate(woken)
         for group in list(self._parked.values()):
-            self._wake_first(group, now_ns, rested=rested)
+            self._wake_first(group, now_ns, skip_backoff=skip_backoff)
 
     def tick(self, now_ns: int) -> None:
         """Move pods whose back-off has ended to the active queue."""
@@ -251,25 +249,25 @@ class Queue:
         waiting.state = "active"
         heapq.heappush(self._active.setdefault(waiting.profile.name, []), (waiting.key, waiting))
 
-    def _wake_first(self, group: ParkedGroup, now_ns: int, *, rested: bool = False) -> None:
-        """Let the group's first pod try, unless its scout was not tried yet."""
-        if group.key in self._scouts:
+    def _wake_first(self, group: ParkedGroup, now_ns: int, *, skip_backoff: bool = False) -> None:
+        """Let the group's first pod try, unless one that was woken was not tried yet."""
+        if group.key in self._woken:
             return
         waiting = group.first()
         if waiting is not None:
             heapq.heappop(group.heap)
-            waiting.woken, waiting.rested = True, rested
-            self._scouts[group.key] = waiting
+            waiting.woken, waiting.skip_backoff = True, skip_backoff
+            self._woken[group.key] = waiting
             self._leave(group)
-            if rested:
+            if skip_backoff:
                 self._activate(waiting)
             else:
                 self._hold(waiting, now_ns)
 
-    def _no_scout(self, waiting: WaitingPod) -> None:
+    def _end_turn(self, waiting: WaitingPod) -> None:
         """The pod is tried now, or left."""
-        if waiting.woken and self._scouts.get(waiting.group) is waiting:
-            del self._scouts[waiting.group]
+        if waiting.woken and self._woken.get(waiting.group) is waiting:
+            del self._woken[waiting.group]
 
     def _leave(self, group: ParkedGroup) -> None:
         """One pod less is parked in the group; an empty group is forgotten."""
@@ -287,5 +285,5 @@ class Queue:
 
 
 def backoff_ns(tries: int) -> int:
-    """The rest of a pod after its `tries`-th failed try, nanoseconds."""
+    """The back-off of a pod after its `tries`-th failed try, nanoseconds."""
     return min(BACKOFF_FIRST_NS << min(tries - 1, 10), BACKOFF_MOST_NS)

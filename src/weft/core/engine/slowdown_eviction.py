@@ -126,7 +126,7 @@ class SlowdownEviction:
         self._there: dict[str, dict[_Gpu, tuple[str, ...]]] = {}
         self._quiet: set[_Gpu] = set()
         self._leads_ns: int | None = None
-        self._heir = False
+        self._inherited = False
 
     @property
     def withheld_evictions(self) -> Mapping[str, Why]:
@@ -136,38 +136,38 @@ class SlowdownEviction:
 
     # --- a new leader ---
 
-    def leads(self, now_ns: int) -> None:
-        """This process leads since now."""
+    def begin_to_lead(self, now_ns: int) -> None:
+        """Note that this process leads from now on."""
         self._leads_ns = now_ns
 
-    def inherits(self, placed: Container[str], now_ns: int) -> None:
+    def note_inherited(self, placed: Container[str], now_ns: int) -> None:
         """Note whether there are pods that another process `placed`, not this one."""
-        if not self._heir and self._leads_newly(now_ns):
-            self._heir = any(
+        if not self._inherited and self._leads_newly(now_ns):
+            self._inherited = any(
                 holding.state == "committed" and holding.placement.shares and uid not in placed
                 for uid, holding in self._ledger.holdings.items()
             )
 
-    def waits(self, now_ns: int) -> bool:
+    def is_quiet_after_takeover(self, now_ns: int) -> bool:
         """True while the process that led before may have had somebody evicted just now."""
-        return self._heir and self._leads_newly(now_ns)
+        return self._inherited and self._leads_newly(now_ns)
 
     def _leads_newly(self, now_ns: int) -> bool:
         return self._leads_ns is not None and now_ns - self._leads_ns < NEW_LEADER_NS
 
     # --- what pods do ---
 
-    def leaves(self, holding: Holding, now_ns: int, slow_pod: Iterable[_Gpu] = ()) -> None:
-        """The pod was asked to go, for whatever reason: let that show before the next one."""
+    def mark_leaving(self, holding: Holding, now_ns: int, slow_pod: Iterable[_Gpu] = ()) -> None:
+        """Note that the pod is being evicted: that has to show before the next one is."""
         if holding.placement.uid not in self._leaving:
             self._leaving.add(holding.placement.uid)
             gpus = frozenset((*_gpus(holding), *slow_pod))
             self._sent[holding.placement.uid] = (now_ns, gpus)
             self._quiet |= gpus
 
-    def not_let_go(self, uid: str, now_ns: int, *, refused: bool) -> None:
+    def not_evicted(self, uid: str, now_ns: int, *, refused: bool) -> None:
         """The pod was not evicted: the GPU may lose another one, and this one is asked last."""
-        self._eviction_limits.not_let_go(uid)
+        self._eviction_limits.not_evicted(uid)
         if uid in self._leaving:
             self._leaving.discard(uid)
             self._sent.pop(uid, None)
@@ -195,7 +195,8 @@ class SlowdownEviction:
         """
         self._forget(now_ns)
         by_uid = {progress.uid: progress for progress in observed}
-        if self.waits(now_ns):  # only of those that are alone: what others do may be over
+        # Only of those that are alone: what others do may be over.
+        if self.is_quiet_after_takeover(now_ns):
             by_uid = {uid: progress for uid, progress in by_uid.items() if self._alone(uid)}
         self._eviction_limits.forget(by_uid)
         counted = [
@@ -209,12 +210,12 @@ class SlowdownEviction:
         for holding, tolerance in critical:
             leaves = self._for_critical(holding, tolerance, now_ns)
             if leaves is not None and self._allowed(*leaves, (), now_ns):
-                self.leaves(leaves[0], now_ns, _gpus(holding))
+                self.mark_leaving(leaves[0], now_ns, _gpus(holding))
                 yield leaves
         for gpu in dict.fromkeys(gpu for holding in counted for gpu in _gpus(holding)):
             leaves = self._of_slow(gpu, tolerance_of, now_ns)
             if leaves is not None and self._allowed(*leaves, self._certain(gpu), now_ns):
-                self.leaves(leaves[0], now_ns)
+                self.mark_leaving(leaves[0], now_ns)
                 yield leaves
 
     def _critical(
@@ -229,9 +230,9 @@ class SlowdownEviction:
             account.too_slow = None
             alone = account.co_residents[1] == (uid,)
             if self._harvest.class_of(holding) != LATENCY_CRITICAL:
-                self._eviction_limits.saw_other(uid, account.windows, alone=alone)
+                self._eviction_limits.record_other(uid, account.windows, alone=alone)
             elif tolerance is not None:
-                account.too_slow = self._eviction_limits.saw(
+                account.too_slow = self._eviction_limits.record(
                     uid, account.windows, tolerance.critical, alone=alone
                 )
                 critical.append((holding, tolerance))

@@ -15,7 +15,7 @@ Key = tuple[int, ...]
 
 
 class FreedNode(NamedTuple):
-    """A node that gained room: its columns in `NODE_COLUMNS` order, the memory (MiB) and cores
+    """A node with freed capacity: its columns in `NODE_COLUMNS` order, the memory (MiB) and cores
     (thousandths) free on each of its devices, and its row in the layout of this `generation`."""
 
     cells: list[int]
@@ -49,11 +49,11 @@ class Never(NamedTuple):
     generation: int
     rows: bytes
 
-    def covers(self, room: FreedNode) -> bool:
+    def covers(self, freed: FreedNode) -> bool:
         """True if the node is among them."""
-        if self.generation != room.generation:
+        if self.generation != freed.generation:
             return False
-        return bool(self.rows[room.row >> 3] >> (7 - (room.row & 7)) & 1)
+        return bool(self.rows[freed.row >> 3] >> (7 - (freed.row & 7)) & 1)
 
 
 NOWHERE = Never(-1, b"")
@@ -62,8 +62,8 @@ NOWHERE = Never(-1, b"")
 class WaitingPod:
     """A pod in the queue. `tries` counts attempts so far, `state` says where it waits.
 
-    `woken` says that it left its group for a try, `rested` that news which come at a steady pace
-    (a look at the GPUs) are why: it needs no rest before the try, nor after it. `parked_in` is the
+    `woken` says that it left its group for a try, `skip_backoff` that what comes at a steady pace
+    (GPU metrics) is why: it needs no back-off before the try, nor after it. `parked_in` is the
     group that it was parked in last. `faults` counts the tries that broke off.
     """
 
@@ -74,8 +74,8 @@ class WaitingPod:
         "pod",
         "profile",
         "ready_ns",
-        "rested",
         "shape",
+        "skip_backoff",
         "state",
         "tries",
         "woken",
@@ -88,7 +88,7 @@ class WaitingPod:
         self.tries = self.faults = 0
         self.ready_ns = 0
         self.state = "active"
-        self.woken = self.rested = False
+        self.woken = self.skip_backoff = False
         self.parked_in: ParkedGroup | None = None
 
     @property
@@ -118,12 +118,12 @@ class ParkedGroup:
         self.demand = demand
         self._least_mib = [_least_mib(need) for need in demand.needs]
 
-    def could_fit(self, room: FreedNode, *, by_requests: bool = False) -> bool:
+    def could_fit(self, freed: FreedNode, *, by_requests: bool = False) -> bool:
         """Necessary, not sufficient.
 
-        Where memory is lent, the room for it is not known here; `by_requests`: without a loan.
+        What could be harvested is not known here; `by_requests`: without it.
         """
-        demand, cells = self.demand, room.cells
+        demand, cells = self.demand, freed.cells
         lends = demand.harvests and not by_requests
         if cells[CPU_FREE] < demand.cpu_milli and demand.cpu_milli:
             return False
@@ -133,9 +133,9 @@ class ParkedGroup:
             if need.whole:
                 if cells[IDLE] < need.count:
                     return False
-            elif not room.could_take(need, 0 if lends else least_mib):
+            elif not freed.could_take(need, 0 if lends else least_mib):
                 return False
-        return not self.never.covers(room)
+        return not self.never.covers(freed)
 
     def first(self) -> WaitingPod | None:
         """The one to be tried first; those that left are dropped on the way."""
@@ -150,9 +150,9 @@ class ParkedGroup:
             heapq.heapify(self.heap)
 
 
-def fits_without_harvest(group: ParkedGroup | None, room: FreedNode) -> bool:
+def fits_without_harvest(group: ParkedGroup | None, freed: FreedNode) -> bool:
     """True if pods that may borrow could fit the node without that."""
-    return group is not None and group.demand.harvests and group.could_fit(room, by_requests=True)
+    return group is not None and group.demand.harvests and group.could_fit(freed, by_requests=True)
 
 
 def _least_mib(need: Need) -> int:

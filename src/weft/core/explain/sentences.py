@@ -11,7 +11,7 @@ from weft.core.engine.slowdown_eviction import WINDOWS, SlowdownReason
 from weft.core.explain.amounts import age_in_words, gpus_in_words, shares_in_words
 from weft.core.explain.explanation import StuckPod
 from weft.core.explain.reasons import FeasibilitySummary
-from weft.model import Share
+from weft.model import Reason, Share
 
 BOUNDED = "not every way to place its GPU shares was looked at: another may be better"
 
@@ -34,7 +34,12 @@ _STATES = {
     "gated": "is not to be scheduled before its gates are gone: {}",
     "unsupported": "waits: {}",
     "not ours": "waits for the scheduler {}, which is none of Weft's profiles here",
-    **dict.fromkeys(("pending", "faulted", "bound", "binding"), "{}"),
+    "bound": "is bound on {}",
+    "binding": "is being bound on {}",
+    # Of a decisions file:
+    "placed": "placed on {}",
+    "leaving": "asked to leave {}",
+    **dict.fromkeys(("pending", "faulted"), "{}"),
 }
 NOWHERE = "fits nowhere"
 ROOM_NOW = "waits for its next try: there is room for it now"
@@ -42,13 +47,63 @@ FOLLOWS = "this process does not lead: the leader decides"
 
 
 def state_in_words(state: str, why: str = "") -> str:
-    """The sentence of a pod's state; `why` is what the state is about."""
+    """The main sentence of an explanation; `why` is what the state is about, such as the place."""
     return _STATES[state].format(why)
 
 
 def place_in_words(node: str, shares: Sequence[Share], without: str = "") -> str:
     """The node and what the pod holds of its GPUs; `without` stands for none."""
     return node + (f", {shares_in_words(shares)}" if shares else without)
+
+
+def chosen_in_words(record: Record, policies: Iterable[str]) -> str:
+    """The profile that chose a place, its policies, and the score."""
+    how = f"profile {record.profile} ({', '.join(policies)}) chose it"
+    return f"{how}, score {record.score}, attempt {record.attempt}"
+
+
+def bound_by_in_words(scheduler_name: str, ours: bool) -> str:
+    """Who bound a pod that this process did not place."""
+    if ours:
+        return "Weft bound it before this process led"
+    return f"{scheduler_name} bound it, or its maker named the node"
+
+
+# --- notes on a pod's state ---
+
+
+def node_gone_in_words(node: str) -> str:
+    """The note on a pod whose node is gone."""
+    return f"node {node} is gone: the pod's GPUs are nobody's until it is back"
+
+
+def served_in_words(scheduler_names: Iterable[str]) -> str:
+    """The note on a pod of another scheduler: which ones Weft decides for."""
+    return f"schedulerNames that Weft serves here: {', '.join(scheduler_names) or 'none'}"
+
+
+def extender_in_words(summary: FeasibilitySummary | None, refusal: str = "") -> str:
+    """The note on a pod of another scheduler: what Weft would answer as its extender."""
+    if summary is None:
+        return f"as an extender Weft would refuse it: {refusal}"
+    return f"as an extender Weft would answer: {summary}"
+
+
+def preemption_in_words(names: Iterable[str], priority: int, way_out: str) -> str:
+    """The note on a pod for which kube-scheduler would end others, which Weft alone does not."""
+    return (
+        f"no preemption in this form yet: ending {', '.join(names)}, of lower priority than this "
+        f"pod's {priority}, would make room. End it yourself, or {way_out}"
+    )
+
+
+def beyond_advertised_in_words(lacks: Reason, left: int, advertised: int, node: str) -> str:
+    """The note on a GPU resource: kubelets admit no more of it than a device plugin advertises."""
+    return (
+        f"{lacks.unit}: {lacks.asked:,} asked, {max(0, left):,} left of {advertised:,} that a "
+        f"device plugin advertises on {node}. The kubelet admits no pod beyond that, so memory is "
+        "lent only within it"
+    )
 
 
 # --- events and conditions ---

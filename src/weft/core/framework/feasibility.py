@@ -106,7 +106,7 @@ def codes(query: Query) -> Codes:
     """Reason codes of what others hold now, int8[n]; `declared_codes` go before them.
 
     Demands of mode `many` are checked here as far as the node beside the GPUs goes; whether the
-    claims fit together is for `placing` to find.
+    GPU requests fit together is for `assignment` to find.
     """
     demand = query.demand
     lacks = query.below(demand.node_columns, demand.node_needs)

@@ -39,7 +39,7 @@ ANY_MODEL = "*"
 """A table of this GPU model (or of none, "") counts on every model that no other is about."""
 
 UNSEEN_MODEL = 1.5
-"""A GPU model nobody measured: bounds lie so many times as far above the mean (policies.md 7.7)."""
+"""A GPU model nobody measured: bounds lie so many times as far above the mean."""
 
 UNKNOWN_MEAN, UNKNOWN_UPPER = 0.0391, 0.2724
 """Log slowdown where nothing is known: the hinge rule at a summed utilisation of 1.0.

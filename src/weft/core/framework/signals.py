@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.int8]
 
 MISSING, STALE, FRESH = 0, 1, 2
-"""How old a value is (policies.md 6): nothing to go by, only the last known, as of now."""
+"""How old a value is: nothing to go by, only the last known, as of now."""
 
 CORRELATION = "correlation"
 """`correlation.<application>`: how an application's load rises and falls with the GPU's."""

@@ -48,8 +48,8 @@ class Remaining:
     """Pods on each device and the work they have done, by rows of the table's devices.
 
     A device is looked up when it is first asked for, and again where who is on it has changed: what
-    a decision needs of a large cluster are then a few columns. `caution` counts as in `joining`: so
-    far lies what is believed between the expected slowdown and its bound.
+    a decision needs of a large cluster are then a few columns. `caution` says how far
+    what is believed lies between the expected slowdown and its bound.
     """
 
     def __init__(self, residencies: Residencies, caution: float) -> None:

@@ -11,7 +11,7 @@ from weft.core.explain import counterfactual
 from weft.core.explain.counterfactual import AlternativePlacement, MetricsRead, PlacementQuestion
 from weft.core.explain.explanation import Explanation, RecordedDecision, State
 from weft.core.explain.reasons import FeasibilitySummary, summarise
-from weft.core.explain.sentences import NOWHERE, decision_notes, place_in_words
+from weft.core.explain.sentences import NOWHERE, decision_notes, place_in_words, state_in_words
 from weft.core.explain.smallest_change import changes
 from weft.core.record.file import hand_over, read, skim
 from weft.model import BadInputError, PodRequest
@@ -57,26 +57,25 @@ def _explain(engine: Engine, decision: RecordedDecision, on: str) -> Explanation
         "notes": tuple(decision_notes(record)),
     }
     if record.outcome == LEAVES:
-        text = f"asked to leave {at}; {decision.then}"
         more["metrics"] = _behind_eviction(engine, record)
-        return _explanation(decision, "leaving", text, **more)
+        return _explanation(decision, "leaving", f"{at}; {decision.then}", **more)
     question = PlacementQuestion(pod, profile, record.attempt, on)
     place = AlternativePlacement(record.node, record.shares)
     more["metrics"] = counterfactual.metrics_of(engine, question, record.at_ns, place)
     if record.outcome == "placed":
-        return _explanation(decision, "placed", f"placed on {at}", **more)
+        return _explanation(decision, "placed", at, **more)
     helpful = tuple(changes(engine, pod)) if record.outcome == "unschedulable" else ()
     return _explanation(decision, "pending", NOWHERE, changes=helpful, **more)
 
 
-def _explanation(decision: RecordedDecision, state: State, text: str, **more: Any) -> Explanation:
+def _explanation(decision: RecordedDecision, state: State, why: str, **more: Any) -> Explanation:
     pod, record = decision.pod, decision.record
     return Explanation(
         pod.namespace,
         pod.name,
         pod.uid,
         state,
-        text,
+        state_in_words(state, why),
         pod.scheduler_name,
         leader=False,
         profile=record.profile,

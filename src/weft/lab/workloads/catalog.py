@@ -1,6 +1,6 @@
 """Every workload there is, declared: what it does, how much at once, how much memory it takes.
 
-`build` is "module:function" within this room; the function gets a `Place` and the sizes, and
+`build` is "module:function" within this room; the function gets a `DevicePlace` and the sizes, and
 returns a step. Sizes are given twice: for a GPU, and tiny ones to try it on a CPU.
 """
 

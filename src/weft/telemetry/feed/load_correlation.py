@@ -1,7 +1,7 @@
 """Correlation of an application's load with a GPU's, as Kube-Knots compares two series.
 
 An application's series are what its GPU did while one of its pods was alone there. Compared with
-another GPU's latest samples they say whether the two peak at the same time (policies.md 7.3):
+another GPU's latest samples they say whether the two peak at the same time:
 
     correlation = the largest, over memory, SMs and memory bandwidth, of Spearman's rank correlation
 

@@ -1,4 +1,4 @@
-"""Memory that residents need of their GPU, and so what they leave idle (policies.md 7.1). Pure.
+"""Memory that residents need of their GPU, and so what they leave idle. Pure.
 
     hold(p)  = what p asked, while it warms up: bound for less than `warm_s`, or its memory has not
                yet lain within `STABLE_PART` for `stable_s` (`WarmUp`)
@@ -357,7 +357,7 @@ def with_memory_needs(
     peaks_mib: dict[str, int] | None = None,
 ) -> SignalsSnapshot:
     """The snapshot with what was found for the table's devices: columns, what pods leave idle, and
-    the most that they used (`peaks.Watch`).
+    the most that they used (`PeakWatch`).
 
     GPUs that the snapshot does not name, and those whose metrics are MISSING, are MISSING.
     """

@@ -55,7 +55,7 @@ USUALLY = NameIndex()
 
 
 class ExporterSource:
-    """A `Source` over the exporters of `targets()`: node name → address of its metrics page.
+    """A `MetricSource` over the exporters of `targets()`: node name → address of its metrics page.
 
     `fetch` reads the pages, where they are not reached from here by their addresses.
     """

@@ -15,6 +15,7 @@ import pytest
 from extender_world import ROUTES, StubCluster, args, elastic, serving
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_form import few_or_many
 
 from weft.cluster.extender.server import MIB, ExtenderServer, ServerOptions
 from weft.cluster.extender.service import Extender
@@ -156,7 +157,7 @@ async def ask_all(extender: Extender, body: bytes) -> None:
     assert audit(extender.cluster.engine.ledger) == []
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=few_or_many(150, 400), deadline=None)
 @given(requests.map(lambda value: json.dumps(value).encode()))
 async def test_whatever_the_pod_says_there_is_an_answer(body: bytes) -> None:
     await ask_all(Extender(world()), body)

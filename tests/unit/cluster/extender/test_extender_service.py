@@ -259,7 +259,8 @@ async def test_what_became_of_the_binding_is_said(outcome: Outcome, says: str) -
 
 async def test_an_unsettled_binding_is_no_success() -> None:
     cluster = two()
-    cluster.outcome = lambda _: Unknown(BindRequest("ns", "a", "u-a", "n1"), "", 0.0, "cut")
+    request = BindRequest("ns", "a", "u-a", "n1", lambda: "")
+    cluster.outcome = lambda _: Unknown(request, "", 0.0, "cut")
     extender = Extender(cluster)
     extender.filter(WEFT, args(elastic(), ["n1"]))
     assert "did not answer" in await bind(extender, WEFT, "a", "n1")

@@ -54,7 +54,7 @@ async def test_ends_lessons_and_recalls_are_counted() -> None:
         status = {"phase": "Running", "containerStatuses": [again]}
         it.server.update("pods", "first", {"status": status}, "d")
         await it.until(lambda: it.live.ends.count == 1)
-        it.live.evictor.counts["blocked"] = 3
+        it.live.evictor.borrower_counts["blocked"] = 3
         it.live.oom_history.counts["conflict"] = 2
         it.live.oom_history.unreadable.add("README")
         told = await it.samples()

@@ -8,7 +8,6 @@ import msgspec
 from scheduler_world import World, add_node, add_pod, world
 
 from weft.cli.explain_pod import live_explanation
-from weft.cluster.stores.slowdown_store import SlowdownStore
 from weft.cluster.telemetry.slowdown_metrics import SlowdownMetrics
 from weft.cluster.telemetry.slowdown_observer import SlowdownObserver
 from weft.cluster.telemetry.solo_rates import SoloProfiles
@@ -34,8 +33,7 @@ class Silent:
 
 
 def observing(it: World) -> SlowdownObserver:
-    remembering = SlowdownStore(it.live.client, None, InterferenceTable(0))
-    return SlowdownObserver(it.live, Silent(), remembering, SoloProfiles())
+    return SlowdownObserver(it.live, Silent(), None, InterferenceTable(0), SoloProfiles())
 
 
 async def test_explain_tells_what_was_seen_last() -> None:
@@ -95,7 +93,7 @@ async def test_every_metric_is_told_and_described() -> None:
         it.pages.collectors.append(SlowdownMetrics(observing(it)))
         add_node(it.server, "n")
         await it.lead()
-        it.live.evictor.slow["evicted"] = 2
+        it.live.evictor.slowdown_counts["evicted"] = 2
         told = await it.samples()
         assert told["weft_slowness_evictions_total", "outcome=evicted"] == 2
         assert told["weft_recalls_total", "outcome=evicted"] == 0

@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 from engine_talk import bind, engine_of, one_card
+from long_form import few_or_many
 from msgspec.structs import replace
 
 from weft.core.engine import Engine, PodAdded, PodSeenBound
@@ -125,7 +126,7 @@ def test_a_percentage_is_told_on_the_card_that_lacks_least() -> None:
 def test_numbers_always_explain_the_refusal_and_nodes_add_up() -> None:
     """In random clusters: what is free is less than what is asked, or no number is given."""
     told: set[Code] = set()
-    for seed in range(250):
+    for seed in range(few_or_many(100, 250)):
         random = Random(seed)
         engine = engine_of(*random_nodes(random, 5), policies=(BestFit(),))
         nodes = engine.ledger.table.nodes
@@ -145,7 +146,7 @@ def test_numbers_always_explain_the_refusal_and_nodes_add_up() -> None:
 
 
 def test_host_numbers_are_those_of_a_slow_loop() -> None:
-    for seed in range(120):
+    for seed in range(few_or_many(50, 120)):
         random = Random(seed)
         engine = engine_of(*random_nodes(random, 5))
         for index in range(6):
@@ -180,7 +181,7 @@ def test_host_numbers_are_those_of_a_slow_loop() -> None:
 def test_gpu_numbers_are_those_of_a_slow_loop() -> None:
     """One share of memory, of any card: the most free on any usable card of the refusing nodes."""
     refusals = 0
-    for seed in range(200):
+    for seed in range(few_or_many(80, 200)):
         random = Random(seed)
         engine = engine_of(*random_nodes(random, 4, mig=False))
         for index in range(12):

@@ -5,12 +5,13 @@ import time
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_form import few_or_many
 
 from weft.core.policies.pair_costs import greedy, greedy_alike
 
 
 @given(st.data())
-@settings(max_examples=200)
+@settings(max_examples=few_or_many(80, 200))
 def test_who_is_alike_is_matched_as_each_would_be(data: st.DataObject) -> None:
     pods = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=12), "the kind of each pod")
     cards = data.draw(st.lists(st.integers(0, 3), max_size=12), "the group of each GPU")

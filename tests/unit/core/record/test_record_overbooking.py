@@ -145,5 +145,5 @@ def test_a_new_leaders_quiet_minutes_are_in_the_file(
     assert (verdict.identical, verdict.decisions) == (True, 1)
     (when,) = [line.at_ns for line in read(path)[1] if line.records]
     assert when >= 1 * S + slowdown_eviction.NEW_LEADER_NS
-    monkeypatch.setattr(SlowdownEviction, "leads", lambda *_: None)
+    monkeypatch.setattr(SlowdownEviction, "begin_to_lead", lambda *_: None)
     assert not replay(*read(path), built_in().create).identical

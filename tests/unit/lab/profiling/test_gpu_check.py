@@ -164,7 +164,7 @@ def test_who_is_interrupted_leaves_nobody_behind_and_keeps_what_was_measured(
     nvidia_smi(tmp_path, monkeypatch, "echo 'GPU 0: Played (UUID: GPU-1)'")
     out, pids = tmp_path / "out", tmp_path / "pids"
     env = {**os.environ, "GPU_PYTHON": str(played(tmp_path)), "OUT": str(out)}
-    words = ["--device", "cpu", "--window-s", "0.3", "--warm-s", "0.1", "--runs", "1000"]
+    words = ["--device", "cpu", "--window-s", "0.2", "--warm-s", "0.05", "--runs", "1000"]
     ours = signal.signal(signal.SIGINT, signal.default_int_handler)  # may be ignored by a child
     process = subprocess.Popen(
         [sys.executable, SCRIPT, *words],

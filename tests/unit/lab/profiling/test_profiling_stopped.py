@@ -45,9 +45,9 @@ def test_nobody_is_left_behind_and_nothing_measured_is_lost(
         "--workload",
         "copies",
         "--window-s",
-        "0.3",
+        "0.2",
         "--warm-s",
-        "0.1",
+        "0.05",
         "--runs",
         "1000",
     ]

@@ -31,7 +31,7 @@ class JobOutcome(msgspec.Struct, frozen=True):
 class SharedRun(msgspec.Struct, frozen=True):
     """One policy on one workload.
 
-    `jct` are percentiles over finished jobs (p99 interpolated, as NumPy does by default), seconds.
+    `jct_…_s` are percentiles over finished jobs (p99 interpolated, as NumPy does), seconds.
     `makespan_s` ends with the last job. `residents` is the time-averaged number of pods on a GPU
     while any job is in the system, `memory_used_percent` likewise of all memory. `lost_s` is time
     that containers ran for nothing because they died or were evicted. `relieved` are evictions of

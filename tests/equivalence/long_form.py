@@ -1,0 +1,10 @@
+"""The short form of the tests (`make test`) and the long one (`make test-long`)."""
+
+import os
+
+LONG = os.environ.get("WEFT_TEST_LONG") == "1"
+
+
+def few_or_many(few: int, many: int) -> int:
+    """Examples, seeds or cases to draw: `few` in the short form, `many` in the long one."""
+    return many if LONG else few
