@@ -131,7 +131,7 @@ def _contradictions(said: Records, own: Placement | None, system: str) -> list[s
 def _less(
     index: int, gpu_request: GpuRequest, node: Node, held: HeldShares, *, grown: bool
 ) -> list[str]:
-    """Charge no less than this claim asks of each GPU; what was less, in words.
+    """Charge no less than this GPU request asks of each GPU; what was less, in words.
 
     `grown`: a part of a card is not called too little, for the card may have been smaller.
     """

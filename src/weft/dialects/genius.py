@@ -108,7 +108,7 @@ def _uncharged(asked: Mapping[str, int], notes: list[str]) -> list[GpuRequest]:
     """The original's filter: so many cards, each with more than that free, nothing held."""
     number, each, total = asked[NUMBER], asked[EACH], asked[TOTAL]
     if total:
-        # A sum over cards that nobody charges can't be said in claims.
+        # A sum over cards that nobody charges can't be said in GPU requests.
         notes.append(f"{TOTAL} is charged even with compat exact")
         return _charged(asked, notes)
     if each and not number:

@@ -31,7 +31,7 @@ def given_to(
         return given, ""
     if request.dialect != Nvidia.name:
         return {}, "no mark says which GPU it has, so it uses none"
-    count = sum(claim.count for claim in request.shape.gpu_requests)
+    count = sum(asked.count for asked in request.shape.gpu_requests)
     idle = [gpu for gpu in node.gpus if gpu.parent is None and gpu.index not in taken][:count]
     short = f"it has {len(idle)} of {count} cards: the others are taken"
     return {gpu.index: gpu.memory_mib for gpu in idle}, short if len(idle) < count else ""

@@ -47,7 +47,7 @@ class VolumeView:
         else:
             self._volumes[volume.metadata.name] = volume
 
-    def take_request(self, change: Change[PersistentVolumeClaim]) -> None:
+    def take_claim(self, change: Change[PersistentVolumeClaim]) -> None:
         """A claim came, changed or went."""
         claim = change.object  # type: ignore[union-attr]
         key = (claim.metadata.namespace, claim.metadata.name)
@@ -155,7 +155,7 @@ def feeds_of(
 
     return [
         feed(VOLUMES, volumes.take_volume),
-        feed(CLAIMS, volumes.take_request),
+        feed(CLAIMS, volumes.take_claim),
         feed(CSI_NODES, volumes.take_csi_node),
     ]
 

@@ -23,7 +23,7 @@ CODES = len(Code)
 
 LOOKS_AT_LEAST, LOOKS_CONSTRAINED, LOOKS_SEARCHED = 300, 6, 20
 """What a decision costs in looks at one node: at least; each node for a shape with constraints of
-Kubernetes' own, which are read node by node; each node for several claims."""
+Kubernetes' own, which are read node by node; each node for several GPU requests."""
 TURN_LOOKS = 60_000
 """Looks for which one event may keep others waiting: some 20 ms, whatever the cluster's size."""
 
@@ -34,9 +34,9 @@ class Assessment:
     `wishes` are the pod's own soft preferences, None without any. `raw` holds each scoring
     policy's own scores, `position` the best device of each node where a
     policy scores devices. `counts[c]` is the number of nodes with code c. `inexact` says on which
-    nodes the search for several claims ended at its bound, None if on none. `places` is what was
-    found for several claims when nodes were looked at last, and their rows. `observed` is what
-    policies were shown of the cluster when they were asked last.
+    nodes the search for several GPU requests ended at its bound, None if on none. `places` is what
+    was found for several GPU requests when nodes were looked at last, and their rows. `observed` is
+    what policies were shown of the cluster when they were asked last.
     """
 
     __slots__ = (
@@ -223,7 +223,7 @@ def _score_feasible(query: Query, fits: Bools, profile: Profile) -> tuple[list[I
 def _many(
     query: Query, codes: Codes, fits: Bools, profile: Profile, known: Assessment
 ) -> tuple[Codes, Bools, list[Ints], Bools]:
-    """Several claims: search where the node beside the GPUs is roomy enough."""
+    """Several GPU requests: search where the node beside the GPUs is roomy enough."""
     fitting = np.flatnonzero(fits)
     inexact = np.zeros(query.n, dtype=np.bool_)
     scores = [_node_scores(query, plugin.policy) for plugin in profile.scorers]

@@ -117,7 +117,7 @@ class Peaks:
         return need_mib
 
     def shape_of(self, pod: PodRequest, shape: Shape) -> Shape:
-        """The shape with what is expected in its claim, where it is less than the pod asks."""
+        """The shape whose GPU request has what is expected, where the pod asks more."""
         expected_mib = self.expected_mib(pod)
         if not expected_mib or len(shape.gpu_requests) != 1 or shape.gpu_requests[0].least_mib:
             return shape

@@ -45,7 +45,7 @@ def best_row(known: Assessment, profile: Profile, key: str) -> int:
 def shares_on(
     table: LedgerTable, row: int, known: Assessment, profile: Profile, key: str
 ) -> tuple[Share, ...]:
-    """Shares for all claims of the demand on node `row`, which is known to fit."""
+    """Shares for all GPU requests of the demand on node `row`, which is known to fit."""
     demand = known.demand
     if demand.mode == "none":
         return ()

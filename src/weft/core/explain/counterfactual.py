@@ -226,7 +226,7 @@ def _decide(
 
 
 def _fits(engine: Engine, known: Assessment, profile: Profile) -> Bools | None:
-    """Devices that the policies let take the claim, [D]; None where there is no single claim."""
+    """Devices that the policies let take the only GPU request, [D]; None where there are more."""
     if not known.demand.needs or known.demand.mode == "many":
         return None
     query = known.query(engine.ledger.table)

@@ -166,7 +166,7 @@ def _extended(query: Query) -> list[ReasonMeasure]:
 
 
 def _too_few(query: Query) -> list[ReasonMeasure]:
-    """For each claim: how many GPUs there are large enough and accepted."""
+    """For each GPU request: how many GPUs there are large enough and accepted."""
     total, kinds = query.device_memory_total, query.device_kind
     milli = np.array([kind.milli for kind in query.table.kinds], dtype=np.int64).take(kinds)
     measures = []
@@ -196,7 +196,7 @@ def _cores(query: Query) -> list[ReasonMeasure]:
 
 
 def _memory(query: Query) -> list[ReasonMeasure]:
-    """The hungriest claim's memory and the roomiest accepted card."""
+    """The hungriest GPU request's memory and the roomiest accepted card."""
     need = _hungriest(query)
     column = query.device_memory_free
     if need.gpu_request.split:
@@ -224,8 +224,8 @@ def _hungriest(query: Query) -> Need:
 
 
 def _nearest(query: Query, need: Need, requested: Ints, free: Ints) -> tuple[Ints, Ints]:
-    """(asked, free) of each node's accepted GPU that lacks least, of its k-th best for a claim of
-    k GPUs; where it has no k-th, the least that is asked there, and nothing is free."""
+    """(asked, free) of each node's accepted GPU that lacks least, of its k-th best for a GPU
+    request of k GPUs; where it has no k-th, the least that is asked there, and nothing is free."""
     good = _accepted(query, need)
     lacks = np.where(good, requested - free, _FAR)
     in_order = np.lexsort((lacks, query.device_node))

@@ -168,7 +168,7 @@ class ChangeSearch:
         return self._gpu_requests(cap)
 
     def _count(self) -> Trying[SmallestChange | None]:
-        """Fewer GPUs, at most so many for each claim."""
+        """Fewer GPUs, at most so many for each GPU request."""
         requested = max((gpu_request.count for gpu_request in self._shape.gpu_requests), default=0)
 
         def capped(count: int) -> Shape:
@@ -226,7 +226,7 @@ class ChangeSearch:
         return None
 
     def _with_extended(self, name: str, requested: int, most: int) -> Shape:
-        """Lower it in proportion where the claims' memory is this number in all."""
+        """Lower it in proportion where the GPU requests' memory is this number in all."""
 
         def lowered(gpu_request: GpuRequest) -> GpuRequest:
             value = -(-gpu_request.memory.value * most // requested)
@@ -238,7 +238,7 @@ class ChangeSearch:
         return replace(shape, extended=lower)
 
     def _by_resource(self, requested: int) -> bool:
-        """True if so much of a resource is what the claims ask of GPU memory."""
+        """True if so much of a resource is what the GPU requests ask of GPU memory."""
         gpu_requests = self._shape.gpu_requests
         asked_mib = sum(ask.count * ask.memory.value for ask in gpu_requests)
         amounts = all(_memory_kind(ask) not in {"", "percent"} for ask in gpu_requests)
@@ -317,7 +317,7 @@ class ChangeSearch:
 
 
 def _memory_kind(gpu_request: GpuRequest) -> str:
-    """In what the claim's memory could be lowered; all of a shared card is 100 percent."""
+    """In what the GPU request's memory could be lowered; all of a shared card is 100 percent."""
     if gpu_request.whole or gpu_request.memory.kind == "none":
         return ""
     return "percent" if gpu_request.memory.kind == "whole" else gpu_request.memory.kind

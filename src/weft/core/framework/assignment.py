@@ -1,7 +1,7 @@
 """Assigns each GPU request of a pod with several: greedily over all nodes, or by a search.
 
-The claims are taken largest first, one GPU at a time, each on the best device the policy knows
-in the state the earlier ones left (as nano-gpu does). That is vectorised over nodes. Where it
+The GPU requests are taken largest first, one GPU at a time, each on the best device the policy
+knows in the state the earlier ones left (as nano-gpu does). That is vectorised over nodes. Where it
 ends without a place, `search` looks through the distinct assignments, within a bound, so that
 "does not fit" is not the fault of the order. A policy that rates whole assignments
 (`rate_options`) gets the search for every node.
@@ -64,7 +64,7 @@ class Assignment:
 
 
 def steps(demand: Demand, policy: Policy) -> list[tuple[int, Need]]:
-    """(claim index, need) once per GPU asked for, largest claims first; `split` ones come after."""
+    """(GPU request, need) once per GPU asked for, largest first; `split` ones come after."""
     sign = -1 if policy.last_request_first else 1
     order = sorted(
         (i for i, need in enumerate(demand.needs) if not need.gpu_request.split),
@@ -79,12 +79,12 @@ def steps(demand: Demand, policy: Policy) -> list[tuple[int, Need]]:
 
 
 def place(query: Query, profile: Profile, key: str = "") -> Assignment:
-    """Find devices for all claims on every node of `query`.
+    """Find devices for all GPU requests on every node of `query`.
 
     With a `key` (and then for one node) the lead's `choose_device` takes the devices where no
-    policy scores them; whether the claims fit never depends on that. Where the pod's claims times
-    the devices are too much for one decision, the emptiest nodes are looked at and the others are
-    `NOT_SEARCHED`.
+    policy scores them; whether the GPU requests fit never depends on that. Where the pod's GPU
+    requests times the devices are too much for one decision, the emptiest nodes are looked at and
+    the others are `NOT_SEARCHED`.
     """
     policy = profile.device_scorer or profile.lead
     gpus = sum(need.count for need in query.demand.needs if not need.gpu_request.split)
@@ -146,7 +146,7 @@ class _Scratch(Query):
         self.alone: Bools = np.ones(self._device_cells.shape[1], dtype=np.bool_)
 
     def begin_step(self, need: Need, same_request: bool) -> None:
-        """Turn to the next step; `same_request` keeps it off the devices its claim already has."""
+        """Turn to the next step; `same_request` keeps it off devices that its GPU request has."""
         self.need = need
         self._fits = None
         if not same_request:
@@ -248,12 +248,12 @@ def _chosen_first(query: Query, policy: Policy, key: str) -> Ints:
 
 
 def _split_need(demand: Demand) -> tuple[int, Need] | None:
-    """The `split` claim, if the demand has one: it gets what the others leave."""
+    """The `split` GPU request, if the demand has one: it gets what the others leave."""
     return next(((i, need) for i, need in enumerate(demand.needs) if need.gpu_request.split), None)
 
 
 def _spread_on(scratch: _Scratch, profile: Profile) -> tuple[SplitRequest, Bools] | None:
-    """The `split` claim, and which devices are acceptable to it; None without one."""
+    """The `split` GPU request, and which devices are acceptable to it; None without one."""
     split = _split_need(scratch.demand)
     if split is None:
         return None
@@ -278,7 +278,7 @@ def _check_split(scratch: _Scratch, profile: Profile, answer: Assignment) -> Non
 def _spread(
     query: Query, profile: Profile, todo: list[tuple[int, Need]], chosen: Ints
 ) -> list[tuple[int, int]]:
-    """(position, free MiB) of the fewest GPUs for the split claim on the one node of `query`."""
+    """(position, free MiB) of the fewest GPUs for the split request on the one node of `query`."""
     scratch = _Scratch(query)
     for position, (_, need) in zip(chosen, todo, strict=True):
         scratch.take(need, scratch.at(np.array([position], dtype=np.int64)))
@@ -293,9 +293,9 @@ def _spread(
 
 
 def split_shares(query: Query, profile: Profile, answer: Assignment) -> list[tuple[int, int, int]]:
-    """(claim, position, MiB) for a split claim on the one node of `query`: the fewest GPUs, evenly.
+    """(GPU request, position, MiB) of a split one on the one node of `query`: fewest GPUs, evenly.
 
-    `answer` says where the other claims go; empty without a split claim.
+    `answer` says where the other GPU requests go; empty without a split GPU request.
     """
     split = _split_need(query.demand)
     if split is None:
@@ -356,7 +356,7 @@ def _device_rows(scratch: _Scratch, spreadable: Bools) -> DeviceRows:
 def _search(
     query: Query, profile: Profile, order: list[int], policy: Policy | None
 ) -> SearchResult:
-    """Claims in this `order`, once for each GPU of theirs, on every node of the query."""
+    """GPU requests in this `order`, once for each GPU of theirs, on every node of the query."""
     scratch = _Scratch(query)
     asks = {}
     for gpu_request in dict.fromkeys(order):
@@ -397,7 +397,7 @@ def _search_stuck(
 def _search_all(
     query: Query, profile: Profile, policy: Policy, todo: list[tuple[int, Need]]
 ) -> Assignment:
-    """The policy rates whole ways: claims go in the pod's order, as its original takes them."""
+    """The policy rates whole ways: requests go in the pod's order, as its original takes them."""
     answer = Assignment(query.n, todo)
     in_order = sorted(range(len(todo)), key=lambda i: todo[i][0])
     result = _search(query, profile, [todo[i][0] for i in in_order], policy)

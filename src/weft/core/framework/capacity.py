@@ -1,7 +1,7 @@
-"""Proofs that a pod's claims cannot all fit a node, by counting: no search is needed then.
+"""Proofs that a pod's GPU requests cannot all fit a node, by counting: no search is needed then.
 
-Necessary conditions only, each vectorised over nodes: how many GPUs a claim finds, sums, and for
-some sizes how many shares at least that large the devices can hold.
+Necessary conditions only, each vectorised over nodes: how many GPUs a GPU request finds, sums, and
+for some sizes how many shares at least that large the devices can hold.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ _HUGE = 1 << 60
 def cannot_hold(
     nodes: Nodes, asks: Asks, steps: Sequence[int], spread: SplitRequest | None
 ) -> Bools:
-    """Nodes on which the steps (and the `split` claim) cannot all have their GPUs, [nodes]."""
+    """Nodes on which the steps (and the `split` request) cannot all have their GPUs, [nodes]."""
     counts = Counter(steps)
     lacking = np.zeros(len(nodes.memory), dtype=np.bool_)
     anywhere = np.zeros(nodes.memory.shape, dtype=np.bool_)
@@ -31,7 +31,7 @@ def cannot_hold(
         anywhere |= fits
         lacking |= _most(nodes, fits.astype(np.int64)) < (count if ask.several else 1)
         least.append(np.where(fits, ask.charge_mib, _HUGE).min(axis=1, initial=_HUGE))
-    sizes = np.array(least, dtype=np.int64)  # [claims, nodes]
+    sizes = np.array(least, dtype=np.int64)  # [GPU requests, nodes]
     milli = np.array([asks[gpu_request].milli for gpu_request in counts], dtype=np.int64)
     number = np.array(list(counts.values()), dtype=np.int64)
     room = np.where(anywhere, nodes.memory, 0)

@@ -20,7 +20,7 @@ ANY_AMOUNT = -(1 << 62)
 
 
 class Need:
-    """One claim on this cluster's device kinds.
+    """One GPU request on this cluster's device kinds.
 
     `memory_mib[k]` is charged on a device of kind k, `ask_mib[k]` must be free there (more than
     charged where the dialect wants headroom), `accepts[k]` says whether the model is wanted,
@@ -89,12 +89,12 @@ class Demand:
     """A shape as this cluster's ledger understands it.
 
     `mode` is the cheapest exact way to check it: `none` (no GPU), `node` (node aggregates tell),
-    `device` (device by device), `many` (several claims, or several shared GPUs: a search).
+    `device` (device by device), `many` (several GPU requests, or several shared GPUs: a search).
     `milli` is the pod's total in thousandths of a GPU, `gpus` the number of GPUs it takes,
     `pod_class` 0 for one shared GPU and k for k whole ones. `harvests` lets it have memory that
     residents hold and leave idle; only a share of one GPU does, of no latency-critical pod.
     `expected_mib` is what such a pod will need by what pods like it used, 0 where nobody knows.
-    `small[k]`: it is latency-critical, and small on a device of kind k, all its claims together.
+    `small[k]`: it is latency-critical, and small on a device of kind k, its requests together.
     """
 
     def __init__(self, shape: Shape, table: LedgerTable, *, harvests: bool = False) -> None:
@@ -132,7 +132,7 @@ class Demand:
 
     @property
     def need(self) -> Need:
-        """The only claim of a `node` or `device` demand."""
+        """The only GPU request of a `node` or `device` demand."""
         return self.needs[0]
 
     def _takes_one_share(self) -> bool:

@@ -72,7 +72,7 @@ class DeviceRows:
         return result
 
     def hold(self, spread: SplitRequest) -> Bools:
-        """True if each node's devices hold a `split` claim."""
+        """True if each node's devices hold a `split` GPU request."""
         holding = np.zeros(len(self._counts), dtype=np.bool_)
         for nodes_at in self._of_one_size():
             nodes, _ = self._padded(nodes_at, {})

@@ -19,7 +19,7 @@ Hashes = npt.NDArray[np.uint64]
 Number = TypeVar("Number", bound=np.generic)
 
 SINGLE, SEVERAL = 1, 2
-"""Flags of a device: it serves a claim of one GPU, or one of a claim's several."""
+"""Flags of a device: it serves a request of one GPU, or one of a request's several."""
 
 
 class DeviceRequest(NamedTuple):
@@ -36,7 +36,7 @@ class DeviceRequest(NamedTuple):
 
 
 Asks = Mapping[int, DeviceRequest]
-"""By the claim's number."""
+"""By the GPU request's number."""
 
 
 class Nodes(NamedTuple):
@@ -44,7 +44,7 @@ class Nodes(NamedTuple):
 
     Free memory (MiB) and cores (thousandths), idleness, the card's memory, `family`: the position
     of the card that a MIG instance is cut from (of itself, for cards), and which are instances.
-    `spreadable` are acceptable to the pod's `split` claim.
+    `spreadable` are acceptable to the pod's `split` GPU request.
     """
 
     memory: Ints
@@ -60,9 +60,9 @@ class Nodes(NamedTuple):
 class PartialStates:
     """Rows of partly placed pods.
 
-    `node` is the row in `nodes`, `flags` how the pod uses a device, `mine` which ones the claim
-    being placed has, `path` the devices chosen so far, [rows, steps]. `keys` and `sums` tell
-    devices and states apart.
+    `node` is the row in `nodes`, `flags` how the pod uses a device, `mine` which ones the GPU
+    request being placed has, `path` the devices chosen so far, [rows, steps]. `keys` and `sums`
+    tell devices and states apart.
     """
 
     __slots__ = ("flags", "keys", "memory", "milli", "mine", "node", "path", "sums")
@@ -102,7 +102,7 @@ class PartialStates:
 class StateSpace:
     """All states of a pod on some nodes: the first ones, and those that follow.
 
-    `steps` are the claims' numbers, once for each GPU of theirs, in the order of placing.
+    `steps` are the GPU requests' numbers, once for each GPU of theirs, in the order of placing.
     """
 
     def __init__(self, nodes: Nodes, asks: Asks, steps: Sequence[int]) -> None:

@@ -75,7 +75,7 @@ class Query:
     """
 
     hypothetical: ClassVar[bool] = False
-    """True if earlier claims of the same pod (and its CPU and memory) are already charged here."""
+    """True if the pod's earlier GPU requests (and its CPU and memory) are already charged here."""
 
     __slots__ = (
         "_cells",
@@ -177,7 +177,7 @@ class Query:
 
     @property
     def device_memory_free(self) -> Ints:
-        """Memory the claim may take, MiB, 0 on unusable devices, [d].
+        """Memory the GPU request may take, MiB, 0 on unusable devices, [d].
 
         What is free; for a harvesting demand what may be given away (`device_memory_harvest`).
         """
@@ -222,7 +222,7 @@ class Query:
 
     @property
     def device_ask_mib(self) -> Ints | int:
-        """Memory the claim asks of each device, MiB: [d], or one number for all."""
+        """Memory the GPU request asks of each device, MiB: [d], or one number for all."""
         need = self._need()
         if need.uniform_ask_mib is not None:
             return need.uniform_ask_mib
@@ -230,7 +230,7 @@ class Query:
 
     @property
     def device_has_memory(self) -> Bools:
-        """True if the device has the memory that the claim asks, [d].
+        """True if the device has the memory that the GPU request asks, [d].
 
         Where pods like it were seen to need less than it asks, a harvesting demand must find only
         that measured free; what it asks must be within the declared limit all the same.
@@ -245,7 +245,7 @@ class Query:
 
     @property
     def device_fits(self) -> Bools:
-        """True if the claim fits on the device, [d]."""
+        """True if the GPU request fits on the device, [d]."""
         if self._fits is None:
             self._fits = self._find_fits()
         return self._fits

@@ -1,4 +1,4 @@
-"""The bounded search for several claims: level by level over distinct states, all nodes at once.
+"""The bounded search for several GPU requests: by level over distinct states, all nodes at once.
 
     start ──step 1──▶ states ──step 2──▶ states ── … ──▶ ways to place the whole pod
             (one device of each kind; equal outcomes once; only those that can still win)
@@ -188,7 +188,7 @@ class AssignmentSearch:
         )
 
     def _leaves_room(self, states: PartialStates, spread: SplitRequest) -> Bools:
-        """True if what is left holds the `split` claim too."""
+        """True if what is left holds the `split` GPU request too."""
         node = states.node
         ok = by_row(self._nodes.spreadable, node) & (states.milli >= spread.milli)
         if self._space.has_families:
@@ -216,7 +216,7 @@ class AssignmentSearch:
 
 def _left(asks: Asks, steps: Sequence[int], nodes: int) -> tuple[list[Ints], list[int], list[int]]:
     """Upper bound of what the steps from each number on take of a device: MiB by node, thousandths,
-    and how many of them are for a claim of one GPU."""
+    and how many of them are for a GPU request of one GPU."""
     most = {
         gpu_request: np.where(ask.allowed, ask.charge_mib, 0).max(axis=1, initial=0)
         for gpu_request, ask in asks.items()

@@ -1,4 +1,4 @@
-"""A `split` claim: a total of memory over the fewest GPUs that hold it together.
+"""A `split` GPU request: a total of memory over the fewest GPUs that hold it together.
 
 Of each card cut by MIG either the card or its instances come into question, never both; which of
 the two is a knapsack over the cards, so the effort grows with GPUs × cards and not with 2^cards.
@@ -14,7 +14,7 @@ Taken = tuple[int, tuple[int, ...]]
 
 
 class SplitRequest(NamedTuple):
-    """`memory_mib` over at least `gpus` GPUs, with `milli` thousandths on each; the claim's
+    """`memory_mib` over at least `gpus` GPUs, with `milli` thousandths on each; the GPU request's
     number."""
 
     gpu_request: int
@@ -26,7 +26,7 @@ class SplitRequest(NamedTuple):
 def fewest(
     memory: list[int], ok: list[bool], parent: list[int], spread: SplitRequest
 ) -> list[int] | None:
-    """Positions of the fewest `ok` devices that hold the claim, the roomiest first; None: none do.
+    """Positions of the fewest `ok` devices that hold the request, roomiest first; None: none do.
 
     `parent` is the position of the card that a MIG instance is cut from, −1 for cards.
     """
@@ -71,7 +71,7 @@ def _with_card(before: list[Taken], card: Taken, instances: list[Taken]) -> list
 
 
 def holds(memory: Ints, ok: Bools, family: Ints, instance: Bools, spread: SplitRequest) -> Bools:
-    """True if the `ok` devices of each row hold the claim; all arrays are [rows, devices].
+    """True if the `ok` devices of each row hold the GPU request; all arrays are [rows, devices].
 
     `family` is the position of each device's card (its own for cards), `instance` says which are
     MIG instances.

@@ -61,7 +61,7 @@ class ElasticBinpack(Policy):
         )
 
     def rate_options(self, options: PlacementOptions) -> Ints:
-        """Several claims: each way. Claims on several GPUs do not count as using any."""
+        """Several GPU requests: each way. Those on several GPUs do not count as using any."""
         memory, milli = _most_and_least(options)
         card = np.maximum(options.memory_total.max(axis=1), 1)
         return self._rate(memory, milli, card, options.single.sum(axis=1))

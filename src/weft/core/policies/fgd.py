@@ -64,7 +64,7 @@ class Fgd(Policy):
         return _score(nodes.fragments - after)
 
     def score_devices(self, query: Query) -> Ints | None:
-        """Each distinct fitting device as if it took the claim, [d]."""
+        """Each distinct fitting device as if it took the GPU request, [d]."""
         need = query.need
         if need is None or need.whole:
             return None

@@ -48,7 +48,7 @@ class GeniusPolicy(Policy):
         self._seen = SnapshotCache(_Cards)
 
     def filter_devices(self, query: Query) -> Bools:
-        """The claim's memory must be free by measurement too, where there is one, [d].
+        """The GPU request's memory must be free by measurement too, where there is one, [d].
 
         Sane: not where requests explain what is in use; late samples still show who has left.
         """

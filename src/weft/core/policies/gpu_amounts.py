@@ -11,7 +11,7 @@ from weft.core.ledger.table import Ints
 
 
 def by_memory(query: Query) -> bool:
-    """True if the pod shares GPUs by memory: any of its claims that is not for whole cards."""
+    """True if the pod shares GPUs by memory: any GPU request that is not for whole cards."""
     return any(need.asks_memory and not need.whole for need in query.demand.needs)
 
 

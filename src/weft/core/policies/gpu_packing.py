@@ -20,7 +20,7 @@ class GpuPacking(Policy):
     def score_nodes(self, query: Query) -> Ints | None:
         """50–100 on used GPUs (fuller is higher), 33–49 on idle ones, up to 33 on idle nodes, [n].
 
-        A pod with several claims is judged by its first.
+        A pod with several GPU requests is judged by its first.
         """
         need = query.need
         if need is None:

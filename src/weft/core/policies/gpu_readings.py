@@ -128,13 +128,13 @@ class SnapshotCache(Generic[Made]):
 
 
 def asked_mib(query: Query) -> Ints | int:
-    """Memory the claim asks of a device, MiB; of one that is split, no card must have all."""
+    """Memory the GPU request asks of a device, MiB; of one that is split, no card must have all."""
     need = query.need
     return 0 if need is None or need.gpu_request.split else query.device_ask_mib
 
 
 def needed_mib(query: Query) -> Ints | int:
-    """Memory that the claim will need of a device, MiB: what it asks, or what is expected."""
+    """Memory that the GPU request will need of a device, MiB: what it asks, or what is expected."""
     expected_mib = query.demand.expected_mib
     return np.minimum(asked_mib(query), expected_mib) if expected_mib else asked_mib(query)
 
@@ -159,8 +159,8 @@ def may_borrow(query: Query) -> Bools:
 def short_of_memory(query: Query, readings: GpuReadingColumns, margin_mib: int = 0) -> Bools:
     """Mask of devices with less free than the request and a margin, [d]; unknown is not short.
 
-    Where the claim fits by requests, and no more is in use than pods were promised while it was
-    measured, and the reserve, requests decide: a full reading is then of pods that have left or
+    Where the GPU request fits by requests, and no more is in use than pods were promised while it
+    was measured, and the reserve, requests decide: a full reading is then of pods that have left or
     will not grow.
     """
     free = query.take_devices(readings.free_mib)
@@ -180,7 +180,7 @@ def promised_share(query: Query) -> Floats:
 
 
 def room_by_requests(query: Query) -> Ints:
-    """The unpromised part of what the claim shares by: MiB, or thousandths of a card, [d]."""
+    """The unpromised part of what the GPU request shares by: MiB, or thousandths of a card, [d]."""
     need = query.need
     by_memory = need is not None and need.asks_memory and not need.whole
     return query.device_memory_strict if by_memory else query.device_milli_free

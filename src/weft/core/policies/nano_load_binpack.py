@@ -45,7 +45,7 @@ def load_tenths(view: SignalsView, table: LedgerTable) -> Ints:
 
 
 def by_memory_alone(query: Query) -> bool:
-    """True if the claim asks memory and no cores; then that is what is left of a GPU."""
+    """True if the GPU request asks memory and no cores; then that is what is left of a GPU."""
     need = query.need
     return need is not None and need.asks_memory and not need.milli
 
