@@ -124,7 +124,7 @@ class Simulated:
         del self.telemetry.bound_s[pod.uid]
 
     def snapshot(self, second: int) -> SignalsSnapshot:
-        self.gpus.happen(second * SECOND_NS)
+        self.gpus.advance(second * SECOND_NS)
         self.telemetry.scrape(second * SECOND_NS, self.ledger)
         return self.telemetry.snapshot(second * SECOND_NS)
 

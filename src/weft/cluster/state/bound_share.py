@@ -21,7 +21,7 @@ from weft.dialects.catalog import is_gpu_resource
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.evidence import ChargedPlacement
 from weft.dialects.resources import slots
-from weft.dialects.shares import about, asked_on, placement_of, share_on
+from weft.dialects.shares import asked_on, placement_of, share_on, subject_of
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Gpu, Node, Placement, PodRequest, Shape, Share
 from weft.model.annotations import PLACEMENT, PLACEMENT_COPY
@@ -87,7 +87,7 @@ def placed_by_weft(pod: Pod) -> bool:
     marks = pod.metadata.annotations or {}
     here = (pod.metadata.uid, pod.spec.node_name)
     return bool(pod.spec.node_name) and any(
-        about(marks.get(name, "")) == here for name in (PLACEMENT, PLACEMENT_COPY)
+        subject_of(marks.get(name, "")) == here for name in (PLACEMENT, PLACEMENT_COPY)
     )
 
 

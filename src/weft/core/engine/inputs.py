@@ -91,9 +91,10 @@ def _bindings_read(engine: "Engine", event: BindingsRead, now_ns: int, out: list
 def _policy_input(engine: "Engine", event: PolicyInput, now_ns: int) -> None:
     name = event.policy
     takers = [policy for policy in engine.policies if name in policy.inputs]
-    values = [msgspec.convert(event.value, policy.inputs[name]) for policy in takers]
-    for policy, value in zip(takers, values, strict=True):
-        policy.take_input(name, value)
+    types = dict.fromkeys(policy.inputs[name] for policy in takers)
+    values = {kind: msgspec.convert(event.value, kind) for kind in types}
+    for policy in takers:
+        policy.take_input(name, values[policy.inputs[name]])
     if takers:
         engine.assessor.forget()
         engine.queue.wake_all(now_ns)

@@ -86,7 +86,7 @@ class Registry:
             try:
                 _check(value, kinds.get(option, Any))
             except BadInputError as error:
-                raise BadInputError(f"policy {name}, option {option}", error.what) from None
+                raise BadInputError(f"policy {name}, option {option}", error.problem) from None
         return policy(**options)
 
     def from_spec(self, spec: str) -> Policy:
@@ -174,7 +174,7 @@ def register_entry_points(registry: Registry, found: Iterable[EntryPoint]) -> tu
         try:
             _register_one(registry, entry)
         except Exception as error:  # whatever a plugin's import raises must not stop the others
-            what = error.what if isinstance(error, BadInputError) else _one_line(error)
+            what = error.problem if isinstance(error, BadInputError) else _one_line(error)
             complaints.append(f"plugin {entry.name} ({entry.value}) is left out: {what}")
     return tuple(complaints)
 

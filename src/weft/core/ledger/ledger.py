@@ -29,7 +29,7 @@ from weft.core.ledger.fitting import STRICTLY, MemoryAmount, fits
 from weft.core.ledger.holding import FAR, Holding
 from weft.core.ledger.residents import resident_on
 from weft.core.ledger.table import STRICT, Bools, Ints, LedgerTable, RequestLimits
-from weft.model import Closed, Node, Placement, Share
+from weft.model import ClosedNode, Node, Placement, Share
 
 
 class Ledger:
@@ -72,7 +72,7 @@ class Ledger:
             self._lay_out(list(nodes.values()))
         return touched
 
-    def close(self, closed: Iterable[Closed]) -> None:
+    def close(self, closed: Iterable[ClosedNode]) -> None:
         """Take over at once what keeps pods off nodes, without a new layout.
 
         Only where it closes them further. `set_nodes` says the rest; such a node is news there.

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from weft.model.model_names import plain
+from weft.model.model_names import normalized
 
 Floats = npt.NDArray[np.float64]
 
@@ -41,8 +41,8 @@ def features(model: str) -> Floats:
     The longest entry that the name contains as whole words wins; case, blanks and dashes do not
     matter.
     """
-    name = f" {plain(model).lower()} "
-    found = [key for key in MODELS if _has(name, plain(key).lower())]
+    name = f" {normalized(model).lower()} "
+    found = [key for key in MODELS if _has(name, normalized(key).lower())]
     if not found:
         return np.full(4, np.nan)
     return np.array(MODELS[max(found, key=len)], dtype=np.float64)
