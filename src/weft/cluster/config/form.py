@@ -108,8 +108,8 @@ class LeaseSettings(Section, frozen=True):
     duration_seconds: Annotated[
         int,
         Meta(ge=1, le=10),
-        "how long a dead leader is waited for; at most 10, for so long is waited where the Lease is "
-        "missing, and no leader may outlive that",
+        "how long a dead leader is waited for; at most 10, for so long is waited where the Lease "
+        "is missing, and no leader may outlive that",
     ] = 10
     renew_seconds: Annotated[
         float, Meta(gt=0, le=10), "time between renewals; three may fail in a row"
