@@ -139,7 +139,7 @@ def about_application(dataset: Dataset, application: str) -> Dataset:
 def measured(dataset: Dataset, source: str) -> Measurements:
     """Training data of predictors: features as `name.mean` and `name.p95`, speeds, what failed.
 
-    Only what ran out of memory together is forbidden: a crash says nothing about company.
+    Only what ran out of memory together is forbidden: a crash says nothing of co-residents.
     """
     solos = []
     for profile in dataset.solo:

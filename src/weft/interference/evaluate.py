@@ -3,7 +3,7 @@
 `random`: single measurements (the same pair the other way round may be known). `new pair`: half of
 the pairs. `new application`: a whole family, as victim and as neighbour; asked are the pairs in
 which it is the victim. `new GPU`: everything on this GPU model, predicted as on another one.
-`several others`: half of the companies of three and more, where any were measured.
+`several others`: half of the sets of three and more, where any were measured.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -203,7 +203,7 @@ def _new_gpu(
 
 
 def _several(cell: Measurements, how: Examination) -> ExaminationResult | None:
-    """Pairs and half of the larger companies are known; beside what pairs alone say of the others.
+    """Pairs and half of the larger sets are known; beside what pairs alone say of the others.
 
     `product of pairs` multiplies the speeds that are known or predicted of single neighbours,
     `worst pair` takes the lowest, `pairs and hinge` is what is said where no larger one is known.

@@ -262,7 +262,7 @@ def _predictions(guess: SpeedPrediction) -> list[SlowdownPrediction]:
 def _sum(predictions: Sequence[SlowdownPrediction], beyond: float) -> SlowdownPrediction:
     """Single others' log slowdowns and bounds together, on the worst rung among them.
 
-    Never calibrated: no larger company was held back to see how far off this is.
+    Never calibrated: no larger set was held back to see how far off this is.
     """
     return SlowdownPrediction(
         sum(prediction.mean for prediction in predictions) + beyond,
