@@ -180,7 +180,7 @@ class InterferenceView:
         """Expected cost of one application to another there, log slowdown."""
         return float(self.of(gpu_model).mean[self.index_of(target), self.index_of(other)])
 
-    def slowdown(self, gpu_model: str, target: int, others: Sequence[int]) -> JointSlowdown:
+    def slowdown(self, gpu_model: str, target: int, co_residents: Sequence[int]) -> JointSlowdown:
         """Predicted slowdown of one pod beside others, by index.
 
         Beside several, log slowdowns add up, as if each took its share of what the ones before it
@@ -188,9 +188,9 @@ class InterferenceView:
         by one may fill the card all the same: pairs do not show it.
         """
         card = self.of(gpu_model)
-        if not len(others):
+        if not len(co_residents):
             return JointSlowdown(0.0, 0.0, PredictionTier.MEASURED, True)
-        beside = np.asarray(others, dtype=np.int64)
+        beside = np.asarray(co_residents, dtype=np.int64)
         tiers = card.tier[target, beside]
         return JointSlowdown(
             float(card.mean[target, beside].sum()),

@@ -14,7 +14,7 @@ import numpy as np
 from weft.core.engine import Bind, PodAdded, PodGone, PolicyInput
 from weft.core.framework import Policy, Query
 from weft.core.framework.policy import draw
-from weft.core.ledger.residents import Company, Resident
+from weft.core.ledger.residents import CoResidents, Resident
 from weft.core.ledger.table import Bools, Ints
 from weft.core.policies.co_residents import CoResidentCache, one_by_one
 from weft.lab.simulate.sharing.job import SECOND_NS
@@ -56,7 +56,7 @@ class PackByTrial(Policy):
         """Any."""
         return draw(key, len(rows))
 
-    def _judge(self, incoming: Resident, residents: Company, model: str) -> tuple[float]:
+    def _judge(self, incoming: Resident, residents: CoResidents, model: str) -> tuple[float]:
         together = frozenset(each.application for each in (incoming, *residents))
         return (float(together not in self._bad or not residents),)
 
