@@ -112,6 +112,8 @@ def _signals_changed(
     before = engine.signals
     engine.observe(SignalsView(source))
     readers = [policy for policy in engine.policies if "signals" in policy.reads]
+    if engine.ledger.table.harvests:
+        engine.peaks.running(engine.placed, source.peaks_mib)
     needs = engine.peaks.needs(engine.placed)
     for holding, eviction in engine.harvest.observe(engine.signals, needs):
         engine.evict(holding, eviction, now_ns, out)

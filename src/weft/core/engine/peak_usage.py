@@ -3,7 +3,9 @@
 Alike are pods of one namespace that ask the same of one GPU, for the same application, or where
 that is unknown, made by the same workload. A run counts if it completed and its memory was watched
 without a gap (`telemetry/feed/peaks.py`): the most of any run is what the next one is expected to
-need, and some more, the fewer runs were seen. One that ran out of memory raises it to its lesson.
+need, and some more, the fewer runs were seen. One that ran out of memory raises it to its lesson,
+and one that runs, watched so, to what it has used so far: pods that are alike outgrow what was
+learnt one after the other, and the first says so of all.
 This is about lending alone. What a pod asks is charged as ever, against the declared limit.
 """
 
@@ -58,10 +60,22 @@ class Peaks:
         self.known: OrderedDict[Kind, PeakUsage] = OrderedDict()
         self._needs: dict[str, tuple[PodRequest, int]] = {}
         self._news: dict[Kind, PeakUsage] = {}
+        self._running: Mapping[str, int] = {}
 
     def ran(self, pod: PodRequest, most_mib: int) -> bool:
         """A run was seen whole (0: it was not); whether it changes what is expected."""
         return most_mib > 0 and self._learn(pod, most_mib, 1)
+
+    def running(self, placed: Mapping[str, HasPod], peaks_mib: Mapping[str, int]) -> None:
+        """Learn what pods (UID) used at most so far: no less is expected of those like them."""
+        before, self._running = self._running, peaks_mib
+        for uid, most_mib in peaks_mib.items():
+            holder = placed.get(uid)
+            if holder is None or before.get(uid) == most_mib:
+                continue
+            kind = kind_of(holder.pod)
+            if kind is not None and most_mib > self.known.get(kind, PeakUsage()).most_mib:
+                self._learn(holder.pod, most_mib, 0)
 
     def merge(self, peaks: Sequence[PeakLearnt]) -> bool:
         """Take over other processes' peaks, the oldest first; True if expectations change."""
@@ -95,8 +109,15 @@ class Peaks:
         peak = self.known.get(kind) if kind is not None else None
         return _expected(peak) if peak is not None else 0
 
+    def least_mib(self, pod: PodRequest) -> int:
+        """Memory that the pod may need before it ends, MiB: as expected, or, as long as no run was
+        seen whole, the most that one like it used so far; 0 where nothing is known."""
+        kind = kind_of(pod) if self.known else None
+        peak = self.known.get(kind) if kind is not None else None
+        return _expected(peak) or peak.most_mib if peak is not None else 0
+
     def needs(self, placed: Mapping[str, HasPod]) -> Callable[[str], int] | None:
-        """`expected_mib` by UID of who was placed so; None where nothing is known of anybody.
+        """`least_mib` by UID of who was placed so; None where nothing is known of anybody.
 
         What was asked for of the last such answer is not worked out again.
         """
@@ -110,7 +131,7 @@ class Peaks:
             if holder is None:
                 return 0
             if known_need is None or known_need[0] is not holder.pod:
-                known_need = holder.pod, self.expected_mib(holder.pod)
+                known_need = holder.pod, self.least_mib(holder.pod)
             now[uid] = known_need
             return known_need[1]
 
@@ -140,7 +161,7 @@ class Peaks:
         if len(self.known) > MOST:
             self.known.popitem(last=False)
             self._needs = {}
-        elif changes:
+        elif changes or now.most_mib > before.most_mib:
             self._needs = {}
         return changes
 
