@@ -149,7 +149,7 @@ def test_samples_of_different_times_are_not_added_up() -> None:
         ([0.9] * 6, [0.0] * 6, MISSING),
         ([0.0] * 6, [0.9] * 6, MISSING),  # no kernel runs without an SM
         ([0.01] * 6, [1.0] * 6, FRESH),  # small kernels, one after another
-        ([1.0] * 6, [0.9] * 6, FRESH),
+        ([1.0] * 6, [0.9, 0.91] * 3, FRESH),
         ([0.0] * 6, [0.0] * 6, FRESH),
         ([1.0, 1.0, 1.0, 0.2, 1.0, 1.0], [0.1] * 6, FRESH),  # not in every sample: a burst
     ],

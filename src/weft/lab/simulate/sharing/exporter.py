@@ -84,6 +84,11 @@ class SimulatedExporters:
         self.silent = np.isin(np.arange(len(self._gpus)), order[:silent])
         """GPUs of which nothing ever arrives, [G]."""
 
+    @property
+    def always_frozen(self) -> bool:
+        """True if no page ever changes."""
+        return self._faults.frozen_ns == 0
+
     def scrape(self, now_ns: int) -> Scrape:
         """Look at every card now."""
         self._scrapes += 1
