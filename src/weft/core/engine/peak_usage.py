@@ -67,14 +67,15 @@ class Peaks:
         return most_mib > 0 and self._learn(pod, most_mib, 1)
 
     def running(self, placed: Mapping[str, HasPod], peaks_mib: Mapping[str, int]) -> None:
-        """Learn what pods (UID) used at most so far: no less is expected of those like them."""
+        """Learn what pods (UID) used so far, where that is more than of pods like them is known."""
         before, self._running = self._running, peaks_mib
         for uid, most_mib in peaks_mib.items():
             holder = placed.get(uid)
             if holder is None or before.get(uid) == most_mib:
                 continue
             kind = kind_of(holder.pod)
-            if kind is not None and most_mib > self.known.get(kind, PeakUsage()).most_mib:
+            known = self.known.get(kind) if kind is not None else None
+            if known is not None and known.runs and most_mib > known.most_mib:
                 self._learn(holder.pod, most_mib, 0)
 
     def merge(self, peaks: Sequence[PeakLearnt]) -> bool:
@@ -109,15 +110,8 @@ class Peaks:
         peak = self.known.get(kind) if kind is not None else None
         return _expected(peak) if peak is not None else 0
 
-    def least_mib(self, pod: PodRequest) -> int:
-        """Memory that the pod may need before it ends, MiB: as expected, or, as long as no run was
-        seen whole, the most that one like it used so far; 0 where nothing is known."""
-        kind = kind_of(pod) if self.known else None
-        peak = self.known.get(kind) if kind is not None else None
-        return _expected(peak) or peak.most_mib if peak is not None else 0
-
     def needs(self, placed: Mapping[str, HasPod]) -> Callable[[str], int] | None:
-        """`least_mib` by UID of who was placed so; None where nothing is known of anybody.
+        """`expected_mib` by UID of who was placed so; None where nothing is known of anybody.
 
         What was asked for of the last such answer is not worked out again.
         """
@@ -131,7 +125,7 @@ class Peaks:
             if holder is None:
                 return 0
             if known_need is None or known_need[0] is not holder.pod:
-                known_need = holder.pod, self.least_mib(holder.pod)
+                known_need = holder.pod, self.expected_mib(holder.pod)
             now[uid] = known_need
             return known_need[1]
 
@@ -161,7 +155,7 @@ class Peaks:
         if len(self.known) > MOST:
             self.known.popitem(last=False)
             self._needs = {}
-        elif changes or now.most_mib > before.most_mib:
+        elif changes:
             self._needs = {}
         return changes
 

@@ -99,7 +99,6 @@ class Ledger:
             if row is not None:
                 for holding in pods.values():
                     self._charge(row, holding, 1)
-                self._find_growth(row, name)
                 self.table.refresh_row(row)
 
     # --- holdings --------------------------------------------------------------------------
@@ -251,7 +250,6 @@ class Ledger:
     def _measure(self, moved: Sequence[tuple[Holding, tuple[int, ...]]]) -> None:
         """Write down what these pods leave idle now, and derive each node's columns once."""
         devices: dict[int, set[int]] = {}
-        names: dict[int, str] = {}
         for holding, idle_mib in moved:
             uid, name = holding.placement.uid, holding.placement.node
             new = replace(holding, idle_mib=idle_mib)
@@ -260,10 +258,8 @@ class Ledger:
             if row is not None:
                 self._charge_idle(row, holding, -1)
                 devices.setdefault(row, set()).update(self._charge_idle(row, new, 1))
-                names[row] = name
         self.version += len(moved)
         for row, touched in devices.items():
-            self._find_growth(row, names[row])
             self.table.refresh_row(row, sorted(touched))
             self.table.changed_at[row] = self.version
 
@@ -347,8 +343,6 @@ class Ledger:
         row = self.table.row_of.get(name)
         if row is not None:
             devices = self._charge(row, holding, sign)
-            if holding.idle_mib:
-                self._find_growth(row, name)
             if devices:
                 self.table.refresh_row(row, devices)
             self.table.changed_at[row] = self.version
@@ -394,24 +388,6 @@ class Ledger:
                 self.table.memory_idle[device] += sign * mib
                 devices.append(device)
         return devices
-
-    def _find_growth(self, row: int, name: str) -> None:
-        """Look up the most that any one pod leaves idle of each GPU of the node."""
-        table = self.table
-        if not table.keeps_growth or not table.harvests:
-            return
-        growth = table.memory_growth
-        growth[table.start[row] : table.start[row + 1]] = [0] * len(table.nodes[row].gpus)
-        for holding in self._on_node.get(name, {}).values():
-            if not holding.idle_mib:
-                continue
-            idle: dict[int, int] = {}
-            for share, mib in zip(holding.placement.shares, holding.idle_mib, strict=False):
-                device = table.device_row(row, share.gpu)
-                idle[device] = idle.get(device, 0) + mib
-            for device, mib in idle.items():
-                if device >= 0:
-                    growth[device] = max(growth[device], mib)
 
     def _charge_ports(self, row: int, placement: Placement, sign: int) -> None:
         used_ports = self.table.ports.setdefault(row, [])

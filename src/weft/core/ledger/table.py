@@ -10,7 +10,7 @@ by `refresh_row`, and by nothing else.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -67,8 +67,8 @@ RESERVE_MIB, RESERVE_PERMILLE = 512, 20
 for contexts of new processes and for growth between two samples."""
 
 
-GROWS_UP_TO = 2000
-"""Thousandths of a card: up to this declared limit, harvesting keeps room for growth."""
+KNOWN_ONLY_UP_TO = 2000
+"""Thousandths of a card: where no more is declared, only pods of which the peak is known lend."""
 
 OWED = -(1 << 62)
 """The least that is free: pods that others placed may use a resource beyond any number."""
@@ -92,18 +92,18 @@ class RequestLimits(NamedTuple):
 
     `overcommit_permille` binds everybody's reservations, whatever the cards measure.
     `harvest_permille` only those of harvesting policies, and these besides must find the memory
-    measured idle. Where that is at most `GROWS_UP_TO`, a borrower must find so much that any one
-    pod of the GPU, itself included, can take all that it asked; beyond, what was measured and
-    learnt is trusted.
+    measured idle; with `known_only` only of pods of which the peak of others like them is known.
     """
 
     overcommit_permille: int = 1000
     harvest_permille: int = 1000
+    known_only: bool = False
 
-    @property
-    def keeps_growth(self) -> bool:
-        """Whether room is kept for one pod of each GPU to take what it asked and leaves idle."""
-        return self.harvest_permille <= GROWS_UP_TO
+    @classmethod
+    def declared(cls, overcommit_permille: int = 1000, harvest_permille: int = 1000) -> Self:
+        """The limits as somebody declares them, who also says by them how much to trust."""
+        known_only = harvest_permille <= KNOWN_ONLY_UP_TO
+        return cls(overcommit_permille, harvest_permille, known_only)
 
 
 STRICT = RequestLimits()
@@ -135,14 +135,12 @@ class LedgerTable:
     of requests, and with the reserve within what residents measurably leave idle; on a device
     without a pod what is free. Its two sides are `device_unpromised` (of the limit) and
     `device_unneeded` (of the device, by measurement): who is known to need less than it asks must
-    find its request in the one and its need in the other. Where growth is kept, neither is more
-    than pods leave of the device now, and the other not more than that less the largest growth of
-    one pod. It is −1 where `measured` does not say that the device's memory was measured just now.
+    find its request in the one and its need in the other. The latter is −1 where `measured` does
+    not say that the device's memory was measured just now.
     `device_pods` counts the pods on it, `device_memory_promised` is the sum of what they hold.
     What is used (`memory_used`, `milli_used`, `pods`) is kept in lists: it is written one device
     at a time and never scanned; so is `memory_idle`, the part of `memory_used` that its holders
     were measured not to need, and `memory_held_back`, what is not lent beside the reserve.
-    `memory_growth` is the most that any one pod leaves idle of it.
     `residents` knows what runs on each device, `extended_used` what is used of each resource.
     `closed_at` is the ledger's version at which a node was closed last within this layout. `kinds`
     numbers the devices there are, in their order: a kind that no node has any more is forgotten.
@@ -204,7 +202,6 @@ class LedgerTable:
         self.memory_used = [0] * self.devices
         self.memory_idle = [0] * self.devices
         self.memory_held_back = [0] * self.devices
-        self.memory_growth = [0] * self.devices
         self.milli_used = [0] * self.devices
         self.pods = [0] * self.devices
         self.residents = Residents(self.devices)
@@ -215,7 +212,6 @@ class LedgerTable:
         self.closed_at = 0
         self.overcommits = limits.overcommit_permille > 1000
         self.harvests = limits.harvest_permille > 1000
-        self.keeps_growth = limits.keeps_growth
         self._tell_all(limits)
 
     def _tell_all(self, limits: RequestLimits) -> None:
@@ -327,11 +323,6 @@ class LedgerTable:
         needed = self.memory_used[device] - self.memory_idle[device]
         return needed + self.memory_held_back[device] - self.lendable(device)
 
-    def left_of(self, device: int) -> int:
-        """MiB of a device that its pods do not need now, the reserve included."""
-        needed = self.memory_used[device] - self.memory_idle[device]
-        return int(self._card[device]) - needed - self.memory_held_back[device]
-
     def lendable(self, device: int) -> int:
         """The device's memory without the reserve, MiB."""
         return int(self._harvest_total[device])
@@ -393,10 +384,6 @@ class LedgerTable:
             if self.harvests and self.pods[device]:
                 within = max(0, -self.short_of(device))
                 unpromised = max(0, self._harvest_limit[device] - used)
-                if self.keeps_growth:
-                    left = self.left_of(device)
-                    unpromised = min(unpromised, max(0, left))
-                    within = min(within, max(0, left - self.memory_growth[device]))
                 unneeded = within if self.measured[device] else -1
                 # What fits the card by requests is no loan: no metric and no reserve keeps it back.
                 harvest = max(0, self._card[device] - used, min(unpromised, within))
