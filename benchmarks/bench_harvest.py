@@ -125,7 +125,6 @@ def surprising_cells() -> Iterator[Cell]:
     for permille in (1500, 4000):
         for mix in (JobMix.LATE, JobMix.GROWN):
             yield Cell(f"{mix}, limit {permille / 1000:g}", mix=mix, permille=permille)
-            yield Cell(f"{mix}, limit {permille / 1000:g}, 4 cards", SOUND, 4, mix, permille)
 
 
 class Ask(NamedTuple):

@@ -177,7 +177,7 @@ def test_sms_and_kernels_that_tell_different_stories_are_missing(
 )
 def test_what_no_card_can_do_is_missing(metric: Metric, value: float, expected: int) -> None:
     scene = Scene(node(gpus=1))
-    now = filled(scene, metric, [value] * 6)
+    now = filled(scene, metric, [value, value if value == 1.0 else 0.99 * value] * 3)
     assert scene.of(scene.look(now), metric.value)[1] == [expected]
 
 
