@@ -65,9 +65,11 @@ class GpuMemoryRequest(msgspec.Struct, frozen=True, gc=False):
             return 0
         if self.kind == "whole":
             return card_mib
-        units = 100 if self.kind == "percent" else self.units_on(card_mib)
-        if self.value > units:
-            return card_mib + 1
+        percent = self.kind == "percent"
+        units = 100 if percent else self.units_on(card_mib)
+        if self.value > units:  # people read this number: 17 GiB are 17,408 MiB on every card
+            large = self.value * card_mib // 100 if percent else self.value * self.unit_mib
+            return max(card_mib + 1, large)
         if units == 0:
             return 0
         return self.value * card_mib // units
