@@ -20,7 +20,8 @@ PAGES = [
     *sorted((ROOT / "deploy").iterdir()),
 ]
 MISSING = re.compile(
-    r"not (yet )?(part of|implemented|supported)|cannot be given|unimplemented|planned|coming soon|in a later|"
+    r"not (yet )?(part of|implemented|supported)|cannot be given|unimplemented|"
+    r"planned|coming soon|in a later|"
     r"next release|(honour|form|there|line|possible) yet\b|does not exist yet",
     re.IGNORECASE,
 )
@@ -56,7 +57,10 @@ def test_no_help_text_calls_anything_missing() -> None:
 
     def walk(name: str, command: Any) -> None:
         texts[name] = " ".join(
-            [command.help or "", *(getattr(option, "help", None) or "" for option in command.params)]
+            [
+                command.help or "",
+                *(getattr(option, "help", None) or "" for option in command.params),
+            ]
         )
         for below, child in getattr(command, "commands", {}).items():
             walk(f"{name} {below}", child)

@@ -16,16 +16,17 @@ ROOT = Path(__file__).resolve().parents[2]
 PLACES = ("src", "docs", "deploy", "examples", "benchmarks", "tests/cluster", ".ci")
 FILES = sorted(
     path
-    for top in (*(ROOT / place for place in PLACES), *ROOT.glob("*.*"), ROOT / "Makefile")
-    for path in (top.rglob("*") if top.is_dir() else [top])
+    for path in (*ROOT.iterdir(), *(each for place in PLACES for each in (ROOT / place).rglob("*")))
     if path.is_file() and path.suffix not in (".lock", ".pyc", ".csv", ".gz", ".svg", ".sum")
 )
 INSTALL = re.compile(
-    r"\b(?:pip3?|pipx|uvx?|poetry|pdm|conda|mamba|rye)\s+"
-    r"(?:(?:pip|tool|install|add|run|inject|sync|-[-\w=]+)\s+)+"
+    r"\b(?:uvx|(?:pip3?|pipx|uv|poetry|pdm|conda|mamba|rye)\s+(?:pip|tool|install|add|run|inject))\s+"
+    r"(?:(?:pip|tool|install|add|run|-[-\w=]+)\s+)*"
     r"(?P<what>[^\n`|;]*)"
 )
-OURS = re.compile(r"""(?<![\w./-])["']?weft(?:-gpu)?(?:\[[\w,]*\])?(?:[=<>~!@]=?[\w.]*)?["']?(?=\s|$)""")
+OURS = re.compile(
+    r"""(?<![\w./-])["']?weft(?:-gpu)?(?:\[[\w,]*\])?(?:[=<>~!@]=?[\w.]*)?["']?(?=\s|$)"""
+)
 IMAGE = re.compile(r"\bimage:\s*[\"']?(?:docker\.io/)?(?:library/)?weft(?:-gpu)?(?:[:@\"'\s]|$)")
 
 
@@ -96,7 +97,9 @@ def test_the_distribution_has_a_name_of_its_own_and_nobody_asks_for_another() ->
 
 
 def test_every_extra_that_an_error_names_is_there() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     named = {
         extra
         for path in (ROOT / "src").rglob("*.py")

@@ -152,7 +152,11 @@ def _print_table(readings: list[PodReading], *, quiet: bool) -> None:
     from rich.console import Console
 
     console = Console(soft_wrap=True, markup=False, highlight=False)
-    console.print(table_of(reading.row for reading in readings))
+    table = table_of([reading.row for reading in readings])
+    if not console.is_terminal:  # a file, or another program: one line each, however long
+        wide = console.options.update(max_width=1 << 20)
+        console.width = max(80, console.measure(table, options=wide).maximum)
+    console.print(table, soft_wrap=False)
     console.print(total_line(readings))
     if quiet:
         return

@@ -1,6 +1,6 @@
 """What `weft parse` says of pods: one row each for programs, a table and a total for people."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -101,15 +101,20 @@ def _container(container: ContainerRequest) -> dict[str, Any]:
     }
 
 
-def table_of(rows: Iterable[Row]) -> "Table":
-    """A line for each container."""
-    table = table_with("NAMESPACE|POD|>REPLICAS|DIALECT|CONTAINER|>GPUS|MEMORY|>CORES")
+def table_of(rows: Sequence[Row]) -> "Table":
+    """A line for each container; names that are too long for the terminal go on below."""
+    headers = "POD|>REPLICAS|DIALECT|CONTAINER|>GPUS|MEMORY|>CORES"
+    named = any(row.namespace for row in rows)
+    table = table_with(f"NAMESPACE|{headers}" if named else headers)
+    for column in table.columns:
+        column.overflow = "fold"
     for row in rows:
         replicas = "1 a node" if row.replicas is None else str(row.replicas)
         dialect = row.dialect or ("not placed" if row.not_placed else "none")
         for i, container in enumerate(row.containers):
-            head = (row.namespace or "-", f"{row.kind}/{row.name}", replicas, dialect)
-            table.add_row(*(("",) * 4 if i else head), *_cells(container, row.not_placed))
+            head = (*([row.namespace or "-"] * named), f"{row.kind}/{row.name}", replicas, dialect)
+            cells = _cells(container, row.not_placed)
+            table.add_row(*([""] * len(head) if i else head), *cells)
     return table
 
 
@@ -170,5 +175,7 @@ def _gpus_in_words(readings: Sequence[PodReading]) -> str:
         size += (" and " if mib and unknown else "") + (
             f"{unknown:,} sized by the card" if unknown else ""
         )
-        parts.append(f"{shares:,} share{'s' * (shares != 1)} of a GPU" + (f" ({size})" * bool(size)))
+        parts.append(
+            f"{shares:,} share{'s' * (shares != 1)} of a GPU" + (f" ({size})" * bool(size))
+        )
     return ", ".join(parts) or "no GPU"

@@ -65,7 +65,7 @@ _KAI = ("gpu-fraction", "gpu-memory")
 _KAI_WAY_OUT = "leave the pod to schedulerName kai-scheduler"
 _IGNORED = ("nvidia.com/priority",)  # HAMi's: of those who share a GPU, whose kernels go first
 _KNOWN = (*RESOURCES, "amd.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe")
-_ALIKE = 0.85  # `nvidia.com/gpus` is 0.97 like the right one, `nvidia.com/nic` 0.79
+_ALIKE, _ALIKE_AND_GPU = 0.85, 0.75  # like `nvidia.com/gpu`: `nvidia.com/gpus` 0.97, `…/nic` 0.79
 _MOST_NAMES = 64  # of one pod that are looked at; it may have thousands, and each takes its time
 _MOST_LETTERS = 64
 
@@ -102,12 +102,13 @@ def foreign_resource(name: str) -> ForeignRequest | None:
             text = f"{name} is {system.owner}: Weft does not place it{end}"
             return ForeignRequest(name, text, waits=bool(system.way_out))
     short = name[:_MOST_LETTERS].lower()
-    near = difflib.get_close_matches(short, _KNOWN, n=1, cutoff=_ALIKE)
     dropped = is_gpu_resource(name)  # in the name space of a dialect, and counted by nobody
-    if not (near or dropped or "gpu" in name.lower()):
+    called_gpu = dropped or "gpu" in name.lower()
+    alike = _ALIKE_AND_GPU if called_gpu else _ALIKE
+    near = difflib.get_close_matches(short, _KNOWN, n=1, cutoff=alike)
+    if not (near or called_gpu):
         return None
     text = f"{name} is no GPU resource that Weft knows: Weft does not place it"
     text += "" if dropped else _BY_NODE
     text += f"; did you mean {near[0]}?" if near else ""
     return ForeignRequest(name, text, waits=dropped)
-

@@ -65,14 +65,19 @@ class GpuMemoryRequest(msgspec.Struct, frozen=True, gc=False):
             return 0
         if self.kind == "whole":
             return card_mib
-        percent = self.kind == "percent"
-        units = 100 if percent else self.units_on(card_mib)
-        if self.value > units:  # people read this number: 17 GiB are 17,408 MiB on every card
-            large = self.value * card_mib // 100 if percent else self.value * self.unit_mib
-            return max(card_mib + 1, large)
+        units = 100 if self.kind == "percent" else self.units_on(card_mib)
+        if self.value > units:
+            return card_mib + 1
         if units == 0:
             return 0
         return self.value * card_mib // units
+
+    def told_mib_on(self, card_mib: int) -> int:
+        """`mib_on` for people: of units that no such card has, the MiB that they are elsewhere."""
+        asked_mib = self.mib_on(card_mib)
+        if asked_mib <= card_mib or self.kind not in ("units", "node-units"):
+            return asked_mib
+        return max(asked_mib, self.value * self.unit_mib)
 
 
 NO_MEMORY = GpuMemoryRequest()

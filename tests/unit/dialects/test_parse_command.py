@@ -1,14 +1,17 @@
 """`weft parse`: what people see."""
 
+import io
 import json
 
 import msgspec
 import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
-from weft.cli.manifests import ManifestPod, manifest_of
-from weft.cli.parse import parse
+from weft.cli.manifests import ManifestPod, manifest_of, pods_in
+from weft.cli.parse import parse, read_pod
+from weft.cli.parse_rows import table_of
 from weft.cluster.state import pod_reader
 from weft.cluster.state.pod_constraints import UnknownVolumes
 from weft.dialects.dialect import DialectSettings
@@ -287,10 +290,13 @@ def test_the_table_has_requests_warnings_and_writes():
     done = run("-", text=text)
     assert done.exit_code == 0
     lines = done.stdout.splitlines()
-    assert lines[1].split() == "- Deployment/binpack 1 gpushare a 1 2 units -".split()
-    assert lines[3].split() == "- Job/x 1 hami h 2 50 % of a card 25 %".split()
-    assert lines[4].split() == "- Job/x 1 nvidia a 1 whole card 100 %".split()
-    assert lines[5].split() == "- Pod/plain 1 none a 0 - -".split()
+    assert [" ".join(line.split()) for line in lines[1:6]] == [
+        "Deployment/binpack 1 gpushare a 1 2 units -",
+        "proxy 0 - -",
+        "Job/x 1 hami h 2 50 % of a card 25 %",
+        "Job/x 1 nvidia a 1 whole card 100 %",
+        "Pod/plain 1 none a 0 - -",
+    ]
     assert lines[6] == "total: 4 pods, 1 whole GPU, 3 shares of a GPU (3 sized by the card)"
     assert "Deployment/binpack: writes annotation ALIYUN_COM_GPU_MEM_IDX=<gpu index>" in lines
     assert "Deployment/binpack: needs NVIDIA_VISIBLE_DEVICES=<gpu index> in a" in lines
@@ -303,9 +309,44 @@ def test_quiet_prints_the_table_alone():
     done = run("-", "--quiet", text=GPUSHARE)
     assert (done.exit_code, done.stderr) == (0, "")
     header, a, proxy, total = done.stdout.splitlines()
-    assert header.split()[:3] == ["NAMESPACE", "POD", "REPLICAS"]
-    assert (a.split()[1], proxy.split()) == ("Deployment/binpack", ["proxy", "0", "-", "-"])
+    assert header.split()[:2] == ["POD", "REPLICAS"]
+    assert (a.split()[0], proxy.split()) == ("Deployment/binpack", ["proxy", "0", "-", "-"])
     assert total == "total: 1 pod, 1 share of a GPU (1 sized by the card)"
+
+
+LONG = {
+    "kind": "Deployment",
+    "metadata": {"name": "a-rather-long-name-of-a-deployment", "namespace": "machine-learning"},
+    "spec": {
+        "replicas": 1_000,
+        "template": {
+            "spec": {
+                "containers": [
+                    {
+                        "name": "a-container-with-a-long-name",
+                        "resources": {"limits": {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1_000}},
+                    }
+                ]
+            }
+        },
+    },
+}
+
+
+def test_no_name_is_cut_in_a_file_or_at_80_columns():
+    done = run("-", "-q", text=json.dumps(LONG))
+    _, line, _ = done.stdout.splitlines()
+    assert " ".join(line.split()) == (
+        "machine-learning Deployment/a-rather-long-name-of-a-deployment 1000 hami "
+        "a-container-with-a-long-name 1 1,000 MiB -"
+    )
+    (pod,) = pods_in(LONG)
+    row = read_pod("f", pod, SANE).row
+    narrow = Console(width=80, file=io.StringIO())
+    narrow.print(table_of([row]))
+    text = narrow.file.getvalue()
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def replicated(kind, *, spec=SPEC, **said):
@@ -382,7 +423,9 @@ def test_the_namespace_is_the_objects_own():
     (row,) = rows(json.dumps(made))
     assert row["namespace"] == "ml"
     done = run("-", text=json.dumps(made))
-    assert done.stdout.splitlines()[1].split()[:2] == ["ml", "Deployment/x"]
+    header, first, *_ = done.stdout.splitlines()
+    assert header.split()[:3] == ["NAMESPACE", "POD", "REPLICAS"]
+    assert first.split()[:2] == ["ml", "Deployment/x"]
     assert "ml/Deployment/x: needs NVIDIA_VISIBLE_DEVICES=<gpu uuid> in a" in done.stdout
 
 

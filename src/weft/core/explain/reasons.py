@@ -222,14 +222,21 @@ def _memory(query: Query) -> list[ReasonMeasure]:
         return [
             ReasonMeasure(_every(query, need.gpu_request.memory.value), totals, "MiB over all GPUs")
         ]
-    requested = need.ask_mib.take(query.device_kind)
-    return [ReasonMeasure(*_nearest(query, need, requested, column), "MiB")]
+    return [ReasonMeasure(*_nearest(query, need, _told_mib(query, need), column), "MiB")]
 
 
 def _card_size(query: Query) -> list[ReasonMeasure]:
     need = _hungriest(query)
-    requested = need.ask_mib.take(query.device_kind)
-    return [ReasonMeasure(*_nearest(query, need, requested, query.device_memory_total), "MiB")]
+    total, requested = query.device_memory_total, _told_mib(query, need)
+    return [ReasonMeasure(*_nearest(query, need, requested, total), "MiB")]
+
+
+def _told_mib(query: Query, need: Need) -> Ints:
+    """What is asked of each device, [d]: where its card lacks units, as many MiB as they are."""
+    memory = need.gpu_request.memory
+    told = [memory.on_node(k.unit_mib).told_mib_on(k.memory_mib) for k in query.table.kinds]
+    by_kind = np.maximum(need.ask_mib, np.array(told, dtype=np.int64))
+    return np.asarray(by_kind.take(query.device_kind))
 
 
 def _every(query: Query, amount: int) -> Ints:
