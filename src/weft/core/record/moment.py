@@ -13,7 +13,8 @@ from weft.core.explain.explanation import Explanation, RecordedDecision, State
 from weft.core.explain.reasons import FeasibilitySummary, summarise
 from weft.core.explain.sentences import NOWHERE, decision_notes, place_in_words, state_in_words
 from weft.core.explain.smallest_change import changes
-from weft.core.record.file import hand_over, read, skim
+from weft.core.record.file import hand_over
+from weft.core.record.reading import read, skim
 from weft.model import BadInputError, PodRequest
 
 

@@ -1,6 +1,6 @@
 """The scenario that an experiment's runs share: cluster, workload, and how to start an engine."""
 
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
@@ -45,7 +45,7 @@ class Scenario(msgspec.Struct, frozen=True):
         return TypicalPods(pod.shape for pod in self.pods)
 
     def start(
-        self, policy: Policy, arrivals: Arrivals, decisions: BinaryIO | None = None
+        self, policy: Policy, arrivals: Arrivals, decisions: DecisionsWriter | None = None
     ) -> tuple[Engine, Any]:
         """A fresh engine that knows the cluster, and what to hand events to.
 
@@ -57,7 +57,7 @@ class Scenario(msgspec.Struct, frozen=True):
         if decisions is not None:
             uses = [ProfileUse(PROFILE, [PolicyUse(policy.name, options=policy.made_with)])]
             header = Header(uses, arrivals.seed, keep_top)
-            handle = Recorder(engine, header, DecisionsWriter(decisions).write).handle
+            handle = Recorder(engine, header, decisions.write).handle
         ranked = tuple(
             msgspec.structs.replace(node, rank=rank)
             for node, rank in zip(self.nodes, arrivals.node_rank, strict=True)

@@ -7,13 +7,13 @@ faster while durations stay, because the trace alone never loads its cluster.
 
 import heapq
 from collections.abc import Callable
-from typing import BinaryIO
 
 import numpy as np
 
 from weft.core.engine import Bind, Event, PodAdded, PodBound, PodGone, Tick, Unschedulable, Wake
 from weft.core.engine.decision_faults import unless_faulted
 from weft.core.framework import Policy
+from weft.core.record import DecisionsWriter
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.meter import Meter
 from weft.lab.simulate.openb import TracePod
@@ -29,7 +29,11 @@ class _Timed:
     """The event heap of one run, and what it has measured so far."""
 
     def __init__(
-        self, scenario: Scenario, policy: Policy, arrivals: Arrivals, decisions: BinaryIO | None
+        self,
+        scenario: Scenario,
+        policy: Policy,
+        arrivals: Arrivals,
+        decisions: DecisionsWriter | None,
     ) -> None:
         self.pods = scenario.pods
         engine, self.handle = scenario.start(policy, arrivals, decisions)
@@ -135,7 +139,7 @@ def run_timed(
     *,
     compress: float = 1.0,
     timing: bool = True,
-    decisions: BinaryIO | None = None,
+    decisions: DecisionsWriter | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> PolicyRun:
     """One policy over the trace's own time.
