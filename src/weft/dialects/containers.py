@@ -85,8 +85,8 @@ def one_card(
 
     Asks must be of one card and one kind of memory; cores are held at `most_milli`.
     """
-    asked = [ask for ask in asks if ask is not None]
-    if not asked:
+    requested = [ask for ask in asks if ask is not None]
+    if not requested:
         return ContainerRequests((), _requests(slots, asks, [()] * len(slots)))
     memory: list[tuple[Role, int]] = []
     milli: list[tuple[Role, int]] = []
@@ -94,7 +94,7 @@ def one_card(
         memory.append((slot.role, ask.memory.value if ask else 0))
         milli.append((slot.role, ask.milli if ask else 0))
     # The kind is that of a container which asks memory: one that asks cores only has none.
-    kind = max((ask.memory for ask in asked), key=lambda m: m.value)
+    kind = max((ask.memory for ask in requested), key=lambda m: m.value)
     gpu_request = GpuRequest(
         memory=GpuMemoryRequest(kind.kind, peak(memory), kind.unit_mib, kind.half_up),
         milli=min(peak(milli), most_milli),
@@ -108,9 +108,9 @@ def pod_wide(
 ) -> ContainerRequests:
     """The pod asks as one (Genius, Kube-Knots): every container uses all the GPU requests."""
     every = tuple(range(len(gpu_requests)))
-    asked = gpu_requests[0] if gpu_requests else None
+    shared = gpu_requests[0] if gpu_requests else None
     uses = [every] * len(slots)
-    return ContainerRequests(tuple(gpu_requests), _requests(slots, [asked] * len(slots), uses))
+    return ContainerRequests(tuple(gpu_requests), _requests(slots, [shared] * len(slots), uses))
 
 
 def _requests(

@@ -96,10 +96,10 @@ def from_gpus(
     shares_of: dict[int, list[Share]] = {}
     # Main containers first: an init container may show fewer GPUs than the GPU request it borrows.
     for container in sorted(request.containers, key=lambda c: c.init):
-        named, start = gpus.get(container.name, ()), 0
+        indexes, start = gpus.get(container.name, ()), 0
         for index in container.gpu_requests:
             gpu_request = request.shape.gpu_requests[index]
-            part, start = named[start : start + gpu_request.count], start + gpu_request.count
+            part, start = indexes[start : start + gpu_request.count], start + gpu_request.count
             cards = [find(node, name) for name in part]
             if len(part) == gpu_request.count and index not in shares_of and not gpu_request.split:
                 shares_of[index] = [
@@ -118,7 +118,7 @@ def encode(placement: Placement) -> str:
     )
 
 
-def about(text: str) -> tuple[str, str] | None:
+def subject_of(text: str) -> tuple[str, str] | None:
     """The pod (UID) and the node that such a value is about; None where it does not say."""
     try:
         value = json.loads(text)

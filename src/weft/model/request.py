@@ -51,7 +51,7 @@ class GpuMemoryRequest(msgspec.Struct, frozen=True, gc=False):
         )
 
     def units_on(self, card_mib: int) -> int:
-        """How many of this dialect's units a card of `card_mib` MiB advertises."""
+        """Number of this dialect's units that a card of `card_mib` MiB advertises."""
         return (card_mib + (self.unit_mib // 2 if self.half_up else 0)) // self.unit_mib
 
     def mib_on(self, card_mib: int) -> int:
@@ -125,7 +125,7 @@ class DeviceRule(msgspec.Struct, frozen=True, gc=False):
 
     def _same(self, pattern: str, model: str) -> bool:
         if self.how == "exact":
-            return model_names.plain(pattern) == model_names.plain(model)
+            return model_names.normalized(pattern) == model_names.normalized(model)
         if self.how == "contains":
             return model_names.contains(model, pattern)
         return model_names.matches(model, pattern)
@@ -143,7 +143,7 @@ class Shape(msgspec.Struct, frozen=True, gc=False):
     written in: it is kept off nodes that count in another. 0: each node's own counts. `resources`
     names what must be delivered to its containers (`Node.delivers`). `application` and `job_class`
     matter to interference-aware policies only; `trace_spec` keeps the raw model string of a trace
-    (FGD counts pods by it). `expected_s` is how long the pod takes alone, rounded by `about_s`, 0
+    (FGD counts pods by it). `expected_s` is how long the pod takes alone, rounded by `rounded_s`, 0
     where it does not say. `slowdown_limit` is how much slower than that it may get by its SLO,
     where it is latency-critical. `constraints` are Kubernetes' own: taints, selectors, affinity,
     ports, volumes.
@@ -166,7 +166,7 @@ class Shape(msgspec.Struct, frozen=True, gc=False):
     constraints: Constraints = NO_CONSTRAINTS
 
 
-def about_s(seconds: float) -> int:
+def rounded_s(seconds: float) -> int:
     """A duration on a grid whose steps are √2: pods that take about as long have one shape.
 
     Below 1 s it is 1 s.

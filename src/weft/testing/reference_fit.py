@@ -100,8 +100,8 @@ def _asked_mib(entry: GpuAccount, gpu_request: GpuRequest) -> int:
 
 def _takes(entry: GpuAccount, gpu_request: GpuRequest) -> bool:
     """A card must be as large as is asked of it (overcommit or not), and idle for `whole`."""
-    asked = max(charged_mib(entry, gpu_request), _asked_mib(entry, gpu_request))
-    large = asked + gpu_request.headroom_mib <= entry.gpu.memory_mib
+    needed_mib = max(charged_mib(entry, gpu_request), _asked_mib(entry, gpu_request))
+    large = needed_mib + gpu_request.headroom_mib <= entry.gpu.memory_mib
     return large and (entry.idle or not gpu_request.whole)
 
 
@@ -121,7 +121,7 @@ def _headroom_left(
 def _apart(account: ReferenceAccount, indexes: Counter[int]) -> bool:
     """No card together with a MIG instance cut from it."""
     held = [account.gpus[index].gpu for index in indexes]
-    return not any(related(one, other) for one in held for other in held)
+    return not any(related(first, second) for first in held for second in held)
 
 
 def _splits_fit(

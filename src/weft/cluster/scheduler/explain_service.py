@@ -154,10 +154,10 @@ class Explainer:
 
     def _bound(self, pod: Pod) -> Explanation:
         live, uid = self._live, pod.metadata.uid
-        held = live.engine.ledger.holdings.get(uid)
+        holding = live.engine.ledger.holdings.get(uid)
         placed = live.engine.placed.get(uid)
-        node = pod.spec.node_name or (held.placement.node if held is not None else "")
-        shares = held.placement.shares if held is not None else ()
+        node = pod.spec.node_name or (holding.placement.node if holding is not None else "")
+        shares = holding.placement.shares if holding is not None else ()
         state: State = "bound" if pod.spec.node_name else "binding"
         at = place_in_words(node, shares, without=", without a GPU")
         more: dict[str, Any] = {"node": node, "shares": shares, "stuck": self._stuck(uid)}

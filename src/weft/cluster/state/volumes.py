@@ -176,8 +176,8 @@ def _zones(volume: PersistentVolume) -> Iterator[tuple[Term, ...]]:
         values = tuple(value.strip() for value in zones.split("__"))
         if "" in values:
             continue
-        there = [_NOWHERE, Term((Requirement(label, "In", values),))]
+        terms = [_NOWHERE, Term((Requirement(label, "In", values),))]
         if label in _STABLE:
             absent = Requirement(label, "DoesNotExist")
-            there.append(Term((absent, Requirement(_STABLE[label], "In", values))))
-        yield tuple(there)
+            terms.append(Term((absent, Requirement(_STABLE[label], "In", values))))
+        yield tuple(terms)

@@ -99,8 +99,8 @@ def targets(pods: Iterable[ServingPod], *, proxied: bool = False) -> dict[str, s
     whose DaemonSets' pods are on the most nodes, then by name: no stray pod that is called as an
     exporter displaces the one that is there for all nodes.
     """
-    there = [pod for pod in pods if pod.ready and pod.spec.node_name]
-    made = {(pod.metadata.namespace, pod.spec.node_name) for pod in there if pod.of_daemon_set}
+    ready = [pod for pod in pods if pod.ready and pod.spec.node_name]
+    made = {(pod.metadata.namespace, pod.spec.node_name) for pod in ready if pod.of_daemon_set}
     nodes = Counter(namespace for namespace, _ in made)
 
     def worth(pod: ServingPod) -> tuple[bool, int, str, str]:
@@ -108,7 +108,7 @@ def targets(pods: Iterable[ServingPod], *, proxied: bool = False) -> dict[str, s
         return not pod.of_daemon_set, -nodes[namespace], namespace, name
 
     pages: dict[str, str] = {}
-    for pod in sorted(there, key=worth):
+    for pod in sorted(ready, key=worth):
         pages.setdefault(pod.spec.node_name, _page(pod, proxied))
     return pages
 

@@ -199,12 +199,12 @@ def _node_scores(query: Query, policy: Policy) -> Ints:
 
 def _score_feasible(query: Query, fits: Bools, profile: Profile) -> tuple[list[Ints], Ints | None]:
     """Scores where devices are scored: only feasible nodes are worth the work."""
-    some = fits.nonzero()[0]
+    feasible = fits.nonzero()[0]
     scores: list[Ints] = []
     position = np.zeros(query.n, dtype=np.int64)
-    if len(some) == 0:
+    if len(feasible) == 0:
         return [np.full(query.n, NEVER, dtype=np.int64) for _ in profile.scorers], position
-    part = query if len(some) == query.n else query.only(some)
+    part = query if len(feasible) == query.n else query.only(feasible)
     for plugin in profile.scorers:
         score = _node_scores(part, plugin.policy)
         by_device = plugin.policy.score_devices(part)
@@ -212,10 +212,10 @@ def _score_feasible(query: Query, fits: Bools, profile: Profile) -> tuple[list[I
             best, where = part.best(by_device, last=plugin.policy.ties == "last")
             score = score + best
             if plugin.policy is profile.device_scorer:
-                position[some] = where
+                position[feasible] = where
         if part is not query:
             score, of_some = np.full(query.n, NEVER, dtype=np.int64), score
-            score[some] = of_some
+            score[feasible] = of_some
         scores.append(score)
     return scores, position
 
@@ -224,20 +224,20 @@ def _many(
     query: Query, codes: Codes, fits: Bools, profile: Profile, known: Assessment
 ) -> tuple[Codes, Bools, list[Ints], Bools]:
     """Several GPU requests: search where the node beside the GPUs is roomy enough."""
-    some = np.flatnonzero(fits)
+    fitting = np.flatnonzero(fits)
     inexact = np.zeros(query.n, dtype=np.bool_)
     scores = [_node_scores(query, plugin.policy) for plugin in profile.scorers]
-    if len(some):
-        answer = assignment.place(query.only(some), profile)
-        known.places = (some if query.rows is None else query.rows.take(some)), answer
+    if len(fitting):
+        answer = assignment.place(query.only(fitting), profile)
+        known.places = (fitting if query.rows is None else query.rows.take(fitting)), answer
         codes = codes.copy()
-        codes[some] = np.where(answer.fits, 0, answer.codes)
-        inexact[some] = ~answer.exact
+        codes[fitting] = np.where(answer.fits, 0, answer.codes)
+        inexact[fitting] = ~answer.exact
         fits = codes == 0
         for index, plugin in enumerate(profile.scorers):
             if plugin.policy is profile.device_scorer:
                 scores[index] = scores[index].copy()
-                scores[index][some] += answer.score
+                scores[index][fitting] += answer.score
     return codes, fits, scores, inexact
 
 
@@ -258,20 +258,20 @@ def _store(
     position: Ints | None,
 ) -> None:
     """Write the mended answers into the columns and adjust the histogram."""
-    where = slice(None) if rows is None else rows
+    at = slice(None) if rows is None else rows
     if rows is None:
         known.counts = np.bincount(codes, minlength=CODES)
     else:
         before = known.codes.take(rows)
         known.counts += np.bincount(codes, minlength=CODES)
         known.counts -= np.bincount(before, minlength=CODES)
-    known.codes[where] = codes
+    known.codes[at] = codes
     for raw, score in zip(known.raw, scores, strict=True):
-        raw[where] = np.where(fits, score, NEVER)
+        raw[at] = np.where(fits, score, NEVER)
     if not known.raw:
-        known.total[where] = np.where(fits, 0, NEVER)
+        known.total[at] = np.where(fits, 0, NEVER)
     if position is not None and known.position is not None:
-        known.position[where] = position
+        known.position[at] = position
 
 
 def _weigh(known: Assessment, profile: Profile) -> None:

@@ -127,13 +127,13 @@ def stuck_in_words(stuck: Iterable[StuckPod]) -> str:
     texts = []
     every = list(stuck)
     for dead, of in ((True, "pods of dead nodes"), (False, "pods long past their deletion")):
-        some = [pod for pod in every if pod.dead_node is dead]
-        if not some:
+        pods = [pod for pod in every if pod.dead_node is dead]
+        if not pods:
             continue
-        gpus = sum(pod.gpus for pod in some)
-        names = [f"{pod.namespace}/{pod.name}{_since(pod.age_s)}" for pod in some[:_STUCK_SHOWN]]
-        if len(some) > _STUCK_SHOWN:
-            names.append(f"{len(some) - _STUCK_SHOWN} more")
+        gpus = sum(pod.gpus for pod in pods)
+        names = [f"{pod.namespace}/{pod.name}{_since(pod.age_s)}" for pod in pods[:_STUCK_SHOWN]]
+        if len(pods) > _STUCK_SHOWN:
+            names.append(f"{len(pods) - _STUCK_SHOWN} more")
         texts.append(f"{gpus_in_words(gpus)} held by {of}: {', '.join(names)}")
     return "; ".join(texts)
 
@@ -158,9 +158,11 @@ def decision_notes(record: Record, name: Callable[[str], str] = str) -> list[str
 
 def harvest_in_words(harvest: Harvest, name: Callable[[str], str] = str) -> str:
     """The memory that was harvested, and its lenders; `name` makes a name of a UID."""
-    whose = ", ".join(f"{name(who.uid)} (idle {who.idle_mib:,} MiB)" for who in harvest.lenders)
-    whose = whose or "nobody known"
-    text = f"harvested {harvest.harvested_mib:,} MiB of GPU {harvest.gpu}: of {whose}"
+    lenders = ", ".join(
+        f"{name(lender.uid)} (idle {lender.idle_mib:,} MiB)" for lender in harvest.lenders
+    )
+    lenders = lenders or "nobody known"
+    text = f"harvested {harvest.harvested_mib:,} MiB of GPU {harvest.gpu}: of {lenders}"
     if harvest.expected_mib:
         text += (
             f"; room for {harvest.expected_mib:,} MiB, the learnt peak of {harvest.like}, instead "
@@ -184,13 +186,13 @@ def eviction_in_words(eviction: Eviction, name: Callable[[str], str] = str) -> s
 
 def slowed_in_words(slowed: SlowdownReason, name: Callable[[str], str] = str) -> str:
     """The reason of a slowdown eviction, in numbers; `name` makes a name of a UID."""
-    who = name(slowed.slow_pod)
+    pod = name(slowed.slow_pod)
     if slowed.rule == "together":
         return (
             f"the pods of GPU {slowed.gpu} together get {slowed.together:.2f} GPUs' worth done, "
             "less than one alone would; of those that may go it came last"
         )
-    what = (
+    measured = (
         "was late for its SLO"
         if slowed.rule == "late"
         else (
@@ -202,23 +204,25 @@ def slowed_in_words(slowed: SlowdownReason, name: Callable[[str], str] = str) ->
         if slowed.speedup >= 1.005
         else "of those beside it this pod may go, though nobody predicted it"
     )
-    return (
-        f"{who} on GPU {slowed.gpu} {what} in {slowed.windows} of the last {WINDOWS} looks; {hope}"
-    )
+    looks = f"{slowed.windows} of the last {WINDOWS} looks"
+    return f"{pod} on GPU {slowed.gpu} {measured} in {looks}; {hope}"
 
 
-def double_booking_in_words(why: DoubleBooking, node: str, name: Callable[[str], str] = str) -> str:
+def double_booking_in_words(
+    conflict: DoubleBooking, node: str, name: Callable[[str], str] = str
+) -> str:
     """Explains why a pod of this node is evicted, in numbers; `name` makes a name of a UID."""
     lacking = []
-    if why.lacks_mib:
-        lacking.append(f"{why.lacks_mib:,} of its {why.card_mib:,} MiB are missing")
-    if why.lacks_milli:
-        lacking.append(f"{why.lacks_milli:,} of its {why.card_milli:,} thousandths are missing")
+    if conflict.lacks_mib:
+        lacking.append(f"{conflict.lacks_mib:,} of its {conflict.card_mib:,} MiB are missing")
+    if conflict.lacks_milli:
+        lacking.append(
+            f"{conflict.lacks_milli:,} of its {conflict.card_milli:,} thousandths are missing"
+        )
     lacks = " and ".join(lacking) or "a card and its MIG instance cannot both be held"
-    others = ", ".join(map(name, why.beside))
-    return (
-        f"GPU {why.gpu} of node {node} was given away twice; beside {others}, bound before, {lacks}"
-    )
+    beside = ", ".join(map(name, conflict.beside))
+    twice = f"GPU {conflict.gpu} of node {node} was given away twice"
+    return f"{twice}; beside {beside}, bound before, {lacks}"
 
 
 _EXCUSES: dict[Excuse, str] = {

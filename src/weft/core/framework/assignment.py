@@ -50,17 +50,17 @@ class Assignment:
         self.score: Ints = np.zeros(n, dtype=np.int64)
         self.chosen: Ints = np.full((n, len(todo)), -1, dtype=np.int64)
 
-    def only(self, some: Ints) -> "Assignment":
+    def only(self, positions: Ints) -> "Assignment":
         """The answer for some of the nodes."""
-        part = Assignment(len(some), self.todo)
+        part = Assignment(len(positions), self.todo)
         for name in _PER_NODE:
-            setattr(part, name, getattr(self, name)[some])
+            setattr(part, name, getattr(self, name)[positions])
         return part
 
-    def put(self, some: Ints, part: "Assignment") -> None:
+    def put(self, positions: Ints, part: "Assignment") -> None:
         """Writes the answer for some of the nodes."""
         for name in _PER_NODE:
-            getattr(self, name)[some] = getattr(part, name)
+            getattr(self, name)[positions] = getattr(part, name)
 
 
 def steps(demand: Demand, policy: Policy) -> list[tuple[int, Need]]:
@@ -173,10 +173,10 @@ class _Scratch(Query):
     def _block_relatives(self, devices: Ints) -> None:
         """A card and the MIG instances cut from it are never held at the same time."""
         cells = self._devices()
-        taken = np.zeros(cells.shape[1], dtype=np.bool_)
-        taken[devices] = True
-        cells[: DEVICE_USABLE + 1, self._children[taken[self._parents]]] = 0
-        cells[: DEVICE_USABLE + 1, self._parents[taken[self._children]]] = 0
+        is_taken = np.zeros(cells.shape[1], dtype=np.bool_)
+        is_taken[devices] = True
+        cells[: DEVICE_USABLE + 1, self._children[is_taken[self._parents]]] = 0
+        cells[: DEVICE_USABLE + 1, self._parents[is_taken[self._children]]] = 0
 
     def row(self, position: int) -> Ints:
         """The table's row of the node at this position, as an array of one."""
@@ -265,10 +265,10 @@ def _spread_on(scratch: _Scratch, profile: Profile) -> tuple[SplitRequest, Bools
 
 def _check_split(scratch: _Scratch, profile: Profile, answer: Assignment) -> None:
     """A memory total over the fewest GPUs: fits where all usable cards together have it."""
-    found = _spread_on(scratch, profile)
-    if found is None:
+    split = _spread_on(scratch, profile)
+    if split is None:
         return
-    spread, allowed = found
+    spread, allowed = split
     rows = _device_rows(scratch, allowed)
     enough = rows.hold(spread)
     answer.codes[answer.fits & ~enough] = Code.TOGETHER if answer.todo else Code.GPU_MEMORY
@@ -288,8 +288,8 @@ def _spread(
     spread, allowed = split
     room = scratch.device_memory_free.tolist()
     ok = (allowed & (scratch.device_milli_free >= spread.milli)).tolist()
-    found = fewest(room, ok, _parents(scratch).tolist(), spread)
-    return [(position, room[position]) for position in found or []]
+    positions = fewest(room, ok, _parents(scratch).tolist(), spread)
+    return [(position, room[position]) for position in positions or []]
 
 
 def split_shares(query: Query, profile: Profile, answer: Assignment) -> list[tuple[int, int, int]]:
@@ -300,13 +300,13 @@ def split_shares(query: Query, profile: Profile, answer: Assignment) -> list[tup
     split = _split_need(query.demand)
     if split is None:
         return []
-    gpu_request, left = split[0], split[1].gpu_request.memory.value
+    gpu_request, rest_mib = split[0], split[1].gpu_request.memory.value
     chosen = _spread(query, profile, answer.todo, answer.chosen[0])
     shares = []
     for done, (position, room) in enumerate(reversed(chosen)):
-        amount = min(room, -(-left // (len(chosen) - done)))
+        amount = min(room, -(-rest_mib // (len(chosen) - done)))
         shares.append((gpu_request, position, amount))
-        left -= amount
+        rest_mib -= amount
     return sorted(shares)
 
 
@@ -334,8 +334,8 @@ def _parents(query: Query) -> Ints:
     rows = query._device_rows
     everywhere = query.table.device_parent
     parent = everywhere if rows is None else everywhere.take(rows)
-    here = np.arange(len(parent)) if rows is None else rows
-    return np.where(parent < 0, -1, parent - (here - local))
+    node_rows = np.arange(len(parent)) if rows is None else rows
+    return np.where(parent < 0, -1, parent - (node_rows - local))
 
 
 def _device_rows(scratch: _Scratch, spreadable: Bools) -> DeviceRows:
@@ -383,15 +383,15 @@ def _search_stuck(
 ) -> None:
     """Search every node on which the greedy pass failed; score what is found."""
     part = query.only(stuck)
-    found = _search(part, profile, [gpu_request for gpu_request, _ in answer.todo], None)
-    answer.codes[stuck[~found.fits & ~found.exact]] = Code.NOT_SEARCHED
-    at = np.flatnonzero(found.fits)
+    result = _search(part, profile, [gpu_request for gpu_request, _ in answer.todo], None)
+    answer.codes[stuck[~result.fits & ~result.exact]] = Code.NOT_SEARCHED
+    at = np.flatnonzero(result.fits)
     if len(at) == 0:
         return
-    forced = _greedy(part.only(at), profile, policy, answer.todo, forced=found.chosen[at])
-    where = stuck[at]
-    answer.fits[where], answer.codes[where] = True, 0
-    answer.chosen[where], answer.score[where] = found.chosen[at], forced.score
+    forced = _greedy(part.only(at), profile, policy, answer.todo, forced=result.chosen[at])
+    nodes = stuck[at]
+    answer.fits[nodes], answer.codes[nodes] = True, 0
+    answer.chosen[nodes], answer.score[nodes] = result.chosen[at], forced.score
 
 
 def _search_all(
@@ -400,11 +400,11 @@ def _search_all(
     """The policy rates whole ways: requests go in the pod's order, as its original takes them."""
     answer = Assignment(query.n, todo)
     in_order = sorted(range(len(todo)), key=lambda i: todo[i][0])
-    found = _search(query, profile, [todo[i][0] for i in in_order], policy)
+    result = _search(query, profile, [todo[i][0] for i in in_order], policy)
     alone = len(query.demand.needs) == 1
     lack = query.demand.needs[0].lack_code if alone else Code.TOGETHER
-    answer.fits[:], answer.exact[:] = found.fits, found.exact
-    answer.codes[:] = np.where(found.fits, 0, np.where(found.exact, lack, Code.NOT_SEARCHED))
-    answer.score[:] = np.where(found.fits, found.score, 0)
-    answer.chosen[:, in_order] = np.where(found.fits[:, None], found.chosen, -1)
+    answer.fits[:], answer.exact[:] = result.fits, result.exact
+    answer.codes[:] = np.where(result.fits, 0, np.where(result.exact, lack, Code.NOT_SEARCHED))
+    answer.score[:] = np.where(result.fits, result.score, 0)
+    answer.chosen[:, in_order] = np.where(result.fits[:, None], result.chosen, -1)
     return answer

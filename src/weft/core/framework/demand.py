@@ -51,9 +51,9 @@ class Need:
     ) -> None:
         self.gpu_request, self.count, self.whole = gpu_request, gpu_request.count, gpu_request.whole
         self.milli = 1000 if gpu_request.whole else gpu_request.milli
-        asked = [_mib_on(gpu_request, kind) for kind in kinds]
+        asked_mib = [_mib_on(gpu_request, kind) for kind in kinds]
         sizes = np.array([kind.memory_mib for kind in kinds], dtype=np.int64)
-        least = np.array(asked, dtype=np.int64)
+        least = np.array(asked_mib, dtype=np.int64)
         self.memory_mib: Ints = sizes if gpu_request.whole else least
         self.ask_mib: Ints = np.maximum(self.memory_mib, least) + gpu_request.headroom_mib
         self.accepts: Bools = np.array(
@@ -79,10 +79,10 @@ class Need:
 def _mib_on(gpu_request: GpuRequest, kind: DeviceKind) -> int:
     """Memory that is asked of one such card; a `split` request asks no more than there is."""
     card_mib = kind.memory_mib
-    asked = gpu_request.memory.on_node(kind.unit_mib).mib_on(card_mib)
+    asked_mib = gpu_request.memory.on_node(kind.unit_mib).mib_on(card_mib)
     if gpu_request.least_mib:
-        asked = max(asked, min(gpu_request.least_mib, card_mib))
-    return min(asked, card_mib) if gpu_request.split else asked
+        asked_mib = max(asked_mib, min(gpu_request.least_mib, card_mib))
+    return min(asked_mib, card_mib) if gpu_request.split else asked_mib
 
 
 class Demand:

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from weft.core.framework.query import Query
-from weft.core.ledger.residents import Company
+from weft.core.ledger.residents import CoResidents
 from weft.core.ledger.table import Bools, Ints
 from weft.model import PodRequest, Shape
 
@@ -172,7 +172,7 @@ class Policy:
         """
         raise NotImplementedError
 
-    def bound_options(self, options: PlacementOptions, left: RemainingRequest) -> Ints:
+    def bound_options(self, options: PlacementOptions, remaining: RemainingRequest) -> Ints:
         """Upper bound of the rating of what comes of these half-placed ones, [ways]; default: no
         bound. The tighter it is, the more nodes are searched exactly.
         """
@@ -198,7 +198,9 @@ class Policy:
         """
         return int(query.room.take(fits).argmin())
 
-    def predict(self, shape: Shape, there: Company, model: str) -> tuple[ExpectedSlowdown, ...]:
+    def predict(
+        self, shape: Shape, co_residents: CoResidents, model: str
+    ) -> tuple[ExpectedSlowdown, ...]:
         """For the record: what is expected of the pod and of those `there` on a GPU it shares."""
         return ()
 

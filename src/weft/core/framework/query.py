@@ -262,17 +262,17 @@ class Query:
         self._fits = self.device_fits & mask
         self.narrowed = True
 
-    def only(self, some: Ints) -> "Query":
+    def only(self, positions: Ints) -> "Query":
         """The same question about these of its nodes, in their order; what was narrowed stays so.
 
         Whether a device fits is its node's matter alone, so that nobody has to be asked again.
         """
-        rows = some if self.rows is None else self.rows.take(some)
+        rows = positions if self.rows is None else self.rows.take(positions)
         part = Query(self.table, self.demand, rows, self.observed)
         if self.narrowed:
-            kept = np.zeros(self.n, dtype=np.bool_)
-            kept[some] = True
-            part._fits = self.device_fits[np.repeat(kept, self.gpus)]
+            is_kept = np.zeros(self.n, dtype=np.bool_)
+            is_kept[positions] = True
+            part._fits = self.device_fits[np.repeat(is_kept, self.gpus)]
             part.narrowed = True
         return part
 
@@ -340,15 +340,15 @@ class Query:
             position = _LOCAL_MASK - position
         return np.where(best == NEVER, NEVER, best >> _LOCAL_BITS), position
 
-    def _reduce(self, how: np.ufunc, values: npt.NDArray[np.generic], empty: int) -> Ints:
+    def _reduce(self, reducer: np.ufunc, values: npt.NDArray[np.generic], empty: int) -> Ints:
         self._devices()
         assert self._offsets is not None
         counts = self.gpus
         if self.n and counts.all():
-            return np.asarray(how.reduceat(values, self._offsets, axis=-1, dtype=np.int64))
+            return np.asarray(reducer.reduceat(values, self._offsets, axis=-1, dtype=np.int64))
         result = np.full((*values.shape[:-1], self.n), empty, dtype=np.int64)
         filled = counts.nonzero()[0]
         if len(filled):
             offsets = self._offsets[filled]
-            result[..., filled] = how.reduceat(values, offsets, axis=-1, dtype=np.int64)
+            result[..., filled] = reducer.reduceat(values, offsets, axis=-1, dtype=np.int64)
         return result

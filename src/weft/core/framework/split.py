@@ -49,11 +49,11 @@ def _in_order(devices: list[int], memory: list[int]) -> list[tuple[int, int]]:
 
 def _most_of_each(roomiest: list[tuple[int, int]]) -> list[Taken]:
     """The most memory that k of these devices have, and which, for k from 0."""
-    found: list[Taken] = [(0, ())]
+    largest: list[Taken] = [(0, ())]
     for room, device in roomiest:
-        total, devices = found[-1]
-        found.append((total + room, (*devices, device)))
-    return found
+        total, devices = largest[-1]
+        largest.append((total + room, (*devices, device)))
+    return largest
 
 
 def _with_card(before: list[Taken], card: Taken, instances: list[Taken]) -> list[Taken]:
@@ -61,13 +61,13 @@ def _with_card(before: list[Taken], card: Taken, instances: list[Taken]) -> list
     options = list(instances)
     if len(options) < 2 or card[0] >= options[1][0]:
         options[1:2] = [card]
-    found: list[Taken | None] = [None] * (len(before) + len(options) - 1)
-    for some, (room, devices) in enumerate(before):
+    largest: list[Taken | None] = [None] * (len(before) + len(options) - 1)
+    for count, (room, devices) in enumerate(before):
         for more, (extra, chosen) in enumerate(options):
-            here = found[some + more]
-            if here is None or room + extra > here[0]:
-                found[some + more] = (room + extra, devices + chosen)
-    return [one for one in found if one is not None]
+            known = largest[count + more]
+            if known is None or room + extra > known[0]:
+                largest[count + more] = (room + extra, devices + chosen)
+    return [taken for taken in largest if taken is not None]
 
 
 def holds(memory: Ints, ok: Bools, family: Ints, instance: Bools, spread: SplitRequest) -> Bools:
@@ -81,9 +81,9 @@ def holds(memory: Ints, ok: Bools, family: Ints, instance: Bools, spread: SplitR
     room = np.where(ok, memory, 0)
 
     def by_family(values: Ints) -> Ints:
-        found = np.zeros(rows * width, dtype=np.int64)
-        np.add.at(found, cells, values.ravel())
-        return found.reshape(rows, width)
+        holding = np.zeros(rows * width, dtype=np.int64)
+        np.add.at(holding, cells, values.ravel())
+        return holding.reshape(rows, width)
 
     inside = by_family(np.where(instance, room, 0))
     number = by_family((ok & instance).astype(np.int64))
@@ -91,8 +91,8 @@ def holds(memory: Ints, ok: Bools, family: Ints, instance: Bools, spread: SplitR
     most = np.where(as_card, room, inside).sum(axis=1)
     count = np.where(as_card, 1, np.where(ok & ~instance & (number == 0), 1, number)).sum(axis=1)
     enough = most >= spread.memory_mib
-    found: Bools = enough & (count >= spread.gpus)
-    for row in np.flatnonzero(enough & ~found).tolist():  # roomy enough on fewer, larger devices
+    holding: Bools = enough & (count >= spread.gpus)
+    for row in np.flatnonzero(enough & ~holding).tolist():  # roomy enough on fewer, larger devices
         parents = np.where(instance[row], family[row], -1).tolist()
-        found[row] = fewest(memory[row].tolist(), ok[row].tolist(), parents, spread) is not None
-    return found
+        holding[row] = fewest(memory[row].tolist(), ok[row].tolist(), parents, spread) is not None
+    return holding

@@ -26,6 +26,6 @@ class ElasticSpread(Policy):
         """Several GPU requests: all ways are alike."""
         return np.zeros(len(options.memory_free), dtype=np.int64)
 
-    def bound_options(self, options: PlacementOptions, left: RemainingRequest) -> Ints:
+    def bound_options(self, options: PlacementOptions, remaining: RemainingRequest) -> Ints:
         """As alike as the ways themselves."""
         return self.rate_options(options)

@@ -134,10 +134,10 @@ class DecisionLines:
         """The line. What it names is in the folder when this returns; OSError where that fails."""
         if self._side is not None and isinstance(line, DecisionLine) and is_large(line):
             assert isinstance(line.event, SignalsChanged)
-            kept, packed = self._packer.pack(line.event.signals)
-            text = self._encoder.encode(FileLine(line.at_ns, kept, line.records))
+            stored, packed = self._packer.pack(line.event.signals)
+            text = self._encoder.encode(FileLine(line.at_ns, stored, line.records))
             self.take(len(packed) + sealed_size(text))
-            keep(self._side, kept.blob, packed)
+            keep(self._side, stored.blob, packed)
             return self._chain.sealed(text)
         return self.sealed(self._encoder.encode(line))
 
@@ -206,9 +206,9 @@ def hand_over(engine: Engine, line: DecisionLine, number: int) -> list[Command]:
     try:
         return engine.handle(line.event, line.at_ns)
     except msgspec.ValidationError as error:
-        what = line.event.policy if isinstance(line.event, PolicyInput) else "the engine"
-        where = f"event {number}, {type(line.event).__name__} for {what}"
-        raise BadInputError(where, str(error)) from None
+        subject = line.event.policy if isinstance(line.event, PolicyInput) else "the engine"
+        location = f"event {number}, {type(line.event).__name__} for {subject}"
+        raise BadInputError(location, str(error)) from None
 
 
 def records_of(commands: list[Command]) -> list[Record]:

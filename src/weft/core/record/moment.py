@@ -38,9 +38,9 @@ def explain(path: Path, name: str, create: Callable[..., Any]) -> Explanation:
             hand_over(engine, line, number)
     except _ReachedError:
         pass
-    others = tuple(uid for uid in last if uid != record.uid)
+    other_uids = tuple(uid for uid in last if uid != record.uid)
     then = became.get(record.uid, "nothing is on record yet") if record.outcome == LEAVES else ""
-    explanation = _explain(engine, RecordedDecision(pods[record.uid], record, others, then), on)
+    explanation = _explain(engine, RecordedDecision(pods[record.uid], record, other_uids, then), on)
     notes = (*explanation.notes, f"the file: {doubt}") if doubt else explanation.notes
     return replace(explanation, notes=notes)
 
@@ -64,9 +64,9 @@ def _explain(engine: Engine, decision: RecordedDecision, on: str) -> Explanation
     if record.outcome == LEAVES:
         more["metrics"] = _behind_eviction(engine, record)
         return _explanation(decision, "leaving", f"{at}; {decision.then}", **more)
-    asked = PlacementQuestion(pod, profile, record.attempt, on)
+    question = PlacementQuestion(pod, profile, record.attempt, on)
     place = AlternativePlacement(record.node, record.shares)
-    more["metrics"] = counterfactual.metrics_of(engine, asked, record.at_ns, place)
+    more["metrics"] = counterfactual.metrics_of(engine, question, record.at_ns, place)
     if record.outcome == "placed":
         return _explanation(decision, "placed", at, **more)
     helpful = tuple(changes(engine, pod)) if record.outcome == "unschedulable" else ()
@@ -132,6 +132,6 @@ def _find(
                 became.pop(record.uid, None)
     if not last:
         known = f"; it knows {', '.join(sorted(names))}, …" if names else ""
-        what = "was added but never decided" if pods else "is not in this file" + known
-        raise BadInputError(str(path), f"pod {name} {what}")
+        fault = "was added but never decided" if pods else "is not in this file" + known
+        raise BadInputError(str(path), f"pod {name} {fault}")
     return pods, last, became, lines.check.why

@@ -10,7 +10,7 @@ _SEED = 20_210_118
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """How much more or less, in percent of the baseline's mean, and its 95 % interval."""
+    """A difference in percent of the baseline's mean, and its 95 % interval."""
 
     percent: float
     low_percent: float
@@ -25,19 +25,19 @@ def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Dif
     """
     if len(values) != len(baseline) or not values:
         raise ValueError("paired values need as many of the one as of the other, at least one")
-    mine, theirs = np.asarray(values, np.float64), np.asarray(baseline, np.float64)
-    drawn = np.random.default_rng(_SEED).integers(0, len(mine), (DRAWS, len(mine)))
-    ratios = mine[drawn].mean(axis=1) / theirs[drawn].mean(axis=1)
+    measured, base = np.asarray(values, np.float64), np.asarray(baseline, np.float64)
+    drawn = np.random.default_rng(_SEED).integers(0, len(measured), (DRAWS, len(measured)))
+    ratios = measured[drawn].mean(axis=1) / base[drawn].mean(axis=1)
     low, high = np.percentile(ratios, [2.5, 97.5])
-    ratio = mine.mean() / theirs.mean()
+    ratio = measured.mean() / base.mean()
     return Difference(_percent(ratio), _percent(low), _percent(high))
 
 
 def paired_p_value(values: Sequence[float], baseline: Sequence[float]) -> float:
-    """How likely the means would be apart so far if they were not: two-sided, by the same draws."""
-    mine, theirs = np.asarray(values, np.float64), np.asarray(baseline, np.float64)
-    drawn = np.random.default_rng(_SEED).integers(0, len(mine), (DRAWS, len(mine)))
-    apart = (mine - theirs)[drawn].mean(axis=1)
+    """The two-sided p-value of the means' difference, by the same draws."""
+    measured, base = np.asarray(values, np.float64), np.asarray(baseline, np.float64)
+    drawn = np.random.default_rng(_SEED).integers(0, len(measured), (DRAWS, len(measured)))
+    apart = (measured - base)[drawn].mean(axis=1)
     less, more = (np.count_nonzero(side) for side in (apart <= 0, apart >= 0))
     return float(min(1.0, 2 * (min(less, more) + 1) / (DRAWS + 1)))
 
