@@ -139,9 +139,7 @@ def _given(path: Path | None, option: str) -> Path:
     return path
 
 
-def _check_recorded(
-    trace: Path | None, seeds: int, times: bool, demand: float | None
-) -> None:
+def _check_recorded(trace: Path | None, seeds: int, times: bool, demand: float | None) -> None:
     """A recorded day has its own nodes, pods, times and seed."""
     if trace is not None:
         raise BadInputError("--decisions-from", f"is a cluster and a workload; leave {trace} out")

@@ -1,4 +1,4 @@
-"""`weft trace from-cluster` and `from-prometheus`: what a cluster runs, as `weft simulate` reads it."""
+"""`weft trace from-cluster` and `from-prometheus`: what a cluster runs, to simulate it."""
 
 import asyncio
 import sys
@@ -84,7 +84,9 @@ def from_prometheus(
     ] = "",
     step_s: Annotated[
         float,
-        Option("--step-s", min=1.0, max=3_600, help="How exactly a deleted pod's end is looked up."),
+        Option(
+            "--step-s", min=1.0, max=3_600, help="How exactly a deleted pod's end is looked up."
+        ),
     ] = 30.0,
     nodes: _NodesFile = Path("nodes.csv"),
     pods: _PodsFile = Path("pods.csv"),
@@ -123,9 +125,7 @@ def _reading(config: "Configuration") -> "tuple[DialectSettings, list[InventoryF
     return DialectSettings(gpushare_unit="node" if unit == "auto" else unit), rules
 
 
-async def _ask(
-    kubeconfig: Path | None, context: str
-) -> "tuple[list[KubeNode], list[Pod]]":
+async def _ask(kubeconfig: Path | None, context: str) -> "tuple[list[KubeNode], list[Pod]]":
     import msgspec
 
     from weft.kube.client import ApiClient
@@ -221,5 +221,3 @@ def _say(
     for dialect, count in sorted(of_dialect.items()):
         table.add_row(dialect, f"{count:,}", f"{asked[dialect]:,}")
     print_table(table, width=80)
-
-

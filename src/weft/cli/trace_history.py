@@ -86,7 +86,7 @@ async def history(settings: "TelemetrySettings", url: str, span: TraceSpan) -> C
                 options.url,
                 f"has no {metric} of that time: is kube-state-metrics scraped, and --end right?",
             )
-    return _history(state, seen, span)
+    return history_of(state, seen, span)
 
 
 async def _ask(
@@ -99,7 +99,15 @@ async def _ask(
     queries = [f"last_over_time({metric}{braces}[{back}])" for metric in metrics]
     stamped = f"timestamp({kube_state.POD_CREATED}{braces})"
     queries.append(f"max_over_time({stamped}[{back}:{span.step_s:g}s])")
-    answers = await asyncio.gather(*(source.query(query, span.end_s) for query in queries))
+    first = await source.query(queries[0], span.end_s)  # whoever does not answer is asked once
+    others = await asyncio.gather(
+        *(source.query(query, span.end_s) for query in queries[1:]), return_exceptions=True
+    )
+    answers = [first]
+    for answer in others:
+        if isinstance(answer, BaseException):
+            raise answer
+        answers.append(answer)
     listed = [
         [
             StateSeries(labels_of(labels), value)
@@ -110,9 +118,10 @@ async def _ask(
     return dict(zip(metrics, listed[:-1], strict=True)), listed[-1]
 
 
-def _history(
+def history_of(
     state: dict[str, list[StateSeries]], seen: list[StateSeries], span: TraceSpan
 ) -> ClusterHistory:
+    """The cluster's past in what the server answered; `seen` says when each pod was last seen."""
     nodes = [_node(one) for one in kube_state.nodes_of(state, _RESOURCES, _NAMES)]
     past = ClusterHistory(nodes, [], {}, [])
     for manifest, there in kube_state.pods_of(state, seen, _RESOURCES, _NAMES):

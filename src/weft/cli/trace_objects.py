@@ -40,9 +40,7 @@ def read_objects(name: str) -> tuple[list[KubeNode], list[Pod]]:
     return nodes, pods
 
 
-def _add(
-    raw: msgspec.Raw, where: str, usual: str, nodes: list[KubeNode], pods: list[Pod]
-) -> None:
+def _add(raw: msgspec.Raw, where: str, usual: str, nodes: list[KubeNode], pods: list[Pod]) -> None:
     try:
         kind = msgspec.json.decode(raw, type=_Listed).kind or usual
         if kind == "Node":

@@ -35,12 +35,15 @@ def beyond(base: Value, value: Value) -> str:
     """The cell that makes `value` of `base`; "" where they are equal."""
     fields = {
         encoded: getattr(value, name)
-        for name, encoded in zip(
-            base.__struct_fields__, base.__struct_encode_fields__, strict=True
-        )
+        for name, encoded in zip(base.__struct_fields__, base.__struct_encode_fields__, strict=True)
         if getattr(value, name) != getattr(base, name)
     }
     return msgspec.json.encode(fields).decode() if fields else ""
+
+
+def claims(shape: Shape) -> str:
+    """The cell that says all of a pod's GPU requests."""
+    return msgspec.json.encode({"claims": shape.gpu_requests}).decode()
 
 
 def usual_card_mib(nodes: Iterable[Node]) -> int:

@@ -56,11 +56,17 @@ def _pod_row(pod: TracePod) -> list[Cell]:
     said = shape_of(shape.cpu_milli, shape.memory_mib, gpus, milli, spec, memory)
     said = replace(said, application=shape.application)
     mib, percent = (memory.value if memory.kind == kind else 0 for kind in ("mib", "percent"))
+    cell = openb_own.beyond(said, _comparable(shape, said))
+    if not cell and gpus and not memory.value and (not milli or (gpus > 1 and milli < 1000)):
+        cell = openb_own.claims(shape)  # openb has no such pods
     return [
         *(pod.name, shape.cpu_milli, shape.memory_mib, gpus, milli, spec),
-        *(None if at is None else int(at) for at in (pod.created_s, pod.deleted_s, pod.scheduled_s)),
+        *(
+            None if at is None else int(at)
+            for at in (pod.created_s, pod.deleted_s, pod.scheduled_s)
+        ),
         *(mib or None, percent or None, pod.priority or None, shape.application),
-        openb_own.beyond(said, _comparable(shape, said)),
+        cell,
     ]
 
 

@@ -204,8 +204,8 @@ def summary(day: RecordedDay) -> Iterable[str]:
         for profile in day.profiles
     )
     yield (
-        f"recorded: {len(scenario.pods):,} pods on {len(scenario.nodes):,} nodes with {gpus:,} GPUs "
-        f"in {day.hours:.1f} h, decided by {used}"
+        f"recorded: {len(scenario.pods):,} pods on {len(scenario.nodes):,} nodes with {gpus:,} "
+        f"GPUs in {day.hours:.1f} h, decided by {used}"
     )
     if day.placed_by_others:
         yield f"{day.placed_by_others:,} pods that others placed stay where they were"

@@ -24,7 +24,7 @@ from weft.model import BadInputError, PodRequest
 
 SECOND_NS = 1_000_000_000
 _WORLD, _ENDS, _ARRIVES, _WAKES, _LEAVES = range(5)
-"""At one instant: what happens anyway, ends that free room, arrivals, retries, then who gives up."""
+"""At one instant: what happens anyway, ends that free room, arrivals, retries, who gives up."""
 
 
 class _Timed:

@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -61,9 +62,11 @@ EVENTS: list[tuple[Event, int]] = [
 def write(path: Path, events: list[tuple[Event, int]] = EVENTS) -> Path:
     header = Header(USES, seed=3, keep_top=2)
     with path.open("wb") as out:
-        recorder = Recorder(header.engine(CREATE), header, DecisionsWriter(out).write)
+        writer = DecisionsWriter(out)
+        recorder = Recorder(header.engine(CREATE), header, writer.write)
         for event, now in events:
             recorder.handle(event, now)
+        writer.close()
     return path
 
 
@@ -72,8 +75,9 @@ def recorded(tmp_path: Path) -> Path:
     return write(tmp_path / "decisions.jsonl")
 
 
-def lines_of(path: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """All but the end record."""
+    return [json.loads(line) for line in path.read_text().splitlines()[:-1]]
 
 
 def rewrite(path: Path, number: int, change: Callable[[dict], None]) -> None:  # type: ignore[type-arg]
@@ -146,7 +150,9 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path, recorded: Path) -> N
     path = tmp_path / "file"
     path.write_bytes(b'{"schema": "\xff\xfe"}\n')
     assert refusal(path).startswith(f"{path}, line 1")
-    recorded.write_bytes(chained(recorded.read_bytes() + b'{"at_ns":1,"event":{"type":"\xff"}}\n'))
+    events = recorded.read_bytes().splitlines(keepends=True)[:-1]
+    bad = b'{"at_ns":1,"event":{"type":"\xff"}}\n'
+    recorded.write_bytes(chained(b"".join(events) + bad))
     assert refusal(recorded).startswith(f"{recorded}, line 10: broken line")
 
 
@@ -407,7 +413,7 @@ def test_records_of_takes_decisions_and_nothing_else() -> None:
 def test_a_file_of_before_a_reason_was_added_is_decided_alike(tmp_path: Path) -> None:
     """It counts one reason less, and its nodes and pods say nothing of what is delivered."""
     path = write(tmp_path / "d.jsonl")
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines = lines_of(path)
     for line in lines[1:]:
         for record in line.get("records", ()):
             assert record["counts"].pop(Code.NOT_ADVERTISED) == 0
