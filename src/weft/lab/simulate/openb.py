@@ -160,8 +160,11 @@ def read_pods(path: Path, card_mib: int = OTHER_MIB) -> list[TracePod]:
         shape = row.fields(openb_own.POD, shape)
         shape = shapes.setdefault(shape, shape)
         gpus, milli = openb_own.asked(shape, card_mib)
-        times = [row.number(column, 0, 10**12, optional=True) for column in TIME_COLUMNS]
+        created, deleted, scheduled = (
+            row.number(column, 0, 10**12, optional=True) for column in TIME_COLUMNS
+        )
         priority = row.number("priority", -(2**31), 2**31 - 1, optional=True) or 0
+        times = created, deleted, scheduled
         pods.append(TracePod(row.text("name"), shape, gpus, milli, *times, priority))
 
     _read(path, POD_COLUMNS, take)
