@@ -49,11 +49,12 @@ _Frozen = Annotated[
     Option(min=0.0, help="Seconds after which exporters repeat their last page for ever."),
 ]
 _Limit = Annotated[
-    float, Option(
+    float,
+    Option(
         min=1.0,
         help="Declared limit: harvesting promises at most so many times a card. Up to 2 only pods "
         "whose peak is known lend; beyond, peaks that come late run pods out of memory.",
-    )
+    ),
 ]
 
 
