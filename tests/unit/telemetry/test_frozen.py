@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from weft.core.framework.signals import FRESH, MISSING, STALE
 from weft.telemetry.feed.freshness import freshness_of
-from weft.telemetry.meaning.frozen import Arrivals, Readings, frozen_since, unmoved_since
+from weft.telemetry.meaning.frozen import PodArrivals, Readings, frozen_since, unmoved_since
 from weft.telemetry.meaning.metric_names import Metric
 
 NOW_S, STEP_S, SAMPLES = 1_000.0, 5.0, 60
 ENDS_S = NOW_S - STEP_S * np.arange(SAMPLES - 1, -1, -1)
-NOBODY = Arrivals(np.zeros(0, dtype=np.int64), np.zeros(0), 60.0)
+NOBODY = PodArrivals(np.zeros(0, dtype=np.int64), np.zeros(0), 60.0)
 SM, DRAM, UTIL = Metric.SM_ACTIVE_RATIO, Metric.DRAM_ACTIVE_RATIO, Metric.GPU_UTIL_RATIO
 USED, POWER = Metric.MEMORY_USED_MIB, Metric.POWER_W
 
@@ -26,7 +26,7 @@ def series(*values: float) -> Readings:
 
 
 def ages(
-    readings: dict[Metric, Readings], arrivals: Arrivals = NOBODY
+    readings: dict[Metric, Readings], arrivals: PodArrivals = NOBODY
 ) -> dict[Metric, float | None]:
     """Age in seconds of the readings that are frozen, None of the others."""
     found = frozen_since(readings, ENDS_S, arrivals, NOW_S - 60.0)
@@ -84,13 +84,13 @@ def test_without_profiling_metrics_power_tells() -> None:
 def test_memory_that_ignores_a_pod_is_frozen_once_the_pod_is_warm() -> None:
     at_rest = {USED: series(4_000.0)}
 
-    def bound(age_s: float) -> Arrivals:
-        return Arrivals(np.array([0]), np.array([NOW_S - age_s]), 60.0)
+    def bound(age_s: float) -> PodArrivals:
+        return PodArrivals(np.array([0]), np.array([NOW_S - age_s]), 60.0)
 
     assert ages(at_rest, bound(59.0)) == {USED: None}
     assert ages(at_rest, bound(61.0)) == {USED: WINDOW_S}
     assert ages(at_rest, bound(400.0)) == {USED: None}  # before the window: nothing is known
-    assert ages(at_rest, Arrivals(np.array([0]), np.array([np.nan]), 60.0)) == {USED: None}
+    assert ages(at_rest, PodArrivals(np.array([0]), np.array([np.nan]), 60.0)) == {USED: None}
     came = {USED: series(4_000.0, *[5_000.0] * 5)}
     assert ages(came, bound(61.0)) == {USED: None}
 

@@ -21,7 +21,7 @@ from weft.telemetry.forecast import statistics as stats
 from weft.telemetry.forecast.regression import lag_line
 from weft.telemetry.meaning import doubts
 from weft.telemetry.meaning.doubts import GpuPods, MemoryReadings, never_idle, stuck_at_one
-from weft.telemetry.meaning.frozen import Arrivals, Readings, frozen_since
+from weft.telemetry.meaning.frozen import PodArrivals, Readings, frozen_since
 from weft.telemetry.meaning.join import Devices
 from weft.telemetry.meaning.metric_names import Floats, Metric
 
@@ -69,7 +69,7 @@ class SnapshotTime(NamedTuple):
     at_ns: int
     residents: GpuPods
     alone: Mapping[int, str] = {}
-    arrivals: Arrivals = Arrivals(np.zeros(0, dtype=np.int64), np.zeros(0), 0.0)
+    arrivals: PodArrivals = PodArrivals(np.zeros(0, dtype=np.int64), np.zeros(0), 0.0)
 
 
 AllSeries = dict[Metric, Readings]
@@ -177,7 +177,7 @@ class SnapshotBuilder:
         """As old as its last change, where a reading should have moved since."""
         window, scrape_s = self.window, self.settings.scrape_s
         slots = np.arange(window.complete - window.samples + 1, window.complete + 1)
-        ends_s = window.origin_s + slots * window.step_s
+        ends_s: Floats = (window.origin_s + slots * window.step_s).astype(np.float64)
         gone_s = now.wall_s - missing_after_s(scrape_s)
         frozen = frozen_since(series, ends_s, now.arrivals, gone_s)
         for metric, at_s in frozen.items():

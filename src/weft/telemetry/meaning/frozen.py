@@ -1,7 +1,7 @@
 """Readings that stand still: an exporter that hangs repeats its last page, with the time of today.
 
-A reading that has to move while it is true is as old as its last change. The arithmetic is that of
-any other age (`feed/freshness.py`): after two scrapes STALE, after six, at least a minute, MISSING.
+A reading that has to move while it is true is as old as its last change, judged as any other age
+(`telemetry/feed/freshness.py`): after two scrapes STALE, after six, at least a minute, MISSING.
 
 What has to move, on a card that says it is at work:
   - shares of time that DCGM counts in cycles (SM_ACTIVE, GR_ENGINE_ACTIVE, SM_OCCUPANCY,
@@ -45,7 +45,7 @@ class Readings(NamedTuple):
     last_at_s: Floats
 
 
-class Arrivals(NamedTuple):
+class PodArrivals(NamedTuple):
     """Pods on GPUs (rows), and when they were bound, NaN where that is not known, [P].
 
     `warm_s` later they use memory.
@@ -75,7 +75,7 @@ def unmoved_since(readings: Readings, ends_s: Floats) -> Floats:
 
 
 def frozen_since(
-    readings: Mapping[Metric, Readings], ends_s: Floats, arrivals: Arrivals, gone_s: float
+    readings: Mapping[Metric, Readings], ends_s: Floats, arrivals: PodArrivals, gone_s: float
 ) -> dict[Metric, Floats]:
     """Time that each metric's newest reading is of, [g], where it is frozen; ∞ where it is not.
 
@@ -99,7 +99,7 @@ def frozen_since(
     return {metric: np.where(hangs, since[metric], at_s) for metric, at_s in frozen.items()}
 
 
-def _ignores_arrivals(since_s: Floats, last_at_s: Floats, arrivals: Arrivals) -> Bools:
+def _ignores_arrivals(since_s: Floats, last_at_s: Floats, arrivals: PodArrivals) -> Bools:
     """GPUs whose memory did not move though a pod came, and has been there long enough."""
     gpu, bound_s, warm_s = arrivals
     with np.errstate(invalid="ignore"):
