@@ -1,4 +1,4 @@
-"""`weft explain`, live or from a decisions file, and `weft replay`."""
+"""`weft explain`, of pods live or from a decisions file, and `weft replay`."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option, Typer
 
+from weft.cli.config import explain_setting
 from weft.cli.explain_pod import DEFAULT_SERVICE, SchedulerAddress, ask, live_explanation
+from weft.cli.interference import explain_slowdown
+from weft.cli.metrics import explain_metrics
 from weft.cli.options import Context, Kubeconfig, Output
 from weft.cli.output import ListOutput, json_text
 from weft.model.errors import BadInputError
@@ -15,12 +18,10 @@ if TYPE_CHECKING:
     from weft.core.explain.explanation import Explanation
     from weft.core.record import ReplayResult
 
-explain_app = Typer(help="Why a pod is where it is, or nowhere.", no_args_is_help=True)
-
-
-@explain_app.callback()
-def _explain_root() -> None:
-    """Why a pod is where it is, or nowhere, and what would have to change."""
+explain_app = Typer(
+    help="Why a pod is where it is or nowhere, what metrics lack, what a setting is for.",
+    no_args_is_help=True,
+)
 
 
 @explain_app.command("pod")
@@ -64,9 +65,11 @@ def _explain_live(source: SchedulerAddress, name: str, output: ListOutput) -> No
 
 def _explain_from_file(decisions: Path, name: str, output: ListOutput) -> None:
     from weft.cli.policies import registry
-    from weft.core.record import explain
+    from weft.core.record import explain, read
 
-    explanation = explain(decisions, name, registry().create)
+    policies = registry()
+    policies.restore(read(decisions)[0], decisions)
+    explanation = explain(decisions, name, policies.create)
     if output is ListOutput.json:
         print(json_text(explanation.json_value()))
     else:
@@ -79,6 +82,11 @@ def _print(explanation: "Explanation") -> None:
     print("\n".join(lines_of(explanation)))
 
 
+explain_app.command("metrics")(explain_metrics)
+explain_app.command("setting")(explain_setting)
+explain_app.command("slowdown")(explain_slowdown)
+
+
 def replay(
     decisions: Annotated[Path, Argument(help="A decisions file.")],
     output: Output = ListOutput.table,
@@ -89,19 +97,23 @@ def replay(
     from weft.core.record import replay as run
 
     header, lines = read(decisions)
-    verdict = run(header, lines, registry().create)
+    policies = registry()
+    policies.restore(header, decisions)
+    verdict = run(header, lines, policies.create)
     if output is ListOutput.json:
-        print(json_text(verdict))
+        from weft.cli.replay_table import json_of
+
+        print(json_text(json_of(verdict)))
     else:
-        print(_sentence(verdict))
+        _print_verdict(verdict)
     if not verdict.identical:
         sys.exit(1)
 
 
-def _sentence(verdict: "ReplayResult") -> str:
+def _print_verdict(verdict: "ReplayResult") -> None:
     if verdict.identical:
-        return f"100 % identical: {verdict.decisions:,} decisions in {verdict.events:,} events"
-    return (
-        f"decision {verdict.difference_at:,} differs in {', '.join(verdict.fields)}\n"
-        f"  was: {verdict.was}\n  now: {verdict.now}"
-    )
+        print(f"100 % identical: {verdict.decisions:,} decisions in {verdict.events:,} events")
+        return
+    from weft.cli.replay_table import print_difference
+
+    print_difference(verdict)

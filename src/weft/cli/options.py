@@ -1,5 +1,6 @@
 """Options that several commands share, each declared once."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -7,9 +8,11 @@ from typing import Annotated
 from typer import Option
 
 from weft.cli.output import ListOutput, SimulateOutput
+from weft.files.reading import STDIN
+from weft.model.errors import BadInputError
 
-Output = Annotated[ListOutput, Option(help="What to print.")]
-ResultsOutput = Annotated[SimulateOutput, Option(help="What to print.")]
+Output = Annotated[ListOutput, Option("--output", "-o", help="What to print.")]
+ResultsOutput = Annotated[SimulateOutput, Option("--output", "-o", help="What to print.")]
 Workloads = Annotated[int, Option(min=1, help="How many workloads.")]
 FirstSeed = Annotated[int, Option(help="The first seed; the others follow.")]
 Jobs = Annotated[
@@ -70,3 +73,11 @@ DecisionsMib = Annotated[
     ),
 ]
 MOST_MIB = 10_240
+
+
+def read_once(inputs: Mapping[str, Path | None]) -> None:
+    """`BadInputError` where several options (name: its file) are to read standard input."""
+    piped = [name for name, path in inputs.items() if path == STDIN]
+    if len(piped) > 1:
+        problem = f"is read once; name a file for all but one of {', '.join(piped)}"
+        raise BadInputError(str(STDIN), problem)

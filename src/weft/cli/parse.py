@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from typer import Argument, Exit, Option
 
-from weft.cli.output import json_text, table_with
+from weft.cli.output import json_text, print_table, table_with
 from weft.dialects.dialect import DialectSettings, PodAnnotations
 from weft.model import BadInputError, ContainerRequest
 from weft.model.request import GpuMemoryRequest
@@ -58,7 +58,9 @@ class Row(msgspec.Struct, frozen=True):
 
 def parse(
     files: Annotated[list[str], Argument(help="YAML files; - reads standard input.")],
-    output: Annotated[ParseOutput, Option(help="A table for people, or JSON.")] = ParseOutput.TABLE,
+    output: Annotated[
+        ParseOutput, Option("--output", "-o", help="A table for people, or JSON.")
+    ] = ParseOutput.TABLE,
     gpushare_unit: Annotated[
         Unit, Option(help="What one aliyun.com/gpu-mem is; auto goes by the number.")
     ] = Unit.AUTO,
@@ -164,7 +166,7 @@ def _print_table(rows: list[Row]) -> None:
             head = ("", "") if i else (f"{row.kind}/{row.name}", row.dialect or "none")
             table.add_row(*head, *_cells(container))
     console = Console(soft_wrap=True, markup=False, highlight=False)
-    console.print(table)
+    print_table(table)
     for row in rows:
         name = f"{row.kind}/{row.name}"
         for warning in row.warnings:

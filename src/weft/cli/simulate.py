@@ -103,8 +103,15 @@ def simulate(
     from weft.lab.experiment.grid import run_grid
 
     _check_options(demand, timed, compress, png, report)
-    inputs = [path for path in (nodes, pods, order, interference, mystic) if path]
-    _check_outputs(inputs, decisions, report)
+    inputs = {
+        "--nodes": nodes,
+        "--pods": pods,
+        "--order": order,
+        "--interference": interference,
+        "--mystic": mystic,
+    }
+    options.read_once(inputs)
+    _check_outputs([path for path in inputs.values() if path], decisions, report)
     grid = _grid(nodes, pods, policy, seeds, order, demand, timed, compress, first_seed, timing)
     grid = msgspec.structs.replace(grid, scenario=_with_inputs(grid.scenario, interference, mystic))
     if decisions is not None:

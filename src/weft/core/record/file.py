@@ -8,9 +8,10 @@ replay needs.
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, Self
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 import weft
@@ -27,10 +28,11 @@ from weft.core.engine import (
     Unschedulable,
 )
 from weft.core.engine.records import LEAVES
-from weft.core.framework import Plugin, Profile
+from weft.core.framework import Plugin, Policy, Profile
+from weft.core.framework.policy import PolicyOrigin
 from weft.core.ledger import RequestLimits
 from weft.core.record.side import SideError, SignalsKept, SnapshotPacker, Unpacker, keep, side_of
-from weft.files.reading import UNREADABLE, open_plain, read_line
+from weft.files.reading import UNREADABLE, open_plain, read_line, unreadable
 from weft.model import BadInputError, Code
 
 INLINE_BYTES = 4096
@@ -52,6 +54,12 @@ class PolicyUse(msgspec.Struct, frozen=True):
     name: str
     weight: Annotated[int, msgspec.Meta(ge=0)] = 1
     options: dict[str, Any] = {}
+    origin: PolicyOrigin | UnsetType = UNSET  # of Weft's own policies it is not in the file at all
+
+    @classmethod
+    def of(cls, policy: Policy, weight: int = 1) -> Self:
+        """As this policy was made."""
+        return cls(policy.name, weight, policy.made_with, policy.origin or UNSET)
 
 
 class ProfileUse(msgspec.Struct, frozen=True):
@@ -244,7 +252,7 @@ def _open(path: Path) -> BinaryIO:
     try:
         return open_plain(path)
     except OSError as error:
-        raise BadInputError(str(path), error.strerror or "cannot be read") from None
+        raise BadInputError(str(path), unreadable(path, error)) from None
 
 
 def _lines(path: Path) -> Iterator[FileLine]:

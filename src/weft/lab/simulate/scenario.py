@@ -55,7 +55,7 @@ class Scenario(msgspec.Struct, frozen=True):
         engine = Engine([Profile(PROFILE, [policy])], seed=arrivals.seed, keep_top=keep_top)
         handle = engine.handle
         if decisions is not None:
-            uses = [ProfileUse(PROFILE, [PolicyUse(policy.name, options=policy.made_with)])]
+            uses = [ProfileUse(PROFILE, [PolicyUse.of(policy)])]
             header = Header(uses, arrivals.seed, keep_top)
             handle = Recorder(engine, header, DecisionsWriter(decisions).write).handle
         ranked = tuple(
