@@ -10,7 +10,7 @@ from weft.cli.config import explain_setting
 from weft.cli.explain_pod import DEFAULT_SERVICE, SchedulerAddress, ask, live_explanation
 from weft.cli.interference import explain_slowdown
 from weft.cli.metrics import explain_metrics
-from weft.cli.options import Context, Kubeconfig, Output
+from weft.cli.options import Context, Kubeconfig, Output, PolicyFiles
 from weft.cli.output import ListOutput, json_text
 from weft.model.errors import BadInputError
 
@@ -37,6 +37,7 @@ def explain_pod(
     service: Annotated[
         str, Option(help="The scheduler's Service; through the API server, its leader first.")
     ] = DEFAULT_SERVICE,
+    policy: PolicyFiles = [],  # noqa: B006 - typer's way of a list default
     output: Output = ListOutput.table,
 ) -> None:
     """Why here; or why nowhere, and the smallest change that would make the pod fit.
@@ -46,7 +47,9 @@ def explain_pod(
     if decisions is not None:
         if url or kubeconfig or context or service != DEFAULT_SERVICE:
             raise BadInputError("--decisions", "is a file; leave out what names a live scheduler")
-        _explain_from_file(decisions, name, output)
+        _explain_from_file(decisions, name, policy, output)
+    elif policy:
+        raise BadInputError("--policy", "is for --decisions; a live scheduler has its own")
     elif url and (kubeconfig or context or service != DEFAULT_SERVICE):
         raise BadInputError("--url", "names the scheduler itself; leave out the cluster's options")
     else:
@@ -63,12 +66,12 @@ def _explain_live(source: SchedulerAddress, name: str, output: ListOutput) -> No
         _print(live_explanation(body))
 
 
-def _explain_from_file(decisions: Path, name: str, output: ListOutput) -> None:
+def _explain_from_file(decisions: Path, name: str, files: list[str], output: ListOutput) -> None:
     from weft.cli.policies import registry
     from weft.core.record import explain, read
 
     policies = registry()
-    policies.restore(read(decisions)[0], decisions)
+    policies.restore(read(decisions)[0], decisions, files)
     explanation = explain(decisions, name, policies.create)
     if output is ListOutput.json:
         print(json_text(explanation.json_value()))
@@ -89,6 +92,7 @@ explain_app.command("slowdown")(explain_slowdown)
 
 def replay(
     decisions: Annotated[Path, Argument(help="A decisions file.")],
+    policy: PolicyFiles = [],  # noqa: B006
     output: Output = ListOutput.table,
 ) -> None:
     """Decide a decisions file again; exit 1 at the first decision that is not the same."""
@@ -98,7 +102,7 @@ def replay(
 
     header, lines = read(decisions)
     policies = registry()
-    policies.restore(header, decisions)
+    policies.restore(header, decisions, policy)
     verdict = run(header, lines, policies.create)
     if output is ListOutput.json:
         from weft.cli.replay_table import json_of

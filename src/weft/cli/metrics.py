@@ -248,9 +248,11 @@ def _tell(looked: "ScrapeReport", output: ListOutput) -> None:
     if output is ListOutput.json:
         print(json_text([finding._asdict() for finding in findings], indent=2))
     else:
+        table = table_with("|")
         for finding in findings:
-            print(f"{finding.level:<7} {finding.text}")
+            table.add_row(f"{finding.level:<6}", finding.text)
             if finding.mend:
-                print(f"        → {finding.mend}")
+                table.add_row("", f"→ {finding.mend}")
+        print_table(table)
     if any(finding.level == "wrong" for finding in findings):
         raise Exit(1)

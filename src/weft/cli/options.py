@@ -18,6 +18,10 @@ FirstSeed = Annotated[int, Option(help="The first seed; the others follow.")]
 Jobs = Annotated[
     int | None, Option(min=1, show_default=False, help="Processes.  [default: one per processor]")
 ]
+PolicyFiles = Annotated[
+    list[str],
+    Option(metavar="FILE.py:Class", help="A policy on record that came from a file; repeatable."),
+]
 ConfigFile = Annotated[Path | None, Option(help="The configuration file.  [default: built in]")]
 Kubeconfig = Annotated[
     Path | None, Option(help="Which cluster.  [default: KUBECONFIG, the pod's own, ~/.kube/config]")

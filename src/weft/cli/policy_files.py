@@ -1,4 +1,4 @@
-"""Policies out of Python files: `--policy ./mine.py:Mine`, and again for a decisions file's replay.
+"""Policies out of Python files: `--policy ./mine.py:Mine`, in simulations and at a replay.
 
 A file stands alone: what it imports must be installed, so that its hash says what decided.
 """
@@ -7,10 +7,12 @@ import hashlib
 import re
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import weft
 from weft.core.framework.policy import Policy, PolicyOrigin
 from weft.core.framework.registry import Registry
 from weft.model.errors import BadInputError
@@ -50,21 +52,29 @@ class PolicyRegistry(Registry):
             self.register(policy)
         return policy
 
-    def restore(self, header: "Header", decisions: Path) -> None:
-        """The policies that a decisions file's header has from files; says on stderr what is not as
-        it was then."""
+    def restore(self, header: "Header", decisions: Path, files: Sequence[str]) -> None:
+        """The policies of a decisions file's header; says on stderr which is not as it was then.
+
+        A file that decided is loaded only if it is one of `files`: reading a record runs no code
+        that nobody named.
+        """
+        for file in files:
+            match = _SPEC.fullmatch(file)
+            if match is None or not _is_file(match["file"]):
+                problem = "is no file; write FILE.py:Class, of a policy that the header names"
+                raise BadInputError(f"--policy {file}", problem)
+            self.add(PolicyFile(Path(match["file"]), match["name"] or ""))
         for use in (use for profile in header.profiles for use in profile.policies):
-            origin = use.origin or PolicyOrigin()
-            if origin.file:
-                origin_now = self.add(_found(origin.file, decisions)).origin
-            else:
-                known = self._known.get(use.name)
-                origin_now = known.origin if known else None
-            now = origin_now or PolicyOrigin()
-            if (now.sha256, now.version) != (origin.sha256, origin.version):
-                change = _change(origin, now)
-                note = f"weft: note: policy {use.name}: {change}; it may decide otherwise"
-                print(note, file=sys.stderr)
+            then, policy = use.origin or PolicyOrigin(), self._known.get(use.name)
+            if then.file and policy is None:
+                problem = f"policy {use.name} is from a file; name it: --policy {then.file}"
+                raise BadInputError(str(decisions), problem)
+            now = (policy.origin if policy else None) or PolicyOrigin()
+            if (now.sha256, now.version) != (then.sha256, then.version):
+                note = (
+                    f"policy {use.name} is another than decided: {_place(now)}, was {_place(then)}"
+                )
+                print(f"weft: note: {note}", file=sys.stderr)
 
     def __getstate__(self) -> dict[str, Any]:
         """For processes that start anew: they load files by themselves."""
@@ -111,11 +121,11 @@ def _module(path: Path, text: bytes, sha256: str) -> ModuleType:
         del sys.modules[name]
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise BadInputError(_place(path, error), _said_by(error)) from None
+        raise BadInputError(_line_of(path, error), _said_by(error)) from None
     return module
 
 
-def _place(path: Path, error: BaseException) -> str:
+def _line_of(path: Path, error: BaseException) -> str:
     """The file and its line at which loading it broke off."""
     lines = [
         frame.lineno
@@ -162,17 +172,8 @@ def _class_of(module: ModuleType, file: PolicyFile) -> type[Policy]:
 _HOW = "derive a class from weft.core.framework.Policy"
 
 
-def _found(place: str, decisions: Path) -> PolicyFile:
-    """The file as it is named from here, else the one beside the decisions file."""
-    path, _, class_name = place.rpartition(":")
-    for candidate in (Path(path), decisions.parent / Path(path).name):
-        if candidate.is_file():
-            return PolicyFile(candidate, class_name)
-    advice = f"go where it was written, or put {Path(path).name} beside it"
-    raise BadInputError(str(decisions), f"was decided by {place}, which is not here; {advice}")
-
-
-def _change(then: PolicyOrigin, now: PolicyOrigin) -> str:
-    if then.file:
-        return f"{then.file} is not the file that decided (sha256 {then.sha256[:12]}…)"
-    return f"it was of {then.version or 'Weft'}, and is of {now.version or 'Weft'}"
+def _place(origin: PolicyOrigin) -> str:
+    """Where it comes from, and which version of that."""
+    if origin.file:
+        return f"{origin.file} (sha256 {origin.sha256[:12]}…)"
+    return origin.version or f"Weft {weft.__version__}"

@@ -80,46 +80,47 @@ def test_one_of_weft_s_own_has_no_origin(weft: Weft) -> None:
 def test_replay_and_explain_load_it_again(weft: Weft, mine: Path) -> None:
     path = weft.folder / "decisions.jsonl"
     assert weft.simulate("--policy", "./mine.py", "--decisions", path).code == 0
-    said = weft("replay", path)
+    said = weft("replay", path, "--policy", "./mine.py")
     assert (said.code, said.err) == (0, "")
-    assert weft("explain", "pod", "0", "--decisions", path).code == 0
+    asked = ("explain", "pod", "0", "--decisions", path)
+    assert weft(*asked, "--policy", mine).code == 0
+    assert weft("explain", "pod", "0", "--policy", mine).err == (
+        "weft: error: --policy: is for --decisions; a live scheduler has its own\n"
+    )
+
+
+def test_a_record_runs_no_file_that_nobody_named(weft: Weft, mine: Path) -> None:
+    path, ran = weft.folder / "decisions.jsonl", weft.folder / "ran"
+    assert weft.simulate("--policy", "./mine.py", "--decisions", path).code == 0
+    mine.write_text(policy_file("query.idle", body=f"open({str(ran)!r}, 'w')"))
+    for words in (("replay", path), ("explain", "pod", "0", "--decisions", path)):
+        said = weft(*words)
+        assert (said.code, said.out) == (1, "")
+        problem = "policy mine is from a file; name it: --policy mine.py:Mine"
+        assert said.err == f"weft: error: {path}: {problem}\n"
+    assert not ran.exists()
+    said = weft("replay", path, "--policy", "fgd")
+    assert "--policy fgd: is no file; write FILE.py:Class" in said.err
 
 
 def test_a_changed_file_is_told_and_its_differences_shown(weft: Weft, mine: Path) -> None:
     path = weft.folder / "decisions.jsonl"
     assert weft.simulate("--policy", "./mine.py", "--decisions", path).code == 0
     mine.write_text(policy_file("-query.node_kind"))
-    said = weft("replay", path)
+    said = weft("replay", path, "--policy", "mine.py")
     assert said.code == 1
-    assert "note: policy mine: mine.py:Mine is not the file that decided (sha256 " in said.err
+    assert "note: policy mine is another than decided: mine.py:Mine (sha256 " in said.err
     head, header, *rows = said.out.splitlines()
     assert head.startswith("decision ")
     assert " differs, of pod default/p" in head
     assert header.split() == ["field", "recorded", "replayed"]
     assert {row.split()[0] for row in rows} >= {"node", "score", "candidate"}
     assert "Record(" not in said.out
-    told = json.loads(weft("replay", path, "-o", "json").out)
+    told = json.loads(weft("replay", path, "--policy", "mine.py", "-o", "json").out)
     assert {each["field"] for each in told["differences"]} >= {"node", "score"}
     assert all(each["was"] != each["now"] for each in told["differences"])
     assert (told["was"]["node"], told["now"]["node"]) == next(
         (each["was"], each["now"]) for each in told["differences"] if each["field"] == "node"
-    )
-
-
-def test_a_file_that_went_is_looked_for_beside_the_record(
-    weft: Weft, mine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, elsewhere = weft.folder / "decisions.jsonl", weft.folder / "elsewhere"
-    assert weft.simulate("--policy", "./mine.py", "--decisions", path).code == 0
-    elsewhere.mkdir()
-    monkeypatch.chdir(elsewhere)
-    assert weft("replay", path).code == 0
-    mine.unlink()
-    said = weft("replay", path)
-    assert said.code == 1
-    assert said.err == (
-        f"weft: error: {path}: was decided by mine.py:Mine, which is not here; "
-        "go where it was written, or put mine.py beside it\n"
     )
 
 

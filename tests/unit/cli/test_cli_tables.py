@@ -114,7 +114,7 @@ def test_replay(narrow: Weft) -> None:
     mine.write_text(policy_file("query.node_kind"))
     assert narrow.simulate("--policy", mine, "--decisions", path).code == 0
     mine.write_text(policy_file("-query.node_kind"))
-    said = narrow("replay", path)
+    said = narrow("replay", path, "--policy", mine)
     assert said.code == 1
     nodes = re.findall(rf"{LONG_NODE}-\d", said.out)
     whole(said.out, "field", "recorded", "replayed", *nodes)
