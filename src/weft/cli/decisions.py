@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from weft.core.explain.explanation import Explanation
     from weft.core.record import ReplayResult
 
+NO_END = 3
+"""Exit code: the decisions file ends without an end record."""
+
 explain_app = Typer(
     help="Why a pod is where it is or nowhere, what metrics lack, what a setting is for.",
     no_args_is_help=True,
@@ -95,7 +98,13 @@ def replay(
     policy: PolicyFiles = [],  # noqa: B006
     output: Output = ListOutput.table,
 ) -> None:
-    """Decide a decisions file again; exit 1 at the first decision that is not the same."""
+    """Decide a decisions file again, checking that it is as it was written.
+
+    Exit 1 at the first decision that is not the same, or line that is not the one written there;
+    3 if all that is whole was decided alike, but the file's end is missing.
+    """
+    import msgspec
+
     from weft.cli.policies import registry
     from weft.core.record import read
     from weft.core.record import replay as run
@@ -107,11 +116,15 @@ def replay(
     if output is ListOutput.json:
         from weft.cli.replay_table import json_of
 
-        print(json_text(json_of(verdict)))
+        print(json_text(json_of(verdict) | {"file": msgspec.to_builtins(lines.check)}))
     else:
         _print_verdict(verdict)
+    if lines.check.why:
+        print(f"weft: warning: {decisions}: {lines.check.why}", file=sys.stderr)
     if not verdict.identical:
         sys.exit(1)
+    if lines.check.state == "incomplete":
+        sys.exit(NO_END)
 
 
 def _print_verdict(verdict: "ReplayResult") -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from weft.files import writing
 from weft.files.reading import read_bytes, unreadable
-from weft.model.errors import BadInputError
+from weft.model.errors import BadInputError, install_extra
 from weft.model.nearest import nearest, unknown
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def note_no_trees(cell: "Measurements", place: str) -> None:
     if not trees.available() and len(profile_columns(Applications(cell.solos).columns)) >= 2:
         print(
             f"weft: note: {place} has profiles, but LightGBM is not installed: its say is "
-            "left out; pip install 'weft[interference]'",
+            f"left out; {install_extra('interference')}",
             file=sys.stderr,
         )
 

@@ -53,6 +53,7 @@ def _register() -> None:
     from weft.cli.profile import profile_app
     from weft.cli.scheduler import scheduler
     from weft.cli.simulate import simulate
+    from weft.cli.trace import trace_app
 
     generate = Typer(help="Make a synthetic cluster or workload.", no_args_is_help=True)
     generate.command("nodes")(nodes)
@@ -60,6 +61,7 @@ def _register() -> None:
     tasks: dict[str, dict[str, Typer | Callable[..., None]]] = {
         "Compare policies without a cluster": {
             "generate": generate,
+            "trace": trace_app,
             "simulate": simulate,
             "policies": policies,
             "experiment": experiment_app,

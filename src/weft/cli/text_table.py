@@ -94,20 +94,23 @@ class TextTable:
 
     def _repeats(self) -> bool:
         """True if rows begin with few texts, so that each can be a heading."""
-        first = {row[0] for row in self.rows}
+        first = {row[0] for row in self.rows if row[0]}
         return (
             len(self.columns) > 2 and not self.columns[0].right and len(first) * 2 <= len(self.rows)
         )
 
     def _grouped(self, width: int) -> Iterator[tuple[str, bool]]:
-        """What rows begin with as a heading over them."""
-        for i, (first, rows) in enumerate(itertools.groupby(self.rows, lambda row: row[0])):
+        """What rows begin with as a heading over them; a row without one belongs to the last."""
+        first_cells = [row[0] for row in self.rows]
+        begins: list[str] = list(itertools.accumulate(first_cells, lambda old, new: new or old))
+        numbered = zip(begins, self.rows, strict=True)
+        for i, (first, rows) in enumerate(itertools.groupby(numbered, lambda pair: pair[0])):
             if i:
                 yield "", False
             heading = f"{self.columns[0].header} {first}".strip()
             yield from ((line, True) for line in _wrapped(heading, width))
             group = TextTable(self.columns)
-            group.rows = list(rows)
+            group.rows = [row for _, row in rows]
             yield from group._with(self._rest).lines(width)
 
     def _parts(self, width: int) -> "list[TextTable]":
@@ -140,7 +143,7 @@ class TextTable:
         headers = [_cells(column.header) for column in self.columns[1:]]
         indent = max(headers, default=0) + 2 * _GAP
         for row in self.rows:
-            heading = f"{self.columns[0].header} {row[0]}".strip()
+            heading = f"{self.columns[0].header} {row[0]}".strip() if row[0] else ""
             yield from ((line, True) for line in _wrapped(heading, width))
             for column, cell in zip(self.columns[1:], row[1:], strict=True):
                 head = " " * _GAP + column.header

@@ -31,11 +31,12 @@ DRAWN = {
     "experiment_tables.py",
     "interference_tables.py",
     "metrics.py",
-    "parse.py",
+    "parse_rows.py",
     "policies.py",
     "profile_tables.py",
     "replay_table.py",
     "tables.py",
+    "trace.py",
 }
 """The modules with tables, each drawn by a test here (metrics' in `test_cli_metrics.py`)."""
 
