@@ -1,6 +1,6 @@
 """Options that several commands share, each declared once."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -79,9 +79,7 @@ DecisionsMib = Annotated[
 MOST_MIB = 10_240
 
 
-def read_once(inputs: Mapping[str, Path | None]) -> None:
-    """`BadInputError` where several options (name: its file) are to read standard input."""
-    piped = [name for name, path in inputs.items() if path == STDIN]
-    if len(piped) > 1:
-        problem = f"is read once; name a file for all but one of {', '.join(piped)}"
-        raise BadInputError(str(STDIN), problem)
+def read_once(inputs: Sequence[Path]) -> None:
+    """`BadInputError` where several of a command's files are standard input."""
+    if inputs.count(STDIN) > 1:
+        raise BadInputError(str(STDIN), "is read once; name files for all options but one")

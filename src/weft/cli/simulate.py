@@ -112,16 +112,9 @@ def simulate(
     from weft.lab.experiment.grid import run_grid
 
     _check_options(demand, timed, compress, png, report)
-    inputs = {
-        "--nodes": nodes,
-        "--pods": pods,
-        "--order": order,
-        "--interference": interference,
-        "--mystic": mystic,
-        "--decisions-from": decisions_from,
-    }
+    inputs = [path for path in (nodes, pods, order, interference, mystic, decisions_from) if path]
     options.read_once(inputs)
-    _check_outputs([path for path in inputs.values() if path], decisions, report)
+    _check_outputs(inputs, decisions, report)
     if decisions_from is not None:
         _check_recorded(nodes or pods or order, seeds, timed or compress != 1.0, demand)
         grid = _recorded(decisions_from, policy, timing)
