@@ -101,8 +101,9 @@ class TextTable:
 
     def _grouped(self, width: int) -> Iterator[tuple[str, bool]]:
         """What rows begin with as a heading over them; a row without one belongs to the last."""
-        first_cells = [row[0] for row in self.rows]
-        begins: list[str] = list(itertools.accumulate(first_cells, lambda old, new: new or old))
+        begins: list[str] = []
+        for row in self.rows:
+            begins.append(row[0] or (begins[-1] if begins else ""))
         numbered = zip(begins, self.rows, strict=True)
         for i, (first, rows) in enumerate(itertools.groupby(numbered, lambda pair: pair[0])):
             if i:
