@@ -122,7 +122,8 @@ def _cells(container: dict[str, Any], not_placed: Sequence[NotPlaced]) -> tuple[
     memory, gpus = GpuMemoryRequest(**container["memory"]), container["gpus"]
     if not gpus:
         name = container["name"]
-        asked = [each.name for each in not_placed if name in each.containers]
+        # What the pod itself asks (an annotation, a claim) is any container's.
+        asked = [each.name for each in not_placed if not each.containers or name in each.containers]
         return (name, "?", ", ".join(asked), "-") if asked else (name, "0", "-", "-")
     milli = container["gpu_milli"]
     cores = f"{milli / 10:g} %" if milli else "-"
