@@ -79,12 +79,12 @@ def safe_cells() -> Iterator[tuple[str, ExporterFaults, int, JobMix]]:
     for mix in JobMix:
         yield f"sound, {mix}", SOUND, 1, mix
     for delay_s in (5, 10, 15, 30, 60, 120, 300, 600):
-        yield f"late by {delay_s} s", ExporterFaults(delay_ns=delay_s * SECOND_NS), 1, JobMix.SSD
+        yield f"late by {delay_s} s", ExporterFaults(delay_ns=delay_s * SECOND_NS), 1, JobMix.RIGID
     for missing in (0.0, 0.25, 0.5, 0.75, 1.0):
-        yield f"{missing:.0%} of cards missing", ExporterFaults(missing=missing), 4, JobMix.SSD
+        yield f"{missing:.0%} of cards missing", ExporterFaults(missing=missing), 4, JobMix.RIGID
     for dropped in (0.1, 0.5, 0.9):
-        yield f"{dropped:.0%} of samples lost", ExporterFaults(dropped=dropped), 1, JobMix.SSD
-    yield "10 % noise", ExporterFaults(noise=0.1), 1, JobMix.SSD
+        yield f"{dropped:.0%} of samples lost", ExporterFaults(dropped=dropped), 1, JobMix.RIGID
+    yield "10 % noise", ExporterFaults(noise=0.1), 1, JobMix.RIGID
     for mix in (JobMix.MIXED, JobMix.PEAKY):
         yield f"10% of samples lost, {mix}", ExporterFaults(dropped=0.1), 1, mix
         yield f"10 % noise, {mix}", ExporterFaults(noise=0.1), 1, mix
@@ -98,7 +98,7 @@ def safe_cells() -> Iterator[tuple[str, ExporterFaults, int, JobMix]]:
                 f"{metric} reads {reads}",
                 ExporterFaults(spoofed=metric, reads=reads),
                 1,
-                JobMix.SSD,
+                JobMix.RIGID,
             )
 
 
@@ -167,7 +167,8 @@ def only_ranks(policy: Policy) -> bool:
 
 def study(policy: str, baseline: str, percents: tuple[int, ...], seeds: int) -> OverprovisionStudy:
     names = tuple(dict.fromkeys([baseline, policy]))
-    return OverprovisionStudy(names, percents, tuple(range(seeds)), built_in().from_spec, baseline)
+    numbers, make = tuple(range(seeds)), built_in().from_spec
+    return OverprovisionStudy(names, percents, numbers, make, baseline, mix=JobMix.RIGID)
 
 
 def level_of(results: StudyResults, percent: int, policy: str) -> OverprovisionLevel:
