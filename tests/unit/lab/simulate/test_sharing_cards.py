@@ -90,7 +90,7 @@ def test_a_card_that_is_full_to_the_last_mib_kills_nobody() -> None:
     assert cards.ooms == 0
 
 
-def test_the_first_restart_is_immediate_then_rests_double_up_to_five_minutes_and_the_job_fails() -> None:
+def test_the_first_restart_is_at_once_then_rests_double_up_to_five_minutes() -> None:
     cards = SimulatedGpus({GPU: 100}, ALONE)
     cards.put(job("a", (0, 0), (5, 101)), GPU, 0)
     happened = run(cards)
