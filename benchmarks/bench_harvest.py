@@ -79,12 +79,12 @@ def safe_cells() -> Iterator[tuple[str, ExporterFaults, int, JobMix]]:
     for mix in JobMix:
         yield f"sound, {mix}", SOUND, 1, mix
     for delay_s in (5, 10, 15, 30, 60, 120, 300, 600):
-        yield f"late by {delay_s} s", ExporterFaults(delay_ns=delay_s * SECOND_NS), 1, JobMix.RIGID
+        yield f"late by {delay_s} s", ExporterFaults(delay_ns=delay_s * SECOND_NS), 1, JobMix.SSD
     for missing in (0.0, 0.25, 0.5, 0.75, 1.0):
-        yield f"{missing:.0%} of cards missing", ExporterFaults(missing=missing), 4, JobMix.RIGID
+        yield f"{missing:.0%} of cards missing", ExporterFaults(missing=missing), 4, JobMix.SSD
     for dropped in (0.1, 0.5, 0.9):
-        yield f"{dropped:.0%} of samples lost", ExporterFaults(dropped=dropped), 1, JobMix.RIGID
-    yield "10 % noise", ExporterFaults(noise=0.1), 1, JobMix.RIGID
+        yield f"{dropped:.0%} of samples lost", ExporterFaults(dropped=dropped), 1, JobMix.SSD
+    yield "10 % noise", ExporterFaults(noise=0.1), 1, JobMix.SSD
     for mix in (JobMix.MIXED, JobMix.PEAKY):
         yield f"10% of samples lost, {mix}", ExporterFaults(dropped=0.1), 1, mix
         yield f"10 % noise, {mix}", ExporterFaults(noise=0.1), 1, mix
@@ -98,7 +98,7 @@ def safe_cells() -> Iterator[tuple[str, ExporterFaults, int, JobMix]]:
                 f"{metric} reads {reads}",
                 ExporterFaults(spoofed=metric, reads=reads),
                 1,
-                JobMix.RIGID,
+                JobMix.SSD,
             )
 
 
@@ -116,6 +116,7 @@ class Ask(NamedTuple):
 def answer(_: object, ask: Ask) -> SharedRun:
     """Columns that decide nothing are left out: no pod here is latency-critical (pipeline.py)."""
     lends = built_in().from_spec(ask.policy).harvests
+    mix = JobMix.RIGID if ask.mix is JobMix.SSD else ask.mix  # who makes do with less never dies
     watching = ScrapeOptions(
         forecasts=False, holds=lends, peaks=False, trends=ask.policy in BY_TREND
     )
@@ -126,7 +127,7 @@ def answer(_: object, ask: Ask) -> SharedRun:
         built_in().from_spec,
         ask.policy,
         ask.gpus,
-        ask.mix,
+        mix,
         watching,
         ask.faults,
     )

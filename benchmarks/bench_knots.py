@@ -10,6 +10,7 @@ WEFT_DATA; writes build/bench/knots.json.
 """
 
 import argparse
+import itertools
 import json
 import os
 import sys
@@ -149,7 +150,7 @@ def main() -> None:
     print("level  JCT s  makespan s  restarts")
     for percent in options.percent or LEVELS:
         simulated = over_seeds(percent, seeds, options.jobs)
-        for name, got in (*from_logs(data, percent).items(), *simulated):
+        for name, got in itertools.chain(from_logs(data, percent).items(), simulated):
             rows.append({"percent": percent, "run": name} | got._asdict())
             told = f"{got.jct_mean_s:6.0f} {got.makespan_s:11,.0f} {got.restarts:9.1f}"
             print(f"{percent:>5} {told}  {name}", flush=True)
