@@ -7,13 +7,14 @@ faster while durations stay, because the trace alone never loads its cluster.
 
 import heapq
 from collections.abc import Callable
-from typing import BinaryIO
 
 import numpy as np
+from msgspec.structs import replace
 
 from weft.core.engine import Bind, Event, PodAdded, PodBound, PodGone, Tick, Unschedulable, Wake
 from weft.core.engine.decision_faults import unless_faulted
 from weft.core.framework import Policy
+from weft.core.record import DecisionsWriter
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.meter import Meter
 from weft.lab.simulate.openb import TracePod
@@ -22,14 +23,19 @@ from weft.lab.simulate.scenario import Scenario
 from weft.model import BadInputError, PodRequest
 
 SECOND_NS = 1_000_000_000
-_ARRIVES, _ENDS, _WAKES = 1, 0, 2  # at one instant: ends free room, then arrivals, then retries
+_WORLD, _ENDS, _ARRIVES, _WAKES, _LEAVES = range(5)
+"""At one instant: what happens anyway, ends that free room, arrivals, retries, who gives up."""
 
 
 class _Timed:
     """The event heap of one run, and what it has measured so far."""
 
     def __init__(
-        self, scenario: Scenario, policy: Policy, arrivals: Arrivals, decisions: BinaryIO | None
+        self,
+        scenario: Scenario,
+        policy: Policy,
+        arrivals: Arrivals,
+        decisions: DecisionsWriter | None,
     ) -> None:
         self.pods = scenario.pods
         engine, self.handle = scenario.start(policy, arrivals, decisions)
@@ -65,7 +71,7 @@ class _Timed:
         self.started[row] = self.now
         self.held_milli += self.pods[row].total_milli
         lasts = duration_ns(self.pods[row])
-        if lasts is not None:
+        if lasts is not None and not self.pods[row].withdrawn:
             heapq.heappush(self.heap, (self.now + lasts, _ENDS, row))
 
     def _wait(self, row: int, command: Unschedulable) -> None:
@@ -82,10 +88,21 @@ class _Timed:
         """A pod is created."""
         pod = self.pods[row]
         self.created[row] = self.now
-        request = PodRequest(str(row), pod.name, pod.shape, created_ns=self.now)
+        request = PodRequest(
+            str(row), pod.name, pod.shape, priority=pod.priority, created_ns=self.now
+        )
+        if pod.request is not None:
+            request = replace(pod.request, uid=str(row), scheduler_name=request.scheduler_name)
         self.meter.arrives(pod.total_milli)
         self.tell(PodAdded(request))
         self.meter.arrived(pod.total_milli, self.held_milli)
+
+    def leave(self, row: int) -> None:
+        """A pod that never ran when it was recorded was deleted now, or found no place at once."""
+        if row not in self.started:
+            self.tell(PodGone(str(row)))
+        elif self.pods[row].withdrawn == "later":
+            self.end(row)
 
     def waits(self, capacity_milli: int) -> WaitTimes:
         """Statistics of the times that pods waited."""
@@ -110,7 +127,7 @@ def duration_ns(pod: TracePod) -> int | None:
     """The time that the pod runs once placed; None if the trace does not say."""
     if pod.deleted_s is None or pod.scheduled_s is None:
         return None
-    return (pod.deleted_s - pod.scheduled_s) * SECOND_NS
+    return round((pod.deleted_s - pod.scheduled_s) * SECOND_NS)
 
 
 def check_times(pods: list[TracePod], source: str) -> None:
@@ -135,7 +152,7 @@ def run_timed(
     *,
     compress: float = 1.0,
     timing: bool = True,
-    decisions: BinaryIO | None = None,
+    decisions: DecisionsWriter | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> PolicyRun:
     """One policy over the trace's own time.
@@ -145,8 +162,12 @@ def run_timed(
     run = _Timed(scenario, policy, arrivals, decisions)
     for row, pod in enumerate(scenario.pods):
         assert pod.created_s is not None
-        at = int(pod.created_s * SECOND_NS / compress)
+        at = round(pod.created_s * SECOND_NS / compress)
         heapq.heappush(run.heap, (at, _ARRIVES, row))
+        if pod.withdrawn and pod.deleted_s is not None:
+            heapq.heappush(run.heap, (round(pod.deleted_s * SECOND_NS), _LEAVES, row))
+    for number, happens in enumerate(scenario.world):
+        heapq.heappush(run.heap, (happens.at_ns, _WORLD, number))
     run.now = run.first = run.heap[0][0] if run.heap else 0
     done = 0
     while run.heap:
@@ -159,6 +180,10 @@ def run_timed(
                 progress(done)
         elif kind == _ENDS:
             run.end(row)
+        elif kind == _LEAVES:
+            run.leave(row)
+        elif kind == _WORLD:
+            run.tell(scenario.world[row].event)
         else:
             run.tell(Tick())
     waits = run.waits(scenario.capacity_milli)
