@@ -40,7 +40,7 @@ def print_levels(results: StudyResults) -> None:
     )
     for level in results.levels:
         table.add_row(*_row(level))
-    print_table(table, width=140)
+    print_table(table)
 
 
 def _row(level: OverprovisionLevel) -> list[str]:

@@ -36,7 +36,7 @@ def print_results(results: SimulationResults) -> None:
     )
     for summary in sorted(results.summary, key=lambda s: -s.gpu_allocation_percent):
         table.add_row(*_row(summary, timed))
-    print_table(table, width=120)
+    print_table(table)
 
 
 def _row(summary: PolicySummary, timed: bool) -> list[str]:

@@ -74,6 +74,15 @@ class SlowdownTolerance(NamedTuple):
     costs: Callable[[str, str, str], float]
 
 
+class PolicyOrigin(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a policy comes from that is not Weft's own: `file` (FILE.py:Class) with the `sha256` of
+    its text, or the `version` of an installed package (NAME VERSION)."""
+
+    file: str = ""
+    sha256: str = ""
+    version: str = ""
+
+
 NO_BOUND = 1 << 62
 """A rating that none exceeds."""
 
@@ -104,6 +113,8 @@ class Policy:
     raw_scores: bool = False
     ties: ClassVar[Literal["first", "last"]] = "first"
     last_request_first: ClassVar[bool] = False
+    origin: ClassVar[PolicyOrigin | None] = None
+    """Set by whoever loads it; None: it is one of Weft's own."""
 
     made_with: dict[str, Any]
     """The options it was made with, so that a decisions file can make it again."""
