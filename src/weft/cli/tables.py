@@ -4,6 +4,7 @@ from operator import attrgetter
 
 from weft.cli import output
 from weft.cli.output import print_table, table_with
+from weft.lab.experiment.notes import seeds_text
 from weft.lab.simulate.results import PolicySummary, SimulationResults
 
 CSV_COLUMNS = (
@@ -37,25 +38,25 @@ def print_results(results: SimulationResults) -> None:
     for summary in sorted(results.summary, key=lambda s: -s.gpu_allocation_percent):
         table.add_row(*_row(summary, timed))
     print_table(table, width=120)
+    for note in results.notes:
+        print(note)
 
 
 def _row(summary: PolicySummary, timed: bool) -> list[str]:
     waits = [f"{summary.mean_wait_s:.1f}" if summary.mean_wait_s is not None else "–"]
     return [
         summary.policy,
-        str(summary.seeds),
-        _with_interval(summary.at_100_percent, summary.at_100_ci95, summary.seeds),
-        _with_interval(summary.gpu_allocation_percent, summary.gpu_allocation_ci95, summary.seeds),
-        _with_interval(
-            summary.gpu_fragmentation_percent, summary.gpu_fragmentation_ci95, summary.seeds
-        ),
+        seeds_text(summary.seeds),
+        _with_interval(summary.at_100_percent, summary.at_100_ci95),
+        _with_interval(summary.gpu_allocation_percent, summary.gpu_allocation_ci95),
+        _with_interval(summary.gpu_fragmentation_percent, summary.gpu_fragmentation_ci95),
         f"{summary.failed_pods:,.0f}",
         *(waits if timed else []),
         "–" if summary.cpu_s is None else f"{summary.cpu_s:.2f}",
     ]
 
 
-def _with_interval(mean: float | None, half: float | None, seeds: int) -> str:
+def _with_interval(mean: float | None, half: float | None) -> str:
     if mean is None:
         return "–"
-    return f"{mean:.2f}" if seeds == 1 or half is None else f"{mean:.2f} ± {half:.2f}"
+    return f"{mean:.2f}" if half is None else f"{mean:.2f} ± {half:.2f}"

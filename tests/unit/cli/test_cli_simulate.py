@@ -59,7 +59,7 @@ def test_json_has_exactly_these_keys(weft: Weft) -> None:
     said = weft.simulate(*policies, "--seeds", 2, "--output", "json")
     assert (said.code, said.err) == (0, "")
     found = json.loads(said.out)
-    assert list(found) == ["runs", "summary"]
+    assert list(found) == ["runs", "summary", "notes"]
     assert [list(run) for run in found["runs"]] == [RUN_KEYS] * 4
     assert [list(summary) for summary in found["summary"]] == [SUMMARY_KEYS] * 2
     assert [(run["policy"], run["seed"]) for run in found["runs"]] == [
@@ -94,7 +94,7 @@ def test_csv_has_one_line_a_run(weft: Weft) -> None:
 
 
 def test_a_table_is_for_people_best_first(weft: Weft) -> None:
-    wanted = ("--policy", "random", "--policy", "best-fit", "--seeds", 3)
+    wanted = ("--policy", "random", "--policy", "best-fit", "--seeds", 5)
     header, *rows = weft.simulate(*wanted).out.splitlines()
     assert header.split()[:2] == ["policy", "seeds"]
     assert "mean wait" not in header
@@ -108,9 +108,11 @@ def test_a_table_is_for_people_best_first(weft: Weft) -> None:
 
 def test_a_table_of_one_seed_has_no_intervals_and_timed_ones_have_waits(weft: Weft) -> None:
     said = weft.simulate("--policy", "best-fit", "--timed", "--no-timing")
-    header, row = said.out.splitlines()
+    header, row, note = said.out.splitlines()
     assert "mean wait s" in header
+    assert row.split()[1] == "1°"
     assert "±" not in row
+    assert note.startswith("° fewer than 5 seeds: no intervals")
     assert row.split()[-1] == "–"
 
 

@@ -7,11 +7,9 @@ from numpy.typing import NDArray
 
 from weft.lab.experiment.axes import CurveSeries
 from weft.lab.experiment.ranking import is_timed
-from weft.lab.experiment.statistics import mean_ci95
+from weft.lab.experiment.statistics import ENOUGH_FOR_INTERVAL, mean_interval
 from weft.lab.simulate.results import PolicyRun, SimulationResults
 
-ENOUGH_FOR_INTERVAL = 5
-"""Below so many seeds an interval is wider than all that was seen, so the band is their range."""
 MOST_POINTS = 400
 """More points than a figure has pixels to spare add bytes, not shape."""
 
@@ -67,5 +65,5 @@ def _band(rows: NDArray[np.float64]) -> tuple[tuple[float, ...], tuple[float, ..
     """Lower and upper edge at each point: the mean's 95 % interval, or the range of few seeds."""
     if len(rows) < ENOUGH_FOR_INTERVAL:
         return tuple(rows.min(axis=0).tolist()), tuple(rows.max(axis=0).tolist())
-    means = [mean_ci95(column) for column in rows.T.tolist()]
-    return tuple(mean - half for mean, half in means), tuple(mean + half for mean, half in means)
+    ends = [mean_interval(column) or (column[0], column[0]) for column in rows.T.tolist()]
+    return tuple(low for low, _ in ends), tuple(high for _, high in ends)

@@ -10,6 +10,7 @@ import msgspec
 
 from weft.core.framework import Policy
 from weft.files.writing import replacing
+from weft.lab.experiment.notes import notes_on
 from weft.lab.experiment.statistics import summarise
 from weft.lab.experiment.workers import run_cells, watched
 from weft.lab.simulate.arrivals import Arrivals
@@ -50,7 +51,8 @@ def run_grid(
     finished = run_cells(run_cell, grid, cells, jobs)
     runs = dict(watched(finished, progress, lambda cell: (cell[0], grid.arrivals[cell[1]].seed)))
     ordered = [runs[cell] for cell in cells]
-    return SimulationResults(ordered, summarise(ordered))
+    summary = summarise(ordered)
+    return SimulationResults(ordered, summary, notes_on(summary))
 
 
 def run_cell(grid: RunGrid, cell: tuple[str, int]) -> PolicyRun:

@@ -6,6 +6,7 @@ from weft.lab.experiment import curves
 from weft.lab.experiment.axes import CurveSeries, Panel, Scale, nice_ceiling
 from weft.lab.experiment.drawing import Drawing, DrawingGroup, Mark, Rect, Stroke, Text
 from weft.lab.experiment.ranking import is_timed, ranked
+from weft.lab.experiment.statistics import ENOUGH_FOR_INTERVAL
 from weft.lab.experiment.style import AXIS, INK, SOFT, WINDOW, shorten, text_width
 from weft.lab.simulate.results import SimulationResults
 
@@ -126,7 +127,7 @@ def _under(results: SimulationResults) -> str:
     seeds = max(summary.seeds for summary in results.summary)
     if seeds == 1:
         return "one seed"
-    if seeds < curves.ENOUGH_FOR_INTERVAL:
+    if seeds < ENOUGH_FOR_INTERVAL:
         return f"mean of {seeds} seeds; bands run from the smallest to the largest"
     return f"mean of {seeds} seeds with its 95 % confidence interval"
 

@@ -52,6 +52,7 @@ def page(
 <section aria-label="Policies compared">
 {policy_table(results)}
 <p class="note">{_note(results)}</p>
+{_notes(results)}
 </section>
 {figures}
 {_reasons(results)}
@@ -83,9 +84,13 @@ def _figure(name: str, svg: str, timed: bool) -> str:
 
 
 def _note(results: SimulationResults) -> str:
-    several = any(summary.seeds > 1 for summary in results.summary)
-    interval = " ± is the half-width of a 95 % confidence interval (Student’s t) over seeds."
+    several = any(summary.gpu_allocation_ci95 is not None for summary in results.summary)
+    interval = " ± is the half-width of a 95 % interval over seeds."
     return f"Percentages are of all GPU capacity; the best value is bold.{interval * several}"
+
+
+def _notes(results: SimulationResults) -> str:
+    return "\n".join(f'<p class="note">{escape(note)}</p>' for note in results.notes)
 
 
 def _reasons(results: SimulationResults) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from weft.lab.experiment.statistics import mean_ci95
+from weft.lab.experiment.statistics import ENOUGH_FOR_INTERVAL, mean_interval
 from weft.lab.simulate.results import PolicyRun, SimulationResults
 
 
@@ -72,22 +72,38 @@ def headline(results: SimulationResults, gpus: int | None = None) -> Headline:
     shared = sorted(best.keys() & second.keys())
     if not shared:
         return Headline(f"{order[0]} {_does(measure, value)}.", "No seed is shared with another.")
-    if all(best[seed] == second[seed] for seed in shared):
-        same = f"{order[0]} {_does(measure, value)}; {order[1]} does the same in every seed."
-        return Headline(f"{order[0]} and {order[1]} come out level.", same)
     sign = 1 if measure.more_is_better else -1
-    mean, half = mean_ci95([sign * (best[seed] - second[seed]) for seed in shared])
-    did = f"{order[0]} {_does(measure, value)}"
-    than = f"{_gap(mean, measure)} {'more' if measure.more_is_better else 'less'} than {order[1]}"
-    interval = _interval(mean, half, measure, len(shared))
-    if len(shared) == 1:
-        rest = f"{than}, in one seed: not enough for an interval."
-    elif mean - half <= 0:
+    apart = [sign * (best[seed] - second[seed]) for seed in shared]
+    return _against((order[0], order[1]), measure, value, apart, gpus)
+
+
+def _against(
+    names: tuple[str, str],
+    measure: RankingMeasure,
+    value: str,
+    apart: list[float],
+    gpus: int | None,
+) -> Headline:
+    """The winner against the next, by how far they are `apart` in each seed."""
+    best, second = names
+    if not any(apart):
+        same = f"{best} {_does(measure, value)}; {second} does the same in every seed."
+        return Headline(f"{best} and {second} come out level.", same)
+    mean, ends = sum(apart) / len(apart), mean_interval(apart)
+    did = f"{best} {_does(measure, value)}"
+    than = f"{_gap(mean, measure)} {'more' if measure.more_is_better else 'less'} than {second}"
+    if ends is None:
+        return Headline(f"{did}.", f"{than}, {_too_few(len(apart))}.")
+    interval = _interval(ends, measure, len(apart))
+    if ends[0] <= 0:
         # The order may be chance: a bold claim would often be wrong.
-        return Headline(f"{order[0]} and {order[1]} come out level.", f"{did}, {than} {interval}.")
-    else:
-        rest = f"{than} {interval}."
-    return Headline(f"{did}.", rest + _cards(mean, measure, gpus))
+        return Headline(f"{best} and {second} come out level.", f"{did}, {than} {interval}.")
+    return Headline(f"{did}.", f"{than} {interval}." + _cards(mean, measure, gpus))
+
+
+def _too_few(seeds: int) -> str:
+    number = "one seed" if seeds == 1 else f"{seeds} seeds"
+    return f"in {number}: it may be chance, an interval needs {ENOUGH_FOR_INTERVAL}"
 
 
 def _does(measure: RankingMeasure, value: str) -> str:
@@ -105,8 +121,8 @@ def _gap(value: float, measure: RankingMeasure) -> str:
     return f"{value:.2f} points" if measure.unit == "%" else f"{value:,.1f} s"
 
 
-def _interval(mean: float, half: float, measure: RankingMeasure, seeds: int) -> str:
-    low, high = _bare(mean - half, measure), _bare(mean + half, measure)
+def _interval(ends: tuple[float, float], measure: RankingMeasure, seeds: int) -> str:
+    low, high = (_bare(end, measure) for end in ends)
     return f"(95 % interval {low} to {high}, {seeds} paired seeds)"
 
 

@@ -7,6 +7,7 @@ from operator import attrgetter
 import msgspec
 
 from weft.lab.experiment.bar_figures import reason_means
+from weft.lab.experiment.notes import seeds_text
 from weft.lab.experiment.ranking import is_timed, ranked
 from weft.lab.experiment.statistics import mean_ci95
 from weft.lab.experiment.style import series_dash, series_paint
@@ -20,7 +21,7 @@ class Column(msgspec.Struct, frozen=True):
     """
 
     title: str
-    value: Callable[[PolicySummary, Sequence[PolicyRun]], tuple[float, float] | None]
+    value: Callable[[PolicySummary, Sequence[PolicyRun]], tuple[float, float | None] | None]
     decimals: int
     best: Callable[[Sequence[float]], float] | None = None
 
@@ -35,9 +36,9 @@ def policy_table(results: SimulationResults) -> str:
     lines = [_head(["Policy", "Seeds", *(column.title for column in columns)])]
     for policy in order:
         summary = results.summary[indexes[policy]]
-        row = [f"<td>{summary.seeds}</td>"]
+        row = [f"<td>{seeds_text(summary.seeds)}</td>"]
         for i, column in enumerate(columns):
-            row.append(_cell(cells[policy][i], column, summary.seeds, best[i]))
+            row.append(_cell(cells[policy][i], column, best[i]))
         mark = ' class="best"' if policy == order[0] and len(order) > 1 else ""
         name = f'<th scope="row">{_chip(indexes[policy])}{escape(policy)}</th>'
         lines.append(f"<tr{mark}>{name}{''.join(row)}</tr>")
@@ -104,7 +105,7 @@ def _columns(results: SimulationResults) -> list[Column]:
 
 def _wait_columns() -> list[Column]:
     def of(title: str, value: Callable[[WaitTimes], float], decimals: int, best: object) -> Column:
-        def over(_: PolicySummary, runs: Sequence[PolicyRun]) -> tuple[float, float] | None:
+        def over(_: PolicySummary, runs: Sequence[PolicyRun]) -> tuple[float, float | None] | None:
             return _over(runs, lambda run: value(run.waits) if run.waits else None)
 
         return Column(title, over, decimals, max if best is max else min)
@@ -122,26 +123,26 @@ def _waits(run: PolicyRun) -> tuple[float | None, float | None]:
     return (run.waits.mean_s, run.waits.p99_s) if run.waits else (None, None)
 
 
-def _pair(mean: float | None, half: float | None) -> tuple[float, float] | None:
-    return None if mean is None else (mean, half or 0.0)
+def _pair(mean: float | None, half: float | None) -> tuple[float, float | None] | None:
+    return None if mean is None else (mean, half)
 
 
 def _over(
     runs: Sequence[PolicyRun], value: Callable[[PolicyRun], float | None]
-) -> tuple[float, float] | None:
+) -> tuple[float, float | None] | None:
     values = [number for run in runs if (number := value(run)) is not None]
     return mean_ci95(values) if values else None
 
 
 def _values(
     results: SimulationResults, policy: str, columns: list[Column]
-) -> list[tuple[float, float] | None]:
+) -> list[tuple[float, float | None] | None]:
     runs = [run for run in results.runs if run.policy == policy]
     summary = next(each for each in results.summary if each.policy == policy)
     return [column.value(summary, runs) if runs else None for column in columns]
 
 
-def _best(column: Column, cells: list[tuple[float, float] | None]) -> float | None:
+def _best(column: Column, cells: list[tuple[float, float | None] | None]) -> float | None:
     """The value to print bold; none where all are equal."""
     values = [cell[0] for cell in cells if cell is not None]
     if column.best is None or len(set(values)) < 2:
@@ -149,12 +150,12 @@ def _best(column: Column, cells: list[tuple[float, float] | None]) -> float | No
     return column.best(values)
 
 
-def _cell(cell: tuple[float, float] | None, column: Column, seeds: int, best: float | None) -> str:
+def _cell(cell: tuple[float, float | None] | None, column: Column, best: float | None) -> str:
     if cell is None:
         return "<td>–</td>"
     mean, half = cell
     mark = ' class="best"' if best is not None and mean == best else ""
-    interval = f' <span class="ci">± {half:,.{column.decimals}f}</span>' if seeds > 1 else ""
+    interval = f' <span class="ci">± {half:,.{column.decimals}f}</span>' if half is not None else ""
     return f"<td{mark}>{mean:,.{column.decimals}f}{interval}</td>"
 
 

@@ -51,7 +51,7 @@ class PolicyRun(msgspec.Struct, frozen=True, omit_defaults=False):
 
 
 class PolicySummary(msgspec.Struct, frozen=True):
-    """A policy over its seeds: means with half-widths of 95 % confidence intervals (Student's t).
+    """A policy over its seeds: means with half-widths of 95 % intervals, None below five.
 
     `at_100_percent` is the mean allocation where demand equals capacity, None if it never does.
     """
@@ -59,9 +59,9 @@ class PolicySummary(msgspec.Struct, frozen=True):
     policy: str
     seeds: int
     gpu_allocation_percent: float
-    gpu_allocation_ci95: float
+    gpu_allocation_ci95: float | None
     gpu_fragmentation_percent: float
-    gpu_fragmentation_ci95: float
+    gpu_fragmentation_ci95: float | None
     at_100_percent: float | None
     at_100_ci95: float | None
     failed_pods: float
@@ -70,7 +70,8 @@ class PolicySummary(msgspec.Struct, frozen=True):
 
 
 class SimulationResults(msgspec.Struct, frozen=True):
-    """Everything `weft simulate` prints as JSON."""
+    """Everything `weft simulate` prints as JSON; `notes` are what a reader must know of it."""
 
     runs: list[PolicyRun]
     summary: list[PolicySummary]
+    notes: list[str] = []

@@ -80,15 +80,18 @@ def test_the_folder_holds_the_page_and_four_figures_and_nothing_else(tmp_path):
 def test_the_page_says_who_won_by_how_much_and_how_sure(tmp_path):
     page = write(tmp_path, models_gpus={"G2": 900, "T4": 90, "A10": 10})
     assert page.text("lead") == "fgd allocates 95.20 % of the GPUs when demand equals capacity."
-    # Differences are 2.0, 2.2 and 2.1: mean 2.1, half-width 4.303 × 0.1 / √3.
-    assert "2.10 points more than best-fit (95 % interval 1.85 to 2.35, 3 paired" in page.text(
+    # Differences are 2.0, 2.2, 2.1, 2.05 and 2.15: mean 2.1, half-width 2.776 × 0.079 / √5.
+    assert "2.10 points more than best-fit (95 % interval 2.00 to 2.20, 5 paired" in page.text(
         "rest"
     )
     assert "On 1,000 GPUs that is 21.0 more at work." in page.text("rest")
 
 
 def test_a_lead_that_may_be_chance_is_not_called_one(tmp_path):
-    page = write(tmp_path, results({"a": (90.0, 91.0, 92.0), "b": (91.0, 90.0, 91.8)}))
+    page = write(
+        tmp_path,
+        results({"a": (90.0, 91.0, 92.0, 91.0, 90.0), "b": (91.0, 90.0, 91.8, 90.8, 90.2)}),
+    )
     assert page.text("lead") == "a and b come out level."
     assert "interval −" in page.text("rest")
 
@@ -100,8 +103,16 @@ def test_equal_policies_are_level(tmp_path):
 
 def test_one_seed_claims_no_interval(tmp_path):
     page = write(tmp_path, results({"a": (90.0,), "b": (89.0,)}))
-    assert "in one seed: not enough for an interval" in page.text("rest")
-    assert page.tables["Policies compared"][1][2] == "90.00"
+    assert "in one seed: it may be chance, an interval needs 5" in page.text("rest")
+    assert page.tables["Policies compared"][1][1:3] == ["1°", "90.00"]
+    assert "° fewer than 5 seeds" in page.text("note")
+
+
+def test_few_seeds_claim_no_interval(tmp_path):
+    page = write(tmp_path, results({"a": (90.0, 90.1, 90.2, 90.3), "b": (80.0, 80.2, 80.1, 80.2)}))
+    assert "in 4 seeds: it may be chance, an interval needs 5" in page.text("rest")
+    assert "±" not in page.text("note")
+    assert "±" not in str(page.tables["Policies compared"])
 
 
 def test_one_policy_is_reported_without_a_rival(tmp_path):
@@ -121,7 +132,7 @@ def test_the_numbers_in_the_table_are_the_results(tmp_path):
     assert head[1:4] == ["Seeds", "Allocated at 100 % demand, %", "Allocated at the end, %"]
     assert [row[0] for row in rows] == ["fgd", "best-fit", "random"]
     for row, summary in zip(rows, what.summary, strict=True):
-        assert row[1] == "3"
+        assert row[1] == "5"
         assert row[2] == f"{summary.at_100_percent:.2f} ± {summary.at_100_ci95:.2f}"
         assert row[3] == (
             f"{summary.gpu_allocation_percent:.2f} ± {summary.gpu_allocation_ci95:.2f}"
@@ -148,11 +159,11 @@ def test_reasons_are_means_over_all_seeds(tmp_path):
 
 def test_timed_runs_are_ranked_by_their_waits(tmp_path):
     page = write(tmp_path, timed())
-    assert page.text("lead") == "quick starts pods after a mean wait of 11.0 s."
+    assert page.text("lead") == "quick starts pods after a mean wait of 12.0 s."
     assert page.text("rest").startswith("10.0 s less than slow")
     head, first, _ = page.tables["Policies compared"]
     cells = dict(zip(head, first, strict=True))
-    assert cells["Mean wait, s"].startswith("11.0 ± ")
+    assert cells["Mean wait, s"].startswith("12.0 ± ")
     assert cells["p99 wait, s"].startswith("200.0")
     assert cells["Allocated over time, %"].startswith("61.50")
     assert "Allocated at the end, %" not in cells
