@@ -110,7 +110,7 @@ def run_cell(asked: Asked, cell: Cell) -> Found:
         run.jct_mean_s,
         statistics.fmean(jct[uid] for uid in jct if uid in critical),
         statistics.fmean(jct[uid] for uid in jct if uid not in critical),
-        run.relieved,
+        run.slowdown_evictions,
         run.lost_s,
         run.unfinished,
     )

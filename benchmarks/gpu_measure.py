@@ -20,7 +20,7 @@ if importlib.util.find_spec("pynvml") is None:
 
 from weft.lab.profiling.campaign import CampaignSettings  # noqa: E402
 from weft.lab.profiling.machine import MachineOptions  # noqa: E402
-from weft.lab.profiling.session import MeasuringPlan, measure, named  # noqa: E402
+from weft.lab.profiling.session import MeasuringPlan, measure, workloads_named  # noqa: E402
 from weft.model import BadInputError  # noqa: E402 - behind what may stand in
 
 
@@ -56,7 +56,7 @@ def wishes() -> MeasuringPlan:
     )
     how = MachineOptions(told.device, told.gpu, told.python, told.warm_s, told.tiny)
     isolations = list(dict.fromkeys(told.isolation or ["time-slicing"]))
-    return MeasuringPlan(told.folder, named(told.workload), isolations, settings, how)
+    return MeasuringPlan(told.folder, workloads_named(told.workload), isolations, settings, how)
 
 
 if __name__ == "__main__":

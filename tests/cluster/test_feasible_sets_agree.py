@@ -259,7 +259,7 @@ def read_volumes(plane: ControlPlane, namespace: str) -> VolumeView:
     for raw in plane.api.list("PersistentVolume"):
         volumes.take_volume(Added(VOLUMES.decode(json.dumps(raw).encode())))
     for raw in plane.api.list("PersistentVolumeClaim", namespace):
-        volumes.take_request(Added(CLAIMS.decode(json.dumps(raw).encode())))
+        volumes.take_claim(Added(CLAIMS.decode(json.dumps(raw).encode())))
     return volumes
 
 

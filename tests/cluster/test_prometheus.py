@@ -20,7 +20,7 @@ import pytest
 import yaml
 from certificates import available
 from control_plane import ControlPlane
-from playing import PATIENCE_S, SCRAPE_S, Played, Site, ready, scene
+from played_exporters import PATIENCE_S, SCRAPE_S, Played, Site, ready, scene
 from processes import free_ports
 from test_scheduler_pages import address
 from weft_process import ALONE, all_bound, audited, nodes, pod, weft

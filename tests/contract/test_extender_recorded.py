@@ -1,15 +1,11 @@
 """The recorded requests of a real kube-scheduler 1.36, byte for byte, and the recorded answers."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "cluster" / "extender"))
-
 from extender_world import WEFT, StubCluster
 
 from weft.cluster.extender import protocol

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from weft.core.framework.interference import CardTable, InterferenceView, PredictionTier
-from weft.core.ledger.residents import Company, Resident
+from weft.core.ledger.residents import CoResidents, Resident
 from weft.core.policies.co_resident_costs import CAUTION, ROUNDING
 from weft.core.policies.sharing_cost import (
     ALONE,
@@ -26,7 +26,7 @@ class SlowJoining:
     def __init__(self, view: InterferenceView, bounds: SlowdownBounds, bonus: float) -> None:
         self.view, self.bounds, self.bonus = view, bounds, bonus
 
-    def __call__(self, who: Resident, there: Company, model: str) -> tuple[float, ...]:
+    def __call__(self, who: Resident, there: CoResidents, model: str) -> tuple[float, ...]:
         if not there:
             return (1.0, 1.0, KNOWN, 0.0)
         card, together = self.view.of(model), (*there, who)
@@ -58,7 +58,7 @@ class SlowJoining:
         )
         return (float(good), value, KNOWN, max(stretched, default=0.0))
 
-    def _all_small(self, there: Company) -> bool:
+    def _all_small(self, there: CoResidents) -> bool:
         return len(there) < self.bounds.most_small and all(one.small for one in there)
 
     def _keeps_critical(

@@ -18,7 +18,7 @@ from weft.core.framework import NEVER, Demand, Policy, Profile, Query
 from weft.core.framework.policy import PlacementOptions
 from weft.core.ledger import Ledger, RequestLimits, audit
 from weft.core.ledger.table import Bools, Ints
-from weft.model import Closed, Code, Constraints, Node, Placement, Shape, Taint, Toleration
+from weft.model import ClosedNode, Code, Constraints, Node, Placement, Shape, Taint, Toleration
 from weft.testing import (
     ReferenceLedger,
     assignments,
@@ -242,11 +242,11 @@ def test_nodes_may_be_closed_between_questions() -> None:
         for one in shapes:
             world.check(one)
         tainted, gone = (world.random.choice(world.nodes) for _ in "ab")
-        live.close([Closed(tainted.name, (taint,), tainted.schedulable), Closed("nobody")])
+        live.close([ClosedNode(tainted.name, (taint,), tainted.schedulable), ClosedNode("nobody")])
         world.check(minds_not)
         code = world.kept.assess(world.profile, shape).codes[live.table.row_of[tainted.name]]
         assert code == (Code.TAINT if tainted.schedulable else Code.UNSCHEDULABLE)
-        live.close([Closed(gone.name, schedulable=False)])
+        live.close([ClosedNode(gone.name, schedulable=False)])
         world.slow.set_nodes(node for node in live.table.nodes if node.name == gone.name)
         world.check(minds_not)
         assert live.generation == generation

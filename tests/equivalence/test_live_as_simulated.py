@@ -23,7 +23,7 @@ from weft.core.framework import Profile
 from weft.core.framework.interference import INTERFERENCE, PredictionTier, interference, to_input
 from weft.core.framework.residency import SECOND_NS
 from weft.core.ledger import RequestLimits
-from weft.core.ledger.residents import Company, Resident
+from weft.core.ledger.residents import CoResidents, Resident
 from weft.core.policies.catalog import built_in
 from weft.kube.bind import Bound
 from weft.lab.simulate.sharing.job import Job
@@ -103,7 +103,7 @@ class Story:
     def profile(self) -> Profile:
         return Profile("weft", [built_in().create(self.policy, **self.options)])
 
-    def speed(self, who: Resident, co_residents: Company) -> float:
+    def speed(self, who: Resident, co_residents: CoResidents) -> float:
         """As predicted."""
         at = KINDS.index(who.application)
         return float(

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from weft.interference.dataset import decode, encode, measured
-from weft.lab.profiling.dataset_builder import compiled
+from weft.lab.profiling.dataset_builder import compile_dataset
 from weft.lab.profiling.runlog import read
 
 CARD = (
@@ -137,7 +137,7 @@ def test_medians_of_the_runs_are_the_dataset(tmp_path: Path) -> None:
     ]
     path = tmp_path / "runs.jsonl"
     path.write_text("\n".join(lines) + "\n")
-    found = compiled(read(path))
+    found = compile_dataset(read(path))
     assert encode(found).decode() == DATASET
     assert decode(DATASET.encode(), "here") == found
 

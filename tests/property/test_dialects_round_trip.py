@@ -13,7 +13,7 @@ from weft.dialects.catalog import ALL
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.evidence import ChargedPlacement
 from weft.dialects.registry import choose, dialect, parse_pod, read_placement, write
-from weft.dialects.shares import about, decode, placement_of, share_on
+from weft.dialects.shares import decode, placement_of, share_on, subject_of
 from weft.model import BadInputError, Gpu, Node, PodManifest, Share
 from weft.model.annotations import PLACEMENT, PLACEMENT_COPY
 
@@ -203,7 +203,7 @@ def test_an_edit_of_what_was_bound_frees_nothing_and_is_noticed(name, data):
     after = charges(found.placement)
     for place_of, amounts in before.items():
         assert all(a >= b for a, b in zip(after[place_of], amounts, strict=True))
-    said = decode(text, request) if text and about(text) == ("u-1", "n") else None
+    said = decode(text, request) if text and subject_of(text) == ("u-1", "n") else None
     if key == PLACEMENT or text is not None:
         assert bool(found.edited) == (said != placement.shares)
     assert (found.placement == placement) or found.edited
@@ -302,5 +302,5 @@ def test_any_manifest_is_read_or_refused_with_one_line(asked, labels, annotation
         found = read_placement(pod, node, chosen)
     except BadInputError as refused:
         error = refused
-    assert error is None or (error.where and error.what)
+    assert error is None or (error.where and error.problem)
     assert found is None or {share.gpu for share in found.shares} <= {0, 1}

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from weft.core.ledger import Ledger, RequestLimits, audit
 from weft.core.ledger.audit import differences
-from weft.model import Closed, Node, Placement, Share
+from weft.model import ClosedNode, Node, Placement, Share
 from weft.testing import ReferenceAccount, ReferenceLedger, node
 
 LICENCE = "example.com/licence"
@@ -164,7 +164,7 @@ class LedgerMachine(RuleBasedStateMachine):
         node = self.slow.nodes.get(name)
         if node is not None:
             self.slow.set_nodes([replace(node, schedulable=False)])
-        self.live.close([Closed(name, schedulable=False)])
+        self.live.close([ClosedNode(name, schedulable=False)])
 
     # --- try, then undo --------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ def check(file: Annotated[Path, Argument(help="The configuration file, YAML.")])
 
 
 def _check_extender(settings: "ExtenderSettings", where: str) -> None:
-    """Its certificate and its table of interference, as it reads them when it starts."""
+    """Checks its certificate and interference table, as it reads them when it starts."""
     from weft.cli.policies import registry
     from weft.cluster.extender.setup import listening_of, routes_of
     from weft.cluster.http.tls import server_tls
@@ -37,23 +37,23 @@ def _check_extender(settings: "ExtenderSettings", where: str) -> None:
         if wish.certificate is not None and wish.key is not None:
             server_tls(wish.certificate, wish.key, wish.client_authority)
     except BadInputError as error:
-        raise BadInputError(f"{where}: extender: {error.where}", error.what) from error
+        raise BadInputError(f"{where}: extender: {error.where}", error.problem) from error
     try:
         if settings.enabled:
             routes_of(settings, registry().names())
     except BadInputError as error:
-        raise BadInputError(f"{where}: {error.where}", error.what) from error
+        raise BadInputError(f"{where}: {error.where}", error.problem) from error
 
 
 def _check_telemetry(settings: "TelemetrySettings", where: str) -> None:
-    """Its certificates, its token and its password, as they are read when it starts."""
+    """Checks its certificates, token and password, as they are read when it starts."""
     from weft.cli.telemetry import access_of
 
     try:
         access_of(settings).tls()
         access_of(settings).credentials()
     except BadInputError as error:
-        raise BadInputError(f"{where}: {error.where}", error.what) from error
+        raise BadInputError(f"{where}: {error.where}", error.problem) from error
 
 
 @config_app.command("defaults")

@@ -77,12 +77,12 @@ def overprovision(
     from weft.lab.simulate.sharing.pipeline import ScrapeOptions
 
     _finite(harvest_limit=harvest_limit, scrape_s=scrape_s, delay_s=delay_s, noise=noise)
-    known = registry()
+    policies = registry()
     names = tuple(dict.fromkeys([baseline, *policy]))
     for name in names:
-        known.from_spec(name)  # a wrong name fails before anything long is run
+        policies.from_spec(name)  # a wrong name fails before anything long is run
     percents, workloads = dict.fromkeys(percent), range(first_seed, first_seed + seeds)
-    grid = names, tuple(percents), tuple(workloads), known.from_spec, baseline
+    grid = names, tuple(percents), tuple(workloads), policies.from_spec, baseline
     scrapes = ScrapeOptions(scrape_ns=round(scrape_s * SECOND_NS))
     faults = _faults(delay_s, dropped, missing, noise, spoof)
     permille = round(harvest_limit * 1000)

@@ -73,14 +73,14 @@ def interference(
             raise BadInputError("--load", f"{rate} is no load; write a number above 0")
     if told not in TOLD:
         raise BadInputError("--told", f"{told!r} is unknown; write one of {', '.join(TOLD)}")
-    known = registry()
+    policies = registry()
     names = tuple(dict.fromkeys([ours, *policy]))
     for name in names:
         if name not in {GANDIVA, ORACLE} or name == ours:
-            known.from_spec(name)  # a wrong name fails before anything long is run
+            policies.from_spec(name)  # a wrong name fails before anything long is run
     loads = tuple(OfferedLoad(rate, gpus, pods) for rate in dict.fromkeys(load))
     workloads = tuple(range(first_seed, first_seed + seeds))
-    pairs, make = _read(table, source, gpu), known.from_spec
+    pairs, make = _read(table, source, gpu), policies.from_spec
     study = InterferenceStudy(
         pairs, gpu, names, loads, workloads, make, ours, told, watched=watched
     )
@@ -105,21 +105,21 @@ def _read(path: Path, source: str, gpu: str) -> "PairTable":
     return table
 
 
-def _print(levels: "list[InterferenceLevel]", ours: str, output: SimulateOutput) -> None:
+def _print(levels: "list[InterferenceLevel]", base: str, output: SimulateOutput) -> None:
     if output is SimulateOutput.json:
-        print(json_text({"ours": ours, "levels": levels}))
+        print(json_text({"ours": base, "levels": levels}))
     elif output is SimulateOutput.csv:
         cells = attrgetter("load.rate", *CSV_COLUMNS[1:])
         print_csv(CSV_COLUMNS, map(cells, levels))
     else:
-        _print_levels(levels, ours)
+        _print_levels(levels, base)
 
 
-def _print_levels(levels: "list[InterferenceLevel]", ours: str) -> None:
+def _print_levels(levels: "list[InterferenceLevel]", base: str) -> None:
     from weft.cli.experiment_tables import print_chance
 
     table = table_with(
-        f"load|policy|>mean JCT s|>mean of {ours}|>p99 JCT s|>p99 of {ours}|>makespan s|>pods/GPU"
+        f"load|policy|>mean JCT s|>mean of {base}|>p99 JCT s|>p99 of {base}|>makespan s|>pods/GPU"
     )
     for level in levels:
         never = f" ({level.unfinished} never ended)" if level.unfinished else ""

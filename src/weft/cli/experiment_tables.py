@@ -30,7 +30,7 @@ CSV_COLUMNS = (
 def print_csv(results: StudyResults) -> None:
     """One line a run."""
     columns = ("policy", *CSV_COLUMNS)
-    rows = ((at.percent, *attrgetter(*columns)(at.run)) for at in results.runs)
+    rows = ((level.percent, *attrgetter(*columns)(level.run)) for level in results.runs)
     output.print_csv(("percent", *columns), rows)
 
 

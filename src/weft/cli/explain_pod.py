@@ -77,28 +77,28 @@ async def _ask(endpoint: "Endpoint", source: SchedulerAddress, path: str) -> byt
         for way in ways:
             try:
                 url = way.before + path
-                answer = await client.send("GET", url, more_headers=shown.headers)
+                response = await client.send("GET", url, more_headers=shown.headers)
             except (NotSentError, LostError) as error:
                 raise _silent(way.where, client, error) from error
-            if answer.code == 200:
-                _check_ours(answer.body, way.where)
-                return answer.body
-            own = _own_words(answer)
+            if response.code == 200:
+                _check_ours(response.body, way.where)
+                return response.body
+            own = _own_words(response)
             if own or way is ways[-1]:
-                problem = own or _problem(answer, source) + before
-                if answer.code in (401, 403) and shown.lacking:
+                problem = own or _problem(response, source) + before
+                if response.code in (401, 403) and shown.lacking:
                     problem += f"; {shown.lacking}"
                 raise BadInputError(way.where, problem)
-            before = f"; {way.where}: {_said(answer)}"
+            before = f"; {way.where}: {_said(response)}"
     raise AssertionError("there is always a way")
 
 
 async def _shown(client: "ApiClient", namespace: str) -> "ExplainToken":
-    from weft.cli.explain_token import make_pass
+    from weft.cli.explain_token import explain_token
     from weft.kube.errors import LostError, NotSentError
 
     try:
-        return await make_pass(client, namespace)
+        return await explain_token(client, namespace)
     except (NotSentError, LostError) as error:
         raise _silent("the API server", client, error) from error
 
@@ -123,10 +123,10 @@ async def _ways(client: "ApiClient", service: str) -> tuple[list[SchedulerEndpoi
         raise _silent("the API server", client, error) from error
     except (ApiError, msgspec.DecodeError) as error:
         return [behind], f"; its leader's pod was not asked: {error}"
-    there = [pod for pod in pods if pod.status.pod_ip]
-    if not there:
+    running = [pod for pod in pods if pod.status.pod_ip]
+    if not running:
         return [behind], f"; no pod of {namespace} is labelled {ROLE}={LEADER}"
-    leader = max(there, key=lambda pod: pod.ready)
+    leader = max(running, key=lambda pod: pod.ready)
     ports = [named.container_port for named in leader.ports() if named.name == _PORT_NAME]
     at = str(ports[0]) if ports else port
     target = proxy_path("pods", namespace, leader.metadata.name, at)
@@ -134,8 +134,8 @@ async def _ways(client: "ApiClient", service: str) -> tuple[list[SchedulerEndpoi
 
 
 def _silent(where: str, client: "ApiClient", error: Exception) -> BadInputError:
-    what = f"does not answer ({error}); is it running? --url names another address"
-    return BadInputError(f"{where} at {client.endpoint.url}", what)
+    problem = f"does not answer ({error}); is it running? --url names another address"
+    return BadInputError(f"{where} at {client.endpoint.url}", problem)
 
 
 def _check_ours(body: bytes, where: str) -> None:
@@ -147,34 +147,34 @@ def _check_ours(body: bytes, where: str) -> None:
     except (msgspec.DecodeError, RecursionError):
         answer = None
     if not isinstance(answer, dict) or not {"namespace", "name", "state"} <= answer.keys():
-        what = "is no Weft scheduler: its answer explains no pod; check host, port and path"
-        raise BadInputError(where, what)
+        problem = "is no Weft scheduler: its answer explains no pod; check host, port and path"
+        raise BadInputError(where, problem)
 
 
-def _own_words(answer: "ApiResponse") -> str:
+def _own_words(response: "ApiResponse") -> str:
     """The scheduler's own words on why there is none; "" where somebody else answers."""
     import msgspec
 
     from weft.cluster.scheduler.pages import ProblemBody
 
     try:
-        problem = msgspec.json.decode(answer.body, type=ProblemBody)
+        problem = msgspec.json.decode(response.body, type=ProblemBody)
     except (msgspec.DecodeError, RecursionError):
         return ""
-    return problem.error if b'"weft"' in answer.body else ""  # others have an "error" too
+    return problem.error if b'"weft"' in response.body else ""  # others have an "error" too
 
 
-def _said(answer: "ApiResponse") -> str:
+def _said(response: "ApiResponse") -> str:
     from weft.kube.errors import api_error
 
-    return str(api_error(answer.code, answer.body))
+    return str(api_error(response.code, response.body))
 
 
-def _problem(answer: "ApiResponse", source: SchedulerAddress) -> str:
+def _problem(response: "ApiResponse", source: SchedulerAddress) -> str:
     """The reason why nobody explains: what the proxy's words mean."""
-    said = _said(answer)
+    message = _said(response)
     if source.url:
-        return f"is no Weft scheduler: it answers {said}"
+        return f"is no Weft scheduler: it answers {message}"
     way_out = {
         401: "the API server does not know you; check the kubeconfig's credentials",
         403: "you need the right to list pods and get pods/proxy there, or to get services/proxy, "
@@ -182,8 +182,8 @@ def _problem(answer: "ApiResponse", source: SchedulerAddress) -> str:
         404: "there is no such Service, or nobody keeps its endpoints; name the scheduler's "
         "Service with --service, or its address with --url",
         503: "no scheduler answers behind it: is one running and ready?",
-    }.get(answer.code, "reach the scheduler by a port-forward and --url")
-    return f"{said}; {way_out}"
+    }.get(response.code, "reach the scheduler by a port-forward and --url")
+    return f"{message}; {way_out}"
 
 
 def live_explanation(body: bytes) -> "Explanation":
@@ -195,5 +195,5 @@ def live_explanation(body: bytes) -> "Explanation":
     try:
         return msgspec.json.decode(body, type=Explanation)
     except msgspec.DecodeError as error:
-        what = f"is of another version than this command ({error}); --output json shows it as it is"
-        raise BadInputError("the scheduler", what) from error
+        text = f"is of another version than this command ({error}); --output json shows it as it is"
+        raise BadInputError("the scheduler", text) from error

@@ -14,7 +14,7 @@ from weft.kube.errors import ApiError
 
 
 class ExplainToken(NamedTuple):
-    """What goes with the question; `lacking` says why it is nothing."""
+    """Headers of the question; `lacking` says why there are none."""
 
     headers: dict[str, str]
     lacking: str = ""
@@ -23,7 +23,7 @@ class ExplainToken(NamedTuple):
 NO_PASS = ExplainToken({})
 
 
-async def make_pass(client: ApiClient, namespace: str) -> ExplainToken:
+async def explain_token(client: ApiClient, namespace: str) -> ExplainToken:
     """For a scheduler in this namespace. Without one it may still answer: the door may be open."""
     account = Account(namespace, ACCOUNT)
     try:

@@ -1,4 +1,4 @@
-"""Where a live process is composed: one cluster, one ledger, and what is served beside it.
+"""Composes a live process: one cluster, one ledger, and what is served beside it.
 
 configuration ──▶ client, lease ──▶ Cluster ──▶ Process(recording, pages, typical, extender)
 """
@@ -80,7 +80,7 @@ class Hosting(msgspec.Struct, frozen=True):
 
 
 class _Plan(msgspec.Struct, frozen=True):
-    """What the configuration and its files say, before anything is connected.
+    """The configuration and its files, read before anything is connected.
 
     `profiles` are those of the configuration and the extender's routes; `names` the first alone.
     """
@@ -170,7 +170,7 @@ def _process(plan: _Plan, live: EngineCluster, elector: Elector | None) -> Sched
 
 
 class _Beside:
-    """What is served beside the deciding, in the order in which it starts, and its metrics."""
+    """The parts served beside the scheduler, in the order of their start, and their metrics."""
 
     def __init__(self, plan: _Plan, live: EngineCluster) -> None:
         config = plan.config
@@ -234,14 +234,14 @@ def _recordings(plan: _Plan, live: EngineCluster) -> list[Recording]:
 
 def _warn_of_open_doors(config: Configuration) -> None:
     if config.extender.enabled and config.extender.anyone_may_bind:
-        what = "extender.anyoneMayBind: whoever reaches %s:%d may bind pods of all namespaces"
-        log.warning(what, config.extender.address, config.extender.port)
+        warning = "extender.anyoneMayBind: whoever reaches %s:%d may bind pods of all namespaces"
+        log.warning(warning, config.extender.address, config.extender.port)
     if config.http.anyone_may_explain:
-        what = (
+        warning = (
             "http.anyoneMayExplain: whoever reaches %s:%d may read why pods of all namespaces are "
             "where they are"
         )
-        log.warning(what, config.http.address, config.http.port)
+        log.warning(warning, config.http.address, config.http.port)
 
 
 def _elector(client: ApiClient, lease: LeaseSettings) -> Elector:
@@ -267,7 +267,7 @@ def _observer_options(config: Configuration) -> SlowdownObserverOptions:
 
 
 def trusts_progress(settings: TelemetrySettings) -> bool:
-    """Whether who tells how fast pods go was named, and not just found somewhere: who may make a
+    """True if the source of pods' speeds was named, and not just found somewhere: who may make a
     Service must not decide who is evicted."""
     return not settings.discover or bool(settings.namespaces)
 
@@ -299,7 +299,7 @@ class _Extender(ProcessPart):
 
 
 class _Memory(ProcessPart):
-    """What was read at the start stays: collecting garbage need not look through it each time."""
+    """Freezes what was read at the start: garbage collection need not look through it each time."""
 
     async def start(self) -> str:
         """Set it aside."""

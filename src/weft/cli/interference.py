@@ -9,7 +9,7 @@ from typer import Argument, Option, Typer
 
 from weft.cli.options import Output
 from weft.cli.output import ListOutput, json_text
-from weft.cli.progress import teller
+from weft.cli.progress import status_line
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -47,16 +47,16 @@ def train(
     from weft.interference.ladder import fit
     from weft.interference.model_file import SCHEMA, PredictorFile, encode
 
-    measured, tell = read_measured(data, source), teller()
+    measured, tell = read_measured(data, source), status_line()
     check_place(to)
     cells: list[PredictorCell] = []
-    for one, gpu_model, isolation in _cells(measured):
+    for dataset, gpu_model, isolation in _cells(measured):
         place = f"{gpu_model or '(any GPU)'} {isolation}".strip()
-        cell = one.cell(gpu_model, isolation)
+        cell = dataset.cell(gpu_model, isolation)
         note_no_trees(cell, place)
 
-        def ticks(done: int, of: int, place: str = place) -> None:
-            tell(f"{place}: kernel {done} of {of}")
+        def ticks(done: int, total: int, place: str = place) -> None:
+            tell(f"{place}: kernel {done} of {total}")
 
         fitted = fit(cell, Effort(ticks=ticks))
         tell("")
@@ -84,25 +84,25 @@ def evaluate(
 ) -> None:
     """Keep measurements back in five ways, and say how well they are predicted."""
     from weft.cli.interference_inputs import note_no_trees, read_measured
-    from weft.cli.interference_tables import left_out, print_results, write_figures
+    from weft.cli.interference_tables import print_results, unexamined, write_figures
     from weft.interference.evaluate import SPLITS, Examination, examine
 
     wrong = [name for name in split if name not in SPLITS]
     if wrong:
         raise BadInputError(f"--split {wrong[0]}", f"is unknown; write one of {', '.join(SPLITS)}")
-    measured, tell = read_measured(data, source), teller()
-    models = sorted({model for one in measured for model, _ in one.cells()})
+    measured, tell = read_measured(data, source), status_line()
+    models = sorted({model for dataset in measured for model, _ in dataset.cells()})
     if gpu_model and gpu_model not in models:
-        what = f"is not in these files: {', '.join(models)}"
-        raise BadInputError(f"--gpu-model {gpu_model}", what)
-    for one in measured:
-        for model, isolation in one.cells():
+        problem = f"is not in these files: {', '.join(models)}"
+        raise BadInputError(f"--gpu-model {gpu_model}", problem)
+    for dataset in measured:
+        for model, isolation in dataset.cells():
             if gpu_model in ("", model):
-                note_no_trees(one.cell(model, isolation), f"{model} {isolation}".strip())
+                note_no_trees(dataset.cell(model, isolation), f"{model} {isolation}".strip())
     how = Examination(seeds, progress=tell, gpu_model=gpu_model)
-    kept = [result for one in measured for result in examine(one, how, split or SPLITS)]
+    kept = [result for dataset in measured for result in examine(dataset, how, split or SPLITS)]
     tell("")
-    for note in left_out(kept, measured, split, gpu_model):
+    for note in unexamined(kept, measured, split, gpu_model):
         print(f"weft: note: {note}", file=sys.stderr)
     if not kept:
         raise BadInputError(", ".join(map(str, data)), "hold too few pairs to examine anything")
@@ -126,7 +126,7 @@ def predict(
     import msgspec
 
     from weft.cli.interference_inputs import note_unknown, read_model
-    from weft.cli.interference_tables import print_because, print_pairs
+    from weft.cli.interference_tables import print_pairs, print_reasons
     from weft.core.framework.interference import ANY_MODEL, InterferenceView
     from weft.interference.model_file import PredictorFile
     from weft.interference.prediction_reasons import PredictionReasons
@@ -140,11 +140,11 @@ def predict(
         if output is ListOutput.json:
             print(msgspec.json.encode(prediction).decode())
         else:
-            print_because(target, others or [], PredictionReasons(prediction))
+            print_reasons(target, others or [], PredictionReasons(prediction))
         return
     if isinstance(source, PredictorFile):
         predictors = _predictors(source, model, gpu_model, isolation)
-        names = sorted({name for one in predictors for name in one.solos})
+        names = sorted({name for known in predictors for name in known.solos})
         table = from_predictors(1, predictors, names, source.sources)
     else:
         table = from_static(1, source, gpu_model or ANY_MODEL)
@@ -169,7 +169,7 @@ def explain(
     import msgspec
 
     from weft.cli.interference_inputs import note_unknown, read_model
-    from weft.cli.interference_tables import print_because
+    from weft.cli.interference_tables import print_reasons
     from weft.interference.model_file import PredictorFile
     from weft.interference.prediction_reasons import because
 
@@ -181,7 +181,7 @@ def explain(
     if output is ListOutput.json:
         print(msgspec.json.encode(reasons).decode())
     else:
-        print_because(target, [other], reasons)
+        print_reasons(target, [other], reasons)
 
 
 for _command in (train, evaluate, predict, explain):
@@ -200,14 +200,14 @@ def one_thread() -> None:
 def _cells(measured: "Sequence[Measurements]") -> "list[tuple[Measurements, str, str]]":
     """Each GPU model and way of sharing once; two sources of one are not mixed."""
     owner: dict[tuple[str, str], Measurements] = {}
-    for one in measured:
-        for cell in one.cells():
+    for dataset in measured:
+        for cell in dataset.cells():
             if cell in owner:
                 both = f"both measured on {' '.join(filter(None, cell))}, and are not mixed"
-                sources = f"sources {owner[cell].source} and {one.source}"
+                sources = f"sources {owner[cell].source} and {dataset.source}"
                 raise BadInputError(sources, f"{both}; choose one with --source")
-            owner[cell] = one
-    return [(one, *cell) for cell, one in sorted(owner.items(), key=lambda item: item[0])]
+            owner[cell] = dataset
+    return [(dataset, *cell) for cell, dataset in sorted(owner.items(), key=lambda item: item[0])]
 
 
 def _said_of(cell: "PredictorCell") -> str:
@@ -237,8 +237,8 @@ def _predictors(
             cells.setdefault(cell.gpu_model, cell)
     if not cells:
         known = ", ".join(" ".join(filter(None, (c.gpu_model, c.isolation))) for c in file.cells)
-        what = f"knows nothing of that GPU model and way of sharing; it has {known}"
-        raise BadInputError(str(path), what)
+        problem = f"knows nothing of that GPU model and way of sharing; it has {known}"
+        raise BadInputError(str(path), problem)
     if any(cell.learned and cell.learned.trees for cell in cells.values()) and not available():
         print(
             f"weft: note: {path} was learnt with LightGBM, which is not installed: its say is "
@@ -251,7 +251,7 @@ def _predictors(
 def _predictor(file: "PredictorFile", path: Path, gpu_model: str, isolation: str) -> "Predictor":
     several = _predictors(file, path, gpu_model, isolation)
     if len(several) > 1:
-        models = ", ".join(one.cell.gpu_model for one in several)
+        models = ", ".join(predictor.cell.gpu_model for predictor in several)
         raise BadInputError("--gpu-model", f"is needed: {path} knows {models}")
     return several[0]
 
@@ -267,7 +267,7 @@ def _print_static(
 ) -> None:
     import msgspec
 
-    from weft.cli.interference_tables import print_because
+    from weft.cli.interference_tables import print_reasons
     from weft.core.framework.interference import InterferenceView
     from weft.interference.ladder import SlowdownPrediction
     from weft.interference.prediction_reasons import PredictionReasons
@@ -281,4 +281,4 @@ def _print_static(
     if output is ListOutput.json:
         print(msgspec.json.encode(prediction).decode())
     else:
-        print_because(target, others, PredictionReasons(prediction))
+        print_reasons(target, others, PredictionReasons(prediction))

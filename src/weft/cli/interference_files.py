@@ -67,7 +67,7 @@ def files_of(config: Configuration, where: str = "") -> "PredictionFiles":
 
 
 def _predictions(places: Mapping[str, str], bodies: Mapping[str, bytes]) -> "LoadedPredictions":
-    """What they all say; profiles that are named count before those that a predictor knows."""
+    """Merges all predictions; profiles that are named count before those that a predictor knows."""
     from weft.cluster.telemetry.prediction_reload import LoadedPredictions
     from weft.interference import model_file
     from weft.interference.dataset import decode, measured
@@ -129,7 +129,7 @@ def _distances(body: bytes, place: str) -> dict[str, dict[str, float]]:
 
 
 def _predicted(model: "PredictorFile") -> InterferenceTable:
-    """What a predictor says of every pair of applications that it knows."""
+    """A predictor's table of every pair of applications that it knows."""
     from weft.interference.ladder import Predictor
     from weft.interference.table import from_predictors
 

@@ -19,7 +19,7 @@ _GZIP = b"\x1f\x8b"
 
 
 def read_measured(paths: Sequence[Path], sources: Sequence[str]) -> "list[Measurements]":
-    """What each file holds, each source by itself; only `sources`, where any are named."""
+    """Reads each file, each source by itself; only `sources`, where any are named."""
     from weft.interference import dataset
     from weft.interference.public_datasets import gavel
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weft.cli.output import json_text, table_with
+from weft.cli.output import json_text, print_table, table_with
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ FIGURE = "calibration"
 
 def print_results(results: "Sequence[ExaminationResult]") -> None:
     """A line for each method of each split."""
-    from rich.console import Console
-
     table = table_with(
         "source|GPU model|split|method|>n|>MAE|>MAPE %|>R²|>p95|>held %|>of 95 %|>calibrated %"
         "|>width|>in hindsight|>in sample"
@@ -48,29 +46,29 @@ def print_results(results: "Sequence[ExaminationResult]") -> None:
                 _number(score.hindsight_width),
                 _number(result.in_sample_width if ours else math.nan),
             )
-    Console(width=_WIDTH).print(table)
+    print_table(table, _WIDTH)
 
 
-def left_out(
+def unexamined(
     results: "Sequence[ExaminationResult]",
     measured: "Sequence[Measurements]",
-    asked: Sequence[str],
+    splits: Sequence[str],
     gpu_model: str,
 ) -> Iterator[str]:
-    """What was not examined, or has no baseline to stand beside, and why: a sentence each."""
+    """Notes on what was not examined, or has no baseline beside it, and why: a sentence each."""
     from weft.interference.evaluate import SPLITS, WHY_NOT
     from weft.interference.features import utilisation
 
-    examined = {(one.source, one.gpu_model, one.isolation, one.split) for one in results}
-    for one in measured:
-        for cell in one.cells():
+    examined = {(r.source, r.gpu_model, r.isolation, r.split) for r in results}
+    for dataset in measured:
+        for cell in dataset.cells():
             if gpu_model not in ("", cell[0]):
                 continue
-            place = " ".join(filter(None, (one.source, *cell)))
-            for split in asked or SPLITS[:4]:
-                if (one.source, *cell, split) not in examined:
+            place = " ".join(filter(None, (dataset.source, *cell)))
+            for split in splits or SPLITS[:4]:
+                if (dataset.source, *cell, split) not in examined:
                     yield f"{place}: {split!r} is not examined: {WHY_NOT[split]}"
-            solos = one.cell(*cell).solos
+            solos = dataset.cell(*cell).solos
             blind = sum(math.isnan(utilisation(solo)) for solo in solos)
             if blind:
                 yield (
@@ -81,8 +79,6 @@ def left_out(
 
 def print_pairs(view: "InterferenceView", gpu_models: Sequence[str], names: Sequence[str]) -> None:
     """A line for each ordered pair on each GPU model."""
-    from rich.console import Console
-
     table = table_with("GPU model|victim|beside|>slowdown|>at most|from")
     for model in gpu_models:
         for target in names:
@@ -91,10 +87,10 @@ def print_pairs(view: "InterferenceView", gpu_models: Sequence[str], names: Sequ
                 sure = "" if slowdown.calibrated else ", uncalibrated"
                 times, tier = (slowdown.mean, slowdown.upper), slowdown.tier.name.lower() + sure
                 table.add_row(model or "–", target, other, *map(_times, times), tier)
-    Console(width=_WIDTH).print(table)
+    print_table(table, _WIDTH)
 
 
-def print_because(target: str, others: Sequence[str], reasons: "PredictionReasons") -> None:
+def print_reasons(target: str, others: Sequence[str], reasons: "PredictionReasons") -> None:
     """The prediction, and what stands behind it."""
     prediction = reasons.prediction
     sure = "calibrated" if prediction.calibrated else "uncalibrated"

@@ -67,11 +67,11 @@ def _register() -> None:
 _register()
 
 
-def _check_arguments(words: list[str]) -> None:
+def _check_arguments(argv: list[str]) -> None:
     """Bytes that are no text could be neither shown nor asked about."""
-    for word in words:
-        if not is_text(word):
-            raise BadInputError(ascii(word), "is no UTF-8 text; give the file or pod another name")
+    for text in argv:
+        if not is_text(text):
+            raise BadInputError(ascii(text), "is no UTF-8 text; give the file or pod another name")
 
 
 def main() -> None:

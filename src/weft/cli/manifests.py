@@ -120,8 +120,8 @@ def pods_in(value: Any, above: str = "") -> Iterator[ManifestPod]:
         templates = list(_templates(value, (), ""))
         for path, field, template in templates:
             part = "/".join(path)
-            named = f"{name}/{part}" if len(templates) > 1 and part else name
-            yield ManifestPod(kind, named, template, field)
+            pod_name = f"{name}/{part}" if len(templates) > 1 and part else name
+            yield ManifestPod(kind, pod_name, template, field)
         if not templates and kind in WORKLOADS and _is_kubernetes_own(value):
             yield ManifestPod(kind, name, value, "", (*WORKLOADS[kind], "spec", "containers"))
 
@@ -187,9 +187,9 @@ def _argo(templates: list[Any], path: tuple[str, ...], field: str) -> Iterator[T
         main = step.get("container") or step.get("script")
         if isinstance(main, dict):
             sidecars = step.get("sidecars")
-            named = {**main, "name": main.get("name", "main")}
+            container = {**main, "name": main.get("name", "main")}
             spec = {
-                "containers": [named, *(sidecars if isinstance(sidecars, list) else ())],
+                "containers": [container, *(sidecars if isinstance(sidecars, list) else ())],
                 "initContainers": step.get("initContainers"),
             }
             # No field: the pod is put together here, its fields are not the step's.
@@ -209,7 +209,7 @@ def manifest_of(pod: ManifestPod) -> Pod:
             raise _bad_field(value, str(broken)) from None
     except BadInputError as error:
         where = f"{pod.field}.{error.where}" if pod.field else error.where
-        raise BadInputError(where, error.what) from None
+        raise BadInputError(where, error.problem) from None
 
 
 def _check_containers(pod: ManifestPod) -> None:
@@ -225,8 +225,8 @@ def _check_containers(pod: ManifestPod) -> None:
         kind = list if step == "containers" else dict
         if not isinstance(below, kind):
             shown = repr(below) if isinstance(below, str | int | float) else type(below).__name__
-            wanted = "list of containers" if kind is list else "mapping"
-            raise BadInputError(field, f"{shown} is not a {wanted}; correct its type")
+            shape = "list of containers" if kind is list else "mapping"
+            raise BadInputError(field, f"{shown} is not a {shape}; correct its type")
         value = below
     if not any(container is not None for container in value):
         raise BadInputError(field, "is empty; a pod needs at least one container")
@@ -235,7 +235,7 @@ def _check_containers(pod: ManifestPod) -> None:
 
 def _check_names(spec: dict[str, Any]) -> None:
     """Init containers and containers share their names' space."""
-    seen: dict[str, str] = {}
+    taken: dict[str, str] = {}
     for part in ("initContainers", "containers"):
         listed = spec.get(part)
         for i, container in enumerate(listed if isinstance(listed, list) else ()):
@@ -243,9 +243,9 @@ def _check_names(spec: dict[str, Any]) -> None:
             field = f"spec.{part}[{i}].name"
             if not isinstance(name, str) or not name:
                 continue
-            if name in seen:
-                raise BadInputError(field, f"{name!r} is {seen[name]} too; give each its own name")
-            seen[name] = field
+            if name in taken:
+                raise BadInputError(field, f"{name!r} is {taken[name]} too; give each its own name")
+            taken[name] = field
 
 
 def _without_nulls(value: Any) -> Any:
@@ -263,8 +263,8 @@ def _text(key: Any) -> str:
 
 def _bad_field(pod: dict[str, Any], problem: str) -> BadInputError:
     """The field's path and value out of the decoder's message, where they can be found."""
-    what, _, path = problem.partition(" - at `")
-    allowed = (str,) if "Expected `str`" in what else (str, int, float)
+    reason, _, path = problem.partition(" - at `")
+    allowed = (str,) if "Expected `str`" in reason else (str, int, float)
     value: Any = pod
     field = ""
     for step in re.findall(r"[^.\[\]`$]+|\[\d+\]|\[\.\.\.\]", path):
@@ -276,5 +276,5 @@ def _bad_field(pod: dict[str, Any], problem: str) -> BadInputError:
         else:
             value, field = value.get(step), f"{field}.{step}" if field else step
     shown = f"{value!r}: " if isinstance(value, str | int | float) else ""
-    fix = "put it in quotes" if "Expected `str`" in what else "correct its type"
-    return BadInputError(field or "manifest", f"{shown}{what[:1].lower()}{what[1:]}; {fix}")
+    fix = "put it in quotes" if "Expected `str`" in reason else "correct its type"
+    return BadInputError(field or "manifest", f"{shown}{reason[:1].lower()}{reason[1:]}; {fix}")

@@ -109,10 +109,10 @@ async def _read(
         now_s = time.time()
     finally:
         await source.close()
-    errors = [str(asked.error) for asked in reading.asked if asked.error is not None]
+    errors = [str(request.error) for request in reading.asked if request.error is not None]
     if errors and not reading.answers:
         raise BadInputError("metrics", errors[0])
-    asked_s = now_s - max((asked.took_s for asked in reading.asked), default=0.0)
+    asked_s = now_s - max((request.took_s for request in reading.asked), default=0.0)
     joiner = SeriesJoiner(devices or Devices(discover(reading.answers, aliases)), aliases)
     samples = max(2, round(settings.window_seconds / settings.interval_seconds))
     gpus = len(joiner.devices)

@@ -29,7 +29,7 @@ class ParseOutput(StrEnum):
 
 
 class Unit(StrEnum):
-    """What one aliyun.com/gpu-mem is."""
+    """The size of one aliyun.com/gpu-mem."""
 
     AUTO = "auto"
     GIB = "GiB"
@@ -37,7 +37,7 @@ class Unit(StrEnum):
 
 
 class CompatMode(StrEnum):
-    """Whether the originals' quirks are kept."""
+    """Choice of keeping the originals' quirks."""
 
     SANE = "sane"
     EXACT = "exact"
@@ -99,8 +99,8 @@ def read_file(
         raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
         text = raw.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as broken:
-        what = broken.strerror if isinstance(broken, OSError) else "not UTF-8 text"
-        errors.append(BadInputError(file, f"can't be read: {what}"))
+        problem = broken.strerror if isinstance(broken, OSError) else "not UTF-8 text"
+        errors.append(BadInputError(file, f"can't be read: {problem}"))
         return
     for document in split(text):
         where = document.place
@@ -113,14 +113,14 @@ def read_file(
             try:
                 rows.append(read_pod(file, pod, settings))
             except BadInputError as error:
-                named = f"{pod.kind} {pod.name}".rstrip()
-                errors.append(_at(f"{file}: {where}: {named}", error))
+                pod_name = f"{pod.kind} {pod.name}".rstrip()
+                errors.append(_at(f"{file}: {where}: {pod_name}", error))
 
 
 def _at(place: str, error: BadInputError) -> BadInputError:
     """The same error with its document named, on one line."""
     where = f"{place}: {error.where}" if error.where else place
-    return BadInputError(where, " ".join(error.what.split()))
+    return BadInputError(where, " ".join(error.problem.split()))
 
 
 def read_pod(file: str, pod: "ManifestPod", settings: DialectSettings) -> Row:

@@ -19,10 +19,10 @@ def registry() -> "Registry":
     from weft.core.framework.registry import register_entry_points
     from weft.core.policies.catalog import built_in
 
-    known = built_in()
-    for problem in register_entry_points(known, entry_points(group="weft.policies")):
+    policies = built_in()
+    for problem in register_entry_points(policies, entry_points(group="weft.policies")):
         print(f"weft: warning: {problem}", file=sys.stderr)
-    return known
+    return policies
 
 
 def policies(output: Output = ListOutput.table) -> None:

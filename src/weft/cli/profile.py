@@ -93,13 +93,13 @@ def import_(
 
     datasets_read = [files.read(path) for path in datasets]
 
-    def change(here: "Dataset") -> "Dataset":
+    def change(stored: "Dataset") -> "Dataset":
         for dataset in datasets_read:
-            here = here.merged(dataset)
-        return here
+            stored = stored.merged(dataset)
+        return stored
 
     place = StoreLocation(file, config_map, kubeconfig, context)
-    say_kept(*asyncio.run(keep(place, change)))
+    print_stored(*asyncio.run(update_store(place, change)))
 
 
 def export(
@@ -142,17 +142,17 @@ async def store_of(place: StoreLocation) -> "AsyncIterator[ProfileStore]":
     except (ApiError, LostError, NotSentError) as error:
         raise BadInputError(f"ConfigMap {place.config_map}", str(error)) from error
     except msgspec.DecodeError as error:
-        what = f"{endpoint.url}: is no answer of an API server: {error}"
-        raise BadInputError(f"ConfigMap {place.config_map}", what) from error
+        problem = f"{endpoint.url}: is no answer of an API server: {error}"
+        raise BadInputError(f"ConfigMap {place.config_map}", problem) from error
 
 
-async def keep(place: StoreLocation, change: "Change") -> "tuple[Dataset, str]":
+async def update_store(place: StoreLocation, change: "Change") -> "tuple[Dataset, str]":
     """Change what is kept; all of it as it is then, and where."""
     async with store_of(place) as store:
         return await store.change(change), store.where
 
 
-def say_kept(dataset: "Dataset", where: str) -> None:
+def print_stored(dataset: "Dataset", where: str) -> None:
     """Says on stderr what is kept now."""
     print(
         f"weft: {where}: {len(dataset.solo)} profiles, {len(dataset.corun)} co-runs, "

@@ -12,7 +12,7 @@ from typer import Option
 from weft.cli.options import ConfigFile, Context, Kubeconfig, Output
 from weft.cli.output import ListOutput
 from weft.cli.profile_tables import print_dataset
-from weft.cli.progress import watched
+from weft.cli.progress import on_terminal
 from weft.model.annotations import APPLICATION
 from weft.model.errors import BadInputError
 
@@ -54,7 +54,7 @@ def collect(
 
     Prints what was found; keeps it too where --file or --config-map says where.
     """
-    from weft.cli.profile import StoreLocation, keep, say_kept
+    from weft.cli.profile import StoreLocation, print_stored, update_store
     from weft.lab.profiling.history import HistorySpan
 
     place = StoreLocation(file, config_map, kubeconfig, context)
@@ -71,7 +71,9 @@ def collect(
     print_dataset(collected.dataset, output)
     _say_left_out(collected, span)
     if keeps and collected.dataset.solo:  # last: where it cannot be kept, it has been seen
-        say_kept(*asyncio.run(keep(place, lambda here: here.merged(collected.dataset))))
+        print_stored(
+            *asyncio.run(update_store(place, lambda stored: stored.merged(collected.dataset)))
+        )
 
 
 def _telemetry(config: Path | None, url: str) -> "TelemetrySettings":
@@ -94,10 +96,10 @@ async def _collect(
     from weft.telemetry.sources.answers import TelemetryError
     from weft.telemetry.sources.prometheus import Prometheus
 
-    known = await _known(*where) if where else ClusterRecord()
+    cluster = await _known(*where) if where else ClusterRecord()
     try:
         async with Prometheus(prometheus_options(settings), aliases_of(settings)) as source:
-            return await collect(source, span, known, _say_done)
+            return await collect(source, span, cluster, _say_done)
     except TelemetryError as error:
         raise BadInputError("profile collect", str(error)) from error
 
@@ -120,7 +122,7 @@ async def _known(kubeconfig: Path | None, context: str) -> "ClusterRecord":
 
 
 def _say_done(share: float) -> None:
-    if watched():
+    if on_terminal():
         end = "\n" if share >= 1 else ""
         print(f"\rweft: {share:.0%} of the history", end=end, file=sys.stderr, flush=True)
 

@@ -65,10 +65,10 @@ def measure(
     """
     from weft.lab.profiling.campaign import CampaignSettings
     from weft.lab.profiling.machine import MachineOptions
-    from weft.lab.profiling.session import MeasuringPlan, named
+    from weft.lab.profiling.session import MeasuringPlan, workloads_named
     from weft.lab.profiling.session import measure as measured
 
-    workloads = named(workload)
+    workloads = workloads_named(workload)
     settings = CampaignSettings(runs=runs, window_s=window_s, warm_s=warm_s, budget_s=budget_s)
     how = MachineOptions(device.value, gpu, python or sys.executable, warm_s, tiny)
     isolations = list(dict.fromkeys(way.value for way in isolation))

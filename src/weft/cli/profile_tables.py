@@ -49,7 +49,7 @@ def print_dataset(dataset: "Dataset", output: ListOutput) -> None:
 
 
 def print_application(dataset: "Dataset", application: str, output: ListOutput) -> None:
-    """Its features, mean and p95, then what is left of it beside others, and of them."""
+    """Prints its features, mean and p95, then its speed beside others, and theirs."""
     if output is ListOutput.json:
         _print_json(dataset)
         return

@@ -4,14 +4,14 @@ import sys
 from collections.abc import Callable
 
 
-def watched() -> bool:
+def on_terminal() -> bool:
     """True if a person is watching."""
     return sys.stderr.isatty()
 
 
-def teller() -> Callable[[str], None]:
+def status_line() -> Callable[[str], None]:
     """Tells what is being done, each text in the place of the one before."""
-    if not watched():
+    if not on_terminal():
         return lambda _text: None
 
     def tell(text: str) -> None:
@@ -22,13 +22,13 @@ def teller() -> Callable[[str], None]:
 
 def bar(cells: int) -> Callable[[str, int, int], None] | None:
     """A bar over `cells` runs; call it with (policy, seed, runs done). None where nobody waits."""
-    if cells < 2 or not watched():
+    if cells < 2 or not on_terminal():
         return None
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    named = TextColumn("{task.description:<28}")
-    columns = named, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    description = TextColumn("{task.description:<28}")
+    columns = description, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     progress = Progress(*columns, console=Console(stderr=True), transient=True)
     task = progress.add_task("simulating", total=cells)
     progress.start()

@@ -206,7 +206,7 @@ def _arrivals(
         orders = arrivals.read_orders(order, len(scenario.pods), len(scenario.nodes), seeds)
         if demand is None:
             return orders
-        return [arrivals.cut(one, scenario.pods, scenario.capacity_milli, demand) for one in orders]
+        return [arrivals.cut(run, scenario.pods, scenario.capacity_milli, demand) for run in orders]
     demand = arrivals.DEMAND if demand is None else demand
     return [
         arrivals.draw(scenario.pods, len(scenario.nodes), scenario.capacity_milli, seed, demand)

@@ -53,9 +53,9 @@ def source_of(settings: TelemetrySettings, around: SourceContext) -> MetricSourc
                 for node, address in around.addresses().items()
             }
 
-        timeout_s, known = settings.timeout_seconds, NameIndex(aliases, around.devices)
+        timeout_s, names = settings.timeout_seconds, NameIndex(aliases, around.devices)
         access = access_of(settings)
-        return ExporterSource(targets, timeout_s=timeout_s, access=access, known=known)
+        return ExporterSource(targets, timeout_s=timeout_s, access=access, known=names)
     return _discovered(settings, around) if settings.discover else None
 
 

@@ -70,12 +70,12 @@ class Alnair(BaseDialect):
         it dies.
         """
         uuid = identity(placement.shares[0])
-        asked = {c.name: c.asked for c in request.containers if c.asked}
+        requests = {c.name: c.asked for c in request.containers if c.asked}
         env = {
             name: _environment(uuid, _short_id(request.uid, name))
             for name in by_container(request, placement)
         }
-        for name, ask in asked.items():
+        for name, ask in requests.items():
             if ask.milli:
                 env[name]["ALNAIR_VGPU_COMPUTE_PERCENTILE"] = str(ask.milli // 10)
         return PodAnnotations(annotations={TIMESTAMP: str(now_ns)}, env=env)

@@ -37,12 +37,12 @@ class InputBounds:
             )
         return value
 
-    def total(self, value: int, most: int, what: str, where: str = "spec.containers") -> int:
+    def total(self, value: int, most: int, unit: str, where: str = "spec.containers") -> int:
         """A sum of what was read one by one, if it is no more than `most`."""
         if value <= most or self.held:
             return min(value, most)
         raise BadInputError(
-            where, f"{value:,} {what} in all is larger than any node has; ask for {most:,} at most"
+            where, f"{value:,} {unit} in all is larger than any node has; ask for {most:,} at most"
         )
 
 

@@ -1,13 +1,14 @@
 """Turns what containers ask into the pod's GPU requests, and says which each container uses.
 
 Main containers and sidecars (init containers that restart Always) run together: each holds its own
-claim. An init container ends before the main containers start, so it borrows their claims, and
-these grow to whatever it needs beyond them: the pod holds the larger of the two, never the sum.
-A container uses the first `asked.count` GPUs of its claims, in their order.
+GPU request. An init container ends before the main containers start, so it borrows their GPU
+requests, and these grow to whatever it needs beyond them: the pod holds the larger of the two,
+never the sum. A container uses the first `asked.count` GPUs of its GPU requests, in their order.
 
 Invariant: at no moment of the pod's life do the containers that run use more of a GPU than the
-claims hold. Memory of different kinds (MiB beside a percentage) can't be compared before the card
-is known; such an init container holds a claim of its own, which is more than needed, never less.
+GPU requests hold. Memory of different kinds (MiB beside a percentage) can't be compared before the
+card is known; such an init container holds a GPU request of its own, which is more than needed,
+never less.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +25,7 @@ FULL_MILLI = 1000
 
 
 class ContainerRequests(NamedTuple):
-    """The pod's claims, and each container's use of them."""
+    """The pod's GPU requests, and each container's use of them."""
 
     gpu_requests: tuple[GpuRequest, ...] = ()
     containers: tuple[ContainerRequest, ...] = ()
@@ -58,7 +59,7 @@ def per_container(
 ) -> ContainerRequests:
     """Every container on GPUs of its own (Elastic, HAMi, NVIDIA, Weft): one ask per slot.
 
-    Claims come in this order: main containers as written, sidecars, then what init containers
+    GPU requests come in this order: main containers as written, sidecars, then what init containers
     need beyond the main containers.
     """
     _check_asking(sum(ask is not None for ask in asks))
@@ -69,7 +70,7 @@ def per_container(
             if slot.role == role and ask is not None:
                 uses[i] = (len(gpu_requests),)
                 gpu_requests.append(ask)
-    # What init containers may borrow: the main containers' claims, and each other's.
+    # What init containers may borrow: the main containers' GPU requests, and each other's.
     pool = [uses[i][0] for i, slot in enumerate(slots) if slot.role == "main" and uses[i]]
     for i, (slot, ask) in enumerate(zip(slots, asks, strict=True)):
         if slot.role == "init" and ask is not None:
@@ -80,12 +81,12 @@ def per_container(
 def one_card(
     slots: Sequence[ContainerSlot], asks: Sequence[GpuRequest | None], most_milli: int = FULL_MILLI
 ) -> ContainerRequests:
-    """One card serves the whole pod (gpushare, Alnair): a single claim for the pod's peak.
+    """One card serves the whole pod (gpushare, Alnair): a single GPU request for the pod's peak.
 
     Asks must be of one card and one kind of memory; cores are held at `most_milli`.
     """
-    asked = [ask for ask in asks if ask is not None]
-    if not asked:
+    requested = [ask for ask in asks if ask is not None]
+    if not requested:
         return ContainerRequests((), _requests(slots, asks, [()] * len(slots)))
     memory: list[tuple[Role, int]] = []
     milli: list[tuple[Role, int]] = []
@@ -93,7 +94,7 @@ def one_card(
         memory.append((slot.role, ask.memory.value if ask else 0))
         milli.append((slot.role, ask.milli if ask else 0))
     # The kind is that of a container which asks memory: one that asks cores only has none.
-    kind = max((ask.memory for ask in asked), key=lambda m: m.value)
+    kind = max((ask.memory for ask in requested), key=lambda m: m.value)
     gpu_request = GpuRequest(
         memory=GpuMemoryRequest(kind.kind, peak(memory), kind.unit_mib, kind.half_up),
         milli=min(peak(milli), most_milli),
@@ -105,11 +106,11 @@ def one_card(
 def pod_wide(
     slots: Sequence[ContainerSlot], gpu_requests: Sequence[GpuRequest]
 ) -> ContainerRequests:
-    """The pod asks as one (Genius, Kube-Knots): every container uses all the claims."""
+    """The pod asks as one (Genius, Kube-Knots): every container uses all the GPU requests."""
     every = tuple(range(len(gpu_requests)))
-    asked = gpu_requests[0] if gpu_requests else None
+    shared = gpu_requests[0] if gpu_requests else None
     uses = [every] * len(slots)
-    return ContainerRequests(tuple(gpu_requests), _requests(slots, [asked] * len(slots), uses))
+    return ContainerRequests(tuple(gpu_requests), _requests(slots, [shared] * len(slots), uses))
 
 
 def _requests(
@@ -124,7 +125,7 @@ def _requests(
 
 
 def _borrow(gpu_requests: list[GpuRequest], pool: list[int], ask: GpuRequest) -> tuple[int, ...]:
-    """Claims that serve this init container; grows or adds to them where they are too small."""
+    """GPU requests that serve this init container; grown or added to where they are too small."""
     order = sorted(pool, key=lambda i: _size(gpu_requests[i]), reverse=True)
     taken, missing = _take_whole(gpu_requests, order, ask.count)
     if missing <= 0:
@@ -185,7 +186,7 @@ def _size(gpu_request: GpuRequest) -> tuple[bool, bool, int, int, int]:
 
 
 def _larger(a: GpuRequest, b: GpuRequest) -> GpuRequest | None:
-    """The least shared claim that serves either of the two; None where that is undecided."""
+    """The least shared GPU request that serves either of the two; None where that is undecided."""
     memory = _larger_memory(a.memory, b.memory)
     if memory is None or a.whole or b.whole:
         return None

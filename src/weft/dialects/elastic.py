@@ -124,10 +124,10 @@ def _ask(slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
 
 def _one(slot: ContainerSlot, values: dict[str, int], notes: list[str]) -> int:
     """The container's value where several spellings may name it; the largest, with a warning."""
-    named = [name for name, value in values.items() if value]
-    if len(named) > 1:
+    set_names = [name for name, value in values.items() if value]
+    if len(set_names) > 1:
         notes.append(
-            f"container {slot.container.name} asks by {' and '.join(named)}: the larger counts"
+            f"container {slot.container.name} asks by {' and '.join(set_names)}: the larger counts"
         )
     return max(values.values())
 

@@ -13,8 +13,8 @@ charged is the largest that anybody says, and never less than the pod's spec ask
     a GPU that the node lacks      kept for its return, if both of Weft's annotations say so
 
 All of it follows from the API's objects, but for what a process saw: that only ever adds.
-A system whose agent picks the card when the container starts (`System.agent_annotation`) is right
-about it, wherever Weft put the pod.
+A system whose agent picks the card when the container starts (`BaseDialect.agent_annotation`) is
+right about it, wherever Weft put the pod.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from weft.dialects.shares import about, asked_on, decode, placement_of
+from weft.dialects.shares import asked_on, decode, placement_of, subject_of
 from weft.model import GpuRequest, Node, Placement, PodManifest, PodRequest, Share
 from weft.model.annotations import PLACEMENT, PLACEMENT_COPY
 
@@ -62,68 +62,68 @@ def records(
     texts = {name: annotations[name] for name in (PLACEMENT, PLACEMENT_COPY) if name in annotations}
     if bound_with and set(texts.values()) != {bound_with}:
         texts[BINDING] = bound_with
-    whose = {text: about(text) for text in set(texts.values())}
+    pods = {text: subject_of(text) for text in set(texts.values())}
     here = (request.uid, node.name)
-    if texts and all(to not in (None, here) for to in whose.values()):
+    if texts and all(to not in (None, here) for to in pods.values()):
         return None
-    said = {text: decode(text, request) if to == here else None for text, to in whose.items()}
-    return {name: said[text] for name, text in texts.items()}
+    decoded = {text: decode(text, request) if to == here else None for text, to in pods.items()}
+    return {name: decoded[text] for name, text in texts.items()}
 
 
 def weigh(
-    request: PodRequest, node: Node, said: Records, own: Placement | None, system: str
+    request: PodRequest, node: Node, recorded: Records, own: Placement | None, system: str
 ) -> ChargedPlacement:
     """The charge by what Weft's annotations say, and the system's own marks (`own`) beside them."""
-    voices = {name: shares for name, shares in said.items() if shares is not None}
-    faults = _contradictions(said, own, system)
-    sure = PLACEMENT_COPY in said and set(said.values()) == {said[PLACEMENT_COPY]}
+    voices = {name: shares for name, shares in recorded.items() if shares is not None}
+    faults = _contradictions(recorded, own, system)
+    sure = PLACEMENT_COPY in recorded and set(recorded.values()) == {recorded[PLACEMENT_COPY]}
     if own is not None:
         voices[f"{system}'s own marks"] = own.shares
-    here = {gpu.index for gpu in node.gpus}
+    present = {gpu.index for gpu in node.gpus}
     held: HeldShares = {}
     for name, shares in voices.items():
         for share in shares:
-            if sure or share.gpu in here:
+            if sure or share.gpu in present:
                 _raise(held, share)
             else:
                 faults.append(f"{name} names GPU {share.gpu}, which its node does not show")
     anywhere = False
     for index, gpu_request in enumerate(request.shape.gpu_requests):
-        named = [share for share in held.values() if share.gpu_request == index]
+        claimed = [share for share in held.values() if share.gpu_request == index]
         faults += _less(index, gpu_request, node, held, grown=sure)
-        if _too_few(gpu_request, named):
+        if _too_few(gpu_request, claimed):
             anywhere = True
-            faults.append(f"{_amounts(named)} is less than it asks: the rest may be on any card")
+            faults.append(f"{_amounts(claimed)} is less than it asks: the rest may be on any card")
             for gpu in node.gpus:
                 if gpu.parent is None:
                     _raise(held, asked_on(index, gpu_request, gpu))
-    lost = tuple(sorted({gpu for _, gpu in held if gpu not in here}))
+    lost = tuple(sorted({gpu for _, gpu in held if gpu not in present}))
     placement = placement_of(request, node, tuple(held.values()))
     return ChargedPlacement(placement, "; ".join(faults), lost=lost, anywhere=anywhere)
 
 
-def moved(request: PodRequest, said: Records, own: Placement, mark: str) -> str:
-    """Where the system's agent put the pod on other GPUs than Weft, in words; "" where not."""
-    for shares in said.values():
+def moved(request: PodRequest, recorded: Records, own: Placement, mark: str) -> str:
+    """The note that the system's agent put the pod on other GPUs than Weft; "" where it did not."""
+    for shares in recorded.values():
         if shares and _places(shares) != _places(own.shares):
-            given = f"{request.dialect}'s agent gave it {_gpus(own.shares)} ({mark})"
-            return f"{given}, Weft had chosen {_gpus(shares)}"
+            assignment = f"{request.dialect}'s agent gave it {_gpus(own.shares)} ({mark})"
+            return f"{assignment}, Weft had chosen {_gpus(shares)}"
     return ""
 
 
-def _contradictions(said: Records, own: Placement | None, system: str) -> list[str]:
+def _contradictions(recorded: Records, own: Placement | None, system: str) -> list[str]:
     faults = [
-        f"{name} is damaged or another pod's" for name, shares in said.items() if shares is None
+        f"{name} is damaged or another pod's" for name, shares in recorded.items() if shares is None
     ]
-    if PLACEMENT not in said:
+    if PLACEMENT not in recorded:
         faults.append(f"{PLACEMENT} is missing")
-    heard = {name: shares for name, shares in said.items() if shares is not None}
-    first = next(iter(heard), "")
-    for name, shares in heard.items():
-        if shares != heard[first]:
-            faults.append(f"{first} says {_amounts(heard[first])}, {name} {_amounts(shares)}")
-    if own is not None and heard and _places(own.shares) != _places(heard[first]):
-        said_first = f"{first} says {_gpus(heard[first])}"
+    readable = {name: shares for name, shares in recorded.items() if shares is not None}
+    first = next(iter(readable), "")
+    for name, shares in readable.items():
+        if shares != readable[first]:
+            faults.append(f"{first} says {_amounts(readable[first])}, {name} {_amounts(shares)}")
+    if own is not None and readable and _places(own.shares) != _places(readable[first]):
+        said_first = f"{first} says {_gpus(readable[first])}"
         faults.append(f"{said_first}, {system}'s own marks {_gpus(own.shares)}")
     return faults
 
@@ -131,35 +131,35 @@ def _contradictions(said: Records, own: Placement | None, system: str) -> list[s
 def _less(
     index: int, gpu_request: GpuRequest, node: Node, held: HeldShares, *, grown: bool
 ) -> list[str]:
-    """Charge no less than this claim asks of each GPU; what was less, in words.
+    """Charge no less than this GPU request asks of each GPU; what was less, in words.
 
     `grown`: a part of a card is not called too little, for the card may have been smaller.
     """
     grown = grown and (gpu_request.whole or gpu_request.memory.kind not in ("mib", "none"))
     faults = []
     for gpu in () if gpu_request.split else node.gpus:
-        known = held.get((index, gpu.index))
-        if known is None:
+        own = held.get((index, gpu.index))
+        if own is None:
             continue
-        asked = asked_on(index, gpu_request, gpu)
-        _raise(held, asked)
-        if known.milli < asked.milli or (known.memory_mib < asked.memory_mib and not grown):
-            faults.append(f"{_amounts([known])} is less than it asks, {_amounts([asked])}")
+        least = asked_on(index, gpu_request, gpu)
+        _raise(held, least)
+        if own.milli < least.milli or (own.memory_mib < least.memory_mib and not grown):
+            faults.append(f"{_amounts([own])} is less than it asks, {_amounts([least])}")
     return faults
 
 
-def _too_few(gpu_request: GpuRequest, named: Sequence[Share]) -> bool:
+def _too_few(gpu_request: GpuRequest, shares: Sequence[Share]) -> bool:
     """True if these are not all GPUs of the request."""
-    few_mib = sum(share.memory_mib for share in named) < gpu_request.memory.value
-    return len(named) < gpu_request.count or (gpu_request.split and few_mib)
+    few_mib = sum(share.memory_mib for share in shares) < gpu_request.memory.value
+    return len(shares) < gpu_request.count or (gpu_request.split and few_mib)
 
 
 def _raise(held: HeldShares, share: Share) -> None:
     """Hold at least this share."""
-    known = held.setdefault((share.gpu_request, share.gpu), share)
-    memory_mib, milli = max(known.memory_mib, share.memory_mib), max(known.milli, share.milli)
-    if (memory_mib, milli) != (known.memory_mib, known.milli):
-        held[share.gpu_request, share.gpu] = replace(known, memory_mib=memory_mib, milli=milli)
+    charged = held.setdefault((share.gpu_request, share.gpu), share)
+    memory_mib, milli = max(charged.memory_mib, share.memory_mib), max(charged.milli, share.milli)
+    if (memory_mib, milli) != (charged.memory_mib, charged.milli):
+        held[share.gpu_request, share.gpu] = replace(charged, memory_mib=memory_mib, milli=milli)
 
 
 def _places(shares: Sequence[Share]) -> set[tuple[int, int]]:

@@ -50,9 +50,9 @@ class GeniusDialect(BaseDialect):
         """The labels' request, merged with `nvidia.com/gpu` to the larger of the two."""
         labels = pod.metadata.labels or {}
         notes: list[str] = []
-        asked = {name: _number(labels, name, notes) for name in (NUMBER, EACH, TOTAL)}
+        requested = {name: _number(labels, name, notes) for name in (NUMBER, EACH, TOTAL)}
         exact = settings.compat == "exact"
-        gpu_requests = (_uncharged if exact else _charged)(asked, notes)
+        gpu_requests = (_uncharged if exact else _charged)(requested, notes)
         places = slots(pod)
         shared = not asks_for(pod, (GPU,))
         layout = pod_wide(places, gpu_requests) if shared else merged(places, gpu_requests, notes)
@@ -87,8 +87,8 @@ def merged(
     return per_container(places, [whole_cards(n) if n else None for n in counts])
 
 
-def _charged(asked: Mapping[str, int], notes: list[str]) -> list[GpuRequest]:
-    number, each, total = asked[NUMBER], asked[EACH], asked[TOTAL]
+def _charged(requested: Mapping[str, int], notes: list[str]) -> list[GpuRequest]:
+    number, each, total = requested[NUMBER], requested[EACH], requested[TOTAL]
     if each:
         if not number:
             notes.append(f"{EACH} without {NUMBER} means one GPU (the original ignores it)")
@@ -104,13 +104,13 @@ def _charged(asked: Mapping[str, int], notes: list[str]) -> list[GpuRequest]:
     return [whole_cards(number)] if number else []
 
 
-def _uncharged(asked: Mapping[str, int], notes: list[str]) -> list[GpuRequest]:
+def _uncharged(requested: Mapping[str, int], notes: list[str]) -> list[GpuRequest]:
     """The original's filter: so many cards, each with more than that free, nothing held."""
-    number, each, total = asked[NUMBER], asked[EACH], asked[TOTAL]
+    number, each, total = requested[NUMBER], requested[EACH], requested[TOTAL]
     if total:
-        # A sum over cards that nobody charges can't be said in claims.
+        # A sum over cards that nobody charges can't be said in GPU requests.
         notes.append(f"{TOTAL} is charged even with compat exact")
-        return _charged(asked, notes)
+        return _charged(requested, notes)
     if each and not number:
         notes.append(f"{EACH} without {NUMBER} is ignored, as in the original")
     if not number:
@@ -134,8 +134,8 @@ def _rule(labels: Mapping[str, str]) -> DeviceRule:
 
 
 def _number(labels: Mapping[str, str], name: str, notes: list[str]) -> int:
-    most, what = _MOST[name]
-    number = label_number(labels, name, most, what)
+    most, unit = _MOST[name]
+    number = label_number(labels, name, most, unit)
     if number is None and name in labels:
         notes.append(f"label {name}: {labels[name]!r} is no whole number and counts as 0")
     return number or 0

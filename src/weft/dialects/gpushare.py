@@ -79,14 +79,14 @@ class Gpushare(BaseDialect):
             PREFIX + "ASSIGNED": "false",
             PREFIX + "ASSUME_TIME": str(now_ns),
         }
-        asked = {c.name: c.asked.memory.value for c in request.containers if c.asked}
+        units = {c.name: c.asked.memory.value for c in request.containers if c.asked}
         env = {
             name: {
                 "NVIDIA_VISIBLE_DEVICES": str(share.gpu),
                 PREFIX + "IDX": str(share.gpu),
                 # Here POD is what this one Allocate gave, unlike the annotation of that name.
-                PREFIX + "POD": str(asked[name]),
-                PREFIX + "CONTAINER": str(asked[name]),
+                PREFIX + "POD": str(units[name]),
+                PREFIX + "CONTAINER": str(units[name]),
                 PREFIX + "DEV": on_card,
             }
             for name in by_container(request, placement)
@@ -114,19 +114,19 @@ class Gpushare(BaseDialect):
         configured = UNIT_MIB.get(settings.gpushare_unit, 0)
         foreign = records(pod, request, node) is None
         marked = 0 if foreign else _marked_unit_mib(pod, card_mib)
-        told = node.unit_mib or configured
-        unit_mib = told or gpu_request.memory.unit_mib
-        asked = GpuMemoryRequest("node-units", gpu_request.memory.value, unit_mib)
-        readings = [asked.on_node(mib) for mib in (0, configured, marked)]
+        node_mib = node.unit_mib or configured
+        unit_mib = node_mib or gpu_request.memory.unit_mib
+        units = GpuMemoryRequest("node-units", gpu_request.memory.value, unit_mib)
+        readings = [units.on_node(mib) for mib in (0, configured, marked)]
         # Nobody can have been given more than a card has.
         held = [memory for memory in readings if memory.mib_on(card_mib) <= card_mib]
         most = max(held, key=lambda memory: memory.mib_on(card_mib), default=readings[0])
         doubt = ""
-        if marked and told and marked != told:
-            who = "its node" if node.unit_mib else "gpushareUnit"
+        if marked and node_mib and marked != node_mib:
+            source = "its node" if node.unit_mib else "gpushareUnit"
             doubt = (
-                f"it asks for {asked.value} {GPU_MEM}: {who} counts in {UNIT_NAME[told]}, its "
-                f"marks in {UNIT_NAME[marked]}; the larger is charged that its card can hold"
+                f"it asks for {units.value} {GPU_MEM}: {source} counts in {UNIT_NAME[node_mib]}, "
+                f"its marks in {UNIT_NAME[marked]}; the larger is charged that its card can hold"
             )
         gpu_requests = (replace(gpu_request, memory=most),)
         return replace(request, shape=replace(request.shape, gpu_requests=gpu_requests)), doubt
@@ -143,17 +143,17 @@ def _layout(
     unit = settings.gpushare_unit
     guess = "MiB" if max(values) > MOST_GIB else "GiB"
     unit_mib = UNIT_MIB.get(unit) or UNIT_MIB[guess]
-    asked = [GpuMemoryRequest("node-units", value, unit_mib) for value in values]
+    requests = [GpuMemoryRequest("node-units", value, unit_mib) for value in values]
     told_mib = 0
     if unit != "node":
-        told_mib = asked[0].unit_mib
-        asked = [memory.on_node(told_mib) for memory in asked]
+        told_mib = requests[0].unit_mib
+        requests = [memory.on_node(told_mib) for memory in requests]
     if unit == "auto":
         notes.append(
             f"{GPU_MEM}: unit assumed to be {guess}, as the number alone suggests; "
             "the nodes or --gpushare-unit decide"
         )
-    asks = [GpuRequest(memory=memory) if memory.value else None for memory in asked]
+    asks = [GpuRequest(memory=memory) if memory.value else None for memory in requests]
     return one_card(places, asks), told_mib
 
 

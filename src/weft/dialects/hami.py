@@ -98,7 +98,7 @@ class Hami(BaseDialect):
         elif len(parts) != len(containers):
             return None
         gpus: Mapping[str, list[str]] = {
-            container.name: [one.split(",")[0] for one in part.split(":") if one]
+            container.name: [entry.split(",")[0] for entry in part.split(":") if entry]
             for container, part in zip(containers, parts, strict=True)
         }
         return from_gpus(request, node, gpus)

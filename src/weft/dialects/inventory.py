@@ -160,7 +160,7 @@ def _combine(sources: Sequence[InventorySource], warnings: list[str]) -> tuple[G
                 cards = [source.cards[place] for source in sources]
                 gpus.append(_sized(gpu, cards, sources, warnings))
             place += 1
-        elif any(one.index == gpu.parent for one in gpus):
+        elif any(instance.index == gpu.parent for instance in gpus):
             gpus.append(gpu)
     return tuple(gpus)
 
@@ -169,14 +169,14 @@ def _sized(
     gpu: Gpu, cards: Sequence[ReportedGpu], sources: Sequence[InventorySource], warnings: list[str]
 ) -> Gpu:
     """The card with the most memory that no source denies, or the least any of them says."""
-    said = [(card, source) for card, source in zip(cards, sources, strict=True) if card.most]
-    if len(said) < 2:
+    sized = [(card, source) for card, source in zip(cards, sources, strict=True) if card.most]
+    if len(sized) < 2:
         return gpu
-    least, most = max(card.least for card, _ in said), min(card.most for card, _ in said)
+    least, most = max(card.least for card, _ in sized), min(card.most for card, _ in sized)
     if least <= most:
         return msgspec.structs.replace(gpu, memory_mib=least)
-    smallest = min(card.least for card, _ in said)
-    text = ", ".join(f"{source.name} {_range(card)}" for card, source in said)
+    smallest = min(card.least for card, _ in sized)
+    text = ", ".join(f"{source.name} {_range(card)}" for card, source in sized)
     warnings.append(f"GPU {gpu.index}: {text} MiB: the smaller size counts, {smallest} MiB")
     return msgspec.structs.replace(gpu, memory_mib=smallest)
 

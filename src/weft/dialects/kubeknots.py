@@ -36,8 +36,8 @@ class Kubeknots(BaseDialect):
         number = label_number(labels, LABEL, MOST_GPU_MIB, "any card")
         notes: list[str] = []
         if number is None:
-            what = "is missing" if text is None else f"{text!r} is no whole number of MiB"
-            notes.append(f"label {LABEL} {what}: 0 MiB are charged, as in the original")
+            problem = "is missing" if text is None else f"{text!r} is no whole number of MiB"
+            notes.append(f"label {LABEL} {problem}: 0 MiB are charged, as in the original")
         gpu_request = GpuRequest(memory=GpuMemoryRequest("mib", number or 0))
         places = slots(pod)
         shared = not asks_for(pod, (GPU,))

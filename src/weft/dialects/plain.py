@@ -14,6 +14,6 @@ class Plain(BaseDialect):
     name = "none"
 
     def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
-        """No claims; every container without a GPU."""
+        """No GPU requests; every container without a GPU."""
         places = slots(pod)
         return build(pod, self.name, per_container(places, [None] * len(places)))

@@ -43,9 +43,9 @@ def choose(pod: PodManifest, settings: DialectSettings) -> tuple[BaseDialect, st
         if all(system.name in includes for system in owners):
             return named, ""
     if len(owners) > 1:
-        asked = " and ".join(f"{s.name} ({_example(s, pod)})" for s in owners)
+        claims = " and ".join(f"{s.name} ({_example(s, pod)})" for s in owners)
         raise BadInputError(
-            "spec", f"asks for GPUs in the words of {asked}; keep one system and remove the others"
+            "spec", f"asks for GPUs in the words of {claims}; keep one system and remove the others"
         )
     if not owners:
         return NONE, ""
@@ -93,5 +93,5 @@ def _example(system: BaseDialect, pod: PodManifest) -> str:
     names = [name for name in (pod.metadata.labels or {}) if name.startswith(("genius/", "GPU_M"))]
     for container in (*(pod.spec.init_containers or ()), *pod.spec.containers):
         names += [*(container.resources.limits or ()), *(container.resources.requests or ())]
-    words = system.resources or tuple(names)
-    return next((name for name in names if name in words), system.name)
+    resources = system.resources or tuple(names)
+    return next((name for name in names if name in resources), system.name)

@@ -27,7 +27,7 @@ from weft.model.annotations import (
     SOLO_P99_MS,
 )
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS, MOST_LETTERS
-from weft.model.request import ANY_DEVICE, BATCH, BEST_EFFORT, LATENCY_CRITICAL, about_s
+from weft.model.request import ANY_DEVICE, BATCH, BEST_EFFORT, LATENCY_CRITICAL, rounded_s
 
 USED_ANNOTATIONS = (APPLICATION, CLASS, EXPECTED_DURATION, SLO_MS, SOLO_P99_MS)
 """What a placement keeps of what the pod says of itself, beside what it asks for."""
@@ -157,7 +157,7 @@ def _expected_s(annotations: Mapping[str, str], notes: list[str]) -> int:
     parts = [int(part or 0) for part in match.groups()] if match else [0]
     seconds = sum(part * unit for part, unit in zip(parts, (86_400, 3_600, 60, 1), strict=False))
     if 0 < seconds <= _DURATION_MOST_S:
-        return about_s(seconds)
+        return rounded_s(seconds)
     if text:
         notes.append(
             f"annotation {EXPECTED_DURATION} is ignored: {text[:_MOST_SHOWN]!a} is no "

@@ -42,29 +42,29 @@ def slots(pod: PodManifest) -> list[ContainerSlot]:
 
 def asks_for(pod: PodManifest, names: Sequence[str]) -> bool:
     """True if any container names one of these resources with anything but zero."""
-    wanted = frozenset(names)
+    resource_names = frozenset(names)
     return any(
-        names_any(container, wanted)
+        names_any(container, resource_names)
         for container in (*(pod.spec.init_containers or ()), *pod.spec.containers)
     )
 
 
 def names_any(container: ManifestContainer, names: Set[str]) -> bool:
     """True if the container names one of these resources with anything but zero."""
-    for asked in (container.resources.limits, container.resources.requests):
-        if asked and not names.isdisjoint(asked):
-            return any(name in names and str(asked[name]).strip() != "0" for name in asked)
+    for amounts in (container.resources.limits, container.resources.requests):
+        if amounts and not names.isdisjoint(amounts):
+            return any(name in names and str(amounts[name]).strip() != "0" for name in amounts)
     return False
 
 
 def asked_of(slot: ContainerSlot, names: Sequence[str]) -> list[str]:
     """Those of these resources that the container names with anything but zero."""
     resources = slot.container.resources
-    amounts = [asked for asked in (resources.limits, resources.requests) if asked]
+    amounts = [each for each in (resources.limits, resources.requests) if each]
     return [
         name
         for name in names
-        if any(name in asked and str(asked[name]).strip() != "0" for asked in amounts)
+        if any(name in each and str(each[name]).strip() != "0" for each in amounts)
     ]
 
 
@@ -88,10 +88,10 @@ def amount(slot: ContainerSlot, name: str, bounds: InputBounds = REFUSED) -> int
     """
     limits, requests = slot.container.resources.limits, slot.container.resources.requests
     values: list[int] = []
-    for field, asked in (("limits", limits), ("requests", requests)):
-        if asked and name in asked:
+    for field, amounts in (("limits", limits), ("requests", requests)):
+        if amounts and name in amounts:
             where = f"{slot.where}.resources.{field}[{name}]"
-            values.append(_whole(asked[name], where, bounds))
+            values.append(_whole(amounts[name], where, bounds))
     if len(values) == 2 and values[0] != values[1]:
         raise BadInputError(
             f"{slot.where}.resources.requests[{name}]",
@@ -105,14 +105,14 @@ def units(slot: ContainerSlot, name: str, unit: str) -> int:
     """`amount` of a resource that counts `unit`s of GPU memory, refusing sizes in bytes."""
     value = amount(slot, name)
     if value >= MORE_THAN_A_CARD:
-        asked = {
+        amounts = {
             **(slot.container.resources.requests or {}),
             **(slot.container.resources.limits or {}),
         }
         raise BadInputError(
             f"{slot.where}.resources.limits[{name}]",
-            f"{str(asked[name])!r} is {value:,} {unit}, more than any card has: the number counts "
-            f"{unit}, not bytes; write it without a suffix",
+            f"{str(amounts[name])!r} is {value:,} {unit}, more than any card has: the number "
+            f"counts {unit}, not bytes; write it without a suffix",
         )
     return value
 
@@ -128,7 +128,7 @@ def percent(slot: ContainerSlot, name: str) -> int:
     return value
 
 
-def label_number(labels: Mapping[str, str], name: str, most: int, what: str) -> int | None:
+def label_number(labels: Mapping[str, str], name: str, most: int, unit: str) -> int | None:
     """A whole number of 0 or more written in a label; None where it is missing or is none.
 
     One that is larger than `most` is refused: `what` has so much.
@@ -138,7 +138,7 @@ def label_number(labels: Mapping[str, str], name: str, most: int, what: str) -> 
         return None
     if int(text) > most:
         raise BadInputError(
-            f"metadata.labels[{name}]", f"{text} is more than {what} has; write {most:,} at most"
+            f"metadata.labels[{name}]", f"{text} is more than {unit} has; write {most:,} at most"
         )
     return int(text)
 

@@ -1,7 +1,7 @@
 """Writes a placement's shares as an annotation, and reads them back.
 
-What a claim takes of a card follows from the two alone, so a system's marks need only name the
-cards. Weft's own annotation carries everything; it goes into every Binding beside the system's
+What a GPU request takes of a card follows from the two alone, so a system's marks need only name
+the cards. Weft's own annotation carries everything; it goes into every Binding beside the system's
 marks, and once more under another name. It names the pod and the node it was written for: marks
 that came along when someone copied a manifest are worth nothing. What the marks of a bound pod are
 worth besides, `evidence.py` says.
@@ -14,7 +14,7 @@ from weft.model import ContainerRequest, Gpu, GpuRequest, Node, Placement, PodRe
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPU_MILLI, MOST_LETTERS
 
 _KEPT = ("application", "job_class", "expected_s", "slowdown_limit")
-_MOST_SHARES = 256  # of one claim; a node with a hundred MIG instances is a large one
+_MOST_SHARES = 256  # of one GPU request; a node with a hundred MIG instances is a large one
 
 
 def share_on(index: int, gpu_request: GpuRequest, gpu: Gpu) -> Share:
@@ -59,7 +59,7 @@ def keeps(placement: Placement, shape: Shape) -> bool:
 def of_container(
     request: PodRequest, container: ContainerRequest, placement: Placement
 ) -> list[Share]:
-    """The shares a container uses: the first `asked.count` of its claims' (all, where shared)."""
+    """The shares a container uses: the first `asked.count` of its requests' (all, where shared)."""
     if container.asked is None:
         return []
     shares = [
@@ -91,15 +91,15 @@ def from_gpus(
 ) -> Placement | None:
     """The placement in which each container (by name) has these GPUs, by index or UUID.
 
-    None where a claim's GPUs are not all named, or the node lacks one of them.
+    None where a GPU request's GPUs are not all named, or the node lacks one of them.
     """
     shares_of: dict[int, list[Share]] = {}
-    # Main containers first: an init container may show fewer GPUs than the claim it borrows.
+    # Main containers first: an init container may show fewer GPUs than the GPU request it borrows.
     for container in sorted(request.containers, key=lambda c: c.init):
-        named, start = gpus.get(container.name, ()), 0
+        indexes, start = gpus.get(container.name, ()), 0
         for index in container.gpu_requests:
             gpu_request = request.shape.gpu_requests[index]
-            part, start = named[start : start + gpu_request.count], start + gpu_request.count
+            part, start = indexes[start : start + gpu_request.count], start + gpu_request.count
             cards = [find(node, name) for name in part]
             if len(part) == gpu_request.count and index not in shares_of and not gpu_request.split:
                 shares_of[index] = [
@@ -111,14 +111,14 @@ def from_gpus(
 
 
 def encode(placement: Placement) -> str:
-    """The value of `weft.dev/placement`: pod, node, [claim, GPU, MiB, milli, UUID] per share."""
+    """The value of `weft.dev/placement`: pod, node, [request, GPU, MiB, milli, UUID] per share."""
     shares = [[s.gpu_request, s.gpu, s.memory_mib, s.milli, s.uuid] for s in placement.shares]
     return json.dumps(
         {"pod": placement.uid, "node": placement.node, "shares": shares}, separators=(",", ":")
     )
 
 
-def about(text: str) -> tuple[str, str] | None:
+def subject_of(text: str) -> tuple[str, str] | None:
     """The pod (UID) and the node that such a value is about; None where it does not say."""
     try:
         value = json.loads(text)

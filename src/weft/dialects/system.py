@@ -82,15 +82,15 @@ class BaseDialect:
         annotation that the pod was seen to be bound with, where that is known."""
         if not request.shape.gpu_requests:
             return ChargedPlacement(shares.placement_of(request, node, ()))
-        said = evidence.records(pod, request, node, bound_with)
-        if said is None:
+        records = evidence.records(pod, request, node, bound_with)
+        if records is None:
             return None
         own = self.recover(pod, request, node)
-        if own is not None and (self.agent_annotation or not said):
+        if own is not None and (self.agent_annotation or not records):
             return ChargedPlacement(
-                own, moved=evidence.moved(request, said, own, self.agent_annotation)
+                own, moved=evidence.moved(request, records, own, self.agent_annotation)
             )
-        return evidence.weigh(request, node, said, own, self.name) if said else None
+        return evidence.weigh(request, node, records, own, self.name) if records else None
 
     def on_node(
         self, pod: PodManifest, request: PodRequest, node: Node, settings: DialectSettings

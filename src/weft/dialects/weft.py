@@ -51,8 +51,8 @@ def _ask(slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
             f"container {slot.container.name}: {GPU_CORES} without {GPU_MEMORY}: "
             "no GPU memory is charged"
         )
-    kept = GpuMemoryRequest("mib", memory) if memory else GpuMemoryRequest()
-    return GpuRequest(count=count or 1, memory=kept, milli=cores * 10)
+    memory_request = GpuMemoryRequest("mib", memory) if memory else GpuMemoryRequest()
+    return GpuRequest(count=count or 1, memory=memory_request, milli=cores * 10)
 
 
 def _memory_mib(slot: ContainerSlot) -> int:

@@ -66,10 +66,10 @@ def unpack(body: bytes, where: str) -> bytes:
 def inflate(body: bytes) -> bytes:
     """zlib's own form; `zlib.error` for what is none, cut off, or larger than `MOST_MIB`."""
     unpacking = zlib.decompressobj()
-    found = unpacking.decompress(body, MOST_BYTES)
+    inflated = unpacking.decompress(body, MOST_BYTES)
     if not unpacking.eof:
         raise zlib.error(f"it is cut off, or has more than {MOST_MIB} MiB")
-    return found
+    return inflated
 
 
 def _whole(file: BinaryIO | gzip.GzipFile, where: str) -> bytes:
@@ -82,5 +82,5 @@ def _whole(file: BinaryIO | gzip.GzipFile, where: str) -> bytes:
     return b"".join(pieces)
 
 
-def _too_large(where: str, what: str) -> BadInputError:
-    return BadInputError(where, f"{what} more than {MOST_MIB} MiB, unpacked; split the file")
+def _too_large(where: str, limit: str) -> BadInputError:
+    return BadInputError(where, f"{limit} more than {MOST_MIB} MiB, unpacked; split the file")

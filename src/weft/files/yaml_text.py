@@ -94,8 +94,8 @@ class _Loader(Composer, _Words, SafeConstructor, Resolver):
             size, depth = graph.measure(root, "")
             # Told apart from the nodes that are written out: a dump of a large cluster may be long.
             if size - len(graph.measured) > ALIASED_NODES:
-                what = f"aliases (*) repeat more than {ALIASED_NODES:,} values; write fewer"
-                raise BadInputError("", what)
+                problem = f"aliases (*) repeat more than {ALIASED_NODES:,} values; write fewer"
+                raise BadInputError("", problem)
             if depth > DEPTH:
                 raise _too_deep()
         return root
@@ -106,10 +106,10 @@ class _Loader(Composer, _Words, SafeConstructor, Resolver):
         self._depth += 1
         if self._depth > DEPTH:
             raise _too_deep()
-        found = super().compose_node(parent, index)
+        node = super().compose_node(parent, index)
         self._depth -= 1
-        assert found is not None
-        return found
+        assert node is not None
+        return node
 
     def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
         """One word."""
@@ -127,8 +127,8 @@ class _Loader(Composer, _Words, SafeConstructor, Resolver):
             if isinstance(key, yaml.ScalarNode):
                 line = key.start_mark.line + self._first + 1
                 if key.value in first:
-                    what = f"is written twice (first in line {first[key.value]}); keep one"
-                    raise BadInputError(f"line {line}, {key.value}", what)
+                    problem = f"is written twice (first in line {first[key.value]}); keep one"
+                    raise BadInputError(f"line {line}, {key.value}", problem)
                 first[key.value] = line
         return node
 
@@ -139,8 +139,8 @@ class _Loader(Composer, _Words, SafeConstructor, Resolver):
             number = self.construct_yaml_int(node)
         if number.bit_length() > 64:
             line = node.start_mark.line + self._first + 1
-            what = "is a number of more than 64 bits; write a smaller one, or text in quotes"
-            raise BadInputError(f"line {line}", what)
+            problem = "is a number of more than 64 bits; write a smaller one, or text in quotes"
+            raise BadInputError(f"line {line}", problem)
         return number
 
 
@@ -156,10 +156,10 @@ class _Graph:
         self._first = first_line
 
     def measure(self, node: yaml.Node, place: str) -> tuple[int, int]:
-        """How many nodes `node` stands for with every alias followed, and how deep they nest."""
+        """Counts the nodes that `node` stands for, every alias followed, and how deep they nest."""
         if node in self._inside:
-            what = "an alias (*) to a value from inside that value never ends; write the value out"
-            raise BadInputError(place, what)
+            error = "an alias (*) to a value from inside that value never ends; write the value out"
+            raise BadInputError(place, error)
         if node not in self.measured:
             self._inside.add(node)
             size = depth = 0
@@ -183,5 +183,5 @@ class _Graph:
 
 
 def _too_deep() -> BadInputError:
-    what = f"nests more than {DEPTH} levels deep, or an alias (*) never ends; write it out"
-    return BadInputError("", what)
+    problem = f"nests more than {DEPTH} levels deep, or an alias (*) never ends; write it out"
+    return BadInputError("", problem)

@@ -67,11 +67,11 @@ def quantile(scores: Floats, weights: Floats, level: float) -> float:
 
 def factor_of(scores: Sequence[Floats], coverage: float = COVERAGE) -> float:
     """The factor for scores by group, each weighted by its samples. Never below 0."""
-    kept = [group for group in scores if len(group)]
-    if not kept:
+    nonempty = [group for group in scores if len(group)]
+    if not nonempty:
         return 1.2816
-    pooled = np.concatenate(kept)
-    level = coverage if len(kept) < 2 else _level(kept, coverage)
+    pooled = np.concatenate(nonempty)
+    level = coverage if len(nonempty) < 2 else _level(nonempty, coverage)
     return max(0.0, quantile(pooled, np.ones(len(pooled)), level))
 
 

@@ -139,7 +139,7 @@ def about_application(dataset: Dataset, application: str) -> Dataset:
 def measured(dataset: Dataset, source: str) -> Measurements:
     """Training data of predictors: features as `name.mean` and `name.p95`, speeds, what failed.
 
-    Only what ran out of memory together is forbidden: a crash says nothing about company.
+    Only what ran out of memory together is forbidden: a crash says nothing of co-residents.
     """
     solos = []
     for profile in dataset.solo:
@@ -187,8 +187,8 @@ def decode(body: bytes, where: str) -> Dataset:
 
 
 def _sensible(wrong: Iterable[tuple[str, str]], where: str) -> None:
-    for field, what in wrong:
-        raise BadInputError(f"{where}, field {field}", what)
+    for field, fault in wrong:
+        raise BadInputError(f"{where}, field {field}", fault)
 
 
 def _solo_says(profile: SoloProfile) -> Iterable[tuple[str, str]]:
@@ -201,14 +201,14 @@ def _solo_says(profile: SoloProfile) -> Iterable[tuple[str, str]]:
         if getattr(profile, field) < 0:
             yield field, f"{getattr(profile, field)!r} is below 0"
     for name, feature in profile.features.items():
-        for which in ("mean", "p95"):
-            value = getattr(feature, which)
+        for statistic in ("mean", "p95"):
+            value = getattr(feature, statistic)
             if abs(value) >= BLANK:
-                yield f"features.{name}.{which}", f"{value!r} is DCGM's blank; leave it out"
+                yield f"features.{name}.{statistic}", f"{value!r} is DCGM's blank; leave it out"
             if name.endswith("_ratio") and not -_ROUNDED <= value <= 1 + _ROUNDED:
                 share = f"write {value / 100:g} for {value:g} %, and " if value > 0 else ""
                 wrong = f"{value!r} is no share of 1; {share}leave out what nobody measured"
-                yield f"features.{name}.{which}", wrong
+                yield f"features.{name}.{statistic}", wrong
 
 
 def _corun_says(sample: CoLocationSample) -> Iterable[tuple[str, str]]:

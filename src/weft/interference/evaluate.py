@@ -3,7 +3,7 @@
 `random`: single measurements (the same pair the other way round may be known). `new pair`: half of
 the pairs. `new application`: a whole family, as victim and as neighbour; asked are the pairs in
 which it is the victim. `new GPU`: everything on this GPU model, predicted as on another one.
-`several others`: half of the companies of three and more, where any were measured.
+`several others`: half of the sets of three and more, where any were measured.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -114,7 +114,7 @@ def _split(cell: Measurements, split: str, how: Examination) -> ExaminationResul
     for part in _parts(split, applications, samples, how.seeds):
         where = f"{cell.source}, {'/'.join(filter(None, cell.cells()[0]))}, {split}: {part.name}"
         how.progress(where)
-        train = [run for run, kept in zip(runs, part.train, strict=True) if kept]
+        train = [run for run, is_train in zip(runs, part.train, strict=True) if is_train]
         answer = _ours(cell, train, samples.take(part.test), split, how.effort)
         if answer is None:
             continue
@@ -182,12 +182,12 @@ def _new_gpu(
     for other_model, other_isolation in measured.cells():
         if other_isolation != isolation or other_model == gpu_model:
             continue
-        there = measured.cell(other_model, other_isolation)
+        other_cell = measured.cell(other_model, other_isolation)
         how.progress(f"{cell.source}, {gpu_model}, new GPU: from {other_model}")
-        learned = learn(there.solos, there.runs, how.effort)
+        learned = learn(other_cell.solos, other_cell.runs, how.effort)
         if learned is None:
             continue
-        speaker = LearnedPredictor(learned, there.solos, there.runs)
+        speaker = LearnedPredictor(learned, other_cell.solos, other_cell.runs)
         known = speaker.asked(())
         runs = [run for run in cell.runs if {run.target, *run.others} <= set(known.names)]
         test = known.samples(runs)
@@ -203,7 +203,7 @@ def _new_gpu(
 
 
 def _several(cell: Measurements, how: Examination) -> ExaminationResult | None:
-    """Pairs and half of the larger companies are known; beside what pairs alone say of the others.
+    """Pairs and half of the larger sets are known; beside what pairs alone say of the others.
 
     `product of pairs` multiplies the speeds that are known or predicted of single neighbours,
     `worst pair` takes the lowest, `pairs and hinge` is what is said where no larger one is known.
@@ -219,15 +219,15 @@ def _several(cell: Measurements, how: Examination) -> ExaminationResult | None:
     folds = []
     for seed in range(how.seeds):
         order = np.random.default_rng(seed).permutation(len(companies))
-        kept = {companies[at] for at in order[: len(companies) // 2].tolist()}
+        known_sets = {companies[at] for at in order[: len(companies) // 2].tolist()}
         known: list[CoLocatedRun] = []
         test: list[CoLocatedRun] = []
         for run in larger:
-            inside = tuple(sorted((run.target, *run.others))) in kept
+            inside = tuple(sorted((run.target, *run.others))) in known_sets
             (known if inside else test).append(run)
         how.progress(f"{cell.source}, several others: seed {seed}")
-        ours = Predictor(fit(cell.only([*pairs, *known]), how.effort))
-        predictions = [ours.predict(run.target, run.others) for run in test]
+        predictor = Predictor(fit(cell.only([*pairs, *known]), how.effort))
+        predictions = [predictor.predict(run.target, run.others) for run in test]
         single = [
             [by_pairs.predict(run.target, [name]).mean for name in run.others] for run in test
         ]

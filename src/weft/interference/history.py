@@ -43,11 +43,11 @@ class History:
 
     def saw(self, target: str, others: Sequence[str], value: float, times: int = 1) -> None:
         """Add a measurement, or the median of several: it counts as often, up to 50."""
-        kept = self._kept.setdefault((target, tuple(sorted(others))), RecentMean(value, []))
+        recent = self._kept.setdefault((target, tuple(sorted(others))), RecentMean(value, []))
         for _ in range(min(times, self.MOST)):
-            kept.mean += ALPHA * (value - kept.mean)
-            kept.values.append(value)
-        del kept.values[: -self.MOST]
+            recent.mean += ALPHA * (value - recent.mean)
+            recent.values.append(value)
+        del recent.values[: -self.MOST]
 
     def memory(self, target: str, others: Sequence[str]) -> RecentMean | None:
         """All that is remembered of it, however often it was measured."""
@@ -63,13 +63,13 @@ class History:
 
     def of(self, target: str, others: Sequence[str]) -> RememberedSlowdown | None:
         """The mean and its error; None below three measurements."""
-        kept = self._kept.get((target, tuple(sorted(others))))
-        if kept is None or len(kept.values) < LEAST:
+        recent = self._kept.get((target, tuple(sorted(others))))
+        if recent is None or len(recent.values) < LEAST:
             return None
-        middle = _median(kept.values)
-        spread = _median([abs(value - middle) for value in kept.values])
-        upper = kept.mean + max(NOISE, DEVIATIONS * spread)
-        return RememberedSlowdown(kept.mean, upper, len(kept.values))
+        middle = _median(recent.values)
+        spread = _median([abs(value - middle) for value in recent.values])
+        upper = recent.mean + max(NOISE, DEVIATIONS * spread)
+        return RememberedSlowdown(recent.mean, upper, len(recent.values))
 
 
 def _median(values: list[float]) -> float:

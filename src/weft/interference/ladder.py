@@ -199,14 +199,14 @@ class Predictor:
         """Loss of all together by the hinge beyond that of its pairs: two who are harmless one by
         one may fill the card."""
         known = [self.solos.get(name) for name in (target, *others)]
-        solos = [one for one in known if one is not None]
+        solos = [solo for solo in known if solo is not None]
         if len(solos) < len(known):
             return 0.0
         whole = utilisation.by_utilisation(solos[0], solos[1:])
-        pairs = [utilisation.by_utilisation(solos[0], [one]) for one in solos[1:]]
+        pairs = [utilisation.by_utilisation(solos[0], [solo]) for solo in solos[1:]]
         if whole is None:
             return 0.0
-        return max(0.0, whole[0] - sum(one[0] for one in pairs if one is not None))
+        return max(0.0, whole[0] - sum(solo[0] for solo in pairs if solo is not None))
 
     def _known_pair(self, target: str, other: str) -> SlowdownPrediction:
         known = self.history.of(target, [other])
@@ -262,7 +262,7 @@ def _predictions(guess: SpeedPrediction) -> list[SlowdownPrediction]:
 def _sum(predictions: Sequence[SlowdownPrediction], beyond: float) -> SlowdownPrediction:
     """Single others' log slowdowns and bounds together, on the worst rung among them.
 
-    Never calibrated: no larger company was held back to see how far off this is.
+    Never calibrated: no larger set was held back to see how far off this is.
     """
     return SlowdownPrediction(
         sum(prediction.mean for prediction in predictions) + beyond,

@@ -194,7 +194,7 @@ def with_companies(
     pairs: Calibration, runs: Sequence[CoLocatedRun], rows: Floats, slower: Floats
 ) -> Calibration:
     """And how far bounds must lie beside several others: forests without each sixth of the larger
-    companies. As it was, where none was measured."""
+    sets. As it was, where none was measured."""
     companies = [tuple(sorted((run.target, *run.others))) for run in runs]
     larger = np.array([len(members) > 2 for members in companies])
     if not larger.any():

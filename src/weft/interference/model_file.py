@@ -72,9 +72,9 @@ def _check(model: PredictorFile) -> None:
     if not model.cells:
         raise _MisfitError("it has no cells")
     for number, cell in enumerate(model.cells):
-        for what, fits in _said_of(cell):
+        for fault, fits in _said_of(cell):
             if not fits:
-                raise _MisfitError(f"{what} - at `$.cells[{number}]`")
+                raise _MisfitError(f"{fault} - at `$.cells[{number}]`")
 
 
 def _said_of(cell: PredictorCell) -> Iterator[tuple[str, bool]]:

@@ -87,23 +87,23 @@ class ObservationRecord(msgspec.Struct, frozen=True):
     schema: Literal["weft.dev/observed/v1"] = "weft.dev/observed/v1"
 
 
-def encode(kept: ObservationRecord) -> str:
+def encode(record: ObservationRecord) -> str:
     """Encode as JSON."""
-    return msgspec.json.encode(kept).decode()
+    return msgspec.json.encode(record).decode()
 
 
 def decode(text: str | bytes) -> ObservationRecord:
     """Decode JSON; `msgspec.DecodeError` where it is of another form, or makes no sense."""
     try:
-        kept = msgspec.json.decode(text, type=ObservationRecord)
+        record = msgspec.json.decode(text, type=ObservationRecord)
     except RecursionError:
         raise msgspec.DecodeError("is nested too deeply") from None
-    for pair in kept.pairs:
+    for pair in record.pairs:
         if not pair.others or not pair.values:
             raise msgspec.ValidationError(f"{pair.target[:100]!r}: nobody beside it, or no value")
         if not all(abs(value) <= _FAR for value in (pair.mean, *pair.values)):
             raise msgspec.ValidationError(f"{pair.target[:100]!r}: a value makes no sense")
-    return kept
+    return record
 
 
 class _Recent(History):
@@ -172,12 +172,12 @@ class ObservedSlowdowns:
         if len(self._seen) > MOST_PAIRS:
             self._forget(next(iter(self._seen)))
 
-    def ban(self, gpu_model: str, one: str, other: str, now_ns: int) -> None:
+    def ban(self, gpu_model: str, application: str, other: str, now_ns: int) -> None:
         """Keep these two apart for 30 minutes.
 
         Pods without an application are not: those that share no more than that are too many.
         """
-        self._put(gpu_model, one, other, now_ns + BAN_NS)
+        self._put(gpu_model, application, other, now_ns + BAN_NS)
 
     def bans(self, now_ns: int) -> tuple[Ban, ...]:
         """Bans in force. A clock that went back makes none longer than it was meant to be."""
@@ -188,10 +188,10 @@ class ObservedSlowdowns:
                 self._bans[key] = min(until_ns, now_ns + BAN_NS)
         return tuple(Ban(*key, until_ns) for key, until_ns in self._bans.items())
 
-    def _put(self, gpu_model: str, one: str, other: str, until_ns: int) -> None:
-        if not one or not other:
+    def _put(self, gpu_model: str, application: str, other: str, until_ns: int) -> None:
+        if not application or not other:
             return
-        key = (gpu_model, min(one, other), max(one, other))
+        key = (gpu_model, min(application, other), max(application, other))
         self._bans[key] = max(until_ns, self._bans.get(key, 0))
         self._bans.move_to_end(key)
         if len(self._bans) > MOST_BANS:

@@ -75,8 +75,8 @@ def gavel(text: str, where: str) -> dict[str, Measurements]:
         for target, other, rate, own in ((a, b, beside[0], alone[0]), (b, a, beside[1], alone[1])):
             runs.setdefault(source, []).append(CoLocatedRun(target, (other,), gpu, "", rate / own))
     return {
-        name: Measurements(name, (*solos[name].values(),), (*kept,), (*bad.get(name, ()),))
-        for name, kept in sorted(runs.items())
+        name: Measurements(name, (*solos[name].values(),), (*measured,), (*bad.get(name, ()),))
+        for name, measured in sorted(runs.items())
     }
 
 

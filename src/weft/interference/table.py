@@ -77,11 +77,11 @@ def _with_unknown(mean: Floats, upper: Floats, tier: Tiers) -> tuple[Floats, Flo
 
 
 def _edge(mean: Floats, upper: Floats, least: tuple[float, float]) -> tuple[float, float]:
-    kept = upper[np.isfinite(upper)]
-    if not kept.size:
+    finite = upper[np.isfinite(upper)]
+    if not finite.size:
         return least
     middle = max(float(mean.mean()), least[0])
-    return middle, max(float(np.quantile(kept, _WORST)), least[1], middle)
+    return middle, max(float(np.quantile(finite, _WORST)), least[1], middle)
 
 
 def from_static(version: int, table: StaticTable, gpu_model: str = ANY_MODEL) -> InterferenceTable:

@@ -70,8 +70,8 @@ async def make_token(client: ApiClient, account: Account, audience: str) -> str:
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
     spec = {"audiences": [audience], "expirationSeconds": LIFETIME_S}
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-    made = await client.call("POST", path, msgspec.json.encode(body))
-    return msgspec.json.decode(made, type=_Made).status.token
+    token = await client.call("POST", path, msgspec.json.encode(body))
+    return msgspec.json.decode(token, type=_Made).status.token
 
 
 async def user_of(client: ApiClient, token: str, audience: str) -> User | None:

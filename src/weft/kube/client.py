@@ -349,8 +349,8 @@ def _repeat(method: str, code: int) -> bool:
     return code == 429 or (method == "GET" and code in (500, 502, 503, 504))
 
 
-def _without_answer(error: Exception, what: str) -> LostError | NotSentError:
+def _without_answer(error: Exception, call: str) -> LostError | NotSentError:
     never_left = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
     kind = NotSentError if never_left else LostError
     text = str(error) or type(error).__name__
-    return kind(f"{what}: {text}")
+    return kind(f"{call}: {text}")

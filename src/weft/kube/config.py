@@ -110,15 +110,15 @@ def _tls(chosen: ChosenContext, at: str) -> ssl.SSLContext:
         what = "contradicts certificate-authority; keep one of the two"
         raise BadInputError(f"{at}.insecure-skip-tls-verify", what)
     context = client_tls(authority, f"{at}.certificate-authority", verify=not skip)
-    who = f"{chosen.user_file}: users[{chosen.name}].user"
+    user_path = f"{chosen.user_file}: users[{chosen.name}].user"
     file, data, path = chosen.user_file, user.client_certificate_data, user.client_certificate
-    certificate = _data_or_file(data, path, file, f"{who}.client-certificate")
-    key = _data_or_file(user.client_key_data, user.client_key, file, f"{who}.client-key")
+    certificate = _data_or_file(data, path, file, f"{user_path}.client-certificate")
+    key = _data_or_file(user.client_key_data, user.client_key, file, f"{user_path}.client-key")
     if bool(certificate) != bool(key):
         missing = "client-key" if certificate else "client-certificate"
-        raise BadInputError(f"{who}.{missing}", "is missing: the two belong together")
+        raise BadInputError(f"{user_path}.{missing}", "is missing: the two belong together")
     if certificate:
-        load_certificate(context, certificate, key, f"{who}.client-certificate")
+        load_certificate(context, certificate, key, f"{user_path}.client-certificate")
     return context
 
 

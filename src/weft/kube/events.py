@@ -99,8 +99,8 @@ class Aggregator:
             name = self._name(note)
             self._series[key] = _Series(name, note.note, now)
             while len(self._series) > self._options.remembered:
-                gone, _ = self._series.popitem(last=False)
-                self._waiting.discard(gone)
+                oldest, _ = self._series.popitem(last=False)
+                self._waiting.discard(oldest)
             return Create(name, note)
         self._series.move_to_end(key)
         if series.text == note.note:

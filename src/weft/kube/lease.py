@@ -201,10 +201,10 @@ class Elector:
             if self._observed.free_in_s(self._clock.monotonic()) > 0:
                 return False
             return await self._create(self._observed.term + 1)
-        mine = lease.spec.holder_identity == self.identity  # an answer was lost
-        if not mine and self._observed.free_in_s(self._clock.monotonic()) > 0:
+        is_own = lease.spec.holder_identity == self.identity  # an answer was lost
+        if not is_own and self._observed.free_in_s(self._clock.monotonic()) > 0:
             return False
-        term = self._observed.term + (0 if mine else 1)
+        term = self._observed.term + (0 if is_own else 1)
         now = self._now()
         spec = {"acquireTime": now, "renewTime": now, "leaseTransitions": term, **self._claim()}
         sent_at = self._clock.monotonic()
@@ -253,10 +253,10 @@ class Elector:
         sent_at = self._clock.monotonic()
         path = LEASES.of(self.options.namespace)
         try:
-            made = LEASES.decode(await self._call("POST", path, msgspec.json.encode(body)))
+            lease = LEASES.decode(await self._call("POST", path, msgspec.json.encode(body)))
         except ConflictError:
             return False
-        self._version = made.metadata.resource_version
+        self._version = lease.metadata.resource_version
         self._won(term, sent_at)
         return True
 
@@ -264,8 +264,8 @@ class Elector:
         """Compare-and-swap: 409 unless the Lease is as it was read or written last."""
         body = msgspec.json.encode({"metadata": {"resourceVersion": self._version}, "spec": spec})
         path = LEASES.of(self.options.namespace, self.options.name)
-        made = LEASES.decode(await self._call("PATCH", path, body))
-        self._version = made.metadata.resource_version
+        lease = LEASES.decode(await self._call("PATCH", path, body))
+        self._version = lease.metadata.resource_version
 
     async def _call(self, method: str, path: str, body: bytes = b"") -> bytes:
         return await self._client.call(

@@ -23,7 +23,7 @@ from weft.model.manifest import (
     PodSpec,
     PodStatus,
 )
-from weft.model.node import Closed, Gpu, Node
+from weft.model.node import ClosedNode, Gpu, Node
 from weft.model.placement import Placement, Share
 from weft.model.quantity import parse_cpu_milli, parse_quantity
 from weft.model.reason import Code, Reason
@@ -38,7 +38,7 @@ from weft.model.request import (
 
 __all__ = [
     "BadInputError",
-    "Closed",
+    "ClosedNode",
     "Code",
     "Constraints",
     "ContainerRequest",

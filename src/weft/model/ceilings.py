@@ -21,7 +21,7 @@ MOST_GPU_MIB = 2**24
 MOST_GPU_MILLI = 2**24
 """Of one GPU's cores, in thousandths, as a placement may tell them."""
 MOST_GPUS = 1_024
-"""GPUs of a node, MIG instances with them, and those that all claims of a pod ask for together."""
+"""GPUs of a node, MIG instances with them, and those that all of a pod's requests ask for."""
 MOST_ASKING = 256
 """Containers of a pod that ask for GPUs of their own. Which GPUs are best for each of them is a
 search, and no node has so many that sharing them in more parts made sense."""

@@ -153,7 +153,7 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
     def untolerated(self, taints: tuple[Taint, ...]) -> Taint | None:
         """The first taint that keeps the pod off (NoSchedule or NoExecute); None for none."""
         for taint in taints:
-            if taint.hard and not any(one.tolerates(taint) for one in self.tolerations):
+            if taint.hard and not any(each.tolerates(taint) for each in self.tolerations):
                 return taint
         return None
 
@@ -162,7 +162,7 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
         return sum(p.weight for p in self.preferences if p.term.matches(name, labels))
 
     def disliked(self, taints: tuple[Taint, ...]) -> int:
-        """How many PreferNoSchedule taints the pod does not tolerate."""
+        """Number of PreferNoSchedule taints that the pod does not tolerate."""
         return sum(
             not taint.hard
             and not any(toleration.tolerates(taint) for toleration in self.tolerations)

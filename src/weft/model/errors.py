@@ -8,14 +8,14 @@ class WeftError(Exception):
 class BadInputError(WeftError):
     """A file, field or value that people wrote is wrong; the message names it and the way out.
 
-    `where` is the place (file, line, field); `what` says what is wrong and how to mend it.
+    `where` is the place (file, line, field); `problem` says what is wrong and how to mend it.
     """
 
-    def __init__(self, where: str, what: str) -> None:
-        super().__init__(f"{where}: {what}" if where else what)
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(f"{where}: {problem}" if where else problem)
         self.where = where
-        self.what = what
+        self.problem = problem
 
     def __reduce__(self) -> tuple[type["BadInputError"], tuple[str, str]]:
         """Errors cross process borders (`--jobs`): made again from what they were made of."""
-        return type(self), (self.where, self.what)
+        return type(self), (self.where, self.problem)

@@ -13,14 +13,14 @@ _TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[ _-]", re.DOTALL)
 _ANY = {" ": "[ _-]", "_": "[ _-]", "-": "[ _-]", "\\ ": "[ _-]", "\\_": "[ _-]", "\\-": "[ _-]"}
 
 
-def plain(name: str) -> str:
+def normalized(name: str) -> str:
     """The name with blanks alone: equal for names that are alike but for letters' case."""
     return name.translate(_APART)
 
 
 def contains(name: str, part: str) -> bool:
     """True if `part` is in the name, in any letters' case."""
-    return plain(part).lower() in plain(name).lower()
+    return normalized(part).lower() in normalized(name).lower()
 
 
 def matches(name: str, pattern: str) -> bool:

@@ -58,7 +58,7 @@ class Node(msgspec.Struct, frozen=True, gc=False):
         return tuple(name for name in resources if name not in self.delivers)
 
 
-class Closed(msgspec.Struct, frozen=True, gc=False):
+class ClosedNode(msgspec.Struct, frozen=True, gc=False):
     """Reasons that keep pods off a node now: its taints, and whether it takes any pods at all."""
 
     name: str

@@ -1,8 +1,8 @@
 """A pod's request, in one vocabulary for all dialects.
 
-A *claim* is one demand for GPUs: `count` distinct devices, each with so much memory and so many
-cores. Containers point at the pod's claims by index; several containers may use one claim (a
-gpushare pod, or an init container that runs before the container whose GPU it borrows).
+A *GPU request* is one demand for GPUs: `count` distinct devices, each with so much memory and so
+many cores. Containers point at the pod's GPU requests by index; several containers may use one GPU
+request (a gpushare pod, or an init container that runs before the container whose GPU it borrows).
 The *shape* is the part of a request that decides where it fits: pods of one shape are
 interchangeable for every filter and score, and Weft caches per shape.
 """
@@ -51,7 +51,7 @@ class GpuMemoryRequest(msgspec.Struct, frozen=True, gc=False):
         )
 
     def units_on(self, card_mib: int) -> int:
-        """How many of this dialect's units a card of `card_mib` MiB advertises."""
+        """Number of this dialect's units that a card of `card_mib` MiB advertises."""
         return (card_mib + (self.unit_mib // 2 if self.half_up else 0)) // self.unit_mib
 
     def mib_on(self, card_mib: int) -> int:
@@ -84,7 +84,7 @@ class GpuRequest(msgspec.Struct, frozen=True, gc=False):
     have. `split` makes `memory` the total, spread over the fewest GPUs that hold it together
     (genius/gpu-memory-total); `count` is then the least number of GPUs. `headroom_mib` must be
     free beyond the memory but is not charged (Genius's strict `>`). `least_mib` (at most the
-    card) is charged where `memory` is less, as was learnt; such a claim never borrows.
+    card) is charged where `memory` is less, as was learnt; such a GPU request never borrows.
     `expected_mib` is what pods like this one were seen to use at most, 0 where nobody knows: so
     much must be free for it where memory is lent, whatever it asks.
     """
@@ -125,7 +125,7 @@ class DeviceRule(msgspec.Struct, frozen=True, gc=False):
 
     def _same(self, pattern: str, model: str) -> bool:
         if self.how == "exact":
-            return model_names.plain(pattern) == model_names.plain(model)
+            return model_names.normalized(pattern) == model_names.normalized(model)
         if self.how == "contains":
             return model_names.contains(model, pattern)
         return model_names.matches(model, pattern)
@@ -137,13 +137,13 @@ ANY_DEVICE = DeviceRule()
 class Shape(msgspec.Struct, frozen=True, gc=False):
     """Everything about a request that filters and scores may read; hashable, so cacheable.
 
-    `gpu_requests` are the pod's GPU claims. `cpu_milli`, `memory_mib`, `extended` (sorted pairs)
+    `gpu_requests` are the pod's GPU requests. `cpu_milli`, `memory_mib`, `extended` (sorted pairs)
     are what the pod takes of the node beside them. `needs_gpu_node` keeps pods that ask for no GPU
     but must run on a GPU node (Genius without labels). `unit_mib` is the gpushare unit the pod was
     written in: it is kept off nodes that count in another. 0: each node's own counts. `resources`
     names what must be delivered to its containers (`Node.delivers`). `application` and `job_class`
     matter to interference-aware policies only; `trace_spec` keeps the raw model string of a trace
-    (FGD counts pods by it). `expected_s` is how long the pod takes alone, rounded by `about_s`, 0
+    (FGD counts pods by it). `expected_s` is how long the pod takes alone, rounded by `rounded_s`, 0
     where it does not say. `slowdown_limit` is how much slower than that it may get by its SLO,
     where it is latency-critical. `constraints` are Kubernetes' own: taints, selectors, affinity,
     ports, volumes.
@@ -166,7 +166,7 @@ class Shape(msgspec.Struct, frozen=True, gc=False):
     constraints: Constraints = NO_CONSTRAINTS
 
 
-def about_s(seconds: float) -> int:
+def rounded_s(seconds: float) -> int:
     """A duration on a grid whose steps are √2: pods that take about as long have one shape.
 
     Below 1 s it is 1 s.
@@ -175,7 +175,7 @@ def about_s(seconds: float) -> int:
 
 
 class ContainerRequest(msgspec.Struct, frozen=True, gc=False):
-    """One container: what it asked itself (`asked`), and which of the shape's claims it uses.
+    """One container: what it asked itself (`asked`), and which of the shape's GPU requests it uses.
 
     `asked` is None for a container without a GPU: it holds none and sees none. `gpu_requests` are
     indexes into `Shape.gpu_requests`. `init` is True for init containers that end before the others

@@ -1,4 +1,4 @@
-"""How much slower than alone a pod may get and still keep its SLO."""
+"""The largest slowdown, against running alone, at which a pod still keeps its SLO."""
 
 from weft.model.model_names import contains
 
@@ -25,8 +25,8 @@ def percent_on(slowdown_limit: SlowdownLimit, gpu_model: str) -> int:
 
 
 def bound_on(slowdown_limit: SlowdownLimit, gpu_model: str, most: float) -> float:
-    """How many times slower than alone the pod may get on this GPU model: `most` is allowed to all
-    of its class, and its own slack may be less.
+    """The largest slowdown, against running alone, that the pod may get on this GPU model: `most`
+    is allowed to all of its class, and its own slack may be less.
     """
     return bound_of(percent_on(slowdown_limit, gpu_model), most)
 
@@ -37,7 +37,7 @@ def bound_of(percent: int, most: float) -> float:
 
 
 def no_limit_in_words(slowdown_limit: SlowdownLimit) -> str:
-    """Where its SLO leaves a pod no slack, what follows; "" where it leaves some everywhere."""
+    """The warning for a pod whose SLO leaves no slack; "" where it leaves some everywhere."""
     tight = [part for part, percent in slowdown_limit if percent <= LEAST_PERCENT]
     if not tight:
         return ""

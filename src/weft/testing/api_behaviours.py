@@ -78,11 +78,11 @@ def _goes_in(grace_s: int, planned_s: int) -> Callable[[Json], bool]:
 
     def holds(pod: Json) -> bool:
         meta = pod["metadata"]
-        made, goes = (
+        made, applied = (
             datetime.datetime.fromisoformat(meta[name])
             for name in ("creationTimestamp", "deletionTimestamp")
         )
-        late_s = (goes - made).total_seconds() - planned_s
+        late_s = (applied - made).total_seconds() - planned_s
         return meta["deletionGracePeriodSeconds"] == grace_s and 0 <= late_s < 10
 
     return holds
@@ -280,11 +280,11 @@ async def _play(client: ApiClient, step: Step, namespace: str) -> ApiResponse:
     return await client.send(step.method, path, body, content_type=step.content_type)
 
 
-def difference(behaviour: Behaviour, answer: ApiResponse) -> str:
+def difference(behaviour: Behaviour, response: ApiResponse) -> str:
     """The difference between this answer and the table."""
-    status: Json = msgspec.json.decode(answer.body)
-    if answer.code != behaviour.code:
-        return f"{answer.code} instead of {behaviour.code}: {status.get('message')}"
+    status: Json = msgspec.json.decode(response.body)
+    if response.code != behaviour.code:
+        return f"{response.code} instead of {behaviour.code}: {status.get('message')}"
     if behaviour.reason and status.get("reason") != behaviour.reason:
         return f"reason {status.get('reason')} instead of {behaviour.reason}"
     if behaviour.text not in status.get("message", ""):

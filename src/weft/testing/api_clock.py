@@ -51,7 +51,7 @@ class VirtualClock:
 
     @property
     def sleepers(self) -> int:
-        """How many sleep now."""
+        """Number of sleepers now."""
         self._sleepers = [sleeper for sleeper in self._sleepers if not sleeper[2].done()]
         heapq.heapify(self._sleepers)
         return len(self._sleepers)

@@ -174,14 +174,14 @@ class FakeApiServer:
             else:
                 return self._refuse(connection, before)
         after = self.faults.due(request.method, request.path, after=True)
-        answer = self._serve(request, connection)
+        response = self._serve(request, connection)
         if after is not None:
             if after.kind == "lose-answer":
                 return connection.abort()
             if after.kind == "status-after":
                 return self._refuse(connection, after)
             await after.gate.wait()
-        return self._answer(request, connection, *answer)
+        return self._answer(request, connection, *response)
 
     def _refuse(self, connection: FakeConnection, fault: Fault) -> None:
         reason = {429: "TooManyRequests", 504: "Timeout"}.get(fault.code, "InternalError")
@@ -229,8 +229,8 @@ class FakeApiServer:
         if kind is None or not request.path.startswith(_prefix(kind)):
             raise ApiRefusal(404, "NotFound", "the server could not find the requested resource")
         name, sub = (*parts[1:], "", "")[:2]
-        asked = f"{request.method} {kind.resource}{'/' + sub if sub else ''}"
-        self.requests[asked] = self.requests.get(asked, 0) + 1
+        operation = f"{request.method} {kind.resource}{'/' + sub if sub else ''}"
+        self.requests[operation] = self.requests.get(operation, 0) + 1
         if not name and request.method == "GET":
             return self._read_many(request, connection, kind, namespace)
         return self._one(request, kind, (namespace, name), sub)
@@ -277,8 +277,8 @@ class FakeApiServer:
         if sub == "binding":
             return api_writes.bind(self.store, kind, key, body)
         if sub == "eviction":
-            wanted = {"preconditions": {}, **(body.get("deleteOptions") or {})}
-            api_writes.delete(self.store, kind, key, wanted, {})
+            options = {"preconditions": {}, **(body.get("deleteOptions") or {})}
+            api_writes.delete(self.store, kind, key, options, {})
             return api_writes.success(201)
         if sub or key[1]:
             raise _no_such_method()

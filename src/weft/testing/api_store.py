@@ -150,8 +150,8 @@ class ObjectStore:
         """A new object, with what the server adds to it."""
         if key in self._objects[kind]:
             raise _refusal(409, "AlreadyExists", kind, key[1], "already exists")
-        given = {"uid": self.new_uid(), "creationTimestamp": self.now_text(), "name": key[1]}
-        meta = {**(body.get("metadata") or {}), **given}
+        assigned = {"uid": self.new_uid(), "creationTimestamp": self.now_text(), "name": key[1]}
+        meta = {**(body.get("metadata") or {}), **assigned}
         if kind.namespaced:
             meta["namespace"] = key[0]
         new = {"kind": kind.kind, "apiVersion": kind.api_version, **body, "metadata": meta}

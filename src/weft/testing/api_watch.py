@@ -142,10 +142,10 @@ def _terms(text: str) -> list[tuple[bool, str, str, str]]:
 
 
 def _holds(term: tuple[bool, str, str, str], value: str | None) -> bool:
-    negated, _, operator, wanted = term
+    negated, _, operator, values = term
     if not operator:
         return (value is None) is negated
-    return (value == wanted) is (operator != "!=")
+    return (value == values) is (operator != "!=")
 
 
 def _field(value: Any, path: str) -> str | None:

@@ -45,8 +45,8 @@ def replace(store: ObjectStore, kind: ResourceKind, key: Key, body: Json, subres
     _check_uid(kind.qualified, key, old, meta.get("uid", ""))
     if subresource == "status":
         return store.write(kind, key, old, {**old, "status": body.get("status", {})})
-    kept = {name: old["metadata"][name] for name in ("uid", "creationTimestamp", "resourceVersion")}
-    new = {**body, "metadata": {**meta, **kept}}
+    same = {name: old["metadata"][name] for name in ("uid", "creationTimestamp", "resourceVersion")}
+    new = {**body, "metadata": {**meta, **same}}
     if "status" in old:
         new["status"] = old["status"]
     return store.write(kind, key, old, new)
@@ -62,10 +62,10 @@ def patch(
     uid = meta.get("uid", "")
     if uid and uid != old["metadata"]["uid"]:
         raise _invalid(kind, key, f'metadata.uid: Invalid value: "{uid}": field is immutable')
-    asked = {name: value for name, value in body.items() if name != "status" or sub == "status"}
+    change = {name: value for name, value in body.items() if name != "status" or sub == "status"}
     if sub == "status":
-        asked = {name: asked[name] for name in ("metadata", "status") if name in asked}
-    new = merge(old, asked, strategic)
+        change = {name: change[name] for name in ("metadata", "status") if name in change}
+    new = merge(old, change, strategic)
     marks = new["metadata"].get("annotations") or {}
     if sum(len(name) + len(value) for name, value in marks.items()) > ANNOTATION_BYTES:
         message = f"metadata.annotations: Too long: may not be more than {ANNOTATION_BYTES} bytes"
@@ -84,14 +84,14 @@ def bind(store: ObjectStore, kind: ResourceKind, key: Key, body: Json) -> Json:
     if meta.get("name") != name:
         raise ApiRefusal(400, "BadRequest", "name in URL does not match name in Binding object")
     pod = store.get(kind, key)
-    here = pod["metadata"]
+    metadata = pod["metadata"]
     _check_uid("pods/binding", key, pod, meta.get("uid", ""))
     version = meta.get("resourceVersion", "")
-    if version and version != here["resourceVersion"]:
+    if version and version != metadata["resourceVersion"]:
         raise _precondition(
-            "pods/binding", name, "ResourceVersion", version, here["resourceVersion"]
+            "pods/binding", name, "ResourceVersion", version, metadata["resourceVersion"]
         )
-    if here.get("deletionTimestamp"):
+    if metadata.get("deletionTimestamp"):
         text = f"pod {name} is being deleted, cannot be assigned to a host"
         raise _conflict("pods/binding", name, text)
     node = pod["spec"].get("nodeName", "")
@@ -100,10 +100,10 @@ def bind(store: ObjectStore, kind: ResourceKind, key: Key, body: Json) -> Json:
         raise _conflict("pods/binding", name, text)
     if pod["spec"].get("schedulingGates"):
         raise _conflict("pods/binding", name, f"pod {name} has non-empty .spec.schedulingGates")
-    new_meta = dict(here)
+    new_meta = dict(metadata)
     for field in ("annotations", "labels"):
         if meta.get(field):
-            new_meta[field] = {**(here.get(field) or {}), **meta[field]}
+            new_meta[field] = {**(metadata.get(field) or {}), **meta[field]}
     before = pod["status"].get("conditions") or []
     conditions = [condition for condition in before if condition["type"] != "PodScheduled"]
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": store.now_text()}
@@ -121,21 +121,21 @@ def delete(
     Only a pod that is bound and has not ended has one; asking again can only shorten it.
     """
     old = store.get(kind, key)
-    wanted = body.get("preconditions") or {}
-    uid, here = wanted.get("uid", ""), old["metadata"]["uid"]
-    if uid and uid != here:
-        differs = f"the UID in the precondition ({uid}) does not match the UID in record ({here})"
+    preconditions = body.get("preconditions") or {}
+    uid, own = preconditions.get("uid", ""), old["metadata"]["uid"]
+    if uid and uid != own:
+        differs = f"the UID in the precondition ({uid}) does not match the UID in record ({own})"
         text = f"{differs}. The object might have been deleted and then recreated"
         raise _conflict(kind.kind, key[1], text)
-    if wanted.get("resourceVersion"):
-        _check_version(kind, key, old, wanted["resourceVersion"])
-    asked = body.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
-    grace_s = _grace_s(kind, old, asked)
+    if preconditions.get("resourceVersion"):
+        _check_version(kind, key, old, preconditions["resourceVersion"])
+    requested = body.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
+    grace_s = _grace_s(kind, old, requested)
     meta = old["metadata"]
     held_s = meta.get("deletionGracePeriodSeconds", 0)
     if not meta.get("deletionTimestamp"):
         begun = store.now()
-    elif held_s and (asked is None or grace_s >= held_s):
+    elif held_s and (requested is None or grace_s >= held_s):
         return old
     else:
         grace_s = min(grace_s, held_s)
@@ -149,15 +149,15 @@ def delete(
     return store.write(kind, key, old, {**old, "metadata": meta})
 
 
-def _grace_s(kind: ResourceKind, old: Json, asked: Any) -> int:
+def _grace_s(kind: ResourceKind, old: Json, requested: Any) -> int:
     """The grace period of a deletion that asks for this one (None: the pod's own)."""
     if kind.resource != "pods" or not old["spec"].get("nodeName"):
         return 0
     if old["status"].get("phase") in ("Succeeded", "Failed"):
         return 0
-    if asked is None:
-        asked = old["spec"].get("terminationGracePeriodSeconds", GRACE_S)
-    return int(asked)
+    if requested is None:
+        requested = old["spec"].get("terminationGracePeriodSeconds", GRACE_S)
+    return int(requested)
 
 
 def success(code: int) -> Json:
@@ -165,12 +165,12 @@ def success(code: int) -> Json:
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code}
 
 
-def merge(old: Any, asked: Any, strategic: bool) -> Any:
+def merge(old: Any, patch: Any, strategic: bool) -> Any:
     """JSON merge patch; `strategic` merges lists of conditions by their type."""
-    if not isinstance(asked, dict):
-        return asked
+    if not isinstance(patch, dict):
+        return patch
     new = dict(old) if isinstance(old, dict) else {}
-    for name, value in asked.items():
+    for name, value in patch.items():
         if value is None:
             new.pop(name, None)
         elif strategic and name == "conditions" and isinstance(value, list):
@@ -180,9 +180,9 @@ def merge(old: Any, asked: Any, strategic: bool) -> Any:
     return new
 
 
-def _merge_by_type(old: list[Json], asked: list[Json]) -> list[Json]:
+def _merge_by_type(old: list[Json], patch: list[Json]) -> list[Json]:
     by_type = {condition["type"]: condition for condition in old}
-    for condition in asked:
+    for condition in patch:
         by_type[condition["type"]] = {**by_type.get(condition["type"], {}), **condition}
     return list(by_type.values())
 
@@ -193,19 +193,19 @@ def _check_version(kind: ResourceKind, key: Key, old: Json, version: str) -> Non
         raise _conflict(kind.qualified, key[1], f"the object has been modified; {text}")
 
 
-def _check_uid(what: str, key: Key, old: Json, uid: str) -> None:
+def _check_uid(resource: str, key: Key, old: Json, uid: str) -> None:
     if uid and uid != old["metadata"]["uid"]:
-        raise _precondition(what, key[1], "UID", uid, old["metadata"]["uid"])
+        raise _precondition(resource, key[1], "UID", uid, old["metadata"]["uid"])
 
 
-def _precondition(what: str, name: str, field: str, asked: str, here: str) -> ApiRefusal:
-    text = f"Precondition failed: {field} in precondition: {asked}, {field} in object meta: {here}"
-    return _conflict(what, name, text)
+def _precondition(resource: str, name: str, field: str, given: str, own: str) -> ApiRefusal:
+    text = f"Precondition failed: {field} in precondition: {given}, {field} in object meta: {own}"
+    return _conflict(resource, name, text)
 
 
-def _conflict(what: str, name: str, text: str) -> ApiRefusal:
-    message = f'Operation cannot be fulfilled on {what} "{name}": {text}'
-    return ApiRefusal(409, "Conflict", message, {"name": name, "kind": what})
+def _conflict(resource: str, name: str, text: str) -> ApiRefusal:
+    message = f'Operation cannot be fulfilled on {resource} "{name}": {text}'
+    return ApiRefusal(409, "Conflict", message, {"name": name, "kind": resource})
 
 
 def _invalid(kind: ResourceKind, key: Key, message: str) -> ApiRefusal:

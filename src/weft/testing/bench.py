@@ -17,7 +17,7 @@ from weft.lab.workloads.catalog import Workload
 STEP_S = 0.05
 
 
-class Played(msgspec.Struct, frozen=True):
+class FakeWorkload(msgspec.Struct, frozen=True):
     """One workload of the fake: rate alone, shares of arithmetic and bandwidth, memory.
 
     It fails as `fails` says, "" not at all: "load" when it is started, "run" when it is to run,
@@ -35,11 +35,11 @@ class Played(msgspec.Struct, frozen=True):
 
 
 class FakeBench:
-    """A `Bench` of a fake. `started` counts starts; `running` and `most_running` residents."""
+    """A `Bench` of a fake. `started` counts starts by workload, `residents` are running."""
 
     def __init__(
         self,
-        world: Mapping[str, Played],
+        world: Mapping[str, FakeWorkload],
         *,
         memory_mib: int = 80_000,
         load_s: float = 8.0,
@@ -109,7 +109,7 @@ class FakeBench:
         return resident.played.memory_mib
 
     def speed(self, resident: "FakeResident") -> float:
-        """Its rate beside the others, as a part of its rate alone."""
+        """The rate beside the others, as a part of the rate alone."""
         running = [resident for resident in self.residents if resident.runs]
         sums = (
             sum(other.played.compute for other in running),
@@ -123,7 +123,7 @@ class FakeBench:
 class FakeResident:
     """A `Resident` of a fake GPU."""
 
-    def __init__(self, bench: FakeBench, name: str, played: Played) -> None:
+    def __init__(self, bench: FakeBench, name: str, played: FakeWorkload) -> None:
         self.bench, self.name, self.played = bench, name, played
         self._said = ResidentReport()
         self._since_s = bench.time_s
@@ -135,7 +135,7 @@ class FakeResident:
         """True if it uses the card."""
         return self._said.state in {"warming", "steady"}
 
-    def said(self) -> ResidentReport:
+    def report(self) -> ResidentReport:
         """Up to now."""
         return msgspec.structs.replace(self._said, stamps=list(self._said.stamps))
 
@@ -168,28 +168,28 @@ class FakeResident:
 
     def pass_time(self, step_s: float) -> None:
         """Advances it by `step_s`."""
-        said, since_s = self._said, self.bench.time_s - self._since_s
-        if self.played.fails == "hang" and said.state != "starting":
+        report, since_s = self._said, self.bench.time_s - self._since_s
+        if self.played.fails == "hang" and report.state != "starting":
             return
         if self.played.fails == "silent":
             return
-        if said.state == "starting" and since_s >= self.bench.load_s - 1e-9:
+        if report.state == "starting" and since_s >= self.bench.load_s - 1e-9:
             full = (self.bench.free_mib() or 0) < 0
             refused = self.bench.isolation == "mps" and not self.bench.mps_works
             if full or refused or self.played.fails == "load":
-                said.state, said.reason = "failed", "out-of-memory" if full else "failed"
-                said.text = "played"
+                report.state, report.reason = "failed", "out-of-memory" if full else "failed"
+                report.text = "played"
             else:
-                said.state = "paused"
-        elif said.state == "warming" and since_s >= self.bench.warm_s - 1e-9:
+                report.state = "paused"
+        elif report.state == "warming" and since_s >= self.bench.warm_s - 1e-9:
             if self.played.fails == "run":
-                said.state, said.reason, said.text = "failed", "signal 11", "played"
+                report.state, report.reason, report.text = "failed", "signal 11", "played"
                 return
             if self._faulty():
-                said.state, said.reason, said.text = "failed", "failed", "a fault in somebody"
+                report.state, report.reason, report.text = "failed", "failed", "a fault in somebody"
                 return
-            said.state = "steady"
-            said.stamps.append(Stamp(self.bench.time_s, 0))
-        elif said.state == "steady":
+            report.state = "steady"
+            report.stamps.append(Stamp(self.bench.time_s, 0))
+        elif report.state == "steady":
             self._done += step_s * self.played.rate_per_s * self.bench.speed(self)
-            said.stamps.append(Stamp(self.bench.time_s, math.floor(self._done)))
+            report.stamps.append(Stamp(self.bench.time_s, math.floor(self._done)))

@@ -162,7 +162,7 @@ def pod(
     scheduler_name: str = "weft",
 ) -> PodRequest:
     """A pod whose UID is its name. `asks` is a shape from `shape(...)` for the rarer wishes."""
-    wanted = asks or shape(
+    requested = asks or shape(
         gpus=gpus,
         memory_mib=memory_mib,
         percent=percent,
@@ -178,7 +178,7 @@ def pod(
     return PodRequest(
         uid=name,
         name=name,
-        shape=wanted,
+        shape=requested,
         scheduler_name=scheduler_name,
         priority=priority,
         queue_priority=queue_priority,

@@ -54,7 +54,7 @@ class PlayedGpu(msgspec.Struct, frozen=True):
         card = {
             "gpu": str(self.index),
             "device": f"nvidia{self.index}",
-            "modelName": "Played",
+            "modelName": "FakeWorkload",
             "Hostname": self.node,
             **({"UUID": self.uuid} if self.uuid else {}),
             **self.labels,
@@ -68,8 +68,8 @@ class PlayedGpu(msgspec.Struct, frozen=True):
             if not self.pods or own:
                 series.append((name, card, value))
             for pod in self.pods:
-                whose = {"pod": pod.name, "namespace": pod.namespace, "container": pod.container}
-                series.append((name, card | whose, pod.own.get(name, value)))
+                owner = {"pod": pod.name, "namespace": pod.namespace, "container": pod.container}
+                series.append((name, card | owner, pod.own.get(name, value)))
         return series
 
 
@@ -82,7 +82,7 @@ def page(gpus: list[PlayedGpu]) -> str:
             by_name.setdefault(name, []).append(f"{name}{{{inner}}} {value:g}")
     lines = []
     for name, series in by_name.items():
-        lines += [f"# HELP {name} Played.", f"# TYPE {name} gauge", *series]
+        lines += [f"# HELP {name} FakeWorkload.", f"# TYPE {name} gauge", *series]
     return "\n".join(lines) + "\n"
 
 

@@ -11,7 +11,7 @@ Given = Mapping[int, int]
 """MiB by GPU index."""
 
 
-def given_to(
+def assigned_devices(
     pod: PodManifest, node: Node, taken: Container[int], settings: DialectSettings
 ) -> tuple[Given, str]:
     """The GPUs that a pod's marks give it; and a warning where they leave that open, "" if not.
@@ -25,13 +25,13 @@ def given_to(
     except BadInputError as error:
         return {}, f"its request cannot be read, so it has no GPU: {error}"
     if placement is not None:
-        given: dict[int, int] = {}
+        devices: dict[int, int] = {}
         for share in placement.shares:
-            given[share.gpu] = given.get(share.gpu, 0) + share.memory_mib
-        return given, ""
+            devices[share.gpu] = devices.get(share.gpu, 0) + share.memory_mib
+        return devices, ""
     if request.dialect != Nvidia.name:
         return {}, "no mark says which GPU it has, so it uses none"
-    count = sum(claim.count for claim in request.shape.gpu_requests)
+    count = sum(asked.count for asked in request.shape.gpu_requests)
     idle = [gpu for gpu in node.gpus if gpu.parent is None and gpu.index not in taken][:count]
     short = f"it has {len(idle)} of {count} cards: the others are taken"
     return {gpu.index: gpu.memory_mib for gpu in idle}, short if len(idle) < count else ""

@@ -99,12 +99,12 @@ class HollowKubelet:
 
     @property
     def written(self) -> int:
-        """How many writes the API server has taken."""
+        """Number of writes that the API server has taken."""
         return self._writer.written if self._writer is not None else 0
 
     @property
     def waiting(self) -> int:
-        """How many writes are still to be done: on their way, or to be tried again."""
+        """Number of writes still to be done: on their way, or to be tried again."""
         return self._writer.waiting if self._writer is not None else 0
 
     def gpu_use(self) -> list[GpuUse]:
@@ -236,8 +236,8 @@ class HollowKubelet:
             "reason": reason,
             "lastHeartbeatTime": now,
         }
-        known = self._nodes.known.objects.get(("", name))
-        if known is None or known.ready != (status == "True"):
+        node = self._nodes.known.objects.get(("", name))
+        if node is None or node.ready != (status == "True"):
             condition["lastTransitionTime"] = now
         body = msgspec.json.encode({"status": {"conditions": [condition]}})
         path = NODES.of("", name, "status")

@@ -27,7 +27,7 @@ ENDS, GROWS = 0, 1
 
 
 class Exit(NamedTuple):
-    """How a run ended; `started_s` is None where the containers never ran.
+    """The end of a run; `started_s` is None where the containers never ran.
 
     `log` is the last that was logged, as far as that matters.
     """
@@ -88,9 +88,9 @@ class Life:
         """Do what is due. Whether the pod's status is another one now."""
         at_s, rank = self.due()
         if self.stage != "running":
-            known, self._known = self._known, False
-            self._run(at_s, known)
-            return not known
+            uninterrupted, self._known = self._known, False
+            self._run(at_s, uninterrupted)
+            return not uninterrupted
         if rank == GROWS:
             self.second = self.profile.next_change_s(self.second)
             return False

@@ -124,5 +124,5 @@ def devices_asked(pod: HollowPod) -> dict[str, int]:
 
 def _extended(container: ManifestContainer) -> dict[str, int]:
     resources = container.resources
-    asked: Quantities = {**(resources.requests or {}), **(resources.limits or {})}
-    return {name: parse_quantity(text, name) for name, text in asked.items() if "/" in name}
+    quantities: Quantities = {**(resources.requests or {}), **(resources.limits or {})}
+    return {name: parse_quantity(text, name) for name, text in quantities.items() if "/" in name}

@@ -24,7 +24,7 @@ from weft.dialects.dialect import DialectSettings
 from weft.dialects.inventory import InventoryFallback, inventory
 from weft.kube.structs import KubeNode
 from weft.model import BadInputError, Gpu, Node, parse_quantity
-from weft.testing.hollow_cards import Given, given_to
+from weft.testing.hollow_cards import Given, assigned_devices
 from weft.testing.hollow_life import ERROR, FAILED, Life
 from weft.testing.hollow_pod import DEFAULT_GRACE_S, HollowPod, devices_asked
 from weft.testing.hollow_profile import HollowProfile, read_profile
@@ -127,9 +127,9 @@ class _Home:
         by_pod = {t.pod.key: t.uses[index] for t in self.tenants.values() if index in t.uses}
         return GpuUse(self.node.name, index, gpu.uuid, gpu.memory_mib, used_mib, by_pod)
 
-    def lacking(self, asked: dict[str, int]) -> str:
+    def shortage(self, devices: dict[str, int]) -> str:
         """The kubelet's refusal where fewer devices are left than asked; "" if the pod fits."""
-        for name, amount in asked.items():
+        for name, amount in devices.items():
             if name not in self.advertised:
                 continue
             held = sum(tenant.devices.get(name, 0) for tenant in self.tenants.values())
@@ -143,7 +143,7 @@ class _Home:
 
 
 class World:
-    """All of it. Times are seconds since 1970; every `put` and `drop` is followed by `advance`."""
+    """All of it. Times are seconds since 1970; `advance` follows every change."""
 
     def __init__(self, options: WorldOptions | None = None) -> None:
         self._options = options or WorldOptions()
@@ -242,17 +242,17 @@ class World:
             return tenant
         try:
             tenant.life = Life(pod, self._options.profile(pod), now_s)
-            asked = devices_asked(pod)
+            requested = devices_asked(pod)
         except BadInputError as error:
             return self._refuse(tenant, refusal("BadHollowProfile", str(error), now_s))
         began = bool(pod.status.start_time)
-        lacking = home.lacking(asked) if self._options.admission and not began else ""
+        lacking = home.shortage(requested) if self._options.admission and not began else ""
         if lacking:
             return self._refuse(tenant, refusal("UnexpectedAdmissionError", lacking, now_s))
-        given, warning = given_to(pod, home.node, home.taken(), self._options.settings)
+        devices, warning = assigned_devices(pod, home.node, home.taken(), self._options.settings)
         if warning:
             log.warning("%s on %s: %s", pod.key, pod.spec.node_name, warning)
-        tenant.given, tenant.devices = given, asked
+        tenant.given, tenant.devices = devices, requested
         home.tenants[tenant.uid] = tenant
         if began:
             tenant.life.recover(pod)
@@ -274,7 +274,7 @@ class World:
         self._settle(tenant)
 
     def _over(self, tenant: _Tenant) -> str:
-        """Its memory as it is now; what it says when that is beyond what a GPU has, else ""."""
+        """Sets its memory as it is now; the message when that is beyond what a GPU has, else ""."""
         home = self._homes[tenant.pod.spec.node_name]
         for gpu in self._use(tenant, home):
             has_mib = home.memory_mib.get(gpu, 0)

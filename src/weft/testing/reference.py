@@ -70,10 +70,10 @@ class ReferenceLedger:
     def account(self, name: str) -> ReferenceAccount:
         """The node's account, counted from its holdings."""
         node = self.nodes[name]
-        here = [held.placement for held in self.held.values() if held.placement.node == name]
+        placements = [held.placement for held in self.held.values() if held.placement.node == name]
         extended = dict(node.extended)
         gpus = {gpu.index: GpuAccount(gpu, node.unit_mib) for gpu in node.gpus}
-        for placement in here:
+        for placement in placements:
             for resource, amount in placement.extended:
                 if resource in extended:
                     extended[resource] -= amount
@@ -93,8 +93,8 @@ class ReferenceLedger:
                 entry.milli_free = max(0, entry.gpu.milli - entry.milli_used)
         return ReferenceAccount(
             node,
-            node.cpu_milli - sum(placement.cpu_milli for placement in here),
-            node.memory_mib - sum(placement.memory_mib for placement in here),
+            node.cpu_milli - sum(placement.cpu_milli for placement in placements),
+            node.memory_mib - sum(placement.memory_mib for placement in placements),
             extended,
             gpus,
         )
@@ -201,9 +201,9 @@ class ReferenceLedger:
             self.held, self._before = self._before, None
 
 
-def related(one: Gpu, other: Gpu) -> bool:
+def related(first: Gpu, second: Gpu) -> bool:
     """True if one is a MIG instance cut from the other."""
-    return one.parent == other.index or other.parent == one.index
+    return first.parent == second.index or second.parent == first.index
 
 
 def _shares_fit(account: ReferenceAccount, placement: Placement) -> bool:
@@ -219,4 +219,4 @@ def _shares_fit(account: ReferenceAccount, placement: Placement) -> bool:
         if memory[index] > entry.memory_free or milli[index] > entry.milli_free:
             return False
     held = [account.gpus[index].gpu for index in memory]
-    return not any(related(one, other) for one in held for other in held)
+    return not any(related(first, second) for first in held for second in held)

@@ -12,7 +12,7 @@ from weft.model import GpuRequest, Shape
 from weft.testing.reference import GpuAccount, ReferenceAccount, ReferenceLedger, related
 
 Assignment = tuple[tuple[int, ...], ...]
-"""For each claim that is not `split`, the indexes of its GPUs."""
+"""For each GPU request that is not `split`, the indexes of its GPUs."""
 
 
 def fitting_nodes(ledger: ReferenceLedger, shape: Shape) -> list[str]:
@@ -38,7 +38,7 @@ def fits_on(account: ReferenceAccount, shape: Shape) -> bool:
 
 
 def assignments(account: ReferenceAccount, shape: Shape) -> Iterator[Assignment]:
-    """Every way to give the claims distinct GPUs each, that also leaves room for `split` ones."""
+    """Every way to give the requests distinct GPUs each, that leaves enough for `split` ones."""
     good = _accepted(account, shape)
     fixed = [gpu_request for gpu_request in shape.gpu_requests if not gpu_request.split]
     options = [list(itertools.combinations(good, gpu_request.count)) for gpu_request in fixed]
@@ -48,7 +48,7 @@ def assignments(account: ReferenceAccount, shape: Shape) -> Iterator[Assignment]
 
 
 def fewest_gpus(account: ReferenceAccount, shape: Shape) -> int | None:
-    """On how few GPUs the shape's only claim, a `split` one, can be spread; None: it cannot."""
+    """The fewest GPUs over which the shape's only request, a `split` one, spreads; None: none."""
     (gpu_request,) = shape.gpu_requests
     good = _accepted(account, shape)
     free = {index: account.gpus[index].memory_free for index in good}
@@ -100,8 +100,8 @@ def _asked_mib(entry: GpuAccount, gpu_request: GpuRequest) -> int:
 
 def _takes(entry: GpuAccount, gpu_request: GpuRequest) -> bool:
     """A card must be as large as is asked of it (overcommit or not), and idle for `whole`."""
-    asked = max(charged_mib(entry, gpu_request), _asked_mib(entry, gpu_request))
-    large = asked + gpu_request.headroom_mib <= entry.gpu.memory_mib
+    needed_mib = max(charged_mib(entry, gpu_request), _asked_mib(entry, gpu_request))
+    large = needed_mib + gpu_request.headroom_mib <= entry.gpu.memory_mib
     return large and (entry.idle or not gpu_request.whole)
 
 
@@ -121,7 +121,7 @@ def _headroom_left(
 def _apart(account: ReferenceAccount, indexes: Counter[int]) -> bool:
     """No card together with a MIG instance cut from it."""
     held = [account.gpus[index].gpu for index in indexes]
-    return not any(related(one, other) for one in held for other in held)
+    return not any(related(first, second) for first in held for second in held)
 
 
 def _splits_fit(
@@ -130,7 +130,7 @@ def _splits_fit(
     fixed: Sequence[GpuRequest],
     chosen: Sequence[Sequence[int]],
 ) -> bool:
-    """At most one claim is `split`: it gets what the others leave."""
+    """At most one GPU request is `split`: it gets what the others leave."""
     splits = [gpu_request for gpu_request in shape.gpu_requests if gpu_request.split]
     if not splits:
         return True

@@ -19,10 +19,10 @@ from weft.interference.dataset import (
 )
 from weft.lab.profiling.campaign import CampaignSettings
 from weft.lab.profiling.machine import MachineOptions
-from weft.lab.profiling.session import MeasuringPlan, compile_folder, named, run
+from weft.lab.profiling.session import MeasuringPlan, compile_folder, run, workloads_named
 from weft.lab.workloads.catalog import WORKLOADS
 from weft.model import BadInputError
-from weft.testing.bench import FakeBench, Played
+from weft.testing.bench import FakeBench, FakeWorkload
 
 ALONE = SoloProfile(
     "bert",
@@ -244,8 +244,8 @@ def test_a_python_without_pytorch_is_told_for_each_workload(weft: Weft, tmp_path
 
 
 def test_a_folder_of_another_card_is_not_mixed(tmp_path: Path) -> None:
-    workloads = named(["softmax", "lstm-train"])
-    world = {one.name: Played() for one in workloads}
+    workloads = workloads_named(["softmax", "lstm-train"])
+    world = {one.name: FakeWorkload() for one in workloads}
     wishes, lines = MeasuringPlan(tmp_path, workloads, ["time-slicing"], QUICK), list[str]()
     run(FakeBench(world), wishes, lines.append)
     assert lines[0].startswith(("time-slicing, softmax: 100 it/s", "time-slicing, lstm-train: 100"))
@@ -261,4 +261,4 @@ def test_a_folder_of_another_card_is_not_mixed(tmp_path: Path) -> None:
 
 
 def test_no_name_means_every_workload() -> None:
-    assert named([]) == list(WORKLOADS)
+    assert workloads_named([]) == list(WORKLOADS)

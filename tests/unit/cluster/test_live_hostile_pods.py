@@ -16,12 +16,12 @@ DEEP = "[" * 5000 + "]" * 5000
 MARK = "weft.dev/placement"
 
 
-async def goes_on(it: World) -> None:
+async def goes_on(cluster: World) -> None:
     """A pod that comes now is bound, and nothing has ended the taking-in."""
-    it.server.add("pods", pod("next", 100))
-    await until(lambda: it.server.get("pods", "next", "d")["spec"].get("nodeName"))
+    cluster.server.add("pods", pod("next", 100))
+    await until(lambda: cluster.server.get("pods", "next", "d")["spec"].get("nodeName"))
     with pytest.raises(asyncio.TimeoutError):
-        await asyncio.wait_for(it.live.failed(), 0.01)
+        await asyncio.wait_for(cluster.live.failed(), 0.01)
 
 
 @pytest.mark.parametrize(
@@ -34,11 +34,11 @@ async def goes_on(it: World) -> None:
     ],
 )
 async def test_an_annotation_nobody_writes_stops_nobody(name: str, text: str) -> None:
-    async with world() as it:
-        it.server.add("pods", pod("p", 100, scheduler="other"))
-        uid = bind(it.server, "p", None, LONG_AGO, **{name: text})
-        await until(lambda: uid in it.live.engine.ledger.holdings)
-        await goes_on(it)
+    async with world() as cluster:
+        cluster.server.add("pods", pod("p", 100, scheduler="other"))
+        uid = bind(cluster.server, "p", None, LONG_AGO, **{name: text})
+        await until(lambda: uid in cluster.live.engine.ledger.holdings)
+        await goes_on(cluster)
 
 
 @pytest.mark.parametrize(
@@ -48,16 +48,16 @@ async def test_an_annotation_nobody_writes_stops_nobody(name: str, text: str) ->
 async def test_pods_that_claim_more_than_there_can_be_are_charged_what_they_ask(
     row: object,
 ) -> None:
-    async with world() as it:
+    async with world() as cluster:
         for name in ("p", "q", "r"):
-            it.server.add("pods", pod(name, 100, scheduler="other"))
-            uid = it.server.get("pods", name, "d")["metadata"]["uid"]
+            cluster.server.add("pods", pod(name, 100, scheduler="other"))
+            uid = cluster.server.get("pods", name, "d")["metadata"]["uid"]
             value = json.dumps({"pod": uid, "node": "n", "shares": [row]})
-            bind(it.server, name, None, LONG_AGO, **{MARK: value})
-            await until(partial(it.live.engine.ledger.holdings.get, uid))
-            shares = it.live.engine.ledger.holdings[uid].placement.shares
+            bind(cluster.server, name, None, LONG_AGO, **{MARK: value})
+            await until(partial(cluster.live.engine.ledger.holdings.get, uid))
+            shares = cluster.live.engine.ledger.holdings[uid].placement.shares
             assert {share.memory_mib for share in shares} == {100}
-        await goes_on(it)
+        await goes_on(cluster)
 
 
 def test_deep_marks_are_not_wefts() -> None:
@@ -67,14 +67,14 @@ def test_deep_marks_are_not_wefts() -> None:
 
 
 async def test_a_deep_or_endless_inventory_is_that_nodes_alone() -> None:
-    async with world() as it:
+    async with world() as cluster:
         vast = '{"gpus": [{"index": 0, "memory_mib": 1' + "0" * 18 + "}]}"
         deep = '{"gpus": [], "more": ' + DEEP + "}"
         for name, text in (("deep", deep), ("vast", vast)):
             bad = node(name)
             bad["metadata"]["annotations"] = {"weft.dev/inventory": text}
-            it.server.add("nodes", bad)
-        await goes_on(it)
+            cluster.server.add("nodes", bad)
+        await goes_on(cluster)
 
 
 async def test_a_fault_of_ours_in_one_pod_is_told_once_and_ends_nothing(
@@ -85,21 +85,21 @@ async def test_a_fault_of_ours_in_one_pod_is_told_once_and_ends_nothing(
     def nobody_thought_of_this(uid: str) -> int:
         raise ZeroDivisionError(f"at {len(uid[:1])}")
 
-    async with world() as it:
-        it.live.peaks.append(nobody_thought_of_this)
+    async with world() as cluster:
+        cluster.live.peaks.append(nobody_thought_of_this)
         made = pod("p", 100, scheduler="other")
         owner = {"controller": True, "kind": "Job", "name": "j", "apiVersion": "batch/v1"}
         made["metadata"]["ownerReferences"] = [{**owner, "uid": "x"}]
-        it.server.add("pods", made)
-        uid = bind(it.server, "p", 0, LONG_AGO, memory_mib=100)
-        await until(lambda: uid in it.live.engine.ledger.holdings)
+        cluster.server.add("pods", made)
+        uid = bind(cluster.server, "p", 0, LONG_AGO, memory_mib=100)
+        await until(lambda: uid in cluster.live.engine.ledger.holdings)
         for end in "ab":
             marks = {"weft.dev/out-of-memory": json.dumps({"end": end})}
-            it.server.update("pods", "p", {"metadata": {"annotations": marks}}, "d")
-            await until(lambda: it.live.pods.faults == ord(end) - ord("a") + 1)  # noqa: B023
-        it.server.update("pods", "p", {"status": {"phase": "Failed"}}, "d")
-        await until(lambda: uid not in it.live.engine.ledger.holdings)
-        await goes_on(it)
+            cluster.server.update("pods", "p", {"metadata": {"annotations": marks}}, "d")
+            await until(lambda: cluster.live.pods.faults == ord(end) - ord("a") + 1)  # noqa: B023
+        cluster.server.update("pods", "p", {"status": {"phase": "Failed"}}, "d")
+        await until(lambda: uid not in cluster.live.engine.ledger.holdings)
+        await goes_on(cluster)
     assert [record.getMessage() for record in caplog.records] == [
         "pod d/p cannot be read; this is a mistake in Weft: ZeroDivisionError: at 1"
     ]

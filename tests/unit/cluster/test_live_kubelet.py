@@ -31,114 +31,114 @@ def advertising(name: str = "n", **amounts: int) -> Json:
     return made
 
 
-def bound_to(it: World, name: str) -> str:
-    return it.server.get("pods", name, "d")["spec"].get("nodeName") or ""
+def bound_to(cluster: World, name: str) -> str:
+    return cluster.server.get("pods", name, "d")["spec"].get("nodeName") or ""
 
 
-def why(it: World, name: str) -> str:
+def why(cluster: World, name: str) -> str:
     """The reason that the engine gives for a waiting pod."""
-    engine, found = it.live.engine, it.live.pod("d", name)
+    engine, found = cluster.live.engine, cluster.live.pod("d", name)
     assert found is not None
-    request = it.live.parse(found)
+    request = cluster.live.parse(found)
     known = engine.assess(engine.profile_of(request), request)
     return str(summarise(engine.ledger.table, known))
 
 
-def look(it: World, uid: str, idle_mib: int) -> None:
+def look(cluster: World, uid: str, idle_mib: int) -> None:
     """The pod on card 0 of the only node leaves so much idle."""
     fresh = np.array([FRESH], dtype=np.int8)
     columns = {"memory_need_mib": (np.zeros(1), fresh)}
     told = snapshot(1, 0, [("n", 0)], columns, idle_mib={uid: (idle_mib,)})
-    it.live.handle(SignalsChanged(told))
+    cluster.live.handle(SignalsChanged(told))
 
 
 async def test_memory_is_not_promised_beyond_what_the_node_advertises() -> None:
-    async with world(advertising(memory=CARD_MIB), limits=TWICE) as it:
-        waits = refusals(it)
-        it.server.add("pods", pod("a"))
-        await until(lambda: bound_to(it, "a"))
-        it.server.add("pods", pod("b"))
+    async with world(advertising(memory=CARD_MIB), limits=TWICE) as cluster:
+        waits = refusals(cluster)
+        cluster.server.add("pods", pod("a"))
+        await until(lambda: bound_to(cluster, "a"))
+        cluster.server.add("pods", pod("b"))
         await until(lambda: "b" in waits)
-        assert why(it, "b") == (
+        assert why(cluster, "b") == (
             "0/1 GPU nodes: 1 × insufficient extended resource "
             f"(largest free 6,000 {MEMORY}, asked 10,000)"
         )
         scaled = {"status": advertising(memory=2 * CARD_MIB)["status"]}
-        it.server.update("nodes", "n", scaled)  # its device plugin was told to
-        await until(lambda: bound_to(it, "b"))
+        cluster.server.update("nodes", "n", scaled)  # its device plugin was told to
+        await until(lambda: bound_to(cluster, "b"))
 
 
 async def test_a_node_that_does_not_advertise_the_resource_is_not_held_to_it() -> None:
     nodes = advertising("a", memory=CARD_MIB), advertising("b")
-    async with world(*nodes, limits=TWICE) as it:
+    async with world(*nodes, limits=TWICE) as cluster:
         for name in ("p", "q", "r", "s"):
-            it.server.add("pods", pod(name))
+            cluster.server.add("pods", pod(name))
             if name != "s":
-                await until(lambda name=name: bound_to(it, name))  # type: ignore[misc]
-        assert sorted(bound_to(it, name) for name in "pqr") == ["a", "b", "b"]
+                await until(lambda name=name: bound_to(cluster, name))  # type: ignore[misc]
+        assert sorted(bound_to(cluster, name) for name in "pqr") == ["a", "b", "b"]
 
 
 async def test_a_borrower_goes_by_it_too() -> None:
     made = advertising(memory=CARD_MIB + 1_000)
-    async with world(made, policy=Harvesting(), limits=LENDING) as it:
-        waits = refusals(it)
-        it.server.add("pods", pod("lender"))
-        await until(lambda: bound_to(it, "lender"))
-        uid = it.server.get("pods", "lender", "d")["metadata"]["uid"]
-        await until(lambda: it.live.engine.ledger.holdings[uid].state == "committed")
-        look(it, uid, 9_000)
-        it.server.add("pods", pod("large", 7_001))
+    async with world(made, policy=Harvesting(), limits=LENDING) as cluster:
+        waits = refusals(cluster)
+        cluster.server.add("pods", pod("lender"))
+        await until(lambda: bound_to(cluster, "lender"))
+        uid = cluster.server.get("pods", "lender", "d")["metadata"]["uid"]
+        await until(lambda: cluster.live.engine.ledger.holdings[uid].state == "committed")
+        look(cluster, uid, 9_000)
+        cluster.server.add("pods", pod("large", 7_001))
         await until(lambda: "large" in waits)
-        assert "(largest free 7,000 weft.dev/gpu-memory, asked 7,001)" in why(it, "large")
-        it.server.add("pods", pod("small", 7_000))
-        await until(lambda: bound_to(it, "small"))
+        assert "(largest free 7,000 weft.dev/gpu-memory, asked 7,001)" in why(cluster, "large")
+        cluster.server.add("pods", pod("small", 7_000))
+        await until(lambda: bound_to(cluster, "small"))
 
 
 async def test_pods_of_others_count_also_where_they_cannot_be_read() -> None:
-    async with world(advertising(memory=CARD_MIB), limits=TWICE) as it:
-        waits = refusals(it)
+    async with world(advertising(memory=CARD_MIB), limits=TWICE) as cluster:
+        waits = refusals(cluster)
         torn = pod("torn", 7_000, scheduler="other")
         torn["spec"]["containers"][0]["resources"]["limits"]["aliyun.com/gpu-mem"] = "1"
-        it.server.add("pods", torn)
-        bind(it.server, "torn", None, LONG_AGO)
-        uid = it.server.get("pods", "torn", "d")["metadata"]["uid"]
-        await until(lambda: uid in it.live.engine.ledger.holdings)
-        it.server.add("pods", pod("p"))
+        cluster.server.add("pods", torn)
+        bind(cluster.server, "torn", None, LONG_AGO)
+        uid = cluster.server.get("pods", "torn", "d")["metadata"]["uid"]
+        await until(lambda: uid in cluster.live.engine.ledger.holdings)
+        cluster.server.add("pods", pod("p"))
         await until(lambda: "p" in waits)
-        assert f"(largest free 9,000 {MEMORY}, asked 10,000)" in why(it, "p")
+        assert f"(largest free 9,000 {MEMORY}, asked 10,000)" in why(cluster, "p")
 
 
 async def test_where_others_overbooked_it_only_those_wait_who_ask_for_it() -> None:
-    async with world(advertising(memory=5_000), limits=TWICE) as it:
-        it.server.add("pods", pod("foreign", 10_000, scheduler="other"))
-        uid = bind(it.server, "foreign", 0, LONG_AGO)
-        await until(lambda: uid in it.live.engine.ledger.holdings)
-        waits = refusals(it)
-        it.server.add("pods", pod("p", 1))
+    async with world(advertising(memory=5_000), limits=TWICE) as cluster:
+        cluster.server.add("pods", pod("foreign", 10_000, scheduler="other"))
+        uid = bind(cluster.server, "foreign", 0, LONG_AGO)
+        await until(lambda: uid in cluster.live.engine.ledger.holdings)
+        waits = refusals(cluster)
+        cluster.server.add("pods", pod("p", 1))
         await until(lambda: "p" in waits)
-        assert f"(largest free 0 {MEMORY}, asked 1)" in why(it, "p")
+        assert f"(largest free 0 {MEMORY}, asked 1)" in why(cluster, "p")
         plain = pod("q")
         plain["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "1"}}
         plain["metadata"]["labels"] = {"GPU_MEM_REQ": "9000"}
-        it.server.add("pods", plain)
-        await until(lambda: bound_to(it, "q"))
+        cluster.server.add("pods", plain)
+        await until(lambda: bound_to(cluster, "q"))
 
 
 @pytest.mark.parametrize("limits", [STRICT, TWICE, LENDING])
 async def test_without_lending_nothing_is_other_than_it_was(limits: RequestLimits) -> None:
-    async with world(advertising(memory=1, cards=1), limits=limits) as it:
-        waits = refusals(it)
-        it.server.add("pods", pod("p"))
-        await until(lambda: bound_to(it, "p") or "p" in waits)
-        (told,) = it.live.engine.ledger.table.nodes
-        found = it.live.pod("d", "p")
+    async with world(advertising(memory=1, cards=1), limits=limits) as cluster:
+        waits = refusals(cluster)
+        cluster.server.add("pods", pod("p"))
+        await until(lambda: bound_to(cluster, "p") or "p" in waits)
+        (told,) = cluster.live.engine.ledger.table.nodes
+        found = cluster.live.pod("d", "p")
         assert found is not None
-        asked = dict(it.live.parse(found).shape.extended)
+        asked = dict(cluster.live.parse(found).shape.extended)
         if limits != STRICT:
-            assert bound_to(it, "p") == ""
+            assert bound_to(cluster, "p") == ""
             assert asked == {MEMORY: 10_000, "pods": 1}
             assert (told.extended[MEMORY], told.extended["nvidia.com/gpu"]) == (1, 1)
             return
-        assert bound_to(it, "p") == "n"
+        assert bound_to(cluster, "p") == "n"
         assert asked == {"pods": 1}
         assert told.extended == {"pods": 110}

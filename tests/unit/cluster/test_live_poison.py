@@ -68,47 +68,49 @@ class LongestPass:
 
 
 async def test_the_lease_is_kept_while_poison_comes() -> None:
-    async def poison(it: World) -> None:
+    async def poison(cluster: World) -> None:
         for number in range(40):
-            it.server.add("pods", many(f"p{number:03}", 17 + number % 3))
+            cluster.server.add("pods", many(f"p{number:03}", 17 + number % 3))
         for number in range(2):
-            it.server.add("pods", many(f"vast{number}", 5_000))
-            it.server.add("pods", many(f"wide{number}", 2_000, cpu="1m", **{f"x.io/{number}": "1"}))
-        await until(lambda: it.live.pods.pods.get(("d", "wide1")))
+            cluster.server.add("pods", many(f"vast{number}", 5_000))
+            cluster.server.add(
+                "pods", many(f"wide{number}", 2_000, cpu="1m", **{f"x.io/{number}": "1"})
+            )
+        await until(lambda: cluster.live.pods.pods.get(("d", "wide1")))
 
     async with (
-        world(policy=built_in().create("elastic-binpack")) as it,
-        client_of(it.server, CpuClock()) as lease_client,
+        world(policy=built_in().create("elastic-binpack")) as cluster,
+        client_of(cluster.server, CpuClock()) as lease_client,
     ):
-        it.server.add("leases", LEASE, "kube-system")
+        cluster.server.add("leases", LEASE, "kube-system")
         options = LeaseOptions(renew_s=0.1, request_timeout_s=5)
         elector = Elector(lease_client, "me", options)
         term = await elector.acquire()
         holding = asyncio.create_task(elector.hold())
         longest = LongestPass()
         with longest.watched():
-            await poison(it)
-            it.server.add("pods", pod("well", 100))
-            await until(lambda: it.server.get("pods", "well", "d")["spec"].get("nodeName"))
+            await poison(cluster)
+            cluster.server.add("pods", pod("well", 100))
+            await until(lambda: cluster.server.get("pods", "well", "d")["spec"].get("nodeName"))
         assert not holding.done(), "the lease is kept"
         assert (elector.leading, elector.term) == (True, term)
-        assert it.live.faults.count == it.live.pods.faults == 0
+        assert cluster.live.faults.count == cluster.live.pods.faults == 0
         holding.cancel()
     assert longest.calls < MOST_CALLS
 
 
 async def test_a_pod_beyond_the_bound_waits_with_the_reason() -> None:
-    async with world() as it:
-        it.server.add("pods", many("vast", 300))
-        await until(lambda: it.notices)
-        assert it.notices[0].text == (
+    async with world() as cluster:
+        cluster.server.add("pods", many("vast", 300))
+        await until(lambda: cluster.notices)
+        assert cluster.notices[0].text == (
             "spec.containers: 300 containers ask for GPUs; Weft places 256 of a pod at most: "
             "make several pods of it"
         )
-        it.server.update("pods", "vast", {"spec": {"nodeName": "n"}}, "d")
-        uid = it.uid("vast")
-        await until(lambda: uid in it.live.engine.ledger.holdings)
-        held = it.live.engine.ledger.holdings[uid].placement
+        cluster.server.update("pods", "vast", {"spec": {"nodeName": "n"}}, "d")
+        uid = cluster.uid("vast")
+        await until(lambda: uid in cluster.live.engine.ledger.holdings)
+        held = cluster.live.engine.ledger.holdings[uid].placement
         assert [share.memory_mib for share in held.shares] == [16_000, 16_000]
 
 

@@ -38,7 +38,7 @@ ON_ZONE_A = {"nodeSelectorTerms": [{"matchExpressions": [EXPRESSION]}]}
 
 def test_a_bound_volume_keeps_its_pod_near() -> None:
     volumes = VolumeView()
-    volumes.take_request(Added(claim(volume="disk")))
+    volumes.take_claim(Added(claim(volume="disk")))
     volumes.take_volume(Added(volume(required=ON_ZONE_A)))
     found = read(volumes, **MOUNTS)
     assert found.volumes == ((Term((ZONE,)),),)
@@ -47,7 +47,7 @@ def test_a_bound_volume_keeps_its_pod_near() -> None:
 
 def test_a_volume_that_is_everywhere_binds_nobody() -> None:
     volumes = VolumeView()
-    volumes.take_request(Added(claim(volume="disk")))
+    volumes.take_claim(Added(claim(volume="disk")))
     volumes.take_volume(Added(volume()))
     assert read(volumes, **MOUNTS) == Constraints()
 
@@ -55,26 +55,26 @@ def test_a_volume_that_is_everywhere_binds_nobody() -> None:
 def test_waiting_for_the_first_consumer_is_a_reason() -> None:
     """Such a claim is bound by kube-scheduler only, together with the pod's node."""
     volumes = VolumeView()
-    volumes.take_request(Added(claim()))
+    volumes.take_claim(Added(claim()))
     said = read(volumes, **MOUNTS).unsupported
     assert said == f"PersistentVolumeClaim data is not bound to a volume yet: {WAY_OUT}"
 
 
 def test_a_volume_that_went_is_a_reason_until_it_comes_back() -> None:
     volumes = VolumeView()
-    volumes.take_request(Added(claim(volume="disk")))
+    volumes.take_claim(Added(claim(volume="disk")))
     assert "bound to a volume that is not there" in read(volumes, **MOUNTS).unsupported
     volumes.take_volume(Added(volume()))
     assert read(volumes, **MOUNTS).unsupported == ""
     volumes.take_volume(Deleted(volume()))
     assert "bound to a volume that is not there" in read(volumes, **MOUNTS).unsupported
-    volumes.take_request(Deleted(claim(volume="disk")))
+    volumes.take_claim(Deleted(claim(volume="disk")))
     assert "there is no PersistentVolumeClaim data" in read(volumes, **MOUNTS).unsupported
 
 
 def test_a_claim_of_another_namespace_is_another_claim() -> None:
     volumes = VolumeView()
-    volumes.take_request(Added(claim(volume="disk", namespace="other")))
+    volumes.take_claim(Added(claim(volume="disk", namespace="other")))
     assert "there is no PersistentVolumeClaim data" in read(volumes, **MOUNTS).unsupported
 
 
@@ -106,7 +106,7 @@ def test_a_volume_s_zone_labels_bind_its_pods(
 ) -> None:
     """kube-scheduler's VolumeZone: nodes without any zone or region are of a cluster without."""
     volumes = VolumeView()
-    volumes.take_request(Added(claim(volume="disk")))
+    volumes.take_claim(Added(claim(volume="disk")))
     labelled = {"metadata": {"name": "disk", "labels": of_volume}}
     volumes.take_volume(Added(msgspec.convert(labelled, PersistentVolume)))
     assert read(volumes, **MOUNTS).accepts_volumes("n", of_node) == accepted
@@ -121,7 +121,7 @@ def rwop() -> VolumeView:
         "metadata": {"name": "data", "namespace": "d"},
         "spec": {"volumeName": "disk", "accessModes": ["ReadWriteOncePod"]},
     }
-    volumes.take_request(Added(msgspec.convert(whole, PersistentVolumeClaim)))
+    volumes.take_claim(Added(msgspec.convert(whole, PersistentVolumeClaim)))
     volumes.take_volume(Added(volume()))
     return volumes
 
@@ -168,7 +168,7 @@ def test_of_pods_that_wait_for_such_a_claim_the_first_is_tried() -> None:
 
 def test_other_claims_may_be_shared() -> None:
     volumes = VolumeView()
-    volumes.take_request(Added(claim(volume="disk")))
+    volumes.take_claim(Added(claim(volume="disk")))
     volumes.take_volume(Added(volume()))
     assert volumes.take_moved()
     volumes.use(user("first", nodeName="n"), waits=False)
@@ -187,7 +187,7 @@ def csi_node(count: int | None) -> CsiNode:
 
 def test_a_driver_with_a_limit_is_a_reason_to_wait() -> None:
     volumes = VolumeView()
-    volumes.take_request(Added(claim(volume="disk")))
+    volumes.take_claim(Added(claim(volume="disk")))
     by_csi = {"metadata": {"name": "disk"}, "spec": {"csi": {"driver": "ebs"}}}
     volumes.take_volume(Added(msgspec.convert(by_csi, PersistentVolume)))
     assert read(volumes, **MOUNTS).unsupported == ""

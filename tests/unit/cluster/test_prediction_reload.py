@@ -72,13 +72,13 @@ async def test_new_predictions_decide_and_equal_ones_are_not_told(tmp_path: Path
 
     async with api() as server, scene(server, pods=False) as made:
         await made.runs("serve", "serve", "latency-critical")
-        it = reloading(made, files_in(volume, "table"))
+        reloader = reloading(made, files_in(volume, "table"))
         made.events.clear()
         volume.put(table=json.dumps(WELL, indent=1))
-        await it.reload()
-        assert (made.tables(), it.counts) == ([], {"applied": 1, "failed": 0})
+        await reloader.reload()
+        assert (made.tables(), reloader.counts) == ([], {"applied": 1, "failed": 0})
         volume.put(table=BADLY)
-        await it.reload()
+        await reloader.reload()
         (told,) = made.tables()
         assert told.policy == INTERFERENCE
         source = InterferenceView(msgspec.convert(told.value, InterferenceTable)).source
@@ -88,7 +88,7 @@ async def test_new_predictions_decide_and_equal_ones_are_not_told(tmp_path: Path
         await until(made.live.engine.queue.waiting)
         assert not made.is_bound("anew"), "beside serve, which it must not be"
         volume.put(table=WELL)
-        await it.reload()
+        await reloader.reload()
         await until(lambda: made.is_bound("anew"))
 
 
@@ -97,13 +97,13 @@ async def test_a_ban_outlives_new_predictions(tmp_path: Path) -> None:
     volume = Volume(tmp_path / "v", table=WELL)
 
     async with api() as server, scene(server) as made:
-        it = reloading(made, files_in(volume, "table"))
+        reloader = reloading(made, files_in(volume, "table"))
         await made.slow()
         await until(lambda: made.deleting("train"))
         await made.idle()  # the ban itself was told
         made.events.clear()
         volume.put(table={**WELL, "train": {"serve": 1.3, "train": 1.4}})
-        await it.reload()
+        await reloader.reload()
         (told,) = made.tables()
         assert np.isinf(upper(told, "serve", "train"))
         assert upper(told, "train", "train") == pytest.approx(np.log(1.4))
@@ -117,12 +117,12 @@ async def test_exact_coscheml_gets_new_predictions_though_something_was_observed
     async with api() as server, scene(server) as made:
         exact = built_in().create("coscheml", compat="exact")
         made.live.engine.profiles["exact"] = Profile("exact", [exact])
-        it = reloading(made, files_in(volume, "table"))
+        reloader = reloading(made, files_in(volume, "table"))
         await made.slow()
         await until(lambda: made.deleting("train"))
         volume.put(table=BADLY)
         made.events.clear()
-        await it.reload()
+        await reloader.reload()
         assert isinstance(exact, CoschemlPolicy)
         assert exact.view.source.classes == ("serve", "train")
         assert OBSERVED not in exact.view.source.sources
@@ -140,9 +140,9 @@ async def test_who_leads_later_goes_on_from_the_newest(tmp_path: Path) -> None:
             await first.slow()
             await until(lambda: first.deleting("train"))
         async with scene(server, lead=False, clock=clock) as standby:
-            it = reloading(standby, files_in(volume, "table"))
+            reloader = reloading(standby, files_in(volume, "table"))
             volume.put(table={**WELL, "train": {"serve": 1.3, "train": 1.4}})
-            await it.reload()
+            await reloader.reload()
             (told,) = standby.tables()
             assert OBSERVED not in told.value["sources"]
             assert np.isfinite(upper(told, "serve", "train"))
@@ -157,14 +157,14 @@ async def test_new_profiles_say_how_fast_pods_that_run_should_go(tmp_path: Path)
     volume = Volume(tmp_path / "v", profiles=dataset(200))
 
     async with api() as server, scene(server, pods=False) as made:
-        it = reloading(made, files_in(volume, "profiles"))
-        made.slowdown_observer._alone._solos = it.solos  # as a process is composed
+        reloader = reloading(made, files_in(volume, "profiles"))
+        made.slowdown_observer._alone._solos = reloader.solos  # as a process is composed
         await made.runs("serve", "serve", "latency-critical")
         made.clock.passed_s += 120
         found = []
         for rate_per_s in (200, 300):
             volume.put(profiles=dataset(rate_per_s))
-            await it.reload()
+            await reloader.reload()
             await made.look(serve=100)
             await made.look(serve=100)
             told = made.slowdown_observer.about(made.uid("serve"))
@@ -182,31 +182,31 @@ async def test_a_bad_file_is_told_once_and_changes_nothing(
 
     with caplog.at_level(logging.INFO, "weft.cluster"):
         async with api() as server, scene(server) as made:
-            it = reloading(made, files_in(volume, "table", "profiles"))
-            before = it.loaded
+            reloader = reloading(made, files_in(volume, "table", "profiles"))
+            before = reloader.loaded
             made.events.clear()
             for times in (1, 2):
                 volume.put(table=bad, profiles=dataset(300))
-                await it.reload()
-                await it.reload()
-                assert it.counts == {"applied": 0, "failed": 2 * times}
-            assert (made.tables(), it.loaded) == ([], before)
+                await reloader.reload()
+                await reloader.reload()
+                assert reloader.counts == {"applied": 0, "failed": 2 * times}
+            assert (made.tables(), reloader.loaded) == ([], before)
             (said,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
             place = f"weft.yaml: interference.table: {volume.path('table')}, serve beside train"
             assert f"{place}: 0.0 is no slowdown; write how many times longer" in said
             assert "put a good file there" in said
             volume.put(table=None, profiles=dataset(300))
-            await it.reload()
+            await reloader.reload()
             assert "table: cannot be read: No such file or directory" in caplog.text
             volume.put(table=BADLY, profiles=dataset(300))
-            await it.reload()
+            await reloader.reload()
             assert len(made.tables()) == 1
             assert "the files are good again" in caplog.text
             volume.put(table=bad, profiles=dataset(300))
-            await it.reload()  # told again: it was good meanwhile
-            assert it.counts == {"applied": 1, "failed": 6}
+            await reloader.reload()  # told again: it was good meanwhile
+            assert reloader.counts == {"applied": 1, "failed": 6}
             assert sum("no slowdown" in one.getMessage() for one in caplog.records) == 2
-            (family,) = ReloadMetrics(it).collect()
+            (family,) = ReloadMetrics(reloader).collect()
             assert f"`{family.name}_total`" in (DOCS / "metrics.md").read_text()
             assert {(s.name, s.labels["result"]): s.value for s in family.samples} == {
                 ("weft_interference_reloads_total", "applied"): 1,
@@ -225,14 +225,16 @@ async def test_a_mistake_of_ours_costs_a_look(
         return LoadedPredictions()
 
     async with api() as server, scene(server, lead=False) as made:
-        it = reloading(made, PredictionFiles({"weft.yaml: a": Path(volume.path("a"))}, meaning))
+        reloader = reloading(
+            made, PredictionFiles({"weft.yaml: a": Path(volume.path("a"))}, meaning)
+        )
         volume.put(a="2")
-        await it.reload()
-        await it.reload()
-        assert it.counts["failed"] == 2
+        await reloader.reload()
+        await reloader.reload()
+        assert reloader.counts["failed"] == 2
         volume.put(a="3")
-        await it.reload()
-        assert it.counts["applied"] == 1
+        await reloader.reload()
+        assert reloader.counts["applied"] == 1
     assert caplog.text.count("interference: weft.yaml: a: ZeroDivisionError('of all things')") == 1
 
 
@@ -241,10 +243,10 @@ async def test_distances_are_told_where_they_alone_changed(tmp_path: Path) -> No
     volume = Volume(tmp_path / "v", table=WELL, mystic=near)
 
     async with api() as server, scene(server) as made:
-        it = reloading(made, files_in(volume, "table", "mystic"))
+        reloader = reloading(made, files_in(volume, "table", "mystic"))
         made.events.clear()
         volume.put(table=WELL, mystic=far)
-        await it.reload()
+        await reloader.reload()
         assert [(one.policy, one.value) for one in made.tables()] == [(MYSTIC, far)]
 
 
@@ -258,13 +260,13 @@ async def test_predicting_holds_nobody_up(tmp_path: Path) -> None:
         return LoadedPredictions(TABLE)
 
     async with api() as server, scene(server, lead=False) as made:
-        it = reloading(made, PredictionFiles({"a": Path(volume.path("a"))}, meaning))
+        reloader = reloading(made, PredictionFiles({"a": Path(volume.path("a"))}, meaning))
         volume.put(a="2")
-        looking = asyncio.create_task(it.reload())
+        looking = asyncio.create_task(reloader.reload())
         await asyncio.sleep(0)
         went_on.set()
         await looking
-        assert it.counts == {"applied": 1, "failed": 0}
+        assert reloader.counts == {"applied": 1, "failed": 0}
 
 
 async def test_it_looks_each_time_the_period_is_over(tmp_path: Path) -> None:
@@ -288,14 +290,14 @@ async def test_it_looks_each_time_the_period_is_over(tmp_path: Path) -> None:
     clock = Counted()
     async with api() as server, scene(server, lead=False, clock=clock) as made:
         files = files_in(volume, "table")
-        it = PredictionReloader(made.live, files, files.read(), 45, SoloProfiles(), None)
-        task = asyncio.create_task(it.run())
+        reloader = PredictionReloader(made.live, files, files.read(), 45, SoloProfiles(), None)
+        task = asyncio.create_task(reloader.run())
         for times in (1, 2):
             await until(lambda times=times: clock.asleep == times)  # type: ignore[misc]
             volume.put(table=[WELL, BADLY][times % 2])
-            assert it.counts["applied"] == times - 1
+            assert reloader.counts["applied"] == times - 1
             clock.over.set()
-            await until(lambda times=times: it.counts["applied"] == times)  # type: ignore[misc]
+            await until(lambda times=times: reloader.counts["applied"] == times)  # type: ignore[misc]
         task.cancel()
         assert len(made.tables()) == 2
 

@@ -61,40 +61,44 @@ class FakeSource:
 
 @asynccontextmanager
 async def telemetry(**options: float) -> AsyncIterator[tuple[World, TelemetryLoop, FakeSource]]:
-    async with world() as it:
-        source = FakeSource(it)
-        yield it, TelemetryLoop(it.live, source, None, TelemetryLoopOptions(**options)), source  # type: ignore[arg-type]
+    async with world() as cluster:
+        source = FakeSource(cluster)
+        yield (
+            cluster,
+            TelemetryLoop(cluster.live, source, None, TelemetryLoopOptions(**options)),
+            source,
+        )  # type: ignore[arg-type]
 
 
-def seen(it: World, column: str = "memory_used_mib.last") -> tuple[list[float], list[int]]:
-    values, fresh = it.live.engine.signals.over(it.live.engine.ledger.table, column)
+def seen(cluster: World, column: str = "memory_used_mib.last") -> tuple[list[float], list[int]]:
+    values, fresh = cluster.live.engine.signals.over(cluster.live.engine.ledger.table, column)
     return values.tolist(), fresh.tolist()
 
 
 async def test_a_look_reaches_the_engine() -> None:
-    async with telemetry() as (it, loop, _):
+    async with telemetry() as (cluster, loop, _):
         await loop.refresh()
-        assert seen(it) == ([5_000, 100], [FRESH, FRESH])
-        assert seen(it, "memory_free_mib.last")[0] == [CARD_MIB - 5_000, CARD_MIB - 100]
-        assert it.live.engine.signals.version == 1
+        assert seen(cluster) == ([5_000, 100], [FRESH, FRESH])
+        assert seen(cluster, "memory_free_mib.last")[0] == [CARD_MIB - 5_000, CARD_MIB - 100]
+        assert cluster.live.engine.signals.version == 1
 
 
 async def test_errors_are_told_once_counted_and_leave_what_is_known(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.INFO, "weft.cluster"):
-        async with telemetry(scrape_s=0.001) as (it, loop, source):
+        async with telemetry(scrape_s=0.001) as (cluster, loop, source):
             await loop.refresh()
             source.error = TelemetryError("timeout", "http://p: no answer in 10 s")
             for _ in range(3):
                 await loop.refresh()
             assert loop.errors == {("memory_used_mib", "timeout"): 3}
-            assert it.live.engine.signals.version == 4
-            assert it.live.engine.signals.source.why == "http://p: no answer in 10 s"
-            assert seen(it)[0] == [5_000, 100]
+            assert cluster.live.engine.signals.version == 4
+            assert cluster.live.engine.signals.source.why == "http://p: no answer in 10 s"
+            assert seen(cluster)[0] == [5_000, 100]
             source.error = None
             await loop.refresh()
-            assert it.live.engine.signals.source.why == ""
+            assert cluster.live.engine.signals.source.why == ""
             source.error = TelemetryError("timeout", "again")
             await loop.refresh()
     told = [record.getMessage() for record in caplog.records if "metrics:" in record.getMessage()]
@@ -108,11 +112,11 @@ async def test_errors_are_told_once_counted_and_leave_what_is_known(
 async def test_an_answer_with_a_warning_is_used_and_the_warning_told_once_and_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with telemetry() as (it, loop, source):
+    async with telemetry() as (cluster, loop, source):
         source.warnings = ("No StoreAPIs matched",)
         await loop.refresh()
         await loop.refresh()
-        assert seen(it) == ([5_000, 100], [FRESH, FRESH])
+        assert seen(cluster) == ([5_000, 100], [FRESH, FRESH])
         assert loop.errors == {("", "warning"): 2}
         told = {family.name: family for family in TelemetryMetrics(loop).collect()}
         failed = [
@@ -147,42 +151,42 @@ async def test_after_a_pause_the_next_look_asks_further_back_but_not_beyond_the_
 
 
 async def test_gpus_that_come_are_looked_at_and_those_that_stay_are_remembered() -> None:
-    async with telemetry() as (it, loop, source):
+    async with telemetry() as (cluster, loop, source):
         await loop.refresh()
         source.used = {("m", 0): 700}
-        it.server.add("nodes", node("m", 1))
-        await until(lambda: "m" in it.live.engine.ledger.table.row_of)
+        cluster.server.add("nodes", node("m", 1))
+        await until(lambda: "m" in cluster.live.engine.ledger.table.row_of)
         await loop.refresh()
         assert source.asked[1] < 315
-        assert seen(it) == ([700, 5_000, 100], [FRESH] * 3)
+        assert seen(cluster) == ([700, 5_000, 100], [FRESH] * 3)
         await loop.refresh()
         assert source.asked[2] == 315  # what the new one did before is asked for
 
 
 async def test_no_memory_used_under_warm_pods_is_no_measurement() -> None:
-    async with telemetry(warm_up=WarmUp(0)) as (it, loop, source):
-        it.server.add("pods", pod("p", scheduler="other"))
-        uid = bind(it.server, "p", 0, "2020-01-01T00:00:00Z")
-        await until(lambda: uid in it.live.engine.ledger.holdings)
+    async with telemetry(warm_up=WarmUp(0)) as (cluster, loop, source):
+        cluster.server.add("pods", pod("p", scheduler="other"))
+        uid = bind(cluster.server, "p", 0, "2020-01-01T00:00:00Z")
+        await until(lambda: uid in cluster.live.engine.ledger.holdings)
         source.used = {("n", 0): 0, ("n", 1): 0}
         await loop.refresh()
-        assert seen(it)[1] == [MISSING, FRESH]
+        assert seen(cluster)[1] == [MISSING, FRESH]
 
 
 async def test_a_pod_is_as_old_as_the_api_says_now() -> None:
-    async with telemetry(warm_up=WarmUp(60)) as (it, loop, source):
-        it.server.add("pods", pod("p", scheduler="other"))
-        just_now = it.client.clock.wall().strftime("%Y-%m-%dT%H:%M:%SZ")
-        uid = bind(it.server, "p", 0, just_now)
-        await until(lambda: uid in it.live.engine.ledger.holdings)
+    async with telemetry(warm_up=WarmUp(60)) as (cluster, loop, source):
+        cluster.server.add("pods", pod("p", scheduler="other"))
+        just_now = cluster.client.clock.wall().strftime("%Y-%m-%dT%H:%M:%SZ")
+        uid = bind(cluster.server, "p", 0, just_now)
+        await until(lambda: uid in cluster.live.engine.ledger.holdings)
         source.used = {("n", 0): 0, ("n", 1): 0}
         await loop.refresh()
-        assert seen(it)[1] == [FRESH, FRESH]
+        assert seen(cluster)[1] == [FRESH, FRESH]
         scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": LONG_AGO}
-        it.server.update("pods", "p", {"status": {"conditions": [scheduled]}}, "d")
-        await until(lambda: it.live.pod("d", "p").bound_at == LONG_AGO)  # type: ignore[union-attr]
+        cluster.server.update("pods", "p", {"status": {"conditions": [scheduled]}}, "d")
+        await until(lambda: cluster.live.pod("d", "p").bound_at == LONG_AGO)  # type: ignore[union-attr]
         await loop.refresh()
-        assert seen(it)[1] == [MISSING, FRESH]
+        assert seen(cluster)[1] == [MISSING, FRESH]
 
 
 async def test_series_of_nobody_are_told_once_with_an_example(
@@ -199,28 +203,28 @@ async def test_series_of_nobody_are_told_once_with_an_example(
 
 
 async def test_ticks_go_on_whatever_happens() -> None:
-    async with telemetry(interval_s=0.01, window_s=0.1, horizon_s=0.02) as (it, loop, source):
+    async with telemetry(interval_s=0.01, window_s=0.1, horizon_s=0.02) as (cluster, loop, source):
         task = asyncio.create_task(loop.run())
-        await until(lambda: it.live.engine.signals.version >= 2)
+        await until(lambda: cluster.live.engine.signals.version >= 2)
         source.error = TelemetryError("garbage", "x")
         await until(lambda: loop.errors.total() >= 2)
         source.error = None
-        version = it.live.engine.signals.version
-        await until(lambda: it.live.engine.signals.version > version + 1)
+        version = cluster.live.engine.signals.version
+        await until(lambda: cluster.live.engine.signals.version > version + 1)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_after_a_mistake_of_its_own_nothing_is_known_until_it_sees_again() -> None:
-    async with telemetry(interval_s=0.01, window_s=0.1, horizon_s=0.02) as (it, loop, source):
+    async with telemetry(interval_s=0.01, window_s=0.1, horizon_s=0.02) as (cluster, loop, source):
         await loop.refresh()
         good, source.used = source.used, {("n", 0): "no number"}  # type: ignore[dict-item]
         task = asyncio.create_task(loop.run())
         await until(lambda: loop.errors["", "failed"] >= 2)
-        assert seen(it)[1] == [MISSING, MISSING]
-        assert "no number" in it.live.engine.signals.source.why
+        assert seen(cluster)[1] == [MISSING, MISSING]
+        assert "no number" in cluster.live.engine.signals.source.why
         source.used = good
-        await until(lambda: seen(it)[1] == [FRESH, FRESH])
+        await until(lambda: seen(cluster)[1] == [FRESH, FRESH])
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
@@ -229,7 +233,11 @@ async def test_a_mistake_leaves_nothing_half_made_and_each_kind_is_told_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.ERROR, "weft.cluster"):
-        async with telemetry(interval_s=0.01, window_s=0.1, horizon_s=0.02) as (it, loop, source):
+        async with telemetry(interval_s=0.01, window_s=0.1, horizon_s=0.02) as (
+            cluster,
+            loop,
+            source,
+        ):
             await loop.refresh()
             before = loop.feed.window
             good, source.used = source.used, {("n", 0): "no number"}  # type: ignore[dict-item]
@@ -241,9 +249,9 @@ async def test_a_mistake_leaves_nothing_half_made_and_each_kind_is_told_once(
             failed = loop.errors["", "failed"]
             await until(lambda: loop.errors["", "failed"] >= failed + 3)
             source.used, source.where, source.warnings = good, "http://p", ()
-            version = it.live.engine.signals.version
-            await until(lambda: seen(it)[1] == [FRESH, FRESH])
-            assert it.live.engine.signals.version > version
+            version = cluster.live.engine.signals.version
+            await until(lambda: seen(cluster)[1] == [FRESH, FRESH])
+            assert cluster.live.engine.signals.version > version
             assert loop.feed.window is not before
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -253,26 +261,26 @@ async def test_a_mistake_leaves_nothing_half_made_and_each_kind_is_told_once(
 
 @pytest.mark.parametrize("before", ["cpu", "n"])
 async def test_a_cluster_without_gpus_for_a_while_is_seen_again(before: str) -> None:
-    async with world(node(before, 2 if before == "n" else 0)) as it:
-        loop = TelemetryLoop(it.live, FakeSource(it), None, TelemetryLoopOptions())
-        table = it.live.engine.ledger.table
+    async with world(node(before, 2 if before == "n" else 0)) as cluster:
+        loop = TelemetryLoop(cluster.live, FakeSource(cluster), None, TelemetryLoopOptions())
+        table = cluster.live.engine.ledger.table
         await loop.refresh()
         if before == "n":
-            it.server.remove("nodes", "n")
-            await until(lambda: "n" not in it.live.engine.ledger.table.row_of)
+            cluster.server.remove("nodes", "n")
+            await until(lambda: "n" not in cluster.live.engine.ledger.table.row_of)
             await loop.refresh()
         assert loop.snapshot is not None
         assert loop.snapshot.gpus == ()
-        it.server.add("nodes", node("n"))
-        await until(lambda: "n" in it.live.engine.ledger.table.row_of)
-        assert it.live.engine.ledger.table is not table
+        cluster.server.add("nodes", node("n"))
+        await until(lambda: "n" in cluster.live.engine.ledger.table.row_of)
+        assert cluster.live.engine.ledger.table is not table
         for _ in range(2):
             await loop.refresh()
-            assert seen(it) == ([5_000, 100], [FRESH] * 2)
+            assert seen(cluster) == ([5_000, 100], [FRESH] * 2)
 
 
 async def test_what_is_reckoned_of_a_look_is_not_reckoned_on_the_loop() -> None:
-    async with telemetry() as (it, loop, _):
+    async with telemetry() as (cluster, loop, _):
         where: list[bool] = []
 
         class Elsewhere(TelemetryFeed):
@@ -284,35 +292,35 @@ async def test_what_is_reckoned_of_a_look_is_not_reckoned_on_the_loop() -> None:
         loop.feed = Elsewhere(loop.feed.settings, loop.devices, loop.now_s())
         await loop.refresh()
         assert where == [False]
-        assert NEED in it.live.engine.signals.source.columns
+        assert NEED in cluster.live.engine.signals.source.columns
 
 
 async def test_pods_alone_on_a_gpu_stay_so_when_other_nodes_come() -> None:
-    async with telemetry(interval_s=0.01, window_s=1.0, horizon_s=0.02) as (it, loop, _):
-        it.server.add("pods", pod("p", scheduler="other"))
-        uid = bind(it.server, "p", 0, "2026-01-01T00:00:00Z")
-        await until(lambda: uid in it.live.engine.ledger.holdings)
+    async with telemetry(interval_s=0.01, window_s=1.0, horizon_s=0.02) as (cluster, loop, _):
+        cluster.server.add("pods", pod("p", scheduler="other"))
+        uid = bind(cluster.server, "p", 0, "2026-01-01T00:00:00Z")
+        await until(lambda: uid in cluster.live.engine.ledger.holdings)
         await loop.refresh()
         since = dict(loop.feed.sole_tenants.since)
         assert set(since) == {("n", 0)}
-        it.server.add("nodes", node("a", 1))
-        await until(lambda: "a" in it.live.engine.ledger.table.row_of)
+        cluster.server.add("nodes", node("a", 1))
+        await until(lambda: "a" in cluster.live.engine.ledger.table.row_of)
         await loop.refresh()
         assert loop.feed.sole_tenants.since == since
 
 
 async def test_a_pods_class_says_whether_it_lends_even_if_the_pod_cannot_be_read() -> None:
-    async with telemetry() as (it, _, _):
-        ledger = it.live.engine.ledger
+    async with telemetry() as (cluster, _, _):
+        ledger = cluster.live.engine.ledger
         for name, marks in (("p", {}), ("q", {"weft.dev/isolation": "wishes"})):
-            it.server.add("pods", pod(name, 1_000, scheduler="other"))
-            uid = bind(it.server, name, 0, "", memory_mib=1_000, **marks)
+            cluster.server.add("pods", pod(name, 1_000, scheduler="other"))
+            uid = bind(cluster.server, name, 0, "", memory_mib=1_000, **marks)
             await until(lambda uid=uid: uid in ledger.holdings)  # type: ignore[misc]
-        assert uid in it.live.pods.assumed
+        assert uid in cluster.live.pods.assumed
         assert rows_of(ledger.table, ledger.holdings.values()).lends.all()
         for name in ("p", "q"):
             critical = {"metadata": {"annotations": {"weft.dev/class": "latency-critical"}}}
-            it.server.update("pods", name, critical, "d")
+            cluster.server.update("pods", name, critical, "d")
         held = ledger.holdings
         await until(lambda: all(one.placement.job_class != "" for one in held.values()))
         assert not rows_of(ledger.table, held.values()).lends.any()
@@ -334,7 +342,7 @@ async def test_metrics_about_the_metrics_are_those_of_the_reference() -> None:
 
 
 async def test_addresses_are_the_nodes_internal_ones() -> None:
-    async with telemetry() as (it, _, _):
+    async with telemetry() as (cluster, _, _):
         change = {
             "status": {
                 "addresses": [
@@ -344,5 +352,5 @@ async def test_addresses_are_the_nodes_internal_ones() -> None:
                 ]
             }
         }
-        it.server.update("nodes", "n", change)
-        await until(lambda: addresses_of(it.live) == {"n": "10.0.0.7"})
+        cluster.server.update("nodes", "n", change)
+        await until(lambda: addresses_of(cluster.live) == {"n": "10.0.0.7"})

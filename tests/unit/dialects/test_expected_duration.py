@@ -3,7 +3,7 @@
 import pytest
 from manifests import ask, parsed
 
-from weft.model.request import about_s
+from weft.model.request import rounded_s
 
 DURATION = "weft.dev/expected-duration"
 
@@ -22,7 +22,7 @@ DURATION = "weft.dev/expected-duration"
 @pytest.mark.parametrize("resource", ["weft.dev/gpu-memory", "aliyun.com/gpu-mem"])
 def test_seconds_and_units(text: str, seconds: int, resource: str) -> None:
     request = parsed(ask(resource, 1), annotations={DURATION: text})
-    assert request.shape.expected_s == about_s(seconds)
+    assert request.shape.expected_s == rounded_s(seconds)
     assert not any(DURATION in note for note in request.warnings)
 
 
@@ -34,8 +34,8 @@ def test_what_is_no_duration_counts_for_nothing(text: str) -> None:
 
 
 def test_durations_lie_on_a_coarse_grid() -> None:
-    grid = {about_s(seconds) for seconds in range(1, 366 * 86_400, 997)}
+    grid = {rounded_s(seconds) for seconds in range(1, 366 * 86_400, 997)}
     assert len(grid) < 50, "few shapes"
     for seconds in (1, 2, 10, 100, 3600, 86_400):
-        assert seconds / 2**0.25 - 0.5 <= about_s(seconds) <= seconds * 2**0.25 + 0.5
-    assert about_s(0.2) == 1
+        assert seconds / 2**0.25 - 0.5 <= rounded_s(seconds) <= seconds * 2**0.25 + 0.5
+    assert rounded_s(0.2) == 1

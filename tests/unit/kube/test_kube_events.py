@@ -36,40 +36,40 @@ def events(server: FakeApiServer, namespace: str = "default") -> list[dict[str, 
 
 
 def test_the_first_is_written_and_the_same_again_is_counted() -> None:
-    it = Aggregator(EventOptions(interval_s=60))
-    first = it.add(note("no room"), 0)
+    aggregator = Aggregator(EventOptions(interval_s=60))
+    first = aggregator.add(note("no room"), 0)
     assert isinstance(first, Create)
-    assert [it.add(note("no room"), at) for at in range(1, 60)] == [None] * 59
-    assert it.due(59) == []
-    assert it.due(60) == [Count(first.name, note("no room"), 60)]
-    assert it.due(999) == []
-    assert it.add(note("no room"), 999) == Count(first.name, note("no room"), 61)
+    assert [aggregator.add(note("no room"), at) for at in range(1, 60)] == [None] * 59
+    assert aggregator.due(59) == []
+    assert aggregator.due(60) == [Count(first.name, note("no room"), 60)]
+    assert aggregator.due(999) == []
+    assert aggregator.add(note("no room"), 999) == Count(first.name, note("no room"), 61)
 
 
 def test_a_text_that_varies_fast_waits_and_only_the_latest_is_kept() -> None:
-    it = Aggregator(EventOptions(interval_s=60))
-    it.add(note("largest free 1"), 0)
+    aggregator = Aggregator(EventOptions(interval_s=60))
+    aggregator.add(note("largest free 1"), 0)
     for number in range(2, 50):
-        assert it.add(note(f"largest free {number}"), number) is None
-    (write,) = it.due(60)
+        assert aggregator.add(note(f"largest free {number}"), number) is None
+    (write,) = aggregator.due(60)
     assert isinstance(write, Create)
     assert write.note.note == "largest free 49"
 
 
 def test_other_reasons_and_objects_do_not_wait() -> None:
-    it = Aggregator(EventOptions())
+    aggregator = Aggregator(EventOptions())
     other = ObjectReference(kind="Pod", namespace="default", name="b", uid="v")
     notes = [note("x"), note("x", "Scheduled"), note("x", about=other)]
-    assert all(isinstance(it.add(one, 0), Create) for one in notes)
+    assert all(isinstance(aggregator.add(one, 0), Create) for one in notes)
 
 
 def test_memory_is_bounded() -> None:
-    it = Aggregator(EventOptions(remembered=10))
+    aggregator = Aggregator(EventOptions(remembered=10))
     for number in range(100):
         about = ObjectReference(name=str(number), uid=str(number))
-        it.add(note("x", about=about), 0)
-        it.add(note("y", about=about), 0)
-    assert len(it.due(1_000)) == 10
+        aggregator.add(note("x", about=about), 0)
+        aggregator.add(note("y", about=about), 0)
+    assert len(aggregator.due(1_000)) == 10
 
 
 def test_text_is_shortened_between_characters() -> None:

@@ -247,37 +247,37 @@ def plan() -> WatchPlan:
 
 def test_plan_lists_again_after_410_at_once_but_not_in_a_tight_loop() -> None:
     gone = ExpiredError(ApiStatus(code=410))
-    it = plan()
-    it.listed("5")
-    assert it.failed(gone) == WatchStep("list")
-    assert it.failed(gone).delay_s > 0
-    it.listed("9")
-    assert it.failed(gone) == WatchStep("list")
+    watch_plan = plan()
+    watch_plan.listed("5")
+    assert watch_plan.failed(gone) == WatchStep("list")
+    assert watch_plan.failed(gone).delay_s > 0
+    watch_plan.listed("9")
+    assert watch_plan.failed(gone) == WatchStep("list")
 
 
 def test_plan_resumes_after_other_failures_until_there_are_too_many() -> None:
-    it = plan()
-    it.listed("5")
-    steps = [it.failed(LostError("x")).step for _ in range(6)]
+    watch_plan = plan()
+    watch_plan.listed("5")
+    steps = [watch_plan.failed(LostError("x")).step for _ in range(6)]
     assert steps == ["watch"] * 4 + ["list"] * 2
     assert plan().failed(LostError("x")).step == "list"
 
 
 def test_plan_waits_as_long_as_the_server_asks() -> None:
-    it = plan()
-    it.listed("5")
-    asked = it.failed(api_error(429, b"{}", "", "20"))
+    watch_plan = plan()
+    watch_plan.listed("5")
+    asked = watch_plan.failed(api_error(429, b"{}", "", "20"))
     assert asked == WatchStep("watch", "5", 20)
 
 
 def test_plan_takes_a_watch_that_ends_at_once_for_a_failure() -> None:
-    it = plan()
-    it.listed("5")
-    assert it.ended(300, any_event=False) == WatchStep("watch", "5")
-    assert it.ended(0.1, any_event=True) == WatchStep("watch", "5")
-    assert it.ended(0.1, any_event=False).delay_s > 0
-    it.progress("6")
-    assert it.failures == 0
+    watch_plan = plan()
+    watch_plan.listed("5")
+    assert watch_plan.ended(300, any_event=False) == WatchStep("watch", "5")
+    assert watch_plan.ended(0.1, any_event=True) == WatchStep("watch", "5")
+    assert watch_plan.ended(0.1, any_event=False).delay_s > 0
+    watch_plan.progress("6")
+    assert watch_plan.failures == 0
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])

@@ -106,7 +106,10 @@ class LeaseSettings(Section, frozen=True):
     )
     name: Annotated[str, "processes with the same name take turns"] = "weft"
     duration_seconds: Annotated[
-        int, Meta(ge=1, le=10), "how long a dead leader is waited for; at most 10"
+        int,
+        Meta(ge=1, le=10),
+        "how long a dead leader is waited for; at most 10, for so long is waited where the Lease "
+        "is missing, and no leader may outlive that",
     ] = 10
     renew_seconds: Annotated[
         float, Meta(gt=0, le=10), "time between renewals; three may fail in a row"

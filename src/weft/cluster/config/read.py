@@ -46,7 +46,7 @@ def decode(text: bytes, where: str) -> Configuration:
     try:
         config = from_builtins(document)
     except BadInputError as error:
-        raise BadInputError(_place(where, error.where), error.what) from error
+        raise BadInputError(_place(where, error.where), error.problem) from error
     _check(config, where)
     return config
 
@@ -58,7 +58,7 @@ def _load(text: bytes, where: str) -> Any:
         at = "" if error.line is None else f"line {error.line + 1}"
         raise BadInputError(_place(where, at), f"is no YAML: {error}") from None
     except BadInputError as error:
-        raise BadInputError(_place(where, error.where), error.what) from None
+        raise BadInputError(_place(where, error.where), error.problem) from None
 
 
 def maker(config: Configuration, registry: Registry) -> Callable[..., Policy]:
@@ -83,7 +83,7 @@ def profiles(config: Configuration, registry: Registry, where: str = "") -> list
                 plugins.append(Plugin(create(use.name, **use.options), use.weight))
             except BadInputError as error:
                 at = _place(where, f"profiles[{i}].policies[{j}]")
-                raise BadInputError(at, f"{error.where}: {error.what}") from error
+                raise BadInputError(at, f"{error.where}: {error.problem}") from error
         made.append(Profile(profile.scheduler_name, plugins))
     _check_policies(config, registry, where)
     return made
@@ -98,7 +98,7 @@ def _check_policies(config: Configuration, registry: Registry, where: str) -> No
                 registry.create(policy)
             except BadInputError as error:
                 at = _place(where, f"extender.routes[{path}]")
-                raise BadInputError(at, f"{error.where}: {error.what}") from error
+                raise BadInputError(at, f"{error.where}: {error.problem}") from error
 
 
 def _check_version(document: dict[object, object], where: str) -> None:
@@ -129,7 +129,7 @@ def _check(config: Configuration, where: str) -> None:
         check_bounds(config)
         check_telemetry(config.telemetry)
     except BadInputError as error:
-        raise BadInputError(_place(where, error.where), error.what) from error
+        raise BadInputError(_place(where, error.where), error.problem) from error
     client, lease = config.client, config.lease
     needs_s = 2 * client.request_timeout_seconds + lease.renew_seconds + 1
     if lease.enabled and needs_s >= lease.duration_seconds:

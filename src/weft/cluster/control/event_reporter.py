@@ -150,23 +150,23 @@ class EventReporter:
 
     # --- what is heard ---
 
-    def _on_decision(self, what: Attempt | BindOutcome) -> None:
-        request = what.command.pod
+    def _on_decision(self, outcome: Attempt | BindOutcome) -> None:
+        request = outcome.command.pod
         if request is None:
             return
         pod = self._live.pod(request.namespace, request.name)
         if pod is None or pod.metadata.uid != request.uid:
             return
-        if isinstance(what, BindOutcome):
+        if isinstance(outcome, BindOutcome):
             self._forget(request.uid)
             # Of pods that others decide for, these others tell (kube-scheduler does).
             told_here = self.options.scheduled and self._live.pods.ours(pod)
-            if isinstance(what.outcome, Bound) and told_here:
-                place = what.command.placement
+            if isinstance(outcome.outcome, Bound) and told_here:
+                place = outcome.command.placement
                 text = bound_in_words(place.node, place.shares)
                 self._emit(_about(pod), "Scheduled", text, warning=False)
-        elif isinstance(what.command, Unschedulable | Faulted):
-            why = what.command.record.fault or self._why(request)
+        elif isinstance(outcome.command, Unschedulable | Faulted):
+            why = outcome.command.record.fault or self._why(request)
             self._emit(_about(pod), "FailedScheduling", why, warning=True)
             self._waits(pod, why)
 

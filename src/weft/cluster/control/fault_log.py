@@ -34,8 +34,8 @@ class FaultLog:
             return
         if len(self._logged) > _KEPT:
             self._logged.popitem(last=False)
-        whose = f"pod {about}: " if about else ""
-        log.error("%s%s; this is a mistake in Weft", whose, why, exc_info=error)
+        subject = f"pod {about}: " if about else ""
+        log.error("%s%s; this is a mistake in Weft", subject, why, exc_info=error)
 
     def answering(self, about: str, error: BaseException) -> str:
         """Log that an answer about a pod broke off; returns what to say instead."""

@@ -77,7 +77,7 @@ class LiveCluster(Protocol):
 
     @property
     def engine(self) -> Engine:
-        """For pure questions (`weft.core.engine.questions`, `explain`, `whatif`)."""
+        """For pure questions (`core/engine/questions.py`, `core/explain/`)."""
         ...
 
     @property

@@ -9,11 +9,11 @@ class LogOnce:
     def __init__(self) -> None:
         self._logged: set[str] = set()
 
-    def is_new(self, what: str) -> bool:
+    def is_new(self, topic: str) -> bool:
         """True if this is to be logged now: it was not yet."""
-        if what in self._logged or len(self._logged) >= MOST:
+        if topic in self._logged or len(self._logged) >= MOST:
             return False
-        self._logged.add(what)
+        self._logged.add(topic)
         return True
 
     def forget(self, prefix: str) -> bool:

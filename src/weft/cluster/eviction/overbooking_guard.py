@@ -189,9 +189,9 @@ class OverbookingGuard:
     def _ours(self, name: str) -> frozenset[str]:
         """Weft's own pods on this node that are as it bound them, and not on their way out."""
         ours = set()
-        for held in self._engine.ledger.pods_on(name):
-            pod = self._pods.by_uid(held.placement.uid)
-            if pod is None or pod.metadata.deletion_timestamp or not held.placement.shares:
+        for holding in self._engine.ledger.pods_on(name):
+            pod = self._pods.by_uid(holding.placement.uid)
+            if pod is None or pod.metadata.deletion_timestamp or not holding.placement.shares:
                 continue
             if as_bound(pod) and pod.metadata.uid not in self._pods.doubts:
                 ours.add(pod.metadata.uid)

@@ -135,7 +135,7 @@ class ArgsReader:
     comes out as the same list.
 
     prioritize asks about what filter let through: thousands of names need not be decoded, nor
-    looked up (`questions.Lookup`), again.
+    looked up (`questions.RowLookup`), again.
     """
 
     def __init__(self, lists: int = 4) -> None:

@@ -220,10 +220,10 @@ class Extender:
 
     def _where_held(self, pod: PodRequest, names: list[str]) -> Answers | None:
         """The answer for a pod that holds its GPUs already; None for one that doesn't."""
-        held = self.cluster.engine.ledger.holdings.get(pod.uid)
-        if held is None:
+        holding = self.cluster.engine.ledger.holdings.get(pod.uid)
+        if holding is None:
             return None
-        node = held.placement.node
+        node = holding.placement.node
         why = f"the pod's GPUs are booked on {node}"
         elsewhere = {name: why for name in names if name != node}
         return Answers([name for name in names if name == node], elsewhere, {}, [])

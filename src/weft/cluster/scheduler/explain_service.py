@@ -35,9 +35,16 @@ from weft.core.explain.sentences import (
     FOLLOWS,
     NOWHERE,
     ROOM_NOW,
+    beyond_advertised_in_words,
+    bound_by_in_words,
     charged_in_words,
+    chosen_in_words,
     decision_notes,
+    extender_in_words,
+    node_gone_in_words,
     place_in_words,
+    preemption_in_words,
+    served_in_words,
     state_in_words,
     stuck_in_words,
 )
@@ -147,24 +154,22 @@ class Explainer:
 
     def _bound(self, pod: Pod) -> Explanation:
         live, uid = self._live, pod.metadata.uid
-        held = live.engine.ledger.holdings.get(uid)
+        holding = live.engine.ledger.holdings.get(uid)
         placed = live.engine.placed.get(uid)
-        node = pod.spec.node_name or (held.placement.node if held is not None else "")
-        shares = held.placement.shares if held is not None else ()
+        node = pod.spec.node_name or (holding.placement.node if holding is not None else "")
+        shares = holding.placement.shares if holding is not None else ()
         state: State = "bound" if pod.spec.node_name else "binding"
         at = place_in_words(node, shares, without=", without a GPU")
-        text = f"is {'bound' if state == 'bound' else 'being bound'} on {at}"
         more: dict[str, Any] = {"node": node, "shares": shares, "stuck": self._stuck(uid)}
         if placed is None:
-            text = f"{text}; {self._bound_by(pod)}"
+            scheduler = pod.spec.scheduler_name or "default-scheduler"
+            text = f"{at}; {bound_by_in_words(scheduler, live.pods.ours(pod))}"
             return self._explanation(pod, state, text, notes=self._notes_on(pod, node), **more)
         record = placed.record
-        policies = ", ".join(policy.name for policy in placed.profile.policies)
-        how = f"profile {record.profile} ({policies}) chose it, score {record.score}"
+        how = chosen_in_words(record, (policy.name for policy in placed.profile.policies))
         more |= {"profile": record.profile, "score": record.score, "attempt": record.attempt}
         notes = (*decision_notes(record, self._name), *self._notes_on(pod, node))
-        text = f"{text}; {how}, attempt {record.attempt}"
-        return self._explanation(pod, state, text, notes=notes, **more)
+        return self._explanation(pod, state, f"{at}; {how}", notes=notes, **more)
 
     async def _with_metrics(self, settled: Explanation) -> Explanation:
         """The same, with the metrics behind it where this process decided it."""
@@ -190,17 +195,11 @@ class Explainer:
         )
         return replace(now, looked_s=(record.at_ns - saw.looked_ns) / SECOND_NS, gpus=then)
 
-    def _bound_by(self, pod: Pod) -> str:
-        if self._live.pods.ours(pod):
-            return "Weft bound it before this process led"
-        name = pod.spec.scheduler_name or "default-scheduler"
-        return f"{name} bound it, or its maker named the node"
-
     def _notes_on(self, pod: Pod, node: str) -> tuple[str, ...]:
         live = self._live
         notes = []
         if node not in live.nodes.nodes:
-            notes.append(f"node {node} is gone: the pod's GPUs are nobody's until it is back")
+            notes.append(node_gone_in_words(node))
         if (why := live.pods.assumed.get(pod.metadata.uid)) is not None:
             notes.append(f"it {why}")
         notes += [doubt.text for doubt in live.pods.doubts.get(pod.metadata.uid, ())]
@@ -222,15 +221,15 @@ class Explainer:
         live = self._live
         scheduler = pod.spec.scheduler_name or "default-scheduler"
         served = [name for name in live.engine.profiles if live.pods.ours(_named(pod, name))]
-        notes = [f"schedulerNames that Weft serves here: {', '.join(served) or 'none'}"]
+        notes = [served_in_words(served)]
         try:
             request = live.parse_asked(pod)
         except BadInputError as error:
-            notes.append(f"as an extender Weft would refuse it: {error}")
+            notes.append(extender_in_words(None, str(error)))
             return self._explanation(pod, "not ours", scheduler, notes=tuple(notes))
         known = live.engine.assess(live.engine.profile_of(request), request)
         summary = summarise(live.engine.ledger.table, known)
-        notes.append(f"as an extender Weft would answer: {summary}")
+        notes.append(extender_in_words(summary))
         notes += _beyond_advertised(live.engine.ledger.table, known, summary)
         return self._explanation(
             pod, "not ours", scheduler, notes=tuple(notes), summary=summary, reason=str(summary)
@@ -334,11 +333,8 @@ class Explainer:
         lower = [uid for uid in freed if self._priority(uid) < request.priority]
         if not freed or len(lower) < len(freed) or pod.spec.preemption_policy == "Never":
             return []
-        names = ", ".join(self._name(uid) or f"UID {uid}" for uid in freed)
-        return [
-            f"no preemption in this form yet: ending {names}, of lower priority than this pod's "
-            f"{request.priority}, would make room. End it yourself, or {WAY_OUT}"
-        ]
+        names = (self._name(uid) or f"UID {uid}" for uid in freed)
+        return [preemption_in_words(names, request.priority, WAY_OUT)]
 
     def _name(self, uid: str) -> str:
         pod = self._live.pods.by_uid(uid)
@@ -359,11 +355,8 @@ def _beyond_advertised(
         column, rows = table.extended[lacks.unit], np.flatnonzero(known.codes == Code.EXTENDED)
         best = int(rows[column.take(rows).argmax()])
         node = table.nodes[best]
-        notes.append(
-            f"{lacks.unit}: {lacks.asked:,} asked, {max(0, int(column[best])):,} left of "
-            f"{node.extended[lacks.unit]:,} that a device plugin advertises on {node.name}. The "
-            "kubelet admits no pod beyond that, so memory is lent only within it"
-        )
+        left, advertised = int(column[best]), node.extended[lacks.unit]
+        notes.append(beyond_advertised_in_words(lacks, left, advertised, node.name))
     return notes
 
 

@@ -61,24 +61,24 @@ class SchedulerMetrics:
 
     # --- listening ---
 
-    def _on_decision(self, what: Attempt | BindOutcome) -> None:
-        record = what.command.record
-        if isinstance(what, BindOutcome):
-            self._written(what)
+    def _on_decision(self, outcome: Attempt | BindOutcome) -> None:
+        record = outcome.command.record
+        if isinstance(outcome, BindOutcome):
+            self._written(outcome)
             return
-        self._decision.observe(what.took_s)
+        self._decision.observe(outcome.took_s)
         if len(self._first) < _REMEMBERED:
             self._first.setdefault(record.uid, record.at_ns)
-        if isinstance(what.command, Unschedulable | Faulted):
-            result = "unschedulable" if isinstance(what.command, Unschedulable) else "error"
-            self._count(result, record.profile, what.took_s)
+        if isinstance(outcome.command, Unschedulable | Faulted):
+            result = "unschedulable" if isinstance(outcome.command, Unschedulable) else "error"
+            self._count(result, record.profile, outcome.took_s)
         else:
-            self._deciding_s[record.uid] = what.took_s
+            self._deciding_s[record.uid] = outcome.took_s
 
-    def _written(self, what: BindOutcome) -> None:
-        record = what.command.record
-        took_s = self._deciding_s.pop(record.uid, 0.0) + what.took_s
-        if not isinstance(what.outcome, Bound):
+    def _written(self, outcome: BindOutcome) -> None:
+        record = outcome.command.record
+        took_s = self._deciding_s.pop(record.uid, 0.0) + outcome.took_s
+        if not isinstance(outcome.outcome, Bound):
             self._count("error", record.profile, took_s)
             return
         self._count("scheduled", record.profile, took_s)
@@ -134,7 +134,7 @@ class SchedulerMetrics:
         sizes = {
             "nodes": live.engine.ledger.table.count,
             "pods": len(holdings),
-            "assumed_pods": sum(1 for held in holdings if held.state == "reserved"),
+            "assumed_pods": sum(1 for holding in holdings if holding.state == "reserved"),
         }
         cached = "Nodes, pods with a node, and those being bound."
         yield gauge("scheduler_cache_size", cached, sizes, "type")

@@ -81,7 +81,7 @@ class _Families(Collector):
 
 
 class StatusPages:
-    """The pages of one process; a `Part` of it (`process.py`).
+    """The pages of one process; a `ProcessPart` of it (`process.py`).
 
     `collectors` are asked for metrics, in order. `explainer` explains pods.
     `port` 0 is any free one; after `start` it is the one that is listened on. Whom `door` does not

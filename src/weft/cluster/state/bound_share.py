@@ -21,7 +21,7 @@ from weft.dialects.catalog import is_gpu_resource
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.evidence import ChargedPlacement
 from weft.dialects.resources import slots
-from weft.dialects.shares import about, asked_on, placement_of, share_on
+from weft.dialects.shares import asked_on, placement_of, share_on, subject_of
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Gpu, Node, Placement, PodRequest, Shape, Share
 from weft.model.annotations import PLACEMENT, PLACEMENT_COPY
@@ -85,9 +85,9 @@ class GuessedUse:
 def placed_by_weft(pod: Pod) -> bool:
     """True if Weft wrote where this bound pod is: for this very pod, on this very node."""
     marks = pod.metadata.annotations or {}
-    here = (pod.metadata.uid, pod.spec.node_name)
+    bound_to = (pod.metadata.uid, pod.spec.node_name)
     return bool(pod.spec.node_name) and any(
-        about(marks.get(name, "")) == here for name in (PLACEMENT, PLACEMENT_COPY)
+        subject_of(marks.get(name, "")) == bound_to for name in (PLACEMENT, PLACEMENT_COPY)
     )
 
 
@@ -127,9 +127,9 @@ def _doubts(known: ChargedPlacement, node: Node) -> Iterator[Doubt]:
         text = f"{known.moved}. It is charged where it is, and nobody is evicted for it"
         yield Doubt("PlacementMoved", text)
     if known.lost:
-        which = ", ".join(map(str, known.lost))
+        lost_gpus = ", ".join(map(str, known.lost))
         text = (
-            f"was placed on GPU {which} of node {node.name}, which the node does not show any "
+            f"was placed on GPU {lost_gpus} of node {node.name}, which the node does not show any "
             "more: its share of it is kept for when it is back, and charged to no other GPU"
         )
         yield Doubt("GPULost", text, unsure=False)
@@ -154,10 +154,10 @@ def _guessed(request: PodRequest, node: Node, how_full: HowFull) -> BoundShare:
     shared = False
     for index, gpu_request in enumerate(request.shape.gpu_requests):
         if gpu_request.whole:
-            taken, left = left[: gpu_request.count], left[gpu_request.count :]
-            lacking += gpu_request.count - len(taken)
-            shared = shared or any(how_full(gpu) != _IDLE for gpu in taken)
-            shares += [share_on(index, gpu_request, gpu) for gpu in taken]
+            chosen, left = left[: gpu_request.count], left[gpu_request.count :]
+            lacking += gpu_request.count - len(chosen)
+            shared = shared or any(how_full(gpu) != _IDLE for gpu in chosen)
+            shares += [share_on(index, gpu_request, gpu) for gpu in chosen]
         else:
             shares += [asked_on(index, gpu_request, gpu) for gpu in cards]
     moves = any(gpu_request.whole for gpu_request in request.shape.gpu_requests)

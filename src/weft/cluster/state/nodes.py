@@ -17,7 +17,7 @@ from weft.dialects.gpushare import UNHEALTHY_NAMESPACE, UNHEALTHY_PREFIX
 from weft.dialects.inventory import InventoryFallback, inventory, taints_of
 from weft.kube.list_diff import Change, Deleted
 from weft.kube.structs import ConfigMap, KubeNode
-from weft.model import Closed, Constraints, Node
+from weft.model import ClosedNode, Constraints, Node
 from weft.model.reason import TEXT
 
 log = logging.getLogger("weft.cluster")
@@ -32,7 +32,7 @@ class NodeView:
     (MiB and thousandths by index): what is too much there may have been right when it was placed.
     That ends when they are as large again, or gone. `objects` are the nodes as the API shows them.
     `counted` are the gpushare units that a node has shown (MiB; 0: none), by its name.
-    `lends`: whether pods may be promised more than cards have; see `dialects.Settings`.
+    `lends`: whether pods may be promised more than cards have; see `DialectSettings`.
     """
 
     def __init__(self, rules: Sequence[InventoryFallback] = (), *, lends: bool = False) -> None:
@@ -49,7 +49,7 @@ class NodeView:
         self._dirty: set[str] = set()
         self._closed: set[str] = set()  # since `changed` was asked last
 
-    def take_node(self, change: Change[KubeNode]) -> Closed | None:
+    def take_node(self, change: Change[KubeNode]) -> ClosedNode | None:
         """A node came, changed or went; what closes it further, if anything does.
 
         That is so from now on. All the rest `changed` tells.
@@ -123,7 +123,7 @@ class NodeView:
         self._closed.clear()
         return tuple(new), tuple(gone)
 
-    def _close(self, name: str, known: KubeNode | None) -> Closed | None:
+    def _close(self, name: str, known: KubeNode | None) -> ClosedNode | None:
         """None is a node that is gone. What is not so any more stays: opening is no hurry."""
         node = self.nodes.get(name)
         if node is None:
@@ -136,7 +136,7 @@ class NodeView:
             return None
         self.nodes[name] = replace(node, taints=taints, schedulable=schedulable)
         self._closed.add(name)
-        return Closed(name, taints, schedulable)
+        return ClosedNode(name, taints, schedulable)
 
     def _compare(self, before: Node, node: Node) -> None:
         """Remember the most that each GPU has shown, while the node shows less."""

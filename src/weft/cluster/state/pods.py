@@ -94,8 +94,8 @@ class PodView:
 
     def decided(self, uid: str) -> Placement | None:
         """The placement that the engine holds for this pod."""
-        held = self._ledger.holdings.get(uid)
-        return held.placement if held is not None else None
+        holding = self._ledger.holdings.get(uid)
+        return holding.placement if holding is not None else None
 
     def unsure(self, uid: str) -> bool:
         """True if the pod may hold less than is charged for it: its marks are in doubt."""
@@ -266,9 +266,9 @@ class PodView:
     def _bound(self, pod: Pod) -> Event | None:
         self._note_bound(pod)
         node = self._nodes.nodes.get(pod.spec.node_name)
-        held = self._charge(pod, None) if node is None else self._held(pod, node)
-        self._note(pod, held)
-        return self._seen(pod, held.placement)
+        share = self._charge(pod, None) if node is None else self._held(pod, node)
+        self._note(pod, share)
+        return self._seen(pod, share.placement)
 
     def _note_bound(self, pod: Pod) -> None:
         uid, name = pod.metadata.uid, pod.spec.node_name
@@ -307,9 +307,9 @@ class PodView:
 
     def _held(self, pod: Pod, node: Node) -> BoundShare:
         uid = pod.metadata.uid
-        held = self._charge(pod, node, GuessedUse(node).how_full)
-        if not held.moves:
-            return held
+        share = self._charge(pod, node, GuessedUse(node).how_full)
+        if not share.moves:
+            return share
         self._guessed_on.setdefault(node.name, set()).add(uid)
         return self._guesses(node.name, {uid})[uid]
 

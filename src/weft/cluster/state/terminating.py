@@ -26,8 +26,8 @@ def stuck(
     stuck_pods = []
     for pod in pods:
         meta = pod.metadata
-        held = holdings.get(meta.uid)
-        gpus = len({share.gpu for share in held.placement.shares}) if held is not None else 0
+        holding = holdings.get(meta.uid)
+        gpus = len({share.gpu for share in holding.placement.shares}) if holding is not None else 0
         reason = _reason(pod, nodes, now) if gpus else None
         if reason is not None:
             why, age_s, dead = reason

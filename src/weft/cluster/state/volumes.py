@@ -47,7 +47,7 @@ class VolumeView:
         else:
             self._volumes[volume.metadata.name] = volume
 
-    def take_request(self, change: Change[PersistentVolumeClaim]) -> None:
+    def take_claim(self, change: Change[PersistentVolumeClaim]) -> None:
         """A claim came, changed or went."""
         claim = change.object  # type: ignore[union-attr]
         key = (claim.metadata.namespace, claim.metadata.name)
@@ -155,7 +155,7 @@ def feeds_of(
 
     return [
         feed(VOLUMES, volumes.take_volume),
-        feed(CLAIMS, volumes.take_request),
+        feed(CLAIMS, volumes.take_claim),
         feed(CSI_NODES, volumes.take_csi_node),
     ]
 
@@ -176,8 +176,8 @@ def _zones(volume: PersistentVolume) -> Iterator[tuple[Term, ...]]:
         values = tuple(value.strip() for value in zones.split("__"))
         if "" in values:
             continue
-        there = [_NOWHERE, Term((Requirement(label, "In", values),))]
+        terms = [_NOWHERE, Term((Requirement(label, "In", values),))]
         if label in _STABLE:
             absent = Requirement(label, "DoesNotExist")
-            there.append(Term((absent, Requirement(_STABLE[label], "In", values))))
-        yield tuple(there)
+            terms.append(Term((absent, Requirement(_STABLE[label], "In", values))))
+        yield tuple(terms)

@@ -131,9 +131,9 @@ class OomHistoryStore(StoredValue):
         entries = sorted(self._entries(self._stored), key=lambda entry: entry.at)
         oom_history = {entry.workload: entry.oom_record for entry in entries}
         peaks = self._stored_peaks(self._stored)
-        for workload, mine in self._known.items():
+        for workload, known_record in self._known.items():
             stored = oom_history.get(workload)
-            if stored is None or stored.joined(mine) != stored:
+            if stored is None or stored.joined(known_record) != stored:
                 self._due.setdefault(workload, rfc3339_micro(self._clock.wall()))
         if oom_history or peaks:
             self._handle(OomHistoryLearnt(oom_history, peaks))

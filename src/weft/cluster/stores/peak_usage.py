@@ -55,6 +55,6 @@ def decode(text: str) -> tuple[PeakLearnt, ...]:
     return tuple(kinds)
 
 
-def _sensible(namespace: str, who: str, asks: str, most_mib: int, runs: int) -> bool:
-    short = max(map(len, (namespace, who, asks))) <= _MOST_LETTERS
+def _sensible(namespace: str, owner: str, asks: str, most_mib: int, runs: int) -> bool:
+    short = max(map(len, (namespace, owner, asks))) <= _MOST_LETTERS
     return short and 0 < most_mib <= MOST_GPU_MIB and 0 <= runs < 1 << 53

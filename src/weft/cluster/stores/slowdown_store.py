@@ -142,9 +142,12 @@ def joined(
     now_ns: int,
 ) -> observed_slowdown.ObservationRecord:
     """Both records as one; of a pair what was seen here counts, of a ban the longer one."""
-    here = {(pair.gpu_model, pair.target, pair.others): pair for pair in mine.pairs}
-    there = {(pair.gpu_model, pair.target, pair.others): pair for pair in stored.pairs}
-    pairs = (*(pair for key, pair in there.items() if key not in here), *here.values())
+    own_pairs = {(pair.gpu_model, pair.target, pair.others): pair for pair in mine.pairs}
+    stored_pairs = {(pair.gpu_model, pair.target, pair.others): pair for pair in stored.pairs}
+    pairs = (
+        *(pair for key, pair in stored_pairs.items() if key not in own_pairs),
+        *own_pairs.values(),
+    )
     bans: dict[tuple[str, str, str], Ban] = {}
     for ban in (*stored.bans, *mine.bans):
         key = (ban.gpu_model, ban.application, ban.other)

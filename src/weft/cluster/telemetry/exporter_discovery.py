@@ -25,7 +25,7 @@ _PORT_NAMES = ("metrics", "http-metrics", "https-metrics", "http", "https")
 
 
 class ExporterWish(NamedTuple):
-    """Selects the pods that are exporters, and how they are asked; see `finding.Wish`."""
+    """Selects the pods that are exporters, and how they are asked."""
 
     selectors: tuple[str, ...] = SELECTORS
     namespaces: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class ExporterWish(NamedTuple):
 
 
 class DiscoveredExporters:
-    """A `Source`: the exporter on each node, looked for again every minute."""
+    """A `MetricSource`: the exporter on each node, looked for again every minute."""
 
     def __init__(
         self, client: ApiClient, wish: ExporterWish, clock: Callable[[], float] = time.monotonic
@@ -99,8 +99,8 @@ def targets(pods: Iterable[ServingPod], *, proxied: bool = False) -> dict[str, s
     whose DaemonSets' pods are on the most nodes, then by name: no stray pod that is called as an
     exporter displaces the one that is there for all nodes.
     """
-    there = [pod for pod in pods if pod.ready and pod.spec.node_name]
-    made = {(pod.metadata.namespace, pod.spec.node_name) for pod in there if pod.of_daemon_set}
+    ready = [pod for pod in pods if pod.ready and pod.spec.node_name]
+    made = {(pod.metadata.namespace, pod.spec.node_name) for pod in ready if pod.of_daemon_set}
     nodes = Counter(namespace for namespace, _ in made)
 
     def worth(pod: ServingPod) -> tuple[bool, int, str, str]:
@@ -108,7 +108,7 @@ def targets(pods: Iterable[ServingPod], *, proxied: bool = False) -> dict[str, s
         return not pod.of_daemon_set, -nodes[namespace], namespace, name
 
     pages: dict[str, str] = {}
-    for pod in sorted(there, key=worth):
+    for pod in sorted(ready, key=worth):
         pages.setdefault(pod.spec.node_name, _page(pod, proxied))
     return pages
 

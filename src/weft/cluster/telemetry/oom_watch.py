@@ -46,8 +46,8 @@ class OomWatch:
         workload = workload_of(pod)
         if placement is None or not placement.shares or not workload:
             return []
-        held = self._pods.decided(uid) is not None
-        over = held and self._pods.deciding and (gone or pod.ended)
+        is_placed = self._pods.decided(uid) is not None
+        over = is_placed and self._pods.deciding and (gone or pod.ended)
         return [
             OutOfMemory(
                 placement,

@@ -49,32 +49,32 @@ async def running_pods(live: EngineCluster) -> dict[PodName, RunningPod]:
     """Bound pods that hold GPUs and are not on their way out, node by node; gives others turns."""
     held_by: dict[str, list[Holding]] = {}
     on: dict[Gpu, list[str]] = {}
-    for held in live.engine.ledger.holdings.values():
-        node = held.placement.node
-        if held.placement.shares:
-            held_by.setdefault(node, []).append(held)
-        for share in held.placement.shares:
-            on.setdefault((node, share.gpu), []).append(held.placement.uid)
+    for holding in live.engine.ledger.holdings.values():
+        node = holding.placement.node
+        if holding.placement.shares:
+            held_by.setdefault(node, []).append(holding)
+        for share in holding.placement.shares:
+            on.setdefault((node, share.gpu), []).append(holding.placement.uid)
     running: dict[PodName, RunningPod] = {}
     now_s = live.client.clock.wall().timestamp()
-    for number, (node, there) in enumerate(held_by.items(), 1):
+    for number, (node, on_node) in enumerate(held_by.items(), 1):
         known = live.nodes.nodes.get(node)
-        for held in there:
-            pod = live.pod_by_uid(held.placement.uid)
-            if pod is None or held.state != "committed":
+        for holding in on_node:
+            pod = live.pod_by_uid(holding.placement.uid)
+            if pod is None or holding.state != "committed":
                 continue
             if pod.metadata.deletion_timestamp or pod.ended:
                 continue
             if live.pods.unsure(pod.metadata.uid):
                 continue  # nobody goes for it: it may be on another GPU
-            gpus = tuple(dict.fromkeys((node, share.gpu) for share in held.placement.shares))
-            beside = {uid for gpu in gpus for uid in on[gpu]} - {held.placement.uid}
+            gpus = tuple(dict.fromkeys((node, share.gpu) for share in holding.placement.shares))
+            beside = {uid for gpu in gpus for uid in on[gpu]} - {holding.placement.uid}
             cards = known.gpus if known is not None else ()
             model = next((gpu.model for gpu in cards if gpu.index == gpus[0][1]), "")
             name = pod.metadata.namespace, pod.metadata.name
             parting = any(_leaves(live.pod_by_uid(uid), now_s) for uid in beside)
             since_s, others = time_s(pod.bound_at), tuple(sorted(beside))
-            running[name] = RunningPod(pod, held, others, gpus, model, since_s, parting)
+            running[name] = RunningPod(pod, holding, others, gpus, model, since_s, parting)
         if number % TURN == 0:
             await asyncio.sleep(0)
     return running

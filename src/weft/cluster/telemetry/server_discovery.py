@@ -97,7 +97,7 @@ class DiscoveryResult(NamedTuple):
 
 
 class Discovered:
-    """A `Source`: the metrics server that the cluster has."""
+    """A `MetricSource`: the metrics server that the cluster has."""
 
     def __init__(
         self,
@@ -123,8 +123,8 @@ class Discovered:
         if (self._source is None or self._empty >= PATIENCE) and self._clock() >= self._find_at_s:
             self._find_at_s = self._clock() + AGAIN_S
             await self._find()
-        taken = self.choice.taken
-        if self._source is None or taken is None:
+        chosen = self.choice.taken
+        if self._source is None or chosen is None:
             error = TelemetryError("nobody", self._why or self.choice.why_none())
             return SourceReading([], [QueryOutcome("servers", time.monotonic() - began, error)])
         try:
@@ -133,7 +133,7 @@ class Discovered:
             wrong = TelemetryError("garbage", _message(error))
             reading = SourceReading([], [QueryOutcome("servers", time.monotonic() - began, wrong)])
         self._empty = 0 if any(answer.labels for answer in reading.answers) else self._empty + 1
-        return reading._replace(where=f"{taken.server.title}, {self._source.options.url}")
+        return reading._replace(where=f"{chosen.server.title}, {self._source.options.url}")
 
     async def series(self, names: Sequence[str], back_s: float) -> SourceReading:
         """The same of any metrics; only `read` looks for a server."""
@@ -206,8 +206,8 @@ async def choose(
     servers = to_try(offered.servers)
     tried = await asyncio.gather(*(_try(server, opened, devices) for server in servers))
     answered = sorted((probe for probe in tried if not probe.error), key=_worth)
-    taken = answered[0] if answered else None
-    others = tuple(probe for probe in tried if probe is not taken)
+    chosen = answered[0] if answered else None
+    others = tuple(probe for probe in tried if probe is not chosen)
     problems = offered.problems[:_MOST_PROBLEMS]
     if more := len(offered.problems) - len(problems):
         problems.append(f"{more} more Services cannot be asked")
@@ -216,7 +216,7 @@ async def choose(
             f"{more} more Services offer themselves and are not asked; "
             "name those to trust in telemetry.namespaces"
         )
-    return DiscoveryResult(taken, others, tuple(problems))
+    return DiscoveryResult(chosen, others, tuple(problems))
 
 
 def _worth(probe: ServerProbe) -> tuple[bool, bool, int, MetricsServer]:

@@ -146,8 +146,8 @@ class SlowdownObserver:
 
     def about(self, uid: str) -> ObservedProgress | None:
         """The pod's last observed progress, and the bans on its application."""
-        seen, held = self._seen.get(uid), self._live.engine.ledger.holdings.get(uid)
-        name = held.placement.application if held is not None else self._application(uid)
+        seen, holding = self._seen.get(uid), self._live.engine.ledger.holdings.get(uid)
+        name = holding.placement.application if holding is not None else self._application(uid)
         now_s = self._now_s()
         apart = tuple(
             SeparatedPair(

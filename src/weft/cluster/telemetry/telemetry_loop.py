@@ -257,11 +257,13 @@ class TelemetryLoop:
     def _resident_of(self, row: int, namespace: str, name: str) -> str:
         """The UID of the pod, where the ledger has it on this GPU."""
         pod = self._live.pod(namespace, name)
-        held = self._live.engine.ledger.holdings.get(pod.metadata.uid) if pod else None
-        if pod is None or held is None:
+        holding = self._live.engine.ledger.holdings.get(pod.metadata.uid) if pod else None
+        if pod is None or holding is None:
             return ""
         node, gpu = self._devices.gpus[row]
-        here = held.placement.node == node and any(s.gpu == gpu for s in held.placement.shares)
+        here = holding.placement.node == node and any(
+            s.gpu == gpu for s in holding.placement.shares
+        )
         return pod.metadata.uid if here else ""
 
 

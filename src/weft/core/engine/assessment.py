@@ -23,7 +23,7 @@ CODES = len(Code)
 
 LOOKS_AT_LEAST, LOOKS_CONSTRAINED, LOOKS_SEARCHED = 300, 6, 20
 """What a decision costs in looks at one node: at least; each node for a shape with constraints of
-Kubernetes' own, which are read node by node; each node for several claims."""
+Kubernetes' own, which are read node by node; each node for several GPU requests."""
 TURN_LOOKS = 60_000
 """Looks for which one event may keep others waiting: some 20 ms, whatever the cluster's size."""
 
@@ -34,9 +34,9 @@ class Assessment:
     `wishes` are the pod's own soft preferences, None without any. `raw` holds each scoring
     policy's own scores, `position` the best device of each node where a
     policy scores devices. `counts[c]` is the number of nodes with code c. `inexact` says on which
-    nodes the search for several claims ended at its bound, None if on none. `places` is what was
-    found for several claims when nodes were looked at last, and their rows. `observed` is what
-    policies were shown of the cluster when they were asked last.
+    nodes the search for several GPU requests ended at its bound, None if on none. `places` is what
+    was found for several GPU requests when nodes were looked at last, and their rows. `observed` is
+    what policies were shown of the cluster when they were asked last.
     """
 
     __slots__ = (
@@ -199,12 +199,12 @@ def _node_scores(query: Query, policy: Policy) -> Ints:
 
 def _score_feasible(query: Query, fits: Bools, profile: Profile) -> tuple[list[Ints], Ints | None]:
     """Scores where devices are scored: only feasible nodes are worth the work."""
-    some = fits.nonzero()[0]
+    feasible = fits.nonzero()[0]
     scores: list[Ints] = []
     position = np.zeros(query.n, dtype=np.int64)
-    if len(some) == 0:
+    if len(feasible) == 0:
         return [np.full(query.n, NEVER, dtype=np.int64) for _ in profile.scorers], position
-    part = query if len(some) == query.n else query.only(some)
+    part = query if len(feasible) == query.n else query.only(feasible)
     for plugin in profile.scorers:
         score = _node_scores(part, plugin.policy)
         by_device = plugin.policy.score_devices(part)
@@ -212,10 +212,10 @@ def _score_feasible(query: Query, fits: Bools, profile: Profile) -> tuple[list[I
             best, where = part.best(by_device, last=plugin.policy.ties == "last")
             score = score + best
             if plugin.policy is profile.device_scorer:
-                position[some] = where
+                position[feasible] = where
         if part is not query:
             score, of_some = np.full(query.n, NEVER, dtype=np.int64), score
-            score[some] = of_some
+            score[feasible] = of_some
         scores.append(score)
     return scores, position
 
@@ -223,21 +223,21 @@ def _score_feasible(query: Query, fits: Bools, profile: Profile) -> tuple[list[I
 def _many(
     query: Query, codes: Codes, fits: Bools, profile: Profile, known: Assessment
 ) -> tuple[Codes, Bools, list[Ints], Bools]:
-    """Several claims: search where the node beside the GPUs is roomy enough."""
-    some = np.flatnonzero(fits)
+    """Several GPU requests: search where the node beside the GPUs is roomy enough."""
+    fitting = np.flatnonzero(fits)
     inexact = np.zeros(query.n, dtype=np.bool_)
     scores = [_node_scores(query, plugin.policy) for plugin in profile.scorers]
-    if len(some):
-        answer = assignment.place(query.only(some), profile)
-        known.places = (some if query.rows is None else query.rows.take(some)), answer
+    if len(fitting):
+        answer = assignment.place(query.only(fitting), profile)
+        known.places = (fitting if query.rows is None else query.rows.take(fitting)), answer
         codes = codes.copy()
-        codes[some] = np.where(answer.fits, 0, answer.codes)
-        inexact[some] = ~answer.exact
+        codes[fitting] = np.where(answer.fits, 0, answer.codes)
+        inexact[fitting] = ~answer.exact
         fits = codes == 0
         for index, plugin in enumerate(profile.scorers):
             if plugin.policy is profile.device_scorer:
                 scores[index] = scores[index].copy()
-                scores[index][some] += answer.score
+                scores[index][fitting] += answer.score
     return codes, fits, scores, inexact
 
 
@@ -258,20 +258,20 @@ def _store(
     position: Ints | None,
 ) -> None:
     """Write the mended answers into the columns and adjust the histogram."""
-    where = slice(None) if rows is None else rows
+    at = slice(None) if rows is None else rows
     if rows is None:
         known.counts = np.bincount(codes, minlength=CODES)
     else:
         before = known.codes.take(rows)
         known.counts += np.bincount(codes, minlength=CODES)
         known.counts -= np.bincount(before, minlength=CODES)
-    known.codes[where] = codes
+    known.codes[at] = codes
     for raw, score in zip(known.raw, scores, strict=True):
-        raw[where] = np.where(fits, score, NEVER)
+        raw[at] = np.where(fits, score, NEVER)
     if not known.raw:
-        known.total[where] = np.where(fits, 0, NEVER)
+        known.total[at] = np.where(fits, 0, NEVER)
     if position is not None and known.position is not None:
-        known.position[where] = position
+        known.position[at] = position
 
 
 def _weigh(known: Assessment, profile: Profile) -> None:

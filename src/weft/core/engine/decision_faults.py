@@ -1,8 +1,8 @@
 """A decision that breaks off is a pod's misfortune, not the process's.
 
 Whatever one pod provokes in a decision (a policy that raises, a number that no array holds) is
-undone, and the pod waits apart: it is tried again when the cluster or the pod changes, after a rest
-that doubles each time. The same event breaks off alike in a replay, so it is on record.
+undone, and the pod waits apart: it is tried again when the cluster or the pod changes, after a
+back-off that doubles each time. The same event breaks off alike in a replay, so it is on record.
 """
 
 import re
@@ -13,7 +13,7 @@ import msgspec
 from weft.core.engine.records import Record
 from weft.model import PodRequest
 
-REST_FIRST_NS, REST_MOST_NS = 1_000_000_000, 300_000_000_000
+FAULT_BACKOFF_FIRST_NS, FAULT_BACKOFF_MOST_NS = 1_000_000_000, 300_000_000_000
 """A fault of ours mostly comes again: that costs one try in five minutes in the end."""
 
 C = TypeVar("C")
@@ -33,9 +33,9 @@ class Faulted(msgspec.Struct, frozen=True, gc=False):
     pod: PodRequest | None = None
 
 
-def rest_ns(faults: int) -> int:
-    """The rest of a pod after its decision broke off so many times, nanoseconds."""
-    return min(REST_FIRST_NS << min(faults - 1, 10), REST_MOST_NS)
+def fault_backoff_ns(faults: int) -> int:
+    """The back-off of a pod after its decision broke off so many times, nanoseconds."""
+    return min(FAULT_BACKOFF_FIRST_NS << min(faults - 1, 10), FAULT_BACKOFF_MOST_NS)
 
 
 def unless_faulted(commands: list[C]) -> list[C]:

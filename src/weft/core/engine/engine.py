@@ -118,8 +118,8 @@ class Engine:
             if not isinstance(event, inputs.MEASURED) or self.journal.stops_by(error):
                 raise
             inputs.leave_out(self, event)
-            what = f"taking in {type(event).__name__}"
-            record = self.journal.broke_off(None, now_ns, decision_faults.in_words(error, what))
+            task = f"taking in {type(event).__name__}"
+            record = self.journal.broke_off(None, now_ns, decision_faults.in_words(error, task))
             out.append(Faulted(record, error))
         self.queue.tick(now_ns)
         if not self._stopped or isinstance(event, Tick):
@@ -181,15 +181,15 @@ class Engine:
         uid = event.uid
         self.queue.remove(uid, now_ns)
         placed = self.placed.pop(uid, None)
-        held = self.ledger.release(uid)
+        holding = self.ledger.release(uid)
         self.harvest.gone(uid)
         self.residencies.remove(uid)
         self.slowdown_eviction.gone(uid)
-        if held is None:
+        if holding is None:
             return
-        if event.out_of_memory and held.placement.shares:
+        if event.out_of_memory and holding.placement.shares:
             workload = event.workload or (workload_of(placed.pod) if placed else uid)
-            end = OutOfMemory(held.placement, workload, uid, event.peak_mib, over=True)
+            end = OutOfMemory(holding.placement, workload, uid, event.peak_mib, over=True)
             inputs.learn(self, end, placed, out)
         elif (
             placed is not None
@@ -197,7 +197,7 @@ class Engine:
             and self.peaks.ran(placed.pod, self.signals.source.peaks_mib.get(uid, 0))
         ):
             self.queue.wake_all(now_ns, skip_backoff=True)
-        self._wake_for_freed(held.placement.node, now_ns)
+        self._wake_for_freed(holding.placement.node, now_ns)
 
     def _seen_bound(self, event: PodSeenBound, now_ns: int) -> None:
         """The API is right: a pod that we put elsewhere is there."""
@@ -220,18 +220,25 @@ class Engine:
             self.ledger.release(uid)
             self._unwind(uid, now_ns)
 
-    def evict(self, held: Holding, why: EvictionReason, now_ns: int, out: list[Command]) -> None:
+    def evict(
+        self, holding: Holding, reason: EvictionReason, now_ns: int, out: list[Command]
+    ) -> None:
         """Ask the pod to go, on the record."""
-        record = self.journal.asked_to_leave(held, self.placed.get(held.placement.uid), now_ns, why)
-        self.harvest.mark_leaving(held.placement.uid)
-        self.slowdown_eviction.mark_leaving(held, now_ns)
-        out.append(Evict(held.placement, record))
+        record = self.journal.asked_to_leave(
+            holding, self.placed.get(holding.placement.uid), now_ns, reason
+        )
+        self.harvest.mark_leaving(holding.placement.uid)
+        self.slowdown_eviction.mark_leaving(holding, now_ns)
+        out.append(Evict(holding.placement, record))
 
     def tolerance_of(self, uid: str) -> SlowdownTolerance | None:
         """The pod's slowdown tolerance, by its profile; the first one's where it is not known."""
         placed = self.placed.get(uid)
-        profile, held = placed.profile if placed else self._default, self.ledger.holdings.get(uid)
-        return tolerance_of(profile.policies, held.placement if held else None, self.ledger)
+        profile, holding = (
+            placed.profile if placed else self._default,
+            self.ledger.holdings.get(uid),
+        )
+        return tolerance_of(profile.policies, holding.placement if holding else None, self.ledger)
 
     def _unwind(self, uid: str, now_ns: int) -> None:
         """The pod's reservation is released: back into the queue, and its share is free."""
@@ -305,11 +312,11 @@ class Engine:
 
     def _bind_requested(self, event: BindOn, now_ns: int, out: list[Command]) -> None:
         pod, own = event.pod, self.queue.get(event.pod.uid)
-        held = pod.uid in self.ledger.holdings
+        is_held = pod.uid in self.ledger.holdings
         try:
             self._bind_on(event, now_ns, out)
         except Exception as error:
-            if not held:
+            if not is_held:
                 self._undo(pod.uid)
             if own is not None and pod.uid not in self.queue:
                 self.queue.retry(own.pod, own.profile, own.tries, now_ns)
@@ -319,11 +326,11 @@ class Engine:
     def _bind_on(self, event: BindOn, now_ns: int, out: list[Command]) -> None:
         """kube-scheduler chose the node; the GPUs are chosen now, from the accounts of now."""
         pod, table = event.pod, self.ledger.table
-        held = self.ledger.holdings.get(pod.uid)
-        if held is not None:
+        holding = self.ledger.holdings.get(pod.uid)
+        if holding is not None:
             placed = self.placed.get(pod.uid)
-            if placed is not None and held.placement.node == event.node:
-                out.append(Bind(pod, held.placement, placed.record))
+            if placed is not None and holding.placement.node == event.node:
+                out.append(Bind(pod, holding.placement, placed.record))
             else:
                 out.append(BindOnRefused(pod, event.node, Code.OTHER_NODE))
             return

@@ -15,7 +15,7 @@ from weft.core.engine.peak_usage import PeakLearnt
 from weft.core.engine.records import Record
 from weft.core.engine.slowdown_eviction import PodProgress
 from weft.core.framework.signals import SignalsSnapshot
-from weft.model import Closed, Code, Node, Placement, PodRequest
+from weft.model import ClosedNode, Code, Node, Placement, PodRequest
 
 
 class NodesChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -28,7 +28,7 @@ class NodesChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
 class NodesClosed(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Nodes that take fewer pods than before. `NodesChanged` says the rest, and what opens one."""
 
-    nodes: tuple[Closed, ...]
+    nodes: tuple[ClosedNode, ...]
 
 
 class PodAdded(msgspec.Struct, frozen=True, tag=True, gc=False):

@@ -138,10 +138,10 @@ class EvictionLimits:
             for pod_uid in (slow_pod, *co_residents)
             if self._doubt(pod_uid, now_ns) is not None
         )
-        whose = next(doubted, slow_pod)
-        why = self._why_not(whose, now_ns)
+        blocking_uid = next(doubted, slow_pod)
+        why = self._why_not(blocking_uid, now_ns)
         if why is not None:
-            self.withheld_evictions[whose] = why
+            self.withheld_evictions[blocking_uid] = why
             return False
         self._went_ns[uid] = now_ns
         self._leaving[uid] = _Leaving(slow_pod, now_ns)
@@ -164,7 +164,7 @@ class EvictionLimits:
 
     def _most(self) -> int:
         """The most evictions at a look."""
-        places = (held.placement for held in self._ledger.holdings.values())
+        places = (holding.placement for holding in self._ledger.holdings.values())
         gpus = {(place.node, share.gpu) for place in places for share in place.shares}
         return max(1, len(gpus) // GPUS_EACH)
 
@@ -178,8 +178,8 @@ class EvictionLimits:
         self._alone.pop(uid, None)
         self._for.pop(uid, None)
         self.withheld_evictions.pop(uid, None)
-        left = self._leaving.pop(uid, None)
-        if left is not None and left.slow_pod in self._ledger.holdings:
-            before = self._for.get(left.slow_pod, [])
-            lately = [at for at in before if left.asked_ns - at < TRIED_NS]
-            self._for[left.slow_pod] = [*lately, left.asked_ns]
+        eviction = self._leaving.pop(uid, None)
+        if eviction is not None and eviction.slow_pod in self._ledger.holdings:
+            before = self._for.get(eviction.slow_pod, [])
+            lately = [at for at in before if eviction.asked_ns - at < TRIED_NS]
+            self._for[eviction.slow_pod] = [*lately, eviction.asked_ns]

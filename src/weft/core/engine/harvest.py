@@ -119,9 +119,9 @@ class HarvestRules:
         if beyond <= 0:
             return ()
         lenders = tuple(
-            Lender(held.placement.uid, idle)
-            for held in self._on(placement.node, share.gpu)
-            if (idle := _on_gpu(held, share.gpu)[1])
+            Lender(holding.placement.uid, idle)
+            for holding in self._on(placement.node, share.gpu)
+            if (idle := _on_gpu(holding, share.gpu)[1])
         )
         self._closed.add((placement.node, share.gpu))
         expected = shape.gpu_requests[0].expected_mib
@@ -158,20 +158,20 @@ class HarvestRules:
         """Note that the pod is being evicted, for this reason or another."""
         self._leaving.add(uid)
 
-    def class_of(self, held: Holding) -> str:
+    def class_of(self, holding: Holding) -> str:
         """The pod's class, "" where nobody said; latency-critical where anybody says so."""
-        bound = self._bound.get(held.placement.uid)
-        classes = {held.placement.job_class, bound.job_class if bound else ""}
+        bound = self._bound.get(holding.placement.uid)
+        classes = {holding.placement.job_class, bound.job_class if bound else ""}
         return LATENCY_CRITICAL if LATENCY_CRITICAL in classes else max(classes)
 
     def in_order(self, node: str, gpu: int) -> list[Holding]:
         """The pods of a GPU in the order of their binding: what the API says decides."""
 
-        def key(held: Holding) -> tuple[bool, int, int, str]:
-            bound = self._bound.get(held.placement.uid)
+        def key(holding: Holding) -> tuple[bool, int, int, str]:
+            bound = self._bound.get(holding.placement.uid)
             if bound is None:
                 return (False, 0, 0, "")
-            return bound.unsure, bound.bound_ns, bound.number, held.placement.uid
+            return bound.unsure, bound.bound_ns, bound.number, holding.placement.uid
 
         return sorted(self._on(node, gpu), key=key)
 
@@ -200,7 +200,7 @@ class HarvestRules:
             if table.short_of(device) <= 0:
                 continue
             if before is None:
-                before = {held.placement.uid: held.idle_mib for held in changed}
+                before = {holding.placement.uid: holding.idle_mib for holding in changed}
             if leaves := self._evictions_on(device, before):
                 self._leaving.add(leaves[0].placement.uid)
                 evictions.append(leaves)
@@ -211,11 +211,11 @@ class HarvestRules:
     ) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Idle memory by measurement, less what will be needed later."""
         for uid, idle_mib in idle.items():
-            held, need = self._ledger.holdings.get(uid), needs(uid)
-            if held is None or not need or len(idle_mib) != 1:
+            holding, need = self._ledger.holdings.get(uid), needs(uid)
+            if holding is None or not need or len(idle_mib) != 1:
                 yield uid, idle_mib
             else:
-                yield uid, (min(idle_mib[0], held.placement.shares[0].memory_mib - need),)
+                yield uid, (min(idle_mib[0], holding.placement.shares[0].memory_mib - need),)
 
     def _found_beyond(self, signals: SignalsView) -> Iterator[tuple[_Gpu, int]]:
         table = self._ledger.table
@@ -237,35 +237,37 @@ class HarvestRules:
         row = int(table.device_node[device])
         node = table.nodes[row]
         gpu = node.gpus[device - table.start[row]]
-        there = self.in_order(node.name, gpu.index)
-        if any(held.placement.uid in self._leaving for held in there):
+        residents = self.in_order(node.name, gpu.index)
+        if any(holding.placement.uid in self._leaving for holding in residents):
             return None
-        unsure = [held for held in there if self._unsure(held)]
-        needs = sum(asked - idle for asked, idle in (_on_gpu(pod, gpu.index) for pod in unsure))
+        unsure = [holding for holding in residents if self._unsure(holding)]
+        needs = sum(
+            asked_mib - idle for asked_mib, idle in (_on_gpu(pod, gpu.index) for pod in unsure)
+        )
         suffices = table.short_of(device) <= needs  # that the unsure ones go
         promised, borrowers = 0, []
-        for number, held in enumerate(there):
-            asked = _on_gpu(held, gpu.index)[0]
-            promised += asked
-            borrowed = min(asked, promised - table.limit_of(device))
-            bound = self._bound.get(held.placement.uid)
+        for number, holding in enumerate(residents):
+            asked_mib = _on_gpu(holding, gpu.index)[0]
+            promised += asked_mib
+            borrowed = min(asked_mib, promised - table.limit_of(device))
+            bound = self._bound.get(holding.placement.uid)
             job_class = bound.job_class if bound else ""
-            may_go = held.state == "committed" and (held in unsure or not suffices)
+            may_go = holding.state == "committed" and (holding in unsure or not suffices)
             if borrowed > 0 and job_class != LATENCY_CRITICAL and may_go:
-                refused = held.placement.uid in self._refused
+                refused = holding.placement.uid in self._refused
                 rank = (refused, job_class != BEST_EFFORT, -number)
-                borrowers.append((rank, held, borrowed))
+                borrowers.append((rank, holding, borrowed))
         if not borrowers:
             return None
         _, leaves, borrowed = min(borrowers, key=lambda borrower: borrower[0])
         short = table.short_of(device)
         reserve = gpu.memory_mib - table.lendable(device)
         need = short + table.lendable(device)
-        grew = tuple(_growth(there, gpu.index, before, leaves.placement.uid))
+        grew = tuple(_growth(residents, gpu.index, before, leaves.placement.uid))
         return leaves, Eviction(gpu.index, need, gpu.memory_mib, reserve, borrowed, grew)
 
-    def _unsure(self, held: Holding) -> bool:
-        bound = self._bound.get(held.placement.uid)
+    def _unsure(self, holding: Holding) -> bool:
+        bound = self._bound.get(holding.placement.uid)
         return bound is not None and bound.unsure
 
     def _on(self, node: str, gpu: int) -> list[Holding]:
@@ -273,23 +275,23 @@ class HarvestRules:
         return [holdings[uid] for uid in self._ledger.occupants(node, gpu)]
 
 
-def _on_gpu(held: Holding, gpu: int, idle_mib: tuple[int, ...] | None = None) -> tuple[int, int]:
+def _on_gpu(holding: Holding, gpu: int, idle_mib: tuple[int, ...] | None = None) -> tuple[int, int]:
     """Memory that the pod asked of the GPU and, of that, does not need, MiB."""
-    idle_mib_of_shares = held.idle_mib if idle_mib is None else idle_mib
-    asked = idle = 0
-    for number, share in enumerate(held.placement.shares):
+    idle_mib_of_shares = holding.idle_mib if idle_mib is None else idle_mib
+    asked_mib = idle = 0
+    for number, share in enumerate(holding.placement.shares):
         if share.gpu == gpu:
-            asked += share.memory_mib
+            asked_mib += share.memory_mib
             idle += idle_mib_of_shares[number] if number < len(idle_mib_of_shares) else 0
-    return asked, idle
+    return asked_mib, idle
 
 
 def _growth(
-    there: list[Holding], gpu: int, before: dict[str, tuple[int, ...]], leaves: str
+    residents: list[Holding], gpu: int, before: dict[str, tuple[int, ...]], leaves: str
 ) -> Iterator[GrownPod]:
     """Yields those that stay and need more than before."""
-    for held in there:
-        asked, idle = _on_gpu(held, gpu)
-        was = asked - _on_gpu(held, gpu, before.get(held.placement.uid))[1]
-        if asked - idle > was and held.placement.uid != leaves:
-            yield GrownPod(held.placement.uid, was, asked - idle)
+    for holding in residents:
+        asked_mib, idle = _on_gpu(holding, gpu)
+        was = asked_mib - _on_gpu(holding, gpu, before.get(holding.placement.uid))[1]
+        if asked_mib - idle > was and holding.placement.uid != leaves:
+            yield GrownPod(holding.placement.uid, was, asked_mib - idle)

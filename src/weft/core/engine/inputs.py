@@ -41,10 +41,10 @@ def apply(engine: "Engine", event: Event, now_ns: int, out: list[Command]) -> No
             _bindings_read(engine, event, now_ns, out)
         case ProgressSeen():
             engine.slowdown_eviction.note_inherited(engine.placed, now_ns)
-            for held, slowed in engine.slowdown_eviction.observe(
+            for holding, slowed in engine.slowdown_eviction.observe(
                 event.observed, engine.tolerance_of, now_ns
             ):
-                engine.evict(held, slowed, now_ns, out)
+                engine.evict(holding, slowed, now_ns, out)
         case PolicyInput():
             _policy_input(engine, event, now_ns)
         case NotEvicted():
@@ -91,9 +91,10 @@ def _bindings_read(engine: "Engine", event: BindingsRead, now_ns: int, out: list
 def _policy_input(engine: "Engine", event: PolicyInput, now_ns: int) -> None:
     name = event.policy
     takers = [policy for policy in engine.policies if name in policy.inputs]
-    values = [msgspec.convert(event.value, policy.inputs[name]) for policy in takers]
-    for policy, value in zip(takers, values, strict=True):
-        policy.take_input(name, value)
+    types = dict.fromkeys(policy.inputs[name] for policy in takers)
+    values = {kind: msgspec.convert(event.value, kind) for kind in types}
+    for policy in takers:
+        policy.take_input(name, values[policy.inputs[name]])
     if takers:
         engine.assessor.forget()
         engine.queue.wake_all(now_ns)
@@ -112,8 +113,8 @@ def _signals_changed(
     engine.observe(SignalsView(source))
     readers = [policy for policy in engine.policies if "signals" in policy.reads]
     needs = engine.peaks.needs(engine.placed)
-    for held, eviction in engine.harvest.observe(engine.signals, needs):
-        engine.evict(held, eviction, now_ns, out)
+    for holding, eviction in engine.harvest.observe(engine.signals, needs):
+        engine.evict(holding, eviction, now_ns, out)
     table = engine.ledger.table
     if readers:
         moved = engine.signals.moved(before, table)

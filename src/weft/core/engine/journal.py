@@ -91,11 +91,11 @@ class Journal:
         )
 
     def asked_to_leave(
-        self, held: Holding, placed: PlacedPod | None, now_ns: int, why: EvictionReason
+        self, holding: Holding, placed: PlacedPod | None, now_ns: int, why: EvictionReason
     ) -> Record:
         """Record an eviction; `placed` where this engine placed the pod."""
         self.begin()
-        placement = held.placement
+        placement = holding.placement
         pod = placed.pod if placed else PodRequest(placement.uid, "", Shape(), "")
         record = Record(
             self._next(),

@@ -93,10 +93,10 @@ class OomHistory:
         """Take over what other processes learnt; True if any of it is new."""
         new = False
         for workload, oom_record in oom_history.items():
-            mine = self.known.get(workload, _NOTHING)
-            both = mine.joined(oom_record)
-            new |= both != mine
-            self._keep(workload, both)
+            known = self.known.get(workload, _NOTHING)
+            joined = known.joined(oom_record)
+            new |= joined != known
+            self._keep(workload, joined)
         return new
 
     def _keep(self, workload: str, oom_record: OomRecord) -> None:

@@ -135,14 +135,14 @@ def double_booked(
     staying: dict[int, list[tuple[str, Share]]] = {}
     late = []
     for binding in sorted(bindings, key=lambda bound: (bound.bound_ns, -bound.term, bound.uid)):
-        held = ledger.holdings.get(binding.uid)
-        if held is None or held.placement.node != name:
+        holding = ledger.holdings.get(binding.uid)
+        if holding is None or holding.placement.node != name:
             continue
-        why = _does_not_fit(held.placement.shares, cards, staying, permille)
-        if why is not None:
-            late.append(DoubleBookedPod(held, why))
+        conflict = _does_not_fit(holding.placement.shares, cards, staying, permille)
+        if conflict is not None:
+            late.append(DoubleBookedPod(holding, conflict))
             continue
-        for share in held.placement.shares:
+        for share in holding.placement.shares:
             staying.setdefault(share.gpu, []).append((binding.uid, share))
     return late
 
@@ -159,12 +159,12 @@ def first_overbooked(
     if not late:
         return None
     first = late[0]
-    there = (ledger.holdings[uid] for uid in (first.held.placement.uid, *first.why.beside))
+    holdings = (ledger.holdings[uid] for uid in (first.held.placement.uid, *first.why.beside))
     binding = by_uid[first.held.placement.uid]
     excuse: Excuse = ""
     if shrunk:
         excuse = "shrunk-node"
-    elif any(_larger_than_its_card(ledger, held) for held in there):
+    elif any(_larger_than_its_card(ledger, holding) for holding in holdings):
         excuse = "larger-card"
     elif not binding.bound_ns:
         excuse = "undated"
@@ -173,15 +173,15 @@ def first_overbooked(
     return first._replace(excuse=excuse, held_ns=binding.held_ns)
 
 
-def _larger_than_its_card(ledger: Ledger, held: Holding) -> bool:
+def _larger_than_its_card(ledger: Ledger, holding: Holding) -> bool:
     """True if one share alone is more than its card has: then the card is not what it was."""
-    node: Node = ledger.table.nodes[ledger.table.row_of[held.placement.node]]
+    node: Node = ledger.table.nodes[ledger.table.row_of[holding.placement.node]]
     cards = {gpu.index: gpu for gpu in node.gpus}
     return any(
         share.gpu not in cards
         or share.memory_mib > cards[share.gpu].memory_mib
         or share.milli > cards[share.gpu].milli
-        for share in held.placement.shares
+        for share in holding.placement.shares
     )
 
 
@@ -195,8 +195,8 @@ def _does_not_fit(
         gpu = cards.get(index)
         if gpu is None:
             continue  # a GPU that is gone is nobody's second booking
-        there = staying.get(index, [])
-        together = [share for _, share in there] + [s for s in shares if s.gpu == index]
+        residents = staying.get(index, [])
+        together = [share for _, share in residents] + [s for s in shares if s.gpu == index]
         memory = sum(share.memory_mib for share in together) - _limit(gpu, permille)
         milli = sum(share.milli for share in together) - gpu.milli
         relatives = [
@@ -205,7 +205,7 @@ def _does_not_fit(
             if other.index == gpu.parent or other.parent == gpu.index
             for uid, _ in staying.get(other.index, [])
         ]
-        beside = tuple(dict.fromkeys([uid for uid, _ in there] + relatives))
+        beside = tuple(dict.fromkeys([uid for uid, _ in residents] + relatives))
         if beside and (memory > 0 or milli > 0 or relatives):
             lacks = max(0, memory), max(0, milli)
             return DoubleBooking(index, beside, *lacks, gpu.memory_mib, gpu.milli)

@@ -53,12 +53,12 @@ def among(
         mask = policy.filter_devices(query)
         if mask is not None:
             query.narrow(mask)
-    kept = profile.lead.filter_pending(query, waiting)
-    if kept is None:
+    devices = profile.lead.filter_pending(query, waiting)
+    if devices is None:
         return known
-    query.narrow(kept)
-    left = rows[query.count(query.device_fits) >= known.demand.need.count]
-    lost = np.setdiff1d(every, left, assume_unique=True)
+    query.narrow(devices)
+    fitting = rows[query.count(query.device_fits) >= known.demand.need.count]
+    lost = np.setdiff1d(every, fitting, assume_unique=True)
     narrowed = copy.copy(known)
     narrowed.codes, narrowed.total = known.codes.copy(), known.total.copy()
     narrowed.codes[lost], narrowed.total[lost] = Code.POLICY, NEVER

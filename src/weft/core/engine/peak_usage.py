@@ -69,10 +69,10 @@ class Peaks:
         for peak in reversed(peaks):  # all of it before what was learnt here
             kind = peak.namespace, peak.owner, peak.asks
             before = self.known.get(kind)
-            mine = before or PeakUsage()
-            both = PeakUsage(max(mine.most_mib, peak.most_mib), max(mine.runs, peak.runs))
-            changes |= _expected(both) != _expected(mine)
-            self.known[kind] = both
+            known = before or PeakUsage()
+            joined = PeakUsage(max(known.most_mib, peak.most_mib), max(known.runs, peak.runs))
+            changes |= _expected(joined) != _expected(known)
+            self.known[kind] = joined
             if before is None:
                 self.known.move_to_end(kind, last=False)
         while len(self.known) > MOST:
@@ -117,7 +117,7 @@ class Peaks:
         return need_mib
 
     def shape_of(self, pod: PodRequest, shape: Shape) -> Shape:
-        """The shape with what is expected in its claim, where it is less than the pod asks."""
+        """The shape whose GPU request has what is expected, where the pod asks more."""
         expected_mib = self.expected_mib(pod)
         if not expected_mib or len(shape.gpu_requests) != 1 or shape.gpu_requests[0].least_mib:
             return shape
@@ -147,11 +147,15 @@ class Peaks:
 
 def kind_of(pod: PodRequest) -> Kind | None:
     """The kind of this pod; None where nothing can be learnt from it."""
-    who = pod.shape.application or pod.workload
-    if not who or len(pod.shape.gpu_requests) != 1 or not _is_one_share(pod.shape.gpu_requests[0]):
+    owner = pod.shape.application or pod.workload
+    if (
+        not owner
+        or len(pod.shape.gpu_requests) != 1
+        or not _is_one_share(pod.shape.gpu_requests[0])
+    ):
         return None
     memory = pod.shape.gpu_requests[0].memory
-    return pod.namespace, who, f"{memory.value} {memory.kind} {memory.unit_mib}"
+    return pod.namespace, owner, f"{memory.value} {memory.kind} {memory.unit_mib}"
 
 
 def peak_owner(pod: PodRequest) -> str:

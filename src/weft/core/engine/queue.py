@@ -15,7 +15,7 @@ that came before it are tried (`defers`), whether they back off or are parked.
 import heapq
 from collections.abc import Iterator
 
-from weft.core.engine.decision_faults import rest_ns
+from weft.core.engine.decision_faults import fault_backoff_ns
 from weft.core.engine.waiting_pods import (
     NOWHERE,
     FreedNode,
@@ -183,7 +183,7 @@ class Queue:
         self.next_of_group(waiting, now_ns)
         waiting.faults += 1
         waiting.state = "faulty"
-        waiting.ready_ns = now_ns + rest_ns(waiting.faults)
+        waiting.ready_ns = now_ns + fault_backoff_ns(waiting.faults)
         waiting.woken = waiting.skip_backoff = False
         self._known[waiting.pod.uid] = self._faulty[waiting.pod.uid] = waiting
 

@@ -45,7 +45,7 @@ def best_row(known: Assessment, profile: Profile, key: str) -> int:
 def shares_on(
     table: LedgerTable, row: int, known: Assessment, profile: Profile, key: str
 ) -> tuple[Share, ...]:
-    """Shares for all claims of the demand on node `row`, which is known to fit."""
+    """Shares for all GPU requests of the demand on node `row`, which is known to fit."""
     demand = known.demand
     if demand.mode == "none":
         return ()
@@ -68,9 +68,9 @@ def predicted(
     if not profile.predicts or len(shares) != 1:
         return ()
     device = table.device_row(row, shares[0].gpu)
-    there = table.residents.on(device)
+    co_residents = table.residents.on(device)
     model = table.gpu(row, device).model
-    return profile.lead.predict(known.shape, there, model) if there else ()
+    return profile.lead.predict(known.shape, co_residents, model) if co_residents else ()
 
 
 def _share(table: LedgerTable, row: int, position: int, gpu_request: int, need: Need) -> Share:
@@ -119,14 +119,14 @@ def _tightest(table: LedgerTable, row: int, need: Need) -> int:
     best, best_left = -1, -1
     for device in range(begin, end):
         state = table.state[device]
-        left = state.memory if need.asks_memory else state.milli
+        free = state.memory if need.asks_memory else state.milli
         if (
             state.usable
             and state.memory >= ask
             and state.milli >= need.milli
-            and (best < 0 or left < best_left)
+            and (best < 0 or free < best_left)
         ):
-            best, best_left = device - begin, left
+            best, best_left = device - begin, free
     return best
 
 

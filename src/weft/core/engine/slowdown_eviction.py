@@ -144,8 +144,8 @@ class SlowdownEviction:
         """Note whether there are pods that another process `placed`, not this one."""
         if not self._inherited and self._leads_newly(now_ns):
             self._inherited = any(
-                held.state == "committed" and held.placement.shares and uid not in placed
-                for uid, held in self._ledger.holdings.items()
+                holding.state == "committed" and holding.placement.shares and uid not in placed
+                for uid, holding in self._ledger.holdings.items()
             )
 
     def is_quiet_after_takeover(self, now_ns: int) -> bool:
@@ -157,13 +157,13 @@ class SlowdownEviction:
 
     # --- what pods do ---
 
-    def mark_leaving(self, held: Holding, now_ns: int, slow_pod: Iterable[_Gpu] = ()) -> None:
+    def mark_leaving(self, holding: Holding, now_ns: int, slow_pod: Iterable[_Gpu] = ()) -> None:
         """Note that the pod is being evicted: that has to show before the next one is."""
-        if held.placement.uid not in self._leaving:
-            self._leaving.add(held.placement.uid)
-            there = frozenset((*_gpus(held), *slow_pod))
-            self._sent[held.placement.uid] = (now_ns, there)
-            self._quiet |= there
+        if holding.placement.uid not in self._leaving:
+            self._leaving.add(holding.placement.uid)
+            gpus = frozenset((*_gpus(holding), *slow_pod))
+            self._sent[holding.placement.uid] = (now_ns, gpus)
+            self._quiet |= gpus
 
     def not_evicted(self, uid: str, now_ns: int, *, refused: bool) -> None:
         """The pod was not evicted: the GPU may lose another one, and this one is asked last."""
@@ -200,19 +200,19 @@ class SlowdownEviction:
             by_uid = {uid: progress for uid, progress in by_uid.items() if self._alone(uid)}
         self._eviction_limits.forget(by_uid)
         counted = [
-            held
-            for held in map(self._ledger.holdings.get, by_uid)
-            if held is not None and self._count(held, by_uid[held.placement.uid], now_ns)
+            holding
+            for holding in map(self._ledger.holdings.get, by_uid)
+            if holding is not None and self._count(holding, by_uid[holding.placement.uid], now_ns)
         ]
         critical = self._critical(counted, tolerance_of)
         too_slow = [a.too_slow for a in self._seen.values() if a.too_slow is not None]
         self._eviction_limits.observe(too_slow, now_ns)
-        for held, tolerance in critical:
-            leaves = self._for_critical(held, tolerance, now_ns)
+        for holding, tolerance in critical:
+            leaves = self._for_critical(holding, tolerance, now_ns)
             if leaves is not None and self._allowed(*leaves, (), now_ns):
-                self.mark_leaving(leaves[0], now_ns, _gpus(held))
+                self.mark_leaving(leaves[0], now_ns, _gpus(holding))
                 yield leaves
-        for gpu in dict.fromkeys(gpu for held in counted for gpu in _gpus(held)):
+        for gpu in dict.fromkeys(gpu for holding in counted for gpu in _gpus(holding)):
             leaves = self._of_slow(gpu, tolerance_of, now_ns)
             if leaves is not None and self._allowed(*leaves, self._certain(gpu), now_ns):
                 self.mark_leaving(leaves[0], now_ns)
@@ -224,25 +224,25 @@ class SlowdownEviction:
         """The latency-critical pods that have a bound; their accounts say whether they keep it. The
         others are looked at for whether they are slow alone."""
         critical = []
-        for held in counted:
-            uid = held.placement.uid
+        for holding in counted:
+            uid = holding.placement.uid
             account, tolerance = self._seen[uid], tolerance_of(uid)
             account.too_slow = None
             alone = account.co_residents[1] == (uid,)
-            if self._harvest.class_of(held) != LATENCY_CRITICAL:
+            if self._harvest.class_of(holding) != LATENCY_CRITICAL:
                 self._eviction_limits.record_other(uid, account.windows, alone=alone)
             elif tolerance is not None:
                 account.too_slow = self._eviction_limits.record(
                     uid, account.windows, tolerance.critical, alone=alone
                 )
-                critical.append((held, tolerance))
+                critical.append((holding, tolerance))
         return critical
 
     def _allowed(
-        self, held: Holding, slowed: SlowdownReason, co_residents: Sequence[str], now_ns: int
+        self, holding: Holding, slowed: SlowdownReason, co_residents: Sequence[str], now_ns: int
     ) -> bool:
         return self._eviction_limits.allows(
-            held.placement.uid, slowed.slow_pod, co_residents, now_ns
+            holding.placement.uid, slowed.slow_pod, co_residents, now_ns
         )
 
     def _forget(self, now_ns: int) -> None:
@@ -254,13 +254,13 @@ class SlowdownEviction:
         self._slow = {g: slow for g, slow in self._slow.items() if now_ns - slow.at_ns <= GAP_NS}
         self._sent = {u: sent for u, sent in self._sent.items() if now_ns - sent[0] < QUIET_NS}
         self._there = {}
-        self._quiet = {gpu for _, there in self._sent.values() for gpu in there}
+        self._quiet = {gpu for _, gpus in self._sent.values() for gpu in gpus}
 
-    def _count(self, held: Holding, progress: PodProgress, now_ns: int) -> bool:
+    def _count(self, holding: Holding, progress: PodProgress, now_ns: int) -> bool:
         """Put a look into the pod's account; whether it counts."""
-        if held.state != "committed" or not held.placement.shares:
+        if holding.state != "committed" or not holding.placement.shares:
             return False
-        co_residents = self._co_residents(held)
+        co_residents = self._co_residents(holding)
         account = self._seen.get(progress.uid)
         if account is None or account.co_residents != co_residents:
             self._seen[progress.uid] = _Account(co_residents, now_ns)
@@ -270,43 +270,43 @@ class SlowdownEviction:
         account.at_ns = now_ns
         return True
 
-    def _co_residents(self, held: Holding) -> _CoResidents:
-        gpus = _gpus(held)
+    def _co_residents(self, holding: Holding) -> _CoResidents:
+        gpus = _gpus(holding)
         if len(gpus) == 1:
             return gpus, self._certain(gpus[0])
         return gpus, tuple(sorted({uid for gpu in gpus for uid in self._certain(gpu)}))
 
     def _alone(self, uid: str) -> bool:
-        held = self._ledger.holdings.get(uid)
-        return held is not None and self._co_residents(held)[1] == (uid,)
+        holding = self._ledger.holdings.get(uid)
+        return holding is not None and self._co_residents(holding)[1] == (uid,)
 
     def _certain(self, gpu: _Gpu) -> tuple[str, ...]:
         """UIDs on a GPU, in their order; each node's are gathered once a look."""
         if gpu[0] not in self._there:
-            there: dict[_Gpu, list[str]] = {}
-            for held in self._ledger.pods_on(gpu[0]):
-                for other_gpu in _gpus(held) if held.state == "committed" else ():
-                    there.setdefault(other_gpu, []).append(held.placement.uid)
-            self._there[gpu[0]] = {at: tuple(sorted(uids)) for at, uids in there.items()}
+            uids_on: dict[_Gpu, list[str]] = {}
+            for holding in self._ledger.pods_on(gpu[0]):
+                for other_gpu in _gpus(holding) if holding.state == "committed" else ():
+                    uids_on.setdefault(other_gpu, []).append(holding.placement.uid)
+            self._there[gpu[0]] = {at: tuple(sorted(uids)) for at, uids in uids_on.items()}
         return self._there[gpu[0]].get(gpu, ())
 
     # --- latency-critical pods ---
 
     def _for_critical(
-        self, held: Holding, tolerance: SlowdownTolerance, now_ns: int
+        self, holding: Holding, tolerance: SlowdownTolerance, now_ns: int
     ) -> tuple[Holding, SlowdownReason] | None:
-        windows = self._seen[held.placement.uid].windows
+        windows = self._seen[holding.placement.uid].windows
         slow, late = bad_windows(windows, tolerance.critical)
         if max(slow, late) < BROKEN or not any(bad_windows([windows[-1]], tolerance.critical)):
             return None
         counted = [sample.slowdown for sample in windows if sample.slowdown is not None]
         slowdown = counted[-1] if counted else 1.0
         ranked = []
-        for gpu in self._open(_gpus(held)):
+        for gpu in self._open(_gpus(holding)):
             for number, other in enumerate(self._harvest.in_order(*gpu)):
-                if other is held or not self._may_go(other, now_ns):
+                if other is holding or not self._may_go(other, now_ns):
                     continue
-                costs = self._costs(tolerance, held, other, gpu)
+                costs = self._costs(tolerance, holding, other, gpu)
                 most = max(slowdown / tolerance.critical, tolerance.critical)
                 if len(_gpus(other)) > 1 and not costs > math.log(most):
                     continue  # others would lose much, for no clear relief here
@@ -318,13 +318,13 @@ class SlowdownEviction:
         _, gpu, other, costs = min(ranked, key=lambda candidate: candidate[0])
         return other, SlowdownReason(
             gpu[1],
-            held.placement.uid,
+            holding.placement.uid,
             "bound" if slow >= BROKEN else "late",
             round(slowdown, 3),
             tolerance.critical,
             slow if slow >= BROKEN else late,
             speedup=round(math.exp(costs), 3),
-            applications=(held.placement.application, other.placement.application),
+            applications=(holding.placement.application, other.placement.application),
             gpu_model=self._model(gpu),
         )
 
@@ -334,28 +334,28 @@ class SlowdownEviction:
             return []
         return [gpu for gpu in gpus if gpu not in self._quiet]
 
-    def _may_go(self, held: Holding, now_ns: int) -> bool:
+    def _may_go(self, holding: Holding, now_ns: int) -> bool:
         """True if it may be evicted: a certain place, not latency-critical, not lately refused."""
-        refused = self._refused_ns.get(held.placement.uid)
+        refused = self._refused_ns.get(holding.placement.uid)
         return (
-            held.state == "committed"
-            and self._harvest.class_of(held) != LATENCY_CRITICAL
+            holding.state == "committed"
+            and self._harvest.class_of(holding) != LATENCY_CRITICAL
             and (refused is None or now_ns - refused >= QUIET_NS)
-            and len(self._open(_gpus(held))) == len(_gpus(held))
+            and len(self._open(_gpus(holding))) == len(_gpus(holding))
         )
 
     def _costs(
-        self, tolerance: SlowdownTolerance, held: Holding, other: Holding, gpu: _Gpu
+        self, tolerance: SlowdownTolerance, holding: Holding, other: Holding, gpu: _Gpu
     ) -> float:
         """The log slowdown that the other pod is expected to cause this one."""
-        mine, its = held.placement.application, other.placement.application
-        return tolerance.costs(self._model(gpu), mine, its)
+        slowed, slowing = holding.placement.application, other.placement.application
+        return tolerance.costs(self._model(gpu), slowed, slowing)
 
     def _model(self, gpu: _Gpu) -> str:
         table = self._ledger.table
         row = table.row_of.get(gpu[0], -1)
-        there = table.nodes[row].gpus if row >= 0 else ()
-        return next((device.model for device in there if device.index == gpu[1]), "")
+        gpus = table.nodes[row].gpus if row >= 0 else ()
+        return next((device.model for device in gpus if device.index == gpu[1]), "")
 
     # --- pods that get less done together than one alone ---
 
@@ -367,7 +367,9 @@ class SlowdownEviction:
         if speeds is None or sum(speeds.values()) >= LEAST_TOGETHER:
             self._slow.pop(gpu, None)
             return None
-        there = [held for held in self._harvest.in_order(*gpu) if held.placement.uid in speeds]
+        residents = [
+            holding for holding in self._harvest.in_order(*gpu) if holding.placement.uid in speeds
+        ]
         co_residents, before = tuple(sorted(speeds)), self._slow.get(gpu)
         same = before is not None and before.co_residents == co_residents
         since_ns = before.since_ns if before is not None and same else now_ns
@@ -375,18 +377,18 @@ class SlowdownEviction:
         if now_ns - since_ns < QUIET_NS or not self._open([gpu]):
             return None
         able = [
-            held
-            for held in reversed(there)
-            if len(_gpus(held)) == 1
-            and self._may_go(held, now_ns)
-            and tolerance_of(held.placement.uid) is not None
+            holding
+            for holding in reversed(residents)
+            if len(_gpus(holding)) == 1
+            and self._may_go(holding, now_ns)
+            and tolerance_of(holding.placement.uid) is not None
         ]
-        able.sort(key=lambda held: held.placement.uid in self._refused_ns)
+        able.sort(key=lambda holding: holding.placement.uid in self._refused_ns)
         if not able:
             return None
         leaves = able[0]
-        residency = [held for held in there if held is not leaves]
-        slow_pod = min(residency, key=lambda held: speeds[held.placement.uid])
+        residency = [holding for holding in residents if holding is not leaves]
+        slow_pod = min(residency, key=lambda holding: speeds[holding.placement.uid])
         tolerance = tolerance_of(leaves.placement.uid)
         costs = self._costs(tolerance, slow_pod, leaves, gpu) if tolerance is not None else 0.0
         return leaves, SlowdownReason(
@@ -401,28 +403,28 @@ class SlowdownEviction:
             gpu_model=self._model(gpu),
         )
 
-    def _speeds(self, there: Sequence[str], now_ns: int) -> dict[str, float] | None:
+    def _speeds(self, uids: Sequence[str], now_ns: int) -> dict[str, float] | None:
         """Each one's speed when it was seen last; None where one's is not known, or is critical.
 
         Not all are seen at each look: a slow counter takes longer to say something.
         """
         speeds = {}
-        for uid in there if len(there) > 1 else ():
-            held, account = self._ledger.holdings[uid], self._seen.get(uid)
+        for uid in uids if len(uids) > 1 else ():
+            holding, account = self._ledger.holdings[uid], self._seen.get(uid)
             if account is None or not account.windows or now_ns - account.at_ns > GAP_NS:
                 return None
             slowdown = account.windows[-1].slowdown
-            if slowdown is None or account.co_residents != self._co_residents(held):
+            if slowdown is None or account.co_residents != self._co_residents(holding):
                 return None
-            if self._harvest.class_of(held) == LATENCY_CRITICAL:
+            if self._harvest.class_of(holding) == LATENCY_CRITICAL:
                 return None
             speeds[uid] = 1.0 / slowdown
         return speeds or None
 
 
-def _gpus(held: Holding) -> tuple[_Gpu, ...]:
+def _gpus(holding: Holding) -> tuple[_Gpu, ...]:
     """The GPUs of which the pod has a share, each once."""
-    node, shares = held.placement.node, held.placement.shares
+    node, shares = holding.placement.node, holding.placement.shares
     if len(shares) == 1:
         return ((node, shares[0].gpu),)
     return tuple(dict.fromkeys((node, share.gpu) for share in shares))

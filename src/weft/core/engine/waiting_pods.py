@@ -156,7 +156,7 @@ def fits_without_harvest(group: ParkedGroup | None, freed: FreedNode) -> bool:
 
 
 def _least_mib(need: Need) -> int:
-    """The least memory one GPU must have free for the claim, over the kinds that will do."""
+    """The least memory one GPU must have free for the request, over the kinds that will do."""
     if need.gpu_request.split:
         return 0
     return int(need.ask_mib.min(initial=NOWHERE_MIB, where=need.will_do))

@@ -85,9 +85,9 @@ class PlacementQuestion(NamedTuple):
 class _Watching(SignalsView):
     """A view that notes in `asked` which columns it was asked for."""
 
-    def __init__(self, of: SignalsView, asked: dict[str, None]) -> None:
+    def __init__(self, of: SignalsView, columns: dict[str, None]) -> None:
         super().__init__(of.source)
-        self._of, self.asked = of, asked
+        self._of, self.asked = of, columns
 
     def over(self, table: LedgerTable, column: str) -> tuple[Floats, Bytes]:
         """As of the view, and on record."""
@@ -104,13 +104,13 @@ class _Decided(NamedTuple):
 
 
 def metrics_of(
-    engine: Engine, asked: PlacementQuestion, at_ns: int, place: AlternativePlacement
+    engine: Engine, question: PlacementQuestion, at_ns: int, place: AlternativePlacement
 ) -> MetricsRead | None:
     """The signals behind `place`, decided at `at_ns` in the state that the engine is in now.
 
     None for profiles that read no signals, and where nobody measures anything.
     """
-    steps = metrics_in_steps(engine, asked, at_ns, place)
+    steps = metrics_in_steps(engine, question, at_ns, place)
     while True:
         try:
             next(steps)
@@ -119,30 +119,30 @@ def metrics_of(
 
 
 def metrics_in_steps(
-    engine: Engine, asked: PlacementQuestion, at_ns: int, place: AlternativePlacement
+    engine: Engine, question: PlacementQuestion, at_ns: int, place: AlternativePlacement
 ) -> Generator[None, None, MetricsRead | None]:
     """The same, with time for others between two steps: events may be handled there.
 
     The last step tells, as of one moment. Those before it only look at all nodes, once with the
     signals and once without, so that the last has no more to do than what has changed since.
     """
-    if not engine.signals.version or "signals" not in asked.profile.reads:
+    if not engine.signals.version or "signals" not in question.profile.reads:
         return None
     minds = Assessor(engine.ledger, keep=1), Assessor(engine.ledger, keep=1)
     forgotten = engine.assessor.forgotten
     view = _Watching(engine.signals, {})
-    _assess(engine, asked, view, minds[0])
+    _assess(engine, question, view, minds[0])
     yield
-    _assess(engine, asked, SignalsView(), minds[1])
+    _assess(engine, question, SignalsView(), minds[1])
     yield
     if engine.assessor.forgotten != forgotten:
         for mind in minds:
             mind.forget()
     view = _Watching(engine.signals, view.asked)
-    seen = _decide(engine, asked, view, minds[0])
-    blind = _decide(engine, asked, SignalsView(), minds[1])
+    with_metrics = _decide(engine, question, view, minds[0])
+    blind = _decide(engine, question, SignalsView(), minds[1])
     columns = tuple(view.asked)
-    count, examples = _kept_out(engine, seen, blind)
+    count, examples = _kept_out(engine, with_metrics, blind)
     looked_s = max(0, at_ns - view.at_ns) / SECOND_NS
     gpus = tuple(readings(engine.signals, columns, place.node, gpu) for gpu in _gpus(place))
     kept_out = tuple(readings(engine.signals, columns, node, gpu) for node, gpu in examples)
@@ -181,8 +181,8 @@ def in_words(gpu: GpuReadings) -> str:
 
 def unit_of(column: str) -> str:
     """The unit that a column's name says; "" for ratios of 1 and mere numbers."""
-    metric, _, what = column.partition(".")
-    if what in _UNITLESS:
+    metric, _, statistic = column.partition(".")
+    if statistic in _UNITLESS:
         return ""
     return next((unit for end, unit in _UNITS.items() if metric.endswith(end)), "")
 
@@ -201,22 +201,22 @@ def _gpus(place: AlternativePlacement) -> list[int]:
     return sorted({share.gpu for share in place.shares})
 
 
-def _assess(engine: Engine, asked: PlacementQuestion, view: SignalsView, mind: Assessor) -> None:
+def _assess(engine: Engine, question: PlacementQuestion, view: SignalsView, mind: Assessor) -> None:
     """Have all nodes assessed; `mind` keeps the answers."""
-    with _seeing(engine, view, mind), _without(engine, asked.gone):
-        engine.assess(asked.profile, asked.pod)
+    with _seeing(engine, view, mind), _without(engine, question.gone):
+        engine.assess(question.profile, question.pod)
 
 
 def _decide(
-    engine: Engine, asked: PlacementQuestion, view: SignalsView, mind: Assessor
+    engine: Engine, question: PlacementQuestion, view: SignalsView, mind: Assessor
 ) -> _Decided:
-    profile, ledger = asked.profile, engine.ledger
-    key = f"{engine.seed}/{asked.pod.uid}/{asked.attempt}"
-    with _seeing(engine, view, mind), _without(engine, asked.gone):
-        known = engine.assess(profile, asked.pod)
+    profile, ledger = question.profile, engine.ledger
+    key = f"{engine.seed}/{question.pod.uid}/{question.attempt}"
+    with _seeing(engine, view, mind), _without(engine, question.gone):
+        known = engine.assess(profile, question.pod)
         row = selection.best_row(known, profile, key)
-        if asked.on:
-            row = ledger.table.row_of.get(asked.on, -1)
+        if question.on:
+            row = ledger.table.row_of.get(question.on, -1)
             row = -1 if row >= 0 and known.codes[row] else row
         if row < 0:
             return _Decided(known, _fits(engine, known, profile), AlternativePlacement())
@@ -226,7 +226,7 @@ def _decide(
 
 
 def _fits(engine: Engine, known: Assessment, profile: Profile) -> Bools | None:
-    """Devices that the policies let take the claim, [D]; None where there is no single claim."""
+    """Devices that the policies let take the only GPU request, [D]; None where there are more."""
     if not known.demand.needs or known.demand.mode == "many":
         return None
     query = known.query(engine.ledger.table)
@@ -237,14 +237,16 @@ def _fits(engine: Engine, known: Assessment, profile: Profile) -> Bools | None:
     return query.device_fits
 
 
-def _kept_out(engine: Engine, seen: _Decided, blind: _Decided) -> tuple[int, list[tuple[str, int]]]:
+def _kept_out(
+    engine: Engine, with_metrics: _Decided, without_metrics: _Decided
+) -> tuple[int, list[tuple[str, int]]]:
     """The number of GPUs that only signals keep out, and some of them (node, index)."""
-    if seen.fits is None or blind.fits is None:
+    if with_metrics.fits is None or without_metrics.fits is None:
         return 0, []
     table = engine.ledger.table
-    good = blind.known.codes.take(table.device_node) == 0
-    devices = np.flatnonzero(blind.fits & ~seen.fits & good)
-    scores = blind.known.total.take(table.device_node[devices])
+    good = without_metrics.known.codes.take(table.device_node) == 0
+    devices = np.flatnonzero(without_metrics.fits & ~with_metrics.fits & good)
+    scores = without_metrics.known.total.take(table.device_node[devices])
     best = devices[np.argsort(-scores, kind="stable")[:_EXAMPLES]]
     examples = []
     for device in best.tolist():

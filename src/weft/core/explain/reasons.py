@@ -132,17 +132,17 @@ def _measures(code: Code, query: Query) -> list[ReasonMeasure]:
 
 def _of_all(measures: Sequence[ReasonMeasure]) -> Numbers:
     """The first that explains all nodes, by the one that lacks least."""
-    for asked, best, unit in (one for one in measures if one.lacks.all()):
-        row = int(np.where(best < 0, _FAR, asked - best).argmin())
-        return int(asked[row]), max(0, int(best[row])), unit
+    for requested, best, unit in (measure for measure in measures if measure.lacks.all()):
+        row = int(np.where(best < 0, _FAR, requested - best).argmin())
+        return int(requested[row]), max(0, int(best[row])), unit
     return 0, 0, ""
 
 
 def _of_each(measures: Sequence[ReasonMeasure], nodes: int) -> list[Numbers]:
     """For each node the first that explains it."""
     numbers: list[Numbers] = [(0, 0, "")] * nodes
-    for asked, best, unit in reversed(measures):
-        for index, (want, has) in enumerate(zip(asked.tolist(), best.tolist(), strict=True)):
+    for requested, best, unit in reversed(measures):
+        for index, (want, has) in enumerate(zip(requested.tolist(), best.tolist(), strict=True)):
             if has < want:
                 numbers[index] = want, max(0, has), unit
     return numbers
@@ -166,7 +166,7 @@ def _extended(query: Query) -> list[ReasonMeasure]:
 
 
 def _too_few(query: Query) -> list[ReasonMeasure]:
-    """For each claim: how many GPUs there are large enough and accepted."""
+    """For each GPU request: how many GPUs there are large enough and accepted."""
     total, kinds = query.device_memory_total, query.device_kind
     milli = np.array([kind.milli for kind in query.table.kinds], dtype=np.int64).take(kinds)
     measures = []
@@ -191,12 +191,12 @@ def _not_idle(query: Query) -> list[ReasonMeasure]:
 
 def _cores(query: Query) -> list[ReasonMeasure]:
     need = max(query.demand.needs, key=lambda need: need.milli)
-    asked = np.full(len(query.device_kind), need.milli)
-    return [ReasonMeasure(*_nearest(query, need, asked, query.device_milli_free), "m")]
+    requested = np.full(len(query.device_kind), need.milli)
+    return [ReasonMeasure(*_nearest(query, need, requested, query.device_milli_free), "m")]
 
 
 def _memory(query: Query) -> list[ReasonMeasure]:
-    """The hungriest claim's memory and the roomiest accepted card."""
+    """The hungriest GPU request's memory and the roomiest accepted card."""
     need = _hungriest(query)
     column = query.device_memory_free
     if need.gpu_request.split:
@@ -205,14 +205,14 @@ def _memory(query: Query) -> list[ReasonMeasure]:
         return [
             ReasonMeasure(_every(query, need.gpu_request.memory.value), totals, "MiB over all GPUs")
         ]
-    asked = need.ask_mib.take(query.device_kind)
-    return [ReasonMeasure(*_nearest(query, need, asked, column), "MiB")]
+    requested = need.ask_mib.take(query.device_kind)
+    return [ReasonMeasure(*_nearest(query, need, requested, column), "MiB")]
 
 
 def _card_size(query: Query) -> list[ReasonMeasure]:
     need = _hungriest(query)
-    asked = need.ask_mib.take(query.device_kind)
-    return [ReasonMeasure(*_nearest(query, need, asked, query.device_memory_total), "MiB")]
+    requested = need.ask_mib.take(query.device_kind)
+    return [ReasonMeasure(*_nearest(query, need, requested, query.device_memory_total), "MiB")]
 
 
 def _every(query: Query, amount: int) -> Ints:
@@ -223,19 +223,19 @@ def _hungriest(query: Query) -> Need:
     return max(query.demand.needs, key=lambda need: int(need.ask_mib.max(initial=0)))
 
 
-def _nearest(query: Query, need: Need, asked: Ints, free: Ints) -> tuple[Ints, Ints]:
-    """(asked, free) of each node's accepted GPU that lacks least, of its k-th best for a claim of
-    k GPUs; where it has no k-th, the least that is asked there, and nothing is free."""
+def _nearest(query: Query, need: Need, requested: Ints, free: Ints) -> tuple[Ints, Ints]:
+    """(asked, free) of each node's accepted GPU that lacks least, of its k-th best for a GPU
+    request of k GPUs; where it has no k-th, the least that is asked there, and nothing is free."""
     good = _accepted(query, need)
-    lacks = np.where(good, asked - free, _FAR)
+    lacks = np.where(good, requested - free, _FAR)
     in_order = np.lexsort((lacks, query.device_node))
     first = np.cumsum(query.gpus) - query.gpus
-    least = query.min(np.where(good, asked, _FAR), _FAR)
-    of, best = np.where(least == _FAR, query.max(asked, 0), least), _every(query, -1)
-    there = np.flatnonzero(query.gpus >= need.count)
-    device = in_order.take(first.take(there) + need.count - 1)
-    there, device = there[good[device]], device[good[device]]
-    of[there], best[there] = asked[device], free[device]
+    least = query.min(np.where(good, requested, _FAR), _FAR)
+    of, best = np.where(least == _FAR, query.max(requested, 0), least), _every(query, -1)
+    rows = np.flatnonzero(query.gpus >= need.count)
+    device = in_order.take(first.take(rows) + need.count - 1)
+    rows, device = rows[good[device]], device[good[device]]
+    of[rows], best[rows] = requested[device], free[device]
     return of, best
 
 

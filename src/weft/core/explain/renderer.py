@@ -58,16 +58,16 @@ def _metrics_lines(explanation: Explanation) -> list[str]:
     read: MetricsRead | None = explanation.metrics
     if read is None:
         return []
-    again = bool(explanation.node) and explanation.decision is UNSET
-    looked = f"looked at {read.looked_s:.0f} s before"
-    lines = [f"  metrics of GPU {gpu.gpu}, {looked}: {in_words(gpu)}" for gpu in read.gpus]
+    is_now = bool(explanation.node) and explanation.decision is UNSET
+    read_at = f"looked at {read.looked_s:.0f} s before"
+    lines = [f"  metrics of GPU {gpu.gpu}, {read_at}: {in_words(gpu)}" for gpu in read.gpus]
     if read.kept_out_gpus:
         gpus = gpus_in_words(read.kept_out_gpus)
-        lines.append(f"  metrics keep it off {gpus} that would take it{' now' * again}:")
+        lines.append(f"  metrics keep it off {gpus} that would take it{' now' * is_now}:")
         lines += [f"    - {gpu.node} GPU {gpu.gpu}: {in_words(gpu)}" for gpu in read.kept_out]
     if read.without is not None:
         place = AlternativePlacement(explanation.node, explanation.shares)
-        without = "without metrics" + ", decided again now" * again
+        without = "without metrics" + ", decided again now" * is_now
         lines.append(f"  {without}: {_place_in_words(read.without, place)}")
     return lines
 
@@ -108,8 +108,8 @@ def _progress_lines(progress: ObservedProgress | None) -> list[str]:
     for pair in progress.apart:
         model = f" on {pair.gpu_model}" if pair.gpu_model else ""
         other = pair.application or "pods of no known application"
-        left = age_in_words(max(0.0, pair.left_s))
-        lines.append(f"  kept apart from {other}{model} for {left}")
+        time_left = age_in_words(max(0.0, pair.left_s))
+        lines.append(f"  kept apart from {other}{model} for {time_left}")
     return lines + [f"  note: {progress.problem}"] * bool(progress.problem)
 
 

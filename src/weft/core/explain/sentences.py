@@ -11,7 +11,7 @@ from weft.core.engine.slowdown_eviction import WINDOWS, SlowdownReason
 from weft.core.explain.amounts import age_in_words, gpus_in_words, shares_in_words
 from weft.core.explain.explanation import StuckPod
 from weft.core.explain.reasons import FeasibilitySummary
-from weft.model import Share
+from weft.model import Reason, Share
 
 BOUNDED = "not every way to place its GPU shares was looked at: another may be better"
 
@@ -34,7 +34,12 @@ _STATES = {
     "gated": "is not to be scheduled before its gates are gone: {}",
     "unsupported": "waits: {}",
     "not ours": "waits for the scheduler {}, which is none of Weft's profiles here",
-    **dict.fromkeys(("pending", "faulted", "bound", "binding"), "{}"),
+    "bound": "is bound on {}",
+    "binding": "is being bound on {}",
+    # Of a decisions file:
+    "placed": "placed on {}",
+    "leaving": "asked to leave {}",
+    **dict.fromkeys(("pending", "faulted"), "{}"),
 }
 NOWHERE = "fits nowhere"
 ROOM_NOW = "waits for its next try: there is room for it now"
@@ -42,13 +47,63 @@ FOLLOWS = "this process does not lead: the leader decides"
 
 
 def state_in_words(state: str, why: str = "") -> str:
-    """The sentence of a pod's state; `why` is what the state is about."""
+    """The main sentence of an explanation; `why` is what the state is about, such as the place."""
     return _STATES[state].format(why)
 
 
 def place_in_words(node: str, shares: Sequence[Share], without: str = "") -> str:
     """The node and what the pod holds of its GPUs; `without` stands for none."""
     return node + (f", {shares_in_words(shares)}" if shares else without)
+
+
+def chosen_in_words(record: Record, policies: Iterable[str]) -> str:
+    """The profile that chose a place, its policies, and the score."""
+    how = f"profile {record.profile} ({', '.join(policies)}) chose it"
+    return f"{how}, score {record.score}, attempt {record.attempt}"
+
+
+def bound_by_in_words(scheduler_name: str, ours: bool) -> str:
+    """Who bound a pod that this process did not place."""
+    if ours:
+        return "Weft bound it before this process led"
+    return f"{scheduler_name} bound it, or its maker named the node"
+
+
+# --- notes on a pod's state ---
+
+
+def node_gone_in_words(node: str) -> str:
+    """The note on a pod whose node is gone."""
+    return f"node {node} is gone: the pod's GPUs are nobody's until it is back"
+
+
+def served_in_words(scheduler_names: Iterable[str]) -> str:
+    """The note on a pod of another scheduler: which ones Weft decides for."""
+    return f"schedulerNames that Weft serves here: {', '.join(scheduler_names) or 'none'}"
+
+
+def extender_in_words(summary: FeasibilitySummary | None, refusal: str = "") -> str:
+    """The note on a pod of another scheduler: what Weft would answer as its extender."""
+    if summary is None:
+        return f"as an extender Weft would refuse it: {refusal}"
+    return f"as an extender Weft would answer: {summary}"
+
+
+def preemption_in_words(names: Iterable[str], priority: int, way_out: str) -> str:
+    """The note on a pod for which kube-scheduler would end others, which Weft alone does not."""
+    return (
+        f"no preemption in this form yet: ending {', '.join(names)}, of lower priority than this "
+        f"pod's {priority}, would make room. End it yourself, or {way_out}"
+    )
+
+
+def beyond_advertised_in_words(lacks: Reason, left: int, advertised: int, node: str) -> str:
+    """The note on a GPU resource: kubelets admit no more of it than a device plugin advertises."""
+    return (
+        f"{lacks.unit}: {lacks.asked:,} asked, {max(0, left):,} left of {advertised:,} that a "
+        f"device plugin advertises on {node}. The kubelet admits no pod beyond that, so memory is "
+        "lent only within it"
+    )
 
 
 # --- events and conditions ---
@@ -72,13 +127,13 @@ def stuck_in_words(stuck: Iterable[StuckPod]) -> str:
     texts = []
     every = list(stuck)
     for dead, of in ((True, "pods of dead nodes"), (False, "pods long past their deletion")):
-        some = [pod for pod in every if pod.dead_node is dead]
-        if not some:
+        pods = [pod for pod in every if pod.dead_node is dead]
+        if not pods:
             continue
-        gpus = sum(pod.gpus for pod in some)
-        names = [f"{pod.namespace}/{pod.name}{_since(pod.age_s)}" for pod in some[:_STUCK_SHOWN]]
-        if len(some) > _STUCK_SHOWN:
-            names.append(f"{len(some) - _STUCK_SHOWN} more")
+        gpus = sum(pod.gpus for pod in pods)
+        names = [f"{pod.namespace}/{pod.name}{_since(pod.age_s)}" for pod in pods[:_STUCK_SHOWN]]
+        if len(pods) > _STUCK_SHOWN:
+            names.append(f"{len(pods) - _STUCK_SHOWN} more")
         texts.append(f"{gpus_in_words(gpus)} held by {of}: {', '.join(names)}")
     return "; ".join(texts)
 
@@ -103,9 +158,11 @@ def decision_notes(record: Record, name: Callable[[str], str] = str) -> list[str
 
 def harvest_in_words(harvest: Harvest, name: Callable[[str], str] = str) -> str:
     """The memory that was harvested, and its lenders; `name` makes a name of a UID."""
-    whose = ", ".join(f"{name(who.uid)} (idle {who.idle_mib:,} MiB)" for who in harvest.lenders)
-    whose = whose or "nobody known"
-    text = f"harvested {harvest.harvested_mib:,} MiB of GPU {harvest.gpu}: of {whose}"
+    lenders = ", ".join(
+        f"{name(lender.uid)} (idle {lender.idle_mib:,} MiB)" for lender in harvest.lenders
+    )
+    lenders = lenders or "nobody known"
+    text = f"harvested {harvest.harvested_mib:,} MiB of GPU {harvest.gpu}: of {lenders}"
     if harvest.expected_mib:
         text += (
             f"; room for {harvest.expected_mib:,} MiB, the learnt peak of {harvest.like}, instead "
@@ -129,13 +186,13 @@ def eviction_in_words(eviction: Eviction, name: Callable[[str], str] = str) -> s
 
 def slowed_in_words(slowed: SlowdownReason, name: Callable[[str], str] = str) -> str:
     """The reason of a slowdown eviction, in numbers; `name` makes a name of a UID."""
-    who = name(slowed.slow_pod)
+    pod = name(slowed.slow_pod)
     if slowed.rule == "together":
         return (
             f"the pods of GPU {slowed.gpu} together get {slowed.together:.2f} GPUs' worth done, "
             "less than one alone would; of those that may go it came last"
         )
-    what = (
+    measured = (
         "was late for its SLO"
         if slowed.rule == "late"
         else (
@@ -147,23 +204,25 @@ def slowed_in_words(slowed: SlowdownReason, name: Callable[[str], str] = str) ->
         if slowed.speedup >= 1.005
         else "of those beside it this pod may go, though nobody predicted it"
     )
-    return (
-        f"{who} on GPU {slowed.gpu} {what} in {slowed.windows} of the last {WINDOWS} looks; {hope}"
-    )
+    looks = f"{slowed.windows} of the last {WINDOWS} looks"
+    return f"{pod} on GPU {slowed.gpu} {measured} in {looks}; {hope}"
 
 
-def double_booking_in_words(why: DoubleBooking, node: str, name: Callable[[str], str] = str) -> str:
+def double_booking_in_words(
+    conflict: DoubleBooking, node: str, name: Callable[[str], str] = str
+) -> str:
     """Explains why a pod of this node is evicted, in numbers; `name` makes a name of a UID."""
     lacking = []
-    if why.lacks_mib:
-        lacking.append(f"{why.lacks_mib:,} of its {why.card_mib:,} MiB are missing")
-    if why.lacks_milli:
-        lacking.append(f"{why.lacks_milli:,} of its {why.card_milli:,} thousandths are missing")
+    if conflict.lacks_mib:
+        lacking.append(f"{conflict.lacks_mib:,} of its {conflict.card_mib:,} MiB are missing")
+    if conflict.lacks_milli:
+        lacking.append(
+            f"{conflict.lacks_milli:,} of its {conflict.card_milli:,} thousandths are missing"
+        )
     lacks = " and ".join(lacking) or "a card and its MIG instance cannot both be held"
-    others = ", ".join(map(name, why.beside))
-    return (
-        f"GPU {why.gpu} of node {node} was given away twice; beside {others}, bound before, {lacks}"
-    )
+    beside = ", ".join(map(name, conflict.beside))
+    twice = f"GPU {conflict.gpu} of node {node} was given away twice"
+    return f"{twice}; beside {beside}, bound before, {lacks}"
 
 
 _EXCUSES: dict[Excuse, str] = {

@@ -125,10 +125,10 @@ class ChangeSearch:
     def _memory(self) -> Trying[SmallestChange | None]:
         """Less GPU memory, in one of the kinds it is asked in."""
         for kind in ("mib", "units", "node-units", "percent"):
-            asked = [_amount(c) for c in self._shape.gpu_requests if _memory_kind(c) == kind]
-            if not asked:
+            requested = [_amount(c) for c in self._shape.gpu_requests if _memory_kind(c) == kind]
+            if not requested:
                 continue
-            most = max(asked)
+            most = max(requested)
             best = yield from self._most(most, functools.partial(self._with_memory, kind))
             if best:
                 unit = {"mib": "MiB", "percent": "% of a card"}.get(kind, "units")
@@ -147,14 +147,14 @@ class ChangeSearch:
 
     def _cores(self) -> Trying[SmallestChange | None]:
         """Fewer cores; a whole card becomes a share of its cores and memory alike."""
-        asked = max((1000 if c.whole else c.milli for c in self._shape.gpu_requests), default=0)
-        best = (yield from self._most(asked, self._with_cores)) if asked else None
+        requested = max((1000 if c.whole else c.milli for c in self._shape.gpu_requests), default=0)
+        best = (yield from self._most(requested, self._with_cores)) if requested else None
         if not best:
             return None
-        what = "of a GPU's cores"
+        unit = "of a GPU's cores"
         if any(ask.whole and ask.memory.kind != "mib" for ask in self._shape.gpu_requests):
-            what = "of a GPU, cores and memory,"
-        text = f"ask at most {best / 10:g} % {what} instead of {asked / 10:g} %"
+            unit = "of a GPU, cores and memory,"
+        text = f"ask at most {best / 10:g} % {unit} instead of {requested / 10:g} %"
         return SmallestChange("cores", text, shape=self._with_cores(best))
 
     def _with_cores(self, milli: int) -> Shape:
@@ -168,18 +168,18 @@ class ChangeSearch:
         return self._gpu_requests(cap)
 
     def _count(self) -> Trying[SmallestChange | None]:
-        """Fewer GPUs, at most so many for each claim."""
-        asked = max((gpu_request.count for gpu_request in self._shape.gpu_requests), default=0)
+        """Fewer GPUs, at most so many for each GPU request."""
+        requested = max((gpu_request.count for gpu_request in self._shape.gpu_requests), default=0)
 
         def capped(count: int) -> Shape:
             return self._gpu_requests(lambda ask: replace(ask, count=min(ask.count, count)))
 
-        best = yield from self._most(asked, lambda value: capped(max(1, value)))
-        if asked < 2 or not best:
+        best = yield from self._most(requested, lambda value: capped(max(1, value)))
+        if requested < 2 or not best:
             return None
         gpus = "1 GPU" if best == 1 else f"{best} GPUs"
         each = "" if len(self._shape.gpu_requests) == 1 else " in every container"
-        text = f"ask for at most {gpus}{each} instead of {asked}"
+        text = f"ask for at most {gpus}{each} instead of {requested}"
         return SmallestChange("count", text, shape=capped(best))
 
     def _model(self) -> Trying[SmallestChange | None]:
@@ -200,49 +200,49 @@ class ChangeSearch:
         return SmallestChange("model", "accept any GPU model", shape=free)
 
     def _host(self, field: str, axis: str, unit: str) -> Trying[SmallestChange | None]:
-        asked = getattr(self._shape, field)
+        requested = getattr(self._shape, field)
 
         def lowered(value: int) -> Shape:
             return replace(self._shape, **{field: value})
 
-        best = (yield from self._most(asked, lowered)) if asked else None
+        best = (yield from self._most(requested, lowered)) if requested else None
         if best is None:
             return None
-        text = f"ask at most {best:,} {unit} instead of {asked:,}"
+        text = f"ask at most {best:,} {unit} instead of {requested:,}"
         return SmallestChange(axis, text, shape=lowered(best))
 
     def _extended(self) -> Trying[SmallestChange | None]:
         """Less of a resource that the kubelet counts, and with it of GPU memory asked by it."""
-        for name, asked in self._shape.extended:
+        for name, requested in self._shape.extended:
             if name == "pods":
                 continue
-            change = functools.partial(self._with_extended, name, asked)
-            least = 1 if self._by_resource(asked) else 0
+            change = functools.partial(self._with_extended, name, requested)
+            least = 1 if self._by_resource(requested) else 0
             yield
-            if least < asked and self._fits(change(least)):
-                best = max(least, (yield from self._most(asked, change)) or 0)
-                text = f"ask at most {best:,} of {name} instead of {asked:,}"
+            if least < requested and self._fits(change(least)):
+                best = max(least, (yield from self._most(requested, change)) or 0)
+                text = f"ask at most {best:,} of {name} instead of {requested:,}"
                 return SmallestChange("extended", text, shape=change(best))
         return None
 
-    def _with_extended(self, name: str, asked: int, most: int) -> Shape:
-        """Lower it in proportion where the claims' memory is this number in all."""
+    def _with_extended(self, name: str, requested: int, most: int) -> Shape:
+        """Lower it in proportion where the GPU requests' memory is this number in all."""
 
         def lowered(gpu_request: GpuRequest) -> GpuRequest:
-            value = -(-gpu_request.memory.value * most // asked)
+            value = -(-gpu_request.memory.value * most // requested)
             memory = replace(gpu_request.memory, value=value)
             return replace(gpu_request, memory=memory)
 
-        shape = self._gpu_requests(lowered) if self._by_resource(asked) else self._shape
+        shape = self._gpu_requests(lowered) if self._by_resource(requested) else self._shape
         lower = tuple((key, most if key == name else many) for key, many in shape.extended)
         return replace(shape, extended=lower)
 
-    def _by_resource(self, asked: int) -> bool:
-        """True if so much of a resource is what the claims ask of GPU memory."""
+    def _by_resource(self, requested: int) -> bool:
+        """True if so much of a resource is what the GPU requests ask of GPU memory."""
         gpu_requests = self._shape.gpu_requests
         asked_mib = sum(ask.count * ask.memory.value for ask in gpu_requests)
         amounts = all(_memory_kind(ask) not in {"", "percent"} for ask in gpu_requests)
-        return asked_mib == asked and amounts
+        return asked_mib == requested and amounts
 
     def _free_pod(self) -> Trying[SmallestChange | None]:
         """The smallest pod whose end would make room; failing that, the emptiest such GPU."""
@@ -262,9 +262,9 @@ class ChangeSearch:
         """The pods on nodes that pods could make room on, in the order to try."""
         helped = self._helped()
         pods = []
-        for number, (uid, held) in enumerate(list(self._engine.ledger.holdings.items()), 1):
-            if held.placement.node in helped:
-                pods.append(_size(self._rank(uid), held))
+        for number, (uid, holding) in enumerate(list(self._engine.ledger.holdings.items()), 1):
+            if holding.placement.node in helped:
+                pods.append(_size(self._rank(uid), holding))
             if number % _CHUNK == 0:
                 yield
         pods.sort()
@@ -317,7 +317,7 @@ class ChangeSearch:
 
 
 def _memory_kind(gpu_request: GpuRequest) -> str:
-    """In what the claim's memory could be lowered; all of a shared card is 100 percent."""
+    """In what the GPU request's memory could be lowered; all of a shared card is 100 percent."""
     if gpu_request.whole or gpu_request.memory.kind == "none":
         return ""
     return "percent" if gpu_request.memory.kind == "whole" else gpu_request.memory.kind

@@ -1,7 +1,7 @@
 """Assigns each GPU request of a pod with several: greedily over all nodes, or by a search.
 
-The claims are taken largest first, one GPU at a time, each on the best device the policy knows
-in the state the earlier ones left (as nano-gpu does). That is vectorised over nodes. Where it
+The GPU requests are taken largest first, one GPU at a time, each on the best device the policy
+knows in the state the earlier ones left (as nano-gpu does). That is vectorised over nodes. Where it
 ends without a place, `search` looks through the distinct assignments, within a bound, so that
 "does not fit" is not the fault of the order. A policy that rates whole assignments
 (`rate_options`) gets the search for every node.
@@ -50,21 +50,21 @@ class Assignment:
         self.score: Ints = np.zeros(n, dtype=np.int64)
         self.chosen: Ints = np.full((n, len(todo)), -1, dtype=np.int64)
 
-    def only(self, some: Ints) -> "Assignment":
+    def only(self, positions: Ints) -> "Assignment":
         """The answer for some of the nodes."""
-        part = Assignment(len(some), self.todo)
+        part = Assignment(len(positions), self.todo)
         for name in _PER_NODE:
-            setattr(part, name, getattr(self, name)[some])
+            setattr(part, name, getattr(self, name)[positions])
         return part
 
-    def put(self, some: Ints, part: "Assignment") -> None:
+    def put(self, positions: Ints, part: "Assignment") -> None:
         """Writes the answer for some of the nodes."""
         for name in _PER_NODE:
-            getattr(self, name)[some] = getattr(part, name)
+            getattr(self, name)[positions] = getattr(part, name)
 
 
 def steps(demand: Demand, policy: Policy) -> list[tuple[int, Need]]:
-    """(claim index, need) once per GPU asked for, largest claims first; `split` ones come after."""
+    """(GPU request, need) once per GPU asked for, largest first; `split` ones come after."""
     sign = -1 if policy.last_request_first else 1
     order = sorted(
         (i for i, need in enumerate(demand.needs) if not need.gpu_request.split),
@@ -79,12 +79,12 @@ def steps(demand: Demand, policy: Policy) -> list[tuple[int, Need]]:
 
 
 def place(query: Query, profile: Profile, key: str = "") -> Assignment:
-    """Find devices for all claims on every node of `query`.
+    """Find devices for all GPU requests on every node of `query`.
 
     With a `key` (and then for one node) the lead's `choose_device` takes the devices where no
-    policy scores them; whether the claims fit never depends on that. Where the pod's claims times
-    the devices are too much for one decision, the emptiest nodes are looked at and the others are
-    `NOT_SEARCHED`.
+    policy scores them; whether the GPU requests fit never depends on that. Where the pod's GPU
+    requests times the devices are too much for one decision, the emptiest nodes are looked at and
+    the others are `NOT_SEARCHED`.
     """
     policy = profile.device_scorer or profile.lead
     gpus = sum(need.count for need in query.demand.needs if not need.gpu_request.split)
@@ -146,7 +146,7 @@ class _Scratch(Query):
         self.alone: Bools = np.ones(self._device_cells.shape[1], dtype=np.bool_)
 
     def begin_step(self, need: Need, same_request: bool) -> None:
-        """Turn to the next step; `same_request` keeps it off the devices its claim already has."""
+        """Turn to the next step; `same_request` keeps it off devices that its GPU request has."""
         self.need = need
         self._fits = None
         if not same_request:
@@ -173,10 +173,10 @@ class _Scratch(Query):
     def _block_relatives(self, devices: Ints) -> None:
         """A card and the MIG instances cut from it are never held at the same time."""
         cells = self._devices()
-        taken = np.zeros(cells.shape[1], dtype=np.bool_)
-        taken[devices] = True
-        cells[: DEVICE_USABLE + 1, self._children[taken[self._parents]]] = 0
-        cells[: DEVICE_USABLE + 1, self._parents[taken[self._children]]] = 0
+        is_taken = np.zeros(cells.shape[1], dtype=np.bool_)
+        is_taken[devices] = True
+        cells[: DEVICE_USABLE + 1, self._children[is_taken[self._parents]]] = 0
+        cells[: DEVICE_USABLE + 1, self._parents[is_taken[self._children]]] = 0
 
     def row(self, position: int) -> Ints:
         """The table's row of the node at this position, as an array of one."""
@@ -248,12 +248,12 @@ def _chosen_first(query: Query, policy: Policy, key: str) -> Ints:
 
 
 def _split_need(demand: Demand) -> tuple[int, Need] | None:
-    """The `split` claim, if the demand has one: it gets what the others leave."""
+    """The `split` GPU request, if the demand has one: it gets what the others leave."""
     return next(((i, need) for i, need in enumerate(demand.needs) if need.gpu_request.split), None)
 
 
 def _spread_on(scratch: _Scratch, profile: Profile) -> tuple[SplitRequest, Bools] | None:
-    """The `split` claim, and which devices are acceptable to it; None without one."""
+    """The `split` GPU request, and which devices are acceptable to it; None without one."""
     split = _split_need(scratch.demand)
     if split is None:
         return None
@@ -265,10 +265,10 @@ def _spread_on(scratch: _Scratch, profile: Profile) -> tuple[SplitRequest, Bools
 
 def _check_split(scratch: _Scratch, profile: Profile, answer: Assignment) -> None:
     """A memory total over the fewest GPUs: fits where all usable cards together have it."""
-    found = _spread_on(scratch, profile)
-    if found is None:
+    split = _spread_on(scratch, profile)
+    if split is None:
         return
-    spread, allowed = found
+    spread, allowed = split
     rows = _device_rows(scratch, allowed)
     enough = rows.hold(spread)
     answer.codes[answer.fits & ~enough] = Code.TOGETHER if answer.todo else Code.GPU_MEMORY
@@ -278,7 +278,7 @@ def _check_split(scratch: _Scratch, profile: Profile, answer: Assignment) -> Non
 def _spread(
     query: Query, profile: Profile, todo: list[tuple[int, Need]], chosen: Ints
 ) -> list[tuple[int, int]]:
-    """(position, free MiB) of the fewest GPUs for the split claim on the one node of `query`."""
+    """(position, free MiB) of the fewest GPUs for the split request on the one node of `query`."""
     scratch = _Scratch(query)
     for position, (_, need) in zip(chosen, todo, strict=True):
         scratch.take(need, scratch.at(np.array([position], dtype=np.int64)))
@@ -288,25 +288,25 @@ def _spread(
     spread, allowed = split
     room = scratch.device_memory_free.tolist()
     ok = (allowed & (scratch.device_milli_free >= spread.milli)).tolist()
-    found = fewest(room, ok, _parents(scratch).tolist(), spread)
-    return [(position, room[position]) for position in found or []]
+    positions = fewest(room, ok, _parents(scratch).tolist(), spread)
+    return [(position, room[position]) for position in positions or []]
 
 
 def split_shares(query: Query, profile: Profile, answer: Assignment) -> list[tuple[int, int, int]]:
-    """(claim, position, MiB) for a split claim on the one node of `query`: the fewest GPUs, evenly.
+    """(GPU request, position, MiB) of a split one on the one node of `query`: fewest GPUs, evenly.
 
-    `answer` says where the other claims go; empty without a split claim.
+    `answer` says where the other GPU requests go; empty without a split GPU request.
     """
     split = _split_need(query.demand)
     if split is None:
         return []
-    gpu_request, left = split[0], split[1].gpu_request.memory.value
+    gpu_request, rest_mib = split[0], split[1].gpu_request.memory.value
     chosen = _spread(query, profile, answer.todo, answer.chosen[0])
     shares = []
     for done, (position, room) in enumerate(reversed(chosen)):
-        amount = min(room, -(-left // (len(chosen) - done)))
+        amount = min(room, -(-rest_mib // (len(chosen) - done)))
         shares.append((gpu_request, position, amount))
-        left -= amount
+        rest_mib -= amount
     return sorted(shares)
 
 
@@ -334,8 +334,8 @@ def _parents(query: Query) -> Ints:
     rows = query._device_rows
     everywhere = query.table.device_parent
     parent = everywhere if rows is None else everywhere.take(rows)
-    here = np.arange(len(parent)) if rows is None else rows
-    return np.where(parent < 0, -1, parent - (here - local))
+    node_rows = np.arange(len(parent)) if rows is None else rows
+    return np.where(parent < 0, -1, parent - (node_rows - local))
 
 
 def _device_rows(scratch: _Scratch, spreadable: Bools) -> DeviceRows:
@@ -356,7 +356,7 @@ def _device_rows(scratch: _Scratch, spreadable: Bools) -> DeviceRows:
 def _search(
     query: Query, profile: Profile, order: list[int], policy: Policy | None
 ) -> SearchResult:
-    """Claims in this `order`, once for each GPU of theirs, on every node of the query."""
+    """GPU requests in this `order`, once for each GPU of theirs, on every node of the query."""
     scratch = _Scratch(query)
     asks = {}
     for gpu_request in dict.fromkeys(order):
@@ -383,28 +383,28 @@ def _search_stuck(
 ) -> None:
     """Search every node on which the greedy pass failed; score what is found."""
     part = query.only(stuck)
-    found = _search(part, profile, [gpu_request for gpu_request, _ in answer.todo], None)
-    answer.codes[stuck[~found.fits & ~found.exact]] = Code.NOT_SEARCHED
-    at = np.flatnonzero(found.fits)
+    result = _search(part, profile, [gpu_request for gpu_request, _ in answer.todo], None)
+    answer.codes[stuck[~result.fits & ~result.exact]] = Code.NOT_SEARCHED
+    at = np.flatnonzero(result.fits)
     if len(at) == 0:
         return
-    forced = _greedy(part.only(at), profile, policy, answer.todo, forced=found.chosen[at])
-    where = stuck[at]
-    answer.fits[where], answer.codes[where] = True, 0
-    answer.chosen[where], answer.score[where] = found.chosen[at], forced.score
+    forced = _greedy(part.only(at), profile, policy, answer.todo, forced=result.chosen[at])
+    nodes = stuck[at]
+    answer.fits[nodes], answer.codes[nodes] = True, 0
+    answer.chosen[nodes], answer.score[nodes] = result.chosen[at], forced.score
 
 
 def _search_all(
     query: Query, profile: Profile, policy: Policy, todo: list[tuple[int, Need]]
 ) -> Assignment:
-    """The policy rates whole ways: claims go in the pod's order, as its original takes them."""
+    """The policy rates whole ways: requests go in the pod's order, as its original takes them."""
     answer = Assignment(query.n, todo)
     in_order = sorted(range(len(todo)), key=lambda i: todo[i][0])
-    found = _search(query, profile, [todo[i][0] for i in in_order], policy)
+    result = _search(query, profile, [todo[i][0] for i in in_order], policy)
     alone = len(query.demand.needs) == 1
     lack = query.demand.needs[0].lack_code if alone else Code.TOGETHER
-    answer.fits[:], answer.exact[:] = found.fits, found.exact
-    answer.codes[:] = np.where(found.fits, 0, np.where(found.exact, lack, Code.NOT_SEARCHED))
-    answer.score[:] = np.where(found.fits, found.score, 0)
-    answer.chosen[:, in_order] = np.where(found.fits[:, None], found.chosen, -1)
+    answer.fits[:], answer.exact[:] = result.fits, result.exact
+    answer.codes[:] = np.where(result.fits, 0, np.where(result.exact, lack, Code.NOT_SEARCHED))
+    answer.score[:] = np.where(result.fits, result.score, 0)
+    answer.chosen[:, in_order] = np.where(result.fits[:, None], result.chosen, -1)
     return answer

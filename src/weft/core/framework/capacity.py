@@ -1,7 +1,7 @@
-"""Proofs that a pod's claims cannot all fit a node, by counting: no search is needed then.
+"""Proofs that a pod's GPU requests cannot all fit a node, by counting: no search is needed then.
 
-Necessary conditions only, each vectorised over nodes: how many GPUs a claim finds, sums, and for
-some sizes how many shares at least that large the devices can hold.
+Necessary conditions only, each vectorised over nodes: how many GPUs a GPU request finds, sums, and
+for some sizes how many shares at least that large the devices can hold.
 """
 
 from collections import Counter
@@ -20,27 +20,29 @@ _HUGE = 1 << 60
 def cannot_hold(
     nodes: Nodes, asks: Asks, steps: Sequence[int], spread: SplitRequest | None
 ) -> Bools:
-    """Nodes on which the steps (and the `split` claim) cannot all have their GPUs, [nodes]."""
+    """Nodes on which the steps (and the `split` request) cannot all have their GPUs, [nodes]."""
     counts = Counter(steps)
-    found = np.zeros(len(nodes.memory), dtype=np.bool_)
+    lacking = np.zeros(len(nodes.memory), dtype=np.bool_)
     anywhere = np.zeros(nodes.memory.shape, dtype=np.bool_)
     least: list[Ints] = []
     for gpu_request, count in counts.items():
         ask = asks[gpu_request]
         fits = _fits(nodes, ask)
         anywhere |= fits
-        found |= _most(nodes, fits.astype(np.int64)) < (count if ask.several else 1)
+        lacking |= _most(nodes, fits.astype(np.int64)) < (count if ask.several else 1)
         least.append(np.where(fits, ask.charge_mib, _HUGE).min(axis=1, initial=_HUGE))
-    sizes = np.array(least, dtype=np.int64)  # [claims, nodes]
+    sizes = np.array(least, dtype=np.int64)  # [GPU requests, nodes]
     milli = np.array([asks[gpu_request].milli for gpu_request in counts], dtype=np.int64)
     number = np.array(list(counts.values()), dtype=np.int64)
     room = np.where(anywhere, nodes.memory, 0)
     if spread is not None:
         room = np.where(anywhere | nodes.spreadable, nodes.memory, 0)
-    found |= _most(nodes, room) < (np.where(sizes < _HUGE, sizes, 0) * number[:, None]).sum(axis=0)
+    lacking |= _most(nodes, room) < (np.where(sizes < _HUGE, sizes, 0) * number[:, None]).sum(
+        axis=0
+    )
     cores = np.where(anywhere, nodes.milli, 0)
-    found |= _most(nodes, cores) < int((milli * number).sum())
-    return found | _too_many_large(nodes, room, cores, sizes, milli, number)
+    lacking |= _most(nodes, cores) < int((milli * number).sum())
+    return lacking | _too_many_large(nodes, room, cores, sizes, milli, number)
 
 
 def _fits(nodes: Nodes, ask: DeviceRequest) -> Bools:
@@ -66,20 +68,20 @@ def _too_many_large(
     nodes: Nodes, room: Ints, cores: Ints, sizes: Ints, milli: Ints, number: Ints
 ) -> Bools:
     """More shares of some size (or more) than the devices can hold of it."""
-    found = np.zeros(len(nodes.memory), dtype=np.bool_)
+    lacking = np.zeros(len(nodes.memory), dtype=np.bool_)
     places = np.unique(np.linspace(0, len(sizes) - 1, min(len(sizes), _MOST_SIZES)).astype(int))
     by_memory = np.argsort(sizes.max(axis=1, initial=0), kind="stable")
     for place in by_memory[places].tolist():
         size = sizes[place]
         large = (sizes >= size) & (size > 0) & (size < _HUGE)
         thinnest = np.where(large, milli[:, None], _HUGE).min(axis=0)
-        held = room // np.maximum(size, 1)[:, None]
+        fitting = room // np.maximum(size, 1)[:, None]
         by_cores = cores // np.maximum(thinnest, 1)[:, None]
-        held = np.where((thinnest > 0)[:, None], np.minimum(held, by_cores), held)
-        found |= _most(nodes, held) < (large * number[:, None]).sum(axis=0)
+        fitting = np.where((thinnest > 0)[:, None], np.minimum(fitting, by_cores), fitting)
+        lacking |= _most(nodes, fitting) < (large * number[:, None]).sum(axis=0)
     by_cores_first = np.argsort(milli, kind="stable")
     for place in by_cores_first[places].tolist():
         if milli[place] > 0:
             many = int(number[milli >= milli[place]].sum())
-            found |= _most(nodes, cores // milli[place]) < many
-    return found
+            lacking |= _most(nodes, cores // milli[place]) < many
+    return lacking

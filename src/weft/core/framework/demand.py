@@ -20,7 +20,7 @@ ANY_AMOUNT = -(1 << 62)
 
 
 class Need:
-    """One claim on this cluster's device kinds.
+    """One GPU request on this cluster's device kinds.
 
     `memory_mib[k]` is charged on a device of kind k, `ask_mib[k]` must be free there (more than
     charged where the dialect wants headroom), `accepts[k]` says whether the model is wanted,
@@ -51,9 +51,9 @@ class Need:
     ) -> None:
         self.gpu_request, self.count, self.whole = gpu_request, gpu_request.count, gpu_request.whole
         self.milli = 1000 if gpu_request.whole else gpu_request.milli
-        asked = [_mib_on(gpu_request, kind) for kind in kinds]
+        asked_mib = [_mib_on(gpu_request, kind) for kind in kinds]
         sizes = np.array([kind.memory_mib for kind in kinds], dtype=np.int64)
-        least = np.array(asked, dtype=np.int64)
+        least = np.array(asked_mib, dtype=np.int64)
         self.memory_mib: Ints = sizes if gpu_request.whole else least
         self.ask_mib: Ints = np.maximum(self.memory_mib, least) + gpu_request.headroom_mib
         self.accepts: Bools = np.array(
@@ -79,22 +79,22 @@ class Need:
 def _mib_on(gpu_request: GpuRequest, kind: DeviceKind) -> int:
     """Memory that is asked of one such card; a `split` request asks no more than there is."""
     card_mib = kind.memory_mib
-    asked = gpu_request.memory.on_node(kind.unit_mib).mib_on(card_mib)
+    asked_mib = gpu_request.memory.on_node(kind.unit_mib).mib_on(card_mib)
     if gpu_request.least_mib:
-        asked = max(asked, min(gpu_request.least_mib, card_mib))
-    return min(asked, card_mib) if gpu_request.split else asked
+        asked_mib = max(asked_mib, min(gpu_request.least_mib, card_mib))
+    return min(asked_mib, card_mib) if gpu_request.split else asked_mib
 
 
 class Demand:
     """A shape as this cluster's ledger understands it.
 
     `mode` is the cheapest exact way to check it: `none` (no GPU), `node` (node aggregates tell),
-    `device` (device by device), `many` (several claims, or several shared GPUs: a search).
+    `device` (device by device), `many` (several GPU requests, or several shared GPUs: a search).
     `milli` is the pod's total in thousandths of a GPU, `gpus` the number of GPUs it takes,
     `pod_class` 0 for one shared GPU and k for k whole ones. `harvests` lets it have memory that
     residents hold and leave idle; only a share of one GPU does, of no latency-critical pod.
     `expected_mib` is what such a pod will need by what pods like it used, 0 where nobody knows.
-    `small[k]`: it is latency-critical, and small on a device of kind k, all its claims together.
+    `small[k]`: it is latency-critical, and small on a device of kind k, its requests together.
     """
 
     def __init__(self, shape: Shape, table: LedgerTable, *, harvests: bool = False) -> None:
@@ -132,7 +132,7 @@ class Demand:
 
     @property
     def need(self) -> Need:
-        """The only claim of a `node` or `device` demand."""
+        """The only GPU request of a `node` or `device` demand."""
         return self.needs[0]
 
     def _takes_one_share(self) -> bool:

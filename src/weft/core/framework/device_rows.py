@@ -47,34 +47,38 @@ class DeviceRows:
 
         `cluster` is the number of nodes there are: each has its part of what may be looked at.
         """
-        found = nothing(len(self._counts), len(steps))
-        for some in self._of_one_size():
-            nodes, padded = self._padded(some, asks)
-            left = np.flatnonzero(~cannot_hold(nodes, padded, steps, spread))
-            first, like, kinds = _alike(_only(nodes, left), _asks_of(padded, left), steps)
-            part = left[first]
+        result = nothing(len(self._counts), len(steps))
+        for nodes_at in self._of_one_size():
+            nodes, padded = self._padded(nodes_at, asks)
+            searchable = np.flatnonzero(~cannot_hold(nodes, padded, steps, spread))
+            first, kind_of_node, kinds = _alike(
+                _only(nodes, searchable), _asks_of(padded, searchable), steps
+            )
+            part = searchable[first]
             cells = _cells(_only(nodes, part), kinds[first], len(steps))
             emptiest = np.argsort(-nodes.milli[part].sum(axis=1), kind="stable")
             emptiest = emptiest[cells[emptiest].cumsum() <= max(SEARCH_CELLS, cells.max(initial=0))]
             best = nothing(len(part), len(steps))
             best.exact[:] = False
-            here = part[emptiest]
+            searched_at = part[emptiest]
             search = AssignmentSearch(
-                _only(nodes, here), _asks_of(padded, here), steps, policy, spread
+                _only(nodes, searched_at), _asks_of(padded, searched_at), steps, policy, spread
             )
             widths = np.maximum(SEARCH_CELLS // (cluster * cells[emptiest]), 1)
             best.put(emptiest, search.run(widths))
-            found.put(some[left], SearchResult._make(column[like] for column in best))
-        return found
+            result.put(
+                nodes_at[searchable], SearchResult._make(column[kind_of_node] for column in best)
+            )
+        return result
 
     def hold(self, spread: SplitRequest) -> Bools:
-        """True if each node's devices hold a `split` claim."""
-        found = np.zeros(len(self._counts), dtype=np.bool_)
-        for some in self._of_one_size():
-            nodes, _ = self._padded(some, {})
+        """True if each node's devices hold a `split` GPU request."""
+        holding = np.zeros(len(self._counts), dtype=np.bool_)
+        for nodes_at in self._of_one_size():
+            nodes, _ = self._padded(nodes_at, {})
             ok = nodes.spreadable & (nodes.milli >= spread.milli)
-            found[some] = holds(nodes.memory, ok, nodes.family, nodes.instance, spread)
-        return found
+            holding[nodes_at] = holds(nodes.memory, ok, nodes.family, nodes.instance, spread)
+        return holding
 
     def _of_one_size(self) -> Iterator[Ints]:
         """Nodes with up to 8, 16, 32 … devices."""
@@ -83,17 +87,19 @@ class DeviceRows:
         for width in np.unique(widths).tolist():
             yield np.flatnonzero(widths == width)
 
-    def _padded(self, some: Ints, asks: Asks) -> tuple[Nodes, dict[int, DeviceRequest]]:
-        place = np.arange(max(_NARROWEST, int(self._counts[some].max(initial=0))))
-        there = place < self._counts[some][:, None]
-        at = np.where(there, self._offsets[some][:, None] + place, 0)
+    def _padded(self, nodes_at: Ints, asks: Asks) -> tuple[Nodes, dict[int, DeviceRequest]]:
+        place = np.arange(max(_NARROWEST, int(self._counts[nodes_at].max(initial=0))))
+        is_device = place < self._counts[nodes_at][:, None]
+        at = np.where(is_device, self._offsets[nodes_at][:, None] + place, 0)
 
         def numbers(values: Ints, empty: int = 0) -> Ints:
-            padded = np.where(there, values[at], empty) if len(values) else np.full(at.shape, empty)
+            padded = (
+                np.where(is_device, values[at], empty) if len(values) else np.full(at.shape, empty)
+            )
             return np.asfortranarray(padded)  # see `by_row`
 
         def flags(values: Bools) -> Bools:
-            return np.asfortranarray(there & values[at] if len(values) else there)
+            return np.asfortranarray(is_device & values[at] if len(values) else is_device)
 
         parent = numbers(self._parent, -1)
         nodes = Nodes(
@@ -101,10 +107,10 @@ class DeviceRows:
             numbers(self._milli),
             flags(self._idle),
             numbers(self._total),
-            np.where(parent >= 0, parent, np.asfortranarray(there * place)),
+            np.where(parent >= 0, parent, np.asfortranarray(is_device * place)),
             parent >= 0,
             flags(self._spreadable),
-            np.asfortranarray(there),
+            np.asfortranarray(is_device),
         )
         return nodes, {
             gpu_request: ask._replace(
@@ -116,16 +122,16 @@ class DeviceRows:
         }
 
 
-def _only(nodes: Nodes, some: Ints) -> Nodes:
-    return Nodes._make(by_row(column, some) for column in nodes)
+def _only(nodes: Nodes, positions: Ints) -> Nodes:
+    return Nodes._make(by_row(column, positions) for column in nodes)
 
 
-def _asks_of(asks: Asks, some: Ints) -> dict[int, DeviceRequest]:
+def _asks_of(asks: Asks, positions: Ints) -> dict[int, DeviceRequest]:
     return {
         gpu_request: ask._replace(
-            ask_mib=by_row(ask.ask_mib, some),
-            charge_mib=by_row(ask.charge_mib, some),
-            allowed=by_row(ask.allowed, some),
+            ask_mib=by_row(ask.ask_mib, positions),
+            charge_mib=by_row(ask.charge_mib, positions),
+            allowed=by_row(ask.allowed, positions),
         )
         for gpu_request, ask in asks.items()
     }
@@ -139,8 +145,8 @@ def _alike(nodes: Nodes, asks: Asks, steps: Sequence[int]) -> tuple[Ints, Ints, 
     kinds = 1 + (in_order[:, 1:] != in_order[:, :-1]).sum(axis=1)
     places = np.arange(keys.shape[1], dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     content = mix(mix(keys + nodes.family.astype(np.uint64)) + places).sum(axis=1, dtype=np.uint64)
-    _, first, like = np.unique(content, return_index=True, return_inverse=True)
-    return first, like, kinds
+    _, first, kind_of_node = np.unique(content, return_index=True, return_inverse=True)
+    return first, kind_of_node, kinds
 
 
 def _cells(nodes: Nodes, kinds: Ints, steps: int) -> Ints:

@@ -21,50 +21,50 @@ _CORES, _SHARE = int(Code.GPU_CORES), int(Code.GPU_SHARE)
 
 def declared_codes(table: LedgerTable, demand: Demand) -> Codes:
     """Reason codes that follow from nodes and demand alone, for all nodes, int8[N]."""
-    found = _gpu_told(table, demand)
+    codes = _gpu_told(table, demand)
     if demand.shape.unit_mib:
         other = (table.unit_mib != demand.shape.unit_mib) & (table.unit_mib != 0)
-        found[other & (found == 0)] = Code.WRONG_UNIT
+        codes[other & (codes == 0)] = Code.WRONG_UNIT
     if demand.shape.resources and not table.all_deliver:
-        found[_not_advertised(table, demand.shape.resources) & (found != Code.NO_GPU)] = (
+        codes[_not_advertised(table, demand.shape.resources) & (codes != Code.NO_GPU)] = (
             Code.NOT_ADVERTISED
         )
     kept_off = constraint_codes(table, demand.shape.constraints)
     if kept_off is not None:
-        found = np.where(kept_off == 0, found, kept_off)
+        codes = np.where(kept_off == 0, codes, kept_off)
     if demand.shape.node_name:
         row = table.row_of.get(demand.shape.node_name, -1)
-        found = np.where(np.arange(table.count) == row, found, np.int8(Code.OTHER_NODE))
+        codes = np.where(np.arange(table.count) == row, codes, np.int8(Code.OTHER_NODE))
     if not table.schedulable.all():
-        found[~table.schedulable] = Code.UNSCHEDULABLE
-    return found
+        codes[~table.schedulable] = Code.UNSCHEDULABLE
+    return codes
 
 
 def _not_advertised(table: LedgerTable, resources: tuple[str, ...]) -> Bools:
     """Nodes that lack one of these, [N]; most nodes deliver what many others do."""
     lacks: dict[tuple[str, ...] | None, bool] = {}
-    found = np.zeros(table.count, dtype=np.bool_)
+    lacking = np.zeros(table.count, dtype=np.bool_)
     for row, node in enumerate(table.nodes):
         if node.delivers not in lacks:
             lacks[node.delivers] = bool(node.lacks(resources))
-        found[row] = lacks[node.delivers]
-    return found
+        lacking[row] = lacks[node.delivers]
+    return lacking
 
 
 def _gpu_told(table: LedgerTable, demand: Demand) -> Codes:
     if not demand.needs:
-        found = np.zeros(table.count, dtype=np.int8)
+        codes = np.zeros(table.count, dtype=np.int8)
         if demand.shape.needs_gpu_node:
-            found[table.gpus == 0] = Code.NO_GPU
-        return found
+            codes[table.gpus == 0] = Code.NO_GPU
+        return codes
     plain = table.uniform and table.all_in_service and demand.device_accepts is None
     if plain and demand.mode != "many":
         return _told_by_kind(table, demand.need)
-    found = np.zeros(table.count, dtype=np.int8)
+    codes = np.zeros(table.count, dtype=np.int8)
     for need in demand.needs:
-        this = _told_by_device(table, demand, need)
-        found = np.where(found == 0, this, found)
-    return found
+        need_codes = _told_by_device(table, demand, need)
+        codes = np.where(codes == 0, need_codes, codes)
+    return codes
 
 
 def _kind_codes(table: LedgerTable, need: Need) -> Codes:
@@ -77,10 +77,10 @@ def _kind_codes(table: LedgerTable, need: Need) -> Codes:
 
 
 def _told_by_kind(table: LedgerTable, need: Need) -> Codes:
-    found = _kind_codes(table, need).take(table.node_kind)
+    codes = _kind_codes(table, need).take(table.node_kind)
     if need.count > 1:
-        found[(found == 0) & (table.gpus < need.count)] = Code.TOO_FEW_GPUS
-    return found
+        codes[(codes == 0) & (table.gpus < need.count)] = Code.TOO_FEW_GPUS
+    return codes
 
 
 def _told_by_device(table: LedgerTable, demand: Demand, need: Need) -> Codes:
@@ -92,21 +92,21 @@ def _told_by_device(table: LedgerTable, demand: Demand, need: Need) -> Codes:
     large = code == 0
     counts = [query.count(right), query.count(large)]
     need_count = np.int64(need.count)
-    found = np.zeros(table.count, dtype=np.int8)
-    found[table.in_service() < need_count] = Code.OUT_OF_SERVICE
-    found[table.gpus < need_count] = Code.TOO_FEW_GPUS
-    found[counts[1] < need_count] = Code.TOO_FEW_GPUS
-    found[counts[1] == 0] = Code.GPU_TOO_SMALL
-    found[counts[0] == 0] = Code.WRONG_MODEL
-    found[table.gpus == 0] = Code.NO_GPU
-    return found
+    node_codes = np.zeros(table.count, dtype=np.int8)
+    node_codes[table.in_service() < need_count] = Code.OUT_OF_SERVICE
+    node_codes[table.gpus < need_count] = Code.TOO_FEW_GPUS
+    node_codes[counts[1] < need_count] = Code.TOO_FEW_GPUS
+    node_codes[counts[1] == 0] = Code.GPU_TOO_SMALL
+    node_codes[counts[0] == 0] = Code.WRONG_MODEL
+    node_codes[table.gpus == 0] = Code.NO_GPU
+    return node_codes
 
 
 def codes(query: Query) -> Codes:
     """Reason codes of what others hold now, int8[n]; `declared_codes` go before them.
 
     Demands of mode `many` are checked here as far as the node beside the GPUs goes; whether the
-    claims fit together is for `placing` to find.
+    GPU requests fit together is for `assignment` to find.
     """
     demand = query.demand
     lacks = query.below(demand.node_columns, demand.node_needs)
@@ -115,15 +115,15 @@ def codes(query: Query) -> Codes:
         short = query.count(query.device_fits) < demand.need.count
         gpu_code = np.where(short, _gpu_code(query, demand.need), 0)
     # One bit a check, the first one highest: a table of 256 entries names the first that fails.
-    found: Codes = demand.code_of.take(np.packbits(lacks, axis=0)[0])
+    node_codes: Codes = demand.code_of.take(np.packbits(lacks, axis=0)[0])
     if gpu_code is not None:
-        found = np.where(found == 0, gpu_code, found).astype(np.int8)
+        node_codes = np.where(node_codes == 0, gpu_code, node_codes).astype(np.int8)
     if demand.extended:
-        found = np.where((found == 0) & ~_extended_fits(query), _EXTENDED, found)
+        node_codes = np.where((node_codes == 0) & ~_extended_fits(query), _EXTENDED, node_codes)
     if demand.shape.constraints.ports:
-        taken = port_codes(query, demand.shape.constraints.ports)
-        found = np.where(found == 0, taken, found)
-    return found
+        by_ports = port_codes(query, demand.shape.constraints.ports)
+        node_codes = np.where(node_codes == 0, by_ports, node_codes)
+    return node_codes
 
 
 def _gpu_code(query: Query, need: Need) -> npt.NDArray[np.integer] | int:

@@ -63,19 +63,19 @@ class TypicalPods:
             rules.setdefault(kind, shape.devices)
         ordered = sorted(counts.items(), key=lambda item: (item[1], item[0]), reverse=True)
         wanted, covered = POPULAR * counts.total(), 0
-        kept: list[tuple[Type, int]] = []
+        popular: list[tuple[Type, int]] = []
         for kind, count in ordered:
             if covered >= wanted:
                 break
-            kept.append((kind, count))
+            popular.append((kind, count))
             covered += count
         # The authors divide each popularity by the kept popularities' sum. count / covered is the
         # same number but for its last bit, and one placement in gpushare100 hangs on that bit.
         total = counts.total()
-        share = {kind: (count / total) / (covered / total) for kind, count in kept}
-        gpu = [(kind, share[kind]) for kind, _ in kept if kind[1] * kind[2]]
-        cpu = [(kind, share[kind]) for kind, _ in kept if not kind[1] * kind[2]]
-        self.types = tuple(kind for kind, _ in kept)
+        share = {kind: (count / total) / (covered / total) for kind, count in popular}
+        gpu = [(kind, share[kind]) for kind, _ in popular if kind[1] * kind[2]]
+        cpu = [(kind, share[kind]) for kind, _ in popular if not kind[1] * kind[2]]
+        self.types = tuple(kind for kind, _ in popular)
         self.gpu_types = [kind for kind, _ in gpu]
         self.gpu_share: Floats = np.array([share for _, share in gpu], dtype=np.float64)
         self.cpu_only_milli: Ints = np.array([kind[0] for kind, _ in cpu], dtype=np.int64)
@@ -148,21 +148,23 @@ class Fragments:
             (shares, bisect_right(self._cpu_steps, cpu_free), kind, taken)
             for shares, cpu_free, kind, taken in states
         ]
-        new = {key: one for key, one in zip(keys, states, strict=True) if key not in self._known}
+        new = {
+            key: state for key, state in zip(keys, states, strict=True) if key not in self._known
+        }
         if len(new) <= FEW:
-            self._known.update((key, self._of_node(one)) for key, one in new.items())
+            self._known.update((key, self._of_node(state)) for key, state in new.items())
         else:
-            lost, fitting = zip(*(self.split(one.shares) for one in new.values()), strict=True)
-            free = [sum(one.shares) - 1000 * one.whole_taken for one in new.values()]
-            told = np.array([one[1:] for one in new.values()], dtype=np.int64).T
-            found = self.fragments(
+            lost, fitting = zip(*(self.split(state.shares) for state in new.values()), strict=True)
+            free = [sum(state.shares) - 1000 * state.whole_taken for state in new.values()]
+            columns = np.array([state[1:] for state in new.values()], dtype=np.int64).T
+            fragments = self.fragments(
                 np.array(free),
-                told[0],
+                columns[0],
                 np.array(lost, dtype=np.int64).T,
-                np.array(fitting, dtype=np.int64).T - told[2],
-                told[1],
+                np.array(fitting, dtype=np.int64).T - columns[2],
+                columns[1],
             )
-            self._known.update(zip(new, found.tolist(), strict=True))
+            self._known.update(zip(new, fragments.tolist(), strict=True))
         return [self._known[key] for key in keys]
 
     def _of_node(self, state: NodeState) -> float:
@@ -171,25 +173,25 @@ class Fragments:
         Sums are added in the same order, so that the last bit is the same.
         """
         lost, fitting = self.split(state.shares)
-        taken, cpu_free = state.whole_taken, state.cpu_free
-        free = sum(state.shares) - 1000 * taken
+        whole_taken, cpu_free = state.whole_taken, state.cpu_free
+        free = sum(state.shares) - 1000 * whole_taken
         short_of_both = with_cpu = no_cpu = foreign = 0.0
         for share, cpu, gpus, size, accepts in self._types:
             if not accepts[state.kind]:
                 foreign += share * free
             elif cpu_free >= cpu:
-                with_cpu += share * (lost[size] if fitting[size] - taken >= gpus else free)
-            elif fitting[size] - taken >= gpus:
+                with_cpu += share * (lost[size] if fitting[size] - whole_taken >= gpus else free)
+            elif fitting[size] - whole_taken >= gpus:
                 no_cpu += share * free
             else:
                 short_of_both += share * free
-        fits = rest = 0.0
+        fits = too_small = 0.0
         for share, cpu in self._cpu_only_types:
             if cpu_free >= cpu:
                 fits += share * free
             else:
-                rest += share * free
-        return short_of_both + with_cpu + no_cpu + fits + rest + foreign
+                too_small += share * free
+        return short_of_both + with_cpu + no_cpu + fits + too_small + foreign
 
     def split(self, shares: tuple[int, ...]) -> tuple[list[int], list[int]]:
         """`lost` and `fitting` by size; `shares` as in `NodeState`."""
@@ -319,10 +321,10 @@ class NodeShares:
     def _mend_few(self, rows: list[int]) -> None:
         cpu_free = self.table.cpu_free
         states = [self.state(row, self.shares(row).values(), int(cpu_free[row])) for row in rows]
-        for row, state, found in zip(rows, states, self.pattern.of_nodes(states), strict=True):
+        for row, state, fragments in zip(rows, states, self.pattern.of_nodes(states), strict=True):
             self.free[row] = sum(state.shares)
             self.lost[:, row], self.fitting[:, row] = self.pattern.split(state.shares)
-            self.fragments[row] = found
+            self.fragments[row] = fragments
 
     def shares(self, row: int) -> dict[int, int]:
         """Free amounts of each usable GPU of this node, by position; from the table as it is."""

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from weft.model.model_names import plain
+from weft.model.model_names import normalized
 
 Floats = npt.NDArray[np.float64]
 Tiers = npt.NDArray[np.int8]
@@ -153,7 +153,7 @@ class InterferenceView:
         self.tier: Tiers = np.frombuffer(self.source.tier, np.int8).reshape(shape)
         self._index = {name: index for index, name in enumerate(self.source.classes)}
         self._cards = {
-            plain(name): CardTable(self.mean[row], self.upper[row], self.tier[row], True)
+            normalized(name): CardTable(self.mean[row], self.upper[row], self.tier[row], True)
             for row, name in enumerate(self.source.gpu_models)
         }
         anywhere = self._cards.get(ANY_MODEL) or self._cards.get("")
@@ -174,13 +174,13 @@ class InterferenceView:
         One that nobody measured gets what counts on any model; where nothing does, the worst of all
         others, with its bounds widened.
         """
-        return self._cards.get(plain(gpu_model), self._elsewhere)
+        return self._cards.get(normalized(gpu_model), self._elsewhere)
 
     def costs(self, gpu_model: str, target: str, other: str) -> float:
         """Expected cost of one application to another there, log slowdown."""
         return float(self.of(gpu_model).mean[self.index_of(target), self.index_of(other)])
 
-    def slowdown(self, gpu_model: str, target: int, others: Sequence[int]) -> JointSlowdown:
+    def slowdown(self, gpu_model: str, target: int, co_residents: Sequence[int]) -> JointSlowdown:
         """Predicted slowdown of one pod beside others, by index.
 
         Beside several, log slowdowns add up, as if each took its share of what the ones before it
@@ -188,9 +188,9 @@ class InterferenceView:
         by one may fill the card all the same: pairs do not show it.
         """
         card = self.of(gpu_model)
-        if not len(others):
+        if not len(co_residents):
             return JointSlowdown(0.0, 0.0, PredictionTier.MEASURED, True)
-        beside = np.asarray(others, dtype=np.int64)
+        beside = np.asarray(co_residents, dtype=np.int64)
         tiers = card.tier[target, beside]
         return JointSlowdown(
             float(card.mean[target, beside].sum()),

@@ -19,7 +19,7 @@ Hashes = npt.NDArray[np.uint64]
 Number = TypeVar("Number", bound=np.generic)
 
 SINGLE, SEVERAL = 1, 2
-"""Flags of a device: it serves a claim of one GPU, or one of a claim's several."""
+"""Flags of a device: it serves a request of one GPU, or one of a request's several."""
 
 
 class DeviceRequest(NamedTuple):
@@ -36,7 +36,7 @@ class DeviceRequest(NamedTuple):
 
 
 Asks = Mapping[int, DeviceRequest]
-"""By the claim's number."""
+"""By the GPU request's number."""
 
 
 class Nodes(NamedTuple):
@@ -44,7 +44,7 @@ class Nodes(NamedTuple):
 
     Free memory (MiB) and cores (thousandths), idleness, the card's memory, `family`: the position
     of the card that a MIG instance is cut from (of itself, for cards), and which are instances.
-    `spreadable` are acceptable to the pod's `split` claim.
+    `spreadable` are acceptable to the pod's `split` GPU request.
     """
 
     memory: Ints
@@ -60,9 +60,9 @@ class Nodes(NamedTuple):
 class PartialStates:
     """Rows of partly placed pods.
 
-    `node` is the row in `nodes`, `flags` how the pod uses a device, `mine` which ones the claim
-    being placed has, `path` the devices chosen so far, [rows, steps]. `keys` and `sums` tell
-    devices and states apart.
+    `node` is the row in `nodes`, `flags` how the pod uses a device, `mine` which ones the GPU
+    request being placed has, `path` the devices chosen so far, [rows, steps]. `keys` and `sums`
+    tell devices and states apart.
     """
 
     __slots__ = ("flags", "keys", "memory", "milli", "mine", "node", "path", "sums")
@@ -102,7 +102,7 @@ class PartialStates:
 class StateSpace:
     """All states of a pod on some nodes: the first ones, and those that follow.
 
-    `steps` are the claims' numbers, once for each GPU of theirs, in the order of placing.
+    `steps` are the GPU requests' numbers, once for each GPU of theirs, in the order of placing.
     """
 
     def __init__(self, nodes: Nodes, asks: Asks, steps: Sequence[int]) -> None:
@@ -142,13 +142,13 @@ class StateSpace:
 
     def blocked(self, states: PartialStates) -> Bools:
         """Devices whose MIG relative the pod has: a card and its instances are never both held."""
-        taken, node = states.flags != 0, states.node
+        used, node = states.flags != 0, states.node
         family, instance = self.nodes.family[node], self.nodes.instance[node]
-        rows, width = taken.shape
+        rows, width = used.shape
         inside = np.zeros(rows * width, dtype=np.bool_)
-        cells = (np.arange(rows)[:, None] * width + family)[taken & instance]
+        cells = (np.arange(rows)[:, None] * width + family)[used & instance]
         inside[cells] = True
-        card = np.take_along_axis(taken, family, axis=1)
+        card = np.take_along_axis(used, family, axis=1)
         return np.where(instance, card, inside.reshape(rows, width))
 
     def distinct(self, states: PartialStates, row: Ints, device: Ints) -> tuple[Ints, Ints]:
@@ -174,19 +174,19 @@ class StateSpace:
             mine[cells, device] = True
         elif step.several:
             mine[:] = False
-        found = PartialStates(node, memory, milli, flags, mine, path)
+        outcomes = PartialStates(node, memory, milli, flags, mine, path)
         if not self._exchangeable:
-            return found
-        self._tell_apart(found, index + 1)
-        first = _first(mix(found.sums + node.astype(np.uint64) * _ODD[5]))
-        return found if len(first) == len(found) else found.take(first)
+            return outcomes
+        self._tell_apart(outcomes, index + 1)
+        first = _first(mix(outcomes.sums + node.astype(np.uint64) * _ODD[5]))
+        return outcomes if len(first) == len(outcomes) else outcomes.take(first)
 
     def _may_be_exchanged(self) -> bool:
         """True if devices of a node, or steps, are alike; else hardly two states ever are, and it
         would cost more to find them than to keep them."""
         used = [self.asks[gpu_request] for gpu_request in self.steps]
-        told = {(ask.whole, ask.milli, ask.ask_mib.tobytes()) for ask in used}
-        if any(ask.several for ask in used) or len(told) < len(used):
+        forms = {(ask.whole, ask.milli, ask.ask_mib.tobytes()) for ask in used}
+        if any(ask.several for ask in used) or len(forms) < len(used):
             return True
         keys = self.start().keys
         in_order = np.sort(np.where(self.nodes.there, keys, 0), axis=1)
@@ -194,18 +194,18 @@ class StateSpace:
 
     def _tell_apart(self, states: PartialStates, index: int) -> None:
         node = states.node
-        found = states.memory.view(np.uint64) * _ODD[0] + states.milli.view(np.uint64) * _ODD[1]
-        found += (states.flags + np.uint8(4) * states.mine).astype(np.uint64) * _ODD[2]
-        found = mix(found + by_row(self._kinds[index], node))
+        hashes = states.memory.view(np.uint64) * _ODD[0] + states.milli.view(np.uint64) * _ODD[1]
+        hashes += (states.flags + np.uint8(4) * states.mine).astype(np.uint64) * _ODD[2]
+        hashes = mix(hashes + by_row(self._kinds[index], node))
         if not self.has_families:
-            states.keys, states.sums = found, found.sum(axis=1, dtype=np.uint64)
+            states.keys, states.sums = hashes, hashes.sum(axis=1, dtype=np.uint64)
             return
-        rows, width = found.shape
+        rows, width = hashes.shape
         family = self.nodes.family[node]
         together = np.zeros(rows * width, dtype=np.uint64)
-        np.add.at(together, (np.arange(rows)[:, None] * width + family).ravel(), found.ravel())
+        np.add.at(together, (np.arange(rows)[:, None] * width + family).ravel(), hashes.ravel())
         together = mix(together).reshape(rows, width)
-        states.keys = found * _ODD[3] + np.take_along_axis(together, family, axis=1)
+        states.keys = hashes * _ODD[3] + np.take_along_axis(together, family, axis=1)
         states.sums = together.sum(axis=1, dtype=np.uint64)
 
 
@@ -213,16 +213,18 @@ def _kinds(nodes: Nodes, asks: Asks, steps: Sequence[int]) -> list[Hashes]:
     """Unchanging columns of each device, for the steps from each number on."""
     fixed = nodes.total.view(np.uint64) * _ODD[0] + nodes.instance * _ODD[1]
     fixed = fixed + nodes.spreadable * _ODD[2] + nodes.idle * _ODD[3] + nodes.there * _ODD[4]
-    found, left = [mix(fixed)], set()
+    hashes, hashed = [mix(fixed)], set()
     for gpu_request in reversed(steps):
-        told = found[-1]
-        if gpu_request not in left:
-            left.add(gpu_request)
+        device_hash = hashes[-1]
+        if gpu_request not in hashed:
+            hashed.add(gpu_request)
             ask = asks[gpu_request]
-            told = told + ask.ask_mib.view(np.uint64) * _ODD[0] + ask.allowed * _ODD[2]
-            told = mix(told + ask.charge_mib.view(np.uint64) * _ODD[1])
-        found.append(told)
-    return found[::-1]
+            device_hash = (
+                device_hash + ask.ask_mib.view(np.uint64) * _ODD[0] + ask.allowed * _ODD[2]
+            )
+            device_hash = mix(device_hash + ask.charge_mib.view(np.uint64) * _ODD[1])
+        hashes.append(device_hash)
+    return hashes[::-1]
 
 
 def by_row(values: npt.NDArray[Number], rows: Ints) -> npt.NDArray[Number]:

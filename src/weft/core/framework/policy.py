@@ -14,18 +14,18 @@ import msgspec
 import numpy as np
 
 from weft.core.framework.query import Query
-from weft.core.ledger.residents import Company
+from weft.core.ledger.residents import CoResidents
 from weft.core.ledger.table import Bools, Ints
 from weft.model import PodRequest, Shape
 
 
 class PlacementOptions(NamedTuple):
-    """Ways to place a pod's claims on a node, one a row: its devices afterwards, [ways, devices].
+    """Ways to place a pod's GPU requests on a node, a row each: devices after it, [ways, devices].
 
-    `memory_free` (MiB) and `milli_free` are what is left once the claims are charged,
-    `memory_total` is the card's size. `single` are the devices that serve a claim of one GPU,
-    `several` those that serve one of a claim's several. Columns that are not `there` fill up the
-    rows of smaller nodes.
+    `memory_free` (MiB) and `milli_free` are what is left once the GPU requests are charged,
+    `memory_total` is the card's size. `single` are the devices that serve a GPU request of one GPU,
+    `several` those that serve one of a GPU request's several. Columns that are not `there` fill up
+    the rows of smaller nodes.
     """
 
     memory_free: Ints
@@ -38,7 +38,7 @@ class PlacementOptions(NamedTuple):
 
 class RemainingRequest(NamedTuple):
     """The part still to be placed: the most that one device may be charged by it (MiB for each way,
-    and thousandths), and for how many claims of one GPU."""
+    and thousandths), and for how many GPU requests of one GPU."""
 
     memory_mib: Ints
     milli: int
@@ -87,11 +87,11 @@ class Policy:
     signals of all GPUs, also for the score of one), `pending` (who else waits), `residencies` (how
     far pods are). `inputs` names the `PolicyInput`s that it takes, each with the type of its value.
     `unsafe` says why, where it can promise a GPU memory that is not there; one made with safe
-    options says "". `ties` says which of equally scored devices is taken. Claims are placed largest
-    first; of equal ones the last goes first where `last_request_first`. One that `harvests` may
-    give a pod memory that residents hold but leave idle, within the ledger's declared limit. One
-    with `raw_scores` tells kube-scheduler its scores as they are, as its original did; others' are
-    made 0 to 10. Options are keyword arguments of the constructor.
+    options says "". `ties` says which of equally scored devices is taken. GPU requests are placed
+    largest first; of equal ones the last goes first where `last_request_first`. One that `harvests`
+    may give a pod memory that residents hold but leave idle, within the ledger's declared limit.
+    One with `raw_scores` tells kube-scheduler its scores as they are, as its original did; others'
+    are made 0 to 10. Options are keyword arguments of the constructor.
     """
 
     name: ClassVar[str] = ""
@@ -164,15 +164,15 @@ class Policy:
         return None
 
     def rate_options(self, options: PlacementOptions) -> Ints:
-        """Score: how good ways to place several claims on one node are, higher wins, [ways].
+        """Score: how good ways to place several GPU requests on one node are, higher wins, [ways].
 
-        A policy that overrides this has the distinct ways of a pod with several claims rated, as
-        far as the search's bound goes (Elastic's raters need it); others get the claims placed one
-        after another. Devices must be interchangeable to it: their numbers do not count.
+        A policy that overrides this has the distinct ways of a pod with several GPU requests rated,
+        as far as the search's bound goes (Elastic's raters need it); others get the GPU requests
+        placed one after another. Devices must be interchangeable to it: their numbers do not count.
         """
         raise NotImplementedError
 
-    def bound_options(self, options: PlacementOptions, left: RemainingRequest) -> Ints:
+    def bound_options(self, options: PlacementOptions, remaining: RemainingRequest) -> Ints:
         """Upper bound of the rating of what comes of these half-placed ones, [ways]; default: no
         bound. The tighter it is, the more nodes are searched exactly.
         """
@@ -193,12 +193,14 @@ class Policy:
         """Chooses a device of the node, where the policy scores none: an index into `fits`.
 
         `query` is about that node alone; `fits` are the positions of devices that fit. A pod with
-        several claims is asked about once per GPU, in the state the earlier ones left. Default:
-        the tightest that fits, the first of equals.
+        several GPU requests is asked about once per GPU, in the state the earlier ones left.
+        Default: the tightest that fits, the first of equals.
         """
         return int(query.room.take(fits).argmin())
 
-    def predict(self, shape: Shape, there: Company, model: str) -> tuple[ExpectedSlowdown, ...]:
+    def predict(
+        self, shape: Shape, co_residents: CoResidents, model: str
+    ) -> tuple[ExpectedSlowdown, ...]:
         """For the record: what is expected of the pod and of those `there` on a GPU it shares."""
         return ()
 

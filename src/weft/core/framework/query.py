@@ -75,7 +75,7 @@ class Query:
     """
 
     hypothetical: ClassVar[bool] = False
-    """True if earlier claims of the same pod (and its CPU and memory) are already charged here."""
+    """True if the pod's earlier GPU requests (and its CPU and memory) are already charged here."""
 
     __slots__ = (
         "_cells",
@@ -177,7 +177,7 @@ class Query:
 
     @property
     def device_memory_free(self) -> Ints:
-        """Memory the claim may take, MiB, 0 on unusable devices, [d].
+        """Memory the GPU request may take, MiB, 0 on unusable devices, [d].
 
         What is free; for a harvesting demand what may be given away (`device_memory_harvest`).
         """
@@ -222,7 +222,7 @@ class Query:
 
     @property
     def device_ask_mib(self) -> Ints | int:
-        """Memory the claim asks of each device, MiB: [d], or one number for all."""
+        """Memory the GPU request asks of each device, MiB: [d], or one number for all."""
         need = self._need()
         if need.uniform_ask_mib is not None:
             return need.uniform_ask_mib
@@ -230,7 +230,7 @@ class Query:
 
     @property
     def device_has_memory(self) -> Bools:
-        """True if the device has the memory that the claim asks, [d].
+        """True if the device has the memory that the GPU request asks, [d].
 
         Where pods like it were seen to need less than it asks, a harvesting demand must find only
         that measured free; what it asks must be within the declared limit all the same.
@@ -245,7 +245,7 @@ class Query:
 
     @property
     def device_fits(self) -> Bools:
-        """True if the claim fits on the device, [d]."""
+        """True if the GPU request fits on the device, [d]."""
         if self._fits is None:
             self._fits = self._find_fits()
         return self._fits
@@ -262,17 +262,17 @@ class Query:
         self._fits = self.device_fits & mask
         self.narrowed = True
 
-    def only(self, some: Ints) -> "Query":
+    def only(self, positions: Ints) -> "Query":
         """The same question about these of its nodes, in their order; what was narrowed stays so.
 
         Whether a device fits is its node's matter alone, so that nobody has to be asked again.
         """
-        rows = some if self.rows is None else self.rows.take(some)
+        rows = positions if self.rows is None else self.rows.take(positions)
         part = Query(self.table, self.demand, rows, self.observed)
         if self.narrowed:
-            kept = np.zeros(self.n, dtype=np.bool_)
-            kept[some] = True
-            part._fits = self.device_fits[np.repeat(kept, self.gpus)]
+            is_kept = np.zeros(self.n, dtype=np.bool_)
+            is_kept[positions] = True
+            part._fits = self.device_fits[np.repeat(is_kept, self.gpus)]
             part.narrowed = True
         return part
 
@@ -340,15 +340,15 @@ class Query:
             position = _LOCAL_MASK - position
         return np.where(best == NEVER, NEVER, best >> _LOCAL_BITS), position
 
-    def _reduce(self, how: np.ufunc, values: npt.NDArray[np.generic], empty: int) -> Ints:
+    def _reduce(self, reducer: np.ufunc, values: npt.NDArray[np.generic], empty: int) -> Ints:
         self._devices()
         assert self._offsets is not None
         counts = self.gpus
         if self.n and counts.all():
-            return np.asarray(how.reduceat(values, self._offsets, axis=-1, dtype=np.int64))
+            return np.asarray(reducer.reduceat(values, self._offsets, axis=-1, dtype=np.int64))
         result = np.full((*values.shape[:-1], self.n), empty, dtype=np.int64)
         filled = counts.nonzero()[0]
         if len(filled):
             offsets = self._offsets[filled]
-            result[..., filled] = how.reduceat(values, offsets, axis=-1, dtype=np.int64)
+            result[..., filled] = reducer.reduceat(values, offsets, axis=-1, dtype=np.int64)
         return result

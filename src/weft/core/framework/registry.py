@@ -55,11 +55,11 @@ class Registry:
 
     def register(self, policy: type[Policy]) -> None:
         """Add a policy under its own name; `BadInputError` if it has none or it is taken."""
-        where = f"policy {policy.name or policy.__name__}"
+        subject = f"policy {policy.name or policy.__name__}"
         if not policy.name:
-            raise BadInputError(where, "it has no name; set the class attribute `name`")
+            raise BadInputError(subject, "it has no name; set the class attribute `name`")
         if policy.name in self._known:
-            raise BadInputError(where, f"the name is taken by {_place(self._known[policy.name])}")
+            raise BadInputError(subject, f"the name is taken by {_place(self._known[policy.name])}")
         self._known[policy.name] = policy
 
     def create(self, name: str, **options: Any) -> Policy:
@@ -86,7 +86,7 @@ class Registry:
             try:
                 _check(value, kinds.get(option, Any))
             except BadInputError as error:
-                raise BadInputError(f"policy {name}, option {option}", error.what) from None
+                raise BadInputError(f"policy {name}, option {option}", error.problem) from None
         return policy(**options)
 
     def from_spec(self, spec: str) -> Policy:
@@ -112,8 +112,8 @@ class Registry:
         descriptions = []
         for name, policy in sorted(self._known.items()):
             options = {option: _shown(default) for option, default in _options(policy).items()}
-            said, reads = (policy.summary, policy.source), tuple(sorted(policy.reads))
-            descriptions.append(PolicyDescription(name, *said, reads, options, policy.unsafe))
+            described, reads = (policy.summary, policy.source), tuple(sorted(policy.reads))
+            descriptions.append(PolicyDescription(name, *described, reads, options, policy.unsafe))
         return tuple(descriptions)
 
 
@@ -167,15 +167,17 @@ _IN_WORDS = {
 }
 
 
-def register_entry_points(registry: Registry, found: Iterable[EntryPoint]) -> tuple[str, ...]:
+def register_entry_points(
+    registry: Registry, entry_points: Iterable[EntryPoint]
+) -> tuple[str, ...]:
     """Add what plugins offer; one line for each that is left out, naming it and saying why."""
     complaints = []
-    for entry in found:
+    for entry in entry_points:
         try:
             _register_one(registry, entry)
         except Exception as error:  # whatever a plugin's import raises must not stop the others
-            what = error.what if isinstance(error, BadInputError) else _one_line(error)
-            complaints.append(f"plugin {entry.name} ({entry.value}) is left out: {what}")
+            message = error.problem if isinstance(error, BadInputError) else _one_line(error)
+            complaints.append(f"plugin {entry.name} ({entry.value}) is left out: {message}")
     return tuple(complaints)
 
 

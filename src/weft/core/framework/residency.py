@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from weft.core.ledger.residents import Company, Resident
+from weft.core.ledger.residents import CoResidents, Resident
 from weft.model import Placement
 
 GpuKey = tuple[str, int]
 """(node, GPU index)."""
 
 MOST_SPANS = 64
-"""Changes of company that are remembered of a pod; of more, the oldest two become one."""
+"""Changes of co-residents that are remembered of a pod; of more, the oldest two become one."""
 LEAST_LEFT = 0.05
 """A pod that should be over has so much of its time before it: nobody knows when it ends."""
 SECOND_NS = 1_000_000_000
@@ -25,7 +25,7 @@ class ResidencySpan(NamedTuple):
     """From `since_ns` on the pod was beside these."""
 
     since_ns: int
-    beside: Company
+    beside: CoResidents
 
 
 class WorkDone(NamedTuple):
@@ -36,12 +36,12 @@ class WorkDone(NamedTuple):
     speed: float
 
 
-Speed = Callable[[Resident, Company], float]
-"""What a pod makes in a company; alone 1."""
+Speed = Callable[[Resident, CoResidents], float]
+"""Speed of a pod beside its co-residents; alone 1."""
 
 
 class Residency:
-    """One pod on its GPU: what it runs, how long that takes alone, and in what company it was."""
+    """One pod on its GPU: what it runs, how long that takes alone, and its co-residents."""
 
     __slots__ = ("expected_s", "resident", "since_ns", "spans")
 
@@ -49,8 +49,8 @@ class Residency:
         self.resident, self.expected_s, self.since_ns = resident, expected_s, since_ns
         self.spans: list[ResidencySpan] = []
 
-    def change(self, co_residents: Company, at_ns: int) -> None:
-        """The company changed."""
+    def change(self, co_residents: CoResidents, at_ns: int) -> None:
+        """The co-residents changed."""
         if self.spans:
             at_ns = max(at_ns, self.spans[-1].since_ns)
         self.spans.append(ResidencySpan(at_ns, co_residents))
@@ -101,25 +101,25 @@ class Residencies:
         if len(placement.shares) != 1:
             return
         key = (placement.node, placement.shares[0].gpu)
-        who = Resident(placement.application, placement.job_class)
+        resident = Resident(placement.application, placement.job_class)
         known = self._on.get(key, {}).get(placement.uid)
         if known is not None:
-            if (known.resident, known.expected_s) == (who, placement.expected_s):
+            if (known.resident, known.expected_s) == (resident, placement.expected_s):
                 return
             at_ns = known.since_ns
         self.remove(placement.uid)
-        new = Residency(who, placement.expected_s, at_ns)
-        there = self._on.setdefault(key, {})
+        new = Residency(resident, placement.expected_s, at_ns)
+        on_gpu = self._on.setdefault(key, {})
         if new.expected_s:  # after a restart those that came later may be told first
-            began = sorted({at_ns, *(residency.since_ns for residency in there.values())})
+            began = sorted({at_ns, *(residency.since_ns for residency in on_gpu.values())})
             for then_ns in began[began.index(at_ns) :]:
                 beside = [
                     residency.resident
-                    for residency in there.values()
+                    for residency in on_gpu.values()
                     if residency.since_ns <= then_ns
                 ]
                 new.change(tuple(beside), then_ns)
-        there[placement.uid] = new
+        on_gpu[placement.uid] = new
         self._where[placement.uid] = key
         self.expected += new.expected_s > 0
         self._note_change(key, at_ns, but=placement.uid)
@@ -129,21 +129,21 @@ class Residencies:
         key = self._where.pop(uid, None)
         if key is None:
             return
-        there = self._on[key]
-        self.expected -= there.pop(uid).expected_s > 0
+        on_gpu = self._on[key]
+        self.expected -= on_gpu.pop(uid).expected_s > 0
         self._note_change(key, self.now_ns)
-        if not there:
+        if not on_gpu:
             del self._on[key]
 
     def _note_change(self, key: GpuKey, at_ns: int, but: str = "") -> None:
-        """Everybody on the GPU `but` this pod that the company is another."""
+        """Everybody on the GPU `but` this pod that the co-residents changed."""
         for changed in self._followers:
             changed.add(key)
-        there = self._on[key]
-        for uid, residency in there.items():
+        on_gpu = self._on[key]
+        for uid, residency in on_gpu.items():
             if residency.expected_s and uid != but:
-                others = (other.resident for name, other in there.items() if name != uid)
-                residency.change(tuple(others), at_ns)
+                co_residents = (other.resident for name, other in on_gpu.items() if name != uid)
+                residency.change(tuple(co_residents), at_ns)
 
 
 NO_RESIDENCIES = Residencies()

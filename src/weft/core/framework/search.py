@@ -1,4 +1,4 @@
-"""The bounded search for several claims: level by level over distinct states, all nodes at once.
+"""The bounded search for several GPU requests: by level over distinct states, all nodes at once.
 
     start ──step 1──▶ states ──step 2──▶ states ── … ──▶ ways to place the whole pod
             (one device of each kind; equal outcomes once; only those that can still win)
@@ -30,10 +30,10 @@ class SearchResult(NamedTuple):
     score: Ints
     exact: Bools
 
-    def put(self, some: Ints, part: "SearchResult") -> None:
+    def put(self, positions: Ints, part: "SearchResult") -> None:
         """Writes the results of some of the nodes."""
         for column, of_part in zip(self, part, strict=True):
-            column[some] = of_part
+            column[positions] = of_part
 
 
 def nothing(nodes: int, steps: int) -> SearchResult:
@@ -70,16 +70,16 @@ class AssignmentSearch:
         """
         if self._policy is None:
             return self._best(width, branches=True)
-        found = self._best(width, branches=False)
-        if found.fits.all() or not any(ask.whole for ask in self._asks.values()):
-            return found
-        again = self._best(width, branches=True)
-        rest = ~found.fits
+        result = self._best(width, branches=False)
+        if result.fits.all() or not any(ask.whole for ask in self._asks.values()):
+            return result
+        retried = self._best(width, branches=True)
+        failed = ~result.fits
         return SearchResult(
-            np.where(rest, again.fits, found.fits),
-            np.where(rest[:, None], again.chosen, found.chosen),
-            np.where(rest, again.score, found.score),
-            np.where(rest, again.exact, found.exact),
+            np.where(failed, retried.fits, result.fits),
+            np.where(failed[:, None], retried.chosen, result.chosen),
+            np.where(failed, retried.score, result.score),
+            np.where(failed, retried.exact, result.exact),
         )
 
     def _best(self, width: Ints, *, branches: bool) -> SearchResult:
@@ -132,11 +132,11 @@ class AssignmentSearch:
         `dropped` learns the best of what was cut off.
         """
         bound = self._bound(states, index)
-        kept = np.arange(len(states))
+        promising = np.arange(len(states))
         if self._policy is not None:
-            kept = np.flatnonzero(self._may_win(states, index, bound, before))
-        node, bound = states.node[kept], bound[kept]
-        place = np.arange(len(kept))
+            promising = np.flatnonzero(self._may_win(states, index, bound, before))
+        node, bound = states.node[promising], bound[promising]
+        place = np.arange(len(promising))
         first = np.searchsorted(node, node)
         if (place - first >= width[node]).any():
             order = np.lexsort((place, -bound, node))
@@ -144,8 +144,8 @@ class AssignmentSearch:
             rank[order] = place - first  # nodes stay together, each in the same stretch
             lost = rank >= width[node]
             np.maximum.at(dropped, node[lost], bound[lost])
-            kept = kept[~lost]
-        return states if len(kept) == len(states) else states.take(kept)
+            promising = promising[~lost]
+        return states if len(promising) == len(states) else states.take(promising)
 
     def _may_win(
         self, states: PartialStates, index: int, bound: Ints, before: SearchResult
@@ -155,14 +155,14 @@ class AssignmentSearch:
         assert self._policy is not None
         mark = before.score[states.node]
         ties = np.flatnonzero(bound == mark)
-        found: Bools = bound > mark
+        may_win: Bools = bound > mark
         if len(ties):
             apart = states.path[ties, :index] - before.chosen[states.node[ties], :index]
             if self._policy.ties == "last":
                 apart = -apart
-            where = (apart != 0).argmax(axis=1)
-            found[ties] = apart[np.arange(len(ties)), where] <= 0
-        return found
+            first_apart = (apart != 0).argmax(axis=1)
+            may_win[ties] = apart[np.arange(len(ties)), first_apart] <= 0
+        return may_win
 
     def _bound(self, states: PartialStates, index: int) -> Ints:
         """Upper bound of the rating of any way that comes of a state."""
@@ -173,8 +173,8 @@ class AssignmentSearch:
             return self._policy.rate_options(options)
         memory, milli, gpus = self._left
         node = states.node
-        left = RemainingRequest(memory[index][node], milli[index], gpus[index])
-        return self._policy.bound_options(options, left)
+        remaining = RemainingRequest(memory[index][node], milli[index], gpus[index])
+        return self._policy.bound_options(options, remaining)
 
     def _options(self, states: PartialStates) -> PlacementOptions:
         node = states.node
@@ -188,7 +188,7 @@ class AssignmentSearch:
         )
 
     def _leaves_room(self, states: PartialStates, spread: SplitRequest) -> Bools:
-        """True if what is left holds the `split` claim too."""
+        """True if what is left holds the `split` GPU request too."""
         node = states.node
         ok = by_row(self._nodes.spreadable, node) & (states.milli >= spread.milli)
         if self._space.has_families:
@@ -216,7 +216,7 @@ class AssignmentSearch:
 
 def _left(asks: Asks, steps: Sequence[int], nodes: int) -> tuple[list[Ints], list[int], list[int]]:
     """Upper bound of what the steps from each number on take of a device: MiB by node, thousandths,
-    and how many of them are for a claim of one GPU."""
+    and how many of them are for a GPU request of one GPU."""
     most = {
         gpu_request: np.where(ask.allowed, ask.charge_mib, 0).max(axis=1, initial=0)
         for gpu_request, ask in asks.items()

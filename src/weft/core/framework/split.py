@@ -1,4 +1,4 @@
-"""A `split` claim: a total of memory over the fewest GPUs that hold it together.
+"""A `split` GPU request: a total of memory over the fewest GPUs that hold it together.
 
 Of each card cut by MIG either the card or its instances come into question, never both; which of
 the two is a knapsack over the cards, so the effort grows with GPUs × cards and not with 2^cards.
@@ -14,7 +14,7 @@ Taken = tuple[int, tuple[int, ...]]
 
 
 class SplitRequest(NamedTuple):
-    """`memory_mib` over at least `gpus` GPUs, with `milli` thousandths on each; the claim's
+    """`memory_mib` over at least `gpus` GPUs, with `milli` thousandths on each; the GPU request's
     number."""
 
     gpu_request: int
@@ -26,7 +26,7 @@ class SplitRequest(NamedTuple):
 def fewest(
     memory: list[int], ok: list[bool], parent: list[int], spread: SplitRequest
 ) -> list[int] | None:
-    """Positions of the fewest `ok` devices that hold the claim, the roomiest first; None: none do.
+    """Positions of the fewest `ok` devices that hold the request, roomiest first; None: none do.
 
     `parent` is the position of the card that a MIG instance is cut from, −1 for cards.
     """
@@ -49,11 +49,11 @@ def _in_order(devices: list[int], memory: list[int]) -> list[tuple[int, int]]:
 
 def _most_of_each(roomiest: list[tuple[int, int]]) -> list[Taken]:
     """The most memory that k of these devices have, and which, for k from 0."""
-    found: list[Taken] = [(0, ())]
+    largest: list[Taken] = [(0, ())]
     for room, device in roomiest:
-        total, devices = found[-1]
-        found.append((total + room, (*devices, device)))
-    return found
+        total, devices = largest[-1]
+        largest.append((total + room, (*devices, device)))
+    return largest
 
 
 def _with_card(before: list[Taken], card: Taken, instances: list[Taken]) -> list[Taken]:
@@ -61,17 +61,17 @@ def _with_card(before: list[Taken], card: Taken, instances: list[Taken]) -> list
     options = list(instances)
     if len(options) < 2 or card[0] >= options[1][0]:
         options[1:2] = [card]
-    found: list[Taken | None] = [None] * (len(before) + len(options) - 1)
-    for some, (room, devices) in enumerate(before):
+    largest: list[Taken | None] = [None] * (len(before) + len(options) - 1)
+    for count, (room, devices) in enumerate(before):
         for more, (extra, chosen) in enumerate(options):
-            here = found[some + more]
-            if here is None or room + extra > here[0]:
-                found[some + more] = (room + extra, devices + chosen)
-    return [one for one in found if one is not None]
+            known = largest[count + more]
+            if known is None or room + extra > known[0]:
+                largest[count + more] = (room + extra, devices + chosen)
+    return [taken for taken in largest if taken is not None]
 
 
 def holds(memory: Ints, ok: Bools, family: Ints, instance: Bools, spread: SplitRequest) -> Bools:
-    """True if the `ok` devices of each row hold the claim; all arrays are [rows, devices].
+    """True if the `ok` devices of each row hold the GPU request; all arrays are [rows, devices].
 
     `family` is the position of each device's card (its own for cards), `instance` says which are
     MIG instances.
@@ -81,9 +81,9 @@ def holds(memory: Ints, ok: Bools, family: Ints, instance: Bools, spread: SplitR
     room = np.where(ok, memory, 0)
 
     def by_family(values: Ints) -> Ints:
-        found = np.zeros(rows * width, dtype=np.int64)
-        np.add.at(found, cells, values.ravel())
-        return found.reshape(rows, width)
+        holding = np.zeros(rows * width, dtype=np.int64)
+        np.add.at(holding, cells, values.ravel())
+        return holding.reshape(rows, width)
 
     inside = by_family(np.where(instance, room, 0))
     number = by_family((ok & instance).astype(np.int64))
@@ -91,8 +91,8 @@ def holds(memory: Ints, ok: Bools, family: Ints, instance: Bools, spread: SplitR
     most = np.where(as_card, room, inside).sum(axis=1)
     count = np.where(as_card, 1, np.where(ok & ~instance & (number == 0), 1, number)).sum(axis=1)
     enough = most >= spread.memory_mib
-    found: Bools = enough & (count >= spread.gpus)
-    for row in np.flatnonzero(enough & ~found).tolist():  # roomy enough on fewer, larger devices
+    holding: Bools = enough & (count >= spread.gpus)
+    for row in np.flatnonzero(enough & ~holding).tolist():  # roomy enough on fewer, larger devices
         parents = np.where(instance[row], family[row], -1).tolist()
-        found[row] = fewest(memory[row].tolist(), ok[row].tolist(), parents, spread) is not None
-    return found
+        holding[row] = fewest(memory[row].tolist(), ok[row].tolist(), parents, spread) is not None
+    return holding

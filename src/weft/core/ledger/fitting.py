@@ -38,24 +38,24 @@ def fits(table: LedgerTable, placement: Placement, asks: MemoryAmount = STRICTLY
     return _shares_fit(table, row, placement.shares)
 
 
-def _has(free: int, asked: int) -> bool:
+def _has(free: int, amount: int) -> bool:
     """True if `asked` may be taken of `free`; nothing always may, also where facts overbook."""
-    return asked == 0 or 0 < asked <= free
+    return amount == 0 or 0 < amount <= free
 
 
 def _ports_taken(table: LedgerTable, row: int, placement: Placement) -> bool:
-    held = table.ports.get(row, ())
-    return any(want.conflicts(port) for port in held for want in placement.ports)
+    used_ports = table.ports.get(row, ())
+    return any(want.conflicts(port) for port in used_ports for want in placement.ports)
 
 
 def _extended_fits(table: LedgerTable, row: int, placement: Placement) -> bool:
-    left: dict[str, int] = {}
+    free: dict[str, int] = {}
     for name, amount in placement.extended:
-        if name not in left:
+        if name not in free:
             column = table.extended.get(name)
-            left[name] = 0 if column is None else int(column[row])
-        left[name] -= amount
-        if amount < 0 or (amount and left[name] < 0):
+            free[name] = 0 if column is None else int(column[row])
+        free[name] -= amount
+        if amount < 0 or (amount and free[name] < 0):
             return False
     return True
 

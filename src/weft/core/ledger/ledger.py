@@ -29,7 +29,7 @@ from weft.core.ledger.fitting import STRICTLY, MemoryAmount, fits
 from weft.core.ledger.holding import FAR, Holding
 from weft.core.ledger.residents import resident_on
 from weft.core.ledger.table import STRICT, Bools, Ints, LedgerTable, RequestLimits
-from weft.model import Closed, Node, Placement, Share
+from weft.model import ClosedNode, Node, Placement, Share
 
 
 class Ledger:
@@ -72,20 +72,20 @@ class Ledger:
             self._lay_out(list(nodes.values()))
         return touched
 
-    def close(self, closed: Iterable[Closed]) -> None:
+    def close(self, closed: Iterable[ClosedNode]) -> None:
         """Take over at once what keeps pods off nodes, without a new layout.
 
         Only where it closes them further. `set_nodes` says the rest; such a node is news there.
         """
         if self._undo is not None:
             raise RuntimeError("nodes cannot change under a checkpoint")
-        for one in closed:
-            row = self.table.row_of.get(one.name)
+        for node in closed:
+            row = self.table.row_of.get(node.name)
             if row is not None:
-                self.table.close(row, one)
+                self.table.close(row, node)
                 self.version += 1
                 self.table.changed_at[row] = self.table.closed_at = self.version
-                self.closed.add(one.name)
+                self.closed.add(node.name)
 
     def _lay_out(self, nodes: list[Node]) -> None:
         self.generation += 1
@@ -111,9 +111,9 @@ class Ledger:
         Reserving the same placement again is True and changes nothing; another placement for a
         pod that holds one is refused. `asks` may let it have what residents leave idle.
         """
-        held = self.holdings.get(placement.uid)
-        if held is not None:
-            return held.placement == placement
+        holding = self.holdings.get(placement.uid)
+        if holding is not None:
+            return holding.placement == placement
         if not self.fits(placement, asks):
             return False
         self._put(Holding(placement, "reserved", deadline_ns, expected_mib=asks.expected_mib))
@@ -121,13 +121,15 @@ class Ledger:
 
     def commit(self, uid: str) -> bool:
         """Make a reservation certain; False if the pod holds nothing."""
-        held = self.holdings.get(uid)
-        if held is None:
+        holding = self.holdings.get(uid)
+        if holding is None:
             return False
-        if held.state != "committed":
-            self._log(uid, held)
-            sure = Holding(held.placement, "committed", FAR, held.idle_mib, held.expected_mib)
-            self.holdings[uid] = self._on_node[held.placement.node][uid] = sure
+        if holding.state != "committed":
+            self._log(uid, holding)
+            sure = Holding(
+                holding.placement, "committed", FAR, holding.idle_mib, holding.expected_mib
+            )
+            self.holdings[uid] = self._on_node[holding.placement.node][uid] = sure
             self._reserved.discard(uid)
         return True
 
@@ -136,10 +138,10 @@ class Ledger:
 
         Never refused: it is a fact. A different placement replaces the one held before.
         """
-        held = self.holdings.get(placement.uid)
-        if held is not None:
-            if held.placement == placement:
-                changed = held.state != "committed"
+        holding = self.holdings.get(placement.uid)
+        if holding is not None:
+            if holding.placement == placement:
+                changed = holding.state != "committed"
                 self.commit(placement.uid)
                 return changed
             self.release(placement.uid)
@@ -148,21 +150,21 @@ class Ledger:
 
     def release(self, uid: str) -> Holding | None:
         """Free what the pod holds; returns it, or None where it held nothing."""
-        held = self.holdings.get(uid)
-        if held is not None:
-            self._log(uid, held)
-            self._take_away(held)
-        return held
+        holding = self.holdings.get(uid)
+        if holding is not None:
+            self._log(uid, holding)
+            self._take_away(holding)
+        return holding
 
     def forget(self, uid: str) -> None:
         """As if the pod had never held anything: charging it broke off, nobody knows where."""
-        held = self.holdings.pop(uid, None)
-        if held is not None:
+        holding = self.holdings.pop(uid, None)
+        if holding is not None:
             self._reserved.discard(uid)
-            pods = self._on_node[held.placement.node]
+            pods = self._on_node[holding.placement.node]
             del pods[uid]
             if not pods:
-                del self._on_node[held.placement.node]
+                del self._on_node[holding.placement.node]
             self._lay_out(self.table.nodes)
 
     def expire(self, now_ns: int) -> list[str]:
@@ -186,19 +188,19 @@ class Ledger:
         if self._undo is not None:
             raise RuntimeError("measurements cannot change under a checkpoint")
         moved: list[tuple[Holding, tuple[int, ...]]] = []
-        for uid, told in idle_mib.items():
-            held = self.holdings.get(uid)
-            if held is not None and told != held.idle_mib:
-                found = _within(told, held.placement)
-                if found != held.idle_mib:
-                    moved.append((held, found))
+        for uid, measured in idle_mib.items():
+            holding = self.holdings.get(uid)
+            if holding is not None and measured != holding.idle_mib:
+                idle = _within(measured, holding.placement)
+                if idle != holding.idle_mib:
+                    moved.append((holding, idle))
         for uid in [uid for uid in self._told_idle if uid not in idle_mib]:
-            held = self.holdings.get(uid)
-            if held is not None and held.idle_mib:
-                moved.append((held, ()))
+            holding = self.holdings.get(uid)
+            if holding is not None and holding.idle_mib:
+                moved.append((holding, ()))
         self._told_idle = dict.fromkeys(idle_mib)
         self._measure(moved)
-        return [held for held, _ in moved]
+        return [holding for holding, _ in moved]
 
     def set_measured(self, measured: Bools | None = None) -> None:
         """Sets which of the table's devices had their memory measured just now, [D]; None: none.
@@ -206,8 +208,10 @@ class Ledger:
         It is forgotten where the nodes change.
         """
         table = self.table
-        told = np.zeros(table.devices, dtype=np.bool_) if measured is None else measured.copy()
-        changed, table.measured = np.flatnonzero(table.measured != told), told
+        is_measured = (
+            np.zeros(table.devices, dtype=np.bool_) if measured is None else measured.copy()
+        )
+        changed, table.measured = np.flatnonzero(table.measured != is_measured), is_measured
         for device in changed.tolist():
             if not table.pods[device]:
                 continue  # nothing is lent there
@@ -220,12 +224,12 @@ class Ledger:
         """MiB of GPUs (node, index) that are not lent beside the reserve; it replaces the last."""
         if self._undo is not None:
             raise RuntimeError("measurements cannot change under a checkpoint")
-        told = {gpu: mib for gpu, mib in amounts.items() if mib > 0}
-        before, self.held_back = self.held_back, told
+        positive = {gpu: mib for gpu, mib in amounts.items() if mib > 0}
+        before, self.held_back = self.held_back, positive
         moved = {
-            gpu: told.get(gpu, 0)
-            for gpu in before.keys() | told.keys()
-            if before.get(gpu) != told.get(gpu)
+            gpu: positive.get(gpu, 0)
+            for gpu in before.keys() | positive.keys()
+            if before.get(gpu) != positive.get(gpu)
         }
         for row in self._charge_held_back(moved):
             self.version += 1
@@ -246,13 +250,13 @@ class Ledger:
     def _measure(self, moved: Sequence[tuple[Holding, tuple[int, ...]]]) -> None:
         """Write down what these pods leave idle now, and derive each node's columns once."""
         devices: dict[int, set[int]] = {}
-        for held, idle_mib in moved:
-            uid, name = held.placement.uid, held.placement.node
-            new = replace(held, idle_mib=idle_mib)
+        for holding, idle_mib in moved:
+            uid, name = holding.placement.uid, holding.placement.node
+            new = replace(holding, idle_mib=idle_mib)
             self.holdings[uid] = self._on_node[name][uid] = new
             row = self.table.row_of.get(name)
             if row is not None:
-                self._charge_idle(row, held, -1)
+                self._charge_idle(row, holding, -1)
                 devices.setdefault(row, set()).update(self._charge_idle(row, new, 1))
         self.version += len(moved)
         for row, touched in devices.items():
@@ -274,8 +278,8 @@ class Ledger:
         pods = self._on_node.get(node, {})
         return [
             uid
-            for uid, held in pods.items()
-            if any(share.gpu == gpu for share in held.placement.shares)
+            for uid, holding in pods.items()
+            if any(share.gpu == gpu for share in holding.placement.shares)
         ]
 
     def pods_on(self, node: str) -> Iterator[Holding]:
@@ -363,8 +367,8 @@ class Ledger:
             if device not in devices:
                 devices.append(device)
                 table.pods[device] += sign
-                who = resident_on(placement, table.gpu(row, device))
-                table.residents.change(device, who, sign)
+                resident = resident_on(placement, table.gpu(row, device))
+                table.residents.change(device, resident, sign)
         if holding.idle_mib:
             self._charge_idle(row, holding, sign)
         pod_class = holding.pod_class
@@ -386,20 +390,20 @@ class Ledger:
         return devices
 
     def _charge_ports(self, row: int, placement: Placement, sign: int) -> None:
-        held = self.table.ports.setdefault(row, [])
+        used_ports = self.table.ports.setdefault(row, [])
         for port in placement.ports:
             if sign > 0:
-                held.append(port)
+                used_ports.append(port)
             else:
-                held.remove(port)
-        if not held:
+                used_ports.remove(port)
+        if not used_ports:
             del self.table.ports[row]
 
 
-def _within(told: Sequence[int], placement: Placement) -> tuple[int, ...]:
+def _within(idle_mib: Sequence[int], placement: Placement) -> tuple[int, ...]:
     """Idle part of each share, as measured, but not more than there is; () for nothing."""
-    found = tuple(
+    within = tuple(
         max(0, min(int(mib), share.memory_mib))
-        for mib, share in zip(told, placement.shares, strict=False)
+        for mib, share in zip(idle_mib, placement.shares, strict=False)
     )
-    return found if any(found) else ()
+    return within if any(within) else ()

@@ -1,7 +1,7 @@
 """Co-residents of each GPU, by number: whoever judges a set of them looks it up once.
 
-A *company* is who the pods on a device are (`Resident`), whatever their order. GPUs with equal
-company have equal numbers; 0 is nobody.
+*Co-residents* are the pods on a device (`Resident`), whatever their order. GPUs with equal
+co-residents have equal numbers; 0 is nobody.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from weft.model.request import LATENCY_CRITICAL
 from weft.model.slowdown_limit import SlowdownLimit, percent_on
 
 KEPT = 4096
-"""Companies remembered beside two for each device: old ones are forgotten beyond that."""
+"""Sets remembered beside two for each device: old ones are forgotten beyond that."""
 
 
 SMALL_PART = 4
@@ -34,7 +34,7 @@ class Resident(NamedTuple):
     small: bool = False
 
 
-Company = tuple[Resident, ...]
+CoResidents = tuple[Resident, ...]
 
 
 def is_small(job_class: str, memory_mib: int, milli: int, card: tuple[int, int]) -> bool:
@@ -67,37 +67,37 @@ def resident_on(placement: Placement, gpu: Gpu) -> Resident:
 
 
 class Residents:
-    """`company[d]` is the number of what runs on device d, `members[number]` what that is, sorted.
+    """`co_residents[d]` is the number of what runs on device d, `members[number]` that, sorted.
 
     Numbers stay until `epoch` moves: then all are new.
     """
 
     def __init__(self, devices: int) -> None:
         self.co_residents: npt.NDArray[np.int64] = np.zeros(devices, dtype=np.int64)
-        self.members: list[Company] = [()]
+        self.members: list[CoResidents] = [()]
         self.epoch = 0
-        self._number: dict[Company, int] = {(): 0}
+        self._number: dict[CoResidents, int] = {(): 0}
         self._now = [0] * devices
 
-    def on(self, device: int) -> Company:
+    def on(self, device: int) -> CoResidents:
         """Residents of the device."""
         return self.members[self._now[device]]
 
-    def change(self, device: int, who: Resident, sign: int) -> None:
+    def change(self, device: int, resident: Resident, sign: int) -> None:
         """A pod came to the device (`sign` 1) or left it (−1)."""
-        there = list(self.on(device))
+        co_residents = list(self.on(device))
         if sign > 0:
-            there.append(who)
-            there.sort()
+            co_residents.append(resident)
+            co_residents.sort()
         else:
-            if who not in there:
-                raise RuntimeError(f"{who} leaves device {device}, and was not there")
-            there.remove(who)
-        self._put(device, tuple(there))
+            if resident not in co_residents:
+                raise RuntimeError(f"{resident} leaves device {device}, and was not there")
+            co_residents.remove(resident)
+        self._put(device, tuple(co_residents))
         if len(self.members) > 2 * len(self._now) + KEPT:
             self._renumber()
 
-    def _put(self, device: int, co_residents: Company) -> None:
+    def _put(self, device: int, co_residents: CoResidents) -> None:
         number = self._number.get(co_residents)
         if number is None:
             number = self._number[co_residents] = len(self.members)

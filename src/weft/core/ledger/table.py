@@ -17,7 +17,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from weft.core.ledger.residents import Residents
-from weft.model import Closed, Gpu, HostPort, Node
+from weft.model import ClosedNode, Gpu, HostPort, Node
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -277,7 +277,7 @@ class LedgerTable:
         used[row] += amount
         self.extended[name][row] = max(OWED, self.nodes[row].extended.get(name, 0) - used[row])
 
-    def close(self, row: int, closed: Closed) -> None:
+    def close(self, row: int, closed: ClosedNode) -> None:
         """The node of this row has more taints than it had, or is not schedulable any more."""
         taints, schedulable = closed.taints, closed.schedulable
         self.nodes[row] = replace(self.nodes[row], taints=taints, schedulable=schedulable)

@@ -20,8 +20,8 @@ def nothing_idle(table: LedgerTable) -> Iterator[None]:
         return
     harvest, unneeded = table.device_memory_harvest.copy(), table.device_unneeded.copy()
     by_requests = np.maximum(0, table.device_memory_total - table.device_memory_promised)
-    held = (table.device_pods > 0) & (table.device_usable > 0)
-    table.device_memory_harvest[held] = by_requests[held]
+    in_use = (table.device_pods > 0) & (table.device_usable > 0)
+    table.device_memory_harvest[in_use] = by_requests[in_use]
     table.device_unneeded[:] = -1
     try:
         yield

@@ -8,7 +8,7 @@ import numpy as np
 from weft.core.framework import Policy, Query
 from weft.core.framework.interference import INTERFERENCE, InterferenceTable
 from weft.core.framework.policy import ExpectedSlowdown, SlowdownTolerance
-from weft.core.ledger.residents import Company
+from weft.core.ledger.residents import CoResidents
 from weft.core.ledger.table import Bools, Ints
 from weft.core.policies import gpu_readings
 from weft.core.policies.fgd import Fgd
@@ -24,7 +24,7 @@ FRAGMENTS = 1000
 
 class Auto(Policy):
     """FGD and load-aware in equal parts, behind CARMA's gate; where interference is predicted, it
-    counts three times as much as both, and may refuse company.
+    counts three times as much as both, and may refuse co-residents.
 
     It degrades by itself, GPU by GPU: without profiling metrics to GPU_UTIL; where memory is not
     FRESH nothing is lent; where the load is MISSING, fgd and binpack on requests.
@@ -57,17 +57,19 @@ class Auto(Policy):
 
     def filter_devices(self, query: Query) -> Bools:
         """Load-aware's gate where a GPU is shared; beyond requests only while FRESH, [d]."""
-        seen = self._seen.of(query)
-        shut = gate(query, seen)
+        readings = self._seen.of(query)
+        shut = gate(query, readings)
         if is_critical(query):
-            shut |= ~query.take_devices(seen.known)
-        lends = query.take_devices(seen.memory_is_fresh) | gpu_readings.fits_requests(query)
+            shut |= ~query.take_devices(readings.known)
+        lends = query.take_devices(readings.memory_is_fresh) | gpu_readings.fits_requests(query)
         good = lends & ((query.device_pods == 0) | ~shut)
         return np.asarray(good & self._expected.admits(query) if self._expected.known else good)
 
-    def predict(self, shape: Shape, there: Company, model: str) -> tuple[ExpectedSlowdown, ...]:
+    def predict(
+        self, shape: Shape, co_residents: CoResidents, model: str
+    ) -> tuple[ExpectedSlowdown, ...]:
         """Slowdown of the pod and of those it joins."""
-        return self._expected.predict(shape, there, model)
+        return self._expected.predict(shape, co_residents, model)
 
     def score_nodes(self, query: Query) -> Ints | None:
         """Scores nodes with one way to place a pod: fgd's score, [n]."""
@@ -76,10 +78,10 @@ class Auto(Policy):
 
     def score_devices(self, query: Query) -> Ints | None:
         """fgd + 100·(1 − load), in thousandths; MISSING: fgd + 50·(1 − free), [d]."""
-        seen = self._seen.of(query)
-        calm = (FULL * (1.0 - load(query, seen))).astype(np.int64)
+        readings = self._seen.of(query)
+        calm = (FULL * (1.0 - load(query, readings))).astype(np.int64)
         full = FULL // 2000 * (1000 - np.clip(_unpromised(query), 0, 1000))
-        points = np.where(query.take_devices(seen.known), calm, full)
+        points = np.where(query.take_devices(readings.known), calm, full)
         fragments = self._fgd.score_devices(query)
         if self._expected.known and fragments is not None:
             return self._expected.mix(query, fragments, points)

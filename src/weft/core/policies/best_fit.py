@@ -20,9 +20,9 @@ class BestFit(Policy):
     def score_nodes(self, query: Query) -> Ints:
         """100·(1 − (½·CPU left/128 cores + ½·GPU left/8 cards)), truncated, [n]."""
         demand = query.demand
-        left = 0.5 * (query.cpu_free - demand.cpu_milli)
-        left /= CPU_MILLI
+        free = 0.5 * (query.cpu_free - demand.cpu_milli)
+        free /= CPU_MILLI
         gpu_left = 0.5 * (query.milli_free - demand.milli)
         gpu_left /= GPU_MILLI
-        left += gpu_left
-        return (100 * (1 - left)).astype(np.int64)
+        free += gpu_left
+        return (100 * (1 - free)).astype(np.int64)

@@ -13,5 +13,5 @@ class Binpack(Policy):
     source = "gpushare's best fit, over all nodes"
 
     def score_devices(self, query: Query) -> Ints:
-        """Minus what is free: MiB where the claim asks memory, else thousandths of a card, [d]."""
+        """Minus what is free: MiB where memory is requested, else thousandths of a card, [d]."""
         return -standing(query)

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from weft.model.model_names import plain
+from weft.model.model_names import normalized
 
 Floats = npt.NDArray[np.float64]
 
@@ -41,14 +41,14 @@ def features(model: str) -> Floats:
     The longest entry that the name contains as whole words wins; case, blanks and dashes do not
     matter.
     """
-    name = f" {plain(model).lower()} "
-    found = [key for key in MODELS if _has(name, plain(key).lower())]
-    if not found:
+    name = f" {normalized(model).lower()} "
+    models = [key for key in MODELS if _has(name, normalized(key).lower())]
+    if not models:
         return np.full(4, np.nan)
-    return np.array(MODELS[max(found, key=len)], dtype=np.float64)
+    return np.array(MODELS[max(models, key=len)], dtype=np.float64)
 
 
 def _has(name: str, key: str) -> bool:
     """True if the key is in the name, and no digit follows: A10 is not A100."""
-    _, found, rest = name.partition(f" {key}")
-    return bool(found) and not rest[:1].isdigit()
+    _, separator, rest = name.partition(f" {key}")
+    return bool(separator) and not rest[:1].isdigit()

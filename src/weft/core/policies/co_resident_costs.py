@@ -1,4 +1,4 @@
-"""Costs of the pods of each company on a GPU model to each other, and what one more changes."""
+"""Costs of co-residents on a GPU model to each other, and what one more pod changes."""
 
 from itertools import permutations
 from typing import NamedTuple
@@ -23,16 +23,16 @@ _PAIRS = 3
 
 
 class JoinedSets(NamedTuple):
-    """Companies and one more pod, the last: a row for each place, a column for each company.
+    """Sets of co-residents and one more pod, the last: a row for each place, a column for each set.
 
-    `logs` [3, places + 1, c] are the sums of log slowdown above, `alike` [places, c] the classes of
-    who was there, `bound` [places, c] how much slower they may get, +inf for no bound. `before` [c]
+    `logs` [3, places + 1, c] are the sums of log slowdown above, `classes` [places, c] those of who
+    was there, `bound` [places, c] how much slower they may get, +inf for no bound. `before` [c]
     is the sum of speeds without the new one; `forbidden` [c] and `doubtful` [c] say that a pair of
     them must not be together, or that nobody knows about one, or not surely.
     """
 
     logs: Floats
-    alike: Ints
+    classes: Ints
     bound: Floats
     before: Floats
     forbidden: Bools
@@ -40,17 +40,17 @@ class JoinedSets(NamedTuple):
 
 
 class SetCosts:
-    """The companies of `companies` as one view sees them on one GPU model; grows with them.
+    """The sets of `sets` as one view sees them on one GPU model; grows with them.
 
     Numbers may overflow to +inf here, and numpy then warns unless its caller said not to.
     """
 
     def __init__(
-        self, companies: CoResidentSets, view: InterferenceView, model: str, critical: float
+        self, sets: CoResidentSets, view: InterferenceView, model: str, critical: float
     ) -> None:
-        self._companies, self._view, self._critical = companies, view, critical
+        self._companies, self._view, self._critical = sets, view, critical
         self._card = view.of(model)
-        self._places = places = companies.places
+        self._places = places = sets.places
         self._index_of_name = GrowingArray((), np.int64)
         self._index_of_name.add(np.array([self._nobody]))
         self._index = GrowingArray((places,), np.int64)
@@ -59,35 +59,35 @@ class SetCosts:
         self._before = GrowingArray((), np.float64)
         self._bad = GrowingArray((2,), np.bool_)
 
-    def is_of(self, companies: CoResidentSets, view: InterferenceView) -> bool:
+    def is_of(self, sets: CoResidentSets, view: InterferenceView) -> bool:
         """True if it is about these, seen so, with as many places."""
-        same = companies is self._companies and view is self._view
-        return same and companies.places == self._places
+        same = sets is self._companies and view is self._view
+        return same and sets.places == self._places
 
     def follow(self) -> None:
-        """Look at companies that are new."""
-        known, there = self._index.length, len(self._companies.members)
-        if known < there:
-            new = np.arange(known, there)
+        """Adds sets that are new."""
+        known, count = self._index.length, len(self._companies.members)
+        if known < count:
+            new = np.arange(known, count)
             names = self._companies.names[self._index_of_name.length :]
             indexes = [self._view.index_of(name) for name in names]
             self._index_of_name.add(np.array(indexes, dtype=np.int64))
             self._add_columns(self._index_of_name.take(self._companies.application.take(new)), new)
 
-    def joined(self, application: str, which: Ints) -> JoinedSets:
-        """These companies and a pod of this application."""
+    def joined(self, application: str, columns: Ints) -> JoinedSets:
+        """These sets and a pod of this application."""
         faces, bad = self._facing(self._view.index_of(application))
-        index = self._index.take(which)
+        index = self._index.take(columns)
         met = faces.take(index, axis=1)
-        logs = np.empty((_PAIRS, self._places + 1, len(which)))
-        np.add(self._logs.take(which), met[:_PAIRS], out=logs[:, :-1])
+        logs = np.empty((_PAIRS, self._places + 1, len(columns)))
+        np.add(self._logs.take(columns), met[:_PAIRS], out=logs[:, :-1])
         met[_PAIRS:].sum(axis=1, out=logs[:, -1])
-        forbidden, doubtful = self._bad.take(which) | bad.take(index, axis=1).any(axis=1)
+        forbidden, doubtful = self._bad.take(columns) | bad.take(index, axis=1).any(axis=1)
         return JoinedSets(
             logs,
-            self._companies.job_class.take(which),
-            self._bound.take(which),
-            self._before.take(which),
+            self._companies.job_class.take(columns),
+            self._bound.take(columns),
+            self._before.take(columns),
             forbidden,
             doubtful,
         )
@@ -97,31 +97,31 @@ class SetCosts:
         """The index of nobody, who costs nothing: one after that of who is unknown."""
         return self._view.unknown + 1
 
-    def _facing(self, who: int) -> tuple[Floats, Bools]:
+    def _facing(self, joining: int) -> tuple[Floats, Bools]:
         """Each index beside this one: what it loses [3, k] and costs [3, k]; what is bad."""
         card, size = self._card, self._nobody + 1
         faces, bad = np.zeros((2 * _PAIRS, size)), np.zeros((2, size), dtype=np.bool_)
-        loses = _logs(card.upper[:, who], card.mean[:, who])
-        costs = _logs(card.upper[who], card.mean[who])
+        loses = _logs(card.upper[:, joining], card.mean[:, joining])
+        costs = _logs(card.upper[joining], card.mean[joining])
         faces[:, :-1] = loses + costs
         for upper, tier in (
-            (card.upper[:, who], card.tier[:, who]),
-            (card.upper[who], card.tier[who]),
+            (card.upper[:, joining], card.tier[:, joining]),
+            (card.upper[joining], card.tier[joining]),
         ):
             bad[:, :-1] |= _bad(upper, tier)
         return faces, bad
 
     def _add_columns(self, index: Ints, new: Ints) -> None:
-        card, there = self._card, index < self._nobody
+        card, is_pod = self._card, index < self._nobody
         logs = np.zeros((_PAIRS, *index.shape))
         bad = np.zeros((2, len(new)), dtype=np.bool_)
-        for one, other in permutations(range(self._places), 2):
-            both = there[one] & there[other]
-            pair = np.where(both, index[one] * len(card.upper) + index[other], 0)
+        for place, other in permutations(range(self._places), 2):
+            is_pair = is_pod[place] & is_pod[other]
+            pair = np.where(is_pair, index[place] * len(card.upper) + index[other], 0)
             upper = card.upper.take(pair)
-            logs[:, one] += np.where(both, _logs(upper, card.mean.take(pair)), 0.0)
-            bad |= both & _bad(upper, card.tier.take(pair))
-        speeds = np.where(there, np.exp(-logs[EXPECTED]), 0.0)
+            logs[:, place] += np.where(is_pair, _logs(upper, card.mean.take(pair)), 0.0)
+            bad |= is_pair & _bad(upper, card.tier.take(pair))
+        speeds = np.where(is_pod, np.exp(-logs[EXPECTED]), 0.0)
         self._index.add(index)
         self._logs.add(logs)
         self._before.add(speeds.sum(axis=0))

@@ -1,6 +1,6 @@
 """A policy's judgement of joining each set of co-residents, worked out once for each.
 
-A cluster has many GPUs and few companies, so a decision gathers numbers by company. Companies of
+A cluster has many GPUs and few different sets, so a decision gathers numbers by set. Those of
 `most` pods and more are all alike to the policies here: nobody joins them, but for small pods, who
 may be more together where a policy says so.
 """
@@ -12,7 +12,7 @@ import numpy as np
 
 from weft.core.framework import Query
 from weft.core.framework.interference import Floats
-from weft.core.ledger.residents import Company, Resident, own_percent
+from weft.core.ledger.residents import CoResidents, Resident, own_percent
 from weft.core.ledger.table import Ints, LedgerTable
 from weft.core.policies.growing_arrays import GrowingArray
 from weft.model import Shape
@@ -27,7 +27,7 @@ KEPT, KEPT_NUMBERS = 1024, 1 << 26
 
 
 class CoResidentSets:
-    """Companies as arrays: a column for each, a row for each place in it; nobody is on some.
+    """Sets of co-residents as arrays: a column each, a row for each place; nobody is on some.
 
     `application` says which of `names` runs there (0, "", for nobody), `job_class` is one of the
     classes above, `bound_percent` as in `Resident`; `size` has no places.
@@ -35,7 +35,7 @@ class CoResidentSets:
     """
 
     def __init__(self) -> None:
-        self.members: list[Company] = []
+        self.members: list[CoResidents] = []
         self.names = [""]
         self._number: dict[str, int] = {}
         self.size = GrowingArray((), np.int64)
@@ -47,7 +47,7 @@ class CoResidentSets:
             GrowingArray((places,), np.int64) for _ in range(3)
         )
 
-    def add(self, more: Sequence[Company]) -> None:
+    def add(self, more: Sequence[CoResidents]) -> None:
         """These too, numbered on."""
         sizes = [len(co_residents) for co_residents in more]
         self.members += more
@@ -58,11 +58,14 @@ class CoResidentSets:
         starts = np.cumsum(sizes) - sizes
         column = np.repeat(np.arange(len(sizes)), sizes)
         place = np.arange(len(column)) - starts.take(column)
-        everybody = [one for co_residents in more for one in co_residents]
+        residents = [resident for co_residents in more for resident in co_residents]
         for growing, values in (
-            (self.application, [self._of(one.application) for one in everybody]),
-            (self.job_class, [CLASS_OF.get(one.job_class, ANY_CLASS) for one in everybody]),
-            (self.bound_percent, [one.bound_percent for one in everybody]),
+            (self.application, [self._of(resident.application) for resident in residents]),
+            (
+                self.job_class,
+                [CLASS_OF.get(resident.job_class, ANY_CLASS) for resident in residents],
+            ),
+            (self.bound_percent, [resident.bound_percent for resident in residents]),
         ):
             cells = np.zeros((self.places, len(sizes)), dtype=np.int64)
             cells[place, column] = values
@@ -77,15 +80,15 @@ class CoResidentSets:
 
 
 Judge = Callable[[Resident, CoResidentSets, Ints, str], Floats]
-"""(who asks, companies, which of them, GPU model) → a row for each column, [columns, c]."""
+"""(the asking pod, sets, which of them, GPU model) → a row for each column, [columns, c]."""
 
 
-def one_by_one(judge: Callable[[Resident, Company, str], Sequence[float]]) -> Judge:
-    """A judge of one company at a time: enough for those of one pod, which are few."""
+def one_by_one(judge: Callable[[Resident, CoResidents, str], Sequence[float]]) -> Judge:
+    """A judge of one set at a time: enough for those of one pod, which are few."""
 
-    def judges(who: Resident, companies: CoResidentSets, which: Ints, model: str) -> Floats:
-        found = [judge(who, companies.members[at], model) for at in which.tolist()]
-        return np.array(found, dtype=np.float64).T
+    def judges(joining: Resident, sets: CoResidentSets, numbers: Ints, model: str) -> Floats:
+        columns = [judge(joining, sets.members[at], model) for at in numbers.tolist()]
+        return np.array(columns, dtype=np.float64).T
 
     return judges
 
@@ -113,7 +116,7 @@ def asking_on(query: Query) -> list[Resident]:
 class CoResidentCache:
     """Columns over devices, by `judge`; `crowd` are the numbers of a GPU that is too full.
 
-    Companies of small pods alone are judged up to `most_small` pods, where a small one asks.
+    Sets of small pods alone are judged up to `most_small` pods, where a small one asks.
 
     `forget` must be called when `judge` would answer differently than before.
     """
@@ -136,7 +139,7 @@ class CoResidentCache:
         self._index = GrowingArray((), np.int64)
         self.forget()
 
-    def over(self, query: Query, who: Resident | None = None) -> Floats:
+    def over(self, query: Query, joining: Resident | None = None) -> Floats:
         """The columns for the query's devices, as `who` asks (the query's pod), [columns, d]."""
         table = query.table
         if table is not self._table or table.residents.epoch != self._epoch:
@@ -145,23 +148,28 @@ class CoResidentCache:
         self._number(table.residents.members)
         if not table.kinds:  # no node has had a GPU yet: there are no columns to tell apart
             return self._crowd[:, :0]
-        each = asking_on(query) if who is None else [who] * len(table.kinds)
+        each = asking_on(query) if joining is None else [joining] * len(table.kinds)
         at = self._index.take(query.device_co_residents)
-        judged = [self._of(one, kind.model) for one, kind in zip(each, table.kinds, strict=True)]
+        judged = [
+            self._of(joining_pod, kind.model)
+            for joining_pod, kind in zip(each, table.kinds, strict=True)
+        ]
         if len(judged) == 1:
             return judged[0].take(at)
-        every = np.concatenate([one.now for one in judged], axis=1)
+        every = np.concatenate([joining_pod.now for joining_pod in judged], axis=1)
         return np.asarray(every.take(query.device_kind * judged[0].length + at, axis=1))
 
-    def _number(self, members: Sequence[Company]) -> None:
-        """Number the companies that are judged from 1; 0 is the crowd."""
+    def _number(self, members: Sequence[CoResidents]) -> None:
+        """Numbers the sets that are judged from 1; 0 is the crowd."""
         known = self._index.length
         if known == len(members):
             return
-        judged: list[Company] = []
+        judged: list[CoResidents] = []
         more = np.zeros(len(members) - known, dtype=np.int64)
         for place, co_residents in enumerate(members[known:]):
-            few = len(co_residents) < self._most_small and all(one.small for one in co_residents)
+            few = len(co_residents) < self._most_small and all(
+                resident.small for resident in co_residents
+            )
             if few or len(co_residents) < self._most:
                 judged.append(co_residents)
                 more[place] = len(self._companies.members) + len(judged)
@@ -169,9 +177,9 @@ class CoResidentCache:
         if judged:
             self._companies.add(judged)
 
-    def _of(self, who: Resident, model: str) -> "GrowingArray[np.float64]":
-        """[columns, 1 + companies judged]."""
-        key, size = (who, model), 1 + len(self._companies.members)
+    def _of(self, joining: Resident, model: str) -> "GrowingArray[np.float64]":
+        """[columns, 1 + sets judged]."""
+        key, size = (joining, model), 1 + len(self._companies.members)
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = GrowingArray((len(self._crowd),), np.float64)
@@ -181,10 +189,10 @@ class CoResidentCache:
         else:
             self._known.move_to_end(key)
         if known.length < size:
-            which = np.arange(known.length - 1, size - 1)
-            found = np.repeat(self._crowd, len(which), axis=1)
-            joined = who.small | (self._companies.size.take(which) < self._most)
+            new = np.arange(known.length - 1, size - 1)
+            columns = np.repeat(self._crowd, len(new), axis=1)
+            joined = joining.small | (self._companies.size.take(new) < self._most)
             if joined.any():
-                found[:, joined] = self._judge(who, self._companies, which[joined], model)
-            known.add(found)
+                columns[:, joined] = self._judge(joining, self._companies, new[joined], model)
+            known.add(columns)
         return known

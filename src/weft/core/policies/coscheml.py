@@ -13,7 +13,7 @@ import numpy as np
 from weft.core.framework import Policy, Query, interference
 from weft.core.framework.interference import Distances, InterferenceTable, InterferenceView
 from weft.core.framework.policy import ExpectedSlowdown
-from weft.core.ledger.residents import Company, Resident
+from weft.core.ledger.residents import CoResidents, Resident
 from weft.core.ledger.table import Bools, Ints
 from weft.core.policies.co_residents import CoResidentCache, asking, one_by_one
 from weft.core.policies.compat import Compat, is_exact
@@ -115,9 +115,11 @@ class CoschemlPolicy(Policy):
         cost = np.where(np.isfinite(cost), cost, 0.0)
         return np.asarray(-np.rint(1000.0 * cost)).astype(np.int64)
 
-    def predict(self, shape: Shape, there: Company, model: str) -> tuple[ExpectedSlowdown, ...]:
+    def predict(
+        self, shape: Shape, co_residents: CoResidents, model: str
+    ) -> tuple[ExpectedSlowdown, ...]:
         """Slowdown of the pod and of those it joins."""
-        return predictions(self.view, shape, there, model)
+        return predictions(self.view, shape, co_residents, model)
 
     # --- who gets it -----------------------------------------------------------------------------
 
@@ -140,40 +142,40 @@ class CoschemlPolicy(Policy):
         if self.pairing in {"fifo", "gpu-util"}:
             rivals = [own]
         kinds: dict[Resident, list[int]] = {}
-        for number, who in enumerate(rivals):
-            kinds.setdefault(who, []).append(number)
+        for number, rival in enumerate(rivals):
+            kinds.setdefault(rival, []).append(number)
         if own not in kinds:
             return -1
-        alike = (query.device_co_residents * len(query.table.kinds) + query.device_kind).take(fits)
-        order = np.argsort(alike, kind="stable")
-        begins = np.flatnonzero(np.diff(alike.take(order), prepend=-1))
+        group = (query.device_co_residents * len(query.table.kinds) + query.device_kind).take(fits)
+        order = np.argsort(group, kind="stable")
+        begins = np.flatnonzero(np.diff(group.take(order), prepend=-1))
         groups = [part.tolist() for part in np.split(fits.take(order), begins[1:])]
         first = fits.take(order.take(begins))
-        costs = np.array([self._costs.over(query, who)[0].take(first) for who in kinds])
+        costs = np.array([self._costs.over(query, rival)[0].take(first) for rival in kinds])
         return greedy_alike(costs, list(kinds.values()), groups, list(kinds).index(own))
 
-    def _judge(self, who: Resident, there: Company, model: str) -> tuple[float]:
+    def _judge(self, joining: Resident, co_residents: CoResidents, model: str) -> tuple[float]:
         """Cost of joining: less is better; 0 for an empty GPU."""
-        if not there:
+        if not co_residents:
             return (-1000.0,)
-        return (self.cost(who.application, there[0].application, model),)
+        return (self.cost(joining.application, co_residents[0].application, model),)
 
     def cost(self, waits: str, runs: str, model: str = "") -> float:
         """Cost of one pair; +inf where they cannot run together."""
         if self.exact and self.pairing in {"cheapest", "mystic"}:
             return self._exact_cost(waits, runs)
         card = self.view.of(model)
-        one, other = self.view.index_of(waits), self.view.index_of(runs)
-        if not np.isfinite([card.upper[one, other], card.upper[other, one]]).all():
+        waiting, running = self.view.index_of(waits), self.view.index_of(runs)
+        if not np.isfinite([card.upper[waiting, running], card.upper[running, waiting]]).all():
             return FORBIDDEN
         if self.pairing == "mystic":
             return -self.distances.get(waits, {}).get(runs, 0.0)
         if self.pairing == "fifo":
             return 0.0
         if self.pairing == "gpu-util":
-            both = sum(UTILISATION_PERCENT.get(name, 100.0) for name in (waits, runs))
-            return abs(both - 100.0)
-        return float(np.exp(card.mean[one, other]) + np.exp(card.mean[other, one]))
+            utilisation = sum(UTILISATION_PERCENT.get(name, 100.0) for name in (waits, runs))
+            return abs(utilisation - 100.0)
+        return float(np.exp(card.mean[waiting, running]) + np.exp(card.mean[running, waiting]))
 
     # --- the original, flaws included ------------------------------------------------------------
 
@@ -182,8 +184,8 @@ class CoschemlPolicy(Policy):
         if self.pairing == "mystic":
             return -self.distances.get(waits, {}).get(runs, 0.0)
         pair = self.view.index_of(waits), self.view.index_of(runs)
-        both = self._written(*pair), self._written(*pair[::-1])
-        return FORBIDDEN if both == (-1.0, -1.0) else sum(both)
+        costs = self._written(*pair), self._written(*pair[::-1])
+        return FORBIDDEN if costs == (-1.0, -1.0) else sum(costs)
 
     def _written(self, target: int, other: int) -> float:
         card = self.view.of("")
@@ -202,15 +204,15 @@ class CoschemlPolicy(Policy):
         for device in first.tolist():
             row = int(nodes[device])
             name = table.nodes[row if query.rows is None else int(query.rows[row])].name
-            there = table.residents.members[int(query.device_co_residents[device])]
-            if not there:
+            co_residents = table.residents.members[int(query.device_co_residents[device])]
+            if not co_residents:
                 idle = True
                 if self.pairing == "mystic" or name in HOSTS.get(own, (name,)):
                     selected = row
             else:
-                if there[0].application not in self._numbers:
+                if co_residents[0].application not in self._numbers:
                     return np.zeros(len(local), dtype=np.bool_)
-                running[there[0].application] = row
+                running[co_residents[0].application] = row
         if not idle:
             selected = self._exact_match(own, running, pending)
         return np.asarray(nodes == selected)
@@ -226,5 +228,5 @@ class CoschemlPolicy(Policy):
             for one in sorted(waits, key=lambda name: self._numbers.get(name, -1))
             for runs in sorted(running, key=lambda name: self._numbers[name])
         ]
-        found = greedy(pair for pair in pairs if pair[0] < FORBIDDEN)
-        return running.get(found.get(own, ""), -1)
+        matched = greedy(pair for pair in pairs if pair[0] < FORBIDDEN)
+        return running.get(matched.get(own, ""), -1)

@@ -35,9 +35,9 @@ class ElasticBinpack(Policy):
         fits = query.device_fits
         before = fits.cumsum() - fits
         first = query.min(before, 0)
-        taken = fits & (before - first.take(query.device_node) < need.count)
-        memory = np.where(taken, 0, query.device_memory_free)
-        milli = np.where(taken, 0, query.device_milli_free)
+        used = fits & (before - first.take(query.device_node) < need.count)
+        memory = np.where(used, 0, query.device_memory_free)
+        milli = np.where(used, 0, query.device_milli_free)
         return self._rate(
             (query.max(memory, 0), query.min(memory, 0)),
             (query.max(milli, 0), query.min(milli, 0)),
@@ -61,17 +61,17 @@ class ElasticBinpack(Policy):
         )
 
     def rate_options(self, options: PlacementOptions) -> Ints:
-        """Several claims: each way. Claims on several GPUs do not count as using any."""
+        """Several GPU requests: each way. Those on several GPUs do not count as using any."""
         memory, milli = _most_and_least(options)
         card = np.maximum(options.memory_total.max(axis=1), 1)
         return self._rate(memory, milli, card, options.single.sum(axis=1))
 
-    def bound_options(self, options: PlacementOptions, left: RemainingRequest) -> Ints:
+    def bound_options(self, options: PlacementOptions, remaining: RemainingRequest) -> Ints:
         """As if all that is left went onto the fullest GPU and used no other."""
         memory, milli = _most_and_least(options)
         card = np.maximum(options.memory_total.max(axis=1), 1)
-        used = np.maximum(options.single.sum(axis=1), min(left.singles, 1))
-        fullest = _filled(memory[1], left.memory_mib), _filled(milli[1], left.milli)
+        used = np.maximum(options.single.sum(axis=1), min(remaining.singles, 1))
+        fullest = _filled(memory[1], remaining.memory_mib), _filled(milli[1], remaining.milli)
         return self._rate((memory[0], fullest[0]), (milli[0], fullest[1]), card, used)
 
     def _rate(
@@ -100,23 +100,23 @@ def _extremes(query: Query, before: Ints, after: Ints) -> tuple[Ints, Ints]:
     node = query.device_node
     top = query.max(before, 0).take(node)
     at_top = before == top
-    others = query.max(np.where(at_top, -1, before), -1).take(node)
+    largest_other = query.max(np.where(at_top, -1, before), -1).take(node)
     alone = at_top & (query.count(at_top).take(node) == 1)
-    most = np.maximum(np.where(alone, others, top), after)
+    most = np.maximum(np.where(alone, largest_other, top), after)
     return most, np.minimum(query.min(before, 0).take(node), after)
 
 
 def _most_and_least(options: PlacementOptions) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints]]:
     """The most and the least free on one GPU, of memory and of cores, each [ways]."""
-    there = options.there
+    is_device = options.there
 
     def extremes(free: Ints) -> tuple[Ints, Ints]:
-        most = np.where(there, free, -NEVER_FREE).max(axis=1)
-        return most, np.where(there, free, NEVER_FREE).min(axis=1)
+        most = np.where(is_device, free, -NEVER_FREE).max(axis=1)
+        return most, np.where(is_device, free, NEVER_FREE).min(axis=1)
 
     return extremes(options.memory_free), extremes(options.milli_free)
 
 
-def _filled(least: Ints, left: Ints | int) -> Ints:
+def _filled(least: Ints, remaining: Ints | int) -> Ints:
     """The least that may be free at the end: nothing that fits makes it negative."""
-    return np.asarray(np.minimum(least, np.maximum(least - left, 0)))
+    return np.asarray(np.minimum(least, np.maximum(least - remaining, 0)))

@@ -23,9 +23,9 @@ class ElasticSpread(Policy):
         return len(fits) - 1
 
     def rate_options(self, options: PlacementOptions) -> Ints:
-        """Several claims: all ways are alike."""
+        """Several GPU requests: all ways are alike."""
         return np.zeros(len(options.memory_free), dtype=np.int64)
 
-    def bound_options(self, options: PlacementOptions, left: RemainingRequest) -> Ints:
+    def bound_options(self, options: PlacementOptions, remaining: RemainingRequest) -> Ints:
         """As alike as the ways themselves."""
         return self.rate_options(options)

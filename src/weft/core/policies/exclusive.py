@@ -8,9 +8,9 @@ from weft.model import GpuMemoryRequest, GpuRequest, Shape
 
 
 class Exclusive(Policy):
-    """Only idle GPUs, and whole ones: each claim becomes a claim for as many whole cards.
+    """Only idle GPUs, and whole ones: each GPU request becomes one for as many whole cards.
 
-    The memory a claim asked for is still the least its cards must have. A memory total to be
+    The memory a GPU request asked for is still the least its cards must have. A memory total to be
     split keeps its size, as how many cards it needs depends on the node; its cards are idle too.
     """
 

@@ -32,12 +32,12 @@ class Ferikoglou(SmallestFirst):
     def filter_devices(self, query: Query) -> Bools:
         """The published decision for each GPU, [d]."""
         trend = self._trend.of(query)
-        asked = asked_mib(query)
+        requested_mib = asked_mib(query)
         steady = query.take_devices(trend.cov) < STEADY_BELOW
         beside = query.device_memory_total - query.take_devices(trend.used_p80_mib)
         trending = query.take_devices(trend.autocorrelation) > TREND_ABOVE
         forecast = query.take_devices(trend.predicted_mib)
-        by_trend = (steady & (asked <= beside)) | (trending & (asked <= forecast))
+        by_trend = (steady & (requested_mib <= beside)) | (trending & (requested_mib <= forecast))
         return np.asarray(_fits_card(query) | (query.take_devices(self._trusted(trend)) & by_trend))
 
     def _trusted(self, trend: MemoryTrend) -> Bools:
@@ -57,5 +57,5 @@ class Ferikoglou(SmallestFirst):
 
 def _fits_card(query: Query) -> Bools:
     """Mask of cards on which the request fits beside all others, whatever is measured, [d]."""
-    left = query.device_memory_total - query.device_memory_promised
-    return np.asarray(asked_mib(query) <= left)
+    unpromised = query.device_memory_total - query.device_memory_promised
+    return np.asarray(asked_mib(query) <= unpromised)

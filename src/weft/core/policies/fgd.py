@@ -64,7 +64,7 @@ class Fgd(Policy):
         return _score(nodes.fragments - after)
 
     def score_devices(self, query: Query) -> Ints | None:
-        """Each distinct fitting device as if it took the claim, [d]."""
+        """Each distinct fitting device as if it took the GPU request, [d]."""
         need = query.need
         if need is None or need.whole:
             return None
@@ -78,15 +78,15 @@ class Fgd(Policy):
         before = query.device_milli_free.take(chosen)
         after = before - need.milli
         total = np.maximum(query.device_memory_total.take(chosen), 1)
-        left = query.device_memory_strict.take(chosen)
+        free = query.device_memory_strict.take(chosen)
         charged = need.memory_mib.take(query.device_kind.take(chosen))
-        before = np.minimum(before, left * 1000 // total)
-        after = np.minimum(after, np.maximum(left - charged, 0) * 1000 // total)
+        before = np.minimum(before, free * 1000 // total)
+        after = np.minimum(after, np.maximum(free - charged, 0) * 1000 // total)
         scores = np.zeros(len(query.device_local), dtype=np.int64)
         if len(chosen) and (self.every_device or query.narrowed):
-            first, alike = _alike((node * _BEYOND + before) * _BEYOND + after)
+            first, state_of = _alike((node * _BEYOND + before) * _BEYOND + after)
             node, before, after = node.take(first), before.take(first), after.take(first)
-            scores[chosen] = self._of_places(query, node, before, after).take(alike)
+            scores[chosen] = self._of_places(query, node, before, after).take(state_of)
         else:
             scores[chosen] = self._of_places(query, node, before, after)
         return scores
@@ -114,8 +114,8 @@ class Fgd(Policy):
             shares = nodes.shares(row).values()
             states.append(nodes.state(row, shares, cpu_free))
             states.append(nodes.state(row, shares, cpu_free - query.demand.cpu_milli, gpus))
-        found: Floats = np.array(nodes.pattern.of_nodes(states), dtype=np.float64)
-        return _score(found[::2] - found[1::2])
+        fragments: Floats = np.array(nodes.pattern.of_nodes(states), dtype=np.float64)
+        return _score(fragments[::2] - fragments[1::2])
 
     def _score_few_devices(self, query: Query, chosen: Ints) -> Ints:
         """`score_devices` likewise."""
@@ -131,12 +131,12 @@ class Fgd(Policy):
         for on, place in zip(node.tolist(), places, strict=True):
             device = table.start[rows[on]] + place
             state, charged = table.state[device], int(need.memory_mib[table.kind_of[device]])
-            left = nodes.share(device, state.milli - need.milli, max(0, state.memory - charged))
-            shares = {**now[on], place: left}.values()
+            share = nodes.share(device, state.milli - need.milli, max(0, state.memory - charged))
+            shares = {**now[on], place: share}.values()
             states.append(nodes.state(rows[on], shares, cpu_free[on] - query.demand.cpu_milli))
-        found: Floats = np.array(nodes.pattern.of_nodes(states), dtype=np.float64)
+        fragments: Floats = np.array(nodes.pattern.of_nodes(states), dtype=np.float64)
         scores = np.zeros(len(query.device_local), dtype=np.int64)
-        scores[chosen] = _score(found.take(node) - found[len(rows) :])
+        scores[chosen] = _score(fragments.take(node) - fragments[len(rows) :])
         return scores
 
     def _nodes_of(self, query: Query) -> NodeShares:
@@ -148,21 +148,21 @@ class Fgd(Policy):
 
     def _nodes(self, table: LedgerTable) -> NodeShares:
         """Fragments of all nodes, mended where nodes changed."""
-        kept = self._kept_of(table)
-        kept.mend()
-        return kept
+        shares = self._kept_of(table)
+        shares.mend()
+        return shares
 
     def _kept_of(self, table: LedgerTable) -> NodeShares:
         """Fragments of all nodes as they were when last looked at."""
-        kept = self._kept
-        if kept is None or kept.table is not table:
-            kept = self._kept = NodeShares(self._pattern(table), table)
-        return kept
+        shares = self._kept
+        if shares is None or shares.table is not table:
+            shares = self._kept = NodeShares(self._pattern(table), table)
+        return shares
 
     def _pattern(self, table: LedgerTable) -> Fragments:
-        kept = self._kept
-        if kept is not None and kept.table is table:
-            return kept.pattern
+        shares = self._kept
+        if shares is not None and shares.table is table:
+            return shares.pattern
         return Fragments(self.typical, [kind.model for kind in table.kinds])
 
 
@@ -172,9 +172,9 @@ def _alike(states: Ints) -> tuple[Ints, Ints]:
     ordered = states.take(order)
     new = np.ones(len(states), dtype=np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
-    alike = np.empty(len(states), dtype=np.int64)
-    alike[order] = new.cumsum() - 1
-    return order[new], alike
+    state_of = np.empty(len(states), dtype=np.int64)
+    state_of[order] = new.cumsum() - 1
+    return order[new], state_of
 
 
 def _is_few(query: Query) -> bool:

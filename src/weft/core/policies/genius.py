@@ -48,24 +48,24 @@ class GeniusPolicy(Policy):
         self._seen = SnapshotCache(_Cards)
 
     def filter_devices(self, query: Query) -> Bools:
-        """The claim's memory must be free by measurement too, where there is one, [d].
+        """The GPU request's memory must be free by measurement too, where there is one, [d].
 
         Sane: not where requests explain what is in use; late samples still show who has left.
         """
-        seen = self._seen.of(query)
+        cards = self._seen.of(query)
         if self.exact:
-            return np.asarray(~(query.take_devices(seen.free_mib) < gpu_readings.asked_mib(query)))
-        return ~short_of_memory(query, seen.readings)
+            return np.asarray(~(query.take_devices(cards.free_mib) < gpu_readings.asked_mib(query)))
+        return ~short_of_memory(query, cards.readings)
 
     def score_nodes(self, query: Query) -> Ints | None:
         """Exact: the original's score. Sane: for pods whose GPUs nothing rates, the mean, [n]."""
-        seen = self._seen.of(query)
+        cards = self._seen.of(query)
         if self.exact:
-            scores = seen.exact_scores
+            scores = cards.exact_scores
             return scores if query.rows is None else scores.take(query.rows)
         if query.need is not None and not query.demand.needs[0].gpu_request.split:
             return None
-        thousandths = (1000.0 * self._sane(query, seen)).astype(np.int64)
+        thousandths = (1000.0 * self._sane(query, cards)).astype(np.int64)
         return query.sum(thousandths) // np.maximum(query.gpus, 1)
 
     def score_devices(self, query: Query) -> Ints:
@@ -78,15 +78,15 @@ class GeniusPolicy(Policy):
         steps = STEPS * self._sane(query, self._seen.of(query))
         return TIER * (steps + EXACT).astype(np.int64) - standing(query)
 
-    def _sane(self, query: Query, seen: "_Cards") -> Floats:
+    def _sane(self, query: Query, cards: "_Cards") -> Floats:
         """(static + 2·dynamic)/3, weighted means. Memory counts where all of it is free: more than
         a pod asks is no good to it, and what is left in one piece is good for the next."""
-        measured = query.take_devices(seen.free_mib / seen.total)
+        measured = query.take_devices(cards.free_mib / cards.total)
         unused = (query.device_pods == 0) & ~(measured < UNUSED)
         terms = [unused.astype(np.float64)]
-        terms += [1.0 - query.take_devices(column) for column in seen.use]
-        both = query.take_devices(seen.rank) + 2.0 * _mean(np.array(terms), DYNAMIC)
-        return np.asarray(both / 3.0)
+        terms += [1.0 - query.take_devices(column) for column in cards.use]
+        rank = query.take_devices(cards.rank) + 2.0 * _mean(np.array(terms), DYNAMIC)
+        return np.asarray(rank / 3.0)
 
 
 class _Cards:
@@ -97,17 +97,17 @@ class _Cards:
     """
 
     def __init__(self, view: SignalsView, table: LedgerTable) -> None:
-        seen = GpuReadingColumns(view, table)
-        self.table, self.readings = table, seen
-        self.total, self.free_mib = seen.total, seen.free_mib
-        self.power_w = seen.first("power_w.last", "power_w")[0]
+        readings = GpuReadingColumns(view, table)
+        self.table, self.readings = table, readings
+        self.total, self.free_mib = readings.total, readings.free_mib
+        self.power_w = readings.first("power_w.last", "power_w")[0]
         codecs = [
-            seen.share(f"{what}_ratio.last", f"{what}_ratio") for what in ("encoder", "decoder")
+            readings.share(f"{unit}_ratio.last", f"{unit}_ratio") for unit in ("encoder", "decoder")
         ]
-        self.use = [seen.power, *codecs]
+        self.use = [readings.power, *codecs]
         kinds = np.array([features(kind.model) for kind in table.kinds]).reshape(-1, 4)
-        told = kinds.take(table.device_kind, axis=0).T
-        self.features: Floats = np.concatenate([seen.total.reshape(1, -1), told])
+        inventory = kinds.take(table.device_kind, axis=0).T
+        self.features: Floats = np.concatenate([readings.total.reshape(1, -1), inventory])
         with np.errstate(invalid="ignore", divide="ignore"):
             best = np.fmax.reduce(self.features, axis=1, initial=1.0).reshape(-1, 1)
             self.rank = _mean(self.features / best, STATIC)

@@ -11,7 +11,7 @@ from weft.core.ledger.table import Ints
 
 
 def by_memory(query: Query) -> bool:
-    """True if the pod shares GPUs by memory: any of its claims that is not for whole cards."""
+    """True if the pod shares GPUs by memory: any GPU request that is not for whole cards."""
     return any(need.asks_memory and not need.whole for need in query.demand.needs)
 
 
@@ -32,8 +32,8 @@ def asked_milli(query: Query) -> Ints | int:
     if not by_memory(query):
         return query.demand.milli
     sizes = np.array([max(kind.memory_mib, 1) for kind in query.table.kinds], dtype=np.int64)
-    asked = [need.count * (need.memory_mib * 1000 // sizes) for need in query.demand.needs]
-    return np.asarray(np.sum(asked, axis=0).take(query.node_kind))
+    requested = [need.count * (need.memory_mib * 1000 // sizes) for need in query.demand.needs]
+    return np.asarray(np.sum(requested, axis=0).take(query.node_kind))
 
 
 def standing(query: Query) -> Ints:

@@ -20,7 +20,7 @@ class GpuPacking(Policy):
     def score_nodes(self, query: Query) -> Ints | None:
         """50–100 on used GPUs (fuller is higher), 33–49 on idle ones, up to 33 on idle nodes, [n].
 
-        A pod with several claims is judged by its first.
+        A pod with several GPU requests is judged by its first.
         """
         need = query.need
         if need is None:
@@ -43,7 +43,7 @@ def _several(query: Query, need: Need) -> Ints:
     order = np.lexsort((free, node))
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = query.device_local
-    taken = query.device_fits & (rank < need.count)
-    idle = query.count(taken & (free == 1000))
-    percent = query.sum(np.where(taken, free // 10, 0))
+    used = query.device_fits & (rank < need.count)
+    idle = query.count(used & (free == 1000))
+    percent = query.sum(np.where(used, free // 10, 0))
     return np.where(idle > 0, np.maximum(50 - idle, 33), np.maximum(100 - percent // 10, 50))

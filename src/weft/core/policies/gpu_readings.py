@@ -57,8 +57,8 @@ class GpuReadingColumns:
         self.memory_is_fresh: Bools = (
             self.first("memory_used_mib", "memory_used_ratio", "memory_free_mib")[1] == FRESH
         )
-        found, ages = self.first("gpu_util_ratio", "graphics_active_ratio", "sm_active_ratio")
-        self.utilisation = np.where(ages == FRESH, np.clip(found, 0.0, 1.0), np.nan)
+        values, ages = self.first("gpu_util_ratio", "graphics_active_ratio", "sm_active_ratio")
+        self.utilisation = np.where(ages == FRESH, np.clip(values, 0.0, 1.0), np.nan)
         self.known: Bools = ~np.isnan(self.sm)
         self.busy = self._busy()
 
@@ -89,9 +89,9 @@ class GpuReadingColumns:
     def _memory(self) -> Floats:
         used = self.first("memory_used_mib")[0] / self.total
         ratio = self.first("memory_used_ratio")[0]
-        left = 1.0 - self.first("memory_free_mib")[0] / self.total
-        found = np.where(np.isnan(used), np.where(np.isnan(ratio), left, ratio), used)
-        return np.asarray(np.clip(found, 0.0, 1.0))
+        by_free = 1.0 - self.first("memory_free_mib")[0] / self.total
+        memory = np.where(np.isnan(used), np.where(np.isnan(ratio), by_free, ratio), used)
+        return np.asarray(np.clip(memory, 0.0, 1.0))
 
     def _busy(self) -> Bools:
         unknown = np.isnan(self.occupancy) & np.isnan(self.dram)
@@ -121,20 +121,20 @@ class SnapshotCache(Generic[Made]):
 
     def of(self, query: Query) -> Made:
         """Made anew only where the query's signals or table are new."""
-        view, table, kept = query.signals, query.table, self._kept
-        if kept is None or kept[0] is not view or kept[1] is not table:
-            kept = self._kept = (view, table, self._make(view, table))
-        return kept[2]
+        view, table, cached = query.signals, query.table, self._kept
+        if cached is None or cached[0] is not view or cached[1] is not table:
+            cached = self._kept = (view, table, self._make(view, table))
+        return cached[2]
 
 
 def asked_mib(query: Query) -> Ints | int:
-    """Memory the claim asks of a device, MiB; of one that is split, no card must have all."""
+    """Memory the GPU request asks of a device, MiB; of one that is split, no card must have all."""
     need = query.need
     return 0 if need is None or need.gpu_request.split else query.device_ask_mib
 
 
 def needed_mib(query: Query) -> Ints | int:
-    """Memory that the claim will need of a device, MiB: what it asks, or what is expected."""
+    """Memory that the GPU request will need of a device, MiB: what it asks, or what is expected."""
     expected_mib = query.demand.expected_mib
     return np.minimum(asked_mib(query), expected_mib) if expected_mib else asked_mib(query)
 
@@ -156,18 +156,18 @@ def may_borrow(query: Query) -> Bools:
     return np.asarray(fits_requests(query) | (lends.take(query.device_node) == 0))
 
 
-def short_of_memory(query: Query, seen: GpuReadingColumns, margin_mib: int = 0) -> Bools:
+def short_of_memory(query: Query, readings: GpuReadingColumns, margin_mib: int = 0) -> Bools:
     """Mask of devices with less free than the request and a margin, [d]; unknown is not short.
 
-    Where the claim fits by requests, and no more is in use than pods were promised while it was
-    measured, and the reserve, requests decide: a full reading is then of pods that have left or
+    Where the GPU request fits by requests, and no more is in use than pods were promised while it
+    was measured, and the reserve, requests decide: a full reading is then of pods that have left or
     will not grow.
     """
-    free = query.take_devices(seen.free_mib)
+    free = query.take_devices(readings.free_mib)
     short = np.asarray(free < needed_mib(query) + margin_mib)
     if not short.any():
         return short
-    promised = np.fmax(query.device_memory_promised, query.take_devices(seen.promised_mib))
+    promised = np.fmax(query.device_memory_promised, query.take_devices(readings.promised_mib))
     used = query.device_memory_total - free
     explained = fits_requests(query) & (used <= promised + reserve_mib(query))
     return np.asarray(short & ~explained)
@@ -180,7 +180,7 @@ def promised_share(query: Query) -> Floats:
 
 
 def room_by_requests(query: Query) -> Ints:
-    """The unpromised part of what the claim shares by: MiB, or thousandths of a card, [d]."""
+    """The unpromised part of what the GPU request shares by: MiB, or thousandths of a card, [d]."""
     need = query.need
     by_memory = need is not None and need.asks_memory and not need.whole
     return query.device_memory_strict if by_memory else query.device_milli_free

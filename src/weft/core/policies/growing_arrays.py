@@ -34,6 +34,6 @@ class GrowingArray(Generic[Number]):
         self._room[..., self.length : length] = more
         self.length = length
 
-    def take(self, which: Ints) -> npt.NDArray[Number]:
+    def take(self, positions: Ints) -> npt.NDArray[Number]:
         """Values at these positions of the last axis, all of which must be there."""
-        return self._room.take(which, axis=-1)
+        return self._room.take(positions, axis=-1)

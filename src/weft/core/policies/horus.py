@@ -32,13 +32,13 @@ class Horus(Policy):
         Memory in use is what is measured or promised, whichever is more; utilisation what is
         measured while FRESH, else what one expects of the residents.
         """
-        seen = self._seen.of(query)
+        readings = self._seen.of(query)
         total = np.maximum(query.device_memory_total, 1)
-        used = np.fmax(query.device_memory_promised, query.take_devices(seen.memory) * total)
+        used = np.fmax(query.device_memory_promised, query.take_devices(readings.memory) * total)
         memory = (used + asked_mib(query)) / total
-        now = 100.0 * query.take_devices(seen.utilisation)
+        now = 100.0 * query.take_devices(readings.utilisation)
         now = np.where(np.isnan(now), float(TRAINING_PERCENT) * query.device_pods, now)
-        both = now + PRIOR_PERCENT.get(query.demand.shape.job_class, TRAINING_PERCENT)
-        mismatch = np.where(both > 100.0, OVERLOAD * (both - 100.0), 100.0 - both)
+        expected = now + PRIOR_PERCENT.get(query.demand.shape.job_class, TRAINING_PERCENT)
+        mismatch = np.where(expected > 100.0, OVERLOAD * (expected - 100.0), 100.0 - expected)
         cost = MEMORY * memory + mismatch / 100.0 + query.device_pods
         return np.asarray(-1000.0 * cost).astype(np.int64)

@@ -21,7 +21,7 @@ from weft.core.framework.feasibility import Codes, declared_codes
 from weft.core.framework.interference import INTERFERENCE, InterferenceTable, InterferenceView
 from weft.core.framework.policy import ExpectedSlowdown, SlowdownTolerance
 from weft.core.framework.signals import Floats
-from weft.core.ledger.residents import Company
+from weft.core.ledger.residents import CoResidents
 from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.core.policies import sharing_cost
 from weft.core.policies.co_resident_costs import CAUTION
@@ -132,9 +132,11 @@ class InterferencePolicy(Policy):
         fragments = self._fgd.score_devices(query)
         return np.zeros(len(points), dtype=np.int64) if fragments is None else fragments
 
-    def predict(self, shape: Shape, there: Company, model: str) -> tuple[ExpectedSlowdown, ...]:
+    def predict(
+        self, shape: Shape, co_residents: CoResidents, model: str
+    ) -> tuple[ExpectedSlowdown, ...]:
         """Slowdown of the pod and of those it joins."""
-        return self._joining.predictions(shape, there, model)
+        return self._joining.predictions(shape, co_residents, model)
 
     def contested(self, scores: Ints, waiting: int) -> bool:
         """Not where there is an empty GPU for everybody."""
@@ -143,20 +145,20 @@ class InterferencePolicy(Policy):
     def filter_pending(self, query: Query, pending: Sequence[Shape]) -> Bools | None:
         """GPUs that the best assignment of waiting pods gives to pods of this shape, [d]."""
         lasting = self._lasting(query, pending)
-        here = lasting and lasting.only(query.device_fits)
-        good = query.device_fits & self._worth_it(query, len(pending), here)[0]
+        overlap = lasting and lasting.only(query.device_fits)
+        good = query.device_fits & self._worth_it(query, len(pending), overlap)[0]
         fits = np.flatnonzero(good)
         if len(pending) < 2 or np.count_nonzero(query.device_idle.take(fits)) >= len(pending):
             return good
         waiting = len(pending)
-        alike = query.device_co_residents * len(query.table.kinds) + query.device_kind
-        alike = (alike << 24) + query.device_memory_free
-        fits = fits[few_of_each(alike.take(fits), len(pending))][:MOST_COLUMNS]
+        group = query.device_co_residents * len(query.table.kinds) + query.device_kind
+        group = (group << 24) + query.device_memory_free
+        fits = fits[few_of_each(group.take(fits), len(pending))][:MOST_COLUMNS]
         few = np.zeros(len(good), dtype=np.bool_)
         few[fits] = True
-        here = lasting and lasting.only(few)
+        overlap = lasting and lasting.only(few)
         worth = {
-            shape: self._worth(query, shape, waiting, here).take(fits)
+            shape: self._worth(query, shape, waiting, overlap).take(fits)
             for shape in dict.fromkeys(pending)
         }
         matched = most_valuable(np.array([worth[shape] for shape in pending]))
@@ -169,12 +171,12 @@ class InterferencePolicy(Policy):
     def _lasting(self, query: Query, pending: Sequence[Shape]) -> OverlapTime | None:
         """Overlap, where pods say how long they take; None where none does, or none that waits."""
         residencies = query.residencies
-        if not (self._overlap and residencies.expected and any(one.expected_s for one in pending)):
+        if not (self._overlap and residencies.expected and any(pod.expected_s for pod in pending)):
             return None
         if self._remaining is None or self._remaining.residencies is not residencies:
             self._remaining = Remaining(residencies, CAUTION)
-        found = OverlapTime(query, self._remaining, self._joining.view)
-        return found if len(found.devices) else None
+        overlap = OverlapTime(query, self._remaining, self._joining.view)
+        return overlap if len(overlap.devices) else None
 
     def _worth_it(
         self, query: Query, waiting: int, lasting: OverlapTime | None
@@ -199,14 +201,14 @@ class InterferencePolicy(Policy):
         self, query: Query, shape: Shape, waiting: int, lasting: OverlapTime | None
     ) -> Floats:
         """Gain of a pod of this shape on each of the query's devices; 0 where it cannot be."""
-        demand, told = self._asks(query.table, shape)
+        demand, codes = self._asks(query.table, shape)
         if demand.mode not in {"node", "device"}:
             return np.zeros(len(query.device_pods))
-        asked = query if shape == query.demand.shape else query.about(demand)
-        told = told if query.rows is None else told.take(query.rows)
-        good, value = self._worth_it(asked, waiting, lasting)
-        good &= asked.device_fits & self._admitted(asked)[0]
-        return np.where(good & (told == 0).take(asked.device_node), value, 0.0)
+        about_shape = query if shape == query.demand.shape else query.about(demand)
+        codes = codes if query.rows is None else codes.take(query.rows)
+        good, value = self._worth_it(about_shape, waiting, lasting)
+        good &= about_shape.device_fits & self._admitted(about_shape)[0]
+        return np.where(good & (codes == 0).take(about_shape.device_node), value, 0.0)
 
     def _asks(self, table: LedgerTable, shape: Shape) -> tuple[Demand, Codes]:
         """A shape on this table, and where what is told of nodes keeps it off; kept a while."""
@@ -223,11 +225,11 @@ class InterferencePolicy(Policy):
         within, value, judged_by, _ = self._judged.over(query)
         admitted = within > 0.0
         if (judged_by == BY_USE).any() or (judged_by == IF_CALM).any():
-            seen = self._seen.of(query)
+            readings = self._seen.of(query)
             few = query.device_pods < UNKNOWN_MOST
             expected = PRIOR.get(query.demand.shape.job_class, TRAINING)
-            busy = query.take_devices(seen.utilisation) + expected > 1.0
-            calm = query.take_devices(seen.sm) <= CALM_SM
+            busy = query.take_devices(readings.utilisation) + expected > 1.0
+            calm = query.take_devices(readings.sm) <= CALM_SM
             admitted |= few & (judged_by == BY_USE) & ~busy
             admitted |= few & (judged_by == IF_CALM) & calm
         return admitted, value

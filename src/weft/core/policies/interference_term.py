@@ -9,7 +9,7 @@ from weft.core.framework import Query
 from weft.core.framework.interference import NO_INTERFERENCE, InterferenceTable, InterferenceView
 from weft.core.framework.policy import ExpectedSlowdown, SlowdownTolerance
 from weft.core.framework.signals import Floats
-from weft.core.ledger.residents import Company
+from weft.core.ledger.residents import CoResidents
 from weft.core.ledger.table import Bools, Ints
 from weft.core.policies.co_residents import CoResidentCache
 from weft.core.policies.sharing_cost import BY_USE, KNOWN, NEVER, SharingCost, SlowdownBounds
@@ -18,13 +18,13 @@ from weft.model import Shape
 WEIGHTS = (0.6, 0.2, 0.2)
 """Of interference, fragments and load, where interference is predicted."""
 MOST = 4
-"""Larger companies are not predicted."""
+"""Larger sets are not predicted."""
 UNKNOWN_VALUE = 0.5
 """Between a GPU of one's own and one that brings nothing."""
 
 
 class InterferenceTerm:
-    """Bounds that company must keep, and what joining it brings."""
+    """Bounds that co-residents must keep, and what joining it brings."""
 
     def __init__(self) -> None:
         self._joining = SharingCost(
@@ -55,9 +55,11 @@ class InterferenceTerm:
         bad = (judged_by == KNOWN) & ((within == 0.0) | (stretch > 1.0))
         return np.asarray(~(bad | (judged_by == NEVER)))
 
-    def predict(self, shape: Shape, there: Company, model: str) -> tuple[ExpectedSlowdown, ...]:
+    def predict(
+        self, shape: Shape, co_residents: CoResidents, model: str
+    ) -> tuple[ExpectedSlowdown, ...]:
         """Slowdown of the pod and of those it joins; nothing where nothing is predicted."""
-        return self._joining.predictions(shape, there, model) if self.known else ()
+        return self._joining.predictions(shape, co_residents, model) if self.known else ()
 
     def mix(self, query: Query, fragments: Ints, load: Ints) -> Ints:
         """All three by weight, each 0 to 100, in thousandths, [d]."""

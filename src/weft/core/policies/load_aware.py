@@ -43,35 +43,38 @@ class LoadAware(Policy):
 
         An idle GPU always passes: its readings are its last pod's.
         """
-        seen = self._seen.of(query)
-        shut = gate(query, seen)
+        readings = self._seen.of(query)
+        shut = gate(query, readings)
         if gpu_readings.is_critical(query):
-            shut |= ~query.take_devices(seen.known)
+            shut |= ~query.take_devices(readings.known)
         return np.asarray((query.device_pods == 0) | ~shut)
 
     def score_devices(self, query: Query) -> Ints:
         """100·(1 − load), MISSING: 50 − 10 for each pod on it; in thousandths, [d]."""
-        seen = self._seen.of(query)
+        readings = self._seen.of(query)
         missing = FULL // 2 - FULL // 10 * query.device_pods
-        free = (FULL * (1.0 - load(query, seen))).astype(np.int64)
-        points = np.where(query.take_devices(seen.known), free, missing)
+        free = (FULL * (1.0 - load(query, readings))).astype(np.int64)
+        points = np.where(query.take_devices(readings.known), free, missing)
         return points + np.where(query.device_idle, self.idle_points, 0)
 
 
-def gate(query: Query, seen: GpuReadingColumns) -> Bools:
+def gate(query: Query, readings: GpuReadingColumns) -> Bools:
     """Mask of devices where a pod would wait for SM or DRAM, or find too little memory, [d]."""
-    short = short_of_memory(query, seen, gpu_readings.MARGIN_MIB)
-    return np.asarray(query.take_devices(seen.busy) | short)
+    short = short_of_memory(query, readings, gpu_readings.MARGIN_MIB)
+    return np.asarray(query.take_devices(readings.busy) | short)
 
 
-def load(query: Query, seen: GpuReadingColumns) -> Floats:
+def load(query: Query, readings: GpuReadingColumns) -> Floats:
     """All readings as one load, 0..1; promised memory where none is measured, [d]."""
-    found = query.take_devices(seen.load)
-    unknown = np.isnan(found).nonzero()[0]
+    loads = query.take_devices(readings.load)
+    unknown = np.isnan(loads).nonzero()[0]
     if len(unknown):
-        rest = (query.take_devices(one).take(unknown) for one in (seen.sm, seen.dram, seen.power))
-        found = found.copy()
-        found[unknown] = gpu_readings.load_of(
-            gpu_readings.promised_share(query).take(unknown), *rest
+        other_readings = (
+            query.take_devices(column).take(unknown)
+            for column in (readings.sm, readings.dram, readings.power)
         )
-    return np.asarray(found)
+        loads = loads.copy()
+        loads[unknown] = gpu_readings.load_of(
+            gpu_readings.promised_share(query).take(unknown), *other_readings
+        )
+    return np.asarray(loads)

@@ -8,7 +8,7 @@ import numpy as np
 from weft.core.framework import Policy, Query, interference
 from weft.core.framework.interference import NO_INTERFERENCE, InterferenceTable, InterferenceView
 from weft.core.framework.policy import ExpectedSlowdown
-from weft.core.ledger.residents import Company, Resident
+from weft.core.ledger.residents import CoResidents, Resident
 from weft.core.ledger.table import Bools, Ints
 from weft.core.policies.co_residents import CoResidentCache, one_by_one
 from weft.core.policies.sharing_cost import predictions
@@ -59,9 +59,11 @@ class Lucid(Policy):
         points = self._judged.over(query)[0]
         return np.asarray(np.where(query.device_pods == 0, 1, -points)).astype(np.int64)
 
-    def predict(self, shape: Shape, there: Company, model: str) -> tuple[ExpectedSlowdown, ...]:
+    def predict(
+        self, shape: Shape, co_residents: CoResidents, model: str
+    ) -> tuple[ExpectedSlowdown, ...]:
         """Slowdown of the pod and of those it joins."""
-        return predictions(self._view, shape, there, model)
+        return predictions(self._view, shape, co_residents, model)
 
     def points_of(self, application: str, model: str = "") -> int:
         """0, 1 or 2: how badly the application shares a GPU of this model."""
@@ -70,14 +72,16 @@ class Lucid(Policy):
             known = self._points[model] = _points(self._view, model)
         return known[self._view.index_of(application)]
 
-    def _judge(self, who: Resident, there: Company, model: str) -> tuple[float]:
-        if not there:
+    def _judge(self, joining: Resident, co_residents: CoResidents, model: str) -> tuple[float]:
+        if not co_residents:
             return (0.0,)
         upper = self._view.of(model).upper
-        one, other = (self._view.index_of(pod.application) for pod in (who, there[0]))
-        if np.isinf(upper[one, other]) or np.isinf(upper[other, one]):
+        own, other = (self._view.index_of(pod.application) for pod in (joining, co_residents[0]))
+        if np.isinf(upper[own, other]) or np.isinf(upper[other, own]):
             return (LIMIT + 1.0,)
-        return (float(sum(self.points_of(pod.application, model) for pod in (who, *there))),)
+        return (
+            float(sum(self.points_of(pod.application, model) for pod in (joining, *co_residents))),
+        )
 
 
 def _points(view: InterferenceView, model: str) -> list[int]:
@@ -86,8 +90,8 @@ def _points(view: InterferenceView, model: str) -> list[int]:
     card = view.of(model)
     mean, upper = card.mean[:size, :size], card.upper[:size, :size]
     speed = np.where(np.isinf(upper), 0.0, np.exp(-mean))
-    both = np.concatenate([speed, speed.T], axis=1)
-    met = (both > 0.0).sum(axis=1)
-    average = both.sum(axis=1) / np.maximum(met, 1)
+    speeds = np.concatenate([speed, speed.T], axis=1)
+    met = (speeds > 0.0).sum(axis=1)
+    average = speeds.sum(axis=1) / np.maximum(met, 1)
     points = np.where(average < POOR_SPEED, 2, np.where(average < FAIR_SPEED, 1, 0))
     return [*points.tolist(), UNKNOWN_POINTS]

@@ -39,18 +39,18 @@ class NanoLoadBinpack(NanoBinpack):
 
 def load_tenths(view: SignalsView, table: LedgerTable) -> Ints:
     """⌈10·cores⌉ + ⌈10·memory⌉ in use on each GPU, [D]."""
-    seen = GpuReadingColumns(view, table)
-    parts = np.array([seen.share("gpu_util_ratio"), seen.memory])
+    readings = GpuReadingColumns(view, table)
+    parts = np.array([readings.share("gpu_util_ratio"), readings.memory])
     return np.asarray(np.ceil(10.0 * np.nan_to_num(parts)).sum(axis=0)).astype(np.int64)
 
 
 def by_memory_alone(query: Query) -> bool:
-    """True if the claim asks memory and no cores; then that is what is left of a GPU."""
+    """True if the GPU request asks memory and no cores; then that is what is left of a GPU."""
     need = query.need
     return need is not None and need.asks_memory and not need.milli
 
 
 def order(query: Query, tenths: Ints) -> Ints:
     """Raters' order of GPUs: percent left + 50·(2 − ⌊load⌋), in tenths of a percent, [d]."""
-    left = free_share(query) if by_memory_alone(query) else query.device_milli_free
-    return left + 500 * (2 - tenths // 10)
+    free = free_share(query) if by_memory_alone(query) else query.device_milli_free
+    return free + 500 * (2 - tenths // 10)

@@ -29,5 +29,5 @@ class NanoLoadSpread(NanoSpread):
     def choose_device(self, query: Query, fits: Ints, key: str) -> int:
         """The most by nano-load-binpack's order, the last of equals."""
         tenths = query.take_devices(self._tenths.of(query))
-        left = order(query, tenths).take(fits)
-        return len(fits) - 1 - int(left[::-1].argmax())
+        ranks = order(query, tenths).take(fits)
+        return len(fits) - 1 - int(ranks[::-1].argmax())

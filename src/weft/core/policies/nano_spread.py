@@ -19,5 +19,5 @@ class NanoSpread(Policy):
 
     def choose_device(self, query: Query, fits: Ints, key: str) -> int:
         """The most left, the last of equals."""
-        left = percent_left(query).take(fits)
-        return len(fits) - 1 - int(left[::-1].argmax())
+        free = percent_left(query).take(fits)
+        return len(fits) - 1 - int(free[::-1].argmax())

@@ -20,27 +20,27 @@ from weft.core.framework.residency import (
     Residency,
     Speed,
 )
-from weft.core.ledger.residents import Company, Resident
+from weft.core.ledger.residents import CoResidents, Resident
 from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import Shape
 
 MOST = 4
-"""Companies of so many and more are not looked at."""
+"""Sets of so many and more are not looked at."""
 SPEEDS_KEPT = 4096
-"""Speeds of so many pods in companies are kept for a GPU model."""
+"""Speeds of so many pods in sets are kept for a GPU model."""
 
 
 def finishes(work: Floats, slower: Floats) -> Floats:
     """End of each pod, [k, d]; work 0 is nobody. `slower` [k, k, d]: log slowdown of k by k."""
-    left, end = work.copy(), np.zeros_like(work)
+    remaining, end = work.copy(), np.zeros_like(work)
     for _ in range(len(work)):
-        here = left > 0.0
-        speed = np.exp(-(slower * here).sum(axis=1))
-        needs = np.where(here, left / speed, np.inf)
+        runs = remaining > 0.0
+        speed = np.exp(-(slower * runs).sum(axis=1))
+        needs = np.where(runs, remaining / speed, np.inf)
         stage = needs.min(axis=0, initial=np.inf)
         stage = np.where(np.isfinite(stage), stage, 0.0)
-        end += here * stage
-        left = np.where(here & (needs > stage), left - stage * speed, 0.0)
+        end += runs * stage
+        remaining = np.where(runs & (needs > stage), remaining - stage * speed, 0.0)
     return end
 
 
@@ -48,8 +48,8 @@ class Remaining:
     """Pods on each device and the work they have done, by rows of the table's devices.
 
     A device is looked up when it is first asked for, and again where who is on it has changed: what
-    a decision needs of a large cluster are then a few columns. `caution` counts as in `joining`: so
-    far lies what is believed between the expected slowdown and its bound.
+    a decision needs of a large cluster are then a few columns. `caution` says how far
+    what is believed lies between the expected slowdown and its bound.
     """
 
     def __init__(self, residencies: Residencies, caution: float) -> None:
@@ -97,22 +97,24 @@ class Remaining:
         self._known[device] = True
         node = table.nodes[table.device_node[device]]
         gpu = node.gpus[table.device_local[device]].index
-        there = self.residencies.on((node.name, gpu))
-        known = len(there) < MOST and all(residency.expected_s for residency in there)
-        self._count[device] = len(there) if known else 0
+        on_gpu = self.residencies.on((node.name, gpu))
+        known = len(on_gpu) < MOST and all(residency.expected_s for residency in on_gpu)
+        self._count[device] = len(on_gpu) if known else 0
         self.applications[:, device] = view.unknown
         for column in (self._expected_s, self._done_s, self._speed):
             column[:, device] = 0.0
         if known:
             speed = self._speeds[table.device_kind[device]]
-            for place, residency in enumerate(there):
+            for place, residency in enumerate(on_gpu):
                 self._note(
                     (place, device), residency, speed, view.index_of(residency.resident.application)
                 )
 
-    def _note(self, at: tuple[int, int], residency: Residency, speed: Speed, who: int) -> None:
+    def _note(
+        self, at: tuple[int, int], residency: Residency, speed: Speed, application: int
+    ) -> None:
         done = residency.done(speed)
-        self.applications[at], self._expected_s[at] = who, residency.expected_s
+        self.applications[at], self._expected_s[at] = application, residency.expected_s
         self._done_s[at], self._since_ns[at], self._speed[at] = done
 
 
@@ -121,11 +123,11 @@ class OverlapTime:
 
     def __init__(self, query: Query, remaining: Remaining, view: InterferenceView) -> None:
         table, pods = query.table, query.device_pods
-        some = np.flatnonzero((pods > 0) & (pods < MOST))
-        rows = query.take_devices(np.arange(table.devices)).take(some)
-        known = remaining.of(table, view, rows) == pods.take(some)
+        shared = np.flatnonzero((pods > 0) & (pods < MOST))
+        rows = query.take_devices(np.arange(table.devices)).take(shared)
+        known = remaining.of(table, view, rows) == pods.take(shared)
         self._believed, rows = remaining.believed, rows[known]
-        self.devices: Ints = some[known]
+        self.devices: Ints = shared[known]
         self._index_of = view.index_of
         self._kinds, self._pods = query.device_kind.take(self.devices), pods.take(self.devices)
         self._applications, self._work = (
@@ -134,18 +136,18 @@ class OverlapTime:
         )
         self._end = np.zeros_like(self._work)
         for count, at in self._by_size():
-            who, work = self._applications[:count, at], self._work[:count, at]
-            self._end[:count, at] = self._finishes(at, who, work) if count > 1 else work
+            applications, work = self._applications[:count, at], self._work[:count, at]
+            self._end[:count, at] = self._finishes(at, applications, work) if count > 1 else work
         self._empty_s = np.sort(self._end.max(axis=0))
 
     def only(self, devices: Bools) -> "OverlapTime":
         """The same of these of the query's devices; the wait is still for any of them all."""
-        few, kept = copy.copy(self), np.flatnonzero(devices.take(self.devices))
+        few, positions = copy.copy(self), np.flatnonzero(devices.take(self.devices))
         few.devices, few._kinds, few._pods = (
-            column.take(kept) for column in (self.devices, self._kinds, self._pods)
+            column.take(positions) for column in (self.devices, self._kinds, self._pods)
         )
-        few._applications = self._applications.take(kept, axis=1)
-        few._work, few._end = self._work.take(kept, axis=1), self._end.take(kept, axis=1)
+        few._applications = self._applications.take(positions, axis=1)
+        few._work, few._end = self._work.take(positions, axis=1), self._end.take(positions, axis=1)
         return few
 
     def pays(self, shape: Shape, waiting: int, away: float) -> Bools:
@@ -169,9 +171,9 @@ class OverlapTime:
         later, saved = np.zeros(len(self.devices)), np.zeros(len(self.devices))
         for count, at in self._by_size():
             joins, takes = np.full(len(at), self._index_of(application)), np.full(len(at), takes_s)
-            who = np.concatenate([self._applications[:count, at], joins[None]])
+            applications = np.concatenate([self._applications[:count, at], joins[None]])
             work = np.concatenate([self._work[:count, at], takes[None]])
-            end, before = self._finishes(at, who, work), self._end[:count, at]
+            end, before = self._finishes(at, applications, work), self._end[:count, at]
             later[at] = end.sum(axis=0) - before.sum(axis=0) - takes_s
             saved[at] = before.max(axis=0) + takes_s - end.max(axis=0)
         return later, saved
@@ -181,14 +183,14 @@ class OverlapTime:
         sizes = ((count, np.flatnonzero(self._pods == count)) for count in range(1, MOST))
         return [(count, at) for count, at in sizes if len(at)]
 
-    def _finishes(self, at: Ints, who: Ints, work: Floats) -> Floats:
+    def _finishes(self, at: Ints, applications: Ints, work: Floats) -> Floats:
         """Ends of these pods, on the devices at these positions, [k, a]."""
-        size, slots = len(who), self._believed.shape[1]
+        size, slots = len(applications), self._believed.shape[1]
         slower = np.zeros((size, size, len(at)))  # nobody slows itself down
         card = self._kinds.take(at) * slots
-        for one, other in permutations(range(size), 2):
-            pair = (card + who[one]) * slots + who[other]
-            slower[one, other] = self._believed.take(pair)
+        for slowed, slowing in permutations(range(size), 2):
+            pair = (card + applications[slowed]) * slots + applications[slowing]
+            slower[slowed, slowing] = self._believed.take(pair)
         return finishes(work, slower)
 
 
@@ -200,8 +202,8 @@ def _believed(card: CardTable, caution: float) -> Floats:
 
 def _speed(card: CardTable, view: InterferenceView) -> Speed:
     @lru_cache(SPEEDS_KEPT)
-    def speed(who: Resident, co_residents: Company) -> float:
-        others = [view.index_of(other.application) for other in co_residents]
-        return float(np.exp(-card.mean[view.index_of(who.application), others].sum()))
+    def speed(resident: Resident, co_residents: CoResidents) -> float:
+        indexes = [view.index_of(other.application) for other in co_residents]
+        return float(np.exp(-card.mean[view.index_of(resident.application), indexes].sum()))
 
     return speed

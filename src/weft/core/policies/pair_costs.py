@@ -19,13 +19,13 @@ def greedy(costs: Iterable[tuple[float, Pod, Gpu]]) -> dict[Pod, Gpu]:
 
     Of equal costs the first given goes first.
     """
-    found: dict[Pod, Gpu] = {}
+    matched: dict[Pod, Gpu] = {}
     taken: set[Gpu] = set()
-    for _, pod, gpu in sorted(costs, key=lambda one: one[0]):
-        if pod not in found and gpu not in taken:
-            found[pod] = gpu
+    for _, pod, gpu in sorted(costs, key=lambda pair: pair[0]):
+        if pod not in matched and gpu not in taken:
+            matched[pod] = gpu
             taken.add(gpu)
-    return found
+    return matched
 
 
 def greedy_alike(

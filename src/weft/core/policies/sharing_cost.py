@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from weft.core.framework.interference import Floats, InterferenceView, PredictionTier
 from weft.core.framework.policy import ExpectedSlowdown, SlowdownTolerance
-from weft.core.ledger.residents import Company, Resident, own_percent
+from weft.core.ledger.residents import CoResidents, Resident, own_percent
 from weft.core.ledger.table import Bools, Ints
 from weft.core.policies import co_residents
 from weft.core.policies.co_resident_costs import ROUNDING, JoinedSets, SetCosts
@@ -20,18 +20,18 @@ CRITICAL_LOSS = 0.5
 """Weight of what latency-critical pods lose against speed gained."""
 
 KNOWN, BY_USE, IF_CALM, ALONE, NEVER = range(5)
-"""What company is judged by: prediction; the GPU's measured use; the same, for a latency-critical
+"""Co-residents are judged by: prediction; the GPU's measured use; the same, for a latency-critical
 pod beside best-effort ones; nothing known makes it good; it is forbidden."""
 
 
 CROWD = (0.0, 0.0, float(NEVER), 0.0)
-"""What is said of company that must not be."""
+"""Column of a set that must not be."""
 CROWD_COLUMN = np.array(CROWD)[:, None]
 NOBODY_COLUMN = np.array([[1.0], [1.0], [KNOWN], [0.0]])
-"""What is said of a GPU of its own."""
+"""Column of a GPU of its own."""
 
 MOST_VALUE, MOST_LOG = 1e9, 700.0
-"""No company brings more or less, and no log slowdown above it is told as times."""
+"""No set brings more or less, and no log slowdown above it is told as times."""
 _SIGNS = np.array([1.0, -1.0, -1.0])[:, None, None]
 """Of `JoinedSets.logs`: how many times slower at worst, and the two speeds."""
 
@@ -51,7 +51,7 @@ class SlowdownBounds(NamedTuple):
 
 
 class SharingCost:
-    """Judges companies for who would join them; a `Judge` of `co_residents.ByCompany`, which asks
+    """Judges co-residents for who would join them; a `Judge` of `CoResidentCache`, which asks
     of `most` pods and more only where all are small.
 
     A pod's log slowdown is the sum of what each other one costs it.
@@ -66,60 +66,62 @@ class SharingCost:
         """Tolerated slowdown of running pods."""
         return SlowdownTolerance(self.bounds.critical, self.view.costs)
 
-    def __call__(self, who: Resident, companies: CoResidentSets, which: Ints, model: str) -> Floats:
+    def __call__(
+        self, joining: Resident, sets: CoResidentSets, numbers: Ints, model: str
+    ) -> Floats:
         """(1 if it may be, what it brings, what it is judged by, batch pods' slowdown ÷ bound)."""
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-            together = self._of(companies, model).joined(who.application, which)
-            found, keeps = self._judged(who, together)
-        size, judged_by = companies.size.take(which), found[2]
+            together = self._of(sets, model).joined(joining.application, numbers)
+            columns, keeps = self._judged(joining, together)
+        size, judged_by = sets.size.take(numbers), columns[2]
         good = (size < self.bounds.most) | (keeps & (judged_by == KNOWN))
-        found[:, ~good | (judged_by == NEVER)] = CROWD_COLUMN
-        found[:, size == 0] = NOBODY_COLUMN
-        return found
+        columns[:, ~good | (judged_by == NEVER)] = CROWD_COLUMN
+        columns[:, size == 0] = NOBODY_COLUMN
+        return columns
 
-    def _of(self, companies: CoResidentSets, model: str) -> SetCosts:
+    def _of(self, sets: CoResidentSets, model: str) -> SetCosts:
         """Costs of these sets on such a GPU."""
-        found = self._within.get(model)
-        if found is None or not found.is_of(companies, self.view):
+        costs = self._within.get(model)
+        if costs is None or not costs.is_of(sets, self.view):
             self._within = {
-                one: kept for one, kept in self._within.items() if kept.is_of(companies, self.view)
+                name: known for name, known in self._within.items() if known.is_of(sets, self.view)
             }
-            found = self._within[model] = SetCosts(
-                companies, self.view, model, self.bounds.critical
-            )
-        found.follow()
-        return found
+            costs = self._within[model] = SetCosts(sets, self.view, model, self.bounds.critical)
+        costs.follow()
+        return costs
 
-    def _judged(self, who: Resident, together: JoinedSets) -> tuple[Floats, Bools]:
+    def _judged(self, joining: Resident, together: JoinedSets) -> tuple[Floats, Bools]:
         """The four columns, wherever they may be together; and who keeps critical pods' bounds."""
         critical, batch, gain, _, _ = self.bounds
-        own = co_residents.CLASS_OF.get(who.job_class, ANY_CLASS)
-        alike = np.concatenate([together.alike, np.full((1, together.alike.shape[1]), own)])
+        own = co_residents.CLASS_OF.get(joining.job_class, ANY_CLASS)
+        classes = np.concatenate([together.classes, np.full((1, together.classes.shape[1]), own)])
         worst, speeds, expected = np.exp(together.logs * _SIGNS)
-        there = alike != NOBODY
-        speeds, expected = np.where(there, speeds, 0.0), np.where(there, expected, 0.0)
-        lost = np.where(alike == CRITICAL, 1.0 / speeds - 1.0, 0.0).sum(axis=0)
+        is_pod = classes != NOBODY
+        speeds, expected = np.where(is_pod, speeds, 0.0), np.where(is_pod, expected, 0.0)
+        lost = np.where(classes == CRITICAL, 1.0 / speeds - 1.0, 0.0).sum(axis=0)
         value = speeds.sum(axis=0) - together.before + self.bonus
         value -= CRITICAL_LOSS * lost
         value = np.fmin(np.fmax(value, -MOST_VALUE), MOST_VALUE)
         keeps = (worst[:-1] <= together.bound).all(axis=0)
         if own == CRITICAL:
-            keeps &= worst[-1] <= bound_of(who.bound_percent, critical) + ROUNDING
+            keeps &= worst[-1] <= bound_of(joining.bound_percent, critical) + ROUNDING
         good = keeps & (expected.sum(axis=0) >= gain)
-        stretch = np.where(alike == ANY_CLASS, np.maximum(1.0, worst) / batch, 0.0).max(axis=0)
+        stretch = np.where(classes == ANY_CLASS, np.maximum(1.0, worst) / batch, 0.0).max(axis=0)
         judged_by = _judged_by(own, together)
         known = judged_by == KNOWN
-        found = np.empty((4, len(value)))
-        found[0], found[2], found[3] = known & good, judged_by, np.where(known, stretch, 0.0)
+        columns = np.empty((4, len(value)))
+        columns[0], columns[2], columns[3] = known & good, judged_by, np.where(known, stretch, 0.0)
         # measured use decides on what is not known; no guess makes it worth nothing
-        found[1] = np.where(known, value, np.maximum(value, gain - 1.0))
-        return found, keeps
+        columns[1] = np.where(known, value, np.maximum(value, gain - 1.0))
+        return columns, keeps
 
-    def predictions(self, shape: Shape, there: Company, model: str) -> tuple[ExpectedSlowdown, ...]:
+    def predictions(
+        self, shape: Shape, co_residents: CoResidents, model: str
+    ) -> tuple[ExpectedSlowdown, ...]:
         """For the pod and each that it joins, and what those with a bound of their own may."""
         own = own_percent(shape.job_class, shape.slowdown_limit, model)
-        percents = (own, *(pod.bound_percent for pod in there))
-        expected = zip(predictions(self.view, shape, there, model), percents, strict=True)
+        percents = (own, *(pod.bound_percent for pod in co_residents))
+        expected = zip(predictions(self.view, shape, co_residents, model), percents, strict=True)
         return tuple(
             replace(slowdown, allowed=bound_of(percent, self.bounds.critical))
             if percent
@@ -129,7 +131,7 @@ class SharingCost:
 
 
 def predictions(
-    view: InterferenceView, shape: Shape, there: Company, model: str
+    view: InterferenceView, shape: Shape, there: CoResidents, model: str
 ) -> tuple[ExpectedSlowdown, ...]:
     """For the pod and each that it joins, beside all the others; for people, to the thousandth.
 
@@ -156,10 +158,10 @@ def _times(log: float) -> float:
 
 def _judged_by(own: int, together: JoinedSets) -> Ints:
     """Measure that a pod of this class and each set of co-residents are judged by."""
-    alike = together.alike
-    guess = np.full(alike.shape[1], BY_USE)
+    classes = together.classes
+    guess = np.full(classes.shape[1], BY_USE)
     if own == CRITICAL:
-        calm = (alike == HARMLESS) | (alike == NOBODY)
+        calm = (classes == HARMLESS) | (classes == NOBODY)
         guess = np.where(calm.all(axis=0), IF_CALM, ALONE)
-    guess = np.where((alike == CRITICAL).any(axis=0), ALONE, guess)
+    guess = np.where((classes == CRITICAL).any(axis=0), ALONE, guess)
     return np.where(together.forbidden, NEVER, np.where(together.doubtful, guess, KNOWN))

@@ -18,8 +18,8 @@ class SpreadPolicy(Policy):
     source = "the usual counterpart of binpack"
 
     def score_devices(self, query: Query) -> Ints:
-        """Thousands of what is free (MiB where the claim asks memory, else thousandths of a card),
-        and below that thousandths of the node's GPUs that are free, up to 999, [d]."""
+        """Thousands of what is free (MiB where the GPU request asks memory, else thousandths of a
+        card), and below that thousandths of the node's GPUs that are free, up to 999, [d]."""
         usable = np.maximum(query.sum(query.device_usable), 1)
         node = np.minimum(free_milli(query) // usable, 999)
         return standing(query) * 1000 + node.take(query.device_node)

@@ -135,10 +135,10 @@ class DecisionLines:
         """The line. What it names is in the folder when this returns; OSError where that fails."""
         if self._side is not None and isinstance(line, DecisionLine) and is_large(line):
             assert isinstance(line.event, SignalsChanged)
-            kept, packed = self._packer.pack(line.event.signals)
-            text = self._encoder.encode(FileLine(line.at_ns, kept, line.records)) + b"\n"
+            stored, packed = self._packer.pack(line.event.signals)
+            text = self._encoder.encode(FileLine(line.at_ns, stored, line.records)) + b"\n"
             self.take(len(packed) + len(text))
-            keep(self._side, kept.blob, packed)
+            keep(self._side, stored.blob, packed)
             return text
         text = self._encoder.encode(line) + b"\n"
         self.take(len(text))
@@ -188,9 +188,9 @@ def hand_over(engine: Engine, line: DecisionLine, number: int) -> list[Command]:
     try:
         return engine.handle(line.event, line.at_ns)
     except msgspec.ValidationError as error:
-        what = line.event.policy if isinstance(line.event, PolicyInput) else "the engine"
-        where = f"event {number}, {type(line.event).__name__} for {what}"
-        raise BadInputError(where, str(error)) from None
+        subject = line.event.policy if isinstance(line.event, PolicyInput) else "the engine"
+        location = f"event {number}, {type(line.event).__name__} for {subject}"
+        raise BadInputError(location, str(error)) from None
 
 
 def records_of(commands: list[Command]) -> list[Record]:
@@ -229,11 +229,12 @@ def skim(path: Path) -> tuple[Header, Iterator[FileLine]]:
 
 def _header(path: Path, first: bytes) -> Header:
     """Line 1; its schema is looked at before anything else, which may be of another form."""
-    made = msgspec.json.decode(first, type=_MadeBy)
-    if made.schema != SCHEMA:
+    written_by = msgspec.json.decode(first, type=_MadeBy)
+    if written_by.schema != SCHEMA:
         raise BadInputError(
             f"{path}, line 1, field schema",
-            f"{made.schema!r}; this Weft reads {SCHEMA}. Use the Weft {made.weft} that wrote it",
+            f"{written_by.schema!r}; this Weft reads {SCHEMA}. "
+            f"Use the Weft {written_by.weft} that wrote it",
         )
     return msgspec.json.decode(first, type=Header)
 

@@ -11,7 +11,7 @@ from weft.core.explain import counterfactual
 from weft.core.explain.counterfactual import AlternativePlacement, MetricsRead, PlacementQuestion
 from weft.core.explain.explanation import Explanation, RecordedDecision, State
 from weft.core.explain.reasons import FeasibilitySummary, summarise
-from weft.core.explain.sentences import NOWHERE, decision_notes, place_in_words
+from weft.core.explain.sentences import NOWHERE, decision_notes, place_in_words, state_in_words
 from weft.core.explain.smallest_change import changes
 from weft.core.record.file import hand_over, read, skim
 from weft.model import BadInputError, PodRequest
@@ -35,9 +35,9 @@ def explain(path: Path, name: str, create: Callable[..., Any]) -> Explanation:
             hand_over(engine, line, number)
     except _ReachedError:
         pass
-    others = tuple(uid for uid in last if uid != record.uid)
+    other_uids = tuple(uid for uid in last if uid != record.uid)
     then = became.get(record.uid, "nothing is on record yet") if record.outcome == LEAVES else ""
-    return _explain(engine, RecordedDecision(pods[record.uid], record, others, then), on)
+    return _explain(engine, RecordedDecision(pods[record.uid], record, other_uids, then), on)
 
 
 def _explain(engine: Engine, decision: RecordedDecision, on: str) -> Explanation:
@@ -57,26 +57,25 @@ def _explain(engine: Engine, decision: RecordedDecision, on: str) -> Explanation
         "notes": tuple(decision_notes(record)),
     }
     if record.outcome == LEAVES:
-        text = f"asked to leave {at}; {decision.then}"
         more["metrics"] = _behind_eviction(engine, record)
-        return _explanation(decision, "leaving", text, **more)
-    asked = PlacementQuestion(pod, profile, record.attempt, on)
+        return _explanation(decision, "leaving", f"{at}; {decision.then}", **more)
+    question = PlacementQuestion(pod, profile, record.attempt, on)
     place = AlternativePlacement(record.node, record.shares)
-    more["metrics"] = counterfactual.metrics_of(engine, asked, record.at_ns, place)
+    more["metrics"] = counterfactual.metrics_of(engine, question, record.at_ns, place)
     if record.outcome == "placed":
-        return _explanation(decision, "placed", f"placed on {at}", **more)
+        return _explanation(decision, "placed", at, **more)
     helpful = tuple(changes(engine, pod)) if record.outcome == "unschedulable" else ()
     return _explanation(decision, "pending", NOWHERE, changes=helpful, **more)
 
 
-def _explanation(decision: RecordedDecision, state: State, text: str, **more: Any) -> Explanation:
+def _explanation(decision: RecordedDecision, state: State, why: str, **more: Any) -> Explanation:
     pod, record = decision.pod, decision.record
     return Explanation(
         pod.namespace,
         pod.name,
         pod.uid,
         state,
-        text,
+        state_in_words(state, why),
         pod.scheduler_name,
         leader=False,
         profile=record.profile,
@@ -122,6 +121,6 @@ def _find(path: Path, name: str) -> tuple[dict[str, PodRequest], dict[str, Recor
                 became.pop(record.uid, None)
     if not last:
         known = f"; it knows {', '.join(sorted(names))}, …" if names else ""
-        what = "was added but never decided" if pods else "is not in this file" + known
-        raise BadInputError(str(path), f"pod {name} {what}")
+        fault = "was added but never decided" if pods else "is not in this file" + known
+        raise BadInputError(str(path), f"pod {name} {fault}")
     return pods, last, became

@@ -36,10 +36,10 @@ def replay(
     events = decisions = 0
     for line in lines:
         events += 1
-        again = records_of(hand_over(engine, line, events))
-        for index in range(max(len(again), len(line.records))):
+        replayed = records_of(hand_over(engine, line, events))
+        for index in range(max(len(replayed), len(line.records))):
             was = line.records[index] if index < len(line.records) else None
-            now = again[index] if index < len(again) else None
+            now = replayed[index] if index < len(replayed) else None
             decisions += 1
             if was != now:
                 return ReplayResult(events, decisions, decisions, was, now, _fields(was, now))

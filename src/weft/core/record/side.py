@@ -75,8 +75,8 @@ class SnapshotPacker:
     def pack(self, now: SignalsSnapshot) -> tuple[SignalsKept, bytes]:
         """The event as it stands in the file, and the blob."""
         before = self._before
-        alike = all(getattr(now, name) == getattr(before, name) for name in _LAYOUT)
-        before = self._before = before if alike else _NOTHING
+        same_layout = all(getattr(now, name) == getattr(before, name) for name in _LAYOUT)
+        before = self._before = before if same_layout else _NOTHING
         same = {name: getattr(before, name) for name in _MAPS}
         maps = {name: getattr(now, name) for name in _MAPS}
         blob = SnapshotBlob(
@@ -90,7 +90,7 @@ class SnapshotPacker:
                 for name, new in maps.items()
             },
             {name: [key for key in same[name] if key not in new] for name, new in maps.items()},
-            {name: getattr(now, name) for name in _PLAIN if not (alike and name in _LAYOUT)},
+            {name: getattr(now, name) for name in _PLAIN if not (same_layout and name in _LAYOUT)},
         )
         self._before = now
         packed = zlib.compress(self._encoder.encode(blob), _LEVEL)
@@ -130,10 +130,10 @@ class Unpacker:
         for name, size in _ARRAYS.items():
             fields[name] = _unxor(blob.arrays[name], getattr(before, name), size)
         for name in _MAPS:
-            kept = dict(getattr(before, name))
+            columns = dict(getattr(before, name))
             for key in blob.gone[name]:
-                del kept[key]
-            fields[name] = kept | blob.maps[name]
+                del columns[key]
+            fields[name] = columns | blob.maps[name]
         return msgspec.convert(fields, SignalsSnapshot)
 
 

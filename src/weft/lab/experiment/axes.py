@@ -108,10 +108,10 @@ class Panel(msgspec.Struct, frozen=True):
     def ends(self, series: list[CurveSeries], best: str, text_x: float) -> list[DrawingGroup]:
         """A name and a last value beside each line's end; labels make room for line another."""
         shown = sorted((line for line in series if line.mean), key=lambda line: -line.mean[-1])
-        wanted = [self.y(line.mean[-1]) for line in shown]
-        places = spread(wanted, 16, self.y.end, self.y.start + 6)
+        ideal = [self.y(line.mean[-1]) for line in shown]
+        places = spread(ideal, 16, self.y.end, self.y.start + 6)
         groups = []
-        for line, at, place in zip(shown, wanted, places, strict=True):
+        for line, at, place in zip(shown, ideal, places, strict=True):
             paint, right = series_paint(line.index), self.x(line.x[-1])
             bold, value = line.name == best, f"{line.end:.2f}"
             marks: list[Mark] = [Dot(right, at, 3.2, paint)]
@@ -125,13 +125,13 @@ class Panel(msgspec.Struct, frozen=True):
         return groups
 
 
-def spread(wanted: list[float], gap: float, top: float, bottom: float) -> list[float]:
+def spread(ideal: list[float], gap: float, top: float, bottom: float) -> list[float]:
     """Places near the wanted ones (ascending), at least `gap` apart, between top and bottom."""
-    if not wanted:
+    if not ideal:
         return []
-    gap = min(gap, (bottom - top) / max(1, len(wanted) - 1))
+    gap = min(gap, (bottom - top) / max(1, len(ideal) - 1))
     places: list[float] = []
-    for want in wanted:
+    for want in ideal:
         places.append(max(want, top if not places else places[-1] + gap))
     floor = bottom
     for i in range(len(places) - 1, -1, -1):

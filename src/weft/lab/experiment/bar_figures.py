@@ -4,7 +4,7 @@ from collections import Counter
 
 from weft.lab.experiment import style
 from weft.lab.experiment.drawing import Drawing, DrawingGroup, Mark, Rect, Text
-from weft.lab.experiment.line_figures import WIDTH, heading, nothing
+from weft.lab.experiment.line_figures import WIDTH, empty_figure, heading
 from weft.lab.experiment.ranking import ranked
 from weft.lab.experiment.style import HEAT, INK, REASONS, SOFT, shorten, text_width
 from weft.lab.simulate.results import SimulationResults
@@ -22,7 +22,7 @@ def by_model(results: SimulationResults, models_gpus: dict[str, int] | None = No
     everything = {summary.policy: summary.gpu_allocation_percent for summary in results.summary}
     values = [value for row in rows.values() for value in row.values()]
     if not any(values):
-        return nothing("by-model", title, "Nothing is allocated any more at the end.")
+        return empty_figure("by-model", title, "Nothing is allocated any more at the end.")
     low = 10 * int(min([*values, *everything.values(), 90]) // 10)
     left = _after_names(order)
     step = (WIDTH - 20 - 14 - left) / (len(models) + 1)
@@ -41,13 +41,13 @@ def by_model(results: SimulationResults, models_gpus: dict[str, int] | None = No
             x = _column(i, len(models), left, step)
             row += _cell(x, y, step, value, low, f"{policy}, {model}")
         marks.append(DrawingGroup(tuple(row), "policy", policy))
-    said = "; ".join(f"{policy} {everything[policy]:.1f} % in all" for policy in order)
-    words, height = f"A row a policy, a column a model: {said}.", 110 + len(order) * _ROW + 20
-    return Drawing("by-model", title, words, WIDTH, height, tuple(marks))
+    totals = "; ".join(f"{policy} {everything[policy]:.1f} % in all" for policy in order)
+    text, height = f"A row a policy, a column a model: {totals}.", 110 + len(order) * _ROW + 20
+    return Drawing("by-model", title, text, WIDTH, height, tuple(marks))
 
 
 def _after_names(policies: list[str]) -> float:
-    """Where the numbers begin: right of the longest name."""
+    """The x at which the numbers begin: right of the longest name."""
     return 36 + max(text_width(shorten(policy), 13, bold=True) for policy in policies)
 
 
@@ -60,12 +60,14 @@ def _gpus(count: int) -> str:
     return "" if not count else "1 GPU" if count == 1 else f"{count:,} GPUs"
 
 
-def _cell(x: float, y: float, wide: float, value: float | None, low: float, of: str) -> list[Mark]:
+def _cell(
+    x: float, y: float, wide: float, value: float | None, low: float, name: str
+) -> list[Mark]:
     if value is None:
         return [Text(x + wide / 2, y + 21, "–", SOFT, 12.5, "middle")]
     shade = round((len(HEAT) - 1) * min(1.0, max(0.0, (value - low) / (100 - low))))
     size = 12.5 if wide >= 46 else 10
-    hint = f"{of}: {value:.2f} %"
+    hint = f"{name}: {value:.2f} %"
     return [
         Rect(x + 1.5, y + 1.5, wide - 3, _ROW - 3, HEAT[shade], radius=4, hint=hint),
         Text(x + wide / 2, y + 21, f"{value:.1f}", style.ON_HEAT[shade], size, "middle"),
@@ -133,9 +135,9 @@ def unscheduled(results: SimulationResults) -> Drawing:
             x += count * per_pod
         row.append(Text(x + 8, y + 21, _count(totals[policy]), INK, 12.5, bold=r == 0))
         marks.append(DrawingGroup(tuple(row), "policy", policy))
-    said = "; ".join(f"{policy} {_count(totals[policy])}" for policy in order)
-    words, height = f"Stacked bars, pods without a place: {said}.", top + len(order) * _ROW + 20
-    return Drawing("unscheduled", title, words, WIDTH, height, tuple(marks))
+    counts = "; ".join(f"{policy} {_count(totals[policy])}" for policy in order)
+    text, height = f"Stacked bars, pods without a place: {counts}.", top + len(order) * _ROW + 20
+    return Drawing("unscheduled", title, text, WIDTH, height, tuple(marks))
 
 
 def _folded(means: dict[str, float], reasons: list[str]) -> dict[str, float]:

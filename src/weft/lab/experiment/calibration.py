@@ -26,15 +26,15 @@ def calibration(title: str, under: str, curves: Sequence[Curve]) -> Drawing:
     marks += [DrawingGroup(tuple(panel.line(s, width=2.2)), "series", s.name) for s in series]
     if series:
         marks += panel.ends(series, "", 560)
-    said = "; ".join(
+    coverage = "; ".join(
         f"{s.name} {_at_90(points):.1f}" for s, (_, points) in zip(series, curves, strict=True)
     )
-    text = f"How often bounds held against how often they should. Percent at 90: {said}."
+    text = f"How often bounds held against how often they should. Percent at 90: {coverage}."
     return Drawing("calibration", title, text, _WIDTH, _HEIGHT, tuple(marks))
 
 
 def _series(number: int, name: str, points: Sequence[tuple[float, float]]) -> CurveSeries:
-    x = tuple(100 * wanted for wanted, _ in points)
+    x = tuple(100 * nominal for nominal, _ in points)
     y = tuple(100 * reached for _, reached in points)
     return CurveSeries(name, number, x, y, y, y, y[-1])
 

@@ -12,7 +12,7 @@ from weft.core.framework import Policy
 from weft.files.writing import replacing
 from weft.lab.experiment.notes import notes_on
 from weft.lab.experiment.statistics import summarise
-from weft.lab.experiment.workers import run_cells, watched
+from weft.lab.experiment.workers import run_cells, with_progress
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.inflation import run_inflation
 from weft.lab.simulate.results import PolicyRun, SimulationResults
@@ -49,7 +49,9 @@ def run_grid(
     """Run all cells on `jobs` processes; `progress(policy, seed, done_cells)` after each."""
     cells = grid.cells()
     finished = run_cells(run_cell, grid, cells, jobs)
-    runs = dict(watched(finished, progress, lambda cell: (cell[0], grid.arrivals[cell[1]].seed)))
+    runs = dict(
+        with_progress(finished, progress, lambda cell: (cell[0], grid.arrivals[cell[1]].seed))
+    )
     ordered = [runs[cell] for cell in cells]
     summary = summarise(ordered)
     return SimulationResults(ordered, summary, notes_on(summary))

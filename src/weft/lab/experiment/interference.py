@@ -14,7 +14,7 @@ from weft.core.framework import Policy
 from weft.core.framework.interference import INTERFERENCE, MYSTIC, to_input
 from weft.lab.experiment import pair_predictor
 from weft.lab.experiment.paired import Difference, holm, paired_difference, paired_p_value
-from weft.lab.experiment.workers import run_cells, watched
+from weft.lab.experiment.workers import run_cells, with_progress
 from weft.lab.simulate.sharing import pairs
 from weft.lab.simulate.sharing.feedback import Feedback
 from weft.lab.simulate.sharing.outcome import SharedRun
@@ -27,10 +27,10 @@ PROGRESS = Feedback(noise=0.05, evict=False)
 
 
 class InterferenceStudy(msgspec.Struct, frozen=True):
-    """The study's runs: `told` names the predictor ("trained" or "ridge") of policies, or
+    """The study's runs: `predictor` names it ("trained" or "ridge") of policies, or
     "truth" where the table itself is what everybody knows.
 
-    `ours` is compared with every other policy; `mystic` are distances for Co-scheML's baseline.
+    All others are compared with `reference`; `mystic` are distances for Co-scheML's baseline.
     Where it is `watched`, jobs report their `PROGRESS`, and what it shows corrects what policies
     were told, the same for all; nobody is evicted. `oracle` needs no correction, and gandiva looks
     for itself.
@@ -42,8 +42,8 @@ class InterferenceStudy(msgspec.Struct, frozen=True):
     loads: tuple[pairs.OfferedLoad, ...]
     seeds: tuple[int, ...]
     make_policy: Callable[[str], Policy]
-    ours: str = OURS
-    told: str = "trained"
+    reference: str = OURS
+    predictor: str = "trained"
     mystic: dict[str, dict[str, float]] = {}
     watched: bool = False
 
@@ -91,15 +91,15 @@ def run_study(
 ) -> list[InterferenceLevel]:
     """Run all cells on `jobs` processes; `progress(policy, seed, done_cells)` after each."""
     runs = run_cells(run_cell, study, study.cells(), jobs)
-    done = dict(watched(runs, progress, lambda cell: (cell.policy, cell.seed)))
+    done = dict(with_progress(runs, progress, lambda cell: (cell.policy, cell.seed)))
     levels = []
     for name in study.policies:
-        mine = [_runs(study, done, at, study.ours) for at in range(len(study.loads))]
-        theirs = [_runs(study, done, at, name) for at in range(len(study.loads))]
-        means = _changes("jct_mean_s", mine, theirs) if name != study.ours else None
-        tails = _changes("jct_p99_s", mine, theirs) if name != study.ours else None
+        own_runs = [_runs(study, done, at, study.reference) for at in range(len(study.loads))]
+        baselines = [_runs(study, done, at, name) for at in range(len(study.loads))]
+        means = _changes("jct_mean_s", own_runs, baselines) if name != study.reference else None
+        tails = _changes("jct_p99_s", own_runs, baselines) if name != study.reference else None
         for at, load in enumerate(study.loads):
-            level = _level(load, name, theirs[at])
+            level = _level(load, name, baselines[at])
             if means is not None and tails is not None:
                 level = msgspec.structs.replace(level, jct_mean=means[at], jct_p99=tails[at])
             levels.append(level)
@@ -108,8 +108,8 @@ def run_study(
 
 def run_cell(study: InterferenceStudy, cell: InterferenceRun) -> SharedRun:
     """One policy on one seed's jobs at one load."""
-    knows_all = study.told == "truth" or cell.policy == ORACLE
-    learnt = pair_predictor.ridge if study.told == "ridge" else pair_predictor.trained
+    knows_all = study.predictor == "truth" or cell.policy == ORACLE
+    learnt = pair_predictor.ridge if study.predictor == "ridge" else pair_predictor.trained
     pairs_of = study.table, study.gpu_model
     table = pair_predictor.truth(*pairs_of) if knows_all else learnt(*pairs_of, cell.seed)
     inputs = {INTERFERENCE: to_input(table)}
@@ -128,7 +128,7 @@ def run_cell(study: InterferenceStudy, cell: InterferenceRun) -> SharedRun:
     if cell.policy == GANDIVA:
         run = TrialRun(scenario, PackByTrial()).go()
     else:
-        name = study.ours if cell.policy == ORACLE else cell.policy
+        name = study.reference if cell.policy == ORACLE else cell.policy
         run = run_shared(scenario, study.make_policy(name))
     return msgspec.structs.replace(run, policy=cell.policy, outcomes=())
 
@@ -140,11 +140,11 @@ def _runs(
 
 
 def _changes(
-    field: str, mine: Sequence[Sequence[SharedRun]], theirs: Sequence[Sequence[SharedRun]]
+    field: str, runs: Sequence[Sequence[SharedRun]], baselines: Sequence[Sequence[SharedRun]]
 ) -> list[PolicyDifference]:
     values = [
-        ([getattr(run, field) for run in ours], [getattr(run, field) for run in other])
-        for ours, other in zip(mine, theirs, strict=True)
+        ([getattr(run, field) for run in own], [getattr(run, field) for run in baseline])
+        for own, baseline in zip(runs, baselines, strict=True)
     ]
     p_values = holm([paired_p_value(*pair) for pair in values])
     differences = [paired_difference(*pair) for pair in values]

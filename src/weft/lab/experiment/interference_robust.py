@@ -17,7 +17,7 @@ from weft.core.framework import Policy
 from weft.core.framework.interference import INTERFERENCE, InterferenceTable, interference, to_input
 from weft.lab.experiment import pair_predictor
 from weft.lab.experiment.paired import Difference, paired_difference
-from weft.lab.experiment.workers import run_cells, watched
+from weft.lab.experiment.workers import run_cells, with_progress
 from weft.lab.simulate.sharing import pairs
 from weft.lab.simulate.sharing.outcome import SharedRun
 from weft.lab.simulate.sharing.run import SharedScenario, run_shared
@@ -48,7 +48,7 @@ class RobustnessStudy(msgspec.Struct, frozen=True):
     make_policy: Callable[[str], Policy]
     missing: tuple[float, ...] = MISSING
     noise: tuple[float, ...] = NOISE
-    told: str = "trained"
+    predictor: str = "trained"
 
     def spoilt(self) -> list[SpoiltPredictions]:
         """Every combination; where all are missing there is nothing to be noisy about."""
@@ -104,7 +104,7 @@ def run_study(
 ) -> list[RobustnessLevel]:
     """Run all cells on `jobs` processes; `progress(policy, seed, done_cells)` after each."""
     runs = run_cells(run_cell, study, study.cells(), jobs)
-    done = dict(watched(runs, progress, lambda cell: (cell.policy or BASELINE, cell.seed)))
+    done = dict(with_progress(runs, progress, lambda cell: (cell.policy or BASELINE, cell.seed)))
     return [
         _level(study, done, (at, name, spoilt))
         for at in range(len(study.loads))
@@ -115,7 +115,9 @@ def run_study(
 
 def run_cell(study: RobustnessStudy, cell: RobustnessRun) -> SharedRun:
     """One policy on one seed's jobs at one load."""
-    inputs = {INTERFERENCE: to_input(told(study, cell.seed, cell.spoilt))} if cell.policy else {}
+    inputs = (
+        {INTERFERENCE: to_input(predictions(study, cell.seed, cell.spoilt))} if cell.policy else {}
+    )
     load = study.loads[cell.load]
     scenario = SharedScenario(
         pairs.cluster(load.gpus, study.gpu_model),
@@ -129,12 +131,12 @@ def run_cell(study: RobustnessStudy, cell: RobustnessRun) -> SharedRun:
     return msgspec.structs.replace(run, outcomes=())
 
 
-def told(study: RobustnessStudy, seed: int, spoilt: SpoiltPredictions) -> InterferenceTable:
+def predictions(study: RobustnessStudy, seed: int, spoilt: SpoiltPredictions) -> InterferenceTable:
     """The table that policies are told."""
     table = only(study.table, known_kinds(study.table, seed, spoilt.missing))
     if not table.kinds:
         return InterferenceTable(0)
-    learnt = pair_predictor.ridge if study.told == "ridge" else pair_predictor.trained
+    learnt = pair_predictor.ridge if study.predictor == "ridge" else pair_predictor.trained
     return noisy(learnt(table, study.gpu_model, seed), seed, spoilt.noise)
 
 
@@ -148,12 +150,12 @@ def known_kinds(table: pairs.PairTable, seed: int, missing: float) -> tuple[str,
 
 def only(table: pairs.PairTable, kinds: Sequence[str]) -> pairs.PairTable:
     """The pairs of these kinds with each other."""
-    at = [table.kinds.index(kind) for kind in kinds]
+    indexes = [table.kinds.index(kind) for kind in kinds]
     return pairs.PairTable(
         tuple(kinds),
-        tuple(tuple(table.speed[one][other] for other in at) for one in at),
-        tuple(table.asks_mib[one] for one in at),
-        tuple(table.rate_per_s[one] for one in at) if table.rate_per_s else (),
+        tuple(tuple(table.speed[row][column] for column in indexes) for row in indexes),
+        tuple(table.asks_mib[row] for row in indexes),
+        tuple(table.rate_per_s[row] for row in indexes) if table.rate_per_s else (),
     )
 
 
@@ -179,13 +181,13 @@ def noisy(source: InterferenceTable, seed: int, sigma: float) -> InterferenceTab
 def _level(
     study: RobustnessStudy,
     done: dict[RobustnessRun, SharedRun],
-    of: tuple[int, str, SpoiltPredictions],
+    cell: tuple[int, str, SpoiltPredictions],
 ) -> RobustnessLevel:
-    at, name, spoilt = of
-    mine = [done[RobustnessRun(at, name, seed, spoilt)] for seed in study.seeds]
+    at, name, spoilt = cell
+    runs = [done[RobustnessRun(at, name, seed, spoilt)] for seed in study.seeds]
     plain = [done[RobustnessRun(at, "", seed)].jct_mean_s for seed in study.seeds]
-    means = [run.jct_mean_s for run in mine]
-    percent = [100 * (one / other - 1) for one, other in zip(means, plain, strict=True)]
+    means = [run.jct_mean_s for run in runs]
+    percent = [100 * (mean / unspoilt - 1) for mean, unspoilt in zip(means, plain, strict=True)]
     worst = max(percent)
     return RobustnessLevel(
         study.loads[at],
@@ -195,5 +197,5 @@ def _level(
         paired_difference(means, plain),
         round(worst, 2),
         study.seeds[percent.index(worst)],
-        sum(run.unfinished for run in mine),
+        sum(run.unfinished for run in runs),
     )

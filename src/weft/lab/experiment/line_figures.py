@@ -20,7 +20,7 @@ def allocation(results: SimulationResults) -> Drawing:
     series, timed = curves.allocation(results), is_timed(results)
     title = "GPUs allocated as demand arrives"
     if not series:
-        return nothing("allocation", title)
+        return empty_figure("allocation", title)
     corner = None if timed else _corner(series)
     height, bottom = 456.0, 400.0
     best = ranked(results)[0]
@@ -51,7 +51,7 @@ def fragmentation(results: SimulationResults) -> Drawing:
     series = curves.fragmentation(results)
     title = "Idle GPU capacity lost to fragments"
     if not series:
-        return nothing("fragmentation", title)
+        return empty_figure("fragmentation", title)
     height, bottom, text_x = 396.0, 340.0, _labels_at(series)
     top = nice_ceiling(max(max(curve.high) for curve in series))
     last = max(max(curve.x) for curve in series)
@@ -105,8 +105,8 @@ def _full(panel: Panel) -> list[Mark]:
     at = panel.x(100)
     line = Stroke(((at, panel.y.start), (at, panel.y.end)), AXIS, 1.0, "1.5 3")
     wide = panel.x.end - panel.x.start > 300
-    words = [Text(at, panel.y.end - 8, "demand = capacity", SOFT, 11, "middle")] if wide else []
-    return [line, *words]
+    label = [Text(at, panel.y.end - 8, "demand = capacity", SOFT, 11, "middle")] if wide else []
+    return [line, *label]
 
 
 def _lines(panel: Panel, series: list[CurveSeries], best: str) -> list[DrawingGroup]:
@@ -150,12 +150,12 @@ def _drawing(
     series: list[CurveSeries],
     did: str,
 ) -> Drawing:
-    said = ", ".join(f"{curve.name} {curve.end:.2f}" for curve in series)
-    text = f"Lines over arrived demand, one a policy. Percent of capacity {did} at the end: {said}."
+    ends = ", ".join(f"{curve.name} {curve.end:.2f}" for curve in series)
+    text = f"Lines over arrived demand, one a policy. Percent of capacity {did} at the end: {ends}."
     return Drawing(name, title, text, WIDTH, height, tuple(marks))
 
 
-def nothing(name: str, title: str, words: str = "These runs recorded no curve.") -> Drawing:
+def empty_figure(name: str, title: str, text: str = "These runs recorded no curve.") -> Drawing:
     """The figure where there is nothing to draw: it says why."""
-    marks = (*heading(title, ""), Text(WIDTH / 2, 84, words, SOFT, 13, "middle"))
-    return Drawing(name, title, words, WIDTH, 120, marks)
+    marks = (*heading(title, ""), Text(WIDTH / 2, 84, text, SOFT, 13, "middle"))
+    return Drawing(name, title, text, WIDTH, 120, marks)

@@ -13,7 +13,7 @@ import msgspec
 
 from weft.core.framework import Policy
 from weft.lab.experiment.paired import Difference, paired_difference
-from weft.lab.experiment.workers import run_cells, watched
+from weft.lab.experiment.workers import run_cells, with_progress
 from weft.lab.simulate.sharing import ece_like
 from weft.lab.simulate.sharing.exporter import SOUND, ExporterFaults
 from weft.lab.simulate.sharing.outcome import SharedRun
@@ -99,7 +99,7 @@ def run_study(
     """Run all cells on `jobs` processes; `progress(policy, seed, done_cells)` after each."""
     cells = study.cells()
     runs = run_cells(run_cell, study, cells, jobs)
-    done = dict(watched(runs, progress, lambda cell: (cell.policy, cell.seed)))
+    done = dict(with_progress(runs, progress, lambda cell: (cell.policy, cell.seed)))
     grid = itertools.product(study.percents, (*study.policies, BEST))
     levels = [_level(study, done, percent, name) for percent, name in grid]
     level_runs = [LevelRun(cell.percent, done[cell]) for cell in cells]
@@ -111,9 +111,9 @@ def run_cell(study: OverprovisionStudy, cell: OverprovisionRun) -> SharedRun:
     jobs = ece_like.jobs(cell.percent, cell.seed, study.gpus, study.mix)
     if cell.policy == BEST:
         jobs = tuple(msgspec.structs.replace(job, request_mib=job.peak_mib) for job in jobs)
-    nodes, seen, permille = ece_like.cluster(study.gpus), study.watching, study.harvest_permille
+    nodes, watching, permille = ece_like.cluster(study.gpus), study.watching, study.harvest_permille
     scenario = SharedScenario(
-        nodes, jobs, ece_like.SHARING, seen, study.faults, permille, cell.seed
+        nodes, jobs, ece_like.SHARING, watching, study.faults, permille, cell.seed
     )
     policy = study.make_policy("gpushare" if cell.policy == BEST else cell.policy)
     run = run_shared(scenario, policy)
@@ -124,8 +124,8 @@ def _level(
     study: OverprovisionStudy, done: dict[OverprovisionRun, SharedRun], percent: int, name: str
 ) -> OverprovisionLevel:
     runs, base, best = (
-        [done[OverprovisionRun(percent, which, seed)] for seed in study.seeds]
-        for which in (name, study.baseline, BEST)
+        [done[OverprovisionRun(percent, policy, seed)] for seed in study.seeds]
+        for policy in (name, study.baseline, BEST)
     )
     compared = name != study.baseline
     return OverprovisionLevel(

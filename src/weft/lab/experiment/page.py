@@ -31,7 +31,7 @@ def page(
     results: SimulationResults, svgs: dict[str, str], title: str, subtitle: str, gpus: int | None
 ) -> str:
     """The whole report; `svgs` by figure name."""
-    said = headline(results, gpus)
+    lead = headline(results, gpus)
     figures = "\n".join(_figure(name, svg, is_timed(results)) for name, svg in svgs.items())
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -46,8 +46,8 @@ def page(
 <header>
 <h1>{escape(title)}</h1>
 <p class="subtitle">{escape(subtitle)}</p>
-<p class="lead">{_together(said.lead)}</p>
-<p class="rest">{_together(said.rest)}</p>
+<p class="lead">{_together(lead.lead)}</p>
+<p class="rest">{_together(lead.rest)}</p>
 </header>
 <section aria-label="Policies compared">
 {policy_table(results)}

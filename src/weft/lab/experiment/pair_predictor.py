@@ -41,9 +41,9 @@ def trained(table: PairTable, gpu_model: str, seed: int, share: float = 0.5) -> 
     rates = table.rate_per_s or (math.nan,) * len(table.kinds)
     solos = [solo(kind, gpu_model, "", rate) for kind, rate in zip(table.kinds, rates, strict=True)]
     runs = [
-        MeasuredRun(table.kinds[one], (table.kinds[other],), gpu_model, "", speed[one, other])
+        MeasuredRun(table.kinds[target], (table.kinds[other],), gpu_model, "", speed[target, other])
         for pair in pairs
-        for one, other in sorted({pair, pair[::-1]})
+        for target, other in sorted({pair, pair[::-1]})
     ]
     cell = fit(Measurements("training", tuple(solos), tuple(runs)))
     return from_predictors(1, [Predictor(cell)], table.kinds)

@@ -21,7 +21,7 @@ _Floats = NDArray[np.float64]
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """How much more or less, in percent of the baseline's mean, and its 95 % interval.
+    """A difference in percent of the baseline's mean, and its 95 % interval.
 
     No interval below five seeds, nor where the baseline's own mean may be 0.
     """
@@ -44,11 +44,11 @@ class Difference(msgspec.Struct, frozen=True):
 
 def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Difference:
     """Ratio of means less 1, in percent; value i and baseline i are of one seed."""
-    mine, theirs = _pairs(values, baseline)
-    ratio = float(mine.mean() / theirs.mean())
-    if len(mine) < ENOUGH_FOR_INTERVAL:
+    measured, base = _pairs(values, baseline)
+    ratio = float(measured.mean() / base.mean())
+    if len(measured) < ENOUGH_FOR_INTERVAL:
         return Difference(_percent(ratio))
-    ends = _ratio_of_means(mine, theirs).interval(0.05)
+    ends = _ratio_of_means(measured, base).interval(0.05)
     return Difference(_percent(ratio), *(() if ends is None else map(_percent, ends)))
 
 
@@ -57,10 +57,10 @@ def paired_p_value(values: Sequence[float], baseline: Sequence[float]) -> float 
 
     It is the level at which the interval ends at 0 %.
     """
-    mine, theirs = _pairs(values, baseline)
-    if len(mine) < ENOUGH_FOR_INTERVAL:
+    measured, base = _pairs(values, baseline)
+    if len(measured) < ENOUGH_FOR_INTERVAL:
         return None
-    ratio, without, within = _ratio_of_means(mine, theirs), 0.0, 1.0
+    ratio, without, within = _ratio_of_means(measured, base), 0.0, 1.0
     for _ in range(_HALVINGS):
         level = (without + within) / 2
         ends = ratio.interval(level)
@@ -121,13 +121,13 @@ class _RatioOfMeans(msgspec.Struct, frozen=True):
         return ratio - below, ratio + above
 
 
-def _ratio_of_means(mine: _Floats, theirs: _Floats) -> _RatioOfMeans:
-    means = float(mine.mean()), float(theirs.mean())
-    (var, cov), (_, var_base) = (np.cov(mine, theirs) / len(mine)).tolist()
-    apart = mine - means[0] / means[1] * theirs
-    exact = float(np.abs(apart).max()) <= _ROUNDING * float(np.abs(mine).max())
+def _ratio_of_means(measured: _Floats, base: _Floats) -> _RatioOfMeans:
+    means = float(measured.mean()), float(base.mean())
+    (var, cov), (_, var_base) = (np.cov(measured, base) / len(measured)).tolist()
+    apart = measured - means[0] / means[1] * base
+    exact = float(np.abs(apart).max()) <= _ROUNDING * float(np.abs(measured).max())
     skew = skewness(apart.tolist())
-    return _RatioOfMeans(len(mine), *means, var, cov, var_base, skew, exact)
+    return _RatioOfMeans(len(measured), *means, var, cov, var_base, skew, exact)
 
 
 def _percent(ratio: float) -> float:

@@ -23,8 +23,8 @@ def check() -> None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
-        what = "needs matplotlib, which is not installed; pip install 'weft[png]'"
-        raise BadInputError("--png", what) from None
+        problem = "needs matplotlib, which is not installed; pip install 'weft[png]'"
+        raise BadInputError("--png", problem) from None
 
 
 def to_png(drawing: Drawing) -> bytes:
@@ -64,8 +64,8 @@ def _draw(axes: "Axes", mark: Mark, order: int) -> None:
             area = patches.Polygon(mark.points, facecolor=colour, alpha=alpha, lw=0, zorder=order)
             axes.add_patch(area)
         case Dot():
-            at, colour = (mark.x, mark.y), mark.fill.light
-            axes.add_patch(patches.Circle(at, mark.radius, color=colour, lw=0, zorder=order))
+            anchor, colour = (mark.x, mark.y), mark.fill.light
+            axes.add_patch(patches.Circle(anchor, mark.radius, color=colour, lw=0, zorder=order))
         case Stroke():
             xs, ys = zip(*mark.points, strict=True)
             (line,) = axes.plot(xs, ys, color=mark.stroke.light, lw=_points(mark.width))

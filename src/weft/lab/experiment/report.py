@@ -40,8 +40,8 @@ def write_report(
     except FileExistsError:
         raise BadInputError(str(directory), "is a file; name a folder for the report") from None
     except OSError as error:
-        what = f"can't be written: {error.strerror}; name a folder you may write to"
-        raise BadInputError(str(directory), what) from None
+        problem = f"can't be written: {error.strerror}; name a folder you may write to"
+        raise BadInputError(str(directory), problem) from None
     return directory / PAGE
 
 

@@ -85,7 +85,7 @@ def series_paint(index: int) -> Paint:
 
 
 def series_dash(index: int) -> str:
-    """Its dash pattern; a second round through the colours meets other dashes."""
+    """The series' dash pattern; a second round through the colours meets other dashes."""
     return DASHES[(index + index // len(SERIES)) % len(DASHES)]
 
 

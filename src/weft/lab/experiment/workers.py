@@ -20,15 +20,15 @@ def run_cells(
     return _in_parallel(work, shared, cells, jobs)
 
 
-def watched(
+def with_progress(
     runs: Iterator[tuple[Cell, Result]],
     progress: Callable[[str, int, int], None] | None,
-    who: Callable[[Cell], tuple[str, int]],
+    name_of: Callable[[Cell], tuple[str, int]],
 ) -> Iterator[tuple[Cell, Result]]:
     """The same; `progress(policy, seed, done_cells)` at each, the first two as `who(cell)` says."""
     for number, (cell, run) in enumerate(runs, 1):
         if progress is not None:
-            progress(*who(cell), number)
+            progress(*name_of(cell), number)
         yield cell, run
 
 

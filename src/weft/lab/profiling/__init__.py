@@ -5,6 +5,6 @@
 
 In: planning and running measurements on a `Bench` (processes, NVML, MPS), what runs come to,
 profiles out of Prometheus' history, and where they are kept (a file, a ConfigMap).
-Out: what follows for who shares with whom (`signals/`, `core/policies/`), and what the workloads do
-(`lab/workloads/`).
+Out: what follows for who shares with whom (`interference/`, `core/policies/`), and what the
+workloads do (`lab/workloads/`).
 """

@@ -65,8 +65,8 @@ def _owners(answers: Mapping[str, QueryResult]) -> dict[Pod, str]:
     return owners
 
 
-def _all(answer: QueryResult | None) -> Iterable[dict[str, str]]:
-    return [_labels.decode(text) for text in answer.labels] if answer is not None else []
+def _all(result: QueryResult | None) -> Iterable[dict[str, str]]:
+    return [_labels.decode(text) for text in result.labels] if result is not None else []
 
 
 def _label(labels: Mapping[str, str], name: str) -> str:

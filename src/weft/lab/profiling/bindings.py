@@ -31,10 +31,10 @@ async def bindings(client: ApiClient) -> ClusterRecord:
     """All nodes and pods of the cluster, once."""
     nodes = [inventory(node)[0] for node in await _listed(client, NODES)]
     pods = await _listed(client, PODS)
-    return known(nodes, pods)
+    return cluster_record(nodes, pods)
 
 
-def known(nodes: Sequence[Node], pods: Sequence[Pod]) -> ClusterRecord:
+def cluster_record(nodes: Sequence[Node], pods: Sequence[Pod]) -> ClusterRecord:
     """The residencies of these pods, pure."""
     by_name = {node.name: node for node in nodes}
     residencies = [
@@ -62,7 +62,7 @@ def _residencies(pod: Pod, node: Node) -> Iterator[ProfiledStay]:
     since_s = timestamp_ns(pod.bound_at or pod.metadata.creation_timestamp) / 1e9
     until_s = _until_s(pod)
     unsure = pod.ended and until_s == math.inf
-    named = NOBODY_KNOWS if unsure else (pod.metadata.namespace, pod.metadata.name)
+    pod_key = NOBODY_KNOWS if unsure else (pod.metadata.namespace, pod.metadata.name)
     request, placement = None, None
     try:
         request = registry.parse_pod(pod, SETTINGS)
@@ -84,7 +84,7 @@ def _residencies(pod: Pod, node: Node) -> Iterator[ProfiledStay]:
     for share in placement.shares:
         if share.gpu in cards:
             card = card_of(node, cards[share.gpu])
-            yield ProfiledStay(named, card, since_s, clues, request.isolation, until_s)
+            yield ProfiledStay(pod_key, card, since_s, clues, request.isolation, until_s)
 
 
 def _until_s(pod: Pod) -> float:

@@ -30,7 +30,7 @@ _REST = 0.1
 
 
 class CampaignSettings(msgspec.Struct, frozen=True):
-    """How to measure.
+    """Settings of a measuring campaign.
 
     `runs`: of each solo and pair; their median counts. `window_s`: long enough for ten samples of
     the counters. `warm_s` is what workloads spend warming up each time they go. `longest`: windows
@@ -48,7 +48,7 @@ class CampaignSettings(msgspec.Struct, frozen=True):
 
 
 class CampaignProgress(NamedTuple):
-    """How it goes: a run that ended, and how many runs and about how many seconds are to come."""
+    """Progress: a run that ended, and how many runs and about how many seconds are to come."""
 
     run: LoggedRun
     runs_left: int
@@ -154,7 +154,7 @@ class Campaign:
         return max(0, int((part.deadline_s - self._bench.now_s()) / self._usual_s()))
 
     def _usual_s(self) -> float:
-        """How long a run takes, as those before did; at first, as it must at least."""
+        """The expected seconds of a run, by those before; at first, the least that it can take."""
         settings = self._settings
         least = settings.warm_s + settings.window_s
         return max(float(np.mean(self._took[-50:])) if self._took else 0.0, least)
@@ -168,11 +168,11 @@ class Campaign:
         """
         waiting = [trial for trial in trials if trial not in part.done]
         while waiting:
-            trial = min(waiting, key=lambda trial: pool.lacking(trial.applications))
+            trial = min(waiting, key=lambda trial: pool.missing(trial.applications))
             waiting.remove(trial)
             if part.broken & set(trial.applications):
                 continue
-            load_s = pool.usual_load_s * pool.lacking(trial.applications)
+            load_s = pool.usual_load_s * pool.missing(trial.applications)
             if self._bench.now_s() + self._usual_s() + load_s > part.until_s:
                 part.late = True
                 return
@@ -192,7 +192,7 @@ class Campaign:
         at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         run = LoggedRun(trial.applications, trial.isolation, trial.repetition, at)
         for last in (False, True):
-            kept = pool.lacking(trial.applications) < len(trial.applications)
+            reused = pool.missing(trial.applications) < len(trial.applications)
             try:
                 run = self._together(pool, run)
             except FailedError as error:
@@ -200,7 +200,7 @@ class Campaign:
                 if error.failure.reason == OUT_OF_MEMORY:
                     again = pool.alone(trial.applications)  # others stood by: it may fit without
                 else:  # who ran before may have been hit by somebody's fault, as under MPS
-                    again = kept and error.failure.reason != TIMEOUT
+                    again = reused and error.failure.reason != TIMEOUT
                 if again and not last:
                     continue
                 run = msgspec.structs.replace(run, failure=error.failure)
@@ -213,7 +213,7 @@ class Campaign:
         for resident in residents:
             resident.go()
         for resident, name in zip(residents, names, strict=True):
-            pool.until(resident, name, "steady", 10 * settings.warm_s + 30)
+            pool.wait_for(resident, name, "steady", 10 * settings.warm_s + 30)
         bench.sample()
         opened, samples = bench.now_s(), []
         while True:
@@ -221,7 +221,7 @@ class Campaign:
             samples.append(bench.sample())
             open_s = bench.now_s() - opened
             for resident, name in zip(residents, names, strict=True):
-                pool.until(resident, name, "steady", 0)
+                pool.wait_for(resident, name, "steady", 0)
             done = min(_between(resident, opened, bench.now_s()) for resident in residents)
             enough = open_s >= settings.window_s and done >= LEAST_ITERATIONS
             if enough or open_s >= settings.longest * settings.window_s:
@@ -234,7 +234,7 @@ class Campaign:
         for resident in residents:
             resident.pause()
         for resident, name in zip(residents, names, strict=True):
-            pool.until(resident, name, "paused", 60)
+            pool.wait_for(resident, name, "paused", 60)
         held = tuple(bench.held_mib(resident) for resident in residents)
         for name, mib in zip(names, held, strict=True):
             pool.learn(name, mib)
@@ -243,9 +243,9 @@ class Campaign:
             rates=tuple(rates),
             features=features(samples),
             memories_mib=held,
-            peaks_mib=tuple(resident.said().peak_mib for resident in residents),
+            peaks_mib=tuple(resident.report().peak_mib for resident in residents),
             window_s=round(closed - opened, 3),
-            versions=residents[0].said().versions,
+            versions=residents[0].report().versions,
         )
 
     def _rate(
@@ -254,12 +254,12 @@ class Campaign:
         """Iterations a second within the window, when it has said what came after."""
         opened, closed = window
         deadline_s = self._bench.now_s() + self._settings.window_s + 10
-        while resident.said().stamps[-1].at_s < closed:
-            pool.until(resident, name, "steady", 0)
+        while resident.report().stamps[-1].at_s < closed:
+            pool.wait_for(resident, name, "steady", 0)
             if self._bench.now_s() > deadline_s:
                 raise FailedError(Failure(name, "timeout", "an iteration takes too long"))
             self._bench.sleep(0.02)
-        return rate(resident.said().stamps, opened, closed)
+        return rate(resident.report().stamps, opened, closed)
 
 
 class _Part:
@@ -304,7 +304,7 @@ class _Part:
         return pair not in self.full and PlannedRun(pair, self.isolation, 0) in self.done
 
     def missing(self, together: Sequence[tuple[str, ...]], runs: int) -> int:
-        """How many runs these lack."""
+        """Number of runs that these lack."""
         return sum(
             PlannedRun(tuple(applications), self.isolation, number) not in self.done
             for applications in together
@@ -314,9 +314,9 @@ class _Part:
 
 def rate(stamps: Sequence[Stamp], opened: float, closed: float) -> float:
     """Iterations a second between two moments, even progress assumed between stamps."""
-    at = np.array([stamp.at_s for stamp in stamps])
+    times = np.array([stamp.at_s for stamp in stamps])
     done = np.array([stamp.iterations for stamp in stamps], dtype=np.float64)
-    first, last = np.interp([opened, closed], at, done)
+    first, last = np.interp([opened, closed], times, done)
     return float((last - first) / (closed - opened))
 
 
@@ -331,5 +331,5 @@ def features(samples: Sequence[Mapping[str, float]]) -> dict[str, Feature]:
 
 
 def _between(resident: BenchResident, opened: float, now: float) -> float:
-    stamps = resident.said().stamps
+    stamps = resident.report().stamps
     return rate(stamps, opened, now) * (now - opened) if now > opened else 0.0

@@ -13,7 +13,7 @@ UNSTEADY = "unsteady"
 Together = tuple[tuple[str, ...], str]
 
 
-def compiled(log: RunLog) -> Dataset:
+def compile_dataset(log: RunLog) -> Dataset:
     """Every application and pair of which a run ended well; the others with their reason.
 
     A pair's speed is by the medians alone of the same way of sharing; where one of them is
@@ -70,8 +70,8 @@ def _solo(runs: Sequence[LoggedRun], model: str) -> SoloProfile:
     names = sorted({name for run in runs for name in run.features})
     features = {}
     for name in names:
-        seen = [run.features[name] for run in runs if name in run.features]
-        features[name] = Feature(median(f.mean for f in seen), median(f.p95 for f in seen))
+        values = [run.features[name] for run in runs if name in run.features]
+        features[name] = Feature(median(f.mean for f in values), median(f.p95 for f in values))
     return SoloProfile(
         runs[0].applications[0],
         model,

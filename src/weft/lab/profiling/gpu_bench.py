@@ -46,7 +46,7 @@ class ResidentReport(msgspec.Struct):
 class BenchResident(Protocol):
     """One workload on the GPU. It is started paused: ready, its memory taken, doing nothing."""
 
-    def said(self) -> ResidentReport:
+    def report(self) -> ResidentReport:
         """All that it has said up to now."""
         ...
 

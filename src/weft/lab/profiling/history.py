@@ -71,7 +71,7 @@ class CollectedProfiles(NamedTuple):
 
 
 async def collect(
-    source: Prometheus, span: HistorySpan, known: ClusterRecord, tell: Callable[[float], None]
+    source: Prometheus, span: HistorySpan, cluster: ClusterRecord, tell: Callable[[float], None]
 ) -> CollectedProfiles:
     """Every application's behaviour alone. `tell` hears the share that is done, 0 to 1.
 
@@ -87,29 +87,29 @@ async def collect(
         begin_s = span.start_s + (first - settle) * span.step_s
         # A slot more: whether a pod was still there after the last one.
         grid = TimeGrid(begin_s, span.step_s, count + settle + 1)
-        seen = SeenGpus(grid, source.aliases, known.cards)
-        await _look(source, seen)
+        gpus = SeenGpus(grid, source.aliases, cluster.cards)
+        await _look(source, gpus)
         if span.progress:
-            seen.progress(await _range(source, _rate_of(source, span), grid))
-        for residency in known.residencies:
-            seen.bound(residency.card, residency.pod, residency.since_s, residency.until_s)
-        for node, held in (await _holdings(source, seen.grid)).items():
-            seen.distrust(node, held)
-        parts += solo_samples.windows(seen, settle)
-        containers |= seen.containers
-        models |= seen.models
+            gpus.progress(await _range(source, _rate_of(source, span), grid))
+        for residency in cluster.residencies:
+            gpus.bound(residency.card, residency.pod, residency.since_s, residency.until_s)
+        for node, held in (await _holdings(source, gpus.grid)).items():
+            gpus.distrust(node, held)
+        parts += solo_samples.windows(gpus, settle)
+        containers |= gpus.containers
+        models |= gpus.models
         tell((first + count) / slots)
     clues = await _clues(source, span, containers)
-    clues |= {stay.pod: stay.clues for stay in known.residencies if stay.clues.name()}
-    return _profiles(parts, clues, models | dict(known.models), known, span)
+    clues |= {stay.pod: stay.clues for stay in cluster.residencies if stay.clues.name()}
+    return _profiles(parts, clues, models | dict(cluster.models), cluster, span)
 
 
-async def _look(source: Prometheus, seen: SeenGpus) -> None:
-    grid = seen.grid
+async def _look(source: Prometheus, gpus: SeenGpus) -> None:
+    grid = gpus.grid
     for metric in DEFAULT_METRICS:
         # Not further back than two slots: what is no longer said is no longer so.
         query = f"last_over_time({source.selector(metric)}[{2 * grid.step_s:g}s])"
-        seen.take([await _range(source, query, grid)])
+        gpus.take([await _range(source, query, grid)])
 
 
 def _rate_of(source: Prometheus, span: HistorySpan) -> str:
@@ -125,8 +125,8 @@ async def _range(source: Prometheus, query: str, grid: TimeGrid) -> QueryResult:
 
 async def _holdings(source: Prometheus, grid: TimeGrid) -> dict[str, Floats]:
     """By node, where Weft's own metrics are there."""
-    answer = await _range(source, f"sum by (node) ({HOLDINGS})", grid)
-    series = solo_samples.series_of(answer)
+    result = await _range(source, f"sum by (node) ({HOLDINGS})", grid)
+    series = solo_samples.series_of(result)
     return {labels.get("node", ""): grid.column(times, values) for labels, times, values in series}
 
 
@@ -148,10 +148,10 @@ def _profiles(
     parts: Sequence[SoloWindow],
     clues: Mapping[Pod, ApplicationClues],
     models: Mapping[Card, str],
-    known: ClusterRecord,
+    cluster: ClusterRecord,
     span: HistorySpan,
 ) -> CollectedProfiles:
-    isolations = {residency.pod: residency.isolation for residency in known.residencies}
+    isolations = {residency.pod: residency.isolation for residency in cluster.residencies}
     nameless: dict[Pod, float] = {}
     short: dict[str, float] = {}
     groups: dict[tuple[str, str, str], list[SoloWindow]] = {}

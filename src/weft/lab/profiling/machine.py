@@ -27,7 +27,7 @@ SECONDS = 600.0
 
 
 class MachineOptions(msgspec.Struct, frozen=True):
-    """How workloads are run: `device` cuda or cpu, `gpu` by index or UUID, a Python with PyTorch.
+    """Options of running workloads: `device` cuda or cpu, `gpu` by index or UUID, its Python.
 
     `tiny` sizes show that everything works, and nothing else.
     """
@@ -50,8 +50,8 @@ class Machine:
             self._stack.callback(self._gpu.close)
         self.card = self._gpu.card if self._gpu else BenchGpu("CPU", counters="none")
         try:
-            ours = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="weft-"))
-            self._path = path_of_workloads(Path(ours))
+            scratch = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="weft-"))
+            self._path = path_of_workloads(Path(scratch))
         except OSError as error:
             self._stack.close()
             raise BenchError(f"{error}: name a folder that takes files in TMPDIR") from error
@@ -78,7 +78,7 @@ class Machine:
             raise BenchError(f"{isolation!r} is no way of sharing that can be measured")
         if isolation == MPS and self._gpu is None:
             raise BenchError("MPS needs a GPU; leave it out of --isolation")
-        if isolation == TIME_SLICING and self._gpu is not None and self._gpu.takes_one():
+        if isolation == TIME_SLICING and self._gpu is not None and self._gpu.one_process_only():
             raise BenchError(
                 f"GPU {self._how.gpu} takes one process at a time (its compute mode is not "
                 "Default): leave time-slicing out of --isolation, or name another --gpu"
@@ -120,5 +120,5 @@ class Machine:
         mib = None
         if self._gpu is not None and isinstance(resident, WorkloadProcess):
             mib = self._gpu.process_mib(resident.pid)
-        peak = resident.said().peak_mib
+        peak = resident.report().peak_mib
         return mib if mib is not None else (peak + CONTEXT_MIB if peak else 0)

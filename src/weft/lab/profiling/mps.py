@@ -56,8 +56,8 @@ def mps(gpu: str, program: str = PROGRAM) -> Iterator[dict[str, str]]:
         folder = Path(name)
         (folder / "pipe").mkdir()
         (folder / "log").mkdir()
-        mine = {PIPES: str(folder / "pipe"), LOGS: str(folder / "log")}
-        env = {**os.environ, **mine, "CUDA_VISIBLE_DEVICES": gpu}
+        environment = {PIPES: str(folder / "pipe"), LOGS: str(folder / "log")}
+        env = {**os.environ, **environment, "CUDA_VISIBLE_DEVICES": gpu}
         watcher = subprocess.Popen(
             ["sh", "-c", _WATCHER, "weft-mps", path, name],
             env=env,
@@ -68,7 +68,7 @@ def mps(gpu: str, program: str = PROGRAM) -> Iterator[dict[str, str]]:
         )
         try:
             _wait_started(path, env, folder)
-            yield mine
+            yield environment
         finally:
             _stop(watcher)
 
@@ -89,7 +89,7 @@ def _wait_started(program: str, env: Mapping[str, str], folder: Path) -> None:
 def _answers(program: str, env: Mapping[str, str]) -> bool:
     """True if the daemon takes an order."""
     try:
-        asked = subprocess.run(
+        completed = subprocess.run(
             [program],
             env=env,
             input=b"get_server_list\n",
@@ -100,7 +100,7 @@ def _answers(program: str, env: Mapping[str, str]) -> bool:
         )
     except (subprocess.TimeoutExpired, OSError):
         return False
-    return asked.returncode == 0
+    return completed.returncode == 0
 
 
 def _stop(watcher: "subprocess.Popen[bytes]") -> None:

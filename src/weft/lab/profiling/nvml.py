@@ -77,7 +77,7 @@ class NvmlGpu:
         self._gpm = None
 
     def sample(self) -> dict[str, float]:
-        """Its load since the last call, and its power, clocks and temperature now."""
+        """Samples the load since the last call, and power, clocks and temperature now."""
         nvml, handle = self._nvml, self._handle
         counters = self._utilization() | (self._counters() if self._gpm else {})
         power = self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
@@ -94,7 +94,7 @@ class NvmlGpu:
         }
         return counters | {name: float(value) for name, value in now.items() if value is not None}
 
-    def takes_one(self) -> bool:
+    def one_process_only(self) -> bool:
         """True if it is set to exclusive-process (or to nobody): only MPS shares it then."""
         return (self._ask(lambda: self._nvml.nvmlDeviceGetComputeMode(self._handle)) or 0) != 0
 
@@ -140,14 +140,14 @@ class NvmlGpu:
         before, now = self._gpm
         if self._ask(lambda: nvml.nvmlGpmSampleGet(self._handle, now)) is None:
             return {}
-        asked = nvml.c_nvmlGpmMetricsGet_t()
-        asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, len(GPM)
-        asked.sample1, asked.sample2 = before, now
+        query = nvml.c_nvmlGpmMetricsGet_t()
+        query.version, query.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, len(GPM)
+        query.sample1, query.sample2 = before, now
         for at, (number, _, _) in enumerate(GPM):
-            asked.metrics[at].metricId = number
-        if self._ask(lambda: nvml.nvmlGpmMetricsGet(asked)) is not None:
+            query.metrics[at].metricId = number
+        if self._ask(lambda: nvml.nvmlGpmMetricsGet(query)) is not None:
             for at, (_, name, scale) in enumerate(GPM):
-                metric = asked.metrics[at]
+                metric = query.metrics[at]
                 if metric.nvmlReturn == 0 and math.isfinite(metric.value) and metric.value >= 0:
                     share = name.endswith("_ratio")  # a little over 1 by rounding
                     counters[name] = (
@@ -166,7 +166,7 @@ class NvmlGpu:
         }
 
     def _ask(self, question: Callable[[], Any]) -> Any:
-        """Its answer; None where the GPU or the driver has none."""
+        """Calls NVML; None where the GPU or the driver has no answer."""
         try:
             return question()
         except (self._nvml.NVMLError, AttributeError):

@@ -48,7 +48,7 @@ class ResidentPool:
 
     @property
     def usual_load_s(self) -> float:
-        """How long it takes until one stands ready."""
+        """The usual seconds until a resident stands ready."""
         return median(self._loads) if self._loads else USUAL_LOAD_S
 
     def ready(self, applications: Sequence[str]) -> list[BenchResident]:
@@ -57,8 +57,8 @@ class ResidentPool:
             [(name, list(applications[:at]).count(name)) for at, name in enumerate(applications)]
         )
 
-    def lacking(self, applications: Sequence[str]) -> int:
-        """How many must be started for these."""
+    def missing(self, applications: Sequence[str]) -> int:
+        """Number of residents that must be started for these."""
         keys = {(name, list(applications[:at]).count(name)) for at, name in enumerate(applications)}
         return len(keys - self._kept.keys())
 
@@ -83,7 +83,7 @@ class ResidentPool:
             for key in batch:
                 left_s = began + self._timeout_s - self._bench.now_s()
                 try:
-                    self.until(self._kept[key], key[0], "paused", max(left_s, 0))
+                    self.wait_for(self._kept[key], key[0], "paused", max(left_s, 0))
                 except FailedError as error:
                     self._end(key)
                     failed.append(error.failure)
@@ -104,12 +104,12 @@ class ResidentPool:
         """End all."""
         self._end_all(list(self._kept))
 
-    def until(self, resident: BenchResident, name: str, state: State, timeout_s: float) -> None:
+    def wait_for(self, resident: BenchResident, name: str, state: State, timeout_s: float) -> None:
         """Wait until it says so; `FailedError` where it fails, or takes too long."""
         deadline_s = self._bench.now_s() + timeout_s
-        while (said := resident.said()).state != state:
-            if said.state in {"failed", "ended"}:
-                raise FailedError(Failure(name, said.reason or said.state, said.text))
+        while (report := resident.report()).state != state:
+            if report.state in {"failed", "ended"}:
+                raise FailedError(Failure(name, report.reason or report.state, report.text))
             if self._bench.now_s() >= deadline_s:
                 raise FailedError(Failure(name, TIMEOUT, f"not {state} in {timeout_s:g} s"))
             self._bench.sleep(_LOOK_S)
@@ -123,7 +123,7 @@ class ResidentPool:
                 self._make_room(key, keys)
                 self._kept[key] = self._bench.start(self._workloads[key[0]])
             try:
-                self.until(self._kept[key], key[0], "paused", self._timeout_s)
+                self.wait_for(self._kept[key], key[0], "paused", self._timeout_s)
             except FailedError:
                 self._end(key)
                 raise
@@ -139,8 +139,8 @@ class ResidentPool:
             return False
         free = self._bench.free_mib()
         most_mib = {name: MEMORY_MIB[self._workloads[name].memory] for name, _ in keys}
-        wanted = sum(self._held_mib.get(name, most_mib[name]) for name, _ in keys)
-        return free is None or wanted + _RESERVE_MIB <= free
+        needed = sum(self._held_mib.get(name, most_mib[name]) for name, _ in keys)
+        return free is None or needed + _RESERVE_MIB <= free
 
     def _end_all(self, keys: Sequence[Key]) -> None:
         """At the same time: each takes a second or two to give its GPU memory back."""

@@ -61,7 +61,7 @@ class WorkloadProcess:
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
 
-    def said(self) -> ResidentReport:
+    def report(self) -> ResidentReport:
         """Up to now."""
         with self._lock:
             return msgspec.structs.replace(self._said, stamps=list(self._said.stamps))
@@ -115,17 +115,17 @@ class WorkloadProcess:
 
     def _hear(self, line: _Line) -> None:
         with self._lock:
-            said = self._said
-            said.peak_mib = max(said.peak_mib, line.peak_mib)
+            report = self._said
+            report.peak_mib = max(report.peak_mib, line.peak_mib)
             if line.event == "loaded":
-                said.state, said.versions = "paused", line.torch
+                report.state, report.versions = "paused", line.torch
             elif line.event in {"steady", "progress"}:
-                said.state = "steady"
-                said.stamps.append(Stamp(line.at_s, line.iterations))
+                report.state = "steady"
+                report.stamps.append(Stamp(line.at_s, line.iterations))
             elif line.event in {"paused", "ended"}:
-                said.state = "paused" if line.event == "paused" else "ended"
+                report.state = "paused" if line.event == "paused" else "ended"
             elif line.event == "failed":
-                said.state, said.reason, said.text = "failed", line.reason, line.text
+                report.state, report.reason, report.text = "failed", line.reason, line.text
 
     def _last_words(self) -> str:
         with suppress(OSError, ValueError):

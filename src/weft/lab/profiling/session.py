@@ -13,7 +13,7 @@ from typing import NamedTuple
 from weft.interference.dataset import Dataset
 from weft.lab.profiling import files
 from weft.lab.profiling.campaign import Campaign, CampaignProgress, CampaignSettings
-from weft.lab.profiling.dataset_builder import compiled
+from weft.lab.profiling.dataset_builder import compile_dataset
 from weft.lab.profiling.gpu_bench import Bench, BenchError
 from weft.lab.profiling.machine import Machine, MachineOptions
 from weft.lab.profiling.runlog import MeasuringBegan, RunLogWriter, read
@@ -51,7 +51,7 @@ def measure(wishes: MeasuringPlan, tell: Callable[[str], None]) -> Dataset:
     return dataset
 
 
-def named(names: Sequence[str]) -> list[Workload]:
+def workloads_named(names: Sequence[str]) -> list[Workload]:
     """These workloads; all, where none is named."""
     unknown = [name for name in names if name not in BY_NAME]
     if unknown:
@@ -84,12 +84,14 @@ def run(bench: Bench, wishes: MeasuringPlan, tell: Callable[[str], None]) -> boo
             raise BadInputError(str(folder), f"has runs of {models}; name another folder")
         if begin.settings.get("sizes") != sizes:
             raise BadInputError(str(folder), "has runs of other sizes; name another folder")
-    kept = {"sizes": sizes, "window_s": f"{settings.window_s:g}", "warm_s": f"{settings.warm_s:g}"}
+    how = {"sizes": sizes, "window_s": f"{settings.window_s:g}", "warm_s": f"{settings.warm_s:g}"}
     writer = RunLogWriter(folder / RUNS)
     try:
         at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        writer.write(MeasuringBegan(bench.card, at, settings=kept))
-        campaign = Campaign(bench, wishes.workloads, writer, settings, lambda t: tell(line_of(t)))
+        writer.write(MeasuringBegan(bench.card, at, settings=how))
+        campaign = Campaign(
+            bench, wishes.workloads, writer, settings, lambda t: tell(progress_line(t))
+        )
         return campaign.run(wishes.isolations, log)
     finally:
         writer.close()
@@ -97,18 +99,18 @@ def run(bench: Bench, wishes: MeasuringPlan, tell: Callable[[str], None]) -> boo
 
 def compile_folder(folder: Path) -> Dataset:
     """Make the dataset of the runs that there are, and write it beside them."""
-    dataset = compiled(read(folder / RUNS))
+    dataset = compile_dataset(read(folder / RUNS))
     if (folder / RUNS).exists():
         files.write(folder / DATASET, dataset)
     return dataset
 
 
-def line_of(progress: CampaignProgress) -> str:
+def progress_line(progress: CampaignProgress) -> str:
     """A run's result in a line."""
     names = " + ".join(progress.run.applications)
     if progress.run.failure is not None:
-        what = f"failed: {progress.run.failure.application}: {progress.run.failure.reason}"
+        outcome = f"failed: {progress.run.failure.application}: {progress.run.failure.reason}"
     else:
-        what = ", ".join(f"{rate:.4g} it/s" for rate in progress.run.rates)
+        outcome = ", ".join(f"{rate:.4g} it/s" for rate in progress.run.rates)
     left = f"{progress.runs_left} runs, about {progress.seconds_left:.0f} s left"
-    return f"{progress.run.isolation}, {names}: {what} ({left})"
+    return f"{progress.run.isolation}, {names}: {outcome} ({left})"

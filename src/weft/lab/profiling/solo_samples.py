@@ -42,7 +42,7 @@ class TimeGrid(NamedTuple):
 
     @property
     def times(self) -> Floats:
-        """Of each slot."""
+        """The time of each slot."""
         return np.asarray(self.start_s + self.step_s * np.arange(self.length), dtype=np.float64)
 
     def slots(self, times: Floats) -> npt.NDArray[np.int64]:
@@ -58,12 +58,12 @@ class TimeGrid(NamedTuple):
         return column
 
 
-def series_of(answer: QueryResult) -> Iterator[tuple[dict[str, str], Floats, Floats]]:
+def series_of(result: QueryResult) -> Iterator[tuple[dict[str, str], Floats, Floats]]:
     """The labels, times and values of each series."""
-    ends = np.cumsum(answer.counts)
-    for at, text in enumerate(answer.labels):
-        part = slice(int(ends[at] - answer.counts[at]), int(ends[at]))
-        yield _labels.decode(text), answer.times[part], answer.values[part]
+    ends = np.cumsum(result.counts)
+    for at, text in enumerate(result.labels):
+        part = slice(int(ends[at] - result.counts[at]), int(ends[at]))
+        yield _labels.decode(text), result.times[part], result.values[part]
 
 
 class SeenGpus:
@@ -92,9 +92,9 @@ class SeenGpus:
         for labels, times, values in series:
             self._series(labels, times, values, exported=exported)
 
-    def progress(self, answer: QueryResult) -> None:
+    def progress(self, result: QueryResult) -> None:
         """Iterations a second, as applications count them; a pod's containers are added up."""
-        for labels, times, values in series_of(answer):
+        for labels, times, values in series_of(result):
             namespace = _first(labels, metric_names.NAMESPACE_LABELS)
             pod = (namespace, _first(labels, metric_names.POD_LABELS))
             column = self.grid.column(times, values)
@@ -106,19 +106,19 @@ class SeenGpus:
 
     def bound(self, card: Card, pod: Pod, began_s: float, ended_s: float = np.inf) -> None:
         """A pod held the GPU from then to then, whatever exporters say."""
-        there = (self.grid.times >= began_s) & (self.grid.times < ended_s)
-        if there.any():
-            self._pod(card, pod)[:] |= there
+        bound = (self.grid.times >= began_s) & (self.grid.times < ended_s)
+        if bound.any():
+            self._pod(card, pod)[:] |= bound
 
     def distrust(self, node: str, holdings: Floats) -> None:
         """More shares of GPUs were held on the node than pods were seen: somebody was not seen."""
         cards = [card for card in self.pods if card[0] == node]
-        seen = np.zeros(self.grid.length)
+        bound = np.zeros(self.grid.length)
         for card in cards:
-            for pod, there in self.pods[card].items():
-                seen += there if pod != NOBODY_KNOWS else 0
+            for pod, present in self.pods[card].items():
+                bound += present if pod != NOBODY_KNOWS else 0
         with np.errstate(invalid="ignore"):
-            more = holdings > seen
+            more = holdings > bound
         for card in cards:
             self._pod(card, NOBODY_KNOWS)[:] |= more
 
@@ -133,23 +133,23 @@ class SeenGpus:
         inside = slots >= 0
         model = next((labels[label] for label in MODEL_LABELS if labels.get(label)), "")
         self.models.setdefault(card, model_of(model))
-        named = bool(about.pod) and (EXPORTED in labels or not exported)
-        if named and "exporter" not in about.container:
+        has_pod = bool(about.pod) and (EXPORTED in labels or not exported)
+        if has_pod and "exporter" not in about.container:
             pod = (about.namespace, about.pod)
             self._pod(card, pod)[slots[inside]] = True
             self.containers.setdefault(pod, about.container)
         good = metric_names.read(name, values, self._aliases)
         metric = self._aliases[name].metric
         of_card = self.values.setdefault(card, {})
-        kept = of_card.setdefault(metric, np.full(self.grid.length, np.nan))
+        column = of_card.setdefault(metric, np.full(self.grid.length, np.nan))
         # The device's value comes once a pod, a pod's own is part of it: the largest stands.
-        kept[slots[inside]] = np.fmax(kept[slots[inside]], good[inside])
+        column[slots[inside]] = np.fmax(column[slots[inside]], good[inside])
 
     def _card(self, about: SeriesSubject) -> Card:
         index = f"{about.node.partition('.')[0]}/{about.gpu}"
-        known = self._cards.get(about.uuid.lower()) or self._cards.get(f"{about.node}/{about.gpu}")
-        known = known or self._cards.get(index)
-        return known or (about.node, about.uuid or str(about.gpu))
+        card = self._cards.get(about.uuid.lower()) or self._cards.get(f"{about.node}/{about.gpu}")
+        card = card or self._cards.get(index)
+        return card or (about.node, about.uuid or str(about.gpu))
 
     def _pod(self, card: Card, pod: Pod) -> Bools:
         nowhere = np.zeros(self.grid.length, dtype=bool)
@@ -168,37 +168,37 @@ class SoloWindow(NamedTuple):
     rates: Floats
 
 
-def alone(there: Bools, settle: int) -> Bools:
+def alone(present: Bools, settle: int) -> Bools:
     """Which of P pods, [P, T], was alone when; see the module."""
-    only = there & (there.sum(axis=0) == 1)
+    only = present & (present.sum(axis=0) == 1)
     steady = only.copy()
     for back in range(1, settle + 1):
         steady[:, back:] &= only[:, :-back]
         steady[:, : min(back, steady.shape[1])] = False
-    steady[:, :-1] &= there[:, 1:]
+    steady[:, :-1] &= present[:, 1:]
     steady[:, -1:] = False
     return np.asarray(steady, dtype=np.bool_)
 
 
-def windows(seen: SeenGpus, settle: int) -> list[SoloWindow]:
+def windows(gpus: SeenGpus, settle: int) -> list[SoloWindow]:
     """Every pod that was alone somewhere."""
     solos = []
-    for card, pods in sorted(seen.pods.items()):
+    for card, pods in sorted(gpus.pods.items()):
         names = sorted(pods)
-        metrics = seen.values.get(card, {})
-        there = np.array([pods[name] for name in names])
+        metrics = gpus.values.get(card, {})
+        present = np.array([pods[name] for name in names])
         if Metric.MEMORY_USED_MIB in metrics:
-            there &= ~(metrics[Metric.MEMORY_USED_MIB] < LEAST_USED_MIB)
-        for name, believed in zip(names, alone(there, settle), strict=True):
+            present &= ~(metrics[Metric.MEMORY_USED_MIB] < LEAST_USED_MIB)
+        for name, believed in zip(names, alone(present, settle), strict=True):
             if name == NOBODY_KNOWS or not believed.any():
                 continue
             begins = int((np.diff(believed.astype(np.int8), prepend=0) == 1).sum())
             values = {metric: column[believed] for metric, column in metrics.items()}
-            kept = {m: v[~np.isnan(v)] for m, v in values.items() if not np.isnan(v).all()}
-            rates = seen.rates.get(name, np.zeros(0))
+            samples = {m: v[~np.isnan(v)] for m, v in values.items() if not np.isnan(v).all()}
+            rates = gpus.rates.get(name, np.zeros(0))
             rates = rates[believed] if len(rates) else rates
             rates = rates[~np.isnan(rates)]
-            solos.append(SoloWindow(name, card, begins, int(believed.sum()), kept, rates))
+            solos.append(SoloWindow(name, card, begins, int(believed.sum()), samples, rates))
     return solos
 
 

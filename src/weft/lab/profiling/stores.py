@@ -69,22 +69,22 @@ class ConfigMapStore:
 
     async def load(self) -> Dataset:
         """`ApiError` where the API server does not let us."""
-        here = await self._get()
-        if here is None:
+        config_map = await self._get()
+        if config_map is None:
             raise _nothing_there(self.where)
-        return self._read(here)
+        return self._read(config_map)
 
     async def change(self, change: Change) -> Dataset:
         """`BadInputError` where it does not fit into a ConfigMap."""
         for attempt in range(ATTEMPTS):
-            here = await self._get()
-            changed = change(self._read(here))
+            config_map = await self._get()
+            changed = change(self._read(config_map))
             text = msgspec.json.encode(EMPTY.merged(changed)).decode()
             if len(text.encode()) > MOST_BYTES:
-                what = f"{len(text.encode()):,} bytes do not fit; keep them in a --file"
-                raise BadInputError(self.where, what)
+                problem = f"{len(text.encode()):,} bytes do not fit; keep them in a --file"
+                raise BadInputError(self.where, problem)
             try:
-                await self._put(here, text)
+                await self._put(config_map, text)
             except (ConflictError, NotFoundError):
                 if attempt + 1 == ATTEMPTS:
                     raise
@@ -98,18 +98,18 @@ class ConfigMapStore:
         except NotFoundError:
             return None
 
-    def _read(self, here: ConfigMap | None) -> Dataset:
-        text = ((here.data if here is not None else None) or {}).get(KEY, "")
+    def _read(self, config_map: ConfigMap | None) -> Dataset:
+        text = ((config_map.data if config_map is not None else None) or {}).get(KEY, "")
         return dataset.decode(text.encode(), f"{self.where}, {KEY}") if text else EMPTY
 
-    async def _put(self, here: ConfigMap | None, text: str) -> None:
+    async def _put(self, config_map: ConfigMap | None, text: str) -> None:
         """Creates the ConfigMap, or changes it if it is still the version that was read."""
         meta = {"name": self._name, "namespace": self._namespace}
-        if here is None:
+        if config_map is None:
             body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {KEY: text}}
             await self._client.create(CONFIG_MAPS, self._namespace, msgspec.json.encode(body))
             return
-        version = {"resourceVersion": here.metadata.resource_version}
+        version = {"resourceVersion": config_map.metadata.resource_version}
         patch = msgspec.json.encode({"metadata": version, "data": {KEY: text}})
         path = CONFIG_MAPS.of(self._namespace, self._name)
         await self._client.call("PATCH", path, patch, content_type=MERGE_PATCH)

@@ -71,8 +71,8 @@ def generate_pods(
     machines = set(_by_gpus(gpus))
     pods = _draw_pods(rng, gpus, count, mix, machines)
     lifetimes = [shapes.LIFETIMES.at(rng.random()) for _ in pods]
-    asked = sum(n * kind.milli * life for (n, kind), life in zip(pods, lifetimes, strict=True))
-    span = asked / (load * gpus * 1000) or 60.0 * len(pods)
+    milli_s = sum(n * kind.milli * life for (n, kind), life in zip(pods, lifetimes, strict=True))
+    span = milli_s / (load * gpus * 1000) or 60.0 * len(pods)
     arrivals = sorted(rng.random() * span for _ in pods)
     digits = len(str(len(pods) - 1))
     rows = []
@@ -144,12 +144,12 @@ def _draw_pods(
         if fitting:
             classes.append(((n, fitting), weight))
     pods: list[tuple[int, PodKind]] = []
-    asked = 0
-    while asked < gpus * 1000 if count is None else len(pods) < count:
+    drawn_milli = 0
+    while drawn_milli < gpus * 1000 if count is None else len(pods) < count:
         n, fitting = _one_of(rng, classes)
         kind = _one_of(rng, fitting)
         pods.append((n, kind))
-        asked += n * kind.milli
+        drawn_milli += n * kind.milli
     return pods
 
 

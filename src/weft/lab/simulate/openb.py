@@ -76,20 +76,20 @@ class _Row:
         assert value is not None
         return value
 
-    def error(self, column: str, what: str) -> BadInputError:
-        return BadInputError(f"{self._path}, line {self._line}, column {column}", what)
+    def error(self, column: str, problem: str) -> BadInputError:
+        return BadInputError(f"{self._path}, line {self._line}, column {column}", problem)
 
 
 def read_nodes(path: Path) -> list[Node]:
     """The nodes of a node list, in file order. Raises `BadInputError` with line and column."""
     nodes: list[Node] = []
-    seen: set[str] = set()
+    names: set[str] = set()
 
     def take(row: _Row) -> None:
         name = row.text("sn")
-        if not name or name in seen:
+        if not name or name in names:
             raise row.error("sn", f"{name!r} is empty or stands twice; names must be unique")
-        seen.add(name)
+        names.add(name)
         model, gpus = row.text("model"), row.count("gpu", 1024)
         memory = NOMINAL_MIB.get(model, OTHER_MIB)
         cards = tuple(Gpu(index, memory, model) for index in range(gpus))
@@ -135,27 +135,27 @@ def shape_of(cpu_milli: int, memory_mib: int, gpus: int, milli: int, spec: str =
     return Shape(gpu_requests, cpu_milli, memory_mib, devices=rule, trace_spec=spec)
 
 
-def _read(path: Path, wanted: tuple[str, ...], take: Callable[[_Row], None]) -> None:
+def _read(path: Path, columns: tuple[str, ...], take: Callable[[_Row], None]) -> None:
     reader = csv.reader(io.StringIO(read_text(path)))
     try:
-        header = _header(path, next(reader, None), wanted)
+        header = _header(path, next(reader, None), columns)
         for cells in reader:
             line = reader.line_num
             if not cells:
                 continue
             if len(cells) != len(header):
-                what = f"{len(cells)} columns, the header has {len(header)}"
-                raise BadInputError(f"{path}, line {line}", what)
+                problem = f"{len(cells)} columns, the header has {len(header)}"
+                raise BadInputError(f"{path}, line {line}", problem)
             take(_Row(path, line, dict(zip(header, cells, strict=True))))
     except csv.Error as error:
         raise BadInputError(f"{path}, line {reader.line_num}", f"not CSV: {error}") from None
 
 
-def _header(path: Path, header: list[str] | None, wanted: tuple[str, ...]) -> list[str]:
+def _header(path: Path, header: list[str] | None, columns: tuple[str, ...]) -> list[str]:
     if header is None:
-        raise BadInputError(str(path), f"is empty; its first line must be {','.join(wanted)},…")
-    missing = [column for column in wanted if column not in header]
+        raise BadInputError(str(path), f"is empty; its first line must be {','.join(columns)},…")
+    missing = [column for column in columns if column not in header]
     if missing:
-        what = f"column {missing[0]} is missing; need {', '.join(wanted)}"
-        raise BadInputError(f"{path}, line 1", what)
+        problem = f"column {missing[0]} is missing; need {', '.join(columns)}"
+        raise BadInputError(f"{path}, line 1", problem)
     return header

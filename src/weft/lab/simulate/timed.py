@@ -88,7 +88,7 @@ class _Timed:
         self.meter.arrived(pod.total_milli, self.held_milli)
 
     def waits(self, capacity_milli: int) -> WaitTimes:
-        """How long pods waited."""
+        """Statistics of the times that pods waited."""
         waited = np.array([at - self.created[row] for row, at in self.started.items()])
         seconds = waited / SECOND_NS if len(waited) else np.zeros(1)
         p50, p90, p99 = (float(q) for q in np.percentile(seconds, [50, 90, 99]))
@@ -107,7 +107,7 @@ class _Timed:
 
 
 def duration_ns(pod: TracePod) -> int | None:
-    """How long the pod runs once placed; None if the trace does not say."""
+    """The time that the pod runs once placed; None if the trace does not say."""
     if pod.deleted_s is None or pod.scheduled_s is None:
         return None
     return (pod.deleted_s - pod.scheduled_s) * SECOND_NS
@@ -118,14 +118,14 @@ def check_times(pods: list[TracePod], source: str) -> None:
     for row, pod in enumerate(pods):
         place = f"{source}, line {row + 2}, column"
         if pod.created_s is None:
-            what = (
+            problem = (
                 "is missing: timed mode needs creation_time (and deletion_time, scheduled_time "
                 "for pods that end); leave --timed out for lists without times"
             )
-            raise BadInputError(f"{place} creation_time", what)
+            raise BadInputError(f"{place} creation_time", problem)
         if (duration_ns(pod) or 0) < 0:
-            what = f"{pod.deleted_s} is before scheduled_time {pod.scheduled_s}"
-            raise BadInputError(f"{place} deletion_time", what)
+            problem = f"{pod.deleted_s} is before scheduled_time {pod.scheduled_s}"
+            raise BadInputError(f"{place} deletion_time", problem)
 
 
 def run_timed(

@@ -1,6 +1,6 @@
 """Every workload there is, declared: what it does, how much at once, how much memory it takes.
 
-`build` is "module:function" within this room; the function gets a `Place` and the sizes, and
+`build` is "module:function" within this room; the function gets a `DevicePlace` and the sizes, and
 returns a step. Sizes are given twice: for a GPU, and tiny ones to try it on a CPU.
 """
 
@@ -31,7 +31,7 @@ class Workload(NamedTuple):
     tiny: Sizes
 
     def make(self, place: Any, tiny: bool) -> Step:
-        """Its step, ready to be called. `ImportError` where there is no PyTorch."""
+        """Builds its step, ready to be called. `ImportError` where there is no PyTorch."""
         module, _, function = self.build.partition(":")
         make = getattr(importlib.import_module(f"weft.lab.workloads.{module}"), function)
         step: Step = make(place, self.tiny if tiny else {"batch": self.batch, **self.sizes})
@@ -70,9 +70,9 @@ WORKLOADS = (
              "transformers:decoder_inference", _DECODER, _TINY_TEXT),
     Workload("decoder-infer-32", "inference", "memory", 32, "medium",
              "transformers:decoder_inference", _DECODER, _TINY_TEXT),
-    Workload("dlrm-train", "training", "memory", 2_048, "medium", "recommenders:learning",
+    Workload("dlrm-train", "training", "memory", 2_048, "medium", "recommenders:dlrm_training",
              _TABLES, _TINY_TABLES),
-    Workload("dlrm-infer", "inference", "memory", 512, "medium", "recommenders:answering",
+    Workload("dlrm-infer", "inference", "memory", 512, "medium", "recommenders:dlrm_inference",
              _TABLES, _TINY_TABLES),
     Workload("lstm-train", "training", "launches", 64, "small", "sequences:lstm_training",
              {"length": 128, "width": 512}, {"batch": 2, "length": 8, "width": 8}),

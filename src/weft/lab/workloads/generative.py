@@ -18,8 +18,8 @@ def gan_training(place: DevicePlace, sizes: Sizes) -> Step:
     real = place.numbers(batch, 3, side, side)
     yes, no = place.numbers(batch).fill_(1.0), place.numbers(batch).fill_(0.0)
 
-    def judged(images: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-        return functional.binary_cross_entropy_with_logits(judge(images).squeeze(1).float(), wanted)
+    def judged(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return functional.binary_cross_entropy_with_logits(judge(images).squeeze(1).float(), labels)
 
     def painted() -> torch.Tensor:
         return painter(place.numbers(batch, NOISE))

@@ -33,9 +33,9 @@ def small_gemms(place: DevicePlace, sizes: Sizes) -> Step:
 
 def elementwise(place: DevicePlace, sizes: Sizes) -> Step:
     """Read two arrays, write one: three of `mib` MiB."""
-    one, other = (place.numbers(sizes["mib"] * _MIB // 4) for _ in range(2))
-    out = torch.empty_like(one)
-    return lambda: torch.add(one, other, out=out)
+    left, right = (place.numbers(sizes["mib"] * _MIB // 4) for _ in range(2))
+    out = torch.empty_like(left)
+    return lambda: torch.add(left, right, out=out)
 
 
 def softmax(place: DevicePlace, sizes: Sizes) -> Step:
@@ -63,12 +63,12 @@ def sort_and_scan(place: DevicePlace, sizes: Sizes) -> Step:
 
 def copies(place: DevicePlace, sizes: Sizes) -> Step:
     """To the card and back, over PCIe, from memory that is pinned."""
-    here = torch.randn(sizes["mib"] * _MIB // 4, pin_memory=place.on_gpu)
-    there = torch.empty_like(here, device=place.device)
+    on_host = torch.randn(sizes["mib"] * _MIB // 4, pin_memory=place.on_gpu)
+    on_device = torch.empty_like(on_host, device=place.device)
 
     def step() -> None:
-        there.copy_(here, non_blocking=True)
-        here.copy_(there, non_blocking=True)
+        on_device.copy_(on_host, non_blocking=True)
+        on_host.copy_(on_device, non_blocking=True)
         place.wait()
 
     return step

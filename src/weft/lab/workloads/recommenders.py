@@ -41,7 +41,7 @@ def _inputs(place: DevicePlace, sizes: Sizes) -> tuple[torch.Tensor, torch.Tenso
     return place.numbers(sizes["batch"], NUMBERS), rows
 
 
-def learning(place: DevicePlace, sizes: Sizes) -> Step:
+def dlrm_training(place: DevicePlace, sizes: Sizes) -> Step:
     """Learning whether somebody clicks; of the tables only what was looked up changes."""
     model = place.put(Recommender(sizes))
     numbers, rows = _inputs(place, sizes)
@@ -61,6 +61,6 @@ def learning(place: DevicePlace, sizes: Sizes) -> Step:
     return step
 
 
-def answering(place: DevicePlace, sizes: Sizes) -> Step:
+def dlrm_inference(place: DevicePlace, sizes: Sizes) -> Step:
     """Ranking for whoever asked."""
     return inference(place.put(Recommender(sizes)), _inputs(place, sizes), place)

@@ -30,7 +30,7 @@ Say = Callable[..., None]
 
 
 class RunOptions(NamedTuple):
-    """How to run: where, for how long at a time, and how much of the beginning does not count."""
+    """Options of a run: where, for how long at a time, how much of the beginning does not count."""
 
     device: str = "cuda"
     seconds: float = 10.0
@@ -125,7 +125,7 @@ def _go(step: Step, place: Any, running: RunOptions, say: Say, orders: RunOrders
 
 def standard_output() -> TextIO:
     """The stream that lines go to: whatever else is printed meanwhile goes to stderr."""
-    mine = os.fdopen(os.dup(1), "w")
+    output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     sys.stdout = sys.stderr
-    return mine
+    return output

@@ -41,11 +41,11 @@ def graph_training(place: DevicePlace, sizes: Sizes) -> Step:
     classes = place.indexes(width, nodes)
 
     def loss() -> torch.Tensor:
-        found = features
+        hidden = features
         for layer in layers:
-            sent = layer(found).float()
-            found = torch.zeros_like(sent).index_add(0, ends, sent[sources])
-        return functional.cross_entropy(found, classes)
+            sent = layer(hidden).float()
+            hidden = torch.zeros_like(sent).index_add(0, ends, sent[sources])
+        return functional.cross_entropy(hidden, classes)
 
     return training(layers, loss, place)
 

@@ -45,8 +45,8 @@ class Block(nn.Module):
         weights = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
         if mask is not None:
             weights = weights + mask
-        found = torch.softmax(weights, -1).to(value.dtype) @ value
-        return self.join(found.transpose(1, 2).flatten(2))
+        attended = torch.softmax(weights, -1).to(value.dtype) @ value
+        return self.join(attended.transpose(1, 2).flatten(2))
 
 
 class LanguageModel(nn.Module):
@@ -59,9 +59,9 @@ class LanguageModel(nn.Module):
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(sizes["layers"]))
         self.last = nn.Linear(sizes["width"], WORDS)
 
-    def forward(self, words: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         """All words at once."""
-        text = self.words(words)
+        text = self.words(tokens)
         for block in self.blocks:
             text = block(text, mask)
         return self.last(text)
@@ -81,8 +81,8 @@ def decoder_training(place: DevicePlace, sizes: Sizes) -> Step:
 
 def encoder_inference(place: DevicePlace, sizes: Sizes) -> Step:
     """Texts are read whole."""
-    words = place.indexes(WORDS, sizes["batch"], sizes["length"])
-    return inference(place.put(LanguageModel(sizes)), [words], place)
+    tokens = place.indexes(WORDS, sizes["batch"], sizes["length"])
+    return inference(place.put(LanguageModel(sizes)), [tokens], place)
 
 
 def decoder_inference(place: DevicePlace, sizes: Sizes) -> Step:
@@ -94,22 +94,22 @@ def decoder_inference(place: DevicePlace, sizes: Sizes) -> Step:
     if place.on_gpu:
         model = model.to(torch.bfloat16)
     model.eval()
-    kept = _kept(model, place, sizes)
+    cache = _kept(model, place, sizes)
     first = sizes["length"] // 2
-    at, word = first, place.indexes(WORDS, sizes["batch"], 1)
+    past, token = first, place.indexes(WORDS, sizes["batch"], 1)
 
     def step() -> None:
-        nonlocal at, word
+        nonlocal past, token
         with torch.inference_mode():
-            text = model.words(word)
-            for block, (keys, values) in zip(model.blocks, kept, strict=True):
+            text = model.words(token)
+            for block, (keys, values) in zip(model.blocks, cache, strict=True):
                 query, key, value = block.split(text)
-                keys[:, :, at : at + 1], values[:, :, at : at + 1] = key, value
-                text = text + block.attend(query, keys[:, :, : at + 1], values[:, :, : at + 1])
+                keys[:, :, past : past + 1], values[:, :, past : past + 1] = key, value
+                text = text + block.attend(query, keys[:, :, : past + 1], values[:, :, : past + 1])
                 text = text + block.layers(block.behind(text))
-            word = model.last(text).argmax(-1)
-            word[0, 0].item()
-        at = at + 1 if at + 1 < sizes["length"] else first
+            token = model.last(text).argmax(-1)
+            token[0, 0].item()
+        past = past + 1 if past + 1 < sizes["length"] else first
 
     return step
 
@@ -126,9 +126,9 @@ def _kept(
 
 def _learning(place: DevicePlace, sizes: Sizes, mask: torch.Tensor | None) -> Step:
     model = place.put(LanguageModel(sizes))
-    words = place.indexes(WORDS, sizes["batch"], sizes["length"])
+    tokens = place.indexes(WORDS, sizes["batch"], sizes["length"])
 
     def loss() -> torch.Tensor:
-        return functional.cross_entropy(model(words, mask).flatten(0, 1), words.flatten())
+        return functional.cross_entropy(model(tokens, mask).flatten(0, 1), tokens.flatten())
 
     return training([model], loss, place)

@@ -252,11 +252,11 @@ def _still_to_come(
     gpu, gpus = residents.gpu, len(rest)
     seen = np.where(has_own, np.nan_to_num(_last(own)), 0.0)
     lacks = np.maximum(0.0, hold - seen)
-    mine = _per_gpu(gpu, np.where(~warm & has_own, lacks, 0.0), gpus)
+    lacking = _per_gpu(gpu, np.where(~warm & has_own, lacks, 0.0), gpus)
     settled = _per_gpu(gpu, np.where(warm & ~has_own, hold, 0.0), gpus)
     unseen = _per_gpu(gpu, np.where(~warm & ~has_own, lacks, 0.0), gpus)
     theirs = np.maximum(0.0, np.nan_to_num(_last(rest)) - settled)
-    return np.asarray(mine + np.maximum(0.0, unseen - theirs))
+    return np.asarray(lacking + np.maximum(0.0, unseen - theirs))
 
 
 def _share_out(gpu: Ints, idle: Floats, room: Floats) -> Ints:
@@ -275,9 +275,9 @@ def _last(series: Floats) -> Floats:
     """The newest value there is of each row, NaN without one."""
     if series.shape[1] == 0:
         return np.full(len(series), np.nan)
-    there = np.isfinite(series)
-    newest = series.shape[1] - 1 - there[:, ::-1].argmax(axis=1)
-    return np.where(there.any(axis=1), series[np.arange(len(series)), newest], np.nan)
+    is_sample = np.isfinite(series)
+    newest = series.shape[1] - 1 - is_sample[:, ::-1].argmax(axis=1)
+    return np.where(is_sample.any(axis=1), series[np.arange(len(series)), newest], np.nan)
 
 
 def _peak(series: Floats) -> Floats:
@@ -309,15 +309,15 @@ def rows_of(table: LedgerTable, holdings: Iterable[Holding]) -> ResidentKeys:
     asked: dict[tuple[str, int], int] = {}
     expected: dict[tuple[str, int], int] = {}
     lends: dict[tuple[str, int], bool] = {}
-    for held in holdings:
-        row = table.row_of.get(held.placement.node)
-        for share in held.placement.shares if row is not None else ():
+    for holding in holdings:
+        row = table.row_of.get(holding.placement.node)
+        for share in holding.placement.shares if row is not None else ():
             device = table.device_row(row, share.gpu) if row is not None else -1
             if device >= 0:
-                key = held.placement.uid, device
+                key = holding.placement.uid, device
                 asked[key] = asked.get(key, 0) + share.memory_mib
-                expected[key] = min(asked[key], held.expected_mib or asked[key])
-                lends[key] = held.placement.job_class != LATENCY_CRITICAL
+                expected[key] = min(asked[key], holding.expected_mib or asked[key])
+                lends[key] = holding.placement.job_class != LATENCY_CRITICAL
     devices, columns = [device for _, device in asked], (asked.values(), expected.values())
     asked_mib, expected_mib = (np.array(list(column), dtype=np.int64) for column in columns)
     gpu, uids = np.array(devices, dtype=np.int64), tuple(uid for uid, _ in asked)
@@ -335,17 +335,17 @@ def idle_by_uid(
         if mib > 0
     }
     idle = {}
-    for held in holdings if left else ():
-        row = table.row_of.get(held.placement.node)
+    for holding in holdings if left else ():
+        row = table.row_of.get(holding.placement.node)
         parts = []
-        for share in held.placement.shares if row is not None else ():
-            key = held.placement.uid, table.device_row(row, share.gpu) if row is not None else -1
+        for share in holding.placement.shares if row is not None else ():
+            key = holding.placement.uid, table.device_row(row, share.gpu) if row is not None else -1
             part = min(left.get(key, 0), share.memory_mib)
             if part:
                 left[key] -= part
             parts.append(part)
         if any(parts):
-            idle[held.placement.uid] = tuple(parts)
+            idle[holding.placement.uid] = tuple(parts)
     return idle
 
 
@@ -357,7 +357,7 @@ def with_memory_needs(
     peaks_mib: dict[str, int] | None = None,
 ) -> SignalsSnapshot:
     """The snapshot with what was found for the table's devices: columns, what pods leave idle, and
-    the most that they used (`peaks.Watch`).
+    the most that they used (`PeakWatch`).
 
     GPUs that the snapshot does not name, and those whose metrics are MISSING, are MISSING.
     """

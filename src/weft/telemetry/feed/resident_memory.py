@@ -101,8 +101,8 @@ class ResidentMemory:
         gpus = memory_needs.GpuMemory(residents.total_mib, used, fresh)
         answer = memory_needs.measure(rows, gpus, ages, self._warm_up)
         now_warm = dict(zip(keys.uids, answer.warm.tolist(), strict=True))
-        held = [holding.placement.uid for holding in residents.holdings]
-        self._warmed = {uid: now_warm.get(uid, self._warmed.get(uid, False)) for uid in held}
+        uids = [holding.placement.uid for holding in residents.holdings]
+        self._warmed = {uid: now_warm.get(uid, self._warmed.get(uid, False)) for uid in uids}
         most: dict[str, float] = {}
         for uid, mib in zip(keys.uids, np.nan_to_num(own).max(axis=1).tolist(), strict=True):
             most[uid] = max(most.get(uid, 0.0), mib)
@@ -121,8 +121,8 @@ class ResidentMemory:
         Another is watched from when its GPU was FRESH first; NaN says that it has not been yet.
         """
         now_s, keys = residents.now_s, residents.keys
-        held = {holding.placement.uid for holding in residents.holdings}
-        since = {uid: at_s for uid, at_s in self._since.items() if uid in held}
+        uids = {holding.placement.uid for holding in residents.holdings}
+        since = {uid: at_s for uid, at_s in self._since.items() if uid in uids}
         first = not np.isfinite(self._observed_s)
         passed_s = min(now_s - self._observed_s, PAUSE_S) + 1.0  # the API tells whole seconds
         ages_s, is_known = residents.age_s.tolist(), (fresh[keys.gpu] == FRESH).tolist()

@@ -143,15 +143,15 @@ class SnapshotBuilder:
         nothing = np.zeros(self.devices.total_mib.shape)
         total = self.devices.total_mib.astype(np.float64)
         reserved = series.get(RESERVED)
-        held = nothing if reserved is None else np.nan_to_num(reserved.last)
+        reserved_mib = nothing if reserved is None else np.nan_to_num(reserved.last)
         ratio = series.get(Metric.MEMORY_USED_RATIO)
         if USED in series and ratio is not None:
             whole = _Series(ratio.history * total[:, None], ratio.last * total, ratio.last_at_s)
             series[USED] = _or_else(series[USED], whole)
         if USED in series and FREE in series:
             used, free = series[USED], series[FREE]
-            series[USED] = _or_else(used, _rest(total - held, free))
-            series[FREE] = _or_else(free, _rest(total - held, used))
+            series[USED] = _or_else(used, _rest(total - reserved_mib, free))
+            series[FREE] = _or_else(free, _rest(total - reserved_mib, used))
         return series
 
     def _doubt(self, series: AllSeries, fresh: Freshness, residents: GpuPods) -> None:
@@ -182,11 +182,11 @@ class SnapshotBuilder:
         """The newest readings of memory, and which of them were taken together."""
         unknown = np.full(len(self.devices), np.nan)
         nothing = _Series(unknown[:, None], unknown, unknown)
-        used, free, held = (series.get(metric, nothing) for metric in (USED, FREE, RESERVED))
+        used, free, reserved = (series.get(metric, nothing) for metric in (USED, FREE, RESERVED))
         with np.errstate(invalid="ignore"):
             apart_s = np.abs(used.last_at_s - free.last_at_s)
             at_once = apart_s < 0.5 * self.window.step_s
-        return MemoryReadings(used.last, free.last, np.nan_to_num(held.last), at_once)
+        return MemoryReadings(used.last, free.last, np.nan_to_num(reserved.last), at_once)
 
     # --- columns -------------------------------------------------------------------------------
 

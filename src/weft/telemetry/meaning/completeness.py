@@ -100,12 +100,12 @@ class ScrapeReport(NamedTuple):
         return np.asarray(np.where(at_s > self.now_s, self.now_s - at_s, age_s))
 
 
-def check(looked: ScrapeReport) -> list[CompletenessFinding]:
+def check(report: ScrapeReport) -> list[CompletenessFinding]:
     """Everything worth saying, the worst first."""
     order = {"wrong": 0, "advice": 1, "good": 2}
-    findings = list(looked.notes)
-    for look in (_metrics, _scrapes, _stale, _warnings, _labels_of, _nodes):
-        findings += look(looked)
+    findings = list(report.notes)
+    for checker in (_metrics, _scrapes, _stale, _warnings, _labels_of, _nodes):
+        findings += checker(report)
     return sorted(findings, key=lambda finding: order[finding.level])
 
 
@@ -116,11 +116,11 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(every[:_MOST_NAMED]) + more
 
 
-def _metrics(looked: ScrapeReport) -> Iterable[CompletenessFinding]:
-    devices = looked.joiner.devices
+def _metrics(report: ScrapeReport) -> Iterable[CompletenessFinding]:
+    devices = report.joiner.devices
     gpus = len(devices)
-    there = {m: np.isfinite(looked.window.newest(m)[1]) for m in looked.window.metrics}
-    have = {metric: int(known.sum()) for metric, known in there.items()}
+    has_samples = {m: np.isfinite(report.window.newest(m)[1]) for m in report.window.metrics}
+    have = {metric: int(known.sum()) for metric, known in has_samples.items()}
     for metric, (name, field, text) in LINES.items():
         count = have.get(metric, 0)
         instead = any(have.get(other, 0) >= max(gpus, 1) for other in EITHER.get(metric, ()))
@@ -130,23 +130,23 @@ def _metrics(looked: ScrapeReport) -> Iterable[CompletenessFinding]:
         level: Level = "wrong" if metric in NEEDED and not instead else "advice"
         some = f"{count} of {gpus} GPUs" if count else "no GPU"
         if count:
-            lacking = np.flatnonzero(~there[metric]).tolist()
+            lacking = np.flatnonzero(~has_samples[metric]).tolist()
             some += f", not {_some('/'.join(map(str, devices.gpus[row])) for row in lacking)}"
         mend = f"exporter's list, DCGM field {field}: {name}, gauge, {text}"
         yield CompletenessFinding(level, f"{metric}: {some}", mend)
 
 
-def _scrapes(looked: ScrapeReport) -> Iterable[CompletenessFinding]:
+def _scrapes(report: ScrapeReport) -> Iterable[CompletenessFinding]:
     """Checks how far samples lie apart, how old the newest are, and whose clock is wrong."""
     steps = [
         np.diff(part)
-        for answer in looked.answers
+        for answer in report.answers
         for part in np.split(answer.times, np.cumsum(answer.counts)[:-1])
         if len(part) > 1
     ]
     if steps:
         apart_s = float(np.median(np.concatenate(steps)))
-        expected = looked.scrape_s
+        expected = report.scrape_s
         if apart_s > 1.5 * expected:
             text = f"samples are {apart_s:g} s apart, telemetry.scrapeSeconds is {expected:g}"
             mend = f"scrape every {expected:g} s, or set telemetry.scrapeSeconds: {apart_s:g}"
@@ -157,27 +157,27 @@ def _scrapes(looked: ScrapeReport) -> Iterable[CompletenessFinding]:
             yield CompletenessFinding("advice", text, mend)
         else:
             yield CompletenessFinding("good", f"samples are {apart_s:g} s apart")
-    times = np.concatenate([answer.times for answer in looked.answers] or [np.zeros(0)])
+    times = np.concatenate([answer.times for answer in report.answers] or [np.zeros(0)])
     if not len(times):
         mend = "is the exporter scraped by this server?"
         yield CompletenessFinding("wrong", "no sample of any known metric", mend)
         return
-    age_s, ahead_s = looked.asked_s - float(times.max()), float(times.max()) - looked.now_s
+    age_s, ahead_s = report.asked_s - float(times.max()), float(times.max()) - report.now_s
     if ahead_s > 2.0:
         text = f"the newest sample is {ahead_s:.0f} s in the future"
         mend = "set the clocks: this machine's or the server's"
         yield CompletenessFinding("wrong", text, mend)
-    elif freshness_of(np.array([max(0.0, age_s)]), looked.scrape_s)[0] != FRESH:
+    elif freshness_of(np.array([max(0.0, age_s)]), report.scrape_s)[0] != FRESH:
         mend = "has scraping stopped, or do the clocks disagree?"
         yield CompletenessFinding("wrong", f"the newest sample is {age_s:.0f} s old", mend)
 
 
-def _stale(looked: ScrapeReport) -> Iterable[CompletenessFinding]:
+def _stale(report: ScrapeReport) -> Iterable[CompletenessFinding]:
     """GPUs whose newest sample of what is needed is old, while others' are not."""
-    gpus = looked.joiner.devices.gpus
+    gpus = report.joiner.devices.gpus
     for metric in NEEDED:
-        ages = looked.ages_s(metric)
-        old = np.flatnonzero(np.isfinite(ages) & (freshness_of(ages, looked.scrape_s) != FRESH))
+        ages = report.ages_s(metric)
+        old = np.flatnonzero(np.isfinite(ages) & (freshness_of(ages, report.scrape_s) != FRESH))
         if 0 < len(old) < len(gpus):
             named = _some("/".join(map(str, gpus[row])) for row in old.tolist())
             text = f"{metric} is {ages[old].max():.0f} s old on {named}"
@@ -185,8 +185,8 @@ def _stale(looked: ScrapeReport) -> Iterable[CompletenessFinding]:
             yield CompletenessFinding("wrong", text, mend)
 
 
-def _warnings(looked: ScrapeReport) -> Iterable[CompletenessFinding]:
-    for warning in sorted({text for answer in looked.answers for text in answer.warnings}):
+def _warnings(report: ScrapeReport) -> Iterable[CompletenessFinding]:
+    for warning in sorted({text for answer in report.answers for text in answer.warnings}):
         mend = "what it told may be a part only"
         yield CompletenessFinding("wrong", f"the server warns: {warning}", mend)
 
@@ -199,23 +199,23 @@ _MENDS: Mapping[JoinFailure, str] = {
 }
 
 
-def _labels_of(looked: ScrapeReport) -> Iterable[CompletenessFinding]:
-    for why, count in sorted(looked.joiner.unjoined.items()):
-        example = looked.joiner.examples.get(why, "")
-        named = _misnamed(looked) if why is JoinFailure.NODE else ""
+def _labels_of(report: ScrapeReport) -> Iterable[CompletenessFinding]:
+    for why, count in sorted(report.joiner.unjoined.items()):
+        example = report.joiner.examples.get(why, "")
+        named = _misnamed(report) if why is JoinFailure.NODE else ""
         text = f"{count} series belong to no GPU ({why}){named}, as {example}"
         yield CompletenessFinding("wrong", text, _MENDS.get(why, ""))
-    series = [labels for answer in looked.answers for labels in answer.labels]
+    series = [labels for answer in report.answers for labels in answer.labels]
     if lacking := sum(not subject(labels_of(labels)).uuid for labels in series):
         mend = "GPUs are then told by index, which is not safe in containers"
         yield CompletenessFinding("advice", f"{lacking} of {len(series)} series have no UUID", mend)
 
 
-def _misnamed(looked: ScrapeReport) -> str:
+def _misnamed(report: ScrapeReport) -> str:
     """Names that series have for nodes that the cluster calls otherwise."""
-    devices = looked.joiner.devices
+    devices = report.joiner.devices
     node_names = set()
-    for answer in looked.answers:
+    for answer in report.answers:
         for text in answer.labels:
             labels = labels_of(text)
             if devices.find(labels) is JoinFailure.NODE:
@@ -224,11 +224,11 @@ def _misnamed(looked: ScrapeReport) -> str:
     return f": {names}; the nodes are called {_some(devices.nodes)}" if devices.nodes else ""
 
 
-def _nodes(looked: ScrapeReport) -> Iterable[CompletenessFinding]:
-    window, devices = looked.window, looked.joiner.devices
+def _nodes(report: ScrapeReport) -> Iterable[CompletenessFinding]:
+    window, devices = report.window, report.joiner.devices
     seen = np.zeros(len(devices), dtype=bool)
     for metric in window.metrics:
-        fresh = freshness_of(looked.ages_s(metric), looked.scrape_s)
+        fresh = freshness_of(report.ages_s(metric), report.scrape_s)
         seen |= fresh != MISSING
     silent = Counter(node for (node, _), there in zip(devices.gpus, seen, strict=True) if not there)
     for node, count in sorted(silent.items()):

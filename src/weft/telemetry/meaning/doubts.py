@@ -47,18 +47,18 @@ class MemoryReadings(NamedTuple):
     at_once: Bools
 
 
-def false_memory(seen: MemoryReadings, total_mib: Ints, residents: GpuPods) -> Bools:
+def false_memory(readings: MemoryReadings, total_mib: Ints, residents: GpuPods) -> Bools:
     """GPUs whose readings of memory contradict the ledger or each other. NaN contradicts nothing.
 
     A metric that is stuck at 0 is caught by the other one; where one of the two is all there is,
     the other is what it leaves of the card, and that is caught by the ledger.
     """
-    sum_mib = np.where(seen.at_once, seen.used + seen.free, np.nan)
+    sum_mib = np.where(readings.at_once, readings.used + readings.free, np.nan)
     with np.errstate(invalid="ignore"):
         too_much = sum_mib > total_mib * TOLERANCE + TOLERANCE_MIB
-        too_little = sum_mib + seen.reserved < total_mib * LEAST_TOLD - TOLERANCE_MIB
-        all_free = (seen.free >= total_mib) & (residents.warm > 0)
-    wrong = contradicted(seen.used, total_mib, residents.warm)
+        too_little = sum_mib + readings.reserved < total_mib * LEAST_TOLD - TOLERANCE_MIB
+        all_free = (readings.free >= total_mib) & (residents.warm > 0)
+    wrong = contradicted(readings.used, total_mib, residents.warm)
     return np.asarray(wrong | too_much | too_little | all_free)
 
 

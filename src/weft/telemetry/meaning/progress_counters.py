@@ -5,7 +5,7 @@
 Windows of a pod follow each other and never overlap. One is over once `MANY` units were counted in
 it, or after `LOOKS` looks; it then tells a rate. It begins anew, and tells nothing, where a counter
 fell (the container began anew, and its start says nothing of its speed), where counters came or
-went, where samples were missing for long, and where the pod's company changed. A pod whose counters
+went, where samples were missing for long, and where its co-residents changed. A pod whose counters
 stand still is not told of: whether it was kept from working or had none to do, nobody knows.
 
 A pod is the one whose `namespace` and `pod` labels a series carries: those that the metrics server
@@ -170,7 +170,7 @@ class Rates:
         now_s: float,
     ) -> dict[PodName, Rate]:
         """The pods whose window is over, and their rates; `pods` are all there are, and each one's
-        company."""
+        co-residents."""
         rates, windows = {}, {}
         for pod, parts in by_pod.items():
             window, rate = self._of_pod(self._windows.get(pod), parts, pods[pod], now_s)

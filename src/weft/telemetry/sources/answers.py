@@ -138,8 +138,10 @@ def _numbers(texts: list[bytes], nested: bool, where: str) -> tuple[Floats, Coun
     """All numbers of all series in a row, and how many samples each series has."""
     brackets = 1 if nested else 0
     counts = np.fromiter((text.count(b"[") - brackets for text in texts), np.int64, len(texts))
-    kept = b",".join(text for text, count in zip(texts, counts.tolist(), strict=True) if count > 0)
-    plain = kept.translate(None, _DROP)
+    numbers = b",".join(
+        text for text, count in zip(texts, counts.tolist(), strict=True) if count > 0
+    )
+    plain = numbers.translate(None, _DROP)
     try:
         samples = np.fromstring(plain, dtype=np.float64, sep=",")
     except ValueError:

@@ -55,7 +55,7 @@ USUALLY = NameIndex()
 
 
 class ExporterSource:
-    """A `Source` over the exporters of `targets()`: node name → address of its metrics page.
+    """A `MetricSource` over the exporters of `targets()`: node name → address of its metrics page.
 
     `fetch` reads the pages, where they are not reached from here by their addresses.
     """
@@ -158,8 +158,8 @@ def parse(body: bytes, node: str, at_s: float, wanted: frozenset[str], where: st
         for label in metric_names.NODE_LABELS:
             sample_labels.pop(label, None)
         labels.append(msgspec.json.encode({"__name__": named[1], **sample_labels, "node": node}))
-    ones = np.ones(len(labels), dtype=np.int64)
-    return QueryResult(labels, ones, np.array(times), np.array(values))
+    single_samples = np.ones(len(labels), dtype=np.int64)
+    return QueryResult(labels, single_samples, np.array(times), np.array(values))
 
 
 def _sample(line: str, at: int, per_s: int) -> tuple[str, float, float | None]:
@@ -186,11 +186,11 @@ def of_node(answer: QueryResult, node: str, devices: Devices) -> QueryResult:
     kept = []
     for text in answer.labels:
         labels = labels_of(text)
-        whose = tuple(map(labels.get, _WHOSE))
-        if whose not in verdicts:
-            verdicts[whose] = _refused(labels, node, devices)
-        if verdicts[whose]:
-            refusal = {"__name__": labels["__name__"], "page": node, "refused": verdicts[whose]}
+        owner = tuple(map(labels.get, _WHOSE))
+        if owner not in verdicts:
+            verdicts[owner] = _refused(labels, node, devices)
+        if verdicts[owner]:
+            refusal = {"__name__": labels["__name__"], "page": node, "refused": verdicts[owner]}
             kept.append(msgspec.json.encode(refusal))
         else:
             kept.append(text)

@@ -39,7 +39,7 @@ class PrometheusOptions(ServerCredentials, frozen=True):
 
 
 class Prometheus:
-    """A `Source`. `async with`, or `close` at the end."""
+    """A `MetricSource`. `async with`, or `close` at the end."""
 
     def __init__(
         self,

@@ -149,7 +149,7 @@ async def world(
         ApiClient(Endpoint(server.url, FixedCredentials())) as client,
         aiohttp.ClientSession() as session,
     ):
-        it = World(
+        cluster = World(
             server,
             client,
             options or HttpOptions(),
@@ -159,10 +159,10 @@ async def world(
             door,
             lease,
         )
-        it.session = session
-        await it.pages.start()
+        cluster.session = session
+        await cluster.pages.start()
         try:
-            yield it
+            yield cluster
         finally:
-            await it.pages.close()
-            await it.live.stop()
+            await cluster.pages.close()
+            await cluster.live.stop()

@@ -7,12 +7,12 @@ from weft.core.ledger import RequestLimits
 
 
 async def test_a_pod_that_is_bound_says_where_and_who_decided() -> None:
-    async with world() as it:
-        add_node(it.server, "n")
-        add_pod(it.server, "p", 4_000)
-        await it.lead()
-        await it.until(lambda: it.bound("p"))
-        found = await it.explain("p")
+    async with world() as cluster:
+        add_node(cluster.server, "n")
+        add_pod(cluster.server, "p", 4_000)
+        await cluster.lead()
+        await cluster.until(lambda: cluster.bound("p"))
+        found = await cluster.explain("p")
         assert (found.state, found.node, found.profile, found.attempt) == ("bound", "n", "weft", 1)
         assert [(share.gpu, share.memory_mib) for share in found.shares] == [(0, 4_000)]
         assert found.text.startswith("is bound on n, GPU 0 (0 % of cores, 4,000 MiB); profile weft")
@@ -20,12 +20,12 @@ async def test_a_pod_that_is_bound_says_where_and_who_decided() -> None:
 
 
 async def test_a_pod_that_others_bound_says_what_is_charged() -> None:
-    async with world() as it:
-        add_node(it.server, "n")
-        add_pod(it.server, "p", 4_000, by="default-scheduler", nodeName="n")
-        add_pod(it.server, "ours", 100, nodeName="n")
-        await it.lead()
-        found = await it.explain("p")
+    async with world() as cluster:
+        add_node(cluster.server, "n")
+        add_pod(cluster.server, "p", 4_000, by="default-scheduler", nodeName="n")
+        add_pod(cluster.server, "ours", 100, nodeName="n")
+        await cluster.lead()
+        found = await cluster.explain("p")
         assert found.state == "bound"
         assert "default-scheduler bound it" in found.text
         assert len(found.shares) == 2
@@ -33,41 +33,41 @@ async def test_a_pod_that_others_bound_says_what_is_charged() -> None:
             "it does not say which of its node's GPUs it has: its share is charged on every card "
             "of its node",
         )
-        assert "Weft bound it before this process led" in (await it.explain("ours")).text
+        assert "Weft bound it before this process led" in (await cluster.explain("ours")).text
 
 
 async def test_a_pod_whose_marks_contradict_its_node_says_so() -> None:
-    async with world() as it:
-        add_node(it.server, "n", gpus=1)
+    async with world() as cluster:
+        add_node(cluster.server, "n", gpus=1)
         units = {"aliyun.com/gpu-mem": "16000", "aliyun.com/gpu-count": "1"}
-        it.server.update("nodes", "n", {"status": {"capacity": units}})
+        cluster.server.update("nodes", "n", {"status": {"capacity": units}})
         marks = {"ALIYUN_COM_GPU_MEM_IDX": "0", "ALIYUN_COM_GPU_MEM_DEV": "15"}
         asks = {"limits": {"aliyun.com/gpu-mem": "8"}}
         add_pod(
-            it.server,
+            cluster.server,
             "p",
             by="default-scheduler",
             meta={"annotations": marks},
             nodeName="n",
             containers=[{"name": "c", "resources": asks}],
         )
-        await it.lead()
-        (note,) = (await it.explain("p")).notes
+        await cluster.lead()
+        (note,) = (await cluster.explain("p")).notes
         assert note.startswith("it asks for 8 aliyun.com/gpu-mem: its node counts in MiB, its")
 
 
 async def test_a_pod_that_fits_nowhere_says_why_and_what_would_help() -> None:
-    async with world() as it:
-        add_node(it.server, "a", gpus=1)
-        add_node(it.server, "b", gpus=1)
-        add_node(it.server, "plain", gpus=0)
+    async with world() as cluster:
+        add_node(cluster.server, "a", gpus=1)
+        add_node(cluster.server, "b", gpus=1)
+        add_node(cluster.server, "plain", gpus=0)
         for number in range(2):
-            add_pod(it.server, f"p{number}", 10_000)
-        await it.lead()
-        await it.until(lambda: it.bound("p0") and it.bound("p1"))
-        uid = add_pod(it.server, "waits", 8_000)
-        await it.until(lambda: uid in it.live.engine.queue)
-        found = await it.explain("waits")
+            add_pod(cluster.server, f"p{number}", 10_000)
+        await cluster.lead()
+        await cluster.until(lambda: cluster.bound("p0") and cluster.bound("p1"))
+        uid = add_pod(cluster.server, "waits", 8_000)
+        await cluster.until(lambda: uid in cluster.live.engine.queue)
+        found = await cluster.explain("waits")
         assert (found.state, found.text, found.attempt) == ("pending", "fits nowhere", 1)
         assert found.reason == (
             "0/2 GPU nodes: 2 × insufficient memory on any one GPU "
@@ -78,20 +78,20 @@ async def test_a_pod_that_fits_nowhere_says_why_and_what_would_help() -> None:
         assert "end pod d/p" in found.changes[1].text
         assert found.searched
         assert not [note for note in found.notes if "preemption" in note]
-        assert it.live.engine.ledger.table.memory_used == [10_000, 10_000], "only tried"
+        assert cluster.live.engine.ledger.table.memory_used == [10_000, 10_000], "only tried"
 
 
 async def test_a_pod_whom_the_kubelet_would_refuse_is_told_so() -> None:
-    async with world(limits=RequestLimits(overcommit_permille=2000)) as it:
-        add_node(it.server, "a", gpus=1, advertised_mib=MIB)
-        add_node(it.server, "b", gpus=1, advertised_mib=MIB + 100)
+    async with world(limits=RequestLimits(overcommit_permille=2000)) as cluster:
+        add_node(cluster.server, "a", gpus=1, advertised_mib=MIB)
+        add_node(cluster.server, "b", gpus=1, advertised_mib=MIB + 100)
         for number in range(2):
-            add_pod(it.server, f"p{number}", 10_000)
-        await it.lead()
-        await it.until(lambda: it.bound("p0") and it.bound("p1"))
-        uid = add_pod(it.server, "waits", 8_000)
-        await it.until(lambda: uid in it.live.engine.queue)
-        found = await it.explain("waits")
+            add_pod(cluster.server, f"p{number}", 10_000)
+        await cluster.lead()
+        await cluster.until(lambda: cluster.bound("p0") and cluster.bound("p1"))
+        uid = add_pod(cluster.server, "waits", 8_000)
+        await cluster.until(lambda: uid in cluster.live.engine.queue)
+        found = await cluster.explain("waits")
         assert found.reason == (
             "0/2 GPU nodes: 2 × insufficient extended resource "
             "(largest free 6,100 weft.dev/gpu-memory, asked 8,000)"
@@ -109,139 +109,141 @@ async def test_a_pod_whom_the_kubelet_would_refuse_is_told_so() -> None:
 async def test_preemption_that_would_help_is_said_to_be_missing() -> None:
     """The victim that is named is one of lower priority, though a smaller pod is there."""
 
-    async with world() as it:
-        add_node(it.server, "a", gpus=1)
-        add_node(it.server, "b", gpus=1)
-        await it.lead()
-        add_pod(it.server, "low", 15_000, priority=1)
-        await it.until(lambda: it.bound("low"))
-        add_pod(it.server, "high", 10_000, priority=100)
-        await it.until(lambda: it.bound("high"))
+    async with world() as cluster:
+        add_node(cluster.server, "a", gpus=1)
+        add_node(cluster.server, "b", gpus=1)
+        await cluster.lead()
+        add_pod(cluster.server, "low", 15_000, priority=1)
+        await cluster.until(lambda: cluster.bound("low"))
+        add_pod(cluster.server, "high", 10_000, priority=100)
+        await cluster.until(lambda: cluster.bound("high"))
         for name, priority, policy in (
             ("wants", 50, None),
             ("polite", 50, "Never"),
             ("small", 1, None),
         ):
-            uid = add_pod(it.server, name, 12_000, priority=priority, preemptionPolicy=policy)
-            await it.until(lambda uid=uid: uid in it.live.engine.queue)
-        (note,) = (await it.explain("wants")).notes
+            uid = add_pod(cluster.server, name, 12_000, priority=priority, preemptionPolicy=policy)
+            await cluster.until(lambda uid=uid: uid in cluster.live.engine.queue)
+        (note,) = (await cluster.explain("wants")).notes
         assert note.startswith("no preemption in this form yet: ending d/low, of lower priority")
         assert "kube-scheduler with Weft as its extender" in note
-        assert (await it.explain("polite")).notes == ()
-        assert (await it.explain("small")).notes == ()
+        assert (await cluster.explain("polite")).notes == ()
+        assert (await cluster.explain("small")).notes == ()
 
 
 async def test_a_pod_that_waits_though_there_is_room_names_the_best_nodes() -> None:
     """A follower sees the room that the leader will use."""
 
-    async with world() as it:
-        add_node(it.server, "a", gpus=1)
-        add_node(it.server, "b", gpus=1)
-        add_pod(it.server, "held", 6_000, by="x", nodeName="b")
-        add_pod(it.server, "p", 4_000)
-        await it.live.start()
-        found = await it.explain("p")
+    async with world() as cluster:
+        add_node(cluster.server, "a", gpus=1)
+        add_node(cluster.server, "b", gpus=1)
+        add_pod(cluster.server, "held", 6_000, by="x", nodeName="b")
+        add_pod(cluster.server, "p", 4_000)
+        await cluster.live.start()
+        found = await cluster.explain("p")
         assert (found.state, found.leader) == ("pending", False)
         assert found.reason == "2/2 GPU nodes fit"
         assert sorted(one.node for one in found.candidates) == ["a", "b"]
         assert found.candidates[0].score >= found.candidates[1].score
         assert found.candidates[0].scores == {"best-fit": found.candidates[0].score}
         assert found.notes == ("this process does not lead: the leader decides",)
-        await it.live.lead()
-        await it.until(lambda: it.bound("p"))
-        assert (await it.explain("p")).node == found.candidates[0].node
+        await cluster.live.lead()
+        await cluster.until(lambda: cluster.bound("p"))
+        assert (await cluster.explain("p")).node == found.candidates[0].node
 
 
 async def test_states_in_which_nothing_is_decided() -> None:
-    async with world() as it:
-        add_node(it.server, "n")
-        add_pod(it.server, "gated", 4_000, schedulingGates=[{"name": "one"}, {"name": "two"}])
-        add_pod(it.server, "bad", "much")
-        add_pod(it.server, "other", 4_000, by="default-scheduler")
-        add_pod(it.server, "over", 4_000, nodeName="n")
-        it.server.update("pods", "over", {"status": {"phase": "Failed"}}, "d")
+    async with world() as cluster:
+        add_node(cluster.server, "n")
+        add_pod(cluster.server, "gated", 4_000, schedulingGates=[{"name": "one"}, {"name": "two"}])
+        add_pod(cluster.server, "bad", "much")
+        add_pod(cluster.server, "other", 4_000, by="default-scheduler")
+        add_pod(cluster.server, "over", 4_000, nodeName="n")
+        cluster.server.update("pods", "over", {"status": {"phase": "Failed"}}, "d")
         term = {"topologyKey": "kubernetes.io/hostname"}
         near = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-        add_pod(it.server, "near", 4_000, affinity=near)
+        add_pod(cluster.server, "near", 4_000, affinity=near)
         going = {"finalizers": ["x/y"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
-        add_pod(it.server, "going", 4_000, meta=going)
-        await it.lead()
-        gated = await it.explain("gated")
+        add_pod(cluster.server, "going", 4_000, meta=going)
+        await cluster.lead()
+        gated = await cluster.explain("gated")
         assert (gated.state, "one, two" in gated.text) == ("gated", True)
-        bad = await it.explain("bad")
+        bad = await cluster.explain("bad")
         assert (bad.state, "much" in bad.text) == ("bad", True)
-        other = await it.explain("other")
+        other = await cluster.explain("other")
         assert other.state == "not ours"
         assert "default-scheduler" in other.text
         assert other.notes == (
             "schedulerNames that Weft serves here: weft",
             "as an extender Weft would answer: 1/1 GPU nodes fit",
         )
-        over = await it.explain("over")
+        over = await cluster.explain("over")
         assert (over.state, over.text) == ("ended", "is over (Failed) and holds nothing")
-        near_ = await it.explain("near")
+        near_ = await cluster.explain("near")
         assert near_.state == "unsupported"
         assert "podAffinity is not honoured by Weft alone" in near_.text
         assert "run this pod through kube-scheduler" in near_.text
         assert near_.reason == "0/1 GPU nodes: 1 × pod asks for what Weft does not honour yet"
         assert near_.changes == ()
-        assert (await it.explain("going")).state == "deleted"
-        status, text = await it.get("/explain/pods/d/missing")
+        assert (await cluster.explain("going")).state == "deleted"
+        status, text = await cluster.get("/explain/pods/d/missing")
         assert (status, "there is no pod d/missing" in text) == (404, True)
 
 
 async def test_pods_on_dead_nodes_are_named_where_a_pod_waits_for_a_gpu() -> None:
-    async with world() as it:
-        add_node(it.server, "dead", gpus=1, ready=False)
-        add_node(it.server, "n", gpus=1)
-        add_pod(it.server, "ghost", MIB, nodeName="gone", by="x")
-        add_pod(it.server, "stuck", MIB, nodeName="dead", by="x")
-        add_pod(it.server, "waits", 2 * MIB)
-        add_pod(it.server, "plain", nodeSelector={"no": "where"})
-        await it.lead()
-        found = await it.explain("waits")
+    async with world() as cluster:
+        add_node(cluster.server, "dead", gpus=1, ready=False)
+        add_node(cluster.server, "n", gpus=1)
+        add_pod(cluster.server, "ghost", MIB, nodeName="gone", by="x")
+        add_pod(cluster.server, "stuck", MIB, nodeName="dead", by="x")
+        add_pod(cluster.server, "waits", 2 * MIB)
+        add_pod(cluster.server, "plain", nodeSelector={"no": "where"})
+        await cluster.lead()
+        found = await cluster.explain("waits")
         assert [(one.name, one.node, one.dead_node) for one in found.stuck] == [
             ("stuck", "dead", True)
         ]
         assert any("1 GPU held by pods of dead nodes: d/stuck" in note for note in found.notes)
-        assert (await it.explain("plain")).stuck == ()
-        assert [one.name for one in (await it.explain("stuck")).stuck] == ["stuck"]
-        ghost = await it.explain("ghost")
+        assert (await cluster.explain("plain")).stuck == ()
+        assert [one.name for one in (await cluster.explain("stuck")).stuck] == ["stuck"]
+        ghost = await cluster.explain("ghost")
         assert "node gone is gone" in ghost.notes[0]
 
 
 async def test_a_search_that_takes_too_long_ends_and_says_so() -> None:
     """With a clock by which every look at it takes 10 ms, and time for a few trials only."""
 
-    async with world() as it:
-        add_node(it.server, "a", gpus=1)
-        add_pod(it.server, "held", 10_000)
-        await it.lead()
-        await it.until(lambda: it.bound("held"))
-        uid = add_pod(it.server, "waits", 8_000)
-        await it.until(lambda: uid in it.live.engine.queue)
+    async with world() as cluster:
+        add_node(cluster.server, "a", gpus=1)
+        add_pod(cluster.server, "held", 10_000)
+        await cluster.lead()
+        await cluster.until(lambda: cluster.bound("held"))
+        uid = add_pod(cluster.server, "waits", 8_000)
+        await cluster.until(lambda: uid in cluster.live.engine.queue)
         now = iter(range(1_000_000))
-        explainer = Explainer(it.live, None, SearchOptions(0.005, 0.1), lambda: next(now) / 100)
+        explainer = Explainer(
+            cluster.live, None, SearchOptions(0.005, 0.1), lambda: next(now) / 100
+        )
         found = await explainer.explain("d", "waits")
         assert found is not None
         assert (found.state, found.searched, found.changes) == ("pending", False, ())
-        assert (await it.explain("waits")).searched
+        assert (await cluster.explain("waits")).searched
 
 
 async def test_what_a_pod_says_wrongly_of_itself_is_a_note_before_and_after_it_is_bound() -> None:
-    async with world() as it:
-        add_node(it.server, "n")
+    async with world() as cluster:
+        add_node(cluster.server, "n")
         marks = {
             "weft.dev/class": "latency-critical",
             "weft.dev/slo-ms": "80",
             "weft.dev/solo-p99-ms": "soon",
         }
         for name, mib in (("bound", 4_000), ("waits", 99_000)):
-            add_pod(it.server, name, mib, meta={"annotations": marks})
-        await it.lead()
-        await it.until(lambda: it.bound("bound"))
+            add_pod(cluster.server, name, mib, meta={"annotations": marks})
+        await cluster.lead()
+        await cluster.until(lambda: cluster.bound("bound"))
         for name, state in (("bound", "bound"), ("waits", "pending")):
-            found = await it.explain(name)
+            found = await cluster.explain(name)
             assert found.state == state
             (note,) = [one for one in found.notes if "weft.dev/solo-p99-ms" in one]
             assert "'soon'" in note

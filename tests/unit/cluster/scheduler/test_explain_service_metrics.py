@@ -17,36 +17,36 @@ from weft.core.policies.load_aware import LoadAware
 GPUS = [("a", 0), ("b", 0)]
 
 
-def measured(it: World, version: int, sm: list[float], age: int = FRESH) -> None:
+def measured(cluster: World, version: int, sm: list[float], age: int = FRESH) -> None:
     """The GPUs of a and b are looked at, now."""
     ages = np.full(2, age, dtype=np.int8)
     columns = {"sm_active_ratio": (np.array(sm), ages), "dram_active_ratio": (np.array(sm), ages)}
-    at_ns = int(it.live.client.clock.monotonic() * 1e9)
-    it.live.handle(SignalsChanged(snapshot(version, at_ns, GPUS, columns)))
+    at_ns = int(cluster.live.client.clock.monotonic() * 1e9)
+    cluster.live.handle(SignalsChanged(snapshot(version, at_ns, GPUS, columns)))
 
 
-async def text_of(it: World, name: str) -> str:
-    status, body = await it.get(f"/explain/pods/d/{name}")
+async def text_of(cluster: World, name: str) -> str:
+    status, body = await cluster.get(f"/explain/pods/d/{name}")
     assert status == 200
     return "\n".join(lines_of(live_explanation(body.encode())))
 
 
 @asynccontextmanager
 async def on_cluster() -> AsyncIterator[World]:
-    async with world(policy=LoadAware()) as it:
+    async with world(policy=LoadAware()) as cluster:
         for name in ("a", "b"):
-            add_node(it.server, name, gpus=1)
-        await it.lead()
-        yield it
+            add_node(cluster.server, name, gpus=1)
+        await cluster.lead()
+        yield cluster
 
 
 async def test_a_bound_pod_tells_what_was_measured_when_it_was_placed() -> None:
-    async with on_cluster() as it:
-        measured(it, 1, [0.5, 0.125], STALE)
-        add_pod(it.server, "p", 1_000)
-        await it.until(lambda: it.bound("p"))
-        measured(it, 2, [0.25, 0.99])
-        found = await it.explain("p")
+    async with on_cluster() as cluster:
+        measured(cluster, 1, [0.5, 0.125], STALE)
+        add_pod(cluster.server, "p", 1_000)
+        await cluster.until(lambda: cluster.bound("p"))
+        measured(cluster, 2, [0.25, 0.99])
+        found = await cluster.explain("p")
         assert found.node == "b"
         assert found.metrics is not None
         (gpu,) = found.metrics.gpus
@@ -55,7 +55,7 @@ async def test_a_bound_pod_tells_what_was_measured_when_it_was_placed() -> None:
         assert 0 <= found.metrics.looked_s < 30
         assert found.metrics.without is not None
         assert found.metrics.without.node == "a"
-        text = await text_of(it, "p")
+        text = await text_of(cluster, "p")
         assert "metrics of GPU 0, looked at " in text
         assert "s before: sm_active_ratio 0.125 STALE, dram_active_ratio 0.125 STALE" in text
         assert "without metrics, decided again now: a, GPU 0" in text
@@ -63,41 +63,41 @@ async def test_a_bound_pod_tells_what_was_measured_when_it_was_placed() -> None:
 
 
 async def test_a_pending_pod_tells_which_gpus_metrics_keep_it_off() -> None:
-    async with on_cluster() as it:
+    async with on_cluster() as cluster:
         for name in ("p", "q"):
-            add_pod(it.server, name, 9_000)
-            await it.until(lambda name=name: it.bound(name))
-        measured(it, 1, [0.91, 0.95])
-        uid = add_pod(it.server, "waits", 1_000)
-        await it.until(lambda: uid in it.live.engine.queue)
-        observed = it.live.engine.assessor.observed
-        found = await it.explain("waits")
+            add_pod(cluster.server, name, 9_000)
+            await cluster.until(lambda name=name: cluster.bound(name))
+        measured(cluster, 1, [0.91, 0.95])
+        uid = add_pod(cluster.server, "waits", 1_000)
+        await cluster.until(lambda: uid in cluster.live.engine.queue)
+        observed = cluster.live.engine.assessor.observed
+        found = await cluster.explain("waits")
         assert (found.state, found.text) == ("pending", "fits nowhere")
         assert found.metrics is not None
         assert found.metrics.kept_out_gpus == 2
-        text = await text_of(it, "waits")
+        text = await text_of(cluster, "waits")
         assert "metrics keep it off 2 GPUs that would take it:" in text
         assert "a GPU 0: sm_active_ratio 0.91, dram_active_ratio 0.91" in text
         assert "without metrics: a, GPU 0" in text
-        assert it.live.engine.assessor.observed is observed
+        assert cluster.live.engine.assessor.observed is observed
 
 
 async def test_what_happens_while_metrics_are_looked_past_is_told() -> None:
-    async with on_cluster() as it:
+    async with on_cluster() as cluster:
         for name in ("p", "q"):
-            add_pod(it.server, name, 9_000)
-            await it.until(lambda name=name: it.bound(name))  # type: ignore[misc]
-        measured(it, 1, [0.91, 0.95])
-        uid = add_pod(it.server, "waits", 1_000)
-        await it.until(lambda: uid in it.live.engine.queue)
+            add_pod(cluster.server, name, 9_000)
+            await cluster.until(lambda name=name: cluster.bound(name))  # type: ignore[misc]
+        measured(cluster, 1, [0.91, 0.95])
+        uid = add_pod(cluster.server, "waits", 1_000)
+        await cluster.until(lambda: uid in cluster.live.engine.queue)
         times = iter(range(1_000))
 
         def clock() -> float:
             if next(times) == 1:  # the first step is over
-                measured(it, 2, [0.91, 0.2])
+                measured(cluster, 2, [0.91, 0.2])
             return 0.0
 
-        found = await Explainer(it.live, None, clock=clock).explain("d", "waits")
+        found = await Explainer(cluster.live, None, clock=clock).explain("d", "waits")
         assert found is not None
         assert (found.state, found.node) in {("binding", "b"), ("bound", "b")}
         assert found.metrics is not None
@@ -108,21 +108,21 @@ async def test_what_happens_while_metrics_are_looked_past_is_told() -> None:
 
 
 async def test_a_pod_placed_before_anybody_looked_has_no_old_readings() -> None:
-    async with on_cluster() as it:
-        add_pod(it.server, "p", 1_000)
-        await it.until(lambda: it.bound("p"))
-        measured(it, 1, [0.5, 0.125])
-        found = await it.explain("p")
+    async with on_cluster() as cluster:
+        add_pod(cluster.server, "p", 1_000)
+        await cluster.until(lambda: cluster.bound("p"))
+        measured(cluster, 1, [0.5, 0.125])
+        found = await cluster.explain("p")
         assert found.metrics is not None
         assert found.metrics.gpus == ()
-        text = await text_of(it, "p")
+        text = await text_of(cluster, "p")
         assert "metrics of GPU" not in text
         assert "without metrics, decided again now: the same place" in text
 
 
 async def test_without_a_look_nothing_is_said_of_metrics() -> None:
-    async with on_cluster() as it:
-        add_pod(it.server, "p", 1_000)
-        await it.until(lambda: it.bound("p"))
-        assert (await it.explain("p")).metrics is None
-        assert "metrics" not in await text_of(it, "p")
+    async with on_cluster() as cluster:
+        add_pod(cluster.server, "p", 1_000)
+        await cluster.until(lambda: cluster.bound("p"))
+        assert (await cluster.explain("p")).metrics is None
+        assert "metrics" not in await text_of(cluster, "p")

@@ -74,11 +74,11 @@ class Scheduler:
 
     async def _live(self) -> None:
         self._stop = asyncio.Event()
-        async with world(address="0.0.0.0") as it:
-            self.port = it.pages.port
+        async with world(address="0.0.0.0") as cluster:
+            self.port = cluster.pages.port
             if self._ready:
-                await self._fill(it)
-            proxy = web.Server(lambda request: self._pass_on(it, request))
+                await self._fill(cluster)
+            proxy = web.Server(lambda request: self._pass_on(cluster, request))
             listening = await self._loop.create_server(proxy, "127.0.0.1", 0)
             self.proxy_port = listening.sockets[0].getsockname()[1]
             self._up.set()
@@ -86,28 +86,28 @@ class Scheduler:
             listening.close()
             await proxy.shutdown(1)
 
-    async def _fill(self, it: World) -> None:
+    async def _fill(self, cluster: World) -> None:
         for namespace in ("weft-system", "no-endpoints"):
-            it.server.access.accounts.add((namespace, "weft-explain"))
+            cluster.server.access.accounts.add((namespace, "weft-explain"))
             user = f"system:serviceaccount:{namespace}:weft-explain"
-            it.server.access.rights.add((user, "/explain/pods/d/"))
-        add_node(it.server, "n", gpus=1)
-        add_node(it.server, "dead", gpus=1, ready=False)
-        add_pod(it.server, "p", 10_000)
-        add_pod(it.server, "ghost", MIB, nodeName="dead", by="x")
-        await it.lead()
-        await it.until(lambda: it.bound("p"))
-        uid = add_pod(it.server, "waits", 8_000)
-        await it.until(lambda: uid in it.live.engine.queue)
+            cluster.server.access.rights.add((user, "/explain/pods/d/"))
+        add_node(cluster.server, "n", gpus=1)
+        add_node(cluster.server, "dead", gpus=1, ready=False)
+        add_pod(cluster.server, "p", 10_000)
+        add_pod(cluster.server, "ghost", MIB, nodeName="dead", by="x")
+        await cluster.lead()
+        await cluster.until(lambda: cluster.bound("p"))
+        uid = add_pod(cluster.server, "waits", 8_000)
+        await cluster.until(lambda: uid in cluster.live.engine.queue)
 
-    async def _pass_on(self, it: World, request: web.BaseRequest) -> web.Response:
+    async def _pass_on(self, cluster: World, request: web.BaseRequest) -> web.Response:
         if request.path.endswith("/token"):
-            return await self._to(request, it.server.url + request.path)
+            return await self._to(request, cluster.server.url + request.path)
         for prefix in (PREFIX, LEADER):
             if request.path.startswith(prefix):
                 page = request.path.removeprefix(prefix)
                 host = own_address() or "127.0.0.1"
-                return await self._to(request, f"http://{host}:{it.pages.port}{page}")
+                return await self._to(request, f"http://{host}:{cluster.pages.port}{page}")
         where = request.path.split("/")[4:]
         if where[1:] == ["pods"] and where[0] in LEADERS:
             assert request.query["labelSelector"] == "weft.dev/role=leader"
@@ -129,8 +129,8 @@ class Scheduler:
 
 @pytest.fixture(scope="module")
 def scheduler() -> Iterator[Scheduler]:
-    with Scheduler(ready=True) as it:
-        yield it
+    with Scheduler(ready=True) as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -271,8 +271,10 @@ def test_what_is_wrong_on_the_way_is_said_with_a_way_out(
 def test_a_scheduler_that_is_not_ready_says_so(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Scheduler(ready=False) as it:
-        code, said = explain(capsys, monkeypatch, "d/p", "--url", f"http://127.0.0.1:{it.port}")
+    with Scheduler(ready=False) as cluster:
+        code, said = explain(
+            capsys, monkeypatch, "d/p", "--url", f"http://127.0.0.1:{cluster.port}"
+        )
     assert (code, "still reading the cluster; ask again" in said) == (1, True)
 
 

@@ -23,21 +23,21 @@ async def test_a_poison_pod_stops_nobody(
     caplog.set_level(logging.ERROR, "weft.cluster")
     why = "deciding for this pod failed: OverflowError: nobody thought of 666"
 
-    async with world() as it:
-        add_node(it.server, "n")
-        add_pod(it.server, "poison", 666)
-        add_pod(it.server, "well", 100)
-        await it.lead()
-        await it.until(lambda: it.bound("well"))
-        found = await it.explain("poison")
+    async with world() as cluster:
+        add_node(cluster.server, "n")
+        add_pod(cluster.server, "poison", 666)
+        add_pod(cluster.server, "well", 100)
+        await cluster.lead()
+        await cluster.until(lambda: cluster.bound("well"))
+        found = await cluster.explain("poison")
         assert found.state == "faulted"
         assert found.text == (
             "answering about this pod failed: OverflowError: nobody thought of 666"
         )
-        add_node(it.server, "m")
-        add_pod(it.server, "well-too", 100)
-        await it.until(lambda: it.bound("well-too"))
-        told = await it.samples()
+        add_node(cluster.server, "m")
+        add_pod(cluster.server, "well-too", 100)
+        await cluster.until(lambda: cluster.bound("well-too"))
+        told = await cluster.samples()
         assert told["weft_decision_faults_total",] >= 2
         assert told["scheduler_schedule_attempts_total", "profile=weft", "result=error"] >= 1
         assert told["scheduler_pending_pods", "queue=unschedulable"] <= 1

@@ -29,28 +29,28 @@ async def raw(port: int, data: bytes) -> bytes:
 
 async def test_ready_has_read_all_and_leads_or_follows_a_leader() -> None:
     lease = LeaseStub()
-    async with world(lease=lease) as it:
-        add_node(it.server, "n")
-        assert (await it.get("/livez"))[0] == 200
-        status, text = await it.get("/readyz?verbose")
+    async with world(lease=lease) as cluster:
+        add_node(cluster.server, "n")
+        assert (await cluster.get("/livez"))[0] == 200
+        status, text = await cluster.get("/readyz?verbose")
         assert status == 503
         assert "[-]ready failed: this Weft is still reading" in text
         assert "readyz check failed" in text
-        status, text = await it.get("/explain/pods/d/a")
+        status, text = await cluster.get("/explain/pods/d/a")
         assert status == 503
         assert "still reading" in text
-        await it.live.start()
-        assert not it.live.leadership.here
-        status, text = await it.get("/readyz")
+        await cluster.live.start()
+        assert not cluster.live.leadership.here
+        status, text = await cluster.get("/readyz")
         assert status == 503
         assert "[+]ready ok" in text
         assert "[-]leader failed: no Weft process leads yet" in text
         lease.other = "weft-b_1"
-        assert await it.get("/readyz") == (200, "ok")
+        assert await cluster.get("/readyz") == (200, "ok")
         lease.other = ""
-        await it.live.lead()
-        assert await it.get("/readyz") == (200, "ok")
-        status, text = await it.get("/readyz?verbose")
+        await cluster.live.lead()
+        assert await cluster.get("/readyz") == (200, "ok")
+        status, text = await cluster.get("/readyz?verbose")
         assert status == 200
         assert "[+]read-pods ok" in text
         assert "[+]read-nodes ok" in text
@@ -60,16 +60,16 @@ async def test_ready_has_read_all_and_leads_or_follows_a_leader() -> None:
 async def test_what_was_read_is_told_while_it_waits() -> None:
     """Pods can't be listed: readiness names exactly that."""
 
-    async with world() as it:
-        it.server.fault("status", path="/pods", method="GET", times=1000, code=503)
-        starting = asyncio.ensure_future(it.live.start())
-        while "[+]read-nodes" not in (await it.get("/readyz"))[1]:
+    async with world() as cluster:
+        cluster.server.fault("status", path="/pods", method="GET", times=1000, code=503)
+        starting = asyncio.ensure_future(cluster.live.start())
+        while "[+]read-nodes" not in (await cluster.get("/readyz"))[1]:
             await asyncio.sleep(0.01)
         told = "[i]watch-pods: GET /api/v1/pods: 503"
-        while told not in (text := (await it.get("/readyz?verbose"))[1]):
+        while told not in (text := (await cluster.get("/readyz?verbose"))[1]):
             await asyncio.sleep(0.01)
         assert "[-]read-pods failed: not read yet" in text
-        status, text = await it.get("/livez?verbose")
+        status, text = await cluster.get("/livez?verbose")
         assert status == 200, "an API server that is down is not mended by a restart"
         assert told in text
         starting.cancel()
@@ -77,22 +77,26 @@ async def test_what_was_read_is_told_while_it_waits() -> None:
 
 
 async def test_pages_that_are_not_there_and_methods_that_are_not_taken() -> None:
-    async with world() as it:
+    async with world() as cluster:
         for path in ("/", "/explain/pods/d", "/explain/pods//x", "/explain/pods/d/x/y"):
-            assert (await it.get(path))[0] == 404
-        address = f"http://127.0.0.1:{it.pages.port}"
-        async with it.session.post(f"{address}/healthz", data=b"x") as answer:
+            assert (await cluster.get(path))[0] == 404
+        address = f"http://127.0.0.1:{cluster.pages.port}"
+        async with cluster.session.post(f"{address}/healthz", data=b"x") as answer:
             assert answer.status == 405
-        async with it.session.get(f"{address}/healthz", data=b"x" * 100_000) as answer:
+        async with cluster.session.get(f"{address}/healthz", data=b"x" * 100_000) as answer:
             assert answer.status == 413
-        async with it.session.head(f"{address}/healthz") as answer:
+        async with cluster.session.head(f"{address}/healthz") as answer:
             assert answer.status == 200
 
 
 async def test_a_port_that_is_taken_is_an_error_with_a_way_out() -> None:
-    async with world() as it:
+    async with world() as cluster:
         second = StatusPages(
-            it.live, Explainer(it.live, None), [], address="127.0.0.1", port=it.pages.port
+            cluster.live,
+            Explainer(cluster.live, None),
+            [],
+            address="127.0.0.1",
+            port=cluster.pages.port,
         )
         with pytest.raises(BadInputError, match=r"http\.port .*set http\.port"):
             await second.start()
@@ -105,16 +109,16 @@ async def test_a_port_that_is_taken_is_an_error_with_a_way_out() -> None:
     ids=["silent", "half a head", "TLS", "no end"],
 )
 async def test_broken_requests_end_alone(data: bytes) -> None:
-    async with world(QUICK) as it:
-        said = await raw(it.pages.port, data)
+    async with world(QUICK) as cluster:
+        said = await raw(cluster.pages.port, data)
         assert b"200" not in said
-        assert await it.get("/healthz") == (200, "ok")
+        assert await cluster.get("/healthz") == (200, "ok")
 
 
 async def test_connections_beyond_the_limit_are_closed() -> None:
-    async with world(HttpOptions(most_connections=3, close_s=0.2)) as it:
-        opened = [await asyncio.open_connection("127.0.0.1", it.pages.port) for _ in range(3)]
-        assert await raw(it.pages.port, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n") == b""
+    async with world(HttpOptions(most_connections=3, close_s=0.2)) as cluster:
+        opened = [await asyncio.open_connection("127.0.0.1", cluster.pages.port) for _ in range(3)]
+        assert await raw(cluster.pages.port, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n") == b""
         for _, writer in opened:
             writer.close()
 
@@ -126,36 +130,36 @@ async def test_an_answer_that_fails_is_told_and_costs_nothing_else(
         def collect(self) -> None:
             raise RuntimeError("broken collector")
 
-    async with world() as it:
-        it.pages.collectors.append(Broken())  # type: ignore[arg-type]
-        status, text = await it.get("/metrics")
+    async with world() as cluster:
+        cluster.pages.collectors.append(Broken())  # type: ignore[arg-type]
+        status, text = await cluster.get("/metrics")
         assert status == 500
         assert "its log says why" in text
-        assert await it.get("/healthz") == (200, "ok")
-        it.pages.collectors.pop()
-        assert (await it.get("/metrics"))[0] == 200
+        assert await cluster.get("/healthz") == (200, "ok")
+        cluster.pages.collectors.pop()
+        assert (await cluster.get("/metrics"))[0] == 200
     assert "broken collector" in caplog.text
 
 
 async def test_many_explanations_at_once_are_turned_away_not_queued() -> None:
-    async with world(HttpOptions(most_explaining=2)) as it:
-        add_node(it.server, "n")
-        add_pod(it.server, "a", 20_000)
-        await it.lead()
-        answers = await asyncio.gather(*(it.get("/explain/pods/d/a") for _ in range(30)))
+    async with world(HttpOptions(most_explaining=2)) as cluster:
+        add_node(cluster.server, "n")
+        add_pod(cluster.server, "a", 20_000)
+        await cluster.lead()
+        answers = await asyncio.gather(*(cluster.get("/explain/pods/d/a") for _ in range(30)))
         statuses = [status for status, _ in answers]
         assert set(statuses) <= {200, 503}
         assert statuses.count(200) >= 2
 
 
 async def test_garbage_behind_a_request_costs_only_its_own_connection() -> None:
-    async with world(HttpOptions(head_timeout_s=0.2, idle_timeout_s=0.5, close_s=0.2)) as it:
+    async with world(HttpOptions(head_timeout_s=0.2, idle_timeout_s=0.5, close_s=0.2)) as cluster:
         whole = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-        said = await raw(it.pages.port, whole + b"\x00\x01\r\n\r\n")
+        said = await raw(cluster.pages.port, whole + b"\x00\x01\r\n\r\n")
         assert b"this is no HTTP request" in said
         assert b"x00" not in said
-        assert b"200 OK" in await raw(it.pages.port, whole + b"GET /healthz HTT")
-        assert await it.get("/healthz") == (200, "ok")
+        assert b"200 OK" in await raw(cluster.pages.port, whole + b"GET /healthz HTT")
+        assert await cluster.get("/healthz") == (200, "ok")
 
 
 async def test_who_does_not_take_an_answer_is_not_waited_for() -> None:
@@ -168,20 +172,22 @@ async def test_who_does_not_take_an_answer_is_not_waited_for() -> None:
                 family.add_metric((f"{number}" + "x" * 4_000,), 1)
             return [family]
 
-    async with world(HttpOptions(answer_timeout_s=1, close_s=0.2)) as it:
-        it.pages.collectors[:] = [Large()]  # type: ignore[list-item]
-        slow = socket.create_connection(("127.0.0.1", it.pages.port))
+    async with world(HttpOptions(answer_timeout_s=1, close_s=0.2)) as cluster:
+        cluster.pages.collectors[:] = [Large()]  # type: ignore[list-item]
+        slow = socket.create_connection(("127.0.0.1", cluster.pages.port))
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         slow.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-        await it.until(lambda: len(it.pages.server.opened) == 1)
-        await it.until(lambda: not it.pages.server.opened)
+        await cluster.until(lambda: len(cluster.pages.server.opened) == 1)
+        await cluster.until(lambda: not cluster.pages.server.opened)
         slow.close()
-        assert await it.get("/healthz") == (200, "ok")
+        assert await cluster.get("/healthz") == (200, "ok")
 
 
 @pytest.mark.parametrize("address", ["203.0.113.7", "no-such-host.invalid"])
 async def test_a_wrong_address_is_not_called_a_port_problem(address: str) -> None:
-    async with world() as it:
-        pages = StatusPages(it.live, Explainer(it.live, None), [], address=address, port=0)
+    async with world() as cluster:
+        pages = StatusPages(
+            cluster.live, Explainer(cluster.live, None), [], address=address, port=0
+        )
         with pytest.raises(BadInputError, match=f"^http.address {address}: is no address"):
             await pages.start()

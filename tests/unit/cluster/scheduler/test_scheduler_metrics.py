@@ -13,19 +13,19 @@ DOCS = Path(__file__).resolve().parents[4] / "docs" / "reference"
 
 
 async def test_what_happened_is_what_is_told() -> None:
-    async with world() as it:
-        add_node(it.server, "n")
-        add_node(it.server, "plain", gpus=0)
+    async with world() as cluster:
+        add_node(cluster.server, "n")
+        add_node(cluster.server, "plain", gpus=0)
         for number in range(3):
-            add_pod(it.server, f"p{number}", 4_000)
-        add_pod(it.server, "large", 20_000)
-        add_pod(it.server, "gated", 4_000, schedulingGates=[{"name": "g"}])
-        add_pod(it.server, "bad", "much")
-        await it.live.start()
-        assert (await it.samples())["leader_election_master_status", "name=weft"] == 0
-        await it.live.lead(afresh=False)
-        await it.until(lambda: all(it.bound(f"p{n}") for n in range(3)))
-        found = await it.samples()
+            add_pod(cluster.server, f"p{number}", 4_000)
+        add_pod(cluster.server, "large", 20_000)
+        add_pod(cluster.server, "gated", 4_000, schedulingGates=[{"name": "g"}])
+        add_pod(cluster.server, "bad", "much")
+        await cluster.live.start()
+        assert (await cluster.samples())["leader_election_master_status", "name=weft"] == 0
+        await cluster.live.lead(afresh=False)
+        await cluster.until(lambda: all(cluster.bound(f"p{n}") for n in range(3)))
+        found = await cluster.samples()
         profile = "profile=weft"
         attempts = "scheduler_schedule_attempts_total"
         assert found[attempts, profile, "result=scheduled"] == 3
@@ -55,23 +55,23 @@ async def test_what_happened_is_what_is_told() -> None:
         assert found["weft_ledger_gpus_idle", "node=n"] == 1
         assert not [key for key in found if "node=plain" in key]
         assert not [key for key in found if key[0].endswith("_created")]
-        it.server.remove("pods", "p0", "d")
-        it.server.remove("pods", "large", "d")
-        await it.until(lambda: len(it.live.pods.pods) == 4)
-        found = await it.samples()
+        cluster.server.remove("pods", "p0", "d")
+        cluster.server.remove("pods", "large", "d")
+        await cluster.until(lambda: len(cluster.live.pods.pods) == 4)
+        found = await cluster.samples()
         assert found["weft_ledger_gpu_memory_used_mib", "node=n"] == 8_000
         assert found["scheduler_pending_pods", "queue=unschedulable"] == 0
-        assert not it.metrics._first, "pods that are gone are forgotten"
+        assert not cluster.metrics._first, "pods that are gone are forgotten"
 
 
 async def test_a_bind_that_is_refused_is_an_error_and_tried_again() -> None:
-    async with world() as it:
-        add_node(it.server, "n")
-        add_pod(it.server, "p", 4_000)
-        it.server.fault("status", path="/binding", method="POST", code=400)
-        await it.lead()
-        await it.until(lambda: it.bound("p"))
-        found = await it.samples()
+    async with world() as cluster:
+        add_node(cluster.server, "n")
+        add_pod(cluster.server, "p", 4_000)
+        cluster.server.fault("status", path="/binding", method="POST", code=400)
+        await cluster.lead()
+        await cluster.until(lambda: cluster.bound("p"))
+        found = await cluster.samples()
         attempts = "scheduler_schedule_attempts_total"
         assert found[attempts, "profile=weft", "result=error"] == 1
         assert found[attempts, "profile=weft", "result=scheduled"] == 1
@@ -82,33 +82,33 @@ async def test_a_bind_that_is_refused_is_an_error_and_tried_again() -> None:
 
 
 async def test_single_gpus_are_told_only_where_that_is_asked_for() -> None:
-    async with world() as it:
-        add_node(it.server, "n")
-        add_pod(it.server, "p", 4_000)
-        await it.lead()
-        await it.until(lambda: it.bound("p"))
-        assert not [key for key in await it.samples() if "gpu=0" in key]
-        it.pages.collectors[:] = [SchedulerMetrics(it.live, per_gpu=True)]
-        found = await it.samples()
+    async with world() as cluster:
+        add_node(cluster.server, "n")
+        add_pod(cluster.server, "p", 4_000)
+        await cluster.lead()
+        await cluster.until(lambda: cluster.bound("p"))
+        assert not [key for key in await cluster.samples() if "gpu=0" in key]
+        cluster.pages.collectors[:] = [SchedulerMetrics(cluster.live, per_gpu=True)]
+        found = await cluster.samples()
         used = [found["weft_ledger_one_gpu_memory_used_mib", f"gpu={g}", "node=n"] for g in (0, 1)]
         assert sorted(used) == [0, 4_000]
 
 
 async def test_one_page_tells_of_both_hosts() -> None:
-    async with world() as it:
+    async with world() as cluster:
         extender = ExtenderMetrics()
         extender.answered("/weft", "filter", "ok", 0.003)
-        it.pages.collectors.append(extender)
-        found = await it.samples()
+        cluster.pages.collectors.append(extender)
+        found = await cluster.samples()
         labels = ("path=/weft", "result=ok", "verb=filter")
         assert found["weft_extender_requests_total", *labels] == 1
         assert "weft_ready" in {key[0] for key in found}
 
 
 async def test_every_metric_is_in_the_reference_and_the_other_way_round() -> None:
-    async with world() as it:
-        it.pages.collectors[:] = [SchedulerMetrics(it.live, per_gpu=True)]
-        _, text = await it.get("/metrics")
+    async with world() as cluster:
+        cluster.pages.collectors[:] = [SchedulerMetrics(cluster.live, per_gpu=True)]
+        _, text = await cluster.get("/metrics")
         told = {
             family.name + ("_total" if family.type == "counter" else "")
             for family in text_string_to_metric_families(text)

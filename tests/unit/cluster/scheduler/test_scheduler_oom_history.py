@@ -17,47 +17,47 @@ ALONE = (
 
 
 async def test_pods_that_a_lesson_charges_say_so() -> None:
-    async with world() as it:
-        add_node(it.server, "n", gpus=1)
-        await it.lead()
-        add_pod(it.server, "first", 2_000, meta=OWNER)
-        await it.until(lambda: it.bound("first"))
-        assert MORE not in (await it.explain("first")).notes
+    async with world() as cluster:
+        add_node(cluster.server, "n", gpus=1)
+        await cluster.lead()
+        add_pod(cluster.server, "first", 2_000, meta=OWNER)
+        await cluster.until(lambda: cluster.bound("first"))
+        assert MORE not in (await cluster.explain("first")).notes
         ended = {"phase": "Failed", "containerStatuses": [{"name": "c", "state": CUDA}]}
-        it.server.update("pods", "first", {"status": ended}, "d")
-        await it.until(lambda: it.live.ends.count == 1)
-        add_pod(it.server, "second", 2_000, meta=OWNER)
-        await it.until(lambda: it.bound("second"))
-        found = await it.explain("second")
+        cluster.server.update("pods", "first", {"status": ended}, "d")
+        await cluster.until(lambda: cluster.live.ends.count == 1)
+        add_pod(cluster.server, "second", 2_000, meta=OWNER)
+        await cluster.until(lambda: cluster.bound("second"))
+        found = await cluster.explain("second")
         assert MORE in found.notes
         assert found.shares[0].memory_mib == 2_500
-        add_pod(it.server, "other", 2_000)
-        await it.until(lambda: it.bound("other"))
-        assert not [n for n in (await it.explain("other")).notes if "charged" in n]
-        it.live.handle(OomHistoryLearnt({"d/Job/train": OomRecord(2, 9_000)}))
-        add_pod(it.server, "third", 2_000, meta=OWNER)
-        await it.until(lambda: it.live.pod("d", "third") is not None)
-        found = await it.explain("third")
+        add_pod(cluster.server, "other", 2_000)
+        await cluster.until(lambda: cluster.bound("other"))
+        assert not [n for n in (await cluster.explain("other")).notes if "charged" in n]
+        cluster.live.handle(OomHistoryLearnt({"d/Job/train": OomRecord(2, 9_000)}))
+        add_pod(cluster.server, "third", 2_000, meta=OWNER)
+        await cluster.until(lambda: cluster.live.pod("d", "third") is not None)
+        found = await cluster.explain("third")
         assert (found.state, ALONE in found.notes) == ("pending", True)
 
 
 async def test_ends_lessons_and_recalls_are_counted() -> None:
-    async with world() as it:
-        add_node(it.server, "n")
-        await it.lead()
-        told = await it.samples()
+    async with world() as cluster:
+        add_node(cluster.server, "n")
+        await cluster.lead()
+        told = await cluster.samples()
         assert told["weft_out_of_gpu_memory_total",] == 0
         assert told["weft_recalls_total", "outcome=evicted"] == 0
-        add_pod(it.server, "first", 2_000, meta=OWNER)
-        await it.until(lambda: it.bound("first"))
+        add_pod(cluster.server, "first", 2_000, meta=OWNER)
+        await cluster.until(lambda: cluster.bound("first"))
         again = {"name": "c", "restartCount": 1, "lastState": CUDA}
         status = {"phase": "Running", "containerStatuses": [again]}
-        it.server.update("pods", "first", {"status": status}, "d")
-        await it.until(lambda: it.live.ends.count == 1)
-        it.live.evictor.borrower_counts["blocked"] = 3
-        it.live.oom_history.counts["conflict"] = 2
-        it.live.oom_history.unreadable.add("README")
-        told = await it.samples()
+        cluster.server.update("pods", "first", {"status": status}, "d")
+        await cluster.until(lambda: cluster.live.ends.count == 1)
+        cluster.live.evictor.borrower_counts["blocked"] = 3
+        cluster.live.oom_history.counts["conflict"] = 2
+        cluster.live.oom_history.unreadable.add("README")
+        told = await cluster.samples()
         assert told["weft_out_of_gpu_memory_total",] == 1
         assert told["weft_lessons",] == 1
         assert told["weft_lessons_unreadable",] == 1

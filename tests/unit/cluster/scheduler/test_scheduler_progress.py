@@ -32,20 +32,20 @@ class Silent:
         """Nothing is open."""
 
 
-def observing(it: World) -> SlowdownObserver:
-    return SlowdownObserver(it.live, Silent(), None, InterferenceTable(0), SoloProfiles())
+def observing(cluster: World) -> SlowdownObserver:
+    return SlowdownObserver(cluster.live, Silent(), None, InterferenceTable(0), SoloProfiles())
 
 
 async def test_explain_tells_what_was_seen_last() -> None:
-    async with world() as it:
-        add_node(it.server, "n", gpus=1)
-        await it.lead()
-        uid = add_pod(it.server, "serve", 2_000)
-        await it.until(lambda: it.bound("serve"))
-        assert (await it.explain("serve")).progress is None
+    async with world() as cluster:
+        add_node(cluster.server, "n", gpus=1)
+        await cluster.lead()
+        uid = add_pod(cluster.server, "serve", 2_000)
+        await cluster.until(lambda: cluster.bound("serve"))
+        assert (await cluster.explain("serve")).progress is None
         seen = ObservedProgress("progress", 1.5, 60.0, 90.0, 7.0, 1.1, 2, 3)
-        it.progress[uid] = seen
-        assert (await it.explain("serve")).progress == seen
+        cluster.progress[uid] = seen
+        assert (await cluster.explain("serve")).progress == seen
 
 
 def lines_of(**seen: Any) -> list[str]:
@@ -89,12 +89,12 @@ def test_guesses_latencies_and_problems_in_words() -> None:
 
 
 async def test_every_metric_is_told_and_described() -> None:
-    async with world() as it:
-        it.pages.collectors.append(SlowdownMetrics(observing(it)))
-        add_node(it.server, "n")
-        await it.lead()
-        it.live.evictor.slowdown_counts["evicted"] = 2
-        told = await it.samples()
+    async with world() as cluster:
+        cluster.pages.collectors.append(SlowdownMetrics(observing(cluster)))
+        add_node(cluster.server, "n")
+        await cluster.lead()
+        cluster.live.evictor.slowdown_counts["evicted"] = 2
+        told = await cluster.samples()
         assert told["weft_slowness_evictions_total", "outcome=evicted"] == 2
         assert told["weft_recalls_total", "outcome=evicted"] == 0
         for source in ("progress", "sm-active", "none"):

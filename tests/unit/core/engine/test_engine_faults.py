@@ -20,7 +20,7 @@ from weft.core.engine import (
     Tick,
     Wake,
 )
-from weft.core.engine.decision_faults import REST_MOST_NS
+from weft.core.engine.decision_faults import FAULT_BACKOFF_MOST_NS
 from weft.core.framework import Profile, Query
 from weft.core.framework.residency import Residencies
 from weft.core.framework.signals import snapshot
@@ -114,7 +114,7 @@ def test_it_is_tried_again_when_the_cluster_changes_ever_more_seldom():
         tries += [second] if any(isinstance(c, Faulted) for c in commands) else []
     assert tries[:5] == [1, 3, 7, 15, 31]
     assert len(tries) < 22
-    assert max(b - a for a, b in itertools.pairwise(tries)) == REST_MOST_NS // SECOND
+    assert max(b - a for a, b in itertools.pairwise(tries)) == FAULT_BACKOFF_MOST_NS // SECOND
     engine.handle(Tick(), now + 10**13)
     assert not any(isinstance(c, Faulted) for c in engine.handle(Tick(), now + 10**14))
     mended = pod(POISON, memory_mib=665)

@@ -35,7 +35,7 @@ from weft.core.engine.decision_faults import unless_faulted
 from weft.core.framework import Policy, Profile
 from weft.core.ledger import audit
 from weft.core.policies.first_fit import FirstFit
-from weft.model import Closed, PodRequest, Taint
+from weft.model import ClosedNode, PodRequest, Taint
 from weft.testing import node, placement, pod
 
 
@@ -394,9 +394,9 @@ def test_a_place_that_does_not_fit_is_an_error_not_a_booking() -> None:
 def test_a_node_that_is_closed_is_so_for_the_next_pod() -> None:
     engine = engine_of(one_card("a"), one_card("b"))
     taint = Taint("gpu", "NoSchedule")
-    assert engine.handle(NodesClosed((Closed("a", (taint,)), Closed("zz"))), 0) == []
+    assert engine.handle(NodesClosed((ClosedNode("a", (taint,)), ClosedNode("zz"))), 0) == []
     assert places(engine.handle(PodAdded(pod("p", gpus=1)), 1)) == {"p": "b"}
-    assert engine.handle(NodesClosed((Closed("b", schedulable=False),)), 2) == []
+    assert engine.handle(NodesClosed((ClosedNode("b", schedulable=False),)), 2) == []
     assert refused(engine.handle(PodAdded(pod("q", gpus=1)), 3)) == ["q"]
     opened = NodesChanged((one_card("a"),))
     assert places(engine.handle(opened, 20 * SECOND)) == {"q": "a"}
@@ -407,6 +407,6 @@ def test_how_a_closed_node_is_in_full_wakes_who_waits() -> None:
     """Their reasons are other ones now."""
     engine = engine_of(one_card("a"))
     engine.handle(PodAdded(pod("p", gpus=2)), 0)
-    engine.handle(NodesClosed((Closed("a", schedulable=False),)), 1)
+    engine.handle(NodesClosed((ClosedNode("a", schedulable=False),)), 1)
     closed = one_card("a", schedulable=False)
     assert refused(engine.handle(NodesChanged((closed,)), 20 * SECOND)) == ["p"]

@@ -26,7 +26,7 @@ from weft.core.record import DecisionsWriter, Header, PolicyUse, ProfileUse, Rec
 from weft.core.record.file import read
 from weft.core.record.replay import replay
 from weft.model import GpuMemoryRequest, Placement, Shape
-from weft.model.request import about_s
+from weft.model.request import rounded_s
 from weft.testing import node, pod
 
 NAMES = ("a", "b", "c")
@@ -88,7 +88,7 @@ def test_it_replays_and_says_what_was_predicted(
                 )
                 new = replace(new, shape=shape)
             if expected_s:
-                shape = replace(new.shape, expected_s=about_s(dice.choice(expected_s)))
+                shape = replace(new.shape, expected_s=rounded_s(dice.choice(expected_s)))
                 new = replace(new, shape=shape)
             commands = handle(PodAdded(new), now)
         commands += handle(Tick(), now + 3 * S)

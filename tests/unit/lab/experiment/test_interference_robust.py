@@ -16,9 +16,9 @@ from weft.lab.experiment.interference_robust import (
     known_kinds,
     noisy,
     only,
+    predictions,
     run_cell,
     run_study,
-    told,
 )
 from weft.lab.simulate.sharing import pairs
 
@@ -38,7 +38,7 @@ def a_study(**options) -> RobustnessStudy:
         (pairs.OfferedLoad(1.2, 4, jobs=25),),
         (0, 1),
         lambda name: built_in().from_spec(name),
-        told="ridge",
+        predictor="ridge",
         **options,
     )
 
@@ -54,18 +54,19 @@ def test_more_is_missing_where_less_was() -> None:
 def test_nothing_is_learnt_of_what_is_missing() -> None:
     study = a_study()
     kinds = known_kinds(study.table, 1, 0.5)
-    view = InterferenceView(told(study, 1, SpoiltPredictions(0.5)))
+    view = InterferenceView(predictions(study, 1, SpoiltPredictions(0.5)))
     assert view.source.classes == kinds
     speed = np.where(np.isin(study.table.kinds, kinds), study.table.array(), 0.11)
     other = pairs.PairTable(study.table.kinds, tuple(map(tuple, speed.tolist())), (8192,) * 8)
     assert only(other, kinds) == only(study.table, kinds)
-    assert not told(study, 1, SpoiltPredictions(1.0)).classes
+    assert not predictions(study, 1, SpoiltPredictions(1.0)).classes
 
 
 def test_noise_multiplies_slowdowns_and_their_bounds() -> None:
     study = a_study()
     plain, loud, louder = (
-        InterferenceView(told(study, 2, SpoiltPredictions(0.0, sigma))) for sigma in (0.0, 0.2, 0.4)
+        InterferenceView(predictions(study, 2, SpoiltPredictions(0.0, sigma)))
+        for sigma in (0.0, 0.2, 0.4)
     )
     drawn = (loud.mean - plain.mean) / 0.2
     np.testing.assert_allclose(louder.mean, plain.mean + 0.4 * drawn)

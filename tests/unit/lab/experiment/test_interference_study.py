@@ -100,7 +100,7 @@ def test_what_is_seen_corrects_what_everybody_was_told_but_for_who_knows_it() ->
             (pairs.OfferedLoad(1.2, 4, jobs=40),),
             (1,),
             make,
-            told="ridge",
+            predictor="ridge",
             watched=watched,
         )
         return {level.policy: level.jct_mean_s for level in run_study(study, 1)}

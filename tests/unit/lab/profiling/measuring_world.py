@@ -7,13 +7,13 @@ from pathlib import Path
 from weft.lab.profiling.campaign import Campaign, CampaignProgress, CampaignSettings
 from weft.lab.profiling.runlog import MeasuringBegan, RunLog, RunLogWriter, read
 from weft.lab.workloads.catalog import Workload
-from weft.testing.bench import FakeBench, Played
+from weft.testing.bench import FakeBench, FakeWorkload
 
 WORLD = {
-    "busy": Played(rate_per_s=200, compute=0.9, memory=0.2),
-    "idle": Played(rate_per_s=1_000, compute=0.05, memory=0.05),
-    "streams": Played(rate_per_s=50, compute=0.2, memory=0.9),
-    "half": Played(rate_per_s=100, compute=0.5, memory=0.4),
+    "busy": FakeWorkload(rate_per_s=200, compute=0.9, memory=0.2),
+    "idle": FakeWorkload(rate_per_s=1_000, compute=0.05, memory=0.05),
+    "streams": FakeWorkload(rate_per_s=50, compute=0.2, memory=0.9),
+    "half": FakeWorkload(rate_per_s=100, compute=0.5, memory=0.4),
 }
 QUICK = CampaignSettings(runs=3, window_s=2.0, warm_s=1.5)
 PLAYED = """#!{python}
@@ -60,7 +60,7 @@ def workload(name: str) -> Workload:
 
 def measured(
     path: Path,
-    world: Mapping[str, Played] = WORLD,
+    world: Mapping[str, FakeWorkload] = WORLD,
     settings: CampaignSettings = QUICK,
     isolations: tuple[str, ...] = ("time-slicing",),
     bench: FakeBench | None = None,

@@ -10,8 +10,8 @@ import pytest
 from measuring_world import WORLD, measured, played
 
 from weft.interference.dataset import decode, encode
-from weft.lab.profiling.dataset_builder import compiled
-from weft.testing.bench import Played
+from weft.lab.profiling.dataset_builder import compile_dataset
+from weft.testing.bench import FakeWorkload
 
 HERE = Path(__file__).resolve().parent
 BENCHMARKS = HERE.parents[3] / "benchmarks"
@@ -47,7 +47,9 @@ except Exception as error:
 
 def dataset(path: Path) -> bytes:
     """What measuring on a fake GPU writes in the end."""
-    return encode(compiled(measured(path, {**WORLD, "broken": Played(fails="run")})[0]))
+    return encode(
+        compile_dataset(measured(path, {**WORLD, "broken": FakeWorkload(fails="run")})[0])
+    )
 
 
 def bare(story: str, *args: object, **env: str) -> str:

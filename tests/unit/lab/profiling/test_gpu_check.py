@@ -14,8 +14,8 @@ from measuring_world import alive, played
 
 from weft.lab.profiling.campaign import CampaignSettings
 from weft.lab.profiling.runlog import read
-from weft.lab.profiling.session import MeasuringPlan, compile_folder, named, run
-from weft.testing.bench import FakeBench, Played
+from weft.lab.profiling.session import MeasuringPlan, compile_folder, run, workloads_named
+from weft.testing.bench import FakeBench, FakeWorkload
 
 SCRIPT = Path(__file__).resolve().parents[4] / "benchmarks" / "gpu_check.py"
 
@@ -69,11 +69,11 @@ def test_a_gpu_but_no_pytorch_that_sees_it_is_told(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    nvidia_smi(tmp_path, monkeypatch, "echo 'GPU 0: Played (UUID: GPU-1)'")
+    nvidia_smi(tmp_path, monkeypatch, "echo 'GPU 0: FakeWorkload (UUID: GPU-1)'")
     monkeypatch.setenv("GPU_PYTHON", "/bin/false")
     assert check.main([]) == check.FAILED
     err = capsys.readouterr().err
-    assert "gpu-check: GPU 0: Played" in err
+    assert "gpu-check: GPU 0: FakeWorkload" in err
     assert "GPU_PYTHON=/bin/false: has no PyTorch that runs on the GPU" in err
 
 
@@ -161,7 +161,7 @@ def test_a_time_that_is_none_is_told(
 def test_who_is_interrupted_leaves_nobody_behind_and_keeps_what_was_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: signal.Signals
 ) -> None:
-    nvidia_smi(tmp_path, monkeypatch, "echo 'GPU 0: Played (UUID: GPU-1)'")
+    nvidia_smi(tmp_path, monkeypatch, "echo 'GPU 0: FakeWorkload (UUID: GPU-1)'")
     out, pids = tmp_path / "out", tmp_path / "pids"
     env = {**os.environ, "GPU_PYTHON": str(played(tmp_path)), "OUT": str(out)}
     words = ["--device", "cpu", "--window-s", "0.2", "--warm-s", "0.05", "--runs", "1000"]
@@ -203,11 +203,11 @@ def test_all_the_way_with_a_python_that_has_no_pytorch(
 
 
 def test_the_summary_says_what_came_out(check: ModuleType, tmp_path: Path) -> None:
-    workloads = named(["softmax", "lstm-train", "copies"])
+    workloads = workloads_named(["softmax", "lstm-train", "copies"])
     world = {
-        "softmax": Played(compute=0.9),
-        "lstm-train": Played(compute=0.6),
-        "copies": Played(fails="run"),
+        "softmax": FakeWorkload(compute=0.9),
+        "lstm-train": FakeWorkload(compute=0.6),
+        "copies": FakeWorkload(fails="run"),
     }
     settings = CampaignSettings(runs=1, window_s=1.0, warm_s=1.0)
     wishes = MeasuringPlan(tmp_path, workloads, ["time-slicing", "mps"], settings)

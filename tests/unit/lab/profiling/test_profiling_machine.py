@@ -88,8 +88,8 @@ def start() -> Iterator[Callable[[str], WorkloadProcess]]:
 
 
 def wait_for(process: WorkloadProcess, state: str) -> ResidentReport:
-    until(lambda: process.said().state == state)
-    return process.said()
+    until(lambda: process.report().state == state)
+    return process.report()
 
 
 def test_a_process_goes_pauses_and_ends_when_told(start: Any) -> None:
@@ -97,8 +97,8 @@ def test_a_process_goes_pauses_and_ends_when_told(start: Any) -> None:
     assert wait_for(process, "paused").versions == "fake"
     for _ in range(2):
         process.go()
-        until(lambda: len(process.said().stamps) == 2)
-        assert [stamp.iterations for stamp in process.said().stamps] == [0, 7]
+        until(lambda: len(process.report().stamps) == 2)
+        assert [stamp.iterations for stamp in process.report().stamps] == [0, 7]
         process.pause()
         assert wait_for(process, "paused").peak_mib == 42
     process.end()
@@ -117,7 +117,7 @@ def test_what_a_process_dies_of_is_told(start: Any, mood: str, reason: str, text
     said = wait_for(process, "failed")
     assert (said.reason, said.text) == (reason, text)
     process.go()  # nobody is there; the state stays
-    assert process.said().state == "failed"
+    assert process.report().state == "failed"
     process.end()
 
 
@@ -417,7 +417,7 @@ def test_on_a_gpu_processes_see_that_gpu_and_the_daemon_that_is_meant(
         for isolation, control in (("time-slicing", False), ("mps", True)):
             with machine.isolated(isolation):
                 process = machine.start(BY_NAME["softmax"])
-                until(lambda process=process: process.said().state == "paused")  # type: ignore[misc]
+                until(lambda process=process: process.report().state == "paused")  # type: ignore[misc]
                 first, *more = seen.read_text().splitlines()
                 assert first.startswith("GPU-1 /")
                 assert first.endswith(

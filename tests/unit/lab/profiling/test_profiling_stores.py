@@ -25,7 +25,7 @@ from weft.kube.credentials import FixedCredentials
 from weft.kube.errors import ConflictError
 from weft.kube.pods import Pod
 from weft.lab.profiling import files, stores
-from weft.lab.profiling.bindings import known
+from weft.lab.profiling.bindings import cluster_record
 from weft.lab.profiling.solo_samples import NOBODY_KNOWS
 from weft.lab.profiling.stores import KEY, ConfigMapStore, FileStore
 from weft.model import BadInputError, Gpu, Node
@@ -201,7 +201,7 @@ def bound(name: str, gpu: int | None, phase: str = "Running", **meta: object) ->
 
 def test_a_binding_says_card_time_and_application() -> None:
     annotation = {"weft.dev/application": "bert", "weft.dev/isolation": "mps"}
-    found = known([NODE], [bound("p", 0, **annotation), bound("q", 1)])
+    found = cluster_record([NODE], [bound("p", 0, **annotation), bound("q", 1)])
     assert [
         (residency.pod, residency.card, residency.clues.name(), residency.isolation)
         for residency in found.residencies
@@ -222,25 +222,27 @@ def test_a_pod_that_is_over_held_its_gpu_until_then() -> None:
         for minute in (2, 5, 3)
     ]
     status = msgspec.convert({"phase": "Succeeded", "containerStatuses": when}, type(over.status))
-    (residency,) = known([NODE], [msgspec.structs.replace(over, status=status)]).residencies
+    (residency,) = cluster_record(
+        [NODE], [msgspec.structs.replace(over, status=status)]
+    ).residencies
     assert (residency.pod, residency.since_s, residency.until_s) == (
         ("d", "over"),
         1_767_225_610,
         1_767_225_900,
     )
-    (residency,) = known([NODE], [over]).residencies
+    (residency,) = cluster_record([NODE], [over]).residencies
     # Nobody says when: it may have been now, but no share of the GPU is accounted for by it.
     assert (residency.pod, residency.card, residency.until_s) == (
         NOBODY_KNOWS,
         ("a", "GPU-0"),
         math.inf,
     )
-    residencies = known([NODE], [bound("p", None, "Failed")]).residencies
+    residencies = cluster_record([NODE], [bound("p", None, "Failed")]).residencies
     assert {residency.pod for residency in residencies} == {NOBODY_KNOWS}
 
 
 def test_a_pod_without_marks_may_be_anywhere_on_its_node() -> None:
-    found = known([NODE], [bound("p", None)])
+    found = cluster_record([NODE], [bound("p", None)])
     assert [(residency.pod, residency.card) for residency in found.residencies] == [
         (NOBODY_KNOWS, ("a", "GPU-0")),
         (NOBODY_KNOWS, ("a", "1")),

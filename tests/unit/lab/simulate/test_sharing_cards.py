@@ -24,7 +24,7 @@ def run(cards: SimulatedGpus, *, until_s: float = 10_000) -> list[tuple[float, C
     """Everything that happens, with its second."""
     happened = []
     while (due := cards.next_ns()) is not None and due <= until_s * SECOND_NS:
-        happened += [(due / SECOND_NS, ended) for ended in cards.happen(due)]
+        happened += [(due / SECOND_NS, ended) for ended in cards.advance(due)]
     return happened
 
 
@@ -149,7 +149,7 @@ def test_every_job_ends_and_no_card_is_ever_overfull(
             cards.put(job(str(number), *jobs[number][0]), ("node", number % 2), at)
         else:
             assert due is not None
-            ended += cards.happen(due)
+            ended += cards.advance(due)
         used = [cards.used_mib(("node", gpu)) for gpu in (0, 1)]
         assert max(used) <= 100
         assert cards.all_used_mib == sum(used)

@@ -99,7 +99,7 @@ def test_a_broken_bound_sends_the_best_effort_pod_away_and_the_server_recovers()
     # The ban ends 30 minutes later. Two windows do not make it measured: it is tried once more, and
     # never again while the server runs.
     assert run.evicted == [(45.0, "be", "bound"), (1890.0, "be/1", "bound")]
-    assert (found.relieved, found.evictions, found.lost_s) == (2, 2, 89.0)
+    assert (found.slowdown_evictions, found.evictions, found.lost_s) == (2, 2, 89.0)
     lc, be = finished(found)["lc"], finished(found)["be"]
     assert lc == pytest.approx(4_000 + 89 / 3, abs=0.1)
     assert be == pytest.approx(lc + 600, abs=0.1)
@@ -108,7 +108,7 @@ def test_a_broken_bound_sends_the_best_effort_pod_away_and_the_server_recovers()
 
 def test_with_nobody_acting_the_server_stays_slow() -> None:
     found = Logged(world(*SERVED, teach=False, evict=False)).go()
-    assert (found.relieved, found.unfinished) == (0, 0)
+    assert (found.slowdown_evictions, found.unfinished) == (0, 0)
     assert found.critical_slow_percent == pytest.approx(100 * 780 / 4260, abs=0.5)
 
 
@@ -157,7 +157,7 @@ def test_where_nobody_evicts_what_was_seen_teaches_all_the_same() -> None:
 
 def test_silence_parts_nobody() -> None:
     run = Logged(world(*SERVED, missing=1.0))
-    assert run.go().relieved == 0
+    assert run.go().slowdown_evictions == 0
     assert run.evicted == []
 
 

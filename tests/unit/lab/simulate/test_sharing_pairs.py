@@ -12,7 +12,7 @@ from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
 from weft.lab.simulate.sharing.run import JobPod, SharedScenario, request_of, run_shared
 from weft.lab.simulate.sharing.trial_packing import PackByTrial, TrialRun
 from weft.model import BadInputError
-from weft.model.request import about_s
+from weft.model.request import rounded_s
 
 HEADER = "source,gpu,job_a,job_b,norm_a,norm_b,feasible,iso_a_steps_per_s,iso_b_steps_per_s\n"
 ROWS = (
@@ -83,7 +83,7 @@ def test_what_pods_say_of_their_time_changes_nothing_else(table: pairs.PairTable
         assert 0.5 * takes_s - 1 <= third.expected_s <= 1.5 * takes_s + 1
     assert len({job.expected_s > job.work_ns / SECOND_NS for job in wrong}) == 2
     pod = request_of(JobPod(knowing[0]), 0)
-    assert pod.shape.expected_s == about_s(knowing[0].expected_s)
+    assert pod.shape.expected_s == rounded_s(knowing[0].expected_s)
 
 
 def test_a_cluster_has_exactly_so_many_gpus() -> None:

@@ -29,7 +29,7 @@ class World:
         self.cards = SimulatedGpus(dict.fromkeys(gpus, CARD_MIB), ByResidents((1000,)))
         for uid in ("a", "b"):
             self.cards.put(job(uid, (5000, 3000), asks=4000), ("node", 0), 0)
-        self.cards.happen(0)
+        self.cards.advance(0)
         self.exporters = SimulatedExporters(self.cards, gpus, faults, seed)
         self.pipeline = SimulatedTelemetry(
             self.exporters, [self.node], watching or ScrapeOptions(), faults.delay_ns

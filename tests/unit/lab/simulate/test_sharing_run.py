@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from long_form import few_or_many
 from sharing_worlds import CARD_MIB, Lender, job, scenario
 
 from weft.core.policies.catalog import built_in
@@ -148,7 +149,8 @@ def test_columns_that_can_be_left_out_decide_nothing(name: str) -> None:
     change nothing are then told no sooner than something else happens, and decide the same.
     """
     jobs = [
-        job(str(n), (60 + 7 * n, 1500), (30, 2500), asks=4000, comes_s=9 * n) for n in range(10)
+        job(str(n), (60 + 7 * n, 1500), (30, 2500), asks=4000, comes_s=9 * n)
+        for n in range(few_or_many(6, 10))
     ]
     lends = built_in().create(name).harvests
     few = ScrapeOptions(forecasts=False, holds=lends, peaks=False, trends=name in TRENDS)

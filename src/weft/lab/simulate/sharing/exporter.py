@@ -92,7 +92,7 @@ class SimulatedExporters:
     def _true(self, key: GpuKey) -> list[float]:
         """The card's true values, in the order of `METRICS`."""
         cards = self._cards
-        phases = [each.now_does for each in cards.containers_on(key)]
+        phases = [each.current_phase for each in cards.containers_on(key)]
         sm = min(1.0, sum(phase.sm_active_ratio for phase in phases if phase))
         dram = min(1.0, sum(phase.dram_active_ratio for phase in phases if phase))
         util = min(1.0, sum(phase.gpu_util_ratio for phase in phases if phase))

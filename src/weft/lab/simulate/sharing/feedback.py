@@ -25,7 +25,7 @@ from weft.model.slowdown_limit import bound_on
 
 
 class Feedback(msgspec.Struct, frozen=True):
-    """How progress is looked at: each `period_ns`, with lognormal `noise` (sigma of the logarithm).
+    """Settings of reading progress: each `period_ns`, with lognormal `noise` (sigma of the log).
 
     A share `missing` of looks at a job brings nothing. What is seen may `teach` policies, and the
     engine may `evict` by it; without either only the looks at latency-critical jobs slower than
@@ -106,7 +106,7 @@ class SimulatedProgress:
         table = self.experience.due(now_ns)
         return PolicyInput(INTERFERENCE, to_input(table)) if table is not None else None
 
-    def apart(self, command: Evict, now_ns: int) -> PolicyInput | None:
+    def separate(self, command: Evict, now_ns: int) -> PolicyInput | None:
         """A pod goes because it made another one slow: what policies are told of the two."""
         slowed = command.record.slowed
         if slowed is None:

@@ -66,7 +66,7 @@ class SimulatedContainer:
         return self.phase >= 0
 
     @property
-    def now_does(self) -> JobPhase | None:
+    def current_phase(self) -> JobPhase | None:
         """The phase it is in; None where it has not started or rests."""
         return self.job.phases[self.phase] if self.running else None
 
@@ -77,7 +77,7 @@ class SimulatedContainer:
 
     @property
     def worked_ns(self) -> int:
-        """How long what it has done would have taken alone."""
+        """The time that the work done would have taken alone."""
         before = sum(phase.work_ns for phase in self.job.phases[: max(self.phase, 0)])
         return before + self.done // _PER_WORK_NS
 
@@ -153,7 +153,7 @@ class SimulatedGpus:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
-    def happen(self, now_ns: int) -> list[ContainerEnd]:
+    def advance(self, now_ns: int) -> list[ContainerEnd]:
         """Carry out everything due until `now_ns`; whose container ended, in order."""
         ended: list[ContainerEnd] = []
         while (due := self.next_ns()) is not None and due <= now_ns:

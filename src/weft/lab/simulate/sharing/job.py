@@ -43,7 +43,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def work_ns(self) -> int:
-        """How long the container runs alone on a card."""
+        """The time that the container runs alone on a card."""
         return sum(phase.work_ns for phase in self.phases)
 
     @property

@@ -31,12 +31,12 @@ class JobOutcome(msgspec.Struct, frozen=True):
 class SharedRun(msgspec.Struct, frozen=True):
     """One policy on one workload.
 
-    `jct` are percentiles over finished jobs (p99 interpolated, as NumPy does by default), seconds.
+    `jct_…_s` are percentiles over finished jobs (p99 interpolated, as NumPy does), seconds.
     `makespan_s` ends with the last job. `residents` is the time-averaged number of pods on a GPU
     while any job is in the system, `memory_used_percent` likewise of all memory. `lost_s` is time
-    that containers ran for nothing because they died or were evicted. `relieved` are evictions of
-    pods that made others slow, `critical_slow_percent` is how many of the looks at latency-critical
-    jobs found them slower than they may be; None where nobody looked, or there was none.
+    that containers ran for nothing because they died or were evicted. `slowdown_evictions` are
+    of pods that made others slow, `critical_slow_percent` is how many of the looks at
+    latency-critical jobs found them slower than they may be; None where there was no look.
     """
 
     policy: str
@@ -53,7 +53,7 @@ class SharedRun(msgspec.Struct, frozen=True):
     lost_s: float
     residents: float
     memory_used_percent: float
-    relieved: int = 0
+    slowdown_evictions: int = msgspec.field(default=0, name="relieved")
     critical_slow_percent: float | None = None
     outcomes: tuple[JobOutcome, ...] = ()
 

@@ -30,7 +30,7 @@ START_NS = 4 * SECOND_NS
 
 
 class DurationLaw(StrEnum):
-    """How long jobs take alone."""
+    """The law of the jobs' times alone."""
 
     FIXED = "fixed"
     EXPONENTIAL = "exponential"
@@ -53,7 +53,7 @@ class PairTable(msgspec.Struct, frozen=True):
         return np.array(self.speed, dtype=np.float64)
 
     def truth(self) -> ByPairs:
-        """How jobs really slow each other down."""
+        """The true slowdowns, as the simulation applies them."""
         return ByPairs(
             {
                 (kind, other): max(1, round(1000 / speed))
@@ -86,7 +86,7 @@ def gavel(path: Path, source: str, gpu: str) -> PairTable:
     if not rows:
         raise BadInputError(str(path), f"has no pairs of source {source} on {gpu}")
     kinds = tuple(sorted({row[side] for row in rows for side in ("job_a", "job_b")}))
-    at = {kind: index for index, kind in enumerate(kinds)}
+    position = {kind: index for index, kind in enumerate(kinds)}
     speed = np.zeros((len(kinds), len(kinds)))
     rates = {
         row[f"job_{side}"]: _number(path, row, f"iso_{side}_steps_per_s")
@@ -95,7 +95,7 @@ def gavel(path: Path, source: str, gpu: str) -> PairTable:
     }
     for row in rows:
         if row["feasible"] != "0":
-            a, b = at[row["job_a"]], at[row["job_b"]]
+            a, b = position[row["job_a"]], position[row["job_b"]]
             speed[a, b] = _number(path, row, "norm_a")
             speed[b, a] = _number(path, row, "norm_b")
     asks = tuple(requests_mib(speed))
@@ -131,14 +131,14 @@ def jobs(table: PairTable, load: OfferedLoad, seed: int) -> tuple[Job, ...]:
     rng = random.Random(f"weft-pairs-{seed}")
     guess = random.Random(f"weft-guesses-{seed}")
     gap_s = load.mean_s / (load.rate * load.gpus)
-    asked = table.asks_mib
+    asks_mib = table.asks_mib
     made, at_s = [], 0.0
     for number in range(load.jobs):
         at_s += rng.expovariate(1 / gap_s)
         kind = rng.randrange(len(table.kinds))
-        phase = JobPhase(max(SECOND_NS, round(_time_s(rng, load) * SECOND_NS)), asked[kind])
+        phase = JobPhase(max(SECOND_NS, round(_time_s(rng, load) * SECOND_NS)), asks_mib[kind])
         expected_s = _expected_s(guess, load, phase.work_ns / SECOND_NS)
-        asks = f"job-{number}", table.kinds[kind], round(at_s * SECOND_NS), asked[kind]
+        asks = f"job-{number}", table.kinds[kind], round(at_s * SECOND_NS), asks_mib[kind]
         job = Job(*asks, (phase,), START_NS, job_class=load.job_class, expected_s=expected_s)
         made.append(job)
     return tuple(made)
@@ -168,7 +168,7 @@ def requests_mib(speed: Floats) -> list[int]:
     from scipy.optimize import linprog
 
     count = len(speed)
-    pairs = [(one, other) for one in range(count) for other in range(one, count)]
+    pairs = [(kind, other) for kind in range(count) for other in range(kind, count)]
     good = [pair for pair in pairs if speed[pair] > 0]
     rows, most = [], []
     for pair in pairs:

@@ -22,7 +22,7 @@ from weft.telemetry.meaning.metric_names import Metric
 
 
 class ScrapeOptions(msgspec.Struct, frozen=True):
-    """How the cards are watched: the period of scrapes, how much of the past is kept, and how long
+    """Options of watching the cards: the period of scrapes, how much is kept, and how long
     pods are held at what they asked.
 
     `forecasts`, `holds`, `peaks` and `trends` say whether the snapshots have such columns. They are
@@ -41,11 +41,11 @@ class ScrapeOptions(msgspec.Struct, frozen=True):
 
     @property
     def feed(self) -> FeedSettings:
-        """What the cluster's feed keeps and says."""
+        """The settings of the cluster's feed."""
         scrape_s, forecast = self.scrape_ns / SECOND_NS, FORECAST if self.forecasts else ()
         shown = SnapshotSettings(scrape_s, forecast=forecast, peaks=self.peaks, trends=self.trends)
-        kept = max(1, self.window_ns // self.scrape_ns)
-        return FeedSettings(METRICS, kept, scrape_s, shown, self.holds, self.warm_up)
+        samples = max(1, self.window_ns // self.scrape_ns)
+        return FeedSettings(METRICS, samples, scrape_s, shown, self.holds, self.warm_up)
 
 
 class SimulatedTelemetry:
@@ -78,7 +78,7 @@ class SimulatedTelemetry:
             self._arrive(self._under_way.popleft(), ledger)
 
     def snapshot(self, now_ns: int, version: int = 0) -> SignalsSnapshot:
-        """What the look at `now_ns` says: the last one, and nothing has happened since.
+        """The snapshot at `now_ns`: the last one, as nothing has happened since.
 
         `version` 0: one more than last time.
         """

@@ -22,7 +22,7 @@ from weft.lab.simulate.sharing.outcome import JobOutcome, SharedRun, percentiles
 from weft.lab.simulate.sharing.pipeline import ScrapeOptions, SimulatedTelemetry
 from weft.lab.simulate.sharing.slowdown import SlowdownModel
 from weft.model import GpuMemoryRequest, GpuRequest, Node, PodRequest, Shape
-from weft.model.request import about_s
+from weft.model.request import rounded_s
 
 PROFILE = "weft"
 _ENDS, _SCRAPES, _ARRIVES, _WAKES = range(4)
@@ -85,7 +85,7 @@ class SharingRun:
         if scenario.feedback is not None:
             watched = scenario.feedback, self.cards, nodes, scenario.inputs, scenario.seed
             self.progress = SimulatedProgress(*watched)
-        self.relieved = 0
+        self.slowdown_evictions = 0
         self.pods = {job.uid: JobPod(job) for job in scenario.jobs}
         self.waiting = len(self.pods)
         self.heap: list[tuple[int, int, str]] = []
@@ -164,9 +164,9 @@ class SharingRun:
 
     def _look_at(self, progress: SimulatedProgress) -> None:
         """See how jobs got on, and tell the engine and the policies."""
-        seen = progress.look(self.now)
-        if seen is not None:
-            self.tell(seen)
+        looked = progress.look(self.now)
+        if looked is not None:
+            self.tell(looked)
         due = progress.due(self.now)
         if due is not None:
             self.tell(due)
@@ -195,7 +195,7 @@ class SharingRun:
             self.tell(events.SignalsChanged(snapshot), at_ns)
 
     def _ends(self) -> None:
-        for ended in self.cards.happen(self.now):
+        for ended in self.cards.advance(self.now):
             pod = self.pods[_job_uid(ended.uid)]
             pod.restarts += ended.how != "done"
             if ended.how != "oom":
@@ -245,9 +245,9 @@ class SharingRun:
         pod.evictions += 1
         keeps = False
         if self.progress is not None and command.record.slowed is not None:
-            self.relieved += 1
+            self.slowdown_evictions += 1
             keeps = feedback is not None and feedback.keeps_work
-            apart = self.progress.apart(command, self.now)
+            apart = self.progress.separate(command, self.now)
             if apart is not None:
                 self.tell(apart)
         self._again(pod, keeps_work=keeps)
@@ -283,7 +283,7 @@ class SharingRun:
             ooms=self.cards.ooms,
             evictions=sum(pod.evictions for pod in self.pods.values()),
             lost_s=seconds(self.cards.lost_ns),
-            relieved=self.relieved,
+            slowdown_evictions=self.slowdown_evictions,
             critical_slow_percent=_slow_percent(self.progress),
             residents=round(self.resident_ns / span / max(1, gpus), 3),
             memory_used_percent=round(100 * self.used_mib_ns / span / max(1, total_mib), 2),
@@ -313,7 +313,7 @@ def _looks(policy: Policy) -> bool:
 
 
 def _limits(policy: Policy, permille: int) -> RequestLimits:
-    """How far memory may be promised: by harvesting; outright, where the original did just that."""
+    """Limits on promising memory: by harvesting; outright, where the original did just that."""
     if policy.unsafe and not policy.harvests:
         return RequestLimits(overcommit_permille=permille)
     return RequestLimits(harvest_permille=permille)
@@ -340,7 +340,7 @@ def request_of(pod: JobPod, now_ns: int) -> PodRequest:
     """The pod as its dialect would read it: one share of one GPU, so much memory."""
     job = pod.job
     gpu_request = GpuRequest(memory=GpuMemoryRequest("mib", job.request_mib))
-    expected_s = about_s(job.expected_s) if job.expected_s else 0
+    expected_s = rounded_s(job.expected_s) if job.expected_s else 0
     shape = Shape(
         (gpu_request,),
         application=job.kind,

@@ -1,4 +1,4 @@
-"""How much containers on one card slow each other down: the truth that policies must guess."""
+"""Slowdowns of containers that share a card: the truth that policies must guess."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -11,7 +11,7 @@ class SlowdownModel(Protocol):
     """A model of interference."""
 
     def permille(self, kind: str, others: Sequence[str]) -> Permille:
-        """How long work of `kind` takes beside containers of the kinds `others`."""
+        """Permille of its time alone that work of `kind` takes beside work of kinds `others`."""
         ...
 
 
@@ -28,7 +28,7 @@ class ByResidents:
         self._table = tuple(permille)
 
     def permille(self, kind: str, others: Sequence[str]) -> Permille:
-        """How long work takes beside `others`."""
+        """Permille of its time alone that work takes beside `others`."""
         beyond = len(others) + 1 - len(self._table)
         if beyond <= 0:
             return self._table[len(others)]

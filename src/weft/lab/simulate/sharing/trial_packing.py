@@ -14,7 +14,7 @@ import numpy as np
 from weft.core.engine import Bind, PodAdded, PodGone, PolicyInput
 from weft.core.framework import Policy, Query
 from weft.core.framework.policy import draw
-from weft.core.ledger.residents import Company, Resident
+from weft.core.ledger.residents import CoResidents, Resident
 from weft.core.ledger.table import Bools, Ints
 from weft.core.policies.co_residents import CoResidentCache, one_by_one
 from weft.lab.simulate.sharing.job import SECOND_NS
@@ -56,9 +56,9 @@ class PackByTrial(Policy):
         """Any."""
         return draw(key, len(rows))
 
-    def _judge(self, who: Resident, there: Company, model: str) -> tuple[float]:
-        together = frozenset([who.application, *(resident.application for resident in there)])
-        return (float(together not in self._bad or not there),)
+    def _judge(self, incoming: Resident, residents: CoResidents, model: str) -> tuple[float]:
+        together = frozenset(each.application for each in (incoming, *residents))
+        return (float(together not in self._bad or not residents),)
 
 
 class TrialRun(SharingRun):
@@ -79,10 +79,10 @@ class TrialRun(SharingRun):
         key = self.cards.where.get(uid)
         if key is None:
             return
-        there = self.cards.containers_on(key)
-        if len(there) != 2 or there[-1].job.uid != uid:
+        containers = self.cards.containers_on(key)
+        if len(containers) != 2 or containers[-1].job.uid != uid:
             return  # the trial of the later one counts
-        kinds = [container.job.kind for container in there]
+        kinds = [container.job.kind for container in containers]
         speeds = [
             1000 / self.scenario.slowdown.permille(kind, kinds[:at] + kinds[at + 1 :])
             for at, kind in enumerate(kinds)

@@ -1,0 +1,58 @@
+"""What docstrings name in backticks exists: classes, functions, attributes, settings, files."""
+
+import ast
+import builtins
+import keyword
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "weft"
+TREES = {path: ast.parse(path.read_text()) for path in SOURCE.rglob("*.py")}
+
+
+def docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield node.value
+
+
+def words_of_the_code() -> set[str]:
+    """Every identifier, and every word in a string that is no docstring."""
+    words = {*dir(builtins), *keyword.kwlist}
+    for path, tree in TREES.items():
+        words.update(path.with_suffix("").parts)
+        texts = set(map(id, docstrings(tree)))
+        for node in ast.walk(tree):
+            for field in ("id", "attr", "arg", "name", "asname", "module"):
+                if isinstance(name := getattr(node, field, None), str):
+                    words.update(name.split("."))
+            if isinstance(node, ast.Constant) and id(node) not in texts:
+                words.update(re.findall(r"\w+", str(node.value)))
+    return words
+
+
+def test_names_in_docstrings_exist() -> None:
+    words, unknown = words_of_the_code(), []
+    for path, tree in TREES.items():
+        for text in docstrings(tree):
+            for name in re.findall(r"`([A-Za-z_][\w.]*)(?:\(\))?`", str(text.value)):
+                if name.endswith((".py", ".md")):
+                    exists = any(str(other).endswith("/" + name) for other in TREES)
+                else:
+                    exists = words.issuperset(name.split("."))
+                if not exists:
+                    unknown.append(f"{path.relative_to(SOURCE)}:{text.lineno} {name}")
+    assert unknown == []
+
+
+def test_files_in_docstrings_exist() -> None:
+    unknown = []
+    for path, tree in TREES.items():
+        for text in docstrings(tree):
+            for name in re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", str(text.value)):
+                if not any(
+                    (root / name).exists() for root in (SOURCE, path.parent, SOURCE.parents[1])
+                ):
+                    unknown.append(f"{path.relative_to(SOURCE)}:{text.lineno} {name}")
+    assert unknown == []
