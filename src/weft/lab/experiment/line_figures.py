@@ -1,4 +1,4 @@
-"""The two figures over arrived demand: allocation and fragmentation."""
+"""The two figures over arrived demand, in timed mode over time: allocation and fragmentation."""
 
 import math
 
@@ -18,7 +18,7 @@ _DEMAND = "GPU demand arrived, % of capacity"
 def allocation(results: SimulationResults) -> Drawing:
     """Allocated GPUs against arrived demand: all of it, and its corner where policies part."""
     series, timed = curves.allocation(results), is_timed(results)
-    title = "GPUs allocated as demand arrives"
+    title = "GPUs in use over time" if timed else "GPUs allocated as demand arrives"
     if not series:
         return empty_figure("allocation", title)
     corner = None if timed else _corner(series)
@@ -27,12 +27,12 @@ def allocation(results: SimulationResults) -> Drawing:
     text_x = _labels_at(series)
     top = nice_ceiling(max(100.0, *(max(curve.high) for curve in series)), 5)
     last = max(max(curve.x) for curve in series)
-    y_title = "GPUs allocated, % of capacity"
+    y_title = "GPUs that placed pods asked for, %"
     marks: list[Mark | DrawingGroup] = [*heading(title, _under(results))]
     wide = text_x - 40 if corner is None else 300.0
     whole = Panel(Scale(0, _round_end(last), 62, wide), Scale(0, top, bottom, _TOP))
     window = [] if corner is None else [_window(whole, corner, last)]
-    marks += [*window, *whole.frame(_DEMAND, y_title, 6 if corner is None else 4)]
+    marks += [*window, *whole.frame(_x_title(results), y_title, 6 if corner is None else 4)]
     marks += [] if timed else _limits(whole)
     if corner is None:
         marks += _lines(whole, series, best)
@@ -58,11 +58,15 @@ def fragmentation(results: SimulationResults) -> Drawing:
     panel = Panel(Scale(0, _round_end(last), 62, text_x - 40), Scale(0, top, bottom, _TOP))
     best = ranked(results)[0]
     marks: list[Mark | DrawingGroup] = [*heading(title, _under(results))]
-    marks += panel.frame(_DEMAND, "Fragmented, % of capacity", 8)
+    marks += panel.frame(_x_title(results), "Fragmented, % of capacity", 8)
     marks += [] if is_timed(results) else _full(panel)
     marks += _lines(panel, series, best)
     marks += panel.ends(series, best, text_x)
     return _drawing("fragmentation", title, height, marks, series, "fragmented")
+
+
+def _x_title(results: SimulationResults) -> str:
+    return f"{curves.time_unit(results).name} since the first pod" if is_timed(results) else _DEMAND
 
 
 def _corner(series: list[CurveSeries]) -> tuple[float, float] | None:
@@ -151,7 +155,7 @@ def _drawing(
     did: str,
 ) -> Drawing:
     ends = ", ".join(f"{curve.name} {curve.end:.2f}" for curve in series)
-    text = f"Lines over arrived demand, one a policy. Percent of capacity {did} at the end: {ends}."
+    text = f"A line a policy, percent of capacity {did}; at the end, or over all time: {ends}."
     return Drawing(name, title, text, WIDTH, height, tuple(marks))
 
 

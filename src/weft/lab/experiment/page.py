@@ -21,9 +21,9 @@ CAPTIONS = {
 }
 _TIMED = {
     "by-model": "What is held when nothing is left to happen: pods without an end.",
-    "allocation": "What was held as pods arrived; pods leave again, so demand adds up past "
-    "capacity.",
-    "unscheduled": "How often a pod had to go on waiting, by the reason that most nodes gave.",
+    "allocation": "What the running pods asked for, step by step until the last pod started; the "
+    "number beside a line is its mean.",
+    "unscheduled": "Pods that were still waiting at the end, by what most nodes said last.",
 }
 
 
