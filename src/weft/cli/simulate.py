@@ -21,10 +21,17 @@ if TYPE_CHECKING:
 
 
 _Nodes = Annotated[
-    Path, Option(help="Node list, openb CSV (sn,cpu_milli,memory_mib,gpu,model) or .gz.")
+    Path | None, Option(help="Node list, openb CSV (sn,cpu_milli,memory_mib,gpu,model) or .gz.")
 ]
 _Pods = Annotated[
-    Path, Option(help="Pod list, openb CSV (name,cpu_milli,memory_mib,num_gpu,gpu_milli,…).")
+    Path | None, Option(help="Pod list, openb CSV (name,cpu_milli,memory_mib,num_gpu,gpu_milli,…).")
+]
+_DecisionsFrom = Annotated[
+    Path | None,
+    Option(
+        help="Instead of --nodes and --pods: the nodes, arrivals and durations of a day on record "
+        "(`weft scheduler --decisions`), under other policies."
+    ),
 ]
 _Policies = Annotated[
     list[str],
@@ -85,9 +92,10 @@ _Timing = Annotated[
 
 
 def simulate(
-    nodes: _Nodes,
-    pods: _Pods,
     policy: _Policies,
+    nodes: _Nodes = None,
+    pods: _Pods = None,
+    decisions_from: _DecisionsFrom = None,
     seeds: Annotated[int, Option(min=1, help="How many arrival orders.")] = 1,
     order: _Order = None,
     demand: _Demand = None,
@@ -107,7 +115,8 @@ def simulate(
     """Place a workload on a cluster with one or more policies and measure how well it packs.
 
     By default pods arrive in random order until their GPU demand is 130 % of the cluster and
-    nobody leaves (the experiment of FGD, ATC'23). With --timed the trace's own times are replayed.
+    nobody leaves (the experiment of FGD, ATC'23). With --timed the trace's own times are replayed,
+    with --decisions-from those of a day on record.
     """
     import msgspec
 
@@ -116,9 +125,14 @@ def simulate(
     _check_options(demand, timed, compress, png, report)
     if timed and order is not None:
         raise BadInputError("--order", "is of arrivals without times; leave --timed or it out")
-    inputs = [path for path in (nodes, pods, order, interference, mystic) if path]
+    inputs = [path for path in (nodes, pods, order, interference, mystic, decisions_from) if path]
     _check_outputs(inputs, decisions, report)
-    grid = _grid(nodes, pods, policy, seeds, order, demand, timed, compress, first_seed, timing)
+    if decisions_from is not None:
+        _check_recorded(nodes or pods or order, seeds, timed or compress != 1.0, demand)
+        grid = _recorded(decisions_from, policy, timing)
+    else:
+        cluster = _given(nodes, "--nodes"), _given(pods, "--pods")
+        grid = _grid(*cluster, policy, seeds, order, demand, timed, compress, first_seed, timing)
     grid = msgspec.structs.replace(grid, scenario=_with_inputs(grid.scenario, interference, mystic))
     _tell_lacks(grid.lacks(), strict=strict)
     if decisions is not None:
@@ -129,7 +143,41 @@ def simulate(
     results = run_grid(grid, min(jobs or os.cpu_count() or 1, cells), bar(cells))
     _print(results, output)
     if report is not None:
-        _report(results, report, png, grid.scenario, pods.name)
+        workload = (decisions_from or pods or Path()).name
+        _report(results, report, png, grid.scenario, workload)
+
+
+def _given(path: Path | None, option: str) -> Path:
+    if path is None:
+        raise BadInputError(option, "is missing: name a file, or a day on record, --decisions-from")
+    return path
+
+
+def _check_recorded(trace: Path | None, seeds: int, times: bool, demand: float | None) -> None:
+    """A recorded day has its own nodes, pods, times and seed."""
+    if trace is not None:
+        raise BadInputError("--decisions-from", f"is a cluster and a workload; leave {trace} out")
+    if seeds != 1:
+        raise BadInputError("--seeds", "a recorded day came once; leave it out")
+    if times or demand is not None:
+        raise BadInputError(
+            "--decisions-from", "runs a day as it came; leave --timed, --compress and --demand out"
+        )
+
+
+def _recorded(path: Path, policies: list[str], timing: bool) -> "RunGrid":
+    from weft.cli.policies import registry
+    from weft.lab.experiment.grid import RunGrid
+    from weft.lab.simulate.recorded_day import read_day, summary
+
+    known = registry()
+    for name in policies:
+        known.from_spec(name)
+    day = read_day(path)
+    for line in summary(day):
+        echo(f"weft: {path}: {line}", err=True)
+    names = tuple(dict.fromkeys(policies))
+    return RunGrid(day.scenario, names, (day.arrivals,), known.from_spec, "timed", timing=timing)
 
 
 def _tell_lacks(lacks: dict[str, list[str]], *, strict: bool) -> None:
@@ -203,13 +251,15 @@ def _grid(
     from weft.cli.policies import registry
     from weft.lab.experiment.grid import RunGrid
     from weft.lab.simulate.openb import read_nodes, read_pods
+    from weft.lab.simulate.openb_own import usual_card_mib
     from weft.lab.simulate.scenario import Scenario
     from weft.lab.simulate.timed import check_times
 
     known = registry()
     for name in policies:
         known.from_spec(name)  # a wrong name fails before a long file is read
-    scenario = Scenario(read_nodes(nodes), read_pods(pods))
+    cluster = read_nodes(nodes)
+    scenario = Scenario(cluster, read_pods(pods, usual_card_mib(cluster)))
     if scenario.capacity_milli == 0:
         raise BadInputError(str(nodes), "has no GPU; at least one node needs gpu > 0")
     if not scenario.pods:

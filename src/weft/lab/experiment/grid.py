@@ -4,11 +4,12 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal
 
 import msgspec
 
 from weft.core.framework import Policy
+from weft.core.record import DecisionsWriter
 from weft.files.writing import replacing
 from weft.lab.experiment.notes import REPLAYED, RESAMPLED, notes_on
 from weft.lab.experiment.statistics import summarise
@@ -85,11 +86,14 @@ def _recorded(grid: RunGrid, cell: tuple[str, int], path: Path) -> PolicyRun:
     """A run with its decisions file, which is there whole or not at all."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    with replacing(path) as part, part.open("wb") as decisions:
-        return _run(grid, cell, decisions)
+    with replacing(path) as part, part.open("wb") as file:
+        decisions = DecisionsWriter(file)
+        run = _run(grid, cell, decisions)
+        decisions.close()
+    return run
 
 
-def _run(grid: RunGrid, cell: tuple[str, int], decisions: BinaryIO | None) -> PolicyRun:
+def _run(grid: RunGrid, cell: tuple[str, int], decisions: DecisionsWriter | None) -> PolicyRun:
     name, index = cell
     work = grid.scenario, grid.make_policy(name), grid.arrivals[index]
     timing = grid.timing

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.lab.experiment.drawing import Area, Dot, Drawing, DrawingGroup, Mark, Rect, Stroke, Text
 from weft.lab.experiment.style import FONTS
-from weft.model.errors import BadInputError
+from weft.model.errors import BadInputError, install_extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +23,7 @@ def check() -> None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
-        problem = "needs matplotlib, which is not installed; pip install 'weft[png]'"
+        problem = f"needs matplotlib, which is not installed; {install_extra('png')}"
         raise BadInputError("--png", problem) from None
 
 
