@@ -123,8 +123,6 @@ def simulate(
     from weft.lab.experiment.grid import run_grid
 
     _check_options(demand, timed, compress, png, report)
-    if timed and order is not None:
-        raise BadInputError("--order", "is of arrivals without times; leave --timed or it out")
     inputs = [path for path in (nodes, pods, order, interference, mystic, decisions_from) if path]
     _check_outputs(inputs, decisions, report)
     if decisions_from is not None:
@@ -135,16 +133,22 @@ def simulate(
         grid = _grid(*cluster, policy, seeds, order, demand, timed, compress, first_seed, timing)
     grid = msgspec.structs.replace(grid, scenario=_with_inputs(grid.scenario, interference, mystic))
     _tell_lacks(grid.lacks(), strict=strict)
-    if decisions is not None:
-        if len(grid.cells()) > 1:
-            raise BadInputError("--decisions", "takes one policy and one seed; run them one by one")
-        grid = msgspec.structs.replace(grid, decisions=decisions)
+    grid = _on_record(grid, decisions)
     cells = len(grid.cells())
     results = run_grid(grid, min(jobs or os.cpu_count() or 1, cells), bar(cells))
     _print(results, output)
     if report is not None:
         workload = (decisions_from or pods or Path()).name
         _report(results, report, png, grid.scenario, workload)
+
+
+def _on_record(grid: "RunGrid", decisions: Path | None) -> "RunGrid":
+    """With the one run's decisions file, if one is wanted."""
+    import msgspec
+
+    if decisions is not None and len(grid.cells()) > 1:
+        raise BadInputError("--decisions", "takes one policy and one seed; run them one by one")
+    return msgspec.structs.replace(grid, decisions=decisions)
 
 
 def _given(path: Path | None, option: str) -> Path:
@@ -255,6 +259,8 @@ def _grid(
     from weft.lab.simulate.scenario import Scenario
     from weft.lab.simulate.timed import check_times
 
+    if timed and order is not None:
+        raise BadInputError("--order", "is of arrivals without times; leave --timed or it out")
     known = registry()
     for name in policies:
         known.from_spec(name)  # a wrong name fails before a long file is read
