@@ -118,7 +118,7 @@ def replay(
 
         print(json_text(json_of(verdict) | {"file": msgspec.to_builtins(lines.check)}))
     else:
-        _print_verdict(verdict)
+        _print_verdict(verdict, whole=lines.check.state != "incomplete")
     if lines.check.why:
         print(f"weft: warning: {decisions}: {lines.check.why}", file=sys.stderr)
     if not verdict.identical:
@@ -127,9 +127,10 @@ def replay(
         sys.exit(NO_END)
 
 
-def _print_verdict(verdict: "ReplayResult") -> None:
+def _print_verdict(verdict: "ReplayResult", *, whole: bool) -> None:
     if verdict.identical:
-        print(f"100 % identical: {verdict.decisions:,} decisions in {verdict.events:,} events")
+        how = "100 % identical" if whole else "identical as far as the file is whole"
+        print(f"{how}: {verdict.decisions:,} decisions in {verdict.events:,} events")
         return
     from weft.cli.replay_table import print_difference
 

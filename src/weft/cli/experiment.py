@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from weft.lab.simulate.sharing.exporter import ExporterFaults
 
 experiment_app = Typer(help="Experiments that make their own workload.", no_args_is_help=True)
-MIXES = ("ssd", "mixed", "peaky")
+MIXES = ("ssd", "rigid", "mixed", "peaky")
 
 _Policies = Annotated[
     list[str], Option(help="A policy: name, or name:option=value,…; repeat for several.")
@@ -34,8 +34,8 @@ _Baseline = Annotated[str, Option(help="The policy that others are compared with
 _Mix = Annotated[
     str,
     Option(
-        help="ssd: one program, calibrated; mixed: three programs; peaky: a short memory peak "
-        "late in each job."
+        help="ssd: one program, calibrated; rigid: it dies without all of its memory; mixed: three "
+        "programs; peaky: a short memory peak late in each job."
     ),
 ]
 _Seconds = Annotated[float, Option(min=0.1, help="Seconds between two looks at the cards.")]
