@@ -129,7 +129,7 @@ def line(arm: str, mine: list[Found], base: list[Found]) -> str:
     change = paired_difference([x.jct_mean_s for x in mine], [x.jct_mean_s for x in base])
     return (
         f"  {arm:20} slow {mean('slow_percent'):5.2f} %  mean JCT {mean('jct_mean_s'):6.0f} s "
-        f"({change.percent:+.1f} % [{change.low_percent:+.1f}, {change.high_percent:+.1f}]), "
+        f"({change.text()}), "
         f"critical {mean('critical_jct_s'):6.0f}, others {mean('other_jct_s'):6.0f}; evicted "
         f"{mean('relieved'):5.1f}, lost {mean('lost_s') / 3600:5.1f} h"
         + (f"  UNFINISHED {sum(one.unfinished for one in mine)}" if mean("unfinished") else "")

@@ -45,9 +45,9 @@ def line(level: RobustnessLevel) -> str:
     return (
         f"  load {level.load.rate}  missing {100 * spoilt.missing:3.0f} %  "
         f"noise {100 * spoilt.noise:2.0f} %  {level.policy:13} mean {level.jct_mean_s:6.0f} s  "
-        f"{one.percent:+6.2f} % [{one.low_percent:+.2f}, {one.high_percent:+.2f}]  "
+        f"{one.text(decimals=2)}  "
         f"worst seed {level.worst_seed}: {level.worst_percent:+.2f} %"
-        + ("" if one.high_percent <= MOST_PERCENT else "  MISSED")
+        + ("" if one.at_most_percent <= MOST_PERCENT else "  MISSED")
         + (f"  UNFINISHED {level.unfinished}" if level.unfinished else "")
     )
 
@@ -95,7 +95,7 @@ def main() -> None:
         for level in found[name]:
             print(line(level), flush=True)
     every = [level for levels in found.values() for level in levels]
-    missed = [level for level in every if level.jct_mean.high_percent > MOST_PERCENT]
+    missed = [level for level in every if level.jct_mean.at_most_percent > MOST_PERCENT]
     print(f"{len(missed)} of {len(every)} cells miss the bar of {MOST_PERCENT} %")
     print(f"worst seed of all: {max(level.worst_percent for level in every):+.2f} %")
     if asked.check and missed:

@@ -50,8 +50,8 @@ def line(level: InterferenceLevel) -> str:
     for name, change in (("mean", level.jct_mean), ("p99", level.jct_p99)):
         if change is not None:
             one = change.difference
-            text += f"  ours {name} {one.percent:+.2f} % [{one.low_percent:+.2f}, "
-            text += f"{one.high_percent:+.2f}] p {change.p_value:.3f}"
+            text += f"  ours {name} {one.text(decimals=2)}"
+            text += "" if change.p_value is None else f" p {change.p_value:.3f}"
     return text + (f"  UNFINISHED {level.unfinished}" if level.unfinished else "")
 
 

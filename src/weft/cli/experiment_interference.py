@@ -121,6 +121,8 @@ def _print(levels: "list[InterferenceLevel]", base: str, output: SimulateOutput)
 
 
 def _print_levels(levels: "list[InterferenceLevel]", base: str) -> None:
+    from weft.cli.experiment_tables import print_chance
+
     table = table_with(
         f"load|policy|>mean JCT s|>mean of {base}|>p99 JCT s|>p99 of {base}|>makespan s|>pods/GPU"
     )
@@ -131,12 +133,16 @@ def _print_levels(levels: "list[InterferenceLevel]", base: str) -> None:
         others = f"{level.makespan_s:,.0f}", f"{level.residents:.2f}"
         table.add_row(f"{level.load.rate:g}", level.policy + never, *mean, *p99, *others)
     print_table(table)
+    changes = [level.jct_mean for level in levels if level.jct_mean is not None]
+    print_chance(any(change.p_value is None for change in changes))
 
 
 def _change(difference: "PolicyDifference | None") -> str:
     """In percent of the policy's own; ° is what may be chance."""
     from weft.cli.experiment_tables import percent_change
+    from weft.lab.experiment.notes import MAY_BE_CHANCE
 
     if difference is None:
         return "–"
-    return percent_change(difference.difference, "" if difference.p_value < 0.05 else "°")
+    may_be_chance = difference.p_value is None or difference.p_value >= 0.05
+    return percent_change(difference.difference, MAY_BE_CHANCE if may_be_chance else "")

@@ -4,8 +4,10 @@ from operator import attrgetter
 
 from weft.cli import output
 from weft.cli.output import print_table, table_with
+from weft.lab.experiment.notes import FEW_SEEDS, MAY_BE_CHANCE
 from weft.lab.experiment.overprovision import OverprovisionLevel, StudyResults
 from weft.lab.experiment.paired import Difference
+from weft.lab.experiment.statistics import ENOUGH_FOR_INTERVAL
 
 CSV_COLUMNS = (
     "seed",
@@ -41,6 +43,7 @@ def print_levels(results: StudyResults) -> None:
     for level in results.levels:
         table.add_row(*_row(level))
     print_table(table)
+    print_chance(any(level.seeds < ENOUGH_FOR_INTERVAL for level in results.levels))
 
 
 def _row(level: OverprovisionLevel) -> list[str]:
@@ -59,9 +62,14 @@ def _row(level: OverprovisionLevel) -> list[str]:
     ]
 
 
+def print_chance(few_seeds: bool) -> None:
+    """Say what ° means where seeds are too few for intervals."""
+    if few_seeds:
+        print(FEW_SEEDS)
+
+
 def percent_change(difference: Difference | None, mark: str = "") -> str:
-    """In percent with its interval, `mark` behind the percent sign; – where there is none."""
+    """In percent with `mark` and its interval, or ° where it has none; – without a difference."""
     if difference is None:
         return "–"
-    low, high = difference.low_percent, difference.high_percent
-    return f"{difference.percent:+.1f} %{mark} [{low:+.1f}, {high:+.1f}]"
+    return difference.text(MAY_BE_CHANCE if difference.low_percent is None else mark)

@@ -12,7 +12,7 @@ from typer import Exit, Option, Typer, echo
 import weft
 from weft.cli.grouped_help import CommandGroup
 from weft.files.words import is_text
-from weft.model.errors import BadInputError
+from weft.model.errors import BadInputError, PolicyError
 
 app = Typer(
     name="weft",
@@ -108,6 +108,9 @@ def main() -> None:
     try:
         _check_arguments(sys.argv)
         app()
+    except PolicyError as error:
+        print(f"weft: error: {error}", file=sys.stderr)
+        sys.exit(1)
     except BadInputError as error:
         where = re.sub(r"^-(?=$|[,:])", "standard input", error.where)
         print(f"weft: error: {BadInputError(where, error.problem)}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -48,7 +49,12 @@ _Demand = Annotated[
     ),
 ]
 _Timed = Annotated[
-    bool, Option("--timed", help="Replay the trace's own arrivals and departures, queueing.")
+    bool,
+    Option(
+        "--timed",
+        help="Replay the trace's own arrivals and departures, queueing; with several seeds each "
+        "draws other pods of the trace for its arrival times.",
+    ),
 ]
 _Compress = Annotated[
     float, Option(min=0.001, help="With --timed: arrivals come this much faster.")
@@ -71,6 +77,10 @@ _Interference = Annotated[
 ]
 _Mystic = Annotated[
     Path | None, Option(help="Distances between applications (JSON), for coscheml:pairing=mystic.")
+]
+_Strict = Annotated[
+    bool,
+    Option("--strict", help="Refuse a policy that would run without inputs it decides by."),
 ]
 _Timing = Annotated[
     bool,
@@ -99,6 +109,7 @@ def simulate(
     decisions: _Decisions = None,
     interference: _Interference = None,
     mystic: _Mystic = None,
+    strict: _Strict = False,
     timing: _Timing = True,
 ) -> None:
     """Place a workload on a cluster with one or more policies and measure how well it packs.
@@ -121,16 +132,23 @@ def simulate(
         cluster = _given(nodes, "--nodes"), _given(pods, "--pods")
         grid = _grid(*cluster, policy, seeds, order, demand, timed, compress, first_seed, timing)
     grid = msgspec.structs.replace(grid, scenario=_with_inputs(grid.scenario, interference, mystic))
-    if decisions is not None:
-        if len(grid.cells()) > 1:
-            raise BadInputError("--decisions", "takes one policy and one seed; run them one by one")
-        grid = msgspec.structs.replace(grid, decisions=decisions)
+    _tell_lacks(grid.lacks(), strict=strict)
+    grid = _on_record(grid, decisions)
     cells = len(grid.cells())
     results = run_grid(grid, min(jobs or os.cpu_count() or 1, cells), bar(cells))
     _print(results, output)
     if report is not None:
         workload = (decisions_from or pods or Path()).name
         _report(results, report, png, grid.scenario, workload)
+
+
+def _on_record(grid: "RunGrid", decisions: Path | None) -> "RunGrid":
+    """With the one run's decisions file, if one is wanted."""
+    import msgspec
+
+    if decisions is not None and len(grid.cells()) > 1:
+        raise BadInputError("--decisions", "takes one policy and one seed; run them one by one")
+    return msgspec.structs.replace(grid, decisions=decisions)
 
 
 def _given(path: Path | None, option: str) -> Path:
@@ -164,6 +182,17 @@ def _recorded(path: Path, policies: list[str], timing: bool) -> "RunGrid":
         echo(f"weft: {path}: {line}", err=True)
     names = tuple(dict.fromkeys(policies))
     return RunGrid(day.scenario, names, (day.arrivals,), known.from_spec, "timed", timing=timing)
+
+
+def _tell_lacks(lacks: dict[str, list[str]], *, strict: bool) -> None:
+    """Warn of policies that run without inputs they decide by, or refuse them."""
+    from weft.lab.experiment.notes import lacking_notes
+
+    notes = lacking_notes(lacks)
+    if strict and notes:
+        raise BadInputError("--strict", f"policies would run {'; '.join(notes)}")
+    for note in notes:
+        print(f"weft: warning: policies run {note}", file=sys.stderr)
 
 
 def _with_inputs(
@@ -231,6 +260,8 @@ def _grid(
     from weft.lab.simulate.scenario import Scenario
     from weft.lab.simulate.timed import check_times
 
+    if timed and order is not None:
+        raise BadInputError("--order", "is of arrivals without times; leave --timed or it out")
     known = registry()
     for name in policies:
         known.from_spec(name)  # a wrong name fails before a long file is read
@@ -242,7 +273,11 @@ def _grid(
         raise BadInputError(str(pods), "has no pod below its header")
     if timed:
         check_times(scenario.pods, str(pods))
-    arrivals = tuple(_arrivals(scenario, seeds, order, demand, first_seed))
+    arrivals = tuple(
+        _timed_arrivals(scenario, seeds, first_seed)
+        if timed
+        else _arrivals(scenario, seeds, order, demand, first_seed)
+    )
     names, make = tuple(dict.fromkeys(policies)), known.from_spec
     mode: Literal["inflation", "timed"] = "timed" if timed else "inflation"
     return RunGrid(scenario, names, arrivals, make, mode, compress, timing)
@@ -263,6 +298,15 @@ def _arrivals(
         arrivals.draw(scenario.pods, len(scenario.nodes), scenario.capacity_milli, seed, demand)
         for seed in range(first_seed, first_seed + seeds)
     ]
+
+
+def _timed_arrivals(scenario: "Scenario", seeds: int, first_seed: int) -> "list[Arrivals]":
+    """One seed replays the trace; several draw its pods anew, each at the trace's times."""
+    from weft.lab.simulate import arrivals
+
+    make = arrivals.replayed if seeds == 1 else arrivals.resampled
+    counts = len(scenario.pods), len(scenario.nodes)
+    return [make(*counts, seed) for seed in range(first_seed, first_seed + seeds)]
 
 
 def _print(results: "SimulationResults", output: SimulateOutput) -> None:

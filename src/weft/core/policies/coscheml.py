@@ -73,6 +73,8 @@ class CoschemlPolicy(Policy):
             place = f"policy {self.name}, option pairing"
             raise BadInputError(place, unknown(pairing, PAIRINGS))
         self.pairing, self.exact = pairing, is_exact(self.name, compat)
+        if pairing != "mystic":
+            self.inputs = {interference.INTERFERENCE: InterferenceTable}
         if self.exact:
             self.inputs = {**self.inputs, interference.PREDICTED: InterferenceTable}
         self.view = InterferenceView()

@@ -62,10 +62,11 @@ class InterferenceRun(msgspec.Struct, frozen=True):
 
 
 class PolicyDifference(msgspec.Struct, frozen=True):
-    """Ours against another policy: the paired difference, and its p-value after Holm over loads."""
+    """Ours against another policy: the paired difference, and its p-value after Holm over loads
+    (None below five seeds)."""
 
     difference: Difference
-    p_value: float
+    p_value: float | None
 
 
 class InterferenceLevel(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The two figures over arrived demand: allocation and fragmentation."""
+"""The two figures over arrived demand, in timed mode over time: allocation and fragmentation."""
 
 import math
 
@@ -6,6 +6,7 @@ from weft.lab.experiment import curves
 from weft.lab.experiment.axes import CurveSeries, Panel, Scale, nice_ceiling
 from weft.lab.experiment.drawing import Drawing, DrawingGroup, Mark, Rect, Stroke, Text
 from weft.lab.experiment.ranking import is_timed, ranked
+from weft.lab.experiment.statistics import ENOUGH_FOR_INTERVAL
 from weft.lab.experiment.style import AXIS, INK, SOFT, WINDOW, shorten, text_width
 from weft.lab.simulate.results import SimulationResults
 
@@ -17,7 +18,7 @@ _DEMAND = "GPU demand arrived, % of capacity"
 def allocation(results: SimulationResults) -> Drawing:
     """Allocated GPUs against arrived demand: all of it, and its corner where policies part."""
     series, timed = curves.allocation(results), is_timed(results)
-    title = "GPUs allocated as demand arrives"
+    title = "GPUs in use over time" if timed else "GPUs allocated as demand arrives"
     if not series:
         return empty_figure("allocation", title)
     corner = None if timed else _corner(series)
@@ -26,12 +27,12 @@ def allocation(results: SimulationResults) -> Drawing:
     text_x = _labels_at(series)
     top = nice_ceiling(max(100.0, *(max(curve.high) for curve in series)), 5)
     last = max(max(curve.x) for curve in series)
-    y_title = "GPUs allocated, % of capacity"
+    y_title = "GPUs that placed pods asked for, %"
     marks: list[Mark | DrawingGroup] = [*heading(title, _under(results))]
     wide = text_x - 40 if corner is None else 300.0
     whole = Panel(Scale(0, _round_end(last), 62, wide), Scale(0, top, bottom, _TOP))
     window = [] if corner is None else [_window(whole, corner, last)]
-    marks += [*window, *whole.frame(_DEMAND, y_title, 6 if corner is None else 4)]
+    marks += [*window, *whole.frame(_x_title(results), y_title, 6 if corner is None else 4)]
     marks += [] if timed else _limits(whole)
     if corner is None:
         marks += _lines(whole, series, best)
@@ -57,11 +58,15 @@ def fragmentation(results: SimulationResults) -> Drawing:
     panel = Panel(Scale(0, _round_end(last), 62, text_x - 40), Scale(0, top, bottom, _TOP))
     best = ranked(results)[0]
     marks: list[Mark | DrawingGroup] = [*heading(title, _under(results))]
-    marks += panel.frame(_DEMAND, "Fragmented, % of capacity", 8)
+    marks += panel.frame(_x_title(results), "Fragmented, % of capacity", 8)
     marks += [] if is_timed(results) else _full(panel)
     marks += _lines(panel, series, best)
     marks += panel.ends(series, best, text_x)
     return _drawing("fragmentation", title, height, marks, series, "fragmented")
+
+
+def _x_title(results: SimulationResults) -> str:
+    return f"{curves.time_unit(results).name} since the first pod" if is_timed(results) else _DEMAND
 
 
 def _corner(series: list[CurveSeries]) -> tuple[float, float] | None:
@@ -126,7 +131,7 @@ def _under(results: SimulationResults) -> str:
     seeds = max(summary.seeds for summary in results.summary)
     if seeds == 1:
         return "one seed"
-    if seeds < curves.ENOUGH_FOR_INTERVAL:
+    if seeds < ENOUGH_FOR_INTERVAL:
         return f"mean of {seeds} seeds; bands run from the smallest to the largest"
     return f"mean of {seeds} seeds with its 95 % confidence interval"
 
@@ -150,7 +155,7 @@ def _drawing(
     did: str,
 ) -> Drawing:
     ends = ", ".join(f"{curve.name} {curve.end:.2f}" for curve in series)
-    text = f"Lines over arrived demand, one a policy. Percent of capacity {did} at the end: {ends}."
+    text = f"A line a policy, percent of capacity {did}; at the end, or over all time: {ends}."
     return Drawing(name, title, text, WIDTH, height, tuple(marks))
 
 

@@ -21,9 +21,9 @@ CAPTIONS = {
 }
 _TIMED = {
     "by-model": "What is held when nothing is left to happen: pods without an end.",
-    "allocation": "What was held as pods arrived; pods leave again, so demand adds up past "
-    "capacity.",
-    "unscheduled": "How often a pod had to go on waiting, by the reason that most nodes gave.",
+    "allocation": "What the running pods asked for, step by step until the last pod started; the "
+    "number beside a line is its mean.",
+    "unscheduled": "Pods that were still waiting at the end, by what most nodes said last.",
 }
 
 
@@ -52,6 +52,7 @@ def page(
 <section aria-label="Policies compared">
 {policy_table(results)}
 <p class="note">{_note(results)}</p>
+{_notes(results)}
 </section>
 {figures}
 {_reasons(results)}
@@ -83,9 +84,13 @@ def _figure(name: str, svg: str, timed: bool) -> str:
 
 
 def _note(results: SimulationResults) -> str:
-    several = any(summary.seeds > 1 for summary in results.summary)
-    interval = " ± is the half-width of a 95 % confidence interval (Student’s t) over seeds."
+    several = any(summary.gpu_allocation_ci95 is not None for summary in results.summary)
+    interval = " ± is the half-width of a 95 % interval over seeds."
     return f"Percentages are of all GPU capacity; the best value is bold.{interval * several}"
+
+
+def _notes(results: SimulationResults) -> str:
+    return "\n".join(f'<p class="note">{escape(note)}</p>' for note in results.notes)
 
 
 def _reasons(results: SimulationResults) -> str:

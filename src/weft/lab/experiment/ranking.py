@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from weft.lab.experiment.statistics import mean_ci95
+from weft.lab.experiment.statistics import ENOUGH_FOR_INTERVAL, mean_interval
 from weft.lab.simulate.results import PolicyRun, SimulationResults
 
 
@@ -25,7 +25,7 @@ class Headline(msgspec.Struct, frozen=True):
 
 
 AT_100 = RankingMeasure("at 100 % demand", "%", lambda run: run.curve.get("100"), True)
-AT_END = RankingMeasure("at the end", "%", lambda run: run.gpu_allocation_percent, True)
+AT_END = RankingMeasure("at the end", "%", lambda run: run.gpu_asked_percent, True)
 WAIT = RankingMeasure("mean wait", "s", lambda run: run.waits.mean_s if run.waits else None, False)
 
 
@@ -35,7 +35,8 @@ def is_timed(results: SimulationResults) -> bool:
 
 
 def measure_of(results: SimulationResults) -> RankingMeasure:
-    """The mean wait in timed mode, else allocation where demand meets capacity, else at the end."""
+    """The mean wait in timed mode, else what pods with a place asked for where demand meets
+    capacity, else at the end."""
     if is_timed(results):
         return WAIT
     return AT_100 if all(AT_100.value(run) is not None for run in results.runs) else AT_END
@@ -48,15 +49,25 @@ def by_seed(results: SimulationResults, policy: str, measure: RankingMeasure) ->
 
 
 def ranked(results: SimulationResults) -> list[str]:
-    """Policies, best first; equal ones in the results' order."""
+    """Policies, best first; equal ones in the results' order.
+
+    In timed mode the fewest pods that never started come first: they count in no mean wait.
+    """
     measure = measure_of(results)
     sign = -1 if measure.more_is_better else 1
 
-    def key(policy: str) -> float:
+    def key(policy: str) -> tuple[float, float]:
         values = by_seed(results, policy, measure).values()
-        return sign * sum(values) / len(values) if values else float("inf")
+        mean = sign * sum(values) / len(values) if values else float("inf")
+        return never_started(results, policy), mean
 
     return sorted((summary.policy for summary in results.summary), key=key)
+
+
+def never_started(results: SimulationResults, policy: str) -> float:
+    """Mean number of pods that were still waiting at the end, 0 unless timed."""
+    waits = [run.waits for run in results.runs if run.policy == policy and run.waits]
+    return sum(wait.never_started for wait in waits) / len(waits) if waits else 0.0
 
 
 def headline(results: SimulationResults, gpus: int | None = None) -> Headline:
@@ -68,33 +79,54 @@ def headline(results: SimulationResults, gpus: int | None = None) -> Headline:
     value = _shown(sum(best.values()) / len(best), measure)
     if len(order) == 1:
         return Headline(f"{order[0]} {_does(measure, value)}.", _seeds_text(len(best)))
+    left = [never_started(results, policy) for policy in order[:2]]
+    if left[0] < left[1]:
+        lead = f"{order[0]} leaves {left[0]:,.1f} pods without a place, {order[1]} {left[1]:,.1f}."
+        rest = f"{order[0]} {_does(measure, value)}."
+        return Headline(lead, f"{rest} Waits of pods that never start are in no mean.")
     second = by_seed(results, order[1], measure)
     shared = sorted(best.keys() & second.keys())
     if not shared:
         return Headline(f"{order[0]} {_does(measure, value)}.", "No seed is shared with another.")
-    if all(best[seed] == second[seed] for seed in shared):
-        same = f"{order[0]} {_does(measure, value)}; {order[1]} does the same in every seed."
-        return Headline(f"{order[0]} and {order[1]} come out level.", same)
     sign = 1 if measure.more_is_better else -1
-    mean, half = mean_ci95([sign * (best[seed] - second[seed]) for seed in shared])
-    did = f"{order[0]} {_does(measure, value)}"
-    than = f"{_gap(mean, measure)} {'more' if measure.more_is_better else 'less'} than {order[1]}"
-    interval = _interval(mean, half, measure, len(shared))
-    if len(shared) == 1:
-        rest = f"{than}, in one seed: not enough for an interval."
-    elif mean - half <= 0:
+    apart = [sign * (best[seed] - second[seed]) for seed in shared]
+    return _against((order[0], order[1]), measure, value, apart, gpus)
+
+
+def _against(
+    names: tuple[str, str],
+    measure: RankingMeasure,
+    value: str,
+    apart: list[float],
+    gpus: int | None,
+) -> Headline:
+    """The winner against the next, by how far they are `apart` in each seed."""
+    best, second = names
+    if not any(apart):
+        same = f"{best} {_does(measure, value)}; {second} does the same in every seed."
+        return Headline(f"{best} and {second} come out level.", same)
+    mean, ends = sum(apart) / len(apart), mean_interval(apart)
+    did = f"{best} {_does(measure, value)}"
+    than = f"{_gap(mean, measure)} {'more' if measure.more_is_better else 'less'} than {second}"
+    if ends is None:
+        return Headline(f"{did}.", f"{than}, {_too_few(len(apart))}.")
+    interval = _interval(ends, measure, len(apart))
+    if ends[0] <= 0:
         # The order may be chance: a bold claim would often be wrong.
-        return Headline(f"{order[0]} and {order[1]} come out level.", f"{did}, {than} {interval}.")
-    else:
-        rest = f"{than} {interval}."
-    return Headline(f"{did}.", rest + _cards(mean, measure, gpus))
+        return Headline(f"{best} and {second} come out level.", f"{did}, {than} {interval}.")
+    return Headline(f"{did}.", f"{than} {interval}." + _cards(mean, measure, gpus))
+
+
+def _too_few(seeds: int) -> str:
+    number = "one seed" if seeds == 1 else f"{seeds} seeds"
+    return f"in {number}: it may be chance, an interval needs {ENOUGH_FOR_INTERVAL}"
 
 
 def _does(measure: RankingMeasure, value: str) -> str:
     if measure is WAIT:
         return f"starts pods after a mean wait of {value}"
     when = "when demand equals capacity" if measure is AT_100 else "at the end"
-    return f"allocates {value} of the GPUs {when}"
+    return f"gives pods {value} of the GPUs {when}"
 
 
 def _shown(value: float, measure: RankingMeasure) -> str:
@@ -105,8 +137,8 @@ def _gap(value: float, measure: RankingMeasure) -> str:
     return f"{value:.2f} points" if measure.unit == "%" else f"{value:,.1f} s"
 
 
-def _interval(mean: float, half: float, measure: RankingMeasure, seeds: int) -> str:
-    low, high = _bare(mean - half, measure), _bare(mean + half, measure)
+def _interval(ends: tuple[float, float], measure: RankingMeasure, seeds: int) -> str:
+    low, high = (_bare(end, measure) for end in ends)
     return f"(95 % interval {low} to {high}, {seeds} paired seeds)"
 
 

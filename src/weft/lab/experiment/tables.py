@@ -7,6 +7,7 @@ from operator import attrgetter
 import msgspec
 
 from weft.lab.experiment.bar_figures import reason_means
+from weft.lab.experiment.notes import policy_text, seeds_text
 from weft.lab.experiment.ranking import is_timed, ranked
 from weft.lab.experiment.statistics import mean_ci95
 from weft.lab.experiment.style import series_dash, series_paint
@@ -20,7 +21,7 @@ class Column(msgspec.Struct, frozen=True):
     """
 
     title: str
-    value: Callable[[PolicySummary, Sequence[PolicyRun]], tuple[float, float] | None]
+    value: Callable[[PolicySummary, Sequence[PolicyRun]], tuple[float, float | None] | None]
     decimals: int
     best: Callable[[Sequence[float]], float] | None = None
 
@@ -35,11 +36,11 @@ def policy_table(results: SimulationResults) -> str:
     lines = [_head(["Policy", "Seeds", *(column.title for column in columns)])]
     for policy in order:
         summary = results.summary[indexes[policy]]
-        row = [f"<td>{summary.seeds}</td>"]
+        row = [f"<td>{seeds_text(summary.seeds)}</td>"]
         for i, column in enumerate(columns):
-            row.append(_cell(cells[policy][i], column, summary.seeds, best[i]))
+            row.append(_cell(cells[policy][i], column, best[i]))
         mark = ' class="best"' if policy == order[0] and len(order) > 1 else ""
-        name = f'<th scope="row">{_chip(indexes[policy])}{escape(policy)}</th>'
+        name = f'<th scope="row">{_chip(indexes[policy])}{escape(policy_text(summary))}</th>'
         lines.append(f"<tr{mark}>{name}{''.join(row)}</tr>")
     return _table("Policies compared", lines)
 
@@ -59,89 +60,121 @@ def run_table(results: SimulationResults) -> str:
     """Every run as it was measured."""
     timed = is_timed(results)
     timing = any(run.cpu_s is not None for run in results.runs)
-    titles = ["Policy", "Seed", "Pods", "Demand, %", "Allocated at 100 %", "Allocated, %"]
-    titles += ["Fragmented, %", "of idle, %", "Failed pods"]
-    titles += ["Mean wait, s", "p99 wait, s"] if timed else []
+    titles = ["Policy", "Seed", "Pods", "Failed pods"]
+    titles += _TIMED_TITLES if timed else _RUN_TITLES
     titles += ["CPU, s", "Wall, s"] if timing else []
     lines = [_head(titles)]
     for run in results.runs:
         values = [
             str(run.seed),
             f"{run.pods:,}",
-            f"{run.arrived_percent:.2f}",
-            _plain(run.curve.get("100")),
-            _plain(run.gpu_allocation_percent),
-            _plain(run.gpu_fragmentation_percent),
-            _plain(run.fragmentation_of_idle_percent),
             f"{run.failed_pods:,}",
+            *map(_plain, _timed_values(run) if timed else _run_values(run)),
         ]
-        if timed:
-            values += [_plain(w) for w in _waits(run)]
         values += [_plain(run.cpu_s), _plain(run.wall_s)] if timing else []
         cells = "".join(f"<td>{value}</td>" for value in values)
         lines.append(f'<tr><th scope="row">{escape(run.policy)}</th>{cells}</tr>')
     return _table("All runs", lines)
 
 
+_RUN_TITLES = ["Demand, %", "Asked at 100 %", "Asked, %", "Held, %", "Fragmented, %", "of idle, %"]
+_TIMED_TITLES = ["Mean wait, s", "p50", "p95", "p99", "Mean completion, s", "p50", "p95", "p99"]
+_TIMED_TITLES += ["Asked, %", "Held, %"]
+
+
+def _run_values(run: PolicyRun) -> list[float | None]:
+    return [
+        run.arrived_percent,
+        run.curve.get("100"),
+        run.gpu_asked_percent,
+        run.gpu_allocation_percent,
+        run.gpu_fragmentation_percent,
+        run.fragmentation_of_idle_percent,
+    ]
+
+
+def _timed_values(run: PolicyRun) -> list[float | None]:
+    waits, took = run.waits, run.completion
+    if waits is None or took is None:
+        return [None] * len(_TIMED_TITLES)
+    return [
+        *(waits.mean_s, waits.p50_s, waits.p95_s, waits.p99_s),
+        *(took.mean_s, took.p50_s, took.p95_s, took.p99_s),
+        *(waits.mean_asked_percent, waits.mean_allocation_percent),
+    ]
+
+
 def _columns(results: SimulationResults) -> list[Column]:
-    def of_summary(title: str, field: str, best: Callable[[Sequence[float]], float]) -> Column:
+    def of_summary(
+        title: str, field: str, best: Callable[[Sequence[float]], float] | None
+    ) -> Column:
         fields = attrgetter(f"{field}_percent", f"{field}_ci95")
         return Column(title, lambda summary, _: _pair(*fields(summary)), 2, best)
 
     columns = [
-        of_summary("Allocated at 100 % demand, %", "at_100", max),
-        of_summary("Allocated at the end, %", "gpu_allocation", max),
+        of_summary("Asked at 100 % demand, %", "at_100", max),
+        of_summary("Asked at the end, %", "gpu_asked", max),
+        of_summary("Held at the end, %", "gpu_allocation", None),
         of_summary("Fragmented at the end, %", "gpu_fragmentation", min),
         Column("Failed pods", lambda _, runs: mean_ci95([run.failed_pods for run in runs]), 1, min),
     ]
     if is_timed(results):
         # Everybody has left by the end, so what is allocated then says nothing.
-        columns = [columns[3], *_wait_columns()]
+        columns = _wait_columns()
     if any(summary.cpu_s is not None for summary in results.summary):
         columns.append(Column("CPU, s", lambda _, runs: _over(runs, lambda run: run.cpu_s), 2))
     return columns
 
 
 def _wait_columns() -> list[Column]:
-    def of(title: str, value: Callable[[WaitTimes], float], decimals: int, best: object) -> Column:
-        def over(_: PolicySummary, runs: Sequence[PolicyRun]) -> tuple[float, float] | None:
+    def of(
+        title: str,
+        value: Callable[[WaitTimes], float],
+        decimals: int,
+        best: Callable[[Sequence[float]], float] | None,
+    ) -> Column:
+        def over(_: PolicySummary, runs: Sequence[PolicyRun]) -> tuple[float, float | None] | None:
             return _over(runs, lambda run: value(run.waits) if run.waits else None)
 
-        return Column(title, over, decimals, max if best is max else min)
+        return Column(title, over, decimals, best)
 
     return [
-        of("Never started", lambda w: w.never_started, 1, min),
+        of("Failed pods", lambda w: w.never_started, 1, min),
         of("Mean wait, s", lambda w: w.mean_s, 1, min),
-        of("p90 wait, s", lambda w: w.p90_s, 1, min),
+        of("p50 wait, s", lambda w: w.p50_s, 1, min),
+        of("p95 wait, s", lambda w: w.p95_s, 1, min),
         of("p99 wait, s", lambda w: w.p99_s, 1, min),
-        of("Allocated over time, %", lambda w: w.mean_allocation_percent, 2, max),
+        Column(
+            "Mean completion, s",
+            lambda _, runs: mean_ci95([run.completion.mean_s for run in runs if run.completion]),
+            1,
+            min,
+        ),
+        of("Asked over time, %", lambda w: w.mean_asked_percent, 2, None),
+        of("Held over time, %", lambda w: w.mean_allocation_percent, 2, None),
     ]
 
 
-def _waits(run: PolicyRun) -> tuple[float | None, float | None]:
-    return (run.waits.mean_s, run.waits.p99_s) if run.waits else (None, None)
-
-
-def _pair(mean: float | None, half: float | None) -> tuple[float, float] | None:
-    return None if mean is None else (mean, half or 0.0)
+def _pair(mean: float | None, half: float | None) -> tuple[float, float | None] | None:
+    return None if mean is None else (mean, half)
 
 
 def _over(
     runs: Sequence[PolicyRun], value: Callable[[PolicyRun], float | None]
-) -> tuple[float, float] | None:
+) -> tuple[float, float | None] | None:
     values = [number for run in runs if (number := value(run)) is not None]
     return mean_ci95(values) if values else None
 
 
 def _values(
     results: SimulationResults, policy: str, columns: list[Column]
-) -> list[tuple[float, float] | None]:
+) -> list[tuple[float, float | None] | None]:
     runs = [run for run in results.runs if run.policy == policy]
     summary = next(each for each in results.summary if each.policy == policy)
     return [column.value(summary, runs) if runs else None for column in columns]
 
 
-def _best(column: Column, cells: list[tuple[float, float] | None]) -> float | None:
+def _best(column: Column, cells: list[tuple[float, float | None] | None]) -> float | None:
     """The value to print bold; none where all are equal."""
     values = [cell[0] for cell in cells if cell is not None]
     if column.best is None or len(set(values)) < 2:
@@ -149,12 +182,12 @@ def _best(column: Column, cells: list[tuple[float, float] | None]) -> float | No
     return column.best(values)
 
 
-def _cell(cell: tuple[float, float] | None, column: Column, seeds: int, best: float | None) -> str:
+def _cell(cell: tuple[float, float | None] | None, column: Column, best: float | None) -> str:
     if cell is None:
         return "<td>–</td>"
     mean, half = cell
     mark = ' class="best"' if best is not None and mean == best else ""
-    interval = f' <span class="ci">± {half:,.{column.decimals}f}</span>' if seeds > 1 else ""
+    interval = f' <span class="ci">± {half:,.{column.decimals}f}</span>' if half is not None else ""
     return f"<td{mark}>{mean:,.{column.decimals}f}{interval}</td>"
 
 

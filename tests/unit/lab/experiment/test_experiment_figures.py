@@ -9,7 +9,7 @@ from weft.lab.experiment import bar_figures, curves, line_figures
 from weft.lab.experiment.axes import CurveSeries, Panel, Scale, label, nice_ceiling, spread, ticks
 from weft.lab.experiment.drawing import Drawing, Rect
 from weft.lab.experiment.figures import NAMES, draw_all
-from weft.lab.experiment.statistics import mean_ci95, summarise
+from weft.lab.experiment.statistics import mean_interval, summarise
 from weft.lab.experiment.style import (
     ALL,
     DASHES,
@@ -89,9 +89,7 @@ def test_few_seeds_show_their_range_and_many_their_interval():
     assert (few.mean[-1], few.low[-1], few.high[-1]) == (91.0, 90.0, 92.0)
     ceilings = (90.0, 92.0, 91.0, 93.0, 94.0, 92.5)
     many = curves.allocation(results({"a": ceilings}))[0]
-    mean, half = mean_ci95(ceilings)
-    assert many.low[-1] == pytest.approx(mean - half)
-    assert many.high[-1] == pytest.approx(mean + half)
+    assert (many.low[-1], many.high[-1]) == pytest.approx(mean_interval(ceilings))
 
 
 def test_seeds_that_skip_a_percent_are_read_between_their_points():
@@ -120,7 +118,10 @@ def test_long_curves_are_thinned():
 
 
 def test_timed_curves_leave_out_the_empty_cluster_after_everybody_left():
-    assert curves.allocation(timed())[0].x[-1] == 129
+    (first, *_), step_min = curves.allocation(timed()), 16 / 60
+    assert (first.x[0], first.x[-1]) == pytest.approx((0.5 * step_min, 299.5 * step_min))
+    assert first.end == pytest.approx(51.0)
+    assert max(curves.waiting(timed())[0].mean) == 4.0
 
 
 def test_runs_without_curves_say_so():

@@ -7,7 +7,6 @@ from weft.core.framework.interference import InterferenceView, PredictionTier
 from weft.core.policies.catalog import built_in
 from weft.lab.experiment import pair_predictor
 from weft.lab.experiment.interference import InterferenceStudy, run_study
-from weft.lab.experiment.paired import holm, paired_p_value
 from weft.lab.simulate.sharing import pairs
 
 
@@ -108,15 +107,3 @@ def test_what_is_seen_corrects_what_everybody_was_told_but_for_who_knows_it() ->
 
     plain, seen = means(watched=False), means(watched=True)
     assert {name for name in plain if plain[name] != seen[name]} == {"coscheml", "interference"}
-
-
-def test_p_values() -> None:
-    assert paired_p_value([1, 1, 1, 1], [2, 2, 2, 2]) < 0.01
-    assert paired_p_value([1, 2, 3, 4], [1, 2, 3, 4]) == 1.0
-    assert paired_p_value([1, 3, 1, 3], [2, 2, 2, 2]) > 0.5
-
-
-def test_holms_adjustment() -> None:
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
-    assert holm([]) == []

@@ -31,11 +31,11 @@ def test_every_policy_meets_the_same_jobs_and_the_baseline_has_no_difference() -
     assert base.jct_p99_change is None
     same = level(results, 100, "binpack").jct_p99_change
     assert same is not None
-    assert (same.percent, same.low_percent, same.high_percent) == (0, 0, 0)
+    assert (same.percent, same.low_percent, same.high_percent) == (0, None, None), "two seeds"
     alone = level(results, 100, "exclusive")
     assert alone.residents == pytest.approx(1.0, abs=0.05)
     assert alone.jct_p99_change is not None
-    assert alone.jct_p99_change.low_percent > 50
+    assert alone.jct_p99_change.percent > 50
 
 
 def test_best_residency_holds_four_at_any_level_and_bounds_the_gap() -> None:

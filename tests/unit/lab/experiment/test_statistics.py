@@ -1,8 +1,9 @@
 """Means and intervals against numbers worked out by hand."""
 
 import pytest
+from scipy import stats
 
-from weft.lab.experiment.statistics import mean_ci95, summarise
+from weft.lab.experiment.statistics import mean_ci95, mean_interval, skewness, summarise
 from weft.lab.simulate.results import PolicyRun, WaitTimes
 
 
@@ -11,6 +12,7 @@ def run(policy: str, seed: int, allocation: float, **other: object) -> PolicyRun
         "policy": policy,
         "seed": seed,
         "arrived_percent": 130.0,
+        "gpu_asked_percent": allocation,
         "gpu_allocation_percent": allocation,
         "gpu_fragmentation_percent": 10.0,
         "fragmentation_of_idle_percent": 50.0,
@@ -26,16 +28,17 @@ def run(policy: str, seed: int, allocation: float, **other: object) -> PolicyRun
 
 
 def waits(mean_s: float) -> WaitTimes:
-    return WaitTimes(1, 0, mean_s, mean_s, mean_s, mean_s, mean_s, 1.0, 1.0)
+    return WaitTimes(1, 0, *[mean_s] * 6, 1.0, 1.0, 1.0)
 
 
-def test_a_single_value_has_no_interval() -> None:
-    assert mean_ci95([5.0]) == (5.0, 0.0)
+@pytest.mark.parametrize("values", [[5.0], [4.0, 6.0], [4.0, 5.0, 5.0, 6.0]])
+def test_fewer_than_five_values_have_no_interval(values: list[float]) -> None:
+    assert mean_ci95(values) == (5.0, None)
+    assert mean_interval(values) is None
 
 
-def test_student_s_interval_of_two_and_of_five_values() -> None:
-    """1, 3: deviation √2, half-width 12.706·√2/√2. 1..5: deviation √2.5, 2.776·√2.5/√5."""
-    assert mean_ci95([1.0, 3.0]) == pytest.approx((2.0, 12.7062047))
+def test_student_s_interval_of_five_values() -> None:
+    """1..5: deviation √2.5, 2.776·√2.5/√5."""
     assert mean_ci95([1.0, 2.0, 3.0, 4.0, 5.0]) == pytest.approx((3.0, 1.9632432), abs=1e-7)
 
 
@@ -54,19 +57,50 @@ def test_many_values_have_the_t_of_their_degrees_of_freedom() -> None:
 
 
 def test_equal_values_are_certain() -> None:
-    assert mean_ci95([7.0] * 4) == (7.0, 0.0)
+    assert mean_ci95([7.0] * 5) == (7.0, 0.0)
+
+
+def test_skewness_is_the_unbiased_one() -> None:
+    values = [1.0, 2.0, 3.0, 10.0, 4.0, 2.5]
+    assert skewness(values) == pytest.approx(stats.skew(values, bias=False))
+    assert skewness([3.0] * 5) == 0.0
+
+
+def test_skewed_values_have_a_longer_half() -> None:
+    """Hall's transformation, solved by hand: T + γT²/(3√n) + γ²T³/(27n) + γ/(6√n) = ∓t."""
+    values = [1.0, 1.5, 2.0, 2.5, 3.5]
+    low, high = mean_interval(values) or (0.0, 0.0)
+    n, mean, error = 5, 2.1, stats.sem(values)
+    skew, student = stats.skew(values, bias=False), stats.t.ppf(0.975, 4)
+
+    def bent(end: float) -> float:
+        t = (mean - end) / error
+        root = n**0.5
+        return t + skew * t**2 / (3 * root) + skew**2 * t**3 / (27 * n) + skew / (6 * root)
+
+    assert bent(high) == pytest.approx(-student)
+    assert (mean - low) / error == pytest.approx(student)
+    assert mean_ci95(values) == (pytest.approx(mean), pytest.approx(high - mean))
+
+
+def test_one_outlier_does_not_make_an_interval_boundless() -> None:
+    values = [10.0, 10.1, 9.9, 10.0, 10.2, 9.8, 10.0, 10.1, 9.9, 50.0]
+    mean, half = mean_ci95(values)
+    assert half == pytest.approx(2.5 * stats.t.ppf(0.975, 9) * stats.sem(values))
+    assert mean == 14.0
 
 
 def test_one_summary_a_policy_in_order_of_appearance() -> None:
-    runs = [run("b", 1, 90.0), run("a", 1, 80.0), run("b", 2, 94.0), run("a", 2, 80.0)]
-    b, a = summarise(runs)
+    runs = [run("b", seed, 89.0 + seed) for seed in range(1, 6)]
+    runs += [run("a", seed, 80.0) for seed in range(1, 6)]
+    b, a = summarise([runs[0], runs[5], *runs[1:5], *runs[6:]])
     assert (b.policy, b.seeds, b.gpu_allocation_percent, b.gpu_allocation_ci95) == (
         "b",
-        2,
+        5,
         92.0,
-        25.412,
+        1.963,
     )
-    assert (b.at_100_percent, b.at_100_ci95, b.failed_pods) == (90.0, 25.412, 1.5)
+    assert (b.at_100_percent, b.at_100_ci95, b.failed_pods) == (90.0, 1.963, 3)
     assert (a.policy, a.gpu_allocation_percent, a.gpu_allocation_ci95) == ("a", 80.0, 0.0)
     assert (a.gpu_fragmentation_percent, a.gpu_fragmentation_ci95) == (10.0, 0.0)
     assert (a.mean_wait_s, a.cpu_s) == (None, None)
@@ -76,7 +110,7 @@ def test_runs_that_never_reach_100_percent_have_no_value_there() -> None:
     (summary,) = summarise([run("a", 1, 80.0, curve={"99": 1.0})])
     assert (summary.at_100_percent, summary.at_100_ci95) == (None, None)
     (some,) = summarise([run("a", 1, 80.0, curve={"99": 1.0}), run("a", 2, 80.0)])
-    assert (some.at_100_percent, some.at_100_ci95) == (78.0, 0.0)
+    assert (some.at_100_percent, some.at_100_ci95) == (78.0, None)
 
 
 def test_waits_and_times_are_averaged_where_there_are_any() -> None:

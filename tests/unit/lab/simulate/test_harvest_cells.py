@@ -66,9 +66,9 @@ def test_a_cell_is_settled_early_only_where_nothing_is_in_doubt(bench: ModuleTyp
     def runs(*percents: float) -> list[SharedRun]:
         return [msgspec.structs.replace(run, jct_mean_s=100.0 + one) for one in percents]
 
-    base = runs(0, 0, 0)
-    assert bench.is_sure(runs(0.0, 0.1, 0.0), base)
-    assert bench.is_sure(runs(-50, -51, -49), base)
-    assert not bench.is_sure(runs(1.0, 1.2, 0.8), base)
-    assert not bench.is_sure(runs(-10, -20, 0), base)
-    assert not bench.is_sure(runs(5, 5, 5), base)
+    base = runs(0, 0, 0, 0, 0)
+    assert bench.is_sure(runs(0.0, 0.1, 0.0, 0.1, 0.0), base)
+    assert bench.is_sure(runs(-50, -51, -49, -50, -50), base)
+    assert not bench.is_sure(runs(1.0, 1.2, 0.8, 1.8, 0.2), base)
+    assert not bench.is_sure(runs(-10, -20, 0, -20, 0), base)
+    assert not bench.is_sure(runs(5, 5, 5, 5, 5), base)
