@@ -2,50 +2,100 @@
 
 from collections.abc import Mapping
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.lab.experiment.axes import CurveSeries
+from weft.lab.experiment.looks import Look, looks
 from weft.lab.experiment.ranking import is_timed
 from weft.lab.experiment.statistics import ENOUGH_FOR_INTERVAL, mean_interval
 from weft.lab.simulate.results import PolicyRun, SimulationResults
 
+
+class TimeUnit(msgspec.Struct, frozen=True):
+    """A unit of time axes, for runs shorter than `below_s`."""
+
+    name: str
+    seconds: float
+    below_s: float
+
+
+TIME_UNITS = (
+    TimeUnit("Seconds", 1, 600),
+    TimeUnit("Minutes", 60, 4 * 3600),
+    TimeUnit("Hours", 3600, 5 * 86_400),
+    TimeUnit("Days", 86_400, float("inf")),
+)
 MOST_POINTS = 400
 """More points than a figure has pixels to spare add bytes, not shape."""
 
 
 def allocation(results: SimulationResults) -> list[CurveSeries]:
-    """Allocated GPUs (%) by arrived demand (%), one series a policy, in the results' order."""
-    return _series(results, "curve", "gpu_allocation_percent")
+    """GPUs asked for by pods with a place (%) by arrived demand (%), in timed mode by time; one
+    series a policy, in the results' order. The value at its end is the table's."""
+    if is_timed(results):
+        return _over_time(results, "asked_percent")
+    return _series(results, "curve", "gpu_asked_percent")
 
 
 def fragmentation(results: SimulationResults) -> list[CurveSeries]:
-    """Fragmented GPUs (%) by arrived demand (%)."""
+    """Fragmented GPUs (%) by arrived demand (%), in timed mode by time."""
+    if is_timed(results):
+        return _over_time(results, "fragmented_percent")
     return _series(results, "fragmentation_curve", "gpu_fragmentation_percent")
 
 
-def _series(results: SimulationResults, field: str, end: str) -> list[CurveSeries]:
-    timed = is_timed(results)
-    series = []
-    for index, summary in enumerate(results.summary):
-        runs = [run for run in results.runs if run.policy == summary.policy]
-        curves = [_curve(run, field) for run in runs]
-        if timed:
-            # The last point is of the empty cluster, long after the last arrival.
-            curves = [dict(list(curve.items())[:-1]) for curve in curves]
+def waiting(results: SimulationResults) -> list[CurveSeries]:
+    """Pods that wait, by time; only in timed mode."""
+    return _over_time(results, "waiting_pods")
+
+
+def time_unit(results: SimulationResults) -> TimeUnit:
+    """The unit in which the longest of the runs is neither short nor long."""
+    lines = [run.timeline for run in results.runs if run.timeline is not None]
+    longest_s = max((line.step_s * len(line.held_percent) for line in lines), default=0.0)
+    return next((unit for unit in TIME_UNITS if longest_s < unit.below_s), TIME_UNITS[-1])
+
+
+def _over_time(results: SimulationResults, field: str) -> list[CurveSeries]:
+    """Values lie in the middle of their steps; the last one is the mean over the time shown."""
+    seconds, series, look_of = time_unit(results).seconds, [], _looks(results)
+    for summary in results.summary:
+        lines = [r.timeline for r in results.runs if r.policy == summary.policy and r.timeline]
+        curves = []
+        for line in lines:
+            steps = enumerate(getattr(line, field))
+            curves.append({(at + 0.5) * line.step_s / seconds: value for at, value in steps})
         if curves and all(curves):
-            value = None if timed else float(getattr(summary, end))
-            series.append(_over_seeds(summary.policy, index, curves, value))
+            means = [sum(curve.values()) / len(curve) for curve in curves]
+            value = sum(means) / len(means)
+            series.append(_over_seeds(summary.policy, look_of[summary.policy], curves, value))
     return series
 
 
-def _curve(run: PolicyRun, field: str) -> dict[int, float]:
+def _series(results: SimulationResults, field: str, end: str) -> list[CurveSeries]:
+    series, look_of = [], _looks(results)
+    for summary in results.summary:
+        runs = [run for run in results.runs if run.policy == summary.policy]
+        curves = [_curve(run, field) for run in runs]
+        if curves and all(curves):
+            value = float(getattr(summary, end))
+            series.append(_over_seeds(summary.policy, look_of[summary.policy], curves, value))
+    return series
+
+
+def _looks(results: SimulationResults) -> dict[str, Look]:
+    return looks([summary.policy for summary in results.summary])
+
+
+def _curve(run: PolicyRun, field: str) -> dict[float, float]:
     by_percent: Mapping[str, float] = getattr(run, field)
-    return {int(percent): by_percent[percent] for percent in sorted(by_percent, key=int)}
+    return {float(percent): by_percent[percent] for percent in sorted(by_percent, key=int)}
 
 
 def _over_seeds(
-    name: str, index: int, curves: list[dict[int, float]], value: float | None
+    name: str, look: Look, curves: list[dict[float, float]], value: float
 ) -> CurveSeries:
     """A large pod jumps over whole percents, so each seed is read between its own points."""
     # Past the end of the shortest seed a mean would be of other seeds than before.
@@ -57,8 +107,7 @@ def _over_seeds(
     rows = np.array([np.interp(grid, list(curve), list(curve.values())) for curve in curves])
 
     mean = tuple(rows.mean(axis=0).tolist())
-    percents, end_value = tuple(map(float, grid)), mean[-1] if value is None else value
-    return CurveSeries(name, index, percents, mean, *_band(rows), end_value)
+    return CurveSeries(name, look, tuple(grid), mean, *_band(rows), value)
 
 
 def _band(rows: NDArray[np.float64]) -> tuple[tuple[float, ...], tuple[float, ...]]:
