@@ -9,7 +9,7 @@ from typer import Exit, Option, Typer, echo
 
 import weft
 from weft.files.words import is_text
-from weft.model.errors import BadInputError
+from weft.model.errors import BadInputError, PolicyError
 
 app = Typer(
     name="weft",
@@ -85,7 +85,7 @@ def main() -> None:
     try:
         _check_arguments(sys.argv)
         app()
-    except BadInputError as error:
+    except (BadInputError, PolicyError) as error:
         print(f"weft: error: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:

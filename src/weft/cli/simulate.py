@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -41,7 +42,12 @@ _Demand = Annotated[
     ),
 ]
 _Timed = Annotated[
-    bool, Option("--timed", help="Replay the trace's own arrivals and departures, queueing.")
+    bool,
+    Option(
+        "--timed",
+        help="Replay the trace's own arrivals and departures, queueing; with several seeds each "
+        "draws other pods of the trace for its arrival times.",
+    ),
 ]
 _Compress = Annotated[
     float, Option(min=0.001, help="With --timed: arrivals come this much faster.")
@@ -64,6 +70,10 @@ _Interference = Annotated[
 ]
 _Mystic = Annotated[
     Path | None, Option(help="Distances between applications (JSON), for coscheml:pairing=mystic.")
+]
+_Strict = Annotated[
+    bool,
+    Option("--strict", help="Refuse a policy that would run without inputs it decides by."),
 ]
 _Timing = Annotated[
     bool,
@@ -91,6 +101,7 @@ def simulate(
     decisions: _Decisions = None,
     interference: _Interference = None,
     mystic: _Mystic = None,
+    strict: _Strict = False,
     timing: _Timing = True,
 ) -> None:
     """Place a workload on a cluster with one or more policies and measure how well it packs.
@@ -103,10 +114,13 @@ def simulate(
     from weft.lab.experiment.grid import run_grid
 
     _check_options(demand, timed, compress, png, report)
+    if timed and order is not None:
+        raise BadInputError("--order", "is of arrivals without times; leave --timed or it out")
     inputs = [path for path in (nodes, pods, order, interference, mystic) if path]
     _check_outputs(inputs, decisions, report)
     grid = _grid(nodes, pods, policy, seeds, order, demand, timed, compress, first_seed, timing)
     grid = msgspec.structs.replace(grid, scenario=_with_inputs(grid.scenario, interference, mystic))
+    _tell_lacks(grid.lacks(), strict=strict)
     if decisions is not None:
         if len(grid.cells()) > 1:
             raise BadInputError("--decisions", "takes one policy and one seed; run them one by one")
@@ -116,6 +130,17 @@ def simulate(
     _print(results, output)
     if report is not None:
         _report(results, report, png, grid.scenario, pods.name)
+
+
+def _tell_lacks(lacks: dict[str, list[str]], *, strict: bool) -> None:
+    """Warn of policies that run without inputs they decide by, or refuse them."""
+    from weft.lab.experiment.notes import lacking_notes
+
+    notes = lacking_notes(lacks)
+    if strict and notes:
+        raise BadInputError("--strict", f"policies would run {'; '.join(notes)}")
+    for note in notes:
+        print(f"weft: warning: policies run {note}", file=sys.stderr)
 
 
 def _with_inputs(
@@ -191,7 +216,11 @@ def _grid(
         raise BadInputError(str(pods), "has no pod below its header")
     if timed:
         check_times(scenario.pods, str(pods))
-    arrivals = tuple(_arrivals(scenario, seeds, order, demand, first_seed))
+    arrivals = tuple(
+        _timed_arrivals(scenario, seeds, first_seed)
+        if timed
+        else _arrivals(scenario, seeds, order, demand, first_seed)
+    )
     names, make = tuple(dict.fromkeys(policies)), known.from_spec
     mode: Literal["inflation", "timed"] = "timed" if timed else "inflation"
     return RunGrid(scenario, names, arrivals, make, mode, compress, timing)
@@ -212,6 +241,15 @@ def _arrivals(
         arrivals.draw(scenario.pods, len(scenario.nodes), scenario.capacity_milli, seed, demand)
         for seed in range(first_seed, first_seed + seeds)
     ]
+
+
+def _timed_arrivals(scenario: "Scenario", seeds: int, first_seed: int) -> "list[Arrivals]":
+    """One seed replays the trace; several draw its pods anew, each at the trace's times."""
+    from weft.lab.simulate import arrivals
+
+    make = arrivals.replayed if seeds == 1 else arrivals.resampled
+    counts = len(scenario.pods), len(scenario.nodes)
+    return [make(*counts, seed) for seed in range(first_seed, first_seed + seeds)]
 
 
 def _print(results: "SimulationResults", output: SimulateOutput) -> None:

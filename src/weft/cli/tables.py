@@ -1,62 +1,96 @@
 """Results as tables for people and as CSV for spreadsheets."""
 
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 
 from weft.cli import output
 from weft.cli.output import print_table, table_with
-from weft.lab.experiment.notes import seeds_text
-from weft.lab.simulate.results import PolicySummary, SimulationResults
+from weft.lab.experiment.notes import policy_text, seeds_text
+from weft.lab.experiment.ranking import is_timed, ranked
+from weft.lab.simulate.results import PolicyRun, PolicySummary, SimulationResults
 
+_FIRST, _LAST = ("policy", "seed", "arrived_percent"), ("failed_pods", "pods", "cpu_s", "wall_s")
 CSV_COLUMNS = (
-    "policy",
-    "seed",
-    "arrived_percent",
+    *_FIRST,
+    "gpu_asked_percent",
     "gpu_allocation_percent",
     "gpu_fragmentation_percent",
     "fragmentation_of_idle_percent",
     "used_gpu_milli",
-    "failed_pods",
-    "pods",
-    "cpu_s",
-    "wall_s",
+    *_LAST,
 )
+TIMED_CSV_COLUMNS = {
+    "wait_mean_s": "waits.mean_s",
+    "wait_p50_s": "waits.p50_s",
+    "wait_p95_s": "waits.p95_s",
+    "wait_p99_s": "waits.p99_s",
+    "completion_mean_s": "completion.mean_s",
+    "completion_p50_s": "completion.p50_s",
+    "completion_p95_s": "completion.p95_s",
+    "completion_p99_s": "completion.p99_s",
+    "mean_asked_percent": "waits.mean_asked_percent",
+    "mean_allocation_percent": "waits.mean_allocation_percent",
+    "end_s": "waits.end_s",
+}
+"""In timed mode, in place of what is so at the end: each column and its field."""
 
 
 def print_csv(results: SimulationResults) -> None:
     """One line a run."""
-    output.print_csv(CSV_COLUMNS, map(attrgetter(*CSV_COLUMNS), results.runs))
+    if is_timed(results):
+        columns: Iterable[str] = (*_FIRST, *TIMED_CSV_COLUMNS, *_LAST)
+        fields = attrgetter(*_FIRST, *TIMED_CSV_COLUMNS.values(), *_LAST)
+    else:
+        columns, fields = CSV_COLUMNS, attrgetter(*CSV_COLUMNS)
+    rows: Callable[[PolicyRun], tuple[object, ...]] = fields
+    output.print_csv(columns, map(rows, results.runs))
 
 
 def print_results(results: SimulationResults) -> None:
-    """One row a policy, best allocation first."""
-    timed = any(summary.mean_wait_s is not None for summary in results.summary)
-    table = table_with(
-        "policy|>seeds|>GPU % at 100 %|>GPU % at end|>fragments %|>failed pods"
-        + ("|>mean wait s" if timed else "")
-        + "|>CPU s"
-    )
-    for summary in sorted(results.summary, key=lambda s: -s.gpu_allocation_percent):
-        table.add_row(*_row(summary, timed))
+    """One row a policy, best first as the report ranks them; what to know of it below."""
+    timed = is_timed(results)
+    table = table_with("policy|>seeds|" + (_TIMED_COLUMNS if timed else _COLUMNS))
+    of_policy = {summary.policy: summary for summary in results.summary}
+    for policy in ranked(results):
+        summary = of_policy[policy]
+        values = _timed_row(summary) if timed else _row(summary)
+        cpu = "–" if summary.cpu_s is None else f"{summary.cpu_s:.2f}"
+        table.add_row(policy_text(summary), seeds_text(summary.seeds), *values, cpu)
     print_table(table, width=120)
     for note in results.notes:
         print(note)
 
 
-def _row(summary: PolicySummary, timed: bool) -> list[str]:
-    waits = [f"{summary.mean_wait_s:.1f}" if summary.mean_wait_s is not None else "–"]
+_COLUMNS = ">asked % at 100 %|>asked % at end|>held % at end|>fragments %|>failed pods|>CPU s"
+_TIMED_COLUMNS = ">wait s, mean|>p50|>p95|>p99|>completion s|>asked %|>held %|>never started|>CPU s"
+
+
+def _row(summary: PolicySummary) -> list[str]:
     return [
-        summary.policy,
-        seeds_text(summary.seeds),
         _with_interval(summary.at_100_percent, summary.at_100_ci95),
-        _with_interval(summary.gpu_allocation_percent, summary.gpu_allocation_ci95),
+        _with_interval(summary.gpu_asked_percent, summary.gpu_asked_ci95),
+        f"{summary.gpu_allocation_percent:.2f}",
         _with_interval(summary.gpu_fragmentation_percent, summary.gpu_fragmentation_ci95),
         f"{summary.failed_pods:,.0f}",
-        *(waits if timed else []),
-        "–" if summary.cpu_s is None else f"{summary.cpu_s:.2f}",
     ]
 
 
-def _with_interval(mean: float | None, half: float | None) -> str:
+def _timed_row(summary: PolicySummary) -> list[str]:
+    timed = summary.timed
+    if timed is None:
+        return ["–"] * 8
+    return [
+        _with_interval(timed.wait_mean_s, timed.wait_mean_ci95, 1),
+        *(f"{wait:,.1f}" for wait in (timed.wait_p50_s, timed.wait_p95_s, timed.wait_p99_s)),
+        _with_interval(timed.completion_mean_s, timed.completion_mean_ci95, 1),
+        f"{timed.asked_percent:.2f}",
+        f"{timed.held_percent:.2f}",
+        f"{summary.failed_pods:,.1f}",
+    ]
+
+
+def _with_interval(mean: float | None, half: float | None, decimals: int = 2) -> str:
     if mean is None:
         return "–"
-    return f"{mean:.2f}" if half is None else f"{mean:.2f} ± {half:.2f}"
+    value = f"{mean:,.{decimals}f}"
+    return value if half is None else f"{value} ± {half:,.{decimals}f}"

@@ -5,6 +5,18 @@ class WeftError(Exception):
     """Base of everything Weft raises on purpose."""
 
 
+class PolicyError(WeftError):
+    """A policy answered what its contract rules out, or broke off: `what`, in its method `hook`."""
+
+    def __init__(self, policy: str, hook: str, what: str) -> None:
+        super().__init__(f"policy {policy}, {hook}: {what}")
+        self.policy, self.hook, self.what = policy, hook, what
+
+    def __reduce__(self) -> tuple[type["PolicyError"], tuple[str, str, str]]:
+        """Errors cross process borders (`--jobs`): made again from what they were made of."""
+        return type(self), (self.policy, self.hook, self.what)
+
+
 class BadInputError(WeftError):
     """A file, field or value that people wrote is wrong; the message names it and the way out.
 

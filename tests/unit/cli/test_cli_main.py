@@ -90,6 +90,14 @@ class Good(Policy):
     name = "my-policy"
     summary = "from a plugin"
     source = "here"
+
+class Halves(Policy):
+    name = "halves"
+    summary = "scores that are no whole numbers"
+    source = "here"
+
+    def score_nodes(self, query):
+        return query.idle / 2
 """
 
 
@@ -114,6 +122,18 @@ def test_a_plugin_s_policy_works_and_a_broken_one_is_a_warning(weft: Weft, tmp_p
         "ModuleNotFoundError: No module named 'no_such_module'"
     ]
     assert said.stdout.splitlines()[1].startswith("my-policy,42,")
+
+
+def test_a_plugin_s_wrong_answer_is_one_line_and_1(weft: Weft, tmp_path: Path) -> None:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    installed(folder, "halves = my_plugin:Halves\n")
+    said = shell("simulate", *weft.trace, "--policy", "halves", "--jobs", "2", path=folder)
+    assert (said.returncode, said.stdout) == (1, "")
+    assert said.stderr == (
+        "weft: error: policy halves, score_nodes: returned 1.0 (float64) for node n2; return whole "
+        "numbers (np.int64), such as (1000 * score).astype(np.int64)\n"
+    )
 
 
 def test_an_error_in_a_shell_is_one_line_and_1(tmp_path: Path) -> None:

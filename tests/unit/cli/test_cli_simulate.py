@@ -14,6 +14,7 @@ RUN_KEYS = [
     "policy",
     "seed",
     "arrived_percent",
+    "gpu_asked_percent",
     "gpu_allocation_percent",
     "gpu_fragmentation_percent",
     "fragmentation_of_idle_percent",
@@ -25,12 +26,17 @@ RUN_KEYS = [
     "by_model",
     "unscheduled",
     "waits",
+    "completion",
+    "timeline",
+    "waited",
     "cpu_s",
     "wall_s",
 ]
 SUMMARY_KEYS = [
     "policy",
     "seeds",
+    "gpu_asked_percent",
+    "gpu_asked_ci95",
     "gpu_allocation_percent",
     "gpu_allocation_ci95",
     "gpu_fragmentation_percent",
@@ -39,6 +45,8 @@ SUMMARY_KEYS = [
     "at_100_ci95",
     "failed_pods",
     "mean_wait_s",
+    "timed",
+    "lacks",
     "cpu_s",
 ]
 WAIT_KEYS = [
@@ -47,9 +55,11 @@ WAIT_KEYS = [
     "mean_s",
     "p50_s",
     "p90_s",
+    "p95_s",
     "p99_s",
     "max_s",
     "mean_allocation_percent",
+    "mean_asked_percent",
     "end_s",
 ]
 
@@ -80,6 +90,53 @@ def test_timed_json_tells_waits(weft: Weft) -> None:
     assert list(found["runs"][0]["waits"]) == WAIT_KEYS
     assert found["runs"][0]["waits"]["started"] == 20
     assert found["summary"][0]["mean_wait_s"] == found["runs"][0]["waits"]["mean_s"]
+    assert found["summary"][0]["timed"]["wait_p95_s"] == found["runs"][0]["waits"]["p95_s"]
+    assert found["runs"][0]["completion"]["ended"] == 20
+    assert max(found["runs"][0]["timeline"]["waiting_pods"]) > 0
+    assert found["notes"][0] == "Arrivals are the trace's own."
+
+
+def test_several_timed_seeds_are_different_arrivals(weft: Weft) -> None:
+    wanted = ("--policy", "spread", "--timed", "--seeds", 5, "--output", "json", "--no-timing")
+    found = json.loads(weft.simulate(*wanted).out)
+    assert len({run["waits"]["mean_s"] for run in found["runs"]}) == 5
+    assert found["summary"][0]["timed"]["wait_mean_ci95"] > 0
+    assert found["notes"][0].startswith("Arrivals are resampled for each seed: ")
+
+
+def test_timed_csv_has_waits_and_completion_and_nothing_of_the_end(weft: Weft) -> None:
+    said = weft.simulate("--policy", "spread", "--timed", "--output", "csv", "--no-timing")
+    (row,) = csv.DictReader(io.StringIO(said.out))
+    assert "gpu_allocation_percent" not in row
+    names = [f"{of}_{what}_s" for of in ("wait", "completion") for what in ("mean", "p50", "p95")]
+    assert all(float(row[name]) >= 0 for name in names)
+    assert float(row["completion_mean_s"]) == pytest.approx(float(row["wait_mean_s"]) + 30)
+
+
+def test_policies_without_their_inputs_are_told_on_stderr_in_table_json_and_report(
+    weft: Weft,
+) -> None:
+    policies = ("--policy", "best-fit", "--policy", "load-aware", "--policy", "lucid")
+    metrics = "without metrics: load-aware (a trace has none; `weft experiment overprovision` "
+    slowdowns = "without slowdowns: lucid (give --interference FILE)"
+    said = weft.simulate(*policies, "--no-timing", "--report", weft.folder / "report")
+    first, second, _ = said.err.splitlines()
+    assert first.startswith(f"weft: warning: policies run {metrics}")
+    assert second == f"weft: warning: policies run {slowdowns}"
+    marked = [line.split()[0] for line in said.out.splitlines()[1:4]]
+    assert sorted(marked) == ["best-fit", "load-aware*", "lucid*"]
+    assert f"* {slowdowns}" in said.out.splitlines()
+    page = (weft.folder / "report" / "report.html").read_text()
+    assert "lucid*</th>" in page
+    assert slowdowns in page
+    found = json.loads(weft.simulate(*policies, "--output", "json").out)
+    assert [one["lacks"] for one in found["summary"]] == [[], ["metrics"], ["slowdowns"]]
+
+
+def test_strict_refuses_policies_without_their_inputs(weft: Weft) -> None:
+    error = weft.error("--policy", "best-fit", "--policy", "load-aware", "--strict")
+    assert error.startswith("--strict: policies would run without metrics: load-aware (")
+    assert weft.simulate("--policy", "best-fit", "--policy", "fgd", "--strict").code == 0
 
 
 def test_csv_has_one_line_a_run(weft: Weft) -> None:
@@ -100,16 +157,28 @@ def test_a_table_is_for_people_best_first(weft: Weft) -> None:
     assert "mean wait" not in header
     assert all("±" in row for row in rows)
     summary = json.loads(weft.simulate(*wanted, "--output", "json").out)["summary"]
-    summary.sort(key=lambda one: -one["gpu_allocation_percent"])
+    summary.sort(key=lambda one: -one["gpu_asked_percent"])
     assert [row.split()[0] for row in rows] == [one["policy"] for one in summary]
     for row, one in zip(rows, summary, strict=True):
-        assert f"{one['gpu_allocation_percent']:.2f} ± {one['gpu_allocation_ci95']:.2f}" in row
+        assert f"{one['gpu_asked_percent']:.2f} ± {one['gpu_asked_ci95']:.2f}" in row
+        assert f" {one['gpu_allocation_percent']:.2f} " in row
+
+
+def test_the_table_ranks_by_what_pods_got_and_not_by_what_was_held(weft: Weft) -> None:
+    """`exclusive` holds whole cards for shares: nearly all is held, and more pods fail."""
+    header, first, last, *_ = weft.simulate(
+        "--policy", "exclusive", "--policy", "fgd"
+    ).out.splitlines()
+    assert "held % at end" in header
+    assert (first.split()[0], last.split()[0]) == ("fgd", "exclusive")
 
 
 def test_a_table_of_one_seed_has_no_intervals_and_timed_ones_have_waits(weft: Weft) -> None:
     said = weft.simulate("--policy", "best-fit", "--timed", "--no-timing")
-    header, row, note = said.out.splitlines()
-    assert "mean wait s" in header
+    header, row, arrivals, note = said.out.splitlines()
+    assert "wait s, mean" in header
+    assert "at end" not in header
+    assert arrivals == "Arrivals are the trace's own."
     assert row.split()[1] == "1°"
     assert "±" not in row
     assert note.startswith("° fewer than 5 seeds: no intervals")
@@ -197,6 +266,10 @@ def test_a_wrong_policy_is_told_before_files_are_read(weft: Weft) -> None:
     ("options", "error"),
     [
         (("--timed", "--demand", 1), "--timed: replays the trace as it came; leave --demand out"),
+        (
+            ("--timed", "--order", "x"),
+            "--order: is of arrivals without times; leave --timed or it out",
+        ),
         (("--compress", 2), "--compress: only means something with --timed; add it"),
         (("--png",), "--png: needs --report DIR to know where the figures go"),
         (

@@ -4,6 +4,7 @@ import logging
 from collections import OrderedDict
 
 from weft.core.engine.decision_faults import Faulted, in_words
+from weft.model.errors import PolicyError
 
 log = logging.getLogger("weft.cluster")
 _KEPT = 10_000  # faults that are remembered; of more, one may be told again
@@ -35,7 +36,8 @@ class FaultLog:
         if len(self._logged) > _KEPT:
             self._logged.popitem(last=False)
         subject = f"pod {about}: " if about else ""
-        log.error("%s%s; this is a mistake in Weft", subject, why, exc_info=error)
+        whose = f"policy {error.policy}" if isinstance(error, PolicyError) else "Weft"
+        log.error("%s%s; this is a mistake in %s", subject, why, whose, exc_info=error)
 
     def answering(self, about: str, error: BaseException) -> str:
         """Log that an answer about a pod broke off; returns what to say instead."""

@@ -10,7 +10,16 @@ from collections import OrderedDict
 import numpy as np
 
 from weft.core.engine.waiting_pods import NOWHERE, Never
-from weft.core.framework import NEVER, Demand, Policy, Profile, Query, assignment, feasibility
+from weft.core.framework import (
+    NEVER,
+    Demand,
+    Policy,
+    Profile,
+    Query,
+    assignment,
+    feasibility,
+    policy_answers,
+)
 from weft.core.framework.constraints import preferences
 from weft.core.framework.feasibility import Codes
 from weft.core.framework.query import NOTHING_OBSERVED
@@ -176,13 +185,13 @@ class Assessor:
 def _filter(query: Query, codes: Codes, profile: Profile) -> Codes:
     """Apply the policies' filters; device filters narrow `query.device_fits` for the scores."""
     for policy in profile.node_filters:
-        mask = policy.filter_nodes(query)
+        mask = policy_answers.filter_nodes(policy, query)
         if mask is not None:
             codes = np.where((codes == 0) & ~mask, Code.POLICY, codes)
     if query.demand.needs and query.demand.mode != "many":
         narrowed = False
         for policy in profile.device_filters:
-            mask = policy.filter_devices(query)
+            mask = policy_answers.filter_devices(policy, query)
             if mask is not None:
                 query.narrow(mask)
                 narrowed = True
@@ -193,7 +202,7 @@ def _filter(query: Query, codes: Codes, profile: Profile) -> Codes:
 
 
 def _node_scores(query: Query, policy: Policy) -> Ints:
-    scores = policy.score_nodes(query)
+    scores = policy_answers.score_nodes(policy, query)
     return np.zeros(query.n, dtype=np.int64) if scores is None else scores
 
 
@@ -207,7 +216,7 @@ def _score_feasible(query: Query, fits: Bools, profile: Profile) -> tuple[list[I
     part = query if len(feasible) == query.n else query.only(feasible)
     for plugin in profile.scorers:
         score = _node_scores(part, plugin.policy)
-        by_device = plugin.policy.score_devices(part)
+        by_device = policy_answers.score_devices(plugin.policy, part)
         if by_device is not None:
             best, where = part.best(by_device, last=plugin.policy.ties == "last")
             score = score + best
@@ -285,7 +294,7 @@ def _weigh(known: Assessment, profile: Profile) -> None:
     if len(fits):
         total = np.zeros(len(fits), dtype=np.int64)
         for plugin, raw in zip(profile.scorers, known.raw, strict=True):
-            total += plugin.weight * plugin.policy.normalize(raw.take(fits))
+            total += plugin.weight * policy_answers.normalize(plugin.policy, raw.take(fits))
         if known.wishes is not None:
             total += Policy().normalize(known.wishes.take(fits))
         known.total[fits] = total

@@ -12,6 +12,7 @@ import msgspec
 
 from weft.core.engine.records import Record
 from weft.model import PodRequest
+from weft.model.errors import PolicyError
 
 FAULT_BACKOFF_FIRST_NS, FAULT_BACKOFF_MOST_NS = 1_000_000_000, 300_000_000_000
 """A fault of ours mostly comes again: that costs one try in five minutes in the end."""
@@ -48,5 +49,6 @@ def unless_faulted(commands: list[C]) -> list[C]:
 
 def in_words(error: BaseException, what: str = "deciding for this pod") -> str:
     """Says why `what` broke off, the same in every process."""
-    text = _ADDRESS.sub("0x…", f"{type(error).__name__}: {error}")
+    kind = "" if isinstance(error, PolicyError) else f"{type(error).__name__}: "
+    text = _ADDRESS.sub("0x…", f"{kind}{error}")
     return f"{what} failed: {text}"[:_MOST_LETTERS]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from weft.core.engine.engine import Engine
 from weft.core.explain.reasons import reason_of_each
-from weft.core.framework import NEVER, Profile
+from weft.core.framework import NEVER, Profile, policy_answers
 from weft.core.ledger.table import LedgerTable
 from weft.model import Code, PodRequest
 
@@ -120,7 +120,7 @@ def scores(
     if lead.raw_scores and len(profile.plugins) == 1:
         tenths[fits] = raw[fits]
     elif fits.any():
-        tenths[fits] = (lead.normalize(raw[fits]) + 5) // 10
+        tenths[fits] = (policy_answers.normalize(lead, raw[fits]) + 5) // 10
     numbers: list[int] = tenths.tolist()
     return numbers
 

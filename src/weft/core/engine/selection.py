@@ -3,7 +3,7 @@
 import numpy as np
 
 from weft.core.engine.assessment import Assessment
-from weft.core.framework import NEVER, Need, Policy, Profile, Query, assignment
+from weft.core.framework import NEVER, Need, Policy, Profile, Query, assignment, policy_answers
 from weft.core.framework.policy import ExpectedSlowdown
 from weft.core.ledger.table import Ints, LedgerTable
 from weft.model import Placement, Shape, Share
@@ -38,7 +38,7 @@ def best_row(known: Assessment, profile: Profile, key: str) -> int:
         return -1
     if profile.breaks_ties:
         rows = (known.total == best).nonzero()[0]
-        row = int(rows[profile.lead.choose_node(rows, key)])
+        row = int(rows[policy_answers.choose_node(profile.lead, rows, key)])
     return row
 
 
@@ -98,7 +98,7 @@ def _fitting(
     """The question about this node alone, and the positions of the devices that fit."""
     query = known.query(table, np.array([row], dtype=np.int64))
     for policy in profile.device_filters:
-        mask = policy.filter_devices(query)
+        mask = policy_answers.filter_devices(policy, query)
         if mask is not None:
             query.narrow(mask)
     return query, np.flatnonzero(query.device_fits)
@@ -108,7 +108,7 @@ def _shared(table: LedgerTable, row: int, known: Assessment, profile: Profile, k
     custom = type(profile.lead).choose_device is not Policy.choose_device
     if custom or profile.device_filters or known.demand.mode == "device":
         query, fits = _fitting(table, row, known, profile)
-        return int(fits[profile.lead.choose_device(query, fits, key)])
+        return int(fits[policy_answers.choose_device(profile.lead, query, fits, key)])
     return _tightest(table, row, known.demand.need)
 
 

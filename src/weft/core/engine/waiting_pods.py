@@ -3,7 +3,7 @@
 import heapq
 from typing import NamedTuple
 
-from weft.core.framework import Demand, Need, Profile
+from weft.core.framework import Demand, Need, Profile, policy_answers
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import CPU_FREE, IDLE, MAX_MEMORY_FREE, MAX_MILLI_FREE, MEMORY_FREE
 from weft.model import PodRequest, Shape
@@ -83,7 +83,7 @@ class WaitingPod:
 
     def __init__(self, pod: PodRequest, profile: Profile, seq: int) -> None:
         self.pod, self.profile = pod, profile
-        self.key: Key = (*profile.lead.queue_key(pod), seq)
+        self.key: Key = (*policy_answers.queue_key(profile.lead, pod), seq)
         self.shape: Shape = pod.shape
         self.tries = self.faults = 0
         self.ready_ns = 0

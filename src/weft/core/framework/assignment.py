@@ -9,6 +9,7 @@ ends without a place, `search` looks through the distinct assignments, within a 
 
 import numpy as np
 
+from weft.core.framework import policy_answers
 from weft.core.framework.demand import Demand, Need
 from weft.core.framework.device_rows import DeviceRows
 from weft.core.framework.feasibility import Codes
@@ -206,10 +207,10 @@ def _greedy(
         scratch.begin_step(need, same_request=gpu_request == before)
         before = gpu_request
         for filtering in profile.device_filters:
-            mask = filtering.filter_devices(scratch)
+            mask = policy_answers.filter_devices(filtering, scratch)
             if mask is not None:
                 scratch.narrow(mask)
-        scores = policy.score_devices(scratch)
+        scores = policy_answers.score_devices(policy, scratch)
         wanted = -scratch.room if scores is None else scores
         if forced is None:
             if key and scores is None and not need.whole:
@@ -243,7 +244,7 @@ def _chosen_first(query: Query, policy: Policy, key: str) -> Ints:
     wanted = np.zeros(len(query.device_local), dtype=np.int64)
     fits = np.flatnonzero(query.device_fits)
     if len(fits):
-        wanted[fits[policy.choose_device(query, fits, key)]] = 1
+        wanted[fits[policy_answers.choose_device(policy, query, fits, key)]] = 1
     return wanted
 
 
@@ -320,7 +321,7 @@ def _acceptable(query: Query, need: Need, profile: Profile) -> Bools:
         rows = query._device_rows
         allowed &= by_uuid if rows is None else by_uuid.take(rows)
     for filtering in profile.device_filters:
-        mask = filtering.filter_devices(query)
+        mask = policy_answers.filter_devices(filtering, query)
         if mask is not None:
             allowed &= mask
     return allowed

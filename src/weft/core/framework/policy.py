@@ -104,9 +104,15 @@ class Policy:
     raw_scores: bool = False
     ties: ClassVar[Literal["first", "last"]] = "first"
     last_request_first: ClassVar[bool] = False
+    is_built_in: ClassVar[bool] = True
+    """True for Weft's own, which tests hold to this contract (`policy_answers.py`)."""
 
     made_with: dict[str, Any]
     """The options it was made with, so that a decisions file can make it again."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.is_built_in = cls.__module__.startswith("weft.core.policies.")
 
     def __new__(cls, *_args: Any, **options: Any) -> Self:
         """Remember the options (keyword arguments); everything else is the subclass's own."""

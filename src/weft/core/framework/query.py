@@ -209,6 +209,11 @@ class Query:
     requests only, unless the query is `narrowed`, [d]."""
 
     @property
+    def d(self) -> int:
+        """Number of its devices."""
+        return int(self._devices().shape[1])
+
+    @property
     def device_co_residents(self) -> Ints:
         """Number of what runs together on it in `table.residents`, 0 for nothing, [d]."""
         return self.take_devices(self.table.residents.co_residents)

@@ -74,6 +74,8 @@ class CoschemlPolicy(Policy):
                 f"{pairing!r} is unknown; write one of {', '.join(PAIRINGS)}",
             )
         self.pairing, self.exact = pairing, is_exact(self.name, compat)
+        if pairing != "mystic":
+            self.inputs = {interference.INTERFERENCE: InterferenceTable}
         if self.exact:
             self.inputs = {**self.inputs, interference.PREDICTED: InterferenceTable}
         self.view = InterferenceView()

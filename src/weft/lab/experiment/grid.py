@@ -10,11 +10,12 @@ import msgspec
 
 from weft.core.framework import Policy
 from weft.files.writing import replacing
-from weft.lab.experiment.notes import notes_on
+from weft.lab.experiment.notes import REPLAYED, RESAMPLED, notes_on
 from weft.lab.experiment.statistics import summarise
 from weft.lab.experiment.workers import run_cells, with_progress
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.inflation import run_inflation
+from weft.lab.simulate.lacking import lacking
 from weft.lab.simulate.results import PolicyRun, SimulationResults
 from weft.lab.simulate.scenario import Scenario
 from weft.lab.simulate.timed import run_timed
@@ -38,6 +39,17 @@ class RunGrid(msgspec.Struct, frozen=True):
     timing: bool = True
     decisions: Path | None = None
 
+    def lacks(self) -> dict[str, list[str]]:
+        """Inputs that each policy is not given, by its name as it was asked for."""
+        return {name: lacking(self.make_policy(name), self.scenario) for name in self.policies}
+
+    def notes(self) -> list[str]:
+        """What is special about these arrivals."""
+        if self.mode != "timed":
+            return []
+        own = list(range(len(self.scenario.pods)))
+        return [REPLAYED if all(o.pod_rows == own for o in self.arrivals) else RESAMPLED]
+
     def cells(self) -> list[tuple[str, int]]:
         """(policy, index of the arrival order), in the order of the results."""
         return [(policy, i) for policy in self.policies for i in range(len(self.arrivals))]
@@ -53,8 +65,10 @@ def run_grid(
         with_progress(finished, progress, lambda cell: (cell[0], grid.arrivals[cell[1]].seed))
     )
     ordered = [runs[cell] for cell in cells]
-    summary = summarise(ordered)
-    return SimulationResults(ordered, summary, notes_on(summary))
+    summary = [
+        msgspec.structs.replace(one, lacks=grid.lacks()[one.policy]) for one in summarise(ordered)
+    ]
+    return SimulationResults(ordered, summary, [*grid.notes(), *notes_on(ordered, summary)])
 
 
 def run_cell(grid: RunGrid, cell: tuple[str, int]) -> PolicyRun:

@@ -1,24 +1,64 @@
 """What a reader of results must know beside the numbers: one sentence each."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import msgspec
 
 from weft.lab.experiment.statistics import ENOUGH_FOR_INTERVAL
-from weft.lab.simulate.results import PolicySummary
+from weft.lab.simulate.lacking import REMEDIES
+from weft.lab.simulate.results import PolicyRun, PolicySummary
 
 MAY_BE_CHANCE = "°"
 """Stands behind what may be chance."""
+LACKS_INPUTS = "*"
+"""Stands behind a policy that was not given all it decides by."""
 FEW_SEEDS = (
     f"{MAY_BE_CHANCE} fewer than {ENOUGH_FOR_INTERVAL} seeds: no intervals, and differences may be "
     f"chance; --seeds {ENOUGH_FOR_INTERVAL} or more gives them"
 )
+REPLAYED = "Arrivals are the trace's own."
+RESAMPLED = (
+    "Arrivals are resampled for each seed: the trace's arrival times, at each a pod of the trace "
+    "drawn at random, with replacement."
+)
 
 
-def notes_on(summary: Sequence[PolicySummary]) -> list[str]:
+def notes_on(runs: Sequence[PolicyRun], summary: Sequence[PolicySummary]) -> list[str]:
     """Notes on the whole, in the order in which they are shown."""
     few = any(policy.seeds < ENOUGH_FOR_INTERVAL for policy in summary)
-    return [FEW_SEEDS] if few else []
+    lacks = {policy.policy: policy.lacks for policy in summary}
+    marked = [f"{LACKS_INPUTS} {note}" for note in lacking_notes(lacks)]
+    return [*marked, *_alike(runs, summary), *([FEW_SEEDS] if few else [])]
+
+
+def lacking_notes(lacks: Mapping[str, Sequence[str]]) -> list[str]:
+    """Which policies (by name) ran without which input, and how it may be had."""
+    inputs = dict.fromkeys(lack for missing in lacks.values() for lack in missing)
+    return [
+        f"without {lack}: {', '.join(name for name in lacks if lack in lacks[name])}"
+        + (f" ({REMEDIES[lack]})" if lack in REMEDIES else "")
+        for lack in inputs
+    ]
+
+
+def _alike(runs: Sequence[PolicyRun], summary: Sequence[PolicySummary]) -> list[str]:
+    """Policies that did the same in every run: where inputs lack, that is no finding."""
+    groups: dict[bytes, list[str]] = {}
+    for policy in summary:
+        bare = [
+            msgspec.structs.replace(run, policy="", cpu_s=None, wall_s=None)
+            for run in runs
+            if run.policy == policy.policy
+        ]
+        groups.setdefault(msgspec.msgpack.encode(bare), []).append(policy.policy)
+    return [f"the same in every run: {', '.join(names)}" for names in groups.values() if names[1:]]
 
 
 def seeds_text(seeds: int) -> str:
     """Number of seeds, marked where they are too few for an interval."""
     return f"{seeds}{MAY_BE_CHANCE if seeds < ENOUGH_FOR_INTERVAL else ''}"
+
+
+def policy_text(summary: PolicySummary) -> str:
+    """Name of a policy, marked where it lacked inputs."""
+    return summary.policy + LACKS_INPUTS * bool(summary.lacks)

@@ -108,6 +108,8 @@ class _RatioOfMeans(msgspec.Struct, frozen=True):
         if self.exact:
             return ratio, ratio
         critical = critical_values(self.count, self.skew, level)
+        if not critical.student > 0:
+            return ratio, ratio
         # Its ends are the roots in R of (mean − R mean_base)² = t² (var − 2 R cov + R² var_base).
         square = critical.student**2
         a = self.mean_base**2 - square * self.var_base

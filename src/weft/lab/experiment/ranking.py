@@ -25,7 +25,7 @@ class Headline(msgspec.Struct, frozen=True):
 
 
 AT_100 = RankingMeasure("at 100 % demand", "%", lambda run: run.curve.get("100"), True)
-AT_END = RankingMeasure("at the end", "%", lambda run: run.gpu_allocation_percent, True)
+AT_END = RankingMeasure("at the end", "%", lambda run: run.gpu_asked_percent, True)
 WAIT = RankingMeasure("mean wait", "s", lambda run: run.waits.mean_s if run.waits else None, False)
 
 
@@ -35,7 +35,8 @@ def is_timed(results: SimulationResults) -> bool:
 
 
 def measure_of(results: SimulationResults) -> RankingMeasure:
-    """The mean wait in timed mode, else allocation where demand meets capacity, else at the end."""
+    """The mean wait in timed mode, else what pods with a place asked for where demand meets
+    capacity, else at the end."""
     if is_timed(results):
         return WAIT
     return AT_100 if all(AT_100.value(run) is not None for run in results.runs) else AT_END
@@ -48,15 +49,25 @@ def by_seed(results: SimulationResults, policy: str, measure: RankingMeasure) ->
 
 
 def ranked(results: SimulationResults) -> list[str]:
-    """Policies, best first; equal ones in the results' order."""
+    """Policies, best first; equal ones in the results' order.
+
+    In timed mode the fewest pods that never started come first: they count in no mean wait.
+    """
     measure = measure_of(results)
     sign = -1 if measure.more_is_better else 1
 
-    def key(policy: str) -> float:
+    def key(policy: str) -> tuple[float, float]:
         values = by_seed(results, policy, measure).values()
-        return sign * sum(values) / len(values) if values else float("inf")
+        mean = sign * sum(values) / len(values) if values else float("inf")
+        return never_started(results, policy), mean
 
     return sorted((summary.policy for summary in results.summary), key=key)
+
+
+def never_started(results: SimulationResults, policy: str) -> float:
+    """Mean number of pods that were still waiting at the end, 0 unless timed."""
+    waits = [run.waits for run in results.runs if run.policy == policy and run.waits]
+    return sum(wait.never_started for wait in waits) / len(waits) if waits else 0.0
 
 
 def headline(results: SimulationResults, gpus: int | None = None) -> Headline:
@@ -68,6 +79,11 @@ def headline(results: SimulationResults, gpus: int | None = None) -> Headline:
     value = _shown(sum(best.values()) / len(best), measure)
     if len(order) == 1:
         return Headline(f"{order[0]} {_does(measure, value)}.", _seeds_text(len(best)))
+    left = [never_started(results, policy) for policy in order[:2]]
+    if left[0] < left[1]:
+        lead = f"{order[0]} leaves {left[0]:,.1f} pods without a place, {order[1]} {left[1]:,.1f}."
+        rest = f"{order[0]} {_does(measure, value)}."
+        return Headline(lead, f"{rest} Waits of pods that never start are in no mean.")
     second = by_seed(results, order[1], measure)
     shared = sorted(best.keys() & second.keys())
     if not shared:
@@ -110,7 +126,7 @@ def _does(measure: RankingMeasure, value: str) -> str:
     if measure is WAIT:
         return f"starts pods after a mean wait of {value}"
     when = "when demand equals capacity" if measure is AT_100 else "at the end"
-    return f"allocates {value} of the GPUs {when}"
+    return f"gives pods {value} of the GPUs {when}"
 
 
 def _shown(value: float, measure: RankingMeasure) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from weft.lab.simulate.results import PolicyRun, PolicySummary
+from weft.lab.simulate.results import PolicyRun, PolicySummary, TimedSummary
 
 ENOUGH_FOR_INTERVAL = 5
 """Below so many seeds an interval would be wider than all that was seen, or too short."""
@@ -85,11 +85,14 @@ def _summary(policy: str, runs: list[PolicyRun]) -> PolicySummary:
     fragments, fragments_ci = mean_ci95([run.gpu_fragmentation_percent for run in runs])
     at_100 = [run.curve["100"] for run in runs if "100" in run.curve]
     mean_100, ci_100 = mean_ci95(at_100) if at_100 else (None, None)
+    asked, asked_ci = mean_ci95([run.gpu_asked_percent for run in runs])
     waits = [run.waits.mean_s for run in runs if run.waits is not None]
     cpu = [run.cpu_s for run in runs if run.cpu_s is not None]
     return PolicySummary(
         policy=policy,
         seeds=len(runs),
+        gpu_asked_percent=round(asked, 3),
+        gpu_asked_ci95=_rounded(asked_ci),
         gpu_allocation_percent=round(allocation, 3),
         gpu_allocation_ci95=_rounded(allocation_ci),
         gpu_fragmentation_percent=round(fragments, 3),
@@ -98,7 +101,33 @@ def _summary(policy: str, runs: list[PolicyRun]) -> PolicySummary:
         at_100_ci95=_rounded(ci_100),
         failed_pods=round(sum(run.failed_pods for run in runs) / len(runs), 2),
         mean_wait_s=round(sum(waits) / len(waits), 3) if waits else None,
+        timed=_timed(runs),
         cpu_s=round(sum(cpu) / len(cpu), 3) if cpu else None,
+    )
+
+
+def _timed(runs: list[PolicyRun]) -> TimedSummary | None:
+    both = [(r.waits, r.completion) for r in runs if r.waits and r.completion]
+    if not both:
+        return None
+    waits, completions = zip(*both, strict=True)
+    wait, wait_ci = mean_ci95([one.mean_s for one in waits])
+    completion, completion_ci = mean_ci95([one.mean_s for one in completions])
+
+    def mean(values: Sequence[float]) -> float:
+        return round(sum(values) / len(values), 3)
+
+    return TimedSummary(
+        wait_mean_s=round(wait, 3),
+        wait_mean_ci95=_rounded(wait_ci),
+        wait_p50_s=mean([one.p50_s for one in waits]),
+        wait_p95_s=mean([one.p95_s for one in waits]),
+        wait_p99_s=mean([one.p99_s for one in waits]),
+        completion_mean_s=round(completion, 3),
+        completion_mean_ci95=_rounded(completion_ci),
+        completion_p95_s=mean([one.p95_s for one in completions]),
+        asked_percent=mean([one.mean_asked_percent for one in waits]),
+        held_percent=mean([one.mean_allocation_percent for one in waits]),
     )
 
 

@@ -158,7 +158,7 @@ def _wait_columns() -> list[Column]:
         of("p99 wait, s", lambda w: w.p99_s, 1, min),
         Column(
             "Mean completion, s",
-            lambda _, runs: _over(runs, lambda run: run.completion and run.completion.mean_s),
+            lambda _, runs: mean_ci95([run.completion.mean_s for run in runs if run.completion]),
             1,
             min,
         ),

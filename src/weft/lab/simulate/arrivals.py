@@ -1,5 +1,7 @@
 """In which order pods arrive and nodes rank: from a published order file, or drawn for a seed.
 
+In timed mode arrivals are the trace's, or resampled: times stay, and pods are drawn anew.
+
 The rule is FGD's (ATC'23): shuffle the workload, then inflate it to a demand by drawing pods
 again with replacement, or thin it at random where it asks for more than that.
 """
@@ -24,7 +26,8 @@ MOST_DEMAND = 100
 
 
 class Arrivals(msgspec.Struct, frozen=True):
-    """`pod_rows[i]`: workload row that arrives i-th; `node_rank[r]`: node r's tie-break rank."""
+    """`pod_rows[i]`: workload row that arrives i-th, in timed mode when row i was created;
+    `node_rank[r]`: node r's tie-break rank."""
 
     seed: int
     pod_rows: list[int]
@@ -53,9 +56,24 @@ def draw(
                 break
             rows.append(row)
             total += pods[row].total_milli
+    return Arrivals(seed, rows, _ranks(rng, nodes))
+
+
+def replayed(pods: int, nodes: int, seed: int) -> Arrivals:
+    """The trace's own arrivals; only nodes' tie-break ranks are drawn."""
+    return Arrivals(seed, list(range(pods)), _ranks(random.Random(f"weft-replay-{seed}"), nodes))
+
+
+def resampled(pods: int, nodes: int, seed: int) -> Arrivals:
+    """For each of the trace's arrivals a pod of the trace, drawn with replacement."""
+    rng = random.Random(f"weft-resample-{seed}")
+    return Arrivals(seed, rng.choices(range(pods), k=pods), _ranks(rng, nodes))
+
+
+def _ranks(rng: random.Random, nodes: int) -> list[int]:
     ranks = list(range(nodes))
     rng.shuffle(ranks)
-    return Arrivals(seed, rows, ranks)
+    return ranks
 
 
 def cut(order: Arrivals, pods: list[TracePod], capacity_milli: int, demand: float) -> Arrivals:

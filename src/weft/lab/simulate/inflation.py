@@ -29,7 +29,7 @@ def run_inflation(
     """
     engine, handle = scenario.start(policy, arrivals, decisions)
     meter = Meter(engine, scenario.typical(), scenario.capacity_milli)
-    used_milli = 0
+    asked_milli = 0
     for at, row in enumerate(arrivals.pod_rows):
         pod = scenario.pods[row]
         uid = str(at)
@@ -38,12 +38,12 @@ def run_inflation(
         outcome = unless_faulted(commands)[0]
         if isinstance(outcome, Bind):
             handle(PodBound(uid), at)
-            used_milli += pod.total_milli
+            asked_milli += pod.total_milli
         else:
             assert isinstance(outcome, Unschedulable)
             handle(PodGone(uid), at)
             meter.refused(outcome.record)
-        meter.arrived(pod.total_milli, used_milli)
+        meter.arrived(pod.total_milli, asked_milli)
         if progress is not None and at % 1000 == 999:
             progress(at + 1)
-    return meter.result(policy.name, arrivals.seed, meter.refusals, timing=timing)
+    return meter.result(policy.name, arrivals.seed, meter.refusals, asked_milli, timing=timing)

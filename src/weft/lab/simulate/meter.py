@@ -7,9 +7,21 @@ import numpy as np
 
 from weft.core.engine import Engine, Record
 from weft.core.framework.fragments import Fragments, NodeShares, TypicalPods
-from weft.lab.simulate.results import PolicyRun, WaitTimes
+from weft.lab.simulate.results import PolicyRun
 from weft.model import Code
 from weft.model.reason import TEXT
+
+
+def main_reason(record: Record) -> str:
+    """What most nodes said of a pod without a place."""
+    counts = record.counts[1:]
+    code = Code(counts.index(max(counts)) + 1) if any(counts) else Code.NO_GPU
+    return TEXT[code]
+
+
+def commonest_first(reasons: Counter[str]) -> dict[str, int]:
+    """Counted reasons in their order."""
+    return dict(sorted(reasons.items(), key=lambda counted: (-counted[1], counted[0])))
 
 
 class Meter:
@@ -48,9 +60,7 @@ class Meter:
     def refused(self, record: Record) -> None:
         """A pod found no place; remember what most nodes said."""
         self.refusals += 1
-        counts = record.counts[1:]
-        code = Code(counts.index(max(counts)) + 1) if any(counts) else Code.NO_GPU
-        self._reasons[TEXT[code]] += 1
+        self._reasons[main_reason(record)] += 1
 
     def fragments_milli(self) -> float:
         """FGD's measure over the cluster now, thousandths of a GPU."""
@@ -62,9 +72,9 @@ class Meter:
         return sum(self._engine.ledger.table.milli_used)
 
     def result(
-        self, policy: str, seed: int, failed: int, *, timing: bool, waits: WaitTimes | None = None
+        self, policy: str, seed: int, failed: int, asked_milli: int, *, timing: bool
     ) -> PolicyRun:
-        """The finished run."""
+        """The finished run, at whose end the pods with a place ask for `asked_milli`."""
         used, fragments = self.used_milli(), self.fragments_milli()
         self._mark_bin()
         idle = self._capacity - used
@@ -72,6 +82,7 @@ class Meter:
             policy=policy,
             seed=seed,
             arrived_percent=round(self._arrived[-1] * 100 / self._capacity, 2),
+            gpu_asked_percent=round(asked_milli * 100 / self._capacity, 2),
             gpu_allocation_percent=round(used * 100 / self._capacity, 2),
             gpu_fragmentation_percent=round(fragments * 100 / self._capacity, 2),
             fragmentation_of_idle_percent=round(fragments * 100 / idle, 2) if idle else 0.0,
@@ -81,8 +92,7 @@ class Meter:
             curve=self._curve(),
             fragmentation_curve=self._fragments,
             by_model=self._by_model(),
-            unscheduled=dict(sorted(self._reasons.items(), key=lambda kv: (-kv[1], kv[0]))),
-            waits=waits,
+            unscheduled=commonest_first(self._reasons),
             cpu_s=round(time.process_time() - self._cpu, 3) if timing else None,
             wall_s=round(time.perf_counter() - self._wall, 3) if timing else None,
         )

@@ -6,9 +6,10 @@ import msgspec
 class WaitTimes(msgspec.Struct, frozen=True):
     """Timed mode: how long pods waited from creation to start, seconds of the trace.
 
-    `started` pods got a place, `never_started` were still waiting at the end; `mean_allocation_
-    percent` is the time-averaged share of all GPU cores that were held between the first arrival
-    and the last event.
+    `started` pods got a place, `never_started` were still waiting at the end and count in no other
+    number here. `mean_allocation_percent` is the time-averaged share of all GPU cores that were
+    held between the first arrival and the last event, `mean_asked_percent` what the pods with a
+    place asked of it.
     """
 
     started: int
@@ -16,25 +17,55 @@ class WaitTimes(msgspec.Struct, frozen=True):
     mean_s: float
     p50_s: float
     p90_s: float
+    p95_s: float
     p99_s: float
     max_s: float
     mean_allocation_percent: float
+    mean_asked_percent: float
     end_s: float
+
+
+class CompletionTimes(msgspec.Struct, frozen=True):
+    """Timed mode: how long pods took from creation to end, seconds, of the `ended` that did."""
+
+    ended: int
+    mean_s: float
+    p50_s: float
+    p95_s: float
+    p99_s: float
+
+
+class Timeline(msgspec.Struct, frozen=True):
+    """Timed mode: means over steps of `step_s` seconds from the first arrival to the last start.
+
+    Of all GPU cores, percent: what pods with a place asked for, what they held, and what was
+    fragmented (FGD's measure) late in the step; and how many pods waited.
+    """
+
+    step_s: float
+    asked_percent: list[float]
+    held_percent: list[float]
+    waiting_pods: list[float]
+    fragmented_percent: list[float]
 
 
 class PolicyRun(msgspec.Struct, frozen=True, omit_defaults=False):
     """One policy on one arrival order.
 
-    Percentages are of all GPU milli of the cluster. `curve` is the mean allocation (%) over the
-    pods that arrive within each whole percent of demand, by that percent as a string;
-    `fragmentation_curve` the cluster fragment (%, FGD's measure) at the end of each. `by_model`
-    is allocation (%) per GPU model at the end; `unscheduled` counts failed pods by the reason
-    most nodes gave. `cpu_s` and `wall_s` are None where timing was not wanted.
+    Percentages are of all GPU milli of the cluster, at the end: `gpu_asked_percent` what pods with
+    a place asked for, `gpu_allocation_percent` what they hold (a whole card, where a policy gives
+    no less). `curve` is the former's mean over the pods that arrive within each whole percent of
+    demand, by that percent as a string; `fragmentation_curve` the cluster fragment (%, FGD's
+    measure) at the end of each; in timed mode both are empty, and `timeline` is there. `by_model`
+    is allocation (%) per GPU model at the end; `unscheduled` counts failed pods by the reason most
+    nodes gave last, `waited` those that had to wait, by the first. `cpu_s` and `wall_s` are None
+    where timing was not wanted.
     """
 
     policy: str
     seed: int
     arrived_percent: float
+    gpu_asked_percent: float
     gpu_allocation_percent: float
     gpu_fragmentation_percent: float
     fragmentation_of_idle_percent: float
@@ -46,18 +77,39 @@ class PolicyRun(msgspec.Struct, frozen=True, omit_defaults=False):
     by_model: dict[str, float]
     unscheduled: dict[str, int]
     waits: WaitTimes | None = None
+    completion: CompletionTimes | None = None
+    timeline: Timeline | None = None
+    waited: dict[str, int] = {}
     cpu_s: float | None = None
     wall_s: float | None = None
+
+
+class TimedSummary(msgspec.Struct, frozen=True):
+    """Timed mode, over a policy's seeds: means of its runs' waits, completion times and use."""
+
+    wait_mean_s: float
+    wait_mean_ci95: float | None
+    wait_p50_s: float
+    wait_p95_s: float
+    wait_p99_s: float
+    completion_mean_s: float
+    completion_mean_ci95: float | None
+    completion_p95_s: float
+    asked_percent: float
+    held_percent: float
 
 
 class PolicySummary(msgspec.Struct, frozen=True):
     """A policy over its seeds: means with half-widths of 95 % intervals, None below five.
 
-    `at_100_percent` is the mean allocation where demand equals capacity, None if it never does.
+    `at_100_percent` is what pods with a place asked for where demand equals capacity, None if it
+    never does; `lacks` what the policy would have decided by and was not given.
     """
 
     policy: str
     seeds: int
+    gpu_asked_percent: float
+    gpu_asked_ci95: float | None
     gpu_allocation_percent: float
     gpu_allocation_ci95: float | None
     gpu_fragmentation_percent: float
@@ -66,6 +118,8 @@ class PolicySummary(msgspec.Struct, frozen=True):
     at_100_ci95: float | None
     failed_pods: float
     mean_wait_s: float | None = None
+    timed: TimedSummary | None = None
+    lacks: list[str] = []
     cpu_s: float | None = None
 
 

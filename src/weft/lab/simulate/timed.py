@@ -2,48 +2,76 @@
 
 A pod lasts as long as it did in the trace (deletion − scheduling), counted from its placement
 here; a row without either never ends. Time can be compressed: arrivals come `compress` times
-faster while durations stay, because the trace alone never loads its cluster.
+faster while durations stay, because the trace alone never loads its cluster. At each creation time
+comes the pod of that row, or where arrivals are resampled, the one drawn for it.
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Callable
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.core.engine import Bind, Event, PodAdded, PodBound, PodGone, Tick, Unschedulable, Wake
 from weft.core.engine.decision_faults import unless_faulted
 from weft.core.framework import Policy
 from weft.lab.simulate.arrivals import Arrivals
-from weft.lab.simulate.meter import Meter
+from weft.lab.simulate.meter import Meter, commonest_first, main_reason
 from weft.lab.simulate.openb import TracePod
-from weft.lab.simulate.results import PolicyRun, WaitTimes
+from weft.lab.simulate.results import CompletionTimes, PolicyRun, WaitTimes
 from weft.lab.simulate.scenario import Scenario
-from weft.model import BadInputError, PodRequest
+from weft.lab.simulate.timeline import TimelineRecorder
+from weft.model import BadInputError, Placement, PodRequest
 
 SECOND_NS = 1_000_000_000
 _ARRIVES, _ENDS, _WAKES = 1, 0, 2  # at one instant: ends free room, then arrivals, then retries
 
 
 class _Timed:
-    """The event heap of one run, and what it has measured so far."""
+    """The event heap of one run, and what it has measured so far.
+
+    A pod is the number of the row at whose time it comes; several may be of one row's kind.
+    """
 
     def __init__(
         self, scenario: Scenario, policy: Policy, arrivals: Arrivals, decisions: BinaryIO | None
     ) -> None:
-        self.pods = scenario.pods
+        self.pods = [scenario.pods[row] for row in arrivals.pod_rows]
         engine, self.handle = scenario.start(policy, arrivals, decisions)
         self.meter = Meter(engine, scenario.typical(), scenario.capacity_milli)
+        self.capacity_milli = scenario.capacity_milli
         self.heap: list[tuple[int, int, int]] = []
-        self.started: dict[int, int] = {}
-        self.refused: set[int] = set()
         self.created: dict[int, int] = {}
+        self.started: dict[int, int] = {}
+        self.ended: dict[int, int] = {}
+        self.held: dict[int, int] = {}
+        self.first_reason: dict[int, str] = {}
+        self.last_reason: dict[int, str] = {}
         self.wake_at: int | None = None
-        self.held_ns = 0.0
-        self.now = self.first = self.held_milli = 0
+        self.asked_ns = self.held_ns = 0.0
+        self.now = self.first = self.asked_milli = self.held_milli = 0
+        self.timeline = TimelineRecorder(0, scenario.capacity_milli)
+        self.fragments_milli = 0.0
+
+    def begin(self, first_ns: int) -> None:
+        """The first pod comes at this time."""
+        self.now = self.first = first_ns
+        self.timeline = TimelineRecorder(first_ns, self.capacity_milli)
+        self.fragments_milli = self.meter.fragments_milli()
 
     def advance(self, now: int) -> None:
         """Account for the time that passes until `now`."""
+        if now == self.now:
+            return
+        if self.timeline.step_of(now) != self.timeline.step_of(self.now):
+            self.fragments_milli = self.meter.fragments_milli()
+        waiting = len(self.created) - len(self.started)
+        amounts = self.asked_milli, self.held_milli, waiting
+        self.timeline.record(self.now, now, amounts, self.fragments_milli)
+        self.asked_ns += self.asked_milli * (now - self.now)
         self.held_ns += self.held_milli * (now - self.now)
         self.now = now
 
@@ -51,59 +79,93 @@ class _Timed:
         """Hand an event to the engine and carry out what it wants."""
         for command in unless_faulted(self.handle(event, self.now)):
             if isinstance(command, Bind):
-                self._start(int(command.pod.uid))
+                self._start(int(command.pod.uid), command.placement)
             elif isinstance(command, Unschedulable):
-                self._wait(int(command.pod.uid), command)
+                reason = main_reason(command.record)
+                self.first_reason.setdefault(int(command.pod.uid), reason)
+                self.last_reason[int(command.pod.uid)] = reason
             elif isinstance(command, Wake) and (
                 self.wake_at is None or command.at_ns < self.wake_at or self.wake_at <= self.now
             ):
                 self.wake_at = command.at_ns
                 heapq.heappush(self.heap, (command.at_ns, _WAKES, 0))
 
-    def _start(self, row: int) -> None:
-        self.handle(PodBound(str(row)), self.now)
-        self.started[row] = self.now
-        self.held_milli += self.pods[row].total_milli
-        lasts = duration_ns(self.pods[row])
+    def _start(self, number: int, placement: Placement) -> None:
+        self.handle(PodBound(str(number)), self.now)
+        self.started[number] = self.now
+        self.held[number] = sum(share.milli for share in placement.shares)
+        self.held_milli += self.held[number]
+        self.asked_milli += self.pods[number].total_milli
+        lasts = duration_ns(self.pods[number])
         if lasts is not None:
-            heapq.heappush(self.heap, (self.now + lasts, _ENDS, row))
+            heapq.heappush(self.heap, (self.now + lasts, _ENDS, number))
 
-    def _wait(self, row: int, command: Unschedulable) -> None:
-        if row not in self.refused:
-            self.refused.add(row)
-            self.meter.refused(command.record)
-
-    def end(self, row: int) -> None:
+    def end(self, number: int) -> None:
         """A pod's time is over."""
-        self.held_milli -= self.pods[row].total_milli
-        self.tell(PodGone(str(row)))
+        self.ended[number] = self.now
+        self.held_milli -= self.held[number]
+        self.asked_milli -= self.pods[number].total_milli
+        self.tell(PodGone(str(number)))
 
-    def arrive(self, row: int) -> None:
+    def arrive(self, number: int) -> None:
         """A pod is created."""
-        pod = self.pods[row]
-        self.created[row] = self.now
-        request = PodRequest(str(row), pod.name, pod.shape, created_ns=self.now)
-        self.meter.arrives(pod.total_milli)
+        pod = self.pods[number]
+        self.created[number] = self.now
+        request = PodRequest(str(number), pod.name, pod.shape, created_ns=self.now)
         self.tell(PodAdded(request))
-        self.meter.arrived(pod.total_milli, self.held_milli)
+        self.meter.arrived(pod.total_milli, self.asked_milli)
 
-    def waits(self, capacity_milli: int) -> WaitTimes:
-        """Statistics of the times that pods waited."""
-        waited = np.array([at - self.created[row] for row, at in self.started.items()])
-        seconds = waited / SECOND_NS if len(waited) else np.zeros(1)
-        p50, p90, p99 = (float(q) for q in np.percentile(seconds, [50, 90, 99]))
-        span = max(1, self.now - self.first) * max(1, capacity_milli)
+    def result(self, policy: str, seed: int, *, timing: bool) -> PolicyRun:
+        """The finished run."""
+        waiting = self.created.keys() - self.started.keys()
+        left = Counter(self.last_reason.get(number, "not decided") for number in waiting)
+        run = self.meter.result(policy, seed, len(waiting), self.asked_milli, timing=timing)
+        busy_until = max([*self.created.values(), *self.started.values()], default=0)
+        return msgspec.structs.replace(
+            run,
+            curve={},
+            fragmentation_curve={},
+            unscheduled=commonest_first(left),
+            waits=self._waits(),
+            completion=self._completion(),
+            timeline=self.timeline.timeline(busy_until),
+            waited=commonest_first(Counter(self.first_reason.values())),
+        )
+
+    def _waits(self) -> WaitTimes:
+        waits = self._seconds(self.started)
+        span = max(1, self.now - self.first) * max(1, self.capacity_milli)
         return WaitTimes(
             started=len(self.started),
             never_started=len(self.created) - len(self.started),
-            mean_s=round(float(seconds.mean()), 3),
-            p50_s=round(p50, 3),
-            p90_s=round(p90, 3),
-            p99_s=round(p99, 3),
-            max_s=round(float(seconds.max()), 3),
+            mean_s=_rounded(waits.mean()),
+            p50_s=_at(waits, 50),
+            p90_s=_at(waits, 90),
+            p95_s=_at(waits, 95),
+            p99_s=_at(waits, 99),
+            max_s=_rounded(waits.max()),
             mean_allocation_percent=round(100 * self.held_ns / span, 2),
+            mean_asked_percent=round(100 * self.asked_ns / span, 2),
             end_s=round(self.now / SECOND_NS, 3),
         )
+
+    def _completion(self) -> CompletionTimes:
+        took = self._seconds(self.ended)
+        tails = _at(took, 50), _at(took, 95), _at(took, 99)
+        return CompletionTimes(len(self.ended), _rounded(took.mean()), *tails)
+
+    def _seconds(self, until: dict[int, int]) -> NDArray[np.float64]:
+        """Seconds from creation until then; one 0 where nobody came so far."""
+        took = [at - self.created[number] for number, at in until.items()]
+        return np.array(took or [0], dtype=np.float64) / SECOND_NS
+
+
+def _at(seconds: NDArray[np.float64], percent: float) -> float:
+    return _rounded(np.percentile(seconds, percent))
+
+
+def _rounded(seconds: np.floating[Any]) -> float:
+    return round(float(seconds), 3)
 
 
 def duration_ns(pod: TracePod) -> int | None:
@@ -140,27 +202,26 @@ def run_timed(
 ) -> PolicyRun:
     """One policy over the trace's own time.
 
-    `failed_pods` counts pods that never started, `unscheduled` those that had to wait.
+    `failed_pods` counts pods that never started, `unscheduled` why, `waited` those that had to
+    wait.
     """
     run = _Timed(scenario, policy, arrivals, decisions)
-    for row, pod in enumerate(scenario.pods):
-        assert pod.created_s is not None
-        at = int(pod.created_s * SECOND_NS / compress)
-        heapq.heappush(run.heap, (at, _ARRIVES, row))
-    run.now = run.first = run.heap[0][0] if run.heap else 0
+    for number, pod in enumerate(scenario.pods):
+        created_s = pod.created_s
+        assert created_s is not None
+        heapq.heappush(run.heap, (int(created_s * SECOND_NS / compress), _ARRIVES, number))
+    run.begin(run.heap[0][0] if run.heap else 0)
     done = 0
     while run.heap:
-        at, kind, row = heapq.heappop(run.heap)
+        at, kind, number = heapq.heappop(run.heap)
         run.advance(at)
         if kind == _ARRIVES:
-            run.arrive(row)
+            run.arrive(number)
             done += 1
             if progress is not None and done % 1000 == 0:
                 progress(done)
         elif kind == _ENDS:
-            run.end(row)
+            run.end(number)
         else:
             run.tell(Tick())
-    waits = run.waits(scenario.capacity_milli)
-    measured = policy.name, arrivals.seed, waits.never_started
-    return run.meter.result(*measured, timing=timing, waits=waits)
+    return run.result(policy.name, arrivals.seed, timing=timing)

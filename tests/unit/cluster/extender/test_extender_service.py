@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from extender_world import (
     GPUSHARE,
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 from weft.cluster.extender.routes import Route
 from weft.cluster.extender.service import Extender, ExtenderReply
 from weft.core.engine import Engine, PodSeenBound
-from weft.core.framework import Profile
+from weft.core.framework import Profile, Query
 from weft.core.ledger.audit import audit
 from weft.core.policies.best_fit import BestFit
 from weft.core.policies.catalog import built_in
@@ -382,6 +383,25 @@ def test_a_mistake_of_ours_about_one_pod_is_that_pod_s_answer(
     assert [one["Score"] for one in scored] == [0]
     assert cluster.faults.count == 2
     monkeypatch.setattr(cluster.engine, "assess", whole)
+    assert load(extender.filter(WEFT, args(elastic(memory=900), ["n1"])))["NodeNames"] == ["n1"]
+
+
+async def test_a_wrong_answer_of_a_policy_is_told_counted_and_binds_nobody(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = two()
+    extender, whole = Extender(cluster), BestFit.score_nodes
+
+    def halves(self: BestFit, query: Query) -> Any:
+        return np.full(query.n, 0.5)
+
+    monkeypatch.setattr(BestFit, "score_nodes", halves)
+    mistake = "policy best-fit, score_nodes: returned 0.5 (float64) for node n1; return whole"
+    found = load(extender.filter(WEFT, args(elastic(memory=900), ["n1"])))
+    assert found["Error"].startswith(f"answering about this pod failed: {mistake}")
+    assert cluster.faults.count == 1
+    assert caplog.messages[0].endswith("this is a mistake in policy best-fit")
+    monkeypatch.setattr(BestFit, "score_nodes", whole)
     assert load(extender.filter(WEFT, args(elastic(memory=900), ["n1"])))["NodeNames"] == ["n1"]
 
 

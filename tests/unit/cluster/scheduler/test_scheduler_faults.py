@@ -1,7 +1,9 @@
 """A pod that breaks a decision off: told once, counted, explained; its neighbours are bound."""
 
 import logging
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 from scheduler_world import add_node, add_pod, world
 
@@ -10,18 +12,39 @@ from weft.core.ledger.table import Ints
 from weft.core.policies.best_fit import BestFit
 
 
-def brittle(self: BestFit, query: Query) -> Ints:
-    if query.demand.needs and query.demand.needs[0].gpu_request.memory.value == 666:
-        raise OverflowError("nobody thought of 666")
-    return query.idle
+def raises(query: Query) -> Ints:
+    raise OverflowError("nobody thought of 666")
 
 
+def returns_nan(query: Query) -> Ints:
+    return np.full(query.n, np.nan)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("bad", "mistake"),
+    [
+        (raises, "OverflowError: nobody thought of 666"),
+        (
+            returns_nan,
+            "returned nan (float64) for node n; return whole numbers (np.int64), such as "
+            "(1000 * score).astype(np.int64)",
+        ),
+    ],
+)
 async def test_a_poison_pod_stops_nobody(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    bad: Callable[[Query], Ints],
+    mistake: str,
 ) -> None:
+    def brittle(self: BestFit, query: Query) -> Ints:
+        need = query.demand.needs and query.demand.needs[0]
+        return bad(query) if need and need.gpu_request.memory.value == 666 else query.idle
+
     monkeypatch.setattr(BestFit, "score_nodes", brittle)
     caplog.set_level(logging.ERROR, "weft.cluster")
-    why = "deciding for this pod failed: OverflowError: nobody thought of 666"
+    mistake = f"policy best-fit, score_nodes: {mistake}"
+    why = f"deciding for this pod failed: {mistake}"
 
     async with world() as cluster:
         add_node(cluster.server, "n")
@@ -31,9 +54,7 @@ async def test_a_poison_pod_stops_nobody(
         await cluster.until(lambda: cluster.bound("well"))
         found = await cluster.explain("poison")
         assert found.state == "faulted"
-        assert found.text == (
-            "answering about this pod failed: OverflowError: nobody thought of 666"
-        )
+        assert found.text == f"answering about this pod failed: {mistake}"
         add_node(cluster.server, "m")
         add_pod(cluster.server, "well-too", 100)
         await cluster.until(lambda: cluster.bound("well-too"))
@@ -42,4 +63,6 @@ async def test_a_poison_pod_stops_nobody(
         assert told["scheduler_schedule_attempts_total", "profile=weft", "result=error"] >= 1
         assert told["scheduler_pending_pods", "queue=unschedulable"] <= 1
     deciding = [r for r in caplog.records if why in r.getMessage()]
-    assert [r.getMessage() for r in deciding] == [f"pod d/poison: {why}; this is a mistake in Weft"]
+    assert [r.getMessage() for r in deciding] == [
+        f"pod d/poison: {why}; this is a mistake in policy best-fit"
+    ]

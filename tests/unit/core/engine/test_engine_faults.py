@@ -91,8 +91,9 @@ def test_whatever_breaks_off_is_undone_and_others_go_on(at, request):
     commands = engine.handle(PodAdded(pod(POISON, memory_mib=666)), 1)
     (fault,) = [c for c in commands if isinstance(c, Faulted)]
     assert fault.record.outcome == "faulted"
+    whose = "" if at == "once reserved" else f"policy brittle, {at}: "
     assert fault.record.fault.startswith(
-        "deciding for this pod failed: OverflowError: Python int too large, says <object"
+        f"deciding for this pod failed: {whose}OverflowError: Python int too large, says <object"
     )
     assert "0x…" in fault.record.fault, "the same in every process"
     assert not engine.ledger.holdings

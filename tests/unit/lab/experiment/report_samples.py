@@ -4,7 +4,13 @@ from collections.abc import Mapping, Sequence
 
 from weft.lab.experiment.notes import notes_on
 from weft.lab.experiment.statistics import summarise
-from weft.lab.simulate.results import PolicyRun, SimulationResults, WaitTimes
+from weft.lab.simulate.results import (
+    CompletionTimes,
+    PolicyRun,
+    SimulationResults,
+    Timeline,
+    WaitTimes,
+)
 
 SEEDS = (42, 43, 44, 45, 46)
 CEILINGS: Mapping[str, Sequence[float]] = {
@@ -21,6 +27,7 @@ def run(policy: str, seed: int, ceiling: float, **changes: object) -> PolicyRun:
         "policy": policy,
         "seed": seed,
         "arrived_percent": 130.0,
+        "gpu_asked_percent": ceiling,
         "gpu_allocation_percent": ceiling,
         "gpu_fragmentation_percent": round(100 - ceiling - 0.25, 2),
         "fragmentation_of_idle_percent": 90.0,
@@ -47,23 +54,53 @@ def results(
         for seed, ceiling in zip(range(42, 42 + len(values)), values, strict=True)
     ]
     summary = summarise(runs)
-    return SimulationResults(runs, summary, notes_on(summary))
+    return SimulationResults(runs, summary, notes_on(runs, summary))
+
+
+def timed_run(policy: str, seed: int, wait_s: float, never_started: int = 0) -> PolicyRun:
+    """A run that makes pods wait; everybody who started has left at its end."""
+    return run(
+        policy,
+        seed,
+        80.0,
+        waits=WaitTimes(
+            started=100,
+            never_started=never_started,
+            mean_s=wait_s,
+            p50_s=1.0,
+            p90_s=30.0,
+            p95_s=150.0,
+            p99_s=200.0,
+            max_s=300.0,
+            mean_allocation_percent=61.5,
+            mean_asked_percent=51.5,
+            end_s=9000.0,
+        ),
+        completion=CompletionTimes(100, wait_s + 30, 20.0, 100.0, 250.0),
+        timeline=Timeline(
+            step_s=16.0,
+            asked_percent=[50.0 + step % 3 for step in range(300)],
+            held_percent=[60.0 + step % 3 for step in range(300)],
+            waiting_pods=[float(step % 5) for step in range(300)],
+            fragmented_percent=[5.0 + seed % 2] * 300,
+        ),
+        curve={},
+        fragmentation_curve={},
+        failed_pods=never_started,
+        gpu_asked_percent=0.0,
+        gpu_allocation_percent=0.0,
+        by_model={"G2": 0.0},
+        unscheduled={},
+        arrived_percent=4000.0,
+    )
 
 
 def timed() -> SimulationResults:
-    """Two policies that make pods wait; everybody has left at the end."""
+    """Two policies that make pods wait."""
     runs = [
-        run(
-            policy,
-            seed,
-            80.0,
-            waits=WaitTimes(100, 0, mean + seed - 42, 1.0, 30.0, 200.0, 300.0, 61.5, 9000.0),
-            gpu_allocation_percent=0.0,
-            by_model={"G2": 0.0},
-            arrived_percent=4000.0,
-        )
+        timed_run(policy, seed, mean + seed - 42)
         for policy, mean in (("slow", 20.0), ("quick", 10.0))
         for seed in SEEDS
     ]
     summary = summarise(runs)
-    return SimulationResults(runs, summary, notes_on(summary))
+    return SimulationResults(runs, summary, notes_on(runs, summary))

@@ -118,7 +118,10 @@ def test_long_curves_are_thinned():
 
 
 def test_timed_curves_leave_out_the_empty_cluster_after_everybody_left():
-    assert curves.allocation(timed())[0].x[-1] == 129
+    (first, *_), step_min = curves.allocation(timed()), 16 / 60
+    assert (first.x[0], first.x[-1]) == pytest.approx((0.5 * step_min, 299.5 * step_min))
+    assert first.end == pytest.approx(51.0)
+    assert max(curves.waiting(timed())[0].mean) == 4.0
 
 
 def test_runs_without_curves_say_so():

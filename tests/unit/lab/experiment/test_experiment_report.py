@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from report_samples import CEILINGS, results, run, timed
+from report_samples import CEILINGS, results, run, timed, timed_run
 
 from weft.lab.experiment import report as report_module
 from weft.lab.experiment.figures import NAMES
@@ -79,7 +79,7 @@ def test_the_folder_holds_the_page_and_four_figures_and_nothing_else(tmp_path):
 
 def test_the_page_says_who_won_by_how_much_and_how_sure(tmp_path):
     page = write(tmp_path, models_gpus={"G2": 900, "T4": 90, "A10": 10})
-    assert page.text("lead") == "fgd allocates 95.20 % of the GPUs when demand equals capacity."
+    assert page.text("lead") == "fgd gives pods 95.20 % of the GPUs when demand equals capacity."
     # Differences are 2.0, 2.2, 2.1, 2.05 and 2.15: mean 2.1, half-width 2.776 × 0.079 / √5.
     assert "2.10 points more than best-fit (95 % interval 2.00 to 2.20, 5 paired" in page.text(
         "rest"
@@ -117,7 +117,7 @@ def test_few_seeds_claim_no_interval(tmp_path):
 
 def test_one_policy_is_reported_without_a_rival(tmp_path):
     page = write(tmp_path, results({"fgd": (95.0, 95.4)}))
-    assert page.text("lead").startswith("fgd allocates 95.20 %")
+    assert page.text("lead").startswith("fgd gives pods 95.20 %")
 
 
 def test_without_full_demand_the_end_decides(tmp_path):
@@ -129,25 +129,24 @@ def test_without_full_demand_the_end_decides(tmp_path):
 def test_the_numbers_in_the_table_are_the_results(tmp_path):
     what = results()
     head, *rows = write(tmp_path, what).tables["Policies compared"]
-    assert head[1:4] == ["Seeds", "Allocated at 100 % demand, %", "Allocated at the end, %"]
+    assert head[1:4] == ["Seeds", "Asked at 100 % demand, %", "Asked at the end, %"]
     assert [row[0] for row in rows] == ["fgd", "best-fit", "random"]
     for row, summary in zip(rows, what.summary, strict=True):
         assert row[1] == "5"
         assert row[2] == f"{summary.at_100_percent:.2f} ± {summary.at_100_ci95:.2f}"
-        assert row[3] == (
-            f"{summary.gpu_allocation_percent:.2f} ± {summary.gpu_allocation_ci95:.2f}"
-        )
-        assert row[4] == (
+        assert row[3] == (f"{summary.gpu_asked_percent:.2f} ± {summary.gpu_asked_ci95:.2f}")
+        assert row[4].startswith(f"{summary.gpu_allocation_percent:.2f} ± ")
+        assert row[5] == (
             f"{summary.gpu_fragmentation_percent:.2f} ± {summary.gpu_fragmentation_ci95:.2f}"
         )
-        assert row[5].startswith(f"{summary.failed_pods:.1f} ± ")
-        assert row[6] == "0.50 ± 0.00"
+        assert row[6].startswith(f"{summary.failed_pods:.1f} ± ")
+        assert row[7] == "0.50 ± 0.00"
 
 
 def test_every_run_is_listed(tmp_path):
     what = results()
     _, *rows = write(tmp_path, what).tables["All runs"]
-    shown = [(row[0], int(row[1]), float(row[5])) for row in rows]
+    shown = [(row[0], int(row[1]), float(row[7])) for row in rows]
     assert shown == [(r.policy, r.seed, r.gpu_allocation_percent) for r in what.runs]
 
 
@@ -165,8 +164,29 @@ def test_timed_runs_are_ranked_by_their_waits(tmp_path):
     cells = dict(zip(head, first, strict=True))
     assert cells["Mean wait, s"].startswith("12.0 ± ")
     assert cells["p99 wait, s"].startswith("200.0")
-    assert cells["Allocated over time, %"].startswith("61.50")
-    assert "Allocated at the end, %" not in cells
+    assert cells["p95 wait, s"].startswith("150.0")
+    assert cells["Mean completion, s"].startswith("42.0 ± ")
+    assert cells["Held over time, %"].startswith("61.50")
+    assert cells["Asked over time, %"].startswith("51.50")
+    assert "Held at the end, %" not in cells
+
+
+def test_pods_that_never_start_rank_before_waits(tmp_path):
+    """`hasty` makes nobody wait long, as it never starts who would."""
+    runs = [
+        timed_run(policy, seed, wait_s, never_started=left)
+        for policy, wait_s, left in (("hasty", 1.0, 3), ("patient", 50.0, 0))
+        for seed in (1, 2)
+    ]
+    page = write(tmp_path, SimulationResults(runs, summarise(runs)))
+    assert page.text("lead") == "patient leaves 0.0 pods without a place, hasty 3.0."
+    assert page.tables["Policies compared"][1][0] == "patient"
+
+
+def test_timed_figures_are_over_time(tmp_path):
+    write(tmp_path, timed())
+    for name in ("allocation", "fragmentation"):
+        assert "Minutes since the first pod" in (tmp_path / f"{name}.svg").read_text()
 
 
 def test_without_timing_no_cpu_seconds_are_shown(tmp_path):

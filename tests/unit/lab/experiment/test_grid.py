@@ -10,10 +10,11 @@ from weft.core.policies.catalog import built_in
 from weft.core.policies.first_fit import FirstFit
 from weft.core.record import read, replay
 from weft.lab.experiment.grid import RunGrid, run_cell, run_grid
-from weft.lab.simulate.arrivals import draw
+from weft.lab.simulate.arrivals import draw, replayed, resampled
 from weft.lab.simulate.openb import TracePod, shape_of
 from weft.lab.simulate.scenario import Scenario
 from weft.model import BadInputError
+from weft.model.errors import PolicyError
 from weft.testing import node
 
 PODS = [
@@ -46,8 +47,10 @@ def make(name: str) -> Policy:
 
 
 def grid(*policies: str, seeds: int = 2, **options: object) -> RunGrid:
+    timed = options.get("mode") == "timed"
     arrivals = tuple(
-        draw(PODS, 4, WORLD.capacity_milli, seed, 1.3) for seed in range(42, 42 + seeds)
+        resampled(len(PODS), 4, seed) if timed else draw(PODS, 4, WORLD.capacity_milli, seed, 1.3)
+        for seed in range(42, 42 + seeds)
     )
     return RunGrid(WORLD, policies, arrivals, make, timing=False, **options)  # type: ignore[arg-type]
 
@@ -64,6 +67,24 @@ def test_one_process_and_two_give_equal_results(mode: str) -> None:
     assert [summary.policy for summary in one.summary] == ["best-fit", "random", "fgd"]
 
 
+def test_timed_results_say_where_arrivals_come_from() -> None:
+    several = grid("best-fit", mode="timed")
+    assert run_grid(several, 1).notes[0].startswith("Arrivals are resampled for each seed: ")
+    own = msgspec.structs.replace(several, arrivals=(replayed(len(PODS), 4, 42),))
+    assert run_grid(own, 1).notes[0] == "Arrivals are the trace's own."
+    assert not any("rrivals" in note for note in run_grid(grid("best-fit"), 1).notes)
+
+
+def test_policies_without_their_inputs_are_named_and_those_that_did_the_same() -> None:
+    results = run_grid(grid("best-fit", "binpack", "load-aware", "spread", seeds=1), 1)
+    assert [summary.lacks for summary in results.summary] == [[], [], ["metrics"], []]
+    assert results.notes[:2] == [
+        "* without metrics: load-aware (a trace has none; `weft experiment overprovision` "
+        "simulates them)",
+        "the same in every run: best-fit, binpack",
+    ]
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_progress_is_told_after_each_run(jobs: int) -> None:
     told: list[tuple[str, int, int]] = []
@@ -73,7 +94,9 @@ def test_progress_is_told_after_each_run(jobs: int) -> None:
 
 
 def test_an_error_in_another_process_arrives_here() -> None:
-    with pytest.raises(FailingError, match="in the middle"):
+    with pytest.raises(
+        PolicyError, match="policy broken, score_nodes: FailingError: in the middle"
+    ):
         run_grid(grid("best-fit", "broken"), 2)
 
 
@@ -93,30 +116,22 @@ def test_a_recorded_run_replays_alike(tmp_path: Path, mode: str) -> None:
 
 def test_a_run_that_fails_leaves_no_file_and_spoils_no_older_one(tmp_path: Path) -> None:
     path = tmp_path / "decisions.jsonl"
-    with pytest.raises(FailingError):
+    with pytest.raises(PolicyError):
         run_cell(grid("broken", seeds=1, decisions=path), ("broken", 0))
     assert list(tmp_path.iterdir()) == []
     path.write_text("older")
-    with pytest.raises(FailingError):
+    with pytest.raises(PolicyError):
         run_cell(grid("broken", seeds=1, decisions=path), ("broken", 0))
     assert path.read_text() == "older"
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_disk_that_fills_up_leaves_nothing_behind(tmp_path: Path) -> None:
-    class FullError(OSError):
-        pass
-
-    class Full(FirstFit):
-        name = "full"
-
-        def score_nodes(self, query):  # type: ignore[no-untyped-def]
-            raise OSError(28, "No space left on device")
+    def full(_: str) -> Policy:
+        raise OSError(28, "No space left on device")
 
     path = tmp_path / "decisions.jsonl"
-    wanted = msgspec.structs.replace(
-        grid("full", seeds=1, decisions=path), make_policy=lambda _: Full()
-    )
+    wanted = msgspec.structs.replace(grid("full", seeds=1, decisions=path), make_policy=full)
     with pytest.raises(BadInputError, match="cannot be written: No space left on device"):
         run_cell(wanted, ("full", 0))
     assert list(tmp_path.iterdir()) == []

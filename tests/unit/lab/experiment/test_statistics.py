@@ -12,6 +12,7 @@ def run(policy: str, seed: int, allocation: float, **other: object) -> PolicyRun
         "policy": policy,
         "seed": seed,
         "arrived_percent": 130.0,
+        "gpu_asked_percent": allocation,
         "gpu_allocation_percent": allocation,
         "gpu_fragmentation_percent": 10.0,
         "fragmentation_of_idle_percent": 50.0,
@@ -27,7 +28,7 @@ def run(policy: str, seed: int, allocation: float, **other: object) -> PolicyRun
 
 
 def waits(mean_s: float) -> WaitTimes:
-    return WaitTimes(1, 0, mean_s, mean_s, mean_s, mean_s, mean_s, 1.0, 1.0)
+    return WaitTimes(1, 0, *[mean_s] * 6, 1.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize("values", [[5.0], [4.0, 6.0], [4.0, 5.0, 5.0, 6.0]])

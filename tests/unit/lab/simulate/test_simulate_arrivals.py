@@ -2,12 +2,13 @@
 
 import gzip
 import json
+import math
 from pathlib import Path
 
 import pytest
 from traces import trace_pod
 
-from weft.lab.simulate.arrivals import Arrivals, cut, draw, read_orders
+from weft.lab.simulate.arrivals import Arrivals, cut, draw, read_orders, replayed, resampled
 from weft.model import BadInputError
 
 SMALL = [trace_pod(f"p{i}", 1, 100 * (1 + i % 5)) for i in range(20)]
@@ -29,6 +30,19 @@ def test_the_order_of_a_seed_is_fixed_for_all_versions() -> None:
     """Published figures name seeds: a change here changes them."""
     order = draw(SMALL[:6], 4, 1000, 42, 1.3)
     assert (order.seed, order.pod_rows, order.node_rank) == (42, [3, 0, 1, 2, 5], [1, 3, 0, 2])
+
+
+def test_timed_arrivals_are_the_traces_or_drawn_from_it_with_replacement() -> None:
+    own, again = replayed(100, 7, 42), replayed(100, 7, 43)
+    assert own.pod_rows == again.pod_rows == list(range(100))
+    assert sorted(own.node_rank) == list(range(7))
+    drawn = [resampled(100, 7, seed) for seed in range(30)]
+    assert drawn[0] == resampled(100, 7, 0)
+    assert len({tuple(order.pod_rows) for order in drawn}) == 30
+    assert all(len(order.pod_rows) == 100 for order in drawn)
+    shares = [len(set(order.pod_rows)) / 100 for order in drawn]
+    assert sum(shares) / 30 == pytest.approx(1 - 1 / math.e, abs=0.03), "with replacement"
+    assert {row for order in drawn for row in order.pod_rows} == set(range(100))
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -11,6 +11,7 @@ from weft.core.engine import Bind, PodAdded, PodGone
 from weft.core.framework import Demand, Query
 from weft.core.framework.fragments import Fragments, NodeShares
 from weft.core.policies.best_fit import BestFit
+from weft.core.policies.exclusive import Exclusive
 from weft.core.policies.fgd import Fgd
 from weft.core.policies.first_fit import FirstFit
 from weft.core.record import DecisionLine, Header, records_of
@@ -38,11 +39,20 @@ def test_a_run_by_hand() -> None:
     run = run_inflation(world, FirstFit(), in_order(world, seed=9), timing=False)
     assert (run.policy, run.seed, run.pods, run.failed_pods) == ("first-fit", 9, 6, 1)
     assert (run.used_gpu_milli, run.gpu_allocation_percent) == (1750, 87.5)
+    assert run.gpu_asked_percent == 87.5
     assert run.arrived_percent == 137.5
     assert run.curve == {"25": 25.0, "50": 50.0, "75": 75.0, "125": 75.0, "138": 87.5}
     assert run.unscheduled == {"too few idle GPUs": 1}
     assert run.by_model == {"T4": 87.5}
     assert (run.cpu_s, run.wall_s, run.waits) == (None, None, None)
+
+
+def test_asked_and_held_differ_where_a_policy_gives_whole_cards() -> None:
+    """Two halves hold the two cards; the rest fits nowhere."""
+    world = small()
+    run = run_inflation(world, Exclusive(), in_order(world), timing=False)
+    assert (run.gpu_asked_percent, run.gpu_allocation_percent) == (50.0, 100.0)
+    assert (run.failed_pods, max(run.curve.values())) == (3, 50.0)
 
 
 def test_timing_is_measured_where_it_is_wanted() -> None:
@@ -60,6 +70,7 @@ def test_the_keys_of_a_run_are_fixed() -> None:
         "policy",
         "seed",
         "arrived_percent",
+        "gpu_asked_percent",
         "gpu_allocation_percent",
         "gpu_fragmentation_percent",
         "fragmentation_of_idle_percent",
@@ -71,6 +82,9 @@ def test_the_keys_of_a_run_are_fixed() -> None:
         "by_model",
         "unscheduled",
         "waits",
+        "completion",
+        "timeline",
+        "waited",
         "cpu_s",
         "wall_s",
     ]

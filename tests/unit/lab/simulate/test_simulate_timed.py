@@ -8,10 +8,12 @@ from traces import in_order, scenario, trace_pod
 
 from weft.core.engine import PodAdded, PodGone, Tick
 from weft.core.policies.catalog import built_in
+from weft.core.policies.exclusive import Exclusive
 from weft.core.policies.first_fit import FirstFit
 from weft.core.record import DecisionLine, Header, replay
+from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.openb import TracePod
-from weft.lab.simulate.results import PolicyRun
+from weft.lab.simulate.results import CompletionTimes, PolicyRun
 from weft.lab.simulate.scenario import Scenario
 from weft.lab.simulate.timed import check_times, duration_ns, run_timed
 from weft.model import BadInputError
@@ -41,10 +43,16 @@ def test_a_tiny_trace_by_hand() -> None:
     assert found.waits is not None
     assert (found.waits.started, found.waits.never_started) == (3, 0)
     assert (found.waits.mean_s, found.waits.p50_s, found.waits.max_s) == (73.333, 90.0, 130.0)
-    assert (found.waits.p90_s, found.waits.p99_s) == (122.0, 129.2)
+    assert (found.waits.p90_s, found.waits.p95_s, found.waits.p99_s) == (122.0, 126.0, 129.2)
+    assert found.completion == CompletionTimes(3, 133.333, 140.0, 158.0, 159.6)
     assert (found.waits.end_s, found.waits.mean_allocation_percent) == (180.0, 100.0)
     assert (found.failed_pods, found.pods, found.used_gpu_milli) == (0, 3, 0)
-    assert sum(found.unscheduled.values()) == 2
+    assert (found.unscheduled, sum(found.waited.values())) == ({}, 2)
+    assert (found.curve, found.fragmentation_curve) == ({}, {})
+    assert found.timeline is not None
+    assert (found.timeline.step_s, len(found.timeline.held_percent)) == (1.0, 150)
+    assert found.timeline.held_percent == found.timeline.asked_percent == [100.0] * 150
+    assert found.timeline.waiting_pods == [0] * 10 + [1] * 10 + [2] * 80 + [1] * 50
 
 
 def test_time_between_is_idle_in_the_mean() -> None:
@@ -63,7 +71,7 @@ def test_at_one_instant_who_ends_makes_room_for_who_comes() -> None:
     found = run(world)
     assert found.waits is not None
     assert found.waits.max_s == 0.0
-    assert found.unscheduled == {}
+    assert found.waited == {}
 
 
 def test_the_waiting_go_before_who_comes_at_the_same_instant() -> None:
@@ -100,6 +108,8 @@ def test_pods_without_an_end_stay_and_who_finds_no_room_never_starts() -> None:
     assert found.waits is not None
     assert (found.waits.started, found.waits.never_started) == (1, 1)
     assert (found.failed_pods, found.used_gpu_milli) == (1, 1000)
+    assert sum(found.unscheduled.values()) == found.failed_pods, "counted as the run counts them"
+    assert found.completion == CompletionTimes(0, 0.0, 0.0, 0.0, 0.0)
     assert found.gpu_allocation_percent == 100.0
 
 
@@ -118,6 +128,22 @@ def test_compressed_arrivals_come_faster_but_last_as_long() -> None:
     assert pressed is not None
     assert (calm.max_s, calm.end_s) == (0.0, 160.0)
     assert (pressed.max_s, pressed.end_s) == (50.0, 120.0)
+
+
+def test_arrivals_decide_which_pod_comes_at_each_time() -> None:
+    """At 0 s and 10 s comes the second pod, of 5 s; the first, of 100 s, not at all."""
+    world = one_card(trace_pod("a", times=(0, 100, 0)), trace_pod("b", times=(10, 15, 10)))
+    found = run_timed(world, FirstFit(), Arrivals(1, [1, 1], [0]), timing=False)
+    assert found.completion == CompletionTimes(2, 5.0, 5.0, 5.0, 5.0)
+    assert found.waits is not None
+    assert (found.waits.end_s, found.waits.max_s) == (15.0, 0.0)
+
+
+def test_a_share_that_holds_a_whole_card_is_asked_and_held_apart() -> None:
+    world = one_card(trace_pod("a", 1, 250, times=(0, 100, 0)))
+    waits = run_timed(world, Exclusive(), in_order(world), timing=False).waits
+    assert waits is not None
+    assert (waits.mean_asked_percent, waits.mean_allocation_percent) == (25.0, 100.0)
 
 
 def test_durations() -> None:

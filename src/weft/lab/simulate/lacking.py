@@ -1,0 +1,42 @@
+"""Names what a policy would decide by and a simulation of a trace cannot give it.
+
+A policy without its inputs decides by requests alone, so a comparison would not be about it.
+"""
+
+from weft.core.framework import Policy
+from weft.core.framework.fragments import TYPICAL_PODS
+from weft.core.framework.interference import INTERFERENCE, MYSTIC, PREDICTED
+from weft.lab.simulate.scenario import Scenario
+
+METRICS = "metrics"
+SLOWDOWNS = "slowdowns"
+APPLICATIONS = "applications"
+DISTANCES = "distances"
+DURATIONS = "expected durations"
+
+REMEDIES = {
+    METRICS: "a trace has none; `weft experiment overprovision` simulates them",
+    SLOWDOWNS: "give --interference FILE",
+    APPLICATIONS: "the pod list needs the column application",
+    DISTANCES: "give --mystic FILE",
+    DURATIONS: "pods of a trace do not say how long they will take",
+}
+"""How each may be had."""
+
+
+def lacking(policy: Policy, scenario: Scenario) -> list[str]:
+    """What this policy declares to read and is not given, in a fixed order."""
+    lacks = []
+    if not policy.reads.isdisjoint({"signals", "cluster"}):
+        lacks.append(METRICS)
+    if not {INTERFERENCE, PREDICTED}.isdisjoint(policy.inputs):
+        if scenario.interference is None:
+            lacks.append(SLOWDOWNS)
+        elif not any(pod.shape.application for pod in scenario.pods):
+            lacks.append(APPLICATIONS)
+    if MYSTIC in policy.inputs and not scenario.mystic:
+        lacks.append(DISTANCES)
+    if "residencies" in policy.reads and not any(pod.shape.expected_s for pod in scenario.pods):
+        lacks.append(DURATIONS)
+    given = {TYPICAL_PODS, INTERFERENCE, PREDICTED, MYSTIC}
+    return lacks + [f"input {name}" for name in policy.inputs if name not in given]

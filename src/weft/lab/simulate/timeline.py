@@ -1,0 +1,72 @@
+"""Records what was held and who waited over a run's time, in a few hundred steps of equal length.
+
+The length is not known beforehand: the step doubles, and pairs of steps become one, where there
+would be too many. So runs of different lengths still share their steps' ends.
+"""
+
+from weft.lab.simulate.results import Timeline
+
+MOST_STEPS = 400
+_SECOND_NS = 1_000_000_000
+
+
+class TimelineRecorder:
+    """Integrates amounts that stay the same between two moments. Times are nanoseconds."""
+
+    def __init__(self, first_ns: int, capacity_milli: int) -> None:
+        self._first_ns, self._step_ns = first_ns, _SECOND_NS
+        self._percent = 100 / max(1, capacity_milli)
+        self._steps: list[list[float]] = []
+        self._fragments: list[float] = []
+
+    def record(
+        self, begin_ns: int, end_ns: int, amounts: tuple[int, int, int], fragments_milli: float
+    ) -> None:
+        """From `begin_ns` to `end_ns` these were so: milli asked by pods with a place, milli they
+        held, pods waiting; and FGD's measure of fragments."""
+        while end_ns > self._first_ns + MOST_STEPS * self._step_ns:
+            self._join_pairs()
+        at_ns = begin_ns - self._first_ns
+        until_ns = end_ns - self._first_ns
+        while at_ns < until_ns:
+            step = at_ns // self._step_ns
+            stop_ns = min(until_ns, (step + 1) * self._step_ns)
+            while len(self._steps) <= step:
+                self._steps.append([0.0, 0.0, 0.0])
+                self._fragments.append(0.0)
+            sums = self._steps[step]
+            for i, amount in enumerate(amounts):
+                sums[i] += amount * (stop_ns - at_ns)
+            self._fragments[step] = fragments_milli
+            at_ns = stop_ns
+
+    def step_of(self, at_ns: int) -> int:
+        """The step that this moment is in: where it changes, fragments are worth measuring anew."""
+        return (at_ns - self._first_ns) // self._step_ns
+
+    def _join_pairs(self) -> None:
+        before, ends = self._steps, self._fragments
+        self._steps = [
+            [sum(sums) for sums in zip(*before[i : i + 2], strict=True)]
+            for i in range(0, len(before), 2)
+        ]
+        self._fragments = [ends[min(i + 1, len(ends) - 1)] for i in range(0, len(ends), 2)]
+        self._step_ns *= 2
+
+    def timeline(self, until_ns: int) -> Timeline:
+        """Means over each step, up to the one that `until_ns` is in."""
+        last = max(0, until_ns - 1 - self._first_ns) // self._step_ns
+        steps, step_ns = self._steps[: last + 1], self._step_ns
+
+        def percents(column: int) -> list[float]:
+            return [round(sums[column] * self._percent / step_ns, 2) for sums in steps]
+
+        return Timeline(
+            step_s=step_ns / _SECOND_NS,
+            asked_percent=percents(0),
+            held_percent=percents(1),
+            waiting_pods=[round(sums[2] / step_ns, 2) for sums in steps],
+            fragmented_percent=[
+                round(milli * self._percent, 2) for milli in self._fragments[: last + 1]
+            ],
+        )
