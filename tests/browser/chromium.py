@@ -1,4 +1,4 @@
-"""A headless Chromium, driven through its DevTools protocol: one page, and what goes wrong in it."""
+"""A headless Chromium, driven by its DevTools protocol: one page, and what goes wrong in it."""
 
 import asyncio
 import itertools
@@ -44,7 +44,12 @@ class Browser:
 
     async def __aenter__(self) -> Self:
         flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        flags += ["--no-first-run", "--disable-background-networking", "--disable-extensions"]
+        flags += [
+            "--hide-scrollbars",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-extensions",
+        ]
         flags += ["--remote-debugging-port=0", f"--user-data-dir={self._folder.name}"]
         self._process = await asyncio.create_subprocess_exec(
             *(self._command, *flags, "about:blank"),

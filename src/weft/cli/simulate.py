@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from typer import Option, echo
+from typer import Option
 
 from weft.cli import options
 from weft.cli.output import SimulateOutput, json_text
 from weft.cli.progress import bar
+from weft.cli.simulate_report import write_simulation_report
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def simulate(
     """
     import msgspec
 
-    from weft.lab.experiment.grid import run_grid
+    from weft.lab.experiment.grid import run_grid_with_holdings
 
     _check_options(demand, timed, compress, png, report)
     if timed and order is not None:
@@ -125,11 +126,15 @@ def simulate(
         if len(grid.cells()) > 1:
             raise BadInputError("--decisions", "takes one policy and one seed; run them one by one")
         grid = msgspec.structs.replace(grid, decisions=decisions)
+    grid = msgspec.structs.replace(grid, keeps_holdings=report is not None)
     cells = len(grid.cells())
-    results = run_grid(grid, min(jobs or os.cpu_count() or 1, cells), bar(cells))
+    jobs = min(jobs or os.cpu_count() or 1, cells)
+    results, holdings = run_grid_with_holdings(grid, jobs, bar(cells))
     _print(results, output)
     if report is not None:
-        _report(results, report, png, grid.scenario, pods.name)
+        write_simulation_report(
+            results, holdings, report, grid.scenario, workload=pods.name, png=png, timing=timing
+        )
 
 
 def _tell_lacks(lacks: dict[str, list[str]], *, strict: bool) -> None:
@@ -262,18 +267,3 @@ def _print(results: "SimulationResults", output: SimulateOutput) -> None:
         print_csv(results)
     else:
         print_results(results)
-
-
-def _report(
-    results: "SimulationResults", directory: Path, png: bool, scenario: "Scenario", workload: str
-) -> None:
-    from collections import Counter
-
-    from weft.lab.experiment.report import write_report
-
-    models = Counter(gpu.model for node in scenario.nodes for gpu in node.gpus)
-    cluster = f"{len(scenario.nodes):,} nodes, {models.total():,} GPUs"
-    title, gpus = "Weft: policies compared", dict(models)
-    subtitle = f"{workload}: {len(scenario.pods):,} pods on {cluster}"
-    page = write_report(results, directory, title, subtitle, png=png, models_gpus=gpus)
-    echo(f"report: {page}", err=True)

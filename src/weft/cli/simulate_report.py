@@ -29,7 +29,8 @@ def write_simulation_report(
     timing: bool,
 ) -> None:
     """Write the page and its figures, and say where it is."""
-    from weft.lab.experiment.report import ReportTexts, write_report
+    from weft.lab.experiment.page import ReportTexts
+    from weft.lab.experiment.report import write_report
 
     models = Counter(gpu.model for node in scenario.nodes for gpu in node.gpus)
     cluster = f"{len(scenario.nodes):,} nodes, {models.total():,} GPUs"

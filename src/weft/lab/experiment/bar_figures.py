@@ -57,7 +57,7 @@ class _ModelTable:
         values = [value for row in rows.values() for value in row.values()]
         self.low = 10 * int(min([*values, *self.everything.values(), 90]) // 10)
         if layout.narrow:
-            self.left, self.in_a_line = 20.0, 4
+            self.left, self.in_a_line = 20.0, min(5, len(self.columns))
             self.step = (layout.width - 40) / self.in_a_line
         else:
             self.left, self.in_a_line = _after_names(list(rows), layout), len(self.columns)

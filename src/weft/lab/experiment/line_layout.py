@@ -48,10 +48,15 @@ class LineFigure(msgspec.Struct, frozen=True):
     ) -> Drawing:
         """The whole, with a description for those who do not see it."""
         ends = ", ".join(f"{curve.name} {curve.end:,.2f}" for curve in series)
-        over, value = self.x_title[0].lower() + self.x_title[1:], self.y_title
+        over, value = within_sentence(self.x_title), self.y_title
         when = "at the end" if self.labels_at_ends else "on average"
         text = f"Lines over {over}, one a policy. {value}, {when}: {ends}."
         return Drawing(self.name, self.title, text, layout.width, height, tuple(marks))
+
+
+def within_sentence(title: str) -> str:
+    """A title without its capital, unless that is of an abbreviation."""
+    return title if title[1].isupper() else title[0].lower() + title[1:]
 
 
 def draw_side_by_side(figure: LineFigure, series: list[CurveSeries], layout: Layout) -> Drawing:
@@ -67,12 +72,12 @@ def draw_side_by_side(figure: LineFigure, series: list[CurveSeries], layout: Lay
     marks: Marks = list(head.marks)
     marks += [] if figure.corner is None else [_window(whole, figure.corner, series)]
     marks += whole.frame(figure.x_title, figure.y_title, 4 if figure.corner else 7)
-    marks += _guides(figure, whole)
+    marks += guides(figure, whole)
     last_panel = whole
     if figure.corner is not None:
         marks += _overview(whole, series)
         last_panel = _close_up(figure, series, Scale(0, 1, 372, right), (top, bottom))
-        marks += [*last_panel.frame(figure.x_title, "", 6), *_guides(figure, last_panel)]
+        marks += [*last_panel.frame(figure.x_title, "", 6), *guides(figure, last_panel)]
     marks += _lines(figure, last_panel, series, 11)
     if figure.labels_at_ends:
         marks += last_panel.ends(series, figure.best, text_x)
@@ -90,7 +95,7 @@ def draw_stacked(figure: LineFigure, series: list[CurveSeries], layout: Layout) 
     whole = Panel(Scale(0, figure.last, left, right), Scale(0, figure.top, top + tall, top))
     about = 4 if layout.narrow else 7
     marks += [] if figure.corner is None else [_window(whole, figure.corner, series)]
-    marks += [*whole.frame(figure.x_title, "", about), *_guides(figure, whole)]
+    marks += [*whole.frame(figure.x_title, "", about), *guides(figure, whole)]
     bottom = top + tall
     if figure.corner is None:
         marks += _lines(figure, whole, series, 7)
@@ -98,7 +103,7 @@ def draw_stacked(figure: LineFigure, series: list[CurveSeries], layout: Layout) 
         marks += _overview(whole, series)
         top, bottom = bottom + 72, bottom + 72 + tall
         panel = _close_up(figure, series, Scale(0, 1, left, right), (top, bottom))
-        marks += [*panel.frame(figure.x_title, "", about), *_guides(figure, panel)]
+        marks += [*panel.frame(figure.x_title, "", about), *guides(figure, panel)]
         marks += _lines(figure, panel, series, 7)
     columns = 1 if layout.narrow else 2
     marks += _key(figure, series, (20, bottom + 66), (layout.width - 40, columns))
@@ -142,7 +147,7 @@ def _overview(panel: Panel, series: list[CurveSeries]) -> Marks:
     return [DrawingGroup(tuple(panel.line(s, width=1.4)), "overview", s.name) for s in series]
 
 
-def _guides(figure: LineFigure, panel: Panel) -> list[Mark]:
+def guides(figure: LineFigure, panel: Panel, *, labelled: bool = True) -> list[Mark]:
     """Every pod placed (allocation = demand), and where demand is capacity."""
     marks: list[Mark] = []
     start = max(panel.x.low, panel.y.low)
@@ -154,7 +159,7 @@ def _guides(figure: LineFigure, panel: Panel) -> list[Mark]:
         at, words = panel.x(100), "demand = capacity"
         marks.append(Stroke(((at, panel.y.start), (at, panel.y.end)), AXIS, 1.0, "1.5 3"))
         half = text_width(words, 11.5) / 2
-        if panel.x.start + half <= at <= panel.x.end + 20 - half:
+        if labelled and panel.x.start + half <= at <= panel.x.end + 20 - half:
             marks.append(Text(at, panel.y.end - 8, words, SOFT, 11, "middle"))
     return marks
 

@@ -5,7 +5,7 @@ import numpy as np
 from weft.lab.experiment.axes import CurveSeries, Panel, Scale, marker, picked
 from weft.lab.experiment.drawing import Area, Drawing, DrawingGroup, Mark, Point, Stroke, Text
 from weft.lab.experiment.layouts import Layout, heading
-from weft.lab.experiment.line_layout import LineFigure, Marks
+from weft.lab.experiment.line_layout import LineFigure, Marks, guides, within_sentence
 from weft.lab.experiment.style import INK, SOFT, fitted
 
 _MOST_POINTS = 60
@@ -15,7 +15,7 @@ _PANEL, _ROW = 92.0, 168.0
 def draw_each(figure: LineFigure, series: list[CurveSeries], layout: Layout) -> Drawing:
     """A grid of small panels, from the best policy on."""
     columns = 2 if layout.narrow else 3 if layout.stacked else 4
-    over = figure.x_title[0].lower() + figure.x_title[1:]
+    over = within_sentence(figure.x_title)
     grey = f"the dark line is {figure.best}, the grey range is of all policies"
     under = f"{figure.y_title}, against {over}; {figure.under}; {grey}"
     head = heading(figure.title, under, layout)
@@ -32,7 +32,7 @@ def draw_each(figure: LineFigure, series: list[CurveSeries], layout: Layout) -> 
             Scale(panel.y.low, panel.y.high, y + 44 + _PANEL, y + 44),
         )
         marks += _cell(figure, line, here, (x + 8, y + 14, width))
-        marks += behind.marks(here)
+        marks += [*behind.marks(here), *guides(figure, here, labelled=False)]
         marks += _own(figure, line, here)
     rows = -(-len(order) // columns)
     return figure.drawing(layout, head.bottom + 24 + _ROW * rows, marks, series)
@@ -80,7 +80,7 @@ def _cell(
         *marker(x + 11, y + 14, look.marker, look.paint),
         Text(x + 30, y + 18, f"{line.end:,.2f}", INK, 12, bold=bold),
     ]
-    return [DrawingGroup(tuple(label), "label", line.name), *panel.frame("", "", 3, 3)]
+    return [DrawingGroup(tuple(label), "label", line.name), *panel.frame("", "", 3, 4)]
 
 
 def _own(figure: LineFigure, line: CurveSeries, panel: Panel) -> Marks:

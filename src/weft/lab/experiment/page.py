@@ -1,5 +1,6 @@
 """The report page: one HTML file that loads nothing."""
 
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import NamedTuple
@@ -121,7 +122,12 @@ def _note(results: SimulationResults) -> str:
 
 
 def _notes(results: SimulationResults) -> str:
-    return "\n".join(f'<p class="note">{escape(note)}</p>' for note in results.notes)
+    return "\n".join(f'<p class="note">{_with_code(note)}</p>' for note in results.notes)
+
+
+def _with_code(text: str) -> str:
+    """Escaped, with `names` in backticks as code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _reasons(results: SimulationResults) -> str:

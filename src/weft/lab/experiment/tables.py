@@ -13,7 +13,7 @@ import msgspec
 from weft.lab.experiment.bar_figures import reason_means
 from weft.lab.experiment.looks import Look, looks
 from weft.lab.experiment.notes import policy_text, seeds_text
-from weft.lab.experiment.ranking import is_timed, ranked
+from weft.lab.experiment.ranking import headline, is_timed, ranked
 from weft.lab.experiment.statistics import mean_ci95
 from weft.lab.experiment.svg import line_sample
 from weft.lab.simulate.results import PolicyRun, PolicySummary, SimulationResults, WaitTimes
@@ -37,7 +37,7 @@ class Column(msgspec.Struct, frozen=True):
 def policy_table(results: SimulationResults) -> str:
     """One row a policy, best first: mean ± 95 % interval of each measure; the best one bold."""
     columns = _columns(results)
-    order = ranked(results)
+    order, settled = ranked(results), headline(results).settled
     summaries = {summary.policy: summary for summary in results.summary}
     look_of = looks(list(summaries))
     cells = {policy: _values(results, policy, columns) for policy in order}
@@ -54,7 +54,7 @@ def policy_table(results: SimulationResults) -> str:
             for i, top in enumerate(best)
         ]
         name = _chip(look_of[policy]) + escape(policy_text(summary))
-        rows.append(_row(name, titles, row, bold=bold, first=policy == order[0] and len(order) > 1))
+        rows.append(_row(name, titles, row, bold=bold, first=settled and policy == order[0]))
     return _table("Policies compared", titles, rows, better)
 
 
@@ -127,7 +127,8 @@ def _columns(results: SimulationResults) -> list[Column]:
         of_summary("Asked at 100 % demand, %", "at_100", max),
         of_summary("Asked at the end, %", "gpu_asked", max),
         of_summary("Held at the end, %", "gpu_allocation", None),
-        of_summary("Fragmented at the end, %", "gpu_fragmentation", min),
+        # Few fragments are no merit by themselves: who holds everything has none.
+        of_summary("Fragmented at the end, %", "gpu_fragmentation", None),
         Column("Failed pods", lambda _, runs: mean_ci95([run.failed_pods for run in runs]), 1, min),
     ]
     if is_timed(results):

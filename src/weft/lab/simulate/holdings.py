@@ -43,13 +43,12 @@ class NodeHoldings(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ClusterHoldings(msgspec.Struct, frozen=True, array_like=True):
-    """The cluster in a run of this policy and seed; `moment` says when."""
+    """The nodes with GPUs in a run of this policy and seed; `moment` says when."""
 
     policy: str
     seed: int
     moment: str
     nodes: tuple[NodeHoldings, ...]
-    nodes_without_gpu: int
 
 
 def holdings_now(

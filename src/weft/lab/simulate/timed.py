@@ -19,6 +19,7 @@ from weft.core.engine import Bind, Event, PodAdded, PodBound, PodGone, Tick, Uns
 from weft.core.engine.decision_faults import unless_faulted
 from weft.core.framework import Policy
 from weft.lab.simulate.arrivals import Arrivals
+from weft.lab.simulate.holdings import OnHoldings
 from weft.lab.simulate.meter import Meter, commonest_first, main_reason
 from weft.lab.simulate.openb import TracePod
 from weft.lab.simulate.results import CompletionTimes, PolicyRun, WaitTimes
@@ -40,8 +41,8 @@ class _Timed:
         self, scenario: Scenario, policy: Policy, arrivals: Arrivals, decisions: BinaryIO | None
     ) -> None:
         self.pods = [scenario.pods[row] for row in arrivals.pod_rows]
-        engine, self.handle = scenario.start(policy, arrivals, decisions)
-        self.meter = Meter(engine, scenario.typical(), scenario.capacity_milli)
+        self.engine, self.handle = scenario.start(policy, arrivals, decisions)
+        self.meter = Meter(self.engine, scenario.typical(), scenario.capacity_milli)
         self.capacity_milli = scenario.capacity_milli
         self.heap: list[tuple[int, int, int]] = []
         self.created: dict[int, int] = {}
@@ -199,11 +200,12 @@ def run_timed(
     timing: bool = True,
     decisions: BinaryIO | None = None,
     progress: Callable[[int], None] | None = None,
+    on_holdings: OnHoldings | None = None,
 ) -> PolicyRun:
     """One policy over the trace's own time.
 
     `failed_pods` counts pods that never started, `unscheduled` why, `waited` those that had to
-    wait.
+    wait. `on_holdings` is called when the last pod has come: at the end nearly all have left.
     """
     run = _Timed(scenario, policy, arrivals, decisions)
     for number, pod in enumerate(scenario.pods):
@@ -220,6 +222,8 @@ def run_timed(
             done += 1
             if progress is not None and done % 1000 == 0:
                 progress(done)
+            if on_holdings is not None and done == len(run.pods):
+                on_holdings(run.engine, lambda uid: run.pods[int(uid)].name)
         elif kind == _ENDS:
             run.end(number)
         else:
