@@ -36,7 +36,6 @@ TRACES = ("default", "gpushare100", "multigpu50", "gpuspec33")
 SOME = (
     ("fgd", "multigpu50"),
     ("dot-product", "gpuspec33"),
-    ("gpu-packing", "gpushare100"),
 )
 """Beside two policies on the default trace. `make test-data` plays all policies on all traces."""
 GOLDEN = {  # used milli, failed pods of 10,866: default trace, seed 42

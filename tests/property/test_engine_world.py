@@ -23,10 +23,10 @@ def test_whatever_happens_the_engine_agrees_with_the_world(random: Random, steps
         event(what)
 
 
-def test_every_fault_point_is_hit_at_least_twenty_times() -> None:
+def test_every_fault_point_is_hit_often() -> None:
     """Fixed seeds, so that the figures stand: where it crashed and what went wrong."""
     hits: Counter[str] = Counter()
-    for seed in range(few_or_many(40, 60)):
+    for seed in range(few_or_many(25, 60)):
         random = Random(seed)
         world = random_world(random)
         for _ in range(70):
@@ -45,7 +45,7 @@ def test_every_fault_point_is_hit_at_least_twenty_times() -> None:
         "crash with bindings on their way",
         "crash with pods on absent nodes",
     )
-    assert {point: hits[point] for point in points if hits[point] < 20} == {}
+    assert {point: hits[point] for point in points if hits[point] < few_or_many(8, 20)} == {}
 
 
 def test_the_same_events_lead_to_the_same_commands() -> None:
@@ -74,7 +74,7 @@ def test_the_same_events_lead_to_the_same_commands() -> None:
 def test_pods_of_all_profiles_get_places_in_the_random_world() -> None:
     """The walks above mean something: each profile decides, and pods are really bound."""
     used: Counter[str] = Counter()
-    for seed in range(few_or_many(20, 40)):
+    for seed in range(few_or_many(15, 40)):
         random = Random(seed)
         world = random_world(random)
         tell = world.tell
@@ -88,4 +88,4 @@ def test_pods_of_all_profiles_get_places_in_the_random_world() -> None:
         for _ in range(40):
             step(world, random)
         assert world.facts or not audit(world.engine.ledger)
-    assert all(used[name] >= 15 for name in NAMES), used
+    assert all(used[name] >= few_or_many(5, 15) for name in NAMES), used

@@ -47,7 +47,7 @@ def test_whatever_happens_the_rules_of_lending_hold(
 
 def test_the_walks_reach_what_they_are_about() -> None:
     hits: Counter[str] = Counter()
-    for seed in range(few_or_many(25, 50)):
+    for seed in range(few_or_many(16, 50)):
         hits += walked(seed).hits
     points = (
         "a binding refused",
@@ -59,11 +59,11 @@ def test_the_walks_reach_what_they_are_about() -> None:
         "a run was seen whole",
         "room for a learnt peak",
     )
-    assert {point: hits[point] for point in points if hits[point] < few_or_many(8, 20)} == {}
+    assert {point: hits[point] for point in points if hits[point] < few_or_many(4, 20)} == {}
 
 
 def test_the_same_events_lead_to_the_same_commands() -> None:
-    for seed in range(1, 17, 2):  # those that are not honest
+    for seed in range(1, few_or_many(9, 17), 2):  # those that are not honest
         world = walked(seed)
         again = world.start()
         assert [again.handle(told, now) for told, now, _ in world.log] == [
@@ -73,7 +73,7 @@ def test_the_same_events_lead_to_the_same_commands() -> None:
 
 def test_with_the_strict_limit_harvesting_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same events to policies that do not harvest: the same commands, and nobody goes."""
-    for seed in range(8):
+    for seed in range(few_or_many(4, 8)):
         world = walk(seed, honest=False, limits=RequestLimits())
         with monkeypatch.context() as patch:
             patch.setattr(harvest_world.Harvesting, "harvests", False)

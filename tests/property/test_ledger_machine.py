@@ -316,8 +316,8 @@ class Overcommitted(WithoutFacts):
 
 
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=few_or_many(40, 130), stateful_step_count=50)
+TestLedger.settings = settings(max_examples=few_or_many(25, 130), stateful_step_count=50)
 TestWithoutFacts = WithoutFacts.TestCase
-TestWithoutFacts.settings = settings(max_examples=few_or_many(12, 25), stateful_step_count=50)
+TestWithoutFacts.settings = settings(max_examples=few_or_many(10, 25), stateful_step_count=50)
 TestOvercommitted = Overcommitted.TestCase
-TestOvercommitted.settings = settings(max_examples=few_or_many(12, 25), stateful_step_count=50)
+TestOvercommitted.settings = settings(max_examples=few_or_many(10, 25), stateful_step_count=50)

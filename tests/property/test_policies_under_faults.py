@@ -7,6 +7,7 @@ GPUs missing, any delay up to ten minutes, samples lost, noise, one metric stuck
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from long_form import few_or_many
 
 from weft.core.engine import Event
 from weft.core.ledger import audit
@@ -65,7 +66,9 @@ def jobs(draw: st.DrawFn) -> tuple[Job, ...]:
 
 
 @pytest.mark.parametrize("name", READERS)
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=few_or_many(2, 3), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(wrong=faults(), todo=jobs())
 def test_nothing_is_promised_beyond_the_limit_and_all_jobs_end(
     name: str, wrong: ExporterFaults, todo: tuple[Job, ...]

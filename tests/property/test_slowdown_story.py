@@ -55,14 +55,14 @@ def lived(story: list[Step], world: World | None = None) -> World:
     return world
 
 
-@settings(max_examples=few_or_many(40, 100))
+@settings(max_examples=few_or_many(30, 100))
 @given(stories)
 def test_who_goes_is_who_the_rule_names(story: list[Step]) -> None:
     world = lived(story)
     event("somebody went" if world.asked else "nobody went")
 
 
-@settings(max_examples=40)
+@settings(max_examples=few_or_many(20, 40))
 @given(stories)
 def test_the_limits_hold(story: list[Step]) -> None:
     world = lived(story)
@@ -73,7 +73,7 @@ def test_the_limits_hold(story: list[Step]) -> None:
                 assert abs(one.at_ns - other.at_ns) >= FIVE_MINUTES
 
 
-@settings(max_examples=30)
+@settings(max_examples=few_or_many(15, 30))
 @given(stories)
 def test_the_same_events_give_the_same_records(story: list[Step]) -> None:
     world = lived(story)
@@ -82,7 +82,7 @@ def test_the_same_events_give_the_same_records(story: list[Step]) -> None:
     assert again == world.records
 
 
-@settings(max_examples=30)
+@settings(max_examples=few_or_many(15, 30))
 @given(stories)
 def test_guesses_and_silence_send_nobody_away(story: list[Step]) -> None:
     """Events as they were, but for what was counted: that is all guessed."""
