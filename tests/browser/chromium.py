@@ -70,6 +70,7 @@ class Browser:
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             await self.ask(f"{domain}.enable")
+        await self.ask("Emulation.setFocusEmulationEnabled", enabled=True)
         return self
 
     async def __aexit__(
@@ -151,8 +152,10 @@ class Browser:
         await self.ask("Emulation.setEmulatedMedia", features=[scheme])
 
     async def run(self, script: str) -> Any:
-        """The value of a JavaScript expression in the page."""
-        answer = await self.ask("Runtime.evaluate", expression=script, returnByValue=True)
+        """The value of a JavaScript expression in the page, or what it promises."""
+        answer = await self.ask(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
         if "exceptionDetails" in answer:
             raise PageError(json.dumps(answer["exceptionDetails"]))
         return answer["result"].get("value")
@@ -166,9 +169,25 @@ class Browser:
                 "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code
             )
 
-    async def picture(self, file: Path) -> None:
-        """The whole page as a PNG."""
-        import base64
 
-        answer = await self.ask("Page.captureScreenshot", captureBeyondViewport=True)
-        file.write_bytes(base64.b64decode(answer["data"]))
+class Window:
+    """A browser for tests that are no coroutines: one for many of them, as a start takes seconds.
+
+    It is what `Browser` is, call by call.
+    """
+
+    def __init__(self, runner: asyncio.Runner, browser: Browser) -> None:
+        self._runner, self.browser = runner, browser
+
+    def open(self, page: Path, width: int, *, dark: bool = False) -> None:
+        self._runner.run(self.browser.look(width, dark=dark))
+        self._runner.run(self.browser.open(page))
+
+    def run(self, script: str) -> Any:
+        return self._runner.run(self.browser.run(script))
+
+    def press(self, key: str) -> None:
+        self._runner.run(self.browser.press(key))
+
+    def ask(self, method: str, **parameters: object) -> dict[str, Any]:
+        return self._runner.run(self.browser.ask(method, **parameters))

@@ -40,7 +40,11 @@ const tell = event => { const spot = spotOf(event); if (spot) show(spot); else h
 document.addEventListener('pointerover', tell);
 document.addEventListener('focusin', tell);
 document.addEventListener('focusout', hide);
-addEventListener('scroll', hide, {passive: true});
+// Focus may scroll the page: the words stay with what has it.
+addEventListener('scroll', () => {
+  const spot = document.activeElement.closest('[data-spot]');
+  if (spot) show(spot); else hide();
+}, {passive: true});
 
 const groups = spot => {
   const whole = spot.closest('svg') || spot.closest('details');

@@ -29,7 +29,7 @@ SERIES = (
     Paint("s2", "#067a3d", "#3fc77f"),  # green
     Paint("s3", "#b0409a", "#ee8fdc"),  # magenta
     Paint("s4", "#a97a00", "#e3b43c"),  # ochre
-    Paint("s5", "#7b8794", "#8d9aa8"),  # grey
+    Paint("s5", "#69737f", "#8d9aa8"),  # grey
     Paint("s6", "#009aab", "#45d3de"),  # teal
     Paint("s7", "#7d3b1c", "#b98465"),  # brown
     Paint("s8", "#c4122f", "#ff5f74"),  # crimson
@@ -109,7 +109,7 @@ def shorten(text: str, limit: int = 26) -> str:
 def fitted(text: str, width: float, size: float, *, bold: bool = False) -> str:
     """The text, shortened in its middle to about `width` pixels."""
     limit = len(text)
-    while limit > 3 and text_width(shorten(text, limit), size, bold=bold) > width:
+    while limit > 3 and text_width(shorten(text, limit), size, bold=bold) > width + 0.5:
         limit -= 1
     return shorten(text, limit)
 

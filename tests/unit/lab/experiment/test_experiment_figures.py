@@ -256,7 +256,7 @@ def test_policies_of_one_colour_differ_in_dash_and_in_marker():
 
 
 def test_colours_are_far_apart():
-    """Distances in Oklab: two blues, which this palette once had, are 0.12 apart at most."""
+    """Distances in Oklab: neighbours in this palette are about a tenth apart."""
     for shade in ("light", "dark"):
         colours = {paint.name: _oklab(getattr(paint, shade)) for paint in SERIES}
         for one, two in itertools.combinations(colours, 2):
