@@ -2,10 +2,13 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+import typer.main
 
+from weft.cli import main as weft_cli
 from weft.cluster.state.pod_constraints import UnknownVolumes, constraints_of
 from weft.kube.pods import Pod
 from weft.model.reason import TEXT, Code
@@ -13,10 +16,12 @@ from weft.model.reason import TEXT, Code
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")),
-    *sorted((ROOT / "docs").rglob("*.md")),
+    *(path for top in ("docs", "examples") for path in sorted((ROOT / top).rglob("*.md"))),
+    *sorted((ROOT / "deploy").iterdir()),
 ]
 MISSING = re.compile(
-    r"not (yet )?(part of|implemented|supported)|unimplemented|planned|coming soon|in a later|"
+    r"not (yet )?(part of|implemented|supported)|cannot be given|unimplemented|"
+    r"planned|coming soon|in a later|"
     r"next release|(honour|form|there|line|possible) yet\b|does not exist yet",
     re.IGNORECASE,
 )
@@ -46,6 +51,42 @@ def test_what_a_page_calls_missing_is_quoted_from_what_refuses_it(page: Path) ->
     assert [line for line in lines if not any(text in line for text in quoted)] == []
 
 
+def test_no_help_text_calls_anything_missing() -> None:
+    """Whoever reads `--help` wants what there is."""
+    texts: dict[str, str] = {}
+
+    def walk(name: str, command: Any) -> None:
+        texts[name] = " ".join(
+            [
+                command.help or "",
+                *(getattr(option, "help", None) or "" for option in command.params),
+            ]
+        )
+        for below, child in getattr(command, "commands", {}).items():
+            walk(f"{name} {below}", child)
+
+    walk("weft", typer.main.get_command(weft_cli.app))
+    assert len(texts) > 20
+    assert {name: text for name, text in texts.items() if MISSING.search(text)} == {}
+
+
+def test_readme_says_first_that_nothing_is_delivered_as_long_as_nothing_is() -> None:
+    """Who writes the agent, or the chart, has the sentence to change."""
+    first = (ROOT / "README.md").read_text().partition("```")[0]
+    assert "no node agent, no isolation, no Helm\nchart" in first
+    assert not (ROOT / "src" / "weft" / "node").exists()
+    assert not list((ROOT / "deploy").rglob("Chart.yaml"))
+
+
+def test_parse_says_of_no_variable_that_weft_sets_it() -> None:
+    source = "".join(
+        path.read_text()
+        for wing in ("cli", "dialects")
+        for path in (ROOT / "src" / "weft" / wing).glob("*.py")
+    )
+    assert not re.search(r"sets \{key\}|value Weft delivers|Weft sets", source)
+
+
 def test_no_preemption_is_said_by_the_code() -> None:
     source = "".join(path.read_text() for path in (ROOT / "src" / "weft").rglob("*.py"))
     assert NO_PREEMPTION in source
@@ -69,5 +110,10 @@ def test_a_pod_that_asks_for_none_of_it_is_not_refused() -> None:
 
 
 def test_the_pattern_finds_what_it_is_for() -> None:
-    for line in ("not part of this release yet", "is not implemented", "on the command line yet;"):
+    for line in (
+        "not part of this release yet",
+        "is not implemented",
+        "on the command line yet;",
+        "cannot be given here",
+    ):
         assert MISSING.search(line)

@@ -10,7 +10,7 @@ from typer import Argument, Option, Typer
 from weft.cli.options import Output
 from weft.cli.output import ListOutput, json_text
 from weft.cli.progress import status_line
-from weft.model.errors import BadInputError
+from weft.model.errors import BadInputError, install_extra
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -242,7 +242,7 @@ def _predictors(
     if any(cell.learned and cell.learned.trees for cell in cells.values()) and not available():
         print(
             f"weft: note: {path} was learnt with LightGBM, which is not installed: its say is "
-            "left out, and no bound is calibrated; pip install 'weft[interference]'",
+            f"left out, and no bound is calibrated; {install_extra('interference')}",
             file=sys.stderr,
         )
     return [Predictor(cell) for cell in cells.values()]

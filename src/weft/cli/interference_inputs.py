@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.files import writing
-from weft.model.errors import BadInputError
+from weft.model.errors import BadInputError, install_extra
 
 if TYPE_CHECKING:
     from weft.interference.model_file import PredictorFile
@@ -98,7 +98,7 @@ def note_no_trees(cell: "Measurements", place: str) -> None:
     if not trees.available() and len(profile_columns(Applications(cell.solos).columns)) >= 2:
         print(
             f"weft: note: {place} has profiles, but LightGBM is not installed: its say is "
-            "left out; pip install 'weft[interference]'",
+            f"left out; {install_extra('interference')}",
             file=sys.stderr,
         )
 

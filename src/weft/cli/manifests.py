@@ -26,10 +26,19 @@ WORKLOADS = {
 """Where Kubernetes' own workloads must have their pod template."""
 
 
+class PodCount(NamedTuple):
+    """A number of pods as a workload says it, at `field`; `at_most` is a Job's completions."""
+
+    field: str
+    number: Any
+    at_most: Any = None
+
+
 class ManifestPod(NamedTuple):
     """A pod, or a workload's pod template, with the kind and name of the object it is in.
 
-    `field` is where in the object it is; `containers` where in `value` they must be.
+    `field` is where in the object it is; `containers` where in `value` they must be. `counts`, one
+    multiplied by the other, are how many of it run at once.
     """
 
     kind: str
@@ -37,6 +46,8 @@ class ManifestPod(NamedTuple):
     value: dict[str, Any]
     field: str = ""
     containers: tuple[str, ...] = ("spec", "containers")
+    namespace: str = ""
+    counts: tuple[PodCount, ...] = ()
 
 
 class Document(NamedTuple):
@@ -111,17 +122,21 @@ def pods_in(value: Any, above: str = "") -> Iterator[ManifestPod]:
     meta = value.get("metadata")
     meta = meta if isinstance(meta, dict) else {}
     name = str(meta.get("name") or meta.get("generateName") or "")
+    namespace = str(meta.get("namespace") or "")
     if isinstance(value.get("items"), list) and (kind.endswith("List") or not kind):
         for item in value["items"]:
             yield from pods_in(item, kind.removesuffix("List"))
     elif kind == "Pod":
-        yield ManifestPod(kind, name, value)
+        yield ManifestPod(kind, name, value, namespace=namespace)
     else:
-        templates = list(_templates(value, (), ""))
-        for path, field, template in templates:
-            part = "/".join(path)
+        templates = list(_templates(value, _Place()))
+        for place, template in templates:
+            part = "/".join(place.path)
             pod_name = f"{name}/{part}" if len(templates) > 1 and part else name
-            yield ManifestPod(kind, pod_name, template, field)
+            counts = place.counts
+            yield ManifestPod(
+                kind, pod_name, template, place.field, namespace=namespace, counts=counts
+            )
         if not templates and kind in WORKLOADS and _is_kubernetes_own(value):
             yield ManifestPod(kind, name, value, "", (*WORKLOADS[kind], "spec", "containers"))
 
@@ -132,28 +147,50 @@ def _is_kubernetes_own(value: dict[str, Any]) -> bool:
     return not slash or group in ("apps", "batch", "extensions")
 
 
-Template = tuple[tuple[str, ...], str, dict[str, Any]]
-"""The names on the way that tell a template apart, its field, and the template."""
+class _Place(NamedTuple):
+    """A place in an object: the names on the way that tell templates apart, its field, and how
+    many there are of it."""
+
+    path: tuple[str, ...] = ()
+    field: str = ""
+    counts: tuple[PodCount, ...] = ()
+
+    def below(self, step: str, name: str | None = None) -> "_Place":
+        path = self.path if name is None else (*self.path, name)
+        return _Place(path, self.field + step if self.field else step.lstrip("."), self.counts)
+
+    def counted(self, value: dict[str, Any]) -> "_Place":
+        """The same for the template in `value`, as often as is said beside it."""
+        said = next((key for key in ("replicas", "parallelism") if value.get(key) is not None), "")
+        if not said:
+            return self
+        count = PodCount(self.below(f".{said}").field, value[said], value.get("completions"))
+        return self._replace(counts=(*self.counts, count))
 
 
-def _templates(value: Any, path: tuple[str, ...], field: str) -> Iterator[Template]:
-    """Pod templates below `value`, which is at `field`."""
+Template = tuple[_Place, dict[str, Any]]
+
+
+def _templates(value: Any, place: _Place) -> Iterator[Template]:
+    """Pod templates below `value`, which is at `place`."""
     if isinstance(value, list):
         for i, item in enumerate(value):
             name = item.get("name") if isinstance(item, dict) else None
-            yield from _templates(item, (*path, str(name or i)), f"{field}[{i}]")
+            yield from _templates(item, place.below(f"[{i}]", str(name or i)))
         return
     if not isinstance(value, dict):
         return
     for key, below in value.items():
-        inside = f"{field}.{key}" if field else str(key)
+        at = place.counted(value) if key == "template" else place
+        steps = key == "templates" and isinstance(below, list)
+        plain = steps or key in ("spec", "template", "jobTemplate")
+        inside = at.below(f".{key}", None if plain else str(key))
         if key == "template" and isinstance(below, dict) and _is_for_pods(below):
-            yield path, inside, below
-        elif key == "templates" and isinstance(below, list):
-            yield from _argo(below, path, inside)
+            yield inside, below
+        elif steps:
+            yield from _argo(below, inside)
         elif isinstance(below, dict | list) and key not in ("metadata", "status"):
-            plain = key in ("spec", "template", "jobTemplate")
-            yield from _templates(below, path if plain else (*path, str(key)), inside)
+            yield from _templates(below, inside)
 
 
 def _is_for_pods(template: dict[str, Any]) -> bool:
@@ -178,12 +215,12 @@ def _meant(field: str, among: dict[str, Any]) -> str | None:
     return keys[close[0]] if close else None
 
 
-def _argo(templates: list[Any], path: tuple[str, ...], field: str) -> Iterator[Template]:
+def _argo(templates: list[Any], place: _Place) -> Iterator[Template]:
     """Argo workflow steps: one container each, beside init containers and sidecars."""
     for i, step in enumerate(templates):
         if not isinstance(step, dict):
             continue
-        inside = (*path, str(step.get("name") or i))
+        inside = place.below(f"[{i}]", str(step.get("name") or i))
         main = step.get("container") or step.get("script")
         if isinstance(main, dict):
             sidecars = step.get("sidecars")
@@ -193,9 +230,28 @@ def _argo(templates: list[Any], path: tuple[str, ...], field: str) -> Iterator[T
                 "initContainers": step.get("initContainers"),
             }
             # No field: the pod is put together here, its fields are not the step's.
-            yield inside, "", {"metadata": step.get("metadata") or {}, "spec": spec}
+            pod = {"metadata": step.get("metadata") or {}, "spec": spec}
+            yield inside._replace(field=""), pod
         else:
-            yield from _templates(step, inside, f"{field}[{i}]")
+            yield from _templates(step, inside)
+
+
+_MOST_PODS = 2**31 - 1  # as Kubernetes has it
+
+
+def replicas_of(pod: ManifestPod) -> int | None:
+    """How many of it run at once; None of a DaemonSet, which runs one on each of its nodes."""
+    if pod.kind == "DaemonSet":
+        return None
+    replicas = 1
+    for count in pod.counts:
+        for number in (count.number, 0 if count.at_most is None else count.at_most):
+            if type(number) is not int or not 0 <= number <= _MOST_PODS:
+                problem = f"{number!r} is not a number of pods; write a whole number from 0 on"
+                raise BadInputError(count.field, problem)
+        at_most = count.number if count.at_most is None else count.at_most
+        replicas *= min(count.number, at_most)
+    return replicas
 
 
 def manifest_of(pod: ManifestPod) -> Pod:

@@ -1,21 +1,27 @@
 """`weft parse FILE…`: how Weft reads each pod in a manifest, and what it would write for it.
 
-Good documents are printed on stdout, bad ones named on stderr one line each; any bad one makes
-the exit code 1.
+Good documents are printed on stdout. Bad ones, and what pods ask that Weft does not place, are
+named on stderr one line each; any of these makes the exit code 1.
 """
 
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 from typer import Argument, Exit, Option
 
-from weft.cli.output import json_text, table_with
-from weft.dialects.dialect import DialectSettings, PodAnnotations
-from weft.model import BadInputError, ContainerRequest
-from weft.model.request import GpuMemoryRequest
+from weft.cli.output import json_text
+from weft.cli.parse_rows import (
+    NEEDS_NOTE,
+    PodReading,
+    reading_of,
+    table_of,
+    total_line,
+    written_lines,
+)
+from weft.dialects.dialect import DialectSettings
+from weft.model import BadInputError
 
 if TYPE_CHECKING:
     from weft.cli.manifests import ManifestPod
@@ -43,19 +49,6 @@ class CompatMode(StrEnum):
     EXACT = "exact"
 
 
-class Row(msgspec.Struct, frozen=True):
-    """One pod in the output."""
-
-    file: str
-    kind: str
-    name: str
-    dialect: str | None
-    containers: list[dict[str, Any]]
-    shared_by_containers: bool
-    warnings: list[str]
-    writes: PodAnnotations
-
-
 def parse(
     files: Annotated[list[str], Argument(help="YAML files; - reads standard input.")],
     output: Annotated[ParseOutput, Option(help="A table for people, or JSON.")] = ParseOutput.TABLE,
@@ -68,31 +61,38 @@ def parse(
     interference_table: Annotated[
         bool, Option(help="Read gpushare pods as where an interference table is configured.")
     ] = False,
+    quiet: Annotated[
+        bool, Option("--quiet", "-q", help="No warnings, and nothing of what would be written.")
+    ] = False,
 ) -> None:
-    """Show how Weft reads each pod: dialect, request per container, warnings, what it writes."""
+    """Show how Weft reads each pod: dialect, request per container, warnings, what it writes.
+
+    Exit code 1: something could not be read, or asks for GPUs in words that Weft does not place.
+    """
     settings = DialectSettings(
         gpushare_unit=gpushare_unit.value,
         interference_table=interference_table,
         compat=compat.value,
     )
-    rows: list[Row] = []
+    readings: list[PodReading] = []
     errors: list[BadInputError] = []
     for file in files:
-        read_file(file, settings, rows, errors)
+        read_file(file, settings, readings, errors)
     for error in errors:
         print(f"weft: error: {error}", file=sys.stderr)
     if output is ParseOutput.JSON:
-        print(json_text(rows, indent=2))
-    elif rows:  # a header over nothing would look like an answer
-        _print_table(rows)
+        print(json_text([reading.row for reading in readings], indent=2))
+    elif readings:  # a header over nothing would look like an answer
+        _print_table(readings, quiet=quiet)
     if errors:
         raise Exit(1)
 
 
 def read_file(
-    file: str, settings: DialectSettings, rows: list[Row], errors: list[BadInputError]
+    file: str, settings: DialectSettings, readings: list[PodReading], errors: list[BadInputError]
 ) -> None:
-    """Add a row for every pod in `file`, and an error for every document that has none to give."""
+    """Add a reading for every pod in `file`, an error for every document that has none to give,
+    and one for what a pod asks and is not placed."""
     from weft.cli.manifests import load, pods_in, split
 
     try:
@@ -110,11 +110,16 @@ def read_file(
             errors.append(_at(f"{file}: {where}", error))
             continue
         for pod in pods:
+            at = f"{file}: {where}: {pod.kind} {pod.name}".rstrip()
             try:
-                rows.append(read_pod(file, pod, settings))
+                reading = read_pod(file, pod, settings)
             except BadInputError as error:
-                pod_name = f"{pod.kind} {pod.name}".rstrip()
-                errors.append(_at(f"{file}: {where}: {pod_name}", error))
+                errors.append(_at(at, error))
+                continue
+            readings.append(reading)
+            for asked in reading.row.not_placed:
+                containers = f"container {', '.join(asked.containers)}" * bool(asked.containers)
+                errors.append(_at(at, BadInputError(containers, asked.text)))
 
 
 def _at(place: str, error: BadInputError) -> BadInputError:
@@ -123,66 +128,43 @@ def _at(place: str, error: BadInputError) -> BadInputError:
     return BadInputError(where, " ".join(error.problem.split()))
 
 
-def read_pod(file: str, pod: "ManifestPod", settings: DialectSettings) -> Row:
-    """The row of one pod, or `BadInputError` naming the field, its value and the way out."""
-    from weft.cli.manifests import manifest_of
+def read_pod(file: str, pod: "ManifestPod", settings: DialectSettings) -> PodReading:
+    """The reading of one pod, or `BadInputError` naming the field, its value and the way out."""
+    from weft.cli.manifests import manifest_of, replicas_of
     from weft.cluster.state import pod_reader
     from weft.cluster.state.pod_constraints import UnknownVolumes
     from weft.dialects.preview import preview
 
-    request = pod_reader.read(manifest_of(pod), settings, UnknownVolumes())
-    return Row(
-        file=file,
-        kind=pod.kind,
-        name=pod.name,
-        dialect=None if request.dialect == "none" else request.dialect,
-        containers=[_container(container) for container in request.containers],
-        shared_by_containers=request.shared_by_containers,
-        warnings=list(request.warnings),
-        writes=preview(request),
-    )
-
-
-def _container(container: ContainerRequest) -> dict[str, Any]:
-    asked = container.asked
-    memory = asked.memory if asked else GpuMemoryRequest()
-    return {
-        "name": container.name,
-        "gpus": asked.count if asked else 0,
-        "memory_mib": memory.value if memory.kind in ("mib", "none") else None,
-        "memory": {"kind": memory.kind, "value": memory.value},
-        "gpu_milli": asked.milli if asked else 0,
+    manifest = manifest_of(pod)
+    request = pod_reader.read(manifest, settings, UnknownVolumes())
+    row_of = {
+        "file": file,
+        "kind": pod.kind,
+        "namespace": pod.namespace or None,
+        "name": pod.name,
+        "replicas": replicas_of(pod),
     }
+    foreign = pod_reader.not_placed(manifest, request)
+    return reading_of(row_of, request, foreign, preview(request))
 
 
-def _print_table(rows: list[Row]) -> None:
+def _print_table(readings: list[PodReading], *, quiet: bool) -> None:
     from rich.console import Console
 
-    table = table_with("POD|DIALECT|CONTAINER|>GPUS|MEMORY|>CORES")
-    for row in rows:
-        for i, container in enumerate(row.containers):
-            head = ("", "") if i else (f"{row.kind}/{row.name}", row.dialect or "none")
-            table.add_row(*head, *_cells(container))
     console = Console(soft_wrap=True, markup=False, highlight=False)
-    console.print(table)
-    for row in rows:
-        name = f"{row.kind}/{row.name}"
-        for warning in row.warnings:
-            console.print(f"{name}: warning: {warning}")
-        for kind, values in (("annotation", row.writes.annotations), ("label", row.writes.labels)):
-            for key, value in values.items():
-                console.print(f"{name}: writes {kind} {key}={value}")
-        for container_name, env in row.writes.env.items():
-            for key, value in env.items():
-                console.print(f"{name}: sets {key}={value} in {container_name}")
-
-
-def _cells(container: dict[str, Any]) -> tuple[str, ...]:
-    from weft.core.explain.amounts import memory_in_words
-
-    memory, gpus = GpuMemoryRequest(**container["memory"]), container["gpus"]
-    if not gpus:
-        return container["name"], "0", "-", "-"
-    milli = container["gpu_milli"]
-    cores = f"{milli / 10:g} %" if milli else "-"
-    return container["name"], str(gpus), memory_in_words(memory), cores
+    table = table_of([reading.row for reading in readings])
+    if not console.is_terminal:  # a file, or another program: one line each, however long
+        wide = console.options.update(max_width=1 << 20)
+        console.width = max(80, console.measure(table, options=wide).maximum)
+    console.print(table, soft_wrap=False)
+    console.print(total_line(readings))
+    if quiet:
+        return
+    for reading in readings:
+        for line in written_lines(reading.row):
+            console.print(line)
+    for reading in readings:
+        for warning in reading.row.warnings:
+            print(f"weft: warning: {reading.row.full_name}: {warning}", file=sys.stderr)
+    if any(reading.row.needs_env for reading in readings):
+        print(f"weft: note: {NEEDS_NOTE}", file=sys.stderr)

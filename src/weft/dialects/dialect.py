@@ -33,10 +33,10 @@ class DialectSettings(msgspec.Struct, frozen=True):
 
 
 class PodAnnotations(msgspec.Struct, frozen=True):
-    """The annotations, labels and environment that a dialect writes for a placement.
+    """The annotations and labels that a dialect writes for a placement, and what should follow.
 
-    `annotations` and `labels` go into the Binding; `env` is per container name, delivered on the
-    node.
+    `annotations` and `labels` go into the Binding. `env`, per container name, is what the container
+    needs to use its GPUs: nothing of Weft's sets it, whatever delivers on the node must.
     """
 
     annotations: dict[str, str] = {}

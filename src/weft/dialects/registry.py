@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from weft.dialects.catalog import ALL, NONE
 from weft.dialects.dialect import DialectSettings, PodAnnotations
+from weft.dialects.foreign import foreign_requests
 from weft.dialects.node_resources import non_gpu_resources
 from weft.dialects.system import BaseDialect
 from weft.model import BadInputError, Node, Placement, PodManifest, PodRequest
@@ -70,7 +71,10 @@ def parse_pod(manifest: PodManifest, settings: DialectSettings) -> PodRequest:
         extended=extended,
         resources=system.to_deliver(manifest),
     )
-    warnings = (warning, *request.warnings) if warning else request.warnings
+    foreign = foreign_requests(manifest, asks=system is not NONE)
+    # Those that keep the pod waiting are its constraints' reason.
+    notes = [each.text for each in foreign if not each.waits]
+    warnings = (*([warning] if warning else ()), *request.warnings, *notes)
     return replace(request, shape=shape, system_names=system.scheduler_names, warnings=warnings)
 
 

@@ -176,7 +176,7 @@ def listed(annotations: Mapping[str, str], name: str) -> tuple[str, ...]:
 
 
 def _environment_notes(pod: PodManifest, layout: ContainerRequests, dialect: str) -> list[str]:
-    """Warns of GPU variables in the pod itself: they compete with what the node delivers."""
+    """Warns of GPU variables in the pod itself: nothing of Weft's takes them back."""
     notes: list[str] = []
     delivered = {"NVIDIA_VISIBLE_DEVICES", *(("LD_PRELOAD",) if dialect == "alnair" else ())}
     for slot, request in zip(slots(pod), layout.containers, strict=True):
@@ -185,13 +185,13 @@ def _environment_notes(pod: PodManifest, layout: ContainerRequests, dialect: str
                 continue
             if request.asked is not None:
                 notes.append(
-                    f"container {request.name} sets {variable.name} itself: "
-                    "the value Weft delivers on the node replaces it"
+                    f"container {request.name} sets {variable.name} itself: it keeps that, "
+                    "whatever Weft chooses, unless something on the node replaces it"
                 )
             elif variable.value not in ("", "none", "void"):
                 notes.append(
                     f"container {request.name} sets {variable.name} but asks for no GPU: "
-                    "it gets none"
+                    "Weft counts none for it, and nothing of Weft's keeps it off the node's GPUs"
                 )
     return notes
 

@@ -105,14 +105,14 @@ def units(slot: ContainerSlot, name: str, unit: str) -> int:
     """`amount` of a resource that counts `unit`s of GPU memory, refusing sizes in bytes."""
     value = amount(slot, name)
     if value >= MORE_THAN_A_CARD:
-        amounts = {
-            **(slot.container.resources.requests or {}),
-            **(slot.container.resources.limits or {}),
-        }
+        resources = slot.container.resources
+        text = str({**(resources.requests or {}), **(resources.limits or {})}[name]).strip()
+        # The API server shortens round numbers: nobody need have written the suffix.
+        shortened = f" (so Kubernetes shows {value}, too)" if text[-1:] in "kMGTPE" else ""
         raise BadInputError(
             f"{slot.where}.resources.limits[{name}]",
-            f"{str(amounts[name])!r} is {value:,} {unit}, more than any card has: the number "
-            f"counts {unit}, not bytes; write it without a suffix",
+            f"{text!r}{shortened} is {value:,} {unit}, more than any card has: a plain number "
+            f"counts {unit}, not bytes; write how many {unit} of a card you want",
         )
     return value
 

@@ -31,7 +31,7 @@ _SETTINGS = {
 
 
 def available() -> bool:
-    """True if LightGBM is installed (`pip install 'weft[interference]'`), and its libraries are."""
+    """True if LightGBM is installed (Weft's extra `interference`), and its libraries are."""
     try:
         import lightgbm  # noqa: F401
     except (ImportError, OSError):

@@ -1,6 +1,11 @@
 """Exceptions for broken worlds. A pod that does not fit is a `Reason`, never one of these."""
 
 
+def install_extra(extra: str) -> str:
+    """How to install one of Weft's extras: from a checkout, for Weft is on no package index yet."""
+    return f"in Weft's checkout: pip install -e '.[{extra}]'"
+
+
 class WeftError(Exception):
     """Base of everything Weft raises on purpose."""
 

@@ -72,6 +72,13 @@ class GpuMemoryRequest(msgspec.Struct, frozen=True, gc=False):
             return 0
         return self.value * card_mib // units
 
+    def told_mib_on(self, card_mib: int) -> int:
+        """`mib_on` for people: of units that no such card has, the MiB that they are elsewhere."""
+        asked_mib = self.mib_on(card_mib)
+        if asked_mib <= card_mib or self.kind not in ("units", "node-units"):
+            return asked_mib
+        return max(asked_mib, self.value * self.unit_mib)
+
 
 NO_MEMORY = GpuMemoryRequest()
 WHOLE_CARD = GpuMemoryRequest(kind="whole")

@@ -9,6 +9,7 @@ from typing import Any
 from live_world import Json, World, bind, node, pod, until, world
 
 from weft.cluster.control.event_reporter import EventReporter, EventReporterOptions
+from weft.dialects.foreign import foreign_resource
 
 MIXED = {"weft.dev/gpu-memory": 1, "aliyun.com/gpu-mem": 1}
 
@@ -128,3 +129,34 @@ async def test_gpus_of_dead_nodes_are_named_in_the_reason() -> None:
         made.server.add("pods", pod("a"))
         text = await until(lambda: condition(made, "a"))
         assert text.endswith("; 1 GPU held by pods of dead nodes: d/lost for 3 h")
+
+
+AMD = {"allocatable": {"cpu": "64", "memory": "256Gi", "pods": "110", "amd.com/gpu": "2"}}
+
+
+async def test_a_pod_that_asks_in_other_systems_words_is_told_whose_they_are() -> None:
+    """In the words of `weft parse`."""
+    texts = {
+        name: text.text
+        for name in ("volcano.sh/vgpu-number", "nvidia.com/gpus", "weft.dev/gpu-mem", "amd.com/gpu")
+        if (text := foreign_resource(name)) is not None
+    }
+    has = node()
+    has["status"] |= AMD
+    async with telling(has) as made:
+        for number, name in enumerate(texts):
+            one = [{"name": "c", "resources": {"limits": {name: "1"}}}]
+            made.server.add("pods", pod(f"p{number}", containers=one))
+        fraction = pod("half", containers=[{"name": "c"}])
+        fraction["metadata"]["annotations"] = {"gpu-fraction": "0.5"}
+        made.server.add("pods", fraction)
+        for number, text in enumerate(list(texts.values())[:3]):
+            await until(lambda at=number, text=text: text in condition(made, f"p{at}"))
+        assert "(largest free 0 nvidia.com/gpus, asked 1)" in condition(made, "p1")
+        said = await until(lambda: condition(made, "half"))
+        assert "annotation gpu-fraction is KAI Scheduler's: Weft does not place it" in said
+        assert "run this pod through kube-scheduler" not in said
+        # What its device plugin counts by itself is a matter of nodes alone.
+        await until(lambda: made.server.get("pods", "p3", "d")["spec"].get("nodeName") == "n")
+        request = made.live.parse(made.live.pod("d", "p3"))
+        assert texts["amd.com/gpu"] in request.warnings

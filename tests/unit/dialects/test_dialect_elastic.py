@@ -99,7 +99,7 @@ def test_marks_that_name_no_gpu_of_the_node_are_no_placement(marks):
 
 
 def test_a_size_in_bytes_is_refused_with_its_place():
-    with pytest.raises(BadInputError, match="without a suffix") as caught:
+    with pytest.raises(BadInputError, match="not bytes; write how many") as caught:
         parsed(ask(IO + "memory", "256Mi"))
     assert caught.value.where == "spec.containers[0].resources.limits[elasticgpu.io/gpu-memory]"
 

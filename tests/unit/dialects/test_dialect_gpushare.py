@@ -80,7 +80,7 @@ def test_kubernetes_short_form_of_a_round_number_is_the_number():
 
 @pytest.mark.parametrize("text", ["10G", "10Gi", 10**10])
 def test_a_size_in_bytes_is_refused(text):
-    with pytest.raises(BadInputError, match="without a suffix"):
+    with pytest.raises(BadInputError, match="not bytes; write how many"):
         parsed(ask(MEM, text))
 
 

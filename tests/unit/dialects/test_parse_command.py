@@ -1,14 +1,17 @@
 """`weft parse`: what people see."""
 
+import io
 import json
 
 import msgspec
 import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
-from weft.cli.manifests import ManifestPod, manifest_of
-from weft.cli.parse import parse
+from weft.cli.manifests import ManifestPod, manifest_of, pods_in
+from weft.cli.parse import parse, read_pod
+from weft.cli.parse_rows import table_of
 from weft.cluster.state import pod_reader
 from weft.cluster.state.pod_constraints import UnknownVolumes
 from weft.dialects.dialect import DialectSettings
@@ -60,11 +63,13 @@ SPEC = {"containers": [{"name": "a", "resources": {"limits": {"nvidia.com/gpu": 
 
 def test_the_fields_of_a_row():
     (row,) = rows(GPUSHARE, "--gpushare-unit", "GiB")
-    writes = row.pop("writes")
+    writes, needs_env = row.pop("writes"), row.pop("needs_env")
     assert row == {
         "file": "-",
         "kind": "Deployment",
+        "namespace": None,
         "name": "binpack",
+        "replicas": 1,
         "dialect": "gpushare",
         "containers": [
             {
@@ -83,13 +88,14 @@ def test_the_fields_of_a_row():
             },
         ],
         "shared_by_containers": True,
+        "not_placed": [],
         "warnings": [],
     }
-    assert set(writes) == {"annotations", "labels", "env"}
+    assert set(writes) == {"annotations", "labels"}
     assert writes["annotations"]["ALIYUN_COM_GPU_MEM_IDX"] == "<gpu index>"
     assert writes["annotations"]["ALIYUN_COM_GPU_MEM_POD"] == "2"
     assert writes["annotations"]["ALIYUN_COM_GPU_MEM_ASSUME_TIME"] == "<time in ns>"
-    assert set(writes["env"]) == {"a"}
+    assert set(needs_env) == {"a"}
 
 
 def test_the_unit_is_assumed_with_a_warning_or_said():
@@ -118,7 +124,7 @@ def test_a_pod_without_a_gpu_has_no_dialect():
     (row,) = rows(PLAIN)
     assert row["dialect"] is None
     assert row["containers"][0]["gpus"] == 0
-    assert row["writes"] == {"annotations": {}, "labels": {}, "env": {}}
+    assert (row["writes"], row["needs_env"]) == ({"annotations": {}, "labels": {}}, {})
 
 
 @pytest.mark.parametrize(
@@ -284,13 +290,208 @@ def test_the_table_has_requests_warnings_and_writes():
     done = run("-", text=text)
     assert done.exit_code == 0
     lines = done.stdout.splitlines()
-    assert lines[1].split() == ["Deployment/binpack", "gpushare", "a", "1", "2", "units", "-"]
-    assert lines[3].split() == ["Job/x", "hami", "h", "2", "50", "%", "of", "a", "card", "25", "%"]
-    assert lines[4].split() == ["Job/x", "nvidia", "a", "1", "whole", "card", "100", "%"]
-    assert lines[5].split() == ["Pod/plain", "none", "a", "0", "-", "-"]
+    assert [" ".join(line.split()) for line in lines[1:6]] == [
+        "Deployment/binpack 1 gpushare a 1 2 units -",
+        "proxy 0 - -",
+        "Job/x 1 hami h 2 50 % of a card 25 %",
+        "Job/x 1 nvidia a 1 whole card 100 %",
+        "Pod/plain 1 none a 0 - -",
+    ]
+    assert lines[6] == "total: 4 pods, 1 whole GPU, 3 shares of a GPU (3 sized by the card)"
     assert "Deployment/binpack: writes annotation ALIYUN_COM_GPU_MEM_IDX=<gpu index>" in lines
-    assert "Deployment/binpack: sets NVIDIA_VISIBLE_DEVICES=<gpu index> in a" in lines
-    assert any("warning: aliyun.com/gpu-mem: unit assumed" in line for line in lines)
+    assert "Deployment/binpack: needs NVIDIA_VISIBLE_DEVICES=<gpu index> in a" in lines
+    warning, note = done.stderr.splitlines()
+    assert warning.startswith("weft: warning: Deployment/binpack: aliyun.com/gpu-mem: unit assumed")
+    assert note.startswith("weft: note: what a container needs, Weft does not set")
+
+
+def test_quiet_prints_the_table_alone():
+    done = run("-", "--quiet", text=GPUSHARE)
+    assert (done.exit_code, done.stderr) == (0, "")
+    header, a, proxy, total = done.stdout.splitlines()
+    assert header.split()[:2] == ["POD", "REPLICAS"]
+    assert (a.split()[0], proxy.split()) == ("Deployment/binpack", ["proxy", "0", "-", "-"])
+    assert total == "total: 1 pod, 1 share of a GPU (1 sized by the card)"
+
+
+LONG = {
+    "kind": "Deployment",
+    "metadata": {"name": "a-rather-long-name-of-a-deployment", "namespace": "machine-learning"},
+    "spec": {
+        "replicas": 1_000,
+        "template": {
+            "spec": {
+                "containers": [
+                    {
+                        "name": "a-container-with-a-long-name",
+                        "resources": {"limits": {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1_000}},
+                    }
+                ]
+            }
+        },
+    },
+}
+
+
+def test_no_name_is_cut_in_a_file_or_at_80_columns():
+    done = run("-", "-q", text=json.dumps(LONG))
+    _, line, _ = done.stdout.splitlines()
+    assert " ".join(line.split()) == (
+        "machine-learning Deployment/a-rather-long-name-of-a-deployment 1000 hami "
+        "a-container-with-a-long-name 1 1,000 MiB -"
+    )
+    (pod,) = pods_in(LONG)
+    row = read_pod("f", pod, SANE).row
+    narrow = Console(width=80, file=io.StringIO())
+    narrow.print(table_of([row]))
+    text = narrow.file.getvalue()
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def replicated(kind, *, spec=SPEC, **said):
+    made = template(spec, kind)
+    return made | {"spec": made["spec"] | said}
+
+
+def in_a_cron_job(**said):
+    job = {"template": {"spec": SPEC}, **said}
+    return {"kind": "CronJob", "metadata": {"name": "x"}, "spec": {"jobTemplate": {"spec": job}}}
+
+
+@pytest.mark.parametrize(
+    ("workload", "replicas"),
+    [
+        ({"kind": "Pod", "metadata": {"name": "x"}, "spec": SPEC}, 1),
+        (replicated("Deployment"), 1),
+        (replicated("Deployment", replicas=3), 3),
+        (replicated("Deployment", replicas=0), 0),
+        (replicated("StatefulSet", replicas=4), 4),
+        (replicated("ReplicaSet", replicas=5), 5),
+        (replicated("ReplicationController", replicas=6), 6),
+        (replicated("Job"), 1),
+        (replicated("Job", parallelism=8), 8),
+        (replicated("Job", parallelism=8, completions=5), 5),
+        (replicated("Job", completions=5), 1),
+        (in_a_cron_job(), 1),
+        (in_a_cron_job(parallelism=7), 7),
+        (replicated("DaemonSet"), None),
+    ],
+    ids=lambda value: value["kind"] if isinstance(value, dict) else "",
+)
+def test_the_pods_that_a_workload_runs_at_once(workload, replicas):
+    (row,) = rows(json.dumps(workload))
+    assert row["replicas"] == replicas
+
+
+def test_replicas_of_each_part_of_other_makers_workloads():
+    train = {"replicas": 4, "template": {"spec": SPEC}}
+    kubeflow = {"kind": "PyTorchJob", "spec": {"pytorchReplicaSpecs": {"Worker": train}}}
+    job = {"spec": {"parallelism": 2, "template": {"spec": SPEC}}}
+    jobs = [{"name": "a", "replicas": 3, "template": job}, {"name": "b", "template": job}]
+    job_set = {"kind": "JobSet", "metadata": {"name": "s"}, "spec": {"replicatedJobs": jobs}}
+    found = rows("\n---\n".join(map(json.dumps, (kubeflow, job_set))))
+    assert [(row["name"], row["replicas"]) for row in found] == [
+        ("", 4),
+        ("s/replicatedJobs/a", 6),
+        ("s/replicatedJobs/b", 2),
+    ]
+
+
+@pytest.mark.parametrize("number", ["3", -1, 1.5, True, 2**31])
+def test_a_number_of_pods_that_is_none_is_an_error(number):
+    line = error(json.dumps(replicated("Deployment", replicas=number)))
+    assert f"Deployment x: spec.replicas: {number!r} is not a number of pods" in line
+
+
+def test_the_total_counts_replicas_and_daemon_sets_apart():
+    each = {"weft.dev/gpu-memory": 1_000, "weft.dev/gpu-count": 2}
+    spec = {"containers": [{"name": "a", "resources": {"limits": each}}]}
+    cards = replicated("Job", parallelism=1_000)
+    both = (replicated("Deployment", spec=spec, replicas=3), replicated("DaemonSet"), cards)
+    done = run("-", "-q", text="\n---\n".join(map(json.dumps, both)))
+    assert done.stdout.splitlines()[-1] == (
+        "total: 1,003 pods, 1,000 whole GPUs, 6 shares of a GPU (6,000 MiB); "
+        "on each node of a DaemonSet: 1 whole GPU"
+    )
+    assert run("-", "-q", text=PLAIN).stdout.splitlines()[-1] == "total: 1 pod, no GPU"
+
+
+def test_the_namespace_is_the_objects_own():
+    made = replicated("Deployment")
+    made["metadata"]["namespace"] = "ml"
+    (row,) = rows(json.dumps(made))
+    assert row["namespace"] == "ml"
+    done = run("-", text=json.dumps(made))
+    header, first, *_ = done.stdout.splitlines()
+    assert header.split()[:3] == ["NAMESPACE", "POD", "REPLICAS"]
+    assert first.split()[:2] == ["ml", "Deployment/x"]
+    assert "ml/Deployment/x: needs NVIDIA_VISIBLE_DEVICES=<gpu uuid> in a" in done.stdout
+
+
+def asking(name):
+    limits = {"limits": {name: 1}}
+    spec = {"containers": [{"name": "a", "resources": limits}, {"name": "b"}]}
+    return {"kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
+
+
+FRACTION = {
+    "kind": "Pod",
+    "metadata": {"name": "p", "annotations": {"gpu-fraction": "0.5"}},
+    "spec": {"containers": [{"name": "a"}]},
+}
+CLAIM = {
+    "kind": "Pod",
+    "metadata": {"name": "p"},
+    "spec": {
+        "containers": [{"name": "a", "resources": {"claims": [{"name": "gpu"}]}}],
+        "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one"}],
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("made", "name", "whose"),
+    [
+        (asking("nvidia.com/mig-1g.10gb"), "nvidia.com/mig-1g.10gb", "NVIDIA's device plugin's"),
+        (asking("nvidia.com/gpu.shared"), "nvidia.com/gpu.shared", "NVIDIA's device plugin's"),
+        (asking("nvidia.com/gpus"), "nvidia.com/gpus", "did you mean nvidia.com/gpu?"),
+        (asking("weft.dev/gpu-memry"), "weft.dev/gpu-memry", "did you mean weft.dev/gpu-memory?"),
+        (asking("volcano.sh/vgpu-number"), "volcano.sh/vgpu-number", "Volcano's"),
+        (asking("amd.com/gpu"), "amd.com/gpu", "AMD's device plugin's"),
+        (asking("gpu.intel.com/i915"), "gpu.intel.com/i915", "Intel's device plugin's"),
+        (FRACTION, "gpu-fraction", "KAI Scheduler's"),
+        (CLAIM, "spec.resourceClaims", "Kubernetes' dynamic resource allocation"),
+    ],
+)
+def test_what_weft_does_not_place_is_named_and_the_exit_code_1(made, name, whose):
+    done = run("-", "--output", "json", text=json.dumps(made))
+    assert done.exit_code == 1
+    (row,) = json.loads(done.stdout)
+    (asked,) = row["not_placed"]
+    assert asked["name"] == name
+    assert whose in asked["text"]
+    assert "does not place it" in asked["text"]
+    assert row["warnings"] == []
+    (line,) = done.stderr.splitlines()
+    container = f"container {', '.join(asked['containers'])}: " if asked["containers"] else ""
+    assert line == f"weft: error: -: document 1: Pod p: {container}{asked['text']}"
+    table = run("-", "--quiet", text=json.dumps(made))
+    assert (table.exit_code, table.stderr) == (1, done.stderr)
+    _, first, *_, total = table.stdout.splitlines()
+    assert "not placed" in first
+    assert (name in first) is (" ? " in first) is bool(container)
+    assert total == "total: 1 pod, no GPU; 1 not placed by Weft"
+
+
+@pytest.mark.parametrize("text", ["10M", 10_000_000])
+def test_a_size_that_kubernetes_shortened_is_not_called_wrongly_written(text):
+    made = asking("aliyun.com/gpu-mem")
+    made["spec"]["containers"][0]["resources"]["limits"]["aliyun.com/gpu-mem"] = text
+    line = error(json.dumps(made))
+    assert "is 10,000,000 units, more than any card has" in line
+    assert "suffix" not in line
+    assert ("(so Kubernetes shows 10000000, too)" in line) is (text == "10M")
 
 
 def test_an_alias_inside_its_own_value_is_one_error():

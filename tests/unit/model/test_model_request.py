@@ -38,6 +38,30 @@ def test_a_unit_too_many_never_fits():
     assert gpushare(1).mib_on(1000) > 1000
 
 
+@pytest.mark.parametrize(
+    ("memory", "mib"),
+    [
+        (gpushare(17), 17_408),
+        (alnair(18), 18_432),
+        (GpuMemoryRequest("node-units", 17, unit_mib=GIB).on_node(GIB), 17_408),
+        (gpushare(8), 8_192),
+        (GpuMemoryRequest("mib", 20_000), 20_000),
+        (GpuMemoryRequest("percent", 50), 8_192),
+        (GpuMemoryRequest("whole"), 16_384),
+    ],
+)
+def test_people_are_told_true_mib_also_of_what_no_card_has(memory, mib):
+    """17 GiB are 17,408 MiB, whatever the card."""
+    assert memory.told_mib_on(16_384) == mib
+
+
+@given(st.integers(1, 300_000), st.integers(1, 200), st.booleans())
+def test_a_unit_too_many_is_more_than_the_card(card, more, half_up):
+    memory = GpuMemoryRequest("units", 1, unit_mib=GIB, half_up=half_up)
+    too_many = GpuMemoryRequest("units", memory.units_on(card) + more, GIB, half_up)
+    assert too_many.told_mib_on(card) >= too_many.mib_on(card) > card
+
+
 def test_units_of_the_node_are_whatever_it_counts_in():
     asked = GpuMemoryRequest("node-units", 8, unit_mib=GIB)
     assert asked.on_node(GIB) == asked.on_node(0) == gpushare(8)

@@ -7,6 +7,7 @@ pod waits with that reason until someone changes it.
 from collections.abc import Sequence
 from typing import Protocol
 
+from weft.dialects.foreign import ForeignRequest
 from weft.kube import pods as kube
 from weft.kube.pods import Pod, ScheduledSpec
 from weft.model import Constraints, HostPort, Preference, Requirement, Term, Toleration
@@ -112,14 +113,26 @@ def _unsupported(spec: ScheduledSpec) -> list[str]:
     hard = spec.topology_spread_constraints or ()
     if any(spread.when_unsatisfiable != "ScheduleAnyway" for spread in hard):
         unsupported.append("spec.topologySpreadConstraints is not honoured by Weft alone")
-    if spec.resource_claims:
-        unsupported.append("spec.resourceClaims is not honoured by Weft alone")
+    if (claims := claims_request(spec)) is not None:
+        unsupported.append(claims.text)
     for volume in spec.volumes or ():
         if field := volume.lone_disk:
             unsupported.append(f"spec.volumes[{volume.name}].{field} is not honoured by Weft alone")
     if spec.scheduling_group is not None and spec.scheduling_group.pod_group_name:
         unsupported.append("spec.schedulingGroup is not honoured by Weft alone")
     return unsupported
+
+
+def claims_request(spec: ScheduledSpec) -> ForeignRequest | None:
+    """What to say of the pod's ResourceClaims, of whatever devices; None where it has none."""
+    if not spec.resource_claims:
+        return None
+    names = ", ".join(claim.name for claim in spec.resource_claims)
+    text = (
+        f"spec.resourceClaims ({names}) is Kubernetes' dynamic resource allocation: "
+        "Weft alone does not place it"
+    )
+    return ForeignRequest("spec.resourceClaims", text, waits=True)
 
 
 def _volumes(pod: Pod, volumes: Volumes) -> tuple[tuple[tuple[Term, ...], ...], list[str]]:

@@ -3,9 +3,10 @@
 from msgspec.structs import replace
 
 from weft.cluster.state.parse_cache import ParseCache
-from weft.cluster.state.pod_constraints import Volumes, constraints_of, ports_of
+from weft.cluster.state.pod_constraints import Volumes, claims_request, constraints_of, ports_of
 from weft.dialects import registry
 from weft.dialects.dialect import DialectSettings
+from weft.dialects.foreign import ForeignRequest, foreign_requests
 from weft.dialects.node_resources import HELD, non_gpu_resources
 from weft.dialects.requests import CLASSES
 from weft.kube.pods import Pod
@@ -37,6 +38,13 @@ def read_there(pod: Pod, node: Node, settings: DialectSettings) -> tuple[PodRequ
     return registry.dialect(request.dialect).on_node(pod, request, node, settings)
 
 
+def not_placed(pod: Pod, request: PodRequest) -> list[ForeignRequest]:
+    """What in the pod asks for GPUs, or may, and is not placed by Weft."""
+    foreign = foreign_requests(pod, asks=request.dialect != "none")
+    claims = claims_request(pod.spec)
+    return [*foreign, *([claims] if claims is not None else [])]
+
+
 def plain_shape(pod: Pod, settings: DialectSettings) -> Shape:
     """Read only what a pod takes beside GPUs, and its class, as far as that can be read."""
     cpu, memory, extended = non_gpu_resources(pod, lends=settings.lends, bounds=HELD)
@@ -50,6 +58,18 @@ def plain_shape(pod: Pod, settings: DialectSettings) -> Shape:
     return _counted(shape, Constraints(ports=ports_of(pod.spec)))
 
 
+def _read_waiting(pod: Pod, settings: DialectSettings, constraints: Constraints) -> PodRequest:
+    """A pod that is to be placed: what it asks in words that no dialect reads keeps it waiting."""
+    request = _read(pod, settings, constraints)
+    foreign = foreign_requests(pod, asks=request.dialect != "none")
+    reasons = [each.text for each in foreign if each.waits]
+    if constraints.judged_elsewhere or not reasons:
+        return request
+    reasons += [constraints.unsupported] if constraints.unsupported else []
+    waiting = replace(constraints, unsupported="; ".join(reasons))
+    return replace(request, shape=replace(request.shape, constraints=waiting))
+
+
 def _read(pod: Pod, settings: DialectSettings, constraints: Constraints) -> PodRequest:
     request = registry.parse_pod(pod, settings)
     return replace(request, shape=_counted(request.shape, constraints))
@@ -61,4 +81,4 @@ def _counted(shape: Shape, constraints: Constraints) -> Shape:
     return replace(shape, extended=extended, constraints=constraints)
 
 
-_cache = ParseCache(_read)
+_cache = ParseCache(_read_waiting)

@@ -10,8 +10,11 @@ from weft.core.engine.assessment import Assessment
 from weft.core.engine.records import Candidate
 from weft.core.framework import NEVER, Need, Profile, Query
 from weft.core.ledger.table import Bools, Ints, LedgerTable
+from weft.dialects.foreign import foreign_resource
 from weft.model import Code, Reason
+from weft.model.reason import TEXT
 
+_MOST_NAMES = 64  # of the resources of one pod, to be told whose they are
 _FAR = 1 << 60
 """More than any GPU lacks."""
 
@@ -122,7 +125,21 @@ def _words(code: Code, known: Assessment, table: LedgerTable, rows: Sequence[int
     if code is Code.NOT_ADVERTISED:
         lacking = {name for row in rows for name in table.nodes[row].lacks(shape.resources)}
         return f"node does not advertise {' or '.join(sorted(lacking))}"
+    if code is Code.EXTENDED:
+        foreign = [
+            request.text
+            for name, amount in shape.extended[:_MOST_NAMES]
+            if (request := foreign_resource(name)) is not None
+            and _lacks_extended(table, name, amount, rows)
+        ]
+        return f"{TEXT[code]}: {'; '.join(foreign)}" if foreign else ""
     return ""
+
+
+def _lacks_extended(table: LedgerTable, name: str, amount: int, rows: Sequence[int]) -> bool:
+    """True if one of these nodes has less than that of the resource."""
+    column = table.extended.get(name)
+    return column is None or any(column[row] < amount for row in rows)
 
 
 def _measures(code: Code, query: Query) -> list[ReasonMeasure]:
@@ -205,14 +222,21 @@ def _memory(query: Query) -> list[ReasonMeasure]:
         return [
             ReasonMeasure(_every(query, need.gpu_request.memory.value), totals, "MiB over all GPUs")
         ]
-    requested = need.ask_mib.take(query.device_kind)
-    return [ReasonMeasure(*_nearest(query, need, requested, column), "MiB")]
+    return [ReasonMeasure(*_nearest(query, need, _told_mib(query, need), column), "MiB")]
 
 
 def _card_size(query: Query) -> list[ReasonMeasure]:
     need = _hungriest(query)
-    requested = need.ask_mib.take(query.device_kind)
-    return [ReasonMeasure(*_nearest(query, need, requested, query.device_memory_total), "MiB")]
+    total, requested = query.device_memory_total, _told_mib(query, need)
+    return [ReasonMeasure(*_nearest(query, need, requested, total), "MiB")]
+
+
+def _told_mib(query: Query, need: Need) -> Ints:
+    """What is asked of each device, [d]: where its card lacks units, as many MiB as they are."""
+    memory = need.gpu_request.memory
+    told = [memory.on_node(k.unit_mib).told_mib_on(k.memory_mib) for k in query.table.kinds]
+    by_kind = np.maximum(need.ask_mib, np.array(told, dtype=np.int64))
+    return np.asarray(by_kind.take(query.device_kind))
 
 
 def _every(query: Query, amount: int) -> Ints:

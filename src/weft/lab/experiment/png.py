@@ -18,7 +18,7 @@ from weft.lab.experiment.drawing import (
     Text,
 )
 from weft.lab.experiment.style import FONTS
-from weft.model.errors import BadInputError
+from weft.model.errors import BadInputError, install_extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +33,7 @@ def check() -> None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
-        problem = "needs matplotlib, which is not installed; pip install 'weft[png]'"
+        problem = f"needs matplotlib, which is not installed; {install_extra('png')}"
         raise BadInputError("--png", problem) from None
 
 

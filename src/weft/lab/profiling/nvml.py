@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.lab.profiling.gpu_bench import BenchError, BenchGpu
+from weft.model.errors import install_extra
 from weft.telemetry.meaning.metric_names import Metric
 
 _MIB = 1 << 20
@@ -34,7 +35,7 @@ def library() -> Any:
     try:
         import pynvml
     except ImportError as error:
-        raise BenchError("no nvidia-ml-py here: pip install 'weft[gpu]'") from error
+        raise BenchError(f"no nvidia-ml-py here; {install_extra('gpu')}") from error
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:

@@ -215,3 +215,14 @@ def test_a_fitting_pod_s_summary_counts_the_nodes_that_fit() -> None:
         "1/2 GPU nodes: 1 × insufficient memory on any one GPU (largest free 0 MiB, asked 1)"
     )
     assert str(summary_of(engine, Shape())) == "2/2 nodes fit"
+
+
+def test_units_that_no_card_has_are_told_in_true_mib() -> None:
+    """17 GiB on a card of 16: not one MiB more than the card."""
+    engine = engine_of(node("a", gpus=2))
+    for memory in (
+        GpuMemoryRequest("units", 17, unit_mib=1024),
+        GpuMemoryRequest("node-units", 17, unit_mib=1024),
+    ):
+        asked = shape(gpu_requests=[GpuRequest(memory=memory)])
+        assert said(engine, asked) == [(Code.GPU_TOO_SMALL, 1, 17_408, 16_384, "MiB")]

@@ -432,7 +432,7 @@ def test_no_runs_are_an_error(tmp_path):
 def test_png_without_matplotlib_names_the_way_out(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(BadInputError, match=r"pip install 'weft\[png\]'"):
+    with pytest.raises(BadInputError, match=r"in Weft's checkout: pip install -e '\.\[png\]'"):
         write(tmp_path / "r", png=True)
     assert not (tmp_path / "r").exists()
 

@@ -1,0 +1,181 @@
+"""What `weft parse` says of pods: one row each for programs, a table and a total for people."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from weft.cli.output import table_with
+from weft.dialects.dialect import PodAnnotations
+from weft.dialects.foreign import ForeignRequest
+from weft.model import ContainerRequest, GpuRequest, PodRequest
+from weft.model.request import GpuMemoryRequest
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+class NotPlaced(msgspec.Struct, frozen=True):
+    """What a pod asks, in which containers (none: the pod), that Weft does not place; and why."""
+
+    name: str
+    containers: tuple[str, ...]
+    text: str
+
+    @classmethod
+    def of(cls, request: ForeignRequest) -> "NotPlaced":
+        """From what was found in the pod."""
+        return cls(request.name, request.containers, request.text)
+
+
+class Written(msgspec.Struct, frozen=True):
+    """What Weft writes into a pod's Binding."""
+
+    annotations: dict[str, str]
+    labels: dict[str, str]
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One pod, or the pods of one workload, in the output.
+
+    `namespace` is None where the manifest names none. `replicas` run at once, None of a DaemonSet.
+    `needs_env` is what each container needs to use its GPUs, and Weft does not set.
+    """
+
+    file: str
+    kind: str
+    namespace: str | None
+    name: str
+    replicas: int | None
+    dialect: str | None
+    containers: list[dict[str, Any]]
+    shared_by_containers: bool
+    not_placed: list[NotPlaced]
+    warnings: list[str]
+    writes: Written
+    needs_env: dict[str, dict[str, str]]
+
+    @property
+    def full_name(self) -> str:
+        """`Deployment/web`, with its namespace before it where there is one."""
+        return "/".join(filter(None, (self.namespace, self.kind, self.name)))
+
+
+class PodReading(msgspec.Struct, frozen=True):
+    """A row, and the GPU requests of each of its pods."""
+
+    row: Row
+    gpu_requests: tuple[GpuRequest, ...]
+
+
+def reading_of(
+    row_of: dict[str, Any],
+    request: PodRequest,
+    foreign: Sequence[ForeignRequest],
+    preview: PodAnnotations,
+) -> PodReading:
+    """`row_of` are the fields that say which pods they are."""
+    row = Row(
+        **row_of,
+        dialect=None if request.dialect == "none" else request.dialect,
+        containers=[_container(container) for container in request.containers],
+        shared_by_containers=request.shared_by_containers,
+        not_placed=[NotPlaced.of(each) for each in foreign],
+        # What is not placed is said once, and as an error.
+        warnings=[each for each in request.warnings if each not in {f.text for f in foreign}],
+        writes=Written(preview.annotations, preview.labels),
+        needs_env=preview.env,
+    )
+    return PodReading(row, request.shape.gpu_requests)
+
+
+def _container(container: ContainerRequest) -> dict[str, Any]:
+    asked = container.asked
+    memory = asked.memory if asked else GpuMemoryRequest()
+    return {
+        "name": container.name,
+        "gpus": asked.count if asked else 0,
+        "memory_mib": memory.value if memory.kind in ("mib", "none") else None,
+        "memory": {"kind": memory.kind, "value": memory.value},
+        "gpu_milli": asked.milli if asked else 0,
+    }
+
+
+def table_of(rows: Sequence[Row]) -> "Table":
+    """A line for each container; names that are too long for the terminal go on below."""
+    headers = "POD|>REPLICAS|DIALECT|CONTAINER|>GPUS|MEMORY|>CORES"
+    named = any(row.namespace for row in rows)
+    table = table_with(f"NAMESPACE|{headers}" if named else headers)
+    for column in table.columns:
+        column.overflow = "fold"
+    for row in rows:
+        replicas = "1 a node" if row.replicas is None else str(row.replicas)
+        dialect = row.dialect or ("not placed" if row.not_placed else "none")
+        for i, container in enumerate(row.containers):
+            head = (*([row.namespace or "-"] * named), f"{row.kind}/{row.name}", replicas, dialect)
+            cells = _cells(container, row.not_placed)
+            table.add_row(*([""] * len(head) if i else head), *cells)
+    return table
+
+
+def _cells(container: dict[str, Any], not_placed: Sequence[NotPlaced]) -> tuple[str, ...]:
+    from weft.core.explain.amounts import memory_in_words
+
+    memory, gpus = GpuMemoryRequest(**container["memory"]), container["gpus"]
+    if not gpus:
+        name = container["name"]
+        asked = [each.name for each in not_placed if name in each.containers]
+        return (name, "?", ", ".join(asked), "-") if asked else (name, "0", "-", "-")
+    milli = container["gpu_milli"]
+    cores = f"{milli / 10:g} %" if milli else "-"
+    return container["name"], str(gpus), memory_in_words(memory), cores
+
+
+def written_lines(row: Row) -> list[str]:
+    """What Weft writes for the pod, and what it leaves to others."""
+    lines = []
+    for kind, values in (("annotation", row.writes.annotations), ("label", row.writes.labels)):
+        lines += [f"writes {kind} {key}={value}" for key, value in values.items()]
+    for container, env in row.needs_env.items():
+        lines += [f"needs {key}={value} in {container}" for key, value in env.items()]
+    return [f"{row.full_name}: {line}" for line in lines]
+
+
+NEEDS_NOTE = (
+    "what a container needs, Weft does not set: the node's device plugin or agent must do that"
+)
+
+
+def total_line(readings: Sequence[PodReading]) -> str:
+    """How many pods run at once, and what they ask of GPUs together."""
+    placed = [r for r in readings if r.row.replicas is not None]
+    a_node = [r for r in readings if r.row.replicas is None]
+    pods = sum(r.row.replicas or 0 for r in placed)
+    text = f"total: {pods:,} pod{'s' * (pods != 1)}, {_gpus_in_words(placed)}"
+    if a_node:
+        text += f"; on each node of a DaemonSet: {_gpus_in_words(a_node)}"
+    left = sum(r.row.replicas or 1 for r in readings if r.row.not_placed)
+    return text + (f"; {left:,} not placed by Weft" if left else "")
+
+
+def _gpus_in_words(readings: Sequence[PodReading]) -> str:
+    whole = shares = mib = unknown = 0
+    for reading in readings:
+        replicas = 1 if reading.row.replicas is None else reading.row.replicas
+        for ask in reading.gpu_requests:
+            gpus = ask.count * replicas
+            whole += gpus if ask.whole else 0
+            shares += 0 if ask.whole else gpus
+            by_mib = ask.memory.kind == "mib" and not ask.whole
+            mib += (replicas if ask.split else gpus) * ask.memory.value if by_mib else 0
+            unknown += gpus if not ask.whole and ask.memory.kind not in ("mib", "none") else 0
+    parts = [f"{whole:,} whole GPU{'s' * (whole != 1)}"] if whole else []
+    if shares:
+        size = f"{mib:,} MiB" if mib else ""
+        size += (" and " if mib and unknown else "") + (
+            f"{unknown:,} sized by the card" if unknown else ""
+        )
+        parts.append(
+            f"{shares:,} share{'s' * (shares != 1)} of a GPU" + (f" ({size})" * bool(size))
+        )
+    return ", ".join(parts) or "no GPU"

@@ -1,0 +1,114 @@
+"""Names GPU requests that no dialect reads: other systems', other makers', and misspelled ones.
+
+A pod that asks in such words gets no GPU from Weft, and is told so. Where a device plugin counts
+the resource by itself, any scheduler may choose the node, so Weft counts it like every extended
+resource; what needs a scheduler of its own, or is in no system's vocabulary, keeps the pod waiting.
+"""
+
+import difflib
+import functools
+import itertools
+import re
+from typing import NamedTuple
+
+from weft.dialects.catalog import RESOURCES, is_gpu_resource
+from weft.dialects.resources import by_name, names_any, slots
+from weft.model import PodManifest
+
+
+class ForeignSystem(NamedTuple):
+    """A system whose words no dialect reads: its names, `owner` in the genitive.
+
+    `way_out` is there where the system needs a scheduler of its own.
+    """
+
+    pattern: re.Pattern[str]
+    owner: str
+    way_out: str = ""
+
+
+class ForeignRequest(NamedTuple):
+    """One name that asks for GPUs and is not placed; `text` says whose it is and the way out.
+
+    `containers` name it, none where it is an annotation. `waits`: the pod stays pending for it.
+    """
+
+    name: str
+    text: str
+    waits: bool = False
+    containers: tuple[str, ...] = ()
+
+
+_SYSTEMS = (
+    ForeignSystem(re.compile(r"nvidia\.com/mig-"), "NVIDIA's device plugin's, an instance of MIG"),
+    ForeignSystem(
+        re.compile(r"nvidia\.com/.+\.shared$"), "NVIDIA's device plugin's, a turn by time-slicing"
+    ),
+    ForeignSystem(re.compile(r"amd\.com/(?:gpu$|[a-z]+_nps)"), "AMD's device plugin's"),
+    ForeignSystem(re.compile(r"gpu\.intel\.com/"), "Intel's device plugin's"),
+    ForeignSystem(
+        re.compile(r"volcano\.sh/v?gpu-"), "Volcano's", "leave the pod to schedulerName volcano"
+    ),
+    ForeignSystem(
+        re.compile(r"koordinator\.sh/(?:shared-)?gpu"),
+        "Koordinator's",
+        "leave the pod to schedulerName koord-scheduler",
+    ),
+    ForeignSystem(
+        re.compile(r"tencent\.com/vcuda-"),
+        "Tencent's GPU manager's",
+        "leave the pod to a scheduler with its extender, gpu-admission",
+    ),
+)
+_BY_NODE = " on a GPU, and only counts it by node"
+_KAI = ("gpu-fraction", "gpu-memory")
+_KAI_WAY_OUT = "leave the pod to schedulerName kai-scheduler"
+_IGNORED = ("nvidia.com/priority",)  # HAMi's: of those who share a GPU, whose kernels go first
+_KNOWN = (*RESOURCES, "amd.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe")
+_ALIKE, _ALIKE_AND_GPU = 0.85, 0.75  # like `nvidia.com/gpu`: `nvidia.com/gpus` 0.97, `…/nic` 0.79
+_MOST_NAMES = 64  # of one pod that are looked at; it may have thousands, and each takes its time
+_MOST_LETTERS = 64
+
+
+def foreign_requests(pod: PodManifest, *, asks: bool) -> list[ForeignRequest]:
+    """What in the pod asks for GPUs and no dialect reads; `asks`: a dialect reads other words.
+
+    An annotation beside these is only ignored: its name alone is too common to keep a pod waiting.
+    """
+    places = slots(pod)
+    requests = []
+    for name, naming in itertools.islice(by_name(places).items(), _MOST_NAMES):
+        request = foreign_resource(name)
+        asking = [s.container.name for s in naming if names_any(s.container, {name})]
+        if request is not None and asking:
+            requests.append(request._replace(containers=tuple(asking)))
+    for name in _KAI:
+        if (pod.metadata.annotations or {}).get(name):
+            end = "it is ignored" if asks else _KAI_WAY_OUT
+            text = f"annotation {name} is KAI Scheduler's: Weft does not place it; {end}"
+            requests.append(ForeignRequest(name, text, waits=not asks))
+    return requests
+
+
+@functools.lru_cache(maxsize=1024)
+def foreign_resource(name: str) -> ForeignRequest | None:
+    """What to say of a resource that asks for GPUs in words no dialect reads; None of others."""
+    native = "/" not in name and "gpu" not in name.lower()
+    if native or name in RESOURCES or name in _IGNORED:
+        return None
+    for system in _SYSTEMS:
+        if system.pattern.match(name):
+            end = f"; {system.way_out}" if system.way_out else _BY_NODE
+            text = f"{name} is {system.owner}: Weft does not place it{end}"
+            return ForeignRequest(name, text, waits=bool(system.way_out))
+    short = name[:_MOST_LETTERS].lower()
+    dropped = is_gpu_resource(name)  # in the name space of a dialect, and counted by nobody
+    called_gpu = dropped or "gpu" in name.lower()
+    alike = _ALIKE_AND_GPU if called_gpu else _ALIKE
+    near = difflib.get_close_matches(short, _KNOWN, n=1, cutoff=alike)
+    if not (near or called_gpu):
+        return None
+    text = f"{name} is no GPU resource that Weft knows: Weft does not place it"
+    text += "" if dropped else _BY_NODE
+    text += f"; did you mean {near[0]}?" if near else ""
+    return ForeignRequest(name, text, waits=dropped)

@@ -1,0 +1,75 @@
+"""Every right that a manifest grants or a page lists is there for a request that Weft makes."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "weft"
+PAGE = ROOT / "docs" / "reference" / "kubernetes-api.md"
+
+LISTS_AND_WATCHES = {
+    "pods": ("cluster/control/live_cluster.py", "WatchFeed(client, PODS"),
+    "nodes": ("cluster/control/live_cluster.py", "WatchFeed(client, NODES"),
+    "configmaps": ("cluster/control/live_cluster.py", "WatchFeed(client, CONFIG_MAPS"),
+    "persistentvolumes": ("cluster/state/volumes.py", "feed(VOLUMES"),
+    "persistentvolumeclaims": ("cluster/state/volumes.py", "feed(CLAIMS"),
+    "csinodes": ("cluster/state/volumes.py", "feed(CSI_NODES"),
+}
+USED = {
+    **{(name, verb): at for name, at in LISTS_AND_WATCHES.items() for verb in ("list", "watch")},
+    ("pods", "get"): ("kube/bind.py", "self._client.get(PODS"),
+    ("pods", "patch"): ("kube/bind.py", '"PATCH"'),
+    ("pods/binding", "create"): ("kube/bind.py", "binding"),
+    ("pods/eviction", "create"): ("kube/client.py", '"eviction"'),
+    ("pods/status", "patch"): ("kube/conditions.py", '"status"'),
+    ("events", "create"): ("kube/events.py", '"POST"'),
+    ("events", "patch"): ("kube/events.py", '"PATCH"'),
+    ("leases", "get"): ("kube/lease.py", '"GET"'),
+    ("leases", "create"): ("kube/lease.py", '"POST"'),
+    ("leases", "patch"): ("kube/lease.py", '"PATCH"'),
+    ("configmaps", "get"): ("kube/configmap.py", '"GET"'),
+    ("configmaps", "create"): ("kube/configmap.py", '"POST"'),
+    ("configmaps", "patch"): ("kube/configmap.py", '"PATCH"'),
+    ("tokenreviews", "create"): ("kube/access.py", "tokenreviews"),
+    ("subjectaccessreviews", "create"): ("kube/access.py", "subjectaccessreviews"),
+    ("serviceaccounts/token", "create"): ("kube/access.py", "/token"),
+    ("services", "list"): ("cluster/telemetry/server_discovery.py", "SERVICES"),
+    ("services/proxy", "get"): ("cli/explain_pod.py", 'proxy_path("services"'),
+    ("pods/proxy", "get"): ("cli/explain_pod.py", 'proxy_path("pods"'),
+    ("/explain/*", "get"): ("cluster/scheduler/pages.py", "/explain/"),
+}
+"""(resource, verb): the file whose code needs it, and the words that make the request."""
+
+
+def granted() -> Iterator[tuple[str, str]]:
+    """(resource, verb) of every rule of the manifests."""
+    for path in sorted((ROOT / "deploy").glob("*.yaml")):
+        for item in yaml.safe_load_all(path.read_text()):
+            for rule in item.get("rules", ()) if item["kind"] in ("Role", "ClusterRole") else ():
+                names = (*rule.get("resources", ()), *rule.get("nonResourceURLs", ()))
+                yield from itertools.product(names, rule["verbs"])
+
+
+def listed() -> Iterator[tuple[str, str]]:
+    """(resource, verb) of every row of the page's table of rights beside the manifests'."""
+    section = PAGE.read_text().partition("\n## Rights\n")[2].partition("\n## ")[0]
+    for line in section.splitlines():
+        if line.startswith("| ") and not line.startswith("| for "):
+            _, _, name, verbs, _ = (part.strip() for part in line.split("|"))
+            yield from ((name, verb) for verb in verbs.partition(";")[0].split(", "))
+
+
+@pytest.mark.parametrize("right", sorted({*granted(), *listed()}), ids=" ".join)
+def test_every_right_has_its_use(right: tuple[str, str]) -> None:
+    assert right in USED, "nothing needs this right, or nobody says here what does"
+    file, words = USED[right]
+    assert words in (SOURCE / file).read_text()
+
+
+def test_nothing_is_said_to_use_a_right_that_nobody_is_given() -> None:
+    assert set(USED) == {*granted(), *listed()}
+    assert len({*listed()}) == 2
