@@ -14,6 +14,8 @@ from weft.lab.simulate.results import PolicyRun, PolicySummary, TimedSummary
 
 ENOUGH_FOR_INTERVAL = 5
 """Below so many seeds an interval would be wider than all that was seen, or too short."""
+MOST_LONGER = 2.5
+"""A half is so many times Student's at most: one outlier among few would make it boundless."""
 _LEAST_SKEWNESS = 1e-6
 """Below it the correction is lost in rounding, as its formula divides by the skewness."""
 
@@ -45,7 +47,8 @@ def critical_values(count: int, skew: float, level: float = 0.05) -> CriticalVal
     if abs(skew) < _LEAST_SKEWNESS:
         return CriticalValues(student, student, student)
     above, below = _unbent(student, count, skew), -_unbent(-student, count, skew)
-    return CriticalValues(student, max(student, above), max(student, below))
+    most = MOST_LONGER * student
+    return CriticalValues(student, min(max(student, above), most), min(max(student, below), most))
 
 
 def _unbent(value: float, count: int, skew: float) -> float:

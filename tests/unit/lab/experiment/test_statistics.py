@@ -68,9 +68,9 @@ def test_skewness_is_the_unbiased_one() -> None:
 
 def test_skewed_values_have_a_longer_half() -> None:
     """Hall's transformation, solved by hand: T + γT²/(3√n) + γ²T³/(27n) + γ/(6√n) = ∓t."""
-    values = [1.0, 1.5, 2.0, 2.5, 10.0]
+    values = [1.0, 1.5, 2.0, 2.5, 3.5]
     low, high = mean_interval(values) or (0.0, 0.0)
-    n, mean, error = 5, 3.4, stats.sem(values)
+    n, mean, error = 5, 2.1, stats.sem(values)
     skew, student = stats.skew(values, bias=False), stats.t.ppf(0.975, 4)
 
     def bent(end: float) -> float:
@@ -81,6 +81,13 @@ def test_skewed_values_have_a_longer_half() -> None:
     assert bent(high) == pytest.approx(-student)
     assert (mean - low) / error == pytest.approx(student)
     assert mean_ci95(values) == (pytest.approx(mean), pytest.approx(high - mean))
+
+
+def test_one_outlier_does_not_make_an_interval_boundless() -> None:
+    values = [10.0, 10.1, 9.9, 10.0, 10.2, 9.8, 10.0, 10.1, 9.9, 50.0]
+    mean, half = mean_ci95(values)
+    assert half == pytest.approx(2.5 * stats.t.ppf(0.975, 9) * stats.sem(values))
+    assert mean == 14.0
 
 
 def test_one_summary_a_policy_in_order_of_appearance() -> None:
