@@ -171,6 +171,8 @@ def test_points_and_nodes_say_their_values_to_the_keyboard(
     assert said[0] != said[1]
     window.press("Tab")
     assert window.run(TIP).split(":")[0] != other
+    sizes = "[...document.querySelectorAll('.mapkey b, .map[open] b')].map(gpu => gpu.offsetWidth)"
+    assert min(window.run(sizes)) >= 7
     window.run("document.querySelector('.map[open] .n').focus()")
     before = window.run(TIP)
     window.press("ArrowRight")

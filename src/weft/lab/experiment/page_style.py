@@ -11,7 +11,7 @@ main{max-width:1040px;margin:0 auto;padding:44px 24px 56px}
 header{margin:0 4px 26px}
 h1{font-size:15px;font-weight:600;margin:0;color:var(--accent);letter-spacing:.01em}
 .subtitle{margin:2px 0 0;color:var(--soft);font-size:14px}
-h1,h2,h3,p,dd,th,td,summary,figcaption{overflow-wrap:anywhere}
+h1,h2,h3,p,dd,tbody th,td,summary,figcaption{overflow-wrap:anywhere}
 .lead{font-size:29px;line-height:1.25;font-weight:650;letter-spacing:-.012em;margin:22px 0 6px;
 max-width:34em;text-wrap:balance}
 .rest{font-size:17px;color:var(--soft);margin:0;max-width:56em;text-wrap:pretty}
@@ -45,13 +45,14 @@ th,td{padding:7px 8px;text-align:right;border-bottom:1px solid var(--rule)}
 thead th{color:var(--soft);font-weight:500;font-size:12.5px;line-height:1.3;vertical-align:bottom}
 thead small{display:block;font-size:11px;font-style:italic}
 th:first-child,td:first-child{text-align:left;padding-left:6px}
-tbody th{font-weight:500}
+tbody th{font-weight:500;min-width:9.5em}
 td,td .ci{overflow-wrap:normal;white-space:nowrap}
 tbody tr:last-child>*{border-bottom:0}
 tr.best>*{background:var(--best)}
 tr.best th{font-weight:650}
 td.best{font-weight:650}
 .ci{color:var(--soft);font-size:12.5px;font-weight:400}
+table.many .ci{display:block}
 .chip{display:inline-block;vertical-align:middle;margin-right:9px}
 thead button{all:unset;cursor:pointer;font:inherit;color:inherit}
 thead button:hover{color:var(--accent)}
@@ -95,7 +96,7 @@ width:min-content;overflow-wrap:anywhere}
 .mapkey{display:flex;flex-wrap:wrap;gap:4px 18px;align-items:center;font-size:13px;
 color:var(--soft)}
 .mapkey span{display:inline-flex;gap:6px;align-items:center}
-.mapkey .n{--c:9;--s:12px}
+.mapkey .n{display:inline-grid;--c:9;--s:12px}
 .mapkey .n i{width:24px}
 """
 

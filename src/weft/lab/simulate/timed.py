@@ -71,7 +71,9 @@ class _Timed:
             self.fragments_milli = self.meter.fragments_milli()
         waiting = len(self.created) - len(self.started)
         amounts = self.asked_milli, self.held_milli, waiting
-        self.timeline.record(self.now, now, amounts, self.fragments_milli)
+        if waiting or len(self.created) < len(self.pods):
+            # Nothing starts any more after that, and a long end would make the steps coarse.
+            self.timeline.record(self.now, now, amounts, self.fragments_milli)
         self.asked_ns += self.asked_milli * (now - self.now)
         self.held_ns += self.held_milli * (now - self.now)
         self.now = now
