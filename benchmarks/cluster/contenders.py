@@ -1,5 +1,6 @@
 """Who is measured: the processes, and how each is started and known to be ready."""
 
+import hashlib
 import os
 import re
 import subprocess
@@ -11,7 +12,8 @@ from typing import Any, NamedTuple
 import yaml
 from stage import Stage
 
-# Of tests/cluster, which `stage` has put on the path.
+# Both of tests/cluster, which `stage` has put on the path.
+from binaries import cache  # isort: skip
 from processes import Server  # isort: skip
 
 HERE = Path(__file__).resolve().parent
@@ -35,11 +37,12 @@ class Running(NamedTuple):
 
 
 class Contender(NamedTuple):
-    """`scheduler` is the schedulerName of the pods it is given."""
+    """`scheduler`: the schedulerName of the pods it is given; `events`: it writes one for each."""
 
     name: str
     scheduler: str
     start: Callable[[Stage], Running]
+    events: bool = True
 
 
 def weft(*options: str) -> Callable[[Stage], Running]:
@@ -85,6 +88,30 @@ def raw(stage: Stage) -> Running:
     server = Server(command, stage.folder / "raw.log")
     server.start()
     return Running([server])
+
+
+def raw_go(stage: Stage) -> Running:
+    """The same POSTs with Go's HTTP client, which is faster than ours: the server's own ceiling."""
+    requests, plane = stage.folder / "requests", stage.plane
+    script = [sys.executable, HERE / "raw_process.py", plane.kubeconfig, RAW_IN_FLIGHT, requests]
+    subprocess.run([str(word) for word in script], check=True)
+    pair = plane.authority.user("raw", "system:masters")
+    files = [plane.authority.pair.certificate, pair.certificate, pair.key, requests]
+    command = [go_client(), f"127.0.0.1:{plane.port}", *files, RAW_IN_FLIGHT]
+    server = Server([str(word) for word in command], stage.folder / "raw-go.log")
+    server.start()
+    return Running([server])
+
+
+def go_client() -> Path:
+    """The program of raw.go, built once for each text of it, beside the cluster's binaries."""
+    source = HERE / "raw.go"
+    name = f"raw-{hashlib.sha256(source.read_bytes()).hexdigest()[:16]}"
+    program = cache() / name
+    if not program.exists():
+        program.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["go", "build", "-o", str(program), str(source)], check=True)
+    return program
 
 
 def with_weft(dialects: str) -> Callable[[Stage], Running]:

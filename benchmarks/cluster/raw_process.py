@@ -1,8 +1,9 @@
-"""Binding POSTs and nothing else: Weft's client, annotations and preconditions, pods in turn.
+"""Binding POSTs and nothing else: Weft's annotations and preconditions, pods in turn.
 
-    python raw_process.py KUBECONFIG IN_FLIGHT
+    python raw_process.py KUBECONFIG IN_FLIGHT [FILE]
 
-Lists the pods that have no node, says `ready`, and binds them round-robin.
+Lists the pods that have no node, says `ready`, and binds them round-robin with Weft's client. With
+FILE it binds nothing: it writes the requests there, one a line, for the client in Go (raw.go).
 """
 
 import asyncio
@@ -46,8 +47,18 @@ def request_for(pod: Pod, node: Node, gpu: int) -> BindRequest:
     )
 
 
+def path_of(request: BindRequest) -> str:
+    return PODS.of(request.namespace, request.name, TAIL)
+
+
+def line_of(request: BindRequest) -> bytes:
+    """Path and body, which is JSON without a line break, with a tab between them."""
+    return b"%s\t%s\n" % (path_of(request).encode(), encode(request, request.resource_version))
+
+
 async def main() -> None:
     kubeconfig, in_flight = Path(sys.argv[1]), int(sys.argv[2])
+    requests_file = Path(sys.argv[3]) if len(sys.argv) > 3 else None
     endpoint = load(paths=(kubeconfig,), env={})
     async with ApiClient(endpoint, ClientOptions(qps=1e6, burst=10**6)) as client:
         listed = NODES.decode_page(await client.call("GET", NODES.of("")), SkippedObjects())
@@ -61,12 +72,14 @@ async def main() -> None:
                 for number, pod in enumerate(waiting)
             ]
         )
+        if requests_file is not None:
+            requests_file.write_bytes(b"".join(map(line_of, requests)))
+            return
         print("ready", flush=True)
 
         async def worker() -> None:
             for one in requests:
-                path = PODS.of(one.namespace, one.name, TAIL)
-                answer = await client.send("POST", path, encode(one, one.resource_version))
+                answer = await client.send("POST", path_of(one), encode(one, one.resource_version))
                 assert answer.code == 201, answer
 
         await asyncio.gather(*(worker() for _ in range(in_flight)))

@@ -18,6 +18,7 @@ from stage import Stage
 
 HERE = Path(__file__).resolve().parent
 Figures = dict[str, Any]
+EVENTS_PATIENCE_S = 5.0  # no event for so long: there will be no more
 
 
 class RunFailedError(Exception):
@@ -79,6 +80,8 @@ def preloaded(stage: Stage, contender: Contender, pods: int, timeout_s: float = 
         running = contender.start(stage)
         try:
             found = watch.result(timeout_s)
+            if contender.events:
+                found |= until_events(stage, pods, found)
             found["cpu_ms_per_pod"] = {
                 server.name: round(cpu_s(server) * 1e3 / pods, 2)
                 for server in running.servers
@@ -92,6 +95,25 @@ def preloaded(stage: Stage, contender: Contender, pods: int, timeout_s: float = 
     found["load_average_before"] = round(load, 2)
     check(stage, found)
     return found
+
+
+def until_events(stage: Stage, pods: int, found: Figures) -> Figures:
+    """The rate until each pod has its event, or until no more come (kube-scheduler drops some)."""
+    at_end, written, last = stage.events(), 0, time.monotonic()
+    while (count := stage.events()) < pods:
+        if count > written:
+            written, last = count, time.monotonic()
+        elif time.monotonic() - last > EVENTS_PATIENCE_S:
+            break
+        time.sleep(0.05)
+    else:
+        written, last = count, time.monotonic()
+    took = max(last, found["last"]) - found["first"]
+    return {
+        "events_when_bound": at_end,
+        "events": written,
+        "rate_with_events": round((pods - 1) / took, 1),
+    }
 
 
 def check(stage: Stage, found: Figures) -> None:
@@ -113,9 +135,14 @@ def interleaved(
             figures = preloaded(stage, one, pods)
             found[one.name]["runs"].append(figures)
             took = time.monotonic() - began
-            say(f"run {number}/{runs} {one.name}: {figures['rate']}/s ({took:.0f} s in all)")
+            text = f"run {number}/{runs} {one.name}: {figures['rate']}/s"
+            if one.events:
+                text += f", {figures['rate_with_events']}/s with {figures['events']} events"
+            say(f"{text} ({took:.0f} s in all)")
     for figures in found.values():
-        figures["rate"] = statistics.median(run["rate"] for run in figures["runs"])
+        for name in ("rate", "rate_with_events"):
+            if name in figures["runs"][0]:
+                figures[name] = statistics.median(run[name] for run in figures["runs"])
     return found
 
 

@@ -112,6 +112,16 @@ class Stage:
 
         self.run(clear)
 
+    def events(self) -> int:
+        """How many events there are in the pods' namespace."""
+
+        async def count(client: ApiClient) -> int:
+            path = f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"
+            page = msgspec.json.decode(await client.call("GET", path, query={"limit": "1"}))
+            return len(page["items"]) + int(page["metadata"].get("remainingItemCount", 0))
+
+        return self.run(count)
+
     def audit(self) -> Audit:
         """Every pod bound; no node with more whole cards than it has; no card over its memory."""
 

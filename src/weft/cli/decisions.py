@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from weft.core.explain.explanation import Explanation
     from weft.core.record import ReplayResult
 
+NO_END = 3
+"""Exit code: the decisions file ends without an end record."""
+
 explain_app = Typer(help="Why a pod is where it is, or nowhere.", no_args_is_help=True)
 
 
@@ -83,7 +86,13 @@ def replay(
     decisions: Annotated[Path, Argument(help="A decisions file.")],
     output: Output = ListOutput.table,
 ) -> None:
-    """Decide a decisions file again; exit 1 at the first decision that is not the same."""
+    """Decide a decisions file again, checking that it is as it was written.
+
+    Exit 1 at the first decision that is not the same, or line that is not the one written there;
+    3 if all that is whole was decided alike, but the file's end is missing.
+    """
+    import msgspec
+
     from weft.cli.policies import registry
     from weft.core.record import read
     from weft.core.record import replay as run
@@ -91,11 +100,15 @@ def replay(
     header, lines = read(decisions)
     verdict = run(header, lines, registry().create)
     if output is ListOutput.json:
-        print(json_text(verdict))
+        print(json_text(msgspec.to_builtins(verdict) | {"file": msgspec.to_builtins(lines.check)}))
     else:
         print(_sentence(verdict))
+    if lines.check.why:
+        print(f"weft: warning: {decisions}: {lines.check.why}", file=sys.stderr)
     if not verdict.identical:
         sys.exit(1)
+    if lines.check.state == "incomplete":
+        sys.exit(NO_END)
 
 
 def _sentence(verdict: "ReplayResult") -> str:

@@ -49,6 +49,7 @@ def _register() -> None:
     from weft.cli.profile import profile_app
     from weft.cli.scheduler import scheduler
     from weft.cli.simulate import simulate
+    from weft.cli.trace import trace_app
 
     for command in (simulate, scheduler, parse, policies, replay, metrics):
         app.command(command.__name__)(command)
@@ -62,6 +63,7 @@ def _register() -> None:
     app.add_typer(explain_app, name="explain")
     app.add_typer(interference_app, name="interference")
     app.add_typer(profile_app, name="profile")
+    app.add_typer(trace_app, name="trace")
 
 
 _register()

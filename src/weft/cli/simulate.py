@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from typer import Option
+from typer import Option, echo
 
 from weft.cli import options
 from weft.cli.output import SimulateOutput, json_text
@@ -17,15 +17,23 @@ from weft.model.errors import BadInputError
 if TYPE_CHECKING:
     from weft.lab.experiment.grid import RunGrid
     from weft.lab.simulate.arrivals import Arrivals
+    from weft.lab.simulate.holdings import ClusterHoldings
     from weft.lab.simulate.results import SimulationResults
     from weft.lab.simulate.scenario import Scenario
 
 
 _Nodes = Annotated[
-    Path, Option(help="Node list, openb CSV (sn,cpu_milli,memory_mib,gpu,model) or .gz.")
+    Path | None, Option(help="Node list, openb CSV (sn,cpu_milli,memory_mib,gpu,model) or .gz.")
 ]
 _Pods = Annotated[
-    Path, Option(help="Pod list, openb CSV (name,cpu_milli,memory_mib,num_gpu,gpu_milli,…).")
+    Path | None, Option(help="Pod list, openb CSV (name,cpu_milli,memory_mib,num_gpu,gpu_milli,…).")
+]
+_DecisionsFrom = Annotated[
+    Path | None,
+    Option(
+        help="Instead of --nodes and --pods: the nodes, arrivals and durations of a day on record "
+        "(`weft scheduler --decisions`), under other policies."
+    ),
 ]
 _Policies = Annotated[
     list[str],
@@ -86,9 +94,10 @@ _Timing = Annotated[
 
 
 def simulate(
-    nodes: _Nodes,
-    pods: _Pods,
     policy: _Policies,
+    nodes: _Nodes = None,
+    pods: _Pods = None,
+    decisions_from: _DecisionsFrom = None,
     seeds: Annotated[int, Option(min=1, help="How many arrival orders.")] = 1,
     order: _Order = None,
     demand: _Demand = None,
@@ -108,33 +117,74 @@ def simulate(
     """Place a workload on a cluster with one or more policies and measure how well it packs.
 
     By default pods arrive in random order until their GPU demand is 130 % of the cluster and
-    nobody leaves (the experiment of FGD, ATC'23). With --timed the trace's own times are replayed.
+    nobody leaves (the experiment of FGD, ATC'23). With --timed the trace's own times are replayed,
+    with --decisions-from those of a day on record.
     """
     import msgspec
-
-    from weft.lab.experiment.grid import run_grid_with_holdings
 
     _check_options(demand, timed, compress, png, report)
     if timed and order is not None:
         raise BadInputError("--order", "is of arrivals without times; leave --timed or it out")
-    inputs = [path for path in (nodes, pods, order, interference, mystic) if path]
+    inputs = [path for path in (nodes, pods, order, interference, mystic, decisions_from) if path]
     _check_outputs(inputs, decisions, report)
-    grid = _grid(nodes, pods, policy, seeds, order, demand, timed, compress, first_seed, timing)
+    if decisions_from is not None:
+        _check_recorded(nodes or pods or order, seeds, timed or compress != 1.0, demand)
+        grid = _recorded(decisions_from, policy, timing)
+    else:
+        cluster = _given(nodes, "--nodes"), _given(pods, "--pods")
+        grid = _grid(*cluster, policy, seeds, order, demand, timed, compress, first_seed, timing)
     grid = msgspec.structs.replace(grid, scenario=_with_inputs(grid.scenario, interference, mystic))
     _tell_lacks(grid.lacks(), strict=strict)
-    if decisions is not None:
-        if len(grid.cells()) > 1:
-            raise BadInputError("--decisions", "takes one policy and one seed; run them one by one")
-        grid = msgspec.structs.replace(grid, decisions=decisions)
-    grid = msgspec.structs.replace(grid, keeps_holdings=report is not None)
-    cells = len(grid.cells())
-    jobs = min(jobs or os.cpu_count() or 1, cells)
-    results, holdings = run_grid_with_holdings(grid, jobs, bar(cells))
+    if decisions is not None and len(grid.cells()) > 1:
+        raise BadInputError("--decisions", "takes one policy and one seed; run them one by one")
+    keeps = report is not None
+    grid = msgspec.structs.replace(grid, decisions=decisions, keeps_holdings=keeps)
+    results, holdings = _run(grid, jobs)
     _print(results, output)
     if report is not None:
-        write_simulation_report(
-            results, holdings, report, grid.scenario, workload=pods.name, png=png, timing=timing
+        workload = (decisions_from or pods or Path()).name
+        outcome = results, holdings, report, grid.scenario
+        write_simulation_report(*outcome, workload=workload, png=png, timing=timing)
+
+
+def _run(grid: "RunGrid", jobs: int | None) -> "tuple[SimulationResults, list[ClusterHoldings]]":
+    from weft.lab.experiment.grid import run_grid_with_holdings
+
+    cells = len(grid.cells())
+    return run_grid_with_holdings(grid, min(jobs or os.cpu_count() or 1, cells), bar(cells))
+
+
+def _given(path: Path | None, option: str) -> Path:
+    if path is None:
+        raise BadInputError(option, "is missing: name a file, or a day on record, --decisions-from")
+    return path
+
+
+def _check_recorded(trace: Path | None, seeds: int, times: bool, demand: float | None) -> None:
+    """A recorded day has its own nodes, pods, times and seed."""
+    if trace is not None:
+        raise BadInputError("--decisions-from", f"is a cluster and a workload; leave {trace} out")
+    if seeds != 1:
+        raise BadInputError("--seeds", "a recorded day came once; leave it out")
+    if times or demand is not None:
+        raise BadInputError(
+            "--decisions-from", "runs a day as it came; leave --timed, --compress and --demand out"
         )
+
+
+def _recorded(path: Path, policies: list[str], timing: bool) -> "RunGrid":
+    from weft.cli.policies import registry
+    from weft.lab.experiment.grid import RunGrid
+    from weft.lab.simulate.recorded_day import read_day, summary
+
+    known = registry()
+    for name in policies:
+        known.from_spec(name)
+    day = read_day(path)
+    for line in summary(day):
+        echo(f"weft: {path}: {line}", err=True)
+    names = tuple(dict.fromkeys(policies))
+    return RunGrid(day.scenario, names, (day.arrivals,), known.from_spec, "timed", timing=timing)
 
 
 def _tell_lacks(lacks: dict[str, list[str]], *, strict: bool) -> None:
@@ -208,13 +258,15 @@ def _grid(
     from weft.cli.policies import registry
     from weft.lab.experiment.grid import RunGrid
     from weft.lab.simulate.openb import read_nodes, read_pods
+    from weft.lab.simulate.openb_own import usual_card_mib
     from weft.lab.simulate.scenario import Scenario
     from weft.lab.simulate.timed import check_times
 
     known = registry()
     for name in policies:
         known.from_spec(name)  # a wrong name fails before a long file is read
-    scenario = Scenario(read_nodes(nodes), read_pods(pods))
+    cluster = read_nodes(nodes)
+    scenario = Scenario(cluster, read_pods(pods, usual_card_mib(cluster)))
     if scenario.capacity_milli == 0:
         raise BadInputError(str(nodes), "has no GPU; at least one node needs gpu > 0")
     if not scenario.pods:

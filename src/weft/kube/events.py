@@ -44,12 +44,15 @@ class EventOptions(msgspec.Struct, frozen=True):
     `remembered`: objects and reasons; the least recently told are forgotten.
     `waiting`: writes at once in the queue; more than that is a flood, and dropped.
     `gives_way_s`: how long events wait for what is more urgent (`EventWriter.busy`).
+    `in_flight`: writes under way at the same time; one after another, a burst of bindings would
+    have its events minutes later.
     """
 
     interval_s: float = 60
     remembered: int = 10_000
     waiting: int = 20_000
     gives_way_s: float = 3
+    in_flight: int = 16
 
 
 class Create(msgspec.Struct, frozen=True, gc=False):
@@ -169,14 +172,15 @@ class EventWriter:
             self._enqueue([write])
 
     async def run(self) -> None:
-        """Write what is told, until cancelled."""
-        writing = asyncio.create_task(self._write_all())
+        """Write what is emitted, until cancelled."""
+        workers = [asyncio.create_task(self._write_all()) for _ in range(self.options.in_flight)]
         try:
             while True:
                 await self._client.clock.sleep(self.options.interval_s / 4)
                 self._enqueue(self._aggregator.due(self._client.clock.monotonic()))
         finally:
-            writing.cancel()
+            for worker in workers:
+                worker.cancel()
 
     async def drained(self) -> None:
         """Return when everything that was told is written or dropped."""

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from chained_lines import unchained, write_chained
 from commands import Weft
 
 
@@ -31,7 +32,7 @@ def tamper(path: Path) -> int:
             if seen == 5:
                 record["node"] = "elsewhere"
                 lines[number] = json.dumps(line)
-                path.write_text("\n".join(lines) + "\n")
+                write_chained(path, list(map(json.loads, lines)))
                 return number + 1
     raise AssertionError("fewer than five decisions")
 
@@ -77,7 +78,34 @@ def test_files_that_are_none_end_with_one_line_and_1(weft: Weft, decisions: Path
         assert said.err.startswith(f"weft: error: {weft.nodes}, line 1: not a decisions header")
     lines = decisions.read_text().splitlines(keepends=True)
     decisions.write_text("".join(lines[:3]) + "{broken\n")
-    assert weft("replay", decisions).err.startswith(f"weft: error: {decisions}, line 4: broken")
+    assert weft("replay", decisions).err.startswith(
+        f"weft: error: {decisions}, line 4: was changed"
+    )
+
+
+def test_a_file_whose_end_is_lost_is_replayed_as_far_as_it_is_whole_and_ends_with_3(
+    weft: Weft, decisions: Path
+) -> None:
+    whole = decisions.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    for text, where in (
+        (b"".join(lines[:-1]), f"it ends with line {len(lines) - 1}, without an end record"),
+        (whole[:-9], f"line {len(lines)} is cut off, without an end record"),
+    ):
+        decisions.write_bytes(text)
+        said = weft("replay", decisions)
+        assert said.code == 3
+        assert said.out.startswith("100 % identical: ")
+        assert said.err.startswith(f"weft: warning: {decisions}: {where}: the process that wrote")
+        found = json.loads(weft("replay", decisions, "--output", "json").out)
+        assert (found["difference_at"], found["file"]["state"]) == (None, "incomplete")
+
+
+def test_a_file_of_an_older_weft_is_replayed_with_a_warning(weft: Weft, decisions: Path) -> None:
+    decisions.write_bytes(unchained(decisions.read_bytes()))
+    said = weft("replay", decisions)
+    assert (said.code, said.err.count("\n")) == (0, 1)
+    assert "decisions/v1 has no hashes: nobody can tell whether" in said.err
 
 
 def test_why_a_pod_is_where_it_is(weft: Weft, decisions: Path) -> None:

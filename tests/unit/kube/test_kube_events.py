@@ -170,6 +170,30 @@ async def test_events_of_cluster_wide_objects_are_in_default() -> None:
         assert events(server)[0]["metadata"]["name"].startswith("n.")
 
 
+async def test_events_do_not_wait_for_each_other() -> None:
+    """At most so many writes are under way; a slow one holds none of the others up."""
+    async with writing(in_flight=2) as (server, writer, _):
+        slow = server.fault("delay", path="events")
+        for number in range(5):
+            writer.emit(note("x", about=ObjectReference(name=str(number), uid=str(number))))
+        while writer.written < 4:
+            await asyncio.sleep(0)
+        assert slow.hits == 1
+        assert len(events(server)) == 4
+
+
+async def test_no_more_writes_are_under_way_than_allowed() -> None:
+    async with writing(in_flight=2) as (server, writer, _):
+        slow = server.fault("delay", path="events", times=9)
+        for number in range(5):
+            writer.emit(note("x", about=ObjectReference(name=str(number), uid=str(number))))
+        while slow.hits < 2:
+            await asyncio.sleep(0)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert (slow.hits, writer.written) == (2, 0)
+
+
 async def test_what_cannot_be_written_is_dropped_counted_and_told_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -2,12 +2,15 @@
 
 Deciding never waits for the disk and never ends because of it: lines are written behind, once a
 second, and where that fails, or the file is as large as it may be, it ends there, with one line in
-the log.
+the log. The last line written is an end record: a file without one is of a process that crashed.
 """
 
 import asyncio
+import contextlib
 import logging
+import os
 import threading
+from io import FileIO
 from pathlib import Path
 
 import msgspec
@@ -15,7 +18,7 @@ import msgspec
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.scheduler.process_part import BackgroundPart
 from weft.core.record import DecisionLine, DecisionLines, Header, Recorder
-from weft.core.record.file import FullError, is_large
+from weft.core.record.file import ChainMark, EndRecord, FullError, is_large
 from weft.core.record.side import clear, side_of
 from weft.model import BadInputError
 
@@ -31,12 +34,13 @@ class Recording(BackgroundPart):
     """
 
     def __init__(self, live: EngineCluster, header: Header, path: Path, most_mib: int = 0) -> None:
-        super().__init__(f"decisions go to {path}", self._write_for_ever, self._write)
+        super().__init__(f"decisions go to {path}", self._write_for_ever, self._end)
         self._live, self._header, self._path = live, header, path
         self._waiting: list[bytes | DecisionLine] = []
         self._size = 0
         self._encoder = msgspec.json.Encoder()
         self._lines, self._writing = DecisionLines(side_of(path), most_mib << 20), threading.Lock()
+        self._written = 0
         self.failed = ""
 
     async def start(self) -> str:
@@ -66,7 +70,7 @@ class Recording(BackgroundPart):
             self._waiting.append(line)
             self._size += len(line.event.signals.values)  # type: ignore[union-attr]
         else:
-            text = self._encoder.encode(line) + b"\n"
+            text = self._encoder.encode(line)
             self._waiting.append(text)
             self._size += len(text)
 
@@ -85,18 +89,63 @@ class Recording(BackgroundPart):
                 raise OSError(0, "the disk is too slow")
             await asyncio.to_thread(self._append, lines)
         except OSError as error:
-            self.failed = str(error.strerror)
+            self.failed = why = str(error.strerror)
             self._live.decide = self._live.engine.handle
-            why = self.failed
             if isinstance(error, FullError):
                 why += ", all that --decisions-mib allows; the next process begins a new file"
             log.error("decisions are not recorded any more: %s: %s", self._path, why)
+            end = EndRecord("full") if isinstance(error, FullError) else EndRecord("failed", why)
+            await asyncio.to_thread(self._append_end, end)
+
+    async def _end(self) -> None:
+        await self._write()
+        if not self.failed:
+            await asyncio.to_thread(self._append_end, EndRecord("closed"))
 
     def _append(self, lines: list[bytes | DecisionLine]) -> None:
-        with self._writing, self._path.open("ab") as file:
+        """Write those that there is room for, with their hashes; OSError where some are left."""
+        with self._writing:
+            if self.failed:
+                return
+            try:
+                with self._opened() as file:
+                    self._append_sealed(file, lines)
+            except OSError as error:
+                self.failed = str(error.strerror)  # nothing may follow a gap
+                raise
+
+    def _append_sealed(self, file: FileIO, lines: list[bytes | DecisionLine]) -> None:
+        mark, sealed = self._lines.mark(), list[bytes]()
+        try:
             for line in lines:
                 if isinstance(line, bytes):
-                    self._lines.take(len(line))
-                    file.write(line)
+                    sealed.append(self._lines.sealed(line))
                 else:
-                    file.write(self._lines.encoded(line))
+                    sealed.append(self._lines.encoded(line))
+        finally:
+            self._write_out(file, b"".join(sealed), mark)
+
+    def _write_out(self, file: FileIO, text: bytes, mark: ChainMark) -> None:
+        """All of it, or, if the disk does not take it, nothing."""
+        left = memoryview(text)
+        try:
+            while left:
+                left = left[file.write(left) :]
+            self._written += len(text)
+        except OSError:
+            self._lines.back_to(mark)
+            file.truncate(self._written)
+            raise
+
+    def _append_end(self, end: EndRecord) -> None:
+        """Close the file if that is still possible: a disk that is full may not take it."""
+        with contextlib.suppress(OSError), self._writing, self._opened() as file:
+            self._write_out(file, self._lines.ended(end), self._lines.mark())
+
+    def _opened(self) -> FileIO:
+        """The file, unbuffered; OSError where it is not as it was left."""
+        file = FileIO(self._path, "r+")
+        if file.seek(0, os.SEEK_END) != self._written:
+            file.close()
+            raise OSError(0, "somebody else wrote to the file, or put another in its place")
+        return file

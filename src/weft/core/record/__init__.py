@@ -13,16 +13,17 @@ from weft.core.record.file import (
     PolicyUse,
     ProfileUse,
     Recorder,
-    read,
     records_of,
 )
 from weft.core.record.moment import explain
+from weft.core.record.reading import FileCheck, read
 from weft.core.record.replay import ReplayResult, replay
 
 __all__ = [
     "DecisionLine",
     "DecisionLines",
     "DecisionsWriter",
+    "FileCheck",
     "Header",
     "PolicyUse",
     "ProfileUse",

@@ -3,12 +3,12 @@
 Line 1 is the header: schema, Weft's version, seed, and the profiles with their policies, options
 and weights. Every other line is one event as the engine got it, its time, and the records of the
 decisions it led to. Large snapshots of signals are in a folder beside it (`side.py`). That is all a
-replay needs.
+replay needs. Lines are chained by hashes (`chain.py`), and the last one says that it is the last.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -26,24 +26,18 @@ from weft.core.engine import (
     SignalsChanged,
     Unschedulable,
 )
-from weft.core.engine.records import LEAVES
 from weft.core.framework import Plugin, Profile
 from weft.core.ledger import RequestLimits
-from weft.core.record.side import SideError, SignalsKept, SnapshotPacker, Unpacker, keep, side_of
-from weft.files.reading import UNREADABLE, open_plain, read_line
-from weft.model import BadInputError, Code
+from weft.core.record.chain import Chain, sealed_size
+from weft.core.record.side import SignalsKept, SnapshotPacker, keep
+from weft.model import BadInputError
 
 INLINE_BYTES = 4096
 """Snapshots up to this size stand in the file itself: a few GPUs' need no files of their own."""
 
-_EVICTED, _LEAVES = b'"outcome":"evicted"', f'"outcome":"{LEAVES}"'.encode()
-"""How it was called until Weft said what is true of it; no other text can have these quotes."""
-
-_CODES_BEFORE = 24
-"""How many reasons there were until a node could lack the resource that a pod asks for; since then
-one came in between, and the others behind."""
-
-SCHEMA = "weft.dev/decisions/v1"
+SCHEMA = "weft.dev/decisions/v2"
+UNCHAINED = "weft.dev/decisions/v1"
+"""As older Weft wrote it, without hashes: read, but never verified."""
 
 
 class PolicyUse(msgspec.Struct, frozen=True):
@@ -105,15 +99,19 @@ class FileLine(msgspec.Struct, frozen=True, omit_defaults=True):
     records: list[Record] = []
 
 
-class _MadeBy(msgspec.Struct, frozen=True):
-    """The fields that every version of the header has."""
+class EndRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The last line: why the record ends. `full`: at its bound; `failed`: see `why`."""
 
-    schema: str
-    weft: str = "(version unknown)"
+    end: Literal["closed", "full", "failed"]
+    why: str = ""
 
 
-_UNREADABLE = (msgspec.DecodeError, RecursionError, *UNREADABLE)
-"""Errors of lines that are no JSON or of another form, and of a broken gzip file."""
+_END_BYTES = 512
+"""Kept free for the end record."""
+
+
+ChainMark = tuple[bytes, int]
+"""Where a file's chain was: its last hash, and the lines so far."""
 
 
 class FullError(OSError):
@@ -130,25 +128,41 @@ class DecisionLines:
         self._side, self._most = side, most_bytes
         self.size = 0
         self._packer, self._encoder = SnapshotPacker(), msgspec.json.Encoder()
+        self._chain = Chain()
 
     def encoded(self, line: Header | DecisionLine) -> bytes:
         """The line. What it names is in the folder when this returns; OSError where that fails."""
         if self._side is not None and isinstance(line, DecisionLine) and is_large(line):
             assert isinstance(line.event, SignalsChanged)
             stored, packed = self._packer.pack(line.event.signals)
-            text = self._encoder.encode(FileLine(line.at_ns, stored, line.records)) + b"\n"
-            self.take(len(packed) + len(text))
+            text = self._encoder.encode(FileLine(line.at_ns, stored, line.records))
+            self.take(len(packed) + sealed_size(text))
             keep(self._side, stored.blob, packed)
-            return text
-        text = self._encoder.encode(line) + b"\n"
-        self.take(len(text))
-        return text
+            return self._chain.sealed(text)
+        return self.sealed(self._encoder.encode(line))
+
+    def sealed(self, text: bytes) -> bytes:
+        """A line that is encoded already, with its hash."""
+        self.take(sealed_size(text))
+        return self._chain.sealed(text)
+
+    def ended(self, end: EndRecord) -> bytes:
+        """The last line."""
+        return self._chain.sealed(self._encoder.encode(end))
 
     def take(self, size: int) -> None:
         """So many bytes more are about to be written; `FullError` where there is no room."""
-        if self._most and self.size + size > self._most:
+        if self._most and self.size + size + _END_BYTES > self._most:
             raise FullError(0, f"it and its signals would be more than {self._most >> 20:,} MiB")
         self.size += size
+
+    def mark(self) -> ChainMark:
+        """Where the chain is."""
+        return self._chain.last, self._chain.lines
+
+    def back_to(self, mark: ChainMark) -> None:
+        """What was sealed since is not in the file."""
+        self._chain.last, self._chain.lines = mark
 
 
 class DecisionsWriter:
@@ -160,6 +174,10 @@ class DecisionsWriter:
     def write(self, line: Header | DecisionLine) -> None:
         """One line more."""
         self._out.write(self._lines.encoded(line))
+
+    def close(self) -> None:
+        """The record is complete. `out` is its owner's to close."""
+        self._out.write(self._lines.ended(EndRecord("closed")))
 
 
 def is_large(line: DecisionLine) -> bool:
@@ -174,7 +192,7 @@ class Recorder:
         self, engine: Engine, header: Header, write: Callable[[Header | DecisionLine], None]
     ) -> None:
         self._engine, self._write = engine, write
-        self._write(header)
+        self._write(replace(header, schema=SCHEMA))
 
     def handle(self, event: Event, now_ns: int) -> list[Command]:
         """As `Engine.handle`, and on the record."""
@@ -196,79 +214,3 @@ def hand_over(engine: Engine, line: DecisionLine, number: int) -> list[Command]:
 def records_of(commands: list[Command]) -> list[Record]:
     """The decision records among commands."""
     return [c.record for c in commands if isinstance(c, Bind | Unschedulable | Evict | Faulted)]
-
-
-def read(path: Path) -> tuple[Header, Iterator[DecisionLine]]:
-    """Header and lines of a decisions file; `BadInputError` names the line that is broken."""
-    header, lines = skim(path)
-    return header, _whole(path, lines)
-
-
-def _whole(path: Path, lines: Iterator[FileLine]) -> Iterator[DecisionLine]:
-    """The lines with every snapshot in its place."""
-    unpacker = Unpacker(side_of(path))
-    for number, line in enumerate(lines, start=2):
-        event = line.event
-        if isinstance(event, SignalsKept):
-            try:
-                event = SignalsChanged(unpacker.unpack(event))
-            except SideError as error:
-                raise BadInputError(f"{path}, line {number}", str(error)) from None
-        yield DecisionLine(line.at_ns, event, line.records)
-
-
-def skim(path: Path) -> tuple[Header, Iterator[FileLine]]:
-    """As `read`, but for the snapshots beside the file, which nobody opens."""
-    try:
-        with _open(path) as file:
-            header = _header(path, read_line(file, f"{path}, line 1"))
-    except _UNREADABLE as error:
-        raise BadInputError(f"{path}, line 1", f"not a decisions header: {error}") from None
-    return header, _lines(path)
-
-
-def _header(path: Path, first: bytes) -> Header:
-    """Line 1; its schema is looked at before anything else, which may be of another form."""
-    written_by = msgspec.json.decode(first, type=_MadeBy)
-    if written_by.schema != SCHEMA:
-        raise BadInputError(
-            f"{path}, line 1, field schema",
-            f"{written_by.schema!r}; this Weft reads {SCHEMA}. "
-            f"Use the Weft {written_by.weft} that wrote it",
-        )
-    return msgspec.json.decode(first, type=Header)
-
-
-def _open(path: Path) -> BinaryIO:
-    """The file, unpacked where it is gzipped."""
-    try:
-        return open_plain(path)
-    except OSError as error:
-        raise BadInputError(str(path), error.strerror or "cannot be read") from None
-
-
-def _lines(path: Path) -> Iterator[FileLine]:
-    decoder = msgspec.json.Decoder(FileLine)
-    with _open(path) as file:
-        number = 1
-        try:
-            read_line(file, str(path))
-            while text := read_line(file, f"{path}, line {number + 1}"):
-                number += 1
-                yield _renumbered(decoder.decode(text.replace(_EVICTED, _LEAVES)))
-        except _UNREADABLE as error:
-            raise BadInputError(f"{path}, line {number}", f"broken line: {error}") from None
-
-
-def _renumbered(line: FileLine) -> FileLine:
-    """The same, with counts of reasons as they are numbered now."""
-    if not any(len(record.counts) == _CODES_BEFORE for record in line.records):
-        return line
-    at, since = Code.NOT_ADVERTISED, len(Code) - 1 - _CODES_BEFORE
-    records = [
-        replace(old, counts=(*old.counts[:at], 0, *old.counts[at:], *(0,) * since))
-        if len(old.counts) == _CODES_BEFORE
-        else old
-        for old in line.records
-    ]
-    return replace(line, records=records)

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from weft.core.engine import BindOn, Engine, NotEvicted, PodAdded, PodGone, Record
 from weft.core.engine.harvest import BEYOND, NEED, USED
 from weft.core.engine.records import FAULTED, LEAVES
@@ -13,7 +15,8 @@ from weft.core.explain.explanation import Explanation, RecordedDecision, State
 from weft.core.explain.reasons import FeasibilitySummary, summarise
 from weft.core.explain.sentences import NOWHERE, decision_notes, place_in_words, state_in_words
 from weft.core.explain.smallest_change import changes
-from weft.core.record.file import hand_over, read, skim
+from weft.core.record.file import hand_over
+from weft.core.record.reading import read, skim
 from weft.model import BadInputError, PodRequest
 
 
@@ -23,7 +26,7 @@ class _ReachedError(Exception):
 
 def explain(path: Path, name: str, create: Callable[..., Any]) -> Explanation:
     """Explains why `name` (NAME, NAMESPACE/NAME or a UID) was decided as it was, the last time."""
-    pods, last, became = _find(path, name)
+    pods, last, became, doubt = _find(path, name)
     record = max(last.values(), key=lambda record: record.seq)
     header, lines = read(path)
     engine = header.engine(create)
@@ -37,7 +40,9 @@ def explain(path: Path, name: str, create: Callable[..., Any]) -> Explanation:
         pass
     other_uids = tuple(uid for uid in last if uid != record.uid)
     then = became.get(record.uid, "nothing is on record yet") if record.outcome == LEAVES else ""
-    return _explain(engine, RecordedDecision(pods[record.uid], record, other_uids, then), on)
+    explanation = _explain(engine, RecordedDecision(pods[record.uid], record, other_uids, then), on)
+    notes = (*explanation.notes, f"the file: {doubt}") if doubt else explanation.notes
+    return replace(explanation, notes=notes)
 
 
 def _explain(engine: Engine, decision: RecordedDecision, on: str) -> Explanation:
@@ -98,13 +103,19 @@ def _behind_eviction(engine: Engine, record: Record) -> MetricsRead | None:
     return MetricsRead((record.at_ns - view.at_ns) / 1e9, columns, (gpu,))
 
 
-def _find(path: Path, name: str) -> tuple[dict[str, PodRequest], dict[str, Record], dict[str, str]]:
-    """Pods that answer to `name`, by UID, each one's last record, and what became of it since."""
+def _find(
+    path: Path, name: str
+) -> tuple[dict[str, PodRequest], dict[str, Record], dict[str, str], str]:
+    """Pods that answer to `name`, by UID, each one's last record, and what became of it since.
+
+    Last, why the file cannot be relied on to its end.
+    """
     pods: dict[str, PodRequest] = {}
     last: dict[str, Record] = {}
     became: dict[str, str] = {}
     names: set[str] = set()
-    for line in skim(path)[1]:
+    lines = skim(path)[1]
+    for line in lines:
         if isinstance(line.event, PodAdded | BindOn):
             pod = line.event.pod
             if name in (pod.name, f"{pod.namespace}/{pod.name}", pod.uid):
@@ -123,4 +134,4 @@ def _find(path: Path, name: str) -> tuple[dict[str, PodRequest], dict[str, Recor
         known = f"; it knows {', '.join(sorted(names))}, …" if names else ""
         fault = "was added but never decided" if pods else "is not in this file" + known
         raise BadInputError(str(path), f"pod {name} {fault}")
-    return pods, last, became
+    return pods, last, became, lines.check.why

@@ -4,12 +4,13 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal
 
 import msgspec
 
 from weft.core.engine import Engine
 from weft.core.framework import Policy
+from weft.core.record import DecisionsWriter
 from weft.files.writing import replacing
 from weft.lab.experiment.notes import REPLAYED, RESAMPLED, notes_on
 from weft.lab.experiment.statistics import summarise
@@ -105,11 +106,14 @@ def _recorded(grid: RunGrid, cell: tuple[str, int], path: Path) -> CellOutcome:
     """A run with its decisions file, which is there whole or not at all."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    with replacing(path) as part, part.open("wb") as decisions:
-        return _run(grid, cell, decisions)
+    with replacing(path) as part, part.open("wb") as file:
+        decisions = DecisionsWriter(file)
+        run = _run(grid, cell, decisions)
+        decisions.close()
+    return run
 
 
-def _run(grid: RunGrid, cell: tuple[str, int], decisions: BinaryIO | None) -> CellOutcome:
+def _run(grid: RunGrid, cell: tuple[str, int], decisions: DecisionsWriter | None) -> CellOutcome:
     name, index = cell
     scenario, arrivals, timed = grid.scenario, grid.arrivals[index], grid.mode == "timed"
     nodes: list[NodeHoldings] = []

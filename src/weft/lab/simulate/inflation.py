@@ -1,11 +1,11 @@
 """FGD's protocol: pods arrive one by one until demand passes capacity; nobody leaves or retries."""
 
 from collections.abc import Callable
-from typing import BinaryIO
 
 from weft.core.engine import Bind, PodAdded, PodBound, PodGone, Unschedulable
 from weft.core.engine.decision_faults import unless_faulted
 from weft.core.framework import Policy
+from weft.core.record import DecisionsWriter
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.holdings import OnHoldings
 from weft.lab.simulate.meter import Meter
@@ -20,7 +20,7 @@ def run_inflation(
     arrivals: Arrivals,
     *,
     timing: bool = True,
-    decisions: BinaryIO | None = None,
+    decisions: DecisionsWriter | None = None,
     progress: Callable[[int], None] | None = None,
     on_holdings: OnHoldings | None = None,
 ) -> PolicyRun:

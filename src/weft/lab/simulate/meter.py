@@ -4,9 +4,11 @@ import time
 from collections import Counter
 
 import numpy as np
+import numpy.typing as npt
 
 from weft.core.engine import Engine, Record
 from weft.core.framework.fragments import Fragments, NodeShares, TypicalPods
+from weft.core.ledger.table import LedgerTable
 from weft.lab.simulate.results import PolicyRun
 from weft.model import Code
 from weft.model.reason import TEXT
@@ -22,6 +24,13 @@ def main_reason(record: Record) -> str:
 def commonest_first(reasons: Counter[str]) -> dict[str, int]:
     """Counted reasons in their order."""
     return dict(sorted(reasons.items(), key=lambda counted: (-counted[1], counted[0])))
+
+
+def held_milli(table: LedgerTable) -> npt.NDArray[np.int64]:
+    """What pods hold of each device, thousandths: cores, or memory where that is more."""
+    cores = np.array(table.milli_used, dtype=np.int64)
+    memory = np.array(table.memory_used, dtype=np.int64) * 1000
+    return np.maximum(cores, memory // np.maximum(table.device_memory_total, 1))
 
 
 class Meter:
@@ -68,8 +77,8 @@ class Meter:
         return float(np.cumsum(self._nodes.fragments)[-1]) if len(self._nodes.fragments) else 0.0
 
     def used_milli(self) -> int:
-        """GPU milli held now."""
-        return sum(self._engine.ledger.table.milli_used)
+        """GPU milli held now: of each card its cores, or its memory where that is more."""
+        return int(held_milli(self._engine.ledger.table).sum())
 
     def result(
         self, policy: str, seed: int, failed: int, asked_milli: int, *, timing: bool
@@ -115,7 +124,7 @@ class Meter:
         table = self._engine.ledger.table
         kinds = table.device_kind
         total = np.bincount(kinds, weights=np.array(table.milli_total, dtype=np.float64))
-        used = np.bincount(kinds, weights=np.array(table.milli_used, dtype=np.float64))
+        used = np.bincount(kinds, weights=held_milli(table).astype(np.float64))
         sums: dict[str, list[float]] = {}
         for number, kind in enumerate(table.kinds):
             if number < len(total) and total[number]:

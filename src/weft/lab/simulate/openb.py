@@ -2,18 +2,30 @@
 
 openb knows GPU shares in thousandths of a card and no GPU memory, so each model gets the nominal
 memory of `NOMINAL_MIB`; its pods ask for none, and policies that rank by memory rank by cores.
+Columns of our own say more, where `weft trace` wrote them (`openb_own.py`).
 """
 
 import csv
 import io
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from weft.files.reading import read_text
 from weft.files.words import whole_number
-from weft.model import BadInputError, DeviceRule, Gpu, GpuRequest, Node, Shape
+from weft.lab.simulate import openb_own
+from weft.model import (
+    BadInputError,
+    DeviceRule,
+    Gpu,
+    GpuMemoryRequest,
+    GpuRequest,
+    Node,
+    PodRequest,
+    Shape,
+)
 
 NOMINAL_MIB = {
     "P100": 16_280,
@@ -30,19 +42,31 @@ OTHER_MIB = 16_384
 
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+GPU_MEMORY, GPU_PERCENT = "gpu_memory_mib", "gpu_memory_percent"
 TIME_COLUMNS = ("creation_time", "deletion_time", "scheduled_time")
 
 
+_NO_MEMORY = GpuMemoryRequest()
+
+
 class TracePod(msgspec.Struct, frozen=True, gc=False):
-    """One row of a pod list. Times are seconds from the trace's start, None where not given."""
+    """One row of a pod list. Times are seconds from the trace's start, None where not given.
+
+    `milli` is what it asks of each GPU: cores, or the part of a card's memory if that is more.
+    Of a recorded day there is the whole `request`; one that was `withdrawn` never ran then: it
+    leaves at `deleted_s` (`later`), or, found no place at once, at once.
+    """
 
     name: str
     shape: Shape
     gpus: int
     milli: int
-    created_s: int | None = None
-    deleted_s: int | None = None
-    scheduled_s: int | None = None
+    created_s: float | None = None
+    deleted_s: float | None = None
+    scheduled_s: float | None = None
+    priority: int = 0
+    request: PodRequest | None = None
+    withdrawn: Literal["", "at-once", "later"] = ""
 
     @property
     def total_milli(self) -> int:
@@ -76,6 +100,13 @@ class _Row:
         assert value is not None
         return value
 
+    def fields(self, column: str, base: openb_own.Value) -> openb_own.Value:
+        """`base`, with the fields that the cell replaces."""
+        try:
+            return openb_own.merged(base, self.text(column))
+        except ValueError as error:
+            raise self.error(column, str(error)) from None
+
     def error(self, column: str, problem: str) -> BadInputError:
         return BadInputError(f"{self._path}, line {self._line}, column {column}", problem)
 
@@ -91,43 +122,90 @@ def read_nodes(path: Path) -> list[Node]:
             raise row.error("sn", f"{name!r} is empty or stands twice; names must be unique")
         names.add(name)
         model, gpus = row.text("model"), row.count("gpu", 1024)
-        memory = NOMINAL_MIB.get(model, OTHER_MIB)
-        cards = tuple(Gpu(index, memory, model) for index in range(gpus))
+        memory = row.number(GPU_MEMORY, 1, 10**9, optional=True)
         cpu_milli, memory_mib = row.count("cpu_milli", 10**9), row.count("memory_mib", 10**9)
-        nodes.append(Node(name, cards, cpu_milli, memory_mib))
+        node = node_of(name, cpu_milli, memory_mib, gpus, model, memory)
+        nodes.append(row.fields(openb_own.NODE, node))
 
     _read(path, NODE_COLUMNS, take)
     return nodes
 
 
-def read_pods(path: Path) -> list[TracePod]:
-    """The pods of a pod list, in file order. Raises `BadInputError` with line and column."""
+def node_of(
+    name: str, cpu_milli: int, memory_mib: int, gpus: int, model: str, gpu_memory_mib: int | None
+) -> Node:
+    """An openb row's node; cards whose memory is not said have their model's nominal one."""
+    memory = gpu_memory_mib or NOMINAL_MIB.get(model, OTHER_MIB)
+    cards = tuple(Gpu(index, memory, model) for index in range(gpus))
+    return Node(name, cards, cpu_milli, memory_mib)
+
+
+def read_pods(path: Path, card_mib: int = OTHER_MIB) -> list[TracePod]:
+    """The pods of a pod list, in file order. Raises `BadInputError` with line and column.
+
+    `card_mib` is the memory of the cluster's usual card, for what pods ask of one.
+    """
     pods: list[TracePod] = []
     shapes: dict[Shape, Shape] = {}
 
     def take(row: _Row) -> None:
         gpus, milli = row.count("num_gpu", 1024), row.count("gpu_milli", 1000)
-        if gpus and not milli:
-            raise row.error("gpu_milli", "0 on a pod with GPUs; write 1 to 1000")
-        if gpus > 1 and milli < 1000:
-            advice = "only whole GPUs come in several, so write 1000"
-            raise row.error("gpu_milli", f"{milli} with num_gpu {gpus}; {advice}")
+        memory = _gpu_memory(row)
+        if not (memory.value or row.text(openb_own.POD)):
+            _check_plain(row, gpus, milli)
         cpu_milli, memory_mib = row.count("cpu_milli", 10**9), row.count("memory_mib", 10**9)
-        shape = shape_of(cpu_milli, memory_mib, gpus, milli, row.text("gpu_spec"))
+        shape = shape_of(cpu_milli, memory_mib, gpus, milli, row.text("gpu_spec"), memory)
         if application := row.text("application"):
             shape = msgspec.structs.replace(shape, application=application)
+        shape = row.fields(openb_own.POD, shape)
         shape = shapes.setdefault(shape, shape)
-        times = [row.number(column, 0, 10**12, optional=True) for column in TIME_COLUMNS]
-        pods.append(TracePod(row.text("name"), shape, gpus, milli if gpus else 0, *times))
+        gpus, milli = openb_own.asked(shape, card_mib)
+        created, deleted, scheduled = (
+            row.number(column, 0, 10**12, optional=True) for column in TIME_COLUMNS
+        )
+        priority = row.number("priority", -(2**31), 2**31 - 1, optional=True) or 0
+        times = created, deleted, scheduled
+        pods.append(TracePod(row.text("name"), shape, gpus, milli, *times, priority))
 
     _read(path, POD_COLUMNS, take)
     return pods
 
 
-def shape_of(cpu_milli: int, memory_mib: int, gpus: int, milli: int, spec: str = "") -> Shape:
-    """An openb row's request: `gpus` whole cards, or one share of `milli`, of models in `spec`."""
+def _check_plain(row: _Row, gpus: int, milli: int) -> None:
+    """openb's own rules, of pods that ask for no GPU memory."""
+    if gpus and not milli:
+        raise row.error("gpu_milli", "0 on a pod with GPUs; write 1 to 1000")
+    if gpus > 1 and milli < 1000:
+        advice = "only whole GPUs come in several, so write 1000"
+        raise row.error("gpu_milli", f"{milli} with num_gpu {gpus}; {advice}")
+
+
+def _gpu_memory(row: _Row) -> GpuMemoryRequest:
+    mib = row.number(GPU_MEMORY, 0, 10**9, optional=True) or 0
+    percent = row.number(GPU_PERCENT, 0, 100, optional=True) or 0
+    if mib and percent:
+        raise row.error(GPU_PERCENT, f"{percent} beside {GPU_MEMORY} {mib}; write one of them")
+    if percent:
+        return GpuMemoryRequest("percent", percent)
+    return GpuMemoryRequest("mib", mib) if mib else GpuMemoryRequest()
+
+
+def shape_of(
+    cpu_milli: int,
+    memory_mib: int,
+    gpus: int,
+    milli: int,
+    spec: str = "",
+    gpu_memory: GpuMemoryRequest = _NO_MEMORY,
+) -> Shape:
+    """An openb row's request: `gpus` whole cards, or one share of `milli`, of models in `spec`.
+
+    With `gpu_memory` so much of each, and `milli` of its cores.
+    """
     gpu_requests: tuple[GpuRequest, ...] = ()
-    if gpus:
+    if gpus and gpu_memory.value:
+        gpu_requests = (GpuRequest(gpus, gpu_memory, milli),)
+    elif gpus:
         whole = milli >= 1000
         gpu_requests = (GpuRequest(gpus, milli=0 if whole else milli, whole=whole),)
     models = tuple(sorted(filter(None, spec.split("|"))))

@@ -1,10 +1,10 @@
 """The scenario that an experiment's runs share: cluster, workload, and how to start an engine."""
 
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
-from weft.core.engine import Engine, NodesChanged, PolicyInput
+from weft.core.engine import Engine, Event, NodesChanged, PolicyInput
 from weft.core.framework import Policy, Profile
 from weft.core.framework.fragments import TYPICAL_PODS, TypicalPods, typical_input
 from weft.core.framework.interference import (
@@ -14,6 +14,7 @@ from weft.core.framework.interference import (
     InterferenceTable,
     to_input,
 )
+from weft.core.ledger import RequestLimits
 from weft.core.record import DecisionsWriter, Header, PolicyUse, ProfileUse, Recorder
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.openb import TracePod
@@ -24,16 +25,26 @@ TOP_ON_RECORD = 3
 """How many of the best nodes a written record lists."""
 
 
+class WorldEvent(msgspec.Struct, frozen=True):
+    """Something that no policy brings about: a node comes, another scheduler's pod goes."""
+
+    at_ns: int
+    event: Event
+
+
 class Scenario(msgspec.Struct, frozen=True):
     """A cluster and a workload, in file order, and what policies are told of interference.
 
-    `mystic`: distances between applications, for Co-scheML's baseline of that name.
+    `mystic`: distances between applications, for Co-scheML's baseline of that name. `world` happens
+    at its times in timed mode; `limits` are how much of a card may be promised.
     """
 
     nodes: list[Node]
     pods: list[TracePod]
     interference: InterferenceTable | None = None
     mystic: Distances = {}
+    world: tuple[WorldEvent, ...] = ()
+    limits: RequestLimits = RequestLimits()
 
     @property
     def capacity_milli(self) -> int:
@@ -45,19 +56,20 @@ class Scenario(msgspec.Struct, frozen=True):
         return TypicalPods(pod.shape for pod in self.pods)
 
     def start(
-        self, policy: Policy, arrivals: Arrivals, decisions: BinaryIO | None = None
+        self, policy: Policy, arrivals: Arrivals, decisions: DecisionsWriter | None = None
     ) -> tuple[Engine, Any]:
         """A fresh engine that knows the cluster, and what to hand events to.
 
         That is the engine's own `handle`, or where `decisions` is given, a recorder's.
         """
         keep_top = TOP_ON_RECORD if decisions is not None else 0
-        engine = Engine([Profile(PROFILE, [policy])], seed=arrivals.seed, keep_top=keep_top)
+        profiles = [Profile(PROFILE, [policy])]
+        engine = Engine(profiles, seed=arrivals.seed, keep_top=keep_top, limits=self.limits)
         handle = engine.handle
         if decisions is not None:
             uses = [ProfileUse(PROFILE, [PolicyUse(policy.name, options=policy.made_with)])]
-            header = Header(uses, arrivals.seed, keep_top)
-            handle = Recorder(engine, header, DecisionsWriter(decisions).write).handle
+            header = Header(uses, arrivals.seed, keep_top, *self.limits)
+            handle = Recorder(engine, header, decisions.write).handle
         ranked = tuple(
             msgspec.structs.replace(node, rank=rank)
             for node, rank in zip(self.nodes, arrivals.node_rank, strict=True)

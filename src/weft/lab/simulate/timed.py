@@ -9,15 +9,16 @@ comes the pod of that row, or where arrivals are resampled, the one drawn for it
 import heapq
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import Any
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from weft.core.engine import Bind, Event, PodAdded, PodBound, PodGone, Tick, Unschedulable, Wake
 from weft.core.engine.decision_faults import unless_faulted
 from weft.core.framework import Policy
+from weft.core.record import DecisionsWriter
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.holdings import OnHoldings
 from weft.lab.simulate.meter import Meter, commonest_first, main_reason
@@ -28,7 +29,8 @@ from weft.lab.simulate.timeline import TimelineRecorder
 from weft.model import BadInputError, Placement, PodRequest
 
 SECOND_NS = 1_000_000_000
-_ARRIVES, _ENDS, _WAKES = 1, 0, 2  # at one instant: ends free room, then arrivals, then retries
+_WORLD, _ENDS, _ARRIVES, _WAKES, _LEAVES = range(5)
+"""At one instant: what happens anyway, ends that free room, arrivals, retries, who gives up."""
 
 
 class _Timed:
@@ -38,7 +40,11 @@ class _Timed:
     """
 
     def __init__(
-        self, scenario: Scenario, policy: Policy, arrivals: Arrivals, decisions: BinaryIO | None
+        self,
+        scenario: Scenario,
+        policy: Policy,
+        arrivals: Arrivals,
+        decisions: DecisionsWriter | None,
     ) -> None:
         self.pods = [scenario.pods[row] for row in arrivals.pod_rows]
         self.engine, self.handle = scenario.start(policy, arrivals, decisions)
@@ -56,6 +62,10 @@ class _Timed:
         self.now = self.first = self.asked_milli = self.held_milli = 0
         self.timeline = TimelineRecorder(0, scenario.capacity_milli)
         self.fragments_milli = 0.0
+        self.gave_up = 0
+        self.memory_mib = {
+            node.name: {gpu.index: gpu.memory_mib for gpu in node.gpus} for node in scenario.nodes
+        }
 
     def begin(self, first_ns: int) -> None:
         """The first pod comes at this time."""
@@ -69,7 +79,7 @@ class _Timed:
             return
         if self.timeline.step_of(now) != self.timeline.step_of(self.now):
             self.fragments_milli = self.meter.fragments_milli()
-        waiting = len(self.created) - len(self.started)
+        waiting = len(self.created) - len(self.started) - self.gave_up
         amounts = self.asked_milli, self.held_milli, waiting
         if waiting or len(self.created) < len(self.pods):
             # Nothing starts any more after that, and a long end would make the steps coarse.
@@ -96,12 +106,22 @@ class _Timed:
     def _start(self, number: int, placement: Placement) -> None:
         self.handle(PodBound(str(number)), self.now)
         self.started[number] = self.now
-        self.held[number] = sum(share.milli for share in placement.shares)
+        self.held[number] = self._held_milli(placement)
         self.held_milli += self.held[number]
         self.asked_milli += self.pods[number].total_milli
         lasts = duration_ns(self.pods[number])
-        if lasts is not None:
+        if lasts is not None and not self.pods[number].withdrawn:
             heapq.heappush(self.heap, (self.now + lasts, _ENDS, number))
+
+    def _held_milli(self, placement: Placement) -> int:
+        """Thousandths of cards: of each its cores, or its memory where that is more."""
+        cards = self.memory_mib.get(placement.node, {})
+        return sum(
+            max(share.milli, share.memory_mib * 1000 // max(1, cards.get(share.gpu, 0)))
+            if share.gpu in cards
+            else share.milli
+            for share in placement.shares
+        )
 
     def end(self, number: int) -> None:
         """A pod's time is over."""
@@ -114,9 +134,21 @@ class _Timed:
         """A pod is created."""
         pod = self.pods[number]
         self.created[number] = self.now
-        request = PodRequest(str(number), pod.name, pod.shape, created_ns=self.now)
+        request = PodRequest(
+            str(number), pod.name, pod.shape, priority=pod.priority, created_ns=self.now
+        )
+        if pod.request is not None:
+            request = replace(pod.request, uid=str(number), scheduler_name=request.scheduler_name)
         self.tell(PodAdded(request))
         self.meter.arrived(pod.total_milli, self.asked_milli)
+
+    def leave(self, number: int) -> None:
+        """A pod that never ran when it was recorded was deleted now, or found no place at once."""
+        if number not in self.started:
+            self.gave_up += 1
+            self.tell(PodGone(str(number)))
+        elif self.pods[number].withdrawn == "later":
+            self.end(number)
 
     def result(self, policy: str, seed: int, *, timing: bool) -> PolicyRun:
         """The finished run."""
@@ -124,7 +156,7 @@ class _Timed:
         left = Counter(self.last_reason.get(number, "not decided") for number in waiting)
         run = self.meter.result(policy, seed, len(waiting), self.asked_milli, timing=timing)
         busy_until = max([*self.created.values(), *self.started.values()], default=0)
-        return msgspec.structs.replace(
+        return replace(
             run,
             curve={},
             fragmentation_curve={},
@@ -175,7 +207,7 @@ def duration_ns(pod: TracePod) -> int | None:
     """The time that the pod runs once placed; None if the trace does not say."""
     if pod.deleted_s is None or pod.scheduled_s is None:
         return None
-    return (pod.deleted_s - pod.scheduled_s) * SECOND_NS
+    return round((pod.deleted_s - pod.scheduled_s) * SECOND_NS)
 
 
 def check_times(pods: list[TracePod], source: str) -> None:
@@ -200,7 +232,7 @@ def run_timed(
     *,
     compress: float = 1.0,
     timing: bool = True,
-    decisions: BinaryIO | None = None,
+    decisions: DecisionsWriter | None = None,
     progress: Callable[[int], None] | None = None,
     on_holdings: OnHoldings | None = None,
 ) -> PolicyRun:
@@ -211,9 +243,13 @@ def run_timed(
     """
     run = _Timed(scenario, policy, arrivals, decisions)
     for number, pod in enumerate(scenario.pods):
-        created_s = pod.created_s
-        assert created_s is not None
-        heapq.heappush(run.heap, (int(created_s * SECOND_NS / compress), _ARRIVES, number))
+        assert pod.created_s is not None
+        at = round(pod.created_s * SECOND_NS / compress)
+        heapq.heappush(run.heap, (at, _ARRIVES, number))
+        if pod.withdrawn and pod.deleted_s is not None:
+            heapq.heappush(run.heap, (round(pod.deleted_s * SECOND_NS), _LEAVES, number))
+    for number, happens in enumerate(scenario.world):
+        heapq.heappush(run.heap, (happens.at_ns, _WORLD, number))
     run.begin(run.heap[0][0] if run.heap else 0)
     done = 0
     while run.heap:
@@ -228,6 +264,10 @@ def run_timed(
                 on_holdings(run.engine, lambda uid: run.pods[int(uid)].name)
         elif kind == _ENDS:
             run.end(number)
+        elif kind == _LEAVES:
+            run.leave(number)
+        elif kind == _WORLD:
+            run.tell(scenario.world[number].event)
         else:
             run.tell(Tick())
     return run.result(policy.name, arrivals.seed, timing=timing)

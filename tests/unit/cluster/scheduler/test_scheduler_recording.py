@@ -1,5 +1,8 @@
 """Decisions of a running scheduler on record: replayed alike, and a full disk ends no scheduler."""
 
+import contextlib
+import resource
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +26,26 @@ from weft.model import BadInputError
 from weft.testing.api_server import FakeApiServer
 
 HEADER = Header([ProfileUse("weft", [PolicyUse("fgd")])])
+
+
+@contextlib.asynccontextmanager
+async def recorded(
+    path: Path,
+) -> AsyncIterator[tuple[Recording, FakeApiServer, EngineCluster]]:
+    """A leader whose decisions go to this file."""
+    async with (
+        FakeApiServer() as server,
+        ApiClient(Endpoint(server.url, FixedCredentials())) as client,
+    ):
+        add_node(server)
+        live = EngineCluster(client, [Profile("weft", [Fgd()])])
+        recording = Recording(live, HEADER, path)
+        await recording.start()
+        await live.start()
+        await live.lead(afresh=False)
+        yield recording, server, live
+        await live.stop()
+        await recording.close()
 
 
 async def test_what_a_running_scheduler_decided_is_replayed_alike(tmp_path: Path) -> None:
@@ -203,6 +226,53 @@ async def test_a_record_that_has_its_size_ends_whole_and_scheduling_goes_on(
     (said,) = [r.getMessage() for r in caplog.records if "not recorded any more" in r.getMessage()]
     assert "1 MiB" in said
     assert "--decisions-mib" in said
+
+
+async def test_only_a_process_that_ends_in_order_closes_its_file(tmp_path: Path) -> None:
+    path, crashed = tmp_path / "decisions.jsonl", tmp_path / "crashed.jsonl"
+    async with recorded(path) as (_recording, server, _live):
+        add_pod(server, "p")
+        await until(lambda: b"PodBound" in path.read_bytes())
+        crashed.write_bytes(path.read_bytes())  # what a kill leaves
+    for file, state in ((path, "verified"), (crashed, "incomplete")):
+        header, lines = read(file)
+        assert replay(header, lines, built_in().create).identical
+        assert lines.check.state == state
+
+
+async def test_a_batch_that_the_disk_takes_in_part_is_taken_back_whole(tmp_path: Path) -> None:
+    path = tmp_path / "decisions.jsonl"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    async with recorded(path) as (recording, server, _live):
+        await until(lambda: b"NodesChanged" in path.read_bytes())
+        whole = path.read_bytes()
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 200, hard))
+            add_pod(server, "p")
+            await until(lambda: bool(recording.failed))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes().startswith(whole)
+    header, lines = read(path)
+    assert replay(header, lines, built_in().create).identical
+    assert (lines.check.state, lines.check.end) == ("verified", "failed")
+    assert lines.check.why == "the record ends early: File too large"
+
+
+async def test_a_file_that_somebody_else_writes_to_is_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "decisions.jsonl"
+    async with recorded(path) as (recording, server, _live):
+        await until(lambda: b"NodesChanged" in path.read_bytes())
+        with path.open("ab") as file:
+            file.write(b"theirs\n")
+        add_pod(server, "p")
+        await until(lambda: bool(recording.failed))
+        add_pod(server, "q")
+        await until(lambda: node_of(server, "q") == "n")
+    assert path.read_bytes().endswith(b"theirs\n")
+    assert "somebody else wrote to the file, or put another in its place" in caplog.text
 
 
 def test_without_a_bound_nothing_ends_the_record(tmp_path: Path) -> None:

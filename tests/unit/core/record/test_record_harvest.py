@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from chained_lines import chained, unchained
 
 from weft.core.engine import (
     Event,
@@ -93,9 +94,8 @@ def test_an_eviction_is_decided_again_and_explained(tmp_path: Path) -> None:
 def test_a_file_of_other_limits_is_not_identical(tmp_path: Path) -> None:
     path = tmp_path / "decisions.jsonl"
     recorded(path, evict=True)
-    path.write_bytes(
-        path.read_bytes().replace(b'"harvest_permille":1500', b'"harvest_permille":1000')
-    )
+    changed = path.read_bytes().replace(b'"harvest_permille":1500', b'"harvest_permille":1000')
+    path.write_bytes(chained(changed))
     assert not replay(*read(path), create).identical
 
 
@@ -123,7 +123,9 @@ def test_who_was_asked_to_leave_is_not_said_to_have_left(
 def test_what_older_files_call_evicted_is_the_same(tmp_path: Path) -> None:
     path = tmp_path / "decisions.jsonl"
     recorded(path, evict=True)
-    old = path.read_bytes().replace(b'"outcome":"asked-to-leave"', b'"outcome":"evicted"')
+    old = unchained(path.read_bytes()).replace(
+        b'"outcome":"asked-to-leave"', b'"outcome":"evicted"'
+    )
     assert old.count(b'"evicted"') == 1
     path.write_bytes(old)
     verdict = replay(*read(path), create)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from chained_lines import chained
 
 from weft.core.engine import (
     NodesChanged,
@@ -85,7 +86,7 @@ def test_auto_evicts_nobody_where_nothing_is_predicted(tmp_path: Path) -> None:
         line for line in path.read_bytes().splitlines(keepends=True) if b'"PolicyInput"' not in line
     ]
     assert len(lines) < len(path.read_bytes().splitlines())
-    path.write_bytes(b"".join(lines))
+    path.write_bytes(chained(b"".join(lines)))
     header, read_lines = read(path)
     engine = header.engine(built_in().create)
     found = [one for line in read_lines for one in engine.handle(line.event, line.at_ns)]
@@ -95,7 +96,6 @@ def test_auto_evicts_nobody_where_nothing_is_predicted(tmp_path: Path) -> None:
 def test_another_slowdown_is_another_decision(tmp_path: Path) -> None:
     path = tmp_path / "decisions.jsonl"
     recorded(path, "interference", "latency-critical", 3.0)
-    path.write_bytes(
-        path.read_bytes().replace(b'"slowdown":3.0,"proxy"', b'"slowdown":1.0,"proxy"')
-    )
+    changed = path.read_bytes().replace(b'"slowdown":3.0,"proxy"', b'"slowdown":1.0,"proxy"')
+    path.write_bytes(chained(changed))
     assert not replay(*read(path), built_in().create).identical

@@ -14,7 +14,7 @@ from weft.core.policies.best_fit import BestFit
 from weft.core.policies.exclusive import Exclusive
 from weft.core.policies.fgd import Fgd
 from weft.core.policies.first_fit import FirstFit
-from weft.core.record import DecisionLine, Header, records_of
+from weft.core.record import DecisionLine, DecisionsWriter, Header, records_of
 from weft.lab.simulate.arrivals import Arrivals, draw
 from weft.lab.simulate.inflation import run_inflation
 from weft.lab.simulate.meter import Meter
@@ -204,7 +204,7 @@ def test_progress_is_told_every_thousand_pods() -> None:
 def test_a_recorded_run_measures_the_same_and_writes_all_it_decided() -> None:
     world, order = random_world(1)
     out = io.BytesIO()
-    recorded = run_inflation(world, BestFit(), order, timing=False, decisions=out)
+    recorded = run_inflation(world, BestFit(), order, timing=False, decisions=DecisionsWriter(out))
     assert recorded == run_inflation(world, BestFit(), order, timing=False)
     first, *lines = out.getvalue().splitlines()
     header = msgspec.json.decode(first, type=Header)

@@ -10,7 +10,7 @@ from weft.core.engine import PodAdded, PodGone, Tick
 from weft.core.policies.catalog import built_in
 from weft.core.policies.exclusive import Exclusive
 from weft.core.policies.first_fit import FirstFit
-from weft.core.record import DecisionLine, Header, replay
+from weft.core.record import DecisionLine, DecisionsWriter, Header, replay
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.openb import TracePod
 from weft.lab.simulate.results import CompletionTimes, PolicyRun
@@ -183,7 +183,8 @@ def test_a_timed_run_on_record_is_decided_alike() -> None:
     ]
     world = scenario(pods, node("a", gpus=2), node("b", gpus=2))
     out = io.BytesIO()
-    recorded = run_timed(world, FirstFit(), in_order(world), timing=False, decisions=out)
+    writer = DecisionsWriter(out)
+    recorded = run_timed(world, FirstFit(), in_order(world), timing=False, decisions=writer)
     assert recorded == run(world)
     first, *rest = out.getvalue().splitlines()
     lines = [msgspec.json.decode(line, type=DecisionLine) for line in rest]

@@ -1,0 +1,223 @@
+"""`weft trace from-cluster` and `from-prometheus`: what a cluster runs, to simulate it."""
+
+import asyncio
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+from typer import Argument, Option, Typer
+
+from weft.cli.options import ConfigFile, Context, Kubeconfig, Output
+from weft.cli.output import ListOutput, json_text, print_table, table_with
+from weft.model.errors import BadInputError
+
+if TYPE_CHECKING:
+    from weft.cluster.config.form import Configuration
+    from weft.cluster.state.observed import ObservedCluster, ObservedPod
+    from weft.dialects.dialect import DialectSettings
+    from weft.dialects.inventory import InventoryFallback
+    from weft.kube.pods import Pod
+    from weft.kube.structs import KubeNode
+    from weft.lab.simulate.openb import TracePod
+
+trace_app = Typer(help="Make a trace of a live cluster.", no_args_is_help=True)
+
+_NodesFile = Annotated[Path, Option("--nodes", help="The node list to write.")]
+_PodsFile = Annotated[Path, Option("--pods", help="The pod list to write.")]
+_MOST_WARNINGS = 10
+
+
+class TraceFiles(NamedTuple):
+    """The two files to write."""
+
+    nodes: Path
+    pods: Path
+
+
+@trace_app.command("from-cluster")
+def from_cluster(
+    objects: Annotated[
+        str,
+        Argument(
+            help="What `kubectl get nodes,pods -A -o json` wrote; - reads standard input.  "
+            "[default: ask the cluster]",
+            show_default=False,
+        ),
+    ] = "",
+    nodes: _NodesFile = Path("nodes.csv"),
+    pods: _PodsFile = Path("pods.csv"),
+    config: ConfigFile = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+    output: Output = ListOutput.table,
+) -> None:
+    """Write the nodes and pods that a cluster has now, as `weft simulate` reads them.
+
+    Pods that ended and were deleted are not there any more: for arrivals and durations of a day
+    ask a metrics server, `weft trace from-prometheus`.
+    """
+    from weft.cli.scheduler import configuration
+    from weft.cluster.state.observed import observe
+
+    if objects and (kubeconfig or context):
+        raise BadInputError(objects, "is what the cluster said; leave out --kubeconfig, --context")
+    settings, rules = _reading(configuration(config))
+    if objects:
+        from weft.cli.trace_objects import read_objects
+
+        listed = read_objects(objects)
+    else:
+        listed = asyncio.run(_ask(kubeconfig, context))
+    seen = observe(*listed, settings, rules)
+    origin_s = min((pod.times.created_s for pod in seen.pods), default=0.0)
+    write_trace(seen, origin_s, TraceFiles(nodes, pods), output)
+
+
+@trace_app.command("from-prometheus")
+def from_prometheus(
+    config: ConfigFile = None,
+    url: Annotated[str, Option(help="A metrics server.  [default: as configured]")] = "",
+    hours: Annotated[float, Option(min=0.01, max=8_760, help="How long a time to write.")] = 24.0,
+    end: Annotated[
+        str, Option(help="Its end, as 2026-03-01T18:00:00Z.  [default: now]", show_default=False)
+    ] = "",
+    step_s: Annotated[
+        float,
+        Option(
+            "--step-s", min=1.0, max=3_600, help="How exactly a deleted pod's end is looked up."
+        ),
+    ] = 30.0,
+    nodes: _NodesFile = Path("nodes.csv"),
+    pods: _PodsFile = Path("pods.csv"),
+    output: Output = ListOutput.table,
+) -> None:
+    """Write a day of a cluster, with arrivals and durations, out of a metrics server's history.
+
+    It must have scraped kube-state-metrics; GPU memory is DCGM's, or GPU feature discovery's.
+    """
+    from weft.cli.scheduler import configuration
+    from weft.cli.trace_history import TraceSpan, end_of, history
+    from weft.cluster.state.observed import observe
+
+    settings = configuration(config)
+    reading, rules = _reading(settings)
+    if not (url or settings.telemetry.url):
+        raise BadInputError("--url", "is missing: name a metrics server, or one in --config")
+    end_s = end_of(end)
+    span = TraceSpan(end_s - 3_600 * hours, end_s, step_s)
+    past = asyncio.run(history(settings.telemetry, url, span))
+    seen = observe(past.nodes, past.pods, reading, rules, past.times_of)
+    seen.warnings.extend(past.notes)
+    write_trace(seen, span.start_s, TraceFiles(nodes, pods), output)
+
+
+def _reading(config: "Configuration") -> "tuple[DialectSettings, list[InventoryFallback]]":
+    """How the scheduler of this configuration reads pods, and nodes that nobody describes."""
+    from weft.dialects.dialect import DialectSettings
+    from weft.dialects.inventory import InventoryFallback
+
+    unit = config.gpushare_unit
+    rules = [
+        InventoryFallback(rule.count, rule.memory_mib, rule.model, rule.nodes, rule.labels)
+        for rule in config.inventory
+    ]
+    return DialectSettings(gpushare_unit="node" if unit == "auto" else unit), rules
+
+
+async def _ask(kubeconfig: Path | None, context: str) -> "tuple[list[KubeNode], list[Pod]]":
+    import msgspec
+
+    from weft.kube.client import ApiClient
+    from weft.kube.codec import NODES, PODS
+    from weft.kube.config import load
+    from weft.kube.errors import ApiError, LostError, NotSentError
+    from weft.kube.services import everything
+
+    try:
+        async with ApiClient(load(context, paths=(kubeconfig,) if kubeconfig else ())) as client:
+            return await everything(client, NODES), await everything(client, PODS)
+    except (ApiError, LostError, NotSentError) as error:
+        raise BadInputError("the cluster", str(error)) from error
+    except msgspec.DecodeError as error:
+        raise BadInputError("the cluster", f"is no answer of an API server: {error}") from error
+
+
+def write_trace(
+    seen: "ObservedCluster", origin_s: float, files: TraceFiles, output: ListOutput
+) -> None:
+    """Write both files, and say what is in them."""
+    from weft.lab.simulate.openb_own import usual_card_mib
+    from weft.lab.simulate.openb_writing import nodes_csv, pods_csv
+
+    if not seen.nodes:
+        raise BadInputError("the nodes", "there are none: name a file or server that has some")
+    card_mib = usual_card_mib(seen.nodes)
+    rows = [_row(pod, origin_s, card_mib) for pod in seen.pods]
+    rows.sort(key=lambda row: (row.created_s or 0, row.name))
+    _write(files.nodes, "--nodes", nodes_csv(seen.nodes))
+    _write(files.pods, "--pods", pods_csv(rows))
+    for warning in seen.warnings[:_MOST_WARNINGS]:
+        _warn(warning)
+    if len(seen.warnings) > _MOST_WARNINGS:
+        _warn(f"and {len(seen.warnings) - _MOST_WARNINGS} more of these")
+    for why, count in sorted(seen.left_out.items()):
+        _warn(f"{count:,} {why}")
+    _say(seen, rows, files, output)
+
+
+def _row(pod: "ObservedPod", origin_s: float, card_mib: int) -> "TracePod":
+    from weft.lab.simulate.openb import TracePod
+    from weft.lab.simulate.openb_own import asked
+
+    def since(at: float | None) -> int | None:
+        return None if at is None else max(0, round(at - origin_s))
+
+    gpus, milli = asked(pod.shape, card_mib)
+    created, scheduled, ended = map(since, pod.times)
+    return TracePod(pod.name, pod.shape, gpus, milli, created, ended, scheduled, pod.priority)
+
+
+def _write(path: Path, option: str, text: str) -> None:
+    from weft.files.writing import write_whole
+
+    try:
+        write_whole(path, text.encode())
+    except OSError as error:
+        why = f"cannot be written: {error.strerror}; name a file in a folder you own"
+        raise BadInputError(f"{option} {path}", why) from None
+
+
+def _warn(text: str) -> None:
+    print(f"weft: warning: {text}", file=sys.stderr)
+
+
+def _say(
+    seen: "ObservedCluster", rows: "list[TracePod]", files: TraceFiles, output: ListOutput
+) -> None:
+    gpus = [gpu for node in seen.nodes for gpu in node.gpus]
+    of_dialect = Counter(pod.dialect for pod in seen.pods)
+    asked: Counter[str] = Counter()
+    for pod in seen.pods:
+        asked[pod.dialect] += sum(request.count for request in pod.shape.gpu_requests)
+    if output is ListOutput.json:
+        said: dict[str, Any] = {
+            "nodes": len(seen.nodes),
+            "gpus": len(gpus),
+            "gpu_memory_mib": sum(gpu.memory_mib for gpu in gpus),
+            "pods": len(rows),
+            "ended": sum(row.deleted_s is not None for row in rows),
+            "by_dialect": dict(sorted(of_dialect.items())),
+            "left_out": dict(sorted(seen.left_out.items())),
+            "files": [str(files.nodes), str(files.pods)],
+        }
+        print(json_text(said))
+        return
+    memory = sum(gpu.memory_mib for gpu in gpus)
+    print(f"{files.nodes}: {len(seen.nodes):,} nodes, {len(gpus):,} GPUs, {memory:,} MiB of them")
+    ended = sum(row.deleted_s is not None for row in rows)
+    print(f"{files.pods}: {len(rows):,} pods, {ended:,} of them ended")
+    table = table_with("dialect|>pods|>GPUs asked")
+    for dialect, count in sorted(of_dialect.items()):
+        table.add_row(dialect, f"{count:,}", f"{asked[dialect]:,}")
+    print_table(table, width=80)

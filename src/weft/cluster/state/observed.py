@@ -1,0 +1,147 @@
+"""Nodes and pods as a cluster shows them, for running them again under other policies.
+
+Pods are read by the dialects as the scheduler reads them, nodes by the dialects' inventory. What a
+simulation cannot honour is left out and said.
+"""
+
+import datetime
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from weft.cluster.state import pod_reader
+from weft.cluster.state.pod_constraints import UnknownVolumes
+from weft.dialects.dialect import DialectSettings
+from weft.dialects.inventory import InventoryFallback, inventory
+from weft.kube.pods import Pod
+from weft.kube.structs import KubeNode
+from weft.model import BadInputError, Constraints, GpuMemoryRequest, Node, Shape
+
+_ALWAYS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+"""What the API server lets every pod tolerate for a while."""
+
+
+class PodTimes(NamedTuple):
+    """When a pod was made, got its node and ended, seconds since 1970; None where it is not so."""
+
+    created_s: float
+    scheduled_s: float | None = None
+    ended_s: float | None = None
+
+
+class ObservedPod(NamedTuple):
+    """One pod: what it asks, in whose words, and when it was there."""
+
+    name: str
+    shape: Shape
+    dialect: str
+    priority: int
+    times: PodTimes
+
+
+class ObservedCluster(NamedTuple):
+    """What was seen. `left_out` counts pods and constraints that are not simulated, by why."""
+
+    nodes: list[Node]
+    pods: list[ObservedPod]
+    warnings: list[str]
+    left_out: Counter[str]
+
+
+def observe(
+    nodes: Iterable[KubeNode],
+    pods: Iterable[Pod],
+    settings: DialectSettings,
+    rules: Sequence[InventoryFallback] = (),
+    times_of: Callable[[Pod], PodTimes] | None = None,
+) -> ObservedCluster:
+    """Read them all. A pod that no dialect can read is left out, with a warning that names it."""
+    seen = ObservedCluster([], [], [], Counter())
+    for known in nodes:
+        node, warnings = inventory(known, rules=rules)
+        seen.nodes.append(node)
+        seen.warnings.extend(f"node {node.name}: {warning}" for warning in warnings)
+    for pod in pods:
+        _add_pod(pod, settings, times_of or times_in_status, seen)
+    _forget_what_nobody_asks(seen)
+    return seen
+
+
+def _add_pod(
+    pod: Pod, settings: DialectSettings, times_of: Callable[[Pod], PodTimes], seen: ObservedCluster
+) -> None:
+    name = f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}"
+    try:
+        times = times_of(pod)
+        request = pod_reader.read(pod, settings, UnknownVolumes())
+    except BadInputError as error:
+        seen.left_out["pods that cannot be read"] += 1
+        seen.warnings.append(f"pod {name} is left out: {error}")
+        return
+    if times.ended_s is not None and times.scheduled_s is None:
+        seen.left_out["pods that ended without ever having had a node"] += 1
+        return
+    if request.shape.constraints.unsupported:
+        seen.left_out["pods whose affinity to pods, spreading or claims is not simulated"] += 1
+    shape = _simulated(request.shape)
+    seen.pods.append(ObservedPod(name, shape, request.dialect, request.priority, times))
+
+
+def _simulated(shape: Shape) -> Shape:
+    """Without what a simulation does not know, and in the plainest words."""
+    kept = tuple(t for t in shape.constraints.tolerations if t.key not in _ALWAYS)
+    constraints = replace(shape.constraints, tolerations=kept, unsupported="", volumes=())
+    requests = tuple(
+        replace(request, memory=GpuMemoryRequest())
+        if request.whole and request.memory.kind == "whole"
+        else request
+        for request in shape.gpu_requests
+    )
+    return replace(shape, constraints=constraints, gpu_requests=requests)
+
+
+def _forget_what_nobody_asks(seen: ObservedCluster) -> None:
+    """Labels that no pod selects by, and UUIDs that no pod names, say nothing to a simulation."""
+    shapes = {pod.shape for pod in seen.pods}
+    labels = {key for shape in shapes for key in _label_keys(shape.constraints)}
+    by_uuid = any(shape.devices.uuids or shape.devices.not_uuids for shape in shapes)
+    for index, node in enumerate(seen.nodes):
+        kept = {key: value for key, value in node.labels.items() if key in labels}
+        gpus = node.gpus if by_uuid else tuple(replace(gpu, uuid="") for gpu in node.gpus)
+        seen.nodes[index] = replace(node, labels=kept, gpus=gpus)
+
+
+def _label_keys(constraints: Constraints) -> set[str]:
+    terms = [*(constraints.affinity or ()), *(wish.term for wish in constraints.preferences)]
+    keys = {requirement.key for term in terms for requirement in term.labels}
+    return keys | {key for key, _ in constraints.selector}
+
+
+def times_in_status(pod: Pod) -> PodTimes:
+    """As its metadata and status say."""
+    created = _seconds(pod.metadata.creation_timestamp, "metadata.creationTimestamp")
+    if created is None:
+        raise BadInputError("metadata.creationTimestamp", "is missing: is it a pod of a cluster?")
+    ended = None
+    if pod.ended:
+        ends = [
+            _seconds(status.state.terminated.finished_at, "status.containerStatuses.finishedAt")
+            for status in pod.status.container_statuses or ()
+            if status.state.terminated is not None
+        ]
+        ended = max((end for end in ends if end is not None), default=created)
+    scheduled = _seconds(pod.bound_at, "status.conditions.lastTransitionTime")
+    if scheduled is None and pod.spec.node_name:
+        scheduled = created  # a DaemonSet's pods of old, and static ones
+    return PodTimes(created, scheduled, None if ended is None else max(ended, scheduled or ended))
+
+
+def _seconds(text: str | None, field: str) -> float | None:
+    if not text:
+        return None
+    try:
+        return datetime.datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise BadInputError(field, f"{text!r} is no time as Kubernetes writes it") from None

@@ -1,0 +1,208 @@
+"""Nodes and pods again, of what kube-state-metrics and DCGM's exporter said of them.
+
+Out come manifests as the API shows them, for the dialects to read. kube-state-metrics writes names
+with `_` for all that is no letter or digit, so only names that somebody gives are found again; it
+shows labels and annotations only where it was told which (`--metric-labels-allowlist`).
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from weft.model import Gpu
+from weft.model.annotations import INVENTORY
+from weft.telemetry.meaning.metric_names import subject
+
+NODE_ALLOCATABLE = "kube_node_status_allocatable"
+NODE_LABELS = "kube_node_labels"
+POD_CREATED = "kube_pod_created"
+POD_SCHEDULED, POD_STARTED = "kube_pod_status_scheduled_time", "kube_pod_start_time"
+POD_COMPLETED = "kube_pod_completion_time"
+POD_INFO, POD_SCHEDULER = "kube_pod_info", "kube_pod_scheduler"
+POD_LABELS, POD_ANNOTATIONS = "kube_pod_labels", "kube_pod_annotations"
+_CONTAINER = {
+    "kube_pod_container_resource_requests": ("containers", "requests"),
+    "kube_pod_container_resource_limits": ("containers", "limits"),
+    "kube_pod_init_container_resource_requests": ("initContainers", "requests"),
+    "kube_pod_init_container_resource_limits": ("initContainers", "limits"),
+}
+NEEDED = (NODE_ALLOCATABLE, POD_CREATED, "kube_pod_container_resource_requests")
+STATE_METRICS = (
+    *NEEDED,
+    NODE_LABELS,
+    POD_SCHEDULED,
+    POD_STARTED,
+    POD_COMPLETED,
+    POD_INFO,
+    POD_SCHEDULER,
+    POD_LABELS,
+    POD_ANNOTATIONS,
+    *list(_CONTAINER)[1:],
+)
+MEMORY_METRICS = ("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_RESERVED")
+_NATIVE = ("cpu", "memory", "ephemeral-storage", "pods")
+
+
+class StateSeries(NamedTuple):
+    """One series' labels, and its last value."""
+
+    labels: Mapping[str, str]
+    value: float
+
+
+class PodSpan(NamedTuple):
+    """When a pod was there, seconds since 1970; `last_s` is when it was last seen."""
+
+    created_s: float
+    scheduled_s: float | None
+    completed_s: float | None
+    last_s: float
+
+
+State = Mapping[str, Iterable[StateSeries]]
+
+
+class Names:
+    """Names found again of how kube-state-metrics writes them."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._plain = {written(name): name for name in names}
+
+    def __getitem__(self, name: str) -> str:
+        """The name, or as it is written where nobody gave it."""
+        return self._plain.get(name, name)
+
+    def labels(self, series: StateSeries, prefix: str) -> dict[str, str]:
+        """The labels or annotations in a series whose names are known."""
+        named = ((key.removeprefix(prefix), text) for key, text in series.labels.items())
+        return {self._plain[key]: text for key, text in named if key in self._plain}
+
+
+def written(name: str) -> str:
+    """As kube-state-metrics writes a resource's or label's name."""
+    return re.sub("[^a-zA-Z0-9_]", "_", name)
+
+
+def nodes_of(state: State, resources: Names, labels: Names) -> list[dict[str, Any]]:
+    """Node manifests; DCGM's GPUs go into Weft's annotation of a node's inventory."""
+    nodes: dict[str, dict[str, Any]] = {}
+    for series in state.get(NODE_ALLOCATABLE, ()):
+        node = series.labels.get("node", "")
+        amounts = nodes.setdefault(node, {})
+        amounts[resources[series.labels.get("resource", "")]] = _amount(series)
+    shown = {one.labels.get("node", ""): one for one in state.get(NODE_LABELS, ())}
+    gpus = _gpus(state)
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    return [
+        {
+            "metadata": {
+                "name": name,
+                "labels": labels.labels(shown[name], "label_") if name in shown else {},
+                "annotations": _inventory(gpus.get(name, {})),
+            },
+            "status": {**ready, "allocatable": amounts, "capacity": amounts},
+        }
+        for name, amounts in sorted(nodes.items())
+        if name
+    ]
+
+
+def _gpus(state: State) -> dict[str, dict[int, Gpu]]:
+    """By node and index: memory used, free and reserved are together what the card has."""
+    nodes: dict[str, dict[int, Gpu]] = {}
+    for metric in MEMORY_METRICS:
+        counted = set()
+        for series in state.get(metric, ()):
+            about = subject(series.labels)
+            if not about.node or about.gpu < 0 or about.mig or (about.node, about.gpu) in counted:
+                continue  # a GPU that several pods share is there once for each
+            counted.add((about.node, about.gpu))
+            cards = nodes.setdefault(about.node, {})
+            before = cards.get(about.gpu)
+            memory = round(series.value) + (before.memory_mib if before else 0)
+            model = series.labels.get("modelName", before.model if before else "")
+            cards[about.gpu] = Gpu(about.gpu, memory, model, about.uuid)
+    return nodes
+
+
+def _inventory(gpus: Mapping[int, Gpu]) -> dict[str, str]:
+    if not gpus:
+        return {}
+    listed = {"gpus": [gpu for _, gpu in sorted(gpus.items())]}
+    return {INVENTORY: msgspec.json.encode(listed).decode()}
+
+
+def pods_of(
+    state: State, last_seen: Iterable[StateSeries], resources: Names, labels: Names
+) -> list[tuple[dict[str, Any], PodSpan]]:
+    """Pod manifests, and when each was there."""
+    made = {_who(one): one.value for one in state.get(POD_CREATED, ())}
+    seen = {_who(one): one.value for one in last_seen}
+    started = {_who(one): one.value for one in state.get(POD_STARTED, ())}
+    scheduled = started | {_who(one): one.value for one in state.get(POD_SCHEDULED, ())}
+    completed = {_who(one): one.value for one in state.get(POD_COMPLETED, ())}
+    manifests = {who: _manifest(who) for who in made}
+    for metric, (part, kind) in _CONTAINER.items():
+        for series in state.get(metric, ()):
+            if (pod := manifests.get(_who(series))) is not None:
+                amounts = _container(pod, part, series.labels.get("container", ""))["resources"]
+                name = resources[series.labels.get("resource", "")]
+                amounts.setdefault(kind, {})[name] = _amount(series)
+    for metric, place, prefix in (
+        (POD_LABELS, "labels", "label_"),
+        (POD_ANNOTATIONS, "annotations", "annotation_"),
+    ):
+        for series in state.get(metric, ()):
+            if (pod := manifests.get(_who(series))) is not None:
+                pod["metadata"][place] = labels.labels(series, prefix)
+    _say_who_decides(state, manifests)
+    return [
+        (
+            manifests[who],
+            PodSpan(at, scheduled.get(who), completed.get(who), seen.get(who, at)),
+        )
+        for who, at in sorted(made.items(), key=lambda item: (item[1], item[0]))
+    ]
+
+
+def _say_who_decides(state: State, manifests: Mapping[tuple[str, ...], dict[str, Any]]) -> None:
+    """The schedulerName; and the pods of a DaemonSet belong to their nodes."""
+    for series in state.get(POD_SCHEDULER, ()):
+        if (pod := manifests.get(_who(series))) is not None:
+            pod["spec"]["schedulerName"] = series.labels.get("name", "")
+    for series in state.get(POD_INFO, ()):
+        pod, node = manifests.get(_who(series)), series.labels.get("node", "")
+        if pod is not None and node and series.labels.get("created_by_kind") == "DaemonSet":
+            field = {"key": "metadata.name", "operator": "In", "values": [node]}
+            terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+            required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+            pod["spec"]["affinity"] = {"nodeAffinity": required}
+
+
+def _who(series: StateSeries) -> tuple[str, ...]:
+    labels = series.labels
+    return labels.get("namespace", ""), labels.get("pod", ""), labels.get("uid", "")
+
+
+def _manifest(who: tuple[str, ...]) -> dict[str, Any]:
+    namespace, name, uid = who
+    meta: dict[str, Any] = {"namespace": namespace, "name": name, "uid": uid}
+    return {"metadata": meta, "spec": {"containers": []}}
+
+
+def _container(pod: dict[str, Any], part: str, name: str) -> dict[str, Any]:
+    containers = pod["spec"].setdefault(part, [])
+    for container in containers:
+        if container["name"] == name:
+            return container  # type: ignore[no-any-return]
+    containers.append({"name": name, "resources": {}})
+    return containers[-1]  # type: ignore[no-any-return]
+
+
+def _amount(series: StateSeries) -> int | str:
+    """CPU is in cores, with fractions; all else is whole."""
+    if series.labels.get("resource") == "cpu":
+        return f"{round(series.value * 1000)}m"
+    return round(series.value)

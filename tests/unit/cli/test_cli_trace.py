@@ -1,0 +1,124 @@
+"""`weft trace` and `weft simulate --decisions-from`."""
+
+import io
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from commands import Weft
+from dialect_pods import node, pods
+
+
+@pytest.fixture
+def objects(weft: Weft) -> Path:
+    path = weft.folder / "cluster.json"
+    path.write_text(json.dumps({"kind": "List", "items": [node("a"), node("b"), *pods()]}))
+    return path
+
+
+def written(weft: Weft, *arguments: object) -> tuple[object, ...]:
+    return ("trace", *arguments, "--nodes", weft.folder / "n.csv", "--pods", weft.folder / "p.csv")
+
+
+def test_a_clusters_nodes_and_pods_are_simulated(weft: Weft, objects: Path) -> None:
+    said = weft(*written(weft, "from-cluster", objects))
+    assert (said.code, said.err) == (0, "")
+    assert said.out.splitlines()[:2] == [
+        f"{weft.folder}/n.csv: 2 nodes, 8 GPUs, 129,280 MiB of them",
+        f"{weft.folder}/p.csv: 10 pods, 0 of them ended",
+    ]
+    trace = ("--nodes", weft.folder / "n.csv", "--pods", weft.folder / "p.csv")
+    run = json.loads(
+        weft("simulate", *trace, "--policy", "binpack", "--timed", "--output", "json").out
+    )["runs"][0]
+    assert (run["pods"], run["failed_pods"]) == (10, 0)
+    assert run["gpu_allocation_percent"] > 50, "memory counts, not cores alone"
+
+
+def test_standard_input_is_read_and_json_printed(
+    weft: Weft, objects: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stdin = SimpleNamespace(buffer=io.BytesIO(objects.read_bytes()))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    said = weft(*written(weft, "from-cluster", "-", "--output", "json"))
+    found = json.loads(said.out)
+    assert (found["nodes"], found["gpus"], found["pods"]) == (2, 8, 10)
+    assert found["by_dialect"] == {
+        **dict.fromkeys(
+            ("weft", "elastic", "alnair", "hami", "genius", "kubeknots", "nvidia", "none"), 1
+        ),
+        "gpushare": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("kind: List", "is not what `kubectl get nodes,pods -A -o json` writes: "),
+        ("{}", "field items: is missing; give what `kubectl get nodes,pods -A -o json` writes"),
+        ('{"items": []}', "has no node; give what"),
+        ('{"items": [{"kind": "Node", "metadata": {"name": "a"}}]}', "has no pod; give what"),
+        ('{"items": [{"kind": "Pod", "metadata": 3}]}', "items[0]: is no object as Kubernetes"),
+        ('{"items": [{"kind": "Node", "metadata": {}}]}', "items[0].metadata.name: is missing"),
+    ],
+)
+def test_what_is_no_list_of_objects_is_one_error(weft: Weft, text: str, said: str) -> None:
+    path = weft.folder / "bad.json"
+    path.write_text(text)
+    told = weft(*written(weft, "from-cluster", path))
+    assert (told.code, told.out, told.err.count("\n")) == (1, "", 1)
+    assert told.err.startswith(f"weft: error: {path}")
+    assert said in told.err
+
+
+def test_options_that_contradict_or_lack_are_named(weft: Weft, objects: Path) -> None:
+    both = weft(*written(weft, "from-cluster", objects, "--context", "x"))
+    assert "leave out --kubeconfig, --context" in both.err
+    assert "--url: is missing" in weft(*written(weft, "from-prometheus")).err
+    url = ("--url", "http://127.0.0.1:1")
+    assert (
+        "--end: 'noon' is no time"
+        in weft(*written(weft, "from-prometheus", *url, "--end", "noon")).err
+    )
+    gone = weft(*written(weft, "from-prometheus", *url))
+    assert (gone.code, gone.err.count("\n")) == (1, 1)
+    assert "trace from-prometheus: http://127.0.0.1:1" in gone.err
+
+
+def test_a_recorded_day_is_run_under_other_policies(weft: Weft) -> None:
+    day = weft.folder / "day.jsonl"
+    first = weft.simulate(
+        *("--policy", "first-fit", "--timed", "--decisions", day, "--output", "csv", "--no-timing")
+    )
+    assert first.code == 0
+    again = weft(
+        *("simulate", "--decisions-from", day, "--policy", "first-fit", "--policy", "fgd"),
+        *("--output", "csv", "--no-timing", "--jobs", "1"),
+    )
+    assert again.code == 0
+    assert again.out.splitlines()[:2] == first.out.splitlines()
+    assert again.err.startswith(f"weft: {day}: recorded: 20 pods on 4 nodes with 8 GPUs in ")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--nodes", "n.csv"), "--decisions-from: is a cluster and a workload; leave n.csv out"),
+        (("--seeds", "2"), "--seeds: a recorded day came once; leave it out"),
+        (("--timed",), "--decisions-from: runs a day as it came; leave --timed, --compress and"),
+        (("--demand", "1"), "--decisions-from: runs a day as it came; leave --timed, --compress"),
+    ],
+)
+def test_what_a_recorded_day_has_itself_is_refused(
+    weft: Weft, more: tuple[str, ...], said: str
+) -> None:
+    told = weft("simulate", "--decisions-from", weft.nodes, "--policy", "fgd", *more)
+    assert (told.code, told.err.count("\n")) == (1, 1)
+    assert said in told.err
+
+
+def test_without_a_cluster_it_is_said_what_to_name(weft: Weft) -> None:
+    told = weft("simulate", "--policy", "fgd", "--nodes", weft.nodes)
+    assert "--pods: is missing: name a file, or a day on record, --decisions-from" in told.err
