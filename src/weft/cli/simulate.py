@@ -123,8 +123,7 @@ def simulate(
     import msgspec
 
     _check_options(demand, timed, compress, png, report)
-    if timed and order is not None:
-        raise BadInputError("--order", "is of arrivals without times; leave --timed or it out")
+    _check_order(order, timed)
     inputs = [path for path in (nodes, pods, order, interference, mystic, decisions_from) if path]
     _check_outputs(inputs, decisions, report)
     if decisions_from is not None:
@@ -137,14 +136,18 @@ def simulate(
     _tell_lacks(grid.lacks(), strict=strict)
     if decisions is not None and len(grid.cells()) > 1:
         raise BadInputError("--decisions", "takes one policy and one seed; run them one by one")
-    keeps = report is not None
-    grid = msgspec.structs.replace(grid, decisions=decisions, keeps_holdings=keeps)
+    grid = msgspec.structs.replace(grid, decisions=decisions, keeps_holdings=report is not None)
     results, holdings = _run(grid, jobs)
     _print(results, output)
     if report is not None:
         workload = (decisions_from or pods or Path()).name
         outcome = results, holdings, report, grid.scenario
         write_simulation_report(*outcome, workload=workload, png=png, timing=timing)
+
+
+def _check_order(order: Path | None, timed: bool) -> None:
+    if timed and order is not None:
+        raise BadInputError("--order", "is of arrivals without times; leave --timed or it out")
 
 
 def _run(grid: "RunGrid", jobs: int | None) -> "tuple[SimulationResults, list[ClusterHoldings]]":
