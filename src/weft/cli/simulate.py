@@ -123,7 +123,6 @@ def simulate(
     import msgspec
 
     _check_options(demand, timed, compress, png, report)
-    _check_order(order, timed)
     inputs = [path for path in (nodes, pods, order, interference, mystic, decisions_from) if path]
     _check_outputs(inputs, decisions, report)
     if decisions_from is not None:
@@ -134,9 +133,8 @@ def simulate(
         grid = _grid(*cluster, policy, seeds, order, demand, timed, compress, first_seed, timing)
     grid = msgspec.structs.replace(grid, scenario=_with_inputs(grid.scenario, interference, mystic))
     _tell_lacks(grid.lacks(), strict=strict)
-    if decisions is not None and len(grid.cells()) > 1:
-        raise BadInputError("--decisions", "takes one policy and one seed; run them one by one")
-    grid = msgspec.structs.replace(grid, decisions=decisions, keeps_holdings=report is not None)
+    grid = _on_record(grid, decisions)
+    grid = msgspec.structs.replace(grid, keeps_holdings=report is not None)
     results, holdings = _run(grid, jobs)
     _print(results, output)
     if report is not None:
@@ -145,16 +143,20 @@ def simulate(
         write_simulation_report(*outcome, workload=workload, png=png, timing=timing)
 
 
-def _check_order(order: Path | None, timed: bool) -> None:
-    if timed and order is not None:
-        raise BadInputError("--order", "is of arrivals without times; leave --timed or it out")
-
-
 def _run(grid: "RunGrid", jobs: int | None) -> "tuple[SimulationResults, list[ClusterHoldings]]":
     from weft.lab.experiment.grid import run_grid_with_holdings
 
     cells = len(grid.cells())
     return run_grid_with_holdings(grid, min(jobs or os.cpu_count() or 1, cells), bar(cells))
+
+
+def _on_record(grid: "RunGrid", decisions: Path | None) -> "RunGrid":
+    """With the one run's decisions file, if one is wanted."""
+    import msgspec
+
+    if decisions is not None and len(grid.cells()) > 1:
+        raise BadInputError("--decisions", "takes one policy and one seed; run them one by one")
+    return msgspec.structs.replace(grid, decisions=decisions)
 
 
 def _given(path: Path | None, option: str) -> Path:
@@ -265,6 +267,8 @@ def _grid(
     from weft.lab.simulate.scenario import Scenario
     from weft.lab.simulate.timed import check_times
 
+    if timed and order is not None:
+        raise BadInputError("--order", "is of arrivals without times; leave --timed or it out")
     known = registry()
     for name in policies:
         known.from_spec(name)  # a wrong name fails before a long file is read
