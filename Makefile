@@ -16,6 +16,7 @@ venv: .venv/.made  ## .venv with the locked dependencies.
 
 .venv/.made: pyproject.toml uv.lock
 	@test -n "$(PYTHON)" || { echo "no Python found: install Python 3.11, or say make PYTHON=/path/to/python3.12"; exit 1; }
+	@echo "Making .venv and fetching what Weft needs into it: a minute or two, once." >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv==$(UV_VERSION)
 	@$(BIN)/uv sync --quiet --frozen --inexact --compile-bytecode
@@ -24,8 +25,10 @@ venv: .venv/.made  ## .venv with the locked dependencies.
 
 demo: venv  ## Generate a cluster, compare six policies on it, write a report.
 	@mkdir -p build/demo
-	@$(BIN)/weft generate nodes --gpus 800 --output build/demo/nodes.csv
-	@$(BIN)/weft generate pods --gpus 800 --output build/demo/pods.csv
+	@echo "Making a cluster of 800 GPUs and a workload for it, in build/demo." >&2
+	@$(BIN)/weft generate nodes build/demo/nodes.csv --gpus 800
+	@$(BIN)/weft generate pods build/demo/pods.csv --gpus 800
+	@echo "Simulating six policies on ten arrival orders each: about ten seconds." >&2
 	@$(BIN)/weft simulate --nodes build/demo/nodes.csv --pods build/demo/pods.csv --seeds 10 \
 	  --policy random --policy dot-product --policy gpu-clustering --policy gpu-packing \
 	  --policy best-fit --policy fgd --report build/demo/report

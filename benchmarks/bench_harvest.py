@@ -116,6 +116,7 @@ class Ask(NamedTuple):
 def answer(_: object, ask: Ask) -> SharedRun:
     """Columns that decide nothing are left out: no pod here is latency-critical (pipeline.py)."""
     lends = built_in().from_spec(ask.policy).harvests
+    mix = JobMix.RIGID if ask.mix is JobMix.SSD else ask.mix  # who makes do with less never dies
     watching = ScrapeOptions(
         forecasts=False, holds=lends, peaks=False, trends=ask.policy in BY_TREND
     )
@@ -126,7 +127,7 @@ def answer(_: object, ask: Ask) -> SharedRun:
         built_in().from_spec,
         ask.policy,
         ask.gpus,
-        ask.mix,
+        mix,
         watching,
         ask.faults,
     )
@@ -167,7 +168,8 @@ def only_ranks(policy: Policy) -> bool:
 
 def study(policy: str, baseline: str, percents: tuple[int, ...], seeds: int) -> OverprovisionStudy:
     names = tuple(dict.fromkeys([baseline, policy]))
-    return OverprovisionStudy(names, percents, tuple(range(seeds)), built_in().from_spec, baseline)
+    numbers, make = tuple(range(seeds)), built_in().from_spec
+    return OverprovisionStudy(names, percents, numbers, make, baseline, mix=JobMix.RIGID)
 
 
 def level_of(results: StudyResults, percent: int, policy: str) -> OverprovisionLevel:

@@ -214,12 +214,13 @@ def commands() -> dict[str, set[str]]:
             option
             for parameter in command.params
             for option in (*parameter.opts, *parameter.secondary_opts)
-            if parameter.param_type_name == "option"
+            if parameter.param_type_name == "option" and not parameter.hidden
         }
         if not below or path == "weft":
             found[path] = options - {"--help", "--install-completion", "--show-completion"}
         for word, one in below.items():
-            walk(f"{path} {word}", one)
+            if not one.hidden:  # a command's old name
+                walk(f"{path} {word}", one)
 
     walk("weft", typer.main.get_command(weft_cli.app))
     return found

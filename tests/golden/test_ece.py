@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from kube_knots_original import GoHeap
 from kube_knots_slowly import (
     PUBLISHED,
     KnotsDecision,
@@ -296,20 +297,6 @@ def test_windows_reach_back_to_the_last_bind_but_at_least_twenty_seconds(
     assert counted == sum(
         1 for r in log.rounds for c in r.checks if c.why is not KnotsRule.REQUESTS
     )
-
-
-class GoHeap:
-    """container/heap for items that all weigh the same: no comparison ever moves one."""
-
-    def __init__(self) -> None:
-        self.items: list[str] = []
-
-    def push(self, item: str) -> None:
-        self.items.append(item)
-
-    def pop(self) -> str:
-        self.items[0], self.items[-1] = self.items[-1], self.items[0]
-        return self.items.pop()
 
 
 class Queue:

@@ -1,16 +1,18 @@
-"""`weft config`: check a configuration file, see the defaults, and why they are so."""
+"""`weft config`: check a configuration file, see the defaults; and why they are so."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Typer
 
+from weft.cli.options import Output
+from weft.cli.output import ListOutput, json_text
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
     from weft.cluster.config.form import ExtenderSettings, TelemetrySettings
 
-config_app = Typer(help="The configuration file: check it, explain it.", no_args_is_help=True)
+config_app = Typer(help="The configuration file: check it, see its defaults.", no_args_is_help=True)
 
 
 @config_app.command("check")
@@ -65,13 +67,21 @@ def defaults() -> None:
     print(as_yaml(Configuration()), end="")
 
 
-@config_app.command("explain")
-def explain(
-    path: Annotated[str, Argument(help="A setting, such as lease.renewSeconds.")] = "",
+@config_app.command("explain", hidden=True)  # as it was before `weft explain setting`
+def explain_setting(
+    path: Annotated[
+        str, Argument(metavar="SETTING", help="Such as lease.renewSeconds; without: all.")
+    ] = "",
+    output: Output = ListOutput.table,
 ) -> None:
-    """Say what a setting does and why its default is what it is; all of them without a path."""
+    """Say what a setting does, and why its default is what it is."""
     from weft.cluster.config import show
 
-    for name, default, reason in show.explain(path):
+    known = show.explain(path)
+    if output is ListOutput.json:
+        keys = "setting", "default", "reason"
+        print(json_text([dict(zip(keys, setting, strict=True)) for setting in known]))
+        return
+    for name, default, reason in known:
         shown = f" = {default}" if default else ""
         print(f"{name}{shown}\n    {reason}")

@@ -1,4 +1,4 @@
-"""`weft explain`, live or from a decisions file, and `weft replay`."""
+"""`weft explain`, of pods live or from a decisions file, and `weft replay`."""
 
 import sys
 from pathlib import Path
@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option, Typer
 
+from weft.cli.config import explain_setting
 from weft.cli.explain_pod import DEFAULT_SERVICE, SchedulerAddress, ask, live_explanation
-from weft.cli.options import Context, Kubeconfig, Output
+from weft.cli.interference import explain_slowdown
+from weft.cli.metrics import explain_metrics
+from weft.cli.options import Context, Kubeconfig, Output, PolicyFiles
 from weft.cli.output import ListOutput, json_text
 from weft.model.errors import BadInputError
 
@@ -18,12 +21,10 @@ if TYPE_CHECKING:
 NO_END = 3
 """Exit code: the decisions file ends without an end record."""
 
-explain_app = Typer(help="Why a pod is where it is, or nowhere.", no_args_is_help=True)
-
-
-@explain_app.callback()
-def _explain_root() -> None:
-    """Why a pod is where it is, or nowhere, and what would have to change."""
+explain_app = Typer(
+    help="Why a pod is where it is or nowhere, what metrics lack, what a setting is for.",
+    no_args_is_help=True,
+)
 
 
 @explain_app.command("pod")
@@ -39,6 +40,7 @@ def explain_pod(
     service: Annotated[
         str, Option(help="The scheduler's Service; through the API server, its leader first.")
     ] = DEFAULT_SERVICE,
+    policy: PolicyFiles = [],  # noqa: B006 - typer's way of a list default
     output: Output = ListOutput.table,
 ) -> None:
     """Why here; or why nowhere, and the smallest change that would make the pod fit.
@@ -48,7 +50,9 @@ def explain_pod(
     if decisions is not None:
         if url or kubeconfig or context or service != DEFAULT_SERVICE:
             raise BadInputError("--decisions", "is a file; leave out what names a live scheduler")
-        _explain_from_file(decisions, name, output)
+        _explain_from_file(decisions, name, policy, output)
+    elif policy:
+        raise BadInputError("--policy", "is for --decisions; a live scheduler has its own")
     elif url and (kubeconfig or context or service != DEFAULT_SERVICE):
         raise BadInputError("--url", "names the scheduler itself; leave out the cluster's options")
     else:
@@ -65,11 +69,13 @@ def _explain_live(source: SchedulerAddress, name: str, output: ListOutput) -> No
         _print(live_explanation(body))
 
 
-def _explain_from_file(decisions: Path, name: str, output: ListOutput) -> None:
+def _explain_from_file(decisions: Path, name: str, files: list[str], output: ListOutput) -> None:
     from weft.cli.policies import registry
-    from weft.core.record import explain
+    from weft.core.record import explain, read
 
-    explanation = explain(decisions, name, registry().create)
+    policies = registry()
+    policies.restore(read(decisions)[0], decisions, files)
+    explanation = explain(decisions, name, policies.create)
     if output is ListOutput.json:
         print(json_text(explanation.json_value()))
     else:
@@ -82,8 +88,14 @@ def _print(explanation: "Explanation") -> None:
     print("\n".join(lines_of(explanation)))
 
 
+explain_app.command("metrics")(explain_metrics)
+explain_app.command("setting")(explain_setting)
+explain_app.command("slowdown")(explain_slowdown)
+
+
 def replay(
     decisions: Annotated[Path, Argument(help="A decisions file.")],
+    policy: PolicyFiles = [],  # noqa: B006
     output: Output = ListOutput.table,
 ) -> None:
     """Decide a decisions file again, checking that it is as it was written.
@@ -98,11 +110,15 @@ def replay(
     from weft.core.record import replay as run
 
     header, lines = read(decisions)
-    verdict = run(header, lines, registry().create)
+    policies = registry()
+    policies.restore(header, decisions, policy)
+    verdict = run(header, lines, policies.create)
     if output is ListOutput.json:
-        print(json_text(msgspec.to_builtins(verdict) | {"file": msgspec.to_builtins(lines.check)}))
+        from weft.cli.replay_table import json_of
+
+        print(json_text(json_of(verdict) | {"file": msgspec.to_builtins(lines.check)}))
     else:
-        print(_sentence(verdict))
+        _print_verdict(verdict, whole=lines.check.state != "incomplete")
     if lines.check.why:
         print(f"weft: warning: {decisions}: {lines.check.why}", file=sys.stderr)
     if not verdict.identical:
@@ -111,10 +127,11 @@ def replay(
         sys.exit(NO_END)
 
 
-def _sentence(verdict: "ReplayResult") -> str:
+def _print_verdict(verdict: "ReplayResult", *, whole: bool) -> None:
     if verdict.identical:
-        return f"100 % identical: {verdict.decisions:,} decisions in {verdict.events:,} events"
-    return (
-        f"decision {verdict.difference_at:,} differs in {', '.join(verdict.fields)}\n"
-        f"  was: {verdict.was}\n  now: {verdict.now}"
-    )
+        how = "100 % identical" if whole else "identical as far as the file is whole"
+        print(f"{how}: {verdict.decisions:,} decisions in {verdict.events:,} events")
+        return
+    from weft.cli.replay_table import print_difference
+
+    print_difference(verdict)

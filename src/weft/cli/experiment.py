@@ -14,6 +14,7 @@ from weft.cli.experiment_interference import interference
 from weft.cli.output import SimulateOutput, json_text
 from weft.cli.progress import bar
 from weft.model.errors import BadInputError
+from weft.model.nearest import nearest, unknown
 
 if TYPE_CHECKING:
     from weft.lab.experiment.overprovision import StudyResults
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from weft.lab.simulate.sharing.exporter import ExporterFaults
 
 experiment_app = Typer(help="Experiments that make their own workload.", no_args_is_help=True)
-MIXES = ("ssd", "mixed", "peaky")
+MIXES = ("ssd", "rigid", "mixed", "peaky")
 
 _Policies = Annotated[
     list[str], Option(help="A policy: name, or name:option=value,…; repeat for several.")
@@ -33,8 +34,8 @@ _Baseline = Annotated[str, Option(help="The policy that others are compared with
 _Mix = Annotated[
     str,
     Option(
-        help="ssd: one program, calibrated; mixed: three programs; peaky: a short memory peak "
-        "late in each job."
+        help="ssd: one program, calibrated; rigid: it dies without all of its memory; mixed: three "
+        "programs; peaky: a short memory peak late in each job."
     ),
 ]
 _Seconds = Annotated[float, Option(min=0.1, help="Seconds between two looks at the cards.")]
@@ -109,7 +110,9 @@ def _faults(
     metric, _, reads = spoof.partition("=")
     if spoof and (metric not in METRICS or reads not in {"zero", "most"}):
         form = f"METRIC=zero or METRIC=most with one of {', '.join(METRICS)}"
-        raise BadInputError(f"--spoof {spoof}", f"is not {form}")
+        near = nearest(metric, METRICS) or METRICS[0]
+        hint = f"; did you mean {near}={nearest(reads, ('zero', 'most')) or 'zero'}?"
+        raise BadInputError(f"--spoof {spoof}", f"is not {form}{hint}")
     delay_ns = round(delay_s * SECOND_NS)
     return ExporterFaults(delay_ns, dropped, missing, noise, metric, reads or "zero")
 
@@ -125,7 +128,7 @@ def _known_mix(mix: str) -> "JobMix":
     from weft.lab.simulate.sharing.ece_like import JobMix
 
     if mix not in MIXES:
-        raise BadInputError("--mix", f"{mix!r} is unknown; write one of {', '.join(MIXES)}")
+        raise BadInputError("--mix", unknown(mix, MIXES))
     return JobMix(mix)
 
 

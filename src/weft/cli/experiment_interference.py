@@ -11,7 +11,9 @@ from typer import Argument, Option
 from weft.cli import options
 from weft.cli.output import SimulateOutput, json_text, print_csv, print_table, table_with
 from weft.cli.progress import bar
+from weft.files.reading import STDIN, read_bytes, unreadable
 from weft.model.errors import BadInputError
+from weft.model.nearest import unknown
 
 if TYPE_CHECKING:
     from weft.lab.experiment.interference import InterferenceLevel, PolicyDifference
@@ -72,7 +74,7 @@ def interference(
         if not (math.isfinite(rate) and rate > 0):
             raise BadInputError("--load", f"{rate} is no load; write a number above 0")
     if told not in TOLD:
-        raise BadInputError("--told", f"{told!r} is unknown; write one of {', '.join(TOLD)}")
+        raise BadInputError("--told", unknown(told, TOLD))
     policies = registry()
     names = tuple(dict.fromkeys([ours, *policy]))
     for name in names:
@@ -94,9 +96,12 @@ def _read(path: Path, source: str, gpu: str) -> "PairTable":
     from weft.lab.simulate.sharing import pairs
 
     try:
-        table = pairs.coscheml(path) if path.suffix == ".json" else pairs.gavel(path, source, gpu)
+        is_json = path.suffix == ".json" or (
+            path == STDIN and read_bytes(path).lstrip()[:1] == b"{"
+        )
+        table = pairs.coscheml(path) if is_json else pairs.gavel(path, source, gpu)
     except OSError as error:
-        raise BadInputError(str(path), error.strerror or "cannot be read") from None
+        raise BadInputError(str(path), unreadable(path, error)) from None
     except (KeyError, ValueError, TypeError, msgspec.DecodeError) as error:
         raise BadInputError(str(path), f"is no table of measured pairs: {error}") from None
     speeds = [speed for row in table.speed for speed in row]
@@ -127,7 +132,7 @@ def _print_levels(levels: "list[InterferenceLevel]", base: str) -> None:
         p99 = f"{level.jct_p99_s:,.0f}", _change(level.jct_p99)
         others = f"{level.makespan_s:,.0f}", f"{level.residents:.2f}"
         table.add_row(f"{level.load.rate:g}", level.policy + never, *mean, *p99, *others)
-    print_table(table, width=140)
+    print_table(table)
     changes = [level.jct_mean for level in levels if level.jct_mean is not None]
     print_chance(any(change.p_value is None for change in changes))
 

@@ -42,7 +42,7 @@ def print_levels(results: StudyResults) -> None:
     )
     for level in results.levels:
         table.add_row(*_row(level))
-    print_table(table, width=140)
+    print_table(table)
     print_chance(any(level.seeds < ENOUGH_FOR_INTERVAL for level in results.levels))
 
 

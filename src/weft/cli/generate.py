@@ -4,25 +4,26 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from typer import Option
+from typer import Argument, Option
 
 from weft.files.writing import write_whole
 from weft.lab.simulate.generate_shapes import WorkloadMix
 from weft.model.errors import BadInputError
 
-Output = Annotated[
-    str, Option("--output", "-o", metavar="FILE", help="The file to write; - is standard output.")
-]
+_File = Annotated[str, Argument(metavar="FILE", help="The file to write; - is standard output.")]
+_Output = Annotated[str, Option("--output", "-o", help="What to write: csv, and nothing else yet.")]
+_FORMATS = ("csv", "json", "table")
 Seed = Annotated[int, Option(help="The same seed gives the same file.")]
 
 
 def nodes(
+    file: _File = "-",
     gpus: Annotated[
         int | None, Option(help="Exactly so many GPUs in all.  [default: 6212]", show_default=False)
     ] = None,
     count: Annotated[int | None, Option(help="So many nodes, instead of --gpus.")] = None,
     seed: Seed = 42,
-    output: Output = "-",
+    output: _Output = "csv",
 ) -> None:
     """Make a cluster: a node list in openb CSV.
 
@@ -31,10 +32,12 @@ def nodes(
     """
     from weft.lab.simulate.generate import generate_nodes
 
-    _write(output, generate_nodes(gpus=gpus, count=count, seed=seed))
+    place = _place(file, output, "nodes")
+    _write(place, generate_nodes(gpus=gpus, count=count, seed=seed))
 
 
 def pods(
+    file: _File = "-",
     gpus: Annotated[int, Option(help="GPUs of the cluster these pods are for.")] = 6212,
     count: Annotated[
         int | None,
@@ -56,7 +59,7 @@ def pods(
         ),
     ] = 0.8,
     seed: Seed = 42,
-    output: Output = "-",
+    output: _Output = "csv",
 ) -> None:
     """Make a workload: a pod list in openb CSV, with arrival, start and end times.
 
@@ -65,16 +68,29 @@ def pods(
     """
     from weft.lab.simulate.generate import generate_pods
 
-    _write(output, generate_pods(gpus=gpus, count=count, mix=mix, load=load, seed=seed))
+    place = _place(file, output, "pods")
+    _write(place, generate_pods(gpus=gpus, count=count, mix=mix, load=load, seed=seed))
 
 
-def _write(output: str, text: str) -> None:
+def _place(file: str, output: str, kind: str) -> str:
+    """The file to write. --output named it once: what can be nothing else is still taken so."""
+    if output == "csv":
+        return file
+    if file != "-" or output in _FORMATS or not ("." in output or "/" in output or output == "-"):
+        problem = "is no form of it; write csv, and a file without an option: "
+        raise BadInputError(f"--output {output}", problem + f"weft generate {kind} {kind}.csv")
+    instead = f"weft generate {kind} {output}"
+    print(f"weft: note: --output is for the form; a file goes so: {instead}", file=sys.stderr)
+    return output
+
+
+def _write(file: str, text: str) -> None:
     """To a file, whole or not at all, or to standard output."""
-    if output == "-":
+    if file == "-":
         sys.stdout.write(text)
         return
     try:
-        write_whole(Path(output), text.encode())
+        write_whole(Path(file), text.encode())
     except OSError as error:
         why = f"can't be written: {error.strerror}; name a file in a folder you own"
-        raise BadInputError(f"--output {output}", why) from None
+        raise BadInputError(file, why) from None

@@ -277,7 +277,7 @@ def _uses(profiles: Sequence[Profile]) -> list[ProfileUse]:
     return [
         ProfileUse(
             profile.name,
-            [PolicyUse(p.policy.name, p.weight, p.policy.made_with) for p in profile.plugins],
+            [PolicyUse.of(p.policy, p.weight) for p in profile.plugins],
         )
         for profile in profiles
     ]

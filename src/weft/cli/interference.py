@@ -1,4 +1,4 @@
-"""`weft interference`: learn who slows whom down, say how well, predict, explain."""
+"""`weft interference`: learn who slows whom down, say how well, predict; and why."""
 
 import os
 import sys
@@ -11,6 +11,7 @@ from weft.cli.options import Output
 from weft.cli.output import ListOutput, json_text
 from weft.cli.progress import status_line
 from weft.model.errors import BadInputError, install_extra
+from weft.model.nearest import unknown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from weft.interference.records import Measurements
 
 interference_app = Typer(
-    help="Who slows whom down on a shared GPU: learn it, examine it, predict, explain.",
+    help="Who slows whom down on a shared GPU: learn it, examine it, predict.",
     no_args_is_help=True,
 )
 
@@ -89,12 +90,11 @@ def evaluate(
 
     wrong = [name for name in split if name not in SPLITS]
     if wrong:
-        raise BadInputError(f"--split {wrong[0]}", f"is unknown; write one of {', '.join(SPLITS)}")
+        raise BadInputError("--split", unknown(wrong[0], SPLITS))
     measured, tell = read_measured(data, source), status_line()
     models = sorted({model for dataset in measured for model, _ in dataset.cells()})
     if gpu_model and gpu_model not in models:
-        problem = f"is not in these files: {', '.join(models)}"
-        raise BadInputError(f"--gpu-model {gpu_model}", problem)
+        raise BadInputError("--gpu-model", unknown(gpu_model, models, "these files have"))
     for dataset in measured:
         for model, isolation in dataset.cells():
             if gpu_model in ("", model):
@@ -157,7 +157,7 @@ def predict(
         print_pairs(InterferenceView(table), table.gpu_models, table.classes)
 
 
-def explain(
+def explain_slowdown(
     model: _ModelFile,
     target: Annotated[str, Argument(help="Who is slowed down.")],
     other: Annotated[str, Argument(help="Who runs beside it.")],
@@ -165,7 +165,7 @@ def explain(
     isolation: _Isolation = "",
     output: Output = ListOutput.table,
 ) -> None:
-    """Say why: the rung, the nearest measured pairs, what adds how much."""
+    """Say why a pod is predicted to slow down: rung, nearest measured pairs, what adds how much."""
     import msgspec
 
     from weft.cli.interference_inputs import note_unknown, read_model
@@ -184,8 +184,9 @@ def explain(
         print_reasons(target, [other], reasons)
 
 
-for _command in (train, evaluate, predict, explain):
+for _command in (train, evaluate, predict):
     interference_app.command(_command.__name__)(_command)
+interference_app.command("explain", hidden=True)(explain_slowdown)  # as it was before
 
 
 def one_thread() -> None:
@@ -236,6 +237,12 @@ def _predictors(
         if gpu_model in ("", cell.gpu_model) and isolation in ("", cell.isolation):
             cells.setdefault(cell.gpu_model, cell)
     if not cells:
+        models = sorted({cell.gpu_model for cell in file.cells})
+        if gpu_model and gpu_model not in models:
+            raise BadInputError("--gpu-model", unknown(gpu_model, models, f"{path} has"))
+        ways = sorted({cell.isolation for cell in file.cells})
+        if isolation and isolation not in ways:
+            raise BadInputError("--isolation", unknown(isolation, ways, f"{path} has"))
         known = ", ".join(" ".join(filter(None, (c.gpu_model, c.isolation))) for c in file.cells)
         problem = f"knows nothing of that GPU model and way of sharing; it has {known}"
         raise BadInputError(str(path), problem)

@@ -15,6 +15,7 @@ from weft.core.framework.interference import (
     PredictionTier,
     interference,
 )
+from weft.files.reading import read_bytes, unreadable
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -94,9 +95,9 @@ def _place(where: str, path: Path | str) -> str:
 
 def _read(path: Path, place: str) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bytes(path)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        why = error.strerror if isinstance(error, OSError) else error
+        why = unreadable(path, error) if isinstance(error, OSError) else error
         raise BadInputError(place, f"cannot be read: {why}") from None
 
 

@@ -1,14 +1,15 @@
 """Files that `weft interference` reads and writes: datasets, pairs, tables, models."""
 
 import codecs
-import difflib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.files import writing
+from weft.files.reading import read_bytes, unreadable
 from weft.model.errors import BadInputError, install_extra
+from weft.model.nearest import nearest, unknown
 
 if TYPE_CHECKING:
     from weft.interference.model_file import PredictorFile
@@ -34,7 +35,7 @@ def read_measured(paths: Sequence[Path], sources: Sequence[str]) -> "list[Measur
     names = [cells.source for cells in measured]
     wrong = [name for name in sources if name not in names]
     if wrong:
-        raise BadInputError(f"--source {wrong[0]}", f"is not in these files: {', '.join(names)}")
+        raise BadInputError("--source", unknown(wrong[0], names, "these files have"))
     measured = [cells for cells in measured if not sources or cells.source in sources]
     if not any(cells.runs for cells in measured):
         raise BadInputError(
@@ -65,9 +66,9 @@ def _text(body: bytes, path: Path) -> str:
 
 def _bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bytes(path)
     except OSError as error:
-        raise BadInputError(str(path), f"cannot be read: {error.strerror}") from None
+        raise BadInputError(str(path), f"cannot be read: {unreadable(path, error)}") from None
 
 
 def note_unknown(model: "PredictorFile | StaticTable", path: Path, names: Sequence[str]) -> None:
@@ -81,8 +82,8 @@ def note_unknown(model: "PredictorFile | StaticTable", path: Path, names: Sequen
     )
     for name in dict.fromkeys(names):
         if name not in known:
-            near = difflib.get_close_matches(name, sorted(known), 1)
-            hint = f" (is it {near[0]!r}?)" if near else ""
+            near = nearest(name, known)
+            hint = f" (did you mean {near!r}?)" if near else ""
             print(
                 f"weft: note: {path} knows no application {name!r}{hint}; it is predicted as "
                 "one that nobody knows",

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from weft.interference.prediction_reasons import PredictionReasons
     from weft.interference.records import Measurements
 
-_WIDTH = 200
 FIGURE = "calibration"
 
 
@@ -46,7 +45,7 @@ def print_results(results: "Sequence[ExaminationResult]") -> None:
                 _number(score.hindsight_width),
                 _number(result.in_sample_width if ours else math.nan),
             )
-    print_table(table, _WIDTH)
+    print_table(table)
 
 
 def unexamined(
@@ -87,7 +86,7 @@ def print_pairs(view: "InterferenceView", gpu_models: Sequence[str], names: Sequ
                 sure = "" if slowdown.calibrated else ", uncalibrated"
                 times, tier = (slowdown.mean, slowdown.upper), slowdown.tier.name.lower() + sure
                 table.add_row(model or "–", target, other, *map(_times, times), tier)
-    print_table(table, _WIDTH)
+    print_table(table)
 
 
 def print_reasons(target: str, others: Sequence[str], reasons: "PredictionReasons") -> None:

@@ -2,17 +2,21 @@
 
 import io
 import os
+import re
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 from typer import Exit, Option, Typer, echo
 
 import weft
+from weft.cli.grouped_help import CommandGroup
 from weft.files.words import is_text
 from weft.model.errors import BadInputError, PolicyError
 
 app = Typer(
     name="weft",
+    cls=CommandGroup,
     help="GPU sharing for Kubernetes: read GPU pods of any system, decide, simulate, explain.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -51,19 +55,36 @@ def _register() -> None:
     from weft.cli.simulate import simulate
     from weft.cli.trace import trace_app
 
-    for command in (simulate, scheduler, parse, policies, replay, metrics):
-        app.command(command.__name__)(command)
     generate = Typer(help="Make a synthetic cluster or workload.", no_args_is_help=True)
     generate.command("nodes")(nodes)
     generate.command("pods")(pods)
-    app.add_typer(generate, name="generate")
-    app.add_typer(experiment_app, name="experiment")
-    app.add_typer(config_app, name="config")
-    app.add_typer(extender_app, name="extender")
-    app.add_typer(explain_app, name="explain")
-    app.add_typer(interference_app, name="interference")
-    app.add_typer(profile_app, name="profile")
-    app.add_typer(trace_app, name="trace")
+    tasks: dict[str, dict[str, Typer | Callable[..., None]]] = {
+        "Compare policies without a cluster": {
+            "generate": generate,
+            "trace": trace_app,
+            "simulate": simulate,
+            "policies": policies,
+            "experiment": experiment_app,
+        },
+        "Run on a cluster": {
+            "parse": parse,
+            "config": config_app,
+            "scheduler": scheduler,
+            "extender": extender_app,
+        },
+        "See why": {"explain": explain_app, "replay": replay},
+        "Know GPUs and applications": {
+            "metrics": metrics,
+            "profile": profile_app,
+            "interference": interference_app,
+        },
+    }
+    for task, commands in tasks.items():
+        for name, command in commands.items():
+            if isinstance(command, Typer):
+                app.add_typer(command, name=name, cls=CommandGroup, rich_help_panel=task)
+            else:
+                app.command(name, rich_help_panel=task)(command)
 
 
 _register()
@@ -87,8 +108,12 @@ def main() -> None:
     try:
         _check_arguments(sys.argv)
         app()
-    except (BadInputError, PolicyError) as error:
+    except PolicyError as error:
         print(f"weft: error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except BadInputError as error:
+        where = re.sub(r"^-(?=$|[,:])", "standard input", error.where)
+        print(f"weft: error: {BadInputError(where, error.problem)}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
         print("weft: interrupted", file=sys.stderr)

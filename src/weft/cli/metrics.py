@@ -23,30 +23,57 @@ if TYPE_CHECKING:
 
 
 class Action(StrEnum):
-    """The question that the command answers."""
+    """The question that the command answered, when it answered two."""
 
     show = "show"
     check = "check"
 
 
+_OldAction = Annotated[Action, Argument(hidden=True, help="As it was before `explain metrics`.")]
+_Url = Annotated[str, Option(help="A metrics server.  [default: as configured]")]
+_Cluster = Annotated[bool, Option("--cluster", help="Compare with the GPUs that the cluster has.")]
+
+
 def metrics(
-    action: Annotated[
-        Action, Argument(help="show: each GPU's numbers; check: what is missing.")
-    ] = Action.show,
+    action: _OldAction = Action.show,
     config: ConfigFile = None,
-    url: Annotated[str, Option(help="A metrics server.  [default: as configured]")] = "",
+    url: _Url = "",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
-    cluster: Annotated[
-        bool, Option("--cluster", help="Compare with the GPUs that the cluster has.")
-    ] = False,
+    cluster: _Cluster = False,
     output: Output = ListOutput.table,
 ) -> None:
-    """Show what Weft sees of the GPUs, or check what it lacks; exit code 1 where it is too little.
+    """List what Weft sees of each GPU now; `weft explain metrics` says what is missing.
 
     Without --cluster, --kubeconfig or --context, GPUs are those that the metrics' labels name. With
     one of them, and no server named, one is looked for in the cluster.
     """
+    looked = _looked(config, url, kubeconfig, context, cluster)
+    if action is Action.show:
+        _show(looked, output)
+    else:
+        _tell(looked, output)
+
+
+def explain_metrics(
+    config: ConfigFile = None,
+    url: _Url = "",
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+    cluster: _Cluster = False,
+    output: Output = ListOutput.table,
+) -> None:
+    """Say what metrics are missing, late or contradictory, and the remedy; exit code 1 if any is.
+
+    Options are those of `weft metrics`, which lists the numbers themselves.
+    """
+    _tell(_looked(config, url, kubeconfig, context, cluster), output)
+
+
+def _looked(
+    config: Path | None, url: str, kubeconfig: Path | None, context: str, cluster: bool
+) -> "ScrapeReport":
+    """One look at what the options name; `BadInputError` where they name nothing."""
     import asyncio
 
     from msgspec.structs import replace
@@ -65,11 +92,7 @@ def metrics(
             raise BadInputError("--url", f"is missing: {ways}")
         settings = replace(settings, discover="servers")
     needs = asks or not settings.url
-    looked = asyncio.run(_look(settings, (kubeconfig, context) if needs else None))
-    if action is Action.show:
-        _show(looked, output)
-    else:
-        _tell(looked, output)
+    return asyncio.run(_look(settings, (kubeconfig, context) if needs else None))
 
 
 async def _look(
@@ -215,7 +238,7 @@ def _show(looked: "ScrapeReport", output: ListOutput) -> None:
         worst = next(word for word in ("missing", "stale", "fresh") if word in states)
         oldest = f"{max(ages):.0f}" if ages else "–"
         table.add_row(row["node"], str(row["gpu"]), *cells, oldest, worst)
-    print_table(table, width=140)
+    print_table(table)
 
 
 def _tell(looked: "ScrapeReport", output: ListOutput) -> None:
@@ -225,9 +248,11 @@ def _tell(looked: "ScrapeReport", output: ListOutput) -> None:
     if output is ListOutput.json:
         print(json_text([finding._asdict() for finding in findings], indent=2))
     else:
+        table = table_with("|")
         for finding in findings:
-            print(f"{finding.level:<7} {finding.text}")
+            table.add_row(f"{finding.level:<6}", finding.text)
             if finding.mend:
-                print(f"        → {finding.mend}")
+                table.add_row("", f"→ {finding.mend}")
+        print_table(table)
     if any(finding.level == "wrong" for finding in findings):
         raise Exit(1)

@@ -1,5 +1,6 @@
 """Options that several commands share, each declared once."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -7,13 +8,19 @@ from typing import Annotated
 from typer import Option
 
 from weft.cli.output import ListOutput, SimulateOutput
+from weft.files.reading import STDIN
+from weft.model.errors import BadInputError
 
-Output = Annotated[ListOutput, Option(help="What to print.")]
-ResultsOutput = Annotated[SimulateOutput, Option(help="What to print.")]
+Output = Annotated[ListOutput, Option("--output", "-o", help="What to print.")]
+ResultsOutput = Annotated[SimulateOutput, Option("--output", "-o", help="What to print.")]
 Workloads = Annotated[int, Option(min=1, help="How many workloads.")]
 FirstSeed = Annotated[int, Option(help="The first seed; the others follow.")]
 Jobs = Annotated[
     int | None, Option(min=1, show_default=False, help="Processes.  [default: one per processor]")
+]
+PolicyFiles = Annotated[
+    list[str],
+    Option(metavar="FILE.py:Class", help="A policy on record that came from a file; repeatable."),
 ]
 ConfigFile = Annotated[Path | None, Option(help="The configuration file.  [default: built in]")]
 Kubeconfig = Annotated[
@@ -70,3 +77,9 @@ DecisionsMib = Annotated[
     ),
 ]
 MOST_MIB = 10_240
+
+
+def read_once(inputs: Sequence[Path]) -> None:
+    """`BadInputError` where several of a command's files are standard input."""
+    if inputs.count(STDIN) > 1:
+        raise BadInputError(str(STDIN), "is read once; name files for all options but one")

@@ -1,13 +1,14 @@
 """Choices of output that several commands share, and how values and tables are printed."""
 
 import csv
+import os
 import sys
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from weft.cli.text_table import TextTable
 
 
 class ListOutput(StrEnum):
@@ -32,14 +33,16 @@ def json_text(value: object, indent: int = 1) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=indent).decode()
 
 
-def table_with(headers: str) -> "Table":
-    """An empty table, its headers separated by "|"; ">" before one justifies its column right."""
-    from rich.table import Table
+def table_with(headers: str) -> "TextTable":
+    """An empty table, its headers separated by "|"; ">" before one: its column holds numbers."""
+    from weft.cli.text_table import TableColumn, TextTable
 
-    table = Table(header_style="bold", box=None, pad_edge=False)
-    for header in headers.split("|"):
-        table.add_column(header.removeprefix(">"), justify="right" if header[0] == ">" else "left")
-    return table
+    return TextTable(
+        [
+            TableColumn(header.removeprefix(">"), header.startswith(">"))
+            for header in headers.split("|")
+        ]
+    )
 
 
 def print_csv(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
@@ -49,11 +52,11 @@ def print_csv(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     writer.writerows(rows)
 
 
-def print_table(table: "Table", width: int) -> None:
-    """As wide as the terminal; elsewhere `width` columns."""
+def print_table(table: "TextTable") -> None:
+    """Within the terminal, or within COLUMNS; elsewhere a line a row, however long."""
     from rich.console import Console
 
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=width)
-    console.print(table)
+    console = Console(markup=False, highlight=False, emoji=False, soft_wrap=True)
+    narrow = console.is_terminal or os.environ.get("COLUMNS", "").isdigit()
+    for line, header in table.lines(console.width if narrow else None):
+        console.print(line, style="bold" if header else None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit, Option
 
-from weft.cli.output import json_text
+from weft.cli.output import json_text, print_table
 from weft.cli.parse_rows import (
     NEEDS_NOTE,
     PodReading,
@@ -51,7 +51,9 @@ class CompatMode(StrEnum):
 
 def parse(
     files: Annotated[list[str], Argument(help="YAML files; - reads standard input.")],
-    output: Annotated[ParseOutput, Option(help="A table for people, or JSON.")] = ParseOutput.TABLE,
+    output: Annotated[
+        ParseOutput, Option("--output", "-o", help="A table for people, or JSON.")
+    ] = ParseOutput.TABLE,
     gpushare_unit: Annotated[
         Unit, Option(help="What one aliyun.com/gpu-mem is; auto goes by the number.")
     ] = Unit.AUTO,
@@ -152,11 +154,7 @@ def _print_table(readings: list[PodReading], *, quiet: bool) -> None:
     from rich.console import Console
 
     console = Console(soft_wrap=True, markup=False, highlight=False)
-    table = table_of([reading.row for reading in readings])
-    if not console.is_terminal:  # a file, or another program: one line each, however long
-        wide = console.options.update(max_width=1 << 20)
-        console.width = max(80, console.measure(table, options=wide).maximum)
-    console.print(table, soft_wrap=False)
+    print_table(table_of([reading.row for reading in readings]))
     console.print(total_line(readings))
     if quiet:
         return

@@ -12,7 +12,7 @@ from weft.model import ContainerRequest, GpuRequest, PodRequest
 from weft.model.request import GpuMemoryRequest
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from weft.cli.text_table import TextTable
 
 
 class NotPlaced(msgspec.Struct, frozen=True):
@@ -101,13 +101,11 @@ def _container(container: ContainerRequest) -> dict[str, Any]:
     }
 
 
-def table_of(rows: Sequence[Row]) -> "Table":
-    """A line for each container; names that are too long for the terminal go on below."""
+def table_of(rows: Sequence[Row]) -> "TextTable":
+    """A line for each container."""
     headers = "POD|>REPLICAS|DIALECT|CONTAINER|>GPUS|MEMORY|>CORES"
     named = any(row.namespace for row in rows)
     table = table_with(f"NAMESPACE|{headers}" if named else headers)
-    for column in table.columns:
-        column.overflow = "fold"
     for row in rows:
         replicas = "1 a node" if row.replicas is None else str(row.replicas)
         dialect = row.dialect or ("not placed" if row.not_placed else "none")
@@ -124,7 +122,8 @@ def _cells(container: dict[str, Any], not_placed: Sequence[NotPlaced]) -> tuple[
     memory, gpus = GpuMemoryRequest(**container["memory"]), container["gpus"]
     if not gpus:
         name = container["name"]
-        asked = [each.name for each in not_placed if name in each.containers]
+        # What the pod itself asks (an annotation, a claim) is any container's.
+        asked = [each.name for each in not_placed if not each.containers or name in each.containers]
         return (name, "?", ", ".join(asked), "-") if asked else (name, "0", "-", "-")
     milli = container["gpu_milli"]
     cores = f"{milli / 10:g} %" if milli else "-"

@@ -5,21 +5,24 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from weft.cli.options import Output
-from weft.cli.output import ListOutput, json_text
+from weft.cli.output import ListOutput, json_text, print_table, table_with
 
 if TYPE_CHECKING:
-    from weft.core.framework.registry import Registry
+    from weft.cli.policy_files import PolicyRegistry
 
 
-def registry() -> "Registry":
-    """All policies: Weft's own and those of installed packages (entry points `weft.core.policies`).
+def registry() -> "PolicyRegistry":
+    """All policies: Weft's own and those of installed packages (entry points `weft.policies`).
 
     A plugin that cannot be loaded is named on stderr and left out; the others work.
     """
+    from weft.cli.policy_files import PolicyRegistry
     from weft.core.framework.registry import register_entry_points
-    from weft.core.policies.catalog import built_in
+    from weft.core.policies.catalog import BUILT_IN
 
-    policies = built_in()
+    policies = PolicyRegistry()
+    for policy in BUILT_IN:
+        policies.register(policy)
     for problem in register_entry_points(policies, entry_points(group="weft.policies")):
         print(f"weft: warning: {problem}", file=sys.stderr)
     return policies
@@ -31,8 +34,9 @@ def policies(output: Output = ListOutput.table) -> None:
     if output is ListOutput.json:
         print(json_text(described))
         return
-    width = max(len(item.name) for item in described)
+    table = table_with("|")
     for item in described:
-        print(f"{item.name:<{width}}  {item.summary}")
+        table.add_row(item.name, item.summary)
         if item.unsafe:
-            print(f"{'':<{width}}  unsafe: {item.unsafe}")
+            table.add_row("", f"unsafe: {item.unsafe}")
+    print_table(table)

@@ -16,6 +16,7 @@ from weft.cli.profile_collect import collect
 from weft.cli.profile_measure import measure
 from weft.cli.profile_tables import print_application, print_dataset
 from weft.model.errors import BadInputError
+from weft.model.nearest import nearest
 
 if TYPE_CHECKING:
     from weft.interference.dataset import Dataset
@@ -77,7 +78,11 @@ def show(
     everything = asyncio.run(_load(StoreLocation(file, config_map, kubeconfig, context)))
     dataset = about_application(everything, application)
     if not (dataset.solo or dataset.corun or dataset.infeasible):
-        raise BadInputError(application, "is not known here; `weft profile list` shows who is")
+        known = {name for run in everything.corun for name in (run.target, *run.aggressors)}
+        near = nearest(application, known | {solo.application for solo in everything.solo})
+        hint = f"did you mean {near!r}? " if near else ""
+        problem = f"is not known here; {hint}`weft profile list` shows who is"
+        raise BadInputError(application, problem)
     print_application(dataset, application, output)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from weft.cli.options import Output
 from weft.cli.output import ListOutput
 from weft.cli.profile_tables import print_dataset
 
@@ -57,7 +58,7 @@ def measure(
     python: _Python = "",
     device: _Device = Device.cuda,
     tiny: Annotated[bool, Option("--tiny", help="Tiny sizes, to try everything out.")] = False,
-    output: Annotated[ListOutput, Option(help="What to print at the end.")] = ListOutput.table,
+    output: Output = ListOutput.table,
 ) -> None:
     """Measure workloads alone and in pairs on a GPU: rates, features, and who does not fit.
 

@@ -4,11 +4,11 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from weft.cli.output import ListOutput, print_table, table_with
+from weft.cli.text_table import shown
 
 if TYPE_CHECKING:
     from weft.interference.dataset import Dataset, SoloProfile
 
-_WIDTH = 200
 _COLUMNS = {
     "SM active": ("sm_active_ratio", 2),
     "DRAM": ("dram_active_ratio", 2),
@@ -29,7 +29,10 @@ def print_dataset(dataset: "Dataset", output: ListOutput) -> None:
     for solo in dataset.solo:
         beside = co_runs[solo.application, solo.gpu_model, solo.isolation]
         table.add_row(
-            *_names(solo.application, solo.gpu_model or "–", solo.isolation, solo.source or "–"),
+            solo.application,
+            solo.gpu_model or "–",
+            solo.isolation,
+            solo.source or "–",
             str(solo.runs),
             f"{solo.seconds:,.0f}",
             "–" if solo.rate_per_s is None else f"{solo.rate_per_s:,.4g}",
@@ -38,10 +41,10 @@ def print_dataset(dataset: "Dataset", output: ListOutput) -> None:
             f"{solo.peak_mib:,}",
             str(beside),
         )
-    print_table(table, width=_WIDTH)
+    print_table(table)
     for infeasible in dataset.infeasible:
         print(
-            _shown(
+            shown(
                 f"infeasible: {' + '.join(infeasible.applications)} ({infeasible.isolation}): "
                 f"{infeasible.failed}: {infeasible.reason}: {infeasible.text[:100]}"
             )
@@ -56,42 +59,30 @@ def print_application(dataset: "Dataset", application: str, output: ListOutput) 
     for solo in (solo for solo in dataset.solo if solo.application == application):
         rate = "" if solo.rate_per_s is None else f", {solo.rate_per_s:,.4g} it/s"
         print(
-            _shown(
+            shown(
                 f"{solo.application} on {solo.gpu_model or '(unknown GPU)'}, "
                 f"{solo.isolation}: {solo.memory_mib:,} MiB, peak {solo.peak_mib:,}{rate}"
             )
         )
         table = table_with("feature|>mean|>p95")
         for name, feature in sorted(solo.features.items()):
-            table.add_row(*_names(name), f"{feature.mean:,.4g}", f"{feature.p95:,.4g}")
-        print_table(table, width=_WIDTH)
+            table.add_row(name, f"{feature.mean:,.4g}", f"{feature.p95:,.4g}")
+        print_table(table)
     if dataset.corun:
         table = table_with("victim|beside|GPU model|sharing|>speed|>slowdown|>runs")
         for run in dataset.corun:
             slowdown = f"{1 / run.speed:.2f}" if run.speed > 0 else "–"
-            names = _names(run.target, " + ".join(run.aggressors), run.gpu_model, run.isolation)
+            names = run.target, " + ".join(run.aggressors), run.gpu_model, run.isolation
             table.add_row(*names, f"{run.speed:.3f}", slowdown, str(run.runs))
-        print_table(table, width=_WIDTH)
+        print_table(table)
     for infeasible in dataset.infeasible:
         print(
-            _shown(
+            shown(
                 f"infeasible: {' + '.join(infeasible.applications)} on {infeasible.gpu_model} "
                 f"({infeasible.isolation}): {infeasible.failed}: {infeasible.reason}: "
                 f"{infeasible.text}"
             )
         )
-
-
-def _names(*texts: str) -> list[str]:
-    """As cells: whoever names applications may use brackets, which Rich would take for markup."""
-    from rich.markup import escape
-
-    return [escape(_shown(text)) for text in texts]
-
-
-def _shown(text: str) -> str:
-    """Nothing in it gives a terminal orders, or breaks the line."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _cell(solo: "SoloProfile", name: str, digits: int) -> str:

@@ -124,7 +124,7 @@ def simulate(
 
     _check_options(demand, timed, compress, png, report)
     inputs = [path for path in (nodes, pods, order, interference, mystic, decisions_from) if path]
-    _check_outputs(inputs, decisions, report)
+    _check_files(inputs, decisions, report)
     if decisions_from is not None:
         _check_recorded(nodes or pods or order, seeds, timed or compress != 1.0, demand)
         grid = _recorded(decisions_from, policy, timing)
@@ -234,8 +234,9 @@ def _check_options(
         raise BadInputError("--png", "needs --report DIR to know where the figures go")
 
 
-def _check_outputs(inputs: list[Path], decisions: Path | None, report: Path | None) -> None:
+def _check_files(inputs: list[Path], decisions: Path | None, report: Path | None) -> None:
     """Before anything long is run: nothing we read is overwritten, and the report has a folder."""
+    options.read_once(inputs)
     if decisions is not None and decisions.resolve() in [path.resolve() for path in inputs]:
         raise BadInputError("--decisions", f"{decisions} is an input; name another file")
     if report is not None:

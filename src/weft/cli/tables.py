@@ -56,7 +56,7 @@ def print_results(results: SimulationResults) -> None:
         values = _timed_row(summary) if timed else _row(summary)
         cpu = "–" if summary.cpu_s is None else f"{summary.cpu_s:.2f}"
         table.add_row(policy_text(summary), seeds_text(summary.seeds), *values, cpu)
-    print_table(table, width=120)
+    print_table(table)
     for note in results.notes:
         print(note)
 

@@ -220,4 +220,4 @@ def _say(
     table = table_with("dialect|>pods|>GPUs asked")
     for dialect, count in sorted(of_dialect.items()):
         table.add_row(dialect, f"{count:,}", f"{asked[dialect]:,}")
-    print_table(table, width=80)
+    print_table(table)

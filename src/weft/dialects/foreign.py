@@ -9,6 +9,7 @@ import difflib
 import functools
 import itertools
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from weft.dialects.catalog import RESOURCES, is_gpu_resource
@@ -64,9 +65,10 @@ _BY_NODE = " on a GPU, and only counts it by node"
 _KAI = ("gpu-fraction", "gpu-memory")
 _KAI_WAY_OUT = "leave the pod to schedulerName kai-scheduler"
 _IGNORED = ("nvidia.com/priority",)  # HAMi's: of those who share a GPU, whose kernels go first
+_READ = frozenset((*RESOURCES, *_IGNORED, "cpu", "memory", "ephemeral-storage"))
 _KNOWN = (*RESOURCES, "amd.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe")
 _ALIKE, _ALIKE_AND_GPU = 0.85, 0.75  # like `nvidia.com/gpu`: `nvidia.com/gpus` 0.97, `…/nic` 0.79
-_MOST_NAMES = 64  # of one pod that are looked at; it may have thousands, and each takes its time
+_MOST_NAMES = 16  # of one pod that are looked at; it may have thousands, and each takes its time
 _MOST_LETTERS = 64
 
 
@@ -75,13 +77,14 @@ def foreign_requests(pod: PodManifest, *, asks: bool) -> list[ForeignRequest]:
 
     An annotation beside these is only ignored: its name alone is too common to keep a pod waiting.
     """
-    places = slots(pod)
+    unread = itertools.islice(_unread_names(pod), _MOST_NAMES)
+    found = [request for name in unread if (request := foreign_resource(name)) is not None]
+    naming = by_name(slots(pod)) if found else {}
     requests = []
-    for name, naming in itertools.islice(by_name(places).items(), _MOST_NAMES):
-        request = foreign_resource(name)
-        asking = [s.container.name for s in naming if names_any(s.container, {name})]
-        if request is not None and asking:
-            requests.append(request._replace(containers=tuple(asking)))
+    for request in found:
+        containers = [slot.container for slot in naming[request.name]]
+        asking = tuple(c.name for c in containers if names_any(c, {request.name}))
+        requests += [request._replace(containers=asking)] if asking else []
     for name in _KAI:
         if (pod.metadata.annotations or {}).get(name):
             end = "it is ignored" if asks else _KAI_WAY_OUT
@@ -90,11 +93,22 @@ def foreign_requests(pod: PodManifest, *, asks: bool) -> list[ForeignRequest]:
     return requests
 
 
+def _unread_names(pod: PodManifest) -> Iterator[str]:
+    """Resources that the pod names and no dialect reads, each once, in their order."""
+    seen: set[str] = set()
+    for container in (*(pod.spec.init_containers or ()), *pod.spec.containers):
+        for amounts in (container.resources.limits, container.resources.requests):
+            for name in amounts or ():
+                if name not in seen and name not in _READ:
+                    seen.add(name)
+                    yield name
+
+
 @functools.lru_cache(maxsize=1024)
 def foreign_resource(name: str) -> ForeignRequest | None:
     """What to say of a resource that asks for GPUs in words no dialect reads; None of others."""
     native = "/" not in name and "gpu" not in name.lower()
-    if native or name in RESOURCES or name in _IGNORED:
+    if native or name in _READ:
         return None
     for system in _SYSTEMS:
         if system.pattern.match(name):

@@ -14,6 +14,7 @@ from weft.dialects.foreign import foreign_requests
 from weft.dialects.node_resources import non_gpu_resources
 from weft.dialects.system import BaseDialect
 from weft.model import BadInputError, Node, Placement, PodManifest, PodRequest
+from weft.model.nearest import unknown
 
 _BY_NAME: dict[str, BaseDialect] = {system.name: system for system in (*ALL, NONE)}
 # What each system reads besides its own words: not a second claim on the pod.
@@ -28,7 +29,7 @@ _INCLUDES = {
 def dialect(name: str) -> BaseDialect:
     """The dialect of this name; "none" is the one of pods without a GPU."""
     if name not in _BY_NAME:
-        raise BadInputError("dialect", f"{name!r} is unknown; write one of {', '.join(_BY_NAME)}")
+        raise BadInputError("dialect", unknown(name, _BY_NAME))
     return _BY_NAME[name]
 
 

@@ -27,6 +27,7 @@ from weft.model.annotations import (
     SOLO_P99_MS,
 )
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS, MOST_LETTERS
+from weft.model.nearest import unknown
 from weft.model.request import ANY_DEVICE, BATCH, BEST_EFFORT, LATENCY_CRITICAL, rounded_s
 
 USED_ANNOTATIONS = (APPLICATION, CLASS, EXPECTED_DURATION, SLO_MS, SOLO_P99_MS)
@@ -122,7 +123,7 @@ def timestamp_ns(text: str | None) -> int:
 def _one_of(annotations: dict[str, str], name: str, allowed: Sequence[str]) -> str:
     value = annotations.get(name, "")
     if value and value not in allowed:
-        wrong = f"{value[:_MOST_SHOWN]!r} is unknown; write {', '.join(allowed)}"
+        wrong = unknown(value[:_MOST_SHOWN], allowed, "write")
         raise BadInputError(f"metadata.annotations[{name}]", wrong)
     return value
 

@@ -10,8 +10,10 @@ from typing import TypeVar
 
 import msgspec
 
+from weft.files.reading import did_you_mean, read_bytes
 from weft.files.yaml_text import BrokenYamlError, load
 from weft.model import BadInputError
+from weft.model.nearest import nearest
 
 
 class KubeconfigForm(msgspec.Struct, rename="kebab", frozen=True):
@@ -118,7 +120,7 @@ def read(paths: Sequence[Path]) -> list[tuple[Path, KubeconfigFile]]:
     files = []
     for path in paths:
         try:
-            text = path.read_bytes()
+            text = read_bytes(path)
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -129,7 +131,7 @@ def read(paths: Sequence[Path]) -> list[tuple[Path, KubeconfigFile]]:
             raise BadInputError(str(path), f"is no kubeconfig: {error}") from error
         files.append((path, file))
     if not files:
-        names = ", ".join(str(path) for path in paths)
+        names = ", ".join(f"{path}{did_you_mean(path)}" for path in paths)
         raise BadInputError("kubeconfig", f"no such file: {names}; set KUBECONFIG")
     return files
 
@@ -167,5 +169,7 @@ def _find(
             if entry.name == name:
                 return path, entry
             known.append(entry.name)
-    listed = ", ".join(known) or "none"
-    raise BadInputError(f"{files[0][0]}: {field}", f"there is no {name!r}; there are: {listed}")
+    near, listed = nearest(name, known), ", ".join(known) or "none"
+    hint = f"did you mean {near!r}? " if near else ""
+    problem = f"there is no {name!r}; {hint}there are: {listed}"
+    raise BadInputError(f"{files[0][0]}: {field}", problem)

@@ -6,8 +6,8 @@ thus never has more than a bound pod is charged that asks for more than there ca
 
 Why no sum leaves 64 bits: CPU, host memory and a GPU's memory and cores are below 2**32 a pod, so
 that the pods of a node would have to be more than 2**30. Extended resources are counted in units as
-small as a byte; their sums are kept as Python's integers (`Table.extended_used`). Policies multiply
-what is free by a thousand at most, or work in floating point.
+small as a byte; their sums are kept as Python's integers (`LedgerTable.extended_used`). Policies
+multiply what is free by a thousand at most, or work in floating point.
 """
 
 MOST_CPU_MILLI = 2**31

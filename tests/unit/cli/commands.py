@@ -23,6 +23,24 @@ SHORT_PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n" + "".join(
 )
 
 
+def policy_file(score: str, name: str = "mine", body: str = "") -> str:
+    """A file with one policy, which scores nodes by this."""
+    return f"""
+from weft.core.framework import Policy
+
+
+class Mine(Policy):
+    name = "{name}"
+    summary = "mine"
+
+    def __init__(self, bias: int = 0) -> None:
+        self.bias = bias
+
+    def score_nodes(self, query):
+        return {score} + self.bias
+{body}"""
+
+
 class Said(NamedTuple):
     """How a command ended."""
 

@@ -160,7 +160,9 @@ def test_a_name_that_nobody_knows_is_said_to_be_unknown(weft: Weft, folder: Path
         "json",
     )
     assert json.loads(said.out)["rung"] == "unknown"
-    assert "knows no application 'lm (batch size 9)' (is it 'lm (batch size 8)'?)" in said.err
+    assert (
+        "knows no application 'lm (batch size 9)' (did you mean 'lm (batch size 8)'?)" in said.err
+    )
 
 
 def test_a_model_is_written_whole_or_not_at_all(
@@ -285,14 +287,23 @@ def test_a_static_table_predicts_too(weft: Weft, tmp_path: Path) -> None:
     [
         (["predict", "model", "cnn (batch size 8)", "x"], "--gpu-model: is needed: "),
         (["predict", "model", "cnn (batch size 8)", "--gpu-model", "big"], "beside whom?"),
-        (["predict", "model", "--gpu-model", "H100"], "knows nothing of that GPU model"),
+        (["predict", "model", "--gpu-model", "H100"], "--gpu-model: 'H100' is unknown; "),
         (["predict", "nowhere"], "cannot be read: No such file"),
         (["predict", "data.json"], "is no table of slowdowns"),
         (["train", "model", "--to", "x"], "is no dataset"),
-        (["train", "data.json", "--source", "no", "--to", "x"], "--source no: is not in these"),
+        (
+            ["train", "data.json", "--source", "no", "--to", "x"],
+            "--source: 'no' is unknown; these files have ",
+        ),
         (["train", "data.json", "data.json", "--to", "x"], "choose one with --source"),
-        (["evaluate", "data.json", "--split", "old pair"], "--split old pair: is unknown"),
-        (["evaluate", "data.json", "--gpu-model", "T4"], "T4: is not in these files: big, small"),
+        (
+            ["evaluate", "data.json", "--split", "old pair"],
+            "--split: 'old pair' is unknown; did you mean 'new pair'?",
+        ),
+        (
+            ["evaluate", "data.json", "--gpu-model", "T4"],
+            "'T4' is unknown; these files have big, small",
+        ),
         (["train", "data.json", "--to", "/no/such/x"], "there is no folder /no/such"),
         (["train", "broken.csv", "--to", "x"], "line 1: lacks the columns source, gpu, job_b"),
         (["train", "latin.csv", "--to", "x"], "latin.csv, byte 0: is not UTF-8"),

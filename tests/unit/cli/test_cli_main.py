@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer.main
 from commands import Weft
 
 import weft as package
+from weft.cli.main import app
 from weft.cli.progress import bar
 from weft.core.policies.catalog import BUILT_IN
 
@@ -43,11 +45,38 @@ def test_words_that_are_no_text_are_one_error() -> None:
     )
 
 
-def test_help_names_every_command(weft: Weft) -> None:
+def test_help_lists_every_command_by_task_with_its_whole_sentence(
+    weft: Weft, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     said = weft("--help")
     assert said.code == 0
-    for command in ("simulate", "parse", "policies", "replay", "explain"):
-        assert f"\n  {command} " in said.out
+    group = typer.main.get_command(app)
+    assert "…" not in said.out
+    assert "..." not in said.out.replace("[ARGS]...", "")
+    assert max(map(len, said.out.splitlines())) <= 80
+    words = " ".join(said.out.split())
+    for name, command in group.commands.items():
+        assert f"\n  {name} " in said.out
+        first = " ".join(command.help.partition("\n\n")[0].split()).partition(". ")[0]
+        assert first in words
+    tasks = [line for line in said.out.splitlines() if line.endswith(":") and line[0] != " "]
+    assert len(tasks) == 5  # options, and four of commands
+    assert "Commands:" not in tasks, "a command without a task: see `_register`"
+
+
+@pytest.mark.parametrize("group", ["generate", "explain", "profile", "interference"])
+def test_groups_list_theirs_untruncated_and_no_old_names(
+    weft: Weft, monkeypatch: pytest.MonkeyPatch, group: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    said = weft(group, "--help")
+    assert "..." not in said.out.replace("[ARGS]...", "")
+    commands = typer.main.get_command(app).commands[group].commands
+    listed = [line.split()[0] for line in said.out.splitlines() if line.startswith("  ")]
+    assert [name for name in commands if name not in listed] == [
+        name for name, command in commands.items() if command.hidden
+    ]
 
 
 def test_help_is_quick_because_it_imports_no_numpy() -> None:
@@ -115,13 +144,18 @@ def test_a_plugin_s_policy_works_and_a_broken_one_is_a_warning(weft: Weft, tmp_p
     folder = tmp_path / "site"
     folder.mkdir()
     installed(folder, "my-policy = my_plugin:Good\nbroken = no_such_module:Policy\n")
-    said = shell("simulate", *weft.trace, "--policy", "my-policy", "--output", "csv", path=folder)
+    record = weft.folder / "decisions.jsonl"
+    words = ("--policy", "my-policy", "--output", "csv", "--decisions", str(record))
+    said = shell("simulate", *weft.trace, *words, path=folder)
     assert said.returncode == 0
     assert said.stderr.splitlines() == [
         "weft: warning: plugin broken (no_such_module:Policy) is left out: "
         "ModuleNotFoundError: No module named 'no_such_module'"
     ]
     assert said.stdout.splitlines()[1].startswith("my-policy,42,")
+    header = json.loads(record.read_text().splitlines()[0])
+    (use,) = header["profiles"][0]["policies"]
+    assert use["origin"] == {"version": "my-plugin 1.0"}
 
 
 def test_a_plugin_s_wrong_answer_is_one_line_and_1(weft: Weft, tmp_path: Path) -> None:

@@ -101,6 +101,36 @@ def test_a_table_of_gpus(weft: Weft, prometheus: FakePrometheus) -> None:
     assert rows[2][:3] == ["a", "1", "2,000"]
 
 
+def test_at_80_columns_nothing_is_cut(
+    weft: Weft, prometheus: FakePrometheus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = "ip-10-0-132-217.eu-central-1.compute.internal"
+    for index in range(2):
+        where = {"Hostname": node, "gpu": str(index), "UUID": f"GPU-b{index}"}
+        prometheus.add(USED, 65_536.0, **where)
+    monkeypatch.setenv("COLUMNS", "80")
+    printed = weft("metrics", "--url", prometheus.url).out
+    assert {"65,536", "1,000", "missing", "fresh"} & set(printed.split()) >= {"65,536", "1,000"}
+    assert node in printed
+    assert "…" not in printed
+    assert max(map(len, printed.splitlines())) <= 80
+    findings = weft("explain", "metrics", "--url", prometheus.url).out
+    assert max(map(len, findings.splitlines())) <= 80
+    assert "DCGM_FI_PROF_SM_ACTIVE" in findings
+
+
+def test_the_old_names_still_work(weft: Weft, prometheus: FakePrometheus) -> None:
+    def without_ages(said: Said) -> Said:
+        return said._replace(out=re.sub(r"[0-9.]+", "", said.out))
+
+    for old, new in (
+        (("metrics", "show"), ("metrics",)),
+        (("metrics", "check"), ("explain", "metrics")),
+    ):
+        url = ("--url", prometheus.url)
+        assert without_ages(weft(*old, *url)) == without_ages(weft(*new, *url))
+
+
 def test_the_same_as_json(weft: Weft, prometheus: FakePrometheus) -> None:
     prometheus.age_s = 50
     said = weft("metrics", "show", "--url", prometheus.url, "--output", "json")

@@ -253,7 +253,9 @@ def test_published_orders_are_used_whole_or_cut_at_a_demand(weft: Weft) -> None:
 
 def test_an_unknown_policy_names_the_known_ones(weft: Weft) -> None:
     error = weft.error("--policy", "best-fti")
-    assert "'best-fti' is unknown; write one of alnair-cost-saving" in error
+    assert error == "policy: 'best-fti' is unknown; did you mean 'best-fit'?"
+    error = weft.error("--policy", "xyz")
+    assert "'xyz' is unknown; write one of alnair-cost-saving" in error
     assert "best-fit, " in error
 
 

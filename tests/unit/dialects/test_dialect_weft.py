@@ -73,7 +73,7 @@ def test_a_systems_own_device_names_go_first():
 
 @pytest.mark.parametrize("name", ["class", "isolation"])
 def test_unknown_words_are_refused_not_ignored(name):
-    with pytest.raises(BadInputError, match="'bacth' is unknown; write") as caught:
+    with pytest.raises(BadInputError, match="'bacth' is unknown; ") as caught:
         parsed(ask(MEMORY, 1), annotations={f"weft.dev/{name}": "bacth"})
     assert caught.value.where == f"metadata.annotations[weft.dev/{name}]"
 

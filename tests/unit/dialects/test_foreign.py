@@ -79,6 +79,16 @@ def test_containers_that_ask_are_named_and_zero_asks_for_nothing():
     assert foreign_requests(pod(ask("nvidia.com/gpus", 0)), asks=False) == []
 
 
+def test_of_thousands_of_names_some_are_looked_at():
+    """Each takes a millisecond, and a pod that nobody vouches for may not hold up the others."""
+    names = {f"nvidia.com/gpu-{index}": 1 for index in range(5_000)}
+    assert len(foreign_requests(pod(asks("c", names)), asks=False)) == 16
+    each = [ask(name, 1, f"c{index}") for index, name in enumerate(names)]
+    assert len(foreign_requests(pod(*each), asks=False)) == 16
+    usual = {"cpu": 1, "memory": 1, "nvidia.com/gpu": 1}
+    assert foreign_requests(pod(asks("c", usual)), asks=True) == []
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("gpu-fraction", "0.5"), ("gpu-memory", "2000")], ids=str
 )

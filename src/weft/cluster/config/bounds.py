@@ -10,8 +10,10 @@ from weft.cluster.config.addresses import EVERYWHERE, is_host, is_label, is_subd
 from weft.cluster.config.form import Configuration, ExtenderSettings
 from weft.cluster.http.access import is_loopback
 from weft.model import BadInputError
+from weft.model.nearest import nearest
 
 _AT = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _BEYOND = re.compile(r"Expected `\w+` [<>]")
 _NUMBERS = (msgspec.inspect.IntType, msgspec.inspect.FloatType)
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
@@ -47,7 +49,15 @@ def _in_words(what: str, at: str, value: Any) -> str:
         if isinstance(kind, msgspec.inspect.Metadata):
             kind, words = kind.type, kind.extra or {}
     if isinstance(kind, msgspec.inspect.LiteralType) and what.startswith("Invalid enum value"):
-        return f"{what}; write one of {', '.join(repr(legal) for legal in kind.values)}"
+        near = nearest(str(value), map(str, kind.values))
+        hint = f"; did you mean {near!r}?" if near else ""
+        return f"{what}{hint}; write one of {', '.join(repr(legal) for legal in kind.values)}"
+    field = _UNKNOWN.fullmatch(what)
+    if isinstance(kind, msgspec.inspect.StructType) and field:
+        fields_here = [known.encode_name for known in kind.fields]
+        near = nearest(field[1], fields_here)
+        hint = f"did you mean {near!r}?" if near else f"it has {', '.join(fields_here)}"
+        return f"{what}; {hint}"
     if isinstance(kind, _NUMBERS) and _BEYOND.match(what):
         exact = float(value) if isinstance(kind, msgspec.inspect.FloatType) else value
         return _out_of_bounds(kind, exact, words)

@@ -19,8 +19,10 @@ from weft.cluster.config.telemetry import check_telemetry, telemetry_files
 from weft.core.framework import Plugin, Policy, Profile
 from weft.core.framework.registry import Registry
 from weft.core.policies.compat import SYSTEM_OF
+from weft.files.reading import read_bytes, unreadable
 from weft.files.yaml_text import BrokenYamlError, load
 from weft.model import BadInputError
+from weft.model.nearest import unknown
 
 _ROUTE = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,199}")
@@ -29,9 +31,9 @@ _METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,199}")
 def read(path: Path) -> Configuration:
     """The configuration in this file, checked as far as it can be without a cluster."""
     try:
-        text = path.read_bytes()
+        text = read_bytes(path)
     except OSError as error:
-        raise BadInputError(str(path), f"cannot be read: {error.strerror}") from error
+        raise BadInputError(str(path), f"cannot be read: {unreadable(path, error)}") from error
     config = decode(text, str(path))
     _check_files(config, str(path))
     return config
@@ -94,10 +96,13 @@ def _check_policies(config: Configuration, registry: Registry, where: str) -> No
     known = {BY_AUTO, BY_SCHEDULER_NAME, *(profile.scheduler_name for profile in config.profiles)}
     for path, policy in config.extender.routes.items():
         if policy not in known:
+            at = _place(where, f"extender.routes[{path}]")
+            names = registry.names()
+            if policy not in names:
+                raise BadInputError(at, f"policy: {unknown(policy, [*sorted(known), *names])}")
             try:
                 registry.create(policy)
             except BadInputError as error:
-                at = _place(where, f"extender.routes[{path}]")
                 raise BadInputError(at, f"{error.where}: {error.problem}") from error
 
 

@@ -7,6 +7,7 @@ import msgspec
 
 from weft.cluster.config.form import Configuration, Section
 from weft.model import BadInputError
+from weft.model.nearest import nearest, unknown
 
 
 def _reasons(form: type[Section], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -51,9 +52,18 @@ def explain(path: str) -> list[tuple[str, str, str]]:
     """The settings at and below this path; `BadInputError` where there is none."""
     below = [setting for setting in settings() if not path or _below(setting[0], path)]
     if not below:
-        known = ", ".join(REASONS)
-        raise BadInputError("setting", f"{path!r} is unknown; write one of {known}")
+        raise BadInputError("setting", _unknown(path))
     return below
+
+
+def _unknown(path: str) -> str:
+    """The nearest whole path; else the nearest last word, wherever it is."""
+    near = nearest(path, REASONS)
+    words = {name.rpartition(".")[2]: name for name in reversed(REASONS)}
+    word = nearest(path.rpartition(".")[2], words)
+    if near or not word:
+        return unknown(path, REASONS)
+    return f"{path!r} is unknown; did you mean {words[word]!r}?"
 
 
 def _below(path: str, asked: str) -> bool:

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from weft.cluster.config.addresses import check_url, is_label
 from weft.cluster.config.form import TelemetrySettings
 from weft.model import BadInputError
+from weft.model.nearest import unknown
 from weft.telemetry.meaning.metric_names import Metric
 
 MOST_SAMPLES = 240
@@ -36,8 +37,7 @@ def check_telemetry(telemetry: TelemetrySettings) -> None:
         if not _METRIC_NAME.fullmatch(own.name):
             raise _bad(f"names[{i}].name", f"{own.name!r} is no metric's name")
         if own.metric not in list(Metric):
-            known = ", ".join(Metric)
-            raise _bad(f"names[{i}].metric", f"{own.metric!r} is unknown; write one of {known}")
+            raise _bad(f"names[{i}].metric", unknown(own.metric, Metric))
         if own.name in {earlier.name for earlier in telemetry.names[:i]}:
             raise _bad(f"names[{i}].name", f"{own.name!r} has a meaning already; keep one")
 

@@ -15,6 +15,7 @@ from weft.cluster.config.form import DEFAULT_PROFILES
 from weft.dialects.catalog import ALL
 from weft.dialects.system import BaseDialect
 from weft.model import BadInputError
+from weft.model.nearest import unknown
 
 API_VERSION = "kubescheduler.config.k8s.io/v1"
 GPU = "nvidia.com/gpu"
@@ -135,4 +136,4 @@ def _system(name: str) -> BaseDialect:
     for system in ALL:
         if system.name == name:
             return system
-    raise BadInputError("--dialects", f"{name!r} is unknown; write some of {', '.join(CHOICES)}")
+    raise BadInputError("--dialects", unknown(name, CHOICES, "write some of"))

@@ -14,7 +14,7 @@ from weft.dialects.foreign import foreign_resource
 from weft.model import Code, Reason
 from weft.model.reason import TEXT
 
-_MOST_NAMES = 64  # of the resources of one pod, to be told whose they are
+_MOST_NAMES = 16  # of the resources of one pod, to be told whose they are
 _FAR = 1 << 60
 """More than any GPU lacks."""
 

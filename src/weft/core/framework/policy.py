@@ -74,6 +74,15 @@ class SlowdownTolerance(NamedTuple):
     costs: Callable[[str, str, str], float]
 
 
+class PolicyOrigin(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a policy comes from that is not Weft's own: `file` (FILE.py:Class) with the `sha256` of
+    its text, or the `version` of an installed package (NAME VERSION)."""
+
+    file: str = ""
+    sha256: str = ""
+    version: str = ""
+
+
 NO_BOUND = 1 << 62
 """A rating that none exceeds."""
 
@@ -106,6 +115,8 @@ class Policy:
     last_request_first: ClassVar[bool] = False
     is_built_in: ClassVar[bool] = True
     """True for Weft's own, which tests hold to this contract (`policy_answers.py`)."""
+    origin: ClassVar[PolicyOrigin | None] = None
+    """Set by whoever loads it; None: it is one of Weft's own."""
 
     made_with: dict[str, Any]
     """The options it was made with, so that a decisions file can make it again."""

@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal, Protocol, Union, get_args, get_origi
 
 import msgspec
 
-from weft.core.framework.policy import Policy
+from weft.core.framework.policy import Policy, PolicyOrigin
 from weft.model import BadInputError
+from weft.model.nearest import unknown
 
 REQUIRED = inspect.Parameter.empty
 """The default of an option that must be given."""
@@ -59,21 +60,20 @@ class Registry:
         if not policy.name:
             raise BadInputError(subject, "it has no name; set the class attribute `name`")
         if policy.name in self._known:
-            raise BadInputError(subject, f"the name is taken by {_place(self._known[policy.name])}")
+            owner = _place(self._known[policy.name])
+            raise BadInputError(subject, f"the name is taken by {owner}; set another `name`")
         self._known[policy.name] = policy
 
     def create(self, name: str, **options: Any) -> Policy:
         """A policy of this name; `BadInputError` names the valid names, options or values."""
         policy = self._known.get(name)
         if policy is None:
-            valid_names = _listed(self.names())
-            raise BadInputError("policy", f"{name!r} is unknown; write one of {valid_names}")
+            raise BadInputError("policy", unknown(name, self.names()))
         valid = _options(policy)
         for option in options:
             if option not in valid:
-                raise BadInputError(
-                    f"policy {name}", f"option {option!r} is unknown; it has {_listed(valid)}"
-                )
+                problem = f"option {unknown(option, valid, 'it has')}"
+                raise BadInputError(f"policy {name}", problem)
         missing = [
             option
             for option, default in valid.items()
@@ -140,9 +140,10 @@ def _check(value: Any, kind: Any) -> None:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         bound = re.search(r"` ([<>]=? \S+)$", str(error))
-        wrong = "is unknown" if get_origin(kind) is Literal else "is not what it takes"
+        if get_origin(kind) is Literal:
+            raise BadInputError("", unknown(str(value), map(str, get_args(kind)))) from None
         expected = _expected(kind) + (f" {bound[1]}" if bound else "")
-        raise BadInputError("", f"{value!r} {wrong}; write {expected}") from None
+        raise BadInputError("", f"{value!r} is not what it takes; write {expected}") from None
     except TypeError:  # a type that msgspec does not know
         return
 
@@ -188,6 +189,9 @@ def _register_one(registry: Registry, entry: EntryPoint) -> None:
     if policy.name != entry.name:
         raise BadInputError("", f"its class calls itself {policy.name!r}; both names must agree")
     registry.register(policy)
+    package = getattr(entry, "dist", None)
+    if package is not None:
+        policy.origin = PolicyOrigin(version=f"{package.name} {package.version}")
 
 
 def _one_line(error: Exception) -> str:

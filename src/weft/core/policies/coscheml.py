@@ -20,6 +20,7 @@ from weft.core.policies.compat import Compat, is_exact
 from weft.core.policies.pair_costs import greedy, greedy_alike
 from weft.core.policies.sharing_cost import predictions
 from weft.model import BadInputError, Shape
+from weft.model.nearest import unknown
 
 Pairing = Literal["cheapest", "fifo", "gpu-util", "mystic"]
 PAIRINGS = ("cheapest", "fifo", "gpu-util", "mystic")
@@ -69,10 +70,8 @@ class CoschemlPolicy(Policy):
 
     def __init__(self, pairing: Pairing = "cheapest", compat: Compat = "sane") -> None:
         if pairing not in PAIRINGS:
-            raise BadInputError(
-                f"policy {self.name}, option pairing",
-                f"{pairing!r} is unknown; write one of {', '.join(PAIRINGS)}",
-            )
+            place = f"policy {self.name}, option pairing"
+            raise BadInputError(place, unknown(pairing, PAIRINGS))
         self.pairing, self.exact = pairing, is_exact(self.name, compat)
         if pairing != "mystic":
             self.inputs = {interference.INTERFERENCE: InterferenceTable}

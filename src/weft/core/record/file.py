@@ -8,9 +8,10 @@ replay needs. Lines are chained by hashes (`chain.py`), and the last one says th
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, BinaryIO, Literal, Self
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 import weft
@@ -26,7 +27,8 @@ from weft.core.engine import (
     SignalsChanged,
     Unschedulable,
 )
-from weft.core.framework import Plugin, Profile
+from weft.core.framework import Plugin, Policy, Profile
+from weft.core.framework.policy import PolicyOrigin
 from weft.core.ledger import RequestLimits
 from weft.core.record.chain import Chain, sealed_size
 from weft.core.record.side import SignalsKept, SnapshotPacker, keep
@@ -46,6 +48,12 @@ class PolicyUse(msgspec.Struct, frozen=True):
     name: str
     weight: Annotated[int, msgspec.Meta(ge=0)] = 1
     options: dict[str, Any] = {}
+    origin: PolicyOrigin | UnsetType = UNSET  # of Weft's own policies it is not in the file at all
+
+    @classmethod
+    def of(cls, policy: Policy, weight: int = 1) -> Self:
+        """As this policy was made."""
+        return cls(policy.name, weight, policy.made_with, policy.origin or UNSET)
 
 
 class ProfileUse(msgspec.Struct, frozen=True):

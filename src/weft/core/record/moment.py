@@ -18,6 +18,7 @@ from weft.core.explain.smallest_change import changes
 from weft.core.record.file import hand_over
 from weft.core.record.reading import read, skim
 from weft.model import BadInputError, PodRequest
+from weft.model.nearest import nearest
 
 
 class _ReachedError(Exception):
@@ -120,7 +121,7 @@ def _find(
             pod = line.event.pod
             if name in (pod.name, f"{pod.namespace}/{pod.name}", pod.uid):
                 pods[pod.uid] = pod
-            elif len(names) < 5:
+            else:
                 names.add(f"{pod.namespace}/{pod.name}")
         elif isinstance(line.event, NotEvicted):
             became[line.event.uid] = f"it stayed: {line.event.why or 'nobody says why'}"
@@ -131,7 +132,11 @@ def _find(
                 last[record.uid] = record
                 became.pop(record.uid, None)
     if not last:
-        known = f"; it knows {', '.join(sorted(names))}, …" if names else ""
-        fault = "was added but never decided" if pods else "is not in this file" + known
+        near = nearest(
+            name, names if "/" in name else (known.rpartition("/")[2] for known in names)
+        )
+        some = f"it knows {', '.join(sorted(names)[:5])}, …" if names else "it has no pods"
+        hint = f"did you mean {near!r}?" if near else some
+        fault = "was added but never decided" if pods else f"is not in this file; {hint}"
         raise BadInputError(str(path), f"pod {name} {fault}")
     return pods, last, became, lines.check.why

@@ -23,7 +23,7 @@ from weft.core.record.file import (
     Header,
 )
 from weft.core.record.side import SideError, SignalsKept, Unpacker, side_of
-from weft.files.reading import UNREADABLE, open_plain, read_line
+from weft.files.reading import UNREADABLE, open_plain, read_line, unreadable
 from weft.model import BadInputError, Code
 
 _EVICTED, _LEAVES = b'"outcome":"evicted"', f'"outcome":"{LEAVES}"'.encode()
@@ -130,7 +130,7 @@ def _open(path: Path) -> BinaryIO:
     try:
         return open_plain(path)
     except OSError as error:
-        raise BadInputError(str(path), error.strerror or "cannot be read") from None
+        raise BadInputError(str(path), unreadable(path, error)) from None
 
 
 def _unchained(path: Path, check: FileCheck) -> Iterator[FileLine]:

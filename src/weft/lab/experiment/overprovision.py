@@ -112,9 +112,8 @@ def run_cell(study: OverprovisionStudy, cell: OverprovisionRun) -> SharedRun:
     if cell.policy == BEST:
         jobs = tuple(msgspec.structs.replace(job, request_mib=job.peak_mib) for job in jobs)
     nodes, watching, permille = ece_like.cluster(study.gpus), study.watching, study.harvest_permille
-    scenario = SharedScenario(
-        nodes, jobs, ece_like.SHARING, watching, study.faults, permille, cell.seed
-    )
+    slowdown = ece_like.slowdown(cell.percent)
+    scenario = SharedScenario(nodes, jobs, slowdown, watching, study.faults, permille, cell.seed)
     policy = study.make_policy("gpushare" if cell.policy == BEST else cell.policy)
     run = run_shared(scenario, policy)
     return msgspec.structs.replace(run, policy=cell.policy, outcomes=())  # too many to keep

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from weft.files.reading import read_bytes, unreadable
 from weft.files.writing import replacing
 from weft.interference.dataset import Dataset, decode, encode
 from weft.model import BadInputError
@@ -10,9 +11,9 @@ from weft.model import BadInputError
 def read(path: Path) -> Dataset:
     """The dataset in this file; `BadInputError` where it cannot be read, or is none."""
     try:
-        return decode(path.read_bytes(), str(path))
+        return decode(read_bytes(path), str(path))
     except OSError as error:
-        raise BadInputError(str(path), f"cannot be read: {error.strerror}") from error
+        raise BadInputError(str(path), f"cannot be read: {unreadable(path, error)}") from error
 
 
 def write(path: Path, dataset: Dataset) -> None:

@@ -16,9 +16,11 @@ from weft.lab.profiling.campaign import Campaign, CampaignProgress, CampaignSett
 from weft.lab.profiling.dataset_builder import compile_dataset
 from weft.lab.profiling.gpu_bench import Bench, BenchError
 from weft.lab.profiling.machine import Machine, MachineOptions
+from weft.lab.profiling.pytorch import check_pytorch
 from weft.lab.profiling.runlog import MeasuringBegan, RunLogWriter, read
 from weft.lab.workloads.catalog import BY_NAME, WORKLOADS, Workload
 from weft.model import BadInputError
+from weft.model.nearest import unknown
 
 RUNS, DATASET = "runs.jsonl", "dataset.json"
 
@@ -39,8 +41,10 @@ def measure(wishes: MeasuringPlan, tell: Callable[[str], None]) -> Dataset:
     `tell` hears a line a run. `BadInputError` says what stands in the way; what was measured until
     then is kept.
     """
+    _check_folder(wishes.folder)
     try:
         with interrupted_by_sigterm(), Machine(wishes.how) as machine:
+            check_pytorch(wishes.how)
             if machine.card.others:
                 tell(f"{machine.card.others} other processes are on the GPU: nothing else may be")
             run(machine, wishes, tell)
@@ -51,11 +55,18 @@ def measure(wishes: MeasuringPlan, tell: Callable[[str], None]) -> Dataset:
     return dataset
 
 
+def _check_folder(folder: Path) -> None:
+    """Before PyTorch is looked for, which takes seconds."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir():
+        raise BadInputError(str(folder / RUNS), f"cannot be written: {there} is no folder")
+
+
 def workloads_named(names: Sequence[str]) -> list[Workload]:
     """These workloads; all, where none is named."""
-    unknown = [name for name in names if name not in BY_NAME]
-    if unknown:
-        raise BadInputError("--workload", f"{unknown[0]!r} is none of {', '.join(BY_NAME)}")
+    wrong = [name for name in names if name not in BY_NAME]
+    if wrong:
+        raise BadInputError("--workload", unknown(wrong[0], BY_NAME))
     return [BY_NAME[name] for name in dict.fromkeys(names)] or list(WORKLOADS)
 
 

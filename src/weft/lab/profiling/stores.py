@@ -10,6 +10,7 @@ from typing import Protocol
 
 import msgspec
 
+from weft.files.reading import STDIN, did_you_mean
 from weft.interference import dataset
 from weft.interference.dataset import EMPTY, Dataset
 from weft.kube.client import MERGE_PATCH, ApiClient
@@ -49,12 +50,14 @@ class FileStore:
 
     async def load(self) -> Dataset:
         """`BadInputError` where it is no dataset."""
-        if not self._path.exists():
-            raise _nothing_there(self.where)
+        if self._path != STDIN and not self._path.exists():
+            raise _nothing_there(self.where + did_you_mean(self._path))
         return files.read(self._path)
 
     async def change(self, change: Change) -> Dataset:
         """`BadInputError` where it cannot be written."""
+        if self._path == STDIN:
+            raise BadInputError("--file -", "is only read; name a file to keep profiles in")
         changed = change(files.read(self._path) if self._path.exists() else EMPTY)
         files.write(self._path, changed)
         return changed

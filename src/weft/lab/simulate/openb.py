@@ -26,6 +26,7 @@ from weft.model import (
     PodRequest,
     Shape,
 )
+from weft.model.nearest import nearest
 
 NOMINAL_MIB = {
     "P100": 16_280,
@@ -234,6 +235,8 @@ def _header(path: Path, header: list[str] | None, columns: tuple[str, ...]) -> l
         raise BadInputError(str(path), f"is empty; its first line must be {','.join(columns)},…")
     missing = [column for column in columns if column not in header]
     if missing:
-        problem = f"column {missing[0]} is missing; need {', '.join(columns)}"
+        near = nearest(missing[0], set(header) - set(columns))
+        hint = f" ({near!r} is none)" if near else ""
+        problem = f"column {missing[0]} is missing{hint}; need {', '.join(columns)}"
         raise BadInputError(f"{path}, line 1", problem)
     return header

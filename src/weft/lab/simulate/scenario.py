@@ -67,7 +67,7 @@ class Scenario(msgspec.Struct, frozen=True):
         engine = Engine(profiles, seed=arrivals.seed, keep_top=keep_top, limits=self.limits)
         handle = engine.handle
         if decisions is not None:
-            uses = [ProfileUse(PROFILE, [PolicyUse(policy.name, options=policy.made_with)])]
+            uses = [ProfileUse(PROFILE, [PolicyUse.of(policy)])]
             header = Header(uses, arrivals.seed, keep_top, *self.limits)
             handle = Recorder(engine, header, decisions.write).handle
         ranked = tuple(

@@ -128,7 +128,7 @@ def test_two_profiles_of_one_name_are_refused() -> None:
 
 def test_an_unknown_policy_names_its_place() -> None:
     found = config("profiles: [{schedulerName: a, policies: [{name: best}]}]")
-    with pytest.raises(BadInputError, match=r"weft.yaml: profiles\[0\].policies\[0\].*fgd"):
+    with pytest.raises(BadInputError, match=r"yaml: profiles\[0\].policies\[0\].*'best-fit'"):
         profiles(found, built_in(), "weft.yaml")
 
 

@@ -87,7 +87,7 @@ def test_describe_gives_options_as_text():
     [
         ("nope", {}, r"policy: 'nope' is unknown; write one of alnair-cost-saving, "),
         ("spread", {"compat": "exact"}, r"policy spread: option 'compat' is unknown; it has none"),
-        ("mine", {"limits": 1}, r"policy mine: option 'limits' is unknown; it has limit, bias"),
+        ("mine", {"limits": 1}, r"policy mine: option 'limits' is unknown; did you mean 'limit'"),
         ("mine", {"bias": 1}, r"policy mine: it needs the option limit"),
     ],
 )
@@ -121,7 +121,7 @@ def test_plugins_join_and_broken_ones_are_left_out_with_one_line_each():
         "plugin lost (package.module:Thing) is left out: "
         "ImportError: No module named 'gone' (see above)",
         "plugin binpack (package.module:Thing) is left out: "
-        "the name is taken by weft.core.policies.binpack.Binpack",
+        "the name is taken by weft.core.policies.binpack.Binpack; set another `name`",
         "plugin thing (package.module:Thing) is left out: "
         "it is not a subclass of weft.core.framework.Policy",
         "plugin other (package.module:Thing) is left out: "
@@ -145,7 +145,10 @@ def test_plugins_join_and_broken_ones_are_left_out_with_one_line_each():
         ("interference:gain=null", "gain: None is not what it takes; write a number"),
         ("load-aware:bonus=9000000000000000000", "bonus: 9000000000000000000 is not what it takes"),
         ("load-aware:mode=both", "mode: 'both' is unknown; write one of spread, pack"),
-        ("genius:compat=Exact", "compat: 'Exact' is unknown; write one of sane, exact"),
+        (
+            "genius:compat=Exact",
+            "compat: 'Exact' is unknown; did you mean 'exact'? Write one of sane, exact",
+        ),
         ("fgd:typical=x", "typical: 'x' is not what it takes; write TypicalPods or nothing"),
     ],
 )

@@ -371,10 +371,13 @@ def test_later_events_do_not_blur_the_explanation(recorded: Path, tmp_path: Path
 
 def test_an_unknown_name_says_which_names_there_are(recorded: Path) -> None:
     with pytest.raises(BadInputError) as caught:
-        explain(recorded, "wbe", CREATE)
+        explain(recorded, "nobody", CREATE)
     assert str(caught.value) == (
-        f"{recorded}: pod wbe is not in this file; it knows default/job, default/web, other/job, …"
+        f"{recorded}: pod nobody is not in this file; "
+        "it knows default/job, default/web, other/job, …"
     )
+    with pytest.raises(BadInputError, match="pod wbe is not in this file; did you mean 'web'"):
+        explain(recorded, "wbe", CREATE)
 
 
 def test_a_pod_never_decided_is_said_to_be_that(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_form import few_or_many
 from traces import NODES, PODS, write
 
 from weft.lab.simulate.openb import TracePod, read_nodes, read_pods
@@ -72,6 +73,7 @@ def _rest(gpu: Gpu) -> tuple[int, str, str, int]:
     return gpu.memory_mib, gpu.model, gpu.uuid, gpu.milli
 
 
+@settings(max_examples=few_or_many(15, 300), deadline=None)
 @given(
     st.lists(
         st.builds(
@@ -94,6 +96,7 @@ def test_nodes_are_read_as_they_were_written(nodes: list[Node]) -> None:
         assert read_nodes(write(Path(folder, "nodes.csv"), nodes_csv(nodes))) == nodes
 
 
+@settings(max_examples=few_or_many(15, 300), deadline=None)
 @given(st.lists(st.tuples(NAME, SHAPE, st.integers(-9, 9)), max_size=4))
 def test_pods_are_read_as_they_were_written(rows: list[tuple[str, Shape, int]]) -> None:
     pods = [

@@ -53,16 +53,33 @@ def test_a_container_that_has_not_started_slows_nobody_down() -> None:
 
 
 def test_who_grows_beyond_the_card_dies_and_comes_back_when_there_is_room() -> None:
-    """b wants 50 of 40 MiB at 20 s; again at 50 s (10 s of rest, 20 s of work), when a is gone."""
+    """b wants 50 of 40 MiB at 20 s, and after a restart at once at 40 s; then, after 10 s of rest
+    and 20 s of work, a is gone."""
     cards = SimulatedGpus({GPU: 100}, ALONE)
     cards.put(job("a", (45, 60)), GPU, 0)
     cards.put(job("b", (20, 30), (10, 50)), GPU, 0)
     assert run(cards) == [
         (20.0, ContainerEnd("b", "oom")),
+        (40.0, ContainerEnd("b", "oom")),
         (45.0, ContainerEnd("a", "done")),
-        (60.0, ContainerEnd("b", "done")),
+        (80.0, ContainerEnd("b", "done")),
     ]
-    assert (cards.ooms, cards.lost_ns) == (1, 20 * SECOND_NS)
+    assert (cards.ooms, cards.lost_ns) == (2, 40 * SECOND_NS)
+
+
+def test_a_program_that_can_takes_less_where_the_card_has_less_and_keeps_its_speed() -> None:
+    """Of 100 MiB a takes 60, b makes do with 30, c with 10, and d finds nothing."""
+    cards = SimulatedGpus({GPU: 100}, ALONE)
+    phases = (JobPhase(5 * SECOND_NS, 0), JobPhase(40 * SECOND_NS, 60, fallback_mib=(30, 10)))
+    for uid in "abcd":
+        cards.put(Job(uid, "kind", 0, 60, phases), GPU, 0)
+    happened = run(cards, until_s=5)
+    assert happened == [(5.0, ContainerEnd("d", "oom"))]
+    assert [each.memory_mib for each in cards.containers_on(GPU)] == [60, 30, 10, 0]
+    assert cards.used_mib(GPU) == cards.all_used_mib == 100
+    ended = {one.uid: at for at, one in run(cards) if one.how == "done"}
+    assert [ended[uid] for uid in "abc"] == [45.0] * 3
+    assert cards.used_mib(GPU) == cards.all_used_mib == 0
 
 
 def test_a_card_that_is_full_to_the_last_mib_kills_nobody() -> None:
@@ -73,14 +90,23 @@ def test_a_card_that_is_full_to_the_last_mib_kills_nobody() -> None:
     assert cards.ooms == 0
 
 
-def test_rests_double_up_to_five_minutes_and_then_the_job_fails() -> None:
+def test_the_first_restart_is_at_once_then_rests_double_up_to_five_minutes() -> None:
     cards = SimulatedGpus({GPU: 100}, ALONE)
     cards.put(job("a", (0, 0), (5, 101)), GPU, 0)
     happened = run(cards)
     times = [at for at, _ in happened]
     rests = [after - before for before, after in itertools.pairwise(times)]
-    assert rests[:7] == [10, 20, 40, 80, 160, 300, 300]
+    assert rests[:8] == [0, 10, 20, 40, 80, 160, 300, 300]
     assert [ended.how for _, ended in happened] == ["oom"] * RESTARTS_MOST + ["failed"]
+
+
+def test_ten_minutes_without_dying_are_forgiven() -> None:
+    """a dies at 5 and 10 s, works from 20 to 625 s, dies once more, and starts again at once."""
+    cards = SimulatedGpus({GPU: 100}, ALONE)
+    cards.put(job("a", (5, 10), (600, 60), (5, 70)), GPU, 0)
+    cards.put(job("b", (12, 50), (600, 10), (300, 40)), GPU, 0)
+    times = [(at, ended.how) for at, ended in run(cards) if ended.uid == "a"]
+    assert times == [(5.0, "oom"), (10.0, "oom"), (625.0, "oom"), (1235.0, "done")]
 
 
 def test_a_pod_that_is_taken_away_frees_its_memory_and_loses_its_work() -> None:
@@ -129,7 +155,12 @@ def test_stretching_keeps_memory() -> None:
 
 
 _PHASES = st.lists(
-    st.tuples(st.integers(0, 50), st.integers(0, 60)).map(lambda p: (float(p[0]), p[1])),
+    st.builds(
+        lambda seconds, mib, less: JobPhase(seconds * SECOND_NS, mib, fallback_mib=less),
+        st.integers(0, 50),
+        st.integers(0, 60),
+        st.sampled_from([(), (30,), (30, 5)]),
+    ),
     min_size=1,
     max_size=4,
 )
@@ -137,7 +168,7 @@ _PHASES = st.lists(
 
 @given(st.lists(st.tuples(_PHASES, st.integers(0, 60)), min_size=1, max_size=6))
 def test_every_job_ends_and_no_card_is_ever_overfull(
-    jobs: list[tuple[list[tuple[float, int]], int]],
+    jobs: list[tuple[list[JobPhase], int]],
 ) -> None:
     cards = SimulatedGpus({GPU: 100, ("node", 1): 100}, ByResidents((1000, 1300)))
     arrivals = sorted((after * SECOND_NS, number) for number, (_, after) in enumerate(jobs))
@@ -146,7 +177,8 @@ def test_every_job_ends_and_no_card_is_ever_overfull(
         due = cards.next_ns()
         if arrivals and (due is None or arrivals[0][0] <= due):
             at, number = arrivals.pop(0)
-            cards.put(job(str(number), *jobs[number][0]), ("node", number % 2), at)
+            made = Job(str(number), "kind", 0, 0, tuple(jobs[number][0]))
+            cards.put(made, ("node", number % 2), at)
         else:
             assert due is not None
             ended += cards.advance(due)

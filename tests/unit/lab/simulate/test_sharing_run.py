@@ -40,11 +40,11 @@ def test_exclusive_runs_them_one_after_another() -> None:
 
 
 def test_who_uses_more_than_it_asked_dies_and_is_counted() -> None:
-    """b asks 4,000 and wants 5,000 beside 6,000: dead at 20 s; at 50 s, tried again, a is gone."""
+    """b asks 4,000 and wants 5,000 beside 6,000: dead at 20 and 40 s; at 70 s a is gone."""
     jobs = [job("a", (45, 6000), asks=6000), job("b", (20, 1000), (10, 5000), asks=4000)]
     run = run_shared(scenario(*jobs), GpuShare())
-    assert finished(run) == {"a": 45, "b": 60}
-    assert (run.ooms, run.lost_s, run.outcomes[1].restarts) == (1, 20, 1)
+    assert finished(run) == {"a": 45, "b": 80}
+    assert (run.ooms, run.lost_s, run.outcomes[1].restarts) == (2, 40, 2)
 
 
 def test_where_pods_do_not_restart_the_job_makes_another_one_and_it_is_charged_more() -> None:

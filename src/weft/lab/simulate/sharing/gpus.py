@@ -5,13 +5,14 @@ policy: a card does not care what was promised.
 
 Invariants
   1. What containers of a card hold together never exceeds the card: the one that would grow beyond
-     it dies (CUDA out of memory), all it has done is lost, and it comes back after a rest.
+     it takes a smaller amount where its program can, or dies (CUDA out of memory): all it has done
+     is lost, and it comes back, at once after its first death, later after a rest.
   2. Work is counted in whole numbers: equal inputs give equal times on every machine.
 
 A container's life here
     put ──start_ns──▶ RUNNING ──last phase ends──▶ done
                        │   ▲
-        out of memory  ▼   │ 10 s, 20 s, 40 s … 300 s (the kubelet's back-off)
+        out of memory  ▼   │ 0 s, 10 s, 20 s, 40 s … 300 s (the kubelet's back-off)
                       RESTING ──after RESTARTS_MOST──▶ failed
 """
 
@@ -29,7 +30,10 @@ GpuKey = tuple[str, int]
 
 REST_FIRST_NS = 10 * SECOND_NS
 REST_MOST_NS = 300 * SECOND_NS
-"""The kubelet's CrashLoopBackOff."""
+"""The kubelet's CrashLoopBackOff: the first restart is immediate, the second after 10 s, and so on
+doubling."""
+HEALTHY_NS = 600 * SECOND_NS
+"""A container that ran so long before it died is restarted as after its first death."""
 RESTARTS_MOST = 20
 """A Job with backoffLimit 20 gives up then."""
 
@@ -48,14 +52,27 @@ class ContainerEnd(msgspec.Struct, frozen=True, gc=False):
 class SimulatedContainer:
     """A job's container on a card."""
 
-    __slots__ = ("done", "job", "lost_ns", "phase", "restarts", "resumes_ns", "speed", "started_ns")
+    __slots__ = (
+        "deaths_in_row",
+        "done",
+        "job",
+        "lost_ns",
+        "memory_mib",
+        "phase",
+        "restarts",
+        "resumes_ns",
+        "speed",
+        "started_ns",
+    )
 
     def __init__(self, job: Job, starts_ns: int) -> None:
         self.job = job
         self.phase = -1
         self.done = 0
         self.speed = 0
-        self.restarts = 0
+        self.memory_mib = 0
+        """The memory it holds of the card."""
+        self.restarts = self.deaths_in_row = 0
         self.resumes_ns = starts_ns
         self.started_ns = starts_ns
         self.lost_ns = 0
@@ -69,11 +86,6 @@ class SimulatedContainer:
     def current_phase(self) -> JobPhase | None:
         """The phase it is in; None where it has not started or rests."""
         return self.job.phases[self.phase] if self.running else None
-
-    @property
-    def memory_mib(self) -> int:
-        """The memory it holds of the card."""
-        return self.job.phases[self.phase].memory_mib if self.running else 0
 
     @property
     def worked_ns(self) -> int:
@@ -207,20 +219,32 @@ class SimulatedGpus:
             return "done"
         if not container.running:
             container.started_ns = now_ns
-        grows = container.job.phases[container.phase + 1].memory_mib - container.memory_mib
-        if grows > 0 and self._used(card) + grows > card.memory_mib:
+        takes_mib = self._takes_mib(card, container)
+        if takes_mib is None:
             self.ooms += 1
             return self._die(container, now_ns)
-        self.all_used_mib += grows
+        self.all_used_mib += takes_mib - container.memory_mib
+        container.memory_mib = takes_mib
         container.phase += 1
         container.done = 0
         return None
 
+    def _takes_mib(self, card: _Card, container: SimulatedContainer) -> int | None:
+        """The memory that it holds in its next phase; None where the card has not enough left."""
+        phase = container.job.phases[container.phase + 1]
+        room_mib = card.memory_mib - self._used(card) + container.memory_mib
+        amounts = (phase.memory_mib, *phase.fallback_mib)
+        return next((mib for mib in amounts if mib <= room_mib), None)
+
     def _die(self, container: SimulatedContainer, now_ns: int) -> Literal["failed", "oom"]:
         self._lose(container, now_ns)
         self.all_used_mib -= container.memory_mib
-        container.phase, container.done, container.speed = -1, 0, 0
-        rest = min(REST_MOST_NS, REST_FIRST_NS << container.restarts)
+        container.phase, container.done, container.speed, container.memory_mib = -1, 0, 0, 0
+        if now_ns - container.started_ns >= HEALTHY_NS:
+            container.deaths_in_row = 0
+        before = container.deaths_in_row
+        rest = min(REST_MOST_NS, REST_FIRST_NS << (before - 1)) if before else 0
+        container.deaths_in_row += 1
         container.restarts += 1
         if container.restarts > RESTARTS_MOST:
             return "failed"

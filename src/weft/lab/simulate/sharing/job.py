@@ -11,6 +11,8 @@ class JobPhase(msgspec.Struct, frozen=True, gc=False):
     """A stretch of work during which memory and load stay the same.
 
     `work_ns` is how long it takes alone on a card; sharing stretches it. Ratios are of the card.
+    Where the card has less than `memory_mib` left, the job makes do with the largest of
+    `fallback_mib` for which there is room, at the same speed; without any room it dies.
     """
 
     work_ns: int
@@ -18,6 +20,7 @@ class JobPhase(msgspec.Struct, frozen=True, gc=False):
     sm_active_ratio: float = 0.0
     dram_active_ratio: float = 0.0
     gpu_util_ratio: float = 0.0
+    fallback_mib: tuple[int, ...] = ()
 
 
 class Job(msgspec.Struct, frozen=True, gc=False):

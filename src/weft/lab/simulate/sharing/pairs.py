@@ -16,10 +16,12 @@ import msgspec
 import numpy as np
 
 from weft.core.framework.interference import Floats
+from weft.files.reading import local, read_bytes, unreadable
 from weft.files.words import decimal_number
 from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
 from weft.lab.simulate.sharing.slowdown import ByPairs
 from weft.model import BadInputError, Gpu, Node
+from weft.model.nearest import unknown
 from weft.model.request import BEST_EFFORT
 
 CARD_MIB = 16_384
@@ -82,8 +84,13 @@ class OfferedLoad(msgspec.Struct, frozen=True):
 
 def gavel(path: Path, source: str, gpu: str) -> PairTable:
     """Gavel's pairs as one campaign measured them on one GPU model, each unordered pair once."""
-    rows = [row for row in _rows(path) if row["source"] == source and row["gpu"] == gpu]
+    everything = _rows(path)
+    rows = [row for row in everything if row["source"] == source and row["gpu"] == gpu]
     if not rows:
+        for option, column, value in (("--source", "source", source), ("--gpu", "gpu", gpu)):
+            known = sorted({row[column] for row in everything})
+            if value not in known:
+                raise BadInputError(option, unknown(value, known, f"{path} has"))
         raise BadInputError(str(path), f"has no pairs of source {source} on {gpu}")
     kinds = tuple(sorted({row[side] for row in rows for side in ("job_a", "job_b")}))
     position = {kind: index for index, kind in enumerate(kinds)}
@@ -108,7 +115,7 @@ def coscheml(path: Path) -> PairTable:
 
     Every job asks for half a card: policies must keep apart what cannot be together themselves.
     """
-    slowdowns = msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, float]])
+    slowdowns = msgspec.json.decode(read_bytes(path), type=dict[str, dict[str, float]])
     kinds = tuple(slowdowns)
     rows = ([slowdowns[kind][other] for other in kinds] for kind in kinds)
     speed = tuple(tuple(1 / slow if slow > 0 else 0.0 for slow in row) for row in rows)
@@ -194,7 +201,7 @@ def _number(path: Path, row: dict[str, str], column: str) -> float:
 
 def _rows(path: Path) -> Sequence[dict[str, str]]:
     try:
-        with path.open(newline="") as file:
+        with local(path).open(newline="") as file:
             return list(csv.DictReader(file))
     except OSError as error:
-        raise BadInputError(str(path), error.strerror or "cannot be read") from None
+        raise BadInputError(str(path), unreadable(path, error)) from None

@@ -1,0 +1,179 @@
+"""Policies out of Python files: `--policy ./mine.py:Mine`, in simulations and at a replay.
+
+A file stands alone: what it imports must be installed, so that its hash says what decided.
+"""
+
+import hashlib
+import re
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import weft
+from weft.core.framework.policy import Policy, PolicyOrigin
+from weft.core.framework.registry import Registry
+from weft.model.errors import BadInputError
+from weft.model.nearest import nearest
+
+if TYPE_CHECKING:
+    from weft.core.record import Header
+
+_SPEC = re.compile(r"(?P<file>[^:]+)(?::(?P<name>[^:=]+))?(?::(?P<options>.*))?", re.DOTALL)
+
+
+class PolicyFile(NamedTuple):
+    """A class in a file; without `class_name` the one policy that is there."""
+
+    path: Path
+    class_name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.class_name}" if self.class_name else str(self.path)
+
+
+class PolicyRegistry(Registry):
+    """Policies by name, and by file and class."""
+
+    def from_spec(self, spec: str) -> Policy:
+        """As the base, and `FILE.py:Class`, with `:option=value,…` behind it."""
+        match = _SPEC.fullmatch(spec)
+        if match is None or not _is_file(match["file"]):
+            return super().from_spec(spec)
+        policy = self.add(PolicyFile(Path(match["file"]), match["name"] or ""))
+        return super().from_spec(f"{policy.name}:{match['options'] or ''}")
+
+    def add(self, file: PolicyFile) -> type[Policy]:
+        """The policy of this file, registered under its name."""
+        policy = load(file)
+        if self._known.get(policy.name) is not policy:
+            self.register(policy)
+        return policy
+
+    def restore(self, header: "Header", decisions: Path, files: Sequence[str]) -> None:
+        """The policies of a decisions file's header; says on stderr which is not as it was then.
+
+        A file that decided is loaded only if it is one of `files`: reading a record runs no code
+        that nobody named.
+        """
+        for file in files:
+            match = _SPEC.fullmatch(file)
+            if match is None or not _is_file(match["file"]):
+                problem = "is no file; write FILE.py:Class, of a policy that the header names"
+                raise BadInputError(f"--policy {file}", problem)
+            self.add(PolicyFile(Path(match["file"]), match["name"] or ""))
+        for use in (use for profile in header.profiles for use in profile.policies):
+            then, policy = use.origin or PolicyOrigin(), self._known.get(use.name)
+            if then.file and policy is None:
+                problem = f"policy {use.name} is from a file; name it: --policy {then.file}"
+                raise BadInputError(str(decisions), problem)
+            now = (policy.origin if policy else None) or PolicyOrigin()
+            if (now.sha256, now.version) != (then.sha256, then.version):
+                note = (
+                    f"policy {use.name} is another than decided: {_place(now)}, was {_place(then)}"
+                )
+                print(f"weft: note: {note}", file=sys.stderr)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For processes that start anew: they load files by themselves."""
+        kept = {n: p for n, p in self._known.items() if not (p.origin and p.origin.file)}
+        return {"_known": kept}
+
+
+def load(file: PolicyFile) -> type[Policy]:
+    """The policy class of a file; `BadInputError` names the line that is wrong, or what it has."""
+    try:
+        text = file.path.read_bytes()
+    except OSError as error:
+        raise BadInputError(f"policy {file}", _unreadable(file.path, error)) from None
+    sha256 = hashlib.sha256(text).hexdigest()
+    policy = _class_of(_module(file.path, text, sha256), file)
+    place = PolicyFile(file.path, policy.__name__)
+    policy.origin = PolicyOrigin(str(place), sha256)
+    return policy
+
+
+def _is_file(text: str) -> bool:
+    return text.endswith(".py") or "/" in text
+
+
+def _unreadable(path: Path, error: OSError) -> str:
+    problem = (error.strerror or "cannot be read").lower()
+    folder = path.parent
+    beside = [other.name for other in folder.glob("*.py")] if folder.is_dir() else []
+    near = nearest(path.name, beside)
+    return f"{problem}; did you mean {str(folder / near)!r}?" if near else problem
+
+
+def _module(path: Path, text: bytes, sha256: str) -> ModuleType:
+    """The file as a module, loaded once."""
+    name = f"weft_policy_{re.sub(r'[^0-9a-zA-Z_]', '_', path.stem)}_{sha256[:16]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    module = ModuleType(name)
+    module.__file__ = str(path)
+    sys.modules[name] = module
+    try:
+        exec(compile(text, str(path), "exec"), module.__dict__)
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise BadInputError(_line_of(path, error), _said_by(error)) from None
+    return module
+
+
+def _line_of(path: Path, error: BaseException) -> str:
+    """The file and its line at which loading it broke off."""
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == str(path)
+    ]
+    line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+    return f"policy {path}, line {line}" if line else f"policy {path}"
+
+
+def _said_by(error: BaseException) -> str:
+    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    text = " ".join(f"{type(error).__name__}: {said}".split())
+    if isinstance(error, ModuleNotFoundError):
+        return f"{text}; install it: a policy's file imports only what is installed"
+    return text
+
+
+def _class_of(module: ModuleType, file: PolicyFile) -> type[Policy]:
+    own = [
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, type) and value.__module__ == module.__name__
+    ]
+    policies = [name for name in own if issubclass(getattr(module, name), Policy)]
+    name = file.class_name or (policies[0] if len(policies) == 1 else "")
+    if not name:
+        write = f"write one of {', '.join(f'{file}:{policy}' for policy in policies)}"
+        problem = f"has {len(policies)} policies; {write}" if policies else "has no policy; " + _HOW
+        raise BadInputError(f"policy {file}", problem)
+    chosen = getattr(module, name, None)
+    if chosen is None:
+        near = nearest(name, policies or own)
+        hint = f"did you mean {near!r}?" if near else f"it has {', '.join(own) or 'none'}"
+        raise BadInputError(f"policy {file}", f"there is no class {name!r}; {hint}")
+    if not (isinstance(chosen, type) and issubclass(chosen, Policy)):
+        problem = f"{name} is no policy; {_HOW}"
+        if policies:
+            problem += f", as {', '.join(policies)} is"
+        raise BadInputError(f"policy {file}", problem)
+    return chosen
+
+
+_HOW = "derive a class from weft.core.framework.Policy"
+
+
+def _place(origin: PolicyOrigin) -> str:
+    """Where it comes from, and which version of that."""
+    if origin.file:
+        return f"{origin.file} (sha256 {origin.sha256[:12]}…)"
+    return origin.version or f"Weft {weft.__version__}"

@@ -1,0 +1,111 @@
+"""A replay's first difference, field by field: as a table for people, and in JSON."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from weft.cli.output import print_table, table_with
+from weft.core.engine import Record
+from weft.core.explain.amounts import shares_in_words
+from weft.model import Code
+from weft.model.reason import TEXT
+
+if TYPE_CHECKING:
+    from weft.core.record import ReplayResult
+
+_ABSENT = "–"
+
+
+class FieldDifference(NamedTuple):
+    """A field of the records that is not the same, in words."""
+
+    field: str
+    was: str
+    now: str
+
+
+def print_difference(verdict: "ReplayResult") -> None:
+    """Which decision differs, about which pod, and how."""
+    record = verdict.was or verdict.now
+    assert record is not None
+    print(
+        f"decision {verdict.difference_at:,} differs, of pod {record.namespace}/{record.name} "
+        f"(UID {record.uid}), attempt {record.attempt}"
+    )
+    table = table_with("field|recorded|replayed")
+    for difference in differences(verdict):
+        table.add_row(*difference)
+    print_table(table)
+
+
+def json_of(verdict: "ReplayResult") -> dict[str, Any]:
+    """The verdict with its differences in words."""
+    told = msgspec.to_builtins(verdict)
+    return {**told, "differences": [each._asdict() for each in differences(verdict)]}
+
+
+def differences(verdict: "ReplayResult") -> list[FieldDifference]:
+    """The fields that differ; one "decision" where there was none, or there is none any more."""
+    was, now = verdict.was, verdict.now
+    if was is None and now is None:
+        return []
+    if was is None or now is None:
+        return [FieldDifference("decision", _outcome(was), _outcome(now))]
+    return [
+        difference
+        for field in verdict.fields
+        for difference in (
+            list(_field(field, getattr(was, field), getattr(now, field)))
+            or [FieldDifference(field, _text(getattr(was, field)), _text(getattr(now, field)))]
+        )
+    ]
+
+
+def _outcome(record: Record | None) -> str:
+    if record is None:
+        return _ABSENT
+    return f"{record.outcome} {record.node}".strip()
+
+
+def _field(field: str, was: Any, now: Any) -> Iterator[FieldDifference]:
+    """One row; of reason counts and of the best nodes those that differ."""
+    if field == "counts":
+        before, after = _counts(was), _counts(now)
+        for reason in dict.fromkeys([*before, *after]):
+            if before.get(reason) != after.get(reason):
+                numbers = (str(counts.get(reason, 0)) for counts in (before, after))
+                yield FieldDifference(f"nodes: {reason}", *numbers)
+    elif field == "top":
+        for rank in range(max(len(was), len(now))):
+            shown = [_candidate(top[rank]) if rank < len(top) else _ABSENT for top in (was, now)]
+            if shown[0] != shown[1]:
+                yield FieldDifference(f"candidate {rank + 1}", *shown)
+    elif field == "shares":
+        yield FieldDifference(
+            "GPUs", *(shares_in_words(shares) or _ABSENT for shares in (was, now))
+        )
+    else:
+        yield FieldDifference(field, _text(was), _text(now))
+
+
+def _counts(counts: tuple[int, ...]) -> dict[str, int]:
+    """Nodes by reason, those that fit first."""
+    known = [TEXT[code] for code in Code]
+    return {
+        known[code] if code < len(known) else f"reason {code}": count
+        for code, count in enumerate(counts)
+        if count
+    }
+
+
+def _candidate(candidate: Any) -> str:
+    scores = ", ".join(f"{policy} {score}" for policy, score in candidate.scores.items())
+    return f"{candidate.node} score {candidate.score}" + (f" ({scores})" if scores else "")
+
+
+def _text(value: Any) -> str:
+    """As it is; structures as JSON."""
+    if value in (None, "", ()) or value is msgspec.UNSET:
+        return _ABSENT
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,0 +1,36 @@
+"""The known name that a misspelt one was meant to be: every error about a name says it."""
+
+import difflib
+from collections.abc import Iterable
+
+_LIKE = 0.6
+_MOST_LISTED = 8
+_MOST_CHARACTERS = 100
+
+
+def nearest(name: str, known: Iterable[str], like: float = _LIKE) -> str:
+    """The known name most like this one, whatever its case, or one that has it inside.
+
+    "" where none is: names are `like` each other by the share of characters that they have alike.
+    """
+    word = _folded(name[:_MOST_CHARACTERS])
+    names = {_folded(candidate): candidate for candidate in sorted(known, reverse=True)}
+    close = difflib.get_close_matches(word, names, n=1, cutoff=like)
+    if not close and like == _LIKE and len(word) > 2:
+        close = sorted((candidate for candidate in names if word in candidate), key=len)
+    return names[close[0]] if close else ""
+
+
+def unknown(name: str, known: Iterable[str], write: str = "write one of") -> str:
+    """An error's words about a name that nobody knows: the nearest one, all where none is near."""
+    names = list(known)
+    near = nearest(name, names)
+    listed = f"{write} {', '.join(names) or 'none'}"
+    if not near:
+        return f"{name!r} is unknown; {listed}"
+    hint = f"{name!r} is unknown; did you mean {near!r}?"
+    return f"{hint} {listed[:1].upper()}{listed[1:]}" if len(names) <= _MOST_LISTED else hint
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("_", "-")

@@ -1,0 +1,178 @@
+"""Every command's tables at 80 columns: no cut name or number, no line beyond them."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import msgspec
+import pytest
+from commands import NODES, Weft, policy_file
+
+from weft.cli import experiment_interference, experiment_tables, interference_tables
+from weft.interference.dataset import (
+    CoLocationSample,
+    Dataset,
+    Feature,
+    SoloProfile,
+    encode,
+)
+from weft.interference.evaluate import ExaminationResult
+from weft.interference.scores import PredictionScore
+from weft.lab.experiment.interference import InterferenceLevel
+from weft.lab.experiment.overprovision import OverprovisionLevel, StudyResults
+
+WIDTH = 80
+CLI = Path(experiment_tables.__file__).parent
+LONG_NODE = "ip-10-0-132-217.eu-central-1.compute.internal"
+LONG_POLICY = "load-aware:mode=pack"
+DRAWN = {
+    "experiment_interference.py",
+    "experiment_tables.py",
+    "interference_tables.py",
+    "metrics.py",
+    "parse_rows.py",
+    "policies.py",
+    "profile_tables.py",
+    "replay_table.py",
+    "tables.py",
+    "trace.py",
+}
+"""The modules with tables, each drawn by a test here (metrics' in `test_cli_metrics.py`)."""
+
+
+@pytest.fixture
+def narrow(weft: Weft, monkeypatch: pytest.MonkeyPatch) -> Weft:
+    """The command on a terminal of 80 columns, or piped by somebody who set COLUMNS."""
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+    return weft
+
+
+def whole(printed: str, *names: str) -> None:
+    """Within 80 columns, with all of these names, and no cut ones."""
+    assert [line for line in printed.splitlines() if len(line) > WIDTH] == []
+    assert "…" not in printed
+    assert [name for name in names if name not in printed.split()] == []
+
+
+def filled(kind: Any, **given: Any) -> Any:
+    """A struct with large numbers and long names wherever nothing else is given."""
+    values = {"int": 1_234_567, "float": 123_456.7, "str": "a-name-of-thirty-two-characters-"}
+    fields = {}
+    for name, hint in get_type_hints(kind).items():
+        if name in given or name.startswith("__"):
+            continue
+        options = [option for option in getattr(hint, "__args__", (hint,)) if option is not None]
+        plain = next((o for o in (hint, *options) if getattr(o, "__name__", "") in values), None)
+        struct = next((o for o in (hint, *options) if hasattr(o, "__struct_fields__")), None)
+        if plain is not None:
+            fields[name] = values[plain.__name__]
+        elif struct is not None:
+            fields[name] = filled(struct)
+    return kind(**fields, **given)
+
+
+def test_every_table_is_drawn_here() -> None:
+    drawing = {path.name for path in CLI.glob("*.py") if "table_with(" in path.read_text()}
+    assert drawing - {"output.py"} == DRAWN
+    by_hand = [path.name for path in CLI.glob("*.py") if "rich.table" in path.read_text()]
+    assert by_hand == []
+
+
+@pytest.mark.parametrize("mode", [(), ("--timed",)])
+def test_simulate(narrow: Weft, mode: tuple[str, ...]) -> None:
+    policies = ("--policy", LONG_POLICY, "--policy", "alnair-high-performance")
+    said = narrow.simulate(*policies, "--seeds", 5, *mode)
+    whole(said.out, LONG_POLICY, "alnair-high-performance")
+
+
+def test_policies(narrow: Weft) -> None:
+    said = narrow("policies")
+    known = json.loads(narrow("policies", "--output", "json").out)
+    whole(said.out, *(policy["name"] for policy in known))
+    printed = " ".join(said.out.split())
+    assert [policy["name"] for policy in known if policy["summary"] not in printed] == []
+
+
+def test_parse(narrow: Weft) -> None:
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": LONG_NODE, "namespace": "a-team-of-a-rather-long-name"},
+        "spec": {"containers": [{"name": "main-container-of-the-pod", "image": "x"}]},
+    }
+    path = narrow.folder / "pod.yaml"
+    path.write_text(json.dumps(pod))
+    printed = narrow("parse", path).out
+    assert "…" not in printed
+    assert LONG_NODE in printed
+    assert "main-container-of-the-pod" in printed
+
+
+def test_replay(narrow: Weft) -> None:
+    narrow.nodes.write_text(re.sub(r"\bn(\d)", rf"{LONG_NODE}-\1", NODES))
+    path, mine = narrow.folder / "decisions.jsonl", narrow.folder / "mine.py"
+    mine.write_text(policy_file("query.node_kind"))
+    assert narrow.simulate("--policy", mine, "--decisions", path).code == 0
+    mine.write_text(policy_file("-query.node_kind"))
+    said = narrow("replay", path, "--policy", mine)
+    assert said.code == 1
+    nodes = re.findall(rf"{LONG_NODE}-\d", said.out)
+    whole(said.out, "field", "recorded", "replayed", *nodes)
+    assert len(set(nodes)) >= 2
+
+
+def test_profiles(narrow: Weft) -> None:
+    names = [f"an-application-of-a-long-name-{i}" for i in range(3)]
+    model = "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"
+    features = {"sm_active_ratio": Feature(0.5, 0.75), "power_w": Feature(400, 450)}
+    solos = tuple(
+        SoloProfile(name, model, "time-slicing", features, 30_000, 35_000, 1_212.5, 3, 9_000.0, "m")
+        for name in names
+    )
+    runs = (CoLocationSample(names[0], tuple(names[1:]), model, "time-slicing", 6.25, 0.5, 3),)
+    path = narrow.folder / "profiles.json"
+    path.write_bytes(encode(Dataset(solo=solos, corun=runs)))
+    whole(narrow("profile", "list", "--file", path).out, *names, model)
+    headline, *tables = narrow("profile", "show", names[0], "--file", path).out.splitlines()
+    assert model in headline
+    whole("\n".join(tables), *names, model)
+
+
+def test_interference_predictions(narrow: Weft) -> None:
+    names = [f"an-application-of-a-long-name-{i}" for i in range(2)]
+    path = narrow.folder / "table.json"
+    path.write_text(json.dumps({name: dict.fromkeys(names, 1.25) for name in names}))
+    whole(narrow("interference", "predict", path).out, *names)
+
+
+def test_interference_examination(narrow: Weft, capsys: pytest.CaptureFixture[str]) -> None:
+    score = filled(PredictionScore, samples=12_345, mae=0.0123, mape=0.123, coverage=0.9)
+    methods = dict.fromkeys(["weft", "sum of utilisation", "worst pair"], score)
+    results = [
+        ExaminationResult(source, "NVIDIA-A100-SXM4-80GB", "time-slicing", split, methods, (0.8, 1))
+        for source in ("oracle_throughputs", "another_source")
+        for split in ("new application", "several others")
+    ]
+    capsys.readouterr()
+    interference_tables.print_results(results)
+    printed = capsys.readouterr().out
+    whole(printed, "weft", "12345", "0.0123")
+    assert printed.count("oracle_throughputs") >= 1
+
+
+def test_experiments(narrow: Weft, capsys: pytest.CaptureFixture[str]) -> None:
+    policy, small = "kube-knots-pp:horizon=5", {"percent": 250, "unfinished": 3, "residents": 1.25}
+    levels = [filled(OverprovisionLevel, policy=name, **small) for name in (policy, "gpushare")]
+    capsys.readouterr()
+    experiment_tables.print_levels(StudyResults("gpushare", levels, []))
+    whole(capsys.readouterr().out, policy, "gpushare", "123,457")
+    pairs = [filled(InterferenceLevel, policy=policy, residents=1.25, unfinished=3)]
+    experiment_interference._print_levels(pairs, "interference")
+    whole(capsys.readouterr().out, policy, "123,457")
+    assert msgspec.structs.fields(InterferenceLevel)
+
+
+def test_piped_without_a_width_a_row_is_a_line(weft: Weft) -> None:
+    said = weft.simulate("--policy", LONG_POLICY, "--policy", "fgd", "--seeds", 5)
+    assert len(said.out.splitlines()) == 3
