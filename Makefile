@@ -28,7 +28,7 @@ demo: venv  ## Generate a cluster, compare six policies on it, write a report.
 	@echo "Making a cluster of 800 GPUs and a workload for it, in build/demo." >&2
 	@$(BIN)/weft generate nodes build/demo/nodes.csv --gpus 800
 	@$(BIN)/weft generate pods build/demo/pods.csv --gpus 800
-	@echo "Simulating six policies on ten arrival orders each: about ten seconds." >&2
+	@echo "Simulating six policies on ten arrival orders each, a report of them at the end." >&2
 	@$(BIN)/weft simulate --nodes build/demo/nodes.csv --pods build/demo/pods.csv --seeds 10 \
 	  --policy random --policy dot-product --policy gpu-clustering --policy gpu-packing \
 	  --policy best-fit --policy fgd --report build/demo/report
