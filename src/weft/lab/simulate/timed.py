@@ -20,6 +20,7 @@ from weft.core.engine.decision_faults import unless_faulted
 from weft.core.framework import Policy
 from weft.core.record import DecisionsWriter
 from weft.lab.simulate.arrivals import Arrivals
+from weft.lab.simulate.holdings import OnHoldings
 from weft.lab.simulate.meter import Meter, commonest_first, main_reason
 from weft.lab.simulate.openb import TracePod
 from weft.lab.simulate.results import CompletionTimes, PolicyRun, WaitTimes
@@ -46,8 +47,8 @@ class _Timed:
         decisions: DecisionsWriter | None,
     ) -> None:
         self.pods = [scenario.pods[row] for row in arrivals.pod_rows]
-        engine, self.handle = scenario.start(policy, arrivals, decisions)
-        self.meter = Meter(engine, scenario.typical(), scenario.capacity_milli)
+        self.engine, self.handle = scenario.start(policy, arrivals, decisions)
+        self.meter = Meter(self.engine, scenario.typical(), scenario.capacity_milli)
         self.capacity_milli = scenario.capacity_milli
         self.heap: list[tuple[int, int, int]] = []
         self.created: dict[int, int] = {}
@@ -77,7 +78,9 @@ class _Timed:
             self.fragments_milli = self.meter.fragments_milli()
         waiting = len(self.created) - len(self.started) - self.gave_up
         amounts = self.asked_milli, self.held_milli, waiting
-        self.timeline.record(self.now, now, amounts, self.fragments_milli)
+        if waiting or len(self.created) < len(self.pods):
+            # Nothing starts any more after that, and a long end would make the steps coarse.
+            self.timeline.record(self.now, now, amounts, self.fragments_milli)
         self.asked_ns += self.asked_milli * (now - self.now)
         self.held_ns += self.held_milli * (now - self.now)
         self.now = now
@@ -218,11 +221,12 @@ def run_timed(
     timing: bool = True,
     decisions: DecisionsWriter | None = None,
     progress: Callable[[int], None] | None = None,
+    on_holdings: OnHoldings | None = None,
 ) -> PolicyRun:
     """One policy over the trace's own time.
 
     `failed_pods` counts pods that never started, `unscheduled` why, `waited` those that had to
-    wait.
+    wait. `on_holdings` is called when the last pod has come: at the end nearly all have left.
     """
     run = _Timed(scenario, policy, arrivals, decisions)
     for number, pod in enumerate(scenario.pods):
@@ -243,6 +247,8 @@ def run_timed(
             done += 1
             if progress is not None and done % 1000 == 0:
                 progress(done)
+            if on_holdings is not None and done == len(run.pods):
+                on_holdings(run.engine, lambda uid: run.pods[int(uid)].name)
         elif kind == _ENDS:
             run.end(number)
         elif kind == _LEAVES:
