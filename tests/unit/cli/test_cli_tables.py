@@ -83,7 +83,7 @@ def test_every_table_is_drawn_here() -> None:
 @pytest.mark.parametrize("mode", [(), ("--timed",)])
 def test_simulate(narrow: Weft, mode: tuple[str, ...]) -> None:
     policies = ("--policy", LONG_POLICY, "--policy", "alnair-high-performance")
-    said = narrow.simulate(*policies, "--seeds", 5, *mode)
+    said = narrow.simulate(*policies, "--seeds", 2, *mode)
     whole(said.out, LONG_POLICY, "alnair-high-performance")
 
 
@@ -173,7 +173,7 @@ def test_experiments(narrow: Weft, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_piped_without_a_width_a_row_is_a_line(weft: Weft) -> None:
-    said = weft.simulate("--policy", LONG_POLICY, "--policy", "fgd", "--seeds", 5)
+    said = weft.simulate("--policy", LONG_POLICY, "--policy", "fgd", "--seeds", 2)
     header, *rows = said.out.splitlines()
     assert header.startswith("policy  ")
     assert len([row for row in rows if row.startswith((LONG_POLICY, "fgd  "))]) == 2
