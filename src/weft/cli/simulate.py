@@ -11,11 +11,13 @@ from typer import Option, echo
 from weft.cli import options
 from weft.cli.output import SimulateOutput, json_text
 from weft.cli.progress import bar
+from weft.cli.simulate_report import write_simulation_report
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
     from weft.lab.experiment.grid import RunGrid
     from weft.lab.simulate.arrivals import Arrivals
+    from weft.lab.simulate.holdings import ClusterHoldings
     from weft.lab.simulate.results import SimulationResults
     from weft.lab.simulate.scenario import Scenario
 
@@ -120,8 +122,6 @@ def simulate(
     """
     import msgspec
 
-    from weft.lab.experiment.grid import run_grid
-
     _check_options(demand, timed, compress, png, report)
     inputs = [path for path in (nodes, pods, order, interference, mystic, decisions_from) if path]
     _check_files(inputs, decisions, report)
@@ -134,12 +134,20 @@ def simulate(
     grid = msgspec.structs.replace(grid, scenario=_with_inputs(grid.scenario, interference, mystic))
     _tell_lacks(grid.lacks(), strict=strict)
     grid = _on_record(grid, decisions)
-    cells = len(grid.cells())
-    results = run_grid(grid, min(jobs or os.cpu_count() or 1, cells), bar(cells))
+    grid = msgspec.structs.replace(grid, keeps_holdings=report is not None)
+    results, holdings = _run(grid, jobs)
     _print(results, output)
     if report is not None:
         workload = (decisions_from or pods or Path()).name
-        _report(results, report, png, grid.scenario, workload)
+        outcome = results, holdings, report, grid.scenario
+        write_simulation_report(*outcome, workload=workload, png=png, timing=timing)
+
+
+def _run(grid: "RunGrid", jobs: int | None) -> "tuple[SimulationResults, list[ClusterHoldings]]":
+    from weft.lab.experiment.grid import run_grid_with_holdings
+
+    cells = len(grid.cells())
+    return run_grid_with_holdings(grid, min(jobs or os.cpu_count() or 1, cells), bar(cells))
 
 
 def _on_record(grid: "RunGrid", decisions: Path | None) -> "RunGrid":
@@ -319,18 +327,3 @@ def _print(results: "SimulationResults", output: SimulateOutput) -> None:
         print_csv(results)
     else:
         print_results(results)
-
-
-def _report(
-    results: "SimulationResults", directory: Path, png: bool, scenario: "Scenario", workload: str
-) -> None:
-    from collections import Counter
-
-    from weft.lab.experiment.report import write_report
-
-    models = Counter(gpu.model for node in scenario.nodes for gpu in node.gpus)
-    cluster = f"{len(scenario.nodes):,} nodes, {models.total():,} GPUs"
-    title, gpus = "Weft: policies compared", dict(models)
-    subtitle = f"{workload}: {len(scenario.pods):,} pods on {cluster}"
-    page = write_report(results, directory, title, subtitle, png=png, models_gpus=gpus)
-    echo(f"report: {page}", err=True)

@@ -1,11 +1,24 @@
 """Scales, ticks and line panels: from data to marks."""
 
 import math
+from bisect import bisect_left
+from collections.abc import Callable
 
 import msgspec
 
-from weft.lab.experiment.drawing import Area, Dot, DrawingGroup, Mark, Point, Stroke, Text
-from weft.lab.experiment.style import AXIS, GRID, INK, SOFT, series_dash, series_paint, shorten
+from weft.lab.experiment.drawing import (
+    Area,
+    Dot,
+    DrawingGroup,
+    Mark,
+    Point,
+    Rect,
+    Spot,
+    Stroke,
+    Text,
+)
+from weft.lab.experiment.looks import Look, Marker
+from weft.lab.experiment.style import AXIS, GRID, INK, SOFT, Paint, shorten
 
 
 class Scale(msgspec.Struct, frozen=True):
@@ -25,17 +38,20 @@ class Scale(msgspec.Struct, frozen=True):
 class CurveSeries(msgspec.Struct, frozen=True):
     """A policy's curve: mean over seeds at each `x`, in a band from `low` to `high`.
 
-    `index` is the policy's place in the results: it settles colour and dash. `end` is the value
-    to print beside the line, the same as in the tables.
+    `end` is the value to print beside the line, the same as in the tables.
     """
 
     name: str
-    index: int
+    look: Look
     x: tuple[float, ...]
     mean: tuple[float, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
     end: float
+
+
+Say = Callable[[CurveSeries, int], str]
+"""What a point of a curve says to those who point at it, by its number."""
 
 
 class Panel(msgspec.Struct, frozen=True):
@@ -44,11 +60,11 @@ class Panel(msgspec.Struct, frozen=True):
     x: Scale
     y: Scale
 
-    def frame(self, x_title: str, y_title: str, about: int = 6) -> list[Mark]:
+    def frame(self, x_title: str, y_title: str, about: int = 6, about_y: int = 6) -> list[Mark]:
         """Axis, tick labels, titles, and grid lines across only: the eye follows y."""
         marks: list[Mark] = []
         left, right, bottom = self.x.start, self.x.end, self.y.start
-        for tick in ticks(self.y.low, self.y.high, 6):
+        for tick in ticks(self.y.low, self.y.high, about_y):
             at = self.y(tick)
             marks.append(Stroke(((left, at), (right, at)), GRID))
             marks.append(Text(left - 8, at + 4, label(tick), SOFT, 11.5, "end"))
@@ -57,7 +73,8 @@ class Panel(msgspec.Struct, frozen=True):
             at = self.x(tick)
             marks.append(Stroke(((at, bottom), (at, bottom + 4)), AXIS))
             marks.append(Text(at, bottom + 18, label(tick), SOFT, 11.5, "middle"))
-        marks.append(Text((left + right) / 2, bottom + 38, x_title, SOFT, 12, "middle"))
+        if x_title:
+            marks.append(Text((left + right) / 2, bottom + 38, x_title, SOFT, 12, "middle"))
         if y_title:
             middle = (self.y.start + self.y.end) / 2
             marks.append(Text(left - 40, middle, y_title, SOFT, 12, "middle", turned=True))
@@ -71,15 +88,25 @@ class Panel(msgspec.Struct, frozen=True):
         lower = self.inside(series.x, series.low)
         if len(upper) < 2 or len(lower) < 2:
             return []
-        return [Area((*upper, *reversed(lower)), series_paint(series.index))]
+        return [Area((*upper, *reversed(lower)), series.look.paint)]
 
     def line(self, series: CurveSeries, *, width: float = 2.0) -> list[Mark]:
         """The mean."""
         points = self.inside(series.x, series.mean)
         if len(points) < 2:
             return []
-        paint = series_paint(series.index)
-        return [Stroke(points, paint, width, series_dash(series.index))]
+        return [Stroke(points, series.look.paint, width, series.look.dash)]
+
+    def points(self, series: CurveSeries, at: list[int], say: Say) -> list[Mark]:
+        """Markers at these points of the mean, as far as they are inside, and what each says."""
+        marks: list[Mark] = []
+        spots: list[Mark] = []
+        for number in at:
+            x, y = series.x[number], series.mean[number]
+            if self.x.low <= x <= self.x.high and self.y.low <= y <= self.y.high:
+                marks += marker(self.x(x), self.y(y), series.look.marker, series.look.paint)
+                spots.append(Spot(self.x(x), self.y(y), say(series, number)))
+        return [*marks, *spots]
 
     def inside(self, xs: tuple[float, ...], ys: tuple[float, ...]) -> tuple[Point, ...]:
         """The pixels of a rising or level curve from where it enters this panel."""
@@ -112,17 +139,51 @@ class Panel(msgspec.Struct, frozen=True):
         places = spread(ideal, 16, self.y.end, self.y.start + 6)
         groups = []
         for line, at, place in zip(shown, ideal, places, strict=True):
-            paint, right = series_paint(line.index), self.x(line.x[-1])
-            bold, value = line.name == best, f"{line.end:.2f}"
-            marks: list[Mark] = [Dot(right, at, 3.2, paint)]
+            right = self.x(line.x[-1])
+            marks = marker(right, at, line.look.marker, line.look.paint)
             marks.append(Stroke(((right + 5, at), (text_x - 22, place)), GRID))
-            sample = (text_x - 20, place), (text_x, place)
-            marks.append(Stroke(sample, paint, 2.4, series_dash(line.index)))
-            marks.append(Text(text_x + 6, place + 4, value, INK, 12, bold=bold))
-            name = shorten(line.name, 20)
-            marks.append(Text(text_x + 44, place + 4, name, paint, 12, bold=bold))
+            marks += label_marks(line, (text_x - 20, place), bold=line.name == best)
             groups.append(DrawingGroup(tuple(marks), "label", line.name))
         return groups
+
+
+def label_marks(line: CurveSeries, at: Point, *, bold: bool, name: str | None = None) -> list[Mark]:
+    """A line's sample, its value and its name, in one row; `name` where there is little room."""
+    x, y = at
+    paint, value = line.look.paint, f"{line.end:,.2f}"
+    value_x = x + 64 if line.end < 1000 else x + 78
+    return [
+        Stroke(((x, y), (x + 20, y)), paint, 2.4, line.look.dash),
+        *marker(x + 10, y, line.look.marker, paint),
+        Text(value_x, y + 4, value, INK, 12, "end", bold=bold),
+        Text(value_x + 8, y + 4, name or shorten(line.name, 20), INK, 12, bold=bold),
+    ]
+
+
+def marker(x: float, y: float, kind: Marker, paint: Paint) -> list[Mark]:
+    """A filled sign, about seven pixels wide."""
+    match kind:
+        case "circle":
+            return [Dot(x, y, 3.2, paint)]
+        case "square":
+            return [Rect(x - 3, y - 3, 6, 6, paint)]
+        case "triangle":
+            return [Area(((x, y - 4), (x + 3.8, y + 3), (x - 3.8, y + 3)), paint, 1)]
+        case "down":
+            return [Area(((x, y + 4), (x + 3.8, y - 3), (x - 3.8, y - 3)), paint, 1)]
+        case "diamond":
+            return [Area(((x, y - 4.3), (x + 4.3, y), (x, y + 4.3), (x - 4.3, y)), paint, 1)]
+
+
+def picked(series: CurveSeries, wanted: list[float]) -> list[int]:
+    """The numbers of the curve's own points nearest to these places, each once."""
+    numbers = set()
+    for x in wanted:
+        after = min(bisect_left(series.x, x), len(series.x) - 1)
+        before = max(0, after - 1)
+        nearest = min(before, after, key=lambda number: abs(series.x[number] - x))
+        numbers.add(nearest)
+    return sorted(numbers)
 
 
 def spread(ideal: list[float], gap: float, top: float, bottom: float) -> list[float]:

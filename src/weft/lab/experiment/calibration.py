@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from weft.lab.experiment.axes import CurveSeries, Panel, Scale
 from weft.lab.experiment.drawing import Drawing, DrawingGroup, Mark, Stroke, Text
+from weft.lab.experiment.looks import numbered
 from weft.lab.experiment.style import AXIS, INK, SOFT
 
 _WIDTH, _HEIGHT = 760.0, 470.0
@@ -36,7 +37,7 @@ def calibration(title: str, under: str, curves: Sequence[Curve]) -> Drawing:
 def _series(number: int, name: str, points: Sequence[tuple[float, float]]) -> CurveSeries:
     x = tuple(100 * nominal for nominal, _ in points)
     y = tuple(100 * reached for _, reached in points)
-    return CurveSeries(name, number, x, y, y, y, y[-1])
+    return CurveSeries(name, numbered(number), x, y, y, y, y[-1])
 
 
 def _at_90(points: Sequence[tuple[float, float]]) -> float:

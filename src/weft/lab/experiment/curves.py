@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.lab.experiment.axes import CurveSeries
+from weft.lab.experiment.looks import Look, looks
 from weft.lab.experiment.ranking import is_timed
 from weft.lab.experiment.statistics import ENOUGH_FOR_INTERVAL, mean_interval
 from weft.lab.simulate.results import PolicyRun, SimulationResults
@@ -59,8 +60,8 @@ def time_unit(results: SimulationResults) -> TimeUnit:
 
 def _over_time(results: SimulationResults, field: str) -> list[CurveSeries]:
     """Values lie in the middle of their steps; the last one is the mean over the time shown."""
-    seconds, series = time_unit(results).seconds, []
-    for index, summary in enumerate(results.summary):
+    seconds, series, look_of = time_unit(results).seconds, [], _looks(results)
+    for summary in results.summary:
         lines = [r.timeline for r in results.runs if r.policy == summary.policy and r.timeline]
         curves = []
         for line in lines:
@@ -69,19 +70,23 @@ def _over_time(results: SimulationResults, field: str) -> list[CurveSeries]:
         if curves and all(curves):
             means = [sum(curve.values()) / len(curve) for curve in curves]
             value = sum(means) / len(means)
-            series.append(_over_seeds(summary.policy, index, curves, value))
+            series.append(_over_seeds(summary.policy, look_of[summary.policy], curves, value))
     return series
 
 
 def _series(results: SimulationResults, field: str, end: str) -> list[CurveSeries]:
-    series = []
-    for index, summary in enumerate(results.summary):
+    series, look_of = [], _looks(results)
+    for summary in results.summary:
         runs = [run for run in results.runs if run.policy == summary.policy]
         curves = [_curve(run, field) for run in runs]
         if curves and all(curves):
             value = float(getattr(summary, end))
-            series.append(_over_seeds(summary.policy, index, curves, value))
+            series.append(_over_seeds(summary.policy, look_of[summary.policy], curves, value))
     return series
+
+
+def _looks(results: SimulationResults) -> dict[str, Look]:
+    return looks([summary.policy for summary in results.summary])
 
 
 def _curve(run: PolicyRun, field: str) -> dict[float, float]:
@@ -90,7 +95,7 @@ def _curve(run: PolicyRun, field: str) -> dict[float, float]:
 
 
 def _over_seeds(
-    name: str, index: int, curves: list[dict[float, float]], value: float
+    name: str, look: Look, curves: list[dict[float, float]], value: float
 ) -> CurveSeries:
     """A large pod jumps over whole percents, so each seed is read between its own points."""
     # Past the end of the shortest seed a mean would be of other seeds than before.
@@ -102,7 +107,7 @@ def _over_seeds(
     rows = np.array([np.interp(grid, list(curve), list(curve.values())) for curve in curves])
 
     mean = tuple(rows.mean(axis=0).tolist())
-    return CurveSeries(name, index, tuple(grid), mean, *_band(rows), value)
+    return CurveSeries(name, look, tuple(grid), mean, *_band(rows), value)
 
 
 def _band(rows: NDArray[np.float64]) -> tuple[tuple[float, ...], tuple[float, ...]]:

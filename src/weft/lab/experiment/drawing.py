@@ -64,7 +64,16 @@ class Text(msgspec.Struct, frozen=True):
     turned: bool = False
 
 
-Mark = Rect | Stroke | Area | Dot | Text
+class Spot(msgspec.Struct, frozen=True):
+    """An unseen place that says `hint` to readers who point at it or move there by keyboard."""
+
+    x: float
+    y: float
+    hint: str
+    radius: float = 8
+
+
+Mark = Rect | Stroke | Area | Dot | Text | Spot
 
 
 class DrawingGroup(msgspec.Struct, frozen=True):

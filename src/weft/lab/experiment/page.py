@@ -1,12 +1,18 @@
 """The report page: one HTML file that loads nothing."""
 
+import re
+from collections.abc import Mapping, Sequence
 from html import escape
+from typing import NamedTuple
 
-import weft
 from weft.lab.experiment.bar_figures import top_reasons
+from weft.lab.experiment.how_made import HowMade
+from weft.lab.experiment.page_map import map_section
+from weft.lab.experiment.page_script import SCRIPT, SCRIPT_HASH
 from weft.lab.experiment.page_style import STYLE
-from weft.lab.experiment.ranking import headline, is_timed
+from weft.lab.experiment.ranking import headline, is_timed, ranked
 from weft.lab.experiment.tables import policy_table, reason_table, run_table
+from weft.lab.simulate.holdings import ClusterHoldings
 from weft.lab.simulate.results import SimulationResults
 
 CAPTIONS = {
@@ -23,29 +29,53 @@ _TIMED = {
     "by-model": "What is held when nothing is left to happen: pods without an end.",
     "allocation": "What the running pods asked for, step by step until the last pod started; the "
     "number beside a line is its mean.",
+    "queue": "Pods that were created and had no place yet.",
     "unscheduled": "Pods that were still waiting at the end, by what most nodes said last.",
 }
 
 
-def page(
-    results: SimulationResults, svgs: dict[str, str], title: str, subtitle: str, gpus: int | None
-) -> str:
-    """The whole report; `svgs` by figure name."""
-    lead = headline(results, gpus)
-    figures = "\n".join(_figure(name, svg, is_timed(results)) for name, svg in svgs.items())
+class ReportTexts(NamedTuple):
+    """The page's title, what was simulated, and how."""
+
+    title: str
+    subtitle: str
+    made: HowMade
+
+
+class PageParts(NamedTuple):
+    """Figures by name, each in all its widths; who held what; and how many GPUs there are."""
+
+    svgs: Mapping[str, Sequence[str]]
+    holdings: Sequence[ClusterHoldings]
+    gpus: int | None
+
+
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src "
+    f"'{SCRIPT_HASH}'; base-uri 'none'; form-action 'none'"
+)
+"""Nothing is loaded, whatever a policy's or a pod's name may hold."""
+
+
+def page(results: SimulationResults, texts: ReportTexts, parts: PageParts) -> str:
+    """The whole report."""
+    lead = headline(results, parts.gpus)
+    timed = is_timed(results)
+    figures = "\n".join(_figure(name, svgs, timed) for name, svgs in parts.svgs.items())
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}</title>
+<title>{escape(texts.title)}</title>
 <style>{STYLE}</style>
 </head>
 <body>
 <main>
 <header>
-<h1>{escape(title)}</h1>
-<p class="subtitle">{escape(subtitle)}</p>
+<h1>{escape(texts.title)}</h1>
+<p class="subtitle">{escape(texts.subtitle)}</p>
 <p class="lead">{_together(lead.lead)}</p>
 <p class="rest">{_together(lead.rest)}</p>
 </header>
@@ -55,6 +85,7 @@ def page(
 {_notes(results)}
 </section>
 {figures}
+{map_section(parts.holdings, ranked(results))}
 {_reasons(results)}
 <details>
 <summary>All {len(results.runs)} runs</summary>
@@ -62,9 +93,10 @@ def page(
 </details>
 <section>
 <h2>How this was made</h2>
-{_made(results, subtitle)}
+{_made(results, texts)}
 </section>
 </main>
+<script>{SCRIPT}</script>
 </body>
 </html>
 """
@@ -75,22 +107,27 @@ def _together(text: str) -> str:
     return escape(text).replace(" %", "&nbsp;%").replace(" s ", "&nbsp;s ")
 
 
-def _figure(name: str, svg: str, timed: bool) -> str:
+def _figure(name: str, svgs: Sequence[str], timed: bool) -> str:
     caption = (_TIMED.get(name) if timed else None) or CAPTIONS[name]
-    return (
-        f'<figure id="{name}">\n<div class="scroll">{svg}</div>\n'
-        f"<figcaption>{escape(caption)}</figcaption>\n</figure>"
-    )
+    drawn = "".join(svgs)
+    return f'<figure id="{name}">\n{drawn}<figcaption>{escape(caption)}</figcaption>\n</figure>'
 
 
 def _note(results: SimulationResults) -> str:
     several = any(summary.gpu_allocation_ci95 is not None for summary in results.summary)
     interval = " ± is the half-width of a 95 % interval over seeds."
-    return f"Percentages are of all GPU capacity; the best value is bold.{interval * several}"
+    return (
+        f"Percentages are of all GPU capacity; bold is best, where one end is.{interval * several}"
+    )
 
 
 def _notes(results: SimulationResults) -> str:
-    return "\n".join(f'<p class="note">{escape(note)}</p>' for note in results.notes)
+    return "\n".join(f'<p class="note">{_with_code(note)}</p>' for note in results.notes)
+
+
+def _with_code(text: str) -> str:
+    """Escaped, with `names` in backticks as code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _reasons(results: SimulationResults) -> str:
@@ -105,7 +142,7 @@ def _reasons(results: SimulationResults) -> str:
     )
 
 
-def _made(results: SimulationResults, subtitle: str) -> str:
+def _made(results: SimulationResults, texts: ReportTexts) -> str:
     seeds = sorted({run.seed for run in results.runs})
     mode = (
         "replay of the workload’s own arrivals and departures"
@@ -113,14 +150,15 @@ def _made(results: SimulationResults, subtitle: str) -> str:
         else "pods arrive one by one, stay, and are dropped where they fit nowhere"
     )
     rows = {
-        "Workload": subtitle,
+        "Workload": texts.subtitle,
         "Experiment": mode,
         "Policies": ", ".join(summary.policy for summary in results.summary),
         "Seeds": _ranges(seeds),
-        "Made by": f"Weft {weft.__version__}",
+        **texts.made.rows(),
     }
     cells = "\n".join(f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in rows.items())
-    return f"<dl>\n{cells}\n</dl>"
+    command = f"<dt>Command</dt><dd><code>{escape(texts.made.command)}</code></dd>"
+    return f"<dl>\n{command}\n{cells}\n</dl>"
 
 
 def _ranges(seeds: list[int]) -> str:

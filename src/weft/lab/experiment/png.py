@@ -6,7 +6,17 @@ The layout is done already: matplotlib only puts the same marks on the same pixe
 import io
 from typing import TYPE_CHECKING, Any
 
-from weft.lab.experiment.drawing import Area, Dot, Drawing, DrawingGroup, Mark, Rect, Stroke, Text
+from weft.lab.experiment.drawing import (
+    Area,
+    Dot,
+    Drawing,
+    DrawingGroup,
+    Mark,
+    Rect,
+    Spot,
+    Stroke,
+    Text,
+)
 from weft.lab.experiment.style import FONTS
 from weft.model.errors import BadInputError, install_extra
 
@@ -66,6 +76,8 @@ def _draw(axes: "Axes", mark: Mark, order: int) -> None:
         case Dot():
             anchor, colour = (mark.x, mark.y), mark.fill.light
             axes.add_patch(patches.Circle(anchor, mark.radius, color=colour, lw=0, zorder=order))
+        case Spot():
+            pass  # a picture has nobody to speak to
         case Stroke():
             xs, ys = zip(*mark.points, strict=True)
             (line,) = axes.plot(xs, ys, color=mark.stroke.light, lw=_points(mark.width))

@@ -18,10 +18,14 @@ class RankingMeasure(msgspec.Struct, frozen=True):
 
 
 class Headline(msgspec.Struct, frozen=True):
-    """The headline: one sentence, and how much it rests on."""
+    """The headline: one sentence, and how much it rests on.
+
+    `settled` where seeds show that the first policy leads, not just that it came out first.
+    """
 
     lead: str
     rest: str
+    settled: bool = False
 
 
 AT_100 = RankingMeasure("at 100 % demand", "%", lambda run: run.curve.get("100"), True)
@@ -114,7 +118,7 @@ def _against(
     if ends[0] <= 0:
         # The order may be chance: a bold claim would often be wrong.
         return Headline(f"{best} and {second} come out level.", f"{did}, {than} {interval}.")
-    return Headline(f"{did}.", f"{than} {interval}." + _cards(mean, measure, gpus))
+    return Headline(f"{did}.", f"{than} {interval}." + _cards(mean, measure, gpus), settled=True)
 
 
 def _too_few(seeds: int) -> str:

@@ -6,12 +6,15 @@ the report that was there. `report.html` is renamed last. The folder's other fil
 
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from weft.lab.experiment import png as png_writer
 from weft.lab.experiment.figures import NAMES, draw_all
-from weft.lab.experiment.page import page
+from weft.lab.experiment.layouts import LAYOUTS, WIDE
+from weft.lab.experiment.page import PageParts, ReportTexts, page
 from weft.lab.experiment.svg import to_svg
+from weft.lab.simulate.holdings import ClusterHoldings
 from weft.lab.simulate.results import SimulationResults
 from weft.model.errors import BadInputError
 
@@ -21,19 +24,20 @@ PAGE = "report.html"
 def write_report(
     results: SimulationResults,
     directory: Path,
-    title: str,
-    subtitle: str,
+    texts: ReportTexts,
     *,
     png: bool = False,
     models_gpus: dict[str, int] | None = None,
+    holdings: Sequence[ClusterHoldings] = (),
 ) -> Path:
-    """Write `report.html` and four SVG figures, PNG copies too if `png`; returns the page's path.
+    """Write `report.html` and its SVG figures, PNG copies too if `png`; returns the page's path.
 
-    `models_gpus` is how many GPUs of each model the cluster has, for labels and for the headline.
+    `models_gpus` is how many GPUs of each model the cluster has, for labels and for the headline;
+    `holdings` who held what in one run of each policy, for the map.
     An older report in `directory` is replaced. Raises `BadInputError` where there is no run,
     where the folder can't be written, and for `png` without matplotlib.
     """
-    files = _draw(results, title, subtitle, png, models_gpus)
+    files = _draw(results, texts, png, models_gpus, holdings)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         _replace(directory, files)
@@ -47,10 +51,10 @@ def write_report(
 
 def _draw(
     results: SimulationResults,
-    title: str,
-    subtitle: str,
+    texts: ReportTexts,
     png: bool,
     models_gpus: dict[str, int] | None,
+    holdings: Sequence[ClusterHoldings],
 ) -> dict[str, bytes]:
     """Every file of the report by name, the page last."""
     if not results.runs or not results.summary:
@@ -58,12 +62,16 @@ def _draw(
     if png:
         png_writer.check()
     drawings = draw_all(results, models_gpus)
-    svgs = {drawing.name: to_svg(drawing) for drawing in drawings}
-    files = {f"{name}.svg": svg.encode() for name, svg in svgs.items()}
+    files = {f"{drawing.name}.svg": to_svg(drawing).encode() for drawing in drawings}
     if png:
         files |= {f"{drawing.name}.png": png_writer.to_png(drawing) for drawing in drawings}
+    svgs: dict[str, list[str]] = {drawing.name: [] for drawing in drawings}
+    for layout in LAYOUTS:
+        same = drawings if layout is WIDE else draw_all(results, models_gpus, layout)
+        for drawing in same:
+            svgs[drawing.name].append(to_svg(drawing, layout.name))
     gpus = sum(models_gpus.values()) if models_gpus else None
-    files[PAGE] = page(results, svgs, title, subtitle, gpus).encode()
+    files[PAGE] = page(results, texts, PageParts(svgs, holdings, gpus)).encode()
     return files
 
 
@@ -87,10 +95,10 @@ def _replace(directory: Path, files: dict[str, bytes]) -> None:
 
 
 def _drop_stale(directory: Path, files: dict[str, bytes]) -> None:
-    """PNG figures of an older report would show other numbers than this one."""
-    for name in NAMES:
-        if f"{name}.png" not in files:
-            (directory / f"{name}.png").unlink(missing_ok=True)
+    """Figures of an older report would show other numbers than this one."""
+    for name in (f"{name}.{kind}" for name in NAMES for kind in ("svg", "png")):
+        if name not in files:
+            (directory / name).unlink(missing_ok=True)
 
 
 def _umask() -> int:

@@ -2,7 +2,7 @@
 
 Every mark carries its light colour as a plain SVG attribute, so that a file looks right anywhere
 (GitHub, Inkscape, a slide), and a class, through which the report's page recolours it for dark
-screens: CSS beats attributes. Lines differ in dash as well as in colour.
+screens: CSS beats attributes. Lines differ in dash and marker as well as in colour (`looks`).
 """
 
 import msgspec
@@ -26,17 +26,18 @@ WINDOW = Paint("window", "#f3f6fa", "#1d242d")
 SERIES = (
     Paint("s0", "#0b5fb3", "#5aa9f5"),  # blue
     Paint("s1", "#d4541b", "#f58a56"),  # vermilion
-    Paint("s2", "#0d8a66", "#3fc79b"),  # green
-    Paint("s3", "#a83f8e", "#de86c7"),  # purple
+    Paint("s2", "#067a3d", "#3fc77f"),  # green
+    Paint("s3", "#b0409a", "#ee8fdc"),  # magenta
     Paint("s4", "#a97a00", "#e3b43c"),  # ochre
-    Paint("s5", "#2f93c9", "#8fd3f7"),  # sky
-    Paint("s6", "#596574", "#b4bfcc"),  # slate
-    Paint("s7", "#7d3b1c", "#c99b81"),  # brown
+    Paint("s5", "#69737f", "#8d9aa8"),  # grey
+    Paint("s6", "#009aab", "#45d3de"),  # teal
+    Paint("s7", "#7d3b1c", "#b98465"),  # brown
+    Paint("s8", "#c4122f", "#ff5f74"),  # crimson
+    Paint("s9", "#6b46d6", "#a88bff"),  # violet
+    Paint("s10", "#6f8a00", "#b9d53a"),  # olive
+    Paint("s11", "#1f2733", "#f4f6f9"),  # ink
 )
-"""After Okabe and Ito, darkened to at least 3:1 on white: told apart by colour-blind readers."""
-
-DASHES = ("", "7 3", "2 2.5", "9 3 2 3", "4.5 2.5", "12 3", "1.5 4", "9 2.5 2 2.5 2 2.5")
-"""One dash a series; with colours and dashes running at different lengths 56 series differ."""
+"""At least 3:1 on white, and on the page's dark cards; `looks` says whose they are."""
 
 HEAT = (
     Paint("h0", "#f1f5fa", "#1c2630"),
@@ -79,16 +80,6 @@ FONTS = ("Helvetica Neue", "Helvetica", "Arial", "Liberation Sans", "DejaVu Sans
 FONT_STACK = ", ".join(f"'{font}'" if " " in font else font for font in FONTS) + ", sans-serif"
 
 
-def series_paint(index: int) -> Paint:
-    """The colour of the index-th policy, the same in every figure."""
-    return SERIES[index % len(SERIES)]
-
-
-def series_dash(index: int) -> str:
-    """The series' dash pattern; a second round through the colours meets other dashes."""
-    return DASHES[(index + index // len(SERIES)) % len(DASHES)]
-
-
 def recolour(dark: bool) -> str:
     """CSS that gives every class its colour on the page, where the paper shows through."""
     rules = []
@@ -113,3 +104,23 @@ def shorten(text: str, limit: int = 26) -> str:
         return text
     tail = (limit - 1) // 2
     return f"{text[: limit - 1 - tail]}…{text[-tail:]}"
+
+
+def fitted(text: str, width: float, size: float, *, bold: bool = False) -> str:
+    """The text, shortened in its middle to about `width` pixels."""
+    limit = len(text)
+    while limit > 3 and text_width(shorten(text, limit), size, bold=bold) > width + 0.5:
+        limit -= 1
+    return shorten(text, limit)
+
+
+def wrapped(text: str, width: float, size: float) -> list[str]:
+    """The text in lines of about `width` pixels, broken between words."""
+    lines = [""]
+    for word in text.split(" "):
+        longer = f"{lines[-1]} {word}".strip()
+        if lines[-1] and text_width(longer, size) > width:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return lines

@@ -2,17 +2,33 @@
 
 from html import escape
 
-from weft.lab.experiment.drawing import Area, Dot, Drawing, DrawingGroup, Mark, Rect, Stroke, Text
+from weft.lab.experiment.axes import marker
+from weft.lab.experiment.drawing import (
+    Area,
+    Dot,
+    Drawing,
+    DrawingGroup,
+    Mark,
+    Rect,
+    Spot,
+    Stroke,
+    Text,
+)
+from weft.lab.experiment.layouts import WIDE
+from weft.lab.experiment.looks import Look
 from weft.lab.experiment.style import FONT_STACK, PAPER, Paint
 
 
-def to_svg(drawing: Drawing) -> str:
-    """The figure as one `<svg>` element that stands alone and can be put into a page."""
+def to_svg(drawing: Drawing, layout: str = WIDE.name) -> str:
+    """The figure as one `<svg>` element that stands alone and can be put into a page.
+
+    `layout` is its class; names within a page differ with it.
+    """
     width, height = _number(drawing.width), _number(drawing.height)
-    name = escape(drawing.name)
+    name = escape(drawing.name if layout == WIDE.name else f"{drawing.name}-{layout}")
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        f'width="{width}" height="{height}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="{layout}" viewBox="0 0 {width} {height}" '
+        f'width="{width}" height="{height}" role="group" '
         f'aria-labelledby="{name}-title {name}-description" '
         f'font-family="{escape(FONT_STACK)}">',
         f'<title id="{name}-title">{_text(drawing.title)}</title>',
@@ -22,7 +38,7 @@ def to_svg(drawing: Drawing) -> str:
     for item in drawing.marks:
         if isinstance(item, DrawingGroup):
             lines.append(f'<g class="{escape(item.kind)}" data-name="{_text(item.name)}">')
-            lines += [_mark(mark) for mark in item.marks]
+            lines += _group(item.marks)
             lines.append("</g>")
         else:
             lines.append(_mark(item))
@@ -30,7 +46,23 @@ def to_svg(drawing: Drawing) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _mark(mark: Mark) -> str:
+def _group(marks: tuple[Mark, ...]) -> list[str]:
+    """A group's marks; the tab key stops at the first that speaks, arrow keys go on from there."""
+    lines, first = [], True
+    for mark in marks:
+        speaks = isinstance(mark, Rect | Spot) and mark.hint != ""
+        lines.append(_mark(mark, stop=first))
+        first = first and not speaks
+    return lines
+
+
+def line_sample(look: Look) -> str:
+    """A piece of a policy's line, 26 by 10 pixels, to stand in text."""
+    line = Stroke(((0, 5), (26, 5)), look.paint, 2.6, look.dash)
+    return "".join(_mark(mark) for mark in (line, *marker(13, 5, look.marker, look.paint)))
+
+
+def _mark(mark: Mark, *, stop: bool = True) -> str:
     match mark:
         case Rect():
             radius = f' rx="{_number(mark.radius)}"' if mark.radius else ""
@@ -39,7 +71,7 @@ def _mark(mark: Mark) -> str:
                 f'width="{_number(mark.width)}" height="{_number(mark.height)}"'
                 f"{radius} {_fill(mark.fill)}"
             )
-            return f"{box}><title>{_text(mark.hint)}</title></rect>" if mark.hint else f"{box}/>"
+            return f"{box}{_speaking(mark.hint, stop)}</rect>" if mark.hint else f"{box}/>"
         case Stroke():
             dash = f' stroke-dasharray="{mark.dash}"' if mark.dash else ""
             return (
@@ -57,8 +89,19 @@ def _mark(mark: Mark) -> str:
                 f'<circle cx="{_number(mark.x)}" cy="{_number(mark.y)}" '
                 f'r="{_number(mark.radius)}" {_fill(mark.fill)}/>'
             )
+        case Spot():
+            return (
+                f'<circle cx="{_number(mark.x)}" cy="{_number(mark.y)}" '
+                f'r="{_number(mark.radius)}" fill-opacity="0"{_speaking(mark.hint, stop)}</circle>'
+            )
         case Text():
             return _letters(mark)
+
+
+def _speaking(hint: str, stop: bool) -> str:
+    """Words for those who point at a mark, or come to it by keyboard; its tag ends here."""
+    tab = 0 if stop else -1
+    return f' data-spot="" role="img" tabindex="{tab}"><title>{_text(hint)}</title>'
 
 
 def _letters(mark: Text) -> str:

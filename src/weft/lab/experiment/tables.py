@@ -1,4 +1,8 @@
-"""The report's tables as HTML: policies, reasons for failure, and every run."""
+"""The report's tables as HTML: policies, reasons for failure, and every run.
+
+Every cell carries its column's title: where a table is too wide for the screen, each row becomes
+a card of titles and values. Rows are in their order without the page's script, which sorts them.
+"""
 
 from collections.abc import Callable, Sequence
 from html import escape
@@ -7,11 +11,15 @@ from operator import attrgetter
 import msgspec
 
 from weft.lab.experiment.bar_figures import reason_means
+from weft.lab.experiment.looks import Look, looks
 from weft.lab.experiment.notes import policy_text, seeds_text
-from weft.lab.experiment.ranking import is_timed, ranked
+from weft.lab.experiment.ranking import headline, is_timed, ranked
 from weft.lab.experiment.statistics import mean_ci95
-from weft.lab.experiment.style import series_dash, series_paint
+from weft.lab.experiment.svg import line_sample
 from weft.lab.simulate.results import PolicyRun, PolicySummary, SimulationResults, WaitTimes
+
+MANY_COLUMNS = 7
+"""A table with more becomes cards below 1,000 pixels, others only on a telephone."""
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -29,31 +37,35 @@ class Column(msgspec.Struct, frozen=True):
 def policy_table(results: SimulationResults) -> str:
     """One row a policy, best first: mean ± 95 % interval of each measure; the best one bold."""
     columns = _columns(results)
-    order = ranked(results)
-    indexes = {summary.policy: i for i, summary in enumerate(results.summary)}
+    order, settled = ranked(results), headline(results).settled
+    summaries = {summary.policy: summary for summary in results.summary}
+    look_of = looks(list(summaries))
     cells = {policy: _values(results, policy, columns) for policy in order}
     best = [_best(column, [cells[p][i] for p in order]) for i, column in enumerate(columns)]
-    lines = [_head(["Policy", "Seeds", *(column.title for column in columns)])]
+    titles = ["Policy", "Seeds", *(column.title for column in columns)]
+    better = ["", "", *(_better(column) for column in columns)]
+    rows = []
     for policy in order:
-        summary = results.summary[indexes[policy]]
-        row = [f"<td>{seeds_text(summary.seeds)}</td>"]
-        for i, column in enumerate(columns):
-            row.append(_cell(cells[policy][i], column, best[i]))
-        mark = ' class="best"' if policy == order[0] and len(order) > 1 else ""
-        name = f'<th scope="row">{_chip(indexes[policy])}{escape(policy_text(summary))}</th>'
-        lines.append(f"<tr{mark}>{name}{''.join(row)}</tr>")
-    return _table("Policies compared", lines)
+        summary = summaries[policy]
+        row = [seeds_text(summary.seeds)]
+        row += [_cell(cells[policy][i], column) for i, column in enumerate(columns)]
+        bold = [False] + [
+            top is not None and _shown(cells[policy][i], columns[i]) == top
+            for i, top in enumerate(best)
+        ]
+        name = _chip(look_of[policy]) + escape(policy_text(summary))
+        rows.append(_row(name, titles, row, bold=bold, first=settled and policy == order[0]))
+    return _table("Policies compared", titles, rows, better)
 
 
 def reason_table(results: SimulationResults, reasons: Sequence[str]) -> str:
     """Unscheduled pods by reason, mean per seed."""
-    lines = [_head(["Policy", *reasons, "all"])]
+    titles, rows = ["Policy", *reasons, "all"], []
     for policy in ranked(results):
         means = reason_means(results, policy)
-        row = [f"<td>{means.get(reason, 0.0):,.1f}</td>" for reason in reasons]
-        row.append(f"<td>{sum(means.values()):,.1f}</td>")
-        lines.append(f'<tr><th scope="row">{escape(policy)}</th>{"".join(row)}</tr>')
-    return _table("Pods without a place, by reason", lines)
+        row = [f"{means.get(reason, 0.0):,.1f}" for reason in reasons]
+        rows.append(_row(escape(policy), titles, [*row, f"{sum(means.values()):,.1f}"]))
+    return _table("Pods without a place, by reason", titles, rows)
 
 
 def run_table(results: SimulationResults) -> str:
@@ -63,7 +75,7 @@ def run_table(results: SimulationResults) -> str:
     titles = ["Policy", "Seed", "Pods", "Failed pods"]
     titles += _TIMED_TITLES if timed else _RUN_TITLES
     titles += ["CPU, s", "Wall, s"] if timing else []
-    lines = [_head(titles)]
+    rows = []
     for run in results.runs:
         values = [
             str(run.seed),
@@ -72,13 +84,13 @@ def run_table(results: SimulationResults) -> str:
             *map(_plain, _timed_values(run) if timed else _run_values(run)),
         ]
         values += [_plain(run.cpu_s), _plain(run.wall_s)] if timing else []
-        cells = "".join(f"<td>{value}</td>" for value in values)
-        lines.append(f'<tr><th scope="row">{escape(run.policy)}</th>{cells}</tr>')
-    return _table("All runs", lines)
+        rows.append(_row(escape(run.policy), titles, values))
+    return _table("All runs", titles, rows)
 
 
 _RUN_TITLES = ["Demand, %", "Asked at 100 %", "Asked, %", "Held, %", "Fragmented, %", "of idle, %"]
-_TIMED_TITLES = ["Mean wait, s", "p50", "p95", "p99", "Mean completion, s", "p50", "p95", "p99"]
+_TIMED_TITLES = ["Mean wait, s", "p50 wait, s", "p95 wait, s", "p99 wait, s"]
+_TIMED_TITLES += [f"{part} completion, s" for part in ("Mean", "p50", "p95", "p99")]
 _TIMED_TITLES += ["Asked, %", "Held, %"]
 
 
@@ -115,7 +127,8 @@ def _columns(results: SimulationResults) -> list[Column]:
         of_summary("Asked at 100 % demand, %", "at_100", max),
         of_summary("Asked at the end, %", "gpu_asked", max),
         of_summary("Held at the end, %", "gpu_allocation", None),
-        of_summary("Fragmented at the end, %", "gpu_fragmentation", min),
+        # Few fragments are no merit by themselves: who holds everything has none.
+        of_summary("Fragmented at the end, %", "gpu_fragmentation", None),
         Column("Failed pods", lambda _, runs: mean_ci95([run.failed_pods for run in runs]), 1, min),
     ]
     if is_timed(results):
@@ -174,46 +187,71 @@ def _values(
     return [column.value(summary, runs) if runs else None for column in columns]
 
 
-def _best(column: Column, cells: list[tuple[float, float | None] | None]) -> float | None:
-    """The value to print bold; none where all are equal."""
-    values = [cell[0] for cell in cells if cell is not None]
-    if column.best is None or len(set(values)) < 2:
+def _best(column: Column, cells: list[tuple[float, float | None] | None]) -> str | None:
+    """The value to print bold, as it is shown; none where nothing is better, or all are equal."""
+    there = [cell for cell in cells if cell is not None]
+    if column.best is None or len({_shown(cell, column) for cell in there}) < 2:
         return None
-    return column.best(values)
+    top = column.best([mean for mean, _ in there])
+    return _shown((top, None), column)
 
 
-def _cell(cell: tuple[float, float | None] | None, column: Column, best: float | None) -> str:
-    if cell is None:
-        return "<td>–</td>"
-    mean, half = cell
-    mark = ' class="best"' if best is not None and mean == best else ""
-    interval = f' <span class="ci">± {half:,.{column.decimals}f}</span>' if half is not None else ""
-    return f"<td{mark}>{mean:,.{column.decimals}f}{interval}</td>"
+def _better(column: Column) -> str:
+    """Says which end of a column is better, where one is."""
+    if column.best is None:
+        return ""
+    return "higher is better" if column.best is max else "lower is better"
 
 
-def _chip(index: int) -> str:
+def _shown(cell: tuple[float, float | None] | None, column: Column) -> str:
+    return "–" if cell is None else f"{cell[0]:,.{column.decimals}f}"
+
+
+def _cell(cell: tuple[float, float | None] | None, column: Column) -> str:
+    if cell is None or cell[1] is None:
+        return _shown(cell, column)
+    return f'{_shown(cell, column)} <span class="ci">± {cell[1]:,.{column.decimals}f}</span>'
+
+
+def _chip(look: Look) -> str:
     """The policy's line as it looks in the figures."""
-    paint, dash = series_paint(index), series_dash(index)
-    dashes = f' stroke-dasharray="{dash}"' if dash else ""
-    return (
-        '<svg class="chip" width="26" height="8" aria-hidden="true"><path d="M0 4H26" '
-        f'class="l-{paint.name}" stroke="{paint.light}" stroke-width="2.6"{dashes}/></svg>'
-    )
+    drawn = line_sample(look)
+    return f'<svg class="chip" width="26" height="10" aria-hidden="true">{drawn}</svg>'
 
 
 def _plain(value: float | None) -> str:
     return "–" if value is None else f"{value:,.2f}"
 
 
-def _head(titles: Sequence[str]) -> str:
-    cells = "".join(f'<th scope="col">{escape(title)}</th>' for title in titles)
-    return f"<thead><tr>{cells}</tr></thead>"
+def _row(
+    name: str,
+    titles: Sequence[str],
+    values: Sequence[str],
+    *,
+    bold: Sequence[bool] = (),
+    first: bool = False,
+) -> str:
+    """`name` and `values` are HTML; `first` marks the policy that came out first."""
+    marks = [*bold, *[False] * (len(values) - len(bold))]
+    cells = "".join(
+        f'<td data-title="{escape(title)}"{" class=best" if mark else ""}>{value}</td>'
+        for title, value, mark in zip(titles[1:], values, marks, strict=True)
+    )
+    return f'<tr{" class=best" if first else ""}><th scope="row">{name}</th>{cells}</tr>'
 
 
-def _table(label: str, lines: list[str]) -> str:
-    head, *rows = lines
+def _table(
+    label: str, titles: Sequence[str], rows: Sequence[str], better: Sequence[str] = ()
+) -> str:
+    """`better` says of each column which end is."""
+    said = [*better, *[""] * (len(titles) - len(better))]
+    head = "".join(
+        f'<th scope="col">{escape(title)}{f"<small>{words}</small>" if words else ""}</th>'
+        for title, words in zip(titles, said, strict=True)
+    )
+    size = "many" if len(titles) > MANY_COLUMNS else "few"
     body = "\n".join(rows)
     return (
-        f'<div class="scroll"><table aria-label="{escape(label)}">\n{head}\n'
-        f"<tbody>\n{body}\n</tbody></table></div>"
+        f'<table class="{size}" aria-label="{escape(label)}">\n<thead><tr>{head}</tr></thead>\n'
+        f"<tbody>\n{body}\n</tbody></table>"
     )

@@ -7,6 +7,7 @@ from weft.core.engine.decision_faults import unless_faulted
 from weft.core.framework import Policy
 from weft.core.record import DecisionsWriter
 from weft.lab.simulate.arrivals import Arrivals
+from weft.lab.simulate.holdings import OnHoldings
 from weft.lab.simulate.meter import Meter
 from weft.lab.simulate.results import PolicyRun
 from weft.lab.simulate.scenario import Scenario
@@ -21,11 +22,12 @@ def run_inflation(
     timing: bool = True,
     decisions: DecisionsWriter | None = None,
     progress: Callable[[int], None] | None = None,
+    on_holdings: OnHoldings | None = None,
 ) -> PolicyRun:
     """One policy on one arrival order. A pod that fits nowhere is withdrawn.
 
     `decisions` takes the decisions file. `progress` is called with the number of pods done, every
-    thousand.
+    thousand; `on_holdings` after the last.
     """
     engine, handle = scenario.start(policy, arrivals, decisions)
     meter = Meter(engine, scenario.typical(), scenario.capacity_milli)
@@ -46,4 +48,7 @@ def run_inflation(
         meter.arrived(pod.total_milli, asked_milli)
         if progress is not None and at % 1000 == 999:
             progress(at + 1)
-    return meter.result(policy.name, arrivals.seed, meter.refusals, asked_milli, timing=timing)
+    run = meter.result(policy.name, arrivals.seed, meter.refusals, asked_milli, timing=timing)
+    if on_holdings is not None:
+        on_holdings(engine, lambda uid: scenario.pods[arrivals.pod_rows[int(uid)]].name)
+    return run

@@ -35,7 +35,7 @@ def pods_csv(pods: Iterable[TracePod]) -> str:
 
 def _node_row(node: Node) -> list[Cell]:
     first = node.gpus[0] if node.gpus else None
-    model, memory = (first.model, first.memory_mib) if first else ("", None)
+    model, memory = (first.model.strip(), first.memory_mib) if first else ("", None)
     said = node_of(node.name, node.cpu_milli, node.memory_mib, len(node.gpus), model, memory)
     cells = node.name, node.cpu_milli, node.memory_mib, len(node.gpus), model, memory
     return [*cells, openb_own.beyond(said, node)]
@@ -45,7 +45,7 @@ def _pod_row(pod: TracePod) -> list[Cell]:
     shape, request = pod.shape, next(iter(pod.shape.gpu_requests), None)
     gpus, milli, memory = 0, 0, GpuMemoryRequest()
     if request is not None and len(shape.gpu_requests) == 1:
-        gpus, memory = request.count, request.memory
+        gpus, memory = request.count, GpuMemoryRequest(request.memory.kind, request.memory.value)
         milli = 1000 if request.whole else min(1000, request.milli)
         if memory.kind not in ("mib", "percent") or request.whole:
             memory = GpuMemoryRequest()
@@ -53,8 +53,8 @@ def _pod_row(pod: TracePod) -> list[Cell]:
         gpus, milli = pod.gpus, pod.milli
     rule = shape.devices
     spec = shape.trace_spec or ("|".join(rule.models) if rule.how == "exact" else "")
-    said = shape_of(shape.cpu_milli, shape.memory_mib, gpus, milli, spec, memory)
-    said = replace(said, application=shape.application)
+    said = shape_of(shape.cpu_milli, shape.memory_mib, gpus, milli, spec.strip(), memory)
+    said = replace(said, application=shape.application.strip())
     mib, percent = (memory.value if memory.kind == kind else 0 for kind in ("mib", "percent"))
     cell = openb_own.beyond(said, _comparable(shape, said))
     if not cell and gpus and not memory.value and (not milli or (gpus > 1 and milli < 1000)):

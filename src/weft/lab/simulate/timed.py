@@ -20,6 +20,7 @@ from weft.core.engine.decision_faults import unless_faulted
 from weft.core.framework import Policy
 from weft.core.record import DecisionsWriter
 from weft.lab.simulate.arrivals import Arrivals
+from weft.lab.simulate.holdings import OnHoldings
 from weft.lab.simulate.meter import Meter, commonest_first, main_reason
 from weft.lab.simulate.openb import TracePod
 from weft.lab.simulate.results import CompletionTimes, PolicyRun, WaitTimes
@@ -46,14 +47,14 @@ class _Timed:
         decisions: DecisionsWriter | None,
     ) -> None:
         self.pods = [scenario.pods[row] for row in arrivals.pod_rows]
-        engine, self.handle = scenario.start(policy, arrivals, decisions)
-        self.meter = Meter(engine, scenario.typical(), scenario.capacity_milli)
+        self.engine, self.handle = scenario.start(policy, arrivals, decisions)
+        self.meter = Meter(self.engine, scenario.typical(), scenario.capacity_milli)
         self.capacity_milli = scenario.capacity_milli
         self.heap: list[tuple[int, int, int]] = []
         self.created: dict[int, int] = {}
         self.started: dict[int, int] = {}
         self.ended: dict[int, int] = {}
-        self.held: dict[int, int] = {}
+        self.places: dict[int, Placement] = {}
         self.first_reason: dict[int, str] = {}
         self.last_reason: dict[int, str] = {}
         self.wake_at: int | None = None
@@ -62,9 +63,6 @@ class _Timed:
         self.timeline = TimelineRecorder(0, scenario.capacity_milli)
         self.fragments_milli = 0.0
         self.gave_up = 0
-        self.memory_mib = {
-            node.name: {gpu.index: gpu.memory_mib for gpu in node.gpus} for node in scenario.nodes
-        }
 
     def begin(self, first_ns: int) -> None:
         """The first pod comes at this time."""
@@ -80,7 +78,9 @@ class _Timed:
             self.fragments_milli = self.meter.fragments_milli()
         waiting = len(self.created) - len(self.started) - self.gave_up
         amounts = self.asked_milli, self.held_milli, waiting
-        self.timeline.record(self.now, now, amounts, self.fragments_milli)
+        if waiting or len(self.created) < len(self.pods):
+            # Nothing starts any more after that, and a long end would make the steps coarse.
+            self.timeline.record(self.now, now, amounts, self.fragments_milli)
         self.asked_ns += self.asked_milli * (now - self.now)
         self.held_ns += self.held_milli * (now - self.now)
         self.now = now
@@ -103,29 +103,19 @@ class _Timed:
     def _start(self, number: int, placement: Placement) -> None:
         self.handle(PodBound(str(number)), self.now)
         self.started[number] = self.now
-        self.held[number] = self._held_milli(placement)
-        self.held_milli += self.held[number]
+        self.places[number] = placement
+        self.held_milli += self.meter.held_change(placement)
         self.asked_milli += self.pods[number].total_milli
         lasts = duration_ns(self.pods[number])
         if lasts is not None and not self.pods[number].withdrawn:
             heapq.heappush(self.heap, (self.now + lasts, _ENDS, number))
 
-    def _held_milli(self, placement: Placement) -> int:
-        """Thousandths of cards: of each its cores, or its memory where that is more."""
-        cards = self.memory_mib.get(placement.node, {})
-        return sum(
-            max(share.milli, share.memory_mib * 1000 // max(1, cards.get(share.gpu, 0)))
-            if share.gpu in cards
-            else share.milli
-            for share in placement.shares
-        )
-
     def end(self, number: int) -> None:
         """A pod's time is over."""
         self.ended[number] = self.now
-        self.held_milli -= self.held[number]
         self.asked_milli -= self.pods[number].total_milli
         self.tell(PodGone(str(number)))
+        self.held_milli += self.meter.held_change(self.places.pop(number))
 
     def arrive(self, number: int) -> None:
         """A pod is created."""
@@ -231,11 +221,12 @@ def run_timed(
     timing: bool = True,
     decisions: DecisionsWriter | None = None,
     progress: Callable[[int], None] | None = None,
+    on_holdings: OnHoldings | None = None,
 ) -> PolicyRun:
     """One policy over the trace's own time.
 
     `failed_pods` counts pods that never started, `unscheduled` why, `waited` those that had to
-    wait.
+    wait. `on_holdings` is called when the last pod has come: at the end nearly all have left.
     """
     run = _Timed(scenario, policy, arrivals, decisions)
     for number, pod in enumerate(scenario.pods):
@@ -256,6 +247,8 @@ def run_timed(
             done += 1
             if progress is not None and done % 1000 == 0:
                 progress(done)
+            if on_holdings is not None and done == len(run.pods):
+                on_holdings(run.engine, lambda uid: run.pods[int(uid)].name)
         elif kind == _ENDS:
             run.end(number)
         elif kind == _LEAVES:

@@ -1,23 +1,26 @@
 import itertools
+import math
 import re
 import xml.etree.ElementTree as ET
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from report_samples import CEILINGS, results, run, timed
 
+from weft.core.policies.catalog import BUILT_IN
 from weft.lab.experiment import bar_figures, curves, line_figures
 from weft.lab.experiment.axes import CurveSeries, Panel, Scale, label, nice_ceiling, spread, ticks
 from weft.lab.experiment.drawing import Drawing, Rect
-from weft.lab.experiment.figures import NAMES, draw_all
+from weft.lab.experiment.figures import draw_all, names_of
+from weft.lab.experiment.layouts import LAYOUTS, Layout
+from weft.lab.experiment.looks import DASHES, PLACES, looks, numbered
 from weft.lab.experiment.statistics import mean_interval, summarise
 from weft.lab.experiment.style import (
     ALL,
-    DASHES,
     ON_HEAT,
     SERIES,
     recolour,
-    series_dash,
-    series_paint,
     shorten,
 )
 from weft.lab.experiment.svg import to_svg
@@ -65,7 +68,11 @@ def test_labels_say_what_the_tables_say():
 
 def test_marks_stay_inside_every_figure():
     for what in (results(), timed(), results({"one": (60.0,)}), results({"a" * 90: (0.0, 1.0)})):
-        for drawing in draw_all(what, {"G2": 10}):
+        drawings = [
+            (width, each) for width in LAYOUTS for each in draw_all(what, {"G2": 10}, width)
+        ]
+        for layout, drawing in drawings:
+            assert drawing.width == layout.width
             root = parse(drawing)
             for path in root.iter(f"{SVG}path"):
                 numbers = [float(n) for n in re.findall(r"-?[\d.]+", path.get("d") or "")]
@@ -126,7 +133,7 @@ def test_timed_curves_leave_out_the_empty_cluster_after_everybody_left():
 
 def test_runs_without_curves_say_so():
     what = results(curve={}, fragmentation_curve={}, by_model={}, unscheduled={})
-    assert [drawing.name for drawing in draw_all(what)] == list(NAMES)
+    assert [drawing.name for drawing in draw_all(what)] == list(names_of(what))
     assert "These runs recorded no curve." in texts(parse(line_figures.allocation(what)))
     assert "every pod found a place" in texts(parse(bar_figures.unscheduled(what)))
 
@@ -220,10 +227,117 @@ def test_numbers_on_colours_can_be_read():
         assert _contrast(paper.dark, ink.dark) >= 4.5, paper.name
 
 
-def test_many_policies_differ_in_colour_or_dash():
-    looks = {(series_paint(i).name, series_dash(i)) for i in range(len(SERIES) * len(DASHES))}
-    assert len(looks) == len(SERIES) * len(DASHES)
+def test_every_policy_of_weft_has_its_place():
+    assert sorted(PLACES) == sorted(policy.name for policy in BUILT_IN)
+
+
+def test_a_policy_has_its_colour_in_every_report():
+    everybody = looks([*PLACES, "fgd:option=1", "third-party", "./mine.py:Class"])
+    assert len(set(everybody.values())) == len(everybody)
+    for policy, look in everybody.items():
+        assert looks(["random", policy])[policy].paint == look.paint
+    for policy in PLACES:
+        assert looks(["third-party", policy, f"{policy}:option=1"])[policy] == everybody[policy]
+
+
+@given(st.lists(st.text(max_size=4) | st.sampled_from(PLACES), max_size=60))
+def test_no_two_policies_of_a_report_look_alike(names):
+    look_of = looks(names)
+    assert set(look_of) == set(names)
+    assert len(set(look_of.values())) == len(look_of)
+    assert look_of == looks(sorted(names, reverse=True))
+
+
+def test_policies_of_one_colour_differ_in_dash_and_in_marker():
+    for one, two in itertools.combinations(looks(PLACES).values(), 2):
+        if one.paint == two.paint:
+            assert one.dash != two.dash
+            assert one.marker != two.marker
+
+
+def test_colours_are_far_apart():
+    """Distances in Oklab: neighbours in this palette are about a tenth apart."""
+    for shade in ("light", "dark"):
+        colours = {paint.name: _oklab(getattr(paint, shade)) for paint in SERIES}
+        for one, two in itertools.combinations(colours, 2):
+            assert math.dist(colours[one], colours[two]) > 0.095, (shade, one, two)
+
+
+def _oklab(colour: str) -> tuple[float, float, float]:
+    """Björn Ottosson's space of even differences (2020)."""
+    r, g, b = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (r, g, b))
+    long = (0.4122214708 * r + 0.5363325363 * g + 0.0514459929 * b) ** (1 / 3)
+    middle = (0.2119034982 * r + 0.6806995451 * g + 0.1073969566 * b) ** (1 / 3)
+    short = (0.0883024619 * r + 0.2817188376 * g + 0.6299787005 * b) ** (1 / 3)
+    return (
+        0.2104542553 * long + 0.7936177850 * middle - 0.0040720468 * short,
+        1.9779984951 * long - 2.4285922050 * middle + 0.4505937099 * short,
+        0.0259040371 * long + 0.7827717662 * middle - 0.8086757660 * short,
+    )
+
+
+def test_numbered_lines_differ():
+    assert len({numbered(i) for i in range(40)}) == 40
     assert len({paint.name for paint in ALL}) == len(ALL)
+    assert len(DASHES) == len(set(DASHES))
+
+
+MANY = {policy: (95.0 - i, 94.0 - i) for i, policy in enumerate(PLACES[:12])}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
+def test_more_than_eight_policies_have_a_panel_each(layout: Layout):
+    root = parse(line_figures.allocation(results(MANY), layout))
+    lines = groups(root, "series")
+    assert list(lines) == list(MANY)
+    boxes = []
+    for line in lines.values():
+        (path,) = line.iter(f"{SVG}path")
+        numbers = [float(n) for n in re.findall(r"-?[\d.]+", path.get("d") or "")]
+        boxes.append((min(numbers[::2]), max(numbers[::2]), min(numbers[1::2]), max(numbers[1::2])))
+    for one, two in itertools.combinations(boxes, 2):
+        beside = one[1] < two[0] or two[1] < one[0]
+        assert beside or one[3] < two[2] or two[3] < one[2]
+
+
+def test_eight_policies_share_a_panel():
+    eight = dict(list(MANY.items())[:8])
+    root = parse(line_figures.fragmentation(results(eight)))
+    starts = {
+        path.get("d", "").split(" ")[0]
+        for line in groups(root, "series").values()
+        for path in line.iter(f"{SVG}path")
+    }
+    assert len(starts) == 1
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
+def test_points_say_their_values(layout: Layout):
+    what = results()
+    points = groups(parse(line_figures.allocation(what, layout)), "points")
+    assert set(points) == set(CEILINGS)
+    for policy, group in points.items():
+        spots = [spot for spot in group if spot.get("data-spot") is not None]
+        said = [spot.findtext(f"{SVG}title") or "" for spot in spots]
+        assert len(said) >= 5
+        assert [spot.get("tabindex") for spot in spots] == ["0"] + ["-1"] * (len(spots) - 1)
+        mean = next(s.gpu_asked_percent for s in what.summary if s.policy == policy)
+        # The last point is the end of the curve.
+        assert said[-1].startswith(f"{policy}: {mean:.2f} % asked for (")
+        assert said[-1].endswith(" at 130 % demand")
+
+
+def test_timed_figures_are_over_time():
+    allocation, queue = (
+        parse(draw(timed())) for draw in (line_figures.allocation, line_figures.queue)
+    )
+    # 300 steps of 16 s are 80 minutes.
+    for root in (allocation, queue):
+        assert "Minutes since the first pod" in texts(root)
+        assert set(groups(root, "series")) == {"slow", "quick"}
+    assert texts(groups(allocation, "label")["slow"]) == ["51.00", "slow"]
+    assert texts(groups(queue, "label")["slow"]) == ["2.00", "slow"]
 
 
 @pytest.mark.parametrize(
@@ -259,7 +373,7 @@ def test_labels_make_room_and_stay_in_bounds():
 
 def test_a_curve_enters_a_close_up_at_its_edge():
     panel = Panel(Scale(80, 120, 0, 40), Scale(80, 100, 20, 0))
-    series = CurveSeries("a", 0, (0.0, 100.0, 120.0), (0.0, 100.0, 100.0), (), (), 100.0)
+    series = CurveSeries("a", numbered(0), (0.0, 100.0, 120.0), (0.0, 100.0, 100.0), (), (), 100.0)
     assert panel.inside(series.x, series.mean) == ((0.0, 20.0), (20.0, 0.0), (40.0, 0.0))
 
 

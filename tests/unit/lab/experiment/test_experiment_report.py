@@ -1,20 +1,28 @@
 import builtins
+import hashlib
 import html.parser
 import re
 import sys
+from base64 import b64encode
 from pathlib import Path
 
 import msgspec
 import pytest
 from report_samples import CEILINGS, results, run, timed, timed_run
 
+from weft.lab.experiment import page_map
 from weft.lab.experiment import report as report_module
-from weft.lab.experiment.figures import NAMES
+from weft.lab.experiment.figures import names_of
+from weft.lab.experiment.how_made import HowMade
+from weft.lab.experiment.page import ReportTexts
 from weft.lab.experiment.report import write_report
 from weft.lab.experiment.statistics import summarise
+from weft.lab.simulate.holdings import ClusterHoldings, GpuHoldings, Holder, NodeHoldings
 from weft.lab.simulate.results import SimulationResults
 from weft.model import BadInputError
 
+MADE = HowMade("weft simulate --report 'a folder'", "Weft 1", "a-host: Linux", "2026-11-22")
+TEXTS = ReportTexts("Title", "pods.csv: 8 pods", MADE)
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 
@@ -62,19 +70,17 @@ class Page(html.parser.HTMLParser):
 
 
 def write(directory: Path, what: SimulationResults | None = None, **options: object) -> Page:
-    path = write_report(
-        what or results(), directory, title="Title", subtitle="weft simulate …", **options
-    )
+    path = write_report(what or results(), directory, TEXTS, **options)
     assert path == directory / "report.html"
     page = Page(path.read_text("utf-8"))
     assert page.open == []
     return page
 
 
-def test_the_folder_holds_the_page_and_four_figures_and_nothing_else(tmp_path):
+def test_the_folder_holds_the_page_and_its_figures_and_nothing_else(tmp_path):
     write(tmp_path / "new" / "report")
     names = sorted(file.name for file in (tmp_path / "new" / "report").iterdir())
-    assert names == sorted(["report.html", *(f"{name}.svg" for name in NAMES)])
+    assert names == sorted(["report.html", *(f"{name}.svg" for name in names_of(results()))])
 
 
 def test_the_page_says_who_won_by_how_much_and_how_sure(tmp_path):
@@ -202,16 +208,26 @@ def test_nothing_is_loaded_from_anywhere(tmp_path):
         "http://www.w3.org/2000/svg"
     }
     assert not {name for _, name, _ in page.attributes} & {"src", "href", "srcset", "onload"}
-    assert not re.search(r"url\(|@import|<script|<link|<img", text)
+    assert not re.search(r"url\(|@import|<link|<img|fetch\(|XMLHttpRequest|WebSocket", text)
+    assert "default-src 'none'" in text
+
+
+def test_only_the_pages_own_script_may_run(tmp_path):
+    write(tmp_path)
+    text = (tmp_path / "report.html").read_text("utf-8")
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]+)"', text)
+    assert f"script-src 'sha256-{digest}';" in policy
 
 
 def test_names_and_reasons_are_escaped(tmp_path):
     evil = '<script>alert("1")</script>&'
     what = results({evil: (90.0, 91.0), "b": (80.0, 81.0)}, unscheduled={"<b>full</b> & more": 2})
-    write_report(what, tmp_path, title=evil, subtitle=evil)
+    write_report(what, tmp_path, ReportTexts(evil, evil, HowMade(evil, evil, evil, evil)))
     text = (tmp_path / "report.html").read_text("utf-8")
-    assert "<script" not in text
-    assert "<b>" not in text
+    assert text.count("<script") == 1
+    assert "<b>full" not in text
     page = Page(text)
     assert page.tables["Policies compared"][1][0] == evil
     assert page.tables["Pods without a place, by reason"][0][1] == "<b>full</b> & more"
@@ -221,10 +237,124 @@ def test_every_figure_is_named_and_inlined(tmp_path):
     page = write(tmp_path)
     text = (tmp_path / "report.html").read_text("utf-8")
     ids = {value for _, name, value in page.attributes if name == "id"}
-    for name in NAMES:
+    for name in names_of(results()):
         svg = (tmp_path / f"{name}.svg").read_text("utf-8")
         assert svg in text
         assert {name, f"{name}-title", f"{name}-description"} <= ids
+        assert {f"{name}-medium-title", f"{name}-narrow-title"} <= ids
+
+
+def test_no_two_marks_of_a_page_share_an_id(tmp_path):
+    ids = [value for _, name, value in write(tmp_path).attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+
+
+def test_the_page_says_how_it_was_made(tmp_path):
+    write(tmp_path)
+    text = (tmp_path / "report.html").read_text("utf-8")
+    command = "<dt>Command</dt><dd><code>weft simulate --report &#x27;a folder&#x27;</code></dd>"
+    assert command in text
+    for title, said in (("Versions", "Weft 1"), ("Host", "a-host: Linux"), ("Date", "2026-11-22")):
+        assert f"<dt>{title}</dt><dd>{said}</dd>" in text
+
+
+def test_without_host_and_date_the_page_has_none(tmp_path):
+    texts = TEXTS._replace(made=HowMade("weft simulate", "Weft 1"))
+    text = write_report(results(), tmp_path, texts).read_text("utf-8")
+    assert "<dt>Versions</dt>" in text
+    assert "<dt>Host</dt>" not in text
+    assert "<dt>Date</dt>" not in text
+
+
+def bold(directory: Path) -> dict[str, list[str]]:
+    """Bold cells of the page's first table, by column."""
+    text = (directory / "report.html").read_text("utf-8").split("</table>")[0]
+    cells: dict[str, list[str]] = {}
+    for title, value in re.findall(r'<td data-title="([^"]+)" class=best>([\d.,]+)', text):
+        cells.setdefault(title, []).append(value)
+    return cells
+
+
+def test_only_columns_with_a_better_end_have_a_bold_value_and_say_so(tmp_path):
+    write(tmp_path)
+    text = (tmp_path / "report.html").read_text("utf-8")
+    said = dict(re.findall(r'<th scope="col">([^<]+)<small>(\w+) is better</small>', text))
+    assert said == {
+        "Asked at 100 % demand, %": "higher",
+        "Asked at the end, %": "higher",
+        "Failed pods": "lower",
+    }
+    assert set(bold(tmp_path)) == set(said)
+    assert bold(tmp_path)["Failed pods"] == ["348.0"]
+
+
+def test_values_that_look_the_same_are_bold_together(tmp_path):
+    write(tmp_path, results({"a": (90.001,), "b": (90.004,), "c": (80.0,)}))
+    assert bold(tmp_path)["Asked at the end, %"] == ["90.00", "90.00"]
+
+
+def test_where_all_are_alike_none_is_bold(tmp_path):
+    write(tmp_path, results({"a": (90.0,), "b": (90.0,)}))
+    assert bold(tmp_path) == {}
+
+
+@pytest.mark.parametrize(("ceilings", "rows"), [(CEILINGS, 1), ({"a": (90.0,), "b": (80.0,)}, 0)])
+def test_a_row_stands_out_only_where_seeds_settle_who_leads(tmp_path, ceilings, rows):
+    write(tmp_path, results(ceilings))
+    assert (tmp_path / "report.html").read_text("utf-8").count("<tr class=best>") == rows
+
+
+def test_every_cell_names_its_column_for_narrow_screens(tmp_path):
+    page = write(tmp_path)
+    titles = [value for tag, name, value in page.attributes if (tag, name) == ("td", "data-title")]
+    expected = [title for head, *rows in page.tables.values() for _ in rows for title in head[1:]]
+    assert titles == expected
+
+
+def test_timed_reports_have_a_queue_and_others_leave_none_behind(tmp_path):
+    write(tmp_path, timed())
+    assert (tmp_path / "queue.svg").exists()
+    write(tmp_path)
+    assert not (tmp_path / "queue.svg").exists()
+
+
+HELD = ClusterHoldings(
+    "fgd",
+    42,
+    "at the end",
+    (
+        NodeHoldings(
+            "n-1",
+            (
+                GpuHoldings("T4", 1000, 16_000, (Holder("p-1", 600, 0), Holder("p-2", 400, 0))),
+                GpuHoldings("T4", 1000, 16_000, ()),
+                GpuHoldings("T4", 1000, 16_000, ()),
+            ),
+            500.0,
+        ),
+        NodeHoldings("n-2", (GpuHoldings("A10", 1000, 20_000, (Holder("<p>", 0, 5000),)),), 0.0),
+    ),
+)
+
+
+def test_the_map_says_who_holds_what(tmp_path):
+    write(tmp_path, holdings=[HELD])
+    text = (tmp_path / "report.html").read_text("utf-8")
+    assert "Nodes and GPUs at the end, seed 42" in text
+    assert "fgd: 4 GPUs, 2 idle, 0.5 in fragments" in text
+    assert "1 node, 3 GPUs: 33.3 % held, 16.7 % in fragments" in text
+    said = "n-1: 1.00 of 3 GPUs held, 0.50 in fragments\nGPU 0: p-1 60 %, p-2 40 %\nGPUs 1–2: idle"
+    assert f'title="{said}"' in text
+    assert "GPU 0: &lt;p&gt; 5,000 MiB" in text
+
+
+def test_maps_stop_where_the_page_would_get_slow(tmp_path, monkeypatch):
+    monkeypatch.setattr(page_map, "MOST_NODES", 3)
+    both = [HELD, msgspec.structs.replace(HELD, policy="random")]
+    write(tmp_path, holdings=both)
+    text = (tmp_path / "report.html").read_text("utf-8")
+    assert text.count('<details class="map"') == 1
+    assert "run these alone for theirs: random" in text
 
 
 def test_the_same_results_give_the_same_bytes(tmp_path):
@@ -296,7 +426,7 @@ def test_a_file_in_the_way_is_named(tmp_path):
 
 def test_no_runs_are_an_error(tmp_path):
     with pytest.raises(BadInputError, match="no run"):
-        write_report(SimulationResults([], []), tmp_path, title="", subtitle="")
+        write_report(SimulationResults([], []), tmp_path, TEXTS)
 
 
 def test_png_without_matplotlib_names_the_way_out(tmp_path, monkeypatch):
@@ -310,7 +440,7 @@ def test_png_without_matplotlib_names_the_way_out(tmp_path, monkeypatch):
 def test_png_copies_are_written_on_request(tmp_path):
     pytest.importorskip("matplotlib")
     write(tmp_path, results({"fgd": (95.0, 95.4), "$x_1$": (90.0, 91.0)}), png=True)
-    for name in NAMES:
+    for name in names_of(results()):
         start = (tmp_path / f"{name}.png").read_bytes()[:24]
         assert start[:8] == b"\x89PNG\r\n\x1a\n"
         assert int.from_bytes(start[16:20], "big") == 1920

@@ -9,7 +9,7 @@ from weft.core.framework import Policy
 from weft.core.policies.catalog import built_in
 from weft.core.policies.first_fit import FirstFit
 from weft.core.record import read, replay
-from weft.lab.experiment.grid import RunGrid, run_cell, run_grid
+from weft.lab.experiment.grid import RunGrid, run_cell, run_grid, run_grid_with_holdings
 from weft.lab.simulate.arrivals import draw, replayed, resampled
 from weft.lab.simulate.openb import TracePod, shape_of
 from weft.lab.simulate.scenario import Scenario
@@ -151,3 +151,23 @@ def test_places_that_cannot_be_written_are_named(tmp_path: Path, where: str) -> 
 def test_a_name_that_is_none_is_refused() -> None:
     with pytest.raises(BadInputError, match="cannot be written: Is a directory"):
         run_cell(grid("best-fit", seeds=1, decisions=Path()), ("best-fit", 0))
+
+
+@pytest.mark.parametrize("mode", ["inflation", "timed"])
+def test_holdings_are_of_each_policys_first_run_and_add_up(mode: str) -> None:
+    wanted = grid("best-fit", "spread", mode=mode, keeps_holdings=True)
+    results, holdings = run_grid_with_holdings(wanted, 1)
+    assert results == run_grid(wanted, 2)
+    assert [(held.policy, held.seed) for held in holdings] == [("best-fit", 42), ("spread", 42)]
+    for held in holdings:
+        assert [held_node.name for held_node in held.nodes] == ["n0", "n1", "n2", "n3"]
+        gpus = [gpu for held_node in held.nodes for gpu in held_node.gpus]
+        shares = [holder for gpu in gpus for holder in gpu.holders]
+        assert {holder.pod for holder in shares} <= {pod.name for pod in PODS}
+        for gpu in gpus:
+            assert sum(holder.milli for holder in gpu.holders) <= gpu.milli == 1000
+        if mode == "inflation":
+            (run,) = [r for r in results.runs if (r.policy, r.seed) == (held.policy, 42)]
+            assert sum(holder.milli for holder in shares) == run.used_gpu_milli
+            lost = sum(held_node.fragments_milli for held_node in held.nodes)
+            assert lost / 80 == pytest.approx(run.gpu_fragmentation_percent, abs=0.02)

@@ -1,0 +1,75 @@
+"""Who holds which GPU at one moment of a run, and what lies in fragments: the report's map."""
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from weft.core.engine import Engine
+from weft.core.framework.fragments import Fragments, NodeShares, TypicalPods
+
+OnHoldings = Callable[[Engine, Callable[[str], str]], None]
+"""Called when a run is to be looked at: with its engine, and what turns a pod's UID into a name."""
+
+
+class Holder(msgspec.Struct, frozen=True, array_like=True):
+    """A pod's share of one GPU."""
+
+    pod: str
+    milli: int
+    memory_mib: int
+
+
+class GpuHoldings(msgspec.Struct, frozen=True, array_like=True):
+    """A GPU's capacity, and its pods in the order in which they came."""
+
+    model: str
+    milli: int
+    memory_mib: int
+    holders: tuple[Holder, ...]
+
+    @property
+    def held(self) -> float:
+        """Share of the GPU that is held: of its cores or of its memory, whichever is more."""
+        milli = sum(holder.milli for holder in self.holders) / max(1, self.milli)
+        return max(milli, sum(h.memory_mib for h in self.holders) / max(1, self.memory_mib))
+
+
+class NodeHoldings(msgspec.Struct, frozen=True, array_like=True):
+    """A node with GPUs. `fragments_milli`: its free capacity that typical pods cannot use."""
+
+    name: str
+    gpus: tuple[GpuHoldings, ...]
+    fragments_milli: float
+
+
+class ClusterHoldings(msgspec.Struct, frozen=True, array_like=True):
+    """The nodes with GPUs in a run of this policy and seed; `moment` says when."""
+
+    policy: str
+    seed: int
+    moment: str
+    nodes: tuple[NodeHoldings, ...]
+
+
+def holdings_now(
+    engine: Engine, typical: TypicalPods, pod_name: Callable[[str], str]
+) -> tuple[NodeHoldings, ...]:
+    """Every node with GPUs as it is now, by name."""
+    table = engine.ledger.table
+    shares = NodeShares(Fragments(typical, [kind.model for kind in table.kinds]), table)
+    shares.mend()
+    nodes = []
+    for row, node in enumerate(table.nodes):
+        if not node.gpus:
+            continue
+        holders: Mapping[int, list[Holder]] = {gpu.index: [] for gpu in node.gpus}
+        for holding in engine.ledger.pods_on(node.name):
+            pod = pod_name(holding.placement.uid)
+            for share in holding.placement.shares:
+                holders[share.gpu].append(Holder(pod, share.milli, share.memory_mib))
+        gpus = tuple(
+            GpuHoldings(gpu.model, gpu.milli, gpu.memory_mib, tuple(holders[gpu.index]))
+            for gpu in node.gpus
+        )
+        nodes.append(NodeHoldings(node.name, gpus, round(float(shares.fragments[row]), 1)))
+    return tuple(sorted(nodes, key=lambda node: node.name))

@@ -1,0 +1,193 @@
+"""A headless Chromium, driven by its DevTools protocol: one page, and what goes wrong in it."""
+
+import asyncio
+import itertools
+import json
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+
+MISSING = (
+    "no chromium command: apt-get install -y --no-install-recommends chromium fonts-liberation"
+)
+_PATIENCE_S = 20
+
+
+def program() -> str | None:
+    """Chromium's command, None where there is none."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return next(filter(None, map(shutil.which, names)), None)
+
+
+class PageError(Exception):
+    """A script that the test ran in the page failed."""
+
+
+class Browser:
+    """Chromium with one page. `complaints` are errors on its console, `requests` what it loaded."""
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="weft-chromium-", ignore_cleanup_errors=True
+        )
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._loaded = asyncio.Event()
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+
+    async def __aenter__(self) -> Self:
+        flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        flags += [
+            "--hide-scrollbars",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-extensions",
+        ]
+        flags += ["--remote-debugging-port=0", f"--user-data-dir={self._folder.name}"]
+        self._process = await asyncio.create_subprocess_exec(
+            *(self._command, *flags, "about:blank"),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        async with asyncio.timeout(_PATIENCE_S):
+            address = await self._address()
+        self._http = aiohttp.ClientSession()
+        self._socket = await self._http.ws_connect(address, max_msg_size=1 << 28)
+        self._reader = asyncio.create_task(self._read())
+        self._session = ""
+        target = await self.ask("Target.createTarget", url="about:blank")
+        attached = await self.ask(
+            "Target.attachToTarget", targetId=target["targetId"], flatten=True
+        )
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            await self.ask(f"{domain}.enable")
+        await self.ask("Emulation.setFocusEmulationEnabled", enabled=True)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._reader.cancel()
+        await self._socket.close()
+        await self._http.close()
+        self._process.kill()
+        await self._process.wait()
+        self._folder.cleanup()
+
+    async def _address(self) -> str:
+        """Where it listens, which it says on stderr."""
+        assert self._process.stderr is not None
+        async for line in self._process.stderr:
+            said = line.decode(errors="replace")
+            if "DevTools listening on " in said:
+                self._drain = asyncio.create_task(self._process.stderr.read())
+                return said.split("DevTools listening on ")[1].strip()
+        raise PageError("chromium ended before it listened")
+
+    async def ask(self, method: str, **parameters: object) -> dict[str, Any]:
+        """One command of the protocol, and its answer."""
+        number = next(self._numbers)
+        self._answers[number] = asyncio.get_running_loop().create_future()
+        message: dict[str, object] = {"id": number, "method": method, "params": parameters}
+        if self._session:
+            message["sessionId"] = self._session
+        await self._socket.send_str(json.dumps(message))
+        async with asyncio.timeout(_PATIENCE_S):
+            answer = await self._answers[number]
+        if "error" in answer:
+            raise PageError(f"{method}: {answer['error']}")
+        result: dict[str, Any] = answer["result"]
+        return result
+
+    async def _read(self) -> None:
+        async for message in self._socket:
+            said = json.loads(message.data)
+            if "id" in said:
+                self._answers.pop(said["id"]).set_result(said)
+            else:
+                self._note(said["method"], said["params"])
+
+    def _note(self, method: str, said: dict[str, Any]) -> None:
+        if method == "Page.loadEventFired":
+            self._loaded.set()
+        elif method == "Network.requestWillBeSent":
+            self.requests.append(said["request"]["url"])
+        elif method == "Runtime.exceptionThrown":
+            self.complaints.append(json.dumps(said["exceptionDetails"]))
+        elif method == "Runtime.consoleAPICalled" and said["type"] in ("error", "warning"):
+            self.complaints.append(json.dumps(said["args"]))
+        elif method == "Log.entryAdded" and said["entry"]["level"] in ("error", "warning"):
+            self.complaints.append(said["entry"]["text"])
+
+    async def open(self, page: Path) -> None:
+        """Load a file, and forget what was noted before."""
+        self.complaints, self.requests = [], []
+        self._loaded.clear()
+        await self.ask("Page.navigate", url=page.as_uri())
+        async with asyncio.timeout(_PATIENCE_S):
+            await self._loaded.wait()
+
+    async def look(self, width: int, *, dark: bool) -> None:
+        """The size of the window, and the reader's colours."""
+        await self.ask(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=900,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        await self.ask("Emulation.setEmulatedMedia", features=[scheme])
+
+    async def run(self, script: str) -> Any:
+        """The value of a JavaScript expression in the page, or what it promises."""
+        answer = await self.ask(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
+        if "exceptionDetails" in answer:
+            raise PageError(json.dumps(answer["exceptionDetails"]))
+        return answer["result"].get("value")
+
+    async def press(self, key: str) -> None:
+        """A key, down and up."""
+        codes = {"Tab": 9, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+        for kind in ("keyDown", "keyUp"):
+            code = codes[key]
+            await self.ask(
+                "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code
+            )
+
+
+class Window:
+    """A browser for tests that are no coroutines: one for many of them, as a start takes seconds.
+
+    It is what `Browser` is, call by call.
+    """
+
+    def __init__(self, runner: asyncio.Runner, browser: Browser) -> None:
+        self._runner, self.browser = runner, browser
+
+    def open(self, page: Path, width: int, *, dark: bool = False) -> None:
+        self._runner.run(self.browser.look(width, dark=dark))
+        self._runner.run(self.browser.open(page))
+
+    def run(self, script: str) -> Any:
+        return self._runner.run(self.browser.run(script))
+
+    def press(self, key: str) -> None:
+        self._runner.run(self.browser.press(key))
+
+    def ask(self, method: str, **parameters: object) -> dict[str, Any]:
+        return self._runner.run(self.browser.ask(method, **parameters))

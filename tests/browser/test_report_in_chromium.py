@@ -1,0 +1,210 @@
+"""The report in a real Chromium: nothing is cut off, on a telephone or a large screen."""
+
+import asyncio
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+from chromium import MISSING, Browser, Window, program
+
+from weft.core.policies.catalog import built_in
+from weft.lab.experiment.grid import RunGrid, run_grid_with_holdings
+from weft.lab.experiment.how_made import HowMade
+from weft.lab.experiment.page import ReportTexts
+from weft.lab.experiment.report import write_report
+from weft.lab.simulate.arrivals import draw, replayed
+from weft.lab.simulate.generate import generate_nodes, generate_pods
+from weft.lab.simulate.openb import read_nodes, read_pods
+from weft.lab.simulate.scenario import Scenario
+
+WIDTHS = (390, 768, 1440)
+CUT_OFF = Path(__file__).with_name("cut_off.js").read_text("utf-8")
+OPEN_ALL = "document.querySelectorAll('details').forEach(part => { part.open = true; })"
+LONG = "a-policy-of-a-third-party-with-a-name-that-is-long:option=value,other=0.123456"
+KINDS = ("plain", "many", "timed")
+
+
+@pytest.fixture(scope="session")
+def command(pytestconfig: pytest.Config) -> str:
+    """Chromium's command; without it the tests are left out, visibly, but not in CI."""
+    if found := program():
+        return found
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"CI must run the tests in Chromium: {MISSING}", pytrace=False)
+    with pytestconfig.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        sys.stderr.write(f"SKIPPED {MISSING}\n")
+    pytest.skip(MISSING)
+
+
+@pytest.fixture(scope="session")
+def window(command: str) -> Iterator[Window]:
+    """One Chromium for all tests."""
+    with asyncio.Runner() as runner:
+        browser = runner.run(Browser(command).__aenter__())
+        yield Window(runner, browser)
+        runner.run(browser.__aexit__(None, None, None))
+
+
+@pytest.fixture(scope="session")
+def reports(command: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A report of each kind."""
+    folder = tmp_path_factory.mktemp("reports")
+    (folder / "nodes.csv").write_text(generate_nodes(gpus=24))
+    (folder / "pods.csv").write_text(generate_pods(gpus=24))
+    world = Scenario(read_nodes(folder / "nodes.csv"), read_pods(folder / "pods.csv"))
+    few = ("fgd", "best-fit", "random", "exclusive")
+    many = (*few, "binpack", "spread", "first-fit", "gpu-packing", "dot-product", "nano-spread")
+    orders = [draw(world.pods, len(world.nodes), world.capacity_milli, s, 1.3) for s in range(5)]
+    own = [replayed(len(world.pods), len(world.nodes), 42)]
+    return {
+        "plain": report(folder / "plain", RunGrid(world, few, tuple(orders), make)),
+        "many": report(folder / "many", RunGrid(world, many, tuple(orders[:1]), make)),
+        "timed": report(
+            folder / "timed", RunGrid(world, few, tuple(own), make, "timed", compress=50)
+        ),
+    }
+
+
+make = built_in().from_spec
+
+
+def report(folder: Path, grid: RunGrid) -> Path:
+    """Runs the grid and writes its report, one policy under a long name."""
+    grid = msgspec.structs.replace(grid, keeps_holdings=True)
+    results, holdings = run_grid_with_holdings(grid, 1)
+
+    def renamed(values: Sequence[msgspec.Struct]) -> list[msgspec.Struct]:
+        named = [getattr(value, "policy", "") == "random" for value in values]
+        return [
+            msgspec.structs.replace(value, policy=LONG) if long else value
+            for value, long in zip(values, named, strict=True)
+        ]
+
+    results = msgspec.structs.replace(
+        results, runs=renamed(results.runs), summary=renamed(results.summary)
+    )
+    long_command = f"weft simulate --nodes /a/{'long/' * 30}nodes.csv --policy '{LONG}'"
+    made = HowMade(
+        long_command, "Weft 1, Python 3", f"{'host' * 20}: Linux", "2026-11-22 12:00 UTC"
+    )
+    texts = ReportTexts("Weft: policies compared", f"{'pods-' * 20}.csv: 9 pods", made)
+    models = dict(Counter(gpu.model for node in grid.scenario.nodes for gpu in node.gpus))
+    return write_report(results, folder, texts, models_gpus=models, holdings=renamed(holdings))
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_cut_off_or_loaded(
+    window: Window, reports: dict[str, Path], kind: str, dark: bool
+) -> None:
+    for width in WIDTHS:
+        window.open(reports[kind], width, dark=dark)
+        window.run(OPEN_ALL)
+        assert window.run(CUT_OFF) == [], width
+        assert window.browser.complaints == []
+        assert window.browser.requests == [reports[kind].as_uri()]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [
+        ("document.querySelector('figure svg.wide').style.minWidth = '1500px'", "page: "),
+        (
+            "document.querySelectorAll('td')[1].style.cssText = 'display:block;width:9px'",
+            "out of its box",
+        ),
+        ("document.querySelector('h2').style.cssText = 'overflow:hidden;width:9px'", "clipped"),
+        ("document.querySelector('.wide .label text').setAttribute('dy', '16')", "text on text"),
+        ("document.querySelector('.wide text').setAttribute('x', '-9')", "out of its figure"),
+    ],
+)
+def test_what_is_cut_off_is_noticed(
+    window: Window, reports: dict[str, Path], spoil: str, problem: str
+) -> None:
+    window.open(reports["plain"], 1440)
+    window.run(spoil)
+    assert any(problem in said for said in window.run(CUT_OFF))
+
+
+def test_tables_sort_by_every_column_both_ways(window: Window, reports: dict[str, Path]) -> None:
+    window.open(reports["plain"], 1440)
+    failed = 6
+    rows = "[...document.querySelector('tbody').rows]"
+    click = "document.querySelector('table').querySelectorAll('thead button')[{}].click()"
+
+    def values() -> list[float]:
+        shown = window.run(f"{rows}.map(row => row.cells[{failed}].innerText)")
+        return [float(cell.split()[0].replace(",", "")) for cell in shown]
+
+    before = values()
+    window.run(click.format(failed))
+    assert values() == sorted(before)
+    window.run(click.format(failed))
+    assert values() == sorted(before, reverse=True)
+    window.run(click.format(0))
+    names = window.run(f"{rows}.map(row => row.cells[0].innerText)")
+    assert names == sorted(names)
+    assert window.run("document.querySelectorAll('[aria-sort]').length") == 1
+
+
+DRAWN = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+TIP = "document.querySelector('#tip.on')?.textContent"
+
+
+def test_points_and_nodes_say_their_values_to_the_keyboard(
+    window: Window, reports: dict[str, Path]
+) -> None:
+    window.open(reports["plain"], 1440)
+    window.run("document.querySelector('#allocation .wide .points [tabindex]').focus()")
+    said = [window.run(TIP)]
+    for key in ("ArrowRight", "ArrowDown"):
+        window.press(key)
+        window.run(DRAWN)
+        said.append(window.run(TIP))
+    assert all("% asked for" in words and "% demand" in words for words in said)
+    first, second, other = (words.split(":")[0] for words in said)
+    assert first == second != other
+    assert said[0] != said[1]
+    window.press("Tab")
+    assert window.run(TIP).split(":")[0] != other
+    sizes = "[...document.querySelectorAll('.mapkey b, .map[open] b')].map(gpu => gpu.offsetWidth)"
+    assert min(window.run(sizes)) >= 7
+    window.run("document.querySelector('.map[open] .n').focus()")
+    before = window.run(TIP)
+    window.press("ArrowRight")
+    assert "GPU" in before
+    assert before != window.run(TIP)
+
+
+def test_points_say_their_values_to_the_mouse_within_the_window(
+    window: Window, reports: dict[str, Path]
+) -> None:
+    window.open(reports["timed"], 390, dark=True)
+    window.run("document.querySelector('#queue').scrollIntoView()")
+    window.run(DRAWN)
+    box = (
+        "document.querySelector('#queue .narrow .points circle:last-child').getBoundingClientRect()"
+    )
+    x, y = window.run(f"(r => [r.x + r.width / 2, r.y + r.height / 2])({box})")
+    window.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    assert "pods waiting" in window.run(TIP)
+    sides = "(r => [r.left, r.right])(document.querySelector('#tip').getBoundingClientRect())"
+    left, right = window.run(sides)
+    assert 0 <= left < right <= 390
+
+
+def test_without_scripts_the_page_is_whole(window: Window, reports: dict[str, Path]) -> None:
+    window.ask("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        for width in WIDTHS:
+            window.open(reports["plain"], width)
+            assert window.run("document.querySelectorAll('thead button').length") == 0
+            assert window.run(CUT_OFF) == []
+            title = window.run("document.querySelector('.points title').textContent")
+            assert "% demand" in title
+    finally:
+        window.ask("Emulation.setScriptExecutionDisabled", value=False)
