@@ -74,32 +74,57 @@ UNREAD = {
 LONG_NS = 120 * SECOND_NS
 
 
-def safe_cells() -> Iterator[tuple[str, ExporterFaults, int, JobMix]]:
-    """Name, faults, cards and workload of every cell of the safety grid."""
-    for mix in JobMix:
-        yield f"sound, {mix}", SOUND, 1, mix
+class Cell(NamedTuple):
+    """A cell of the safety grid: `permille` is the declared limit of harvesting."""
+
+    name: str
+    faults: ExporterFaults = SOUND
+    gpus: int = 1
+    mix: JobMix = JobMix.SSD
+    permille: int = 4000
+
+
+def safe_cells() -> Iterator[Cell]:
+    """Every cell of the safety grid."""
+    for mix in (JobMix.SSD, JobMix.MIXED, JobMix.PEAKY):
+        yield Cell(f"sound, {mix}", mix=mix)
     for delay_s in (5, 10, 15, 30, 60, 120, 300, 600):
-        yield f"late by {delay_s} s", ExporterFaults(delay_ns=delay_s * SECOND_NS), 1, JobMix.SSD
+        yield Cell(f"late by {delay_s} s", ExporterFaults(delay_ns=delay_s * SECOND_NS))
     for missing in (0.0, 0.25, 0.5, 0.75, 1.0):
-        yield f"{missing:.0%} of cards missing", ExporterFaults(missing=missing), 4, JobMix.SSD
+        yield Cell(f"{missing:.0%} of cards missing", ExporterFaults(missing=missing), 4)
     for dropped in (0.1, 0.5, 0.9):
-        yield f"{dropped:.0%} of samples lost", ExporterFaults(dropped=dropped), 1, JobMix.SSD
-    yield "10 % noise", ExporterFaults(noise=0.1), 1, JobMix.SSD
+        yield Cell(f"{dropped:.0%} of samples lost", ExporterFaults(dropped=dropped))
+    yield Cell("10 % noise", ExporterFaults(noise=0.1))
     for mix in (JobMix.MIXED, JobMix.PEAKY):
-        yield f"10% of samples lost, {mix}", ExporterFaults(dropped=0.1), 1, mix
-        yield f"10 % noise, {mix}", ExporterFaults(noise=0.1), 1, mix
-        yield f"all cards missing, {mix}", ExporterFaults(missing=1.0), 1, mix
+        yield Cell(f"10% of samples lost, {mix}", ExporterFaults(dropped=0.1), mix=mix)
+        yield Cell(f"10 % noise, {mix}", ExporterFaults(noise=0.1), mix=mix)
+        yield Cell(f"all cards missing, {mix}", ExporterFaults(missing=1.0), mix=mix)
     for mix in (JobMix.MIXED, JobMix.PEAKY):
-        yield f"4 cards, {mix}", SOUND, 4, mix
-        yield f"4 cards, 10 % noise, {mix}", ExporterFaults(noise=0.1), 4, mix
+        yield Cell(f"4 cards, {mix}", SOUND, 4, mix)
+        yield Cell(f"4 cards, 10 % noise, {mix}", ExporterFaults(noise=0.1), 4, mix)
     for metric in METRICS:
         for reads in ("zero", "most"):
-            yield (
-                f"{metric} reads {reads}",
-                ExporterFaults(spoofed=metric, reads=reads),
-                1,
-                JobMix.SSD,
-            )
+            yield Cell(f"{metric} reads {reads}", ExporterFaults(spoofed=metric, reads=reads))
+    yield from frozen_cells()
+    yield from surprising_cells()
+
+
+def frozen_cells() -> Iterator[Cell]:
+    """Exporters that hang: from the start with a busy page, after ten minutes with any."""
+    for gpus, cards in ((1, ""), (4, ", 4 cards")):
+        yield Cell(f"frozen busy{cards}", ExporterFaults(frozen_ns=0, busy=True), gpus)
+    for mix in (JobMix.SSD, JobMix.PEAKY):
+        hangs = ExporterFaults(frozen_ns=600 * SECOND_NS)
+        yield Cell(f"frozen after 600 s, {mix}", hangs, mix=mix)
+    hangs = ExporterFaults(frozen_ns=600 * SECOND_NS, busy=True)
+    yield Cell("frozen busy after 600 s", hangs)
+
+
+def surprising_cells() -> Iterator[Cell]:
+    """Jobs that use more than they did, or than those like them did, and no more than they ask."""
+    for permille in (1500, 4000):
+        for mix in (JobMix.LATE, JobMix.GROWN):
+            yield Cell(f"{mix}, limit {permille / 1000:g}", mix=mix, permille=permille)
 
 
 class Ask(NamedTuple):
@@ -111,6 +136,7 @@ class Ask(NamedTuple):
     gpus: int
     mix: JobMix
     faults: ExporterFaults
+    permille: int = 4000
 
 
 def answer(_: object, ask: Ask) -> SharedRun:
@@ -130,16 +156,18 @@ def answer(_: object, ask: Ask) -> SharedRun:
         mix,
         watching,
         ask.faults,
+        ask.permille,
     )
     return run_cell(made, OverprovisionRun(ask.percent, ask.policy, ask.seed))
 
 
-def asks_of(
-    policy: str, faults: ExporterFaults, gpus: int, mix: JobMix, percent: int, seeds: int
-) -> list[Ask]:
+def asks_of(policy: str, cell: Cell, percent: int, seeds: int) -> list[Ask]:
     """The runs of a cell, a seed each."""
-    faults = same_as(policy, faults, gpus)
-    return [Ask(policy, percent, seed, gpus, mix, faults) for seed in range(seeds)]
+    faults = same_as(policy, cell.faults, cell.gpus)
+    permille = cell.permille if built_in().from_spec(policy).harvests else 4000
+    return [
+        Ask(policy, percent, seed, cell.gpus, cell.mix, faults, permille) for seed in range(seeds)
+    ]
 
 
 def same_as(policy: str, faults: ExporterFaults, gpus: int) -> ExporterFaults:
@@ -207,16 +235,15 @@ def safe(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     wanted = [
         cell
         for cell in safe_cells()
-        if not options.cell or any(part in cell[0] for part in options.cell)
+        if not options.cell or any(part in cell.name for part in options.cell)
     ]
     for policy in options.policy:
-        for name, faults, gpus, mix in wanted[:3] if options.quick else wanted:
+        for cell in wanted[:3] if options.quick else wanted:
             for percent in options.percent:
                 mine, base = (
-                    asks_of(who, faults, gpus, mix, percent, options.seeds)
-                    for who in (policy, "binpack")
+                    asks_of(who, cell, percent, options.seeds) for who in (policy, "binpack")
                 )
-                row = {"policy": policy, "cell": name, "percent": percent}
+                row = {"policy": policy, "cell": cell.name, "percent": percent}
                 yield row | looked_at(mine, base, options, known)
 
 

@@ -49,7 +49,7 @@ WEFT = """\
 apiVersion: weft.dev/v1
 kind: WeftConfiguration
 profiles: [{{schedulerName: weft, policies: [{{name: auto}}]}}]
-limits: {{harvest: 1.5}}
+limits: {{harvest: 2.5}}
 telemetry:
   {{url: "{url}", intervalSeconds: 1, scrapeSeconds: 1, windowSeconds: 30, horizonSeconds: 4}}
 """

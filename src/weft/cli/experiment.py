@@ -7,6 +7,7 @@ import math
 import os
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 from typer import Option, Typer
 
 from weft.cli import options
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from weft.lab.simulate.sharing.exporter import ExporterFaults
 
 experiment_app = Typer(help="Experiments that make their own workload.", no_args_is_help=True)
-MIXES = ("ssd", "rigid", "mixed", "peaky")
+MIXES = ("ssd", "rigid", "mixed", "peaky", "late", "grown")
 
 _Policies = Annotated[
     list[str], Option(help="A policy: name, or name:option=value,…; repeat for several.")
@@ -35,7 +36,8 @@ _Mix = Annotated[
     str,
     Option(
         help="ssd: one program, calibrated; rigid: it dies without all of its memory; mixed: three "
-        "programs; peaky: a short memory peak late in each job."
+        "programs; peaky: a short memory peak late in each job; late: a plateau that grows at nine "
+        "tenths; grown: later runs use more."
     ),
 ]
 _Seconds = Annotated[float, Option(min=0.1, help="Seconds between two looks at the cards.")]
@@ -44,8 +46,17 @@ _Missing = Annotated[
     float, Option(min=0.0, max=1.0, help="Share of cards of which nothing ever does.")
 ]
 _Noise = Annotated[float, Option(min=0.0, help="Relative standard deviation of every value.")]
+_Frozen = Annotated[
+    float | None,
+    Option(min=0.0, help="Seconds after which exporters repeat their last page for ever."),
+]
 _Limit = Annotated[
-    float, Option(min=1.0, help="Declared limit: harvesting promises at most so many times a card.")
+    float,
+    Option(
+        min=1.0,
+        help="Declared limit: harvesting promises at most so many times a card. Up to 2 only pods "
+        "whose peak is known lend; beyond, peaks that come late run pods out of memory.",
+    ),
 ]
 
 
@@ -64,6 +75,10 @@ def overprovision(
     missing: _Missing = 0.0,
     noise: _Noise = 0.0,
     spoof: Annotated[str, Option(help="METRIC=zero or METRIC=most: what it always reads.")] = "",
+    frozen_s: _Frozen = None,
+    frozen_busy: Annotated[
+        bool, Option("--frozen-busy", help="With --frozen-s: that page shows cards at work.")
+    ] = False,
     jobs: options.Jobs = None,
     output: options.ResultsOutput = SimulateOutput.table,
 ) -> None:
@@ -85,7 +100,9 @@ def overprovision(
     percents, workloads = dict.fromkeys(percent), range(first_seed, first_seed + seeds)
     grid = names, tuple(percents), tuple(workloads), policies.from_spec, baseline
     scrapes = ScrapeOptions(scrape_ns=round(scrape_s * SECOND_NS))
-    faults = _faults(delay_s, dropped, missing, noise, spoof)
+    faults = msgspec.structs.replace(
+        _faults(delay_s, dropped, missing, noise, spoof), **_frozen(frozen_s, busy=frozen_busy)
+    )
     permille = round(harvest_limit * 1000)
     study = OverprovisionStudy(*grid, gpus, _known_mix(mix), scrapes, faults, permille)
     cells = len(study.cells())
@@ -115,6 +132,17 @@ def _faults(
         raise BadInputError(f"--spoof {spoof}", f"is not {form}{hint}")
     delay_ns = round(delay_s * SECOND_NS)
     return ExporterFaults(delay_ns, dropped, missing, noise, metric, reads or "zero")
+
+
+def _frozen(frozen_s: float | None, *, busy: bool) -> dict[str, int | bool]:
+    from weft.lab.simulate.sharing.job import SECOND_NS
+
+    if frozen_s is None:
+        if busy:
+            raise BadInputError("--frozen-busy", "says what a frozen page shows; add --frozen-s")
+        return {}
+    _finite(frozen_s=frozen_s)
+    return {"frozen_ns": round(frozen_s * SECOND_NS), "busy": busy}
 
 
 def _finite(**amounts: float) -> None:

@@ -123,7 +123,9 @@ def _plan(config: Configuration, registry: Registry, hosting: Hosting) -> _Plan:
         (*profiles, *route_profiles(routes, maker(config, registry), names)),
         names,
         tuple(routes),
-        RequestLimits(round(1000 * config.limits.overcommit), round(1000 * config.limits.harvest)),
+        RequestLimits.declared(
+            round(1000 * config.limits.overcommit), round(1000 * config.limits.harvest)
+        ),
     )
 
 
@@ -227,6 +229,7 @@ def _recordings(plan: _Plan, live: EngineCluster) -> list[Recording]:
         plan.config.seed,
         overcommit_permille=limits.overcommit_permille,
         harvest_permille=limits.harvest_permille,
+        known_only=limits.known_only,
         turn_looks=live.engine.turn_looks,
     )
     return [Recording(live, header, path, plan.hosting.decisions_mib)]

@@ -149,7 +149,7 @@ def test_samples_of_different_times_are_not_added_up() -> None:
         ([0.9] * 6, [0.0] * 6, MISSING),
         ([0.0] * 6, [0.9] * 6, MISSING),  # no kernel runs without an SM
         ([0.01] * 6, [1.0] * 6, FRESH),  # small kernels, one after another
-        ([1.0] * 6, [0.9] * 6, FRESH),
+        ([1.0] * 6, [0.9, 0.91] * 3, FRESH),
         ([0.0] * 6, [0.0] * 6, FRESH),
         ([1.0, 1.0, 1.0, 0.2, 1.0, 1.0], [0.1] * 6, FRESH),  # not in every sample: a burst
     ],
@@ -177,7 +177,7 @@ def test_sms_and_kernels_that_tell_different_stories_are_missing(
 )
 def test_what_no_card_can_do_is_missing(metric: Metric, value: float, expected: int) -> None:
     scene = Scene(node(gpus=1))
-    now = filled(scene, metric, [value] * 6)
+    now = filled(scene, metric, [value, value if value == 1.0 else 0.99 * value] * 3)
     assert scene.of(scene.look(now), metric.value)[1] == [expected]
 
 

@@ -28,6 +28,9 @@ from weft.model.request import BEST_EFFORT, LATENCY_CRITICAL
 NEED, BEYOND, USED = "memory_need_mib", "memory_beyond_mib", "memory_used_mib.last"
 """Columns of `telemetry/feed/memory_needs.py`, and what stands in for the first one's age."""
 
+RAN_LONG_NS = 3_600_000_000_000
+"""Who held a GPU for an hour is taken for a pod of known peak: a service never ends."""
+
 _Gpu = tuple[str, int]
 
 
@@ -178,16 +181,22 @@ class HarvestRules:
     # --- a look at the GPUs ---
 
     def observe(
-        self, signals: SignalsView, needs: Callable[[str], int] | None = None
+        self,
+        signals: SignalsView,
+        needs: Callable[[str], int] | None = None,
+        ran_long: Callable[[str], bool] = lambda _: False,
     ) -> list[tuple[Holding, Eviction]]:
         """Take over what was measured; who has to go.
 
         `needs` is what pods (UID) will need of their GPU before they end, MiB, where that is known:
-        so much of them is never idle, however little they use now.
+        so much of them is never idle, however little they use now. With limits of `known_only`
+        nothing is idle of those of whom it is not known, but who `ran_long`.
         """
         ledger, table = self._ledger, self._ledger.table
         idle = signals.source.idle_mib
-        changed = ledger.set_idle(dict(self._less(idle, needs)) if needs else idle)
+        if needs or ledger.limits.known_only:
+            idle = dict(self._less(idle, needs or _unknown, ran_long))
+        changed = ledger.set_idle(idle)
         self._closed.clear()
         self._beyond = dict(self._found_beyond(signals))
         ledger.hold_back(self._beyond)
@@ -207,13 +216,17 @@ class HarvestRules:
         return evictions
 
     def _less(
-        self, idle: Mapping[str, tuple[int, ...]], needs: Callable[[str], int]
+        self,
+        idle: Mapping[str, tuple[int, ...]],
+        needs: Callable[[str], int],
+        ran_long: Callable[[str], bool],
     ) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Idle memory by measurement, less what will be needed later."""
         for uid, idle_mib in idle.items():
             holding, need = self._ledger.holdings.get(uid), needs(uid)
             if holding is None or not need or len(idle_mib) != 1:
-                yield uid, idle_mib
+                if not self._ledger.limits.known_only or ran_long(uid):
+                    yield uid, idle_mib
             else:
                 yield uid, (min(idle_mib[0], holding.placement.shares[0].memory_mib - need),)
 
@@ -273,6 +286,11 @@ class HarvestRules:
     def _on(self, node: str, gpu: int) -> list[Holding]:
         holdings = self._ledger.holdings
         return [holdings[uid] for uid in self._ledger.occupants(node, gpu)]
+
+
+def _unknown(_: str) -> int:
+    """What a pod will need, where no pod like it is known: nobody can say."""
+    return 0
 
 
 def _on_gpu(holding: Holding, gpu: int, idle_mib: tuple[int, ...] | None = None) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from weft.core.engine.events import (
     ProgressSeen,
     SignalsChanged,
 )
+from weft.core.engine.harvest import RAN_LONG_NS
 from weft.core.engine.oom_history import OutOfMemory
 from weft.core.engine.overbooking import first_overbooked
 from weft.core.engine.placed_pod import PlacedPod
@@ -112,8 +113,15 @@ def _signals_changed(
     before = engine.signals
     engine.observe(SignalsView(source))
     readers = [policy for policy in engine.policies if "signals" in policy.reads]
+    if engine.ledger.table.harvests:
+        engine.peaks.running(engine.placed, source.peaks_mib)
     needs = engine.peaks.needs(engine.placed)
-    for holding, eviction in engine.harvest.observe(engine.signals, needs):
+
+    def ran_long(uid: str) -> bool:
+        since_ns = engine.residencies.since_ns(uid)
+        return since_ns is not None and now_ns - since_ns >= RAN_LONG_NS
+
+    for holding, eviction in engine.harvest.observe(engine.signals, needs, ran_long):
         engine.evict(holding, eviction, now_ns, out)
     table = engine.ledger.table
     if readers:

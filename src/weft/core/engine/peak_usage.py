@@ -3,7 +3,9 @@
 Alike are pods of one namespace that ask the same of one GPU, for the same application, or where
 that is unknown, made by the same workload. A run counts if it completed and its memory was watched
 without a gap (`telemetry/feed/peaks.py`): the most of any run is what the next one is expected to
-need, and some more, the fewer runs were seen. One that ran out of memory raises it to its lesson.
+need, and some more, the fewer runs were seen. One that ran out of memory raises it to its lesson,
+and one that runs, watched so, to what it has used so far: pods that are alike outgrow what was
+learnt one after the other, and the first says so of all.
 This is about lending alone. What a pod asks is charged as ever, against the declared limit.
 """
 
@@ -58,10 +60,23 @@ class Peaks:
         self.known: OrderedDict[Kind, PeakUsage] = OrderedDict()
         self._needs: dict[str, tuple[PodRequest, int]] = {}
         self._news: dict[Kind, PeakUsage] = {}
+        self._running: Mapping[str, int] = {}
 
     def ran(self, pod: PodRequest, most_mib: int) -> bool:
         """A run was seen whole (0: it was not); whether it changes what is expected."""
         return most_mib > 0 and self._learn(pod, most_mib, 1)
+
+    def running(self, placed: Mapping[str, HasPod], peaks_mib: Mapping[str, int]) -> None:
+        """Learn what pods (UID) used so far, where that is more than of pods like them is known."""
+        before, self._running = self._running, peaks_mib
+        for uid, most_mib in peaks_mib.items():
+            holder = placed.get(uid)
+            if holder is None or before.get(uid) == most_mib:
+                continue
+            kind = kind_of(holder.pod)
+            known = self.known.get(kind) if kind is not None else None
+            if known is not None and known.runs and most_mib > known.most_mib:
+                self._learn(holder.pod, most_mib, 0)
 
     def merge(self, peaks: Sequence[PeakLearnt]) -> bool:
         """Take over other processes' peaks, the oldest first; True if expectations change."""

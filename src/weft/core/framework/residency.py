@@ -89,6 +89,11 @@ class Residencies:
         """The GPU's pods, in the order they came."""
         return tuple(self._on.get(key, {}).values())
 
+    def since_ns(self, uid: str) -> int | None:
+        """When the pod got its place; None where that is not known."""
+        key = self._where.get(uid)
+        return None if key is None else self._on[key][uid].since_ns
+
     def follow(self) -> set[GpuKey]:
         """GPUs whose pods change from now on are put in here; it is the caller's to clear it."""
         changed: set[GpuKey] = set()

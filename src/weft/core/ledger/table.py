@@ -10,7 +10,7 @@ by `refresh_row`, and by nothing else.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +67,9 @@ RESERVE_MIB, RESERVE_PERMILLE = 512, 20
 for contexts of new processes and for growth between two samples."""
 
 
+KNOWN_ONLY_UP_TO = 2000
+"""Thousandths of a card: where no more is declared, only pods of which the peak is known lend."""
+
 OWED = -(1 << 62)
 """The least that is free: pods that others placed may use a resource beyond any number."""
 
@@ -89,11 +92,18 @@ class RequestLimits(NamedTuple):
 
     `overcommit_permille` binds everybody's reservations, whatever the cards measure.
     `harvest_permille` only those of harvesting policies, and these besides must find the memory
-    measured idle.
+    measured idle; with `known_only` only of pods of which the peak of others like them is known.
     """
 
     overcommit_permille: int = 1000
     harvest_permille: int = 1000
+    known_only: bool = False
+
+    @classmethod
+    def declared(cls, overcommit_permille: int = 1000, harvest_permille: int = 1000) -> Self:
+        """The limits as somebody declares them, who also says by them how much to trust."""
+        known_only = harvest_permille <= KNOWN_ONLY_UP_TO
+        return cls(overcommit_permille, harvest_permille, known_only)
 
 
 STRICT = RequestLimits()

@@ -31,7 +31,9 @@ class Auto(Policy):
     """
 
     name = "auto"
-    summary = "fgd and load-aware together; idle memory is lent; unmeasured GPUs go by requests"
+    summary = (
+        "fgd and load-aware together; memory idle so far is lent; unmeasured GPUs go by requests"
+    )
     source = "Weft"
     reads = frozenset({"signals", "occupants", "co_residents"})
     inputs: Mapping[str, Any] = {INTERFERENCE: InterferenceTable, **Fgd.inputs}

@@ -32,7 +32,7 @@ class KubeKnotsCbp(Policy):
     """
 
     name = "kube-knots-cbp"
-    summary = "GPUs in use whose memory is steady, the most free first; idle memory is lent"
+    summary = "GPUs in use whose memory is steady, the most free first; memory idle so far is lent"
     source = "Kube-Knots (CLUSTER'19), CBP"
     reads = frozenset({"signals", "occupants"})
     harvests = True

@@ -71,6 +71,7 @@ class Header(msgspec.Struct, frozen=True):
     keep_top: int = 0
     overcommit_permille: int = 1000
     harvest_permille: int = 1000
+    known_only: bool = False
     turn_looks: int = 0
     schema: str = SCHEMA
     weft: str = weft.__version__
@@ -81,7 +82,7 @@ class Header(msgspec.Struct, frozen=True):
             Profile(use.name, [Plugin(create(p.name, **p.options), p.weight) for p in use.policies])
             for use in self.profiles
         ]
-        limits = RequestLimits(self.overcommit_permille, self.harvest_permille)
+        limits = RequestLimits(self.overcommit_permille, self.harvest_permille, self.known_only)
         return Engine(
             profiles,
             seed=self.seed,

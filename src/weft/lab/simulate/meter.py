@@ -10,7 +10,7 @@ from weft.core.engine import Engine, Record
 from weft.core.framework.fragments import Fragments, NodeShares, TypicalPods
 from weft.core.ledger.table import LedgerTable
 from weft.lab.simulate.results import PolicyRun
-from weft.model import Code
+from weft.model import Code, Placement
 from weft.model.reason import TEXT
 
 
@@ -45,6 +45,7 @@ class Meter:
         self._arrived, self._used = [0], [0]
         self._bin = 0
         self._fragments: dict[str, float] = {}
+        self._held: dict[tuple[str, int], int] = {}
         self.refusals = 0
         self._reasons: Counter[str] = Counter()
         self._cpu = time.process_time()
@@ -75,6 +76,21 @@ class Meter:
         """FGD's measure over the cluster now, thousandths of a GPU."""
         self._nodes.mend()
         return float(np.cumsum(self._nodes.fragments)[-1]) if len(self._nodes.fragments) else 0.0
+
+    def held_change(self, placement: Placement) -> int:
+        """How much more is held of a placement's GPUs now than when this was last asked."""
+        table, change = self._engine.ledger.table, 0
+        row = table.row_of.get(placement.node)
+        for share in placement.shares:
+            held, card = 0, (placement.node, share.gpu)
+            if row is not None:
+                device = table.device_row(row, share.gpu)
+                memory = table.memory_used[device] * 1000
+                part = memory // max(1, int(table.device_memory_total[device]))
+                held = max(table.milli_used[device], part)
+            change += held - self._held.get(card, 0)
+            self._held[card] = held
+        return change
 
     def used_milli(self) -> int:
         """GPU milli held now: of each card its cores, or its memory where that is more."""

@@ -54,7 +54,7 @@ class _Timed:
         self.created: dict[int, int] = {}
         self.started: dict[int, int] = {}
         self.ended: dict[int, int] = {}
-        self.held: dict[int, int] = {}
+        self.places: dict[int, Placement] = {}
         self.first_reason: dict[int, str] = {}
         self.last_reason: dict[int, str] = {}
         self.wake_at: int | None = None
@@ -63,9 +63,6 @@ class _Timed:
         self.timeline = TimelineRecorder(0, scenario.capacity_milli)
         self.fragments_milli = 0.0
         self.gave_up = 0
-        self.memory_mib = {
-            node.name: {gpu.index: gpu.memory_mib for gpu in node.gpus} for node in scenario.nodes
-        }
 
     def begin(self, first_ns: int) -> None:
         """The first pod comes at this time."""
@@ -106,29 +103,19 @@ class _Timed:
     def _start(self, number: int, placement: Placement) -> None:
         self.handle(PodBound(str(number)), self.now)
         self.started[number] = self.now
-        self.held[number] = self._held_milli(placement)
-        self.held_milli += self.held[number]
+        self.places[number] = placement
+        self.held_milli += self.meter.held_change(placement)
         self.asked_milli += self.pods[number].total_milli
         lasts = duration_ns(self.pods[number])
         if lasts is not None and not self.pods[number].withdrawn:
             heapq.heappush(self.heap, (self.now + lasts, _ENDS, number))
 
-    def _held_milli(self, placement: Placement) -> int:
-        """Thousandths of cards: of each its cores, or its memory where that is more."""
-        cards = self.memory_mib.get(placement.node, {})
-        return sum(
-            max(share.milli, share.memory_mib * 1000 // max(1, cards.get(share.gpu, 0)))
-            if share.gpu in cards
-            else share.milli
-            for share in placement.shares
-        )
-
     def end(self, number: int) -> None:
         """A pod's time is over."""
         self.ended[number] = self.now
-        self.held_milli -= self.held[number]
         self.asked_milli -= self.pods[number].total_milli
         self.tell(PodGone(str(number)))
+        self.held_milli += self.meter.held_change(self.places.pop(number))
 
     def arrive(self, number: int) -> None:
         """A pod is created."""

@@ -20,6 +20,7 @@ from weft.telemetry.feed.resident_memory import ObservedResidents, ResidentMemor
 from weft.telemetry.feed.snapshot import SnapshotBuilder, SnapshotSettings, SnapshotTime
 from weft.telemetry.feed.window import MetricWindow
 from weft.telemetry.meaning.doubts import GpuPods
+from weft.telemetry.meaning.frozen import PodArrivals
 from weft.telemetry.meaning.join import Devices, JoinedSamples, PodSamples
 from weft.telemetry.meaning.metric_names import Metric
 
@@ -103,7 +104,9 @@ class TelemetryFeed:
         warm = observed.keys.gpu[observed.age_s >= self.settings.warm_up.warm_s]
         pods, warm = (np.bincount(rows, minlength=gpus) for rows in (observed.keys.gpu, warm))
         residents = GpuPods(pods, warm)
-        now = SnapshotTime(observed.now_s, at_ns, residents, self._alone)
+        bound_s = observed.now_s - observed.age_s
+        arrivals = PodArrivals(observed.keys.gpu, bound_s, self.settings.warm_up.warm_s)
+        now = SnapshotTime(observed.now_s, at_ns, residents, self._alone, arrivals)
         made = self._builder.refresh(now, version=version, why=why)
         return (
             self._memory.measure(made, self.window, observed)

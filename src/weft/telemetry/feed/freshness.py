@@ -9,12 +9,17 @@ from weft.core.ledger.table import Bools, Ints
 Counts = npt.NDArray[np.int64]
 
 
+def missing_after_s(scrape_s: float) -> float:
+    """Age in seconds beyond which a sample is nothing to go by."""
+    return max(60.0, 6.0 * scrape_s)
+
+
 def freshness_of(age_s: Floats, scrape_s: float) -> Bytes:
     """FRESH up to 2 scrapes and a second, STALE up to 6 scrapes (at least a minute), else MISSING.
 
     A sample from as far in the future as would make it old is MISSING too: the clocks disagree.
     """
-    fresh, stale = 2.0 * scrape_s + 1.0, max(60.0, 6.0 * scrape_s)
+    fresh, stale = 2.0 * scrape_s + 1.0, missing_after_s(scrape_s)
     distance = np.abs(age_s)
     states = np.full(age_s.shape, MISSING, dtype=np.int8)
     with np.errstate(invalid="ignore"):

@@ -12,7 +12,7 @@ import numpy as np
 
 from weft.core.framework.signals import CORRELATION, MISSING, Bytes, SignalsSnapshot, snapshot
 from weft.core.ledger.table import Ints
-from weft.telemetry.feed.freshness import freshness_of
+from weft.telemetry.feed.freshness import freshness_of, missing_after_s
 from weft.telemetry.feed.load_correlation import LoadCorrelation
 from weft.telemetry.feed.promised_memory import PromisedMemory
 from weft.telemetry.feed.window import MetricWindow
@@ -21,6 +21,7 @@ from weft.telemetry.forecast import statistics as stats
 from weft.telemetry.forecast.regression import lag_line
 from weft.telemetry.meaning import doubts
 from weft.telemetry.meaning.doubts import GpuPods, MemoryReadings, never_idle, stuck_at_one
+from weft.telemetry.meaning.frozen import PodArrivals, Readings, frozen_since
 from weft.telemetry.meaning.join import Devices
 from weft.telemetry.meaning.metric_names import Floats, Metric
 
@@ -61,24 +62,17 @@ class SnapshotTime(NamedTuple):
     """The time, and what the ledger knows: `wall_s` ages samples, `at_ns` is the engine's time.
 
     `alone` are GPUs (rows) that a pod of an application has had for itself for
-    `load_correlation.SAMPLES`.
+    `load_correlation.SAMPLES`, `arrivals` when which pod came to which GPU.
     """
 
     wall_s: float
     at_ns: int
     residents: GpuPods
     alone: Mapping[int, str] = {}
+    arrivals: PodArrivals = PodArrivals(np.zeros(0, dtype=np.int64), np.zeros(0), 0.0)
 
 
-class _Series(NamedTuple):
-    """A metric of all GPUs: the window, the newest sample, its time."""
-
-    history: Floats
-    last: Floats
-    last_at_s: Floats
-
-
-AllSeries = dict[Metric, _Series]
+AllSeries = dict[Metric, Readings]
 Freshness = dict[Metric, Bytes]
 
 
@@ -122,6 +116,7 @@ class SnapshotBuilder:
         for metric, samples in series.items():
             fresh[metric] = freshness_of(now.wall_s - samples.last_at_s, self.settings.scrape_s)
         self._doubt(series, fresh, now.residents)
+        self._age_frozen(series, fresh, now)
         for metric, samples in series.items():
             if bool((fresh[metric] != MISSING).any()):
                 columns.update(self._plain(metric, samples, fresh[metric]))
@@ -138,7 +133,7 @@ class SnapshotBuilder:
     def _series(self) -> AllSeries:
         """Every metric of the window; used and free memory also follow from each other."""
         series = {
-            m: _Series(self.window.history(m), *self.window.newest(m)) for m in self.window.metrics
+            m: Readings(self.window.history(m), *self.window.newest(m)) for m in self.window.metrics
         }
         nothing = np.zeros(self.devices.total_mib.shape)
         total = self.devices.total_mib.astype(np.float64)
@@ -146,7 +141,7 @@ class SnapshotBuilder:
         reserved_mib = nothing if reserved is None else np.nan_to_num(reserved.last)
         ratio = series.get(Metric.MEMORY_USED_RATIO)
         if USED in series and ratio is not None:
-            whole = _Series(ratio.history * total[:, None], ratio.last * total, ratio.last_at_s)
+            whole = Readings(ratio.history * total[:, None], ratio.last * total, ratio.last_at_s)
             series[USED] = _or_else(series[USED], whole)
         if USED in series and FREE in series:
             used, free = series[USED], series[FREE]
@@ -178,10 +173,21 @@ class SnapshotBuilder:
         if Metric.POWER_W in series:
             fresh[Metric.POWER_W][series[Metric.POWER_W].last <= 0.0] = MISSING
 
+    def _age_frozen(self, series: AllSeries, fresh: Freshness, now: SnapshotTime) -> None:
+        """As old as its last change, where a reading should have moved since."""
+        window, scrape_s = self.window, self.settings.scrape_s
+        slots = np.arange(window.complete - window.samples + 1, window.complete + 1)
+        ends_s: Floats = (window.origin_s + slots * window.step_s).astype(np.float64)
+        gone_s = now.wall_s - missing_after_s(scrape_s)
+        frozen = frozen_since(series, ends_s, now.arrivals, gone_s)
+        for metric, at_s in frozen.items():
+            age_s = np.where(np.isinf(at_s), 0.0, now.wall_s - at_s)
+            fresh[metric] = np.minimum(fresh[metric], freshness_of(age_s, scrape_s))
+
     def _memory_now(self, series: AllSeries) -> MemoryReadings:
         """The newest readings of memory, and which of them were taken together."""
         unknown = np.full(len(self.devices), np.nan)
-        nothing = _Series(unknown[:, None], unknown, unknown)
+        nothing = Readings(unknown[:, None], unknown, unknown)
         used, free, reserved = (series.get(metric, nothing) for metric in (USED, FREE, RESERVED))
         with np.errstate(invalid="ignore"):
             apart_s = np.abs(used.last_at_s - free.last_at_s)
@@ -193,7 +199,7 @@ class SnapshotBuilder:
     def _slots_of(self, seconds: float) -> int:
         return max(1, round(seconds / self.window.step_s))
 
-    def _plain(self, metric: Metric, series: _Series, fresh: Bytes) -> dict[str, Column]:
+    def _plain(self, metric: Metric, series: Readings, fresh: Bytes) -> dict[str, Column]:
         """Mean over the last minute, the newest sample, the 95th percentile of the window."""
         recent = series.history[:, -self._slots_of(MEAN_S) :]
         known = ~np.isnan(recent)
@@ -280,19 +286,19 @@ class SnapshotBuilder:
         return columns
 
 
-def _or_else(first: _Series, second: _Series) -> _Series:
+def _or_else(first: Readings, second: Readings) -> Readings:
     """`first` where there is any sample of it, else `second`, GPU by GPU."""
     use = np.isneginf(first.last_at_s)
-    return _Series(
+    return Readings(
         np.where(use[:, None], second.history, first.history),
         np.where(use, second.last, first.last),
         np.where(use, second.last_at_s, first.last_at_s),
     )
 
 
-def _rest(total: Floats, part: _Series) -> _Series:
+def _rest(total: Floats, part: Readings) -> Readings:
     """The rest of `total` beside `part`, never below 0."""
-    return _Series(
+    return Readings(
         np.maximum(total[:, None] - part.history, 0.0),
         np.maximum(total - part.last, 0.0),
         part.last_at_s,

@@ -20,7 +20,7 @@ from weft.core.engine import (
     Record,
     SignalsChanged,
 )
-from weft.core.engine.harvest import BEYOND, NEED, Harvest, Lender
+from weft.core.engine.harvest import BEYOND, NEED, RAN_LONG_NS, Harvest, Lender
 from weft.core.engine.peak_usage import MOST, Peaks, kind_of
 from weft.core.explain.sentences import harvest_in_words
 from weft.core.framework import Policy, Profile
@@ -41,8 +41,8 @@ class Harvesting(Policy):
 class Life:
     """One card, and looks at it."""
 
-    def __init__(self, permille: int = 3_000) -> None:
-        limits = RequestLimits(harvest_permille=permille)
+    def __init__(self, permille: int = 3_000, *, known_only: bool = False) -> None:
+        limits = RequestLimits(harvest_permille=permille, known_only=known_only)
         self.engine = Engine([Profile("weft", [Harvesting()])], limits=limits)
         self.now = self.version = 0
         self.tell(NodesChanged((node("a", gpus=1, memory_mib=CARD),)))
@@ -119,6 +119,37 @@ def test_room_for_what_the_others_used_is_enough_and_is_on_the_record() -> None:
 def test_what_it_asks_must_be_within_the_declared_limit_all_the_same() -> None:
     assert learnt(1_500).add("next") is not None  # 15,000 are promised: all that may be
     assert learnt(1_499).add("next") is None
+
+
+def test_what_one_that_runs_used_beyond_what_was_learnt_is_expected_of_all_at_once() -> None:
+    life = learnt()
+    assert life.add("next") is not None
+    life.look({"lender": 3_000, "next": 4_000}, peaks={"next": 2_500})
+    assert life.engine.ledger.holdings["next"].idle_mib == (6_000 - 2_550,)
+    another = pod("another", memory_mib=6_000, application="training")
+    assert life.engine.peaks.expected_mib(another) == 2_550
+
+
+def test_up_to_twice_a_card_only_pods_of_known_peak_lend() -> None:
+    """Measured idle is not enough: nobody saw how such a pod ends. After an hour it is."""
+    assert RequestLimits.declared(harvest_permille=2_000).known_only
+    assert not RequestLimits.declared(harvest_permille=2_001).known_only
+    life = Life(1_500, known_only=True)
+    assert life.add("lender", 9_000, application="other") is not None
+    life.look({"lender": 6_000})
+    assert life.add("next", 2_000) is None
+    assert life.bound(life.look({"lender": 6_000})) == {}
+    life.now += RAN_LONG_NS
+    assert [*life.bound(life.look({"lender": 6_000}))] == ["next"]
+
+
+def test_of_a_pod_of_known_peak_what_is_beyond_it_is_lent() -> None:
+    life = Life(1_500, known_only=True)
+    life.run("one")
+    assert life.add("lender") is not None
+    assert life.add("next", application="other") is None
+    assert [*life.bound(life.look({"lender": 4_990}))] == ["next"]
+    assert life.engine.ledger.holdings["lender"].idle_mib == (6_000 - 1_100,)
 
 
 def test_what_it_will_need_must_be_measured_free_beside_the_reserve() -> None:
@@ -254,12 +285,12 @@ def test_what_was_learnt_is_told_to_be_kept_and_another_process_takes_it_over() 
         [("one", 900), ("two", 1_000), ("three", 950), ("four", 800), ("five", 1_200)]
     ):
         life.add(name)
-        life.look({}, peaks={name: peak_mib})
-        found = told(life.tell(PodGone(name, completed=True)))
+        found = told(life.look({}, peaks={name: peak_mib}))  # more than is known: at once
+        found += told(life.tell(PodGone(name, completed=True)))
         assert bool(found) == (number != 3)  # a fourth run that used less says nothing new
         kept |= {(one.namespace, one.owner, one.asks): one for one in found}
     (last,) = kept.values()
-    assert (last.most_mib, last.runs) == (1_200, 5)
+    assert (last.most_mib, last.runs) == (1_200, 4)
     other = Life()
     other.tell(OomHistoryLearnt({}, tuple(kept.values())))
     asks = pod("next", memory_mib=6_000, application="training")

@@ -14,9 +14,10 @@ from weft.core.policies.random_choice import Random
 from weft.core.record import DecisionsWriter, Header, PolicyUse, ProfileUse, Recorder
 from weft.core.record.reading import skim
 from weft.lab.simulate.inflation import run_inflation
+from weft.lab.simulate.openb import TracePod
 from weft.lab.simulate.recorded_day import read_day, summary
 from weft.lab.simulate.timed import run_timed
-from weft.model import BadInputError, Placement, Share
+from weft.model import BadInputError, GpuMemoryRequest, GpuRequest, Placement, Shape, Share
 from weft.testing import node, pod
 
 SECOND = 10**9
@@ -108,7 +109,7 @@ def test_a_live_day_keeps_what_others_did_and_forgets_what_its_policy_did(tmp_pa
     )
     day = read_day(path)
     assert (day.placed_by_others, day.nodes_changed) == (1, True)
-    assert day.scenario.limits == (1200, 1000)
+    assert day.scenario.limits[:2] == (1200, 1000)
     assert [(p.name, p.created_s, p.scheduled_s, p.deleted_s) for p in day.scenario.pods] == [
         ("p", 2, 3, 13),
         ("q", 4, 13, 30.25),
@@ -151,3 +152,14 @@ def test_a_file_with_nothing_to_run_is_refused(
 ) -> None:
     with pytest.raises(BadInputError, match=said):
         read_day(recorded(tmp_path / "day", events))
+
+
+def test_cards_are_held_by_their_cores_or_their_memory_not_by_both() -> None:
+    """One pod has half the cores, the other half the memory: of the card 600 thousandths."""
+    half = GpuMemoryRequest("mib", 8_192)
+    shapes = Shape((GpuRequest(1, milli=500),)), Shape((GpuRequest(1, half, 100),))
+    pods = [TracePod(f"p{i}", shape, 1, 500, 0, 10, 0) for i, shape in enumerate(shapes)]
+    world = scenario(pods, node("a", gpus=1, memory_mib=16_384))
+    waits = run_timed(world, FirstFit(), in_order(world), timing=False).waits
+    assert waits is not None
+    assert waits.mean_allocation_percent == 60.0

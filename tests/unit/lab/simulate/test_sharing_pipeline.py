@@ -132,3 +132,12 @@ def test_a_simulated_latency_critical_pod_lends_nothing_as_a_live_one() -> None:
         world.pipeline.bound_s[uid] = 0.0
     view = world.look(*range(0, 100, 5))
     assert view.source.idle_mib == {"b": (1_000,)}  # each asked 4,000 and uses 3,000
+
+
+def test_a_frozen_exporter_repeats_its_page_with_the_time_of_today() -> None:
+    world = World(ExporterFaults(frozen_ns=0))
+    first, later = world.exporters.scrape(0), world.exporters.scrape(5 * SECOND_NS)
+    assert (first.values == later.values).all()
+    assert (first.pods_mib, later.at_ns) == (later.pods_mib, 5 * SECOND_NS)
+    busy = World(ExporterFaults(frozen_ns=0, busy=True)).exporters.scrape(0)
+    assert busy.values[METRICS.index("sm_active_ratio")].min() > 0.9

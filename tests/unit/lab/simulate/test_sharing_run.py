@@ -88,13 +88,33 @@ def test_nothing_is_lent_on_late_absent_or_impossible_numbers(faults: ExporterFa
 
 
 def test_nothing_is_lent_beyond_the_declared_limit() -> None:
-    """8,000 and 7,000 of 10,000 MiB are 1.5 cards."""
-    late = run_shared(scenario(*BORROWS, harvest_permille=1499), Lender()).outcomes[1].bound_s
-    soon = run_shared(scenario(*BORROWS, harvest_permille=1500), Lender()).outcomes[1].bound_s
+    """9,000, 7,000 and 5,000 of 10,000 MiB are 2.1 cards."""
+    jobs = (
+        job("a", (600, 2000), asks=9000),
+        job("b", (600, 2000), asks=7000, comes_s=10),
+        job("c", (100, 2000), asks=5000, comes_s=20),
+    )
+    late = run_shared(scenario(*jobs, harvest_permille=2099), Lender()).outcomes[2].bound_s
+    soon = run_shared(scenario(*jobs, harvest_permille=2100), Lender()).outcomes[2].bound_s
     assert late is not None
     assert soon is not None
     assert late >= 600
-    assert soon <= 100
+    assert soon <= 200
+
+
+def test_up_to_twice_a_card_a_pod_that_nobody_saw_end_lends_nothing() -> None:
+    """After one like it has ended it does: c borrows what b leaves idle, as a did."""
+    jobs = (
+        job("a", (100, 2000), asks=9000, kind="known"),
+        job("b", (900, 2000), asks=9000, kind="known", comes_s=10),
+        job("c", (100, 2000), asks=6000, kind="other", comes_s=20),
+    )
+    run = run_shared(scenario(*jobs, harvest_permille=2000), Lender())
+    bound = {one.uid: one.bound_s for one in run.outcomes}
+    assert bound["b"] == pytest.approx(100, abs=11)
+    assert bound["c"] == pytest.approx(100, abs=11)
+    alone = run_shared(scenario(*BORROWS, harvest_permille=2000), Lender())
+    assert alone.outcomes[1].bound_s == 600
 
 
 def test_when_the_lender_grows_the_borrower_goes_and_its_job_begins_anew() -> None:
@@ -159,3 +179,13 @@ def test_columns_that_can_be_left_out_decide_nothing(name: str) -> None:
         for watching in (ScrapeOptions(), few)
     )
     assert all_ == fewer
+
+
+@pytest.mark.parametrize("name", ["load-aware", "auto"])
+def test_a_page_that_stands_still_at_work_shuts_no_card(name: str) -> None:
+    """It hung long before: b shares the card at once. Frozen while a runs, in a minute or so."""
+    jobs = (job("a", (600, 2000), asks=4000), job("b", (100, 2000), asks=4000, comes_s=100))
+    for frozen_s, bound_s in ((0, 100), (90, 155)):
+        hangs = ExporterFaults(frozen_ns=frozen_s * SECOND_NS, busy=True)
+        run = run_shared(scenario(*jobs, faults=hangs), built_in().create(name))
+        assert run.outcomes[1].bound_s == pytest.approx(bound_s, abs=11), frozen_s

@@ -48,14 +48,20 @@ class JobMix(StrEnum):
     RIGID = "rigid"
     MIXED = "mixed"
     PEAKY = "peaky"
+    LATE = "late"
+    GROWN = "grown"
 
 
 class JobModel(msgspec.Struct, frozen=True):
-    """A program: what it needs, how long it runs alone, and how its memory grows."""
+    """A program: what it needs, how long it runs alone, and how its memory grows.
+
+    `early_phases` are those of the first third of its runs, where these differ.
+    """
 
     name: str
     need_mib: int
     phases: tuple[JobPhase, ...]
+    early_phases: tuple[JobPhase, ...] = ()
 
 
 def _loading(
@@ -82,6 +88,14 @@ def _with_peak(seconds: float, plateau_mib: int, peak_mib: int) -> tuple[JobPhas
     return (*early, peak, JobPhase(rest * 2 // 3, plateau_mib))
 
 
+def _with_late_growth(seconds: float, plateau_mib: int, peak_mib: int) -> tuple[JobPhase, ...]:
+    """A plateau until nine tenths of the work are done, and then all memory, to the end."""
+    return (
+        *_loading(seconds * 0.9, plateau_mib, 0.15),
+        JobPhase(round(seconds * 0.1 * SECOND_NS), peak_mib, 0.15, 0.075, 0.15),
+    )
+
+
 FALLBACK_MIB = (2887, 839)
 """What the program takes of a card without room for all that it asks its allocator for: in the
 logs the fifth container on a card holds 2,887 MiB, the sixth 839, and both run to the end."""
@@ -90,14 +104,18 @@ RIGID = JobModel("ssd-mobilenet", 6994, _loading(131.5, 6994, 0.15))
 RESNET = JobModel("resnet50", 8388, _loading(160.0, 8388, 0.2))
 MOBILENET = JobModel("mobilenet", 872, _loading(60.0, 872, 0.05))
 PEAKY = JobModel("peaky", 6994, _with_peak(131.5, 4000, 6994))
+LATE = JobModel("late", 6994, _with_late_growth(400.0, 4000, 6994))
+GROWN = JobModel("grown", 6994, _loading(131.5, 6994, 0.15), _loading(131.5, 4000, 0.15))
 MIXES = {
     JobMix.SSD: (SSD,),
     JobMix.RIGID: (RIGID,),
     JobMix.MIXED: (RIGID, RESNET, MOBILENET),
     JobMix.PEAKY: (PEAKY,),
+    JobMix.LATE: (LATE,),
+    JobMix.GROWN: (GROWN,),
 }
 """Only `ssd` is calibrated. `rigid` dies without all of its memory, as most programs would; running
-times of the other two programs are not in the logs at hand, and `peaky` is made up."""
+times of the other two programs are not in the logs at hand; the rest is made up."""
 
 
 def request_mib(need_mib: int, percent: int) -> int:
@@ -130,7 +148,8 @@ def jobs(percent: int, seed: int, gpus: int = 1, mix: JobMix = JobMix.SSD) -> tu
     made = []
     for number in range(count):
         model = models[kinds[number]]
-        work = stretched(model.phases, round(float(factors[number]) * 1000))
+        early = model.early_phases if 3 * number < count else ()
+        work = stretched(early or model.phases, round(float(factors[number]) * 1000))
         name, arrives_ns = f"job-{number:03d}", int(arrives[number])
         asks_mib = request_mib(model.need_mib, percent)
         made.append(Job(name, model.name, arrives_ns, asks_mib, work, START_NS, END_NS))

@@ -34,6 +34,8 @@ class ExporterFaults(msgspec.Struct, frozen=True):
     `delay_ns` every sample is late by. `dropped` is the share of samples that never arrive,
     `missing` the share of GPUs of which nothing ever does. `noise` is the relative standard
     deviation of every value. `spoofed` names a metric that always reads `zero` or its `most`.
+    `frozen_ns`: after so long every exporter repeats its last page for ever, as of now; with `busy`
+    that page shows a card at work, whatever its jobs did.
     """
 
     delay_ns: int = 0
@@ -42,7 +44,18 @@ class ExporterFaults(msgspec.Struct, frozen=True):
     noise: float = 0.0
     spoofed: str = ""
     reads: str = "zero"
+    frozen_ns: int | None = None
+    busy: bool = False
 
+
+BUSY_PAGE = {
+    Metric.SM_ACTIVE_RATIO: 0.931742,
+    Metric.DRAM_ACTIVE_RATIO: 0.562318,
+    Metric.GPU_UTIL_RATIO: 0.97,
+    Metric.POWER_W: 241.337,
+}
+"""Readings of a card at work; of its memory seven tenths are used."""
+BUSY_MEMORY = 0.7
 
 SOUND = ExporterFaults()
 """Nothing goes wrong."""
@@ -64,17 +77,23 @@ class SimulatedExporters:
     ) -> None:
         self._cards, self._gpus, self._faults, self._seed = cards, tuple(gpus), faults, seed
         self._scrapes = 0
+        self._began_ns: int | None = None
+        self._page: tuple[Floats, dict[str, float]] | None = None
         silent = round(faults.missing * len(self._gpus))
         order = np.random.default_rng([seed, 1]).permutation(len(self._gpus))
         self.silent = np.isin(np.arange(len(self._gpus)), order[:silent])
         """GPUs of which nothing ever arrives, [G]."""
 
+    @property
+    def always_frozen(self) -> bool:
+        """True if no page ever changes."""
+        return self._faults.frozen_ns == 0
+
     def scrape(self, now_ns: int) -> Scrape:
         """Look at every card now."""
         self._scrapes += 1
         faults, chance = self._faults, np.random.default_rng([self._seed, 2, self._scrapes])
-        values = np.array([self._true(key) for key in self._gpus], dtype=np.float64).T
-        pods = self._pods()
+        values, pods = self._pages(now_ns)
         wobble = chance.normal(1.0, faults.noise, values.shape) if faults.noise else 1.0
         values = np.maximum(0.0, values * wobble)
         if faults.noise:
@@ -88,6 +107,28 @@ class SimulatedExporters:
             for container in self._cards.containers_on(self._gpus[index]):
                 pods.pop(container.job.uid, None)
         return Scrape(now_ns, values, pods)
+
+    def _pages(self, now_ns: int) -> tuple[Floats, dict[str, float]]:
+        """The exporters' pages now: the cards as they are, or as they were when it froze."""
+        faults = self._faults
+        self._began_ns = now_ns if self._began_ns is None else self._began_ns
+        if self._page is not None:
+            values, pods = self._page
+            return values.copy(), dict(pods)
+        values = np.array([self._true(key) for key in self._gpus], dtype=np.float64).T
+        pods = self._pods()
+        if faults.frozen_ns is not None and now_ns - self._began_ns >= faults.frozen_ns:
+            if faults.busy:
+                values = np.array([self._busy(key) for key in self._gpus], dtype=np.float64).T
+            self._page = values.copy(), dict(pods)
+        return values, pods
+
+    def _busy(self, key: GpuKey) -> list[float]:
+        """Values of a card at work, in the order of `METRICS`."""
+        used = float(round(BUSY_MEMORY * self._cards.memory_mib(key)))
+        free = self._cards.memory_mib(key) - used
+        memory = {Metric.MEMORY_USED_MIB: used, Metric.MEMORY_FREE_MIB: free}
+        return [(memory | BUSY_PAGE)[metric] for metric in METRICS]
 
     def _true(self, key: GpuKey) -> list[float]:
         """The card's true values, in the order of `METRICS`."""

@@ -65,9 +65,13 @@ class SimulatedTelemetry:
         """When each pod with a place got it."""
 
     def begin(self, now_ns: int) -> None:
-        """Exporters are older than the first job: scrapes of idle cards are under way."""
+        """Exporters are older than the first job: scrapes of idle cards are under way.
+
+        Those that are frozen from the start are so for as long as a server's history goes back.
+        """
         period_ns = self._watching.scrape_ns
-        for ago in range(-(-self._delay_ns // period_ns), 0, -1):
+        before = self._watching.feed.samples if self._exporters.always_frozen else 0
+        for ago in range(max(before, -(-self._delay_ns // period_ns)), 0, -1):
             self._under_way.append(self._exporters.scrape(now_ns - ago * period_ns))
 
     def scrape(self, now_ns: int, ledger: Ledger) -> None:

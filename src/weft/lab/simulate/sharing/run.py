@@ -316,7 +316,7 @@ def _limits(policy: Policy, permille: int) -> RequestLimits:
     """Limits on promising memory: by harvesting; outright, where the original did just that."""
     if policy.unsafe and not policy.harvests:
         return RequestLimits(overcommit_permille=permille)
-    return RequestLimits(harvest_permille=permille)
+    return RequestLimits.declared(harvest_permille=permille)
 
 
 def _pipeline(scenario: SharedScenario, cards: SimulatedGpus) -> SimulatedTelemetry:
