@@ -52,6 +52,13 @@ def print_csv(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     writer.writerows(rows)
 
 
+def print_note(text: str) -> None:
+    """A sentence below a table, wrapped between words as the table is."""
+    note = table_with("")
+    note.add_row(text)
+    print_table(note)
+
+
 def print_table(table: "TextTable") -> None:
     """Within the terminal, or within COLUMNS; elsewhere a line a row, however long."""
     from rich.console import Console

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 
 from weft.cli import output
-from weft.cli.output import print_table, table_with
+from weft.cli.output import print_note, print_table, table_with
 from weft.lab.experiment.notes import policy_text, seeds_text
 from weft.lab.experiment.ranking import is_timed, ranked
 from weft.lab.simulate.results import PolicyRun, PolicySummary, SimulationResults
@@ -58,7 +58,7 @@ def print_results(results: SimulationResults) -> None:
         table.add_row(policy_text(summary), seeds_text(summary.seeds), *values, cpu)
     print_table(table)
     for note in results.notes:
-        print(note)
+        print_note(note)
 
 
 _COLUMNS = ">asked % at 100 %|>asked % at end|>held % at end|>fragments %|>failed pods|>CPU s"

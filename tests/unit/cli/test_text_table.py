@@ -21,7 +21,7 @@ def tables(draw: st.DrawFn) -> TextTable:
     return table
 
 
-@settings(max_examples=few_or_many(60, 2000), deadline=None)
+@settings(max_examples=few_or_many(25, 2000), deadline=None)
 @given(tables(), st.integers(20, 200))
 def test_every_word_is_whole_and_lines_fit_where_words_do(table: TextTable, width: int) -> None:
     lines = [line for line, _ in table.lines(width)]
@@ -35,7 +35,7 @@ def test_every_word_is_whole_and_lines_fit_where_words_do(table: TextTable, widt
         assert max(map(len, lines)) <= width
 
 
-@settings(max_examples=few_or_many(30, 500), deadline=None)
+@settings(max_examples=few_or_many(10, 500), deadline=None)
 @given(tables())
 def test_without_a_width_a_row_is_a_line(table: TextTable) -> None:
     header, *rows = [line for line, _ in table.lines(None)]

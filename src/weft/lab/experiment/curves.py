@@ -115,4 +115,5 @@ def _band(rows: NDArray[np.float64]) -> tuple[tuple[float, ...], tuple[float, ..
     if len(rows) < ENOUGH_FOR_INTERVAL:
         return tuple(rows.min(axis=0).tolist()), tuple(rows.max(axis=0).tolist())
     ends = [mean_interval(column) or (column[0], column[0]) for column in rows.T.tolist()]
-    return tuple(low for low, _ in ends), tuple(high for _, high in ends)
+    # What is measured is never negative, whatever a symmetric interval says.
+    return tuple(max(0.0, low) for low, _ in ends), tuple(high for _, high in ends)

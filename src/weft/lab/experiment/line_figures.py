@@ -73,16 +73,17 @@ def _over_time(results: SimulationResults, layout: Layout, name: str) -> Drawing
     series, time_unit = series_of(results), curves.time_unit(results).name
     if not series:
         return empty_figure(name, title, layout=layout)
-    least = 100.0 if name == "allocation" else 0.0
+    highest = max(max(curve.high) for curve in series)
+    top = 100.0 if name == "allocation" else nice_ceiling(highest, 5)
     figure = LineFigure(
         name=name,
         title=title,
-        under=f"{_under(results)}; the number beside a line is its mean",
+        under=f"{_under(results)}; lines end when in one seed all pods have started",
         x_title=f"{time_unit} since the first pod",
         y_title=y_title,
         unit=(unit, time_unit.lower()),
         last=max(curve.x[-1] for curve in series),
-        top=nice_ceiling(max(least, *(max(curve.high) for curve in series)), 5),
+        top=top,
         order=ranked(results),
         labels_at_ends=False,
     )

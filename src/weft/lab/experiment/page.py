@@ -29,7 +29,8 @@ _TIMED = {
     "by-model": "What is held when nothing is left to happen: pods without an end.",
     "allocation": "What the running pods asked for, step by step until the last pod started; the "
     "number beside a line is its mean.",
-    "queue": "Pods that were created and had no place yet.",
+    "queue": "Pods that were created and had no place yet; the number beside a line is its mean, "
+    "each seed until its last pod started.",
     "unscheduled": "Pods that were still waiting at the end, by what most nodes said last.",
 }
 

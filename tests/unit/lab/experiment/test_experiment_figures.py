@@ -328,6 +328,13 @@ def test_points_say_their_values(layout: Layout):
         assert said[-1].endswith(" at 130 % demand")
 
 
+def test_bands_end_at_nothing() -> None:
+    """An interval below 0 once left out the points there, and its band ran across the figure."""
+    wide = curves.allocation(results({"a": (1.0, 90.0, 1.0, 1.0, 1.0)}))[0]
+    assert min(wide.low) == 0.0
+    assert all(low <= mean for low, mean in zip(wide.low, wide.mean, strict=True))
+
+
 def test_timed_figures_are_over_time():
     allocation, queue = (
         parse(draw(timed())) for draw in (line_figures.allocation, line_figures.queue)
