@@ -11,5 +11,4 @@ def weft(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Weft:
     """The command, run in a folder of its own, its output no terminal and of no width."""
-    monkeypatch.delenv("COLUMNS", raising=False)
     return Weft(tmp_path, monkeypatch, capsys)
