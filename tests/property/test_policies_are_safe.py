@@ -115,7 +115,7 @@ def most_of(policy: Policy, limits: RequestLimits, total: int, *, measured: bool
 
 @pytest.mark.parametrize("name", [policy.name for policy in BUILT_IN])
 @settings(
-    max_examples=few_or_many(4, 12), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=few_or_many(3, 12), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 @given(st.integers(0, 2**32), st.sampled_from(DECLARED))
 def test_no_policy_overcommits_beyond_the_declared_limit(
@@ -152,7 +152,7 @@ def test_no_policy_overcommits_beyond_the_declared_limit(
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS, ids=NAMES)
-@settings(max_examples=few_or_many(4, 10), deadline=None)
+@settings(max_examples=few_or_many(3, 10), deadline=None)
 @given(data=st.data())
 def test_scores_are_finite_integers_whatever_is_told(
     name: str, options: dict[str, Any], data: st.DataObject

@@ -67,7 +67,7 @@ def jobs(draw: st.DrawFn) -> tuple[Job, ...]:
 
 @pytest.mark.parametrize("name", READERS)
 @settings(
-    max_examples=few_or_many(2, 3), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=few_or_many(1, 3), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 @given(wrong=faults(), todo=jobs())
 def test_nothing_is_promised_beyond_the_limit_and_all_jobs_end(
