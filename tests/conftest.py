@@ -11,7 +11,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before NumPy: threads for small matrices only wait
-os.environ.pop("COLUMNS", None)  # tables have no width but where a test says one
+# Tables have no width but where a test says one. Readline, which pytest imports, sets one that only
+# child processes see.
+os.environ.pop("COLUMNS", None)
+os.unsetenv("COLUMNS")
 settings.register_profile("weft", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("weft-ci", settings.get_profile("weft"), derandomize=True)
 settings.load_profile("weft-ci" if os.environ.get("CI") == "true" else "weft")
