@@ -244,7 +244,9 @@ async def test_a_batch_that_the_disk_takes_in_part_is_taken_back_whole(tmp_path:
     path = tmp_path / "decisions.jsonl"
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     async with recorded(path) as (recording, server, _live):
-        await until(lambda: b"NodesChanged" in path.read_bytes())
+        await until(
+            lambda: path.read_bytes().endswith(b"}\n") and b"LeadershipBegan" in path.read_bytes()
+        )
         whole = path.read_bytes()
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 200, hard))
