@@ -29,7 +29,7 @@ from weft.testing import (
 )
 from weft.testing.reference_fit import charged_mib
 
-CLUSTERS = few_or_many(60, 320)
+CLUSTERS = few_or_many(45, 320)
 ROUNDS = 3
 SHAPES = 3
 

@@ -20,7 +20,7 @@ from weft.core.policies.catalog import BUILT_IN, built_in
 from weft.core.policies.fgd import COLD_START
 from weft.model import PodRequest
 
-CLUSTERS = few_or_many(4, 14)
+CLUSTERS = few_or_many(3, 14)
 PODS = 24
 HARVEST = 1500
 

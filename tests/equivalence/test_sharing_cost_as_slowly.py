@@ -97,7 +97,7 @@ def agree(judged: CoResidentCache, slowly: SlowJoining, cluster: Cluster, who: R
         np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-12)
 
 
-@settings(max_examples=few_or_many(30, 75), deadline=None)
+@settings(max_examples=few_or_many(20, 75), deadline=None)
 @given(
     bounds=BOUNDS,
     seen=st.lists(views(), min_size=2, max_size=2),

@@ -18,7 +18,7 @@ from weft.model import BadInputError, Gpu, Node, PodManifest, Share
 from weft.model.annotations import PLACEMENT, PLACEMENT_COPY
 
 MEM = "aliyun.com/gpu-mem"
-FEWER = how(max_examples=few_or_many(30, 60))  # of each system
+FEWER = how(max_examples=few_or_many(20, 60))  # of each system
 
 
 def limits(**values):

@@ -62,7 +62,7 @@ def a_ledger(dice: Random) -> Ledger:
     return ledger
 
 
-@settings(max_examples=few_or_many(120, 300), deadline=None)
+@settings(max_examples=few_or_many(60, 300), deadline=None)
 @given(st.randoms(use_true_random=True))
 def test_one_node_at_a_time_and_all_by_arrays_keep_the_same(dice: Random) -> None:
     table, typical = a_ledger(dice).table, TypicalPods(some_shapes(dice))
@@ -78,7 +78,7 @@ def test_one_node_at_a_time_and_all_by_arrays_keep_the_same(dice: Random) -> Non
         assert getattr(arrays, name).tobytes() == getattr(single, name).tobytes(), name
 
 
-@settings(max_examples=few_or_many(150, 400), deadline=None)
+@settings(max_examples=few_or_many(80, 400), deadline=None)
 @given(st.randoms(use_true_random=True))
 def test_the_scores_of_one_or_two_nodes_are_those_among_all(dice: Random) -> None:
     table, policy = a_ledger(dice).table, Fgd(TypicalPods(some_shapes(dice)))

@@ -316,7 +316,7 @@ class Overcommitted(WithoutFacts):
 
 
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=few_or_many(25, 130), stateful_step_count=50)
+TestLedger.settings = settings(max_examples=few_or_many(18, 130), stateful_step_count=50)
 TestWithoutFacts = WithoutFacts.TestCase
 TestWithoutFacts.settings = settings(max_examples=few_or_many(10, 25), stateful_step_count=50)
 TestOvercommitted = Overcommitted.TestCase

@@ -81,7 +81,7 @@ def expected(scene: Scene) -> list[int]:
     return used
 
 
-@settings(max_examples=few_or_many(100, 300), deadline=None)
+@settings(max_examples=few_or_many(60, 300), deadline=None)
 @given(st.lists(happenings, max_size=25))
 def test_phases_go_forward_and_gpus_hold_the_sum(story: list[tuple[str, Any]]) -> None:
     scene = Scene(WorldOptions(admission=False), cards=CARDS)
