@@ -1,7 +1,7 @@
 """Means and intervals against numbers worked out by hand."""
 
 import pytest
-from scipy import stats
+import scipy  # its `stats` is imported when it is first used, which takes a second
 
 from weft.lab.experiment.statistics import mean_ci95, mean_interval, skewness, summarise
 from weft.lab.simulate.results import PolicyRun, WaitTimes
@@ -62,7 +62,7 @@ def test_equal_values_are_certain() -> None:
 
 def test_skewness_is_the_unbiased_one() -> None:
     values = [1.0, 2.0, 3.0, 10.0, 4.0, 2.5]
-    assert skewness(values) == pytest.approx(stats.skew(values, bias=False))
+    assert skewness(values) == pytest.approx(scipy.stats.skew(values, bias=False))
     assert skewness([3.0] * 5) == 0.0
 
 
@@ -70,8 +70,8 @@ def test_skewed_values_have_a_longer_half() -> None:
     """Hall's transformation, solved by hand: T + γT²/(3√n) + γ²T³/(27n) + γ/(6√n) = ∓t."""
     values = [1.0, 1.5, 2.0, 2.5, 3.5]
     low, high = mean_interval(values) or (0.0, 0.0)
-    n, mean, error = 5, 2.1, stats.sem(values)
-    skew, student = stats.skew(values, bias=False), stats.t.ppf(0.975, 4)
+    n, mean, error = 5, 2.1, scipy.stats.sem(values)
+    skew, student = scipy.stats.skew(values, bias=False), scipy.stats.t.ppf(0.975, 4)
 
     def bent(end: float) -> float:
         t = (mean - end) / error
@@ -86,7 +86,7 @@ def test_skewed_values_have_a_longer_half() -> None:
 def test_one_outlier_does_not_make_an_interval_boundless() -> None:
     values = [10.0, 10.1, 9.9, 10.0, 10.2, 9.8, 10.0, 10.1, 9.9, 50.0]
     mean, half = mean_ci95(values)
-    assert half == pytest.approx(2.5 * stats.t.ppf(0.975, 9) * stats.sem(values))
+    assert half == pytest.approx(2.5 * scipy.stats.t.ppf(0.975, 9) * scipy.stats.sem(values))
     assert mean == 14.0
 
 
