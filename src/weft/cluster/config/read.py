@@ -18,7 +18,6 @@ from weft.cluster.config.form import (
 from weft.cluster.config.telemetry import check_telemetry, telemetry_files
 from weft.core.framework import Plugin, Policy, Profile
 from weft.core.framework.registry import Registry
-from weft.core.policies.compat import SYSTEM_OF
 from weft.files.reading import read_bytes, unreadable
 from weft.files.yaml_text import BrokenYamlError, load
 from weft.model import BadInputError
@@ -67,8 +66,8 @@ def maker(config: Configuration, registry: Registry) -> Callable[..., Policy]:
     """`registry.create`, with `compat` as configured where no option of the policy says it."""
 
     def create(name: str, **options: Any) -> Policy:
-        system = SYSTEM_OF.get(name)
-        if system is not None and getattr(config.compat, system) == "exact":
+        system = registry.compat_system(name)
+        if system and getattr(config.compat, system, "sane") == "exact":
             options = {"compat": "exact", **options}
         return registry.create(name, **options)
 

@@ -37,7 +37,7 @@ def skewness(values: Sequence[float]) -> float:
     if not variance > 0:
         return 0.0
     unbiased = math.sqrt(count * (count - 1)) / (count - 2)
-    return unbiased * (sum(value**3 for value in centred) / count) / variance**1.5
+    return float(unbiased * (sum(value**3 for value in centred) / count) / variance**1.5)
 
 
 def critical_values(count: int, skew: float, level: float = 0.05) -> CriticalValues:
