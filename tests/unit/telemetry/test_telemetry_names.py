@@ -6,15 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from weft.model.metric import Metric
 from weft.telemetry.meaning import metric_names
-from weft.telemetry.meaning.metric_names import (
-    ALIASES,
-    EITHER,
-    LARGEST,
-    Alias,
-    Metric,
-    SeriesSubject,
-)
+from weft.telemetry.meaning.metric_names import ALIASES, EITHER, LARGEST, Alias, SeriesSubject
 
 BLANKS = (
     2.0**31 - 16,

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.lab.profiling.nvml import model_of
+from weft.model.metric import Metric
 from weft.telemetry.meaning import metric_names
-from weft.telemetry.meaning.metric_names import ALIASES, Alias, Floats, Metric, SeriesSubject
+from weft.telemetry.meaning.metric_names import ALIASES, Alias, Floats, SeriesSubject
 from weft.telemetry.sources.answers import QueryResult
 
 Bools = npt.NDArray[np.bool_]
