@@ -75,7 +75,7 @@ class FakeReader:
         return tuple(sorted(self._devices(self._now()), key=lambda device: device.gpu.index))
 
     def shared_paths(self) -> tuple[str, ...]:
-        """The file's `sharedPaths`."""
+        """What the file says of them."""
         return self._now().shared_paths
 
     def use(self) -> tuple[DeviceUse, ...]:
