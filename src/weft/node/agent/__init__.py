@@ -2,5 +2,5 @@
 
 In: parts, each a class with `async def run(self)` that runs until it is cancelled and cleans up
 behind itself: discovery, delivery, isolation, accounting, watching.
-Out: reading GPUs (`devices/`); the runtime's and the kubelet's protocols, which parts are handed.
+Out: reading GPUs (`node/devices/`).
 """
