@@ -24,7 +24,7 @@ from weft.telemetry.meaning import doubts
 from weft.telemetry.meaning.doubts import GpuPods, MemoryReadings, never_idle, stuck_at_one
 from weft.telemetry.meaning.frozen import PodArrivals, Readings, frozen_since
 from weft.telemetry.meaning.join import Devices
-from weft.telemetry.meaning.metric_names import Floats
+from weft.telemetry.meaning.metric_values import Floats
 
 Column = tuple[Floats, Bytes]
 
