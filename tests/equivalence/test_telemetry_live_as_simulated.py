@@ -35,8 +35,8 @@ from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
 from weft.lab.simulate.sharing.pipeline import ScrapeOptions, SimulatedTelemetry
 from weft.lab.simulate.sharing.slowdown import ByResidents
 from weft.model import Gpu, Node
+from weft.model.metric import Metric
 from weft.model.request import LATENCY_CRITICAL
-from weft.telemetry.meaning.metric_names import Metric
 from weft.telemetry.sources.answers import QueryResult
 from weft.telemetry.sources.source import SourceReading
 from weft.testing import placement

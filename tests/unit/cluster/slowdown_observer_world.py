@@ -23,7 +23,7 @@ from weft.interference.table import from_static
 from weft.kube.client import ApiClient
 from weft.kube.clock import SystemClock
 from weft.kube.configmap import OwnConfigMap
-from weft.telemetry.meaning.metric_names import Metric
+from weft.model.metric import Metric
 from weft.telemetry.sources.answers import QueryResult, TelemetryError
 from weft.telemetry.sources.source import QueryOutcome, SourceReading
 from weft.testing.api_server import FakeApiServer

@@ -11,7 +11,7 @@ from typing import Any
 
 from weft.lab.profiling.gpu_bench import BenchError, BenchGpu
 from weft.model.errors import install_extra
-from weft.telemetry.meaning.metric_names import Metric
+from weft.model.metric import Metric
 
 _MIB = 1 << 20
 

@@ -19,8 +19,10 @@ import numpy as np
 
 from weft.core.ledger.table import Ints
 from weft.model import Node
+from weft.model.metric import Metric
 from weft.telemetry.meaning import metric_names
-from weft.telemetry.meaning.metric_names import Alias, Floats, Metric, read, subject, without_port
+from weft.telemetry.meaning.metric_names import Alias, subject, without_port
+from weft.telemetry.meaning.metric_values import Floats, read
 from weft.telemetry.sources.answers import QueryResult, labels_of, shown
 
 
