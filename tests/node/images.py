@@ -30,8 +30,8 @@ sed 's/^/mount /' /proc/self/mountinfo
 echo told
 """
 _APPLETS = (
-    "cat chmod cp cut date dd df env false find grep head hostname id kill ls mkdir mount nc od printf "
-    "ps rm sed seq sh sleep stat tail tee test touch tr true umount wc xargs"
+    "cat chmod cp cut date dd df env false find grep head hostname id kill ls mkdir mount nc od "
+    "printf ps rm sed seq sh sleep stat tail tee test touch tr true umount wc xargs"
 )
 
 
