@@ -66,7 +66,7 @@ class Containerd(Server):
             (folder / name).mkdir(parents=True)
         (folder / "cni" / "10-test.conflist").write_text(json.dumps(_network(folder)))
         self.configure()
-        command = [tools[CONTAINERD], "--config", folder / "config.toml", "--log-level", "info"]
+        command: list[str | Path] = [tools[CONTAINERD], "--config", folder / "config.toml"]
         # It looks for its shim and for runc in PATH.
         path = f"PATH={tools[CONTAINERD].parent}:{os.environ['PATH']}:/usr/sbin:/sbin"
         super().__init__(["/usr/bin/env", path, *command], folder / "containerd.log")

@@ -126,9 +126,8 @@ def put_back(before: MachineState, folder: Path) -> None:
         if name in before.sysctls and before.sysctls[name] != value:
             with contextlib.suppress(OSError):
                 (_SYSCTLS / name).write_text(before.sysctls[name])
-    for path in _FOLDERS:
-        if path not in before.folders:
-            shutil.rmtree(path, ignore_errors=True)
+    for made in set(_FOLDERS) - set(before.folders):
+        shutil.rmtree(made, ignore_errors=True)
     if _firewall() != before.firewall:
         text = "\n".join([*before.firewall, ""])
         subprocess.run(["iptables-restore"], input=text, text=True, check=False)
