@@ -40,6 +40,8 @@ DELIVERS, DELIVERS_BY_NAME = "weft.dev/delivers", "by-name"
 kubelet knows of it."""
 AGENT = "weft.dev/agent"
 """The agent's version, how it delivers, and the isolation that it offers."""
+ADVERTISES = "weft.dev/advertises"
+"""The GPU resources of a node's status that Weft's agent there answers for, separated by commas."""
 OUT_OF_MEMORY = "weft.dev/out-of-memory"
 
 # A label of Weft's own pods, and annotations of metrics servers' Services.
