@@ -78,7 +78,7 @@ def test_elastics_and_gpushares_resources_mean_the_same_cards(cards) -> None:
 def test_a_card_is_as_many_units_as_pods_may_ask_of_it(cards, unit) -> None:
     """All the units that a card advertises are the whole card."""
     units, told = UnitSettings(gpushare_unit=unit), DialectSettings(gpushare_unit=unit)
-    for gpu, amounts in advertised_cards(cards, ALL, units):
+    for gpu, amounts, _ in advertised_cards(cards, ALL, units):
         for resource in (gpushare.GPU_MEM, alnair.MEMORY, elastic.DOCUMENTED[1]):
             limits = ManifestResources(limits={resource: amounts[resource]})
             pod = PodManifest(spec=PodSpec(containers=[ManifestContainer("c", resources=limits)]))
@@ -123,9 +123,10 @@ def test_cards_that_differ(dialect: str, wanted: dict[str, int]) -> None:
 
 
 def test_lent_memory_and_instances() -> None:
-    cards = (Gpu(0, 16_000), Gpu(1, 8_000, parent=0), Gpu(2, 4_000, parent=0))
+    cards = (Gpu(0, 16_000, in_service=False), Gpu(1, 8_000, parent=0), Gpu(2, 4_000, parent=0))
     units = UnitSettings(promised_permille=1500, gpushare_unit="MiB", all_spellings=True)
-    amounts = amounts_of(advertised_cards(cards, ("elastic", "gpushare"), units)).capacity
+    amounts, in_service = amounts_of(advertised_cards(cards, ("elastic", "gpushare"), units))
+    assert in_service == amounts  # the instances are
     assert amounts["elasticgpu.io/gpu-memory"] == 24_000
     assert amounts["elasticgpu.com/gpu-core"] == 200
     assert amounts["tke.cloud.tencent.com/qgpu-memory"] == 22

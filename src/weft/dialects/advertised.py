@@ -20,10 +20,14 @@ CardUnits = Mapping[str, int]
 
 
 class AdvertisedCard(NamedTuple):
-    """One card and what it is, by resource name."""
+    """One card and what it is, by resource name.
+
+    A card cut into instances cannot be used whole; it is in service while one of these is.
+    """
 
     gpu: Gpu
     units: CardUnits
+    in_service: bool
 
 
 class AdvertisedAmounts(NamedTuple):
@@ -38,17 +42,18 @@ def advertised_cards(
 ) -> tuple[AdvertisedCard, ...]:
     """Each card of the node in the units of these dialects."""
     systems = [dialect(name) for name in dialects]
-    instances: dict[int, int] = {}
+    instances: dict[int, list[Gpu]] = {}
     for gpu in gpus:
         if gpu.parent is not None:
-            instances[gpu.parent] = instances.get(gpu.parent, 0) + 1
+            instances.setdefault(gpu.parent, []).append(gpu)
     cards = []
     for gpu in gpus:
         if gpu.parent is None:
+            pieces = instances.get(gpu.index) or [gpu]
             units: dict[str, int] = {}
             for system in systems:
-                units |= system.card_units(gpu, max(1, instances.get(gpu.index, 0)), settings)
-            cards.append(AdvertisedCard(gpu, units))
+                units |= system.card_units(gpu, len(pieces), settings)
+            cards.append(AdvertisedCard(gpu, units, any(each.in_service for each in pieces)))
     return tuple(cards)
 
 
@@ -56,8 +61,8 @@ def amounts_of(cards: Iterable[AdvertisedCard]) -> AdvertisedAmounts:
     """The sums over all cards, and over those in service."""
     capacity: dict[str, int] = {}
     allocatable: dict[str, int] = {}
-    for gpu, units in cards:
-        for name, amount in units.items():
+    for card in cards:
+        for name, amount in card.units.items():
             capacity[name] = capacity.get(name, 0) + amount
-            allocatable[name] = allocatable.get(name, 0) + amount * gpu.in_service
+            allocatable[name] = allocatable.get(name, 0) + amount * card.in_service
     return AdvertisedAmounts(capacity, allocatable)
