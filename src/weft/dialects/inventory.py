@@ -17,7 +17,12 @@ import msgspec
 
 from weft.dialects import alnair, elastic, gpushare, nvidia, weft
 from weft.dialects.catalog import is_gpu_resource
-from weft.dialects.node_gpus import InventorySource, ReportedGpu, equal_gpus
+from weft.dialects.node_gpus import (
+    InventorySource,
+    ReportedGpu,
+    advertised_by_agent,
+    equal_gpus,
+)
 from weft.model import BadInputError, Gpu, Node, NodeManifest, parse_cpu_milli, parse_quantity
 from weft.model.agent_offer import BY_NAME, WITHOUT_AGENT, AgentOffer, decode_offer
 from weft.model.annotations import AGENT
@@ -82,13 +87,27 @@ def inventory(
         memory_mib=min(memory, MOST_MEMORY_MIB),
         extended=_extended(allocatable, warnings) | _accounted(allocatable, accounted, warnings),
         labels=dict(node.metadata.labels or {}),
-        unit_mib=max((source.unit_mib for source in sources), default=0),
+        unit_mib=_unit_mib(node, sources, gpus, warnings),
         delivers=_delivers(node, offer, warnings),
         isolation=offer.isolation if offer is not None else WITHOUT_AGENT,
         fail_closed=offer is not None and offer.fail_closed,
         schedulable=node.ready,
         taints=taints_of(node),
     ), tuple(warnings)
+
+
+def _unit_mib(
+    node: NodeManifest,
+    sources: Sequence[InventorySource],
+    gpus: Sequence[Gpu],
+    warnings: list[str],
+) -> int:
+    """The gpushare unit that the node counts in; 0 where nobody says."""
+    if advertised_by_agent(node, gpushare.GPU_MEM):
+        capacity = node.status.capacity or {}
+        total = _amount(capacity, gpushare.GPU_MEM, parse_quantity, warnings)
+        return gpushare.agent_unit_mib(total, gpus) if total else 0
+    return max((source.unit_mib for source in sources), default=0)
 
 
 def _offer(node: NodeManifest, warnings: list[str]) -> AgentOffer | None:
