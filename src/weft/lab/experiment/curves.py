@@ -6,10 +6,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.interference.intervals import ENOUGH_FOR_INTERVAL, mean_interval
 from weft.lab.experiment.axes import CurveSeries
 from weft.lab.experiment.looks import Look, looks
 from weft.lab.experiment.ranking import is_timed
-from weft.lab.experiment.statistics import ENOUGH_FOR_INTERVAL, mean_interval
 from weft.lab.simulate.results import PolicyRun, SimulationResults
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from weft.lab.experiment.statistics import ENOUGH_FOR_INTERVAL
+from weft.interference.intervals import ENOUGH_FOR_INTERVAL
 from weft.lab.simulate.lacking import REMEDIES
 from weft.lab.simulate.results import PolicyRun, PolicySummary
 
