@@ -57,9 +57,9 @@ def critical_values(count: int, skew: float, level: float = 0.05) -> CriticalVal
 
 
 def strictness(count: int) -> float:
-    """The part of its level at which an interval of so many values is made: 0.4 of 5 values, 0.57
-    of 10, all from 23 on. Found by simulation, the largest that hold (tests)."""
-    return min(1.0, (count + 7) / 30)
+    """The part of its level at which an interval of so many values is made: a third of 5 values,
+    half of 10, all from 25 on. Found by simulation, the largest that hold (tests)."""
+    return min(1.0, (count + 5) / 30)
 
 
 def _unbent(value: float, count: int, skew: float) -> float:

@@ -117,13 +117,13 @@ def test_below_five_seeds_there_is_no_interval_and_no_p_value(seeds: int) -> Non
 
 
 def test_without_skew_it_is_fiellers_interval_and_students_p() -> None:
-    """With a steady baseline that is Student's interval of the mean, at five seeds for 2 %:
-    110 ± 3.7469 · 3.1623 / √5."""
+    """With a steady baseline that is Student's interval of the mean, at five seeds for a third of
+    5 %: 110 ± 3.9608 · 3.1623 / √5."""
     mine, theirs = [106.0, 108.0, 110.0, 112.0, 114.0], [100.0] * 5
     found = paired_difference(mine, theirs)
-    assert (found.percent, found.low_percent, found.high_percent) == (10.0, 4.7, 15.3)
+    assert (found.percent, found.low_percent, found.high_percent) == (10.0, 4.40, 15.60)
     student = stats.ttest_rel(mine, theirs).pvalue
-    assert paired_p_value(mine, theirs) == pytest.approx(student / 0.4)
+    assert paired_p_value(mine, theirs) == pytest.approx(3 * student)
 
 
 def test_a_constant_factor_has_no_width() -> None:
@@ -148,7 +148,7 @@ def test_skewed_seeds_move_the_far_end_out() -> None:
     found = paired_difference(mine, [100.0] * 5)
     assert found.low_percent is not None
     assert found.high_percent is not None
-    student = stats.ttest_1samp(mine, 0).confidence_interval(1 - 0.4 * 0.05)
+    student = stats.ttest_1samp(mine, 0).confidence_interval(1 - 0.05 / 3)
     assert found.low_percent == pytest.approx(student.low - 100, abs=0.01)
     assert found.high_percent > student.high - 100 + 5
 
