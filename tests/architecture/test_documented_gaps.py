@@ -71,10 +71,10 @@ def test_no_help_text_calls_anything_missing() -> None:
 
 
 def test_readme_says_first_that_nothing_is_delivered_as_long_as_nothing_is() -> None:
-    """Who writes the agent, or the chart, has the sentence to change."""
+    """Who adds the command of the agent, or the chart, has the sentence to change."""
     first = (ROOT / "README.md").read_text().partition("```")[0]
     assert "no node agent, no isolation, no Helm\nchart" in first
-    assert not (ROOT / "src" / "weft" / "node" / "agent").exists()
+    assert not (ROOT / "src" / "weft" / "cli" / "agent.py").exists()
     assert not list((ROOT / "deploy").rglob("Chart.yaml"))
 
 

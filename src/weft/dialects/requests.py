@@ -17,6 +17,7 @@ from weft.dialects.containers import ContainerRequests
 from weft.dialects.resources import slots
 from weft.dialects.slo import slowdown_limit_of
 from weft.model import BadInputError, DeviceRule, PodManifest, PodRequest, Shape
+from weft.model.agent_offer import ISOLATIONS
 from weft.model.annotations import (
     APPLICATION,
     CLASS,
@@ -34,7 +35,6 @@ USED_ANNOTATIONS = (APPLICATION, CLASS, EXPECTED_DURATION, SLO_MS, SOLO_P99_MS)
 """What a placement keeps of what the pod says of itself, beside what it asks for."""
 
 CLASSES = (LATENCY_CRITICAL, BATCH, BEST_EFFORT)
-ISOLATIONS = ("none", "time-slicing", "mps", "hook", "mig")
 
 _MOST_LISTED = 16_384  # some 400 UUIDs: more would be looked through for every GPU
 _MOST_SHOWN = 40

@@ -20,10 +20,15 @@ from weft.model import (
     Shape,
     Share,
 )
+from weft.model.agent_offer import BY_NAME, ISOLATIONS, AgentOffer, encode_offer
+from weft.model.annotations import AGENT
 
 ROOMY_CPU_MILLI = 128_000
 ROOMY_HOST_MEMORY_MIB = 1_048_576
 CARD_MIB = 16_384
+
+AGENT_BY_NAME = {AGENT: encode_offer(AgentOffer("test", BY_NAME, ISOLATIONS))}
+"""The annotation of a node whose agent delivers whatever is bound there, in every isolation."""
 
 MIG_CUTS = {1: (7, 1), 2: (3, 2), 3: (2, 4), 4: (1, 4), 7: (1, 8)}
 """Equal instances per card: (compute slices of each, the part of the memory: one in so many)."""
