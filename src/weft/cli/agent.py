@@ -37,7 +37,10 @@ def agent(
     ),
     listen: Annotated[
         str,
-        Option(metavar="ADDRESS:PORT", help="Health and metrics.  [default: as configured, :9401]"),
+        Option(
+            metavar="ADDRESS:PORT",
+            help="Health and metrics.  [default: as configured, :9400]",
+        ),
     ] = "",
     config: options.ConfigFile = None,
     kubeconfig: options.Kubeconfig = None,
@@ -77,5 +80,5 @@ def _address(text: str, address: str, port: int) -> tuple[str, int]:
         return address, port
     host, colon, number = text.rpartition(":")
     if not colon or not number.isdecimal() or int(number) > 65_535:
-        raise BadInputError("--listen", f"{text!r} is no address; write one such as 0.0.0.0:9401")
+        raise BadInputError("--listen", f"{text!r} is no address; write one such as 0.0.0.0:9400")
     return host.strip("[]") or "0.0.0.0", int(number)

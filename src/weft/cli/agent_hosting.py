@@ -4,6 +4,7 @@ GPUs, API server ──▶ pods, grants, events ──▶ delivery ──▶ Nri
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,12 +19,14 @@ from weft.kube.config import load
 from weft.model import BadInputError
 from weft.node.agent.agent import AgentPart, NodeAgent, stop_signal
 from weft.node.agent.agent_metrics import DeliveryMetrics, PartMetrics
-from weft.node.agent.agent_pages import AgentPages
 from weft.node.agent.container_grant import Granter
 from weft.node.agent.delivery import Delivery, DeliveryOptions
 from weft.node.agent.device_watch import DeviceWatch
+from weft.node.agent.discovery import Discovery
 from weft.node.agent.evictions import Evictions
 from weft.node.agent.node_pods import NodePods, rules_of
+from weft.node.agent.offering import Offering, offer_of
+from weft.node.agent.pages import AgentPages
 from weft.node.agent.pod_events import REFUSED, PodEvents, PodName
 from weft.node.devices.fake import FakeReader
 from weft.node.devices.reader import DeviceReader
@@ -83,17 +86,23 @@ def composed(
         on_without=evictions.evict,
     )
     plugin = NriPlugin(hosting.nri_socket, delivery)
-    collectors: list[Collector] = [DeliveryMetrics(delivery, evictions, plugin)]
-
-    def checks() -> dict[str, str]:
-        runtime = "" if plugin.connected else plugin.problem or "not registered yet"
-        return {"devices": "" if devices.version else "not read yet", "runtime": runtime}
-
-    pages = AgentPages(hosting.address, hosting.port, checks, collectors)
-    early: dict[str, AgentPart] = {"pages": pages, "events": events}
-    agent = NodeAgent(devices, pods, early, {"runtime": plugin, "evictions": evictions})
-    collectors.append(PartMetrics(agent))
-    return agent
+    discovery = Discovery(client, hosting.node_name, devices, lambda: offer_of(plugin))
+    broken: Counter[str] = Counter()
+    collectors: list[Collector] = [
+        DeliveryMetrics(delivery, evictions, plugin),
+        PartMetrics(broken),
+    ]
+    checks = {
+        "devices": lambda: "" if devices.version else "not read yet",
+        "runtime": lambda: "" if plugin.connected else plugin.problem or "not registered yet",
+    }
+    pages = AgentPages(collectors, checks, address=hosting.address, port=hosting.port)
+    parts: dict[str, AgentPart] = {
+        "runtime": plugin,
+        "evictions": evictions,
+        "discovery": Offering(plugin, discovery),
+    }
+    return NodeAgent(devices, pods, {"pages": pages, "events": events}, parts, broken=broken)
 
 
 def _refused(events: PodEvents) -> Callable[[PodName, str], None]:

@@ -28,7 +28,9 @@ from weft.testing.api_server import FakeApiServer
 from weft.testing.nri_runtime import FakeRuntime, StartedContainer
 
 NODE = "n1"
-GPUS = "gpus: [{model: A100, memoryMiB: 40000, count: 2, paths: [/dev/null]}]\nsharedPaths: [/dev/zero]"
+GPUS = """gpus: [{model: A100, memoryMiB: 40000, count: 2, paths: [/dev/null]}]
+sharedPaths: [/dev/zero]
+"""
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 
@@ -128,9 +130,7 @@ class NodeWorld:
         self, pod: nri.PodSandbox, name: str = "main", env: tuple[str, ...] = ()
     ) -> StartedContainer:
         """Create a container, as the kubelet has it created."""
-        container = nri.Container(
-            id=f"{pod.id}-{name}", pod_sandbox_id=pod.id, name=name, env=env
-        )
+        container = nri.Container(id=f"{pod.id}-{name}", pod_sandbox_id=pod.id, name=name, env=env)
         return await self.runtime.create(pod, container)
 
     async def event(self, reason: str) -> str:

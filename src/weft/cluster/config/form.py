@@ -290,8 +290,9 @@ class AgentSettings(Section, frozen=True):
         str, "all addresses, so that the kubelet's probes and Prometheus reach it"
     ] = "0.0.0.0"
     port: Annotated[
-        Port, "health, readiness and metrics; beside dcgm-exporter's 9400, 0 for a free one"
-    ] = 9_401
+        Port,
+        "health, readiness and metrics; dcgm-exporter's own, so that who scrapes that finds it",
+    ] = 9_400
     exempt_namespaces: Annotated[
         tuple[str, ...],
         "where containers that ask for no GPU see those that their image names; elsewhere they see "

@@ -48,9 +48,12 @@ class NodeAgent:
         pods: NodePods,
         early: Mapping[str, AgentPart],
         parts: Mapping[str, AgentPart],
+        *,
+        broken: Counter[str] | None = None,
         patience_s: float = 3.0,
     ) -> None:
-        self.broken: Counter[str] = Counter(dict.fromkeys(("devices", "pods", *early, *parts), 0))
+        self.broken = Counter[str]() if broken is None else broken
+        self.broken.update(dict.fromkeys(("devices", "pods", *early, *parts), 0))
         self.started = False
         self._devices, self._pods = devices, pods
         self._early, self._parts = early, parts

@@ -1,12 +1,11 @@
 """The agent's own metrics: what it did to containers, and how it stands with the runtime."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from weft.cluster.http.metric_families import counter, gauge
-from weft.node.agent.agent import NodeAgent
 from weft.node.agent.delivery import Delivery
 from weft.node.agent.evictions import Evictions
 from weft.node.nri.plugin import NriPlugin
@@ -35,13 +34,13 @@ class DeliveryMetrics(Collector):
 class PartMetrics(Collector):
     """How often each part of the agent broke and was started anew."""
 
-    def __init__(self, agent: NodeAgent) -> None:
-        self._agent = agent
+    def __init__(self, broken: Mapping[str, int]) -> None:
+        self._broken = broken
 
     def collect(self) -> Iterator[Metric]:
         """As Prometheus asks."""
         text = "Parts of the agent that broke and were started anew."
-        yield counter("weft_agent_part_restarts", text, self._agent.broken, "part")
+        yield counter("weft_agent_part_restarts", text, self._broken, "part")
 
 
 def _of_runtime(plugin: NriPlugin) -> Iterator[Metric]:

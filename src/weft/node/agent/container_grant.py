@@ -44,7 +44,7 @@ NOTHING = ContainerGrant(env={VISIBLE: NONE_VISIBLE})
 """What a container is given that asks no GPU of anybody."""
 
 
-class Isolation(Protocol):
+class ShareLimiter(Protocol):
     """Holds containers to their shares, in the modes that this node offers."""
 
     def grant(
@@ -75,7 +75,7 @@ class Granter:
     def __init__(
         self,
         devices: DeviceWatch,
-        isolation: Isolation | None = None,
+        isolation: ShareLimiter | None = None,
         cdi: CdiSpecs | None = None,
     ) -> None:
         self._devices, self._isolation = devices, isolation or NoIsolation()

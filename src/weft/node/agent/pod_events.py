@@ -5,6 +5,7 @@ from typing import NamedTuple
 from weft.kube.client import ApiClient
 from weft.kube.events import EventWriter, Note
 from weft.kube.structs import ObjectReference
+from weft.model.annotations import AGENT
 
 REFUSED, EVICTED, NOT_EVICTED = "GPUShareRefused", "GPUShareEvicted", "GPUShareEvictionBlocked"
 
@@ -24,7 +25,7 @@ class PodEvents:
     """Run `run()` as a task; `warn` never waits."""
 
     def __init__(self, client: ApiClient, node_name: str) -> None:
-        self.writer = EventWriter(client, "weft.dev/agent", node_name, lambda: False)
+        self.writer = EventWriter(client, AGENT, node_name, lambda: False)
 
     def warn(self, pod: PodName, reason: str, note: str) -> None:
         """A warning on this pod, soon."""

@@ -13,6 +13,7 @@ validators (before NRI 0.10) refuse the event: the plugin then does without.
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -102,6 +103,7 @@ class NriPlugin:
 
     `registrations` and `losses` count beginnings and ends of that, `problem` says why the last
     attempt failed ("" while connected). `times` are those of the answers about containers.
+    `registered` is set by the first registration; `listeners` hear of each.
     """
 
     def __init__(
@@ -114,6 +116,8 @@ class NriPlugin:
         self.runtime = ""
         self.validates = True
         self.times = HookTimes()
+        self.registered = asyncio.Event()
+        self.listeners: list[Callable[[], None]] = []
         self._socket, self._hooks = socket, hooks
         self._timeout_s = 2.0
         self._configured = self._synchronized = False
@@ -234,4 +238,7 @@ class NriPlugin:
         self.registrations += 1
         self.problem = ""
         kind = "asks about and validates" if self.validates else "asks about"
+        self.registered.set()
+        for listen in self.listeners:
+            listen()
         log.info("%s %s each container", self.runtime, kind)
