@@ -8,17 +8,18 @@ the truth.
 
 import hashlib
 from collections import Counter
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from weft.dialects.containers import one_card
-from weft.dialects.dialect import DialectSettings, PodAnnotations
+from weft.dialects.dialect import DialectSettings, PodAnnotations, UnitSettings
 from weft.dialects.node_gpus import InventorySource, ReportedGpu, listed_parts, whole_number
 from weft.dialects.requests import build
 from weft.dialects.resources import ContainerSlot, amount, slots, units
 from weft.dialects.shares import find, identity, placement_of, share_on
 from weft.dialects.system import BaseDialect, by_container
-from weft.model import BadInputError, Node, NodeManifest, Placement, PodManifest, Share
+from weft.model import BadInputError, Gpu, Node, NodeManifest, Placement, PodManifest, Share
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS, MOST_LETTERS
 from weft.model.request import GpuMemoryRequest, GpuRequest, PodRequest
 
@@ -42,6 +43,10 @@ class Alnair(BaseDialect):
     resources = (MEMORY, COMPUTE)
     resource_pattern = r"alnair/vgpu-"
     agent_annotation = GPU_ID
+
+    def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
+        """GiB to the nearest, and percent of cores."""
+        return {MEMORY: settings.promised((gpu.memory_mib + 512) // 1024), COMPUTE: 100 * pieces}
 
     def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
         """The pod's total on one card."""
@@ -157,3 +162,14 @@ def reported_gpus(node: NodeManifest) -> InventorySource | None:
         uuid = uuids[index] if len(uuids) == count else ""
         cards.append(ReportedGpu(max(size - 512, 0), size + 511, uuid=uuid))
     return InventorySource("Alnair's annotations", tuple(cards))
+
+
+def node_annotations(gpus: Sequence[Gpu]) -> dict[str, str]:
+    """A node's annotations as the device plugin writes them, the count in both spellings."""
+    cards = [gpu for gpu in gpus if gpu.parent is None]
+    units = ",".join(str((card.memory_mib + 512) // 1024) for card in cards)
+    return {
+        NODE_COUNT: str(len(cards)),
+        NODE_UUIDS: ",".join(card.uuid for card in cards),
+        **dict.fromkeys(NODE_UNITS, units),
+    }

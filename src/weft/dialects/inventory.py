@@ -17,7 +17,12 @@ import msgspec
 
 from weft.dialects import alnair, elastic, gpushare, nvidia, weft
 from weft.dialects.catalog import is_gpu_resource
-from weft.dialects.node_gpus import InventorySource, ReportedGpu, equal_gpus
+from weft.dialects.node_gpus import (
+    InventorySource,
+    ReportedGpu,
+    advertised_by_agent,
+    equal_gpus,
+)
 from weft.model import BadInputError, Gpu, Node, NodeManifest, parse_cpu_milli, parse_quantity
 from weft.model.agent_offer import BY_NAME, WITHOUT_AGENT, AgentOffer, decode_offer
 from weft.model.annotations import AGENT
@@ -29,6 +34,8 @@ UNKNOWN_MIB = 100
 """What a GPU of unknown size counts as: every GPU has this much, and percentages are exact."""
 UNLIMITED = 2**62
 _MIB = 2**20
+_RESERVE_PART = 16
+"""A driver reserves less than one in so many parts of a card; feature discovery counts that too."""
 _NATIVE = ("cpu", "memory")
 _SOURCES = tuple(system.reported_gpus for system in (weft, alnair, nvidia, gpushare, elastic))
 
@@ -82,13 +89,27 @@ def inventory(
         memory_mib=min(memory, MOST_MEMORY_MIB),
         extended=_extended(allocatable, warnings) | _accounted(allocatable, accounted, warnings),
         labels=dict(node.metadata.labels or {}),
-        unit_mib=max((source.unit_mib for source in sources), default=0),
+        unit_mib=_unit_mib(node, sources, gpus, warnings),
         delivers=_delivers(node, offer, warnings),
         isolation=offer.isolation if offer is not None else WITHOUT_AGENT,
         fail_closed=offer is not None and offer.fail_closed,
         schedulable=node.ready,
         taints=taints_of(node),
     ), tuple(warnings)
+
+
+def _unit_mib(
+    node: NodeManifest,
+    sources: Sequence[InventorySource],
+    gpus: Sequence[Gpu],
+    warnings: list[str],
+) -> int:
+    """The gpushare unit that the node counts in; 0 where nobody says."""
+    if advertised_by_agent(node, gpushare.GPU_MEM):
+        capacity = node.status.capacity or {}
+        total = _amount(capacity, gpushare.GPU_MEM, parse_quantity, warnings)
+        return gpushare.agent_unit_mib(total, gpus) if total else 0
+    return max((source.unit_mib for source in sources), default=0)
 
 
 def _offer(node: NodeManifest, warnings: list[str]) -> AgentOffer | None:
@@ -185,6 +206,8 @@ def _sized(
 ) -> Gpu:
     """The card with the most memory that no source denies, or the least any of them says."""
     sized = [(card, source) for card, source in zip(cards, sources, strict=True) if card.most]
+    if sources[0].exact:
+        sized[1:] = [pair for pair in sized[1:] if not _counts_reserve(pair[0], gpu.memory_mib)]
     if len(sized) < 2:
         return gpu
     least, most = max(card.least for card, _ in sized), min(card.most for card, _ in sized)
@@ -194,6 +217,11 @@ def _sized(
     text = ", ".join(f"{source.name} {_range(card)}" for card, source in sized)
     warnings.append(f"GPU {gpu.index}: {text} MiB: the smaller size counts, {smallest} MiB")
     return msgspec.structs.replace(gpu, memory_mib=smallest)
+
+
+def _counts_reserve(card: ReportedGpu, usable_mib: int) -> bool:
+    """True if it is a card of so much usable memory, the driver's part of it included or not."""
+    return card.least - card.least // _RESERVE_PART <= usable_mib <= card.most
 
 
 def _range(card: ReportedGpu) -> str:

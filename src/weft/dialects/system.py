@@ -5,10 +5,10 @@ from typing import ClassVar
 from msgspec.structs import replace
 
 from weft.dialects import evidence, shares
-from weft.dialects.dialect import DialectSettings, PodAnnotations, TieBreak
+from weft.dialects.dialect import DialectSettings, PodAnnotations, TieBreak, UnitSettings
 from weft.dialects.evidence import ChargedPlacement
 from weft.dialects.resources import asked_of, asks_for, slots
-from weft.model import Node, Placement, PodManifest, PodRequest, Share
+from weft.model import Gpu, Node, Placement, PodManifest, PodRequest, Share
 from weft.model.annotations import PLACEMENT
 
 
@@ -54,6 +54,13 @@ class BaseDialect:
         for slot in slots(pod):
             names.update(asked_of(slot, self.counted) or asked_of(slot, self.resources))
         return tuple(sorted(names))
+
+    def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
+        """What one card is in the resources of this system that a node advertises; none by default.
+
+        `pieces`: the MIG instances it is cut into, 1 for a card that is not.
+        """
+        return {}
 
     def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
         """The request, or `BadInputError` naming field and value."""

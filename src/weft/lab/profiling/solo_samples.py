@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from weft.lab.profiling.nvml import model_of
 from weft.model.metric import Metric
+from weft.node.devices.nvml_library import model_of
 from weft.telemetry.meaning import metric_names, metric_values
 from weft.telemetry.meaning.metric_names import ALIASES, Alias, SeriesSubject
 from weft.telemetry.meaning.metric_values import Floats
