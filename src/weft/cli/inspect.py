@@ -13,7 +13,7 @@ from weft.cli.options import ConfigFile, Context, Kubeconfig, Output
 from weft.cli.output import ListOutput, json_text, print_note, print_table, table_with
 
 if TYPE_CHECKING:
-    from weft.cli.inspected import Inspected, InspectedGpu, InspectedNode, InspectWish
+    from weft.cli.inspected import ClusterReport, GpuReport, InspectWish, NodeReport
     from weft.cli.text_table import TextTable
     from weft.kube.config import Endpoint
     from weft.telemetry.meaning.join import Devices
@@ -103,7 +103,7 @@ def _wish(nodes: Sequence[str], config: Path | None, metrics_from: str) -> "Insp
     return replace(wish, source=source)
 
 
-async def _inspect(endpoint: "Endpoint", wish: "InspectWish") -> "Inspected":
+async def _inspect(endpoint: "Endpoint", wish: "InspectWish") -> "ClusterReport":
     from weft.cli.inspected import inspect_cluster
     from weft.kube.client import ApiClient
 
@@ -111,7 +111,7 @@ async def _inspect(endpoint: "Endpoint", wish: "InspectWish") -> "Inspected":
         return await inspect_cluster(client, wish)
 
 
-def _show(inspected: "Inspected", details: bool, namespace: str, output: ListOutput) -> None:
+def _show(inspected: "ClusterReport", details: bool, namespace: str, output: ListOutput) -> None:
     if output is ListOutput.json:
         print(json_text(inspected, indent=2))
         return
@@ -125,7 +125,7 @@ def _show(inspected: "Inspected", details: bool, namespace: str, output: ListOut
         print_note(note)
 
 
-def _gpus(inspected: "Inspected", used: bool) -> "TextTable":
+def _gpus(inspected: "ClusterReport", used: bool) -> "TextTable":
     """A line a GPU."""
     of_use = "|>used MiB|>util %|>SM %" if used else ""
     table = table_with(f"node|>GPU|model|>MiB|>promised MiB{of_use}|>cores %|>pods")
@@ -145,7 +145,7 @@ def _gpus(inspected: "Inspected", used: bool) -> "TextTable":
     return table
 
 
-def _pods(inspected: "Inspected", namespace: str, used: bool) -> "TextTable":
+def _pods(inspected: "ClusterReport", namespace: str, used: bool) -> "TextTable":
     """A line a pod and GPU, and one for what others use of the GPU."""
     of_use = "|>used MiB|>util %" if used else ""
     table = table_with(f"node|>GPU|namespace|pod|>promised MiB{of_use}|>cores %|state")
@@ -170,7 +170,7 @@ def _pods(inspected: "Inspected", namespace: str, used: bool) -> "TextTable":
     return table
 
 
-def _notes(inspected: "Inspected") -> list[str]:
+def _notes(inspected: "ClusterReport") -> list[str]:
     notes = []
     problems: dict[str, list[str]] = {}
     for node in inspected.nodes:
@@ -191,7 +191,7 @@ def _notes(inspected: "Inspected") -> list[str]:
     return notes
 
 
-def _troubles(node: "InspectedNode") -> list[str]:
+def _troubles(node: "NodeReport") -> list[str]:
     """What is wrong with the node and its GPUs."""
     troubles = [] if node.ready else [f"Node {node.name} is not ready."]
     out = [str(gpu.index) for gpu in node.gpus if not gpu.in_service and not _cut(node, gpu)]
@@ -205,7 +205,7 @@ def _troubles(node: "InspectedNode") -> list[str]:
     return troubles
 
 
-def _cut(node: "InspectedNode", gpu: "InspectedGpu") -> bool:
+def _cut(node: "NodeReport", gpu: "GpuReport") -> bool:
     """True for a card that serves by its MIG instances."""
     return any(each.parent == gpu.index for each in node.gpus)
 

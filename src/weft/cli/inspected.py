@@ -37,7 +37,7 @@ BACK_S = 60.0
 _TIMEOUT_S = 5.0
 
 
-class InspectedPod(msgspec.Struct):
+class PodOnGpu(msgspec.Struct):
     """A pod on a GPU: promised MiB and thousandths, used MiB and share of time (None: not known).
 
     `by` says where the promise is from: the delivery record, or the system's own annotations.
@@ -56,7 +56,7 @@ class InspectedPod(msgspec.Struct):
     util_ratio: float | None = None
 
 
-class InspectedGpu(msgspec.Struct):
+class GpuReport(msgspec.Struct):
     """A GPU or MIG instance. Of `used_mib`, `others_mib` is what none of its pods is known to use:
     that of pods without a share, and of processes of no pod."""
 
@@ -73,25 +73,25 @@ class InspectedGpu(msgspec.Struct):
     util_ratio: float | None = None
     sm_active_ratio: float | None = None
     others_mib: int | None = None
-    pods: list[InspectedPod] = []
+    pods: list[PodOnGpu] = []
 
 
-class InspectedNode(msgspec.Struct):
+class NodeReport(msgspec.Struct):
     """A node with GPUs; `agent` is what Weft's agent offers there, `problem` why its use is not
     known. `unplaced` are pods of which nobody says which GPU they have."""
 
     name: str
     ready: bool
     agent: AgentOffer | None
-    gpus: list[InspectedGpu]
+    gpus: list[GpuReport]
     unplaced: list[str]
     problem: str = ""
 
 
-class Inspected(msgspec.Struct):
+class ClusterReport(msgspec.Struct):
     """The cluster's nodes with GPUs. `source` says who told the real use; "" for nobody."""
 
-    nodes: list[InspectedNode]
+    nodes: list[NodeReport]
     source: str
     problems: list[str]
 
@@ -106,7 +106,7 @@ class InspectWish(msgspec.Struct, frozen=True):
     source: "Callable[[Devices, Mapping[str, str]], MetricSource] | None" = None
 
 
-async def inspect_cluster(client: ApiClient, wish: InspectWish) -> Inspected:
+async def inspect_cluster(client: ApiClient, wish: InspectWish) -> ClusterReport:
     """Everything as it is now. `BadInputError`: there is no node of a name."""
     found = {node.metadata.name: node for node in await everything(client, NODES)}
     for name in wish.names:
@@ -122,7 +122,7 @@ async def inspect_cluster(client: ApiClient, wish: InspectWish) -> Inspected:
         if node.gpus:
             seen.append(node)
             nodes.append(_inspected(found[name], node, pods.get(name, []), wish.settings))
-    inspected = Inspected(nodes, "", [])
+    inspected = ClusterReport(nodes, "", [])
     if nodes:
         await _look(client, inspected, seen, {name: _address(n) for name, n in found.items()}, wish)
     return inspected
@@ -133,7 +133,7 @@ async def inspect_cluster(client: ApiClient, wish: InspectWish) -> Inspected:
 
 def _inspected(
     found: KubeNode, node: Node, pods: Iterable[Pod], settings: DialectSettings
-) -> InspectedNode:
+) -> NodeReport:
     gpus = {gpu.index: _gpu(gpu) for gpu in node.gpus}
     unplaced = []
     for pod in sorted(pods, key=lambda pod: (pod.metadata.namespace, pod.metadata.name)):
@@ -151,7 +151,7 @@ def _inspected(
             gpu.promised_milli += card.milli
             meta = pod.metadata
             gpu.pods.append(
-                InspectedPod(
+                PodOnGpu(
                     meta.namespace,
                     meta.name,
                     meta.uid,
@@ -165,11 +165,11 @@ def _inspected(
             )
     offer = _offer(found)
     ordered = [gpus[index] for index in sorted(gpus)]
-    return InspectedNode(found.metadata.name, found.ready, offer, ordered, unplaced)
+    return NodeReport(found.metadata.name, found.ready, offer, ordered, unplaced)
 
 
-def _gpu(gpu: Gpu) -> InspectedGpu:
-    return InspectedGpu(
+def _gpu(gpu: Gpu) -> GpuReport:
+    return GpuReport(
         gpu.index,
         gpu.uuid,
         gpu.model,
@@ -222,7 +222,7 @@ def _address(node: KubeNode) -> str:
 
 async def _look(
     client: ApiClient,
-    inspected: Inspected,
+    inspected: ClusterReport,
     nodes: Sequence[Node],
     addresses: Mapping[str, str],
     wish: InspectWish,
@@ -253,7 +253,7 @@ async def _look(
         _fill(inspected, devices, reading.answers)
 
 
-async def _agents(client: ApiClient, inspected: Inspected) -> dict[str, str]:
+async def _agents(client: ApiClient, inspected: ClusterReport) -> dict[str, str]:
     """Node → page of its agent, by the API server's proxy; nodes without one are told so."""
     from weft.model import WeftError
 
@@ -290,7 +290,7 @@ def _agents_source(
     return ExporterSource(lambda: targets, fetch=fetch, known=known)
 
 
-def _fill(inspected: Inspected, devices: "Devices", answers: Sequence[Any]) -> None:
+def _fill(inspected: ClusterReport, devices: "Devices", answers: Sequence[Any]) -> None:
     from weft.telemetry.meaning.join import SeriesJoiner
 
     joiner = SeriesJoiner(devices)
@@ -320,7 +320,7 @@ def _fill(inspected: Inspected, devices: "Devices", answers: Sequence[Any]) -> N
 
 
 def _fill_gpu(
-    gpu: InspectedGpu, values: Mapping[Metric, float], own: Mapping[tuple[Metric, str], float]
+    gpu: GpuReport, values: Mapping[Metric, float], own: Mapping[tuple[Metric, str], float]
 ) -> None:
     used = values.get(Metric.MEMORY_USED_MIB)
     if used is None:
