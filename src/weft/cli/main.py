@@ -47,6 +47,7 @@ def _register() -> None:
     from weft.cli.experiment import experiment_app
     from weft.cli.extender import extender_app
     from weft.cli.generate import nodes, pods
+    from weft.cli.inspect import inspect
     from weft.cli.interference import interference_app
     from weft.cli.metrics import metrics
     from weft.cli.parse import parse
@@ -74,7 +75,7 @@ def _register() -> None:
             "extender": extender_app,
             "agent": agent,
         },
-        "See why": {"explain": explain_app, "replay": replay},
+        "See why": {"inspect": inspect, "explain": explain_app, "replay": replay},
         "Know GPUs and applications": {
             "metrics": metrics,
             "profile": profile_app,
