@@ -46,6 +46,7 @@ def _register() -> None:
     from weft.cli.experiment import experiment_app
     from weft.cli.extender import extender_app
     from weft.cli.generate import nodes, pods
+    from weft.cli.inspect import inspect
     from weft.cli.interference import interference_app
     from weft.cli.metrics import metrics
     from weft.cli.parse import parse
@@ -72,7 +73,7 @@ def _register() -> None:
             "scheduler": scheduler,
             "extender": extender_app,
         },
-        "See why": {"explain": explain_app, "replay": replay},
+        "See why": {"inspect": inspect, "explain": explain_app, "replay": replay},
         "Know GPUs and applications": {
             "metrics": metrics,
             "profile": profile_app,
