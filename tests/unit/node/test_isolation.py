@@ -14,10 +14,10 @@ from weft.model.delivery import (
 from weft.node.agent.device_watch import DeviceWatch
 from weft.node.agent.isolation import (
     AddedMount,
-    Isolation,
     IsolationAdditions,
     IsolationError,
     IsolationOptions,
+    NodeIsolation,
 )
 from weft.node.agent.mps_daemon import MpsDaemon, MpsOptions
 from weft.node.devices.fake import FakeReader
@@ -46,17 +46,17 @@ async def watch(tmp_path: Path) -> DeviceWatch:
 
 
 @pytest.fixture
-def isolation(watch: DeviceWatch, tmp_path: Path) -> Isolation:
+def isolation(watch: DeviceWatch, tmp_path: Path) -> NodeIsolation:
     mps = MpsDaemon(MpsOptions(tmp_path / "mps", "mps-control"))
     mps.ready = True
     library = tmp_path / "libvgpu.so"
     library.touch()
     options = IsolationOptions(hook_library=str(library), folder=tmp_path / "hook")
-    return Isolation(options, watch, mps)
+    return NodeIsolation(options, watch, mps)
 
 
 def test_limits_of_mps_go_by_the_order_in_which_the_container_sees_its_gpus(
-    isolation: Isolation, tmp_path: Path
+    isolation: NodeIsolation, tmp_path: Path
 ) -> None:
     added = isolation.additions(record("mps", (0, 2_000, 300), (1, 3_000, 255)), "main")
     assert added.env == {
@@ -72,21 +72,21 @@ def test_limits_of_mps_go_by_the_order_in_which_the_container_sees_its_gpus(
     )
 
 
-def test_what_was_not_asked_for_is_no_limit(isolation: Isolation) -> None:
+def test_what_was_not_asked_for_is_no_limit(isolation: NodeIsolation) -> None:
     env = isolation.additions(record("mps", (0, 0, 0), (1, 700, 0)), "main").env
     assert env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=700M"
     assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in env
     assert "CUDA_DEVICE_SM_LIMIT" not in isolation.additions(record("hook", (0, 5, 0)), "main").env
 
 
-def test_two_shares_of_one_gpu_are_one_limit(isolation: Isolation) -> None:
+def test_two_shares_of_one_gpu_are_one_limit(isolation: NodeIsolation) -> None:
     env = isolation.additions(record("mps", (0, 500, 100), (0, 700, 200)), "main").env
     assert env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=1200M"
     assert env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
 
 
 def test_the_hook_is_loaded_read_only_with_limits_and_a_folder_of_its_own(
-    isolation: Isolation, tmp_path: Path
+    isolation: NodeIsolation, tmp_path: Path
 ) -> None:
     added = isolation.additions(record("hook", (0, 2_000, 300), (1, 3_000, 0)), "main")
     assert added.env == {
@@ -111,23 +111,23 @@ def test_the_hook_is_loaded_read_only_with_limits_and_a_folder_of_its_own(
 
 
 def test_a_name_that_would_leave_the_folder_stays_in_it(
-    isolation: Isolation, tmp_path: Path
+    isolation: NodeIsolation, tmp_path: Path
 ) -> None:
     isolation.additions(record("hook", (0, 1, 1), pod="../../x"), "main")
     assert [f.name for f in (tmp_path / "hook" / "containers").iterdir()] == [".._.._x@main"]
 
 
 @pytest.mark.parametrize("mode", ["", "none", "time-slicing"])
-def test_sharing_of_time_adds_nothing(isolation: Isolation, mode: str) -> None:
+def test_sharing_of_time_adds_nothing(isolation: NodeIsolation, mode: str) -> None:
     assert isolation.additions(record(mode, (0, 5, 5)), "main") == IsolationAdditions()
 
 
-def test_containers_without_a_share_get_nothing(isolation: Isolation) -> None:
+def test_containers_without_a_share_get_nothing(isolation: NodeIsolation) -> None:
     for name in ("beside", "unknown"):
         assert isolation.additions(record("mps", (0, 5, 5)), name) == IsolationAdditions()
 
 
-def test_instances_isolate_themselves(isolation: Isolation) -> None:
+def test_instances_isolate_themselves(isolation: NodeIsolation) -> None:
     for mode in ("mig", ""):
         assert isolation.additions(record(mode, (3_070, 5_000, 1_000)), "main").env == {}
     with pytest.raises(IsolationError, match="GPU 0 is no MIG instance"):
@@ -137,7 +137,7 @@ def test_instances_isolate_themselves(isolation: Isolation) -> None:
 
 
 def test_a_mode_that_the_node_lacks_is_refused_with_a_reason(watch: DeviceWatch) -> None:
-    bare = Isolation(IsolationOptions(), watch)
+    bare = NodeIsolation(IsolationOptions(), watch)
     assert bare.offered() == ("none", "time-slicing", "mig")
     for mode, reason in (
         ("mps", "MPS is off on this node"),
@@ -151,7 +151,7 @@ def test_a_mode_that_the_node_lacks_is_refused_with_a_reason(watch: DeviceWatch)
 
 
 async def test_what_is_offered_follows_what_is_there(
-    isolation: Isolation, watch: DeviceWatch, tmp_path: Path
+    isolation: NodeIsolation, watch: DeviceWatch, tmp_path: Path
 ) -> None:
     assert isolation.offered() == ("none", "time-slicing", "mps", "hook", "mig")
     assert isolation._mps is not None
@@ -165,8 +165,8 @@ async def test_what_is_offered_follows_what_is_there(
 
 
 def test_the_nodes_own_choice_is_for_pods_that_name_none(
-    watch: DeviceWatch, isolation: Isolation
+    watch: DeviceWatch, isolation: NodeIsolation
 ) -> None:
-    chosen = Isolation(IsolationOptions(default="mps"), watch, isolation._mps)
+    chosen = NodeIsolation(IsolationOptions(default="mps"), watch, isolation._mps)
     assert "CUDA_MPS_PIPE_DIRECTORY" in chosen.additions(record("", (0, 5, 5)), "main").env
     assert chosen.additions(record("time-slicing", (0, 5, 5)), "main").env == {}

@@ -60,7 +60,7 @@ class IsolationOptions(msgspec.Struct, frozen=True):
     folder: Path = Path("/run/weft/hook")
 
 
-class Isolation:
+class NodeIsolation:
     """The node's modes, and what each adds to a container. `mps` is None where MPS is off."""
 
     def __init__(
