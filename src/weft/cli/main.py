@@ -41,6 +41,7 @@ def root(
 
 
 def _register() -> None:
+    from weft.cli.agent import agent
     from weft.cli.config import config_app
     from weft.cli.decisions import explain_app, replay
     from weft.cli.experiment import experiment_app
@@ -72,6 +73,7 @@ def _register() -> None:
             "config": config_app,
             "scheduler": scheduler,
             "extender": extender_app,
+            "agent": agent,
         },
         "See why": {"inspect": inspect, "explain": explain_app, "replay": replay},
         "Know GPUs and applications": {
