@@ -23,7 +23,7 @@ class RunningStatus(PodStatus, frozen=True, gc=False):
     ephemeral_container_statuses: list[RunningContainer] | None = None
 
 
-class RunningPod(PodManifest, frozen=True, gc=False):
+class PodOnNode(PodManifest, frozen=True, gc=False):
     """A pod on its node."""
 
     status: RunningStatus = RunningStatus()
@@ -43,4 +43,4 @@ class RunningPod(PodManifest, frozen=True, gc=False):
         yield from status.ephemeral_container_statuses or ()
 
 
-RUNNING_PODS = Resource("/api/v1", "pods", RunningPod)
+PODS_ON_NODE = Resource("/api/v1", "pods", PodOnNode)
