@@ -43,6 +43,7 @@ def root(
 def _register() -> None:
     from weft.cli.config import config_app
     from weft.cli.decisions import explain_app, replay
+    from weft.cli.doctor import doctor
     from weft.cli.experiment import experiment_app
     from weft.cli.extender import extender_app
     from weft.cli.generate import nodes, pods
@@ -73,7 +74,12 @@ def _register() -> None:
             "scheduler": scheduler,
             "extender": extender_app,
         },
-        "See why": {"inspect": inspect, "explain": explain_app, "replay": replay},
+        "See why": {
+            "inspect": inspect,
+            "doctor": doctor,
+            "explain": explain_app,
+            "replay": replay,
+        },
         "Know GPUs and applications": {
             "metrics": metrics,
             "profile": profile_app,
