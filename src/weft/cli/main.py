@@ -41,12 +41,13 @@ def root(
 
 
 def _register() -> None:
+    from weft.cli.agent import agent
     from weft.cli.config import config_app
     from weft.cli.decisions import explain_app, replay
     from weft.cli.doctor import doctor
     from weft.cli.experiment import experiment_app
     from weft.cli.extender import extender_app
-    from weft.cli.generate import nodes, pods
+    from weft.cli.generate import generate_app
     from weft.cli.inspect import inspect
     from weft.cli.interference import interference_app
     from weft.cli.metrics import metrics
@@ -57,12 +58,9 @@ def _register() -> None:
     from weft.cli.simulate import simulate
     from weft.cli.trace import trace_app
 
-    generate = Typer(help="Make a synthetic cluster or workload.", no_args_is_help=True)
-    generate.command("nodes")(nodes)
-    generate.command("pods")(pods)
     tasks: dict[str, dict[str, Typer | Callable[..., None]]] = {
         "Compare policies without a cluster": {
-            "generate": generate,
+            "generate": generate_app,
             "trace": trace_app,
             "simulate": simulate,
             "policies": policies,
@@ -73,6 +71,7 @@ def _register() -> None:
             "config": config_app,
             "scheduler": scheduler,
             "extender": extender_app,
+            "agent": agent,
         },
         "See why": {
             "inspect": inspect,
