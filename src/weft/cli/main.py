@@ -40,6 +40,9 @@ def root(
     """Options that come before the command."""
 
 
+_Commands = dict[str, Typer | Callable[..., None]]
+
+
 def _register() -> None:
     from weft.cli.agent import agent
     from weft.cli.config import config_app
@@ -58,7 +61,7 @@ def _register() -> None:
     from weft.cli.simulate import simulate
     from weft.cli.trace import trace_app
 
-    tasks: dict[str, dict[str, Typer | Callable[..., None]]] = {
+    tasks: dict[str, _Commands] = {
         "Compare policies without a cluster": {
             "generate": generate_app,
             "trace": trace_app,
@@ -86,11 +89,15 @@ def _register() -> None:
         },
     }
     for task, commands in tasks.items():
-        for name, command in commands.items():
-            if isinstance(command, Typer):
-                app.add_typer(command, name=name, cls=CommandGroup, rich_help_panel=task)
-            else:
-                app.command(name, rich_help_panel=task)(command)
+        _add(task, commands)
+
+
+def _add(task: str, commands: _Commands) -> None:
+    for name, command in commands.items():
+        if isinstance(command, Typer):
+            app.add_typer(command, name=name, cls=CommandGroup, rich_help_panel=task)
+        else:
+            app.command(name, rich_help_panel=task)(command)
 
 
 _register()
