@@ -13,14 +13,12 @@ from certificates import available
 from control_plane import ControlPlane
 from go_tools import NoBinariesError, Say
 from node_tools import find_or_build, why_not
-from real_node import RealNode
+from real_node import API_SERVER_OPTIONS, RealNode
 
 HERE = Path(__file__).resolve().parent
 FIRST = "test_machine_state.py"  # it starts nodes of its own, while the session has none
 _running = pytest.StashKey[RealNode]()
 _why_not = pytest.StashKey[str]()
-# As real clusters have it: a kubelet may do what its node needs, and nothing to other nodes.
-_API_SERVER = ("--authorization-mode=Node", "--enable-admission-plugins=NodeRestriction")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -78,7 +76,7 @@ def control_plane(
 ) -> Iterator[ControlPlane]:
     """etcd and kube-apiserver, running, with an authorizer for nodes."""
     folder = tmp_path_factory.mktemp("control-plane")
-    with ControlPlane(tools, folder, _API_SERVER) as plane:
+    with ControlPlane(tools, folder, API_SERVER_OPTIONS) as plane:
         yield plane
 
 
@@ -97,6 +95,16 @@ def node(
 @pytest.fixture
 def namespace(node: RealNode) -> Iterator[str]:
     """An empty namespace. Its pods are deleted after the test and have ended then."""
+    yield from _a_namespace(node)
+
+
+@pytest.fixture
+def other_namespace(node: RealNode) -> Iterator[str]:
+    """One more."""
+    yield from _a_namespace(node)
+
+
+def _a_namespace(node: RealNode) -> Iterator[str]:
     name = f"test-{secrets.token_hex(4)}"
     node.plane.create_namespace(name)
     yield name

@@ -24,6 +24,8 @@ from kubelet import DEVICE_PLUGINS, Kubelet
 from machine_state import MachineState, put_back, why_not_here
 
 NAME = "real-node"
+# As real clusters have it: a kubelet may do what its node needs, and nothing to other nodes.
+API_SERVER_OPTIONS = ("--authorization-mode=Node", "--enable-admission-plugins=NodeRestriction")
 _NOTES = Path("/run/weft-node-tests")
 _TELLS_S = 30.0
 _POLL_S = 0.02
@@ -46,14 +48,14 @@ class RealNode:
     def start(self) -> None:
         """Everything up; its node is Ready."""
         self._left.enter_context(_alone())
-        _put_back_what_is_noted()
+        put_back_what_is_noted()
         if reason := why_not_here():
             raise RuntimeError(reason)
         self.before = MachineState.now()
         # Sockets' paths may have 107 bytes.
         self.folder = Path(tempfile.mkdtemp(prefix="weft-node-"))
         self._note()
-        self._left.callback(_put_back_what_is_noted)
+        self._left.callback(put_back_what_is_noted)
         DEVICE_PLUGINS.mkdir(parents=True, exist_ok=True)
         self.containerd = Containerd(self._tools, self.folder / "containerd")
         self._left.callback(self.containerd.kill)
@@ -113,6 +115,15 @@ class RealNode:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+    def advertise(self, resources: dict[str, str]) -> None:
+        """The node has so much of these extended resources, as its status says it."""
+        self.api.patch(
+            "Node",
+            self.name,
+            {"status": {"capacity": resources, "allocatable": resources}},
+            part="status",
+        )
 
     # --- pods ------------------------------------------------------------------------------------
 
@@ -245,7 +256,8 @@ def _alone() -> Iterator[None]:
         yield
 
 
-def _put_back_what_is_noted() -> None:
+def put_back_what_is_noted() -> None:
+    """What a node has left whose process was killed; nothing where none has."""
     notes = _NOTES / "running.json"
     if not notes.exists():
         return

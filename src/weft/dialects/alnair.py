@@ -8,6 +8,7 @@ the truth.
 
 import hashlib
 from collections import Counter
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -161,3 +162,14 @@ def reported_gpus(node: NodeManifest) -> InventorySource | None:
         uuid = uuids[index] if len(uuids) == count else ""
         cards.append(ReportedGpu(max(size - 512, 0), size + 511, uuid=uuid))
     return InventorySource("Alnair's annotations", tuple(cards))
+
+
+def node_annotations(gpus: Sequence[Gpu]) -> dict[str, str]:
+    """A node's annotations as the device plugin writes them, the count in both spellings."""
+    cards = [gpu for gpu in gpus if gpu.parent is None]
+    units = ",".join(str((card.memory_mib + 512) // 1024) for card in cards)
+    return {
+        NODE_COUNT: str(len(cards)),
+        NODE_UUIDS: ",".join(card.uuid for card in cards),
+        **dict.fromkeys(NODE_UNITS, units),
+    }

@@ -59,7 +59,7 @@ def record_of(
         dialect=request.dialect,
         cards=_cards(placement, gpus, most_permille),
         containers=containers,
-        isolation=request.isolation,
+        isolation=request.shape.isolation,
     )
 
 

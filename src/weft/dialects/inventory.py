@@ -34,6 +34,8 @@ UNKNOWN_MIB = 100
 """What a GPU of unknown size counts as: every GPU has this much, and percentages are exact."""
 UNLIMITED = 2**62
 _MIB = 2**20
+_RESERVE_PART = 16
+"""A driver reserves less than one in so many parts of a card; feature discovery counts that too."""
 _NATIVE = ("cpu", "memory")
 _SOURCES = tuple(system.reported_gpus for system in (weft, alnair, nvidia, gpushare, elastic))
 
@@ -204,6 +206,8 @@ def _sized(
 ) -> Gpu:
     """The card with the most memory that no source denies, or the least any of them says."""
     sized = [(card, source) for card, source in zip(cards, sources, strict=True) if card.most]
+    if sources[0].exact:
+        sized[1:] = [pair for pair in sized[1:] if not _counts_reserve(pair[0], gpu.memory_mib)]
     if len(sized) < 2:
         return gpu
     least, most = max(card.least for card, _ in sized), min(card.most for card, _ in sized)
@@ -213,6 +217,11 @@ def _sized(
     text = ", ".join(f"{source.name} {_range(card)}" for card, source in sized)
     warnings.append(f"GPU {gpu.index}: {text} MiB: the smaller size counts, {smallest} MiB")
     return msgspec.structs.replace(gpu, memory_mib=smallest)
+
+
+def _counts_reserve(card: ReportedGpu, usable_mib: int) -> bool:
+    """True if it is a card of so much usable memory, the driver's part of it included or not."""
+    return card.least - card.least // _RESERVE_PART <= usable_mib <= card.most
 
 
 def _range(card: ReportedGpu) -> str:

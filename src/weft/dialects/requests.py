@@ -61,10 +61,12 @@ def build(
     annotations = meta.annotations or {}
     notes = [*warnings, *_environment_notes(pod, layout, dialect), *_request_notes(annotations)]
     job_class = _one_of(annotations, CLASS, CLASSES)
+    isolation = _one_of(annotations, ISOLATION, ISOLATIONS)
     full = replace(
         own,
         gpu_requests=layout.gpu_requests,
         devices=_devices(own.devices, annotations, notes),
+        isolation=isolation if layout.gpu_requests else "",
         node_name=pod.spec.node_name,
         application=application_of(annotations, notes) or own.application,
         job_class=job_class,
@@ -84,7 +86,6 @@ def build(
         created_ns=timestamp_ns(meta.creation_timestamp),
         containers=layout.containers,
         shared_by_containers=shared,
-        isolation=_one_of(annotations, ISOLATION, ISOLATIONS),
         warnings=tuple(notes),
     )
 

@@ -35,6 +35,8 @@ FENCED_VERSION = "weft.dev/fenced-version"
 
 # Written by agents on nodes.
 INVENTORY = "weft.dev/inventory"
+NODE_MODELS = "weft.dev/gpu-model."
+"""The prefix of a node's labels, one for each model of its GPUs; the value is how many."""
 AGENT = "weft.dev/agent"
 """The agent's version, how it delivers, the isolation that it offers: `model/agent_offer.py`."""
 ADVERTISES = "weft.dev/advertises"

@@ -49,12 +49,14 @@ def node(
     unit_mib: int = 0,
     schedulable: bool = True,
     delivers: Sequence[str] | None = None,
+    isolation: Sequence[str] | None = None,
 ) -> Node:
     """A node with `gpus` cards; `model` and `memory_mib` for all of them, or a sequence of each.
 
     `mig` cuts every card into so many equal instances (1, 2, 3, 4 or 7), listed after the cards;
     `broken` are indexes of GPUs out of service. UUIDs are `GPU-<node>-<index>`. `delivers` are the
-    GPU resources that it advertises; left out, whatever a pod asks by is delivered.
+    GPU resources that it advertises; left out, whatever a pod asks by is delivered. `isolation` are
+    the modes that it offers; left out, all.
     """
     models = [model] * gpus if isinstance(model, str) else list(model)
     sizes = [memory_mib] * gpus if isinstance(memory_mib, int) else list(memory_mib)
@@ -73,6 +75,7 @@ def node(
         rank=rank,
         unit_mib=unit_mib,
         delivers=None if delivers is None else tuple(delivers),
+        isolation=None if isolation is None else tuple(isolation),
         schedulable=schedulable,
     )
 
@@ -114,6 +117,7 @@ def shape(
     needs_gpu_node: bool = False,
     unit_mib: int = 0,
     resources: Sequence[str] = (),
+    isolation: str = "",
     node_name: str = "",
     application: str = "",
     job_class: str = "",
@@ -129,6 +133,7 @@ def shape(
         needs_gpu_node=needs_gpu_node,
         unit_mib=unit_mib,
         resources=tuple(resources),
+        isolation=isolation,
         node_name=node_name,
         application=application,
         job_class=job_class,
