@@ -63,7 +63,7 @@ class HeldAnswer(NamedTuple):
     answer: plugin.ContainerAllocateResponse
 
 
-class StartedContainer(NamedTuple):
+class BegunContainer(NamedTuple):
     """What a container begins with: `env` and device nodes."""
 
     env: dict[str, str]
@@ -108,7 +108,7 @@ class FakeDeviceManager:
             self.remove(uid)
             raise AdmissionError(f"UnexpectedAdmissionError: {error}") from error
 
-    async def start(self, uid: str, container: str) -> StartedContainer:
+    async def start(self, uid: str, container: str) -> BegunContainer:
         """What the container begins with. `StartError`: it is not created."""
         mine = {key: held for key, held in self.held.items() if key[:2] == (uid, container)}
         for (_, _, resource), held in mine.items():
@@ -128,7 +128,7 @@ class FakeDeviceManager:
             names += [device.name for device in answer.cdi_devices]
         for name in names:
             self._inject(name, env, devices)
-        return StartedContainer(env, tuple(dict.fromkeys(devices)))
+        return BegunContainer(env, tuple(dict.fromkeys(devices)))
 
     def remove(self, uid: str) -> None:
         """The pod has ended: its devices are free. The record is written when it is due again."""

@@ -79,7 +79,7 @@ class KubeletPods(Protocol):
         ...
 
 
-class Candidate(NamedTuple):
+class LikelyContainer(NamedTuple):
     """A container that devices may be for."""
 
     pod: NodePod
@@ -172,7 +172,7 @@ class Attribution:
             return tuple(share.gpu for share in part.shares)
         return ()
 
-    def candidates(self, resource: str, size: int) -> list[Candidate]:
+    def candidates(self, resource: str, size: int) -> list[LikelyContainer]:
         """The containers that may be given so many devices next: of each pod the first without."""
         having = {
             (held.pod, held.container)
@@ -186,7 +186,7 @@ class Attribution:
             asking = [name for name, asked in _asked(pod.manifest, resource) if asked]
             first = next((name for name in asking if (uid, name) not in having), None)
             if first in pod.record.containers and (first, size) in _asked(pod.manifest, resource):
-                found.append(Candidate(pod, first, pod.record))
+                found.append(LikelyContainer(pod, first, pod.record))
         return found
 
     def tidy(self) -> int:
@@ -197,7 +197,7 @@ class Attribution:
         named = (own_names(device.name for device in each.answer.cdi_devices) for each in held)
         return self._world.cdi.forget_all_but({name for names in named for name in names})
 
-    async def _narrowed(self, resource: str, size: int) -> list[Candidate]:
+    async def _narrowed(self, resource: str, size: int) -> list[LikelyContainer]:
         """Of the containers it may be, those of pods that the kubelet has in hand.
 
         It takes up one pod after another: at this moment it knows the pods that have their devices,
@@ -215,7 +215,7 @@ class Attribution:
         return []
 
     async def _answers(
-        self, candidates: Sequence[Candidate]
+        self, candidates: Sequence[LikelyContainer]
     ) -> list[plugin.ContainerAllocateResponse]:
         return [
             answer_of(await self._world.grant(candidate.record, candidate.container))

@@ -15,10 +15,11 @@ from pathlib import Path
 import msgspec
 
 from weft.files.writing import write_whole
+from weft.model.annotations import DELIVERY
 from weft.node.agent.container_grant import ContainerGrant
 
 FOLDER = Path("/var/run/cdi")
-KIND = "weft.dev/delivery"
+KIND = DELIVERY
 _VERSION = "0.5.0"
 _PREFIX, _SUFFIX = "weft-delivery-", ".json"
 _KEEP_S = 60.0

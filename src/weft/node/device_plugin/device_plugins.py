@@ -163,7 +163,9 @@ class DevicePlugins:
         server = self._servers.get(name)
         if server is None:
             server = ResourceServer(ResourceService(name, self._attribution), self._folder)
-        await server.service.set_devices(device_list(cards, name, numa))
+        # A hundred thousand IDs take a second.
+        devices = await asyncio.to_thread(device_list, cards, name, numa)
+        await server.service.set_devices(devices)
         self._servers[name] = server
 
     async def _stay_registered(self) -> None:
