@@ -283,6 +283,23 @@ class ExtenderSettings(Section, frozen=True):
     ] = False
 
 
+class AgentSettings(Section, frozen=True):
+    """The agent on each GPU node."""
+
+    address: Annotated[
+        str, "all addresses, so that the kubelet's probes and Prometheus reach it"
+    ] = "0.0.0.0"
+    port: Annotated[
+        Port,
+        "health, readiness and metrics; dcgm-exporter's own, so that who scrapes that finds it",
+    ] = 9_400
+    exempt_namespaces: Annotated[
+        tuple[str, ...],
+        "where containers that ask for no GPU see those that their image names; elsewhere they see "
+        "none. kube-system, for agents that watch GPUs; add the GPU operator's, where it runs",
+    ] = ("kube-system",)
+
+
 class OwnMetric(Section, frozen=True):
     """The meaning of an exporter's metric that Weft does not know; see docs/reference/telemetry.md.
 
@@ -454,6 +471,7 @@ class Configuration(Section, frozen=True):
     http: HttpSettings = HttpSettings()
     extender: ExtenderSettings = ExtenderSettings()
     events: EventSettings = EventSettings()
+    agent: AgentSettings = AgentSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     interference: InterferenceSettings = InterferenceSettings()
     seed: Annotated[
