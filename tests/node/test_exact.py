@@ -4,26 +4,21 @@ Every manifest that users of the originals have goes the whole way: kube-schedul
 it, the kubelet starts it, the agent delivers.
 """
 
-import re
 from pathlib import Path
 
-import pytest
 from agent_process import agent
-from images import SEES_ALL_GPUS
 from kube_api import Object, Objects
 from original_manifests import (
     ALNAIR,
-    COSCHEML,
     ELASTIC,
     GENIUS,
     GPUSHARE,
-    GPUSHARE_MIB,
     KUBEKNOTS,
     PLAIN,
     pods_of,
 )
-from played_gpus import MEMORY_MIB, PlayedGpus
-from real_node import RealNode
+from played_gpus import PlayedGpus
+from real_node import RealNode, has_begun
 from weft_process import ALONE, EXTENDER, extender_config, resources, weft
 
 from weft.model.annotations import DELIVERY
@@ -76,3 +71,24 @@ def is_exact(node: RealNode, gpus: PlayedGpus, pod: Object, record: DeliveryReco
         visible = ",".join(share.uuid for share in shares) or "void"
         wanted = {VISIBLE: visible, **(part.env if part is not None else {})}
         assert {key: inside.env.get(key) for key in wanted} == wanted, where
+
+
+def placed(node: RealNode, namespace: str, pods: Objects) -> Objects:
+    """The pods as a scheduler has placed them, all running."""
+    names = {one["metadata"]["name"] for one in node.create(pods, namespace, bind=False)}
+    return node.wait(
+        lambda found: names == {p["metadata"]["name"] for p in found if has_begun(p)}, namespace
+    )
+
+
+def test_every_manifest_of_the_originals(
+    node: RealNode, gpus: PlayedGpus, namespace: str, tmp_path: Path
+) -> None:
+    node.advertise(resources(gpus.count, gpus.memory_mib))
+    with agent(node, gpus), weft(node.plane, tmp_path, ALONE, *EXTENDER) as scheduler:
+        node.plane.start_scheduler(extender_config(scheduler.url, "elastic,gpushare,nvidia"))
+        pods = placed(node, namespace, pods_of(ALL + "---" + WEFT))
+        with_record = [one for one in pods if DELIVERY in one["metadata"].get("annotations", {})]
+        assert {one["metadata"]["name"] for one in pods if one not in with_record} == {"no-label"}
+        for one in with_record:
+            is_exact(node, gpus, one, record_of(one))
