@@ -122,7 +122,8 @@ class LimitsSettings(Section, frozen=True):
         "how much a harvesting policy may promise, where the difference is measured idle; 1 lends "
         "nothing: whoever wants it declares how far, as 1.5, and borrowers may be evicted; up to 2 "
         "a pod lends what pods like it left idle to their end, beyond also what it leaves idle "
-        "now: a memory peak that comes late may then run pods out of memory",
+        "now: a memory peak that comes late may then run pods out of memory, as may, at any limit, "
+        "an application whose runs use more than those before",
     ] = 1.0
     warm_up_seconds: Annotated[
         float,
