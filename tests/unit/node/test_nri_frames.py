@@ -1,5 +1,7 @@
 """NRI's bytes: as containerd writes them, cut anywhere, and never more than there is room for."""
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
