@@ -267,6 +267,8 @@ spec:
         resources: {limits: {nvidia.com/gpu: 1}}
 """
 
+EVERY_MANIFEST = (*(ELASTIC, GPUSHARE, GPUSHARE_MIB, COSCHEML, ALNAIR, GENIUS, KUBEKNOTS, PLAIN),)
+
 
 def pods_of(text: str) -> Objects:
     """The pods of these documents: a template's as often as its workload wants replicas."""

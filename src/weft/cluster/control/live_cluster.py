@@ -348,7 +348,8 @@ class EngineCluster:
         node = self._nodes.nodes.get(name, Node(name))  # of one that is gone nothing is sent
         now_ns = int(self._client.clock.wall().timestamp() * 1e9)
         closed = partial(self._nodes.closed_to, name, command.pod.shape.constraints)
-        request = bind_request(command, node, now_ns, self.term, pod, closed)
+        limits = self.engine.ledger.limits
+        request = bind_request(command, node, now_ns, self.term, pod, limits, closed)
         unchanged = asks_the_same(command.pod, self.parse)
         return msgspec.structs.replace(request, resource_version=version, unchanged=unchanged)
 

@@ -10,7 +10,7 @@ from weft.cluster.telemetry.server_discovery import AGAIN_S
 from weft.kube.client import ApiClient
 from weft.kube.services import SERVING_PODS, ServingPod, everything, proxy_path
 from weft.model import WeftError
-from weft.telemetry.meaning.metric_names import Metric
+from weft.model.metric import Metric
 from weft.telemetry.sources.answers import TelemetryError
 from weft.telemetry.sources.api_proxy import ApiProxyTransport
 from weft.telemetry.sources.exporters import MOST_MIB, PORT, USUALLY, ExporterSource, NameIndex

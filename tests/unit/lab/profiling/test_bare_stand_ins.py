@@ -29,7 +29,7 @@ Path(sys.argv[2]).write_bytes(dataset(Path(sys.argv[1])))
 NVML = """
 import bare_pynvml
 bare_pynvml.stand_in()
-from weft.lab.profiling.nvml import NvmlGpu
+from weft.node.devices.nvml_gpu import NvmlGpu
 for name in ("0", "GPU-1"):
     gpu = NvmlGpu(name)
     card = gpu.card
