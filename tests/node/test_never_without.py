@@ -20,8 +20,8 @@ from real_node import RealNode, has_begun
 from weft_process import ALONE, weft
 
 CRASHING = Path(__file__).resolve().parent / "crashing_agent.py"
-IN_A_POD = 10
-PODS_A_WAVE = few_or_many(1, 3)  # 150 and 450 containers
+IN_A_POD = few_or_many(5, 10)
+PODS_A_WAVE = few_or_many(1, 2)  # 75 and 300 containers in 15 waves
 IN_EACH_CONTAINER = ("asked", "granted", "decided", "answered", "validating", "validated")
 DROPPED = "closing plugin 60-weft"
 _CRASHES_S = 25.0
@@ -29,7 +29,7 @@ _RUNS_S = 240.0
 
 
 def pods(name: str, count: int) -> Objects:
-    """Pods of ten containers with a share each."""
+    """Pods of some containers with a share each."""
     limits = {"limits": {"weft.dev/gpu-memory": "100"}}
     containers = [{"name": f"c-{index}", "resources": limits} for index in range(IN_A_POD)]
     return [
