@@ -4,11 +4,14 @@ import asyncio
 import re
 import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from control_plane import ControlPlane
-from kube_api import Api, ApiError
+from kube_api import Api, ApiError, Object
 from test_deploy import install, objects
 from weft_process import Weft
 
@@ -17,6 +20,7 @@ from weft.kube.access import ResourceRight, may_i
 from weft.kube.client import ApiClient
 from weft.kube.config import load
 from weft.node.doctor.cluster import AGENTS, NODE_AGENT, PERSON
+from weft.testing.nri_runtime import FakeRuntime
 
 USER = "system:serviceaccount:weft-system:weft-agent"
 GROUPS = ("system:serviceaccounts", "system:serviceaccounts:weft-system", "system:authenticated")
@@ -43,6 +47,22 @@ NOT_ITS = (
 @pytest.fixture
 def installed(control_plane: ControlPlane) -> None:
     install(control_plane, "scheduler", "agent")
+
+
+@contextmanager
+def runtime_at(socket: Path) -> Iterator[None]:
+    """A container runtime that speaks NRI; a fake, in a thread of its own."""
+    loop, runtime = asyncio.new_event_loop(), FakeRuntime(socket)
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    asyncio.run_coroutine_threadsafe(runtime.start(), loop).result()
+    try:
+        yield
+    finally:
+        asyncio.run_coroutine_threadsafe(runtime.stop(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
 def allowed(kubeconfig: Path, rights: tuple[ResourceRight, ...]) -> list[str]:
@@ -105,14 +125,20 @@ def test_as_it_is_deployed_it_tells_of_its_node(
     agent.command = [sys.executable, "-m", "weft.cli.main", "agent", "--kubeconfig", kubeconfig]
     agent.command += [*options, "--nri-socket", tmp_path / "nri.sock"]
     agent.name = "weft agent"
-    agent.start()
 
-    def told(nodes: list[dict[str, object]]) -> bool:
-        marks = [node["metadata"].get("annotations", {}) for node in nodes]  # type: ignore[attr-defined]
-        return any("NVIDIA-A100" in mark.get("weft.dev/inventory", "") for mark in marks)
+    def told(nodes: list[Object]) -> bool:
+        (node,) = (node for node in nodes if node["metadata"]["name"] == "gpu-deployed")
+        marks = node["metadata"].get("annotations", {})
+        return (
+            "NVIDIA-A100" in marks.get("weft.dev/inventory", "")
+            and "by-name" in marks.get("weft.dev/agent", "")
+            and "aliyun.com/gpu-mem" in node.get("status", {}).get("allocatable", {})
+        )
 
-    control_plane.api.wait_for(told, "Node", timeout_s=20)
-    assert agent.end(signal.SIGTERM) == 0
+    with runtime_at(tmp_path / "nri.sock"):
+        agent.start()
+        control_plane.api.wait_for(told, "Node", timeout_s=20)
+        assert agent.end(signal.SIGTERM) == 0
     assert not re.search("forbidden|Traceback", agent.said), agent.said
 
 
