@@ -48,7 +48,7 @@ def skewness(values: Sequence[float]) -> float:
 def critical_values(count: int, skew: float, level: float = 0.05) -> CriticalValues:
     """Of an interval of the mean of so many values with this skewness, wrong at `level`."""
     student = _student(count - 1, 1 - level / 2)
-    strict = float(stdtrit(count - 1, 1 - level * strictness(count) / 2))
+    strict = _student(count - 1, 1 - level * strictness(count) / 2)
     if abs(skew) < _LEAST_SKEWNESS:
         return CriticalValues(student, strict, strict)
     above, below = _unbent(strict, count, skew), -_unbent(-strict, count, skew)
