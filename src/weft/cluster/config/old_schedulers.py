@@ -102,6 +102,8 @@ def _documents(text: bytes, where: str) -> Iterator[Any]:
         except BrokenYamlError as error:
             at = f"{where}, line {error.line + 1}" if error.line is not None else where
             raise BadInputError(at, f"is no YAML: {error}") from None
+        except BadInputError as error:
+            raise BadInputError(f"{where}, {error.where}", error.problem) from None
         if document is not None:
             yield document
         first += written.count("\n") + 1
