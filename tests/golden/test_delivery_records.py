@@ -196,8 +196,10 @@ def test_genius_total_memory_wherever_it_lies() -> None:
     # 1,000 MiB of one GPU, and 19,000 more: 15,160 beside it, 3,840 of another.
     shares = [Share(0, 2, 1000, 0, "GPU-2"), Share(1, 2, 15_160, 0, "GPU-2")]
     shares.append(Share(1, 0, 3840, 0, "GPU-0"))
-    record = record_of(request, placement_of(request, NODE, shares), NODE, {})
+    placement = placement_of(request, NODE, shares)
+    record = record_of(request, placement, NODE, write(request, placement, NODE, 9).env)
     assert record is not None
+    assert env(record, "c") == {"NVIDIA_VISIBLE_DEVICES": "GPU-2,GPU-0"}
     assert charged(record) == [(0, 3840, 0), (2, CARD_MIB, 0)]
     assert got(record)["c"] == [(2, "GPU-2", CARD_MIB, 0), (0, "GPU-0", 3840, 0)]
 

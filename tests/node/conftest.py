@@ -95,6 +95,16 @@ def node(
 @pytest.fixture
 def namespace(node: RealNode) -> Iterator[str]:
     """An empty namespace. Its pods are deleted after the test and have ended then."""
+    yield from _a_namespace(node)
+
+
+@pytest.fixture
+def other_namespace(node: RealNode) -> Iterator[str]:
+    """One more."""
+    yield from _a_namespace(node)
+
+
+def _a_namespace(node: RealNode) -> Iterator[str]:
     name = f"test-{secrets.token_hex(4)}"
     node.plane.create_namespace(name)
     yield name

@@ -116,6 +116,15 @@ class RealNode:
     ) -> None:
         self.stop()
 
+    def advertise(self, resources: dict[str, str]) -> None:
+        """The node has so much of these extended resources, as its status says it."""
+        self.api.patch(
+            "Node",
+            self.name,
+            {"status": {"capacity": resources, "allocatable": resources}},
+            part="status",
+        )
+
     # --- pods ------------------------------------------------------------------------------------
 
     def create(self, pods: Objects, namespace: str, *, bind: bool = True) -> Objects:

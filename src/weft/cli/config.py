@@ -29,7 +29,8 @@ config_app = Typer(help="The configuration file: check it, see its defaults.", n
 def check(file: Annotated[Path, Argument(help="The configuration file, YAML.")]) -> None:
     """Read the file as the scheduler would; exit 1 names the field that is wrong."""
     from weft.cli.policies import registry
-    from weft.cluster.config.read import profiles, read
+    from weft.cluster.config.made_profiles import profiles
+    from weft.cluster.config.read import read
 
     configuration = read(file)
     made = profiles(configuration, registry(), str(file))

@@ -41,11 +41,13 @@ def root(
 
 
 def _register() -> None:
+    from weft.cli.agent import agent
     from weft.cli.config import config_app
     from weft.cli.decisions import explain_app, replay
     from weft.cli.experiment import experiment_app
     from weft.cli.extender import extender_app
     from weft.cli.generate import nodes, pods
+    from weft.cli.inspect import inspect
     from weft.cli.interference import interference_app
     from weft.cli.metrics import metrics
     from weft.cli.parse import parse
@@ -71,8 +73,9 @@ def _register() -> None:
             "config": config_app,
             "scheduler": scheduler,
             "extender": extender_app,
+            "agent": agent,
         },
-        "See why": {"explain": explain_app, "replay": replay},
+        "See why": {"inspect": inspect, "explain": explain_app, "replay": replay},
         "Know GPUs and applications": {
             "metrics": metrics,
             "profile": profile_app,

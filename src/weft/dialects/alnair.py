@@ -26,7 +26,8 @@ from weft.model.request import GpuMemoryRequest, GpuRequest, PodRequest
 MEMORY = "alnair/vgpu-memory"
 COMPUTE = "alnair/vgpu-compute"
 TIMESTAMP = "ai.centaurus.io/scheduler-timestamp"
-GPU_ID = "ai.centaurus.io/alnair-gpu-id"  # the device plugin writes it, at Allocate
+GPU_ID = "ai.centaurus.io/alnair-gpu-id"  # the device plugin writes both, at Allocate
+OWN_ID = "ai.centaurus.io/alnair-id"
 # A node's annotations. The device plugin writes the first of the two counts with a letter missing,
 # the scheduler reads the second: Weft writes both and reads either.
 NODE_COUNT = "ai.centaurus.io/physical-gpu-count"
@@ -74,16 +75,33 @@ class Alnair(BaseDialect):
         Not the device plugin's annotations: it looks for pods that lack its own, and finding none
         it dies.
         """
-        uuid = identity(placement.shares[0])
         requests = {c.name: c.asked for c in request.containers if c.asked}
         env = {
-            name: _environment(uuid, _short_id(request.uid, name))
-            for name in by_container(request, placement)
+            name: _environment(",".join(map(identity, held)), _short_id(request.uid, name))
+            for name, held in by_container(request, placement).items()
         }
         for name, ask in requests.items():
             if ask.milli:
                 env[name]["ALNAIR_VGPU_COMPUTE_PERCENTILE"] = str(ask.milli // 10)
         return PodAnnotations(annotations={TIMESTAMP: str(now_ns)}, env=env)
+
+    def env_when_bound(
+        self, pod: PodManifest, request: PodRequest, env: dict[str, dict[str, str]]
+    ) -> dict[str, dict[str, str]]:
+        """With the device plugin's own identifiers, where it gave them: its folders are so named.
+
+        It gives one for each container that asks for memory, in the order of their start.
+        """
+        text = (pod.metadata.annotations or {}).get(OWN_ID, "")
+        ids = listed_parts(text) if len(text) <= MOST_LETTERS else []
+        asking = [c.name for c in request.containers if c.asked and c.asked.memory.value]
+        if len(ids) != len(asking):
+            return env
+        own = dict(zip(asking, ids, strict=True))
+        return {
+            name: {**values, "ALNAIR_ID": own[name]} if name in own else values
+            for name, values in env.items()
+        }
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
         """From the device IDs; the original may have mixed the pod's units over several cards.

@@ -1,19 +1,16 @@
 """Makes the delivery record of a pod: what each container gets, and what the pod is charged.
 
-A container's part of a GPU is what it asks of it. Where a whole GPU request is its alone, or it
-asks as one with the pod's other containers, that is all the pod holds of the GPU; where containers
-share one card (gpushare, Alnair) or an init container borrows another's GPU, it is less. What the
-pod is charged beyond all it asks, since it ran out of memory before, goes to the container that
-asks most: a limit at what it asked would end it again.
+A container's part of a GPU is what it asks of it (`shares.part_of`), less than what the pod holds
+there where containers share one card (gpushare, Alnair) or an init container borrows another's GPU.
+Containers of a pod that asks as one (Genius, Kube-Knots) may each use all that it holds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.registry import dialect, read_bound
-from weft.dialects.shares import asked_on, of_container
+from weft.dialects.shares import of_container, part_of
 from weft.model import (
-    ContainerRequest,
     Gpu,
     Node,
     Placement,
@@ -48,11 +45,19 @@ def record_of(
     if not placement.shares:
         return None
     gpus = {share.gpu: _gpu_of(node, share) for share in placement.shares}
+    as_one = dialect(request.dialect).pod_asks_as_one
     containers = {}
     for container in request.containers:
         if container.asked is not None:
-            parts = _parts(request, container, placement, node, gpus)
-            containers[container.name] = DeliveredContainer(parts, env.get(container.name, {}))
+            held = of_container(request, container, placement)
+            parts = (
+                held
+                if as_one
+                else [part_of(request, container, s, node, gpus[s.gpu]) for s in held]
+            )
+            containers[container.name] = DeliveredContainer(
+                _by_gpu(parts), env.get(container.name, {})
+            )
     return DeliveryRecord(
         pod=placement.uid,
         node=placement.node,
@@ -112,54 +117,12 @@ def _cards(
     return tuple(cards.values())
 
 
-def _parts(
-    request: PodRequest,
-    container: ContainerRequest,
-    placement: Placement,
-    node: Node,
-    gpus: Mapping[int, Gpu],
-) -> tuple[DeliveredShare, ...]:
-    """The container's part of each GPU that it sees, in that order."""
+def _by_gpu(shares: Sequence[Share]) -> tuple[DeliveredShare, ...]:
+    """One share a GPU, in the order in which the container sees them."""
     parts: dict[int, DeliveredShare] = {}
-    entirely = dialect(request.dialect).pod_asks_as_one
-    for share in of_container(request, container, placement):
-        if entirely:
-            memory_mib, milli = share.memory_mib, share.milli
-        else:
-            memory_mib, milli = _part(request, container, share, node, gpus[share.gpu])
-        before = parts.get(share.gpu)
+    for share in shares:
+        memory_mib, milli, before = share.memory_mib, share.milli, parts.get(share.gpu)
         if before is not None:
             memory_mib, milli = memory_mib + before.memory_mib, milli + before.milli
         parts[share.gpu] = DeliveredShare(share.gpu, share.uuid, memory_mib, milli)
     return tuple(parts.values())
-
-
-def _part(
-    request: PodRequest, container: ContainerRequest, share: Share, node: Node, gpu: Gpu
-) -> tuple[int, int]:
-    """What the container gets of the pod's share of this GPU: MiB and thousandths."""
-    asked = container.asked
-    if asked is None or asked.whole or asked.split:
-        return share.memory_mib, share.milli
-    memory_mib = asked.memory.on_node(node.unit_mib).mib_on(gpu.memory_mib)
-    if memory_mib < share.memory_mib:
-        memory = request.shape.gpu_requests[share.gpu_request].memory
-        beyond_mib = share.memory_mib - memory.on_node(node.unit_mib).mib_on(gpu.memory_mib)
-        if beyond_mib > 0 and container is _hungriest(request, share.gpu_request, gpu):
-            memory_mib += beyond_mib
-    return min(memory_mib, share.memory_mib), min(asked.milli, share.milli)
-
-
-def _hungriest(request: PodRequest, gpu_request: int, gpu: Gpu) -> ContainerRequest:
-    """The container that asks the most of this GPU request, one that stays before one that ends."""
-
-    def asks(container: ContainerRequest) -> tuple[bool, int]:
-        assert container.asked is not None
-        return not container.init, asked_on(gpu_request, container.asked, gpu).memory_mib
-
-    using = [
-        container
-        for container in request.containers
-        if container.asked is not None and gpu_request in container.gpu_requests
-    ]
-    return max(using, key=asks)

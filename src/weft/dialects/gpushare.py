@@ -36,6 +36,8 @@ PREFIX = "ALIYUN_COM_GPU_MEM_"
 UNIT_MIB = {"GiB": 1024, "MiB": 1}
 UNIT_NAME = {mib: name for name, mib in UNIT_MIB.items()}
 ALLOCATION = "scheduler.framework.gpushare.allocation"
+NO_CGPU = "cgpu.disable.isolation"
+"""A node's label: its containers are told to do without cGPU, Alibaba's isolation in the kernel."""
 UNHEALTHY_NAMESPACE = "kube-system"
 UNHEALTHY_PREFIX = "unhealthy-gpu-"
 
@@ -102,6 +104,8 @@ class Gpushare(BaseDialect):
             }
             for name in by_container(request, placement)
         }
+        if node.labels.get(NO_CGPU) == "true":
+            env = {name: {**values, "CGPU_DISABLE": "true"} for name, values in env.items()}
         return PodAnnotations(annotations=annotations, env=env)
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:

@@ -11,7 +11,7 @@ from weft.dialects.dialect import DialectSettings, PodAnnotations, UnitSettings
 from weft.dialects.nvidia import GPU
 from weft.dialects.requests import build, listed
 from weft.dialects.resources import ContainerSlot, amount, asks_for, percent, slots, units
-from weft.dialects.shares import find, from_gpus, identity, of_container, share_on
+from weft.dialects.shares import find, from_gpus, identity, of_container, part_of
 from weft.dialects.system import BaseDialect
 from weft.model import ContainerRequest, DeviceRule, GpuMemoryRequest, GpuRequest, PodRequest, Shape
 from weft.model.manifest import PodManifest
@@ -87,7 +87,7 @@ class Hami(BaseDialect):
         parts, env = [], {}
         for container in request.containers:
             held = of_container(request, container, placement)
-            own = [_own(container, share, node) for share in held]
+            own = [_part(request, container, share, node) for share in held]
             parts.append("".join(_device(share) for share in own))
             if container.asked is not None:
                 env[container.name] = _environment(own)
@@ -134,12 +134,10 @@ def _ask(slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
     return GpuRequest(count=count or 1, memory=memory, milli=cores * 10)
 
 
-def _own(container: ContainerRequest, share: Share, node: Node) -> Share:
+def _part(request: PodRequest, container: ContainerRequest, share: Share, node: Node) -> Share:
     """The container's own part of the card: a borrowed request may hold more."""
     gpu = find(node, str(share.gpu))
-    if gpu is None or container.asked is None:
-        return share
-    return share_on(share.gpu_request, container.asked, gpu)
+    return share if gpu is None else part_of(request, container, share, node, gpu)
 
 
 def _device(share: Share) -> str:

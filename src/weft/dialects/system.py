@@ -126,9 +126,9 @@ class BaseDialect:
 
 
 def visible(request: PodRequest, placement: Placement) -> dict[str, dict[str, str]]:
-    """NVIDIA_VISIBLE_DEVICES by container, as UUIDs."""
+    """NVIDIA_VISIBLE_DEVICES by container, as UUIDs; each once, where GPU requests meet on one."""
     return {
-        name: {"NVIDIA_VISIBLE_DEVICES": ",".join(shares.identity(s) for s in held)}
+        name: {"NVIDIA_VISIBLE_DEVICES": ",".join(dict.fromkeys(map(shares.identity, held)))}
         for name, held in by_container(request, placement).items()
     }
 

@@ -10,7 +10,8 @@ from weft.model.ceilings import MOST_GPU_MIB, MOST_GPU_MILLI, MOST_LETTERS
 
 VERSION = 1
 MOST_CARDS = 1024
-MOST_CONTAINERS = 1024
+MOST_CONTAINERS = 8192
+"""More do not fit into an annotation: each takes some forty letters at least."""
 
 
 class DeliveredShare(msgspec.Struct, frozen=True, array_like=True):
@@ -98,7 +99,7 @@ def problem_of(record: DeliveryRecord) -> str:
     if len(record.cards) > MOST_CARDS or len(record.containers) > MOST_CONTAINERS:
         return (
             f"it names {len(record.cards):,} GPUs and {len(record.containers):,} containers; "
-            f"at most {MOST_CARDS:,} of either can be delivered"
+            f"at most {MOST_CARDS:,} and {MOST_CONTAINERS:,} can be"
         )
     return _problem_of_cards(record.cards) or _problem_of_containers(record)
 

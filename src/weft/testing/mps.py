@@ -9,12 +9,14 @@ if [ "$1" = "-f" ]; then
   [ -n "$FAKE_REFUSES" ] && echo "no such device" >"$CUDA_MPS_LOG_DIRECTORY/c.log" && exit 1
   echo "$$ $CUDA_VISIBLE_DEVICES" >"$FAKE_SEEN"
   while [ -n "$FAKE_GATE" ] && [ ! -e "$FAKE_GATE" ]; do sleep 0.05; done
+  echo "$$" >"$at/$(basename "$0").pid"
   touch "$at/control"
   while [ -e "$at/control" ]; do sleep 0.05; done
   exit 0
 fi
 read -r order
-[ -e "$at/control" ] || { echo "$order" >>"$FAKE_SEEN.refused"; exit 1; }
+kill -0 "$(cat "$at/$(basename "$0").pid" 2>/dev/null)" 2>/dev/null ||
+  { echo "$order" >>"$FAKE_SEEN.refused"; exit 1; }
 case "$order" in quit*) rm "$at/control" ;; esac
 """
 

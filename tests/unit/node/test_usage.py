@@ -14,6 +14,7 @@ from weft.telemetry.meaning.join import Devices, SeriesJoiner
 from weft.telemetry.meaning.metric_names import ALIASES
 from weft.telemetry.sources.exporters import of_node, parse
 
+DOCS = Path(__file__).parents[3] / "docs" / "reference"
 CARD = "{model: NVIDIA-H100-80GB-HBM3, memoryMiB: 81559, reservedMiB: 600"
 BUSY = (
     "use: [{seconds: 60, values: {gpu_util_ratio: 0.75, sm_active_ratio: 0.5, "
@@ -126,3 +127,17 @@ async def test_labels_are_dcgm_exporters(tmp_path: Path) -> None:
             "GPU_I_ID": "",
             **dict(zip(("namespace", "pod", "container"), of, strict=True)),
         }
+
+
+async def test_every_metric_is_in_the_reference_and_the_other_way_round(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, f"[{CARD}}}]")
+    machine.process(0, 10)
+    await machine.read()
+    told = {
+        family.name + ("_total" if family.type == "counter" else "")
+        for family in machine.metrics.collect()
+        if not family.name.startswith("DCGM_FI_")
+    }
+    page = (DOCS / "metrics.md").read_text().partition("\n## On the nodes\n")[2]
+    listed = set(re.findall(r"^\| `(weft_agent_(?:usage|gpu|stray|over)\w+)`", page, re.MULTILINE))
+    assert told == listed

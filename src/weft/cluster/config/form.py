@@ -130,7 +130,8 @@ class LimitsSettings(Section, frozen=True):
         "how much a harvesting policy may promise, where the difference is measured idle; 1 lends "
         "nothing: whoever wants it declares how far, as 1.5, and borrowers may be evicted; up to 2 "
         "a pod lends what pods like it left idle to their end, beyond also what it leaves idle "
-        "now: a memory peak that comes late may then run pods out of memory",
+        "now: a memory peak that comes late may then run pods out of memory, as may, at any limit, "
+        "an application whose runs use more than those before",
     ] = 1.0
     warm_up_seconds: Annotated[
         float,
@@ -281,6 +282,23 @@ class ExtenderSettings(Section, frozen=True):
         "lets whoever reaches the extender bind pods of all namespaces, as the originals did; "
         "off, for every pod of the cluster reaches it",
     ] = False
+
+
+class AgentSettings(Section, frozen=True):
+    """The agent on each GPU node."""
+
+    address: Annotated[
+        str, "all addresses, so that the kubelet's probes and Prometheus reach it"
+    ] = "0.0.0.0"
+    port: Annotated[
+        Port,
+        "health, readiness and metrics; dcgm-exporter's own, so that who scrapes that finds it",
+    ] = 9_400
+    exempt_namespaces: Annotated[
+        tuple[str, ...],
+        "where containers that ask for no GPU see those that their image names; elsewhere they see "
+        "none. kube-system, for agents that watch GPUs; add the GPU operator's, where it runs",
+    ] = ("kube-system",)
 
 
 class OwnMetric(Section, frozen=True):
@@ -454,6 +472,7 @@ class Configuration(Section, frozen=True):
     http: HttpSettings = HttpSettings()
     extender: ExtenderSettings = ExtenderSettings()
     events: EventSettings = EventSettings()
+    agent: AgentSettings = AgentSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     interference: InterferenceSettings = InterferenceSettings()
     seed: Annotated[

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -76,7 +76,7 @@ def mps(gpu: str, program: str = PROGRAM) -> Iterator[dict[str, str]]:
 def _wait_started(program: str, env: Mapping[str, str], folder: Path) -> None:
     """Until it answers."""
     deadline = time.monotonic() + START_S
-    while not _answers(program, env):
+    while not answers([program], env):
         ended = folder / "ended"
         if ended.exists() or time.monotonic() > deadline:
             how = f"ended with {ended.read_text().strip()}" if ended.exists() else "does not answer"
@@ -86,13 +86,15 @@ def _wait_started(program: str, env: Mapping[str, str], folder: Path) -> None:
         time.sleep(0.1)
 
 
-def _answers(program: str, env: Mapping[str, str]) -> bool:
-    """True if the daemon takes an order."""
+def answers(
+    command: Sequence[str], env: Mapping[str, str], order: bytes = b"get_server_list\n"
+) -> bool:
+    """True if the daemon takes the order; `command` is the program, or what runs it."""
     try:
         completed = subprocess.run(
-            [program],
+            command,
             env=env,
-            input=b"get_server_list\n",
+            input=order,
             timeout=ASK_S,
             check=False,
             stdout=subprocess.DEVNULL,

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from weft.cluster.config.form import CompatSettings, Configuration
-from weft.cluster.config.read import decode, maker, profiles, read
+from weft.cluster.config.made_profiles import maker, profiles
+from weft.cluster.config.read import decode, read
 from weft.cluster.config.show import REASONS, as_yaml, explain
 from weft.core.policies.catalog import built_in
 from weft.core.policies.compat import SYSTEM_OF

@@ -2,6 +2,7 @@ import itertools
 import math
 import re
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -405,3 +406,13 @@ def test_long_names_lose_their_middle():
     assert shorten("short") == "short"
     assert len(shorten("x" * 50)) == 26
     assert shorten("policy-of-a-third-party-number-7", 20).endswith("number-7")
+
+
+def test_readmes_figure_has_the_colours_of_todays_reports() -> None:
+    """`make demo` draws it anew: build/demo/report/allocation.svg."""
+    drawn = (Path(__file__).parents[4] / "docs" / "images" / "allocation.svg").read_text()
+    policies = re.findall(r"([a-z-]+) \d+\.\d\d", drawn.partition("</desc>")[0])
+    assert len(policies) == 6
+    wanted = {(look.paint.name, look.paint.light) for look in looks(policies).values()}
+    found = set(re.findall(r'class="l-(s\d)" stroke="(#[0-9a-f]{6})"', drawn))
+    assert found == wanted
