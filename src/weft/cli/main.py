@@ -41,6 +41,7 @@ def root(
 
 
 def _register() -> None:
+    from weft.cli.admission import admission
     from weft.cli.agent import agent
     from weft.cli.config import config_app
     from weft.cli.decisions import explain_app, replay
@@ -74,6 +75,7 @@ def _register() -> None:
             "scheduler": scheduler,
             "extender": extender_app,
             "agent": agent,
+            "admission": admission,
         },
         "See why": {"inspect": inspect, "explain": explain_app, "replay": replay},
         "Know GPUs and applications": {
