@@ -27,6 +27,8 @@ GENIUS = _example("genius/pods")
 KUBEKNOTS = _example("kubeknots/pods")
 PLAIN = _example("nvidia/pods")
 
+EVERY_MANIFEST = (*(ELASTIC, GPUSHARE, GPUSHARE_MIB, COSCHEML, ALNAIR, GENIUS, KUBEKNOTS, PLAIN),)
+
 
 def pods_of(text: str) -> Objects:
     """The pods of these documents: a template's as often as its workload wants replicas."""

@@ -40,14 +40,18 @@ def root(
     """Options that come before the command."""
 
 
+_Commands = dict[str, Typer | Callable[..., None]]
+
+
 def _register() -> None:
     from weft.cli.admission import admission
     from weft.cli.agent import agent
     from weft.cli.config import config_app
     from weft.cli.decisions import explain_app, replay
+    from weft.cli.doctor import doctor
     from weft.cli.experiment import experiment_app
     from weft.cli.extender import extender_app
-    from weft.cli.generate import nodes, pods
+    from weft.cli.generate import generate_app
     from weft.cli.inspect import inspect
     from weft.cli.interference import interference_app
     from weft.cli.metrics import metrics
@@ -58,12 +62,9 @@ def _register() -> None:
     from weft.cli.simulate import simulate
     from weft.cli.trace import trace_app
 
-    generate = Typer(help="Make a synthetic cluster or workload.", no_args_is_help=True)
-    generate.command("nodes")(nodes)
-    generate.command("pods")(pods)
-    tasks: dict[str, dict[str, Typer | Callable[..., None]]] = {
+    tasks: dict[str, _Commands] = {
         "Compare policies without a cluster": {
-            "generate": generate,
+            "generate": generate_app,
             "trace": trace_app,
             "simulate": simulate,
             "policies": policies,
@@ -77,7 +78,12 @@ def _register() -> None:
             "agent": agent,
             "admission": admission,
         },
-        "See why": {"inspect": inspect, "explain": explain_app, "replay": replay},
+        "See why": {
+            "inspect": inspect,
+            "doctor": doctor,
+            "explain": explain_app,
+            "replay": replay,
+        },
         "Know GPUs and applications": {
             "metrics": metrics,
             "profile": profile_app,
@@ -85,11 +91,15 @@ def _register() -> None:
         },
     }
     for task, commands in tasks.items():
-        for name, command in commands.items():
-            if isinstance(command, Typer):
-                app.add_typer(command, name=name, cls=CommandGroup, rich_help_panel=task)
-            else:
-                app.command(name, rich_help_panel=task)(command)
+        _add(task, commands)
+
+
+def _add(task: str, commands: _Commands) -> None:
+    for name, command in commands.items():
+        if isinstance(command, Typer):
+            app.add_typer(command, name=name, cls=CommandGroup, rich_help_panel=task)
+        else:
+            app.command(name, rich_help_panel=task)(command)
 
 
 _register()

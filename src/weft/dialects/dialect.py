@@ -55,7 +55,7 @@ class PodAnnotations(msgspec.Struct, frozen=True):
     """The annotations and labels that a dialect writes for a placement, and what should follow.
 
     `annotations` and `labels` go into the Binding. `env`, per container name, is what the container
-    needs to use its GPUs: nothing of Weft's sets it, whatever delivers on the node must.
+    needs to use its GPUs: it goes into the delivery record, and whatever delivers sets it.
     """
 
     annotations: dict[str, str] = {}

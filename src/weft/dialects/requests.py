@@ -178,7 +178,7 @@ def listed(annotations: Mapping[str, str], name: str) -> tuple[str, ...]:
 
 
 def _environment_notes(pod: PodManifest, layout: ContainerRequests, dialect: str) -> list[str]:
-    """Warns of GPU variables in the pod itself: nothing of Weft's takes them back."""
+    """Warns of GPU variables in the pod itself, which only an agent on the node replaces."""
     notes: list[str] = []
     delivered = {"NVIDIA_VISIBLE_DEVICES", *(("LD_PRELOAD",) if dialect == "alnair" else ())}
     for slot, request in zip(slots(pod), layout.containers, strict=True):
@@ -187,13 +187,13 @@ def _environment_notes(pod: PodManifest, layout: ContainerRequests, dialect: str
                 continue
             if request.asked is not None:
                 notes.append(
-                    f"container {request.name} sets {variable.name} itself: it keeps that, "
-                    "whatever Weft chooses, unless something on the node replaces it"
+                    f"container {request.name} sets {variable.name} itself: Weft's agent replaces "
+                    "that; on nodes without it the container keeps it, whatever Weft chooses"
                 )
             elif variable.value not in ("", "none", "void"):
                 notes.append(
                     f"container {request.name} sets {variable.name} but asks for no GPU: "
-                    "Weft counts none for it, and nothing of Weft's keeps it off the node's GPUs"
+                    "Weft counts none for it, and only its agent keeps it off the node's GPUs"
                 )
     return notes
 
