@@ -13,6 +13,23 @@ class PolicySet(StrEnum):
     protect = "protect"
 
 
+_Users = list[str] | None
+_SCHEDULER = Option(
+    metavar="USER",
+    help="A user that may write assignments; may be given several times.  "
+    "[default: system:serviceaccount:kube-system:weft-scheduler]",
+)
+_AGENT = Option(
+    metavar="USER",
+    help="The same of agents, each for its own node.  "
+    "[default: system:serviceaccount:kube-system:weft-agent]",
+)
+_PLUGIN = Option(
+    metavar="USER",
+    help="A user that writes pods and nodes as an original's device plugin or scheduler.",
+)
+
+
 def admission(
     only: Annotated[
         PolicySet | None,
@@ -24,30 +41,9 @@ def admission(
     scheduler_name: Annotated[
         str, Option(help="The schedulerName that pods get in namespaces that opted in.")
     ] = "weft",
-    scheduler: Annotated[
-        list[str] | None,
-        Option(
-            metavar="USER",
-            help="A user that may write assignments, such as the service account of the "
-            "scheduler; may be given several times.  "
-            "[default: system:serviceaccount:kube-system:weft-scheduler]",
-        ),
-    ] = None,
-    agent: Annotated[
-        list[str] | None,
-        Option(
-            metavar="USER",
-            help="The same of agents, each for its own node.  "
-            "[default: system:serviceaccount:kube-system:weft-agent]",
-        ),
-    ] = None,
-    plugin: Annotated[
-        list[str] | None,
-        Option(
-            metavar="USER",
-            help="A user that writes pods and nodes as an original's device plugin or scheduler.",
-        ),
-    ] = None,
+    scheduler: Annotated[_Users, _SCHEDULER] = None,
+    agent: Annotated[_Users, _AGENT] = None,
+    plugin: Annotated[_Users, _PLUGIN] = None,
 ) -> None:
     """Print the admission policies as YAML, for kubectl apply.
 
