@@ -5,7 +5,7 @@ GPUs, API server ──▶ pods, grants, events ──▶ delivery ──▶ Nri
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,10 +13,12 @@ from prometheus_client.registry import Collector
 
 from weft.cli.agent import NVML
 from weft.cluster.config.form import Configuration
+from weft.dialects.dialect import UnitSettings
 from weft.dialects.inventory import InventoryFallback
 from weft.kube.client import ApiClient, ClientOptions
 from weft.kube.config import load
 from weft.model import BadInputError
+from weft.node.agent.accounting import AccountingSettings
 from weft.node.agent.agent import AgentPart, NodeAgent, stop_signal
 from weft.node.agent.agent_metrics import DeliveryMetrics, PartMetrics
 from weft.node.agent.container_grant import Granter
@@ -45,6 +47,12 @@ class AgentHosting(msgspec.Struct, frozen=True):
     port: int
     kubeconfigs: tuple[Path, ...] = ()
     context: str = ""
+    device_plugins: bool = False
+    own: tuple[str, ...] = ()
+    cleanup: bool = False
+    cdi: bool | None = None
+    cdi_folder: Path = Path("/var/run/cdi")
+    pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 
 
 async def host(config: Configuration, hosting: AgentHosting) -> None:
@@ -111,3 +119,21 @@ def _refused(events: PodEvents) -> Callable[[PodName, str], None]:
         events.warn(pod, REFUSED, why)
 
     return tell
+
+
+def accounting_settings(
+    config: Configuration, own: Sequence[str], device_plugins: bool
+) -> AccountingSettings:
+    """What is advertised, as the configuration says."""
+    units = UnitSettings(
+        promised_permille=round(1000 * max(config.limits.overcommit, config.limits.harvest)),
+        gpushare_unit="MiB" if config.gpushare_unit == "MiB" else "GiB",
+        all_spellings=config.agent.older_spellings,
+    )
+    return AccountingSettings(
+        dialects=config.agent.dialects,
+        own=tuple(own),
+        units=units,
+        device_plugins=device_plugins,
+        by_name=not device_plugins,
+    )

@@ -299,6 +299,15 @@ class AgentSettings(Section, frozen=True):
         "where containers that ask for no GPU see those that their image names; elsewhere they see "
         "none. kube-system, for agents that watch GPUs; add the GPU operator's, where it runs",
     ] = ("kube-system",)
+    dialects: Annotated[
+        tuple[str, ...] | None,
+        "the systems whose resources the node advertises: weft, elastic, gpushare, alnair, hami. "
+        "All of these, but for those that another device plugin serves there: two would fight",
+    ] = None
+    older_spellings: Annotated[
+        bool,
+        "advertises Elastic GPU's resources under every name that is read, not the documented alone",
+    ] = False
 
 
 class OwnMetric(Section, frozen=True):
