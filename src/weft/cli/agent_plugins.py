@@ -1,21 +1,26 @@
 """Composes the device plugins of nodes without NRI. Imported only there: gRPC is large."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from weft.kube.client import ApiClient
 from weft.model.delivery import DeliveryRecord
 from weft.node.agent.accounting import Accounting
 from weft.node.agent.container_grant import Granter
+from weft.node.agent.device_nodes import CdiSpecs
 from weft.node.agent.device_watch import DeviceWatch
 from weft.node.agent.evictions import Evictions
+from weft.node.agent.isolation import NodeIsolation
 from weft.node.agent.node_pods import NodePod, NodePods
 from weft.node.agent.pod_events import PodName
 from weft.node.agent.record_check import why_refused
 from weft.node.device_plugin.attribution import AttributionWorld
 from weft.node.device_plugin.kubelet_api import PodResourcesClient
 from weft.node.device_plugin.kubelet_record import KubeletRecord
-from weft.node.device_plugin.plugin_part import DevicePluginPart, PluginOptions
+from weft.node.device_plugin.plugin_part import DevicePluginPart, KubeletOptions
+
+if TYPE_CHECKING:
+    from weft.cli.agent_hosting import AgentHosting
 
 
 def device_plugins(
@@ -23,11 +28,10 @@ def device_plugins(
     pods: NodePods,
     devices: DeviceWatch,
     accounting: Accounting,
-    granter: Granter,
+    isolation: NodeIsolation,
     evictions: Evictions,
     refused: Callable[[PodName, str], None],
-    pod_resources: Path,
-    options: PluginOptions,
+    hosting: "AgentHosting",
 ) -> DevicePluginPart:
     """The part that serves them."""
 
@@ -36,10 +40,13 @@ def device_plugins(
             return pod.problem
         return why_refused(pod.record, pod.uid, pods.node_name, devices.devices, others)
 
+    options = KubeletOptions(cdi=hosting.cdi, cdi_folder=hosting.cdi_folder)
+    # A CDI specification cannot name the devices of another one: GPUs come as device nodes.
+    granter = Granter(devices, isolation, CdiSpecs(()))
     world = AttributionWorld(
         pods,
         KubeletRecord(options.folder),
-        PodResourcesClient(pod_resources),
+        PodResourcesClient(hosting.pod_resources),
         granter.grant,
         objection,
         on_refused=refused,

@@ -28,7 +28,7 @@ from weft.node.device_plugin.runtime_cdi import has_cdi, runtime_of
 log = logging.getLogger("weft.agent")
 
 
-class PluginOptions(msgspec.Struct, frozen=True):
+class KubeletOptions(msgspec.Struct, frozen=True):
     """`cdi`: whether the container runtime resolves CDI names in `cdi_folder`; None: as its
     version says. `folder` is the kubelet's for device plugins."""
 
@@ -47,11 +47,11 @@ class DevicePluginPart:
         devices: DeviceWatch,
         accounting: Accounting,
         world: AttributionWorld,
-        options: PluginOptions | None = None,
+        options: KubeletOptions | None = None,
     ) -> None:
         self._client, self._node, self._devices = client, node, devices
         self._accounting, self._world = accounting, world
-        self._options = options or PluginOptions()
+        self._options = options or KubeletOptions()
         self._attribution: Attribution | None = None
         self._plugins: DevicePlugins | None = None
 
