@@ -23,7 +23,8 @@ from weft.model.delivery import (
     DeliveryRecord,
 )
 from weft.model.manifest import ManifestContainer, ManifestResources, PodSpec
-from weft.node.agent.container_grant import VISIBLE, BindMount, ContainerGrant, visible
+from weft.node.agent.container_grant import VISIBLE, ContainerGrant, visible
+from weft.node.agent.isolation import AddedMount
 from weft.node.agent.node_pods import NodePod
 from weft.node.device_plugin.attribution import Attribution, AttributionWorld, answer_of
 from weft.node.device_plugin.cdi_files import CdiFiles, specification
@@ -269,7 +270,7 @@ def test_preferred_ids() -> None:
 def test_a_cdi_file_brings_environment_devices_and_mounts(tmp_path: Path) -> None:
     files = CdiFiles(tmp_path)
     name = files.new_name()
-    mounts = (BindMount("/opt/lib.so", "/opt/lib.so"), BindMount("/run/mps", "/mps", False))
+    mounts = (AddedMount("/opt/lib.so", "/opt/lib.so"), AddedMount("/run/mps", "/mps", False))
     grant = ContainerGrant(env={"A": "b=c"}, paths=("/dev/nvidia0",), mounts=mounts)
     files.write(name, grant)
     (path,) = tmp_path.glob("*.json")

@@ -270,7 +270,7 @@ def answer_of(grant: ContainerGrant) -> plugin.ContainerAllocateResponse:
         envs=grant.env,
         mounts=[
             plugin.Mount(
-                container_path=mount.destination, host_path=mount.source, read_only=mount.read_only
+                container_path=mount.container, host_path=mount.host, read_only=mount.read_only
             )
             for mount in grant.mounts
         ],

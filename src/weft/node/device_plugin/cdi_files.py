@@ -71,8 +71,8 @@ def specification(name: str, grant: ContainerGrant) -> bytes:
     if grant.mounts:
         edits["mounts"] = [
             {
-                "hostPath": mount.source,
-                "containerPath": mount.destination,
+                "hostPath": mount.host,
+                "containerPath": mount.container,
                 "options": ["ro" if mount.read_only else "rw", "nosuid", "nodev", "rbind"],
             }
             for mount in grant.mounts
