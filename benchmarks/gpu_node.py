@@ -91,7 +91,10 @@ class Probe:
 
     def end(self) -> None:
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
+        self.release()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
 
 class Bench:
