@@ -6,6 +6,7 @@ import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import images
 import pytest
 from binaries import CONTROL_PLANE
 from binaries import find_or_build as find_or_build_cluster
@@ -13,6 +14,8 @@ from certificates import available
 from control_plane import ControlPlane
 from go_tools import NoBinariesError, Say
 from node_tools import find_or_build, why_not
+from original_manifests import EVERY_MANIFEST
+from played_gpus import PlayedGpus
 from real_node import API_SERVER_OPTIONS, RealNode
 
 HERE = Path(__file__).resolve().parent
@@ -85,11 +88,17 @@ def node(
     control_plane: ControlPlane, tools: dict[str, Path], pytestconfig: pytest.Config
 ) -> Iterator[RealNode]:
     """The real node. After all tests the machine is as it was before, or this fails."""
-    machine = RealNode(control_plane, tools)
+    machine = RealNode(control_plane, tools, images.names_in(EVERY_MANIFEST))
     pytestconfig.stash[_running] = machine
     with machine:
         yield machine
     assert machine.left_behind() == []
+
+
+@pytest.fixture(scope="session")
+def gpus(node: RealNode) -> PlayedGpus:
+    """Eight GPUs for the node's agents."""
+    return PlayedGpus(node.folder)
 
 
 @pytest.fixture

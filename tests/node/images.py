@@ -7,9 +7,10 @@ import hashlib
 import io
 import json
 import platform
+import re
 import shutil
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 PAUSE = "weft.test/pause:1"
@@ -89,6 +90,12 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644)
     info = tarfile.TarInfo(name)
     info.size, info.mode = len(content), mode
     archive.addfile(info, io.BytesIO(content))
+
+
+def names_in(manifests: Iterable[str]) -> list[str]:
+    """The images that these manifests name, with their tags."""
+    found = {name for text in manifests for name in re.findall(r"image: ([\w./-]+)", text)}
+    return sorted(f"{name}:latest" for name in found)
 
 
 def find_busybox() -> Path:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from machine_state import DEVICE_PREFIX
+
 
 @dataclass(frozen=True)
 class Device:
@@ -26,9 +28,9 @@ class Inside:
         """The variables whose names begin like this."""
         return {name: value for name, value in self.env.items() if name.startswith(prefixes)}
 
-    def gpu_devices(self) -> dict[str, Device]:
-        """The device nodes with NVIDIA's names."""
-        return {p: one for p, one in self.devices.items() if p.startswith("/dev/nvidia")}
+    def gpus(self) -> dict[str, Device]:
+        """The device nodes of played GPUs."""
+        return {path: one for path, one in self.devices.items() if path.startswith(DEVICE_PREFIX)}
 
 
 def read_log(path: Path) -> Inside:

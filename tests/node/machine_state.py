@@ -48,6 +48,7 @@ _FOLDERS = (
     "/var/log/containers",
     "/var/log/pods",
 )
+DEVICE_PREFIX = "/dev/weft-test-"  # of device nodes that tests make
 _PATIENCE_S = 30.0
 _POLL_S = 0.02
 
@@ -63,6 +64,7 @@ class MachineState:
     namespaces: list[str] = field(default_factory=list)
     firewall: list[str] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
+    devices: list[str] = field(default_factory=list)
 
     @classmethod
     def now(cls) -> Self:
@@ -75,6 +77,7 @@ class MachineState:
             namespaces=sorted(os.listdir(_NAMESPACES)) if _NAMESPACES.exists() else [],
             firewall=_firewall(),
             folders=[folder for folder in _FOLDERS if Path(folder).exists()],
+            devices=sorted(f"/dev/{name}" for name in os.listdir("/dev")),
         )
 
     def differences(self, later: "MachineState") -> list[str]:
@@ -128,6 +131,9 @@ def put_back(before: MachineState, folder: Path) -> None:
                 (_SYSCTLS / name).write_text(before.sysctls[name])
     for made in set(_FOLDERS) - set(before.folders):
         shutil.rmtree(made, ignore_errors=True)
+    for device in set(MachineState.now().devices) - set(before.devices):
+        if device.startswith(DEVICE_PREFIX):
+            Path(device).unlink()
     if _firewall() != before.firewall:
         text = "\n".join([*before.firewall, ""])
         subprocess.run(["iptables-restore"], input=text, text=True, check=False)

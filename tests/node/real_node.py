@@ -96,9 +96,10 @@ class RealNode:
         self.kubelet.begin()
 
     def logs(self) -> str:
-        """The end of each server's log."""
-        servers = [getattr(self, name, None) for name in ("containerd", "kubelet")]
-        return "\n".join(f"--- {s.log}\n{s.last_lines()}" for s in servers if s and s.log.exists())
+        """The end of each log: containerd's, the kubelet's, and those of the node's agents."""
+        logs = sorted(getattr(self, "folder", Path("/nowhere")).rglob("*.log"))
+        found = [path for path in logs if not path.is_relative_to(self.kubelet.logs)]
+        return "\n".join(f"--- {path}\n{last_lines(path)}" for path in found)
 
     def __enter__(self) -> Self:
         try:
@@ -144,9 +145,13 @@ class RealNode:
         timeout_s: float = _RUNS_S,
     ) -> Objects:
         """All pods of the namespace as soon as `wanted` is true of them."""
-        return self.api.wait_for(
-            lambda pods: pods if wanted(pods) else [], "Pod", namespace, timeout_s=timeout_s
-        )
+        try:
+            return self.api.wait_for(
+                lambda pods: pods if wanted(pods) else [], "Pod", namespace, timeout_s=timeout_s
+            )
+        except TimeoutError as error:
+            states = "\n".join(map(state_of, self.api.list("Pod", namespace)))
+            raise TimeoutError(f"{error}\n{states}") from None
 
     def run(self, pods: Objects, namespace: str, timeout_s: float = _RUNS_S) -> Objects:
         """Create these pods on this node; they come back as soon as each runs or has ended."""
@@ -214,6 +219,11 @@ class RealNode:
         self.plane.remove_namespace(namespace)
 
 
+def last_lines(path: Path, count: int = 30) -> str:
+    """The end of a log."""
+    return "\n".join(path.read_text(errors="replace").splitlines()[-count:])
+
+
 def runnable(pod: Object) -> Object:
     """The pod as it can run on this node: images are not pulled, and it ends soon when deleted.
 
@@ -242,6 +252,21 @@ def has_begun(pod: Object) -> bool:
     return len(found) == len(pod["spec"]["containers"]) and all(
         "running" in one["state"] or "terminated" in one["state"] for one in found
     )
+
+
+def state_of(pod: Object) -> str:
+    """Where the pod stands, in a line: for people."""
+    status, words = pod.get("status", {}), [pod["metadata"]["name"]]
+    words += [str(status.get(key, "")) for key in ("phase", "reason", "message")]
+    for one in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
+        for kind, more in one["state"].items():
+            words.append(
+                f"[{one['name']} {kind} {more.get('reason', '')} {more.get('message', '')}]"
+            )
+    for condition in status.get("conditions", ()):
+        if condition["type"] == "PodScheduled" and condition["status"] != "True":
+            words.append(condition.get("message", "not scheduled"))
+    return " ".join(filter(None, words))
 
 
 # --- one at a time, and nothing left -------------------------------------------------------------

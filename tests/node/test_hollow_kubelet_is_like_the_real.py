@@ -143,7 +143,7 @@ async def test_the_hollow_kubelet_says_what_the_real_one_says(
     node.plane.create_fake_node(HOLLOW_NODE, HAS, labels={HOLLOW: "true"})
     try:
         async with (
-            ApiClient(load(paths=[node.plane.kubeconfig])) as client,
+            ApiClient(load(paths=(node.plane.kubeconfig,))) as client,
             HollowKubelet(client, HollowOptions(device_plugins=False)).running(),
         ):
             await asyncio.gather(asyncio.to_thread(real.play), asyncio.to_thread(hollow.play))

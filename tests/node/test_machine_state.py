@@ -71,9 +71,19 @@ def test_a_change_of_each_kind_is_noticed() -> None:
         namespaces=["cni-0"],
         firewall=[*now.firewall, "-A FORWARD -j DROP"],
         folders=[*now.folders, "/opt/nowhere"],
+        devices=now.devices[1:],
     )
     assert [line.partition(":")[0] for line in now.differences(later)] == sorted(
-        ["cgroups", "firewall", "folders", "kernel/panic", "links", "mounts", "namespaces"]
+        [
+            "cgroups",
+            "devices",
+            "firewall",
+            "folders",
+            "kernel/panic",
+            "links",
+            "mounts",
+            "namespaces",
+        ]
     )
 
 

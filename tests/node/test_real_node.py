@@ -16,7 +16,7 @@ def test_a_container_runs_and_says_what_it_sees(node: RealNode, namespace: str) 
     found = node.inside(made, "main")
     assert found.env["COLOUR"] == "dark blue"
     assert found.devices["/dev/null"].may_open
-    assert found.gpu_devices() == {}
+    assert found.gpus() == {}
     assert "/proc" in found.mounts
 
 

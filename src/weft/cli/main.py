@@ -5,9 +5,11 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from typing import Annotated
+from functools import cache
+from typing import Annotated, Any
 
 from typer import Exit, Option, Typer, echo
+from typer.main import get_command
 
 import weft
 from weft.cli.grouped_help import CommandGroup
@@ -44,6 +46,7 @@ _Commands = dict[str, Typer | Callable[..., None]]
 
 
 def _register() -> None:
+    from weft.cli.admission import admission
     from weft.cli.agent import agent
     from weft.cli.config import config_app
     from weft.cli.decisions import explain_app, replay
@@ -75,6 +78,7 @@ def _register() -> None:
             "scheduler": scheduler,
             "extender": extender_app,
             "agent": agent,
+            "admission": admission,
         },
         "See why": {
             "inspect": inspect,
@@ -103,6 +107,12 @@ def _add(task: str, commands: _Commands) -> None:
 _register()
 
 
+@cache
+def _commands() -> Any:
+    """The command with all below it: making it takes longer than most of them run."""
+    return get_command(app)
+
+
 def _check_arguments(argv: list[str]) -> None:
     """Bytes that are no text could be neither shown nor asked about."""
     for text in argv:
@@ -120,7 +130,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # whatever a name holds, it is shown
     try:
         _check_arguments(sys.argv)
-        app()
+        _commands()()
     except PolicyError as error:
         print(f"weft: error: {error}", file=sys.stderr)
         sys.exit(1)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from test_fake_devices import written
 
-from weft.cli.agent_hosting import AgentHosting, composed
+from weft.cli.agent_hosting import AgentHosting, Composition
 from weft.cluster.config.form import Configuration
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
@@ -55,8 +55,8 @@ class NodeWorld:
             endpoint = Endpoint(self.api.url, FixedCredentials())
             async with ApiClient(endpoint) as client:
                 reader = FakeReader(self.file, NODE)
-                agent = composed(config or Configuration(), hosting, reader, client)
-                await agent.run(stop)
+                made = Composition(config or Configuration(), hosting, reader, client)
+                await made.agent.run(stop)
 
         self._stop, self._agent = stop, asyncio.create_task(run())
         await self.runtime.has_plugin(started)

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from agent_world import NODE, VISIBLE, NodeWorld, node_world
 
-from weft.cluster.config.form import AgentSettings, Configuration
+from weft.cluster.config.agent import AgentSettings
+from weft.cluster.config.form import Configuration
 from weft.model.annotations import DELIVERY
 from weft.model.delivery import DeliveredContainer
 from weft.testing.nri_runtime import NotCreatedError
@@ -95,7 +96,7 @@ async def test_a_pod_of_ours_does_not_start_before_its_record(tmp_path: Path) ->
     [
         ({"pod": "uid-b"}, "the record is another pod's, with UID uid-b"),
         ({"node": "n2"}, "the record is of another node, n2"),
-        ({"isolation": "mps"}, "isolation 'mps' is not offered here"),
+        ({"isolation": "mps"}, "MPS is off on this node"),
     ],
 )
 async def test_a_record_that_does_not_fit_is_refused(

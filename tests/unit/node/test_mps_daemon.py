@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.node.agent.mps_daemon import OWN_SHM, MpsDaemon, MpsOptions
+from weft.node.agent.mps_daemon import OWN_SHM, MpsDaemon, MpsOptions, options_here
 from weft.testing.mps import fake_mps_control
 
 
@@ -114,17 +114,38 @@ async def test_why_it_does_not_start_is_told(
     assert absent.problem == ("there is no nvidia-not-here: install the driver's compute utilities")
 
 
-async def test_it_is_put_into_a_cgroup_of_its_own(
-    tmp_path: Path, seen: Path, make: Callable[[], MpsDaemon]
+@pytest.mark.parametrize("version", [1, 2])
+async def test_it_goes_into_a_cgroup_of_its_own(
+    tmp_path: Path, seen: Path, make: Callable[[], MpsDaemon], version: int
 ) -> None:
     """Ending the agent's cgroup would end it, and every program that uses it."""
-    program = str(tmp_path / "nvidia-cuda-mps-control")
-    cgroup = tmp_path / "cgroup"
-    options = MpsOptions(tmp_path / "mps", program, own_shm=False, cgroup=str(cgroup))
+    cgroups = tmp_path / "cgroup"
+    trees = [cgroups] if version == 2 else [cgroups / "cpu", cgroups / "memory"]
+    for tree in trees:
+        tree.mkdir(parents=True)
+        (tree / "cgroup.procs").touch()
+    if version == 2:
+        (cgroups / "cgroup.controllers").touch()
+        (cgroups / "kubepods").mkdir()
+        (cgroups / "kubepods" / "cgroup.procs").touch()
     daemon = make()
-    daemon.options = options
+    program = daemon.options.program
+    daemon.options = MpsOptions(tmp_path / "mps", program, own_shm=False, cgroups=str(cgroups))
     await daemon.check()
-    assert (cgroup / "cgroup.procs").read_text() == str(pid_in(seen))
+    for tree in trees:
+        assert int((tree / "weft-mps" / "cgroup.procs").read_text()) == pid_in(seen)
+    assert not (cgroups / "kubepods" / "weft-mps").exists()
+
+
+def test_an_agent_in_a_container_runs_the_hosts_program(tmp_path: Path) -> None:
+    for process, namespace in (("1", "mnt:[1]"), ("self", "mnt:[2]")):
+        (tmp_path / process / "ns").mkdir(parents=True)
+        (tmp_path / process / "ns" / "mnt").symlink_to(namespace)
+    assert options_here(tmp_path).run_by[:3] == ("nsenter", "--target", "1")
+    (tmp_path / "self/ns/mnt").unlink()
+    (tmp_path / "self/ns/mnt").symlink_to("mnt:[1]")
+    assert options_here(tmp_path).run_by == ()
+    assert options_here(tmp_path / "absent").run_by == ()
 
 
 def may_mount() -> bool:

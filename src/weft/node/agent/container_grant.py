@@ -3,15 +3,13 @@
 The same whichever way it is delivered: by name through NRI, or through a device plugin.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
-
 import msgspec
 
 from weft.model import WeftError
 from weft.model.delivery import DeliveredContainer, DeliveryRecord
 from weft.node.agent.device_nodes import CdiSpecs
 from weft.node.agent.device_watch import DeviceWatch
+from weft.node.agent.isolation import AddedMount, IsolationError, NodeIsolation
 from weft.node.devices.reader import DeviceError, GpuDevice
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -23,50 +21,17 @@ class NotGrantedError(WeftError):
     """A container cannot be given its share now; the message says why."""
 
 
-class BindMount(NamedTuple):
-    """A file or folder of the node in a container."""
-
-    source: str
-    destination: str
-    read_only: bool = True
-
-
 class ContainerGrant(msgspec.Struct, frozen=True):
     """`paths` are device nodes; where there are CDI names (`cdi`), these bring the GPUs instead."""
 
     env: dict[str, str] = {}
     paths: tuple[str, ...] = ()
     cdi: tuple[str, ...] = ()
-    mounts: tuple[BindMount, ...] = ()
+    mounts: tuple[AddedMount, ...] = ()
 
 
 NOTHING = ContainerGrant(env={VISIBLE: NONE_VISIBLE})
 """What a container is given that asks no GPU of anybody."""
-
-
-class ShareLimiter(Protocol):
-    """Holds containers to their shares, in the modes that this node offers."""
-
-    def grant(
-        self, record: DeliveryRecord, container: str, devices: Sequence[GpuDevice]
-    ) -> ContainerGrant:
-        """What the container gets besides, for its GPUs `devices`: `NotGrantedError` where the
-        record's mode is not to be had."""
-        ...
-
-
-class NoIsolation:
-    """Nothing besides: `none` and `time-slicing` alone."""
-
-    modes = ("", "none", "time-slicing")
-
-    def grant(
-        self, record: DeliveryRecord, container: str, devices: Sequence[GpuDevice]
-    ) -> ContainerGrant:
-        """Nothing; refused where the record names another mode."""
-        if record.isolation not in self.modes:
-            raise NotGrantedError(f"isolation {record.isolation[:40]!r} is not offered here")
-        return ContainerGrant()
 
 
 class Granter:
@@ -75,10 +40,10 @@ class Granter:
     def __init__(
         self,
         devices: DeviceWatch,
-        isolation: ShareLimiter | None = None,
+        isolation: NodeIsolation,
         cdi: CdiSpecs | None = None,
     ) -> None:
-        self._devices, self._isolation = devices, isolation or NoIsolation()
+        self._devices, self._isolation = devices, isolation
         self._cdi = cdi or CdiSpecs()
         self._shared: tuple[int, tuple[str, ...]] = (0, ())
 
@@ -91,16 +56,18 @@ class Granter:
         env = {VISIBLE: visible(part), **part.env}
         if not devices:
             return ContainerGrant(env=env)
-        besides = self._isolation.grant(record, container, devices)
-        names = self._cdi.names_of(devices)
-        paths: tuple[str, ...] = besides.paths
+        try:
+            besides = self._isolation.additions(record, container)
+        except IsolationError as error:
+            raise NotGrantedError(str(error)) from error
+        names, paths = self._cdi.names_of(devices), tuple[str, ...]()
         if not names:
             own = (path for device in devices for path in device.paths)
-            paths = (*own, *await self._shared_paths(), *paths)
+            paths = (*own, *await self._shared_paths())
         return ContainerGrant(
             env={**env, **besides.env},
             paths=tuple(dict.fromkeys(paths)),
-            cdi=(*names, *besides.cdi),
+            cdi=names,
             mounts=besides.mounts,
         )
 

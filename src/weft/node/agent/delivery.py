@@ -291,8 +291,8 @@ def _adjustment(grant: ContainerGrant) -> nri.ContainerAdjustment:
         CDI_devices=[nri.CDIDevice(name=name) for name in grant.cdi],
         mounts=[
             nri.Mount(
-                source=mount.source,
-                destination=mount.destination,
+                source=mount.host,
+                destination=mount.container,
                 type="bind",
                 options=["rbind", "rprivate", "ro" if mount.read_only else "rw"],
             )

@@ -35,9 +35,17 @@ OWN_SHM = ("unshare", "--mount", "--propagation", "private", "--")
 """Runs the script below where its mounts are seen by nobody else."""
 _LAUNCH = '"$@" </dev/null >/dev/null 2>&1 & echo $!'
 _START = """
+put() { mkdir -p "$1/weft-mps" && echo "$$" >"$1/weft-mps/cgroup.procs"; }
+if [ -e "$4/cgroup.controllers" ]; then put "$4"
+elif [ "$4" ]; then for at in "$4"/*/; do [ -e "$at/cgroup.procs" ] && put "${at%/}"; done
+fi 2>/dev/null
 [ -z "$3" ] || mount --bind "$2" /dev/shm || exit 1
 exec "$1" -f
 """
+"""$1 is the program, $2 the folder that is /dev/shm to it if $3 says so, $4 where cgroups are (v2:
+in one tree; v1: in one for each controller, of which some may refuse)."""
+_CGROUPS = "/sys/fs/cgroup"
+_ON_THE_HOST = ("nsenter", "--target", "1", "--mount", "--cgroup", "--")
 
 
 class MpsOptions(msgspec.Struct, frozen=True):
@@ -46,19 +54,30 @@ class MpsOptions(msgspec.Struct, frozen=True):
     `folder`: on the host, with the same path for the agent, for it is mounted into containers; in
     /run, where shared memory may be.
     `program`: the driver's; it must be of the driver's version.
-    `run_by`: a command in front, as `nsenter --target 1 --mount --` for an agent in a container:
-    the driver's program lies on the host.
+    `run_by`: a command in front, as `nsenter …` for an agent in a container: the driver's program
+    lies on the host.
     `own_shm`: whether it gets a /dev/shm of its own; it must where containers use it, and needs
     the right to mount.
-    `cgroup`: a folder of cgroupfs that it is put into, so that it outlives the agent's; "" leaves
-    it where it is.
+    `cgroups`: where cgroupfs is, as the daemon sees it; it puts itself into `weft-mps` there, so
+    that it does not end with the agent's cgroup. "" leaves it where it is.
     """
 
     folder: Path = Path("/run/weft/mps")
     program: str = PROGRAM
     run_by: tuple[str, ...] = ()
     own_shm: bool = True
-    cgroup: str = ""
+    cgroups: str = ""
+
+
+def options_here(proc: Path = Path("/proc")) -> MpsOptions:
+    """As this machine wants it: the host's program for an agent in a container that may see the
+    host's processes; a cgroup of its own in any case."""
+    try:
+        contained = (proc / "1/ns/mnt").readlink() != (proc / "self/ns/mnt").readlink()
+    except OSError:  # not ours to see: we are no root, or in a container without the host's
+        contained = False
+    run_by = _ON_THE_HOST if contained and shutil.which(PROGRAM) is None else ()
+    return MpsOptions(run_by=run_by, cgroups=_CGROUPS)
 
 
 class MpsDaemon:
@@ -134,7 +153,6 @@ class MpsDaemon:
         self.starts += 1
         self.ready, self.problem = False, "it is being started"
         pid = await asyncio.to_thread(self._launch)
-        self._into_cgroup(pid)
         with suppress(TimeoutError):
             async with asyncio.timeout(START_S):
                 while not await self._answers() and Path(f"/proc/{pid}").exists():
@@ -163,21 +181,13 @@ class MpsDaemon:
         options = self.options
         own = OWN_SHM if options.own_shm else ()
         script = ("sh", "-c", _START, "weft-mps", options.program, str(self.shm))
-        return (*options.run_by, *own, *script, "own" if options.own_shm else "")
+        told = ("own" if options.own_shm else "", options.cgroups)
+        return (*options.run_by, *own, *script, *told)
 
     def _env(self) -> dict[str, str]:
         # Containers see their GPUs by bus; the daemon must number them alike.
         order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         return {**os.environ, **order, PIPES: str(self.pipe), LOGS: str(self._logs)}
-
-    def _into_cgroup(self, pid: int) -> None:
-        if not self.options.cgroup:
-            return
-        try:
-            Path(self.options.cgroup).mkdir(exist_ok=True)
-            (Path(self.options.cgroup) / "cgroup.procs").write_text(str(pid))
-        except OSError as error:
-            log.warning("MPS stays in the agent's cgroup, and ends with it: %s", error)
 
     def _last_words(self) -> str:
         logs = sorted(self._logs.glob("*.log"))

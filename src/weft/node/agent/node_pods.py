@@ -22,14 +22,15 @@ from weft.dialects.inventory import InventoryFallback, inventory
 from weft.dialects.nvidia import GPU as NVIDIA_GPU
 from weft.dialects.registry import choose
 from weft.kube.client import ApiClient
-from weft.kube.codec import NODES, PODS
+from weft.kube.codec import NODES
 from weft.kube.list_diff import Added, Change, Deleted, Modified
-from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
 from weft.kube.watch import ListWatch
 from weft.model import BadInputError, Node, PodManifest
 from weft.model.annotations import DELIVERY
 from weft.model.delivery import DeliveryRecord, decode_delivery
+from weft.node.agent.pod_on_node import PODS_ON_NODE, PodOnNode
+from weft.node.agent.usage import WatchedPod
 
 log = logging.getLogger("weft.agent")
 
@@ -48,7 +49,7 @@ class NodePod(msgspec.Struct, frozen=True):
     """
 
     uid: str
-    manifest: PodManifest
+    manifest: PodOnNode
     asks: Asks
     record: DeliveryRecord | None = None
     derived: bool = False
@@ -87,7 +88,7 @@ class NodePods:
         self._pods: dict[str, NodePod] = {}
         on_node = {"fieldSelector": f"spec.nodeName={node_name}"}
         this_node = {"fieldSelector": f"metadata.name={node_name}"}
-        self._pod_watch: ListWatch[Pod] = ListWatch(client, PODS, selectors=on_node)
+        self._pod_watch: ListWatch[PodOnNode] = ListWatch(client, PODS_ON_NODE, selectors=on_node)
         self._node_watch: ListWatch[KubeNode] = ListWatch(client, NODES, selectors=this_node)
 
     @property
@@ -105,6 +106,14 @@ class NodePods:
     def problem(self) -> str:
         """Why the API server cannot be heard now; "" while it can."""
         return self._pod_watch.last_error
+
+    def watched(self, uid: str) -> WatchedPod | None:
+        """The pod as whoever watches its processes wants it; None for one that is not known."""
+        pod = self._pods.get(uid)
+        if pod is None:
+            return None
+        meta, containers = pod.manifest.metadata, pod.manifest.containers_by_id()
+        return WatchedPod(uid, meta.namespace, meta.name, pod.record, containers)
 
     async def run(self) -> None:
         """Follow the node and its pods until cancelled."""
@@ -145,7 +154,7 @@ class NodePods:
                 if isinstance(change, Added | Modified):
                     self._take_node(change.object)
 
-    def _take(self, change: Change[Pod]) -> None:
+    def _take(self, change: Change[PodOnNode]) -> None:
         if isinstance(change, Deleted):
             uid = uid_on_node(change.object)
             if self._pods.pop(uid, None) is not None:
@@ -171,7 +180,7 @@ class NodePods:
                 self._pods[pod.uid] = self._read(pod.manifest)
                 self._tell(pod.uid)
 
-    def _read(self, manifest: PodManifest) -> NodePod:
+    def _read(self, manifest: PodOnNode) -> NodePod:
         uid = uid_on_node(manifest)
         before = self._pods.get(uid)
         if before is not None and before.record is not None and not before.derived:
@@ -193,7 +202,7 @@ class NodePods:
             return NodePod(uid, manifest, "share", derived, derived=True)
         return NodePod(uid, manifest, asks, problem=problem)
 
-    def _derived(self, manifest: PodManifest) -> tuple[DeliveryRecord | None, str]:
+    def _derived(self, manifest: PodOnNode) -> tuple[DeliveryRecord | None, str]:
         """The record of a pod that carries none, or why there is none."""
         if self.node is None:
             return None, "the node's GPUs are not known yet"

@@ -4,12 +4,13 @@ An agent that just started says nothing before: what its predecessor wrote still
 """
 
 import weft
-from weft.model.agent_offer import BY_NAME, WITHOUT_AGENT, AgentOffer
+from weft.model.agent_offer import BY_NAME, AgentOffer
 from weft.node.agent.discovery import Discovery
+from weft.node.agent.isolation import NodeIsolation
 from weft.node.nri.plugin import NriPlugin
 
 
-def offer_of(plugin: NriPlugin, isolation: tuple[str, ...] = WITHOUT_AGENT) -> AgentOffer | None:
+def offer_of(plugin: NriPlugin, isolation: NodeIsolation) -> AgentOffer | None:
     """What is offered through this plugin; None before it registered.
 
     A runtime that has validators can also be told to wait for a plugin (its default validator, in
@@ -17,7 +18,7 @@ def offer_of(plugin: NriPlugin, isolation: tuple[str, ...] = WITHOUT_AGENT) -> A
     """
     if not plugin.registrations:
         return None
-    return AgentOffer(weft.__version__, BY_NAME, isolation, fail_closed=plugin.validates)
+    return AgentOffer(weft.__version__, BY_NAME, isolation.offered(), fail_closed=plugin.validates)
 
 
 class Offering:
