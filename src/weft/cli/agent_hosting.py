@@ -30,9 +30,9 @@ from weft.node.agent.delivery import Delivery, DeliveryOptions
 from weft.node.agent.device_watch import DeviceWatch
 from weft.node.agent.discovery import Discovery
 from weft.node.agent.evictions import Evictions
-from weft.node.agent.isolation import IsolationOptions, NodeIsolation
+from weft.node.agent.isolation import HookCleaner, IsolationOptions, NodeIsolation
 from weft.node.agent.kubelet_metrics import KubeletMetrics
-from weft.node.agent.mps_daemon import MpsDaemon, MpsOptions
+from weft.node.agent.mps_daemon import MpsDaemon, options_here
 from weft.node.agent.node_pods import NodePods, PodRules, rules_of
 from weft.node.agent.offering import Offering, offer_of
 from weft.node.agent.over_share import OverShareGuard, OverShareOptions
@@ -77,6 +77,8 @@ async def host(config: Configuration, hosting: AgentHosting) -> None:
         if hosting.cleanup:
             await composition.accounting.withdraw()
             await composition.discovery.withdraw()
+            if composition.mps is not None:
+                await composition.mps.stop()
             return
         if config.agent.own:
             await composition.accounting.check()
@@ -131,7 +133,7 @@ class Composition:
 
     def _isolate(self) -> None:
         settings = self._settings
-        self.mps = MpsDaemon(MpsOptions()) if settings.mps else None
+        self.mps = MpsDaemon(options_here()) if settings.mps else None
         options = IsolationOptions(settings.isolation, settings.hook_library)
         self.isolation = NodeIsolation(options, self.devices, self.mps)
 
@@ -152,6 +154,8 @@ class Composition:
             self.devices,
             self._offer,
         )
+        if self.mps is not None:
+            self.mps.listeners.append(self.discovery.nudge)
 
     def _serve_plugins(self, hosting: AgentHosting) -> "DevicePluginPart":
         from weft.cli.agent_plugins import device_plugins  # gRPC is large
@@ -194,6 +198,10 @@ class Composition:
             }
         else:
             parts |= {"device-plugins": self.device_plugins, "discovery": self.discovery}
+        if self._settings.hook_library:
+            pods = self.pods
+            known = lambda: pods.pods.keys() if pods.synced.is_set() else None  # noqa: E731
+            parts["hook-files"] = HookCleaner(self.isolation, known)
         return parts if self.mps is None else {**parts, "mps": self.mps}
 
     def _checks(self) -> dict[str, Callable[[], str]]:
