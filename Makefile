@@ -60,7 +60,7 @@ test-node: venv node-tools  ## The tests on a real kubelet and containerd (as ro
 test-browser: venv  ## The report in Chromium (needs the Debian packages chromium and fonts-liberation).
 	@$(BIN)/pytest tests/browser
 
-gpu-check:  ## Measure workloads on the GPU at hand, in ten minutes; fails where there is none.
+gpu-check:  ## What the agent relies on, and workloads, on the GPU at hand, in ten minutes; fails where there is none.
 	@$(PYTHON) benchmarks/gpu_check.py
 
 coverage: venv  ## Line coverage of the core, which must be at least 95 %.

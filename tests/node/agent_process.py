@@ -4,9 +4,10 @@ import contextlib
 import itertools
 import re
 import signal
+import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from control_plane import HOST
@@ -22,14 +23,17 @@ _numbers = itertools.count(1)
 
 
 class Agent(Server):
-    """A running `weft agent`. `script` runs in the place of weft's own command."""
+    """A running `weft agent`. `program` is what Python runs in the place of weft's own command."""
 
     def __init__(
-        self, node: RealNode, gpus: PlayedGpus, *options: str | Path, script: Path | None = None
+        self,
+        node: RealNode,
+        gpus: PlayedGpus,
+        *options: str | Path,
+        program: Sequence[str | Path] = ("-m", "weft.cli.main"),
     ) -> None:
         self.node = node
         (self.port,) = free_ports(1)
-        program: list[str | Path] = [script] if script else ["-m", "weft.cli.main"]
         command: list[str | Path] = [
             *(sys.executable, *program, "agent", "--node-name", node.name),
             *("--devices", gpus.path, "--nri-socket", node.containerd.nri_socket),
@@ -68,6 +72,14 @@ class Agent(Server):
             lines = answer.read().decode().splitlines()
         pairs = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
         return {name: float(value) for name, value in pairs}
+
+    def wait_killed(self, timeout_s: float) -> bool:
+        """Whether it ended by itself in time."""
+        process = self._process
+        assert process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout_s)
+        return not self.running
 
     def tell(self, number: int) -> None:
         """Send it this signal."""

@@ -7,7 +7,8 @@ it, the kubelet starts it, the agent delivers.
 from pathlib import Path
 
 from agent_process import agent
-from kube_api import Object, Objects
+from exactness import is_exact, record_of
+from kube_api import Objects
 from original_manifests import (
     ALNAIR,
     ELASTIC,
@@ -22,9 +23,7 @@ from real_node import RealNode, has_begun
 from weft_process import ALONE, EXTENDER, extender_config, resources, weft
 
 from weft.model.annotations import DELIVERY
-from weft.model.delivery import DeliveryRecord, decode_delivery
 
-VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 ALL = "".join(
     (ELASTIC, "---", GPUSHARE, "---", PLAIN, "---", ALNAIR, "---", GENIUS, "---", KUBEKNOTS)
 )
@@ -46,31 +45,6 @@ spec:
     resources: {limits: {weft.dev/gpu-memory: 2000}}
   - name: none
 """
-
-
-def record_of(pod: Object) -> DeliveryRecord:
-    """What the pod's Binding promised."""
-    return decode_delivery(pod["metadata"]["annotations"][DELIVERY])
-
-
-def containers_of(pod: Object) -> list[str]:
-    """The names of all its containers."""
-    spec = pod["spec"]
-    return [one["name"] for one in (*spec.get("initContainers", ()), *spec["containers"])]
-
-
-def is_exact(node: RealNode, gpus: PlayedGpus, pod: Object, record: DeliveryRecord) -> None:
-    """Every container of the pod has what the record says, and nothing else of GPUs."""
-    assert record.pod == pod["metadata"]["uid"]
-    for name in containers_of(pod):
-        where = f"{pod['metadata']['name']}, container {name}"
-        inside, part = node.inside(pod, name), record.containers.get(name)
-        shares = part.shares if part is not None else ()
-        assert inside.gpus().keys() == gpus.devices_of([s.gpu for s in shares]), where
-        assert all(one.may_open for one in inside.gpus().values()), where
-        visible = ",".join(share.uuid for share in shares) or "void"
-        wanted = {VISIBLE: visible, **(part.env if part is not None else {})}
-        assert {key: inside.env.get(key) for key in wanted} == wanted, where
 
 
 def placed(node: RealNode, namespace: str, pods: Objects) -> Objects:

@@ -25,23 +25,41 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+NodeName = Annotated[
+    str, Option(help="The node's name in Kubernetes.  [default: NODE_NAME, the host's name]")
+]
+Devices = Annotated[
+    str, Option(metavar="nvml|FILE", help="The node's GPUs: the driver's, or played by a file.")
+]
+NriSocket = Annotated[Path, Option(help="The container runtime's NRI socket.")]
+Listen = Annotated[
+    str,
+    Option(metavar="ADDRESS:PORT", help="Health and metrics.  [default: as configured, :9400]"),
+]
+DevicePlugins = Annotated[
+    bool, Option("--device-plugins", help="Deliver through the kubelet: for nodes without NRI.")
+]
+Cdi = Annotated[
+    bool | None,
+    Option(help="Whether the runtime resolves CDI names.  [default: as its version says]"),
+]
+CdiFolder = Annotated[Path, Option(help="Where the runtime looks for CDI specifications.")]
+PodResources = Annotated[Path, Option(help="The kubelet's pod resources socket.")]
+Cleanup = Annotated[
+    bool, Option("--cleanup", help="Take all that the agent wrote off the node, and end.")
+]
+
+
 def agent(
-    node_name: Annotated[
-        str, Option(help="The node's name in Kubernetes.  [default: NODE_NAME, the host's name]")
-    ] = "",
-    devices: Annotated[
-        str, Option(metavar="nvml|FILE", help="The node's GPUs: the driver's, or played by a file.")
-    ] = NVML,
-    nri_socket: Annotated[Path, Option(help="The container runtime's NRI socket.")] = Path(
-        "/var/run/nri/nri.sock"
-    ),
-    listen: Annotated[
-        str,
-        Option(
-            metavar="ADDRESS:PORT",
-            help="Health and metrics.  [default: as configured, :9400]",
-        ),
-    ] = "",
+    node_name: NodeName = "",
+    devices: Devices = NVML,
+    nri_socket: NriSocket = Path("/var/run/nri/nri.sock"),
+    listen: Listen = "",
+    device_plugins: DevicePlugins = False,
+    cdi: Cdi = None,
+    cdi_folder: CdiFolder = Path("/var/run/cdi"),
+    pod_resources: PodResources = Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
+    cleanup: Cleanup = False,
     config: options.ConfigFile = None,
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = "",
@@ -67,6 +85,11 @@ def agent(
         port=port,
         kubeconfigs=(kubeconfig,) if kubeconfig else (),
         context=context,
+        device_plugins=device_plugins,
+        cdi=cdi,
+        cdi_folder=cdi_folder,
+        pod_resources=pod_resources,
+        cleanup=cleanup,
     )
     logging.basicConfig(
         level=log.value.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"

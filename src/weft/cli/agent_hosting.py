@@ -7,10 +7,12 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from prometheus_client.registry import Collector
 
+import weft
 from weft.cli.agent import NVML
 from weft.cluster.config.agent import AgentSettings
 from weft.cluster.config.form import Configuration
@@ -19,6 +21,7 @@ from weft.dialects.inventory import InventoryFallback
 from weft.kube.client import ApiClient, ClientOptions
 from weft.kube.config import load
 from weft.model import BadInputError
+from weft.model.agent_offer import DEVICE_PLUGIN, AgentOffer
 from weft.node.agent.accounting import Accounting, AccountingSettings
 from weft.node.agent.agent import AgentPart, NodeAgent, stop_signal
 from weft.node.agent.agent_metrics import DeliveryMetrics, PartMetrics
@@ -28,6 +31,7 @@ from weft.node.agent.device_watch import DeviceWatch
 from weft.node.agent.discovery import Discovery
 from weft.node.agent.evictions import Evictions
 from weft.node.agent.isolation import IsolationOptions, NodeIsolation
+from weft.node.agent.kubelet_metrics import KubeletMetrics
 from weft.node.agent.mps_daemon import MpsDaemon, MpsOptions
 from weft.node.agent.node_pods import NodePods, PodRules, rules_of
 from weft.node.agent.offering import Offering, offer_of
@@ -40,6 +44,9 @@ from weft.node.devices.fake import FakeReader
 from weft.node.devices.nvml import NvmlReader
 from weft.node.devices.reader import DeviceError, DeviceReader
 from weft.node.nri.plugin import NriPlugin
+
+if TYPE_CHECKING:
+    from weft.node.device_plugin.plugin_part import DevicePluginPart
 
 log = logging.getLogger("weft.agent")
 
@@ -54,6 +61,11 @@ class AgentHosting(msgspec.Struct, frozen=True):
     port: int
     kubeconfigs: tuple[Path, ...] = ()
     context: str = ""
+    device_plugins: bool = False
+    cdi: bool | None = None
+    cdi_folder: Path = Path("/var/run/cdi")
+    pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+    cleanup: bool = False
 
 
 async def host(config: Configuration, hosting: AgentHosting) -> None:
@@ -61,7 +73,14 @@ async def host(config: Configuration, hosting: AgentHosting) -> None:
     stop = stop_signal()
     reader = reader_of(hosting)
     async with _client(hosting) as client:
-        await Composition(config, hosting, reader, client).agent.run(stop)
+        composition = Composition(config, hosting, reader, client)
+        if hosting.cleanup:
+            await composition.accounting.withdraw()
+            await composition.discovery.withdraw()
+            return
+        if config.agent.own:
+            await composition.accounting.check()
+        await composition.agent.run(stop)
 
 
 def _client(hosting: AgentHosting) -> ApiClient:
@@ -95,12 +114,15 @@ class Composition:
         self.events = PodEvents(client, self._node)
         self._isolate()
         self._deliver(hosting.nri_socket)
-        self.accounting = Accounting(client, self._node, self.devices, _accounting_of(config))
+        settings = _accounting_of(config, hosting)
+        self.accounting = Accounting(client, self._node, self.devices, settings)
+        self.device_plugins = self._serve_plugins(hosting) if hosting.device_plugins else None
         self._watch_use()
         broken: Counter[str] = Counter()
         collectors: list[Collector] = [
             DeliveryMetrics(self.delivery, self.evictions, self.plugin),
             UsageMetrics(self._node, self.usage, self.guard),
+            KubeletMetrics(self.accounting, self.device_plugins),
             PartMetrics(broken),
         ]
         pages = AgentPages(collectors, self._checks(), address=hosting.address, port=hosting.port)
@@ -128,8 +150,29 @@ class Composition:
             self._client,
             self._node,
             self.devices,
-            lambda: offer_of(self.plugin, self.isolation),
+            self._offer,
         )
+
+    def _serve_plugins(self, hosting: AgentHosting) -> "DevicePluginPart":
+        from weft.cli.agent_plugins import device_plugins  # gRPC is large
+
+        return device_plugins(
+            self._client,
+            self.pods,
+            self.devices,
+            self.accounting,
+            self.isolation,
+            self.evictions,
+            self._refused,
+            hosting,
+        )
+
+    def _offer(self) -> AgentOffer | None:
+        if self.device_plugins is None:
+            return offer_of(self.plugin, self.isolation)
+        if not self.device_plugins.registrations:
+            return None
+        return AgentOffer(weft.__version__, DEVICE_PLUGIN, self.isolation.offered())
 
     def _watch_use(self) -> None:
         self.usage = UsageWatch(self.devices, self.pods)
@@ -139,19 +182,28 @@ class Composition:
 
     def _parts(self) -> dict[str, AgentPart]:
         parts: dict[str, AgentPart] = {
-            "runtime": self.plugin,
             "evictions": self.evictions,
-            "discovery": Offering(self.plugin, self.discovery),
             "accounting": self.accounting,
             "usage": self.usage,
             "over-share": self.guard,
         }
+        if self.device_plugins is None:
+            parts |= {
+                "runtime": self.plugin,
+                "discovery": Offering(self.plugin, self.discovery),
+            }
+        else:
+            parts |= {"device-plugins": self.device_plugins, "discovery": self.discovery}
         return parts if self.mps is None else {**parts, "mps": self.mps}
 
     def _checks(self) -> dict[str, Callable[[], str]]:
-        plugin, devices = self.plugin, self.devices
-        return {
-            "devices": lambda: "" if devices.version else "not read yet",
+        plugin, devices, kubelet = self.plugin, self.devices, self.device_plugins
+        checks = {"devices": lambda: "" if devices.version else "not read yet"}
+        if kubelet is not None:
+            return checks | {
+                "kubelet": lambda: "" if kubelet.registrations else "not registered yet"
+            }
+        return checks | {
             "runtime": lambda: "" if plugin.connected else plugin.problem or "not registered yet",
         }
 
@@ -168,13 +220,20 @@ def _pod_rules(config: Configuration) -> PodRules:
     return rules_of(config.gpushare_unit, rules, _promised_permille(config))
 
 
-def _accounting_of(config: Configuration) -> AccountingSettings:
+def _accounting_of(config: Configuration, hosting: AgentHosting) -> AccountingSettings:
     settings, unit = config.agent, config.gpushare_unit
     units = UnitSettings(
         promised_permille=_promised_permille(config),
         gpushare_unit="GiB" if unit == "auto" else unit,
+        all_spellings=settings.older_spellings,
     )
-    return AccountingSettings(dialects=settings.dialects or None, own=settings.own, units=units)
+    return AccountingSettings(
+        dialects=settings.dialects or None,
+        own=settings.own,
+        units=units,
+        device_plugins=hosting.device_plugins,
+        by_name=not hosting.device_plugins,
+    )
 
 
 def _promised_permille(config: Configuration) -> int:

@@ -5,9 +5,11 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from typing import Annotated
+from functools import cache
+from typing import Annotated, Any
 
 from typer import Exit, Option, Typer, echo
+from typer.main import get_command
 
 import weft
 from weft.cli.grouped_help import CommandGroup
@@ -103,6 +105,12 @@ def _add(task: str, commands: _Commands) -> None:
 _register()
 
 
+@cache
+def _commands() -> Any:
+    """The command with all below it: making it takes longer than most of them run."""
+    return get_command(app)
+
+
 def _check_arguments(argv: list[str]) -> None:
     """Bytes that are no text could be neither shown nor asked about."""
     for text in argv:
@@ -120,7 +128,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # whatever a name holds, it is shown
     try:
         _check_arguments(sys.argv)
-        app()
+        _commands()()
     except PolicyError as error:
         print(f"weft: error: {error}", file=sys.stderr)
         sys.exit(1)

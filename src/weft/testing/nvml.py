@@ -28,6 +28,10 @@ class FakeNvmlError(Exception):
         self.value = value
 
 
+class FakeNvmlMismatchError(Exception):
+    """What the real module raises where the driver lacks the newest form of a call."""
+
+
 class FakeNvmlInstance:
     """A MIG instance of a card, with its own memory and processes."""
 
@@ -66,6 +70,7 @@ class FakeNvml:
     """Plays `pynvml`. `samples` and `opened` are what was taken and not given back."""
 
     NVMLError = FakeNvmlError
+    NVMLLibraryMismatchError = FakeNvmlMismatchError
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
     NVML_GPM_METRICS_GET_VERSION, nvmlMemory_v2 = 1, 2
     NVML_ERROR_TIMEOUT, NVML_ERROR_NOT_FOUND = TIMEOUT, NOT_FOUND
@@ -73,7 +78,7 @@ class FakeNvml:
 
     def __init__(self, *cards: FakeNvmlCard) -> None:
         self.cards = list(cards)
-        self.error = 0
+        self.error, self.old_driver = 0, False
         self.samples, self.opened, self.sets = 0, 1, 0
         self.gpm_asked: list[tuple[int, int]] = []
         self._events: queue.Queue[Any] = queue.Queue()
@@ -196,9 +201,16 @@ class FakeNvml:
     # --- processes ---
 
     def nvmlDeviceGetComputeRunningProcesses(self, device: Any) -> Any:
+        if self.old_driver:
+            raise FakeNvmlMismatchError
+        return self.nvmlDeviceGetComputeRunningProcesses_v2(device)
+
+    def nvmlDeviceGetComputeRunningProcesses_v2(self, device: Any) -> Any:
         return [_process(pid, mib) for pid, mib in device.processes]
 
     def nvmlDeviceGetMPSComputeRunningProcesses(self, device: Any) -> Any:
+        if self.old_driver:
+            raise FakeNvmlMismatchError
         return [_process(pid, mib) for pid, mib in device.clients]
 
     def nvmlDeviceGetProcessUtilization(self, device: Any, since_us: int) -> Any:

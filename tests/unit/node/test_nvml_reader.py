@@ -236,6 +236,12 @@ def test_what_is_on_a_card_comes_with_its_share_of_sm_time(stage: Stage) -> None
     assert {p.pid: p.sm_ratio for p in stage.reader.processes()}[9] == 0.0
 
 
+def test_processes_are_told_by_a_driver_that_knows_older_calls_alone(stage: Stage) -> None:
+    stage.nvml.old_driver = True
+    stage.first.processes = [(7, 100)]
+    assert stage.reader.processes() == (ProcessUse(0, 7, 100),)
+
+
 def test_use_has_the_names_that_telemetry_reads(stage: Stage) -> None:
     stage.first.gpm = {2: 75.0, 10: 25.0}
     stage.first.energy_mj, stage.first.reserved_mib = 7_000, 600

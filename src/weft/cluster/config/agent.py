@@ -27,6 +27,11 @@ class AgentSettings(Section, frozen=True):
         "whose resources the node advertises; none: all that have some of their own, but for those "
         "that another device plugin serves there",
     ] = ()
+    older_spellings: Annotated[
+        bool,
+        "whether Elastic GPU's resources are advertised under every name that is read; off, for "
+        "each is one more sum that means the same cards",
+    ] = False
     own: Annotated[
         tuple[Literal["nvidia.com/gpu"], ...],
         "resources that are advertised only where this names them; none, for whoever registers "

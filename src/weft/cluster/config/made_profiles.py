@@ -7,7 +7,6 @@ from weft.cluster.config.form import BY_AUTO, BY_SCHEDULER_NAME, Configuration
 from weft.cluster.config.read import place
 from weft.core.framework import Plugin, Policy, Profile
 from weft.core.framework.registry import Registry
-from weft.core.policies.compat import SYSTEM_OF
 from weft.model import BadInputError
 from weft.model.nearest import unknown
 
@@ -16,8 +15,8 @@ def maker(config: Configuration, registry: Registry) -> Callable[..., Policy]:
     """`registry.create`, with `compat` as configured where no option of the policy says it."""
 
     def create(name: str, **options: Any) -> Policy:
-        system = SYSTEM_OF.get(name)
-        if system is not None and getattr(config.compat, system) == "exact":
+        system = registry.compat_system(name)
+        if system and getattr(config.compat, system, "sane") == "exact":
             options = {"compat": "exact", **options}
         return registry.create(name, **options)
 

@@ -128,7 +128,7 @@ class EngineCluster:
         self.peaks: list[Callable[[str], int]] = []
         self.ready, self.term = False, 0
         self.leadership, self.faults = Leadership(lease), FaultLog()
-        self.binder = Binder(client, binding, may_bind)
+        self.binder = Binder(client, binding, may_bind=may_bind)
         self.client = self._client = client
         settings = _settings(gpushare_unit, limits, interference)
         self._nodes, self._volumes = NodeView(rules, lends=settings.lends), VolumeView()

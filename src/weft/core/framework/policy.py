@@ -100,7 +100,9 @@ class Policy:
     largest first; of equal ones the last goes first where `last_request_first`. One that `harvests`
     may give a pod memory that residents hold but leave idle, within the ledger's declared limit.
     One with `raw_scores` tells kube-scheduler its scores as they are, as its original did; others'
-    are made 0 to 10. Options are keyword arguments of the constructor.
+    are made 0 to 10. `compat_system` is the system, by its name under `compat` in the
+    configuration, whose flaws the option `compat: exact` keeps. Options are keyword arguments of
+    the constructor.
     """
 
     name: ClassVar[str] = ""
@@ -111,6 +113,7 @@ class Policy:
     unsafe: str = ""
     harvests: ClassVar[bool] = False
     raw_scores: bool = False
+    compat_system: ClassVar[str] = ""
     ties: ClassVar[Literal["first", "last"]] = "first"
     last_request_first: ClassVar[bool] = False
     is_built_in: ClassVar[bool] = True

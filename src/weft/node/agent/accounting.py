@@ -159,6 +159,9 @@ class Accounting:
         self.counts = {"changed": 0, "put-back": 0, "failed": 0}
         self._client, self._name, self._devices = client, node, devices
         self._settings = settings or AccountingSettings()
+        for name in self._settings.dialects or ():
+            if name not in (known := dialects_with_resources()):
+                raise BadInputError("agent.dialects", unknown(name, known, "write"))
         self._node: KubeNode | None = None
         self._wake, self._decided = asyncio.Event(), asyncio.Event()
         self._written: AdvertisedAmounts | None = None
@@ -199,6 +202,11 @@ class Accounting:
                 self._wake.clear()
                 await self._settle()
                 await self._client.clock.sleep(_PAUSE_S)  # never a race with somebody else's writes
+
+    async def check(self) -> None:
+        """`ForeignPluginError` where another device plugin serves what is to be owned here."""
+        node: KubeNode = await self._client.get(NODES, "", self._name)
+        switched_on(node, self._settings)
 
     async def withdraw(self) -> None:
         """Take back all that the agent advertises, for it will not come back."""

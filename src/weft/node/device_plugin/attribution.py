@@ -118,8 +118,9 @@ class Attribution:
         """What a container gets that is given `size` devices of this resource. Never an error."""
         if self._world.cdi is not None:
             self.counts[NAMED] += 1
-            name = self._world.cdi.new_name()
-            return plugin.ContainerAllocateResponse(cdi_devices=[plugin.CDIDevice(name=name)])
+            name = plugin.CDIDevice(name=self._world.cdi.new_name())
+            # A runtime that ignored the name would let the container see nothing.
+            return plugin.ContainerAllocateResponse(envs=NOTHING.env, cdi_devices=[name])
         try:
             answers = await self._answers(await self._narrowed(resource, size))
         except (NotGrantedError, KubeletError, KubeletRecordError) as error:

@@ -18,7 +18,7 @@ from weft.node.devices import nvml_files
 from weft.node.devices.health import CardHealth, CardSigns
 from weft.node.devices.mig import instance_index
 from weft.node.devices.nvml_counters import NvmlCounters
-from weft.node.devices.nvml_library import MIB, ask, library, model_of, text
+from weft.node.devices.nvml_library import MIB, ask, library, model_of, running, text
 from weft.node.devices.reader import DeviceError, DeviceUse, GpuDevice, MigInstance, ProcessUse
 from weft.node.devices.xid_watch import XidWatch
 
@@ -276,12 +276,8 @@ class NvmlReader:
     def _processes(self, device: GpuDevice, handle: Any) -> Iterator[ProcessUse]:
         nvml, index = self._nvml, device.gpu.index
         held: dict[int, int] = {}
-        for running in (
-            "nvmlDeviceGetComputeRunningProcesses",
-            "nvmlDeviceGetMPSComputeRunningProcesses",
-            "nvmlDeviceGetGraphicsRunningProcesses",
-        ):
-            for process in ask(nvml, lambda name=running: getattr(nvml, name)(handle)) or []:  # type: ignore[misc]
+        for kind in ("Compute", "MPSCompute", "Graphics"):
+            for process in running(nvml, handle, kind):
                 mib = (process.usedGpuMemory or 0) // MIB
                 held[process.pid] = max(held.get(process.pid, 0), mib)
         ratios = self._sm_ratios(index, handle) if device.mig is None else None

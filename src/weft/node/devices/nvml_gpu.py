@@ -6,7 +6,7 @@ import msgspec
 
 from weft.node.devices import nvml_library
 from weft.node.devices.nvml_counters import NvmlCounters
-from weft.node.devices.nvml_library import MIB, ask, model_of, text
+from weft.node.devices.nvml_library import MIB, ask, model_of, running, text
 from weft.node.devices.reader import DeviceError
 
 
@@ -69,8 +69,7 @@ class NvmlGpu:
         return int(used[0] // MIB) if used and used[0] else None
 
     def _processes(self) -> list[Any]:
-        running = self._nvml.nvmlDeviceGetComputeRunningProcesses
-        return ask(self._nvml, lambda: running(self._handle)) or []
+        return running(self._nvml, self._handle)
 
     def _find(self, gpu: str) -> Any:
         if gpu.isdecimal():

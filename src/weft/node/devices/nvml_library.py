@@ -24,10 +24,23 @@ def library() -> Any:
 
 def ask(nvml: Any, question: Callable[[], Any]) -> Any:
     """NVML's answer; None where the GPU, the driver or nvidia-ml-py has none."""
+    # Its library says the last one of a driver that is older than itself.
+    mismatch = getattr(nvml, "NVMLLibraryMismatchError", AttributeError)
     try:
         return question()
-    except (nvml.NVMLError, AttributeError):
+    except (nvml.NVMLError, AttributeError, mismatch):
         return None
+
+
+def running(nvml: Any, handle: Any, kind: str = "Compute") -> list[Any]:
+    """The processes of this kind (Compute, MPSCompute, Graphics) on a device; older drivers know
+    an older call."""
+    for version in ("", "_v2"):
+        name = f"nvmlDeviceGet{kind}RunningProcesses{version}"
+        found = ask(nvml, lambda name=name: getattr(nvml, name)(handle))  # type: ignore[misc]
+        if found is not None:
+            return list(found)
+    return []
 
 
 def text(value: str | bytes) -> str:

@@ -1,7 +1,7 @@
 """Means and intervals against numbers worked out by hand."""
 
 import pytest
-from scipy import stats
+import scipy  # its `stats` is imported when it is first used, which takes a second
 
 from weft.interference.intervals import mean_interval
 from weft.lab.experiment.statistics import mean_ci95, summarise
@@ -40,12 +40,12 @@ def test_fewer_than_five_values_have_no_interval(values: list[float]) -> None:
 
 def test_five_values_are_judged_at_a_third_of_5_percent() -> None:
     """1..5: deviation √2.5; Student's quantile for 1.67 %, four degrees, is 3.9608."""
-    half = stats.t.ppf(1 - 0.05 / 3 / 2, 4) * 2.5**0.5 / 5**0.5
+    half = scipy.stats.t.ppf(1 - 0.05 / 3 / 2, 4) * 2.5**0.5 / 5**0.5
     assert mean_ci95([1.0, 2.0, 3.0, 4.0, 5.0]) == pytest.approx((3.0, half), abs=1e-7)
 
 
 def test_ten_seeds_use_nine_degrees_of_freedom_and_half_of_5_percent() -> None:
-    values, student = [float(i) for i in range(10)], stats.t.ppf(1 - 0.05 / 2 / 2, 9)
+    values, student = [float(i) for i in range(10)], scipy.stats.t.ppf(1 - 0.05 / 2 / 2, 9)
     assert mean_ci95(values) == pytest.approx((4.5, student * 3.0276504 / 10**0.5), abs=1e-6)
 
 
