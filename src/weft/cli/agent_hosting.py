@@ -27,6 +27,7 @@ from weft.node.agent.agent import AgentPart, NodeAgent, stop_signal
 from weft.node.agent.agent_metrics import DeliveryMetrics, PartMetrics
 from weft.node.agent.container_grant import Granter
 from weft.node.agent.delivery import Delivery, DeliveryOptions
+from weft.node.agent.device_nodes import CDI_DIRS, CdiSpecs
 from weft.node.agent.device_watch import DeviceWatch
 from weft.node.agent.discovery import Discovery
 from weft.node.agent.evictions import Evictions
@@ -115,7 +116,7 @@ class Composition:
         self.pods = NodePods(client, self._node, _pod_rules(config))
         self.events = PodEvents(client, self._node)
         self._isolate()
-        self._deliver(hosting.nri_socket)
+        self._deliver(hosting)
         settings = _accounting_of(config, hosting)
         self.accounting = Accounting(client, self._node, self.devices, settings)
         self.device_plugins = self._serve_plugins(hosting) if hosting.device_plugins else None
@@ -137,17 +138,17 @@ class Composition:
         options = IsolationOptions(settings.isolation, settings.hook_library)
         self.isolation = NodeIsolation(options, self.devices, self.mps)
 
-    def _deliver(self, nri_socket: Path) -> None:
+    def _deliver(self, hosting: AgentHosting) -> None:
         self.evictions = Evictions(self._client, self.pods, self.events)
         self.delivery = Delivery(
             self.pods,
             self.devices,
-            Granter(self.devices, self.isolation),
+            Granter(self.devices, self.isolation, CdiSpecs((CDI_DIRS[0], hosting.cdi_folder))),
             DeliveryOptions(exempt=self._settings.exempt_namespaces),
             on_refused=self._refused,
             on_without=self.evictions.evict,
         )
-        self.plugin = NriPlugin(nri_socket, self.delivery)
+        self.plugin = NriPlugin(hosting.nri_socket, self.delivery)
         self.discovery = Discovery(
             self._client,
             self._node,
