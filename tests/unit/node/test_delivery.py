@@ -1,6 +1,7 @@
 """What containers get: exactly what the record says, and nothing where nothing may be given."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,18 @@ async def test_without_an_api_server_the_record_is_enough(tmp_path: Path) -> Non
         await world.api.stop()
         await world.start_agent()
         assert (await world.create(world.bound("a"))).env[VISIBLE] == world.uuids[0]
+
+
+async def test_cdi_names_go_before_device_nodes(tmp_path: Path) -> None:
+    async with node_world(tmp_path) as world:
+        (tmp_path / "cdi").mkdir()
+        names = [{"name": uuid} for uuid in world.uuids]
+        spec = {"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": names}
+        (tmp_path / "cdi" / "nvidia.json").write_text(json.dumps(spec))
+        await world.start_agent()
+        started = await world.create(world.bound("a"))
+        assert started.cdi == (f"nvidia.com/gpu={world.uuids[0]}",)
+        assert (started.devices, started.env[VISIBLE]) == ((), world.uuids[0])
 
 
 async def test_containers_without_a_share_see_no_gpu(tmp_path: Path) -> None:

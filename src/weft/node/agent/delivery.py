@@ -257,7 +257,7 @@ def runs_with(env: Sequence[str], record: DeliveryRecord, container: str, *, der
     """True if a container with this environment has the GPUs of its share.
 
     Where the record is derived, an original's own agent may have given them in its own words: any
-    environment that names GPUs, but not all of them, counts.
+    environment counts that has a variable of the record's, or names GPUs but not all of them.
     """
     part = record.containers[container]
     has = dict(entry.partition("=")[::2] for entry in env)
@@ -265,7 +265,7 @@ def runs_with(env: Sequence[str], record: DeliveryRecord, container: str, *, der
         return True
     names = has.get(VISIBLE, "")
     if derived:
-        return names not in ("", "all")
+        return names not in ("", "all") or bool(has.keys() & part.env.keys() - {VISIBLE})
     by_uuid = [share.uuid for share in part.shares]
     by_index = [str(share.gpu) for share in part.shares]
     return sorted(names.split(",")) in (sorted(by_uuid), sorted(by_index))
