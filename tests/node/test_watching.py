@@ -62,6 +62,16 @@ def told(node: RealNode, *words: str | Path) -> Any:
     return json.loads(done.stdout)
 
 
+def is_small(pid: int) -> None:
+    """Every GPU node runs one: no more than 80 MB, and none of the scheduler's libraries."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    resident = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
+    assert resident is not None
+    assert int(resident[1]) <= 80 * 1024
+    libraries = Path(f"/proc/{pid}/maps").read_text()
+    assert not re.search("numpy|scipy|lightgbm", libraries)
+
+
 def test_each_containers_use_is_told_by_its_name(
     node: RealNode, gpus: PlayedGpus, namespace: str, tmp_path: Path
 ) -> None:
@@ -100,4 +110,5 @@ def test_each_containers_use_is_told_by_its_name(
         assert findings["container runtimes"]["text"] == "containerd 2.2 or newer on 1 nodes"
         assert findings["agents' offers"]["level"] == "good"
         assert findings["agents"]["text"] == f"none on {node.name}"  # it is no pod here
+        is_small(process.pid)
     gpus.write()
