@@ -1,20 +1,28 @@
 """The agent's parts: one that breaks takes no other with it, and all end when it is told to."""
 
 import asyncio
+import re
 from collections import Counter
 from pathlib import Path
 
 from agent_world import node_world
-from test_fake_devices import A100, reader
+from test_fake_devices import A100, reader, written
 
+from weft.cli.agent_hosting import AgentHosting, Composition
+from weft.cluster.config.form import Configuration
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
 from weft.model import WeftError
 from weft.node.agent import agent as agent_module
 from weft.node.agent.agent import NodeAgent
+from weft.node.agent.agent_metrics import DeliveryMetrics, PartMetrics
+from weft.node.agent.delivery import OUTCOMES
 from weft.node.agent.device_watch import DeviceWatch
 from weft.node.agent.node_pods import NodePods
+from weft.node.devices.fake import FakeReader
+
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "reference"
 
 
 class PlayedPart:
@@ -88,3 +96,18 @@ async def test_an_agent_is_replaced_without_a_container_in_between(tmp_path: Pat
             await world.create(world.bound(f"p{number}"))
             await world.stop_agent()
         assert world.runtime.registrations == 3
+
+
+async def test_the_reference_has_the_metrics_of_delivery(tmp_path: Path) -> None:
+    page = (DOCS / "metrics.md").read_text().partition("## The agent")[2].partition("\n## ")[0]
+    async with ApiClient(Endpoint("http://127.0.0.1:1", FixedCredentials())) as client:
+        file = written(tmp_path, f"gpus: [{A100}}}]")
+        hosting = AgentHosting("n1", str(file), tmp_path / "nri.sock", "127.0.0.1", 0)
+        made = Composition(Configuration(), hosting, FakeReader(file, "n1"), client)
+        metrics = DeliveryMetrics(made.delivery, made.evictions, made.plugin)
+        families = [*metrics.collect(), *PartMetrics(made.agent.broken).collect()]
+        names = {f.name + "_total" * (f.type == "counter") for f in families}
+    assert names <= set(re.findall(r"^\| `(\w+)`", page, flags=re.MULTILINE))
+    outcomes = re.search(r"`weft_agent_containers_total`.*", page)
+    assert outcomes is not None
+    assert all(f"`{outcome}`" in outcomes[0] for outcome in OUTCOMES)

@@ -68,6 +68,19 @@ async def test_containers_without_a_share_see_no_gpu(tmp_path: Path) -> None:
         assert (await world.create(exempt, "main", everything)).env == {VISIBLE: "all"}
 
 
+async def test_a_variable_that_image_and_pod_set_is_refused(tmp_path: Path) -> None:
+    """The runtime would give the pod's value, and `all` GPUs be visible."""
+    async with node_world(tmp_path) as world:
+        await world.start_agent()
+        world.add_pod("plain")
+        twice = (f"{VISIBLE}=all", f"{VISIBLE}=all")
+        for pod in (world.bound("a"), world.sandbox("plain")):
+            problem = await refused(world, pod, "main", twice)
+            assert f"its image and its pod both set {VISIBLE}" in problem
+        same = (f"{VISIBLE}=all", f"{VISIBLE}=void")
+        assert (await world.create(world.sandbox("plain"), "main", same)).env == {VISIBLE: "void"}
+
+
 async def test_a_pod_that_nobody_told_of_is_left_alone(tmp_path: Path) -> None:
     async with node_world(tmp_path) as world:
         await world.api.stop()
