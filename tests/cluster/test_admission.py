@@ -209,7 +209,7 @@ def agent_of(plane: ControlPlane, node: str) -> Api:
     body = pod(f"agent-{node}")
     body["spec"] |= {"serviceAccountName": "weft-agent", "nodeName": node}
     made = api.create(body, OURS)
-    path = f"{api.path('ServiceAccount', 'kube-system')}/weft-agent/token"
+    path = f"{api.path('ServiceAccount', OURS)}/weft-agent/token"
     reference = {
         "apiVersion": "v1",
         "kind": "Pod",
