@@ -92,7 +92,7 @@ def node(
     pytestconfig.stash[_running] = machine
     with machine:
         yield machine
-    assert machine.left_behind() == []
+    assert machine.left_behind == []
 
 
 @pytest.fixture(scope="session")

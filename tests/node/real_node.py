@@ -34,13 +34,17 @@ _ENDS_S = 60.0
 
 
 class RealNode:
-    """The node `real-node`. Pods bound to it run here; `inside` says what a container sees."""
+    """The node `real-node`. Pods bound to it run here; `inside` says what a container sees.
+
+    `left_behind` is what of the machine is not as it was, once this has stopped.
+    """
 
     def __init__(
         self, plane: ControlPlane, tools: dict[str, Path], more_images: Sequence[str] = ()
     ) -> None:
         self.plane, self.api, self.name = plane, plane.api, NAME
         self._tools, self._more_images = tools, more_images
+        self.left_behind: list[str] = []
         self._left = contextlib.ExitStack()
 
     # --- its life --------------------------------------------------------------------------------
@@ -52,6 +56,7 @@ class RealNode:
         if reason := why_not_here():
             raise RuntimeError(reason)
         self.before = MachineState.now()
+        self._left.callback(self._look_back)
         # Sockets' paths may have 107 bytes.
         self.folder = Path(tempfile.mkdtemp(prefix="weft-node-"))
         self._note()
@@ -71,9 +76,8 @@ class RealNode:
         """End all of it and put the machine back."""
         self._left.close()
 
-    def left_behind(self) -> list[str]:
-        """What of the machine is not as it was, once this has stopped."""
-        return self.before.differences(MachineState.now())
+    def _look_back(self) -> None:
+        self.left_behind = self.before.differences(MachineState.now())
 
     def _note(self) -> None:
         text = json.dumps({"folder": str(self.folder), "before": self.before.dump()})
