@@ -21,9 +21,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT / "tests" / "node"))
-sys.path.append(str(ROOT / "tests" / "cluster"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "node"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "cluster"))
 
 from agent_process import Agent, agent
 from binaries import CONTROL_PLANE
@@ -35,6 +34,7 @@ from played_gpus import PlayedGpus
 from real_node import API_SERVER_OPTIONS, RealNode, has_begun
 from weft_process import ALONE, weft
 
+ROOT = Path(__file__).resolve().parents[1]
 NAMESPACE = "bench"
 RESOURCE = "weft.dev/gpu-memory"
 HOOK = "weft_agent_create_container_seconds"
