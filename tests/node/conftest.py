@@ -101,6 +101,14 @@ def gpus(node: RealNode) -> PlayedGpus:
     return PlayedGpus(node.folder)
 
 
+@pytest.fixture(autouse=True)
+def _nothing_of_earlier_agents(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No test finds what the agents of another have written on the node."""
+    yield
+    if "node" in request.fixturenames:
+        request.getfixturevalue("node").forget_agents()
+
+
 @pytest.fixture
 def namespace(node: RealNode) -> Iterator[str]:
     """An empty namespace. Its pods are deleted after the test and have ended then."""

@@ -130,6 +130,16 @@ class RealNode:
             part="status",
         )
 
+    def forget_agents(self) -> None:
+        """Take from the node object what agents wrote there, and all extended resources."""
+        node = self.api.get("Node", self.name)
+        written = {
+            field: dict.fromkeys(n for n in node["metadata"].get(field, {}) if _is_agents(n))
+            for field in ("annotations", "labels")
+        }
+        self.api.patch("Node", self.name, {"metadata": written})
+        self.advertise(dict.fromkeys(name for name in node["status"]["capacity"] if "/" in name))
+
     # --- pods ------------------------------------------------------------------------------------
 
     def create(self, pods: Objects, namespace: str, *, bind: bool = True) -> Objects:
@@ -226,6 +236,10 @@ class RealNode:
 def last_lines(path: Path, count: int = 30) -> str:
     """The end of a log."""
     return "\n".join(path.read_text(errors="replace").splitlines()[-count:])
+
+
+def _is_agents(name: str) -> bool:
+    return name.startswith(("weft.dev/", "ai.centaurus.io/"))
 
 
 def runnable(pod: Object) -> Object:
