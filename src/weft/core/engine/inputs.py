@@ -96,6 +96,7 @@ def _policy_input(engine: "Engine", event: PolicyInput, now_ns: int) -> None:
     values = {kind: msgspec.convert(event.value, kind) for kind in types}
     for policy in takers:
         policy.take_input(name, values[policy.inputs[name]])
+        policy.take_table(engine.ledger.table)
     if takers:
         engine.assessor.forget()
         engine.queue.wake_all(now_ns)

@@ -15,7 +15,7 @@ import numpy as np
 
 from weft.core.framework.query import Query
 from weft.core.ledger.residents import CoResidents
-from weft.core.ledger.table import Bools, Ints
+from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import PodRequest, Shape
 
 
@@ -223,6 +223,9 @@ class Policy:
 
     def take_input(self, name: str, value: Any) -> None:
         """New input of this name, of the type that `inputs` says; kept answers are dropped."""
+
+    def take_table(self, table: LedgerTable) -> None:
+        """The ledger as it is, after each input: for who derives prices from the whole cluster."""
 
 
 def draw(key: str, choices: int) -> int:
