@@ -34,49 +34,57 @@ def completion_values(weights: Mapping[int, float]) -> Floats:
 @lru_cache(maxsize=64)
 def _values(weights: tuple[tuple[int, float], ...]) -> Floats:
     mean = np.zeros(LEVELS + 1)
-    if weights:
-        sizes = np.array([size for size, _ in weights], dtype=np.int64)
-        demand = np.array([weight for _, weight in weights], dtype=np.float64)
-        covered = np.zeros(len(weights))
-        for number in range(ROUNDS):
-            prices = np.exp(-STEP * (covered - covered.min())) / demand
-            best = _knapsack(sizes, prices)
-            if number >= WARM_UP:
-                mean += best / best[LEVELS]
-            pattern = _pattern(best, sizes.tolist(), prices.tolist())
-            used = pattern > 0
-            step = (demand[used] / pattern[used]).min()
-            covered += step * pattern / demand
-        mean /= ROUNDS - WARM_UP
+    if len(weights) == 1:
+        size = weights[0][0]
+        mean += np.arange(LEVELS + 1) // size / (LEVELS // size)
+    elif weights:
+        mean += _mean_of_rounds([size for size, _ in weights], [times for _, times in weights])
     mean *= 1000
     mean[LEVELS] = 1000
     mean.flags.writeable = False
     return mean
 
 
-def _knapsack(sizes: npt.NDArray[np.int64], prices: Floats) -> Floats:
-    """The most that each level holds of these prices, any number of each size, [101]."""
-    # Levels below 0 hold nothing of anything.
-    padded = np.full(2 * LEVELS + 1, -np.inf)
-    padded[LEVELS] = 0.0
-    at = LEVELS - sizes
+def _mean_of_rounds(sizes: list[int], weights: list[float]) -> Floats:
+    demand = np.array(weights, dtype=np.float64)
+    covered, total = np.zeros(len(weights)), np.zeros(LEVELS + 1)
+    for number in range(ROUNDS):
+        prices: Floats = np.exp(-STEP * (covered - covered.min())) / demand
+        best, taken = _knapsack(list(zip(sizes, prices.tolist(), strict=True)))
+        if number >= WARM_UP:
+            total += np.array(best) / best[LEVELS]
+        pattern = _pattern(taken, sizes)
+        used = pattern > 0
+        step = (demand[used] / pattern[used]).min()
+        covered += step * pattern / demand
+    return total / (ROUNDS - WARM_UP)
+
+
+def _knapsack(priced: list[tuple[int, float]]) -> tuple[list[float], list[int]]:
+    """The most that each level holds of these prices, any number of each size, [101]; and which
+    size ends there, its place, or -1 where the level below holds as much."""
+    best, taken = [0.0], [-1]
     for level in range(1, LEVELS + 1):
-        most = (padded.take(at + level) + prices).max()
-        padded[LEVELS + level] = max(most, padded[LEVELS + level - 1])
-    return padded[LEVELS:]
+        most, last = best[-1], -1
+        for place, (size, price) in enumerate(priced):
+            if size > level:
+                break
+            value = best[level - size] + price
+            if value > most:
+                most, last = value, place
+        best.append(most)
+        taken.append(last)
+    return best, taken
 
 
-def _pattern(best: Floats, sizes: list[int], prices: list[float]) -> Floats:
+def _pattern(taken: list[int], sizes: list[int]) -> Floats:
     """How many of each size the best filling of a whole GPU has, [sizes]."""
     held, level = [0] * len(sizes), LEVELS
-    values = best.tolist()
-    while level > 0:
-        if values[level] == values[level - 1]:
+    while level:
+        place = taken[level]
+        if place < 0:
             level -= 1
-            continue
-        for place, (size, price) in enumerate(zip(sizes, prices, strict=True)):
-            if size <= level and values[level - size] + price == values[level]:
-                held[place] += 1
-                level -= size
-                break
+        else:
+            held[place] += 1
+            level -= sizes[place]
     return np.array(held, dtype=np.float64)

@@ -13,7 +13,7 @@ import numpy as np
 
 from weft.core.framework import Policy, Query
 from weft.core.framework.fragments import TYPICAL_PODS
-from weft.core.ledger.table import Bools, Ints, LedgerTable
+from weft.core.ledger.table import Ints, LedgerTable
 from weft.core.policies.completion_values import Floats
 from weft.core.policies.stranding_prices import Popularity, StrandingPrices
 from weft.model import GpuRequest, Shape
@@ -121,11 +121,10 @@ class LeastStranding(Policy):
         prices, popularity, slack = self._priced(query), self._popularity, self._constants.slack
         cost = -states.worth - prices.model.take(states.kind) * states.free
         cost -= prices.slot_worth(states.cpu_free, states.idle, states.kind)
-        short = np.maximum(
-            _shortage(states.cpu_free, slack * popularity.cpu_per_milli * states.free),
-            _shortage(states.memory_free, slack * popularity.memory_per_milli * states.free),
-        )
-        return cost + states.free * short
+        usual = np.array([[popularity.cpu_per_milli], [popularity.memory_per_milli]])
+        usual = slack * usual * states.free
+        beside = np.stack((states.cpu_free, states.memory_free))
+        return cost + states.free * _shortage(beside, usual).max(axis=0)
 
     def _now(self, query: Query) -> "_States":
         """The query's nodes as they are."""
@@ -159,9 +158,7 @@ class _States(NamedTuple):
 
     def less(self, free: Ints | int, worth: Floats | float, idle: Ints | int) -> "_States":
         """After so much GPU is taken."""
-        return self._replace(
-            free=self.free - free, worth=self.worth - worth, idle=self.idle - idle
-        )
+        return self._replace(free=self.free - free, worth=self.worth - worth, idle=self.idle - idle)
 
     def without(self, cpu_milli: int, memory_mib: int) -> "_States":
         """After so much CPU and memory are taken."""
@@ -179,10 +176,10 @@ def _beside(query: Query) -> tuple[int, int]:
 
 
 def _shortage(free: Ints, usual: Floats) -> Floats:
-    """max(0, 1 − free / usual)², 0 where nothing is usual, [k]."""
-    some: Bools = usual > 0
-    ratio = np.divide(free, usual, out=np.ones(len(usual)), where=some)
-    return np.maximum(0.0, 1.0 - ratio) ** 2
+    """max(0, 1 − free / usual)², 0 where nothing is usual."""
+    ratio = np.divide(free, usual, out=np.ones_like(usual), where=usual > 0)
+    short = np.maximum(0.0, 1.0 - ratio)
+    return np.asarray(short * short)
 
 
 def _sum_over_nodes(query: Query, values: Floats) -> Floats:

@@ -60,7 +60,9 @@ class Popularity:
         self.parts = [(rule, demand / total) for rule, demand in restricted.items()]
         self.slots = [
             SlotShape(size, cpu_milli, rule, demand / total)
-            for (size, cpu_milli, rule), demand in sorted(slots.items(), key=lambda item: item[0][:2])
+            for (size, cpu_milli, rule), demand in sorted(
+                slots.items(), key=lambda item: item[0][:2]
+            )
         ]
 
 
@@ -123,10 +125,16 @@ class StrandingPrices:
         """What the idle GPUs of these node states are worth as slots, [k]."""
         worth = np.zeros(len(idle))
         most = int(idle.max(initial=0))
+        if not self.slots or most < self.slots[0][0]:
+            return worth
+        chosen = np.flatnonzero(idle >= self.slots[0][0])
+        cpu_free, idle, kind = cpu_free.take(chosen), idle.take(chosen), kind.take(chosen)
+        total = np.zeros(len(chosen))
         for size, steps, table in self.slots:
             for number in range(1, most // size + 1):
                 step = steps.searchsorted(cpu_free // number, side="right")
-                worth += np.where(idle >= number * size, table[kind, step], 0.0)
+                total += np.where(idle >= number * size, table[kind, step], 0.0)
+        worth[chosen] = total
         return worth
 
 
