@@ -95,6 +95,7 @@ def typical_input(shapes: Iterable[Shape]) -> Any:
 
 
 def request_type(shape: Shape, card_mib: int) -> Type:
+    """(CPU milli, milli per GPU, GPUs, raw model string) of a shape, as `TypicalPods` counts it."""
     gpus = sum(gpu_request.count for gpu_request in shape.gpu_requests)
     milli = 0
     for gpu_request in shape.gpu_requests:
