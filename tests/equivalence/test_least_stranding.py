@@ -4,21 +4,22 @@ import random
 
 import numpy as np
 import pytest
-
 from long_form import few_or_many
 from stranding_slowly import SlowStranding
-from weft.core.engine import Bind, Engine, NodesChanged, PodAdded, PodBound, PolicyInput
+
+from weft.core.engine import Bind, Engine, PodAdded, PodBound, PolicyInput
+from weft.core.engine.pricing import PODS_PER_PRICES
 from weft.core.framework import Profile
 from weft.core.framework.fragments import TYPICAL_PODS, typical_input
 from weft.core.policies.completion_values import completion_values
-from weft.core.policies.least_stranding import PRICES, SETTINGS, LeastStranding
+from weft.core.policies.least_stranding import SETTINGS, LeastStranding
 from weft.model import DeviceRule, GpuRequest, Node, PodRequest, Shape
 from weft.model.node import Gpu
 
 MODELS = ("A10", "V100", "H100")
 
 
-def _cluster(chance: random.Random) -> list[Node]:
+def _cluster(chance: random.Random, count: int = 12) -> list[Node]:
     return [
         Node(
             f"n{number:02}",
@@ -30,7 +31,7 @@ def _cluster(chance: random.Random) -> list[Node]:
             memory_mib=chance.choice((65_536, 262_144)),
             rank=number,
         )
-        for number in range(12)
+        for number in range(count)
         for model in [chance.choice(MODELS)]
     ]
 
@@ -55,9 +56,9 @@ def _shape(chance: random.Random) -> Shape:
 @pytest.mark.parametrize("seed", range(few_or_many(2, 40)))
 def test_each_pod_is_placed_as_the_formulas_say(setting: str, seed: int) -> None:
     chance = random.Random(f"{setting} {seed}")
-    nodes = _cluster(chance)
+    nodes = _cluster(chance, 40)
     kinds = [_shape(chance) for _ in range(14)]
-    shapes = [chance.choice(kinds) for _ in range(110)]
+    shapes = [chance.choice(kinds) for _ in range(260)]
     engine = Engine([Profile("weft", [LeastStranding(setting=setting)])], nodes)  # type: ignore[arg-type]
     popular = typical_input(shapes)
     engine.handle(PolicyInput(TYPICAL_PODS, popular), 0)
@@ -67,8 +68,7 @@ def test_each_pod_is_placed_as_the_formulas_say(setting: str, seed: int) -> None
     )
     placed = 0
     for at, shape in enumerate(shapes):
-        if at % 40 == 0:
-            engine.handle(PolicyInput(PRICES, at), at)
+        if at % PODS_PER_PRICES == 0:
             slow.refresh()
         expected = slow.place(shape)
         bound = [

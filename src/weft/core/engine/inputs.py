@@ -96,8 +96,8 @@ def _policy_input(engine: "Engine", event: PolicyInput, now_ns: int) -> None:
     values = {kind: msgspec.convert(event.value, kind) for kind in types}
     for policy in takers:
         policy.take_input(name, values[policy.inputs[name]])
-        policy.take_table(engine.ledger.table)
     if takers:
+        engine.price_lists.make(engine.ledger.table, now_ns)
         engine.assessor.forget()
         engine.queue.wake_all(now_ns)
 

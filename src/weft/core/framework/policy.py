@@ -99,6 +99,7 @@ class Policy:
     options says "". `ties` says which of equally scored devices is taken. GPU requests are placed
     largest first; of equal ones the last goes first where `last_request_first`. One that `harvests`
     may give a pod memory that residents hold but leave idle, within the ledger's declared limit.
+    One that `prices` is shown the whole cluster from time to time (`take_table`).
     One with `raw_scores` tells kube-scheduler its scores as they are, as its original did; others'
     are made 0 to 10. Options are keyword arguments of the constructor.
     """
@@ -110,6 +111,7 @@ class Policy:
     inputs: Mapping[str, Any] = {}
     unsafe: str = ""
     harvests: ClassVar[bool] = False
+    prices: ClassVar[bool] = False
     raw_scores: bool = False
     ties: ClassVar[Literal["first", "last"]] = "first"
     last_request_first: ClassVar[bool] = False
@@ -225,7 +227,8 @@ class Policy:
         """New input of this name, of the type that `inputs` says; kept answers are dropped."""
 
     def take_table(self, table: LedgerTable) -> None:
-        """The ledger as it is, after each input: for who derives prices from the whole cluster."""
+        """The whole cluster as it is, for who `prices`: at the start, after each input, and as
+        pods come (`core/engine/pricing.py`); kept answers are dropped."""
 
 
 def draw(key: str, choices: int) -> int:

@@ -18,10 +18,6 @@ from weft.core.policies.completion_values import Floats
 from weft.core.policies.stranding_prices import Popularity, StrandingPrices
 from weft.model import GpuRequest, Shape
 
-PRICES = "prices"
-"""The input that has prices made anew; its value, how many pods came so far, only tells the time.
-Nothing else makes them anew, so that answers kept by shape stay true."""
-
 _UNSCORED = -(1 << 40)
 """Devices that need no score of their own; scores are negative, so that 0 would win."""
 
@@ -52,7 +48,8 @@ class LeastStranding(Policy):
     name = "least-stranding"
     summary = "least GPU stranded: by sizes that do not complete, models, slots, CPU and memory"
     source = "Weft"
-    inputs: Mapping[str, Any] = {TYPICAL_PODS: list[tuple[Shape, int]], PRICES: int}
+    inputs: Mapping[str, Any] = {TYPICAL_PODS: list[tuple[Shape, int]]}
+    prices = True
 
     def __init__(self, setting: Literal["inflation", "living"] = "living") -> None:
         self._constants = SETTINGS[setting]
@@ -60,9 +57,8 @@ class LeastStranding(Policy):
         self._prices: StrandingPrices | None = None
 
     def take_input(self, name: str, value: Any) -> None:
-        """What usually comes, or that prices are to be made anew."""
-        if name == TYPICAL_PODS:
-            self._popularity = Popularity(value)
+        """What usually comes, as `fragments.typical_input` makes it."""
+        self._popularity = Popularity(value)
         self._prices = None
 
     def take_table(self, table: LedgerTable) -> None:

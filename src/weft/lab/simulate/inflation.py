@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 
-from weft.core.engine import Bind, PodAdded, PodBound, PodGone, PolicyInput, Unschedulable
+from weft.core.engine import Bind, PodAdded, PodBound, PodGone, Unschedulable
 from weft.core.engine.decision_faults import unless_faulted
 from weft.core.framework import Policy
-from weft.core.policies.least_stranding import PRICES
 from weft.core.record import DecisionsWriter
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.holdings import OnHoldings
@@ -13,9 +12,6 @@ from weft.lab.simulate.meter import Meter
 from weft.lab.simulate.results import PolicyRun
 from weft.lab.simulate.scenario import Scenario
 from weft.model import PodRequest
-
-PODS_PER_PRICES = 200
-"""Pods after which policies that price GPUs do so anew."""
 
 
 def run_inflation(
@@ -37,8 +33,6 @@ def run_inflation(
     meter = Meter(engine, scenario.typical(), scenario.capacity_milli)
     asked_milli = 0
     for at, row in enumerate(arrivals.pod_rows):
-        if at % PODS_PER_PRICES == 0 and PRICES in policy.inputs:
-            handle(PolicyInput(PRICES, at), at)
         pod = scenario.pods[row]
         uid = str(at)
         meter.arrives(pod.total_milli)
