@@ -74,6 +74,17 @@ class SlowdownTolerance(NamedTuple):
     costs: Callable[[str, str, str], float]
 
 
+class ScorePart(msgspec.Struct, frozen=True, gc=False):
+    """A part of a place's score: its `name`, its points (higher is better) and what they rest on.
+
+    `core/explain` says it in words.
+    """
+
+    name: str
+    points: float
+    facts: dict[str, float | int | str] = {}
+
+
 class PolicyOrigin(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a policy comes from that is not Weft's own: `file` (FILE.py:Class) with the `sha256` of
     its text, or the `version` of an installed package (NAME VERSION)."""
@@ -221,6 +232,13 @@ class Policy:
         self, shape: Shape, co_residents: CoResidents, model: str
     ) -> tuple[ExpectedSlowdown, ...]:
         """For the record: what is expected of the pod and of those `there` on a GPU it shares."""
+        return ()
+
+    def score_parts(self, query: Query, devices: Sequence[int]) -> tuple[ScorePart, ...]:
+        """What the score of one place is made of; default: nothing to tell.
+
+        `query` is about the place's node alone, `devices` are positions of its devices.
+        """
         return ()
 
     def take_input(self, name: str, value: Any) -> None:

@@ -6,13 +6,14 @@ cost rises least wins. Whole GPUs are taken first idle first; pods without a GPU
 Source: Weft; measured against FGD's published experiment.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from weft.core.framework import Policy, Query
 from weft.core.framework.fragments import TYPICAL_PODS
+from weft.core.framework.policy import ScorePart
 from weft.core.ledger.table import Ints, LedgerTable
 from weft.core.policies.completion_values import Floats
 from weft.core.policies.stranding_prices import Popularity, StrandingPrices
@@ -106,21 +107,77 @@ class LeastStranding(Policy):
         scores[chosen] = self._scores(query, now, after, node)
         return scores
 
+    def score_parts(self, query: Query, devices: Sequence[int]) -> tuple[ScorePart, ...]:
+        """Completion, scarce models, slots, CPU and memory beside, and packing."""
+        if query.demand.mode == "many":
+            return ()
+        before = self._now(query)
+        now, left = self._shares(query, devices)
+        worth, idle = self._popularity.completion, sum(share == 1000 for share in now)
+        after = before.less(
+            sum(now) - sum(left),
+            (worth[[n // 10 for n in now]] - worth[[n // 10 for n in left]]).sum(),
+            idle,
+        ).without(*_beside(query))
+        rise = np.diff(self._terms(query, before.and_then(after)))[:, 0]
+        facts: list[dict[str, float | int | str]] = [
+            {"left": max(left, default=0), "worth": float(worth[max(left, default=0) // 10])},
+            {"price": float(self._priced(query).model[before.kind[0]])},
+            {"before": int(before.idle[0]), "after": int(after.idle[0])},
+            {"cpu_gpus": self._short_of(after, 0), "memory_gpus": self._short_of(after, 1)},
+            {"free": int(after.free[0])},
+        ]
+        points = [*(-rise), -self._constants.pack * after.free[0]]
+        names = ("completion", "models", "slots", "beside", "packing")
+        return tuple(
+            ScorePart(name, round(100 * float(each), 2), known)
+            for name, each, known in zip(names, points, facts, strict=True)
+        )
+
+    def _shares(self, query: Query, devices: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Free thousandths of these devices, before and after the pod takes its part of them."""
+        need = query.need
+        if need is None or not len(devices):
+            return [], []
+        at = np.asarray(devices)
+        total = np.maximum(query.device_memory_total[at], 1)
+        memory = query.device_memory_strict[at]
+        now = np.minimum(query.device_milli_free[at], memory * 1000 // total)
+        charged = need.memory_mib.take(query.device_kind[at])
+        left = np.maximum(memory - charged, 0) * 1000 // total
+        left = np.minimum(query.device_milli_free[at] - need.milli, left)
+        return now.tolist(), (0 * left if need.whole else left).tolist()
+
+    def _short_of(self, states: "_States", beside: int) -> float:
+        """GPUs of the one node for which the usual CPU (0) or memory (1) beside is not there."""
+        usual = (self._popularity.cpu_per_milli, self._popularity.memory_per_milli)[beside]
+        usual *= self._constants.slack
+        have = (states.cpu_free, states.memory_free)[beside][0]
+        return max(0.0, states.free[0] - have / usual) / 1000 if usual else 0.0
+
     def _scores(self, query: Query, before: "_States", after: "_States", node: Ints) -> Ints:
-        cost = self._cost(query, before.and_then(after))
+        completion, models, slots, beside = self._terms(query, before.and_then(after))
+        cost = completion + models + slots + beside
         rise = cost[len(before.free) :] - cost[: len(before.free)].take(node)
         rise += self._constants.pack * after.free
-        return -np.floor(100.0 * rise + 0.5).astype(np.int64)
+        scores: Ints = np.floor(100.0 * rise + 0.5).astype(np.int64)
+        return -scores
 
-    def _cost(self, query: Query, states: "_States") -> Floats:
-        """Thousandths of a GPU that are expected to be stranded, [k]."""
+    def _terms(self, query: Query, states: "_States") -> Floats:
+        """Thousandths of a GPU that are expected to be stranded: by sizes that complete nothing,
+        by models, by slots, and by what is beside GPUs, [4, k]."""
         prices, popularity, slack = self._priced(query), self._popularity, self._constants.slack
-        cost = -states.worth - prices.model.take(states.kind) * states.free
-        cost -= prices.slot_worth(states.cpu_free, states.idle, states.kind)
         usual = np.array([[popularity.cpu_per_milli], [popularity.memory_per_milli]])
         usual = slack * usual * states.free
         beside = np.stack((states.cpu_free, states.memory_free))
-        return cost + states.free * _shortage(beside, usual).max(axis=0)
+        return np.stack(
+            (
+                -states.worth,
+                -prices.model.take(states.kind) * states.free,
+                -prices.slot_worth(states.cpu_free, states.idle, states.kind),
+                states.free * _shortage(beside, usual).max(axis=0),
+            )
+        )
 
     def _now(self, query: Query) -> "_States":
         """The query's nodes as they are."""
@@ -150,7 +207,7 @@ class _States(NamedTuple):
 
     def take(self, node: Ints) -> "_States":
         """The states of these nodes."""
-        return _States(*(column.take(node) for column in self))
+        return _States._make(column.take(node) for column in self)
 
     def less(self, free: Ints | int, worth: Floats | float, idle: Ints | int) -> "_States":
         """After so much GPU is taken."""
@@ -164,7 +221,7 @@ class _States(NamedTuple):
 
     def and_then(self, other: "_States") -> "_States":
         """These states and then those."""
-        return _States(*(np.concatenate(pair) for pair in zip(self, other, strict=True)))
+        return _States._make(np.concatenate(pair) for pair in zip(self, other, strict=True))
 
 
 def _beside(query: Query) -> tuple[int, int]:
@@ -182,4 +239,4 @@ def _sum_over_nodes(query: Query, values: Floats) -> Floats:
     """Each node's sum of a device column, from the first device to the last, [n]."""
     if not query.d:
         return np.zeros(query.n)
-    return np.bincount(query.device_node, weights=values, minlength=query.n)
+    return np.bincount(query.device_node, weights=values, minlength=query.n).astype(np.float64)
