@@ -7,7 +7,7 @@ export OMP_NUM_THREADS := 1
 # pytest rewrites the tests: 15 s at each run where the result may not be kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test test-long test-faults test-data test-cluster test-browser cluster-tools gpu-check coverage check format bench bench-cluster docs clean
+.PHONY: help venv demo test test-long test-faults test-data test-cluster test-node test-browser cluster-tools node-tools gpu-check coverage check format bench bench-cluster docs clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -33,7 +33,7 @@ demo: venv  ## Generate a cluster, compare six policies on it, write a report.
 	  --policy random --policy dot-product --policy gpu-clustering --policy gpu-packing \
 	  --policy best-fit --policy fgd --report build/demo/report
 
-test: venv  ## The tests, in about three minutes.
+test: venv  ## The tests, in under three minutes.
 	@$(BIN)/pytest -n 3 --dist worksteal -m "not data_full and not faults"
 
 test-long: venv  ## The same tests with the full numbers of examples and seeds, in six minutes.
@@ -51,10 +51,16 @@ cluster-tools: venv  ## etcd, kube-apiserver and kube-scheduler for test-cluster
 test-cluster: venv cluster-tools  ## The tests on a real control plane (needs Go, or KUBEBUILDER_ASSETS).
 	@$(BIN)/pytest tests/cluster
 
+node-tools: venv cluster-tools  ## kubelet, containerd, its shim and ctr for test-node, built once.
+	@$(BIN)/python tests/node/node_tools.py
+
+test-node: venv node-tools  ## The tests on a real kubelet and containerd (as root; needs Go and Debian packages).
+	@$(BIN)/pytest tests/node
+
 test-browser: venv  ## The report in Chromium (needs the Debian packages chromium and fonts-liberation).
 	@$(BIN)/pytest tests/browser
 
-gpu-check:  ## Measure workloads on the GPU at hand, in ten minutes; fails where there is none.
+gpu-check:  ## What the agent relies on, and workloads, on the GPU at hand, in ten minutes; fails where there is none.
 	@$(PYTHON) benchmarks/gpu_check.py
 
 coverage: venv  ## Line coverage of the core, which must be at least 95 %.

@@ -2,7 +2,7 @@
 
 Names, arguments and results are pynvml's. Only `gpu_measure` puts it in pynvml's place.
 """
-# ruff: noqa: N802
+# ruff: noqa: N802, N816
 
 import ctypes
 import sys
@@ -12,6 +12,9 @@ from typing import Any
 
 NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
 NVML_GPM_METRICS_GET_VERSION, NVML_GPM_SUPPORT_VERSION = 1, 1
+NVML_ERROR_NOT_FOUND, NVML_ERROR_TIMEOUT = 6, 10
+nvmlEventTypeXidCriticalError = 8
+nvmlMemory_v2 = 2 << 24 | 40  # the version, and the struct's size
 _INSUFFICIENT_SIZE, _LIBRARY_NOT_FOUND, _FUNCTION_NOT_FOUND = 7, 12, 13
 _NOT_AVAILABLE = c_ulonglong(-1).value
 _LONGEST = 96
@@ -36,6 +39,65 @@ class NVMLError(Exception):
 
 class _Memory(ctypes.Structure):
     _fields_ = (("total", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong))
+
+
+class _MemoryV2(ctypes.Structure):
+    _fields_ = (
+        ("version", c_uint),
+        ("total", c_ulonglong),
+        ("reserved", c_ulonglong),
+        ("free", c_ulonglong),
+        ("used", c_ulonglong),
+    )
+
+
+class _Pci(ctypes.Structure):
+    _fields_ = (
+        ("busIdLegacy", c_char * 16),
+        ("domain", c_uint),
+        ("bus", c_uint),
+        ("device", c_uint),
+        ("pciDeviceId", c_uint),
+        ("pciSubSystemId", c_uint),
+        ("busId", c_char * 32),
+    )
+
+
+class _Sample(ctypes.Structure):
+    _fields_ = (
+        ("pid", c_uint),
+        ("timeStamp", c_ulonglong),
+        ("smUtil", c_uint),
+        ("memUtil", c_uint),
+        ("encUtil", c_uint),
+        ("decUtil", c_uint),
+    )
+
+
+class _Value(ctypes.Union):
+    _fields_ = (("dVal", c_double), ("uiVal", c_uint), ("ullVal", c_ulonglong))
+
+
+class _Field(ctypes.Structure):
+    _fields_ = (
+        ("fieldId", c_uint),
+        ("scopeId", c_uint),
+        ("timestamp", ctypes.c_longlong),
+        ("latencyUsec", ctypes.c_longlong),
+        ("valueType", c_uint),
+        ("nvmlReturn", c_uint),
+        ("value", _Value),
+    )
+
+
+class _Event(ctypes.Structure):
+    _fields_ = (
+        ("device", c_void_p),
+        ("eventType", c_ulonglong),
+        ("eventData", c_ulonglong),
+        ("gpuInstanceId", c_uint),
+        ("computeInstanceId", c_uint),
+    )
 
 
 class _Utilization(ctypes.Structure):
@@ -144,10 +206,74 @@ def nvmlDeviceGetUUID(handle: c_void_p) -> str:
     return _text("nvmlDeviceGetUUID", handle)
 
 
-def nvmlDeviceGetMemoryInfo(handle: c_void_p) -> _Memory:
+def nvmlDeviceGetMemoryInfo(handle: c_void_p, version: int = 0) -> Any:
+    if version:
+        newer = _MemoryV2(version)
+        _call("nvmlDeviceGetMemoryInfo_v2", handle, byref(newer))
+        return newer
     found = _Memory()
     _call("nvmlDeviceGetMemoryInfo", handle, byref(found))
     return found
+
+
+def nvmlDeviceGetCount() -> int:
+    return _number("nvmlDeviceGetCount_v2")
+
+
+def nvmlDeviceGetMinorNumber(handle: c_void_p) -> int:
+    return _number("nvmlDeviceGetMinorNumber", handle)
+
+
+def nvmlDeviceGetPciInfo(handle: c_void_p) -> _Pci:
+    found = _Pci()
+    _call("nvmlDeviceGetPciInfo_v3", handle, byref(found))
+    return found
+
+
+def nvmlDeviceGetProcessUtilization(handle: c_void_p, since_us: int) -> list[Any]:
+    name, count = "nvmlDeviceGetProcessUtilization", c_uint(0)
+    try:
+        _call(name, handle, None, byref(count), c_ulonglong(since_us))
+    except NVMLError as error:
+        if error.value != _INSUFFICIENT_SIZE:
+            raise
+    found = (_Sample * count.value)()
+    _call(name, handle, found, byref(count), c_ulonglong(since_us))
+    return list(found[: count.value])
+
+
+def nvmlDeviceGetFieldValues(handle: c_void_p, fields: list[int]) -> Any:
+    found = (_Field * len(fields))()
+    for told, number in zip(found, fields, strict=True):
+        told.fieldId = number
+    _call("nvmlDeviceGetFieldValues", handle, ctypes.c_int(len(fields)), found)
+    return found
+
+
+def nvmlEventSetCreate() -> c_void_p:
+    events = c_void_p()
+    _call("nvmlEventSetCreate", byref(events))
+    return events
+
+
+def nvmlDeviceGetSupportedEventTypes(handle: c_void_p) -> int:
+    found = c_ulonglong()
+    _call("nvmlDeviceGetSupportedEventTypes", handle, byref(found))
+    return found.value
+
+
+def nvmlDeviceRegisterEvents(handle: c_void_p, types: int, events: c_void_p) -> None:
+    _call("nvmlDeviceRegisterEvents", handle, c_ulonglong(types), events)
+
+
+def nvmlEventSetWait_v2(events: c_void_p, timeout_ms: int) -> _Event:
+    found = _Event()
+    _call("nvmlEventSetWait_v2", events, byref(found), c_uint(timeout_ms))
+    return found
+
+
+def nvmlEventSetFree(events: c_void_p) -> None:
+    _call("nvmlEventSetFree", events)
 
 
 def nvmlDeviceGetUtilizationRates(handle: c_void_p) -> _Utilization:

@@ -77,7 +77,7 @@ async def measure(url: str, pods: int, runs: int) -> dict[str, float]:
     async with ApiClient(
         Endpoint(url, FixedCredentials()), ClientOptions(qps=1e9, burst=10**9)
     ) as client:
-        binder = Binder(client, BindOptions(in_flight=IN_FLIGHT))
+        binder = Binder(client, BindOptions(in_flight=IN_FLIGHT), may_bind=None)
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector) as session:
 

@@ -44,7 +44,7 @@ from weft.lab.simulate.sharing.exporter import METRICS, SOUND, ExporterFaults
 from weft.lab.simulate.sharing.job import SECOND_NS
 from weft.lab.simulate.sharing.outcome import SharedRun
 from weft.lab.simulate.sharing.pipeline import ScrapeOptions
-from weft.telemetry.meaning.metric_names import Metric
+from weft.model.metric import Metric
 
 ROOT = Path(__file__).resolve().parents[1]
 BARS = {0: 2.0, 50: -15.0, 100: -55.0, 150: -80.0, 200: -80.0, 250: -80.0}

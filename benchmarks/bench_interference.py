@@ -21,6 +21,7 @@ import os
 import sys
 import time
 from itertools import product
+from math import isnan
 from pathlib import Path
 
 import numpy as np
@@ -153,7 +154,7 @@ def row(one: ExaminationResult) -> dict[str, object]:
         "r2": round(ours.r2, 3),
         "p95": round(ours.p95, 4),
         "coverage": round(ours.coverage, 3),
-        "coverage_95": [round(end, 3) for end in one.interval],
+        "coverage_95": [None if isnan(end) else round(end, 3) for end in one.interval],
         "width": round(ours.width, 4),
         "hindsight_width": round(ours.hindsight_width, 4),
         "in_sample_width": round(one.in_sample_width, 4),

@@ -1,6 +1,7 @@
 """`make gpu-check`: is there a GPU, does measuring work on it, and what comes out, in ten minutes.
 
-    nvidia-smi ─▶ a Python with PyTorch ─▶ gpu_measure (both ways of sharing) ─▶ a summary
+    nvidia-smi ─▶ a Python with PyTorch ─▶ gpu_node (what the agent relies on)
+                                         ─▶ gpu_measure (both ways of sharing) ─▶ a summary
 
 Needs the standard library alone, so that it can say what is missing. Measuring needs a Python 3.11
 with NumPy and one with PyTorch, mostly the same; what else Weft needs has a stand-in beside this
@@ -27,6 +28,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 NO_GPU, FAILED, INTERRUPTED = 3, 1, 130
 RESERVE_S, LEAST_MEASURE_S, INSTALL_S, PATIENCE_S = 45.0, 90.0, 300.0, 25.0
+NODE_S = 180.0
 COLD_S = 150.0
 """For PyTorch to be read off a cold disk and to open the GPU."""
 CUDA_13_DRIVER = 580
@@ -92,7 +94,8 @@ def main(argv: Sequence[str]) -> int:
         plan = Plan(weft_python(torch, deadline_s), torch, out, deadline_s)
         say(f"measuring by {plan.weft}, PyTorch by {plan.torch}")
         try:
-            code = measure(plan, argv)
+            node = check_node(plan)
+            code = measure(plan, argv) or node
         except KeyboardInterrupt:
             code = INTERRUPTED
         summary = summarise(out)
@@ -204,6 +207,26 @@ def _install(packages: Sequence[str], deadline_s: float) -> str:
     return python
 
 
+def check_node(plan: Plan) -> int:
+    """`gpu_node` within its time, or the half of what is left; 0, or `FAILED` where it ended so."""
+    left_s = min(NODE_S, (plan.deadline_s - time.monotonic() - RESERVE_S) / 2)
+    command = [
+        plan.weft,
+        str(ROOT / "benchmarks" / "gpu_node.py"),
+        str(plan.out),
+        "--python",
+        plan.torch,
+        "--gpu",
+        gpu(),
+        "--budget-s",
+        f"{max(left_s - 15, 1):.0f}",
+    ]
+    code, _ = ended(command, max(left_s, 5) + PATIENCE_S, shown=True)
+    if code != 0:
+        say(f"the agent's checks ended with {code}")
+    return FAILED if code else 0
+
+
 def measure(plan: Plan, argv: Sequence[str]) -> int:
     """`gpu_measure` within what is left of the time; 0, or `FAILED` where it ended so.
 
@@ -266,9 +289,19 @@ def summarise(out: Path) -> str:
             f"infeasible: {' + '.join(one['applications'])} ({one['isolation']}): "
             f"{one['failed']}: {one['reason']}"
         )
+    lines += checked(out)
     if not found.get("solo"):
         raise StepError("nothing was measured:\n" + "\n".join(lines))
     return "\n".join(lines) + "\n"
+
+
+def checked(out: Path) -> list[str]:
+    """What came of the agent's checks, a line each."""
+    try:
+        found = json.loads((out / "node.json").read_text())
+    except (OSError, ValueError):
+        return ["the agent's checks: not run"]
+    return [f"{one['check']}: {one['result']}: {one['text']}" for one in found]
 
 
 def ended(command: Sequence[str], timeout_s: float, *, shown: bool = False) -> tuple[int, str]:

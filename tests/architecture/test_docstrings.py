@@ -5,10 +5,20 @@ import builtins
 import keyword
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "weft"
-TREES = {path: ast.parse(path.read_text()) for path in SOURCE.rglob("*.py")}
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text()) for path in SOURCE.rglob("*.py")}
+
+
+@cache
+def docstrings_of(path: Path) -> list[ast.Constant]:
+    return list(docstrings(trees()[path]))
 
 
 def docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
@@ -20,9 +30,9 @@ def docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
 def words_of_the_code() -> set[str]:
     """Every identifier, and every word in a string that is no docstring."""
     words = {*dir(builtins), *keyword.kwlist}
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         words.update(path.with_suffix("").parts)
-        texts = set(map(id, docstrings(tree)))
+        texts = set(map(id, docstrings_of(path)))
         for node in ast.walk(tree):
             for field in ("id", "attr", "arg", "name", "asname", "module"):
                 if isinstance(name := getattr(node, field, None), str):
@@ -34,11 +44,11 @@ def words_of_the_code() -> set[str]:
 
 def test_names_in_docstrings_exist() -> None:
     words, unknown = words_of_the_code(), []
-    for path, tree in TREES.items():
-        for text in docstrings(tree):
+    for path in trees():
+        for text in docstrings_of(path):
             for name in re.findall(r"`([A-Za-z_][\w.]*)(?:\(\))?`", str(text.value)):
                 if name.endswith((".py", ".md")):
-                    exists = any(str(other).endswith("/" + name) for other in TREES)
+                    exists = any(str(other).endswith("/" + name) for other in trees())
                 else:
                     exists = words.issuperset(name.split("."))
                 if not exists:
@@ -48,8 +58,8 @@ def test_names_in_docstrings_exist() -> None:
 
 def test_files_in_docstrings_exist() -> None:
     unknown = []
-    for path, tree in TREES.items():
-        for text in docstrings(tree):
+    for path in trees():
+        for text in docstrings_of(path):
             for name in re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", str(text.value)):
                 if not any(
                     (root / name).exists() for root in (SOURCE, path.parent, SOURCE.parents[1])

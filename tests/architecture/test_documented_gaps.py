@@ -70,11 +70,11 @@ def test_no_help_text_calls_anything_missing() -> None:
     assert {name: text for name, text in texts.items() if MISSING.search(text)} == {}
 
 
-def test_readme_says_first_that_nothing_is_delivered_as_long_as_nothing_is() -> None:
-    """Who writes the agent, or the chart, has the sentence to change."""
+def test_readme_says_first_who_delivers_and_that_there_is_no_chart() -> None:
+    """Who adds the chart has the sentence to change."""
     first = (ROOT / "README.md").read_text().partition("```")[0]
-    assert "no node agent, no isolation, no Helm\nchart" in first
-    assert not (ROOT / "src" / "weft" / "node" / "agent").exists()
+    assert "there is no Helm chart" in first
+    assert (ROOT / "src" / "weft" / "cli" / "agent.py").exists()
     assert not list((ROOT / "deploy").rglob("Chart.yaml"))
 
 

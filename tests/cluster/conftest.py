@@ -7,9 +7,10 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from binaries import NoBinariesError, Say, find_or_build
+from binaries import find_or_build
 from certificates import available
 from control_plane import ControlPlane
+from go_tools import NoBinariesError, Say
 
 HERE = Path(__file__).resolve().parent
 _running = pytest.StashKey[ControlPlane]()

@@ -6,6 +6,7 @@ import json
 import shutil
 import ssl
 import urllib.request
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -32,8 +33,11 @@ class ControlPlane:
     nothing taints nodes, and service accounts get no pods' tokens unless asked for (TokenRequest).
     """
 
-    def __init__(self, binaries: dict[str, Path], folder: Path) -> None:
+    def __init__(
+        self, binaries: dict[str, Path], folder: Path, api_server_options: Sequence[str] = ()
+    ) -> None:
         self.binaries, self.folder = binaries, folder
+        self._api_server_options = api_server_options
         folder.mkdir(parents=True, exist_ok=True)
         self._data = folder / "etcd"
         self.authority = Authority(folder / "certificates")
@@ -229,9 +233,13 @@ class ControlPlane:
         for inside in {pod["metadata"]["namespace"] for pod in self.api.list("Pod")}:
             self.api.delete_all("Pod", inside)
         self.free_lease()
-        self.api.delete("Namespace", namespace)
-        body = {"kind": "Namespace", "metadata": {"name": namespace}, "spec": {"finalizers": []}}
-        self.api.request("PUT", f"/api/v1/namespaces/{namespace}/finalize", body)
+        self.remove_namespace(namespace)
+
+    def remove_namespace(self, name: str) -> None:
+        """End an empty namespace, as its controller would."""
+        self.api.delete("Namespace", name)
+        body = {"kind": "Namespace", "metadata": {"name": name}, "spec": {"finalizers": []}}
+        self.api.request("PUT", f"/api/v1/namespaces/{name}/finalize", body)
 
     def free_lease(self) -> None:
         """Weft's lease is there, and nobody's: who wants it next need not wait it out."""
@@ -286,6 +294,7 @@ class ControlPlane:
             "--endpoint-reconciler-type=none",
             "--shutdown-send-retry-after=true",  # else it waits a minute for open watches
             "--v=1",
+            *self._api_server_options,
         ]
 
     def _ask_etcd(self, verb: str, body: Object) -> Any:

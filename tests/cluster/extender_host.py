@@ -127,7 +127,7 @@ class Host:
 
     async def _start(self) -> None:
         await self._client.__aenter__()
-        self._binder = Binder(self._client)
+        self._binder = Binder(self._client, may_bind=None)
         answer = await self._client.call("GET", "/api/v1/nodes")
         page = NODES.decode_page(answer, SkippedObjects())
         self.handle(NodesChanged(tuple(inventory(node)[0] for node in page.items)))

@@ -28,6 +28,7 @@ from weft.kube.clock import SystemClock
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
 from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
+from weft.testing import AGENT_BY_NAME
 from weft.testing.api_server import FakeApiServer
 from weft.testing.exporter import FakeExporter, PlayedGpu
 
@@ -238,7 +239,7 @@ def node(name: str, uuids: list[str]) -> dict[str, object]:
             "name": name,
             "annotations": {
                 "weft.dev/inventory": json.dumps({"gpus": gpus}),
-                "weft.dev/delivers": "by-name",
+                **AGENT_BY_NAME,
             },
         },
         "spec": {},

@@ -63,7 +63,8 @@ def test_kube_scheduler_binds_what_fits(control_plane: ControlPlane, namespace: 
         timeout_s=10,
     )
     assert found == {"a": "small", "b": "small", "c": None}
-    assert "Successfully bound" in scheduler.log.read_text()
+    # It logs a binding after the API server has told everybody.
+    scheduler.wait_ready(lambda: "Successfully bound" in scheduler.log.read_text())
 
 
 def test_kube_scheduler_takes_a_configuration(control_plane: ControlPlane, namespace: str) -> None:

@@ -19,6 +19,8 @@ import pytest
 from control_plane import ControlPlane
 from processes import Server, free_ports
 
+from weft.testing import AGENT_BY_NAME
+
 STEP_S, HOUR_S = 15, 3_600
 SM, USED, UTIL = "DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_GPU_UTIL"
 MODEL = "NVIDIA A100-PCIE-40GB"
@@ -232,7 +234,7 @@ def test_the_cluster_says_which_card_it_is_and_since_when_pods_are_there(
         "a",
         annotations={
             "weft.dev/inventory": json.dumps({"gpus": gpus}),
-            "weft.dev/delivers": "by-name",
+            **AGENT_BY_NAME,
         },
     )
     control_plane.create_pods(

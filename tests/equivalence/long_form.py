@@ -8,3 +8,7 @@ LONG = os.environ.get("WEFT_TEST_LONG") == "1"
 def few_or_many(few: int, many: int) -> int:
     """Examples, seeds or cases to draw: `few` in the short form, `many` in the long one."""
     return many if LONG else few
+
+
+AUDITED_EVERY = few_or_many(3, 1)
+"""Random worlds lay the ledger out anew after so many events, and compare: most of their time."""

@@ -32,6 +32,8 @@ def of_node(node: Object) -> Iterator[Line]:
         yield "kube_node_status_allocatable", name | labels, value
     shown = {f"label_{written(k)}": v for k, v in node["metadata"]["labels"].items()}
     yield "kube_node_labels", name | shown, 1
+    for taint in node.get("spec", {}).get("taints", []):
+        yield "kube_node_spec_taint", name | {"value": ""} | taint, 1
 
 
 def of_pod(pod: Object, created_s: float, **times: float) -> Iterator[Line]:
@@ -48,6 +50,12 @@ def of_pod(pod: Object, created_s: float, **times: float) -> Iterator[Line]:
                 yield f"kube_pod_container_resource_{kind}", own, value
     shown = {f"label_{written(k)}": v for k, v in meta.get("labels", {}).items()}
     yield "kube_pod_labels", who | shown, 1
+    for toleration in pod["spec"].get("tolerations", []):
+        blank = {"key": "", "operator": "", "value": "", "effect": "", "toleration_seconds": ""}
+        yield "kube_pod_tolerations", who | blank | toleration, 1
+    if selector := pod["spec"].get("nodeSelector"):
+        asked = {f"nodeselector_{written(k)}": v for k, v in selector.items()}
+        yield "kube_pod_nodeselectors", who | asked, 1
 
 
 def of_gpu(node: str, index: int, used: float, free: float, model: str) -> Iterator[Line]:

@@ -8,7 +8,8 @@ from elastic_slowly import Card, Found, asked, trade
 from long_form import few_or_many
 
 from weft.cluster.config.form import Configuration
-from weft.cluster.config.read import decode, maker
+from weft.cluster.config.made_profiles import maker
+from weft.cluster.config.read import decode
 from weft.cluster.extender.routes import default_routes, route_profiles
 from weft.core.engine import Bind, BindOn, BindOnRefused, Engine, PodSeenBound, questions
 from weft.core.ledger.audit import audit

@@ -102,8 +102,11 @@ class World:
         assert (kept.total != NEVER).tolist() == (kept.codes == 0).tolist()
         assert int(kept.counts.sum()) == len(self.nodes)
 
-    def place(self, shape: Shape) -> None:
-        """Put a pod on a random node that fits; the ledgers must both take it."""
+    def place(self, shape: Shape, accepts: Shape | None = None) -> None:
+        """Put a pod on a random node that fits; the ledgers must both take it.
+
+        `accepts` says which GPUs it may have, where the policies narrow that.
+        """
         known = self.kept.assess(self.profile, shape)
         rows = np.flatnonzero(known.codes == 0).tolist()
         if not rows:
@@ -114,7 +117,7 @@ class World:
         uid = f"pod-{self.pods}"
         shares = shares_on(self.live.table, row, known, self.profile, uid)
         placement = Placement(uid, node, shares, shape.cpu_milli, shape.memory_mib, shape.extended)
-        self.check_shares(shape, placement)
+        self.check_shares(accepts or shape, placement)
         assert self.live.reserve(placement), (shape, placement)
         assert self.slow.reserve(placement), (shape, placement)
 
@@ -217,7 +220,7 @@ def test_a_device_filter_is_asked_however_claims_are_placed() -> None:
                 stricter = msgspec.structs.replace(shape, devices=rule)
                 if shape.gpu_requests:
                     assert sorted(fits) == fitting_nodes(world.slow, stricter), shape
-                world.place(shape)
+                world.place(shape, stricter)
 
 
 def test_nodes_may_come_and_go_between_questions() -> None:

@@ -29,6 +29,7 @@ from weft.kube.bind import Bound
 from weft.lab.simulate.sharing.job import Job
 from weft.lab.simulate.sharing.pairs import CARD_MIB, OfferedLoad, PairTable, cluster, jobs
 from weft.lab.simulate.sharing.run import SharedScenario, SharingRun
+from weft.testing import AGENT_BY_NAME
 from weft.testing.api_memory import MemoryClient, MemoryLine
 from weft.testing.api_server import FakeApiServer
 from weft.testing.api_time import LoopClock
@@ -146,7 +147,7 @@ class Living:
             ]
             marks = {
                 "weft.dev/inventory": json.dumps({"gpus": cards}),
-                "weft.dev/delivers": "by-name",
+                **AGENT_BY_NAME,
             }
             has = {"cpu": "64", "memory": "256Gi", "pods": "110"}
             status = {"allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]}

@@ -35,11 +35,11 @@ from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
 from weft.lab.simulate.sharing.pipeline import ScrapeOptions, SimulatedTelemetry
 from weft.lab.simulate.sharing.slowdown import ByResidents
 from weft.model import Gpu, Node
+from weft.model.metric import Metric
 from weft.model.request import LATENCY_CRITICAL
-from weft.telemetry.meaning.metric_names import Metric
 from weft.telemetry.sources.answers import QueryResult
 from weft.telemetry.sources.source import SourceReading
-from weft.testing import placement
+from weft.testing import AGENT_BY_NAME, placement
 from weft.testing.api_clock import VirtualClock
 from weft.testing.api_memory import MemoryClient, MemoryLine
 from weft.testing.api_server import FakeApiServer
@@ -221,7 +221,7 @@ async def live(simulated: Simulated, clock: VirtualClock, delay_s: float) -> Asy
         "name": "n",
         "annotations": {
             "weft.dev/inventory": json.dumps({"gpus": cards}),
-            "weft.dev/delivers": "by-name",
+            **AGENT_BY_NAME,
         },
     }
     has = {"cpu": "64", "memory": "256Gi", "pods": "110"}

@@ -26,6 +26,7 @@ from live_faults import Faulty
 from live_instance import BIND_S, NAMES, Instance, task_factory
 
 from weft.cluster.extender.routes import Route
+from weft.testing import AGENT_BY_NAME
 from weft.testing.api_http import Request
 from weft.testing.api_server import FakeApiServer
 from weft.testing.api_store import ApiRefusal, StoredWrite
@@ -80,7 +81,7 @@ class World:
         cards = [{"index": i, "memory_mib": CARD_MIB} for i in range(self.gpus[name])]
         has = {"cpu": "640", "memory": "640Gi", "pods": "110"}
         status = {"allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]}
-        marks = {"weft.dev/inventory": json.dumps({"gpus": cards}), "weft.dev/delivers": "by-name"}
+        marks = {"weft.dev/inventory": json.dumps({"gpus": cards}), **AGENT_BY_NAME}
         body = {"metadata": {"name": name, "annotations": marks}, "spec": {}, "status": status}
         self.server.add("nodes", body)
 

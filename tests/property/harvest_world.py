@@ -10,6 +10,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
+from long_form import AUDITED_EVERY
 
 from weft.core.engine import (
     Bind,
@@ -335,7 +336,8 @@ class World:
 
     def check(self) -> None:
         ledger = self.engine.ledger
-        assert audit(ledger) == []
+        if len(self.log) % AUDITED_EVERY == 0:
+            assert audit(ledger) == []
         most = CARD * max(self.limits) // 1000
         for gpu in self.gpus:
             there = ledger.occupants(*gpu)

@@ -120,7 +120,7 @@ MUTANTS = {
     idle_memory_is_measured_twice: 0,
     the_declared_limit_is_forgotten: 0,
     harvests_are_not_on_the_record: 0,
-    failed_pods_borrow_again: 19,
+    failed_pods_borrow_again: 14,
     what_is_asked_is_forgotten_where_a_peak_is_known: 13,
     learnt_peaks_are_gone_by_where_nothing_is_measured: 0,
     a_newcomer_is_held_at_nothing: 0,

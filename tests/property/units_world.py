@@ -20,6 +20,7 @@ from weft.core.ledger.audit import audit, differences
 from weft.core.policies.best_fit import BestFit
 from weft.kube.client import ApiClient
 from weft.model import Placement
+from weft.testing import AGENT_BY_NAME
 from weft.testing.api_memory import MemoryClient, MemoryLine
 from weft.testing.api_server import FakeApiServer
 from weft.testing.api_time import LoopClock
@@ -130,7 +131,7 @@ class World:
             units = self._gone[name]
         self.units[name] = units
         cards = [{"index": index, "memory_mib": CARD_MIB} for index in range(CARDS)]
-        marks = {"weft.dev/inventory": json.dumps({"gpus": cards}), "weft.dev/delivers": "by-name"}
+        marks = {"weft.dev/inventory": json.dumps({"gpus": cards}), **AGENT_BY_NAME}
         self.server.add(
             "nodes",
             {

@@ -55,7 +55,8 @@ _Limit = Annotated[
     Option(
         min=1.0,
         help="Declared limit: harvesting promises at most so many times a card. Up to 2 only pods "
-        "whose peak is known lend; beyond, peaks that come late run pods out of memory.",
+        "whose peak is known lend; beyond, peaks that come late run pods out of memory. Both "
+        "rest on runs using no more than those before.",
     ),
 ]
 

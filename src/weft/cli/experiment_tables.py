@@ -4,10 +4,10 @@ from operator import attrgetter
 
 from weft.cli import output
 from weft.cli.output import print_table, table_with
+from weft.interference.intervals import ENOUGH_FOR_INTERVAL
 from weft.lab.experiment.notes import FEW_SEEDS, MAY_BE_CHANCE
 from weft.lab.experiment.overprovision import OverprovisionLevel, StudyResults
 from weft.lab.experiment.paired import Difference
-from weft.lab.experiment.statistics import ENOUGH_FOR_INTERVAL
 
 CSV_COLUMNS = (
     "seed",

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument, Option, Typer
 
 from weft.files.writing import write_whole
 from weft.lab.simulate.generate_shapes import WorkloadMix
@@ -15,7 +15,10 @@ _Output = Annotated[str, Option("--output", "-o", help="What to write: csv, and 
 _FORMATS = ("csv", "json", "table")
 Seed = Annotated[int, Option(help="The same seed gives the same file.")]
 
+generate_app = Typer(help="Make a synthetic cluster or workload.", no_args_is_help=True)
 
+
+@generate_app.command("nodes")
 def nodes(
     file: _File = "-",
     gpus: Annotated[
@@ -36,6 +39,7 @@ def nodes(
     _write(place, generate_nodes(gpus=gpus, count=count, seed=seed))
 
 
+@generate_app.command("pods")
 def pods(
     file: _File = "-",
     gpus: Annotated[int, Option(help="GPUs of the cluster these pods are for.")] = 6212,

@@ -17,8 +17,8 @@ from prometheus_client.registry import Collector
 from weft.cli.interference_files import files_of
 from weft.cli.telemetry import SourceContext, aliases_of, options_of, source_of
 from weft.cluster.config.form import Configuration, LeaseSettings, TelemetrySettings
-from weft.cluster.config.read import maker
-from weft.cluster.config.read import profiles as made_of
+from weft.cluster.config.made_profiles import maker
+from weft.cluster.config.made_profiles import profiles as made_of
 from weft.cluster.control.event_reporter import EventReporter, EventReporterOptions
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.extender.listeners import ListenerOptions, listen

@@ -39,7 +39,7 @@ def print_results(results: "Sequence[ExaminationResult]") -> None:
                 f"{score.r2:.2f}",
                 f"{score.p95:.3f}",
                 _percent(score.coverage),
-                f"{100 * low:.0f}–{100 * high:.0f}" if ours else "–",
+                f"{100 * low:.0f}–{100 * high:.0f}" if ours and not math.isnan(low) else "–",
                 _percent(result.calibrated if ours else math.nan),
                 _number(score.width),
                 _number(score.hindsight_width),

@@ -5,9 +5,11 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from typing import Annotated
+from functools import cache
+from typing import Annotated, Any
 
 from typer import Exit, Option, Typer, echo
+from typer.main import get_command
 
 import weft
 from weft.cli.grouped_help import CommandGroup
@@ -40,12 +42,19 @@ def root(
     """Options that come before the command."""
 
 
+_Commands = dict[str, Typer | Callable[..., None]]
+
+
 def _register() -> None:
+    from weft.cli.admission import admission
+    from weft.cli.agent import agent
     from weft.cli.config import config_app
     from weft.cli.decisions import explain_app, replay
+    from weft.cli.doctor import doctor
     from weft.cli.experiment import experiment_app
     from weft.cli.extender import extender_app
-    from weft.cli.generate import nodes, pods
+    from weft.cli.generate import generate_app
+    from weft.cli.inspect import inspect
     from weft.cli.interference import interference_app
     from weft.cli.metrics import metrics
     from weft.cli.parse import parse
@@ -55,12 +64,9 @@ def _register() -> None:
     from weft.cli.simulate import simulate
     from weft.cli.trace import trace_app
 
-    generate = Typer(help="Make a synthetic cluster or workload.", no_args_is_help=True)
-    generate.command("nodes")(nodes)
-    generate.command("pods")(pods)
-    tasks: dict[str, dict[str, Typer | Callable[..., None]]] = {
+    tasks: dict[str, _Commands] = {
         "Compare policies without a cluster": {
-            "generate": generate,
+            "generate": generate_app,
             "trace": trace_app,
             "simulate": simulate,
             "policies": policies,
@@ -71,8 +77,15 @@ def _register() -> None:
             "config": config_app,
             "scheduler": scheduler,
             "extender": extender_app,
+            "agent": agent,
+            "admission": admission,
         },
-        "See why": {"explain": explain_app, "replay": replay},
+        "See why": {
+            "inspect": inspect,
+            "doctor": doctor,
+            "explain": explain_app,
+            "replay": replay,
+        },
         "Know GPUs and applications": {
             "metrics": metrics,
             "profile": profile_app,
@@ -80,14 +93,24 @@ def _register() -> None:
         },
     }
     for task, commands in tasks.items():
-        for name, command in commands.items():
-            if isinstance(command, Typer):
-                app.add_typer(command, name=name, cls=CommandGroup, rich_help_panel=task)
-            else:
-                app.command(name, rich_help_panel=task)(command)
+        _add(task, commands)
+
+
+def _add(task: str, commands: _Commands) -> None:
+    for name, command in commands.items():
+        if isinstance(command, Typer):
+            app.add_typer(command, name=name, cls=CommandGroup, rich_help_panel=task)
+        else:
+            app.command(name, rich_help_panel=task)(command)
 
 
 _register()
+
+
+@cache
+def _commands() -> Any:
+    """The command with all below it: making it takes longer than most of them run."""
+    return get_command(app)
 
 
 def _check_arguments(argv: list[str]) -> None:
@@ -107,7 +130,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # whatever a name holds, it is shown
     try:
         _check_arguments(sys.argv)
-        app()
+        _commands()()
     except PolicyError as error:
         print(f"weft: error: {error}", file=sys.stderr)
         sys.exit(1)

@@ -96,13 +96,16 @@ def read_file(
     """Add a reading for every pod in `file`, an error for every document that has none to give,
     and one for what a pod asks and is not placed."""
     from weft.cli.manifests import load, pods_in, split
+    from weft.files.reading import unreadable
 
     try:
         raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
         text = raw.decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as broken:
-        problem = broken.strerror if isinstance(broken, OSError) else "not UTF-8 text"
-        errors.append(BadInputError(file, f"can't be read: {problem}"))
+    except OSError as broken:
+        errors.append(BadInputError(file, f"can't be read: {unreadable(Path(file), broken)}"))
+        return
+    except UnicodeDecodeError:
+        errors.append(BadInputError(file, "can't be read: not UTF-8 text"))
         return
     for document in split(text):
         where = document.place

@@ -39,7 +39,7 @@ class Row(msgspec.Struct, frozen=True):
     """One pod, or the pods of one workload, in the output.
 
     `namespace` is None where the manifest names none. `replicas` run at once, None of a DaemonSet.
-    `needs_env` is what each container needs to use its GPUs, and Weft does not set.
+    `needs_env` is what each container needs to use its GPUs; whatever delivers on its node sets it.
     """
 
     file: str
@@ -141,7 +141,7 @@ def written_lines(row: Row) -> list[str]:
 
 
 NEEDS_NOTE = (
-    "what a container needs, Weft does not set: the node's device plugin or agent must do that"
+    "what a container needs, weft agent sets on its node; without the agent a device plugin must"
 )
 
 

@@ -100,11 +100,9 @@ def _is_file(text: str) -> bool:
 
 
 def _unreadable(path: Path, error: OSError) -> str:
-    problem = (error.strerror or "cannot be read").lower()
-    folder = path.parent
-    beside = [other.name for other in folder.glob("*.py")] if folder.is_dir() else []
-    near = nearest(path.name, beside)
-    return f"{problem}; did you mean {str(folder / near)!r}?" if near else problem
+    from weft.files.reading import did_you_mean
+
+    return (error.strerror or "cannot be read").lower() + did_you_mean(path)
 
 
 def _module(path: Path, text: bytes, sha256: str) -> ModuleType:

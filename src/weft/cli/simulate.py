@@ -189,7 +189,8 @@ def _recorded(path: Path, policies: list[str], timing: bool) -> "RunGrid":
     for line in summary(day):
         echo(f"weft: {path}: {line}", err=True)
     names = tuple(dict.fromkeys(policies))
-    return RunGrid(day.scenario, names, (day.arrivals,), known.from_spec, "timed", timing=timing)
+    orders, make = (day.arrivals,), known.from_spec
+    return RunGrid(day.scenario, names, orders, make, "timed", timing=timing, one_day=True)
 
 
 def _tell_lacks(lacks: dict[str, list[str]], *, strict: bool) -> None:

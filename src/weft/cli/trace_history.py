@@ -3,7 +3,7 @@
 import asyncio
 import datetime
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -130,13 +130,29 @@ def history_of(
             pod = msgspec.convert(manifest, Pod)
             past.pods.append(pod)
             past.spans[_key(pod)] = times
-    past.notes.append(
-        "taints, selectors and affinity are not in these metrics: the trace has none of them"
-    )
+    past.notes.extend(_unconstrained(state))
     strange = _unknown(state, {node.metadata.name for node in nodes})
     if strange:
         past.notes.append(f"DCGM names nodes that the cluster has not: {', '.join(strange)}")
     return past
+
+
+def _unconstrained(state: dict[str, list[StateSeries]]) -> Iterator[str]:
+    """What the trace lacks of what keeps pods off nodes."""
+    yield "affinity to nodes and pods is in no metric: the trace has none"
+    if not state[kube_state.POD_TOLERATIONS]:
+        yield f"there is no {kube_state.POD_TOLERATIONS}: the trace has no taints"
+    if not state[kube_state.POD_SELECTORS]:
+        yield (
+            f"there is no {kube_state.POD_SELECTORS}: the trace has no nodeSelectors; "
+            f"kube-state-metrics shows them with --metric-opt-in-list={kube_state.POD_SELECTORS}"
+        )
+    unseen = sorted(kube_state.unseen_selectors(state, _NAMES))
+    if unseen:
+        yield (
+            f"pods select nodes by {', '.join(unseen[:3])}, which no node shows: left out; "
+            "kube-state-metrics shows labels with --metric-labels-allowlist=nodes=[*]"
+        )
 
 
 def _times(there: PodSpan, span: TraceSpan) -> PodTimes | None:

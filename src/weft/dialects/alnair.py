@@ -8,24 +8,26 @@ the truth.
 
 import hashlib
 from collections import Counter
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from weft.dialects.containers import one_card
-from weft.dialects.dialect import DialectSettings, PodAnnotations
+from weft.dialects.dialect import DialectSettings, PodAnnotations, UnitSettings
 from weft.dialects.node_gpus import InventorySource, ReportedGpu, listed_parts, whole_number
 from weft.dialects.requests import build
 from weft.dialects.resources import ContainerSlot, amount, slots, units
 from weft.dialects.shares import find, identity, placement_of, share_on
 from weft.dialects.system import BaseDialect, by_container
-from weft.model import BadInputError, Node, NodeManifest, Placement, PodManifest, Share
+from weft.model import BadInputError, Gpu, Node, NodeManifest, Placement, PodManifest, Share
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS, MOST_LETTERS
 from weft.model.request import GpuMemoryRequest, GpuRequest, PodRequest
 
 MEMORY = "alnair/vgpu-memory"
 COMPUTE = "alnair/vgpu-compute"
 TIMESTAMP = "ai.centaurus.io/scheduler-timestamp"
-GPU_ID = "ai.centaurus.io/alnair-gpu-id"  # the device plugin writes it, at Allocate
+GPU_ID = "ai.centaurus.io/alnair-gpu-id"  # the device plugin writes both, at Allocate
+OWN_ID = "ai.centaurus.io/alnair-id"
 # A node's annotations. The device plugin writes the first of the two counts with a letter missing,
 # the scheduler reads the second: Weft writes both and reads either.
 NODE_COUNT = "ai.centaurus.io/physical-gpu-count"
@@ -42,6 +44,12 @@ class Alnair(BaseDialect):
     resources = (MEMORY, COMPUTE)
     resource_pattern = r"alnair/vgpu-"
     agent_annotation = GPU_ID
+    written = (TIMESTAMP, GPU_ID, OWN_ID)
+    written_on_nodes = (NODE_COUNT, NODE_UUIDS, *NODE_UNITS)
+
+    def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
+        """GiB to the nearest, and percent of cores."""
+        return {MEMORY: settings.promised((gpu.memory_mib + 512) // 1024), COMPUTE: 100 * pieces}
 
     def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
         """The pod's total on one card."""
@@ -69,16 +77,33 @@ class Alnair(BaseDialect):
         Not the device plugin's annotations: it looks for pods that lack its own, and finding none
         it dies.
         """
-        uuid = identity(placement.shares[0])
         requests = {c.name: c.asked for c in request.containers if c.asked}
         env = {
-            name: _environment(uuid, _short_id(request.uid, name))
-            for name in by_container(request, placement)
+            name: _environment(",".join(map(identity, held)), _short_id(request.uid, name))
+            for name, held in by_container(request, placement).items()
         }
         for name, ask in requests.items():
             if ask.milli:
                 env[name]["ALNAIR_VGPU_COMPUTE_PERCENTILE"] = str(ask.milli // 10)
         return PodAnnotations(annotations={TIMESTAMP: str(now_ns)}, env=env)
+
+    def env_when_bound(
+        self, pod: PodManifest, request: PodRequest, env: dict[str, dict[str, str]]
+    ) -> dict[str, dict[str, str]]:
+        """With the device plugin's own identifiers, where it gave them: its folders are so named.
+
+        It gives one for each container that asks for memory, in the order of their start.
+        """
+        text = (pod.metadata.annotations or {}).get(OWN_ID, "")
+        ids = listed_parts(text) if len(text) <= MOST_LETTERS else []
+        asking = [c.name for c in request.containers if c.asked and c.asked.memory.value]
+        if len(ids) != len(asking):
+            return env
+        own = dict(zip(asking, ids, strict=True))
+        return {
+            name: {**values, "ALNAIR_ID": own[name]} if name in own else values
+            for name, values in env.items()
+        }
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
         """From the device IDs; the original may have mixed the pod's units over several cards.
@@ -157,3 +182,14 @@ def reported_gpus(node: NodeManifest) -> InventorySource | None:
         uuid = uuids[index] if len(uuids) == count else ""
         cards.append(ReportedGpu(max(size - 512, 0), size + 511, uuid=uuid))
     return InventorySource("Alnair's annotations", tuple(cards))
+
+
+def node_annotations(gpus: Sequence[Gpu]) -> dict[str, str]:
+    """A node's annotations as the device plugin writes them, the count in both spellings."""
+    cards = [gpu for gpu in gpus if gpu.parent is None]
+    units = ",".join(str((card.memory_mib + 512) // 1024) for card in cards)
+    return {
+        NODE_COUNT: str(len(cards)),
+        NODE_UUIDS: ",".join(card.uuid for card in cards),
+        **dict.fromkeys(NODE_UNITS, units),
+    }

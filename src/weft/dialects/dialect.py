@@ -32,11 +32,30 @@ class DialectSettings(msgspec.Struct, frozen=True):
     lends: bool = False
 
 
+class UnitSettings(msgspec.Struct, frozen=True):
+    """Choices of how a node counts its GPUs for the kubelet.
+
+    `promised_permille`: how much of a card's memory may be promised, in thousandths of it: more
+    than 1000 where memory is lent. `gpushare_unit`: what one `aliyun.com/gpu-mem` is there.
+    `all_spellings`: whether resources are advertised under their older names as well. `gpu_parts`:
+    how many pods may have a part of one `nvidia.com/gpu`; 1 where it is always a whole card.
+    """
+
+    promised_permille: int = 1000
+    gpushare_unit: Literal["GiB", "MiB"] = "GiB"
+    all_spellings: bool = False
+    gpu_parts: int = 1
+
+    def promised(self, units: int) -> int:
+        """How many of so many units of memory may be promised."""
+        return units * self.promised_permille // 1000
+
+
 class PodAnnotations(msgspec.Struct, frozen=True):
     """The annotations and labels that a dialect writes for a placement, and what should follow.
 
     `annotations` and `labels` go into the Binding. `env`, per container name, is what the container
-    needs to use its GPUs: nothing of Weft's sets it, whatever delivers on the node must.
+    needs to use its GPUs: it goes into the delivery record, and whatever delivers sets it.
     """
 
     annotations: dict[str, str] = {}

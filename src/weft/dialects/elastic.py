@@ -9,13 +9,18 @@ import hashlib
 from collections.abc import Iterable
 
 from weft.dialects.containers import asks_of, per_container, whole_cards
-from weft.dialects.dialect import DialectSettings, PodAnnotations
-from weft.dialects.node_gpus import InventorySource, equal_gpus, quantity
+from weft.dialects.dialect import DialectSettings, PodAnnotations, UnitSettings
+from weft.dialects.node_gpus import (
+    InventorySource,
+    advertised_by_agent,
+    equal_gpus,
+    quantity,
+)
 from weft.dialects.requests import build
 from weft.dialects.resources import ContainerSlot, amount, slots, units
 from weft.dialects.shares import from_gpus
 from weft.dialects.system import BaseDialect, by_container
-from weft.model import GpuMemoryRequest, GpuRequest, Node, Placement, PodRequest
+from weft.model import Gpu, GpuMemoryRequest, GpuRequest, Node, Placement, PodRequest
 from weft.model.manifest import NodeManifest, PodManifest
 
 # The documented spelling first: it is the one Weft advertises.
@@ -35,6 +40,7 @@ MEMORY_MIB = {
     "tke.cloud.tencent.com/qgpu-memory": 1024,
     "nano-gpu.io/gpu-memory": 1,
 }
+DOCUMENTED = ("elasticgpu.io/gpu-core", "elasticgpu.io/gpu-memory")
 ASSUMED = "elasticgpu.io/assumed"
 CONTAINER = "elasticgpu.io/container-"
 NANO_ASSUMED = "nano-gpu/assume"
@@ -51,10 +57,20 @@ class Elastic(BaseDialect):
     name = "elastic"
     tie_break = "last"
     resources = (*CORE, *MEMORY_MIB)
+    written = (ASSUMED, f"{CONTAINER}*", NANO_ASSUMED, f"{NANO_CONTAINER}*")
     resource_pattern = (
         r"elasticgpu\.(?:io|com)/gpu-|tke\.cloud\.tencent\.com/qgpu-|(?:nano-gpu|elastic-gpu)/"
         r"|nano-gpu\.io/"
     )
+
+    def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
+        """100 percent of cores, and MiB; under the documented names, or all that are read."""
+        cores = dict.fromkeys(CORE, 100 * pieces)
+        memory = {
+            name: settings.promised(gpu.memory_mib // mib) for name, mib in MEMORY_MIB.items()
+        }
+        units = cores | memory
+        return units if settings.all_spellings else {name: units[name] for name in DOCUMENTED}
 
     def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
         """MiB and percent per container."""
@@ -142,7 +158,7 @@ def reported_gpus(node: NodeManifest) -> InventorySource | None:
     allocatable = node.status.allocatable or {}
     for cores, memory in _NODE_RESOURCES:
         count = quantity(allocatable, cores) // 100
-        if count:
+        if count and not advertised_by_agent(node, cores):
             size = quantity(allocatable, memory) // count
             return equal_gpus("Elastic GPU's allocatable", count, size, size)
     return None

@@ -41,6 +41,7 @@ class GeniusDialect(BaseDialect):
     scheduler_names = ("genius-scheduler",)
     counted = (GPU,)
     asks_by_name = True
+    pod_asks_as_one = True
 
     def carries(self, pod: PodManifest, settings: DialectSettings) -> bool:
         """True if a label asks for GPUs; genius/priority alone does not."""

@@ -10,18 +10,24 @@ told to count in another unit since), the larger amount is charged that its card
 """
 
 import json
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from weft.dialects.containers import ContainerRequests, one_card
-from weft.dialects.dialect import DialectSettings, PodAnnotations
+from weft.dialects.dialect import DialectSettings, PodAnnotations, UnitSettings
 from weft.dialects.evidence import records
-from weft.dialects.node_gpus import InventorySource, equal_gpus, quantity
+from weft.dialects.node_gpus import (
+    InventorySource,
+    advertised_by_agent,
+    equal_gpus,
+    quantity,
+)
 from weft.dialects.requests import build
 from weft.dialects.resources import ContainerSlot, amount, slots, units
 from weft.dialects.shares import find, placement_of, share_on
 from weft.dialects.system import BaseDialect, by_container
-from weft.model import GpuMemoryRequest, GpuRequest, Node, Placement, PodRequest, Shape
+from weft.model import Gpu, GpuMemoryRequest, GpuRequest, Node, Placement, PodRequest, Shape
 from weft.model.manifest import NodeManifest, PodManifest
 
 GPU_MEM = "aliyun.com/gpu-mem"
@@ -30,6 +36,8 @@ PREFIX = "ALIYUN_COM_GPU_MEM_"
 UNIT_MIB = {"GiB": 1024, "MiB": 1}
 UNIT_NAME = {mib: name for name, mib in UNIT_MIB.items()}
 ALLOCATION = "scheduler.framework.gpushare.allocation"
+NO_CGPU = "cgpu.disable.isolation"
+"""A node's label: its containers are told to do without cGPU, Alibaba's isolation in the kernel."""
 UNHEALTHY_NAMESPACE = "kube-system"
 UNHEALTHY_PREFIX = "unhealthy-gpu-"
 
@@ -49,6 +57,12 @@ class Gpushare(BaseDialect):
     resources = (GPU_MEM, GPU_COUNT)
     resource_pattern = r"aliyun\.com/gpu-"
     counted = (GPU_MEM,)
+    written = (f"{PREFIX}*", ALLOCATION)
+
+    def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
+        """Whole units of this card alone, where the original counts every card as the first."""
+        units = gpu.memory_mib // UNIT_MIB[settings.gpushare_unit]
+        return {GPU_MEM: settings.promised(units), GPU_COUNT: 1}
 
     def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
         """The pod's total on one card."""
@@ -91,6 +105,8 @@ class Gpushare(BaseDialect):
             }
             for name in by_container(request, placement)
         }
+        if node.labels.get(NO_CGPU) == "true":
+            env = {name: {**values, "CGPU_DISABLE": "true"} for name, values in env.items()}
         return PodAnnotations(annotations=annotations, env=env)
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
@@ -183,13 +199,24 @@ def reported_gpus(node: NodeManifest) -> InventorySource | None:
     """The node's capacity divided by its count of GPUs, in the node's unit."""
     capacity = node.status.capacity or {}
     total, count = quantity(capacity, GPU_MEM), quantity(capacity, GPU_COUNT)
-    if not total or not count:
+    if not total or not count or advertised_by_agent(node, GPU_MEM):
         return None
     units = total // count
     unit_mib = UNIT_MIB[gpushare_unit_of(units)]
     most = units * unit_mib + unit_mib - 1
     source = equal_gpus("gpushare's capacity", count, units * unit_mib, most)
     return source and replace(source, unit_mib=unit_mib)
+
+
+def agent_unit_mib(total: int, gpus: Sequence[Gpu]) -> int:
+    """The unit in which Weft's agent counts these GPUs where they are `total` units together.
+
+    By the sizes that it tells, not by the number alone: GPUs of more than 100 GiB, and lent memory,
+    would look like MiB.
+    """
+    total_mib = sum(gpu.memory_mib for gpu in gpus if gpu.parent is None)
+    # Up to ten times a GPU's memory may be promised.
+    return 1 if total * 32 > total_mib else 1024
 
 
 def unhealthy_name(node: str) -> str:

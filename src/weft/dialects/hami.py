@@ -7,15 +7,15 @@ cores. Annotations name or exclude models (part of the name, case ignored) and U
 from collections.abc import Mapping
 
 from weft.dialects.containers import asks_of, per_container
-from weft.dialects.dialect import DialectSettings, PodAnnotations
+from weft.dialects.dialect import DialectSettings, PodAnnotations, UnitSettings
 from weft.dialects.nvidia import GPU
 from weft.dialects.requests import build, listed
 from weft.dialects.resources import ContainerSlot, amount, asks_for, percent, slots, units
-from weft.dialects.shares import find, from_gpus, identity, of_container, share_on
+from weft.dialects.shares import find, from_gpus, identity, of_container, part_of
 from weft.dialects.system import BaseDialect
 from weft.model import ContainerRequest, DeviceRule, GpuMemoryRequest, GpuRequest, PodRequest, Shape
 from weft.model.manifest import PodManifest
-from weft.model.node import Node
+from weft.model.node import Gpu, Node
 from weft.model.placement import Placement, Share
 from weft.model.request import WHOLE_CARD
 
@@ -33,6 +33,10 @@ TIME = "hami.io/vgpu-time"
 TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
 ALLOCATED = "hami.io/vgpu-devices-allocated"
 
+PARTS = 10
+"""Pods that may share a card, as its device plugin has it where it is not told (deviceSplitCount).
+"""
+
 
 class Hami(BaseDialect):
     """n distinct GPUs per container, each shared."""
@@ -40,6 +44,7 @@ class Hami(BaseDialect):
     name = "hami"
     scheduler_names = ("hami-scheduler",)
     resources = (MEM, MEM_PERCENT, CORES)
+    written = ("hami.io/vgpu-*",)
     resource_pattern = r"nvidia\.com/(?:gpumem|gpumem-percentage|gpucores|priority)$"
     counted = (GPU,)  # its device plugin reports no other, and reads the rest off the pod
 
@@ -50,6 +55,14 @@ class Hami(BaseDialect):
         named = pod.spec.scheduler_name in self.scheduler_names
         ruled = any(name in (pod.metadata.annotations or {}) for name in RULES)
         return (named or ruled) and asks_for(pod, (GPU,))
+
+    def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
+        """MiB, percent of memory and of cores; not `nvidia.com/gpu`, which is NVIDIA's."""
+        return {
+            MEM: settings.promised(gpu.memory_mib),
+            MEM_PERCENT: settings.promised(100 * pieces),
+            CORES: 100 * pieces,
+        }
 
     def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
         """Memory and cores of each of n GPUs per container."""
@@ -75,7 +88,7 @@ class Hami(BaseDialect):
         parts, env = [], {}
         for container in request.containers:
             held = of_container(request, container, placement)
-            own = [_own(container, share, node) for share in held]
+            own = [_part(request, container, share, node) for share in held]
             parts.append("".join(_device(share) for share in own))
             if container.asked is not None:
                 env[container.name] = _environment(own)
@@ -122,12 +135,10 @@ def _ask(slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
     return GpuRequest(count=count or 1, memory=memory, milli=cores * 10)
 
 
-def _own(container: ContainerRequest, share: Share, node: Node) -> Share:
+def _part(request: PodRequest, container: ContainerRequest, share: Share, node: Node) -> Share:
     """The container's own part of the card: a borrowed request may hold more."""
     gpu = find(node, str(share.gpu))
-    if gpu is None or container.asked is None:
-        return share
-    return share_on(share.gpu_request, container.asked, gpu)
+    return share if gpu is None else part_of(request, container, share, node, gpu)
 
 
 def _device(share: Share) -> str:

@@ -17,9 +17,15 @@ import msgspec
 
 from weft.dialects import alnair, elastic, gpushare, nvidia, weft
 from weft.dialects.catalog import is_gpu_resource
-from weft.dialects.node_gpus import InventorySource, ReportedGpu, equal_gpus
+from weft.dialects.node_gpus import (
+    InventorySource,
+    ReportedGpu,
+    advertised_by_agent,
+    equal_gpus,
+)
 from weft.model import BadInputError, Gpu, Node, NodeManifest, parse_cpu_milli, parse_quantity
-from weft.model.annotations import DELIVERS, DELIVERS_BY_NAME
+from weft.model.agent_offer import BY_NAME, WITHOUT_AGENT, AgentOffer, decode_offer
+from weft.model.annotations import AGENT
 from weft.model.ceilings import MOST_AMOUNT, MOST_CPU_MILLI, MOST_MEMORY_MIB
 from weft.model.constraints import CORDON, Taint
 from weft.model.manifest import Quantities
@@ -28,6 +34,8 @@ UNKNOWN_MIB = 100
 """What a GPU of unknown size counts as: every GPU has this much, and percentages are exact."""
 UNLIMITED = 2**62
 _MIB = 2**20
+_RESERVE_PART = 16
+"""A driver reserves less than one in so many parts of a card; feature discovery counts that too."""
 _NATIVE = ("cpu", "memory")
 _SOURCES = tuple(system.reported_gpus for system in (weft, alnair, nvidia, gpushare, elastic))
 
@@ -73,6 +81,7 @@ def inventory(
     allocatable = node.status.allocatable or {}
     cpu = min(_amount(allocatable, "cpu", parse_cpu_milli, warnings), MOST_CPU_MILLI)
     memory = _amount(allocatable, "memory", parse_quantity, warnings) // _MIB
+    offer = _offer(node, warnings)
     return Node(
         name=node.metadata.name,
         gpus=gpus,
@@ -80,24 +89,51 @@ def inventory(
         memory_mib=min(memory, MOST_MEMORY_MIB),
         extended=_extended(allocatable, warnings) | _accounted(allocatable, accounted, warnings),
         labels=dict(node.metadata.labels or {}),
-        unit_mib=max((source.unit_mib for source in sources), default=0),
-        delivers=_delivers(node, warnings),
+        unit_mib=_unit_mib(node, sources, gpus, warnings),
+        delivers=_delivers(node, offer, warnings),
+        isolation=offer.isolation if offer is not None else WITHOUT_AGENT,
+        fail_closed=offer is not None and offer.fail_closed,
         schedulable=node.ready,
         taints=taints_of(node),
     ), tuple(warnings)
 
 
-def _delivers(node: NodeManifest, warnings: list[str]) -> tuple[str, ...] | None:
+def _unit_mib(
+    node: NodeManifest,
+    sources: Sequence[InventorySource],
+    gpus: Sequence[Gpu],
+    warnings: list[str],
+) -> int:
+    """The gpushare unit that the node counts in; 0 where nobody says."""
+    if advertised_by_agent(node, gpushare.GPU_MEM):
+        capacity = node.status.capacity or {}
+        total = _amount(capacity, gpushare.GPU_MEM, parse_quantity, warnings)
+        return gpushare.agent_unit_mib(total, gpus) if total else 0
+    return max((source.unit_mib for source in sources), default=0)
+
+
+def _offer(node: NodeManifest, warnings: list[str]) -> AgentOffer | None:
+    """What the agent there says of itself; None where there is none, or nobody can read it."""
+    text = (node.metadata.annotations or {}).get(AGENT)
+    if text is None:
+        return None
+    try:
+        return decode_offer(text)
+    except ValueError as error:
+        warnings.append(f"ignored: {AGENT}: {error}: the node counts as one without an agent")
+        return None
+
+
+def _delivers(
+    node: NodeManifest, offer: AgentOffer | None, warnings: list[str]
+) -> tuple[str, ...] | None:
     """The GPU resources that the kubelet advertises; None where an agent delivers by name.
 
     This is the one rule of whose pods a node may get: what its node does not advertise a kubelet
     ignores, and starts the pod without its share.
     """
-    how = (node.metadata.annotations or {}).get(DELIVERS, "")
-    if how == DELIVERS_BY_NAME:
+    if offer is not None and offer.delivery == BY_NAME:
         return None
-    if how:
-        warnings.append(f"{DELIVERS} is {how[:40]!r}; only {DELIVERS_BY_NAME} says something")
     allocatable = node.status.allocatable or {}
     gpu_resources = [name for name in allocatable if is_gpu_resource(name)]
     amounts = {name: _amount(allocatable, name, parse_quantity, warnings) for name in gpu_resources}
@@ -170,6 +206,8 @@ def _sized(
 ) -> Gpu:
     """The card with the most memory that no source denies, or the least any of them says."""
     sized = [(card, source) for card, source in zip(cards, sources, strict=True) if card.most]
+    if sources[0].exact:
+        sized[1:] = [pair for pair in sized[1:] if not _counts_reserve(pair[0], gpu.memory_mib)]
     if len(sized) < 2:
         return gpu
     least, most = max(card.least for card, _ in sized), min(card.most for card, _ in sized)
@@ -179,6 +217,11 @@ def _sized(
     text = ", ".join(f"{source.name} {_range(card)}" for card, source in sized)
     warnings.append(f"GPU {gpu.index}: {text} MiB: the smaller size counts, {smallest} MiB")
     return msgspec.structs.replace(gpu, memory_mib=smallest)
+
+
+def _counts_reserve(card: ReportedGpu, usable_mib: int) -> bool:
+    """True if it is a card of so much usable memory, the driver's part of it included or not."""
+    return card.least - card.least // _RESERVE_PART <= usable_mib <= card.most
 
 
 def _range(card: ReportedGpu) -> str:

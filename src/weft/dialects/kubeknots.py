@@ -24,6 +24,7 @@ class Kubeknots(BaseDialect):
     scheduler_names = ("custom-scheduler", "improved-custom-scheduler")
     counted = (GPU,)
     asks_by_name = True
+    pod_asks_as_one = True
 
     def carries(self, pod: PodManifest, settings: DialectSettings) -> bool:
         """True if the label is there, readable or not."""

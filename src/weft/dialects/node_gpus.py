@@ -9,8 +9,9 @@ from collections.abc import Mapping
 import msgspec
 
 from weft.model import BadInputError, Gpu, parse_quantity
+from weft.model.annotations import ADVERTISES, INVENTORY
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS
-from weft.model.manifest import Quantities
+from weft.model.manifest import NodeManifest, Quantities
 
 
 class ReportedGpu(msgspec.Struct, frozen=True, gc=False):
@@ -59,6 +60,15 @@ def whole_number(annotations: Mapping[str, str], name: str) -> int:
     if not text.isdecimal() or len(text) > 9:
         raise BadInputError(name, f"{text[:40]!r} is no whole number")
     return int(text)
+
+
+def advertised_by_agent(node: NodeManifest, name: str) -> bool:
+    """True if Weft's agent, which says all about the GPUs in its own annotation, advertises this.
+
+    Its sums are no second source: they add up cards that differ, and what is lent.
+    """
+    annotations = node.metadata.annotations or {}
+    return INVENTORY in annotations and name in listed_parts(annotations.get(ADVERTISES, ""))
 
 
 def quantity(amounts: Quantities, name: str) -> int:

@@ -1,12 +1,12 @@
 """NVIDIA's device plugin: `nvidia.com/gpu: n` asks for n whole cards, and no two pods share one."""
 
 from weft.dialects.containers import asks_of, per_container, whole_cards
-from weft.dialects.dialect import DialectSettings
+from weft.dialects.dialect import DialectSettings, UnitSettings
 from weft.dialects.node_gpus import InventorySource, equal_gpus, quantity, whole_number
 from weft.dialects.requests import build
 from weft.dialects.resources import ContainerSlot, amount, slots
 from weft.dialects.system import BaseDialect
-from weft.model import GpuRequest, NodeManifest, PodManifest, PodRequest
+from weft.model import Gpu, GpuRequest, NodeManifest, PodManifest, PodRequest
 
 GPU = "nvidia.com/gpu"
 
@@ -21,6 +21,10 @@ class Nvidia(BaseDialect):
     name = "nvidia"
     resources = (GPU,)
     resource_pattern = r"nvidia\.com/gpu$"
+
+    def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
+        """Cards, or their instances; or the parts that pods of HAMi may have of them."""
+        return {GPU: pieces * settings.gpu_parts}
 
     def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
         """n idle cards per container."""

@@ -88,9 +88,17 @@ def read_placement(
     manifest: PodManifest, node: Node, settings: DialectSettings
 ) -> Placement | None:
     """The placement of a bound pod on `node`, from its annotations; None where they do not say."""
+    return read_bound(manifest, node, settings)[1]
+
+
+def read_bound(
+    manifest: PodManifest, node: Node, settings: DialectSettings
+) -> tuple[PodRequest, Placement | None]:
+    """The same with the pod's request, as its node counts."""
     request = parse_pod(manifest, settings)
     system = dialect(request.dialect)
-    return system.read(manifest, system.on_node(manifest, request, node, settings)[0], node)
+    request = system.on_node(manifest, request, node, settings)[0]
+    return request, system.read(manifest, request, node)
 
 
 def _example(system: BaseDialect, pod: PodManifest) -> str:

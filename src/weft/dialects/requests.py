@@ -17,6 +17,7 @@ from weft.dialects.containers import ContainerRequests
 from weft.dialects.resources import slots
 from weft.dialects.slo import slowdown_limit_of
 from weft.model import BadInputError, DeviceRule, PodManifest, PodRequest, Shape
+from weft.model.agent_offer import ISOLATIONS
 from weft.model.annotations import (
     APPLICATION,
     CLASS,
@@ -34,7 +35,6 @@ USED_ANNOTATIONS = (APPLICATION, CLASS, EXPECTED_DURATION, SLO_MS, SOLO_P99_MS)
 """What a placement keeps of what the pod says of itself, beside what it asks for."""
 
 CLASSES = (LATENCY_CRITICAL, BATCH, BEST_EFFORT)
-ISOLATIONS = ("none", "time-slicing", "mps", "hook", "mig")
 
 _MOST_LISTED = 16_384  # some 400 UUIDs: more would be looked through for every GPU
 _MOST_SHOWN = 40
@@ -61,10 +61,12 @@ def build(
     annotations = meta.annotations or {}
     notes = [*warnings, *_environment_notes(pod, layout, dialect), *_request_notes(annotations)]
     job_class = _one_of(annotations, CLASS, CLASSES)
+    isolation = _one_of(annotations, ISOLATION, ISOLATIONS)
     full = replace(
         own,
         gpu_requests=layout.gpu_requests,
         devices=_devices(own.devices, annotations, notes),
+        isolation=isolation if layout.gpu_requests else "",
         node_name=pod.spec.node_name,
         application=application_of(annotations, notes) or own.application,
         job_class=job_class,
@@ -84,7 +86,6 @@ def build(
         created_ns=timestamp_ns(meta.creation_timestamp),
         containers=layout.containers,
         shared_by_containers=shared,
-        isolation=_one_of(annotations, ISOLATION, ISOLATIONS),
         warnings=tuple(notes),
     )
 
@@ -177,7 +178,7 @@ def listed(annotations: Mapping[str, str], name: str) -> tuple[str, ...]:
 
 
 def _environment_notes(pod: PodManifest, layout: ContainerRequests, dialect: str) -> list[str]:
-    """Warns of GPU variables in the pod itself: nothing of Weft's takes them back."""
+    """Warns of GPU variables in the pod itself, which only an agent on the node replaces."""
     notes: list[str] = []
     delivered = {"NVIDIA_VISIBLE_DEVICES", *(("LD_PRELOAD",) if dialect == "alnair" else ())}
     for slot, request in zip(slots(pod), layout.containers, strict=True):
@@ -186,13 +187,13 @@ def _environment_notes(pod: PodManifest, layout: ContainerRequests, dialect: str
                 continue
             if request.asked is not None:
                 notes.append(
-                    f"container {request.name} sets {variable.name} itself: it keeps that, "
-                    "whatever Weft chooses, unless something on the node replaces it"
+                    f"container {request.name} sets {variable.name} itself: Weft's agent replaces "
+                    "that; on nodes without it the container keeps it, whatever Weft chooses"
                 )
             elif variable.value not in ("", "none", "void"):
                 notes.append(
                     f"container {request.name} sets {variable.name} but asks for no GPU: "
-                    "Weft counts none for it, and nothing of Weft's keeps it off the node's GPUs"
+                    "Weft counts none for it, and only its agent keeps it off the node's GPUs"
                 )
     return notes
 

@@ -73,6 +73,41 @@ def of_container(
     return shares[: container.asked.count]
 
 
+def part_of(
+    request: PodRequest, container: ContainerRequest, share: Share, node: Node, gpu: Gpu
+) -> Share:
+    """What the container gets of this share of the pod's: what it asks of the GPU.
+
+    What the pod is charged beyond all it asks, since it ran out of memory before, goes to the
+    container that asks most: a limit at what it asked would end it again.
+    """
+    asked = container.asked
+    if asked is None or asked.whole or asked.split:
+        return share
+    memory_mib = asked.memory.on_node(node.unit_mib).mib_on(gpu.memory_mib)
+    if memory_mib < share.memory_mib:
+        memory = request.shape.gpu_requests[share.gpu_request].memory
+        beyond_mib = share.memory_mib - memory.on_node(node.unit_mib).mib_on(gpu.memory_mib)
+        if beyond_mib > 0 and container is _hungriest(request, share.gpu_request, gpu):
+            # Beside others of one card that amount; else all of it: init containers have ended.
+            memory_mib += beyond_mib if request.shared_by_containers else share.memory_mib
+    memory_mib, milli = min(memory_mib, share.memory_mib), min(asked.milli, share.milli)
+    if (memory_mib, milli) == (share.memory_mib, share.milli):
+        return share
+    return Share(share.gpu_request, share.gpu, memory_mib, milli, share.uuid)
+
+
+def _hungriest(request: PodRequest, gpu_request: int, gpu: Gpu) -> ContainerRequest | None:
+    """The container that asks the most of this GPU request, one that stays before one that ends."""
+    most, found = (False, -1), None
+    for container in request.containers:
+        if container.asked is not None and gpu_request in container.gpu_requests:
+            asks = not container.init, asked_on(gpu_request, container.asked, gpu).memory_mib
+            if asks > most:
+                most, found = asks, container
+    return found
+
+
 def find(node: Node, identity: str) -> Gpu | None:
     """The GPU with this UUID or index on the node."""
     for gpu in node.gpus:

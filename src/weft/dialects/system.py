@@ -5,10 +5,10 @@ from typing import ClassVar
 from msgspec.structs import replace
 
 from weft.dialects import evidence, shares
-from weft.dialects.dialect import DialectSettings, PodAnnotations, TieBreak
+from weft.dialects.dialect import DialectSettings, PodAnnotations, TieBreak, UnitSettings
 from weft.dialects.evidence import ChargedPlacement
 from weft.dialects.resources import asked_of, asks_for, slots
-from weft.model import Node, Placement, PodManifest, PodRequest, Share
+from weft.model import Gpu, Node, Placement, PodManifest, PodRequest, Share
 from weft.model.annotations import PLACEMENT
 
 
@@ -20,9 +20,13 @@ class BaseDialect:
     `counted` is the one, of these or beside them, that
     brings a container all that it asks for; where it is left out, each brings its own.
     `asks_by_name`: whether its schedulerName alone makes a pod its own, without any resource or
-    label (Genius and Kube-Knots pods have none). `agent_annotation` is the annotation, if any,
-    into which the system's agent on the node writes the card that it picked itself: Weft never
-    writes it, and `recover` reads it alone.
+    label (Genius and Kube-Knots pods have none). `pod_asks_as_one`: whether its pods ask for all
+    their containers together, so that each may use all that the pod holds. `agent_annotation` is
+    the annotation, if any, into which the system's agent on the node writes the card that it
+    picked itself: Weft never writes it, and `recover` reads it alone. `written` are the
+    annotations and labels by which its schedulers and agents say which GPUs a pod has,
+    `written_on_nodes` those that say which a node has; one that ends in * is a beginning. Nobody
+    else may write them (`cluster/admission/`).
     """
 
     name: str = ""
@@ -32,7 +36,10 @@ class BaseDialect:
     resource_pattern: ClassVar[str] = ""
     counted: ClassVar[tuple[str, ...]] = ()
     asks_by_name: ClassVar[bool] = False
+    pod_asks_as_one: ClassVar[bool] = False
     agent_annotation: ClassVar[str] = ""
+    written: ClassVar[tuple[str, ...]] = ()
+    written_on_nodes: ClassVar[tuple[str, ...]] = ()
 
     def carries(self, pod: PodManifest, settings: DialectSettings) -> bool:
         """True if the pod asks in this system's words, whatever its schedulerName."""
@@ -52,6 +59,13 @@ class BaseDialect:
         for slot in slots(pod):
             names.update(asked_of(slot, self.counted) or asked_of(slot, self.resources))
         return tuple(sorted(names))
+
+    def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
+        """What one card is in the resources of this system that a node advertises; none by default.
+
+        `pieces`: the MIG instances it is cut into, 1 for a card that is not.
+        """
+        return {}
 
     def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
         """The request, or `BadInputError` naming field and value."""
@@ -105,15 +119,21 @@ class BaseDialect:
         """The marks of this system alone; without any, only which GPUs each container sees."""
         return PodAnnotations(env=visible(request, placement))
 
+    def env_when_bound(
+        self, pod: PodManifest, request: PodRequest, env: dict[str, dict[str, str]]
+    ) -> dict[str, dict[str, str]]:
+        """The environment that `write` gives, with what the system's own agent chose instead."""
+        return env
+
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
         """The placement that this system's marks alone give; None where it writes none."""
         return None
 
 
 def visible(request: PodRequest, placement: Placement) -> dict[str, dict[str, str]]:
-    """NVIDIA_VISIBLE_DEVICES by container, as UUIDs."""
+    """NVIDIA_VISIBLE_DEVICES by container, as UUIDs; each once, where GPU requests meet on one."""
     return {
-        name: {"NVIDIA_VISIBLE_DEVICES": ",".join(shares.identity(s) for s in held)}
+        name: {"NVIDIA_VISIBLE_DEVICES": ",".join(dict.fromkeys(map(shares.identity, held)))}
         for name, held in by_container(request, placement).items()
     }
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from weft.dialects.containers import asks_of, per_container, whole_cards
-from weft.dialects.dialect import DialectSettings
+from weft.dialects.dialect import DialectSettings, UnitSettings
 from weft.dialects.node_gpus import InventorySource, ReportedGpu
 from weft.dialects.requests import build
 from weft.dialects.resources import MORE_THAN_A_CARD, ContainerSlot, amount, percent, slots, units
@@ -31,6 +31,15 @@ class Weft(BaseDialect):
     scheduler_names = ("weft",)
     resources = (GPU_MEMORY, GPU_CORES, GPU_COUNT)
     resource_pattern = re.escape(RESOURCES)
+
+    def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
+        """MiB, percent of cores, and as many GPUs as percent: each part of a card is a GPU to its
+        pod."""
+        return {
+            GPU_MEMORY: settings.promised(gpu.memory_mib),
+            GPU_CORES: 100 * pieces,
+            GPU_COUNT: 100 * pieces,
+        }
 
     def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
         """GPUs of its own for each container."""

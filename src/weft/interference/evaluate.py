@@ -39,7 +39,7 @@ Progress = Callable[[str], None]
 class ExaminationResult(msgspec.Struct, frozen=True):
     """Result of one split of one cell. `methods` has `weft` and the baselines.
 
-    `interval` is the coverage's bootstrap interval over families, `curve` wanted and reached
+    `interval` is the coverage's 95 % interval over families, `curve` wanted and reached
     coverage; `errors` the split's MAE of each part (seed, family, other GPU) by its name;
     `calibrated` the share of bounds that were said to be. `in_sample_width` would have covered nine
     of ten of what was learnt from: no bound on what is new comes near it.

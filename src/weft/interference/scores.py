@@ -1,5 +1,6 @@
 """Scores of predictions: errors, coverage of the bound, and the baselines beside them."""
 
+import math
 from collections.abc import Sequence
 from statistics import NormalDist
 
@@ -9,6 +10,7 @@ from msgspec.structs import astuple, replace
 
 from weft.interference import additive
 from weft.interference.features import Applications, Bools, Floats, Ints, PairSamples, utilisation
+from weft.interference.intervals import ENOUGH_FOR_INTERVAL, ratio_of_means
 
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 _AT_90 = NormalDist().inv_cdf(0.9)
@@ -70,15 +72,16 @@ def curve(samples: ScoredSamples) -> list[tuple[float, float]]:
     return [(level, float((away <= normal.inv_cdf(level) / _AT_90).mean())) for level in LEVELS]
 
 
-def family_interval(samples: ScoredSamples, draws: int = 2000) -> tuple[float, float]:
-    """95 % bootstrap interval of coverage, families drawn with replacement."""
+def family_interval(samples: ScoredSamples) -> tuple[float, float]:
+    """95 % interval of coverage over families; NaN below five families."""
     names = np.unique(samples.family)
+    if len(names) < ENOUGH_FOR_INTERVAL:
+        return math.nan, math.nan
     within = samples.speed >= samples.lowest
-    hits = np.array([within[samples.family == name].sum() for name in names])
-    sizes = np.array([(samples.family == name).sum() for name in names])
-    chosen = np.random.default_rng(22).integers(0, len(names), (draws, len(names)))
-    shares = hits[chosen].sum(axis=1) / sizes[chosen].sum(axis=1)
-    return float(np.quantile(shares, 0.025)), float(np.quantile(shares, 0.975))
+    hits = np.array([within[samples.family == name].sum() for name in names], np.float64)
+    sizes = np.array([(samples.family == name).sum() for name in names], np.float64)
+    ends = ratio_of_means(hits, sizes).interval()
+    return (math.nan, math.nan) if ends is None else (max(0.0, ends[0]), min(1.0, ends[1]))
 
 
 def sum_of_utilisation(applications: Applications, test: PairSamples) -> Floats | None:

@@ -16,6 +16,7 @@ LIFETIME_S = 600
 
 _TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 _ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+_OWN_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
 class User(Api, frozen=True):
@@ -51,6 +52,17 @@ class _MadeStatus(Api, frozen=True):
 
 class _Made(Api, frozen=True):
     status: _MadeStatus = _MadeStatus()
+
+
+class ResourceRight(NamedTuple):
+    """A verb on a resource (`pods`, `pods/proxy`) of all namespaces."""
+
+    verb: str
+    resource: str
+    group: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource}"
 
 
 class Account(NamedTuple):
@@ -96,4 +108,19 @@ async def may_get(client: ApiClient, user: User, path: str) -> bool:
     }
     body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
     answer = await client.call("POST", _ACCESS_REVIEWS, msgspec.json.encode(body))
+    return msgspec.json.decode(answer, type=_AccessReview).status.allowed
+
+
+async def may_i(client: ApiClient, right: ResourceRight) -> bool:
+    """Asks whether whoever asks has this right; everybody who is known may ask."""
+    resource, _, subresource = right.resource.partition("/")
+    attributes = {
+        "verb": right.verb,
+        "group": right.group,
+        "resource": resource,
+        "subresource": subresource,
+    }
+    spec = {"resourceAttributes": attributes}
+    body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+    answer = await client.call("POST", _OWN_REVIEWS, msgspec.json.encode({**body, "spec": spec}))
     return msgspec.json.decode(answer, type=_AccessReview).status.allowed

@@ -144,7 +144,8 @@ class Binder:
         self,
         client: ApiClient,
         options: BindOptions | None = None,
-        may_bind: Callable[[float], bool] | None = None,
+        *,
+        may_bind: Callable[[float], bool] | None,
     ) -> None:
         self.options = options or BindOptions()
         self.counts: dict[str, int] = {}

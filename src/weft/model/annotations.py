@@ -35,12 +35,17 @@ FENCED_VERSION = "weft.dev/fenced-version"
 
 # Written by agents on nodes.
 INVENTORY = "weft.dev/inventory"
-DELIVERS, DELIVERS_BY_NAME = "weft.dev/delivers", "by-name"
-"""By the value an agent says that what is bound to its node reaches its containers, whatever the
-kubelet knows of it."""
+NODE_MODELS = "weft.dev/gpu-model."
+"""The prefix of a node's labels, one for each model of its GPUs; the value is how many."""
 AGENT = "weft.dev/agent"
-"""The agent's version, how it delivers, and the isolation that it offers."""
+"""The agent's version, how it delivers, the isolation that it offers: `model/agent_offer.py`."""
+ADVERTISES = "weft.dev/advertises"
+"""The GPU resources of a node's status that Weft's agent there answers for, separated by commas."""
 OUT_OF_MEMORY = "weft.dev/out-of-memory"
+
+# A label of namespaces.
+SCHEDULE, SCHEDULE_ENABLED = "weft.dev/schedule", "enabled"
+"""Pods of the namespace that ask for GPUs and name no scheduler are Weft's."""
 
 # A label of Weft's own pods, and annotations of metrics servers' Services.
 ROLE = "weft.dev/role"

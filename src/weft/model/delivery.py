@@ -8,14 +8,17 @@ import msgspec
 
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPU_MILLI, MOST_LETTERS
 
-_MOST_CARDS = 1024
-_MOST_CONTAINERS = 1024
+VERSION = 1
+MOST_CARDS = 1024
+MOST_CONTAINERS = 8192
+"""More do not fit into an annotation: each takes some forty letters at least."""
 
 
 class DeliveredShare(msgspec.Struct, frozen=True, array_like=True):
     """A container's part of one GPU: `memory_mib` MiB and `milli` thousandths of its cores.
 
-    0 thousandths are none that were asked for, not none at all.
+    0 of either is none that was asked for: then there is nothing to limit it by, except by what
+    the whole pod has of the GPU (`DeliveredCard`).
     """
 
     gpu: int
@@ -25,7 +28,10 @@ class DeliveredShare(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DeliveredCard(msgspec.Struct, frozen=True, array_like=True):
-    """What the whole pod is charged on one GPU, and how much of that GPU may be promised in all."""
+    """What the whole pod is charged on one GPU, and how much of that GPU may be promised in all.
+
+    Where memory is lent, `most_memory_mib` is more than the GPU has.
+    """
 
     gpu: int
     uuid: str
@@ -36,7 +42,8 @@ class DeliveredCard(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DeliveredContainer(msgspec.Struct, frozen=True):
-    """One container's shares and the environment that its system's pods expect."""
+    """One container's shares, one a GPU in the order in which it sees them, and the environment
+    that its system's pods expect."""
 
     shares: tuple[DeliveredShare, ...] = ()
     env: dict[str, str] = {}
@@ -45,8 +52,12 @@ class DeliveredContainer(msgspec.Struct, frozen=True):
 class DeliveryRecord(msgspec.Struct, frozen=True):
     """A pod's delivery: whose (UID), where, how isolated, and what each container gets.
 
-    Containers that ask for no GPU are not named. `version` is raised when an older agent could
-    misread the record; such an agent refuses it.
+    `cards` are by index. Containers that ask for no GPU are not named. `isolation` is what the pod
+    asks for by `weft.dev/isolation`, "" where it leaves that to the node. Containers of one card
+    may be promised more of it together than `cards` says: init containers, which end before the
+    others begin, and those of a pod that asks as one (Genius, Kube-Knots), of which each may use
+    all of it. `version` is raised when an older agent could misread the record; such an agent
+    refuses it.
     """
 
     pod: str
@@ -55,39 +66,73 @@ class DeliveryRecord(msgspec.Struct, frozen=True):
     cards: tuple[DeliveredCard, ...]
     containers: dict[str, DeliveredContainer]
     isolation: str = ""
-    version: int = 1
+    version: int = VERSION
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(DeliveryRecord)
 
 
 def encode_delivery(record: DeliveryRecord) -> str:
     """The annotation's value."""
-    return msgspec.json.encode(record).decode()
+    return _ENCODER.encode(record).decode()
 
 
 def decode_delivery(text: str) -> DeliveryRecord:
     """The record in such a value; `ValueError` says what is wrong with it."""
-    record = msgspec.json.decode(text, type=DeliveryRecord)
-    problem = _problem_of(record)
+    try:
+        record = _DECODER.decode(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    problem = problem_of(record)
     if problem:
         raise ValueError(problem)
     return record
 
 
-def _problem_of(record: DeliveryRecord) -> str:
-    """What cannot be true of any pod and node; "" for nothing."""
-    if record.version != 1:
-        return f"version {record.version} is not known; this agent knows version 1"
-    if len(record.cards) > _MOST_CARDS or len(record.containers) > _MOST_CONTAINERS:
-        return "it names more GPUs or containers than a node has"
-    cards = {card.gpu: card for card in record.cards}
-    if len(cards) != len(record.cards):
+def problem_of(record: DeliveryRecord) -> str:
+    """What cannot be true of any pod and node, in words; "" for nothing."""
+    if record.version != VERSION:
+        return f"version {record.version} is not known; this agent knows version {VERSION}"
+    if not record.pod or not record.node:
+        return "it does not say of which pod or node it is"
+    if len(record.cards) > MOST_CARDS or len(record.containers) > MOST_CONTAINERS:
+        return (
+            f"it names {len(record.cards):,} GPUs and {len(record.containers):,} containers; "
+            f"at most {MOST_CARDS:,} and {MOST_CONTAINERS:,} can be"
+        )
+    return _problem_of_cards(record.cards) or _problem_of_containers(record)
+
+
+def _problem_of_cards(cards: tuple[DeliveredCard, ...]) -> str:
+    if len({card.gpu for card in cards}) != len(cards):
         return "it names a GPU twice"
-    impossible = [card.gpu for card in record.cards if not _possible(card)]
-    if impossible:
-        return f"GPU {impossible[0]}: amounts that no GPU has"
-    for name, container in record.containers.items():
-        for share in container.shares:
-            if problem := _problem_of_share(share, cards.get(share.gpu)):
-                return f"container {name}: GPU {share.gpu}: {problem}"
+    for card in cards:
+        if not _possible(card) or card.most_memory_mib < 0 or card.most_milli < 0:
+            return f"GPU {card.gpu}: amounts that no GPU has"
+        if card.memory_mib > card.most_memory_mib or card.milli > card.most_milli:
+            return f"GPU {card.gpu}: more than may be promised of it"
+    return ""
+
+
+def _problem_of_containers(record: DeliveryRecord) -> str:
+    cards = {card.gpu: card for card in record.cards}
+    problems = (
+        (name, _problem_of_container(container, cards))
+        for name, container in record.containers.items()
+    )
+    return next((f"container {name}: {problem}" for name, problem in problems if problem), "")
+
+
+def _problem_of_container(container: DeliveredContainer, cards: dict[int, DeliveredCard]) -> str:
+    if len({share.gpu for share in container.shares}) != len(container.shares):
+        return "it names a GPU twice"
+    for share in container.shares:
+        if problem := _problem_of_share(share, cards.get(share.gpu)):
+            return f"GPU {share.gpu}: {problem}"
+    for variable, value in container.env.items():
+        if not variable or "=" in variable or "\0" in variable or "\0" in value:
+            return f"{variable[:40]!r} cannot be in an environment"
     return ""
 
 
@@ -103,7 +148,7 @@ def _problem_of_share(share: DeliveredShare, card: DeliveredCard | None) -> str:
 
 def _possible(share: DeliveredShare | DeliveredCard) -> bool:
     return (
-        0 <= share.gpu <= MOST_GPU_MIB
+        0 <= share.gpu < 2**31
         and 0 <= share.memory_mib <= MOST_GPU_MIB
         and 0 <= share.milli <= MOST_GPU_MILLI
         and len(share.uuid) <= MOST_LETTERS

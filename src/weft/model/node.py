@@ -32,10 +32,12 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     and whole numbers by resource name). `rank` orders nodes where scores tie: lower first, then
     by name. `unit_mib` is the gpushare unit the node advertises (1024 for GiB, 1 for MiB, 0 when
     unknown). `delivers` are the names of the GPU resources that reach containers there: the kubelet
-    ignores what its node does not advertise. None: whatever a pod asks by. `schedulable` is False
-    for nodes that are not ready. `keeps_away` says that a pod
-    in one of its topology domains has required anti-affinity, which Weft does not weigh: no pod is
-    put there.
+    ignores what its node does not advertise. None: whatever a pod asks by. `isolation` are the
+    modes in which containers can have GPUs there (`model/agent_offer.py`). None: any, as on a
+    trace's nodes, of which nobody says it. `fail_closed`: no container of a pod that requires the
+    agent starts there without it. `schedulable` is False for nodes that are not ready. `keeps_away`
+    says that a pod in one of its topology domains has required anti-affinity, which Weft does not
+    weigh: no pod is put there.
     """
 
     name: str
@@ -47,6 +49,8 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     rank: int = 0
     unit_mib: int = 0
     delivers: tuple[str, ...] | None = None
+    isolation: tuple[str, ...] | None = None
+    fail_closed: bool = False
     schedulable: bool = True
     taints: tuple[Taint, ...] = ()
     keeps_away: bool = False
@@ -56,6 +60,10 @@ class Node(msgspec.Struct, frozen=True, gc=False):
         if self.delivers is None:
             return ()
         return tuple(name for name in resources if name not in self.delivers)
+
+    def isolates(self, mode: str) -> bool:
+        """True if containers can have GPUs in this mode on this node; "" is whichever there is."""
+        return not mode or self.isolation is None or mode in self.isolation
 
 
 class ClosedNode(msgspec.Struct, frozen=True, gc=False):

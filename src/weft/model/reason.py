@@ -22,23 +22,24 @@ class Code(enum.IntEnum):
     ANTI_AFFINITY = 7
     NO_GPU = 8
     NOT_ADVERTISED = 9
-    WRONG_UNIT = 10
-    WRONG_MODEL = 11
-    GPU_TOO_SMALL = 12
-    TOO_FEW_GPUS = 13
-    OUT_OF_SERVICE = 14
-    CPU = 15
-    NODE_MEMORY = 16
-    EXTENDED = 17
-    HOST_PORT = 18
-    GPU_MEMORY = 19
-    GPU_CORES = 20
-    GPU_SHARE = 21
-    NOT_IDLE = 22
-    TOGETHER = 23
-    POLICY = 24
-    NOT_SEARCHED = 25
-    FAULT = 26
+    NO_ISOLATION = 10
+    WRONG_UNIT = 11
+    WRONG_MODEL = 12
+    GPU_TOO_SMALL = 13
+    TOO_FEW_GPUS = 14
+    OUT_OF_SERVICE = 15
+    CPU = 16
+    NODE_MEMORY = 17
+    EXTENDED = 18
+    HOST_PORT = 19
+    GPU_MEMORY = 20
+    GPU_CORES = 21
+    GPU_SHARE = 22
+    NOT_IDLE = 23
+    TOGETHER = 24
+    POLICY = 25
+    NOT_SEARCHED = 26
+    FAULT = 27
 
 
 TEXT: dict[Code, str] = {
@@ -52,6 +53,7 @@ TEXT: dict[Code, str] = {
     Code.ANTI_AFFINITY: "a pod there keeps others away",
     Code.NO_GPU: "node has no GPU",
     Code.NOT_ADVERTISED: "node does not advertise the GPU resource that the pod asks for",
+    Code.NO_ISOLATION: "node does not offer the isolation that the pod asks for",
     Code.WRONG_UNIT: "node advertises another gpushare unit",
     Code.WRONG_MODEL: "wrong model",
     Code.GPU_TOO_SMALL: "no GPU is that large",

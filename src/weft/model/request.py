@@ -148,12 +148,13 @@ class Shape(msgspec.Struct, frozen=True, gc=False):
     are what the pod takes of the node beside them. `needs_gpu_node` keeps pods that ask for no GPU
     but must run on a GPU node (Genius without labels). `unit_mib` is the gpushare unit the pod was
     written in: it is kept off nodes that count in another. 0: each node's own counts. `resources`
-    names what must be delivered to its containers (`Node.delivers`). `application` and `job_class`
-    matter to interference-aware policies only; `trace_spec` keeps the raw model string of a trace
-    (FGD counts pods by it). `expected_s` is how long the pod takes alone, rounded by `rounded_s`, 0
-    where it does not say. `slowdown_limit` is how much slower than that it may get by its SLO,
-    where it is latency-critical. `constraints` are Kubernetes' own: taints, selectors, affinity,
-    ports, volumes.
+    names what must be delivered to its containers (`Node.delivers`), `isolation` the mode in which
+    they must have their GPUs (`Node.isolation`), "" where the node chooses. `application` and
+    `job_class` matter to interference-aware policies only; `trace_spec` keeps the raw model string
+    of a trace (FGD counts pods by it). `expected_s` is how long the pod takes alone, rounded by
+    `rounded_s`, 0 where it does not say. `slowdown_limit` is how much slower than that it may get
+    by its SLO, where it is latency-critical. `constraints` are Kubernetes' own: taints, selectors,
+    affinity, ports, volumes.
     """
 
     gpu_requests: tuple[GpuRequest, ...] = msgspec.field(default=(), name="claims")
@@ -164,6 +165,7 @@ class Shape(msgspec.Struct, frozen=True, gc=False):
     needs_gpu_node: bool = False
     unit_mib: int = 0
     resources: tuple[str, ...] = ()
+    isolation: str = ""
     node_name: str = ""
     application: str = ""
     job_class: str = ""
@@ -217,6 +219,5 @@ class PodRequest(msgspec.Struct, frozen=True, gc=False):
     created_ns: int = 0
     containers: tuple[ContainerRequest, ...] = ()
     shared_by_containers: bool = False
-    isolation: str = ""
     warnings: tuple[str, ...] = ()
     workload: str = ""

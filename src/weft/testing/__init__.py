@@ -7,13 +7,14 @@ small clusters, the engine in one call; a fake API server (`api_server`) and a h
 The fakes are imported from their own files, so that whoever only builds pods needs no client.
 """
 
-from weft.testing.builders import node, placement, pod, shape
+from weft.testing.builders import AGENT_BY_NAME, node, placement, pod, shape
 from weft.testing.deciding import decide
 from weft.testing.random_clusters import random_node, random_nodes, random_shape
 from weft.testing.reference import GpuAccount, ReferenceAccount, ReferenceLedger
 from weft.testing.reference_fit import assignments, fewest_gpus, fits_on, fitting_nodes
 
 __all__ = [
+    "AGENT_BY_NAME",
     "GpuAccount",
     "ReferenceAccount",
     "ReferenceLedger",

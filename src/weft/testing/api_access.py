@@ -13,15 +13,17 @@ from weft.testing.api_store import ApiRefusal, Json
 _TOKEN = re.compile(r"/api/v1/namespaces/([^/]+)/serviceaccounts/([^/]+)/token")
 _TOKEN_REVIEW = "/apis/authentication.k8s.io/v1/tokenreviews"
 _ACCESS_REVIEW = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+_OWN_REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
 class TokenReviewer:
     """Makes and reviews tokens of service accounts. `accounts` are those there are, `rights` which
-    user may read what begins with which path."""
+    user may read what begins with which path, `denied` what nobody may: (verb, resource)."""
 
     def __init__(self) -> None:
         self.accounts: set[tuple[str, str]] = set()
         self.rights: set[tuple[str, str]] = set()
+        self.denied: set[tuple[str, str]] = set()
         self._tokens: dict[str, tuple[str, list[str]]] = {}
         self._numbers = itertools.count(1)
 
@@ -36,7 +38,7 @@ class TokenReviewer:
         """The answer to such a request; None where it is another."""
         account = _TOKEN.fullmatch(request.path)
         if request.method != "POST" or not (
-            account or request.path in (_TOKEN_REVIEW, _ACCESS_REVIEW)
+            account or request.path in (_TOKEN_REVIEW, _ACCESS_REVIEW, _OWN_REVIEW)
         ):
             return None
         spec = msgspec.json.decode(request.body)["spec"]
@@ -44,6 +46,10 @@ class TokenReviewer:
             return self._make(account[1], account[2], spec)
         if request.path == _TOKEN_REVIEW:
             return {"kind": "TokenReview", "status": self._review(spec)}
+        if request.path == _OWN_REVIEW:
+            asked = spec["resourceAttributes"]
+            name = "/".join(filter(None, (asked["resource"], asked.get("subresource"))))
+            return {"status": {"allowed": (asked["verb"], name) not in self.denied}}
         path = spec["nonResourceAttributes"]["path"]
         allowed = any(user == spec["user"] and path.startswith(to) for user, to in self.rights)
         return {"kind": "SubjectAccessReview", "status": {"allowed": allowed}}

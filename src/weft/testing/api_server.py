@@ -38,7 +38,8 @@ class FakeApiServer:
     """The server. `requests` counts what was asked, by method and resource: `POST pods/binding`.
 
     `serving` is the request that is being carried out, for whoever listens to the store. Clients
-    without sockets (`api_memory`) come in by `take`, while it is `reachable`.
+    without sockets (`api_memory`) come in by `take`, while it is `reachable`. `pages` are what
+    servers behind its proxy say, by path.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class FakeApiServer:
         self.access = TokenReviewer()
         self.token = token
         self.requests: dict[str, int] = {}
+        self.pages: dict[str, bytes] = {}
         self.on_request: Callable[[Request], None] | None = None
         self.serving: Request | None = None
         self.reachable = True
@@ -159,7 +161,9 @@ class FakeApiServer:
         self._connections[connection] = None
         if self.on_request is not None:
             self.on_request(request)
-        if self.faults.any:
+        if request.path in self.pages:
+            connection.reply(200, self.pages[request.path], {})
+        elif self.faults.any:
             self._spawn(self._handle_with_faults(request, connection))
         else:
             self._answer(request, connection, *self._serve(request, connection))

@@ -20,10 +20,15 @@ from weft.model import (
     Shape,
     Share,
 )
+from weft.model.agent_offer import BY_NAME, ISOLATIONS, AgentOffer, encode_offer
+from weft.model.annotations import AGENT
 
 ROOMY_CPU_MILLI = 128_000
 ROOMY_HOST_MEMORY_MIB = 1_048_576
 CARD_MIB = 16_384
+
+AGENT_BY_NAME = {AGENT: encode_offer(AgentOffer("test", BY_NAME, ISOLATIONS))}
+"""The annotation of a node whose agent delivers whatever is bound there, in every isolation."""
 
 MIG_CUTS = {1: (7, 1), 2: (3, 2), 3: (2, 4), 4: (1, 4), 7: (1, 8)}
 """Equal instances per card: (compute slices of each, the part of the memory: one in so many)."""
@@ -44,12 +49,14 @@ def node(
     unit_mib: int = 0,
     schedulable: bool = True,
     delivers: Sequence[str] | None = None,
+    isolation: Sequence[str] | None = None,
 ) -> Node:
     """A node with `gpus` cards; `model` and `memory_mib` for all of them, or a sequence of each.
 
     `mig` cuts every card into so many equal instances (1, 2, 3, 4 or 7), listed after the cards;
     `broken` are indexes of GPUs out of service. UUIDs are `GPU-<node>-<index>`. `delivers` are the
-    GPU resources that it advertises; left out, whatever a pod asks by is delivered.
+    GPU resources that it advertises; left out, whatever a pod asks by is delivered. `isolation` are
+    the modes that it offers; left out, all.
     """
     models = [model] * gpus if isinstance(model, str) else list(model)
     sizes = [memory_mib] * gpus if isinstance(memory_mib, int) else list(memory_mib)
@@ -68,6 +75,7 @@ def node(
         rank=rank,
         unit_mib=unit_mib,
         delivers=None if delivers is None else tuple(delivers),
+        isolation=None if isolation is None else tuple(isolation),
         schedulable=schedulable,
     )
 
@@ -109,6 +117,7 @@ def shape(
     needs_gpu_node: bool = False,
     unit_mib: int = 0,
     resources: Sequence[str] = (),
+    isolation: str = "",
     node_name: str = "",
     application: str = "",
     job_class: str = "",
@@ -124,6 +133,7 @@ def shape(
         needs_gpu_node=needs_gpu_node,
         unit_mib=unit_mib,
         resources=tuple(resources),
+        isolation=isolation,
         node_name=node_name,
         application=application,
         job_class=job_class,

@@ -7,6 +7,7 @@ from weft.testing.hollow_pod import HollowContainer, HollowPod, time_text
 
 Json = dict[str, Any]
 
+_WHY_NOT_READY = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
 CREATING, BACKING_OFF = "ContainerCreating", "CrashLoopBackOff"
 
 
@@ -64,14 +65,22 @@ def _terminated(last: Exit, container: HollowContainer) -> Json:
 
 
 def _conditions(life: Life, ready: bool) -> list[Json]:
-    text = "True" if ready else "False"
-    why = {}
-    if not ready:
-        done = life.stage == "ended" and life.phase == "Succeeded"
-        why = {"reason": "PodCompleted" if done else "ContainersNotReady"}
-    since = time_text(_moment_s(life))
-    names = ("Ready", "ContainersReady")
-    return [{"type": name, "status": text, "lastTransitionTime": since, **why} for name in names]
+    done = life.phase == "Succeeded"
+    has_network = life.stage in ("running", "waiting")
+    why = {} if ready else {"reason": _WHY_NOT_READY.get(life.phase, "ContainersNotReady")}
+    return [
+        _condition("PodReadyToStartContainers", has_network, _moment_s(life)),
+        _condition(
+            "Initialized", True, life.born_s, **({"reason": "PodCompleted"} if done else {})
+        ),
+        _condition("Ready", ready, _moment_s(life), **why),
+        _condition("ContainersReady", ready, _moment_s(life), **why),
+    ]
+
+
+def _condition(name: str, holds: bool, since_s: float, **more: str) -> Json:
+    status = "True" if holds else "False"
+    return {"type": name, "status": status, "lastTransitionTime": time_text(since_s), **more}
 
 
 def _moment_s(life: Life) -> float:

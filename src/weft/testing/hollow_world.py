@@ -44,12 +44,15 @@ class WorldOptions(msgspec.Struct, frozen=True):
     """Options of the hollow nodes.
 
     `profile` of each pod; `BadInputError` from it fails the pod. `admission`: whether pods that
-    ask for more devices than the node advertises fail there. `settings` and `rules` are what a
-    scheduler knows of the dialects and of nodes that do not speak for themselves.
+    ask for more devices than the node advertises fail there. `device_plugins`: whether device
+    plugins advertise them, which decides what is said of such a pod; without, the node's status
+    alone does, as Weft's agent writes it. `settings` and `rules` are what a scheduler knows of the
+    dialects and of nodes that do not speak for themselves.
     """
 
     profile: ProfileOf = annotated_profile
     admission: bool = True
+    device_plugins: bool = True
     settings: DialectSettings = DialectSettings()
     rules: Sequence[InventoryFallback] = ()
 
@@ -127,19 +130,30 @@ class _Home:
         by_pod = {t.pod.key: t.uses[index] for t in self.tenants.values() if index in t.uses}
         return GpuUse(self.node.name, index, gpu.uuid, gpu.memory_mib, used_mib, by_pod)
 
-    def shortage(self, devices: dict[str, int]) -> str:
-        """The kubelet's refusal where fewer devices are left than asked; "" if the pod fits."""
+    def shortage(self, devices: dict[str, int], device_plugins: bool) -> tuple[str, str]:
+        """The kubelet's reason and message where fewer devices are left than asked; else ""."""
         for name, amount in devices.items():
             if name not in self.advertised:
                 continue
             held = sum(tenant.devices.get(name, 0) for tenant in self.tenants.values())
-            left = self.advertised[name] - held
-            if amount > left:
-                return (
-                    f"Allocate failed due to requested number of devices unavailable for {name}. "
-                    f"Requested: {amount}, Available: {left}, which is unexpected"
-                )
-        return ""
+            has = self.advertised[name]
+            if amount > has - held:
+                return _refusal_of(name, amount, held, has, device_plugins)
+        return "", ""
+
+
+def _refusal_of(
+    name: str, amount: int, held: int, has: int, device_plugins: bool
+) -> tuple[str, str]:
+    if device_plugins:
+        return "UnexpectedAdmissionError", (
+            "Pod was rejected: Allocate failed due to requested number of devices unavailable for "
+            f"{name}. Requested: {amount}, Available: {has - held}, which is unexpected"
+        )
+    return f"OutOf{name}", (
+        f"Pod was rejected: Node didn't have enough resource: {name}, requested: {amount}, "
+        f"used: {held}, capacity: {has}"
+    )
 
 
 class World:
@@ -246,9 +260,10 @@ class World:
         except BadInputError as error:
             return self._refuse(tenant, refusal("BadHollowProfile", str(error), now_s))
         began = bool(pod.status.start_time)
-        lacking = home.shortage(requested) if self._options.admission and not began else ""
-        if lacking:
-            return self._refuse(tenant, refusal("UnexpectedAdmissionError", lacking, now_s))
+        if self._options.admission and not began:
+            reason, message = home.shortage(requested, self._options.device_plugins)
+            if reason:
+                return self._refuse(tenant, refusal(reason, message, now_s))
         devices, warning = assigned_devices(pod, home.node, home.taken(), self._options.settings)
         if warning:
             log.warning("%s on %s: %s", pod.key, pod.spec.node_name, warning)

@@ -3,6 +3,7 @@
 from random import Random
 
 from weft.model import DeviceRule, GpuMemoryRequest, GpuRequest, Node, Shape
+from weft.model.agent_offer import MPS, TIME_SLICING, WITHOUT_AGENT
 from weft.testing.builders import node
 
 CARDS = (("T4", 16_160), ("A100-SXM4-40GB", 40_960), ("A100-SXM4-80GB", 81_920), ("V100", 16_384))
@@ -53,6 +54,7 @@ def random_node(random: Random, name: str, *, mig: bool = True) -> Node:
         rank=random.randint(0, 2),
         unit_mib=random.choice((0, 0, 1, 1024)),
         schedulable=random.random() < 0.9,
+        isolation=_aside(random).choice((None, None, WITHOUT_AGENT, (*WITHOUT_AGENT, MPS))),
     )
 
 
@@ -70,7 +72,13 @@ def random_shape(random: Random, nodes: list[Node]) -> Shape:
         node_name=random.choice([*(place.name for place in nodes), "gone"])
         if rare() < 0.15
         else "",
+        isolation=_aside(random).choice((TIME_SLICING, MPS, *("",) * 11)),
     )
+
+
+def _aside(random: Random) -> Random:
+    """A source of its own: what is drawn from it leaves the rest of a seed's story as it was."""
+    return Random(str(random.getstate()[1][-1]) + str(random.getstate()[1][:2]))
 
 
 def _rule(random: Random, nodes: list[Node]) -> DeviceRule:

@@ -34,7 +34,7 @@ def fits_on(account: ReferenceAccount, shape: Shape) -> bool:
         return False
     if not shape.gpu_requests:
         return bool(node.gpus) or not shape.needs_gpu_node
-    return next(assignments(account, shape), None) is not None
+    return node.isolates(shape.isolation) and next(assignments(account, shape), None) is not None
 
 
 def assignments(account: ReferenceAccount, shape: Shape) -> Iterator[Assignment]:

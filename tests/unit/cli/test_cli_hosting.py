@@ -23,6 +23,7 @@ from weft.cluster.config.form import (
 from weft.core.framework.interference import INTERFERENCE, InterferenceTable, InterferenceView
 from weft.core.policies.catalog import built_in
 from weft.core.record import read, replay
+from weft.testing import AGENT_BY_NAME
 from weft.testing.api_server import FakeApiServer
 
 ADDRESS = "127.0.0.1"
@@ -35,7 +36,7 @@ def add_node(server: FakeApiServer) -> None:
     has = {"cpu": "64", "memory": "64Gi", "pods": "110"}
     meta = {
         "name": "n",
-        "annotations": {"weft.dev/inventory": json.dumps(CARD), "weft.dev/delivers": "by-name"},
+        "annotations": {"weft.dev/inventory": json.dumps(CARD), **AGENT_BY_NAME},
     }
     status = {"allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]}
     server.add("nodes", {"metadata": meta, "spec": {}, "status": status})

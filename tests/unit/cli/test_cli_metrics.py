@@ -14,6 +14,7 @@ from urllib.parse import parse_qs
 import pytest
 from commands import Said, Weft
 
+from weft.testing import AGENT_BY_NAME
 from weft.testing.api_server import FakeApiServer
 
 USED, UTIL = "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_GPU_UTIL"
@@ -266,7 +267,7 @@ async def in_a_cluster(weft: Weft, tmp_path: Path, nodes: tuple[str, ...], *word
                 gpus = [{"index": index, "memory_mib": 16_000} for index in range(2)]
                 marks = {
                     "weft.dev/inventory": json.dumps({"gpus": gpus}),
-                    "weft.dev/delivers": "by-name",
+                    **AGENT_BY_NAME,
                 }
                 at = {"addresses": [{"type": "InternalIP", "address": "127.0.0.1"}]}
                 meta = {"name": name, "annotations": marks}

@@ -77,14 +77,44 @@ def test_files(weft: Weft) -> None:
     )
     said = weft("replay", weft.folder / "nodes.cvs")
     assert said.err.endswith(f"No such file or directory; did you mean '{weft.nodes}'?\n")
+    said = weft("parse", weft.folder / "nodes.cvs")
+    assert said.err.endswith(f"No such file or directory; did you mean '{weft.nodes}'?\n")
+    said = weft("profile", "list", "--file", weft.folder / "nodes.cvs")
+    assert said.err == (
+        f"weft: error: {weft.folder}/nodes.cvs: is not there; `weft profile import` and `collect` "
+        f"make it; did you mean '{weft.nodes}'?\n"
+    )
+    (weft.folder / "e8.py").write_text("")
+    said = weft.error("--policy", f"{weft.folder}/mine.py:Mine")
+    assert said.endswith("mine.py:Mine: no such file or directory"), "e8.py is not near"
 
 
 def test_columns(weft: Weft) -> None:
     weft.nodes.write_text(weft.nodes.read_text().replace("cpu_milli", "cpu_mili"))
     assert weft.error("--policy", "fgd").endswith(
-        "column cpu_milli is missing ('cpu_mili' is none); need sn, cpu_milli, memory_mib, gpu, "
-        "model"
+        "column cpu_milli is missing; did you mean it by 'cpu_mili'? Need sn, cpu_milli, "
+        "memory_mib, gpu, model"
     )
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "meant"), [("gpu_spce", "gpu_spec"), ("deletion_tme", "deletion_time")]
+)
+def test_a_misspelt_column_that_may_be_missing_is_not_one_of_somebody_else(
+    weft: Weft, misspelt: str, meant: str
+) -> None:
+    header, *rows = weft.pods.read_text().splitlines()
+    lines = [f"{header.replace(meant, 'x')},{misspelt}", *(f"{row}," for row in rows)]
+    weft.pods.write_text("\n".join(lines))
+    said = weft.error("--policy", "fgd")
+    assert said.endswith(f"line 1: column {misspelt!r} is unknown; did you mean {meant!r}?")
+
+
+def test_columns_of_others_are_left_alone(weft: Weft) -> None:
+    header, *rows = weft.pods.read_text().splitlines()
+    more = "memory_percent,application_name,team"
+    weft.pods.write_text("\n".join([f"{header},{more}", *(f"{row},1,2,3" for row in rows)]))
+    assert weft.simulate("--policy", "fgd").code == 0
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 import msgspec
 import pytest
 from commands import NODES, Weft, policy_file
+from dialect_pods import node, pods
 
 from weft.cli import experiment_interference, experiment_tables, interference_tables
 from weft.interference.dataset import (
@@ -119,6 +120,15 @@ def test_replay(narrow: Weft) -> None:
     nodes = re.findall(rf"{LONG_NODE}-\d", said.out)
     whole(said.out, "field", "recorded", "replayed", *nodes)
     assert len(set(nodes)) >= 2
+
+
+def test_trace(narrow: Weft) -> None:
+    path = narrow.folder / "cluster.json"
+    path.write_text(json.dumps({"items": [node(LONG_NODE), *pods()]}))
+    files = ("--nodes", narrow.folder / "n.csv", "--pods", narrow.folder / "p.csv")
+    said = narrow("trace", "from-cluster", path, *files)
+    _, _, table = said.out.partition("ended\n")
+    whole(table, "gpushare", "kubeknots", "nvidia")
 
 
 def test_profiles(narrow: Weft) -> None:

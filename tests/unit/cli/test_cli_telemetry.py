@@ -3,8 +3,8 @@
 from weft.cli.telemetry import SourceContext, options_of, source_of
 from weft.cluster.config.form import LimitsSettings, TelemetrySettings
 from weft.lab.simulate.sharing.pipeline import ScrapeOptions
+from weft.model.metric import Metric
 from weft.telemetry.feed.memory_needs import WarmUp
-from weft.telemetry.meaning.metric_names import Metric
 from weft.telemetry.sources.exporters import ExporterSource
 from weft.telemetry.sources.prometheus import Prometheus
 from weft.telemetry.sources.source import SourceReading

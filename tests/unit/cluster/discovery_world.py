@@ -11,8 +11,8 @@ from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
 from weft.model import Gpu, Node
+from weft.model.metric import Metric
 from weft.telemetry.meaning.join import Devices
-from weft.telemetry.meaning.metric_names import Metric
 from weft.telemetry.sources.source import SourceReading
 from weft.testing.api_server import FakeApiServer
 

@@ -17,6 +17,7 @@ from weft.kube.client import ApiClient
 from weft.kube.clock import Clock
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
+from weft.testing import AGENT_BY_NAME
 from weft.testing.api_server import FakeApiServer
 from weft.testing.api_store import ApiRefusal
 
@@ -37,7 +38,7 @@ async def until(wanted: Callable[[], T]) -> T:
 def gpus(count: int = 2, memory_mib: int = CARD_MIB) -> Json:
     """Weft's inventory annotation."""
     cards = [{"index": index, "memory_mib": memory_mib} for index in range(count)]
-    return {"weft.dev/inventory": json.dumps({"gpus": cards}), "weft.dev/delivers": "by-name"}
+    return {"weft.dev/inventory": json.dumps({"gpus": cards}), **AGENT_BY_NAME}
 
 
 def node(name: str = "n", count: int = 2, *, ready: str = "True", since: str = LONG_AGO) -> Json:

@@ -23,9 +23,10 @@ from weft.interference.table import from_static
 from weft.kube.client import ApiClient
 from weft.kube.clock import SystemClock
 from weft.kube.configmap import OwnConfigMap
-from weft.telemetry.meaning.metric_names import Metric
+from weft.model.metric import Metric
 from weft.telemetry.sources.answers import QueryResult, TelemetryError
 from weft.telemetry.sources.source import QueryOutcome, SourceReading
+from weft.testing import AGENT_BY_NAME
 from weft.testing.api_server import FakeApiServer
 
 NAMED = {"name": "weft-observed", "namespace": "kube-system"}
@@ -226,7 +227,7 @@ def card(model: str = "T4", count: int = 1) -> Json:
     cards = [{"index": i, "memory_mib": 16_000, "model": model} for i in range(count)]
     made["metadata"]["annotations"] = {
         "weft.dev/inventory": json.dumps({"gpus": cards}),
-        "weft.dev/delivers": "by-name",
+        **AGENT_BY_NAME,
     }
     return made
 

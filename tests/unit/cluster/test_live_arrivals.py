@@ -17,6 +17,7 @@ from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
 from weft.model import Placement, Share
 from weft.model.annotations import PLACEMENT
+from weft.testing import AGENT_BY_NAME
 from weft.testing.api_clock import VirtualClock
 
 GPUS = '{"gpus":[{"index":0,"memory_mib":16000},{"index":1,"memory_mib":16000}]}'
@@ -51,7 +52,7 @@ def view(ledger: Ledger) -> PodView:
         node = {
             "metadata": {
                 "name": name,
-                "annotations": {"weft.dev/inventory": GPUS, "weft.dev/delivers": "by-name"},
+                "annotations": {"weft.dev/inventory": GPUS, **AGENT_BY_NAME},
             }
         }
         nodes.take_node(Added(msgspec.convert(node, KubeNode)))

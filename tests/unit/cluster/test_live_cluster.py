@@ -11,6 +11,7 @@ from weft.kube.client import ApiClient
 from weft.kube.clock import SystemClock
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
+from weft.testing import AGENT_BY_NAME
 from weft.testing.api_server import FakeApiServer
 
 GPUS = '{"gpus":[{"index":0,"memory_mib":16000},{"index":1,"memory_mib":16000}]}'
@@ -21,7 +22,7 @@ def add(server: FakeApiServer) -> None:
     status = {"allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]}
     meta = {
         "name": "n",
-        "annotations": {"weft.dev/inventory": GPUS, "weft.dev/delivers": "by-name"},
+        "annotations": {"weft.dev/inventory": GPUS, **AGENT_BY_NAME},
     }
     server.add("nodes", {"metadata": meta, "spec": {}, "status": status})
     asks = {"limits": {"weft.dev/gpu-memory": "4000"}}

@@ -9,6 +9,7 @@ from live_world import Json, node, pod
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.framework import Profile
 from weft.core.policies.best_fit import BestFit
+from weft.testing import AGENT_BY_NAME
 from weft.testing.api_memory import MemoryClient, MemoryLine
 from weft.testing.api_server import FakeApiServer
 from weft.testing.api_time import LoopClock
@@ -20,7 +21,7 @@ ALNAIR, ELASTIC = "alnair/vgpu-memory", "elasticgpu.io/gpu-memory"
 
 def advertising(name: str, **resources: str) -> Json:
     made = node(name)
-    del made["metadata"]["annotations"]["weft.dev/delivers"]
+    del made["metadata"]["annotations"]["weft.dev/agent"]
     made["status"]["allocatable"] |= resources
     return made
 
@@ -51,7 +52,7 @@ async def test_a_pod_goes_only_where_its_resource_is_advertised_or_delivered_by_
         server.add("nodes", advertising("alnair", **{ALNAIR: "32"}))
         await asyncio.sleep(30)
         assert [bound_to(server, name) for name in "ag"] == ["alnair", ""]
-        marks = {"metadata": {"annotations": {"weft.dev/delivers": "by-name"}}}
+        marks = {"metadata": {"annotations": AGENT_BY_NAME}}
         server.update("nodes", "elastic", marks)
         await asyncio.sleep(30)
         assert bound_to(server, "g") == "elastic"

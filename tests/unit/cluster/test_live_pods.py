@@ -15,6 +15,7 @@ from weft.kube.clock import Clock
 from weft.kube.list_diff import Added
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
+from weft.testing import AGENT_BY_NAME
 from weft.testing.api_clock import VirtualClock
 
 GPUS = '{"gpus":[{"index":0,"memory_mib":16000},{"index":1,"memory_mib":16000}]}'
@@ -41,7 +42,7 @@ def view(
     told = {
         "metadata": {
             "name": "n",
-            "annotations": {"weft.dev/inventory": GPUS, "weft.dev/delivers": "by-name"},
+            "annotations": {"weft.dev/inventory": GPUS, **AGENT_BY_NAME},
         },
         "status": {"allocatable": {"cpu": 8}, "conditions": [{"type": "Ready", "status": "True"}]},
     }

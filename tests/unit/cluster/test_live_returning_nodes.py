@@ -9,6 +9,7 @@ import pytest
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.framework import Profile
 from weft.core.policies.best_fit import BestFit
+from weft.testing import AGENT_BY_NAME
 from weft.testing.api_memory import MemoryClient, MemoryLine
 from weft.testing.api_server import FakeApiServer
 from weft.testing.api_time import LoopClock
@@ -21,7 +22,7 @@ GPU = '{"gpus":[{"index":0,"memory_mib":16000}]}'
 def add_node(server: FakeApiServer) -> None:
     has = {"cpu": "64", "memory": "64Gi", "pods": "110"}
     status = {"allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]}
-    meta = {"name": "n", "annotations": {"weft.dev/inventory": GPU, "weft.dev/delivers": "by-name"}}
+    meta = {"name": "n", "annotations": {"weft.dev/inventory": GPU, **AGENT_BY_NAME}}
     server.add("nodes", {"metadata": meta, "spec": {}, "status": status})
 
 

@@ -11,6 +11,7 @@ from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.framework import Profile
 from weft.core.policies.best_fit import BestFit
 from weft.kube.bind import Bound
+from weft.testing import AGENT_BY_NAME
 
 CARD_MIB = 16_384
 GIB, MIB = 16, CARD_MIB  # units of one card
@@ -24,7 +25,7 @@ def node(name: str, units: int | None) -> dict[str, Any]:
     card = [{"index": 0, "memory_mib": CARD_MIB}]
     whole["metadata"]["annotations"] = {
         "weft.dev/inventory": json.dumps({"gpus": card}),
-        "weft.dev/delivers": "by-name",
+        **AGENT_BY_NAME,
     }
     if units:
         whole["status"]["capacity"] = {MEM: str(units), COUNT: "1"}

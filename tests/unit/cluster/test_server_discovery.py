@@ -9,7 +9,7 @@ from discovery_world import DEVICES, USED, Clock, cluster, kinds, service
 
 from weft.cluster.telemetry.server_discovery import AGAIN_S, Discovered, DiscoveryOptions
 from weft.kube.client import ApiClient
-from weft.telemetry.meaning.metric_names import Metric
+from weft.model.metric import Metric
 from weft.telemetry.sources.answers import QueryResult
 from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
 from weft.telemetry.sources.server_candidates import MetricsServer

@@ -18,9 +18,9 @@ from weft.cluster.telemetry.telemetry_loop import TelemetryLoop, TelemetryLoopOp
 from weft.cluster.telemetry.telemetry_metrics import TelemetryMetrics
 from weft.core.engine.harvest import NEED
 from weft.core.framework.signals import FRESH, MISSING, SignalsSnapshot
+from weft.model.metric import Metric
 from weft.telemetry.feed.feed import TelemetryFeed
 from weft.telemetry.feed.memory_needs import WarmUp, rows_of
-from weft.telemetry.meaning.metric_names import Metric
 from weft.telemetry.sources.answers import QueryResult, TelemetryError
 from weft.telemetry.sources.source import QueryOutcome, SourceReading
 

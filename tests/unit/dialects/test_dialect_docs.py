@@ -13,6 +13,7 @@ from weft.dialects import alnair, elastic, gpushare, hami, requests
 from weft.dialects.catalog import ALL
 from weft.dialects.registry import write
 from weft.model import annotations
+from weft.model.agent_offer import ISOLATIONS
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 REFERENCE = (DOCS / "reference" / "dialects.md").read_text()
@@ -36,7 +37,7 @@ def test_every_mark_is_in_the_reference():
         annotations.APPLICATION,
         annotations.CLASS,
         *requests.CLASSES,
-        *requests.ISOLATIONS,
+        *ISOLATIONS,
         *hami.RULES,
         elastic.NANO_ASSUMED,
         elastic.NANO_CONTAINER,

@@ -59,7 +59,7 @@ def test_annotations_stand_on_any_systems_pod():
         request = parsed(ask(name, 1), annotations=marks)
         assert request.shape.devices.accepts_model("NVIDIA H100 PCIe")
         assert not request.shape.devices.accepts_model("Tesla V100")
-        assert request.isolation == "mps"
+        assert request.shape.isolation == "mps"
         assert request.shape.application == "resnet"
         assert request.shape.job_class == "batch"
 

@@ -1,3 +1,4 @@
+import json
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from weft.dialects.inventory import UNLIMITED, InventoryFallback, inventory
 from weft.dialects.weft import inventory_text
 from weft.kube.structs import KubeNode
 from weft.model import Gpu, GpuMemoryRequest, Node
+from weft.model.agent_offer import AgentOffer, encode_offer
 from weft.model.annotations import INVENTORY
 
 READY = [{"type": "Ready", "status": "True"}]
@@ -121,7 +123,9 @@ def test_a_count_alone_gives_cards_of_unknown_size() -> None:
 
 def test_a_node_without_gpus_is_no_news() -> None:
     found, warnings = inventory(kube_node(capacity={"cpu": "4", "memory": "8Gi", "x.com/y": 3}))
-    assert found == Node("n1", (), 4_000, 8_192, {"x.com/y": 3}, delivers=())
+    assert found == Node(
+        "n1", (), 4_000, 8_192, {"x.com/y": 3}, delivers=(), isolation=("none", "time-slicing")
+    )
     assert warnings == ()
 
 
@@ -273,9 +277,42 @@ def test_a_node_delivers_what_it_advertises() -> None:
     assert inventory(kube_node({INVENTORY: inventory_text(OWN)}))[0].delivers == ()
 
 
+def agent(text: str) -> tuple[Node, tuple[str, ...]]:
+    return inventory(kube_node({"weft.dev/agent": text}, capacity={"alnair/vgpu-memory": 16}))
+
+
 def test_an_agent_delivers_by_name_whatever_is_advertised() -> None:
-    found, warnings = inventory(kube_node({"weft.dev/delivers": "by-name"}))
+    offer = AgentOffer("1", "by-name", ("none", "mps"), fail_closed=True)
+    found, warnings = agent(encode_offer(offer))
     assert (found.delivers, warnings) == (None, ())
-    found, (warning,) = inventory(kube_node({"weft.dev/delivers": "perhaps"}))
-    assert found.delivers == ()
-    assert "'perhaps'; only by-name" in warning
+    assert (found.isolation, found.fail_closed) == (("none", "mps"), True)
+
+
+def test_a_device_plugin_delivers_what_it_advertises() -> None:
+    found, warnings = agent(encode_offer(AgentOffer("1", "device-plugin", ("none", "mig"))))
+    assert (found.delivers, warnings) == (("alnair/vgpu-memory",), ())
+    assert (found.isolation, found.fail_closed) == (("none", "mig"), False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "by-name",
+        "{}",
+        '{"version": "1", "delivery": "perhaps"}',
+        '{"version": "1", "delivery": "by-name", "isolation": "mps"}',
+        json.dumps({"version": "1", "delivery": "by-name", "isolation": ["x"] * 17}),
+        json.dumps({"version": "1" * 254, "delivery": "by-name"}),
+        '{"x": ' + "[" * 20_000 + "]" * 20_000 + "}",
+    ],
+)
+def test_an_offer_that_cannot_be_read_is_none_and_says_so_once(text: str) -> None:
+    found, (warning,) = agent(text)
+    assert (found.delivers, found.fail_closed) == (("alnair/vgpu-memory",), False)
+    assert found.isolation == ("none", "time-slicing")
+    assert warning.startswith("ignored: weft.dev/agent: ")
+
+
+def test_a_node_without_an_agent_shares_time_and_enforces_nothing() -> None:
+    found, _ = inventory(kube_node())
+    assert (found.isolation, found.fail_closed) == (("none", "time-slicing"), False)

@@ -25,11 +25,14 @@ def test_a_score_by_hand() -> None:
     assert score(np.array([0.4, 1.0]), np.array([0.6, 0.8]), np.array([0.45, 0.7])).coverage == 0.5
 
 
-def test_the_interval_draws_families_not_samples() -> None:
+def test_the_interval_is_of_families_not_samples() -> None:
     speed, lowest = np.full(100, 0.5), np.full(100, 0.4)
-    lowest[:50] = 0.6  # one of two families is never held
+    lowest[:50] = 0.6  # half of the samples are not held
     two = ScoredSamples(speed, speed, lowest, np.repeat([0, 1], 50), speed > 0)
-    assert scores.family_interval(two) == (0.0, 1.0)
+    assert np.isnan(scores.family_interval(two)).all()
+    ten = ScoredSamples(speed, speed, lowest, np.repeat(np.arange(10), 10), speed > 0)
+    low, high = scores.family_interval(ten)  # five families always held, five never
+    assert (low, high) == pytest.approx((0.04, 0.96), abs=0.03)
     many = ScoredSamples(speed, speed, lowest, np.tile(np.arange(25), 4), speed > 0)
     assert scores.family_interval(many) == pytest.approx((0.5, 0.5), abs=0.06)
 

@@ -35,7 +35,7 @@ def ask(server: FakeApiServer, version: bool = True, **more: Any) -> BindRequest
 
 
 async def bind(server: FakeApiServer, client: ApiClient, **more: Any) -> object:
-    return await Binder(client).bind(ask(server, **more))
+    return await Binder(client, may_bind=None).bind(ask(server, **more))
 
 
 async def test_one_post_carries_node_annotations_and_labels() -> None:
@@ -65,7 +65,7 @@ async def test_a_refusal_is_read_off_the_pod(change: dict[str, Any], outcome: ob
         server.add("pods", pod())
         request = ask(server)
         server.update("pods", "a", change)
-        assert await Binder(client).bind(request) == outcome
+        assert await Binder(client, may_bind=None).bind(request) == outcome
 
 
 async def test_a_pod_that_is_gone_or_replaced_is_gone() -> None:
@@ -73,9 +73,9 @@ async def test_a_pod_that_is_gone_or_replaced_is_gone() -> None:
         server.add("pods", pod())
         request = ask(server)
         server.remove("pods", "a")
-        assert await Binder(client).bind(request) == Gone("there is no such pod")
+        assert await Binder(client, may_bind=None).bind(request) == Gone("there is no such pod")
         server.add("pods", pod())
-        outcome = await Binder(client).bind(request)
+        outcome = await Binder(client, may_bind=None).bind(request)
         assert outcome == Gone("another pod of this name is there")
 
 
@@ -84,7 +84,7 @@ async def test_a_moved_version_is_tried_again_while_the_request_is_unchanged() -
         server.add("pods", pod())
         request = ask(server, unchanged=lambda pod: not pod.metadata.labels)
         server.update("pods", "a", {"status": {"message": "still waiting"}})
-        binder = Binder(client)
+        binder = Binder(client, may_bind=None)
         assert await binder.bind(request) == Bound(retries=1)
         assert binder.counts == {"version_retries": 1, "Bound": 1}
 
@@ -94,7 +94,7 @@ async def test_a_changed_request_is_a_conflict() -> None:
         server.add("pods", pod())
         request = ask(server, unchanged=lambda pod: not pod.metadata.labels)
         server.update("pods", "a", {"metadata": {"labels": {"genius/priority": "9"}}})
-        outcome = await Binder(client).bind(request)
+        outcome = await Binder(client, may_bind=None).bind(request)
         assert isinstance(outcome, Conflict)
         assert outcome.version == server.get("pods", "a")["metadata"]["resourceVersion"]
         assert "nodeName" not in server.get("pods", "a")["spec"]
@@ -110,7 +110,7 @@ async def test_a_version_that_never_rests_ends_in_a_conflict() -> None:
                 server.update("pods", "a", {"status": {"n": server.store.version}})
 
         server.on_request = disturb
-        binder = Binder(client)
+        binder = Binder(client, may_bind=None)
         assert isinstance(await binder.bind(request), Conflict)
         assert binder.counts["version_retries"] == 3
 
@@ -120,7 +120,7 @@ async def test_the_extender_form_has_only_the_uid_as_precondition() -> None:
         server.add("pods", pod())
         request = ask(server, version=False)
         server.update("pods", "a", {"status": {"message": "later"}})
-        assert await Binder(client).bind(request) == Bound()
+        assert await Binder(client, may_bind=None).bind(request) == Bound()
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ async def test_a_server_that_is_not_there_is_refused_not_unknown() -> None:
         request = ask(server)
         async with client_of(server) as client:
             await server.stop()
-            outcome = await Binder(client).bind(request)
+            outcome = await Binder(client, may_bind=None).bind(request)
             assert isinstance(outcome, Refused)
             assert outcome.code == 0
 
@@ -198,7 +198,7 @@ async def test_a_lost_answer_after_the_write_resolves_to_bound(fault: str, versi
     async with world() as (server, client):
         server.add("pods", pod())
         server.fault(fault, path=BINDING)
-        binder = Binder(client)
+        binder = Binder(client, may_bind=None)
         unknown = await binder.bind(ask(server, version=version))
         assert isinstance(unknown, Unknown)
         assert await binder.resolve(unknown) == Bound()
@@ -211,7 +211,7 @@ async def test_an_agent_that_changed_its_systems_mark_does_not_hide_our_binding(
     async with world() as (server, client):
         server.add("pods", pod())
         server.fault("lose-answer", path=BINDING)
-        binder = Binder(client)
+        binder = Binder(client, may_bind=None)
         marks = {"weft.dev/placement": "0", "ALIYUN_COM_GPU_MEM_ASSIGNED": "false"}
         unknown = await binder.bind(ask(server, annotations=marks))
         assert isinstance(unknown, Unknown)
@@ -233,7 +233,7 @@ async def test_a_lost_request_resolves_to_refused_and_can_never_land_late() -> N
     async with world() as (server, client):
         server.add("pods", pod())
         server.fault("lose-request", path=BINDING)
-        binder = Binder(client)
+        binder = Binder(client, may_bind=None)
         request = ask(server)
         unknown = await binder.bind(request)
         assert isinstance(unknown, Unknown)
@@ -247,7 +247,7 @@ async def test_a_binding_that_lands_between_look_and_fence_is_found() -> None:
     async with world() as (server, client):
         server.add("pods", pod())
         late = server.fault("delay", path=BINDING)
-        binder = Binder(client, BindOptions(request_timeout_s=3))
+        binder = Binder(client, BindOptions(request_timeout_s=3), may_bind=None)
         request = ask(server)
         binding = asyncio.create_task(binder.bind(request))
         await late.struck.wait()
@@ -271,7 +271,7 @@ async def test_without_a_version_the_servers_deadline_is_waited_for() -> None:
     async with world(clock) as (server, client):
         server.add("pods", pod())
         server.fault("lose-request", path=BINDING)
-        binder = Binder(client)
+        binder = Binder(client, may_bind=None)
         unknown = await binder.bind(ask(server, version=False))
         assert isinstance(unknown, Unknown)
         assert isinstance(await binder.resolve(unknown), Refused)
@@ -282,7 +282,7 @@ async def test_what_cannot_be_read_stays_unknown() -> None:
     async with world(attempts=1) as (server, client):
         server.add("pods", pod())
         server.fault("lose-answer", path=BINDING)
-        binder = Binder(client, BindOptions(resolve_attempts=3))
+        binder = Binder(client, BindOptions(resolve_attempts=3), may_bind=None)
         unknown = await binder.bind(ask(server))
         assert isinstance(unknown, Unknown)
         fault = server.fault("status", path="pods/a", method="GET", times=3)
@@ -299,7 +299,7 @@ async def test_never_two_bindings_of_one_pod_at_once() -> None:
     async with world() as (server, client):
         server.add("pods", pod())
         held = server.fault("delay", path=BINDING)
-        binder = Binder(client)
+        binder = Binder(client, may_bind=None)
         first = asyncio.create_task(binder.bind(ask(server)))
         await held.struck.wait()
         with pytest.raises(RuntimeError, match="being bound already"):

@@ -32,7 +32,7 @@ async def bind(*, versioned: bool) -> tuple[Outcome, str]:
     line.leaving = leaving
     meta = server.add("pods", pod())["metadata"]
     async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
-        binder = Binder(client)
+        binder = Binder(client, may_bind=None)
         version = meta["resourceVersion"] if versioned else ""
         request = BindRequest(
             "default", "a", meta["uid"], "n", lambda: "", resource_version=version

@@ -63,7 +63,7 @@ async def test_what_a_binding_says_is_what_the_cluster_holds(seed: int) -> None:
         plan_faults(server, rng)
         server.on_request = lambda _: disturb(server, rng)
         unknowns: list[Unknown] = []
-        binder = Binder(client)
+        binder = Binder(client, may_bind=None)
         outcomes = await asyncio.gather(*(settle(binder, r, unknowns) for r in requests))
         server.on_request = None
         server.faults.forget()

@@ -9,11 +9,11 @@ import numpy as np
 from weft.core.framework.signals import SignalsView
 from weft.core.ledger.table import LedgerTable
 from weft.model import Gpu, Node
+from weft.model.metric import Metric
 from weft.telemetry.feed.snapshot import SnapshotBuilder, SnapshotSettings, SnapshotTime
 from weft.telemetry.feed.window import MetricWindow
 from weft.telemetry.meaning.doubts import GpuPods
 from weft.telemetry.meaning.join import Devices
-from weft.telemetry.meaning.metric_names import Metric
 from weft.telemetry.sources.answers import QueryResult, decode
 
 NOW_S = 1_700_000_000.0

@@ -13,7 +13,7 @@ from aiohttp import web
 from telemetry_world import NOW_S
 
 from weft.model import BadInputError
-from weft.telemetry.meaning.metric_names import Metric
+from weft.model.metric import Metric
 from weft.telemetry.sources.exporters import ExporterSource
 from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
 from weft.telemetry.sources.source import SourceReading

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from weft.model import Gpu, Node
+from weft.model.metric import Metric
 from weft.telemetry.feed.window import MetricWindow
 from weft.telemetry.meaning.completeness import ScrapeReport, check
 from weft.telemetry.meaning.join import Devices, SeriesJoiner
-from weft.telemetry.meaning.metric_names import Metric
 from weft.telemetry.sources.answers import QueryResult
 
 ASKED_S = 1_000.0

@@ -5,8 +5,8 @@ import json
 import pytest
 from telemetry_world import NOW_S, node
 
+from weft.model.metric import Metric
 from weft.telemetry.meaning.join import Devices, JoinFailure, SeriesJoiner
-from weft.telemetry.meaning.metric_names import Metric
 from weft.telemetry.sources.answers import TelemetryError
 from weft.telemetry.sources.exporters import ExporterSource, NameIndex, parse
 from weft.telemetry.sources.source import SourceReading

@@ -7,11 +7,11 @@ import pytest
 from weft.core.engine.harvest import BEYOND, NEED
 from weft.core.framework.signals import FRESH, STALE, SignalsSnapshot, SignalsView
 from weft.core.ledger import Ledger
+from weft.model.metric import Metric
 from weft.model.request import LATENCY_CRITICAL
 from weft.telemetry.feed.feed import FeedSettings, TelemetryFeed
 from weft.telemetry.feed.snapshot import SnapshotSettings
 from weft.telemetry.meaning.join import Devices, JoinedSamples, PodSamples
-from weft.telemetry.meaning.metric_names import Metric
 from weft.testing import node, placement
 
 T0_S = 1_767_225_600.0

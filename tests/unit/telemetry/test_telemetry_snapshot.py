@@ -6,8 +6,8 @@ import pytest
 from telemetry_world import CARD_MIB, NOW_S, Scene, node
 
 from weft.core.framework.signals import FRESH, MISSING, STALE
+from weft.model.metric import Metric
 from weft.telemetry.feed.snapshot import SnapshotSettings
-from weft.telemetry.meaning.metric_names import Metric
 
 USED, FREE, SM = Metric.MEMORY_USED_MIB, Metric.MEMORY_FREE_MIB, Metric.SM_ACTIVE_RATIO
 

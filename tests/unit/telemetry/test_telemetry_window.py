@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from telemetry_world import NOW_S
 
+from weft.model.metric import Metric
 from weft.telemetry.feed.window import MetricWindow
-from weft.telemetry.meaning.metric_names import Metric
 
 M = Metric.MEMORY_USED_MIB
 

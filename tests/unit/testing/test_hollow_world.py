@@ -204,9 +204,12 @@ def test_more_devices_than_there_are_are_refused_in_the_kubelets_words() -> None
     assert scene.phases("b") == ["Failed"]
     assert scene.told["b"][0]["reason"] == "UnexpectedAdmissionError"
     assert scene.told["b"][0]["message"] == (
-        f"Allocate failed due to requested number of devices unavailable for {MEMORY}. "
-        "Requested: 300, Available: 74, which is unexpected"
+        "Pod was rejected: Allocate failed due to requested number of devices unavailable for "
+        f"{MEMORY}. Requested: 300, Available: 74, which is unexpected"
     )
+    without_plugins = Scene(WorldOptions(device_plugins=False))
+    without_plugins.put(pod_json("a", mib=16_310), pod_json("b", mib=300))
+    assert without_plugins.told["b"][0]["reason"] == f"OutOf{MEMORY}"
     lenient = Scene(WorldOptions(admission=False))
     lenient.put(pod_json("a", mib=16_310), pod_json("b", mib=300, memory_mib="10"))
     assert lenient.phases("b") == ["Running"]

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from weft.cluster.config.agent import AgentSettings
+from weft.cluster.config.section import DAY_S, Port, Section
 from weft.model.annotations import SLO_MS
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS
 
@@ -17,15 +19,7 @@ KIND = "WeftConfiguration"
 MOST_WEIGHT = 1_000_000
 """Scores of 0 to 100 times this, of as many policies as there may be, add up within 64 bits."""
 
-DAY_S = 86_400
-
 # `refused` and `above` are told instead of the bound itself; {} is the value.
-Port = Annotated[
-    int,
-    Meta(
-        ge=0, le=65_535, extra={"refused": "{} is no port; write 1 to 65535, or 0 for a free one"}
-    ),
-]
 Promise = Annotated[
     float,
     Meta(ge=1, le=10, extra={"refused": "{:g} is no limit; write 1 (as much as there is) to 10"}),
@@ -38,10 +32,6 @@ LookSeconds = Annotated[
     float,
     Meta(gt=0, le=DAY_S, extra={"above": "{:g} is more than a day; write seconds, 86400 at most"}),
 ]
-
-
-class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Base: snake_case here, camelCase in the file; a field nobody knows is an error."""
 
 
 class PolicySettings(Section, frozen=True):
@@ -57,7 +47,9 @@ class PolicySettings(Section, frozen=True):
         Meta(ge=0, le=MOST_WEIGHT),
         "counts where several policies score; each is then normalised to 0 to 100 first",
     ] = 1
-    options: Annotated[dict[str, Any], "what this policy can be told; none has to be"] = {}
+    options: Annotated[dict[str, Any], "what this policy can be told; none has to be"] = (
+        msgspec.field(default_factory=dict)
+    )
 
 
 class ProfileSettings(Section, frozen=True):
@@ -130,7 +122,8 @@ class LimitsSettings(Section, frozen=True):
         "how much a harvesting policy may promise, where the difference is measured idle; 1 lends "
         "nothing: whoever wants it declares how far, as 1.5, and borrowers may be evicted; up to 2 "
         "a pod lends what pods like it left idle to their end, beyond also what it leaves idle "
-        "now: a memory peak that comes late may then run pods out of memory",
+        "now: a memory peak that comes late may then run pods out of memory, as may, at any limit, "
+        "an application whose runs use more than those before",
     ] = 1.0
     warm_up_seconds: Annotated[
         float,
@@ -168,7 +161,9 @@ class InventoryRule(Section, frozen=True):
     ] = msgspec.field(name="memoryMiB")
     model: Annotated[str, "as pods name it; empty matches only pods that name none"] = ""
     nodes: Annotated[str, "a shell pattern on the node's name; all nodes"] = "*"
-    labels: Annotated[dict[str, str], "labels that the node must have; none"] = {}
+    labels: Annotated[dict[str, str], "labels that the node must have; none"] = msgspec.field(
+        default_factory=dict
+    )
 
 
 class HttpSettings(Section, frozen=True):
@@ -297,7 +292,11 @@ class OwnMetric(Section, frozen=True):
     ] = 1.0
 
 
-DEFAULT_EXPORTERS = ("app.kubernetes.io/name=dcgm-exporter", "app=nvidia-dcgm-exporter")
+DEFAULT_EXPORTERS = (
+    "app.kubernetes.io/name=weft-agent",
+    "app.kubernetes.io/name=dcgm-exporter",
+    "app=nvidia-dcgm-exporter",
+)
 
 
 class TelemetrySettings(Section, frozen=True):
@@ -324,7 +323,8 @@ class TelemetrySettings(Section, frozen=True):
         "progress that is told, for anyone who may make a Service could ask for them, or tell it",
     ] = ()
     exporter_selectors: Annotated[
-        tuple[str, ...], "labels of exporters' pods; dcgm-exporter's own and the GPU operator's"
+        tuple[str, ...],
+        "labels of exporters' pods; Weft's agent, dcgm-exporter's own, the GPU operator's",
     ] = DEFAULT_EXPORTERS
     interval_seconds: Annotated[
         LookSeconds,
@@ -355,7 +355,7 @@ class TelemetrySettings(Section, frozen=True):
     verify: Annotated[bool, "whether the certificate is looked at"] = True
     headers: Annotated[
         dict[str, str], "sent with every question, as X-Scope-OrgID to Mimir; none"
-    ] = {}
+    ] = msgspec.field(default_factory=dict)
     partial_response: Annotated[
         bool,
         "Thanos may leave out stores that do not answer; off, for a missing answer is safer than "
@@ -454,6 +454,7 @@ class Configuration(Section, frozen=True):
     http: HttpSettings = HttpSettings()
     extender: ExtenderSettings = ExtenderSettings()
     events: EventSettings = EventSettings()
+    agent: AgentSettings = AgentSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     interference: InterferenceSettings = InterferenceSettings()
     seed: Annotated[

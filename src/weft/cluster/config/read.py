@@ -1,7 +1,9 @@
-"""From a file to a `Configuration`; what is wrong is told by file, field and way out."""
+"""From a file to a `Configuration`; what is wrong is told by file, field and way out.
+
+Nothing that decides is imported here: the node's agent reads the same file.
+"""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,9 @@ from weft.cluster.config.form import (
     InterferenceSettings,
 )
 from weft.cluster.config.telemetry import check_telemetry, telemetry_files
-from weft.core.framework import Plugin, Policy, Profile
-from weft.core.framework.registry import Registry
-from weft.core.policies.compat import SYSTEM_OF
 from weft.files.reading import read_bytes, unreadable
 from weft.files.yaml_text import BrokenYamlError, load
 from weft.model import BadInputError
-from weft.model.nearest import unknown
 
 _ROUTE = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,199}")
@@ -48,7 +46,7 @@ def decode(text: bytes, where: str) -> Configuration:
     try:
         config = from_builtins(document)
     except BadInputError as error:
-        raise BadInputError(_place(where, error.where), error.problem) from error
+        raise BadInputError(place(where, error.where), error.problem) from error
     _check(config, where)
     return config
 
@@ -58,73 +56,30 @@ def _load(text: bytes, where: str) -> Any:
         return load(text)
     except BrokenYamlError as error:
         at = "" if error.line is None else f"line {error.line + 1}"
-        raise BadInputError(_place(where, at), f"is no YAML: {error}") from None
+        raise BadInputError(place(where, at), f"is no YAML: {error}") from None
     except BadInputError as error:
-        raise BadInputError(_place(where, error.where), error.problem) from None
-
-
-def maker(config: Configuration, registry: Registry) -> Callable[..., Policy]:
-    """`registry.create`, with `compat` as configured where no option of the policy says it."""
-
-    def create(name: str, **options: Any) -> Policy:
-        system = SYSTEM_OF.get(name)
-        if system is not None and getattr(config.compat, system) == "exact":
-            options = {"compat": "exact", **options}
-        return registry.create(name, **options)
-
-    return create
-
-
-def profiles(config: Configuration, registry: Registry, where: str = "") -> list[Profile]:
-    """The profiles with their policies made; `BadInputError` for unknown names and options."""
-    made, create = [], maker(config, registry)
-    for i, profile in enumerate(config.profiles):
-        plugins = []
-        for j, use in enumerate(profile.policies):
-            try:
-                plugins.append(Plugin(create(use.name, **use.options), use.weight))
-            except BadInputError as error:
-                at = _place(where, f"profiles[{i}].policies[{j}]")
-                raise BadInputError(at, f"{error.where}: {error.problem}") from error
-        made.append(Profile(profile.scheduler_name, plugins))
-    _check_policies(config, registry, where)
-    return made
-
-
-def _check_policies(config: Configuration, registry: Registry, where: str) -> None:
-    """A route's policy must be one that can be made by its name alone."""
-    known = {BY_AUTO, BY_SCHEDULER_NAME, *(profile.scheduler_name for profile in config.profiles)}
-    for path, policy in config.extender.routes.items():
-        if policy not in known:
-            at = _place(where, f"extender.routes[{path}]")
-            names = registry.names()
-            if policy not in names:
-                raise BadInputError(at, f"policy: {unknown(policy, [*sorted(known), *names])}")
-            try:
-                registry.create(policy)
-            except BadInputError as error:
-                raise BadInputError(at, f"{error.where}: {error.problem}") from error
+        raise BadInputError(place(where, error.where), error.problem) from None
 
 
 def _check_version(document: dict[object, object], where: str) -> None:
     for field, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
         if document.get(field) != wanted:
             what = f"{document.get(field)!r} is unknown; write {wanted}"
-            raise BadInputError(_place(where, field), what)
+            raise BadInputError(place(where, field), what)
 
 
 def _check_profiles(config: Configuration, where: str) -> None:
     names = [profile.scheduler_name for profile in config.profiles]
     if not names:
-        raise BadInputError(_place(where, "profiles"), "is empty; name at least one schedulerName")
+        raise BadInputError(place(where, "profiles"), "is empty; name at least one schedulerName")
     for i, profile in enumerate(config.profiles):
         at = f"profiles[{i}]"
         name = profile.scheduler_name
         if not name or name in names[:i]:
             what = f"{name!r} is taken by an earlier profile" if name else "is empty"
-            raise BadInputError(_place(where, f"{at}.schedulerName"), what)
+            raise BadInputError(place(where, f"{at}.schedulerName"), what)
         if not profile.policies:
-            raise BadInputError(_place(where, f"{at}.policies"), "is empty; name at least one")
+            raise BadInputError(place(where, f"{at}.policies"), "is empty; name at least one")
 
 
 def _check(config: Configuration, where: str) -> None:
@@ -134,12 +89,12 @@ def _check(config: Configuration, where: str) -> None:
         check_bounds(config)
         check_telemetry(config.telemetry)
     except BadInputError as error:
-        raise BadInputError(_place(where, error.where), error.problem) from error
+        raise BadInputError(place(where, error.where), error.problem) from error
     client, lease = config.client, config.lease
     needs_s = 2 * client.request_timeout_seconds + lease.renew_seconds + 1
     if lease.enabled and needs_s >= lease.duration_seconds:
         raise BadInputError(
-            _place(where, "lease.durationSeconds"),
+            place(where, "lease.durationSeconds"),
             f"{lease.duration_seconds} leaves no time to bind: twice client.requestTimeoutSeconds, "
             f"lease.renewSeconds and 1 s for clocks make {needs_s:g}; shorten one of them",
         )
@@ -149,33 +104,33 @@ def _check(config: Configuration, where: str) -> None:
 
 def _check_interference(interference: InterferenceSettings, where: str) -> None:
     if interference.table and interference.model:
-        raise BadInputError(_place(where, "interference.model"), "and table exclude each other")
+        raise BadInputError(place(where, "interference.model"), "and table exclude each other")
     for field, name in (
         ("progressMetric", interference.progress_metric),
         ("latencyMetric", interference.latency_metric),
     ):
         if name and not _METRIC.fullmatch(name):
             what = f"{name!r} is no metric's name; write letters, digits, _ and :"
-            raise BadInputError(_place(where, f"interference.{field}"), what)
+            raise BadInputError(place(where, f"interference.{field}"), what)
     if interference.latency_metric and interference.latency_metric == interference.progress_metric:
-        at = _place(where, "interference.latencyMetric")
+        at = place(where, "interference.latencyMetric")
         raise BadInputError(at, "is progressMetric too; one counts, the other is a gauge")
 
 
 def _check_extender(extender: ExtenderSettings, where: str) -> None:
     for path, policy in extender.routes.items():
-        at = _place(where, f"extender.routes[{path}]")
+        at = place(where, f"extender.routes[{path}]")
         if not _ROUTE.fullmatch(path):
             raise BadInputError(at, f"{path!r} is no path; write one such as /weft")
         if not policy:
             raise BadInputError(at, f"is empty; write a policy, {BY_SCHEDULER_NAME} or {BY_AUTO}")
     if not extender.routes:
-        raise BadInputError(_place(where, "extender.routes"), "is empty; name at least one path")
+        raise BadInputError(place(where, "extender.routes"), "is empty; name at least one path")
     if bool(extender.certificate_file) != bool(extender.key_file):
-        at = _place(where, "extender.certificateFile")
+        at = place(where, "extender.certificateFile")
         raise BadInputError(at, "belongs together with extender.keyFile; write both")
     if extender.client_authority_file and not extender.certificate_file:
-        at = _place(where, "extender.clientAuthorityFile")
+        at = place(where, "extender.clientAuthorityFile")
         raise BadInputError(at, "needs a certificate of Weft's own: extender.certificateFile")
 
 
@@ -196,9 +151,10 @@ def _check_files(config: Configuration, where: str) -> None:
                     pass
             except (OSError, ValueError) as error:  # ValueError: a NUL in the name
                 why = error.strerror if isinstance(error, OSError) else error
-                at = _place(where, field)
+                at = place(where, field)
                 raise BadInputError(at, f"{name} cannot be read: {why}; name {kind}") from error
 
 
-def _place(where: str, field: str) -> str:
+def place(where: str, field: str) -> str:
+    """File and field, as errors name them."""
     return ": ".join(filter(None, (where, field)))

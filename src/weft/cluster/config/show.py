@@ -5,7 +5,8 @@ from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
-from weft.cluster.config.form import Configuration, Section
+from weft.cluster.config.form import Configuration
+from weft.cluster.config.section import Section
 from weft.model import BadInputError
 from weft.model.nearest import nearest, unknown
 

@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 from weft.cluster.config.addresses import check_url, is_label
 from weft.cluster.config.form import TelemetrySettings
 from weft.model import BadInputError
+from weft.model.metric import Metric
 from weft.model.nearest import unknown
-from weft.telemetry.meaning.metric_names import Metric
 
 MOST_SAMPLES = 240
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")

@@ -1,14 +1,22 @@
-"""Turns a decision into a Binding: annotations, the term, and what must still be true."""
+"""Turns a decision into a Binding: annotations, the term, and what must still be true.
+
+The annotations are the system's own, Weft's placement and its copy, and the delivery record. Where
+the agent on the node offers it, no container of the pod starts without that agent.
+"""
 
 from collections.abc import Callable
 
+from weft.cluster.control.required_plugins import required_plugins
 from weft.core.engine import Bind
+from weft.core.ledger import RequestLimits
 from weft.dialects import registry
+from weft.dialects.delivery import record_of
 from weft.kube.annotation_limits import annotation_bytes
 from weft.kube.bind import BindRequest
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Node, PodRequest
-from weft.model.annotations import PLACEMENT, PLACEMENT_COPY, TERM
+from weft.model.annotations import DELIVERY, PLACEMENT, PLACEMENT_COPY, TERM
+from weft.model.delivery import encode_delivery
 
 
 def bind_request(
@@ -17,16 +25,23 @@ def bind_request(
     now_ns: int,
     term: int,
     pod: Pod | None,
+    limits: RequestLimits,
     closed: Callable[[], str],
 ) -> BindRequest:
-    """The request without a version; `term` is the leader's, 0 without a lease."""
+    """The request without a version; `term` is the leader's, 0 without a lease. `limits` say how
+    far the ledger lets GPUs be promised."""
     request, placement = command.pod, command.placement
     marks = registry.write(request, placement, node, now_ns)
     annotations = marks.annotations
-    if PLACEMENT in annotations:
-        annotations = {**annotations, PLACEMENT_COPY: annotations[PLACEMENT]}
-    if annotations and term:
-        annotations = {**annotations, TERM: str(term)}
+    most_permille = max(limits.overcommit_permille, limits.harvest_permille)
+    record = record_of(request, placement, node, marks.env, most_permille=most_permille)
+    if record is not None:
+        placed = annotations[PLACEMENT]
+        annotations |= {PLACEMENT_COPY: placed, DELIVERY: encode_delivery(record)}
+        if node.fail_closed:
+            annotations |= required_plugins(pod.metadata.annotations if pod is not None else None)
+        if term:
+            annotations[TERM] = str(term)
     return BindRequest(
         request.namespace,
         request.name,

@@ -128,7 +128,7 @@ class EngineCluster:
         self.peaks: list[Callable[[str], int]] = []
         self.ready, self.term = False, 0
         self.leadership, self.faults = Leadership(lease), FaultLog()
-        self.binder = Binder(client, binding, may_bind)
+        self.binder = Binder(client, binding, may_bind=may_bind)
         self.client = self._client = client
         settings = _settings(gpushare_unit, limits, interference)
         self._nodes, self._volumes = NodeView(rules, lends=settings.lends), VolumeView()
@@ -348,7 +348,8 @@ class EngineCluster:
         node = self._nodes.nodes.get(name, Node(name))  # of one that is gone nothing is sent
         now_ns = int(self._client.clock.wall().timestamp() * 1e9)
         closed = partial(self._nodes.closed_to, name, command.pod.shape.constraints)
-        request = bind_request(command, node, now_ns, self.term, pod, closed)
+        limits = self.engine.ledger.limits
+        request = bind_request(command, node, now_ns, self.term, pod, limits, closed)
         unchanged = asks_the_same(command.pod, self.parse)
         return msgspec.structs.replace(request, resource_version=version, unchanged=unchanged)
 

@@ -18,6 +18,16 @@ from weft.cluster.control.interface import Notice
 from weft.cluster.state.bound_share import placed_by_weft
 from weft.cluster.state.pods import PodView
 from weft.core.engine import DoubleBooking, Event, Evict, NotEvicted, SlowdownReason
+from weft.core.explain.account_sentences import (
+    LEASE_ENDS,
+    MEMORY_NEEDED,
+    NOT_LEADING,
+    NOT_PLACED,
+    TOO_MANY_REQUESTS,
+    TRIED_AGAIN,
+    blocked_in_words,
+    evicted_in_words,
+)
 from weft.core.explain.sentences import (
     double_booking_in_words,
     eviction_in_words,
@@ -113,11 +123,11 @@ class Evictor:
         if pod is None or pod.metadata.deletion_timestamp:
             return EvictionOutcome()  # gone, or going: the watch tells the engine
         if not self.leading:
-            outcome = EvictionOutcome(NotEvicted(uid, "this process does not lead", refused=False))
+            outcome = EvictionOutcome(NotEvicted(uid, NOT_LEADING, refused=False))
         elif not placed_by_weft(pod):
-            outcome = EvictionOutcome(NotEvicted(uid, "Weft did not place it"))
+            outcome = EvictionOutcome(NotEvicted(uid, NOT_PLACED))
         elif self.may_write is not None and not self.may_write(2 * self.timeout_s):
-            outcome = EvictionOutcome(NotEvicted(uid, "the lease ends too soon", refused=False))
+            outcome = EvictionOutcome(NotEvicted(uid, LEASE_ENDS, refused=False))
         else:
             slowed = command.record.slowed
             try:
@@ -139,11 +149,11 @@ class Evictor:
         record = command.record
         if isinstance(record.double_booked, DoubleBooking):
             text = double_booking_in_words(record.double_booked, record.node, self._name)
-            return _Why(DOUBLE, text, self.double_booked_counts, "; tried again")
+            return _Why(DOUBLE, text, self.double_booked_counts, TRIED_AGAIN)
         if record.slowed is not None:
             return _Why(SLOWED, slowed_in_words(record.slowed, self._name), self.slowdown_counts)
         eviction = record.eviction
-        text = eviction_in_words(eviction, self._name) if eviction else "its memory is needed"
+        text = eviction_in_words(eviction, self._name) if eviction else MEMORY_NEEDED
         return _Why(BORROWED, text, self.borrower_counts)
 
     async def _evict(self, pod: Pod, why: _Why) -> EvictionOutcome:
@@ -157,8 +167,8 @@ class Evictor:
                 refusal = self._failed(meta.uid, why, error)
                 return EvictionOutcome(refusal, error.code == _TOO_LATE, error.retry_after_s)
             why.counts["blocked"] += 1
-            blocked = error.status.message or "the API server says 429"
-            text = f"{why.text}. It is to be evicted, but: {blocked}{why.then}"
+            blocked = error.status.message or TOO_MANY_REQUESTS
+            text = blocked_in_words(why.text, blocked, why.then)
             self._notify(Notice(BLOCKED, text, pod=pod))
             return EvictionOutcome(NotEvicted(meta.uid, blocked), retry_after_s=error.retry_after_s)
         except (LostError, NotSentError) as error:
@@ -166,7 +176,7 @@ class Evictor:
             return EvictionOutcome(refusal, isinstance(error, LostError))
         why.counts["evicted"] += 1
         log.warning("evicted %s/%s: %s", meta.namespace, meta.name, why.text)
-        self._notify(Notice(why.reason, f"evicted: {why.text}", pod=pod))
+        self._notify(Notice(why.reason, evicted_in_words(why.text), pod=pod))
         return EvictionOutcome(may_go=True)
 
     def _failed(self, uid: str, why: _Why, error: Exception) -> NotEvicted:

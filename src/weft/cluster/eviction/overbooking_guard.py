@@ -26,6 +26,7 @@ from weft.cluster.state.pod_facts import bound_ns
 from weft.cluster.state.pods import PodView
 from weft.core.engine import BindingsRead, Engine, Event, EvictionWaived, PodBinding
 from weft.core.engine.overbooking import OverbookedGpu, double_booked, overbooked_gpus
+from weft.core.explain.account_sentences import bound_by_others_in_words, overbooked_in_words
 from weft.core.explain.sentences import waived_in_words
 from weft.kube.client import ApiClient
 from weft.kube.clock import Backoff
@@ -142,22 +143,14 @@ class OverbookingGuard:
             log.info("node %s: no GPU holds more than it has any more", name)
             return
         self._said[name] = state
-        text = "; ".join(map(str, overbooked))
         holders = dict.fromkeys(uid for gpu in overbooked for uid in gpu.holders)
-        pods = ", ".join(self._name(uid) for uid in holders)
-        text = f"{text} ({pods}); nothing more is given away there until that ends"
+        text = overbooked_in_words(overbooked, map(self._name, holders))
         log.warning("node %s: %s", name, text)
         self._notify(Notice("Overbooked", text, node=name))
         for uid, gpus in strangers.items():
             if before and self._was_told(before, uid, gpus):
                 continue
-            which = ", ".join(map(str, gpus))
-            assumed = self._pods.assumed.get(uid, "")
-            text = (
-                f"bound to {name} by someone else than Weft: GPU {which} there may hold more than "
-                f"it has. Its share is counted{f' ({assumed})' if assumed else ''} and given to "
-                "nobody else until it ends"
-            )
+            text = bound_by_others_in_words(name, gpus, self._pods.assumed.get(uid, ""))
             self._notify(Notice("Overbooked", text, pod=self._pods.by_uid(uid)))
 
     def _report_doubts(self) -> None:

@@ -85,33 +85,39 @@ class Recording(BackgroundPart):
         if not lines or self.failed:
             return
         try:
-            if size > _MOST_WAITING:
-                raise OSError(0, "the disk is too slow")
-            await asyncio.to_thread(self._append, lines)
+            await asyncio.to_thread(self._append, lines, size)
         except OSError as error:
-            self.failed = why = str(error.strerror)
+            why = str(error.strerror)
             self._live.decide = self._live.engine.handle
             if isinstance(error, FullError):
                 why += ", all that --decisions-mib allows; the next process begins a new file"
             log.error("decisions are not recorded any more: %s: %s", self._path, why)
-            end = EndRecord("full") if isinstance(error, FullError) else EndRecord("failed", why)
-            await asyncio.to_thread(self._append_end, end)
 
     async def _end(self) -> None:
         await self._write()
         if not self.failed:
-            await asyncio.to_thread(self._append_end, EndRecord("closed"))
+            await asyncio.to_thread(self._close)
 
-    def _append(self, lines: list[bytes | DecisionLine]) -> None:
+    def _close(self) -> None:
+        with self._writing:
+            if not self.failed:
+                self._append_end(EndRecord("closed"))
+
+    def _append(self, lines: list[bytes | DecisionLine], size: int) -> None:
         """Write those that there is room for, with their hashes; OSError where some are left."""
         with self._writing:
             if self.failed:
                 return
             try:
+                if size > _MOST_WAITING:
+                    raise OSError(0, "the disk is too slow")
                 with self._opened() as file:
                     self._append_sealed(file, lines)
             except OSError as error:
-                self.failed = str(error.strerror)  # nothing may follow a gap
+                why = str(error.strerror)
+                full = isinstance(error, FullError)
+                self._append_end(EndRecord("full") if full else EndRecord("failed", why))
+                self.failed = why  # nothing may follow a gap, nor what closes it
                 raise
 
     def _append_sealed(self, file: FileIO, lines: list[bytes | DecisionLine]) -> None:
@@ -139,7 +145,7 @@ class Recording(BackgroundPart):
 
     def _append_end(self, end: EndRecord) -> None:
         """Close the file if that is still possible: a disk that is full may not take it."""
-        with contextlib.suppress(OSError), self._writing, self._opened() as file:
+        with contextlib.suppress(OSError), self._opened() as file:
             self._write_out(file, self._lines.ended(end), self._lines.mark())
 
     def _opened(self) -> FileIO:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from weft.cluster.state.pod_reader import plain_shape, read_bound, read_there
+from weft.core.explain.account_sentences import edited_in_words, lost_in_words, moved_in_words
 from weft.dialects import registry
 from weft.dialects.catalog import is_gpu_resource
 from weft.dialects.dialect import DialectSettings
@@ -118,21 +119,11 @@ def held_by(
 
 def _doubts(known: ChargedPlacement, node: Node) -> Iterator[Doubt]:
     if known.edited:
-        text = (
-            "its marks are not as Weft wrote them, or say less than it asks: "
-            f"{known.edited}. The larger amount counts on each GPU; nobody else is evicted for it"
-        )
-        yield Doubt("PlacementDoubted", text)
+        yield Doubt("PlacementDoubted", edited_in_words(known.edited))
     if known.moved:
-        text = f"{known.moved}. It is charged where it is, and nobody is evicted for it"
-        yield Doubt("PlacementMoved", text)
+        yield Doubt("PlacementMoved", moved_in_words(known.moved))
     if known.lost:
-        lost_gpus = ", ".join(map(str, known.lost))
-        text = (
-            f"was placed on GPU {lost_gpus} of node {node.name}, which the node does not show any "
-            "more: its share of it is kept for when it is back, and charged to no other GPU"
-        )
-        yield Doubt("GPULost", text, unsure=False)
+        yield Doubt("GPULost", lost_in_words(known.lost, node.name), unsure=False)
 
 
 def without_node(pod: Pod, settings: DialectSettings) -> BoundShare:

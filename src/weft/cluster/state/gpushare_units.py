@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from weft.cluster.control.interface import Notice
 from weft.cluster.state.nodes import NodeView, Unit
+from weft.core.explain.account_sentences import other_unit_in_words, switched_unit_in_words
 from weft.dialects.gpushare import GPU_MEM, UNIT_MIB, UNIT_NAME
 from weft.model import Node
 
@@ -53,14 +54,7 @@ class UnitMismatches:
         counts = UNIT_NAME.get(node.unit_mib, "")
         if self._unit_mib and counts and node.unit_mib != self._unit_mib:
             wanted = UNIT_NAME[self._unit_mib]
-            return (
-                f"counts {GPU_MEM} in {counts}, but gpushareUnit is {wanted}: pods that ask for it "
-                "are kept off, and those there are charged the larger that its cards can hold; "
-                f"write gpushareUnit: auto, or --memory-unit={wanted} for its device plugin"
-            )
+            return other_unit_in_words(GPU_MEM, counts, wanted)
         if counts and self._nodes.counted[node.name].issuperset(UNIT_NAME):
-            return (
-                f"counts {GPU_MEM} in {counts} now, and did not before: pods there whose marks do "
-                f"not say their unit are charged in {counts}; better delete what was placed before"
-            )
+            return switched_unit_in_words(GPU_MEM, counts)
         return ""

@@ -85,7 +85,7 @@ class OomHistoryStore(StoredValue):
         kept: OwnConfigMap | None,
         engine: Engine,
         handle: Callable[[Event], object],
-        may_write: Callable[[float], bool] | None = None,
+        may_write: Callable[[float], bool] | None,
     ) -> None:
         super().__init__(client, kept, may_write)
         self.unreadable: set[str] = set()

@@ -14,7 +14,7 @@ from weft.core.ledger import Holding
 from weft.kube.pods import Pod
 from weft.model import BadInputError, PodRequest
 from weft.model.annotations import SOLO_RATE
-from weft.telemetry.meaning.metric_names import Metric
+from weft.model.metric import Metric
 from weft.telemetry.meaning.progress_counters import PodName
 
 _SM = f"{Metric.SM_ACTIVE_RATIO}.last"

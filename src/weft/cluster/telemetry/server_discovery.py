@@ -20,6 +20,7 @@ from weft.kube.client import ApiClient
 from weft.kube.errors import ApiError
 from weft.kube.services import SERVICES, Service, everything
 from weft.model import BadInputError, WeftError
+from weft.model.metric import Metric
 from weft.telemetry.meaning.join import Devices
 from weft.telemetry.meaning.metric_names import (
     ALIASES,
@@ -29,7 +30,6 @@ from weft.telemetry.meaning.metric_names import (
     NODE_LABELS,
     UUID_LABELS,
     Alias,
-    Metric,
 )
 from weft.telemetry.sources.answers import QueryResult, TelemetryError, labels_of, shown
 from weft.telemetry.sources.api_proxy import ApiProxyTransport

@@ -75,7 +75,7 @@ class SoloProfiles:
         for name in names:
             ways = self._by_name.get((name, gpu_model))
             if ways:
-                own = request.isolation if request is not None else ""
+                own = request.shape.isolation if request is not None else ""
                 return ways.get(own) or ways.get(TIME_SLICING) or next(iter(ways.values()))
         return None
 

@@ -22,11 +22,12 @@ from weft.cluster.telemetry.slowdown_observer import SlowdownObserver
 from weft.core.engine import SignalsChanged
 from weft.core.framework.signals import SignalsSnapshot
 from weft.core.ledger.table import LedgerTable
+from weft.model.metric import Metric
 from weft.telemetry.feed.feed import FeedSettings, TelemetryFeed
 from weft.telemetry.feed.memory_needs import USUAL, WarmUp
 from weft.telemetry.feed.snapshot import SnapshotSettings
 from weft.telemetry.meaning.join import Devices, JoinFailure, SeriesJoiner
-from weft.telemetry.meaning.metric_names import ALIASES, Alias, Metric
+from weft.telemetry.meaning.metric_names import ALIASES, Alias
 from weft.telemetry.sources.source import DEFAULT_METRICS, MetricSource, QueryOutcome, SourceReading
 
 log = logging.getLogger("weft.cluster")

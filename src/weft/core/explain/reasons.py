@@ -125,6 +125,8 @@ def _words(code: Code, known: Assessment, table: LedgerTable, rows: Sequence[int
     if code is Code.NOT_ADVERTISED:
         lacking = {name for row in rows for name in table.nodes[row].lacks(shape.resources)}
         return f"node does not advertise {' or '.join(sorted(lacking))}"
+    if code is Code.NO_ISOLATION:
+        return f"node does not offer isolation {shape.isolation}"
     if code is Code.EXTENDED:
         foreign = [
             request.text

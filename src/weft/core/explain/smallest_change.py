@@ -21,6 +21,7 @@ from weft.core.engine.engine import Engine
 from weft.core.framework import Profile
 from weft.core.ledger import Holding
 from weft.model import Code, DeviceRule, GpuMemoryRequest, GpuRequest, PodRequest, Shape
+from weft.model.agent_offer import ISOLATIONS
 
 T = TypeVar("T")
 Trying = Generator[None, None, T]
@@ -80,6 +81,7 @@ class ChangeSearch:
             self._cores(),
             self._count(),
             self._model(),
+            self._isolation(),
             self._host("cpu_milli", "cpu", "m of CPU"),
             self._host("memory_mib", "memory", "MiB of host memory"),
             self._extended(),
@@ -198,6 +200,19 @@ class ChangeSearch:
                 text = f"accept the GPU model {model or '(unnamed)'}"
                 return SmallestChange("model", text, shape=accepting)
         return SmallestChange("model", "accept any GPU model", shape=free)
+
+    def _isolation(self) -> Trying[SmallestChange | None]:
+        """Another isolation, of those that there are the one that separates pods the most."""
+        asked = self._shape.isolation
+        for mode in reversed(ISOLATIONS) if asked else ():
+            if mode == asked:
+                continue
+            other = replace(self._shape, isolation=mode)
+            yield
+            if self._fits(other):
+                text = f"ask for isolation {mode} instead of {asked}"
+                return SmallestChange("isolation", text, shape=other)
+        return None
 
     def _host(self, field: str, axis: str, unit: str) -> Trying[SmallestChange | None]:
         requested = getattr(self._shape, field)

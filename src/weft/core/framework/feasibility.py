@@ -25,6 +25,10 @@ def declared_codes(table: LedgerTable, demand: Demand) -> Codes:
     if demand.shape.unit_mib:
         other = (table.unit_mib != demand.shape.unit_mib) & (table.unit_mib != 0)
         codes[other & (codes == 0)] = Code.WRONG_UNIT
+    if demand.shape.isolation and demand.needs and table.tells_isolation:
+        codes[_lacks_isolation(table, demand.shape.isolation) & (codes != Code.NO_GPU)] = (
+            Code.NO_ISOLATION
+        )
     if demand.shape.resources and not table.all_deliver:
         codes[_not_advertised(table, demand.shape.resources) & (codes != Code.NO_GPU)] = (
             Code.NOT_ADVERTISED
@@ -49,6 +53,11 @@ def _not_advertised(table: LedgerTable, resources: tuple[str, ...]) -> Bools:
             lacks[node.delivers] = bool(node.lacks(resources))
         lacking[row] = lacks[node.delivers]
     return lacking
+
+
+def _lacks_isolation(table: LedgerTable, mode: str) -> Bools:
+    """Nodes on which containers cannot have GPUs in this mode, [N]."""
+    return np.array([not node.isolates(mode) for node in table.nodes], dtype=np.bool_)
 
 
 def _gpu_told(table: LedgerTable, demand: Demand) -> Codes:

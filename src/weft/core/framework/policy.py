@@ -112,7 +112,9 @@ class Policy:
     may give a pod memory that residents hold but leave idle, within the ledger's declared limit.
     One that `prices` is shown the whole cluster from time to time (`take_table`).
     One with `raw_scores` tells kube-scheduler its scores as they are, as its original did; others'
-    are made 0 to 10. Options are keyword arguments of the constructor.
+    are made 0 to 10. `compat_system` is the system, by its name under `compat` in the
+    configuration, whose flaws the option `compat: exact` keeps. Options are keyword arguments of
+    the constructor.
     """
 
     name: ClassVar[str] = ""
@@ -124,6 +126,7 @@ class Policy:
     harvests: ClassVar[bool] = False
     prices: ClassVar[bool] = False
     raw_scores: bool = False
+    compat_system: ClassVar[str] = ""
     ties: ClassVar[Literal["first", "last"]] = "first"
     last_request_first: ClassVar[bool] = False
     is_built_in: ClassVar[bool] = True

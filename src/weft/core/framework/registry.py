@@ -103,6 +103,11 @@ class Registry:
             options[option.strip()] = _value(value.strip())
         return self.create(name.strip(), **options)
 
+    def compat_system(self, name: str) -> str:
+        """The `compat_system` of the policy of this name; "" without an option `compat`."""
+        policy = self._known.get(name)
+        return policy.compat_system if policy and "compat" in _options(policy) else ""
+
     def names(self) -> tuple[str, ...]:
         """All names, sorted."""
         return tuple(sorted(self._known))

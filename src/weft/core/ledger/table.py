@@ -198,6 +198,7 @@ class LedgerTable:
         self.ports: dict[int, list[HostPort]] = {}
         self.has_taints = any(node.taints or node.keeps_away for node in self.nodes)
         self.all_deliver = all(node.delivers is None for node in self.nodes)
+        self.tells_isolation = any(node.isolation is not None for node in self.nodes)
         self.uuid_of: list[str] = []
         self.memory_used = [0] * self.devices
         self.memory_idle = [0] * self.devices

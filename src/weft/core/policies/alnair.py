@@ -20,6 +20,7 @@ class AlnairCostSaving(Policy):
     name = "alnair-cost-saving"
     summary = "the node with the most GPU memory in use"
     source = "Alnair vGPUScheduler"
+    compat_system = "alnair"
 
     def __init__(self, compat: Compat = "sane") -> None:
         self.exact = is_exact(self.name, compat)

@@ -62,6 +62,7 @@ class CoschemlPolicy(Policy):
     name = "coscheml"
     summary = "an empty GPU, else the pair of waiting and running pod that costs the least"
     source = "Co-scheML (Kim & Kim, CLUSTER'20)"
+    compat_system = "coscheml"
     reads = frozenset({"occupants", "co_residents", "pending"})
     inputs: Mapping[str, Any] = {
         interference.INTERFERENCE: InterferenceTable,

@@ -22,6 +22,7 @@ class ElasticBinpack(Policy):
     name = "elastic-binpack"
     summary = "the GPUs left most unequal, the fewest GPUs used"
     source = "elastic-gpu-scheduler, rater Binpack"
+    compat_system = "elastic"
     ties = "last"
 
     def __init__(self, compat: Compat = "sane") -> None:

@@ -39,6 +39,7 @@ class GeniusPolicy(Policy):
     name = "genius"
     summary = "large, fast cards with free memory and little to do"
     source = "Genius (Jiang), on ObserverWard's metrics"
+    compat_system = "genius"
     reads = frozenset({"signals", "cluster"})
     unsafe = "only with compat exact: pods that hold no memory yet are charged nothing"
 

@@ -29,9 +29,8 @@ from weft.model import BadInputError, Code
 _EVICTED, _LEAVES = b'"outcome":"evicted"', f'"outcome":"{LEAVES}"'.encode()
 """How it was called until Weft said what is true of it; no other text can have these quotes."""
 
-_CODES_BEFORE = 24
-"""How many reasons there were until a node could lack the resource that a pod asks for; since then
-one came in between, and the others behind."""
+_CODES_BEFORE = {24: (Code.NOT_ADVERTISED, 2), 27: (Code.NO_ISOLATION, 0)}
+"""By how many reasons there once were: which came in between next, and how many behind."""
 
 _END = b'{"end":'
 _NO_END = (
@@ -166,7 +165,7 @@ def _chained(path: Path, check: FileCheck) -> Iterator[FileLine]:
                     _ended(file, path, msgspec.json.decode(text, type=EndRecord), check)
                     return
                 if check.lines > 1:
-                    yield decoder.decode(text)
+                    yield _renumbered(decoder.decode(text))
         except _UNREADABLE as error:
             raise BadInputError(f"{path}, line {check.lines}", f"broken line: {error}") from None
 
@@ -208,13 +207,14 @@ def _ended(file: BinaryIO, path: Path, end: EndRecord, check: FileCheck) -> None
 
 def _renumbered(line: FileLine) -> FileLine:
     """The same, with counts of reasons as they are numbered now."""
-    if not any(len(record.counts) == _CODES_BEFORE for record in line.records):
+    if not any(len(record.counts) in _CODES_BEFORE for record in line.records):
         return line
-    at, since = Code.NOT_ADVERTISED, len(Code) - 1 - _CODES_BEFORE
-    records = [
-        replace(old, counts=(*old.counts[:at], 0, *old.counts[at:], *(0,) * since))
-        if len(old.counts) == _CODES_BEFORE
-        else old
-        for old in line.records
-    ]
+    records = [replace(record, counts=_counts_now(record.counts)) for record in line.records]
     return replace(line, records=records)
+
+
+def _counts_now(counts: tuple[int, ...]) -> tuple[int, ...]:
+    while len(counts) in _CODES_BEFORE:
+        at, behind = _CODES_BEFORE[len(counts)]
+        counts = (*counts[:at], 0, *counts[at:], *(0,) * behind)
+    return counts

@@ -6,11 +6,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.interference.intervals import ENOUGH_FOR_INTERVAL, mean_interval
 from weft.lab.experiment.axes import CurveSeries
 from weft.lab.experiment.looks import Look, looks
 from weft.lab.experiment.ranking import is_timed
-from weft.lab.experiment.statistics import ENOUGH_FOR_INTERVAL, mean_interval
-from weft.lab.simulate.results import PolicyRun, SimulationResults
+from weft.lab.simulate.results import PolicyRun, SimulationResults, Timeline
 
 
 class TimeUnit(msgspec.Struct, frozen=True):
@@ -54,23 +54,35 @@ def waiting(results: SimulationResults) -> list[CurveSeries]:
 def time_unit(results: SimulationResults) -> TimeUnit:
     """The unit in which the longest of the runs is neither short nor long."""
     lines = [run.timeline for run in results.runs if run.timeline is not None]
-    longest_s = max((line.step_s * len(line.held_percent) for line in lines), default=0.0)
+    longest_s = max((_last_start_s(line) for line in lines), default=0.0)
     return next((unit for unit in TIME_UNITS if longest_s < unit.below_s), TIME_UNITS[-1])
 
 
+def _last_start_s(line: Timeline) -> float:
+    return line.step_s * line.steps_to_last_start
+
+
 def _over_time(results: SimulationResults, field: str) -> list[CurveSeries]:
-    """Values lie in the middle of their steps; the last one is the mean over the time shown."""
+    """Up to the last start of a policy's longest run; its other runs go on as they did.
+
+    Values lie in the middle of their steps; the last one is the mean up to each run's last start.
+    """
     seconds, series, look_of = time_unit(results).seconds, [], _looks(results)
     for summary in results.summary:
         lines = [r.timeline for r in results.runs if r.policy == summary.policy and r.timeline]
-        curves = []
+        longest_s = max((_last_start_s(line) for line in lines), default=0.0)
+        curves, means = [], []
         for line in lines:
-            steps = enumerate(getattr(line, field))
-            curves.append({(at + 0.5) * line.step_s / seconds: value for at, value in steps})
+            steps = [
+                ((at + 0.5) * line.step_s, value) for at, value in enumerate(getattr(line, field))
+            ]
+            curves.append({at / seconds: value for at, value in steps if at < longest_s})
+            busy = [value for _, value in steps[: line.steps_to_last_start]]
+            means.append(sum(busy) / max(1, len(busy)))
         if curves and all(curves):
-            means = [sum(curve.values()) / len(curve) for curve in curves]
             value = sum(means) / len(means)
-            series.append(_over_seeds(summary.policy, look_of[summary.policy], curves, value))
+            look = look_of[summary.policy]
+            series.append(_over_seeds(summary.policy, look, curves, value, max(map(max, curves))))
     return series
 
 
@@ -81,7 +93,9 @@ def _series(results: SimulationResults, field: str, end: str) -> list[CurveSerie
         curves = [_curve(run, field) for run in runs]
         if curves and all(curves):
             value = float(getattr(summary, end))
-            series.append(_over_seeds(summary.policy, look_of[summary.policy], curves, value))
+            # Past the end of the shortest seed a mean would be of other seeds than before.
+            look, end_at = look_of[summary.policy], min(map(max, curves))
+            series.append(_over_seeds(summary.policy, look, curves, value, end_at))
     return series
 
 
@@ -95,11 +109,10 @@ def _curve(run: PolicyRun, field: str) -> dict[float, float]:
 
 
 def _over_seeds(
-    name: str, look: Look, curves: list[dict[float, float]], value: float
+    name: str, look: Look, curves: list[dict[float, float]], value: float, end: float
 ) -> CurveSeries:
-    """A large pod jumps over whole percents, so each seed is read between its own points."""
-    # Past the end of the shortest seed a mean would be of other seeds than before.
-    end = min(max(curve) for curve in curves)
+    """A large pod jumps over whole percents, so each seed is read between its own points; after
+    its last point it stays as it was."""
     grid = sorted({percent for curve in curves for percent in curve if percent <= end})
     if len(grid) > MOST_POINTS:
         picked = np.linspace(0, len(grid) - 1, MOST_POINTS).round().astype(int)

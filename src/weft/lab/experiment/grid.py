@@ -31,7 +31,8 @@ class RunGrid(msgspec.Struct, frozen=True):
     """The experiment's runs: every policy on every arrival order.
 
     `compress` is for timed mode; `decisions` is where the one run's decisions file goes; with
-    `keeps_holdings` each policy's first run also tells who held what.
+    `keeps_holdings` each policy's first run also tells who held what; `one_day` is of a recorded
+    day, which came once.
     """
 
     scenario: Scenario
@@ -43,6 +44,7 @@ class RunGrid(msgspec.Struct, frozen=True):
     timing: bool = True
     decisions: Path | None = None
     keeps_holdings: bool = False
+    one_day: bool = False
 
     def lacks(self) -> dict[str, list[str]]:
         """Inputs that each policy is not given, by its name as it was asked for."""
@@ -88,7 +90,7 @@ def run_grid_with_holdings(
     summary = [
         msgspec.structs.replace(one, lacks=grid.lacks()[one.policy]) for one in summarise(ordered)
     ]
-    notes = [*grid.notes(), *notes_on(ordered, summary)]
+    notes = [*grid.notes(), *notes_on(ordered, summary, one_day=grid.one_day)]
     return SimulationResults(ordered, summary, notes), holdings
 
 

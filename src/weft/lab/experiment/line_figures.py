@@ -2,6 +2,7 @@
 
 import math
 
+from weft.interference.intervals import ENOUGH_FOR_INTERVAL
 from weft.lab.experiment import curves
 from weft.lab.experiment.axes import CurveSeries, nice_ceiling
 from weft.lab.experiment.drawing import Drawing
@@ -9,7 +10,6 @@ from weft.lab.experiment.layouts import WIDE, Layout, empty_figure
 from weft.lab.experiment.line_layout import LineFigure, draw_side_by_side, draw_stacked
 from weft.lab.experiment.many_lines import draw_each
 from weft.lab.experiment.ranking import is_timed, ranked
-from weft.lab.experiment.statistics import ENOUGH_FOR_INTERVAL
 from weft.lab.simulate.results import SimulationResults
 
 MOST_TOGETHER = 8

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from weft.lab.experiment.statistics import ENOUGH_FOR_INTERVAL
+from weft.interference.intervals import ENOUGH_FOR_INTERVAL
 from weft.lab.simulate.lacking import REMEDIES
 from weft.lab.simulate.results import PolicyRun, PolicySummary
 
@@ -16,6 +16,10 @@ FEW_SEEDS = (
     f"{MAY_BE_CHANCE} fewer than {ENOUGH_FOR_INTERVAL} seeds: no intervals, and differences may be "
     f"chance; --seeds {ENOUGH_FOR_INTERVAL} or more gives them"
 )
+ONE_DAY = (
+    f"{MAY_BE_CHANCE} a recorded day came once: no intervals, and differences may be chance; other "
+    "days' records say more"
+)
 REPLAYED = "Arrivals are the trace's own."
 RESAMPLED = (
     "Arrivals are resampled for each seed: the trace's arrival times, at each a pod of the trace "
@@ -23,12 +27,15 @@ RESAMPLED = (
 )
 
 
-def notes_on(runs: Sequence[PolicyRun], summary: Sequence[PolicySummary]) -> list[str]:
-    """Notes on the whole, in the order in which they are shown."""
+def notes_on(
+    runs: Sequence[PolicyRun], summary: Sequence[PolicySummary], *, one_day: bool = False
+) -> list[str]:
+    """Notes on the whole, in the order in which they are shown; `one_day` on record has no other
+    seeds."""
     few = any(policy.seeds < ENOUGH_FOR_INTERVAL for policy in summary)
     lacks = {policy.policy: policy.lacks for policy in summary}
     marked = [f"{LACKS_INPUTS} {note}" for note in lacking_notes(lacks)]
-    return [*marked, *_alike(runs, summary), *([FEW_SEEDS] if few else [])]
+    return [*marked, *_alike(runs, summary), *([ONE_DAY if one_day else FEW_SEEDS] if few else [])]
 
 
 def lacking_notes(lacks: Mapping[str, Sequence[str]]) -> list[str]:

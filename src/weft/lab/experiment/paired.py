@@ -1,8 +1,9 @@
 """Differences between two policies on the same seeds: intervals and p-values that agree.
 
-Both are of the paired t-test, corrected for skewness as all intervals here are (statistics.py).
-The interval of a ratio of means is Fieller's: all ratios R for which the mean of value − R ×
-baseline, seed by seed, may be 0. It leaves out 0 % exactly where p is below 0.05.
+Both are of the paired t-test, corrected for skewness and few seeds as all intervals here are
+(interference/intervals.py). The interval of a ratio of means is Fieller's: all ratios R for which
+the mean of value − R × baseline, seed by seed, may be 0. It leaves out 0 % exactly where p is below
+0.05.
 """
 
 import math
@@ -10,14 +11,11 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from weft.lab.experiment.statistics import ENOUGH_FOR_INTERVAL, critical_values, skewness
+from weft.interference.intervals import ENOUGH_FOR_INTERVAL, Floats, ratio_of_means
 
 _HALVINGS = 40
 """p-values are found by halving: to twelve digits."""
-_ROUNDING = 1e-12
-_Floats = NDArray[np.float64]
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -48,7 +46,7 @@ def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Dif
     ratio = float(measured.mean() / base.mean())
     if len(measured) < ENOUGH_FOR_INTERVAL:
         return Difference(_percent(ratio))
-    ends = _ratio_of_means(measured, base).interval(0.05)
+    ends = ratio_of_means(measured, base).interval()
     return Difference(_percent(ratio), *(() if ends is None else map(_percent, ends)))
 
 
@@ -60,7 +58,7 @@ def paired_p_value(values: Sequence[float], baseline: Sequence[float]) -> float 
     measured, base = _pairs(values, baseline)
     if len(measured) < ENOUGH_FOR_INTERVAL:
         return None
-    ratio, without, within = _ratio_of_means(measured, base), 0.0, 1.0
+    ratio, without, within = ratio_of_means(measured, base), 0.0, 1.0
     for _ in range(_HALVINGS):
         level = (without + within) / 2
         ends = ratio.interval(level)
@@ -82,54 +80,10 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def _pairs(values: Sequence[float], baseline: Sequence[float]) -> tuple[_Floats, _Floats]:
+def _pairs(values: Sequence[float], baseline: Sequence[float]) -> tuple[Floats, Floats]:
     if len(values) != len(baseline) or not values:
         raise ValueError("paired values need as many of the one as of the other, at least one")
     return np.asarray(values, np.float64), np.asarray(baseline, np.float64)
-
-
-class _RatioOfMeans(msgspec.Struct, frozen=True):
-    """Moments of paired values and their baseline: means, their variances and covariance, and
-    the skewness of value − ratio × baseline; `exact` where the ratio is the same in all pairs."""
-
-    count: int
-    mean: float
-    mean_base: float
-    var: float
-    cov: float
-    var_base: float
-    skew: float
-    exact: bool
-
-    def interval(self, level: float) -> tuple[float, float] | None:
-        """Ends of Fieller's interval, its halves longer as the correction says; None if it has
-        none because the baseline's own mean may be 0. It is wrong at `level`."""
-        ratio = self.mean / self.mean_base
-        if self.exact:
-            return ratio, ratio
-        critical = critical_values(self.count, self.skew, level)
-        if not critical.student > 0:
-            return ratio, ratio
-        # Its ends are the roots in R of (mean − R mean_base)² = t² (var − 2 R cov + R² var_base).
-        square = critical.student**2
-        a = self.mean_base**2 - square * self.var_base
-        b = self.mean * self.mean_base - square * self.cov
-        c = self.mean**2 - square * self.var
-        if not a > 0:
-            return None
-        root = math.sqrt(max(0.0, b * b - a * c))
-        below = (ratio - (b - root) / a) * critical.above / critical.student
-        above = ((b + root) / a - ratio) * critical.below / critical.student
-        return ratio - below, ratio + above
-
-
-def _ratio_of_means(measured: _Floats, base: _Floats) -> _RatioOfMeans:
-    means = float(measured.mean()), float(base.mean())
-    (var, cov), (_, var_base) = (np.cov(measured, base) / len(measured)).tolist()
-    apart = measured - means[0] / means[1] * base
-    exact = float(np.abs(apart).max()) <= _ROUNDING * float(np.abs(measured).max())
-    skew = skewness(apart.tolist())
-    return _RatioOfMeans(len(measured), *means, var, cov, var_base, skew, exact)
 
 
 def _percent(ratio: float) -> float:

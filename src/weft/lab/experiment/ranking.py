@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from weft.lab.experiment.statistics import ENOUGH_FOR_INTERVAL, mean_interval
+from weft.interference.intervals import ENOUGH_FOR_INTERVAL, mean_interval
 from weft.lab.simulate.results import PolicyRun, SimulationResults
 
 

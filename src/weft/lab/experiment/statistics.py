@@ -1,72 +1,9 @@
-"""Means over seeds, and how far chance may have moved them.
+"""Means over seeds, with the half-widths of their 95 % intervals: summaries of runs."""
 
-Intervals are Student's, widened on the side to which few skewed values make them too short (Hall
-1992, "On the removal of skewness by transformation"): their coverage is tested.
-"""
-
-import math
 from collections.abc import Sequence
 
-import msgspec
-import numpy as np
-
+from weft.interference.intervals import mean_interval
 from weft.lab.simulate.results import PolicyRun, PolicySummary, TimedSummary
-
-ENOUGH_FOR_INTERVAL = 5
-"""Below so many seeds an interval would be wider than all that was seen, or too short."""
-MOST_LONGER = 2.5
-"""A half is so many times Student's at most: one outlier among few would make it boundless."""
-_LEAST_SKEWNESS = 1e-6
-"""Below it the correction is lost in rounding, as its formula divides by the skewness."""
-
-
-class CriticalValues(msgspec.Struct, frozen=True):
-    """How many standard errors a mean may lie from the truth: Student's, and with the correction
-    `above` and `below` it."""
-
-    student: float
-    above: float
-    below: float
-
-
-def skewness(values: Sequence[float]) -> float:
-    """Unbiased third standardised moment of three or more values; 0 where all are equal."""
-    count, centred = len(values), np.asarray(values, np.float64) - np.mean(values)
-    variance = float(np.mean(centred**2))
-    if not variance > 0:
-        return 0.0
-    unbiased = math.sqrt(count * (count - 1)) / (count - 2)
-    return float(unbiased * np.mean(centred**3) / variance**1.5)
-
-
-def critical_values(count: int, skew: float, level: float = 0.05) -> CriticalValues:
-    """Of an interval of the mean of so many values with this skewness, wrong at `level`."""
-    from scipy.special import stdtrit  # heavy
-
-    student = float(stdtrit(count - 1, 1 - level / 2))
-    if abs(skew) < _LEAST_SKEWNESS:
-        return CriticalValues(student, student, student)
-    above, below = _unbent(student, count, skew), -_unbent(-student, count, skew)
-    most = MOST_LONGER * student
-    return CriticalValues(student, min(max(student, above), most), min(max(student, below), most))
-
-
-def _unbent(value: float, count: int, skew: float) -> float:
-    """Hall's transformation, reversed: from a symmetric critical value to a skewed one."""
-    root = math.sqrt(count)
-    inner = 1 + skew / root * (value - skew / (6 * root))
-    return 3 * root / skew * (math.cbrt(inner) - 1)
-
-
-def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Ends of the mean's 95 % interval; None below `ENOUGH_FOR_INTERVAL` values."""
-    count = len(values)
-    if count < ENOUGH_FOR_INTERVAL:
-        return None
-    mean = sum(values) / count
-    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (count - 1))
-    critical, error = critical_values(count, skewness(values)), deviation / math.sqrt(count)
-    return mean - critical.above * error, mean + critical.below * error
 
 
 def mean_ci95(values: Sequence[float]) -> tuple[float, float | None]:

@@ -84,7 +84,7 @@ def _residencies(pod: Pod, node: Node) -> Iterator[ProfiledStay]:
     for share in placement.shares:
         if share.gpu in cards:
             card = card_of(node, cards[share.gpu])
-            yield ProfiledStay(pod_key, card, since_s, clues, request.isolation, until_s)
+            yield ProfiledStay(pod_key, card, since_s, clues, request.shape.isolation, until_s)
 
 
 def _until_s(pod: Pod) -> float:

@@ -15,10 +15,11 @@ import msgspec
 
 from weft.interference.dataset import MPS, TIME_SLICING
 from weft.lab.profiling.gpu_bench import BenchError, BenchGpu, BenchResident
-from weft.lab.profiling.mps import mps, no_mps
-from weft.lab.profiling.nvml import NvmlGpu
 from weft.lab.profiling.processes import WorkloadProcess, path_of_workloads
 from weft.lab.workloads.catalog import Workload
+from weft.node.devices.mps import mps, no_mps
+from weft.node.devices.nvml_gpu import NvmlGpu
+from weft.node.devices.reader import DeviceError
 
 CONTEXT_MIB = 500
 """About what CUDA takes for each process; counted where NVML does not tell processes apart."""
@@ -45,10 +46,11 @@ class Machine:
     def __init__(self, how: MachineOptions) -> None:
         """`BenchError` where there is no such GPU."""
         self._how, self._stack = how, ExitStack()
-        self._gpu = NvmlGpu(how.gpu) if how.device == "cuda" else None
+        with _bench_errors():
+            self._gpu = NvmlGpu(how.gpu) if how.device == "cuda" else None
         if self._gpu is not None:
             self._stack.callback(self._gpu.close)
-        self.card = self._gpu.card if self._gpu else BenchGpu("CPU", counters="none")
+        self.card = _card_of(self._gpu) if self._gpu else BenchGpu("CPU", counters="none")
         try:
             scratch = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="weft-"))
             self._path = path_of_workloads(Path(scratch))
@@ -84,7 +86,7 @@ class Machine:
                 "Default): leave time-slicing out of --isolation, or name another --gpu"
             )
         uuid = self.card.uuid or self._how.gpu
-        with mps(uuid) if isolation == MPS else no_mps() as env:
+        with _bench_errors(), mps(uuid) if isolation == MPS else no_mps() as env:
             # Behind the daemon the one GPU that it serves has another number: its UUID stays.
             visible = {"CUDA_VISIBLE_DEVICES": uuid if self._gpu else ""}
             path = os.pathsep.join(filter(None, [self._path, os.environ.get("PYTHONPATH", "")]))
@@ -122,3 +124,24 @@ class Machine:
             mib = self._gpu.process_mib(resident.pid)
         peak = resident.report().peak_mib
         return mib if mib is not None else (peak + CONTEXT_MIB if peak else 0)
+
+
+def _card_of(gpu: NvmlGpu) -> BenchGpu:
+    card = gpu.card
+    return BenchGpu(
+        card.gpu_model,
+        card.uuid,
+        card.memory_mib,
+        card.driver,
+        card.counters,
+        others=card.processes,
+    )
+
+
+@contextmanager
+def _bench_errors() -> Iterator[None]:
+    """What a GPU cannot do, measuring cannot."""
+    try:
+        yield
+    except DeviceError as error:
+        raise BenchError(str(error)) from error

@@ -13,9 +13,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from weft.lab.profiling.nvml import model_of
-from weft.telemetry.meaning import metric_names
-from weft.telemetry.meaning.metric_names import ALIASES, Alias, Floats, Metric, SeriesSubject
+from weft.model.metric import Metric
+from weft.node.devices.nvml_library import model_of
+from weft.telemetry.meaning import metric_names, metric_values
+from weft.telemetry.meaning.metric_names import ALIASES, Alias, SeriesSubject
+from weft.telemetry.meaning.metric_values import Floats
 from weft.telemetry.sources.answers import QueryResult
 
 Bools = npt.NDArray[np.bool_]
@@ -138,7 +140,7 @@ class SeenGpus:
             pod = (about.namespace, about.pod)
             self._pod(card, pod)[slots[inside]] = True
             self.containers.setdefault(pod, about.container)
-        good = metric_names.read(name, values, self._aliases)
+        good = metric_values.read(name, values, self._aliases)
         metric = self._aliases[name].metric
         of_card = self.values.setdefault(card, {})
         column = of_card.setdefault(metric, np.full(self.grid.length, np.nan))

@@ -51,7 +51,7 @@ class FileStore:
     async def load(self) -> Dataset:
         """`BadInputError` where it is no dataset."""
         if self._path != STDIN and not self._path.exists():
-            raise _nothing_there(self.where + did_you_mean(self._path))
+            raise _nothing_there(self.where, did_you_mean(self._path))
         return files.read(self._path)
 
     async def change(self, change: Change) -> Dataset:
@@ -118,6 +118,6 @@ class ConfigMapStore:
         await self._client.call("PATCH", path, patch, content_type=MERGE_PATCH)
 
 
-def _nothing_there(where: str) -> BadInputError:
+def _nothing_there(where: str, hint: str = "") -> BadInputError:
     """A misspelt name must not look like nothing known."""
-    return BadInputError(where, "is not there; `weft profile import` and `collect` make it")
+    return BadInputError(where, f"is not there; `weft profile import` and `collect` make it{hint}")

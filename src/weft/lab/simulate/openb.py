@@ -45,6 +45,15 @@ NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 GPU_MEMORY, GPU_PERCENT = "gpu_memory_mib", "gpu_memory_percent"
 TIME_COLUMNS = ("creation_time", "deletion_time", "scheduled_time")
+_OPTIONAL: dict[tuple[str, ...], tuple[str, ...]] = {
+    NODE_COLUMNS: (GPU_MEMORY, openb_own.NODE),
+    POD_COLUMNS: (
+        *("gpu_spec", "application", "priority", GPU_MEMORY, GPU_PERCENT, openb_own.POD),
+        *TIME_COLUMNS,
+    ),
+}
+_MISSPELT, _MOST_LONGER = 0.85, 2
+"""So alike, and at most so much longer or shorter, is a misspelt name and no column of others."""
 
 
 _NO_MEMORY = GpuMemoryRequest()
@@ -236,7 +245,18 @@ def _header(path: Path, header: list[str] | None, columns: tuple[str, ...]) -> l
     missing = [column for column in columns if column not in header]
     if missing:
         near = nearest(missing[0], set(header) - set(columns))
-        hint = f" ({near!r} is none)" if near else ""
-        problem = f"column {missing[0]} is missing{hint}; need {', '.join(columns)}"
-        raise BadInputError(f"{path}, line 1", problem)
+        hint = f"; did you mean it by {near!r}?" if near else ";"
+        problem = f"column {missing[0]} is missing{hint} need {', '.join(columns)}"
+        raise BadInputError(f"{path}, line 1", problem.replace("? need", "? Need"))
+    _check_spelling(path, header, columns)
     return header
+
+
+def _check_spelling(path: Path, header: list[str], columns: tuple[str, ...]) -> None:
+    """Columns that nobody knows are others'; but a misspelt one of ours would say nothing."""
+    absent = set(_OPTIONAL[columns]) - set(header)
+    for column in sorted(set(header) - set(columns) - set(_OPTIONAL[columns])):
+        near = nearest(column, absent, like=_MISSPELT)
+        if near and abs(len(near) - len(column)) <= _MOST_LONGER:
+            problem = f"column {column!r} is unknown; did you mean {near!r}?"
+            raise BadInputError(f"{path}, line 1", problem)

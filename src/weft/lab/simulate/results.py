@@ -8,7 +8,7 @@ class WaitTimes(msgspec.Struct, frozen=True):
 
     `started` pods got a place, `never_started` were still waiting at the end and count in no other
     number here. `mean_allocation_percent` is the time-averaged share of all GPU cores that were
-    held between the first arrival and the last event, `mean_asked_percent` what the pods with a
+    held between the first arrival and the last start, `mean_asked_percent` what the pods with a
     place asked of it.
     """
 
@@ -36,13 +36,16 @@ class CompletionTimes(msgspec.Struct, frozen=True):
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """Timed mode: means over steps of `step_s` seconds from the first arrival to the last start.
+    """Timed mode: means over steps of `step_s` seconds from the first arrival on.
 
-    Of all GPU cores, percent: what pods with a place asked for, what they held, and what was
+    `steps_to_last_start` of them lead up to the last start; after them come at most 400 more, of
+    pods that only end. The last step is what it stayed at, where the run ended before. Of all GPU
+    cores, percent: what pods with a place asked for, what they held, and what was
     fragmented (FGD's measure) late in the step; and how many pods waited.
     """
 
     step_s: float
+    steps_to_last_start: int
     asked_percent: list[float]
     held_percent: list[float]
     waiting_pods: list[float]

@@ -45,12 +45,13 @@ class _Timed:
         policy: Policy,
         arrivals: Arrivals,
         decisions: DecisionsWriter | None,
+        heap: list[tuple[int, int, int]],
     ) -> None:
         self.pods = [scenario.pods[row] for row in arrivals.pod_rows]
         self.engine, self.handle = scenario.start(policy, arrivals, decisions)
         self.meter = Meter(self.engine, scenario.typical(), scenario.capacity_milli)
         self.capacity_milli = scenario.capacity_milli
-        self.heap: list[tuple[int, int, int]] = []
+        self.heap, first_ns = heap, heap[0][0] if heap else 0
         self.created: dict[int, int] = {}
         self.started: dict[int, int] = {}
         self.ended: dict[int, int] = {}
@@ -59,16 +60,12 @@ class _Timed:
         self.last_reason: dict[int, str] = {}
         self.wake_at: int | None = None
         self.asked_ns = self.held_ns = 0.0
-        self.now = self.first = self.asked_milli = self.held_milli = 0
-        self.timeline = TimelineRecorder(0, scenario.capacity_milli)
-        self.fragments_milli = 0.0
-        self.gave_up = 0
-
-    def begin(self, first_ns: int) -> None:
-        """The first pod comes at this time."""
-        self.now = self.first = first_ns
-        self.timeline = TimelineRecorder(first_ns, self.capacity_milli)
+        self.asked_milli = self.held_milli = 0
+        self.now = self.first = self.busy_until = first_ns
+        self.busy_asked_ns = self.busy_held_ns = 0.0
+        self.timeline = TimelineRecorder(first_ns, scenario.capacity_milli)
         self.fragments_milli = self.meter.fragments_milli()
+        self.gave_up = 0
 
     def advance(self, now: int) -> None:
         """Account for the time that passes until `now`."""
@@ -77,13 +74,20 @@ class _Timed:
         if self.timeline.step_of(now) != self.timeline.step_of(self.now):
             self.fragments_milli = self.meter.fragments_milli()
         waiting = len(self.created) - len(self.started) - self.gave_up
-        amounts = self.asked_milli, self.held_milli, waiting
-        if waiting or len(self.created) < len(self.pods):
-            # Nothing starts any more after that, and a long end would make the steps coarse.
-            self.timeline.record(self.now, now, amounts, self.fragments_milli)
+        amounts, over = (self.asked_milli, self.held_milli, waiting), self._is_over(waiting)
+        self.timeline.record(self.now, now, amounts, self.fragments_milli, after_all=over)
         self.asked_ns += self.asked_milli * (now - self.now)
         self.held_ns += self.held_milli * (now - self.now)
         self.now = now
+
+    def _is_over(self, waiting: int) -> bool:
+        """Whether nothing starts any more."""
+        return not waiting and len(self.created) == len(self.pods)
+
+    def _comes_or_starts(self) -> None:
+        """Use over time is measured up to here, unless another pod comes or starts later."""
+        self.busy_until = self.now
+        self.busy_asked_ns, self.busy_held_ns = self.asked_ns, self.held_ns
 
     def tell(self, event: Event) -> None:
         """Hand an event to the engine and carry out what it wants."""
@@ -103,6 +107,7 @@ class _Timed:
     def _start(self, number: int, placement: Placement) -> None:
         self.handle(PodBound(str(number)), self.now)
         self.started[number] = self.now
+        self._comes_or_starts()
         self.places[number] = placement
         self.held_milli += self.meter.held_change(placement)
         self.asked_milli += self.pods[number].total_milli
@@ -121,6 +126,7 @@ class _Timed:
         """A pod is created."""
         pod = self.pods[number]
         self.created[number] = self.now
+        self._comes_or_starts()
         request = PodRequest(
             str(number), pod.name, pod.shape, priority=pod.priority, created_ns=self.now
         )
@@ -142,7 +148,8 @@ class _Timed:
         waiting = self.created.keys() - self.started.keys()
         left = Counter(self.last_reason.get(number, "not decided") for number in waiting)
         run = self.meter.result(policy, seed, len(waiting), self.asked_milli, timing=timing)
-        busy_until = max([*self.created.values(), *self.started.values()], default=0)
+        stays = self.asked_milli, self.held_milli, len(waiting) - self.gave_up
+        self.timeline.end(self.now, stays, self.meter.fragments_milli())
         return replace(
             run,
             curve={},
@@ -150,13 +157,16 @@ class _Timed:
             unscheduled=commonest_first(left),
             waits=self._waits(),
             completion=self._completion(),
-            timeline=self.timeline.timeline(busy_until),
+            timeline=self.timeline.timeline(self.busy_until),
             waited=commonest_first(Counter(self.first_reason.values())),
         )
 
     def _waits(self) -> WaitTimes:
         waits = self._seconds(self.started)
-        span = max(1, self.now - self.first) * max(1, self.capacity_milli)
+        span, asked, held = self.busy_until - self.first, self.busy_asked_ns, self.busy_held_ns
+        if not span:  # all came and started at once
+            span, asked, held = max(1, self.now - self.first), self.asked_ns, self.held_ns
+        whole = span * max(1, self.capacity_milli)
         return WaitTimes(
             started=len(self.started),
             never_started=len(self.created) - len(self.started),
@@ -166,8 +176,8 @@ class _Timed:
             p95_s=_at(waits, 95),
             p99_s=_at(waits, 99),
             max_s=_rounded(waits.max()),
-            mean_allocation_percent=round(100 * self.held_ns / span, 2),
-            mean_asked_percent=round(100 * self.asked_ns / span, 2),
+            mean_allocation_percent=round(100 * held / whole, 2),
+            mean_asked_percent=round(100 * asked / whole, 2),
             end_s=round(self.now / SECOND_NS, 3),
         )
 
@@ -212,6 +222,18 @@ def check_times(pods: list[TracePod], source: str) -> None:
             raise BadInputError(f"{place} deletion_time", problem)
 
 
+def _happenings(scenario: Scenario, compress: float) -> list[tuple[int, int, int]]:
+    """The heap of what is known to happen before anything is decided."""
+    heap = [(happens.at_ns, _WORLD, number) for number, happens in enumerate(scenario.world)]
+    for number, pod in enumerate(scenario.pods):
+        assert pod.created_s is not None
+        heap.append((round(pod.created_s * SECOND_NS / compress), _ARRIVES, number))
+        if pod.withdrawn and pod.deleted_s is not None:
+            heap.append((round(pod.deleted_s * SECOND_NS), _LEAVES, number))
+    heapq.heapify(heap)
+    return heap
+
+
 def run_timed(
     scenario: Scenario,
     policy: Policy,
@@ -228,16 +250,7 @@ def run_timed(
     `failed_pods` counts pods that never started, `unscheduled` why, `waited` those that had to
     wait. `on_holdings` is called when the last pod has come: at the end nearly all have left.
     """
-    run = _Timed(scenario, policy, arrivals, decisions)
-    for number, pod in enumerate(scenario.pods):
-        assert pod.created_s is not None
-        at = round(pod.created_s * SECOND_NS / compress)
-        heapq.heappush(run.heap, (at, _ARRIVES, number))
-        if pod.withdrawn and pod.deleted_s is not None:
-            heapq.heappush(run.heap, (round(pod.deleted_s * SECOND_NS), _LEAVES, number))
-    for number, happens in enumerate(scenario.world):
-        heapq.heappush(run.heap, (happens.at_ns, _WORLD, number))
-    run.begin(run.heap[0][0] if run.heap else 0)
+    run = _Timed(scenario, policy, arrivals, decisions, _happenings(scenario, compress))
     done = 0
     while run.heap:
         at, kind, number = heapq.heappop(run.heap)

@@ -1,7 +1,8 @@
 """Records what was held and who waited over a run's time, in a few hundred steps of equal length.
 
 The length is not known beforehand: the step doubles, and pairs of steps become one, where there
-would be too many. So runs of different lengths still share their steps' ends.
+would be too many. So runs of different lengths still share their steps' ends. The time after the
+last start must not make steps coarse: it is cut off after as many steps again.
 """
 
 from weft.lab.simulate.results import Timeline
@@ -20,11 +21,19 @@ class TimelineRecorder:
         self._fragments: list[float] = []
 
     def record(
-        self, begin_ns: int, end_ns: int, amounts: tuple[int, int, int], fragments_milli: float
+        self,
+        begin_ns: int,
+        end_ns: int,
+        amounts: tuple[int, int, int],
+        fragments_milli: float,
+        *,
+        after_all: bool = False,
     ) -> None:
         """From `begin_ns` to `end_ns` these were so: milli asked by pods with a place, milli they
-        held, pods waiting; and FGD's measure of fragments."""
-        while end_ns > self._first_ns + MOST_STEPS * self._step_ns:
+        held, pods waiting; and FGD's measure of fragments. `after_all`: nothing starts any more."""
+        if after_all:
+            end_ns = min(end_ns, self._first_ns + 2 * MOST_STEPS * self._step_ns)
+        while not after_all and end_ns > self._first_ns + MOST_STEPS * self._step_ns:
             self._join_pairs()
         at_ns = begin_ns - self._first_ns
         until_ns = end_ns - self._first_ns
@@ -40,6 +49,12 @@ class TimelineRecorder:
             self._fragments[step] = fragments_milli
             at_ns = stop_ns
 
+    def end(self, now_ns: int, amounts: tuple[int, int, int], fragments_milli: float) -> None:
+        """The run is over, and these stay so: shown by a last step of its own."""
+        whole_steps = -(-(now_ns - self._first_ns) // self._step_ns)
+        until_ns = self._first_ns + (whole_steps + 1) * self._step_ns
+        self.record(now_ns, until_ns, amounts, fragments_milli, after_all=True)
+
     def step_of(self, at_ns: int) -> int:
         """The step that this moment is in: where it changes, fragments are worth measuring anew."""
         return (at_ns - self._first_ns) // self._step_ns
@@ -54,19 +69,17 @@ class TimelineRecorder:
         self._step_ns *= 2
 
     def timeline(self, until_ns: int) -> Timeline:
-        """Means over each step, up to the one that `until_ns` is in."""
-        last = max(0, until_ns - 1 - self._first_ns) // self._step_ns
-        steps, step_ns = self._steps[: last + 1], self._step_ns
+        """Means over each step; `until_ns` is the last start."""
+        steps, step_ns = self._steps, self._step_ns
 
         def percents(column: int) -> list[float]:
             return [round(sums[column] * self._percent / step_ns, 2) for sums in steps]
 
         return Timeline(
             step_s=step_ns / _SECOND_NS,
+            steps_to_last_start=-(-max(0, until_ns - self._first_ns) // step_ns),
             asked_percent=percents(0),
             held_percent=percents(1),
             waiting_pods=[round(sums[2] / step_ns, 2) for sums in steps],
-            fragmented_percent=[
-                round(milli * self._percent, 2) for milli in self._fragments[: last + 1]
-            ],
+            fragmented_percent=[round(milli * self._percent, 2) for milli in self._fragments],
         )

@@ -1,6 +1,8 @@
 """The contract of whatever reads a machine's GPUs.
 
-Calls block (NVML's do): a host asks from a thread of its own.
+Calls block (NVML's do) and come from one thread at a time: a host has one thread for them.
+Metrics have the names of `model/metric.py`, so that what is read here and what Prometheus says of
+the same GPU are one thing.
 """
 
 from collections.abc import Mapping
@@ -15,13 +17,23 @@ class DeviceError(WeftError):
     """GPUs cannot be read: no driver, no library, or a broken description."""
 
 
+class MigInstance(msgspec.Struct, frozen=True):
+    """Names a MIG instance as NVML and DCGM do: its profile (`1g.5gb`), and the numbers of its GPU
+    instance within the card and of its compute instance within that."""
+
+    profile: str
+    gpu_instance: int
+    compute_instance: int = 0
+
+
 class GpuDevice(msgspec.Struct, frozen=True):
     """One GPU or MIG instance of this machine.
 
-    `gpu` is what the node reports of it; its `memory_mib` is the card's size less what the driver
-    reserves (`reserved_mib`). `minor` is the number in /dev/nvidia<minor>, which need not be the
-    index. `paths` are the device nodes that a container needs to use it, those that all GPUs share
-    not among them. `fault` says why it is out of service (an XID, say), "" for a healthy one.
+    `gpu` is what the node reports of it: `memory_mib` is the card's size less what the driver
+    reserves (`reserved_mib`), and `in_service` is False where `fault` says why (an XID, say), and
+    for a card that is cut into MIG instances, which nobody can use whole. `minor` is the number in
+    /dev/nvidia<minor>, which need not be the index; an instance has its card's. `paths` are the
+    device nodes that a container needs for it, less those that all GPUs share.
     """
 
     gpu: Gpu
@@ -31,10 +43,11 @@ class GpuDevice(msgspec.Struct, frozen=True):
     pci_bus_id: str = ""
     paths: tuple[str, ...] = ()
     fault: str = ""
+    mig: MigInstance | None = None
 
 
 class DeviceUse(msgspec.Struct, frozen=True):
-    """What one GPU does now: values by the canonical metric names of telemetry (`Metric`)."""
+    """What one GPU or instance does now: values by the names of `Metric`."""
 
     index: int
     values: Mapping[str, float]
@@ -51,7 +64,12 @@ class ProcessUse(msgspec.Struct, frozen=True):
 
 
 class DeviceReader(Protocol):
-    """Reads a machine's GPUs. Every method raises `DeviceError` where nothing can be read."""
+    """Reads a machine's GPUs. Every method raises `DeviceError` where nothing can be read.
+
+    `fake` is True where a file plays the GPUs: whoever shows them says so.
+    """
+
+    fake: bool
 
     def driver_version(self) -> str:
         """The driver's version; "" where it is not known."""
@@ -61,12 +79,16 @@ class DeviceReader(Protocol):
         """The GPUs and MIG instances there are now, by index; with their health."""
         ...
 
+    def shared_paths(self) -> tuple[str, ...]:
+        """Device nodes that a container needs beside those of its GPUs, whichever they are."""
+        ...
+
     def use(self) -> tuple[DeviceUse, ...]:
-        """What each GPU does."""
+        """What each GPU does, since the last call where it is a rate; by index."""
         ...
 
     def processes(self) -> tuple[ProcessUse, ...]:
-        """The processes on every GPU."""
+        """The processes on every GPU, with the machine's own process ids."""
         ...
 
     def close(self) -> None:

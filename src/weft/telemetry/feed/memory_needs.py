@@ -110,7 +110,7 @@ def measure(
     asked = residents.asked_mib.astype(np.float64)
     own, has_own = _own_series(residents, cards, sample_age_s)
     rest = _rest_series(residents, cards, own, has_own)
-    since = sample_age_s[None, :] <= np.nan_to_num(residents.age_s, nan=-1.0)[:, None]
+    since = sample_age_s[None, :] <= residents.age_s[:, None]
     warm = _warm(residents, rest, since, sample_age_s, warm_up)
     fresh = _believed(residents, cards, own, has_own, warm_up.warm_s)
     fresh = _watched(residents, warm, fresh, warm_up.watch_s)
@@ -142,7 +142,7 @@ def _own_series(residents: ResidentRows, cards: GpuMemory, age_s: Floats) -> tup
 
     Exporters say 0 for a pod that they know nothing of, and a stuck one says all of the card.
     """
-    since = age_s[None, :] <= np.nan_to_num(residents.age_s, nan=-1.0)[:, None]
+    since = age_s[None, :] <= residents.age_s[:, None]
     own = np.where(since & (residents.used_mib >= 0), residents.used_mib, np.nan)
     lately = np.isfinite(own[:, -LATELY:]).any(axis=1)
     most = np.nan_to_num(own).max(axis=1, initial=0.0)
@@ -171,7 +171,7 @@ def _warm(
     residents: ResidentRows, rest: Floats, since: Bools, age_s: Floats, warm_up: WarmUp
 ) -> Bools:
     """Bound long enough, and stable once: by its own series if there is any, else the GPU's."""
-    old = np.nan_to_num(residents.age_s, nan=-1.0) >= warm_up.warm_s
+    old = residents.age_s >= warm_up.warm_s
     warm = np.array(old & residents.warmed, dtype=np.bool_)
     rows = np.flatnonzero(old & ~residents.warmed)
     if len(rows) == 0:
@@ -204,7 +204,7 @@ def _believed(
 ) -> Bytes:
     """Freshness, MISSING where the used memory cannot be true beside the ledger and the pods'."""
     gpus = len(cards.total_mib)
-    old = np.nan_to_num(residents.age_s, nan=-1.0) >= warm_s
+    old = residents.age_s >= warm_s
     now = _last(cards.used_mib)
     pods = np.bincount(residents.gpu[old], minlength=gpus)
     wrong = contradicted(now, cards.total_mib, pods)

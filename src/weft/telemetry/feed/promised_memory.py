@@ -9,7 +9,7 @@ from collections import deque
 import numpy as np
 
 from weft.core.ledger.table import Ints
-from weft.telemetry.meaning.metric_names import Floats
+from weft.telemetry.meaning.metric_values import Floats
 
 
 class PromisedMemory:

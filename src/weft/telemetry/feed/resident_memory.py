@@ -13,12 +13,12 @@ import numpy as np
 from weft.core.framework.signals import FRESH, Bytes, Floats, SignalsSnapshot, SignalsView
 from weft.core.ledger import Holding, Ledger
 from weft.core.ledger.table import Ints, LedgerTable
+from weft.model.metric import Metric
 from weft.telemetry.feed import memory_needs
 from weft.telemetry.feed.load_correlation import Gpu
 from weft.telemetry.feed.peaks import PeakWatch
 from weft.telemetry.feed.window import MetricWindow
 from weft.telemetry.meaning.join import PodSamples
-from weft.telemetry.meaning.metric_names import Metric
 
 PAUSE_S = 60.0
 """Who was bound longer ago than that was not seen to come, though the last tick was before it."""

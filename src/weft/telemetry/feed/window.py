@@ -15,7 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from weft.core.ledger.table import Ints
-from weft.telemetry.meaning.metric_names import Floats, Metric
+from weft.model.metric import Metric
+from weft.telemetry.meaning.metric_values import Floats
 
 _EPSILON = 1e-6
 _NEVER = -(1 << 62)

@@ -11,11 +11,12 @@ import numpy as np
 
 from weft.core.framework.signals import FRESH, MISSING, Floats
 from weft.model import Gpu, Node
+from weft.model.metric import Metric
 from weft.telemetry.feed.freshness import freshness_of
 from weft.telemetry.feed.window import MetricWindow
 from weft.telemetry.meaning import metric_names
 from weft.telemetry.meaning.join import JoinFailure, SeriesJoiner
-from weft.telemetry.meaning.metric_names import NODE_LABELS, Alias, Metric, subject, without_port
+from weft.telemetry.meaning.metric_names import NODE_LABELS, Alias, subject, without_port
 from weft.telemetry.sources.answers import QueryResult, labels_of
 
 Level = Literal["good", "advice", "wrong"]

@@ -13,7 +13,7 @@ import numpy as np
 
 from weft.core.ledger.table import Bools, Ints
 from weft.telemetry.feed.freshness import contradicted
-from weft.telemetry.meaning.metric_names import Floats
+from weft.telemetry.meaning.metric_values import Floats
 
 LEAST_STUCK = 3
 """So many GPUs at the maximum are no chance any more."""

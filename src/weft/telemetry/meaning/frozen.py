@@ -21,7 +21,8 @@ import numpy as np
 
 from weft.core.ledger.table import Bools, Ints
 from weft.core.policies.gpu_readings import BUSY_DRAM, BUSY_OCCUPANCY, BUSY_SM
-from weft.telemetry.meaning.metric_names import Floats, Metric
+from weft.model.metric import Metric
+from weft.telemetry.meaning.metric_values import Floats
 
 CLOSES_FROM = {
     Metric.SM_ACTIVE_RATIO: BUSY_SM,

@@ -19,8 +19,10 @@ import numpy as np
 
 from weft.core.ledger.table import Ints
 from weft.model import Node
+from weft.model.metric import Metric
 from weft.telemetry.meaning import metric_names
-from weft.telemetry.meaning.metric_names import Alias, Floats, Metric, read, subject, without_port
+from weft.telemetry.meaning.metric_names import Alias, subject, without_port
+from weft.telemetry.meaning.metric_values import Floats, read
 from weft.telemetry.sources.answers import QueryResult, labels_of, shown
 
 
@@ -200,7 +202,10 @@ class SeriesJoiner:
         return [_preferred(metric, parts, len(self.devices)) for metric, parts in parts_of.items()]
 
     def pods(self, answer: QueryResult, resident_of: ResidentOf) -> list[PodSamples]:
-        """Samples of pods' own use, where the exporter tells it beside the device's own series."""
+        """Samples of pods' own use, where the exporter tells it beside the device's own series.
+
+        What the newest page says of a pod's several containers or processes is added up.
+        """
         ends = np.cumsum(answer.counts)
         whole: set[tuple[int, int]] = set()
         parts: list[tuple[_Place, int, str, int]] = []
@@ -213,15 +218,17 @@ class SeriesJoiner:
                 parts.append((place, number, uid, int(ends[at]) - 1))
             else:
                 whole.add((place.row, number))
-        samples = []
+        samples: dict[tuple[int, int, str], PodSamples] = {}
         for place, number, uid, last in parts:
             alias = self._alias[number]
             if (place.row, number) in whole or alias.by_process:
                 value = read(self._names[number], answer.values[last : last + 1], self.aliases)
                 at_s, newest = float(answer.times[last]), float(value[0])
                 if math.isfinite(at_s) and not math.isnan(newest):  # else it says nothing
-                    samples.append(PodSamples(alias.metric, place.row, uid, at_s, newest))
-        return samples
+                    sample = PodSamples(alias.metric, place.row, uid, at_s, newest)
+                    key = (number, place.row, uid)
+                    samples[key] = _together(samples.get(key), sample)
+        return list(samples.values())
 
     def _places(self, labels: list[bytes]) -> tuple[list[_Place], list[int]]:
         """The GPU of each series, and the number of its name."""
@@ -255,6 +262,15 @@ class SeriesJoiner:
         if len(self._known) < self._most_kept:
             self._known[rest] = place
         return place
+
+
+def _together(known: PodSamples | None, sample: PodSamples) -> PodSamples:
+    """The newer, or the sum of two of one moment: shares of the card's time, each rounded, to 1."""
+    if known is None or sample.at_s != known.at_s:
+        return sample if known is None or sample.at_s > known.at_s else known
+    added = known.value + sample.value
+    ratio = sample.metric.value.endswith("_ratio")
+    return known._replace(value=min(added, 1.0) if ratio else added)
 
 
 def _merged(rows: Ints, times: Floats, values: Floats, *, add: bool) -> tuple[Ints, Floats, Floats]:

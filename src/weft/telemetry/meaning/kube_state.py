@@ -2,7 +2,8 @@
 
 Out come manifests as the API shows them, for the dialects to read. kube-state-metrics writes names
 with `_` for all that is no letter or digit, so only names that somebody gives are found again; it
-shows labels and annotations only where it was told which (`--metric-labels-allowlist`).
+shows labels and annotations only where it was told which (`--metric-labels-allowlist`), and
+nodeSelectors only if asked (`--metric-opt-in-list`). Affinity is in no metric.
 """
 
 import re
@@ -22,6 +23,8 @@ POD_SCHEDULED, POD_STARTED = "kube_pod_status_scheduled_time", "kube_pod_start_t
 POD_COMPLETED = "kube_pod_completion_time"
 POD_INFO, POD_SCHEDULER = "kube_pod_info", "kube_pod_scheduler"
 POD_LABELS, POD_ANNOTATIONS = "kube_pod_labels", "kube_pod_annotations"
+NODE_TAINTS, POD_TOLERATIONS = "kube_node_spec_taint", "kube_pod_tolerations"
+POD_SELECTORS = "kube_pod_nodeselectors"
 _CONTAINER = {
     "kube_pod_container_resource_requests": ("containers", "requests"),
     "kube_pod_container_resource_limits": ("containers", "limits"),
@@ -39,10 +42,18 @@ STATE_METRICS = (
     POD_SCHEDULER,
     POD_LABELS,
     POD_ANNOTATIONS,
+    NODE_TAINTS,
+    POD_TOLERATIONS,
+    POD_SELECTORS,
     *list(_CONTAINER)[1:],
 )
 MEMORY_METRICS = ("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_RESERVED")
 _NATIVE = ("cpu", "memory", "ephemeral-storage", "pods")
+_PASSING_TAINTS = "node.kubernetes.io/"
+"""Taints of this prefix say how a node was for a while: not ready, cordoned, short of memory."""
+
+
+_SELECTOR = "nodeselector_"
 
 
 class StateSeries(NamedTuple):
@@ -76,8 +87,13 @@ class Names:
 
     def labels(self, series: StateSeries, prefix: str) -> dict[str, str]:
         """The labels or annotations in a series whose names are known."""
-        named = ((key.removeprefix(prefix), text) for key, text in series.labels.items())
-        return {self._plain[key]: text for key, text in named if key in self._plain}
+        named = self.as_written(series, prefix)
+        return {key: text for key, text in named.items() if written(key) in self._plain}
+
+    def as_written(self, series: StateSeries, prefix: str) -> dict[str, str]:
+        """All of them, unknown ones by the names that kube-state-metrics writes."""
+        named = (pair for pair in series.labels.items() if pair[0].startswith(prefix))
+        return {self[key.removeprefix(prefix)]: text for key, text in named}
 
 
 def written(name: str) -> str:
@@ -93,20 +109,31 @@ def nodes_of(state: State, resources: Names, labels: Names) -> list[dict[str, An
         amounts = nodes.setdefault(node, {})
         amounts[resources[series.labels.get("resource", "")]] = _amount(series)
     shown = {one.labels.get("node", ""): one for one in state.get(NODE_LABELS, ())}
-    gpus = _gpus(state)
+    gpus, taints = _gpus(state), _taints(state)
     ready = {"conditions": [{"type": "Ready", "status": "True"}]}
     return [
         {
             "metadata": {
                 "name": name,
-                "labels": labels.labels(shown[name], "label_") if name in shown else {},
+                "labels": labels.as_written(shown[name], "label_") if name in shown else {},
                 "annotations": _inventory(gpus.get(name, {})),
             },
+            "spec": {"taints": taints.get(name, [])},
             "status": {**ready, "allocatable": amounts, "capacity": amounts},
         }
         for name, amounts in sorted(nodes.items())
         if name
     ]
+
+
+def _taints(state: State) -> dict[str, list[dict[str, str]]]:
+    """By node; none at all where no toleration is known, as they would keep everybody off."""
+    taints: dict[str, list[dict[str, str]]] = {}
+    for series in state.get(NODE_TAINTS, ()) if any(state.get(POD_TOLERATIONS, ())) else ():
+        said = {field: series.labels.get(field, "") for field in ("key", "value", "effect")}
+        if not said["key"].startswith(_PASSING_TAINTS):
+            taints.setdefault(series.labels.get("node", ""), []).append(said)
+    return taints
 
 
 def _gpus(state: State) -> dict[str, dict[int, Gpu]]:
@@ -158,6 +185,7 @@ def pods_of(
             if (pod := manifests.get(_who(series))) is not None:
                 pod["metadata"][place] = labels.labels(series, prefix)
     _say_who_decides(state, manifests)
+    _say_where_they_may_go(state, manifests, labels)
     return [
         (
             manifests[who],
@@ -179,6 +207,31 @@ def _say_who_decides(state: State, manifests: Mapping[tuple[str, ...], dict[str,
             terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
             required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
             pod["spec"]["affinity"] = {"nodeAffinity": required}
+
+
+def _say_where_they_may_go(
+    state: State, manifests: Mapping[tuple[str, ...], dict[str, Any]], labels: Names
+) -> None:
+    """Tolerations, and nodeSelectors by labels that nodes show."""
+    for series in state.get(POD_TOLERATIONS, ()):
+        if (pod := manifests.get(_who(series))) is not None:
+            fields = ("key", "operator", "value", "effect")
+            said = {field: series.labels.get(field, "") for field in fields}
+            pod["spec"].setdefault("tolerations", []).append(said)
+    unseen = unseen_selectors(state, labels)
+    for series in state.get(POD_SELECTORS, ()):
+        if (pod := manifests.get(_who(series))) is not None:
+            said = labels.as_written(series, _SELECTOR)
+            pod["spec"]["nodeSelector"] = {k: v for k, v in said.items() if k not in unseen}
+
+
+def unseen_selectors(state: State, labels: Names) -> set[str]:
+    """Labels that pods select nodes by, and that are shown of no node."""
+    shown = {key for one in state.get(NODE_LABELS, ()) for key in labels.as_written(one, "label_")}
+    asked = {
+        key for one in state.get(POD_SELECTORS, ()) for key in labels.as_written(one, _SELECTOR)
+    }
+    return asked - shown
 
 
 def _who(series: StateSeries) -> tuple[str, ...]:

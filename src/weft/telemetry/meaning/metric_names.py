@@ -1,61 +1,14 @@
 """Canonical metrics: one name and one unit each, whatever exporter they come from.
 
-`ALIASES` says what a Prometheus metric means. `read` turns its samples into the canonical unit;
-what cannot be true (DCGM's blank values, NaN, negative, above what any card has) is missing: NaN.
-The first label found in each of the label tuples is the one that counts.
+`ALIASES` says what a Prometheus metric means; `metric_values.read` turns its samples into the
+canonical unit. The first label found in each of the label tuples is the one that counts.
 """
 
-import enum
 import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-Floats = npt.NDArray[np.float64]
-
-
-class Metric(enum.StrEnum):
-    """The metrics of a GPU. Ratios are of 1; unit and meaning in the value's name."""
-
-    MEMORY_USED_MIB = "memory_used_mib"
-    MEMORY_FREE_MIB = "memory_free_mib"
-    MEMORY_RESERVED_MIB = "memory_reserved_mib"
-    MEMORY_USED_RATIO = "memory_used_ratio"
-    GPU_UTIL_RATIO = "gpu_util_ratio"
-    MEMORY_COPY_RATIO = "memory_copy_ratio"
-    GRAPHICS_ACTIVE_RATIO = "graphics_active_ratio"
-    SM_ACTIVE_RATIO = "sm_active_ratio"
-    SM_OCCUPANCY_RATIO = "sm_occupancy_ratio"
-    TENSOR_ACTIVE_RATIO = "tensor_active_ratio"
-    DRAM_ACTIVE_RATIO = "dram_active_ratio"
-    PCIE_SENT_BYTES_PER_S = "pcie_sent_bytes_per_s"
-    PCIE_RECEIVED_BYTES_PER_S = "pcie_received_bytes_per_s"
-    POWER_W = "power_w"
-    POWER_LIMIT_W = "power_limit_w"
-    ENERGY_J = "energy_j"
-    ENCODER_RATIO = "encoder_ratio"
-    DECODER_RATIO = "decoder_ratio"
-    SM_CLOCK_MHZ = "sm_clock_mhz"
-
-
-LARGEST: dict[Metric, float] = {
-    Metric.MEMORY_USED_MIB: 2.0**24,
-    Metric.MEMORY_FREE_MIB: 2.0**24,
-    Metric.MEMORY_RESERVED_MIB: 2.0**24,
-    Metric.PCIE_SENT_BYTES_PER_S: 2.0**40,
-    Metric.PCIE_RECEIVED_BYTES_PER_S: 2.0**40,
-    Metric.POWER_W: 20_000.0,
-    Metric.POWER_LIMIT_W: 20_000.0,
-    Metric.ENERGY_J: 1.4e11,
-    Metric.SM_CLOCK_MHZ: 20_000.0,
-}
-"""Above this a value is no measurement. Ratios end at 1. DCGM's blanks of 64 bit (2⁶³ − 16 and the
-next few) and of floating metrics (2⁴⁷ and the next few) lie beyond all of these."""
-
-BLANK_32_BIT = (2.0**31 - 16, 2.0**31 - 13)
-"""DCGM's blank, not found, not supported and not permitted; bytes and joules pass these by."""
+from weft.model.metric import Metric
 
 
 class Alias(NamedTuple):
@@ -63,7 +16,8 @@ class Alias(NamedTuple):
 
     A sample times `scale` is in the metric's unit. `by_process` series come one a process: those of
     one pod on one GPU are added up; all others say the same of a device each time they appear.
-    `scale` 0 means percent or ratio, as the exporter's version has it: see `scale_of`.
+    `scale` 0 means percent or ratio, as the exporter's version has it: see
+    `metric_values.scale_of`.
     """
 
     metric: Metric
@@ -179,32 +133,6 @@ def subject(labels: Mapping[str, str]) -> SeriesSubject:
         mig=_first(labels, MIG_LABELS),
         mig_uuid=_first(labels, MIG_UUID_LABELS),
     )
-
-
-def read(name: str, samples: Floats, aliases: Mapping[str, Alias] = ALIASES) -> Floats:
-    """Samples of the metric `name` in its canonical unit, any shape; NaN where they say nothing.
-
-    All samples of one answer must be given together: a metric that is percent or ratio is scaled
-    by its largest. KeyError: `name` is not in `aliases`.
-    """
-    alias = aliases[name]
-    values = samples * (alias.scale or scale_of(samples))
-    largest = LARGEST.get(alias.metric, 1.0)
-    with np.errstate(invalid="ignore"):
-        blank = (samples >= BLANK_32_BIT[0]) & (samples <= BLANK_32_BIT[1])
-        return np.where((values >= 0.0) & (values <= largest) & ~blank, values, np.nan)
-
-
-def scale_of(samples: Floats) -> float:
-    """1 for ratios, 0.01 for percentages, which are whole numbers: one fraction tells.
-
-    A wrong sample among many can so make readings go missing, never make busy cards look idle.
-    Where all samples are 0 or 1 nothing tells, and 1 is taken for fully busy.
-    """
-    with np.errstate(invalid="ignore"):
-        if bool(((samples > 0.0) & (samples < 1.0)).any()):
-            return 1.0
-        return PERCENT if bool(((samples > 1.0) & (samples <= 100.0)).any()) else 1.0
 
 
 def with_own(aliases: Iterable[tuple[str, str, float]]) -> dict[str, Alias]:

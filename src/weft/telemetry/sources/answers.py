@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.model import WeftError
-from weft.telemetry.meaning.metric_names import Floats
+from weft.telemetry.meaning.metric_values import Floats
 
 Counts = npt.NDArray[np.int64]
 

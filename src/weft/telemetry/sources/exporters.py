@@ -17,9 +17,10 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from weft.model.metric import Metric
 from weft.telemetry.meaning import metric_names
 from weft.telemetry.meaning.join import Devices
-from weft.telemetry.meaning.metric_names import MIG_UUID_LABELS, UUID_LABELS, Alias, Metric
+from weft.telemetry.meaning.metric_names import MIG_UUID_LABELS, UUID_LABELS, Alias
 from weft.telemetry.sources.answers import QueryResult, TelemetryError, labels_of, shown
 from weft.telemetry.sources.source import QueryOutcome, SourceReading
 from weft.telemetry.sources.transport import NOBODY, Direct, ResponseLimits, ServerCredentials

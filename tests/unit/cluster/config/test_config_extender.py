@@ -3,7 +3,8 @@
 import pytest
 
 from weft.cluster.config.form import Configuration
-from weft.cluster.config.read import decode, profiles
+from weft.cluster.config.made_profiles import profiles
+from weft.cluster.config.read import decode
 from weft.core.policies.catalog import built_in
 from weft.model import BadInputError
 

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from weft.cluster.config.form import CompatSettings, Configuration
-from weft.cluster.config.read import decode, maker, profiles, read
+from weft.cluster.config.made_profiles import maker, profiles
+from weft.cluster.config.read import decode, read
 from weft.cluster.config.show import REASONS, as_yaml, explain
 from weft.core.policies.catalog import built_in
-from weft.core.policies.compat import SYSTEM_OF
 from weft.model import BadInputError
 
 HEAD = "apiVersion: weft.dev/v1\nkind: WeftConfiguration\n"
@@ -32,12 +32,13 @@ def test_the_defaults_printed_are_the_defaults_read() -> None:
 def test_every_system_has_its_own_switch_for_its_own_policies() -> None:
     registry = built_in()
     able = {one.name for one in registry.describe() if "compat" in one.options}
-    assert able == set(SYSTEM_OF)
-    assert set(CompatSettings.__struct_fields__) == set(SYSTEM_OF.values())
+    system_of = {name: registry.compat_system(name) for name in registry.names()}
+    assert able == {name for name, system in system_of.items() if system}
+    assert {*CompatSettings.__struct_fields__, ""} == set(system_of.values())
     for system in CompatSettings.__struct_fields__:
         create = maker(config(f"compat: {{{system}: exact}}"), registry)
-        exact = {name for name in SYSTEM_OF if create(name).made_with == {"compat": "exact"}}
-        assert exact == {name for name in SYSTEM_OF if SYSTEM_OF[name] == system}
+        exact = {name for name in able if create(name).made_with == {"compat": "exact"}}
+        assert exact == {name for name in able if system_of[name] == system}
         assert create("fgd").made_with == {}
     assert maker(config(), registry)("elastic-binpack").made_with == {}
 

@@ -17,6 +17,7 @@ from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
 from weft.kube.lease import Elector, LeaseOptions
 from weft.model.annotations import ROLE
+from weft.testing import AGENT_BY_NAME
 from weft.testing.api_server import FakeApiServer
 
 GPUS = '{"gpus":[{"index":0,"memory_mib":16000},{"index":1,"memory_mib":16000}]}'
@@ -29,7 +30,7 @@ def add_node(server: FakeApiServer) -> None:
     status = {"allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]}
     meta = {
         "name": "n",
-        "annotations": {"weft.dev/inventory": GPUS, "weft.dev/delivers": "by-name"},
+        "annotations": {"weft.dev/inventory": GPUS, **AGENT_BY_NAME},
     }
     server.add("nodes", {"metadata": meta, "spec": {}, "status": status})
     # A Lease without a holder, as Weft's manifests bring it: taken at once.

@@ -21,6 +21,7 @@ from weft.core.policies.best_fit import BestFit
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
+from weft.testing import AGENT_BY_NAME
 from weft.testing.api_server import FakeApiServer
 from weft.testing.lease import LeaseStub
 
@@ -48,9 +49,7 @@ def add_node(
     ready_now = {"type": "Ready", "status": "True" if ready else "Unknown"}
     meta = {
         "name": name,
-        "annotations": {"weft.dev/inventory": inventory(gpus), "weft.dev/delivers": "by-name"}
-        if gpus
-        else {},
+        "annotations": {"weft.dev/inventory": inventory(gpus), **AGENT_BY_NAME} if gpus else {},
     }
     status = {"allocatable": has, "conditions": [ready_now]}
     server.add("nodes", {"metadata": meta, "spec": {}, "status": status})

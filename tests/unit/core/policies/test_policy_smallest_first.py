@@ -1,7 +1,7 @@
 """custom-scheduler's queue: the smallest request goes first, as the original's min-heap has it."""
 
 from weft.cluster.config.form import Configuration
-from weft.cluster.config.read import profiles
+from weft.cluster.config.made_profiles import profiles
 from weft.core.engine import Bind, Engine, NodesChanged, PodAdded, PodGone
 from weft.core.policies.catalog import built_in
 from weft.testing.builders import node, pod

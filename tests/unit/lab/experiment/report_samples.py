@@ -79,6 +79,7 @@ def timed_run(policy: str, seed: int, wait_s: float, never_started: int = 0) -> 
         completion=CompletionTimes(100, wait_s + 30, 20.0, 100.0, 250.0),
         timeline=Timeline(
             step_s=16.0,
+            steps_to_last_start=300,
             asked_percent=[50.0 + step % 3 for step in range(300)],
             held_percent=[60.0 + step % 3 for step in range(300)],
             waiting_pods=[float(step % 5) for step in range(300)],

@@ -2,20 +2,23 @@ import itertools
 import math
 import re
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_samples import CEILINGS, results, run, timed
+from msgspec import structs
+from report_samples import CEILINGS, results, run, timed, timed_run
 
 from weft.core.policies.catalog import BUILT_IN
+from weft.interference.intervals import mean_interval
 from weft.lab.experiment import bar_figures, curves, line_figures
 from weft.lab.experiment.axes import CurveSeries, Panel, Scale, label, nice_ceiling, spread, ticks
 from weft.lab.experiment.drawing import Drawing, Rect
 from weft.lab.experiment.figures import draw_all, names_of
 from weft.lab.experiment.layouts import LAYOUTS, Layout
 from weft.lab.experiment.looks import DASHES, PLACES, looks, numbered
-from weft.lab.experiment.statistics import mean_interval, summarise
+from weft.lab.experiment.statistics import summarise
 from weft.lab.experiment.style import (
     ALL,
     ON_HEAT,
@@ -24,7 +27,7 @@ from weft.lab.experiment.style import (
     shorten,
 )
 from weft.lab.experiment.svg import to_svg
-from weft.lab.simulate.results import SimulationResults
+from weft.lab.simulate.results import SimulationResults, Timeline
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -122,6 +125,21 @@ def test_long_curves_are_thinned():
     series = curves.allocation(results({"a": (50.0,)}, curve=long))[0]
     assert len(series.x) == curves.MOST_POINTS
     assert (series.x[0], series.x[-1]) == (0, 4999)
+
+
+def test_in_time_a_mean_goes_on_to_the_last_start_of_the_longest_run():
+    """One run has its last start after 2 s and is empty from 4 s on, the other's is after 8 s."""
+    short = Timeline(1.0, 2, *[[40.0, 40.0, 20.0, 20.0, 0.0]] * 4)
+    long = Timeline(2.0, 4, *[[60.0, 60.0, 80.0, 80.0, 0.0, 0.0]] * 4)
+    runs = [
+        structs.replace(timed_run("one", seed, 5.0), timeline=line)
+        for seed, line in ((42, short), (43, long))
+    ]
+    (curve,) = curves.allocation(SimulationResults(runs, summarise(runs), []))
+    assert curve.x == (0.5, 1.0, 1.5, 2.5, 3.0, 3.5, 4.5, 5.0, 7.0)
+    assert (curve.mean[0], curve.mean[-1]) == (50.0, 40.0)
+    assert (curve.low[-1], curve.high[-1]) == (0.0, 80.0)
+    assert curve.end == (40 + 70) / 2, "the mean up to each run's last start"
 
 
 def test_timed_curves_leave_out_the_empty_cluster_after_everybody_left():
@@ -388,3 +406,13 @@ def test_long_names_lose_their_middle():
     assert shorten("short") == "short"
     assert len(shorten("x" * 50)) == 26
     assert shorten("policy-of-a-third-party-number-7", 20).endswith("number-7")
+
+
+def test_readmes_figure_has_the_colours_of_todays_reports() -> None:
+    """`make demo` draws it anew: build/demo/report/allocation.svg."""
+    drawn = (Path(__file__).parents[4] / "docs" / "images" / "allocation.svg").read_text()
+    policies = re.findall(r"([a-z-]+) \d+\.\d\d", drawn.partition("</desc>")[0])
+    assert len(policies) == 6
+    wanted = {(look.paint.name, look.paint.light) for look in looks(policies).values()}
+    found = set(re.findall(r'class="l-(s\d)" stroke="(#[0-9a-f]{6})"', drawn))
+    assert found == wanted

@@ -86,8 +86,8 @@ def test_the_folder_holds_the_page_and_its_figures_and_nothing_else(tmp_path):
 def test_the_page_says_who_won_by_how_much_and_how_sure(tmp_path):
     page = write(tmp_path, models_gpus={"G2": 900, "T4": 90, "A10": 10})
     assert page.text("lead") == "fgd gives pods 95.20 % of the GPUs when demand equals capacity."
-    # Differences are 2.0, 2.2, 2.1, 2.05 and 2.15: mean 2.1, half-width 2.776 × 0.079 / √5.
-    assert "2.10 points more than best-fit (95 % interval 2.00 to 2.20, 5 paired" in page.text(
+    # Differences are 2.0, 2.2, 2.1, 2.05 and 2.15: mean 2.1, half-width 3.961 × 0.079 / √5.
+    assert "2.10 points more than best-fit (95 % interval 1.96 to 2.24, 5 paired" in page.text(
         "rest"
     )
     assert "On 1,000 GPUs that is 21.0 more at work." in page.text("rest")

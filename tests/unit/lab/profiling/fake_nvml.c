@@ -1,9 +1,20 @@
 /* A fake libnvidia-ml.so.1: one GPU whose counters are made up. Calls and structs are NVML's. */
 #include <string.h>
+#include <unistd.h>
 
 typedef struct { unsigned id, code; double value; char *names[3]; } metric;
 typedef struct { unsigned version, count; int *one, *other; metric metrics[98]; } metrics;
 typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } process;
+
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory;
+typedef struct { char old[16]; unsigned domain, bus, device, id, sub; char bus_id[32]; } pci;
+typedef struct { unsigned pid; unsigned long long at; unsigned sm, mem, enc, dec; } sample;
+typedef struct { void *device; unsigned long long type, data; unsigned gi, ci; } event;
+
+typedef struct {
+  unsigned field, scope; long long at, took; int type, code;
+  union { double d; unsigned u; unsigned long long ull; } value;
+} field;
 
 static int card, taken;
 const char *nvmlErrorString(int code) { return code == 3 ? "Not Supported" : "Invalid Argument"; }
@@ -41,4 +52,30 @@ int nvmlGpmMetricsGet(metrics *of) {
     of->metrics[at].value = of->metrics[at].id + 20.0;
   }
   return 0;
+}
+int nvmlDeviceGetCount_v2(unsigned *to) { *to = 1; return 0; }
+int nvmlDeviceGetMinorNumber(void *of, unsigned *to) { *to = 3; return of != &card; }
+int nvmlDeviceGetPciInfo_v3(void *of, pci *to) { strcpy(to->bus_id, "00000000:65:00.0"); return of != &card; }
+int nvmlDeviceGetMemoryInfo_v2(void *of, memory *to) {
+  if (to->version != (2u << 24 | sizeof(memory))) return 2;
+  to->total = 81559ull << 20; to->reserved = 600ull << 20; to->free = 79959ull << 20; to->used = 1000ull << 20;
+  return of != &card;
+}
+int nvmlDeviceGetProcessUtilization(void *of, sample *to, unsigned *count, unsigned long long since) {
+  if (since >= 500) return 6;
+  if (!to) { *count = 1; return 7; }
+  sample found = {7, 500, 40, 1, 0, 0}; *to = found; *count = 1; return of != &card;
+}
+int nvmlDeviceGetFieldValues(void *of, int count, field *to) {
+  to->code = to->field == 230 ? 0 : 3; to->type = 1; to->value.u = 0; return of != &card || count != 1;
+}
+int nvmlEventSetCreate(void **to) { static int set; *to = &set; return 0; }
+int nvmlEventSetFree(void *set) { return 0; }
+int nvmlDeviceGetSupportedEventTypes(void *of, unsigned long long *to) { *to = 8; return of != &card; }
+int nvmlDeviceRegisterEvents(void *of, unsigned long long types, void *set) { return of != &card || types != 8; }
+int nvmlEventSetWait_v2(void *set, event *to, unsigned timeout) {
+  static int told;
+  event found = {&card, 8, 79, ~0u, ~0u};
+  if (told++) { usleep(20000); return 10; }
+  *to = found; return 0;
 }

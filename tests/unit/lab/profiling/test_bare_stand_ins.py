@@ -29,7 +29,7 @@ Path(sys.argv[2]).write_bytes(dataset(Path(sys.argv[1])))
 NVML = """
 import bare_pynvml
 bare_pynvml.stand_in()
-from weft.lab.profiling.nvml import NvmlGpu
+from weft.node.devices.nvml_gpu import NvmlGpu
 for name in ("0", "GPU-1"):
     gpu = NvmlGpu(name)
     card = gpu.card
@@ -42,6 +42,27 @@ try:
     NvmlGpu("3")
 except Exception as error:
     print(error)
+"""
+READER = """
+import time
+from weft.node.devices.nvml import NvmlReader
+clock = [0.0]
+reader = NvmlReader(now_s=lambda: clock[0])
+(device,) = reader.devices()
+gpu = device.gpu
+print(gpu.index, gpu.model, gpu.uuid, gpu.memory_mib, device.reserved_mib, device.minor)
+print(device.pci_bus_id, device.paths, reader.driver_version())
+print([(use.index, use.values["memory_used_mib"], use.values["power_w"]) for use in reader.use()])
+print([(p.pid, p.memory_mib, p.sm_ratio) for p in reader.processes()])
+print([(p.pid, p.sm_ratio) for p in reader.processes()])
+until = time.monotonic() + 20
+while not device.fault and time.monotonic() < until:
+    time.sleep(0.01)
+    (device,) = reader.devices()
+print(device.fault)
+clock[0] += 60
+print([device.fault for device in reader.devices()])  # the driver says that nothing need be done
+reader.close()
 """
 
 
@@ -140,3 +161,27 @@ def test_a_gpu_is_read_without_pynvml(tmp_path: Path) -> None:
     assert "temperature" not in told[1]
     assert told[2] == "(1000, 80559) [3072, None, None]"
     assert told[6] == "GPU 3: NVML says: Invalid Argument"
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler for a fake NVML")
+@pytest.mark.parametrize("whose", ["bare", "nvidia-ml-py"])
+def test_a_machine_is_read_with_either_library(tmp_path: Path, whose: str) -> None:
+    """Structs and calls are the driver's, as its header has them: the fake is compiled."""
+    stand_in = "import bare_pynvml; bare_pynvml.stand_in()\n"
+    if whose == "nvidia-ml-py":
+        pytest.importorskip("pynvml", reason="an extra, which is not installed here")
+        stand_in = ""
+    library = tmp_path / "libnvidia-ml.so.1"
+    subprocess.run(
+        ["cc", "-w", "-shared", "-fPIC", "-o", library, HERE / "fake_nvml.c"], check=True
+    )
+    told = bare(stand_in + READER, LD_LIBRARY_PATH=str(tmp_path)).splitlines()
+    assert told == [
+        "0 NVIDIA-H100-80GB-HBM3 GPU-1 80959 600 3",
+        "00000000:65:00.0 ('/dev/nvidia3',) 580.1",
+        "[(0, 1000.0, 350.0)]",
+        "[(7, 3072, 0.4), (8, 0, 0.0)]",
+        "[(7, 0.0), (8, 0.0)]",
+        "XID 79: fallen off the bus",
+        "['']",
+    ]

@@ -1,6 +1,7 @@
 """`make gpu-check` up to the GPU: what is missing is said, times are kept, results summed up."""
 
 import importlib.util
+import json
 import os
 import signal
 import subprocess
@@ -222,6 +223,10 @@ def test_the_summary_says_what_came_out(check: ModuleType, tmp_path: Path) -> No
     assert "mps: 2 alone, 4 beside another; speed 0.5" in text
     assert "infeasible: copies (mps): copies: signal 11" in text
     assert "fake: a fake card played these numbers" in text
+    assert "the agent's checks: not run" in text
+    checked = {"check": "MPS memory", "result": "FAILED", "text": "below: held, above: held"}
+    (tmp_path / "node.json").write_text(json.dumps([checked]))
+    assert "MPS memory: FAILED: below: held, above: held\n" in check.summarise(tmp_path)
 
 
 def test_no_dataset_is_told(check: ModuleType, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from weft.lab.profiling.history import (
 )
 from weft.telemetry.sources.answers import QueryResult, TelemetryError
 from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
+from weft.testing import AGENT_BY_NAME
 from weft.testing.api_server import FakeApiServer
 
 NOW_S, STEP_S = 100_000.0, 10.0
@@ -199,7 +200,7 @@ async def test_bindings_are_read_off_the_api() -> None:
         ]
         marks = {
             "weft.dev/inventory": json.dumps({"gpus": gpus}),
-            "weft.dev/delivers": "by-name",
+            **AGENT_BY_NAME,
         }
         api.add("nodes", {"metadata": {"name": "a", "annotations": marks}})
         limits = {"limits": {"weft.dev/gpu-memory": "3000"}}

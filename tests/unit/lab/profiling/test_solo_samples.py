@@ -8,7 +8,7 @@ import pytest
 from weft.dialects.application import ApplicationClues, image_name
 from weft.lab.profiling.application import clues_of
 from weft.lab.profiling.solo_samples import NOBODY_KNOWS, SeenGpus, TimeGrid, alone, windows
-from weft.telemetry.meaning.metric_names import Metric
+from weft.model.metric import Metric
 from weft.telemetry.sources.answers import QueryResult
 
 GRID = TimeGrid(1_000.0, 10.0, 12)

@@ -34,6 +34,12 @@ def job(
 
 
 def scenario(*jobs: Job, gpus: int = 1, **more: object) -> SharedScenario:
-    """Jobs on one node, without slowdown or forecasts (half of the work) unless told."""
-    told = {"slowdown": NO_SLOWDOWN, "watching": ScrapeOptions(forecasts=False), **more}
+    """Jobs on one node, scraped every 10 s; without slowdown or forecasts (half of the
+    work) unless told.
+    """
+    told = {
+        "slowdown": NO_SLOWDOWN,
+        "watching": ScrapeOptions(10 * SECOND_NS, forecasts=False),
+        **more,
+    }
     return SharedScenario((node(gpus),), jobs, **told)  # type: ignore[arg-type]

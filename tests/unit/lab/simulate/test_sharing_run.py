@@ -1,8 +1,8 @@
 """The engine and the cards together, by hand on small worlds."""
 
-import msgspec
 import pytest
 from long_form import few_or_many
+from msgspec.structs import replace
 from sharing_worlds import CARD_MIB, Lender, job, scenario
 
 from weft.core.policies.catalog import built_in
@@ -136,7 +136,7 @@ def test_equal_runs_are_equal_and_another_seed_differs() -> None:
         run_shared(scenario(*jobs, faults=faults, seed=seed), Lender()) for seed in (1, 1, 2)
     )
     assert first == again
-    assert msgspec.structs.replace(other, seed=1) != first
+    assert replace(other, seed=1) != first
 
 
 def test_a_pod_that_fits_no_card_ends_the_run_and_is_counted() -> None:
@@ -173,10 +173,11 @@ def test_columns_that_can_be_left_out_decide_nothing(name: str) -> None:
         for n in range(few_or_many(6, 10))
     ]
     lends = built_in().create(name).harvests
-    few = ScrapeOptions(forecasts=False, holds=lends, peaks=False, trends=name in TRENDS)
+    every = ScrapeOptions(10 * SECOND_NS)
+    few = replace(every, forecasts=False, holds=lends, peaks=False, trends=name in TRENDS)
     all_, fewer = (
         run_shared(scenario(*jobs, gpus=2, watching=watching), built_in().create(name))
-        for watching in (ScrapeOptions(), few)
+        for watching in (every, few)
     )
     assert all_ == fewer
 

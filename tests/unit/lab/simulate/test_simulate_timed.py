@@ -32,7 +32,7 @@ def one_card(*pods: TracePod) -> Scenario:
 
 def test_a_tiny_trace_by_hand() -> None:
     """One card. `a` holds it from 0 to 100; `b` (from 10) waits 90 s and runs 50; `c` (from 20)
-    waits until 150. Allocation: 100 % of the 180 s from the first arrival to the last end.
+    waits until 150. Allocation: 100 % of the 150 s from the first arrival to the last start.
     """
     world = one_card(
         trace_pod("a", times=(0, 100, 0)),
@@ -50,20 +50,43 @@ def test_a_tiny_trace_by_hand() -> None:
     assert (found.unscheduled, sum(found.waited.values())) == ({}, 2)
     assert (found.curve, found.fragmentation_curve) == ({}, {})
     assert found.timeline is not None
-    assert (found.timeline.step_s, len(found.timeline.held_percent)) == (1.0, 150)
-    assert found.timeline.held_percent == found.timeline.asked_percent == [100.0] * 150
-    assert found.timeline.waiting_pods == [0] * 10 + [1] * 10 + [2] * 80 + [1] * 50
+    assert (found.timeline.step_s, found.timeline.steps_to_last_start) == (1.0, 150)
+    assert found.timeline.held_percent == found.timeline.asked_percent == [100.0] * 180 + [0.0]
+    waiting = [0] * 10 + [1] * 10 + [2] * 80 + [1] * 50 + [0] * 31
+    assert found.timeline.waiting_pods == waiting
 
 
-def test_time_between_is_idle_in_the_mean() -> None:
-    """A card held for 10 of 40 seconds, half of it for 20 more."""
+def test_use_over_time_is_up_to_the_last_start() -> None:
+    """A card held for 10 of 20 seconds; then half of it for 1000 more, which say nothing of how
+    many pods could run."""
     world = one_card(
-        trace_pod("a", times=(100, 110, 100)), trace_pod("b", 1, 500, times=(120, 140, 120))
+        trace_pod("a", times=(100, 110, 100)), trace_pod("b", 1, 500, times=(120, 1120, 120))
     )
-    waits = run(world).waits
+    found = run(world)
+    assert found.waits is not None
+    assert found.timeline is not None
+    assert (found.waits.mean_allocation_percent, found.waits.mean_asked_percent) == (50.0, 50.0)
+    assert (found.waits.mean_s, found.waits.end_s) == (0.0, 1120.0)
+    assert (found.timeline.step_s, found.timeline.steps_to_last_start) == (1.0, 20)
+    assert sum(found.timeline.held_percent[:20]) / 20 == 50.0
+    assert found.timeline.held_percent[20:] == [50.0] * 780, "no more than 800 steps"
+
+
+def test_where_all_start_at_once_use_is_of_the_whole_run() -> None:
+    waits = run(one_card(trace_pod("a", 1, 500, times=(3, 13, 3)))).waits
     assert waits is not None
     assert waits.mean_allocation_percent == 50.0
-    assert (waits.mean_s, waits.end_s) == (0.0, 140.0)
+
+
+def test_who_never_starts_waits_to_the_end() -> None:
+    world = one_card(
+        trace_pod("big", 1, 500, times=(0, 10, 0)), trace_pod("huge", 8, 1000, times=(1, 9, 1))
+    )
+    found = run(world)
+    assert found.timeline is not None
+    assert found.timeline.steps_to_last_start == 1
+    assert found.timeline.waiting_pods == [0.0] + [1.0] * 10
+    assert found.timeline.held_percent == [50.0] * 10 + [0.0]
 
 
 def test_at_one_instant_who_ends_makes_room_for_who_comes() -> None:

@@ -21,11 +21,30 @@ def test_amounts_are_averaged_over_each_step() -> None:
     assert found.fragmented_percent == [10.0, 10.0]
 
 
-def test_it_ends_with_the_step_that_was_asked_for() -> None:
+def test_it_says_which_step_the_last_start_is_in() -> None:
     recorder = TimelineRecorder(0, 1000)
     recorder.record(0, 100 * SECOND, (1000, 1000, 1), 0.0)
-    assert len(recorder.timeline(10 * SECOND).held_percent) == 10
-    assert len(recorder.timeline(10 * SECOND + 1).held_percent) == 11
+    assert recorder.timeline(10 * SECOND).steps_to_last_start == 10
+    assert recorder.timeline(10 * SECOND + 1).steps_to_last_start == 11
+
+
+def test_the_time_after_the_last_start_makes_no_step_longer() -> None:
+    recorder = TimelineRecorder(0, 1000)
+    recorder.record(0, 100 * SECOND, (1000, 1000, 1), 0.0)
+    recorder.record(100 * SECOND, 10**6 * SECOND, (500, 500, 0), 0.0, after_all=True)
+    recorder.end(10**6 * SECOND, (0, 0, 0), 0.0)
+    found = recorder.timeline(100 * SECOND)
+    assert found.step_s == 1.0
+    assert found.held_percent == [100.0] * 100 + [50.0] * (2 * MOST_STEPS - 100)
+
+
+def test_a_run_that_is_over_shows_what_stays() -> None:
+    recorder = TimelineRecorder(0, 1000)
+    recorder.record(0, 3 * SECOND // 2, (1000, 1000, 0), 0.0)
+    recorder.end(3 * SECOND // 2, (200, 200, 3), 0.0)
+    found = recorder.timeline(SECOND)
+    assert found.held_percent == [100.0, 60.0, 20.0]
+    assert found.waiting_pods == [0.0, 1.5, 3.0]
 
 
 _spans = st.lists(

@@ -11,7 +11,7 @@ import numpy as np
 
 from weft.core.framework.signals import Floats
 from weft.lab.simulate.sharing.gpus import GpuKey, SimulatedGpus
-from weft.telemetry.meaning.metric_names import Metric
+from weft.model.metric import Metric
 
 METRICS = (
     Metric.MEMORY_USED_MIB,

@@ -14,11 +14,11 @@ from weft.core.ledger import Ledger
 from weft.lab.simulate.sharing.exporter import METRICS, Scrape, SimulatedExporters
 from weft.lab.simulate.sharing.job import SECOND_NS
 from weft.model import Node
+from weft.model.metric import Metric
 from weft.telemetry.feed.feed import FeedSettings, TelemetryFeed
 from weft.telemetry.feed.memory_needs import USUAL, WarmUp
 from weft.telemetry.feed.snapshot import FORECAST, SnapshotSettings
 from weft.telemetry.meaning.join import Devices, PodSamples
-from weft.telemetry.meaning.metric_names import Metric
 
 
 class ScrapeOptions(msgspec.Struct, frozen=True):

@@ -11,11 +11,11 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from weft.lab.profiling.gpu_bench import BenchError
+from weft.node.devices.reader import DeviceError
 
 PROGRAM = "nvidia-cuda-mps-control"
 PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
@@ -47,11 +47,11 @@ def no_mps() -> Iterator[dict[str, str]]:
 def mps(gpu: str, program: str = PROGRAM) -> Iterator[dict[str, str]]:
     """The environment of processes that share GPU `gpu` (UUID or index) through our own daemon.
 
-    `BenchError` where there is no such program, or it does not start.
+    `DeviceError` where there is no such program, or it does not start.
     """
     path = shutil.which(program)
     if path is None:
-        raise BenchError(f"no {program} here: MPS cannot be measured; leave it out of --isolation")
+        raise DeviceError(f"no {program} here: MPS cannot be measured; leave it out of --isolation")
     with tempfile.TemporaryDirectory(prefix="weft-mps-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / "pipe").mkdir()
@@ -76,23 +76,25 @@ def mps(gpu: str, program: str = PROGRAM) -> Iterator[dict[str, str]]:
 def _wait_started(program: str, env: Mapping[str, str], folder: Path) -> None:
     """Until it answers."""
     deadline = time.monotonic() + START_S
-    while not _answers(program, env):
+    while not answers([program], env):
         ended = folder / "ended"
         if ended.exists() or time.monotonic() > deadline:
             how = f"ended with {ended.read_text().strip()}" if ended.exists() else "does not answer"
             logs = sorted((folder / "log").glob("*.log"))
             text = "".join(log.read_text(errors="replace") for log in logs).strip()
-            raise BenchError(f"{program} {how}: {text[-500:] or 'it says nothing'}")
+            raise DeviceError(f"{program} {how}: {text[-500:] or 'it says nothing'}")
         time.sleep(0.1)
 
 
-def _answers(program: str, env: Mapping[str, str]) -> bool:
-    """True if the daemon takes an order."""
+def answers(
+    command: Sequence[str], env: Mapping[str, str], order: bytes = b"get_server_list\n"
+) -> bool:
+    """True if the daemon takes the order; `command` is the program, or what runs it."""
     try:
         completed = subprocess.run(
-            [program],
+            command,
             env=env,
-            input=b"get_server_list\n",
+            input=order,
             timeout=ASK_S,
             check=False,
             stdout=subprocess.DEVNULL,

@@ -1,0 +1,107 @@
+"""`weft agent`: what runs on each GPU node; composed in `agent_hosting`."""
+
+import logging
+import os
+import socket
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+from weft.cli import options
+from weft.model.errors import BadInputError
+
+NVML = "nvml"
+NODE_NAME = "NODE_NAME"
+
+
+class LogLevel(StrEnum):
+    """How much is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+NodeName = Annotated[
+    str, Option(help="The node's name in Kubernetes.  [default: NODE_NAME, the host's name]")
+]
+Devices = Annotated[
+    str, Option(metavar="nvml|FILE", help="The node's GPUs: the driver's, or played by a file.")
+]
+NriSocket = Annotated[Path, Option(help="The container runtime's NRI socket.")]
+Listen = Annotated[
+    str,
+    Option(metavar="ADDRESS:PORT", help="Health and metrics.  [default: as configured, :9400]"),
+]
+DevicePlugins = Annotated[
+    bool, Option("--device-plugins", help="Deliver through the kubelet: for nodes without NRI.")
+]
+Cdi = Annotated[
+    bool | None,
+    Option(help="Whether the runtime resolves CDI names.  [default: as its version says]"),
+]
+CdiFolder = Annotated[Path, Option(help="Where the runtime looks for CDI specifications.")]
+PodResources = Annotated[Path, Option(help="The kubelet's pod resources socket.")]
+Cleanup = Annotated[
+    bool, Option("--cleanup", help="Take all that the agent wrote off the node, and end.")
+]
+
+
+def agent(
+    node_name: NodeName = "",
+    devices: Devices = NVML,
+    nri_socket: NriSocket = Path("/var/run/nri/nri.sock"),
+    listen: Listen = "",
+    device_plugins: DevicePlugins = False,
+    cdi: Cdi = None,
+    cdi_folder: CdiFolder = Path("/var/run/cdi"),
+    pod_resources: PodResources = Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
+    cleanup: Cleanup = False,
+    config: options.ConfigFile = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = "",
+    log: Annotated[LogLevel, Option(help="How much is logged.")] = LogLevel.INFO,
+) -> None:
+    """Give each container of this node the GPU share that its pod's Binding promised.
+
+    Run one on each GPU node, as root: it registers with the container runtime (NRI).
+    """
+    import uvloop
+
+    from weft.cli.agent_hosting import AgentHosting, host
+    from weft.cluster.config.form import Configuration
+    from weft.cluster.config.read import read
+
+    settings = read(config) if config is not None else Configuration()
+    address, port = _address(listen, settings.agent.address, settings.agent.port)
+    hosting = AgentHosting(
+        node_name=node_name or os.environ.get(NODE_NAME, "") or socket.gethostname().lower(),
+        devices=devices,
+        nri_socket=nri_socket,
+        address=address,
+        port=port,
+        kubeconfigs=(kubeconfig,) if kubeconfig else (),
+        context=context,
+        device_plugins=device_plugins,
+        cdi=cdi,
+        cdi_folder=cdi_folder,
+        pod_resources=pod_resources,
+        cleanup=cleanup,
+    )
+    logging.basicConfig(
+        level=log.value.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    uvloop.run(host(settings, hosting))
+
+
+def _address(text: str, address: str, port: int) -> tuple[str, int]:
+    """Where to listen: as the option says, else as configured."""
+    if not text:
+        return address, port
+    host, colon, number = text.rpartition(":")
+    if not colon or not number.isdecimal() or int(number) > 65_535:
+        raise BadInputError("--listen", f"{text!r} is no address; write one such as 0.0.0.0:9400")
+    return host.strip("[]") or "0.0.0.0", int(number)

@@ -1,0 +1,265 @@
+"""Composes the agent of a node: which parts there are, and what each is handed.
+
+GPUs, API server ──▶ pods, grants, events ──▶ delivery ──▶ NriPlugin ──▶ NodeAgent(parts)
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from prometheus_client.registry import Collector
+
+import weft
+from weft.cli.agent import NVML
+from weft.cluster.config.agent import AgentSettings
+from weft.cluster.config.form import Configuration
+from weft.dialects.dialect import UnitSettings
+from weft.dialects.inventory import InventoryFallback
+from weft.kube.client import ApiClient, ClientOptions
+from weft.kube.config import load
+from weft.model import BadInputError
+from weft.model.agent_offer import DEVICE_PLUGIN, AgentOffer
+from weft.node.agent.accounting import Accounting, AccountingSettings
+from weft.node.agent.agent import AgentPart, NodeAgent, stop_signal
+from weft.node.agent.agent_metrics import DeliveryMetrics, PartMetrics
+from weft.node.agent.container_grant import Granter
+from weft.node.agent.delivery import Delivery, DeliveryOptions
+from weft.node.agent.device_nodes import CDI_DIRS, CdiSpecs
+from weft.node.agent.device_watch import DeviceWatch
+from weft.node.agent.discovery import Discovery
+from weft.node.agent.evictions import Evictions
+from weft.node.agent.isolation import HookCleaner, IsolationOptions, NodeIsolation
+from weft.node.agent.kubelet_metrics import KubeletMetrics
+from weft.node.agent.mps_daemon import MpsDaemon, options_here
+from weft.node.agent.node_pods import NodePods, PodRules, rules_of
+from weft.node.agent.offering import Offering, offer_of
+from weft.node.agent.over_share import OverShareGuard, OverShareOptions
+from weft.node.agent.pages import AgentPages
+from weft.node.agent.pod_events import REFUSED, PodEvents, PodName
+from weft.node.agent.usage import UsageWatch, WatchedPod
+from weft.node.agent.usage_metrics import UsageMetrics
+from weft.node.devices.fake import FakeReader
+from weft.node.devices.nvml import NvmlReader
+from weft.node.devices.reader import DeviceError, DeviceReader
+from weft.node.nri.plugin import NriPlugin
+
+if TYPE_CHECKING:
+    from weft.node.device_plugin.plugin_part import DevicePluginPart
+
+log = logging.getLogger("weft.agent")
+
+
+class AgentHosting(msgspec.Struct, frozen=True):
+    """Options of the command line beside the configuration."""
+
+    node_name: str
+    devices: str
+    nri_socket: Path
+    address: str
+    port: int
+    kubeconfigs: tuple[Path, ...] = ()
+    context: str = ""
+    device_plugins: bool = False
+    cdi: bool | None = None
+    cdi_folder: Path = Path("/var/run/cdi")
+    pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+    cleanup: bool = False
+
+
+async def host(config: Configuration, hosting: AgentHosting) -> None:
+    """Run until told to stop; `BadInputError` where something is wrong with what was given."""
+    stop = stop_signal()
+    reader = reader_of(hosting)
+    async with _client(hosting) as client:
+        composition = Composition(config, hosting, reader, client)
+        if hosting.cleanup:
+            await composition.accounting.withdraw()
+            await composition.discovery.withdraw()
+            if composition.mps is not None:
+                await composition.mps.stop()
+            return
+        if config.agent.own:
+            await composition.accounting.check()
+        await composition.agent.run(stop)
+
+
+def _client(hosting: AgentHosting) -> ApiClient:
+    options = ClientOptions(qps=50, burst=200, user_agent="weft-agent")
+    return ApiClient(load(hosting.context, paths=hosting.kubeconfigs), options)
+
+
+def reader_of(hosting: AgentHosting) -> DeviceReader:
+    """The machine's GPUs, or those that a file plays."""
+    if hosting.devices != NVML:
+        return FakeReader(Path(hosting.devices), hosting.node_name)
+    try:
+        return NvmlReader()
+    except DeviceError as error:
+        raise BadInputError("--devices nvml", f"{error}; name a file that plays GPUs") from error
+
+
+class Composition:
+    """The agent with its parts."""
+
+    def __init__(
+        self,
+        config: Configuration,
+        hosting: AgentHosting,
+        reader: DeviceReader,
+        client: ApiClient,
+    ) -> None:
+        self._client, self._node, self._settings = client, hosting.node_name, config.agent
+        self.devices = DeviceWatch(reader)
+        self.pods = NodePods(client, self._node, _pod_rules(config))
+        self.events = PodEvents(client, self._node)
+        self._isolate()
+        self._deliver(hosting)
+        settings = _accounting_of(config, hosting)
+        self.accounting = Accounting(client, self._node, self.devices, settings)
+        self.device_plugins = self._serve_plugins(hosting) if hosting.device_plugins else None
+        self._watch_use()
+        broken: Counter[str] = Counter()
+        collectors: list[Collector] = [
+            DeliveryMetrics(self.delivery, self.evictions, self.plugin),
+            UsageMetrics(self._node, self.usage, self.guard),
+            KubeletMetrics(self.accounting, self.device_plugins),
+            PartMetrics(broken),
+        ]
+        pages = AgentPages(collectors, self._checks(), address=hosting.address, port=hosting.port)
+        early: dict[str, AgentPart] = {"pages": pages, "events": self.events}
+        self.agent = NodeAgent(self.devices, self.pods, early, self._parts(), broken=broken)
+
+    def _isolate(self) -> None:
+        settings = self._settings
+        self.mps = MpsDaemon(options_here()) if settings.mps else None
+        options = IsolationOptions(settings.isolation, settings.hook_library)
+        self.isolation = NodeIsolation(options, self.devices, self.mps)
+
+    def _deliver(self, hosting: AgentHosting) -> None:
+        self.evictions = Evictions(self._client, self.pods, self.events)
+        self.delivery = Delivery(
+            self.pods,
+            self.devices,
+            Granter(self.devices, self.isolation, CdiSpecs((CDI_DIRS[0], hosting.cdi_folder))),
+            DeliveryOptions(exempt=self._settings.exempt_namespaces),
+            on_refused=self._refused,
+            on_without=self.evictions.evict,
+        )
+        self.plugin = NriPlugin(hosting.nri_socket, self.delivery)
+        self.discovery = Discovery(
+            self._client,
+            self._node,
+            self.devices,
+            self._offer,
+        )
+        if self.mps is not None:
+            self.mps.listeners.append(self.discovery.nudge)
+
+    def _serve_plugins(self, hosting: AgentHosting) -> "DevicePluginPart":
+        from weft.cli.agent_plugins import device_plugins  # gRPC is large
+
+        return device_plugins(
+            self._client,
+            self.pods,
+            self.devices,
+            self.accounting,
+            self.isolation,
+            self.evictions,
+            self._refused,
+            hosting,
+        )
+
+    def _offer(self) -> AgentOffer | None:
+        if self.device_plugins is None:
+            return offer_of(self.plugin, self.isolation)
+        if not self.device_plugins.registrations:
+            return None
+        return AgentOffer(weft.__version__, DEVICE_PLUGIN, self.isolation.offered())
+
+    def _watch_use(self) -> None:
+        self.usage = UsageWatch(self.devices, self.pods)
+        options = _over_share(self._settings)
+        self.guard = OverShareGuard(self.events.writer.emit, _evict_by(self._client), options)
+        self.usage.observers.append(self.guard.observe)
+
+    def _parts(self) -> dict[str, AgentPart]:
+        parts: dict[str, AgentPart] = {
+            "evictions": self.evictions,
+            "accounting": self.accounting,
+            "usage": self.usage,
+            "over-share": self.guard,
+        }
+        if self.device_plugins is None:
+            parts |= {
+                "runtime": self.plugin,
+                "discovery": Offering(self.plugin, self.discovery),
+            }
+        else:
+            parts |= {"device-plugins": self.device_plugins, "discovery": self.discovery}
+        if self._settings.hook_library:
+            pods = self.pods
+            known = lambda: pods.pods.keys() if pods.synced.is_set() else None  # noqa: E731
+            parts["hook-files"] = HookCleaner(self.isolation, known)
+        return parts if self.mps is None else {**parts, "mps": self.mps}
+
+    def _checks(self) -> dict[str, Callable[[], str]]:
+        plugin, devices, kubelet = self.plugin, self.devices, self.device_plugins
+        checks = {"devices": lambda: "" if devices.version else "not read yet"}
+        if kubelet is not None:
+            return checks | {
+                "kubelet": lambda: "" if kubelet.registrations else "not registered yet"
+            }
+        return checks | {
+            "runtime": lambda: "" if plugin.connected else plugin.problem or "not registered yet",
+        }
+
+    def _refused(self, pod: PodName, why: str) -> None:
+        log.warning("pod %s: %s", pod, why)
+        self.events.warn(pod, REFUSED, why)
+
+
+def _pod_rules(config: Configuration) -> PodRules:
+    rules = [
+        InventoryFallback(r.count, r.memory_mib, r.model, r.nodes, r.labels)
+        for r in config.inventory
+    ]
+    return rules_of(config.gpushare_unit, rules, _promised_permille(config))
+
+
+def _accounting_of(config: Configuration, hosting: AgentHosting) -> AccountingSettings:
+    settings, unit = config.agent, config.gpushare_unit
+    units = UnitSettings(
+        promised_permille=_promised_permille(config),
+        gpushare_unit="GiB" if unit == "auto" else unit,
+        all_spellings=settings.older_spellings,
+    )
+    return AccountingSettings(
+        dialects=settings.dialects or None,
+        own=settings.own,
+        units=units,
+        device_plugins=hosting.device_plugins,
+        by_name=not hosting.device_plugins,
+    )
+
+
+def _promised_permille(config: Configuration) -> int:
+    """How much of a card's memory may be promised, in thousandths."""
+    return round(1000 * max(config.limits.overcommit, config.limits.harvest))
+
+
+def _over_share(settings: AgentSettings) -> OverShareOptions:
+    return OverShareOptions(
+        settings.over_share_mib,
+        after_s=settings.over_share_seconds,
+        evict=settings.evict_over_share,
+    )
+
+
+def _evict_by(client: ApiClient) -> Callable[[WatchedPod], Awaitable[None]]:
+    async def evict(pod: WatchedPod) -> None:
+        await client.evict(pod.namespace, pod.name, pod.uid)
+
+    return evict

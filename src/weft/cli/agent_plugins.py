@@ -1,0 +1,55 @@
+"""Composes the device plugins of nodes without NRI. Imported only there: gRPC is large."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from weft.kube.client import ApiClient
+from weft.model.delivery import DeliveryRecord
+from weft.node.agent.accounting import Accounting
+from weft.node.agent.container_grant import Granter
+from weft.node.agent.device_nodes import CdiSpecs
+from weft.node.agent.device_watch import DeviceWatch
+from weft.node.agent.evictions import Evictions
+from weft.node.agent.isolation import NodeIsolation
+from weft.node.agent.node_pods import NodePod, NodePods
+from weft.node.agent.pod_events import PodName
+from weft.node.agent.record_check import why_refused
+from weft.node.device_plugin.attribution import AttributionWorld
+from weft.node.device_plugin.kubelet_api import PodResourcesClient
+from weft.node.device_plugin.kubelet_record import KubeletRecord
+from weft.node.device_plugin.plugin_part import DevicePluginPart, KubeletOptions
+
+if TYPE_CHECKING:
+    from weft.cli.agent_hosting import AgentHosting
+
+
+def device_plugins(
+    client: ApiClient,
+    pods: NodePods,
+    devices: DeviceWatch,
+    accounting: Accounting,
+    isolation: NodeIsolation,
+    evictions: Evictions,
+    refused: Callable[[PodName, str], None],
+    hosting: "AgentHosting",
+) -> DevicePluginPart:
+    """The part that serves them."""
+
+    def objection(pod: NodePod, others: Sequence[DeliveryRecord]) -> str:
+        if pod.record is None:
+            return pod.problem
+        return why_refused(pod.record, pod.uid, pods.node_name, devices.devices, others)
+
+    options = KubeletOptions(cdi=hosting.cdi, cdi_folder=hosting.cdi_folder)
+    # A CDI specification cannot name the devices of another one: GPUs come as device nodes.
+    granter = Granter(devices, isolation, CdiSpecs(()))
+    world = AttributionWorld(
+        pods,
+        KubeletRecord(options.folder),
+        PodResourcesClient(hosting.pod_resources),
+        granter.grant,
+        objection,
+        on_refused=refused,
+        on_wrong=evictions.evict,
+    )
+    return DevicePluginPart(client, pods.node_name, devices, accounting, world, options)

@@ -1,0 +1,178 @@
+"""`weft doctor`: what is wrong with a cluster or a GPU node, and the remedy."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+from typer import Exit, Option
+
+from weft.cli.options import Context, Kubeconfig, Output
+from weft.cli.output import ListOutput, json_text, print_table, table_with
+from weft.model.errors import BadInputError
+
+if TYPE_CHECKING:
+    from weft.kube.client import ApiClient
+    from weft.kube.config import Endpoint
+    from weft.node.devices.reader import DeviceReader
+    from weft.node.doctor.cluster import ClusterFacts
+    from weft.node.doctor.finding import DoctorFinding
+    from weft.node.doctor.machine import MachinePod
+
+_Here = Annotated[
+    bool | None,
+    Option(
+        "--machine/--no-machine",
+        help="Look at this machine as a GPU node.  [default: where it has a kubelet]",
+    ),
+]
+_NodeName = Annotated[
+    str, Option(help="This machine's name as a node.  [default: NODE_NAME, the host's name]")
+]
+_Root = Annotated[Path, Option(help="Where this machine's files are, from inside a container.")]
+_Devices = Annotated[
+    str, Option(metavar="nvml|FILE", help="The machine's GPUs: the driver's, or played by a file.")
+]
+
+
+class _KnownNode(NamedTuple):
+    """What the API server says of this machine: its pods by UID (None: nothing), and the resources
+    that Weft's agent advertises."""
+
+    pods: "dict[str, MachinePod] | None" = None
+    advertised: frozenset[str] = frozenset()
+
+
+EXEMPT = ("kube-system", "weft-system")
+_KUBELET = Path("var/lib/kubelet")
+
+
+def doctor(
+    machine: _Here = None,
+    node_name: _NodeName = "",
+    root: _Root = Path("/"),
+    devices: _Devices = "nvml",
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+    output: Output = ListOutput.table,
+) -> None:
+    """Check cluster and machine for what keeps shares from containers; exit code 1 if any is wrong.
+
+    Each finding comes with its remedy. On a GPU node run it as root; in the agent's pod:
+    kubectl -n weft-system exec POD -- weft doctor.
+    """
+    name = node_name or os.environ.get("NODE_NAME", "") or socket.gethostname()
+    here = machine if machine is not None else (root / _KUBELET).is_dir()
+    findings, known = asyncio.run(_cluster(kubeconfig, context, name))
+    if here:
+        findings += _machine(root, lambda: _reader(devices, name), known)
+    _show(findings, output)
+    if any(finding.level == "wrong" for finding in findings):
+        raise Exit(1)
+
+
+async def _cluster(
+    kubeconfig: Path | None, context: str, node: str
+) -> "tuple[list[DoctorFinding], _KnownNode]":
+    """Findings about the cluster, and what it says of this node."""
+    from weft.kube.client import ApiClient, ClientOptions
+    from weft.kube.config import load
+    from weft.model import WeftError
+    from weft.node.doctor.finding import wrong
+
+    check, mend = "API server", "name a cluster with --kubeconfig and --context"
+    try:
+        endpoint = load(context, paths=(kubeconfig,) if kubeconfig else ())
+    except BadInputError as error:
+        return [wrong(check, str(error), mend)], _KnownNode()
+    try:
+        async with ApiClient(endpoint, ClientOptions(attempts=2)) as client:
+            return await _asked(client, endpoint, node)
+    except WeftError as error:
+        return [wrong(check, f"{endpoint.url}: {error}", mend)], _KnownNode()
+
+
+async def _asked(
+    client: "ApiClient", endpoint: "Endpoint", node: str
+) -> "tuple[list[DoctorFinding], _KnownNode]":
+    from weft.node.doctor import cluster
+    from weft.node.doctor.finding import good
+
+    inside = endpoint.inside
+    needed = cluster.NODE_AGENT if inside else cluster.PERSON
+    found = [
+        good("API server", endpoint.url),
+        await cluster.rights(client, needed, "the agent" if inside else "yours"),
+    ]
+    facts = await cluster.facts_of(client)
+    found += [
+        cluster.agents_per_node(facts),
+        cluster.offers(facts),
+        cluster.runtimes(facts),
+        cluster.other_resources(facts),
+        cluster.merged_labels(facts),
+    ]
+    own = next((n.advertised for n in facts.gpu_nodes if n.metadata.name == node), frozenset())
+    return found, _KnownNode(_pods_of(facts, node), own)
+
+
+def _pods_of(facts: "ClusterFacts", node: str) -> "dict[str, MachinePod]":
+    """The node's pods by UID: who asks for GPUs in any system's words may see some."""
+    from weft.dialects.dialect import DialectSettings
+    from weft.dialects.foreign import foreign_requests
+    from weft.dialects.registry import parse_pod
+    from weft.node.doctor.machine import MachinePod
+
+    pods = {}
+    for pod in facts.pods:
+        meta = pod.metadata
+        if pod.spec.node_name != node:
+            continue
+        try:
+            asks = bool(parse_pod(pod, DialectSettings()).shape.gpu_requests)
+        except BadInputError:
+            asks = True  # it asks, in words that contradict each other
+        may_see = asks or meta.namespace in EXEMPT or bool(foreign_requests(pod, asks=False))
+        uid = (meta.annotations or {}).get("kubernetes.io/config.hash", meta.uid)
+        pods[uid] = MachinePod(f"{meta.namespace}/{meta.name}", may_see)
+    return pods
+
+
+def _machine(
+    root: Path, open_reader: "Callable[[], DeviceReader]", known: "_KnownNode"
+) -> "list[DoctorFinding]":
+    from weft.node.doctor import machine
+
+    return [
+        machine.driver(open_reader),
+        machine.device_nodes(root, open_reader),
+        machine.nri_socket(root),
+        machine.validator(root),
+        machine.kubelet_sockets(root),
+        machine.other_plugins(root, known.advertised),
+        machine.without_share(root / "proc", known.pods),
+    ]
+
+
+def _reader(devices: str, node: str) -> "DeviceReader":
+    if devices == "nvml":
+        from weft.node.devices.nvml import NvmlReader
+
+        return NvmlReader()
+    from weft.node.devices.fake import FakeReader
+
+    return FakeReader(Path(devices), node)
+
+
+def _show(findings: "list[DoctorFinding]", output: ListOutput) -> None:
+    if output is ListOutput.json:
+        print(json_text([finding._asdict() for finding in findings], indent=2))
+        return
+    table = table_with("||")
+    for finding in findings:
+        table.add_row(f"{finding.level:<6}", finding.check, finding.text)
+        if finding.mend:
+            table.add_row("", "", f"→ {finding.mend}")
+    print_table(table)

@@ -1,0 +1,229 @@
+"""`kubectl inspect gpushare`: the original's own table, byte for byte, for scripts that read it.
+
+As the original it reads the nodes' allocatable and the pods' annotations, and knows nothing of real
+use: `weft inspect` does. Where the original's order is left to chance (Go's maps), it is by name
+and index here.
+"""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from weft.cli.tab_columns import aligned
+from weft.dialects.gpushare import (
+    ALLOCATION,
+    GPU_COUNT,
+    GPU_MEM,
+    PREFIX,
+    gpushare_unit_of,
+)
+from weft.model import BadInputError, parse_quantity
+from weft.model.manifest import PodManifest, Quantities
+
+if TYPE_CHECKING:
+    from weft.kube.client import ApiClient
+    from weft.kube.pods import Pod
+    from weft.kube.structs import KubeNode
+
+USAGE = "usage: kubectl inspect gpushare [-d] [NODE]"
+PENDING = -1
+"""The column of pods that say no GPU."""
+
+
+class SharedNode(NamedTuple):
+    """A node in gpushare's words: units of memory in all, and who holds how many of which GPU."""
+
+    name: str
+    address: str
+    gpus: int
+    total: int
+    pods: tuple["SharedPod", ...]
+
+    def used(self, gpu: int) -> int:
+        """Units that pods hold of this GPU."""
+        return sum(pod.units.get(gpu, 0) for pod in self.pods)
+
+    @property
+    def indexes(self) -> list[int]:
+        """Every GPU that the node or a pod names, those without one last."""
+        named = set(range(self.gpus)).union(*(pod.units for pod in self.pods))
+        return sorted(named - {PENDING}) + [PENDING] * (PENDING in named)
+
+    @property
+    def pending(self) -> bool:
+        """True if some pod says no GPU."""
+        return any(PENDING in pod.units for pod in self.pods)
+
+    @property
+    def per_gpu(self) -> int:
+        """Units of one GPU."""
+        return self.total // self.gpus if self.gpus else 0
+
+
+class SharedPod(NamedTuple):
+    """A pod and its units by GPU."""
+
+    name: str
+    namespace: str
+    units: dict[int, int]
+
+
+def main() -> None:
+    """Entry point of `kubectl-inspect-gpushare`."""
+    arguments = sys.argv[1:]
+    details = "-d" in arguments or "--d" in arguments
+    names = [text for text in arguments if not text.startswith("-")]
+    wrong = [text for text in arguments if text.startswith("-") and text not in ("-d", "--d")]
+    if wrong or len(names) > 1:
+        asked = set(wrong) <= {"-h", "-help", "--help"} and len(names) < 2
+        print(USAGE, file=sys.stdout if asked else sys.stderr)
+        sys.exit(0 if asked else 2)
+    try:
+        print(asyncio.run(_tell(names[0] if names else "", details)), end="")
+    except Exception as error:
+        from weft.model import WeftError
+
+        if not isinstance(error, WeftError):
+            raise
+        print(f"Failed due to {error}", end="")
+        sys.exit(1)
+
+
+async def _tell(name: str, details: bool) -> str:
+    from weft.kube.client import ApiClient
+    from weft.kube.config import load
+
+    async with ApiClient(load()) as client:
+        nodes = await shared_nodes(client, name)
+    return details_of(nodes) if details else summary_of(nodes)
+
+
+async def shared_nodes(client: "ApiClient", name: str = "") -> list[SharedNode]:
+    """The nodes that share GPUs; the one of this name, whatever it has."""
+    from weft.kube.codec import NODES, PODS
+    from weft.kube.services import everything
+
+    nodes = [await client.get(NODES, "", name)] if name else await everything(client, NODES)
+    pods = await everything(client, PODS)
+    of_node: dict[str, list[Pod]] = {}
+    for pod in pods:
+        if pod.spec.node_name and not pod.ended:
+            of_node.setdefault(pod.spec.node_name, []).append(pod)
+    told = [_node(node, of_node.get(node.metadata.name, [])) for node in nodes]
+    return [node for node in told if node.total > 0]
+
+
+def summary_of(nodes: Sequence[SharedNode]) -> str:
+    """A line a node."""
+    most = max((node.gpus for node in nodes), default=0)
+    pending = any(node.pending for node in nodes)
+    heads = ["NAME", "IPADDRESS", *(f"GPU{gpu}(Allocated/Total)" for gpu in range(most))]
+    heads += ["PENDING(Allocated)"] * pending
+    lines = ["\t".join((*heads, f"GPU Memory({_unit(nodes)})"))]
+    used_by_node = []
+    for node in nodes:
+        cells = [node.name, node.address]
+        shown = [gpu for gpu in node.indexes if PENDING < gpu < most]
+        cells += [
+            f"{node.used(gpu)}/{node.per_gpu}" if gpu in shown else "0/0" for gpu in range(most)
+        ]
+        cells += [str(node.used(PENDING)) if node.pending else ""] * pending
+        used_by_node.append(sum(node.used(gpu) for gpu in [*shown, PENDING]))
+        lines.append("\t".join((*cells, f"{used_by_node[-1]}/{node.total}")))
+    dashes = len(lines[1].encode()) + 1 + 20 if nodes else 0
+    lines += ["-" * dashes, "Allocated/Total GPU Memory In Cluster:"]
+    lines.append(f"{_part(sum(used_by_node), sum(node.total for node in nodes))}\t\n")
+    return aligned("\n".join(lines))
+
+
+def details_of(nodes: Sequence[SharedNode]) -> str:
+    """A table a node, a line a pod."""
+    text, dashes, used_in_all = "", 0, 0
+    for node in nodes:
+        heads = ["NAME", "NAMESPACE", *(f"GPU{gpu}(Allocated)" for gpu in range(node.gpus))]
+        heads += ["Pending(Allocated)"] * node.pending
+        rows = "".join(_row(node, pod) for pod in _by_gpu(node))
+        dashes = dashes or len(rows.encode()) + 10
+        used = sum(node.used(gpu) for gpu in node.indexes)
+        used_in_all += used
+        text += f"\nNAME:\t{node.name}\nIPADDRESS:\t{node.address}\n\n"
+        text += "\t".join((*heads, "\n")) + rows
+        text += f"Allocated :\t{used} ({_percent(used, node.total)}%)\t\n"
+        text += f"Total :\t{node.total} \t\n{'-' * dashes}\n"
+    total = sum(node.total for node in nodes)
+    text += f"\n\nAllocated/Total GPU Memory In Cluster:\t{_part(used_in_all, total)}\t\n"
+    return aligned(text)
+
+
+def _by_gpu(node: SharedNode) -> list[SharedPod]:
+    """Each pod once, where its first GPU is."""
+    order = {gpu: place for place, gpu in enumerate(node.indexes)}
+    return sorted(node.pods, key=lambda pod: min(order[gpu] for gpu in pod.units))
+
+
+def _row(node: SharedNode, pod: SharedPod) -> str:
+    columns = [*range(node.gpus), *([node.gpus] if node.pending else [])]
+    units = {node.gpus if gpu == PENDING else gpu: held for gpu, held in pod.units.items()}
+    cells = (str(units.get(gpu, 0)) for gpu in columns)
+    return "\t".join((pod.name, pod.namespace, *cells, "\n"))
+
+
+def _part(used: int, total: int) -> str:
+    return f"{used}/{total} ({_percent(used, total)}%)"
+
+
+def _percent(used: int, total: int) -> int:
+    return int(used / total * 100) if total else 0
+
+
+def _unit(nodes: Sequence[SharedNode]) -> str:
+    """The unit of the first node that says how many GPUs it has."""
+    return next((gpushare_unit_of(node.per_gpu) for node in nodes if node.gpus), "")
+
+
+def _node(node: "KubeNode", pods: "Sequence[Pod]") -> SharedNode:
+    allocatable = node.status.allocatable or {}
+    addresses = node.status.addresses or ()
+    internal = (a.address for a in addresses if a.type == "InternalIP")
+    shared = []
+    for pod in sorted(pods, key=lambda pod: (pod.metadata.namespace, pod.metadata.name)):
+        asked = sum(_amount(c.resources.limits or {}, GPU_MEM) for c in pod.spec.containers)
+        if asked > 0:
+            meta = pod.metadata
+            shared.append(SharedPod(meta.name, meta.namespace, _units(pod, asked)))
+    return SharedNode(
+        node.metadata.name,
+        next(internal, "unknown"),
+        _amount(allocatable, GPU_COUNT),
+        _amount(allocatable, GPU_MEM),
+        tuple(shared),
+    )
+
+
+def _units(pod: PodManifest, asked: int) -> dict[int, int]:
+    """Units by GPU: from gpushare 2.0's annotation, else all on the GPU that is named."""
+    import msgspec
+
+    annotations = pod.metadata.annotations or {}
+    units: dict[int, int] = {}
+    try:
+        text = annotations.get(ALLOCATION, "{}")
+        for container in msgspec.json.decode(text, type=dict[int, dict[int, int]]).values():
+            for gpu, held in container.items():
+                units[gpu] = units.get(gpu, 0) + held
+    except (msgspec.DecodeError, RecursionError):
+        units = {}
+    if units:
+        return units
+    try:
+        return {int(annotations.get(PREFIX + "IDX", "")): asked}
+    except ValueError:
+        return {PENDING: asked}
+
+
+def _amount(amounts: Quantities, name: str) -> int:
+    try:
+        return parse_quantity(amounts[name], name) if name in amounts else 0
+    except BadInputError:
+        return 0

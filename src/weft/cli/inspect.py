@@ -1,0 +1,221 @@
+"""`weft inspect`: what was promised of each GPU, and what is really used."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Option
+
+from weft.cli.options import ConfigFile, Context, Kubeconfig, Output
+from weft.cli.output import ListOutput, json_text, print_note, print_table, table_with
+
+if TYPE_CHECKING:
+    from weft.cli.inspected import ClusterReport, GpuReport, InspectWish, NodeReport
+    from weft.cli.text_table import TextTable
+    from weft.kube.config import Endpoint
+    from weft.telemetry.meaning.join import Devices
+    from weft.telemetry.sources.source import MetricSource
+
+_Nodes = Annotated[list[str] | None, Argument(metavar="[NODE]...", help="Only these nodes.")]
+_Details = Annotated[bool, Option("-d", "--details", help="A line for each pod.")]
+_Namespace = Annotated[
+    str, Option("-n", "--namespace", help="Only pods of this namespace, with --details.")
+]
+_From = Annotated[
+    str,
+    Option(
+        "--metrics-from",
+        metavar="URL",
+        help="A metrics server, or exporters' pages with {address} or {node}, instead of agents.",
+    ),
+]
+_Watch = Annotated[bool, Option("-w", "--watch", help="Look again and again, until interrupted.")]
+_Interval = Annotated[float, Option(min=0.1, max=3600, help="Seconds between looks.")]
+
+_CLEAR = "\x1b[H\x1b[2J"
+
+
+def inspect(
+    nodes: _Nodes = None,
+    details: _Details = False,
+    namespace: _Namespace = "",
+    metrics_from: _From = "",
+    watch: _Watch = False,
+    interval: _Interval = 2.0,
+    config: ConfigFile = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+    output: Output = ListOutput.table,
+) -> None:
+    """Show what was promised of each GPU, and what is really used.
+
+    Real use is asked of the agents on the nodes, through the API server's proxy. Without agents,
+    and without --metrics-from, promises are shown alone.
+    """
+    from weft.kube.config import load
+
+    wish = _wish(nodes or (), config, metrics_from)
+    endpoint = load(context, paths=(kubeconfig,) if kubeconfig else ())
+    while True:
+        inspected = asyncio.run(_inspect(endpoint, wish))
+        if watch and output is ListOutput.table and sys.stdout.isatty():
+            print(_CLEAR, end="")
+        _show(inspected, details, namespace, output)
+        if not watch:
+            return
+        sys.stdout.flush()
+        time.sleep(interval)
+
+
+def _wish(nodes: Sequence[str], config: Path | None, metrics_from: str) -> "InspectWish":
+    from msgspec.structs import replace
+
+    from weft.cli.inspected import InspectWish
+    from weft.cli.scheduler import configuration
+    from weft.cli.telemetry import SourceContext, source_of
+    from weft.cluster.config.addresses import check_url
+    from weft.dialects.dialect import DialectSettings
+    from weft.dialects.inventory import InventoryFallback
+
+    found = configuration(config)
+    rules = [
+        InventoryFallback(r.count, r.memory_mib, r.model, r.nodes, r.labels)
+        for r in found.inventory
+    ]
+    unit = found.gpushare_unit
+    wish = InspectWish(nodes, DialectSettings("node" if unit == "auto" else unit), rules)
+    if not metrics_from:
+        return wish
+    pages = "{address}" in metrics_from or "{node}" in metrics_from
+    page = metrics_from.replace("{address}", "a").replace("{node}", "n")
+    check_url(page.partition("?")[0] if pages else page, "--metrics-from")
+    named = {"exporters" if pages else "url": metrics_from}
+    cleared = replace(found.telemetry, url="", exporters="", discover="")
+    settings = replace(cleared, **named)
+
+    def source(devices: "Devices", addresses: Mapping[str, str]) -> "MetricSource":
+        needed = "{address}" in metrics_from
+        known = {name: address for name, address in addresses.items() if address or not needed}
+        found = source_of(settings, SourceContext(lambda: known, lambda: devices))
+        assert found is not None
+        return found
+
+    return replace(wish, source=source)
+
+
+async def _inspect(endpoint: "Endpoint", wish: "InspectWish") -> "ClusterReport":
+    from weft.cli.inspected import inspect_cluster
+    from weft.kube.client import ApiClient
+
+    async with ApiClient(endpoint) as client:
+        return await inspect_cluster(client, wish)
+
+
+def _show(inspected: "ClusterReport", details: bool, namespace: str, output: ListOutput) -> None:
+    if output is ListOutput.json:
+        print(json_text(inspected, indent=2))
+        return
+    if not inspected.nodes:
+        print("No node of this cluster has GPUs that Weft knows of.")
+        return
+    used = bool(inspected.source)
+    table = _pods(inspected, namespace, used) if details else _gpus(inspected, used)
+    print_table(table)
+    for note in _notes(inspected):
+        print_note(note)
+
+
+def _gpus(inspected: "ClusterReport", used: bool) -> "TextTable":
+    """A line a GPU."""
+    of_use = "|>used MiB|>util %|>SM %" if used else ""
+    table = table_with(f"node|>GPU|model|>MiB|>promised MiB{of_use}|>cores %|>pods")
+    for node in inspected.nodes:
+        for gpu in node.gpus:
+            use = [_number(gpu.used_mib), _percent(gpu.util_ratio), _percent(gpu.sm_active_ratio)]
+            table.add_row(
+                node.name,
+                str(gpu.index),
+                gpu.model or "?",
+                _number(gpu.memory_mib),
+                _number(gpu.promised_mib),
+                *(use if used else ()),
+                _percent(gpu.promised_milli / 1000),
+                str(len(gpu.pods)),
+            )
+    return table
+
+
+def _pods(inspected: "ClusterReport", namespace: str, used: bool) -> "TextTable":
+    """A line a pod and GPU, and one for what others use of the GPU."""
+    of_use = "|>used MiB|>util %" if used else ""
+    table = table_with(f"node|>GPU|namespace|pod|>promised MiB{of_use}|>cores %|state")
+    for node in inspected.nodes:
+        for gpu in node.gpus:
+            for pod in gpu.pods:
+                if namespace in ("", pod.namespace):
+                    over = pod.used_mib is not None and 0 < pod.memory_mib < pod.used_mib
+                    table.add_row(
+                        node.name,
+                        str(gpu.index),
+                        pod.namespace,
+                        pod.name,
+                        _number(pod.memory_mib),
+                        *((_number(pod.used_mib), _percent(pod.util_ratio)) if used else ()),
+                        _percent(pod.milli / 1000),
+                        "over its share" if over else pod.phase.lower(),
+                    )
+            if gpu.others_mib and not namespace:
+                cells = (_number(gpu.others_mib), "–") if used else ()
+                table.add_row(node.name, str(gpu.index), "", "(others)", "–", *cells, "–", "")
+    return table
+
+
+def _notes(inspected: "ClusterReport") -> list[str]:
+    notes = []
+    problems: dict[str, list[str]] = {}
+    for node in inspected.nodes:
+        if node.problem:
+            problems.setdefault(node.problem, []).append(node.name)
+    if not inspected.source:
+        notes.append(
+            "Promised alone: nobody tells what is really used. Install Weft's agent "
+            "(deploy/agent.yaml), or name a metrics server with --metrics-from."
+        )
+    else:
+        notes += [f"Real use unknown on {', '.join(of)}: {text}." for text, of in problems.items()]
+    notes += [f"Not all was told: {text}" for text in inspected.problems]
+    notes += [text for node in inspected.nodes for text in _troubles(node)]
+    unplaced = [pod for node in inspected.nodes for pod in node.unplaced]
+    if unplaced:
+        notes.append(f"Nobody says which GPU these pods have: {', '.join(unplaced)}.")
+    return notes
+
+
+def _troubles(node: "NodeReport") -> list[str]:
+    """What is wrong with the node and its GPUs."""
+    troubles = [] if node.ready else [f"Node {node.name} is not ready."]
+    out = [str(gpu.index) for gpu in node.gpus if not gpu.in_service and not _cut(node, gpu)]
+    if out:
+        troubles.append(f"Out of service on {node.name}: GPU {', '.join(out)}.")
+    for gpu in node.gpus:
+        beyond = gpu.promised_mib - gpu.memory_mib
+        if beyond > 0:
+            where = f"GPU {gpu.index} of {node.name}"
+            troubles.append(f"{where}: {beyond:,} MiB more are promised than it has.")
+    return troubles
+
+
+def _cut(node: "NodeReport", gpu: "GpuReport") -> bool:
+    """True for a card that serves by its MIG instances."""
+    return any(each.parent == gpu.index for each in node.gpus)
+
+
+def _number(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"
+
+
+def _percent(ratio: float | None) -> str:
+    return "–" if ratio is None else f"{100 * ratio:.0f}"

@@ -1,0 +1,340 @@
+"""What a cluster promised of each GPU, and what is really used: gathered for `weft inspect`.
+
+Promises are in the API: a pod's delivery record, or what its system's annotations say. Real use is
+asked of the agents on the nodes through the API server's proxy, or of a metrics server.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from weft.dialects.delivery import derived_record
+from weft.dialects.dialect import DialectSettings
+from weft.dialects.inventory import InventoryFallback, inventory
+from weft.kube.client import ApiClient
+from weft.kube.codec import NODES, PODS
+from weft.kube.pods import Pod
+from weft.kube.services import SERVING_PODS, ServingPod, everything, proxy_path
+from weft.kube.structs import KubeNode
+from weft.model import BadInputError, Gpu, Node
+from weft.model.agent_offer import AgentOffer, decode_offer
+from weft.model.annotations import AGENT, DELIVERY
+from weft.model.delivery import DeliveryRecord, decode_delivery
+from weft.model.metric import Metric
+
+if TYPE_CHECKING:
+    from weft.telemetry.meaning.join import Devices
+    from weft.telemetry.sources.source import MetricSource
+
+AGENTS = "app.kubernetes.io/name=weft-agent"
+"""The label of the agents' pods in Weft's manifests."""
+METRICS = (Metric.MEMORY_USED_MIB, Metric.GPU_UTIL_RATIO, Metric.SM_ACTIVE_RATIO)
+PORT = 9400
+BACK_S = 60.0
+_TIMEOUT_S = 5.0
+
+
+class PodOnGpu(msgspec.Struct):
+    """A pod on a GPU: promised MiB and thousandths, used MiB and share of time (None: not known).
+
+    `by` says where the promise is from: the delivery record, or the system's own annotations.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    phase: str
+    dialect: str
+    isolation: str
+    by: Literal["record", "annotations"]
+    memory_mib: int
+    milli: int
+    used_mib: int | None = None
+    util_ratio: float | None = None
+
+
+class GpuReport(msgspec.Struct):
+    """A GPU or MIG instance. Of `used_mib`, `others_mib` is what none of its pods is known to use:
+    that of pods without a share, and of processes of no pod."""
+
+    index: int
+    uuid: str
+    model: str
+    memory_mib: int
+    milli: int
+    in_service: bool
+    parent: int | None = None
+    promised_mib: int = 0
+    promised_milli: int = 0
+    used_mib: int | None = None
+    util_ratio: float | None = None
+    sm_active_ratio: float | None = None
+    others_mib: int | None = None
+    pods: list[PodOnGpu] = []
+
+
+class NodeReport(msgspec.Struct):
+    """A node with GPUs; `agent` is what Weft's agent offers there, `problem` why its use is not
+    known. `unplaced` are pods of which nobody says which GPU they have."""
+
+    name: str
+    ready: bool
+    agent: AgentOffer | None
+    gpus: list[GpuReport]
+    unplaced: list[str]
+    problem: str = ""
+
+
+class ClusterReport(msgspec.Struct):
+    """The cluster's nodes with GPUs. `source` says who told the real use; "" for nobody."""
+
+    nodes: list[NodeReport]
+    source: str
+    problems: list[str]
+
+
+class InspectWish(msgspec.Struct, frozen=True):
+    """What is asked: nodes by name (none: all), the settings that say how pods are read, and how
+    to make a source of real use for the GPUs there are (None: the agents)."""
+
+    names: Sequence[str] = ()
+    settings: DialectSettings = DialectSettings()
+    rules: Sequence[InventoryFallback] = ()
+    source: "Callable[[Devices, Mapping[str, str]], MetricSource] | None" = None
+
+
+async def inspect_cluster(client: ApiClient, wish: InspectWish) -> ClusterReport:
+    """Everything as it is now. `BadInputError`: there is no node of a name."""
+    found = {node.metadata.name: node for node in await everything(client, NODES)}
+    for name in wish.names:
+        if name not in found:
+            raise BadInputError("node", f"there is no node {name}")
+    pods: dict[str, list[Pod]] = {}
+    for pod in await everything(client, PODS):
+        if not pod.ended:
+            pods.setdefault(pod.spec.node_name, []).append(pod)
+    nodes, seen = [], []
+    for name in wish.names or sorted(found):
+        node = inventory(found[name], rules=wish.rules)[0]
+        if node.gpus:
+            seen.append(node)
+            nodes.append(_inspected(found[name], node, pods.get(name, []), wish.settings))
+    inspected = ClusterReport(nodes, "", [])
+    if nodes:
+        await _look(client, inspected, seen, {name: _address(n) for name, n in found.items()}, wish)
+    return inspected
+
+
+# --- what was promised ---------------------------------------------------------------------------
+
+
+def _inspected(
+    found: KubeNode, node: Node, pods: Iterable[Pod], settings: DialectSettings
+) -> NodeReport:
+    gpus = {gpu.index: _gpu(gpu) for gpu in node.gpus}
+    unplaced = []
+    for pod in sorted(pods, key=lambda pod: (pod.metadata.namespace, pod.metadata.name)):
+        record, by = _record(pod, node, settings)
+        if record is None:
+            if by == "nobody":
+                unplaced.append(f"{pod.metadata.namespace}/{pod.metadata.name}")
+            continue
+        for card in record.cards:
+            if card.gpu not in gpus:  # gone, and still promised
+                missing = Gpu(card.gpu, 0, uuid=card.uuid, milli=0, in_service=False)
+                gpus[card.gpu] = _gpu(missing)
+            gpu = gpus[card.gpu]
+            gpu.promised_mib += card.memory_mib
+            gpu.promised_milli += card.milli
+            meta = pod.metadata
+            gpu.pods.append(
+                PodOnGpu(
+                    meta.namespace,
+                    meta.name,
+                    meta.uid,
+                    pod.status.phase,
+                    record.dialect,
+                    record.isolation,
+                    "record" if by == "record" else "annotations",
+                    card.memory_mib,
+                    card.milli,
+                )
+            )
+    offer = _offer(found)
+    ordered = [gpus[index] for index in sorted(gpus)]
+    return NodeReport(found.metadata.name, found.ready, offer, ordered, unplaced)
+
+
+def _gpu(gpu: Gpu) -> GpuReport:
+    return GpuReport(
+        gpu.index,
+        gpu.uuid,
+        gpu.model,
+        gpu.memory_mib,
+        gpu.milli,
+        gpu.in_service,
+        gpu.parent,
+        pods=[],
+    )
+
+
+def _record(
+    pod: Pod, node: Node, settings: DialectSettings
+) -> tuple[DeliveryRecord | None, Literal["record", "annotations", "nobody", "nothing"]]:
+    """What the pod was promised, and who says so; `nobody` for one that asks and is not placed."""
+    from weft.dialects.registry import parse_pod
+
+    text = (pod.metadata.annotations or {}).get(DELIVERY, "")
+    try:
+        record = decode_delivery(text) if text else None
+    except (ValueError, RecursionError):
+        record = None
+    if record is not None and (record.pod, record.node) == (pod.metadata.uid, node.name):
+        return record, "record"
+    try:
+        derived = derived_record(pod, node, settings)
+        asks = derived is None and bool(parse_pod(pod, settings).shape.gpu_requests)
+    except BadInputError:
+        return None, "nobody"
+    if derived is not None:
+        return derived, "annotations"
+    return None, "nobody" if asks else "nothing"
+
+
+def _offer(node: KubeNode) -> AgentOffer | None:
+    text = (node.metadata.annotations or {}).get(AGENT, "")
+    try:
+        return decode_offer(text) if text else None
+    except ValueError:
+        return None
+
+
+def _address(node: KubeNode) -> str:
+    addresses = node.status.addresses or ()
+    return next((a.address for a in addresses if a.type == "InternalIP"), "")
+
+
+# --- what is used --------------------------------------------------------------------------------
+
+
+async def _look(
+    client: ApiClient,
+    inspected: ClusterReport,
+    nodes: Sequence[Node],
+    addresses: Mapping[str, str],
+    wish: InspectWish,
+) -> None:
+    """Fill in what is used, as far as somebody tells."""
+    from weft.telemetry.meaning.join import Devices
+
+    names = {node.name for node in nodes}
+    known = {name: address for name, address in addresses.items() if name in names}
+    devices = Devices(nodes, {address: name for name, address in known.items() if address})
+    if wish.source is not None:
+        source = wish.source(devices, known)
+    else:
+        targets = await _agents(client, inspected)
+        if not targets:
+            return
+        source = _agents_source(client, targets, devices)
+    try:
+        reading = await source.read(METRICS, BACK_S)
+    finally:
+        await source.close()
+    failed = {asked.about: str(asked.error) for asked in reading.asked if asked.error is not None}
+    for node in inspected.nodes:
+        node.problem = failed.pop(node.name, node.problem)
+    inspected.problems += list(dict.fromkeys(failed.values()))
+    if reading.answers:
+        inspected.source = "a metrics server" if wish.source is not None else "Weft's agents"
+        _fill(inspected, devices, reading.answers)
+
+
+async def _agents(client: ApiClient, inspected: ClusterReport) -> dict[str, str]:
+    """Node → page of its agent, by the API server's proxy; nodes without one are told so."""
+    from weft.model import WeftError
+
+    try:
+        pods = await everything(client, SERVING_PODS, selector=AGENTS)
+    except WeftError as error:
+        inspected.problems.append(f"agents cannot be listed: {error}")
+        return {}
+    ready = {pod.spec.node_name: _page(pod) for pod in pods if pod.ready}
+    there = {pod.spec.node_name for pod in pods}
+    for node in inspected.nodes:
+        if node.name not in ready:
+            node.problem = "its agent is not ready" if node.name in there else "it has no agent"
+    names = {node.name for node in inspected.nodes}
+    return {name: page for name, page in ready.items() if name in names}
+
+
+def _page(pod: ServingPod) -> str:
+    named = {port.name: port.container_port for port in pod.ports()}
+    meta, port = pod.metadata, str(named.get("metrics", PORT))
+    return f"{proxy_path('pods', meta.namespace, meta.name, port)}/metrics"
+
+
+def _agents_source(
+    client: ApiClient, targets: Mapping[str, str], devices: "Devices"
+) -> "MetricSource":
+    from weft.telemetry.meaning.metric_names import ALIASES
+    from weft.telemetry.sources.api_proxy import ApiProxyTransport
+    from weft.telemetry.sources.exporters import MOST_MIB, ExporterSource, NameIndex
+    from weft.telemetry.sources.transport import ResponseLimits
+
+    fetch = ApiProxyTransport(client, "", limits=ResponseLimits(_TIMEOUT_S, MOST_MIB)).get
+    known = NameIndex(ALIASES, lambda: devices)
+    return ExporterSource(lambda: targets, fetch=fetch, known=known)
+
+
+def _fill(inspected: ClusterReport, devices: "Devices", answers: Sequence[Any]) -> None:
+    from weft.telemetry.meaning.join import SeriesJoiner
+
+    joiner = SeriesJoiner(devices)
+    newest: dict[tuple[Metric, int], tuple[float, float]] = {}
+    own: dict[tuple[Metric, int, str], float] = {}
+    for answer in answers:
+        for joined in joiner.join(answer):
+            samples = zip(
+                joined.rows.tolist(), joined.times.tolist(), joined.values.tolist(), strict=True
+            )
+            for row, at_s, value in samples:
+                key = joined.metric, row
+                if math.isfinite(value) and at_s >= newest.get(key, (0.0, 0.0))[0]:
+                    newest[key] = at_s, value
+        for sample in joiner.pods(answer, lambda row, namespace, pod: f"{namespace}/{pod}"):
+            own[sample.metric, sample.row, sample.pod] = sample.value
+    oldest_s = time.time() - BACK_S
+    for node in inspected.nodes:
+        for gpu in node.gpus:
+            row = devices.row_of.get((node.name, gpu.index), -1)
+            values = {
+                metric: newest[metric, row][1]
+                for metric in METRICS
+                if (metric, row) in newest and newest[metric, row][0] >= oldest_s
+            }
+            _fill_gpu(gpu, values, {(m, pod): v for (m, r, pod), v in own.items() if r == row})
+
+
+def _fill_gpu(
+    gpu: GpuReport, values: Mapping[Metric, float], own: Mapping[tuple[Metric, str], float]
+) -> None:
+    used = values.get(Metric.MEMORY_USED_MIB)
+    if used is None:
+        return
+    gpu.used_mib = round(used)
+    gpu.util_ratio = values.get(Metric.GPU_UTIL_RATIO)
+    gpu.sm_active_ratio = values.get(Metric.SM_ACTIVE_RATIO)
+    told = any(metric is Metric.MEMORY_USED_MIB for metric, _ in own)
+    for pod in gpu.pods:
+        name = f"{pod.namespace}/{pod.name}"
+        mib = own.get((Metric.MEMORY_USED_MIB, name))
+        # Who tells of one pod tells of all: whom it does not name uses nothing.
+        pod.used_mib = round(mib) if mib is not None else 0 if told or not used else None
+        pod.util_ratio = own.get((Metric.GPU_UTIL_RATIO, name))
+    known = [pod.used_mib for pod in gpu.pods]
+    if None not in known:
+        gpu.others_mib = max(0, gpu.used_mib - sum(mib for mib in known if mib is not None))

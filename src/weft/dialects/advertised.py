@@ -1,0 +1,68 @@
+"""What a node's GPUs are in each system's own resources: what an agent tells the kubelet.
+
+Each dialect says what one card is in its units (`BaseDialect.card_units`), the inverse of its
+`reported_gpus`; here they are added up. A kubelet counts each resource alone and refuses pods
+beyond it, so a sum is what may be promised, no less: the ledger decides, the kubelet is a backstop.
+
+A card that is cut into MIG instances keeps its memory, and counts once for each instance where
+cards or their cores are counted: so many pods may have one.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from weft.dialects.dialect import UnitSettings
+from weft.dialects.registry import dialect
+from weft.model import Gpu
+
+CardUnits = Mapping[str, int]
+"""Units by resource name."""
+
+
+class AdvertisedCard(NamedTuple):
+    """One card and what it is, by resource name.
+
+    A card cut into instances cannot be used whole; it is in service while one of these is.
+    """
+
+    gpu: Gpu
+    units: CardUnits
+    in_service: bool
+
+
+class AdvertisedAmounts(NamedTuple):
+    """What a node has by resource name, and what of it is in service."""
+
+    capacity: dict[str, int]
+    allocatable: dict[str, int]
+
+
+def advertised_cards(
+    gpus: Sequence[Gpu], dialects: Iterable[str], settings: UnitSettings
+) -> tuple[AdvertisedCard, ...]:
+    """Each card of the node in the units of these dialects."""
+    systems = [dialect(name) for name in dialects]
+    instances: dict[int, list[Gpu]] = {}
+    for gpu in gpus:
+        if gpu.parent is not None:
+            instances.setdefault(gpu.parent, []).append(gpu)
+    cards = []
+    for gpu in gpus:
+        if gpu.parent is None:
+            pieces = instances.get(gpu.index) or [gpu]
+            units: dict[str, int] = {}
+            for system in systems:
+                units |= system.card_units(gpu, len(pieces), settings)
+            cards.append(AdvertisedCard(gpu, units, any(each.in_service for each in pieces)))
+    return tuple(cards)
+
+
+def amounts_of(cards: Iterable[AdvertisedCard]) -> AdvertisedAmounts:
+    """The sums over all cards, and over those in service."""
+    capacity: dict[str, int] = {}
+    allocatable: dict[str, int] = {}
+    for card in cards:
+        for name, amount in card.units.items():
+            capacity[name] = capacity.get(name, 0) + amount
+            allocatable[name] = allocatable.get(name, 0) + amount * card.in_service
+    return AdvertisedAmounts(capacity, allocatable)

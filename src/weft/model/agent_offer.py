@@ -1,0 +1,53 @@
+"""What an agent on a node offers to pods there: the value of the annotation `weft.dev/agent`."""
+
+from typing import Final, Literal
+
+import msgspec
+
+from weft.model.ceilings import MOST_LETTERS
+
+NO_ISOLATION, TIME_SLICING, MPS, HOOK, MIG = "none", "time-slicing", "mps", "hook", "mig"
+ISOLATIONS = (NO_ISOLATION, TIME_SLICING, MPS, HOOK, MIG)
+"""How a container's use of a GPU may be held to its share; a pod asks by `weft.dev/isolation`."""
+
+WITHOUT_AGENT = (NO_ISOLATION, TIME_SLICING)
+"""What there is on any node: GPUs that share their time among processes, and nothing enforced."""
+
+BY_NAME: Final = "by-name"
+DEVICE_PLUGIN: Final = "device-plugin"
+"""How shares reach containers: by the container runtime, which names the pod, or by the kubelet,
+which counts resources and names nobody."""
+
+_MOST_MODES = 16
+
+
+class AgentOffer(msgspec.Struct, frozen=True, gc=False):
+    """`version` is the agent's. `delivery` says how shares reach containers, `isolation` in which
+    modes. `fail_closed`: the container runtime starts no container of a pod that requires the
+    agent (`REQUIRED_PLUGINS`) while the agent is away.
+
+    Modes that this version does not know are kept: no pod asks for them.
+    """
+
+    version: str
+    delivery: Literal["by-name", "device-plugin"]
+    isolation: tuple[str, ...] = WITHOUT_AGENT
+    fail_closed: bool = False
+
+
+def encode_offer(offer: AgentOffer) -> str:
+    """The annotation's value."""
+    return msgspec.json.encode(offer).decode()
+
+
+def decode_offer(text: str) -> AgentOffer:
+    """The offer in such a value; `ValueError` says what is wrong with it."""
+    try:
+        offer = msgspec.json.decode(text, type=AgentOffer)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if len(offer.version) > MOST_LETTERS:
+        raise ValueError(f"the version has more than {MOST_LETTERS} characters")
+    if len(offer.isolation) > _MOST_MODES or any(len(m) > MOST_LETTERS for m in offer.isolation):
+        raise ValueError(f"more than {_MOST_MODES} isolation modes, or a name that is none")
+    return offer

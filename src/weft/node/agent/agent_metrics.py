@@ -1,0 +1,56 @@
+"""The agent's own metrics: what it did to containers, and how it stands with the runtime."""
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client.metrics_core import HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from weft.cluster.http.metric_families import counter, gauge
+from weft.node.agent.delivery import Delivery
+from weft.node.agent.evictions import Evictions
+from weft.node.nri.plugin import NriPlugin
+
+
+class DeliveryMetrics(Collector):
+    """Containers by outcome, evictions, and the connection to the container runtime."""
+
+    def __init__(
+        self, delivery: Delivery, evictions: Evictions, plugin: NriPlugin | None = None
+    ) -> None:
+        self._delivery, self._evictions, self._plugin = delivery, evictions, plugin
+
+    def collect(self) -> Iterator[Metric]:
+        """As Prometheus asks."""
+        text = "Containers that the container runtime asked about, by what became of them."
+        yield counter("weft_agent_containers", text, self._delivery.counts, "outcome")
+        text = "Pods that hold a share of a GPU of this node."
+        yield gauge("weft_agent_pods_with_share", text, len(self._delivery.held))
+        text = "Evictions of pods that ran without their share, by what became of them."
+        yield counter("weft_agent_evictions", text, self._evictions.counts, "outcome")
+        if self._plugin is not None:
+            yield from _of_runtime(self._plugin)
+
+
+class PartMetrics(Collector):
+    """How often each part of the agent broke and was started anew."""
+
+    def __init__(self, broken: Mapping[str, int]) -> None:
+        self._broken = broken
+
+    def collect(self) -> Iterator[Metric]:
+        """As Prometheus asks."""
+        text = "Parts of the agent that broke and were started anew."
+        yield counter("weft_agent_part_restarts", text, self._broken, "part")
+
+
+def _of_runtime(plugin: NriPlugin) -> Iterator[Metric]:
+    text = "Whether the container runtime asks the agent about its containers."
+    yield gauge("weft_agent_runtime_connected", text, plugin.connected)
+    text = "Registrations with the container runtime."
+    yield counter("weft_agent_runtime_registrations", text, plugin.registrations)
+    text = "Times that the connection to the container runtime was lost."
+    yield counter("weft_agent_runtime_losses", text, plugin.losses)
+    text = "Seconds to answer the container runtime about one container."
+    family = HistogramMetricFamily("weft_agent_create_container_seconds", text)
+    family.add_metric((), plugin.times.buckets(), plugin.times.sum_s)
+    yield family

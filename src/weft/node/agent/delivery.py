@@ -1,0 +1,337 @@
+"""Delivers by name: each container gets what its pod's record says, before it is created.
+
+    the record says what it gets          given, if nothing speaks against it (`record_check`)
+    asks for a share, no record yet       refused: the kubelet tries again
+    asks for what another plugin gives    left alone
+    asks no GPU of anybody                no GPU is visible to it, but in exempt namespaces
+    a pod that is not known yet           left alone, if nothing in it says that it is ours; looked
+                                          at again once it is known
+
+The record in the sandbox's annotations goes first: the kubelet hands it over, so a container starts
+without API server. Who holds a GPU is what the runtime says: pods with a container that was given
+its share, until their sandbox stops.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from weft.dialects import alnair, elastic, gpushare
+from weft.dialects.foreign import foreign_requests
+from weft.model.annotations import DELIVERY, PLACEMENT, REQUIRED_PLUGINS
+from weft.model.delivery import DeliveryRecord, decode_delivery
+from weft.node.agent.container_grant import (
+    NOTHING,
+    VISIBLE,
+    ContainerGrant,
+    Granter,
+    NotGrantedError,
+)
+from weft.node.agent.device_nodes import MissingNodeError, device_node
+from weft.node.agent.device_watch import DeviceWatch
+from weft.node.agent.node_pods import STATIC_POD_UID, NodePod, NodePods
+from weft.node.agent.pod_events import PodName
+from weft.node.agent.record_check import why_refused
+from weft.node.nri import nri_pb2 as nri
+from weft.node.nri.connection import CallError
+
+log = logging.getLogger("weft.agent")
+
+PLUGIN = "weft"
+GIVEN, REFUSED, HIDDEN, EXEMPT = "given", "refused", "hidden", "exempt"
+FOREIGN, UNKNOWN = "foreign", "unknown"
+OUTCOMES = (GIVEN, REFUSED, HIDDEN, EXEMPT, FOREIGN, UNKNOWN)
+
+_ALIVE = (nri.CONTAINER_CREATED, nri.CONTAINER_PAUSED, nri.CONTAINER_RUNNING)
+_MOST_UNKNOWN = 10_000
+_REQUIRED = REQUIRED_PLUGINS.partition("/")[0]
+_MARKS = (PLACEMENT, gpushare.PREFIX, elastic.ASSUMED, elastic.CONTAINER, alnair.GPU_ID)
+
+
+class HeldRecord(NamedTuple):
+    """What a pod was given, and in which of its sandboxes: a pod may get another one."""
+
+    sandbox: str
+    record: DeliveryRecord
+
+
+class DeliveryOptions(msgspec.Struct, frozen=True):
+    """`exempt`: namespaces in which containers without a share see what their image asks for.
+    `wait_s`: for a pod that the API server has not told of yet."""
+
+    exempt: tuple[str, ...] = ("kube-system",)
+    wait_s: float = 0.8
+
+
+class Delivery:
+    """A `RuntimeHooks`. `counts` are containers by outcome.
+
+    `on_refused` hears whose container did not start and why, `on_without` whose container runs
+    without its share: such a pod is evicted.
+    """
+
+    def __init__(
+        self,
+        pods: NodePods,
+        devices: DeviceWatch,
+        granter: Granter,
+        options: DeliveryOptions | None = None,
+        *,
+        on_refused: Callable[[PodName, str], None] = lambda pod, why: None,
+        on_without: Callable[[PodName, str], None] = lambda pod, why: None,
+    ) -> None:
+        self.counts: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
+        self._held: dict[str, HeldRecord] = {}
+        self._pods, self._devices, self._granter = pods, devices, granter
+        self._options = options or DeliveryOptions()
+        self._on_refused, self._on_without = on_refused, on_without
+        self._unknown: dict[str, dict[str, tuple[nri.PodSandbox, nri.Container]]] = {}
+        pods.listeners.append(self._heard_of)
+
+    # --- the runtime's hooks ---
+
+    async def synchronize(
+        self, pods: list[nri.PodSandbox], containers: list[nri.Container]
+    ) -> None:
+        """Learn who holds what, and find containers that run without their share."""
+        by_sandbox = {pod.id: pod for pod in pods}
+        self._held.clear()
+        self._unknown.clear()
+        for container in containers:
+            pod = by_sandbox.get(container.pod_sandbox_id)
+            if pod is not None and container.state in _ALIVE:
+                self._look_at(pod, container)
+
+    async def create_container(
+        self, pod: nri.PodSandbox, container: nri.Container
+    ) -> nri.ContainerAdjustment:
+        """The container's environment, devices and mounts; `CallError` keeps it from starting."""
+        try:
+            outcome, grant = await self._decide(pod, container)
+            _refuse_twice_set(container, grant)
+            adjustment = _adjustment(grant)
+        except (NotGrantedError, MissingNodeError) as error:
+            self.counts[REFUSED] += 1
+            self._on_refused(_name_of(pod), f"container {container.name}: {error}")
+            raise CallError(f"{PLUGIN}: {error}") from error
+        self.counts[outcome] += 1
+        return adjustment
+
+    def validate(
+        self, pod: nri.PodSandbox, container: nri.Container, adjust: nri.ContainerAdjustment
+    ) -> str:
+        """Why a container with a share must not start: what it was given is not in all plugins'
+        adjustments together."""
+        record, _ = self._record_of(pod)
+        part = record.containers.get(container.name) if record is not None else None
+        if part is None or not part.shares:
+            return ""
+        env = {each.key: each.value for each in adjust.env}
+        if all(env.get(key) == value for key, value in part.env.items()) and VISIBLE in env:
+            return ""
+        return f"{PLUGIN}: container {container.name} would start without its share"
+
+    def pod_event(self, event: int, pod: nri.PodSandbox) -> None:
+        """A pod that stopped holds nothing any more."""
+        if event in (nri.STOP_POD_SANDBOX, nri.REMOVE_POD_SANDBOX):
+            held = self._held.get(pod.uid)
+            if held is not None and held.sandbox == pod.id:
+                del self._held[pod.uid]
+
+    # --- what a container gets ---
+
+    async def _decide(
+        self, pod: nri.PodSandbox, container: nri.Container
+    ) -> tuple[str, ContainerGrant]:
+        record, problem = self._record_of(pod)
+        known = self._pods.pods.get(pod.uid)
+        if record is None and not problem:
+            known = known or await self._wait_for(pod)
+            if known is not None:
+                record, problem = known.record, known.problem if known.asks == "share" else ""
+            elif _says_ours(pod):
+                problem = "the pod is not known yet: the API server has not told of it"
+        if problem:
+            raise NotGrantedError(problem)
+        if record is not None:
+            return await self._give(pod, container, record)
+        if known is None:
+            self._remember(pod, container)
+            return UNKNOWN, ContainerGrant()
+        if known.asks == "share":
+            raise NotGrantedError("nobody says yet which share is the pod's")
+        if known.asks == "foreign":
+            return FOREIGN, ContainerGrant()
+        return self._hide(pod)
+
+    async def _give(
+        self, pod: nri.PodSandbox, container: nri.Container, record: DeliveryRecord
+    ) -> tuple[str, ContainerGrant]:
+        others = (other for uid, other in self.held.items() if uid != pod.uid)
+        devices = self._devices.devices
+        problem = why_refused(record, pod.uid, self._pods.node_name, devices, others)
+        if problem:
+            raise NotGrantedError(problem)
+        if container.name not in record.containers:
+            if self._asks_elsewhere(pod, container):
+                return FOREIGN, ContainerGrant()
+            return self._hide(pod)
+        grant = await self._granter.grant(record, container.name)
+        self._held[pod.uid] = HeldRecord(pod.id, record)
+        return GIVEN, grant
+
+    def _asks_elsewhere(self, pod: nri.PodSandbox, container: nri.Container) -> bool:
+        """True if the container asks another plugin for GPUs, in a pod that has a record."""
+        known = self._pods.pods.get(pod.uid)
+        if known is None:
+            return False
+        foreign = foreign_requests(known.manifest, asks=True)
+        return any(container.name in request.containers for request in foreign)
+
+    def _hide(self, pod: nri.PodSandbox) -> tuple[str, ContainerGrant]:
+        if pod.namespace in self._options.exempt:
+            return EXEMPT, ContainerGrant()
+        return HIDDEN, NOTHING
+
+    @property
+    def held(self) -> dict[str, DeliveryRecord]:
+        """Who holds GPUs, by UID: who was given them, but for pods that ended."""
+        ended = {uid for uid, pod in self._pods.pods.items() if pod.ended}
+        return {uid: held.record for uid, held in self._held.items() if uid not in ended}
+
+    async def _wait_for(self, pod: nri.PodSandbox) -> NodePod | None:
+        """The pod, if the API server tells of it soon; nobody tells of some static ones."""
+        if STATIC_POD_UID in pod.annotations:
+            return None
+        return await self._pods.known(pod.uid, self._options.wait_s)
+
+    def _record_of(self, pod: nri.PodSandbox) -> tuple[DeliveryRecord | None, str]:
+        """The pod's record, as the sandbox has it or as it was made here; or what is wrong."""
+        held = self._held.get(pod.uid)
+        if held is not None:
+            return held.record, ""
+        text = pod.annotations.get(DELIVERY)
+        if text is not None:
+            try:
+                return decode_delivery(text), ""
+            except ValueError as error:
+                return None, f"annotation {DELIVERY} cannot be read: {error}"
+        known = self._pods.pods.get(pod.uid)
+        return (known.record if known is not None else None), ""
+
+    # --- containers that started without us ---
+
+    def _look_at(self, pod: nri.PodSandbox, container: nri.Container) -> None:
+        record, problem = self._record_of(pod)
+        known = self._pods.pods.get(pod.uid)
+        if record is None and known is None and not problem:
+            self._remember(pod, container)
+            return
+        problem = problem or (known.problem if known is not None and record is None else "")
+        if record is None:
+            return  # it asks for nothing here, or nobody knows what it would get
+        part = record.containers.get(container.name)
+        if part is None or not part.shares:
+            return
+        derived = known is not None and known.derived
+        if runs_with(container.env, record, container.name, derived=derived):
+            self._held[pod.uid] = HeldRecord(pod.id, record)
+            return
+        text = f"container {container.name} runs without its share: it started while no agent ran"
+        self._on_without(_name_of(pod), text)
+
+    def _remember(self, pod: nri.PodSandbox, container: nri.Container) -> None:
+        if len(self._unknown) < _MOST_UNKNOWN:
+            self._unknown.setdefault(pod.uid, {})[container.id] = (pod, container)
+
+    def _heard_of(self, uid: str) -> None:
+        """A pod came or changed: look at those of its containers that nobody could judge."""
+        if uid in self._unknown and uid in self._pods.pods:
+            for pod, container in self._unknown.pop(uid).values():
+                self._look_at(pod, container)
+
+
+def runs_with(env: Sequence[str], record: DeliveryRecord, container: str, *, derived: bool) -> bool:
+    """True if a container with this environment has the GPUs of its share.
+
+    Where the record is derived, an original's own agent may have given them in its own words: any
+    environment counts that has a variable of the record's, or names GPUs but not all of them.
+    """
+    part = record.containers[container]
+    has = dict(entry.partition("=")[::2] for entry in env)
+    if VISIBLE in part.env and has.get(VISIBLE) == part.env[VISIBLE]:
+        return True
+    names = has.get(VISIBLE, "")
+    if derived:
+        return names not in ("", "all") or bool(has.keys() & part.env.keys() - {VISIBLE})
+    by_uuid = [share.uuid for share in part.shares]
+    by_index = [str(share.gpu) for share in part.shares]
+    return sorted(names.split(",")) in (sorted(by_uuid), sorted(by_index))
+
+
+def _says_ours(pod: nri.PodSandbox) -> bool:
+    """True if the pod's annotations say that it has a share: the runtime is to wait for us, or
+    some scheduler wrote which GPU it is."""
+    return any(
+        key.startswith(_MARKS) or (key.startswith(_REQUIRED) and PLUGIN in text)
+        for key, text in pod.annotations.items()
+    )
+
+
+def _name_of(pod: nri.PodSandbox) -> PodName:
+    return PodName(pod.namespace, pod.name, pod.uid)
+
+
+def _refuse_twice_set(container: nri.Container, grant: ContainerGrant) -> None:
+    """Raise for a variable of the grant that image and pod both set, to something else.
+
+    containerd (2.2, NRI 0.11) names such a variable twice and adjusts the first: the pod's value
+    would stand.
+    """
+    values: dict[str, list[str]] = {}
+    for entry in container.env:
+        name, _, value = entry.partition("=")
+        values.setdefault(name, []).append(value)
+    for name, value in grant.env.items():
+        own = values.get(name, ())
+        if len(own) > 1 and own[-1] != value:
+            raise NotGrantedError(
+                f"its image and its pod both set {name}, and the runtime would give it the pod's "
+                f"value, {own[-1][:80]!r}: remove it from the pod's manifest"
+            )
+
+
+def _adjustment(grant: ContainerGrant) -> nri.ContainerAdjustment:
+    """The grant in NRI's words."""
+    adjustment = nri.ContainerAdjustment(
+        env=[nri.KeyValue(key=key, value=value) for key, value in grant.env.items()],
+        CDI_devices=[nri.CDIDevice(name=name) for name in grant.cdi],
+        mounts=[
+            nri.Mount(
+                source=mount.host,
+                destination=mount.container,
+                type="bind",
+                options=["rbind", "rprivate", "ro" if mount.read_only else "rw"],
+            )
+            for mount in grant.mounts
+        ],
+    )
+    adjustment.linux.devices.extend(_devices(grant.paths))
+    return adjustment
+
+
+def _devices(paths: Iterable[str]) -> Iterable[nri.LinuxDevice]:
+    for path in paths:
+        node = device_node(path)
+        yield nri.LinuxDevice(
+            path=node.path,
+            type=node.type,
+            major=node.major,
+            minor=node.minor,
+            file_mode=nri.OptionalFileMode(value=node.mode),
+            uid=nri.OptionalUInt32(value=node.uid),
+            gid=nri.OptionalUInt32(value=node.gid),
+        )

@@ -1,0 +1,108 @@
+"""Reads the machine's GPUs for all parts of the agent, on one thread, and says when they change.
+
+NVML's calls block, and one that asks a dying GPU may block for seconds: nothing of the agent waits
+for it but whoever asked.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from weft.node.devices.reader import DeviceError, DeviceReader, GpuDevice
+
+log = logging.getLogger("weft.agent")
+
+T = TypeVar("T")
+
+_CLOSE_S = 2.0
+
+
+class DeviceWatch:
+    """The GPUs as they were read last. Run `run()` as a task; others wait with `changed`.
+
+    `devices` are out of service, all of them, while they cannot be read (`problem` says why);
+    `version` counts their changes, 0 before the first reading. `failures` counts readings that
+    failed.
+    """
+
+    def __init__(self, reader: DeviceReader, period_s: float = 1.0) -> None:
+        self.devices: tuple[GpuDevice, ...] = ()
+        self.problem = ""
+        self.version = 0
+        self.failures = 0
+        self.fake = reader.fake
+        self._reader, self._period_s = reader, period_s
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="weft-devices")
+        self._change = asyncio.Condition()
+
+    async def ask(self, question: Callable[[DeviceReader], T]) -> T:
+        """The answer to a question to the reader, as `lambda reader: reader.use()`."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, question, self._reader)
+
+    async def changed(self, since: int) -> int:
+        """Waits until `version` is no longer `since`; the version then."""
+        async with self._change:
+            await self._change.wait_for(lambda: self.version != since)
+            return self.version
+
+    def by_index(self, index: int) -> GpuDevice | None:
+        """The GPU or instance with this index."""
+        return next((device for device in self.devices if device.gpu.index == index), None)
+
+    async def read(self) -> None:
+        """Read now."""
+        try:
+            found, problem = await self.ask(lambda reader: reader.devices()), ""
+        except DeviceError as error:
+            problem = str(error) or "GPUs cannot be read"
+            found = tuple(_out_of_service(device, problem) for device in self.devices)
+            self.failures += 1
+        if problem != self.problem:
+            log.log(logging.ERROR if problem else logging.INFO, problem or "GPUs answer again")
+        if self.version and (found, problem) == (self.devices, self.problem):
+            return
+        self._tell(found)
+        async with self._change:
+            self.devices, self.problem = found, problem
+            self.version += 1
+            self._change.notify_all()
+
+    async def run(self) -> None:
+        """Read again and again, until it is cancelled; the reader is closed then."""
+        if self.fake:
+            log.warning("these GPUs are a fake: a file plays them")
+        try:
+            while True:
+                await self.read()
+                await asyncio.sleep(self._period_s)
+        finally:
+            try:
+                async with asyncio.timeout(_CLOSE_S):
+                    await self.ask(lambda reader: reader.close())
+            except (TimeoutError, DeviceError) as error:
+                log.warning("GPUs were not let go: %s", error or "no answer")
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _tell(self, found: tuple[GpuDevice, ...]) -> None:
+        """Log what came, went, broke and was mended."""
+        before = {device.gpu.uuid: device for device in self.devices}
+        after = {device.gpu.uuid: device for device in found}
+        for uuid in before.keys() - after.keys():
+            log.warning("GPU %s (%s) is gone", before[uuid].gpu.index, uuid)
+        for uuid, device in after.items():
+            known = before.get(uuid)
+            if known is None:
+                log.info("GPU %s: %s, %s", device.gpu.index, device.gpu.model, uuid)
+            if device.fault and (known is None or known.fault != device.fault):
+                log.error("GPU %s is out of service: %s", device.gpu.index, device.fault)
+            elif known is not None and known.fault and not device.fault:
+                log.info("GPU %s is in service again", device.gpu.index)
+
+
+def _out_of_service(device: GpuDevice, problem: str) -> GpuDevice:
+    return replace(device, gpu=replace(device.gpu, in_service=False), fault=problem)

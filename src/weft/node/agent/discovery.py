@@ -1,0 +1,174 @@
+"""Says on the node object which GPUs there are and what the agent offers.
+
+    annotations   weft.dev/inventory      every GPU and instance, in service or not
+                  weft.dev/agent          version, delivery, isolation modes
+                  ai.centaurus.io/…       Alnair's: count, UUIDs, units in both spellings
+    labels        weft.dev/gpu-model.…    each model and how many: for node selectors, and for
+                                          people who look for what `genius/gpu-model` may name
+
+They are written when they differ from what stands there, and looked at again every so often: what
+somebody else changed is put right. They stay when the agent stops, for it mostly comes back;
+`withdraw` takes them away.
+"""
+
+import asyncio
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from weft.dialects import alnair
+from weft.dialects.weft import inventory_text, reported_gpus
+from weft.kube.client import MERGE_PATCH, ApiClient
+from weft.kube.codec import NODES
+from weft.kube.errors import ApiError, LostError, NotSentError
+from weft.kube.structs import KubeNode
+from weft.model import BadInputError, Gpu
+from weft.model.agent_offer import AgentOffer, encode_offer
+from weft.model.annotations import AGENT, INVENTORY, NODE_MODELS
+from weft.node.agent.device_watch import DeviceWatch
+
+log = logging.getLogger("weft.agent")
+
+LOOK_AGAIN_S = 60.0
+RETRY_S = 1.0
+MOST_RETRY_S = 60.0
+ANNOTATIONS = (INVENTORY, AGENT, alnair.NODE_COUNT, alnair.NODE_UUIDS, *alnair.NODE_UNITS)
+
+_NOT_IN_LABELS = re.compile(r"[^A-Za-z0-9._-]+")
+_LONGEST = 63
+_FAILED = (ApiError, LostError, NotSentError, msgspec.DecodeError)
+
+
+class NodeMarks(msgspec.Struct, frozen=True):
+    """What the agent writes on its node."""
+
+    annotations: Mapping[str, str]
+    labels: Mapping[str, str]
+
+
+def marks_of(gpus: Sequence[Gpu], offer: AgentOffer | None) -> NodeMarks:
+    """The node's annotations and labels for these GPUs."""
+    annotations = {INVENTORY: inventory_text(gpus), **alnair.node_annotations(gpus)}
+    if offer is not None:
+        annotations[AGENT] = encode_offer(offer)
+    parents = {gpu.parent for gpu in gpus}
+    models = Counter(gpu.model for gpu in gpus if gpu.model and gpu.index not in parents)
+    labels = {_label(model): str(count) for model, count in models.items()}
+    return NodeMarks(annotations, {name: count for name, count in labels.items() if name})
+
+
+def _label(model: str) -> str:
+    """The label of this model; "" where nothing of its name can stand in one."""
+    room = _LONGEST - len(NODE_MODELS.partition("/")[2])
+    name = _NOT_IN_LABELS.sub("-", model)[:room].strip("-._")
+    return f"{NODE_MODELS}{name}" if name else ""
+
+
+class Discovery:
+    """Keeps the node's annotations as its GPUs are. Run `run()` as a task.
+
+    `offer` says what the agent offers now (None: nothing); `nudge` that it says something else.
+    `writes` and `failures` count.
+    """
+
+    def __init__(
+        self,
+        client: ApiClient,
+        node: str,
+        watch: DeviceWatch,
+        offer: Callable[[], AgentOffer | None],
+        *,
+        look_again_s: float = LOOK_AGAIN_S,
+    ) -> None:
+        self.writes = self.failures = 0
+        self._client, self._node, self._watch, self._offer = client, node, watch, offer
+        self._look_again_s = look_again_s
+        self._nudged = asyncio.Event()
+
+    def nudge(self) -> None:
+        """The offer is another one: look at once."""
+        self._nudged.set()
+
+    async def run(self) -> None:
+        """Write whenever something changed, until it is cancelled."""
+        await self._watch.changed(0)
+        retry_s = RETRY_S
+        while True:
+            version = self._watch.version
+            self._nudged.clear()
+            try:
+                await self.write()
+                wait_s, retry_s = self._look_again_s, RETRY_S
+            except _FAILED as error:
+                self.failures += 1
+                log.warning("node %s: GPUs are not written: %s", self._node, error)
+                wait_s, retry_s = retry_s, min(2 * retry_s, MOST_RETRY_S)
+            await self._something(version, wait_s)
+
+    async def write(self) -> bool:
+        """Write what differs; whether anything did."""
+        node = await self._client.get(NODES, "", self._node)
+        wanted = marks_of(self._gpus(node), self._offer())
+        return await self._put(node, wanted)
+
+    async def withdraw(self) -> bool:
+        """Take everything away that was written, as when the agent is uninstalled."""
+        node = await self._client.get(NODES, "", self._node)
+        return await self._put(node, NodeMarks({}, {}))
+
+    def _gpus(self, node: KubeNode) -> list[Gpu]:
+        """The GPUs as they were read; those last written, out of service, if they never were."""
+        if self._watch.devices or not self._watch.problem:
+            return [device.gpu for device in self._watch.devices]
+        try:
+            source = reported_gpus(node)
+        except BadInputError:
+            source = None
+        return [replace(gpu, in_service=False) for gpu in source.exact] if source else []
+
+    async def _put(self, node: KubeNode, wanted: NodeMarks) -> bool:
+        annotations = _changes(node.metadata.annotations or {}, wanted.annotations, _ours)
+        labels = _changes(node.metadata.labels or {}, wanted.labels, _is_model)
+        changes = {"annotations": annotations, "labels": labels}
+        metadata = {field: change for field, change in changes.items() if change}
+        if not metadata:
+            return False
+        body = msgspec.json.encode({"metadata": metadata})
+        path = NODES.of("", self._node)
+        await self._client.call("PATCH", path, body, content_type=MERGE_PATCH)
+        self.writes += 1
+        return True
+
+    async def _something(self, version: int, most_s: float) -> None:
+        """Waits for another device, a nudge, or so many seconds."""
+        waits = [
+            asyncio.ensure_future(self._watch.changed(version)),
+            asyncio.ensure_future(self._nudged.wait()),
+        ]
+        try:
+            await asyncio.wait(waits, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+
+def _changes(
+    there: Mapping[str, str], wanted: Mapping[str, str], ours: Callable[[str], bool]
+) -> dict[str, str | None]:
+    """What has to be written; None: it goes."""
+    changes: dict[str, str | None] = {
+        name: value for name, value in wanted.items() if there.get(name) != value
+    }
+    return changes | dict.fromkeys(name for name in there if ours(name) and name not in wanted)
+
+
+def _ours(annotation: str) -> bool:
+    return annotation in ANNOTATIONS
+
+
+def _is_model(label: str) -> bool:
+    return label.startswith(NODE_MODELS)

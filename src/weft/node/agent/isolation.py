@@ -1,0 +1,253 @@
+"""What a container gets, beside what its delivery record says, so that it keeps to its share.
+
+A mode of isolation is a word of `model/agent_offer.py`. The table of what each enforces, against
+whom, is docs/explanation/isolation.md. GPUs are numbered as CUDA in the container numbers them: by
+PCI bus, for `CUDA_DEVICE_ORDER` says so there.
+"""
+
+import asyncio
+import re
+import shutil
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from weft.model import WeftError
+from weft.model.agent_offer import HOOK, MIG, MPS, NO_ISOLATION, TIME_SLICING, WITHOUT_AGENT
+from weft.model.delivery import DeliveredShare, DeliveryRecord
+from weft.node.agent.device_watch import DeviceWatch
+from weft.node.agent.mps_daemon import MpsDaemon
+from weft.node.devices.reader import GpuDevice
+
+HOOK_LIBRARY = "/usr/local/vgpu/libvgpu.so"
+"""Where HAMi-core's library is in containers, as HAMi itself has it."""
+HOOK_CACHE = "/usr/local/vgpu/containers"
+HOOK_LOCK = "/tmp/vgpulock"
+PRELOAD = "/etc/ld.so.preload"
+_YOUNG_S = 600.0
+_LOOK_AGAIN_S = 60.0
+_SAFE = re.compile(r"[^A-Za-z0-9._-]")
+
+
+class IsolationError(WeftError):
+    """The node cannot isolate a container as it is asked to; the text says why."""
+
+
+class AddedMount(msgspec.Struct, frozen=True):
+    """A folder or file of the host, in the container."""
+
+    host: str
+    container: str
+    read_only: bool = True
+
+
+class IsolationAdditions(msgspec.Struct, frozen=True):
+    """What is added to a container: environment, which wins over the record's, and mounts."""
+
+    env: Mapping[str, str] = {}
+    mounts: tuple[AddedMount, ...] = ()
+
+
+class IsolationOptions(msgspec.Struct, frozen=True):
+    """Settings, with reasons.
+
+    `default`: the mode of pods that name none; "" is `mig` where all their GPUs are instances, else
+    `time-slicing`, as on a node without an agent.
+    `hook_library`: HAMi-core's libvgpu.so on the host; "" offers no `hook`.
+    `folder`: on the host, with the same path for the agent, for what the hook's containers mount.
+    """
+
+    default: str = ""
+    hook_library: str = ""
+    folder: Path = Path("/run/weft/hook")
+
+
+class NodeIsolation:
+    """The node's modes, and what each adds to a container. `mps` is None where MPS is off."""
+
+    def __init__(
+        self, options: IsolationOptions, watch: DeviceWatch, mps: MpsDaemon | None = None
+    ) -> None:
+        self._options, self._watch, self._mps = options, watch, mps
+        self._adders: Mapping[str, Callable[[_Container], IsolationAdditions]] = {
+            NO_ISOLATION: lambda container: IsolationAdditions(),
+            TIME_SLICING: lambda container: IsolationAdditions(),
+            MPS: self._mps_additions,
+            HOOK: self._hook_additions,
+            MIG: self._mig_additions,
+        }
+
+    def offered(self) -> tuple[str, ...]:
+        """The modes that a container can have here, now."""
+        modes = [*WITHOUT_AGENT]
+        if self._mps is not None and self._mps.ready:
+            modes.append(MPS)
+        if self._has_hook():
+            modes.append(HOOK)
+        if any(device.mig is not None and not device.fault for device in self._watch.devices):
+            modes.append(MIG)
+        return tuple(modes)
+
+    def additions(self, record: DeliveryRecord, container: str) -> IsolationAdditions:
+        """What this container of the record's pod gets; `IsolationError` where it cannot be had."""
+        held = record.containers.get(container)
+        if held is None or not held.shares:
+            return IsolationAdditions()
+        subject = _Container(record.pod, container, self._parts(held.shares))
+        mode = record.isolation or self._options.default or _usual(subject)
+        adder = self._adders.get(mode)
+        if adder is None:
+            modes = ", ".join(self.offered())
+            raise IsolationError(f"{mode!r} is no isolation that this agent knows: {modes}")
+        return adder(subject)
+
+    def prune(self, pods: Collection[str], now_s: float) -> None:
+        """Remove what was kept for containers of other pods than these (UIDs).
+
+        What is young is left: its pod may be one that nobody told of yet.
+        """
+        kept = {_SAFE.sub("_", pod) for pod in pods}
+        for folder in self._cache_root().glob("*"):
+            pod = folder.name.partition("@")[0]
+            if pod not in kept and now_s - folder.stat().st_mtime > _YOUNG_S:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _parts(self, shares: Sequence[DeliveredShare]) -> "tuple[_Part, ...]":
+        """The container's part of each of its GPUs, in the order in which CUDA numbers them."""
+        parts: dict[int, _Part] = {}
+        for share in shares:
+            device = self._watch.by_index(share.gpu)
+            if device is None:
+                raise IsolationError(f"GPU {share.gpu} is not on this node now")
+            before = parts.get(share.gpu, _Part(device, 0, 0))
+            parts[share.gpu] = _Part(
+                device, before.memory_mib + share.memory_mib, before.milli + share.milli
+            )
+        return tuple(
+            sorted(parts.values(), key=lambda p: (p.device.pci_bus_id, p.device.gpu.index))
+        )
+
+    # --- the modes ---
+
+    def _mig_additions(self, container: "_Container") -> IsolationAdditions:
+        for part in container.parts:
+            if part.device.mig is None:
+                raise IsolationError(
+                    f"GPU {part.device.gpu.index} is no MIG instance, and the pod asks for mig"
+                )
+        return IsolationAdditions()
+
+    def _mps_additions(self, container: "_Container") -> IsolationAdditions:
+        if self._mps is None:
+            raise IsolationError("MPS is off on this node")
+        if not self._mps.ready:
+            raise IsolationError(f"MPS is not there: {self._mps.problem}")
+        for part in container.parts:
+            if part.device.mig is not None:
+                index = part.device.gpu.index
+                raise IsolationError(f"GPU {index} is a MIG instance; MPS runs on whole cards here")
+        env = {**self._mps.client_env(), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        limits = [f"{i}={p.memory_mib}M" for i, p in enumerate(container.parts) if p.memory_mib]
+        if limits:
+            env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = ",".join(limits)
+        if percent := _percent(container.parts):
+            env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(percent)
+        pipe, shm = str(self._mps.pipe), str(self._mps.shm)
+        mounts = [AddedMount(pipe, pipe, read_only=False)]
+        if self._mps.options.own_shm:
+            mounts.append(AddedMount(shm, "/dev/shm", read_only=False))
+        return IsolationAdditions(env, tuple(mounts))
+
+    def _hook_additions(self, container: "_Container") -> IsolationAdditions:
+        library = self._options.hook_library
+        if not self._has_hook():
+            raise IsolationError(f"HAMi-core's library is not there: {library or 'none is named'}")
+        env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        for i, part in enumerate(container.parts):
+            if part.memory_mib:
+                env[f"CUDA_DEVICE_MEMORY_LIMIT_{i}"] = f"{part.memory_mib}m"
+        if percent := _percent(container.parts):
+            env["CUDA_DEVICE_SM_LIMIT"] = str(percent)
+        env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{HOOK_CACHE}/vgpu.cache"
+        try:
+            preload, lock, cache = self._hook_files(container)
+        except OSError as error:
+            raise IsolationError(f"the hook's files cannot be written: {error}") from error
+        return IsolationAdditions(
+            env,
+            (
+                AddedMount(library, HOOK_LIBRARY),
+                AddedMount(str(preload), PRELOAD),
+                AddedMount(str(lock), HOOK_LOCK, read_only=False),
+                AddedMount(str(cache), HOOK_CACHE, read_only=False),
+            ),
+        )
+
+    def _has_hook(self) -> bool:
+        library = self._options.hook_library
+        return bool(library) and Path(library).is_file()
+
+    def _cache_root(self) -> Path:
+        return self._options.folder / "containers"
+
+    def _hook_files(self, container: "_Container") -> tuple[Path, Path, Path]:
+        """The file that loads the library, all containers' lock, and this one's own folder."""
+        folder = self._options.folder
+        preload, lock = folder / "ld.so.preload", folder / "lock"
+        name = "@".join(_SAFE.sub("_", part) for part in (container.pod, container.name))
+        cache = self._cache_root() / name
+        for each in (lock, cache):
+            each.mkdir(parents=True, exist_ok=True)
+            each.chmod(0o1777)  # containers run as whoever they like
+        if not preload.exists():
+            preload.write_text(HOOK_LIBRARY + "\n")
+        return preload, lock, cache
+
+
+class HookCleaner:
+    """Removes what the hook's containers left behind. Run `run()` as a task.
+
+    `pods` are the UIDs of the node's pods; None as long as they are not known.
+    """
+
+    def __init__(
+        self, isolation: NodeIsolation, pods: Callable[[], Collection[str] | None]
+    ) -> None:
+        self._isolation, self._pods = isolation, pods
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            pods = self._pods()
+            if pods is not None:
+                self._isolation.prune(pods, time.time())
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """What a container has of one GPU; 0: nothing that was asked for."""
+
+    device: GpuDevice
+    memory_mib: int
+    milli: int
+
+
+class _Container(msgspec.Struct, frozen=True):
+    """The container that is isolated; `pod` is the UID."""
+
+    pod: str
+    name: str
+    parts: tuple[_Part, ...]
+
+
+def _usual(container: _Container) -> str:
+    instances = all(part.device.mig is not None for part in container.parts)
+    return MIG if instances else TIME_SLICING
+
+
+def _percent(parts: Sequence[_Part]) -> int:
+    """Percent of the cores: one number for all GPUs, so the least that was asked; 0: none was."""
+    asked = [part.milli for part in parts if part.milli]
+    return min(100, -(-min(asked) // 10)) if asked else 0

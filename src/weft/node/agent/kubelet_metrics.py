@@ -1,0 +1,49 @@
+"""Metrics of what the agent tells the kubelet, and of what it answers it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from weft.cluster.http.metric_families import counter
+from weft.node.agent.accounting import Accounting
+
+
+class PluginCounts(Protocol):
+    """What device plugins did; `DevicePluginPart` is one."""
+
+    @property
+    def registrations(self) -> int:
+        """Those that the kubelet took."""
+        ...
+
+    @property
+    def allocations(self) -> Mapping[str, int]:
+        """Answers to Allocate, by how sure it was whose the devices are."""
+        ...
+
+    @property
+    def starts(self) -> Mapping[str, int]:
+        """Answers to PreStartContainer."""
+        ...
+
+
+class KubeletMetrics(Collector):
+    """Writes of the node's resources; answers of device plugins, where there are any."""
+
+    def __init__(self, accounting: Accounting, plugins: PluginCounts | None = None) -> None:
+        self._accounting, self._plugins = accounting, plugins
+
+    def collect(self) -> Iterator[Metric]:
+        """As Prometheus asks."""
+        text = "Writes of the node's GPU resources, by why."
+        yield counter("weft_agent_resource_writes", text, self._accounting.counts, "why")
+        if self._plugins is None:
+            return
+        text = "Device plugins that the kubelet took."
+        yield counter("weft_agent_plugin_registrations", text, self._plugins.registrations)
+        text = "Answers to Allocate, by how sure it was whose the devices are."
+        yield counter("weft_agent_allocations", text, self._plugins.allocations, "answer")
+        text = "Answers to PreStartContainer."
+        yield counter("weft_agent_container_starts", text, self._plugins.starts, "outcome")

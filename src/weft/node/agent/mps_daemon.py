@@ -1,0 +1,204 @@
+"""One MPS daemon for all of the node's GPUs, so that containers with several of them work.
+
+    <folder>/pipe   its sockets; mounted into containers that use it
+    <folder>/shm    is /dev/shm to it and to these containers, and to nobody else
+    <folder>/log    what it says
+
+Whoever ends the daemon ends the servers below it, and with them every program that uses it. So it
+does not belong to the agent's process: it is started in a session and a cgroup of its own, an agent
+that is upgraded leaves it running, and the next one finds it by its sockets. It ends by `stop`,
+when Weft is uninstalled. One that died is started again, in the same folder; one that runs and does
+not answer is left alone, for its programs may still.
+"""
+
+import asyncio
+import logging
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from weft.node.devices.mps import LOGS, PIPES, PROGRAM, answers
+
+log = logging.getLogger("weft.agent")
+
+CHECK_S = 5.0
+START_S = 20.0
+MOST_WAIT_S = 60.0
+PID_FILE = "nvidia-cuda-mps-control.pid"
+
+OWN_SHM = ("unshare", "--mount", "--propagation", "private", "--")
+"""Runs the script below where its mounts are seen by nobody else."""
+_LAUNCH = '"$@" </dev/null >/dev/null 2>&1 & echo $!'
+_START = """
+put() { mkdir -p "$1/weft-mps" && echo "$$" >"$1/weft-mps/cgroup.procs"; }
+if [ -e "$4/cgroup.controllers" ]; then put "$4"
+elif [ "$4" ]; then for at in "$4"/*/; do [ -e "$at/cgroup.procs" ] && put "${at%/}"; done
+fi 2>/dev/null
+[ -z "$3" ] || mount --bind "$2" /dev/shm || exit 1
+exec "$1" -f
+"""
+"""$1 is the program, $2 the folder that is /dev/shm to it if $3 says so, $4 where cgroups are (v2:
+in one tree; v1: in one for each controller, of which some may refuse)."""
+_CGROUPS = "/sys/fs/cgroup"
+_ON_THE_HOST = ("nsenter", "--target", "1", "--mount", "--cgroup", "--")
+
+
+class MpsOptions(msgspec.Struct, frozen=True):
+    """Settings, with reasons.
+
+    `folder`: on the host, with the same path for the agent, for it is mounted into containers; in
+    /run, where shared memory may be.
+    `program`: the driver's; it must be of the driver's version.
+    `run_by`: a command in front, as `nsenter …` for an agent in a container: the driver's program
+    lies on the host.
+    `own_shm`: whether it gets a /dev/shm of its own; it must where containers use it, and needs
+    the right to mount.
+    `cgroups`: where cgroupfs is, as the daemon sees it; it puts itself into `weft-mps` there, so
+    that it does not end with the agent's cgroup. "" leaves it where it is.
+    """
+
+    folder: Path = Path("/run/weft/mps")
+    program: str = PROGRAM
+    run_by: tuple[str, ...] = ()
+    own_shm: bool = True
+    cgroups: str = ""
+
+
+def options_here(proc: Path = Path("/proc")) -> MpsOptions:
+    """As this machine wants it: the host's program for an agent in a container that may see the
+    host's processes; a cgroup of its own in any case."""
+    try:
+        contained = (proc / "1/ns/mnt").readlink() != (proc / "self/ns/mnt").readlink()
+    except OSError:  # not ours to see: we are no root, or in a container without the host's
+        contained = False
+    run_by = _ON_THE_HOST if contained and shutil.which(PROGRAM) is None else ()
+    return MpsOptions(run_by=run_by, cgroups=_CGROUPS)
+
+
+class MpsDaemon:
+    """Keeps the daemon running. Run `run()` as a task.
+
+    `ready` is True while it answers; `problem` says why not; `starts` counts. `listeners` hear when
+    it comes or goes.
+    """
+
+    def __init__(self, options: MpsOptions, check_s: float = CHECK_S) -> None:
+        self.options = options
+        self.ready, self.problem, self.starts = False, "it was not started yet", 0
+        self.listeners: list[Callable[[], None]] = []
+        self.pipe, self.shm = options.folder / "pipe", options.folder / "shm"
+        self._logs, self._check_s = options.folder / "log", check_s
+
+    @property
+    def available(self) -> bool:
+        """True if there is such a program (behind another command, nobody knows)."""
+        return bool(self.options.run_by) or shutil.which(self.options.program) is not None
+
+    async def run(self) -> None:
+        """Start it where none answers, again and again. It is left running in the end."""
+        wait_s = self._check_s
+        while True:
+            try:
+                await self.check()
+            except (OSError, subprocess.SubprocessError) as error:
+                self._tell(f"MPS cannot be started: {error}")
+            wait_s = self._check_s if self.ready else min(2 * wait_s, MOST_WAIT_S)
+            await asyncio.sleep(wait_s)
+
+    async def check(self) -> None:
+        """Whether it answers; where none runs, one is started."""
+        if await self._answers():
+            self._tell("")
+        elif self._runs():
+            self._tell(f"{self.options.program} runs and does not answer")
+        elif not self.available:
+            self._tell(
+                f"there is no {self.options.program}: install the driver's compute utilities"
+            )
+        else:
+            await self._start()
+
+    async def stop(self) -> None:
+        """End it, and every program that uses it."""
+        await asyncio.to_thread(answers, self._control(), self._env(), b"quit -t 5\n")
+        self.ready, self.problem = False, "it was stopped"
+
+    def client_env(self) -> dict[str, str]:
+        """The environment of a container that uses it."""
+        return {PIPES: str(self.pipe)}
+
+    async def _answers(self) -> bool:
+        return self.pipe.is_dir() and await asyncio.to_thread(answers, self._control(), self._env())
+
+    def _control(self) -> Sequence[str]:
+        return (*self.options.run_by, self.options.program)
+
+    def _runs(self) -> bool:
+        """Whether the daemon whose number stands in the folder is there."""
+        with suppress(OSError, ValueError):
+            number = int((self.pipe / PID_FILE).read_text())
+            # Another process may have the number by now.
+            return PROGRAM in Path(f"/proc/{number}/cmdline").read_text()
+        return False
+
+    async def _start(self) -> None:
+        for folder in (self.pipe, self.shm, self._logs):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.shm.chmod(0o1777)  # as /dev/shm
+        for stale in self.pipe.iterdir():  # of one that died; containers have the folder itself
+            stale.unlink(missing_ok=True)
+        self.starts += 1
+        self.ready, self.problem = False, "it is being started"
+        pid = await asyncio.to_thread(self._launch)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(START_S):
+                while not await self._answers() and Path(f"/proc/{pid}").exists():
+                    await asyncio.sleep(0.05)
+        if await self._answers():
+            self._tell("")
+        elif Path(f"/proc/{pid}").exists():
+            self._tell(f"{self.options.program} does not answer")
+        else:
+            self._tell(f"{self.options.program} ended: {self._last_words()}")
+
+    def _launch(self) -> int:
+        """Start it as nobody's child; its process id."""
+        launched = subprocess.run(
+            ["sh", "-c", _LAUNCH, "weft-mps", *self._command()],
+            env=self._env(),
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            check=True,
+        )
+        return int(launched.stdout)
+
+    def _command(self) -> Sequence[str]:
+        options = self.options
+        own = OWN_SHM if options.own_shm else ()
+        script = ("sh", "-c", _START, "weft-mps", options.program, str(self.shm))
+        told = ("own" if options.own_shm else "", options.cgroups)
+        return (*options.run_by, *own, *script, *told)
+
+    def _env(self) -> dict[str, str]:
+        # Containers see their GPUs by bus; the daemon must number them alike.
+        order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        return {**os.environ, **order, PIPES: str(self.pipe), LOGS: str(self._logs)}
+
+    def _last_words(self) -> str:
+        logs = sorted(self._logs.glob("*.log"))
+        text = "".join(file.read_text(errors="replace") for file in logs).strip()
+        return text[-300:] or "it says nothing"
+
+    def _tell(self, problem: str) -> None:
+        if problem != self.problem:
+            log.log(logging.WARNING if problem else logging.INFO, problem or "MPS answers")
+        was_ready, self.ready, self.problem = self.ready, not problem, problem
+        for listener in self.listeners if was_ready != self.ready else ():
+            listener()

@@ -1,0 +1,251 @@
+"""This node's pods, what they ask for, and what was promised to each: by list-watch.
+
+    Binding says what each container gets        the record is in the pod's annotations
+    an original's scheduler, an older Weft        it is derived from its marks, and what the node
+                                                  reports of its GPUs
+A pod's record does not change once a container may have been given it: who edits annotations
+afterwards moves nothing. (Where the node's GPUs are told anew, derived ones are derived anew.)
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from weft.dialects.catalog import NONE
+from weft.dialects.delivery import derived_record
+from weft.dialects.dialect import DialectSettings
+from weft.dialects.foreign import foreign_requests
+from weft.dialects.inventory import InventoryFallback, inventory
+from weft.dialects.nvidia import GPU as NVIDIA_GPU
+from weft.dialects.registry import choose
+from weft.kube.client import ApiClient
+from weft.kube.codec import NODES
+from weft.kube.list_diff import Added, Change, Deleted, Modified
+from weft.kube.structs import KubeNode
+from weft.kube.watch import ListWatch
+from weft.model import BadInputError, Node, PodManifest
+from weft.model.annotations import DELIVERY
+from weft.model.delivery import DeliveryRecord, decode_delivery
+from weft.node.agent.pod_on_node import PODS_ON_NODE, PodOnNode
+from weft.node.agent.usage import WatchedPod
+
+log = logging.getLogger("weft.agent")
+
+STATIC_POD_UID = "kubernetes.io/config.hash"
+"""The UID that a static pod has on its node; the API server's is its mirror's."""
+Asks = Literal["nothing", "share", "foreign"]
+_ENDED = ("Succeeded", "Failed")
+
+
+class NodePod(msgspec.Struct, frozen=True):
+    """A pod of this node. `uid` is that by which the runtime knows it.
+
+    `asks` for nothing of GPUs, for a `share` that is delivered here, or for what another plugin
+    delivers (`foreign`). `record` says what it gets, `derived` that nobody wrote it down; `problem`
+    why there is none where there should be.
+    """
+
+    uid: str
+    manifest: PodOnNode
+    asks: Asks
+    record: DeliveryRecord | None = None
+    derived: bool = False
+    problem: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """True once no container of it runs again."""
+        return self.manifest.status.phase in _ENDED
+
+
+class PodRules(msgspec.Struct, frozen=True):
+    """What the cluster's configuration says of reading pods and nodes.
+
+    `most_permille`: how much of a GPU's memory may be promised, in thousandths.
+    """
+
+    settings: DialectSettings = DialectSettings(gpushare_unit="node")
+    inventory: tuple[InventoryFallback, ...] = ()
+    most_permille: int = 1000
+
+
+class NodePods:
+    """Run `run()` as a task. `listeners` hear the UID of each pod that came, changed or went.
+
+    `synced` is set once all pods are known; `node` is what the API server shows of this node's
+    GPUs, None until then.
+    """
+
+    def __init__(self, client: ApiClient, node_name: str, rules: PodRules | None = None) -> None:
+        self.node_name = node_name
+        self.node: Node | None = None
+        self.synced = asyncio.Event()
+        self.listeners: list[Callable[[str], None]] = []
+        self._rules = rules or PodRules()
+        self._pods: dict[str, NodePod] = {}
+        on_node = {"fieldSelector": f"spec.nodeName={node_name}"}
+        this_node = {"fieldSelector": f"metadata.name={node_name}"}
+        self._pod_watch: ListWatch[PodOnNode] = ListWatch(client, PODS_ON_NODE, selectors=on_node)
+        self._node_watch: ListWatch[KubeNode] = ListWatch(client, NODES, selectors=this_node)
+
+    @property
+    def pods(self) -> Mapping[str, NodePod]:
+        """The pods by UID, ended ones too."""
+        return self._pods
+
+    @property
+    def records(self) -> dict[str, DeliveryRecord]:
+        """What the pods that have not ended were promised, by UID."""
+        live = (pod for pod in self._pods.values() if not pod.ended)
+        return {pod.uid: pod.record for pod in live if pod.record is not None}
+
+    @property
+    def problem(self) -> str:
+        """Why the API server cannot be heard now; "" while it can."""
+        return self._pod_watch.last_error
+
+    def watched(self, uid: str) -> WatchedPod | None:
+        """The pod as whoever watches its processes wants it; None for one that is not known."""
+        pod = self._pods.get(uid)
+        if pod is None:
+            return None
+        meta, containers = pod.manifest.metadata, pod.manifest.containers_by_id()
+        return WatchedPod(uid, meta.namespace, meta.name, pod.record, containers)
+
+    async def run(self) -> None:
+        """Follow the node and its pods until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow_node())
+            tasks.create_task(self._follow_pods())
+
+    async def known(self, uid: str, within_s: float) -> NodePod | None:
+        """The pod; waits for one that is not known yet, if the API server can be heard."""
+        pod = self._pods.get(uid)
+        if pod is not None or self.problem:
+            return pod
+        came = asyncio.Event()
+
+        def listen(changed: str) -> None:
+            if changed == uid:
+                came.set()
+
+        self.listeners.append(listen)
+        try:
+            async with asyncio.timeout(within_s):
+                await came.wait()
+        except TimeoutError:
+            return None
+        finally:
+            self.listeners.remove(listen)
+        return self._pods.get(uid)
+
+    async def _follow_pods(self) -> None:
+        async for batch in self._pod_watch.batches():
+            for change in batch:
+                self._take(change)
+            self.synced.set()
+
+    async def _follow_node(self) -> None:
+        async for batch in self._node_watch.batches():
+            for change in batch:
+                if isinstance(change, Added | Modified):
+                    self._take_node(change.object)
+
+    def _take(self, change: Change[PodOnNode]) -> None:
+        if isinstance(change, Deleted):
+            uid = uid_on_node(change.object)
+            if self._pods.pop(uid, None) is not None:
+                self._tell(uid)
+        elif isinstance(change, Added | Modified):
+            pod = self._read(change.object)
+            self._pods[pod.uid] = pod
+            self._tell(pod.uid)
+
+    def _take_node(self, node: KubeNode) -> None:
+        found, warnings = inventory(node, rules=self._rules.inventory)
+        changed = self.node is None or (found.gpus, found.unit_mib) != (
+            self.node.gpus,
+            self.node.unit_mib,
+        )
+        self.node = found
+        if not changed:
+            return
+        for warning in warnings:
+            log.warning("node %s: %s", self.node_name, warning)
+        for pod in list(self._pods.values()):
+            if pod.record is None or pod.derived:
+                self._pods[pod.uid] = self._read(pod.manifest)
+                self._tell(pod.uid)
+
+    def _read(self, manifest: PodOnNode) -> NodePod:
+        uid = uid_on_node(manifest)
+        before = self._pods.get(uid)
+        if before is not None and before.record is not None and not before.derived:
+            return msgspec.structs.replace(before, manifest=manifest)
+        settings = self._rules.settings
+        asks, problem = what_it_asks(manifest, settings)
+        text = (manifest.metadata.annotations or {}).get(DELIVERY)
+        if text is not None:
+            try:
+                record = decode_delivery(text)
+            except ValueError as error:
+                problem = f"annotation {DELIVERY} cannot be read: {error}"
+                return NodePod(uid, manifest, "share", problem=problem)
+            return NodePod(uid, manifest, "share", record)
+        if asks == "nothing" or problem or manifest.spec.node_name != self.node_name:
+            return NodePod(uid, manifest, asks, problem=problem)
+        derived, problem = self._derived(manifest)
+        if derived is not None:
+            return NodePod(uid, manifest, "share", derived, derived=True)
+        return NodePod(uid, manifest, asks, problem=problem)
+
+    def _derived(self, manifest: PodOnNode) -> tuple[DeliveryRecord | None, str]:
+        """The record of a pod that carries none, or why there is none."""
+        if self.node is None:
+            return None, "the node's GPUs are not known yet"
+        settings, most = self._rules.settings, self._rules.most_permille
+        try:
+            record = derived_record(manifest, self.node, settings, most_permille=most)
+        except BadInputError as error:
+            return None, str(error)
+        return record, "" if record else "nobody says which GPU of this node is the pod's"
+
+    def _tell(self, uid: str) -> None:
+        for listen in tuple(self.listeners):
+            listen(uid)
+
+
+def uid_on_node(manifest: PodManifest) -> str:
+    """The pod's UID as the runtime knows it."""
+    annotations = manifest.metadata.annotations or {}
+    return annotations.get(STATIC_POD_UID) or manifest.metadata.uid
+
+
+def what_it_asks(manifest: PodManifest, settings: DialectSettings) -> tuple[Asks, str]:
+    """Whose word it is by which the pod asks for GPUs, and what is wrong with that ("").
+
+    Words that NVIDIA's plugin hears too are foreign: whoever runs it delivers, unless a record or
+    the pod's own marks say otherwise.
+    """
+    try:
+        system, _ = choose(manifest, settings)
+    except BadInputError as error:
+        return "share", str(error)
+    if system is NONE:
+        return ("foreign" if foreign_requests(manifest, asks=False) else "nothing"), ""
+    return ("foreign" if NVIDIA_GPU in (*system.counted, *system.resources) else "share"), ""
+
+
+def rules_of(
+    unit: Literal["auto", "GiB", "MiB"],
+    fallbacks: Sequence[InventoryFallback],
+    most_permille: int,
+) -> PodRules:
+    """The rules, from the settings that scheduler and agent share."""
+    settings = DialectSettings(
+        gpushare_unit="node" if unit == "auto" else unit, lends=most_permille > 1000
+    )
+    return PodRules(settings, tuple(fallbacks), most_permille)

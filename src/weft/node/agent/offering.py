@@ -1,0 +1,34 @@
+"""What the agent offers of its node: shares by name, once the container runtime asks about them.
+
+An agent that just started says nothing before: what its predecessor wrote still holds.
+"""
+
+import weft
+from weft.model.agent_offer import BY_NAME, AgentOffer
+from weft.node.agent.discovery import Discovery
+from weft.node.agent.isolation import NodeIsolation
+from weft.node.nri.plugin import NriPlugin
+
+
+def offer_of(plugin: NriPlugin, isolation: NodeIsolation) -> AgentOffer | None:
+    """What is offered through this plugin; None before it registered.
+
+    A runtime that has validators can also be told to wait for a plugin (its default validator, in
+    containerd's configuration).
+    """
+    if not plugin.registrations:
+        return None
+    return AgentOffer(weft.__version__, BY_NAME, isolation.offered(), fail_closed=plugin.validates)
+
+
+class Offering:
+    """An `AgentPart`: discovery, from the first registration on and anew after each other one."""
+
+    def __init__(self, plugin: NriPlugin, discovery: Discovery) -> None:
+        self._plugin, self._discovery = plugin, discovery
+        plugin.listeners.append(discovery.nudge)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await self._plugin.registered.wait()
+        await self._discovery.run()

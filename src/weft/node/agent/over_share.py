@@ -1,0 +1,161 @@
+"""Tells which pods hold more GPU memory than they were promised, and evicts them if asked to.
+
+A pod is measured on each GPU against what the Binding charges it there. A process' own memory on
+the GPU (its CUDA context, some hundred MiB) counts, as the GPU has it no longer for others; so
+there is a margin. It must last: an allocator that gives back at once harms nobody.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from weft.kube.errors import ApiError, LostError, NotFoundError, NotSentError
+from weft.kube.events import Note
+from weft.kube.structs import ObjectReference
+from weft.node.agent.usage import ContainerUse, NodeUse, WatchedPod
+
+log = logging.getLogger("weft.agent")
+
+REASON = "GPUMemoryOverShare"
+
+
+class OverShareOptions(msgspec.Struct, frozen=True):
+    """Settings, with reasons.
+
+    `margin_mib`: a CUDA context takes 300 to 600 MiB that nobody thinks of who writes a manifest.
+    `margin_percent`: of the share; of the two margins the larger counts.
+    `after_s`: for so long without a break; a reading a second sees short peaks.
+    `evict`: off, for what runs may matter more than whom it crowds out.
+    `evict_again_s`: between two tries to evict the same pod; a disruption budget may forbid it.
+    """
+
+    margin_mib: int = 512
+    margin_percent: int = 5
+    after_s: float = 10
+    evict: bool = False
+    evict_again_s: float = 30
+
+
+class OverShare(NamedTuple):
+    """A pod that holds more of a GPU than it was promised."""
+
+    pod: WatchedPod
+    gpu: int
+    used_mib: int
+    share_mib: int
+
+    @property
+    def text(self) -> str:
+        """A sentence for people."""
+        return (
+            f"holds {self.used_mib} MiB of GPU {self.gpu}, {self.used_mib - self.share_mib} MiB "
+            f"more than its share of {self.share_mib} MiB"
+        )
+
+
+Evict = Callable[[WatchedPod], Awaitable[None]]
+"""Evicts a pod through the API; raises what the client raises."""
+
+
+class OverShareGuard:
+    """An observer of `UsageWatch`; its `run` evicts, where that is wanted.
+
+    `over` are those that exceed now, and have for long enough. `reports` counts how often one began
+    to, `evictions` tries by outcome: evicted, blocked (by a disruption budget), gone, failed.
+    """
+
+    def __init__(
+        self, emit: Callable[[Note], None], evict: Evict, options: OverShareOptions | None = None
+    ) -> None:
+        self.over: tuple[OverShare, ...] = ()
+        self.reports = 0
+        self.evictions: Counter[str] = Counter()
+        self._emit, self._evict = emit, evict
+        self._options = options or OverShareOptions()
+        self._since_s: dict[tuple[str, int], float] = {}
+        self._told: set[tuple[str, int]] = set()
+        self._tried_s: dict[str, float] = {}
+        self._due: asyncio.Queue[OverShare] = asyncio.Queue(maxsize=1_000)
+
+    def observe(self, found: NodeUse) -> None:
+        """Take in a reading."""
+        exceeding = {(o.pod.uid, o.gpu): o for o in self._exceeding(found.containers)}
+        self._since_s = {key: self._since_s.get(key, found.at_s) for key in exceeding}
+        lasting = {
+            key: each
+            for key, each in exceeding.items()
+            if found.at_s - self._since_s[key] >= self._options.after_s
+        }
+        for key, each in lasting.items():
+            if key not in self._told:
+                self.reports += 1
+                log.warning("pod %s/%s %s", each.pod.namespace, each.pod.name, each.text)
+                self._emit(_note(each, self._options.evict))
+            self._plan(each, found.at_s)
+        self._told &= exceeding.keys()
+        self._told |= lasting.keys()
+        uids = {uid for uid, _ in lasting}
+        self._tried_s = {uid: at_s for uid, at_s in self._tried_s.items() if uid in uids}
+        self.over = tuple(lasting.values())
+
+    async def run(self) -> None:
+        """Evict those that are due, until it is cancelled."""
+        while True:
+            each = await self._due.get()
+            outcome = await self._outcome(each)
+            self.evictions[outcome] += 1
+            text = "pod %s/%s %s: %s"
+            log.warning(text, each.pod.namespace, each.pod.name, each.text, outcome)
+
+    def _exceeding(self, containers: Iterable[ContainerUse]) -> Iterable[OverShare]:
+        used: Counter[tuple[str, int]] = Counter()
+        pods: dict[str, WatchedPod] = {}
+        for use in containers:
+            if use.pod is not None and use.pod.record is not None:
+                used[use.pod.uid, use.gpu] += use.memory_mib
+                pods[use.pod.uid] = use.pod
+        for (uid, gpu), mib in used.items():
+            record = pods[uid].record
+            assert record is not None
+            for card in record.cards:
+                # Who asks for cores alone was promised no amount of memory.
+                if card.gpu == gpu and card.memory_mib and mib > self._most_mib(card.memory_mib):
+                    yield OverShare(pods[uid], gpu, mib, card.memory_mib)
+
+    def _most_mib(self, share_mib: int) -> int:
+        options = self._options
+        return share_mib + max(options.margin_mib, share_mib * options.margin_percent // 100)
+
+    def _plan(self, each: OverShare, now_s: float) -> None:
+        tried_s = self._tried_s.get(each.pod.uid)
+        again = tried_s is None or now_s - tried_s >= self._options.evict_again_s
+        if self._options.evict and again and not self._due.full():
+            self._tried_s[each.pod.uid] = now_s
+            self._due.put_nowait(each)
+
+    async def _outcome(self, each: OverShare) -> str:
+        try:
+            await self._evict(each.pod)
+        except NotFoundError:
+            return "gone"
+        except ApiError as error:
+            return "blocked" if error.code == 429 else _failed(error)
+        except (LostError, NotSentError) as error:
+            return _failed(error)
+        return "evicted"
+
+
+def _failed(error: Exception) -> str:
+    log.warning("no eviction: %s", error)
+    return "failed"
+
+
+def _note(each: OverShare, evicts: bool) -> Note:
+    pod = each.pod
+    regarding = ObjectReference("Pod", pod.namespace, pod.name, pod.uid, "v1")
+    text = f"The pod {each.text}" + ("; it is evicted" if evicts else "")
+    return Note(regarding, REASON, text, "Warning", "Watching")

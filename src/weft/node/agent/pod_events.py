@@ -1,0 +1,37 @@
+"""Events on this node's pods: whoever asks why a container does not start is told."""
+
+from typing import NamedTuple
+
+from weft.kube.client import ApiClient
+from weft.kube.events import EventWriter, Note
+from weft.kube.structs import ObjectReference
+from weft.model.annotations import AGENT
+
+REFUSED, EVICTED, NOT_EVICTED = "GPUShareRefused", "GPUShareEvicted", "GPUShareEvictionBlocked"
+
+
+class PodName(NamedTuple):
+    """A pod as people and the API server call it."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class PodEvents:
+    """Run `run()` as a task; `warn` never waits."""
+
+    def __init__(self, client: ApiClient, node_name: str) -> None:
+        self.writer = EventWriter(client, AGENT, node_name, lambda: False)
+
+    def warn(self, pod: PodName, reason: str, note: str) -> None:
+        """A warning on this pod, soon."""
+        about = ObjectReference("Pod", pod.namespace, pod.name, pod.uid, "v1")
+        self.writer.emit(Note(about, reason, note, "Warning", "Delivering"))
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        await self.writer.run()

@@ -1,0 +1,46 @@
+"""A pod as its node's agent reads it: what it asks for, and the runtime's ids of its containers."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from weft.kube.codec import Resource
+from weft.model.manifest import Api, PodManifest, PodStatus
+
+
+class RunningContainer(Api, frozen=True, gc=False):
+    """One entry of the lists of container statuses; the id begins with the runtime's name."""
+
+    name: str = ""
+    container_id: str = msgspec.field(default="", name="containerID")
+
+
+class RunningStatus(PodStatus, frozen=True, gc=False):
+    """status, with all containers that there are."""
+
+    container_statuses: list[RunningContainer] | None = None
+    init_container_statuses: list[RunningContainer] | None = None
+    ephemeral_container_statuses: list[RunningContainer] | None = None
+
+
+class PodOnNode(PodManifest, frozen=True, gc=False):
+    """A pod on its node."""
+
+    status: RunningStatus = RunningStatus()
+
+    def containers_by_id(self) -> dict[str, str]:
+        """The names of its containers by the runtime's ids."""
+        return {
+            container.container_id.partition("://")[2]: container.name
+            for container in self._containers()
+            if container.container_id
+        }
+
+    def _containers(self) -> Iterator[RunningContainer]:
+        status = self.status
+        yield from status.init_container_statuses or ()
+        yield from status.container_statuses or ()
+        yield from status.ephemeral_container_statuses or ()
+
+
+PODS_ON_NODE = Resource("/api/v1", "pods", PodOnNode)

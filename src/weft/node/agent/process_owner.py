@@ -1,0 +1,70 @@
+"""Tells whose a process is, pod and container, by its cgroup.
+
+The kubelet puts every container below a cgroup that names its pod's UID. How that is spelled
+depends on its driver, the container's own part on the runtime:
+
+    cgroupfs   /kubepods/burstable/pod<uid>/<id>                       (cri-o: crio-<id>)
+    systemd    /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid>.slice/
+               cri-containerd-<id>.scope   (crio-<id>.scope, docker-<id>.scope)
+
+In a slice's name the UID's `-` are `_`. What stands before differs (a kubelet's own cgroup root, a
+kubelet that is itself in a container, a path relative to the agent's cgroup namespace), and is not
+looked at. Of several pods in a path the outermost counts: what is below a container's own cgroup
+the container may name itself. cgroup v1 has a line for each controller, v2 one, a hybrid both: the
+first that names a pod counts.
+"""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+# A UID, or the hash that is a static pod's (its mirror in the API has it as an annotation).
+_UID = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}"
+_POD = re.compile(rf"pod({_UID})|(?:[\w.-]*-)?pod({_UID})\.slice")
+_CONTAINER = re.compile(r"(?:[a-z]+(?:-[a-z]+)*[-_])?([0-9a-f]{32,64})(?:\.scope)?")
+_MOST_BYTES = 1 << 16
+
+
+class ProcessOwner(NamedTuple):
+    """A pod's UID, and the runtime's id of the container ("" for a process beside them)."""
+
+    pod_uid: str
+    container_id: str = ""
+
+
+def owner_of(proc: Path, pid: int) -> ProcessOwner | None:
+    """Whose the process is, as `proc` (/proc) tells; None for no pod's, and for one that ended."""
+    try:
+        with (proc / str(pid) / "cgroup").open("rb") as file:
+            text = file.read(_MOST_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return None
+    return owner_in(text)
+
+
+def owner_in(text: str) -> ProcessOwner | None:
+    """The pod and container that the text of /proc/<pid>/cgroup names; None where it names none."""
+    for line in text.splitlines():
+        owner = _owner_by(line.partition(":")[2].partition(":")[2])
+        if owner is not None:
+            return owner
+    return None
+
+
+def name_of(proc: Path, pid: int) -> str:
+    """What the process is called (`comm`); "" for one that ended."""
+    try:
+        return (proc / str(pid) / "comm").read_text(errors="replace").rstrip("\n")
+    except OSError:
+        return ""
+
+
+def _owner_by(path: str) -> ProcessOwner | None:
+    segments = path.split("/")
+    for segment, inner in zip(segments, [*segments[1:], ""], strict=True):
+        pod = _POD.fullmatch(segment)
+        if pod:
+            container = _CONTAINER.fullmatch(inner)
+            uid = (pod[1] or pod[2]).replace("_", "-")
+            return ProcessOwner(uid, container[1] if container else "")
+    return None

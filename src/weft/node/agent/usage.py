@@ -1,0 +1,188 @@
+"""Watches what GPUs do, and what each pod and container uses of them.
+
+Every second the GPUs are asked for their counters and their processes; a process' cgroup tells
+whose it is (`process_owner.py`), and this node's pods what that one is called. Processes of no pod
+are told apart by their command's name: a process beside Kubernetes takes memory like any other.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from weft.model.delivery import DeliveryRecord
+from weft.node.agent.device_watch import DeviceWatch
+from weft.node.agent.process_owner import ProcessOwner, name_of, owner_of
+from weft.node.devices.reader import DeviceError, DeviceReader, DeviceUse, GpuDevice, ProcessUse
+
+log = logging.getLogger("weft.agent")
+
+PERIOD_S = 1.0
+KEPT_S = 5.0
+"""For so long a reading is told; an older one is none, so that a driver that hangs is seen."""
+
+
+class WatchedPod(NamedTuple):
+    """A pod of this node: what it is called, what it was promised (None: nothing that is known),
+    and the names of its containers by the runtime's ids."""
+
+    uid: str
+    namespace: str
+    name: str
+    record: DeliveryRecord | None = None
+    containers: Mapping[str, str] = {}
+
+
+class PodDirectory(Protocol):
+    """Knows this node's pods by what their cgroups are named after: the UID, or a static pod's
+    hash."""
+
+    def watched(self, uid: str) -> WatchedPod | None:
+        """The pod; None for one that is not known (yet)."""
+        ...
+
+
+class ContainerUse(NamedTuple):
+    """What a container uses of a GPU: MiB, and its share of SM time where the driver tells it.
+
+    `pod` is None for a pod that is not known; `container` is "" for one that is not.
+    """
+
+    gpu: int
+    pod_uid: str
+    pod: WatchedPod | None
+    container: str
+    memory_mib: int
+    sm_ratio: float | None
+    processes: int
+
+
+class StrayUse(NamedTuple):
+    """What processes of no pod use of a GPU, by their command's name."""
+
+    gpu: int
+    command: str
+    memory_mib: int
+    processes: int
+
+
+class NodeUse(NamedTuple):
+    """One reading: GPUs, their counters by index, and who uses them; `at_s` on the monotonic
+    clock."""
+
+    at_s: float
+    devices: tuple[GpuDevice, ...] = ()
+    use: Mapping[int, Mapping[str, float]] = {}
+    containers: tuple[ContainerUse, ...] = ()
+    strays: tuple[StrayUse, ...] = ()
+
+
+class _OwnedProcess(NamedTuple):
+    """A process on a GPU, its owner, and its command's name where it has none."""
+
+    use: ProcessUse
+    owner: ProcessOwner | None
+    command: str
+
+
+class UsageWatch:
+    """Reads again and again; `latest` is what was read last, None where that is too long ago.
+
+    `readings` and `failures` count, `took_s` is how long the last one took. `observers` are called
+    with every reading.
+    """
+
+    def __init__(
+        self,
+        devices: DeviceWatch,
+        pods: PodDirectory,
+        *,
+        proc: Path = Path("/proc"),
+        period_s: float = PERIOD_S,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.readings = 0
+        self.failures = 0
+        self.took_s = 0.0
+        self.observers: list[Callable[[NodeUse], None]] = []
+        self._devices, self._pods, self._proc = devices, pods, proc
+        self._period_s, self._now_s = period_s, now_s
+        self._last: NodeUse | None = None
+        self._problem = ""
+
+    @property
+    def latest(self) -> NodeUse | None:
+        """The last reading, if it is not too old to tell."""
+        last = self._last
+        return last if last is not None and self._now_s() - last.at_s <= KEPT_S else None
+
+    async def run(self) -> None:
+        """Read every second, until it is cancelled. A reading that is late has no other wait."""
+        while True:
+            began_s = self._now_s()
+            await self.read()
+            await asyncio.sleep(max(0.0, self._period_s - (self._now_s() - began_s)))
+
+    async def read(self) -> None:
+        """Read now."""
+        began_s = self._now_s()
+        try:
+            use, processes = await self._devices.ask(self._ask)
+            problem = ""
+        except DeviceError as error:
+            self.failures += 1
+            problem = str(error)
+        if problem != self._problem:
+            self._problem = problem
+            log.log(logging.WARNING if problem else logging.INFO, problem or "use is read again")
+        if problem:
+            return
+        self.took_s = self._now_s() - began_s
+        self.readings += 1
+        values = {each.index: each.values for each in use}
+        containers = tuple(self._containers(processes))
+        found = NodeUse(began_s, self._devices.devices, values, containers, _strays(processes))
+        self._last = found
+        for observe in self.observers:
+            observe(found)
+
+    def _ask(self, reader: DeviceReader) -> tuple[tuple[DeviceUse, ...], list[_OwnedProcess]]:
+        """In the thread of the devices: NVML's calls block, and so do looks into /proc."""
+        use, processes = reader.use(), []
+        for process in reader.processes():
+            owner = owner_of(self._proc, process.pid)
+            command = "" if owner else name_of(self._proc, process.pid)
+            processes.append(_OwnedProcess(process, owner, command))
+        return use, processes
+
+    def _containers(self, processes: Iterable[_OwnedProcess]) -> Iterable[ContainerUse]:
+        groups: dict[tuple[int, ProcessOwner], list[ProcessUse]] = {}
+        for process in processes:
+            if process.owner is not None:
+                groups.setdefault((process.use.index, process.owner), []).append(process.use)
+        for (gpu, owner), uses in groups.items():
+            pod = self._pods.watched(owner.pod_uid)
+            container = pod.containers.get(owner.container_id, "") if pod else ""
+            ratios = [use.sm_ratio for use in uses if use.sm_ratio is not None]
+            yield ContainerUse(
+                gpu,
+                owner.pod_uid,
+                pod,
+                container,
+                sum(use.memory_mib for use in uses),
+                min(1.0, sum(ratios)) if ratios else None,
+                len(uses),
+            )
+
+
+def _strays(processes: Iterable[_OwnedProcess]) -> tuple[StrayUse, ...]:
+    groups: dict[tuple[int, str], list[ProcessUse]] = {}
+    for process in processes:
+        if process.owner is None:
+            groups.setdefault((process.use.index, process.command), []).append(process.use)
+    return tuple(
+        StrayUse(gpu, command, sum(use.memory_mib for use in uses), len(uses))
+        for (gpu, command), uses in sorted(groups.items())
+    )

@@ -1,0 +1,153 @@
+"""What GPUs do and who uses them, for Prometheus, by the names and labels of dcgm-exporter.
+
+So whatever reads that exporter reads the agent. A GPU's own values come without a pod; what a
+container itself uses comes beside them, with namespace, pod and container. That is finer than
+dcgm-exporter, which repeats a GPU's value for each pod that it knows on it.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+
+from weft.cluster.http.metric_families import counter, gauge
+from weft.model.metric import Metric as GpuMetric
+from weft.node.agent.over_share import OverShareGuard
+from weft.node.agent.usage import ContainerUse, NodeUse, UsageWatch
+from weft.node.devices.reader import GpuDevice
+from weft.telemetry.meaning.metric_names import ALIASES, Alias
+
+_NAMES: dict[str, tuple[str, Alias]] = {}
+for _name, _alias in ALIASES.items():
+    if _name.startswith("DCGM_FI_") and _alias.metric.value not in _NAMES:
+        _NAMES[_alias.metric.value] = _name, _alias
+_USED, _UTIL = (_NAMES[m.value] for m in (GpuMetric.MEMORY_USED_MIB, GpuMetric.GPU_UTIL_RATIO))
+_LABELS = (
+    "gpu",
+    "UUID",
+    "pci_bus_id",
+    "device",
+    "modelName",
+    "Hostname",
+    "GPU_I_PROFILE",
+    "GPU_I_ID",
+    "namespace",
+    "pod",
+    "container",
+)
+_TEXT = "{} of a GPU, and where a pod is named, of what its container uses of it."
+
+
+class UsageMetrics:
+    """A collector of prometheus-client over the watch of one node's GPUs."""
+
+    def __init__(self, node: str, watch: UsageWatch, guard: OverShareGuard) -> None:
+        self._node, self._watch, self._guard = node, watch, guard
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything, as of the last reading; of GPUs nothing where that is too old."""
+        found = self._watch.latest
+        if found is not None:
+            yield from self._gpus(found)
+            yield from self._users(found)
+        watch, guard = self._watch, self._guard
+        readings = {"read": watch.readings, "failed": watch.failures}
+        text = "Readings of the GPUs' counters and processes."
+        yield counter("weft_agent_usage_readings", text, readings, "result")
+        text = "How long the last reading took."
+        yield gauge("weft_agent_usage_reading_seconds", text, watch.took_s)
+        over = {
+            (str(o.gpu), o.pod.namespace, o.pod.name): float(o.used_mib - o.share_mib)
+            for o in guard.over
+        }
+        text = "Memory that a pod holds of a GPU beyond its share."
+        yield gauge("weft_agent_over_share_mib", text, over, "gpu", "namespace", "pod")
+        text = "Times that a pod began to hold more of a GPU than its share."
+        yield counter("weft_agent_over_share_reports", text, guard.reports)
+        text = "Pods evicted for it, where that is configured."
+        yield counter("weft_agent_over_share_evictions", text, dict(guard.evictions), "outcome")
+
+    def _gpus(self, found: NodeUse) -> Iterator[Metric]:
+        """One family for each of DCGM's fields that some GPU has."""
+        labels = {device.gpu.index: self._labels(device, found) for device in found.devices}
+        families: dict[str, GaugeMetricFamily] = {}
+
+        def add(name: str, cells: tuple[str, ...], value: float) -> None:
+            if name not in families:
+                families[name] = GaugeMetricFamily(name, _TEXT.format(name), labels=_LABELS)
+            families[name].add_metric(cells, value)
+
+        for index, values in found.use.items():
+            for metric, value in values.items():
+                if index in labels and metric in _NAMES:
+                    name, alias = _NAMES[metric]
+                    add(name, (*labels[index], "", "", ""), value / (alias.scale or 1.0))
+        for use in _by_name(found.containers):
+            if use.gpu in labels:
+                assert use.pod is not None
+                cells = (*labels[use.gpu], use.pod.namespace, use.pod.name, use.container)
+                add(_USED[0], cells, use.memory_mib)
+                if use.sm_ratio is not None:
+                    add(_UTIL[0], cells, use.sm_ratio / _UTIL[1].scale)
+        yield from families.values()
+
+    def _users(self, found: NodeUse) -> Iterator[Metric]:
+        """Who is on the GPUs beside pods with a share."""
+        of: Counter[tuple[str, str]] = Counter()
+        for use in found.containers:
+            of[str(use.gpu), _kind(use)] += use.processes
+        for stray in found.strays:
+            of[str(stray.gpu), "no pod"] += stray.processes
+        text = "Processes on a GPU: of a pod with a share, without one, unknown, or of no pod."
+        yield gauge("weft_agent_gpu_processes", text, of, "gpu", "of")
+        strays = {(str(s.gpu), s.command): float(s.memory_mib) for s in found.strays}
+        text = "Memory of a GPU that processes of no pod hold."
+        yield gauge("weft_agent_stray_memory_mib", text, strays, "gpu", "command")
+
+    def _labels(self, device: GpuDevice, found: NodeUse) -> tuple[str, ...]:
+        """The first of `_LABELS`; an instance has its card's number, and its own UUID."""
+        gpu, mig = device.gpu, device.mig
+        number = gpu.index if gpu.parent is None else gpu.parent
+        return (
+            str(number),
+            gpu.uuid,
+            device.pci_bus_id,
+            f"nvidia{device.minor}",
+            _model_of(device, {each.gpu.index: each for each in found.devices}),
+            self._node,
+            mig.profile if mig else "",
+            str(mig.gpu_instance) if mig else "",
+        )
+
+
+def _model_of(device: GpuDevice, by_index: Mapping[int, GpuDevice]) -> str:
+    parent = by_index.get(device.gpu.parent) if device.gpu.parent is not None else None
+    return (parent or device).gpu.model
+
+
+def _by_name(containers: tuple[ContainerUse, ...]) -> Iterator[ContainerUse]:
+    """One for each name: what restarts has two containers of a name for a moment. Pods that are not
+    known have none, and are only counted."""
+    groups: dict[tuple[int, str, str], ContainerUse] = {}
+    for use in containers:
+        if use.pod is None:
+            continue
+        key = (use.gpu, use.pod.uid, use.container)
+        first = groups.get(key)
+        groups[key] = use if first is None else _together(first, use)
+    yield from groups.values()
+
+
+def _together(one: ContainerUse, other: ContainerUse) -> ContainerUse:
+    ratios = [use.sm_ratio for use in (one, other) if use.sm_ratio is not None]
+    return one._replace(
+        memory_mib=one.memory_mib + other.memory_mib,
+        sm_ratio=min(1.0, sum(ratios)) if ratios else None,
+        processes=one.processes + other.processes,
+    )
+
+
+def _kind(use: ContainerUse) -> str:
+    if use.pod is None:
+        return "an unknown pod"
+    return "a share" if use.pod.record is not None else "no share"

@@ -1,0 +1,301 @@
+"""Finds out which container some devices are for, and gives it what its pod's record says.
+
+A kubelet calls Allocate without a word about the pod, and makes that answer part of the container
+for as long as it lives. It calls PreStartContainer before each start, and by then its own record
+(`KubeletRecord`) says whose the devices are. So what is decided in Allocate is nothing, or a guess
+that is checked:
+
+    the runtime knows CDI   Allocate: a fresh CDI name, which means nothing
+                            PreStart: the name gets the meaning of the container's record
+    it does not             Allocate: the environment of the one container that may be meant: one
+                              that has none yet, asks for so much, is in the kubelet's hands; if
+                              there are several that would get different things, nothing is visible
+                            PreStart: refused, and the pod evicted, if that was another's
+
+Either way a container starts with what its own record says, or not at all; a refused start is tried
+again by the kubelet. Allocate itself never fails: that would end the pod for good.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from weft.dialects.resources import amount, slots
+from weft.model import BadInputError, PodManifest, WeftError
+from weft.model.delivery import DeliveryRecord
+from weft.node.agent.container_grant import NOTHING, VISIBLE, ContainerGrant, NotGrantedError
+from weft.node.agent.node_pods import NodePod
+from weft.node.agent.pod_events import PodName
+from weft.node.device_plugin import device_plugin_pb2 as plugin
+from weft.node.device_plugin import pod_resources_pb2 as resources
+from weft.node.device_plugin.cdi_files import CdiFiles, own_names
+from weft.node.device_plugin.kubelet_api import KubeletError
+from weft.node.device_plugin.kubelet_record import HeldDevices, KubeletRecordError
+
+log = logging.getLogger("weft.agent")
+
+NAMED, GUESSED, OPEN = "named", "guessed", "open"
+"""How Allocate answered: by a CDI name, for the one container it may be, or with nothing visible.
+"""
+STARTED, REFUSED, WRONG = "started", "refused", "wrong"
+"""How PreStartContainer answered; `wrong`: the container was given what is not its own."""
+
+_WAIT_S = 2.0
+_LOOKS, _LOOK_S = 20, 0.05
+
+
+class NotAttributedError(WeftError):
+    """It is not known now whose the devices are, or what that container gets."""
+
+
+class HeldSource(Protocol):
+    """Who holds which devices; `KubeletRecord` is one."""
+
+    def held(self) -> Sequence[HeldDevices]:
+        """Every container's devices."""
+        ...
+
+
+class PodSource(Protocol):
+    """The node's pods; `NodePods` is one."""
+
+    @property
+    def pods(self) -> Mapping[str, NodePod]:
+        """By UID, ended ones too."""
+        ...
+
+    async def known(self, uid: str, within_s: float) -> NodePod | None:
+        """The pod; waits for one of which the API server has not told yet."""
+        ...
+
+
+class KubeletPods(Protocol):
+    """The pods in the kubelet's hands; `PodResourcesClient` is one."""
+
+    async def pod(self, namespace: str, name: str) -> resources.PodResources | None:
+        """One pod; None where the kubelet does not know it."""
+        ...
+
+
+class LikelyContainer(NamedTuple):
+    """A container that devices may be for."""
+
+    pod: NodePod
+    container: str
+    record: DeliveryRecord
+
+
+class AttributionWorld(NamedTuple):
+    """What attribution asks, and whom it tells.
+
+    `grant` makes what a record's container gets. `objection` says why a pod's record must not be
+    carried out now, given the records of the others that hold devices, "" for nothing. `on_refused`
+    hears whose container is kept back and why, `on_wrong` whose was given what is not its own.
+    `cdi`: where the container runtime reads CDI specifications; None where it reads none.
+    """
+
+    pods: PodSource
+    held: HeldSource
+    kubelet: KubeletPods
+    grant: Callable[[DeliveryRecord, str], Awaitable[ContainerGrant]]
+    objection: Callable[[NodePod, Sequence[DeliveryRecord]], str] = lambda pod, others: ""
+    on_refused: Callable[[PodName, str], None] = lambda pod, why: None
+    on_wrong: Callable[[PodName, str], None] = lambda pod, why: None
+    cdi: CdiFiles | None = None
+
+
+class Attribution:
+    """Answers Allocate and PreStartContainer for all resources; `counts` are answers by kind."""
+
+    def __init__(self, world: AttributionWorld) -> None:
+        kinds = (NAMED, GUESSED, OPEN, STARTED, REFUSED, WRONG)
+        self.counts: Counter[str] = Counter(dict.fromkeys(kinds, 0))
+        self._world = world
+
+    async def allocate(self, resource: str, size: int) -> plugin.ContainerAllocateResponse:
+        """What a container gets that is given `size` devices of this resource. Never an error."""
+        if self._world.cdi is not None:
+            self.counts[NAMED] += 1
+            name = plugin.CDIDevice(name=self._world.cdi.new_name())
+            # A runtime that ignored the name would let the container see nothing.
+            return plugin.ContainerAllocateResponse(envs=NOTHING.env, cdi_devices=[name])
+        try:
+            answers = await self._answers(await self._narrowed(resource, size))
+        except (NotGrantedError, KubeletError, KubeletRecordError) as error:
+            log.warning("%s: %s: nothing is handed out", resource, error)
+            answers = []
+        if answers and all(answer == answers[0] for answer in answers):
+            self.counts[GUESSED] += 1
+            return answers[0]
+        log.warning(
+            "%s: %d devices may be for %d containers that get different things: nothing is visible "
+            "to the one that it is",
+            resource,
+            size,
+            len(answers),
+        )
+        self.counts[OPEN] += 1
+        return answer_of(NOTHING)
+
+    async def pre_start(self, resource: str, ids: frozenset[str]) -> None:
+        """Let the container with these devices start, or `NotAttributedError` with the reason."""
+        try:
+            holders = [
+                held
+                for held in self._world.held.held()
+                if held.resource == resource and held.ids == ids
+            ]
+            # An init container's devices go on to a later container of its pod.
+            if not holders:
+                raise NotAttributedError(
+                    "the kubelet's record does not say whose devices these are"
+                )
+            for holder in holders:
+                await self._start(holder)
+        except (NotGrantedError, KubeletRecordError, OSError) as error:
+            self.counts[REFUSED] += 1
+            raise NotAttributedError(f"weft: {error}") from error
+        except NotAttributedError:
+            self.counts[REFUSED] += 1
+            raise
+        self.counts[STARTED] += 1
+
+    def wanted_gpus(self, resource: str, size: int) -> tuple[int, ...]:
+        """The GPUs that the next container of this size was promised, as far as can be guessed."""
+        try:
+            candidates = self.candidates(resource, size)
+        except KubeletRecordError:
+            return ()
+        for candidate in candidates[:1]:
+            part = candidate.record.containers[candidate.container]
+            return tuple(share.gpu for share in part.shares)
+        return ()
+
+    def candidates(self, resource: str, size: int) -> list[LikelyContainer]:
+        """The containers that may be given so many devices next: of each pod the first without."""
+        having = {
+            (held.pod, held.container)
+            for held in self._world.held.held()
+            if held.resource == resource
+        }
+        found = []
+        for uid, pod in self._world.pods.pods.items():
+            if pod.ended or pod.record is None:
+                continue
+            asking = [name for name, asked in _asked(pod.manifest, resource) if asked]
+            first = next((name for name in asking if (uid, name) not in having), None)
+            if first in pod.record.containers and (first, size) in _asked(pod.manifest, resource):
+                found.append(LikelyContainer(pod, first, pod.record))
+        return found
+
+    def tidy(self) -> int:
+        """Remove CDI files of containers that hold no devices any more; how many."""
+        if self._world.cdi is None:
+            return 0
+        held = self._world.held.held()
+        named = (own_names(device.name for device in each.answer.cdi_devices) for each in held)
+        return self._world.cdi.forget_all_but({name for names in named for name in names})
+
+    async def _narrowed(self, resource: str, size: int) -> list[LikelyContainer]:
+        """Of the containers it may be, those of pods that the kubelet has in hand.
+
+        It takes up one pod after another: at this moment it knows the pods that have their devices,
+        and the one that it admits.
+        """
+        for _ in range(_LOOKS):
+            in_hand = []
+            for candidate in self.candidates(resource, size):
+                meta = candidate.pod.manifest.metadata
+                if await self._world.kubelet.pod(meta.namespace, meta.name) is not None:
+                    in_hand.append(candidate)
+            if in_hand:
+                return in_hand
+            await asyncio.sleep(_LOOK_S)  # the API server has told the kubelet first
+        return []
+
+    async def _answers(
+        self, candidates: Sequence[LikelyContainer]
+    ) -> list[plugin.ContainerAllocateResponse]:
+        return [
+            answer_of(await self._world.grant(candidate.record, candidate.container))
+            for candidate in candidates
+        ]
+
+    async def _start(self, holder: HeldDevices) -> None:
+        pod = await self._world.pods.known(holder.pod, _WAIT_S)
+        if pod is None:
+            raise NotAttributedError(f"weft: pod {holder.pod} is not known yet")
+        name = _name_of(pod)
+        if pod.record is None:
+            raise self._refusal(name, pod.problem or "nobody says which share is the pod's")
+        if why := self._world.objection(pod, self._others(holder)):
+            raise self._refusal(name, why)
+        try:
+            grant = await self._world.grant(pod.record, holder.container)
+        except NotGrantedError as error:
+            raise self._refusal(name, f"container {holder.container}: {error}") from error
+        names = own_names(device.name for device in holder.answer.cdi_devices)
+        if names and self._world.cdi is not None:
+            for each in names:
+                self._world.cdi.write(each, grant)
+            return
+        part = pod.record.containers.get(holder.container)
+        own = {VISIBLE: grant.env.get(VISIBLE, ""), **(part.env if part is not None else {})}
+        given = given_env(holder.answer)
+        if not own.items() <= given.items():
+            self.counts[WRONG] += 1
+            text = (
+                f"container {holder.container} was given {given.get(VISIBLE, 'nothing')[:80]!r}, "
+                f"its record says {own[VISIBLE][:80]!r}: the kubelet did not tell whose it was"
+            )
+            self._world.on_wrong(name, text)
+            raise NotAttributedError(f"weft: {text}")
+
+    def _refusal(self, pod: PodName, why: str) -> NotAttributedError:
+        self._world.on_refused(pod, why)
+        return NotAttributedError(f"weft: {why}")
+
+    def _others(self, holder: HeldDevices) -> list[DeliveryRecord]:
+        """The records of the other pods that hold devices and have not ended."""
+        pods = self._world.pods.pods
+        holding = {held.pod for held in self._world.held.held()} - {holder.pod}
+        found = (pods.get(uid) for uid in sorted(holding))
+        return [pod.record for pod in found if pod and pod.record and not pod.ended]
+
+
+def answer_of(grant: ContainerGrant) -> plugin.ContainerAllocateResponse:
+    """The answer to Allocate that gives a container this."""
+    return plugin.ContainerAllocateResponse(
+        envs=grant.env,
+        mounts=[
+            plugin.Mount(
+                container_path=mount.container, host_path=mount.host, read_only=mount.read_only
+            )
+            for mount in grant.mounts
+        ],
+        devices=[
+            plugin.DeviceSpec(container_path=path, host_path=path, permissions="rw")
+            for path in grant.paths
+        ],
+        cdi_devices=[plugin.CDIDevice(name=name) for name in grant.cdi],
+    )
+
+
+def given_env(answer: plugin.ContainerAllocateResponse) -> dict[str, str]:
+    """The environment in an answer."""
+    return dict(answer.envs)
+
+
+def _asked(manifest: PodManifest, resource: str) -> list[tuple[str, int]]:
+    """What each container asks of this resource, in the order in which they are admitted."""
+    try:
+        return [(slot.container.name, amount(slot, resource)) for slot in slots(manifest)]
+    except BadInputError:
+        return []
+
+
+def _name_of(pod: NodePod) -> PodName:
+    meta = pod.manifest.metadata
+    return PodName(meta.namespace, meta.name, meta.uid)

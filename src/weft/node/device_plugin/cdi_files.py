@@ -1,0 +1,81 @@
+"""CDI specifications of single containers: a name that means nothing until its file is written.
+
+The kubelet passes such a name on to the container runtime, which resolves it when it creates the
+container, and creates none whose name it does not find. So a share can be decided after Allocate,
+and a container without its share does not start. A name is never used for a second container: what
+a runtime may remember of it stays true.
+"""
+
+import contextlib
+import secrets
+import time
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+import msgspec
+
+from weft.files.writing import write_whole
+from weft.model.annotations import DELIVERY
+from weft.node.agent.container_grant import ContainerGrant
+
+FOLDER = Path("/var/run/cdi")
+KIND = DELIVERY
+_VERSION = "0.5.0"
+_PREFIX, _SUFFIX = "weft-delivery-", ".json"
+_KEEP_S = 60.0
+
+
+class CdiFiles:
+    """The files in one of the runtime's folders for CDI specifications."""
+
+    def __init__(self, folder: Path = FOLDER) -> None:
+        self._folder = folder
+
+    def new_name(self) -> str:
+        """A qualified name that nobody has used; nothing is written yet."""
+        return f"{KIND}={secrets.token_hex(12)}"
+
+    def write(self, name: str, grant: ContainerGrant) -> None:
+        """The name means this grant from now on. OSError."""
+        path, text = self._path(name), specification(name, grant)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if path.read_bytes() == text:
+                return  # the runtime looks at every file that changes
+        write_whole(path, text)
+
+    def forget_all_but(self, names: Collection[str]) -> int:
+        """Remove the files of all other names, but for fresh ones; how many."""
+        kept = {self._path(name).name for name in names}
+        removed = 0
+        for path in self._folder.glob(f"{_PREFIX}*{_SUFFIX}"):
+            if path.name not in kept and time.time() - path.stat().st_mtime > _KEEP_S:
+                path.unlink(missing_ok=True)
+                removed += 1
+        return removed
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{_PREFIX}{name.partition('=')[2]}{_SUFFIX}"
+
+
+def own_names(names: Iterable[str]) -> list[str]:
+    """Those of these CDI names that are such as are made here."""
+    return [name for name in names if name.startswith(f"{KIND}=")]
+
+
+def specification(name: str, grant: ContainerGrant) -> bytes:
+    """The CDI specification of one device, JSON."""
+    edits: dict[str, object] = {"env": [f"{key}={value}" for key, value in grant.env.items()]}
+    if grant.paths:
+        edits["deviceNodes"] = [{"path": path} for path in grant.paths]
+    if grant.mounts:
+        edits["mounts"] = [
+            {
+                "hostPath": mount.host,
+                "containerPath": mount.container,
+                "options": ["ro" if mount.read_only else "rw", "nosuid", "nodev", "rbind"],
+            }
+            for mount in grant.mounts
+        ]
+    device = {"name": name.partition("=")[2], "containerEdits": edits}
+    return msgspec.json.encode({"cdiVersion": _VERSION, "kind": KIND, "devices": [device]})

@@ -1,0 +1,66 @@
+"""Device IDs: one for each unit of a resource, `<GPU index>-<number>`, as short as they can be.
+
+A kubelet counts a resource by its devices and takes no list beyond 4 MiB. Which IDs it picks says
+nothing about which GPU a container gets: that was decided before. So IDs are made to look right all
+the same, of the GPU that the next pod was promised, for the kubelet aligns CPUs with their NUMA
+nodes.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from weft.dialects.advertised import AdvertisedCard
+from weft.node.device_plugin import device_plugin_pb2 as plugin
+from weft.node.device_plugin.kubelet_api import HEALTHY, UNHEALTHY
+
+
+def device_list(
+    cards: Iterable[AdvertisedCard], resource: str, numa: Mapping[int, int]
+) -> plugin.ListAndWatchResponse:
+    """All devices of a resource; `numa` is the NUMA node of each GPU that has one."""
+    response = plugin.ListAndWatchResponse()
+    for card in cards:
+        index = card.gpu.index
+        topology = None
+        if index in numa:
+            topology = plugin.TopologyInfo(nodes=[plugin.NUMANode(ID=numa[index])])
+        health = HEALTHY if card.in_service else UNHEALTHY
+        response.devices.extend(
+            plugin.Device(ID=f"{index}-{number}", health=health, topology=topology)
+            for number in range(card.units.get(resource, 0))
+        )
+    return response
+
+
+def gpu_of(device_id: str) -> int:
+    """The GPU whose ID this is; -1 for none of ours."""
+    index, dash, number = device_id.partition("-")
+    return int(index) if dash and index.isdecimal() and number.isdecimal() else -1
+
+
+def preferred_ids(
+    available: Collection[str], must: Sequence[str], size: int, gpus: Sequence[int]
+) -> list[str]:
+    """`size` of the available IDs, those in `must` among them; of these GPUs as far as there are.
+
+    Else of as few GPUs as can be, of those with the fewest left that are enough.
+    """
+    chosen = list(dict.fromkeys(must))[:size]
+    left: dict[int, list[str]] = {}
+    for device_id in available:
+        if device_id not in chosen:
+            left.setdefault(gpu_of(device_id), []).append(device_id)
+    begun = {gpu_of(device_id) for device_id in chosen}
+
+    def order(gpu: int) -> tuple[object, ...]:
+        wanted = gpus.index(gpu) if gpu in gpus else len(gpus)
+        enough = len(left[gpu]) >= size - len(chosen)
+        # The fewest that are enough; where none is, the most, so that few GPUs are touched.
+        count = len(left[gpu]) if enough else -len(left[gpu])
+        return wanted, gpu not in begun, not enough, count, gpu
+
+    for gpu in sorted(left, key=order):
+        if len(chosen) >= size:
+            break
+        part = sorted(left[gpu], key=lambda name: (len(name), name))
+        chosen += part[: size - len(chosen)]
+    return chosen

@@ -1,0 +1,206 @@
+"""Serves the kubelet a device plugin for each resource, and stays registered.
+
+A kubelet that starts removes every socket in its folder and forgets who served what: when its own
+socket is another one, or ours are gone, or it hangs up, all is made and registered anew.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from grpc import aio
+
+from weft.dialects.advertised import AdvertisedAmounts, AdvertisedCard, advertised_cards
+from weft.dialects.dialect import UnitSettings
+from weft.node.agent.accounting import DeviceSource
+from weft.node.device_plugin import device_plugin_pb2 as plugin
+from weft.node.device_plugin.attribution import Attribution
+from weft.node.device_plugin.device_ids import device_list
+from weft.node.device_plugin.kubelet_api import (
+    FOLDER,
+    KUBELET_SOCKET,
+    VERSION,
+    KubeletError,
+    device_plugin_handler,
+    register,
+)
+from weft.node.device_plugin.kubelet_record import KubeletRecordError
+from weft.node.device_plugin.resource_service import ResourceService
+
+log = logging.getLogger("weft.agent")
+
+_HUNG_UP_AFTER = 3
+"""Looks in a row without a ListAndWatch: a kubelet begins it right after the registration."""
+_TIDY_EVERY = 30
+
+
+class ServedResources(Protocol):
+    """Which resources there are; `Accounting` is one."""
+
+    @property
+    def dialects(self) -> tuple[str, ...]:
+        """Whose resources are advertised."""
+        ...
+
+    @property
+    def units(self) -> UnitSettings:
+        """How the cards are counted."""
+        ...
+
+    def amounts(self) -> AdvertisedAmounts:
+        """All that the node has now."""
+        ...
+
+    def served_by_plugins(self, capacity: Mapping[str, int]) -> frozenset[str]:
+        """Those of which device plugins tell the kubelet."""
+        ...
+
+    async def decided(self) -> None:
+        """Return when all this is known."""
+        ...
+
+
+class ResourceServer:
+    """One resource's plugin on its socket in the kubelet's folder."""
+
+    def __init__(self, service: ResourceService, folder: Path) -> None:
+        self.service, self.silent = service, 0
+        self._folder = folder
+        self.socket = folder / f"weft-{re.sub(r'[^A-Za-z0-9]+', '-', service.resource)}.sock"
+        self._server: aio.Server | None = None
+
+    async def restart(self) -> None:
+        """Serve on a new socket, and register."""
+        await self.stop()
+        self.socket.unlink(missing_ok=True)
+        server = aio.server()
+        server.add_generic_rpc_handlers((device_plugin_handler(self.service),))
+        server.add_insecure_port(f"unix://{self.socket}")
+        await server.start()
+        self._server, self.silent = server, 0
+        await register(
+            self._folder,
+            plugin.RegisterRequest(
+                version=VERSION,
+                endpoint=self.socket.name,
+                resource_name=self.service.resource,
+                options=await self.service.options(),
+            ),
+        )
+
+    async def stop(self) -> None:
+        """Serve no more."""
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server = None
+
+    def lost(self) -> bool:
+        """True if nobody can reach it, or the kubelet has hung up."""
+        self.silent = 0 if self.service.streams else self.silent + 1
+        return self._server is None or not self.socket.exists() or self.silent >= _HUNG_UP_AFTER
+
+
+class DevicePlugins:
+    """All of a node's device plugins. Run `run()` as a task.
+
+    `registrations` counts those that the kubelet took.
+    """
+
+    def __init__(
+        self,
+        resources: ServedResources,
+        devices: DeviceSource,
+        attribution: Attribution,
+        *,
+        folder: Path = FOLDER,
+        period_s: float = 1.0,
+    ) -> None:
+        self.registrations = 0
+        self._resources, self._devices, self._attribution = resources, devices, attribution
+        self._folder, self._period_s = folder, period_s
+        self._servers: dict[str, ResourceServer] = {}
+        self._kubelet: tuple[int, int] | None = None
+        self._failing = ""
+
+    async def run(self) -> None:
+        """Serve until cancelled; the kubelet then takes all devices for unhealthy."""
+        await self._resources.decided()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._follow_devices())
+                tasks.create_task(self._stay_registered())
+        finally:
+            await asyncio.gather(*(server.stop() for server in self._servers.values()))
+
+    async def _follow_devices(self) -> None:
+        version = 0
+        while True:
+            version = await self._devices.changed(version)
+            await self._tell_devices()
+
+    async def _tell_devices(self) -> None:
+        """Each service its devices; a service for each resource that is new."""
+        devices = self._devices.devices
+        cards = advertised_cards(
+            [device.gpu for device in devices], self._resources.dialects, self._resources.units
+        )
+        numa = {
+            device.gpu.index: device.numa_node
+            for device in devices
+            if device.numa_node is not None and device.numa_node >= 0
+        }
+        capacity = self._resources.amounts().capacity
+        served = self._resources.served_by_plugins(capacity)
+        for name in sorted(served | self._servers.keys()):
+            await self._serve(name, cards if name in served else (), numa)
+
+    async def _serve(
+        self, name: str, cards: tuple[AdvertisedCard, ...], numa: Mapping[int, int]
+    ) -> None:
+        server = self._servers.get(name)
+        if server is None:
+            server = ResourceServer(ResourceService(name, self._attribution), self._folder)
+        # A hundred thousand IDs take a second.
+        devices = await asyncio.to_thread(device_list, cards, name, numa)
+        await server.service.set_devices(devices)
+        self._servers[name] = server
+
+    async def _stay_registered(self) -> None:
+        looks = 0
+        while True:
+            try:
+                await self._register_lost()
+                self._failing = ""
+            except (KubeletError, OSError, RuntimeError) as error:
+                if str(error) != self._failing:
+                    log.warning("device plugins are not registered: %s", error)
+                self._failing = str(error)
+            looks += 1
+            if looks % _TIDY_EVERY == 0:
+                self._tidy()
+            await asyncio.sleep(self._period_s)
+
+    async def _register_lost(self) -> None:
+        """Register whatever the kubelet does not serve through us now."""
+        try:
+            found = (self._folder / KUBELET_SOCKET).stat()
+        except FileNotFoundError:
+            self._kubelet = None
+            return
+        kubelet = (found.st_ino, found.st_ctime_ns)
+        another = kubelet != self._kubelet
+        for name, server in sorted(self._servers.items()):
+            if server.lost() or another:
+                await server.restart()
+                self.registrations += 1
+                log.info("%s: the kubelet has its device plugin", name)
+        self._kubelet = kubelet
+
+    def _tidy(self) -> None:
+        try:
+            self._attribution.tidy()
+        except (KubeletRecordError, OSError) as error:
+            log.warning("CDI files are not tidied: %s", error)

@@ -1,0 +1,164 @@
+"""The kubelet's gRPC interfaces: what it calls of a device plugin, and what a plugin calls of it.
+
+The messages are generated; the services are these few lines, for generated ones have no types.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import grpc
+from grpc import aio
+
+from weft.model import WeftError
+from weft.node.device_plugin import device_plugin_pb2 as plugin
+from weft.node.device_plugin import pod_resources_pb2 as resources
+
+VERSION = "v1beta1"
+FOLDER = Path("/var/lib/kubelet/device-plugins")
+"""Where the kubelet looks for plugins, whatever its root is."""
+KUBELET_SOCKET = "kubelet.sock"
+POD_RESOURCES_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
+DEVICE_PLUGIN = f"{VERSION}.DevicePlugin"
+REGISTRATION = f"{VERSION}.Registration"
+POD_RESOURCES = "v1.PodResourcesLister"
+_LARGE_ANSWERS = (("grpc.max_receive_message_length", 64 << 20),)
+"""The kubelet names each device ID by itself: with many pods that is more than gRPC's 4 MiB."""
+
+
+class KubeletError(WeftError):
+    """The kubelet does not answer, or refuses."""
+
+
+class DevicePluginService(Protocol):
+    """What the kubelet calls; one for each resource."""
+
+    async def options(self) -> plugin.DevicePluginOptions:
+        """What it may call besides."""
+        ...
+
+    def list_and_watch(self) -> AsyncIterator[plugin.ListAndWatchResponse]:
+        """All devices, now and after each change."""
+        ...
+
+    async def preferred(
+        self, request: plugin.PreferredAllocationRequest
+    ) -> plugin.PreferredAllocationResponse:
+        """Which of those available should be taken."""
+        ...
+
+    async def allocate(self, request: plugin.AllocateRequest) -> plugin.AllocateResponse:
+        """What a container is started with that gets these devices."""
+        ...
+
+    async def pre_start(
+        self, request: plugin.PreStartContainerRequest
+    ) -> plugin.PreStartContainerResponse:
+        """Called before each start of a container with these devices; an error keeps it back."""
+        ...
+
+
+def device_plugin_handler(service: DevicePluginService) -> grpc.GenericRpcHandler:
+    """The gRPC service; an error of Weft becomes an answer with its text."""
+
+    async def watch(_: object, context: Any) -> AsyncIterator[plugin.ListAndWatchResponse]:
+        async for response in service.list_and_watch():
+            yield response
+
+    return cast(
+        "grpc.GenericRpcHandler",
+        grpc.method_handlers_generic_handler(
+            DEVICE_PLUGIN,
+            {
+                "GetDevicePluginOptions": _unary(lambda _: service.options(), plugin.Empty),
+                "ListAndWatch": grpc.unary_stream_rpc_method_handler(
+                    watch, plugin.Empty.FromString, plugin.ListAndWatchResponse.SerializeToString
+                ),
+                "GetPreferredAllocation": _unary(
+                    service.preferred, plugin.PreferredAllocationRequest
+                ),
+                "Allocate": _unary(service.allocate, plugin.AllocateRequest),
+                "PreStartContainer": _unary(service.pre_start, plugin.PreStartContainerRequest),
+            },
+        ),
+    )
+
+
+def _unary(answer: Callable[[Any], Any], request: Any) -> Any:
+    async def handle(message: object, context: Any) -> object:
+        try:
+            return await answer(message)
+        except WeftError as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            raise
+
+    return grpc.unary_unary_rpc_method_handler(
+        handle, request.FromString, lambda response: response.SerializeToString()
+    )
+
+
+async def register(folder: Path, request: plugin.RegisterRequest, timeout_s: float = 10) -> None:
+    """Tell the kubelet of a plugin; `KubeletError` where it does not take it."""
+    async with aio.insecure_channel(f"unix://{folder / KUBELET_SOCKET}") as channel:
+        call = channel.unary_unary(
+            f"/{REGISTRATION}/Register",
+            request_serializer=plugin.RegisterRequest.SerializeToString,
+            response_deserializer=plugin.Empty.FromString,
+        )
+        try:
+            await call(request, timeout=timeout_s)
+        except aio.AioRpcError as error:
+            raise KubeletError(f"the kubelet does not register: {_said(error)}") from None
+
+
+class PodResourcesClient:
+    """The kubelet's word on which container holds which devices."""
+
+    def __init__(self, socket: Path = POD_RESOURCES_SOCKET, timeout_s: float = 10) -> None:
+        self._socket, self._timeout_s = socket, timeout_s
+        self._channel: aio.Channel | None = None
+
+    async def pods(self) -> list[resources.PodResources]:
+        """All pods that it runs or admits, with the devices of their containers.
+
+        Init containers are not among these, but for sidecars.
+        """
+        request = resources.ListPodResourcesRequest()
+        answer = await self._call("List", request, resources.ListPodResourcesResponse)
+        return list(answer.pod_resources)
+
+    async def pod(self, namespace: str, name: str) -> resources.PodResources | None:
+        """One pod; None where the kubelet does not know it. For kubelets from 1.34 on."""
+        request = resources.GetPodResourcesRequest(pod_name=name, pod_namespace=namespace)
+        try:
+            answer = await self._call("Get", request, resources.GetPodResourcesResponse)
+        except KubeletError as error:
+            if "not found" in str(error):
+                return None
+            raise
+        found: resources.PodResources = answer.pod_resources
+        return found
+
+    async def close(self) -> None:
+        """Hang up."""
+        if self._channel is not None:
+            await self._channel.close()
+            self._channel = None
+
+    async def _call(self, method: str, request: Any, answer: Any) -> Any:
+        if self._channel is None:
+            self._channel = aio.insecure_channel(f"unix://{self._socket}", options=_LARGE_ANSWERS)
+        call = self._channel.unary_unary(
+            f"/{POD_RESOURCES}/{method}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=answer.FromString,
+        )
+        try:
+            return await call(request, timeout=self._timeout_s)
+        except aio.AioRpcError as error:
+            raise KubeletError(f"pod resources: {_said(error)}") from None
+
+
+def _said(error: aio.AioRpcError) -> str:
+    return f"{error.code().name}: {error.details()}"

@@ -1,0 +1,86 @@
+"""The kubelet's own record of devices: which container of which pod holds which IDs, and with what
+answer to Allocate it is started.
+
+The kubelet writes it before it starts the containers that it is about, replaces it as a whole, and
+keeps it over restarts of itself and of the machine. It names pods by UID and knows init containers,
+which its pod resources interface leaves out. Its form is the kubelet's own and has been the same
+since Kubernetes 1.20; one that cannot be read means that nothing is handed out.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from google.protobuf.message import DecodeError
+
+from weft.model import WeftError
+from weft.node.device_plugin import device_plugin_pb2 as plugin
+
+FILE = "kubelet_internal_checkpoint"
+
+
+class KubeletRecordError(WeftError):
+    """The kubelet's record of devices cannot be read."""
+
+
+class HeldDevices(NamedTuple):
+    """The devices of one resource that a container holds, and the answer that it got for them."""
+
+    pod: str
+    container: str
+    resource: str
+    ids: frozenset[str]
+    answer: plugin.ContainerAllocateResponse
+
+
+class _Entry(msgspec.Struct):
+    PodUID: str = ""
+    ContainerName: str = ""
+    ResourceName: str = ""
+    DeviceIDs: dict[str, list[str]] | None = None
+    AllocResp: bytes = b""
+
+
+class _Data(msgspec.Struct):
+    PodDeviceEntries: list[_Entry] | None = None
+
+
+class _File(msgspec.Struct):
+    Data: _Data
+
+
+class KubeletRecord:
+    """The record in the kubelet's folder for plugins; read again when the file is another."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+        self._stamp: tuple[int, int, int] = (0, 0, 0)
+        self._held: tuple[HeldDevices, ...] = ()
+
+    def held(self) -> tuple[HeldDevices, ...]:
+        """Every container's devices; none before the kubelet has given any away."""
+        try:
+            found = self._path.stat()
+            stamp = found.st_ino, found.st_mtime_ns, found.st_size
+            if stamp != self._stamp:
+                self._held = _held_in(self._path.read_bytes())
+                self._stamp = stamp
+        except FileNotFoundError:
+            self._held, self._stamp = (), (0, 0, 0)
+        except (OSError, msgspec.DecodeError, DecodeError) as error:
+            raise KubeletRecordError(f"{self._path} cannot be read: {error}") from error
+        return self._held
+
+
+def _held_in(text: bytes) -> tuple[HeldDevices, ...]:
+    entries = msgspec.json.decode(text, type=_File).Data.PodDeviceEntries or ()
+    return tuple(
+        HeldDevices(
+            entry.PodUID,
+            entry.ContainerName,
+            entry.ResourceName,
+            frozenset(name for ids in (entry.DeviceIDs or {}).values() for name in ids),
+            plugin.ContainerAllocateResponse.FromString(entry.AllocResp),
+        )
+        for entry in entries
+    )

@@ -1,0 +1,93 @@
+"""The part of the agent that serves device plugins, once it knows what the runtime can do."""
+
+import logging
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+
+from weft.kube.client import ApiClient
+from weft.node.agent.accounting import Accounting
+from weft.node.agent.device_watch import DeviceWatch
+from weft.node.device_plugin.attribution import (
+    GUESSED,
+    NAMED,
+    OPEN,
+    REFUSED,
+    STARTED,
+    WRONG,
+    Attribution,
+    AttributionWorld,
+)
+from weft.node.device_plugin.cdi_files import FOLDER as CDI_FOLDER
+from weft.node.device_plugin.cdi_files import CdiFiles
+from weft.node.device_plugin.device_plugins import DevicePlugins
+from weft.node.device_plugin.kubelet_api import FOLDER
+from weft.node.device_plugin.runtime_cdi import has_cdi, runtime_of
+
+log = logging.getLogger("weft.agent")
+
+
+class KubeletOptions(msgspec.Struct, frozen=True):
+    """`cdi`: whether the container runtime resolves CDI names in `cdi_folder`; None: as its
+    version says. `folder` is the kubelet's for device plugins."""
+
+    cdi: bool | None = None
+    cdi_folder: Path = CDI_FOLDER
+    folder: Path = FOLDER
+
+
+class DevicePluginPart:
+    """An `AgentPart`; its counts are over all its lives."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        node: str,
+        devices: DeviceWatch,
+        accounting: Accounting,
+        world: AttributionWorld,
+        options: KubeletOptions | None = None,
+    ) -> None:
+        self._client, self._node, self._devices = client, node, devices
+        self._accounting, self._world = accounting, world
+        self._options = options or KubeletOptions()
+        self._attribution: Attribution | None = None
+        self._plugins: DevicePlugins | None = None
+
+    @property
+    def allocations(self) -> dict[str, int]:
+        """Answers to Allocate, by how sure it was whose the devices are."""
+        return {kind: self._counts[kind] for kind in (NAMED, GUESSED, OPEN)}
+
+    @property
+    def starts(self) -> dict[str, int]:
+        """Answers to PreStartContainer."""
+        return {kind: self._counts[kind] for kind in (STARTED, REFUSED, WRONG)}
+
+    @property
+    def _counts(self) -> Counter[str]:
+        return self._attribution.counts if self._attribution is not None else Counter()
+
+    @property
+    def registrations(self) -> int:
+        """Those that the kubelet took."""
+        return self._plugins.registrations if self._plugins is not None else 0
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        if self._attribution is None:
+            self._attribution = Attribution(await self._known_world())
+        self._plugins = DevicePlugins(
+            self._accounting, self._devices, self._attribution, folder=self._options.folder
+        )
+        await self._plugins.run()
+
+    async def _known_world(self) -> AttributionWorld:
+        cdi = self._options.cdi
+        if cdi is None:
+            runtime = await runtime_of(self._client, self._node)
+            cdi = has_cdi(runtime)
+            log.info("%s: shares reach containers by %s", runtime, "CDI" if cdi else "environment")
+        files = CdiFiles(self._options.cdi_folder) if cdi else None
+        return self._world._replace(cdi=files)

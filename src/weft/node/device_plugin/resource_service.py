@@ -1,0 +1,84 @@
+"""One resource's device plugin: the list of its devices, and answers about them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from weft.node.device_plugin import device_plugin_pb2 as plugin
+from weft.node.device_plugin.attribution import Attribution
+from weft.node.device_plugin.device_ids import preferred_ids
+
+
+class ResourceService:
+    """A `DevicePluginService`. `streams` are the kubelet's open calls of ListAndWatch."""
+
+    def __init__(self, resource: str, attribution: Attribution) -> None:
+        self.resource, self.streams = resource, 0
+        self._attribution = attribution
+        self._devices = plugin.ListAndWatchResponse()
+        self._version = 0
+        self._change = asyncio.Condition()
+
+    async def set_devices(self, devices: plugin.ListAndWatchResponse) -> None:
+        """The devices there are now; whoever watches is told if they changed."""
+        async with self._change:
+            if devices != self._devices or not self._version:
+                self._devices = devices
+                self._version += 1
+                self._change.notify_all()
+
+    async def options(self) -> plugin.DevicePluginOptions:
+        """It wants to be asked what is preferred, and before each start of a container."""
+        return plugin.DevicePluginOptions(
+            pre_start_required=True, get_preferred_allocation_available=True
+        )
+
+    async def list_and_watch(self) -> AsyncIterator[plugin.ListAndWatchResponse]:
+        """All devices, now and after each change.
+
+        By a version, not by an event that somebody has to clear: no change is missed.
+        """
+        sent = 0
+
+        def changed() -> bool:
+            return self._version != sent
+
+        self.streams += 1
+        try:
+            while True:
+                async with self._change:
+                    await self._change.wait_for(changed)
+                    sent, devices = self._version, self._devices
+                yield devices
+        finally:
+            self.streams -= 1
+
+    async def preferred(
+        self, request: plugin.PreferredAllocationRequest
+    ) -> plugin.PreferredAllocationResponse:
+        """Devices of the GPUs that the next pod of this size was promised."""
+        response = plugin.PreferredAllocationResponse()
+        for asked in request.container_requests:
+            gpus = self._attribution.wanted_gpus(self.resource, asked.allocation_size)
+            ids = preferred_ids(
+                asked.available_deviceIDs,
+                asked.must_include_deviceIDs,
+                asked.allocation_size,
+                gpus,
+            )
+            response.container_responses.add(deviceIDs=ids)
+        return response
+
+    async def allocate(self, request: plugin.AllocateRequest) -> plugin.AllocateResponse:
+        """What each container is started with."""
+        answers = [
+            await self._attribution.allocate(self.resource, len(asked.devices_ids))
+            for asked in request.container_requests
+        ]
+        return plugin.AllocateResponse(container_responses=answers)
+
+    async def pre_start(
+        self, request: plugin.PreStartContainerRequest
+    ) -> plugin.PreStartContainerResponse:
+        """The container with these devices may start; an error where it may not."""
+        await self._attribution.pre_start(self.resource, frozenset(request.devices_ids))
+        return plugin.PreStartContainerResponse()

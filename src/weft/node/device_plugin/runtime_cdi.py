@@ -1,0 +1,52 @@
+"""Whether the node's container runtime resolves the CDI names that a kubelet passes on."""
+
+import asyncio
+import logging
+import re
+
+import msgspec
+
+from weft.kube.client import ApiClient
+from weft.kube.codec import NODES
+from weft.kube.errors import ApiError, LostError, NotSentError
+from weft.model.manifest import Api
+
+log = logging.getLogger("weft.agent")
+
+# From these on it is on unless someone switched it off; a runtime with it off ignores the names.
+_FROM = {"containerd": (2, 0), "cri-o": (1, 28)}
+_AGAIN_S = 2.0
+
+
+class _NodeInfo(Api, frozen=True):
+    container_runtime_version: str = ""
+
+
+class _Status(Api, frozen=True):
+    node_info: _NodeInfo = _NodeInfo()
+
+
+class _Node(Api, frozen=True):
+    status: _Status = _Status()
+
+
+def has_cdi(runtime: str) -> bool:
+    """True if this runtime (`containerd://2.2.9`) has CDI on by default."""
+    name, _, version = runtime.partition("://")
+    numbers = re.match(r"v?(\d{1,4})\.(\d{1,4})", version)
+    if name not in _FROM or numbers is None:
+        return False
+    return (int(numbers[1]), int(numbers[2])) >= _FROM[name]
+
+
+async def runtime_of(client: ApiClient, node: str) -> str:
+    """The runtime as the node tells it, `containerd://2.2.9`; waits until somebody says."""
+    while True:
+        try:
+            body = await client.call("GET", NODES.of("", node))
+            found = msgspec.json.decode(body, type=_Node).status.node_info.container_runtime_version
+            if found:
+                return found
+        except (ApiError, LostError, NotSentError, msgspec.DecodeError) as error:
+            log.warning("which container runtime this is cannot be read: %s", error)
+        await asyncio.sleep(_AGAIN_S)

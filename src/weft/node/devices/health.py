@@ -1,0 +1,102 @@
+"""Which GPUs are out of service: what their errors mean, and when they are well again.
+
+An XID is the driver's number for an error. Those that a program brings on itself leave the card as
+good as it was; NVIDIA's device plugin leaves out the same. After any other, and when it does not
+answer, a card takes no more pods until one of these shows that it was mended:
+
+- it did not answer for a while, and now answers: it was reset, or is back on its bus;
+- the driver says that the card needs nothing done (its recovery action; drivers since 570), some
+  seconds after its last error;
+- its energy counter, which a reset or a reload of the driver sets to zero, has gone back.
+
+What neither driver nor card shows is not guessed: such a card stays out until the agent starts
+anew, which begins with what the driver says then.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from weft.node.devices.xid_watch import XidEvent
+
+APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+"""Graphics engine exception, page fault, stopped processing, preemptive clean-up, video processor
+exception, context switch time-out: one process ends, the GPU goes on."""
+
+SETTLING_S = 10.0
+"""So long after an error the driver's word that nothing need be done may be older than it."""
+
+_WORDS = {
+    48: "double-bit ECC error",
+    63: "memory page retired or row remapped",
+    64: "row remapping failed",
+    74: "NVLink error",
+    79: "fallen off the bus",
+    94: "contained ECC error",
+    95: "uncontained ECC error",
+    119: "GSP does not answer",
+    120: "GSP error",
+}
+
+
+def fault_of_xid(xid: int) -> str:
+    """Why a GPU with this XID is out of service; "" where it is not."""
+    if xid in APPLICATION_XIDS:
+        return ""
+    words = _WORDS.get(xid)
+    return f"XID {xid}: {words}" if words else f"XID {xid}"
+
+
+class CardSigns(NamedTuple):
+    """What a card shows of its health: None where card or driver do not tell."""
+
+    energy_j: float | None = None
+    needs_nothing: bool | None = None
+
+
+class _CardError(NamedTuple):
+    """An error that was heard: when, and the energy counter at the first reading after it."""
+
+    fault: str
+    at_s: float
+    energy_j: float | None
+
+
+class CardHealth:
+    """One card's errors. Times are of any clock that only goes forward."""
+
+    def __init__(self) -> None:
+        self._errors: dict[int | None, _CardError] = {}  # by GPU instance; None: the whole card
+        self._silent = False
+
+    def heard(self, event: XidEvent, now_s: float, signs: CardSigns) -> None:
+        """An XID."""
+        if fault := fault_of_xid(event.xid):
+            self._errors[event.gpu_instance] = _CardError(fault, now_s, signs.energy_j)
+
+    def silent(self) -> None:
+        """The card does not answer."""
+        self._silent = True
+
+    def answers(self, now_s: float, signs: CardSigns) -> None:
+        """The card answers; whether it was mended meanwhile follows from these signs."""
+        if self._silent:
+            self._errors.clear()
+            self._silent = False
+        self._errors = {
+            instance: error
+            for instance, error in self._errors.items()
+            if not _mended(error, now_s, signs)
+        }
+
+    def fault(self, gpu_instance: int | None = None) -> str:
+        """Why the card, or one of its instances, is out of service; "" where it is not."""
+        found: Mapping[int | None, _CardError] = self._errors
+        error = found.get(None) or (found.get(gpu_instance) if gpu_instance is not None else None)
+        return error.fault if error else ""
+
+
+def _mended(error: _CardError, now_s: float, signs: CardSigns) -> bool:
+    if signs.needs_nothing and now_s - error.at_s >= SETTLING_S:
+        return True
+    before, now = error.energy_j, signs.energy_j
+    return before is not None and now is not None and now < before

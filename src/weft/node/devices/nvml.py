@@ -1,0 +1,307 @@
+"""The machine's GPUs through NVML: a `DeviceReader`.
+
+What never changes of a card is asked once; whether it is there and well, each time. A card that no
+longer answers stays known and is out of service. Where NVML as a whole fails (a driver that is
+replaced), it is opened anew at the next reading.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from weft.model import Gpu
+from weft.model.metric import Metric
+from weft.node.devices import nvml_files
+from weft.node.devices.health import CardHealth, CardSigns
+from weft.node.devices.mig import instance_index
+from weft.node.devices.nvml_counters import NvmlCounters
+from weft.node.devices.nvml_library import MIB, ask, library, model_of, running, text
+from weft.node.devices.reader import DeviceError, DeviceUse, GpuDevice, MigInstance, ProcessUse
+from weft.node.devices.xid_watch import XidWatch
+
+_RECOVERY_ACTION = 230
+"""The field in which drivers since 570 say what a card needs to be mended; 0 is nothing."""
+
+
+class NvmlReader:
+    """A `DeviceReader`. `nvml` is the library, or what plays it; `root` where files are."""
+
+    fake = False
+
+    def __init__(
+        self,
+        open_library: Callable[[], Any] = library,
+        *,
+        root: Path = Path("/"),
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`DeviceError` where there is no NVML or no driver."""
+        self._open, self._root, self._now_s = open_library, root, now_s
+        self._nvml: Any = open_library()
+        self._xids: XidWatch | None = None
+        self._known: dict[int, GpuDevice] = {}
+        self._health: dict[str, CardHealth] = {}
+        self._counters: dict[str, NvmlCounters] = {}
+        self._seen_us: dict[int, int] = {}
+
+    def driver_version(self) -> str:
+        """As nvidia-smi shows it."""
+        nvml = self._ready()
+        return text(ask(nvml, nvml.nvmlSystemGetDriverVersion) or "")
+
+    def devices(self) -> tuple[GpuDevice, ...]:
+        """Every card that NVML counts, and the instances cut from it."""
+        nvml = self._ready()
+        try:
+            count = nvml.nvmlDeviceGetCount()
+        except nvml.NVMLError as error:
+            self._let_go()
+            raise DeviceError(f"NVML says: {error}") from error
+        handles = [ask(nvml, lambda i=i: nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(count)]  # type: ignore[misc]
+        self._hear(handles)
+        found: list[GpuDevice] = []
+        for index, handle in enumerate(handles):
+            found += self._card(index, handle)
+        self._known = {device.gpu.index: device for device in found}
+        return tuple(sorted(found, key=lambda device: device.gpu.index))
+
+    def shared_paths(self) -> tuple[str, ...]:
+        """/dev/nvidiactl and its like."""
+        return nvml_files.shared_paths(self._root)
+
+    def use(self) -> tuple[DeviceUse, ...]:
+        """Memory, load, power of each device that answers."""
+        return tuple(
+            DeviceUse(device.gpu.index, self._memory(handle) | self._load(device, card))
+            for device, handle, card in self._answering()
+        )
+
+    def processes(self) -> tuple[ProcessUse, ...]:
+        """The processes on every device; clients of MPS too."""
+        return tuple(
+            process
+            for device, handle, _ in self._answering()
+            for process in self._processes(device, handle)
+        )
+
+    def close(self) -> None:
+        """Give NVML back."""
+        self._let_go()
+
+    # --- the library ---
+
+    def _ready(self) -> Any:
+        if self._nvml is None:
+            self._nvml = self._open()
+        return self._nvml
+
+    def _let_go(self) -> None:
+        nvml, self._nvml = self._nvml, None
+        if self._xids is not None:
+            self._xids.close()
+        self._xids = None
+        for counters in self._counters.values():
+            counters.close()
+        self._counters.clear()
+        if nvml is not None:
+            ask(nvml, nvml.nvmlShutdown)
+
+    # --- cards and instances ---
+
+    def _hear(self, handles: list[Any]) -> None:
+        """Note which cards reported errors since the last reading."""
+        answering = [(i, handle) for i, handle in enumerate(handles) if handle is not None]
+        if self._xids is None or len(answering) > self._xids.cards:  # one was plugged in
+            if self._xids is not None:
+                self._xids.close()
+            self._xids = XidWatch(self._nvml, answering)
+        for event in self._xids.take():
+            handle = handles[event.card] if event.card < len(handles) else None
+            known = self._known.get(event.card)
+            # At the first reading none is known yet; one that is lost says nothing any more.
+            uuid = known.gpu.uuid if known is not None else self._uuid(handle)
+            if uuid:
+                self._health_of(uuid).heard(event, self._now_s(), self._signs(handle))
+
+    def _uuid(self, handle: Any) -> str:
+        nvml = self._nvml
+        return text(ask(nvml, lambda: nvml.nvmlDeviceGetUUID(handle)) or "") if handle else ""
+
+    def _health_of(self, uuid: str) -> CardHealth:
+        return self._health.setdefault(uuid, CardHealth())
+
+    def _card(self, index: int, handle: Any) -> Iterator[GpuDevice]:
+        """The card and its instances; as they were known, where it does not answer."""
+        nvml = self._nvml
+        try:
+            if handle is None:
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)  # says why not
+            card = self._read_card(index, handle)
+        except nvml.NVMLError as error:
+            yield from self._silent(index, f"NVML says: {error}")
+            return
+        health = self._health_of(card.gpu.uuid)
+        health.answers(self._now_s(), self._signs(handle))
+        mode = ask(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle))
+        instances = bool(mode and mode[0])
+        fault = health.fault()
+        gpu = replace(card.gpu, in_service=not fault and not instances)
+        yield replace(card, gpu=gpu, fault=fault)
+        if instances:
+            yield from self._instances(card, handle, health)
+
+    def _silent(self, index: int, problem: str) -> Iterator[GpuDevice]:
+        """What is known of a card that does not answer. One never seen has nothing to show."""
+        for device in self._known.values():
+            if index in (device.gpu.index, device.gpu.parent):
+                if device.gpu.parent is None:
+                    self._health_of(device.gpu.uuid).silent()
+                yield replace(device, gpu=replace(device.gpu, in_service=False), fault=problem)
+
+    def _read_card(self, index: int, handle: Any) -> GpuDevice:
+        nvml = self._nvml
+        uuid = text(nvml.nvmlDeviceGetUUID(handle))
+        known = self._known.get(index)
+        if known is not None and known.gpu.uuid == uuid:
+            # A card off its bus still says its name from memory: this asks the card itself.
+            nvml.nvmlDeviceGetMemoryInfo(handle)
+            return known
+        total, reserved = self._size(handle)
+        minor = ask(nvml, lambda: nvml.nvmlDeviceGetMinorNumber(handle))
+        minor = index if minor is None else minor
+        bus = text(nvml.nvmlDeviceGetPciInfo(handle).busId)
+        model = model_of(text(nvml.nvmlDeviceGetName(handle)))
+        return GpuDevice(
+            Gpu(index, total - reserved, model, uuid),
+            reserved,
+            minor,
+            nvml_files.numa_node(self._root, bus),
+            bus,
+            nvml_files.card_paths(minor),
+        )
+
+    def _size(self, handle: Any) -> tuple[int, int]:
+        """(MiB in all, MiB that the driver reserves of it)."""
+        nvml = self._nvml
+        memory = ask(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2))
+        if memory is None:  # drivers before 510
+            return nvml.nvmlDeviceGetMemoryInfo(handle).total // MIB, 0
+        return memory.total // MIB, -(-memory.reserved // MIB)
+
+    def _instances(self, card: GpuDevice, handle: Any, health: CardHealth) -> Iterator[GpuDevice]:
+        for instance, mig in self._migs(handle):
+            fault = health.fault(mig.gpu_instance)
+            total, reserved = self._size(instance)
+            name = model_of(text(self._nvml.nvmlDeviceGetName(instance)))
+            profile = name.rpartition("MIG-")[2]
+            gpu = Gpu(
+                instance_index(card.gpu.index, mig.gpu_instance, mig.compute_instance),
+                total - reserved,
+                name,
+                text(self._nvml.nvmlDeviceGetUUID(instance)),
+                parent=card.gpu.index,
+                in_service=not fault,
+            )
+            paths = nvml_files.instance_paths(
+                self._root, card.minor, mig.gpu_instance, mig.compute_instance
+            )
+            named = replace(mig, profile=profile)
+            yield replace(card, gpu=gpu, reserved_mib=reserved, paths=paths, fault=fault, mig=named)
+
+    def _migs(self, handle: Any) -> Iterator[tuple[Any, MigInstance]]:
+        """The card's instances: handle and numbers."""
+        nvml = self._nvml
+        most = ask(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0
+        for slot in range(most):
+            found = ask(nvml, lambda i=slot: nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, i))  # type: ignore[misc]
+            if found is not None:
+                yield (
+                    found,
+                    MigInstance(
+                        "",
+                        nvml.nvmlDeviceGetGpuInstanceId(found),
+                        nvml.nvmlDeviceGetComputeInstanceId(found),
+                    ),
+                )
+
+    def _signs(self, handle: Any) -> CardSigns:
+        nvml = self._nvml
+        if handle is None:
+            return CardSigns()
+        energy = ask(nvml, lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
+        fields = ask(nvml, lambda: nvml.nvmlDeviceGetFieldValues(handle, [_RECOVERY_ACTION]))
+        action = fields[0] if fields is not None and fields[0].nvmlReturn == 0 else None
+        return CardSigns(
+            None if energy is None else energy / 1_000,
+            None if action is None else action.value.uiVal == 0,
+        )
+
+    # --- what they do ---
+
+    def _answering(self) -> Iterator[tuple[GpuDevice, Any, Any]]:
+        """Each device with its handle and its card's."""
+        nvml = self._ready()
+        if not self._known:
+            self.devices()
+        cards: dict[int, Any] = {}
+        for index, device in sorted(self._known.items()):
+            if device.gpu.parent is None:
+                handle = ask(nvml, lambda i=index: nvml.nvmlDeviceGetHandleByIndex(i))  # type: ignore[misc]
+                cards[index] = handle
+                if handle is not None:
+                    yield device, handle, handle
+            elif (card := cards.get(device.gpu.parent)) is not None:
+                uuid = device.gpu.uuid
+                handle = ask(nvml, lambda u=uuid: nvml.nvmlDeviceGetHandleByUUID(u))  # type: ignore[misc]
+                if handle is not None:
+                    yield device, handle, card
+
+    def _memory(self, handle: Any) -> dict[str, float]:
+        nvml = self._nvml
+        memory = ask(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2))
+        reserved = 0 if memory is None else memory.reserved
+        memory = memory or ask(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+        if memory is None:
+            return {}
+        return {
+            Metric.MEMORY_USED_MIB.value: memory.used / MIB,
+            Metric.MEMORY_FREE_MIB.value: memory.free / MIB,
+            Metric.MEMORY_RESERVED_MIB.value: reserved / MIB,
+        }
+
+    def _load(self, device: GpuDevice, card: Any) -> dict[str, float]:
+        counters = self._counters.get(device.gpu.uuid)
+        if counters is None:
+            instance = device.mig.gpu_instance if device.mig is not None else None
+            counters = self._counters[device.gpu.uuid] = NvmlCounters(self._nvml, card, instance)
+        return counters.sample() | counters.meters()
+
+    def _processes(self, device: GpuDevice, handle: Any) -> Iterator[ProcessUse]:
+        nvml, index = self._nvml, device.gpu.index
+        held: dict[int, int] = {}
+        for kind in ("Compute", "MPSCompute", "Graphics"):
+            for process in running(nvml, handle, kind):
+                mib = (process.usedGpuMemory or 0) // MIB
+                held[process.pid] = max(held.get(process.pid, 0), mib)
+        ratios = self._sm_ratios(index, handle) if device.mig is None else None
+        for pid, mib in sorted(held.items()):
+            yield ProcessUse(index, pid, mib, None if ratios is None else ratios.get(pid, 0.0))
+
+    def _sm_ratios(self, index: int, handle: Any) -> dict[int, float] | None:
+        """Each process's share of SM time since the last reading; None where nobody says."""
+        nvml, since = self._nvml, self._seen_us.get(index, 0)
+        try:
+            samples = nvml.nvmlDeviceGetProcessUtilization(handle, since)
+        except nvml.NVMLError as error:
+            return {} if getattr(error, "value", None) == nvml.NVML_ERROR_NOT_FOUND else None
+        except AttributeError:
+            return None
+        sums: dict[int, list[int]] = {}
+        for sample in samples:
+            if sample.timeStamp > since:
+                sums.setdefault(sample.pid, []).append(min(sample.smUtil, 100))
+        self._seen_us[index] = max([since, *(sample.timeStamp for sample in samples)])
+        return {pid: sum(shares) / len(shares) / 100 for pid, shares in sums.items()}

@@ -1,0 +1,30 @@
+"""What a check found, in three levels."""
+
+from typing import Literal, NamedTuple
+
+
+class DoctorFinding(NamedTuple):
+    """`wrong` ends the command with 1; `advice` is worth a thought; `good` is as it should be.
+
+    `mend` says what to do.
+    """
+
+    level: Literal["wrong", "advice", "good"]
+    check: str
+    text: str
+    mend: str = ""
+
+
+def good(check: str, text: str) -> DoctorFinding:
+    """As it should be."""
+    return DoctorFinding("good", check, text)
+
+
+def advice(check: str, text: str, mend: str = "") -> DoctorFinding:
+    """Worth a thought."""
+    return DoctorFinding("advice", check, text, mend)
+
+
+def wrong(check: str, text: str, mend: str) -> DoctorFinding:
+    """Not as it must be."""
+    return DoctorFinding("wrong", check, text, mend)

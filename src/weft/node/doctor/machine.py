@@ -1,0 +1,226 @@
+"""Checks of a GPU node's machine. Each takes the root of its files, so that a container may look
+at its host, and a test at a tree of its own."""
+
+import re
+import tomllib
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from weft.dialects.catalog import is_gpu_resource
+from weft.node.agent.process_owner import ProcessOwner, owner_of
+from weft.node.devices.reader import DeviceError, DeviceReader
+from weft.node.doctor.finding import DoctorFinding, advice, good, wrong
+
+NRI_SOCKET = Path("var/run/nri/nri.sock")
+CONTAINERD = Path("etc/containerd/config.toml")
+DEVICE_PLUGINS = Path("var/lib/kubelet/device-plugins")
+POD_RESOURCES = Path("var/lib/kubelet/pod-resources/kubelet.sock")
+CHECKPOINT = "kubelet_internal_checkpoint"
+_NRI_PLUGIN = "io.containerd.nri.v1.nri"
+_GPU_NODE = re.compile(r"nvidia[0-9]+")
+_MOST_BYTES = 1 << 24
+
+
+def driver(open_reader: Callable[[], DeviceReader]) -> DoctorFinding:
+    """The driver answers, and its GPUs are well."""
+    check = "driver"
+    try:
+        reader = open_reader()
+    except DeviceError as error:
+        return wrong(check, str(error), "install NVIDIA's driver, and see that nvidia-smi answers")
+    try:
+        devices, version = reader.devices(), reader.driver_version()
+    except DeviceError as error:
+        return wrong(check, str(error), "see what nvidia-smi and dmesg say of the driver")
+    finally:
+        reader.close()
+    cards = [device for device in devices if device.gpu.parent is None]
+    faults = [f"GPU {d.gpu.index}: {d.fault}" for d in devices if d.fault]
+    if not cards:
+        return wrong(check, f"driver {version} sees no GPU", "see lspci, and dmesg of the driver")
+    text = f"driver {version}, {len(cards)} GPUs" + (" (played)" if reader.fake else "")
+    if faults:
+        return wrong(check, f"{text}; {'; '.join(faults)}", "reset the GPU, or replace it")
+    return good(check, text)
+
+
+def device_nodes(root: Path, open_reader: Callable[[], DeviceReader]) -> DoctorFinding:
+    """What a container needs of /dev is there."""
+    check = "device nodes"
+    try:
+        reader = open_reader()
+        try:
+            paths = {path for device in reader.devices() for path in device.paths}
+            paths.update(reader.shared_paths())
+        finally:
+            reader.close()
+    except DeviceError:
+        return advice(check, "not known: GPUs cannot be read")
+    missing = sorted(path for path in paths if not (root / path.lstrip("/")).exists())
+    if missing:
+        mend = "nvidia-modprobe -u -c=0 makes them; run it at boot, or nvidia-persistenced"
+        return wrong(check, f"missing: {', '.join(missing)}", mend)
+    return good(check, f"{len(paths)} of them" if paths else "none are needed")
+
+
+def nri_socket(root: Path) -> DoctorFinding:
+    """The container runtime listens for NRI plugins."""
+    if (root / NRI_SOCKET).exists():
+        return good("NRI", f"the container runtime listens at /{NRI_SOCKET}")
+    mend = (
+        f'in /{CONTAINERD} set disable = false under [plugins."{_NRI_PLUGIN}"] and restart '
+        "containerd (cri-o: enable_nri = true); or run weft agent --device-plugins"
+    )
+    return wrong("NRI", f"there is no /{NRI_SOCKET}: the runtime has no NRI, or it is off", mend)
+
+
+def validator(root: Path) -> DoctorFinding:
+    """containerd refuses containers whose required plugin is away, as far as its file tells."""
+    check = "NRI validator"
+    mend = (
+        f'in /{CONTAINERD} set enable = true under [plugins."{_NRI_PLUGIN}".default_validator] '
+        "and restart containerd; until then a container may start without its share while the "
+        "agent is away, and is evicted afterwards"
+    )
+    try:
+        found = _validator(_configuration(root))
+    except FileNotFoundError:
+        return advice(check, f"not known: there is no /{CONTAINERD}; off is the default", mend)
+    except (OSError, ValueError) as error:
+        return advice(check, f"not known: /{CONTAINERD} cannot be read: {error}", mend)
+    if found is True:
+        return good(check, "default validator enabled: no share, no start")
+    return advice(check, "the default validator is not enabled", mend)
+
+
+def kubelet_sockets(root: Path) -> DoctorFinding:
+    """The kubelet's two sockets are there."""
+    check = "kubelet"
+    sockets = (DEVICE_PLUGINS / "kubelet.sock", POD_RESOURCES)
+    missing = [f"/{path}" for path in sockets if not (root / path).exists()]
+    if len(missing) == len(sockets):
+        mend = "start the kubelet; in a container mount /var/lib/kubelet's folders of these"
+        return wrong(check, f"no socket of a kubelet: {', '.join(missing)}", mend)
+    if missing:
+        return advice(check, f"missing: {missing[0]}", "what uses it is switched off by this")
+    return good(check, "its sockets for device plugins and pod resources are there")
+
+
+def other_plugins(root: Path, own: Collection[str]) -> DoctorFinding:
+    """Device plugins of others that hand out the same GPUs; `own` are the agent's resources."""
+    check = "GPU plugins"
+    path = root / DEVICE_PLUGINS / CHECKPOINT
+    try:
+        registered = msgspec.json.decode(_read(path), type=_Checkpoint).data.registered
+    except FileNotFoundError:
+        return good(check, "no device plugin has registered")
+    except (OSError, msgspec.DecodeError) as error:
+        return advice(check, f"not known: {path} cannot be read: {error}")
+    others = sorted(
+        name
+        for name, devices in registered.items()
+        if devices and is_gpu_resource(name) and name not in own
+    )
+    if others:
+        mend = (
+            "two who hand out the same GPUs know nothing of each other: keep such nodes apart by "
+            "label, or remove that plugin's DaemonSet from nodes with Weft's agent"
+        )
+        return advice(check, f"somebody else serves {', '.join(others)}", mend)
+    return good(check, "nobody else serves GPUs")
+
+
+class MachinePod(NamedTuple):
+    """A pod of this machine: its name for people, and whether it may see GPUs."""
+
+    name: str
+    may_see: bool
+
+
+def without_share(proc: Path, pods: Mapping[str, MachinePod] | None) -> DoctorFinding:
+    """Containers that see GPUs though nobody promised them any; `pods` by UID, None: unknown."""
+    check = "containers"
+    owners, unseen = _seeing(proc)
+    seen = {owner.pod_uid for owner in owners}
+    if pods is None:
+        text = f"{len(seen)} pods see GPUs; who has a share the API server does not say"
+        return advice(check, text, "weft doctor needs a kubeconfig here, and --node-name")
+    stranger = MachinePod("", may_see=False)
+    strangers = sorted(
+        pods.get(uid, stranger).name or uid for uid in seen if not pods.get(uid, stranger).may_see
+    )
+    if strangers:
+        mend = (
+            "they use GPUs that Weft promises to others: take NVIDIA_VISIBLE_DEVICES=all out of "
+            "their images, or the nvidia runtime from being the default; with the agent's NRI "
+            "plugin they get none when they start anew"
+        )
+        return wrong(check, f"see GPUs without a share: {', '.join(strangers[:10])}", mend)
+    if unseen:
+        text = f"{unseen} containers may not be looked into"
+        return advice(check, text, "run it as root, in a container with hostPID and SYS_PTRACE")
+    return good(check, f"{len(seen)} pods see GPUs, each with a share or exempt")
+
+
+def _seeing(proc: Path) -> tuple[set[ProcessOwner], int]:
+    """Owners of processes with a GPU's device node in their /dev, a container looked at once; and
+    how many containers could not be looked into."""
+    looked: set[ProcessOwner] = set()
+    seeing: set[ProcessOwner] = set()
+    unseen = 0
+    for folder in sorted(proc.glob("[0-9]*")):
+        owner = owner_of(proc, int(folder.name)) if folder.name.isdecimal() else None
+        if owner is None or owner in looked:
+            continue
+        try:
+            names = [entry.name for entry in (folder / "root/dev").iterdir()]
+        except PermissionError:
+            unseen += 1
+        except OSError:
+            continue  # it ended; another process of the container may tell
+        else:
+            if any(map(_GPU_NODE.fullmatch, names)):
+                seeing.add(owner)
+        looked.add(owner)
+    return seeing, unseen
+
+
+def _configuration(root: Path) -> Mapping[str, Any]:
+    """containerd's file, and what it imports, merged as far as NRI is concerned."""
+    whole = tomllib.loads(_read(root / CONTAINERD).decode())
+    merged: dict[str, Any] = dict(_nri(whole))
+    for pattern in whole.get("imports", ()):
+        for path in sorted(root.glob(str(pattern).lstrip("/"))):
+            merged.update(_nri(tomllib.loads(_read(path).decode())))
+    return merged
+
+
+def _nri(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    plugins = document.get("plugins")
+    nri = plugins.get(_NRI_PLUGIN) if isinstance(plugins, dict) else None
+    return nri if isinstance(nri, dict) else {}
+
+
+def _validator(nri: Mapping[str, Any]) -> object:
+    section = nri.get("default_validator")
+    return section.get("enable") if isinstance(section, dict) else None
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_MOST_BYTES)
+
+
+class _CheckpointData(msgspec.Struct):
+    registered: dict[str, list[str] | None] = msgspec.field(
+        default_factory=dict, name="RegisteredDevices"
+    )
+
+
+class _Checkpoint(msgspec.Struct):
+    """What the kubelet remembers of device plugins."""
+
+    data: _CheckpointData = msgspec.field(default_factory=_CheckpointData, name="Data")

@@ -1,0 +1,193 @@
+"""deploy/agent.yaml on the real API server: it is taken as it is, its rights suffice, no more."""
+
+import asyncio
+import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from control_plane import ControlPlane
+from kube_api import Api, ApiError, Object
+from test_deploy import install, objects
+from weft_process import Weft
+
+from weft.cluster.config.form import Configuration
+from weft.kube.access import ResourceRight, may_i
+from weft.kube.client import ApiClient
+from weft.kube.config import load
+from weft.node.doctor.cluster import AGENTS, NODE_AGENT, PERSON
+from weft.testing.nri_runtime import FakeRuntime
+
+USER = "system:serviceaccount:weft-system:weft-agent"
+GROUPS = ("system:serviceaccounts", "system:serviceaccounts:weft-system", "system:authenticated")
+FAKE = """apiVersion: weft.dev/v1
+kind: FakeDevices
+gpus: [{model: NVIDIA-A100-SXM4-40GB, memoryMiB: 40960, reservedMiB: 500, count: 2}]
+"""
+NOT_ITS = (
+    ResourceRight("create", "pods/binding"),
+    ResourceRight("patch", "pods"),
+    ResourceRight("delete", "pods"),
+    ResourceRight("create", "pods"),
+    ResourceRight("get", "pods/proxy"),
+    ResourceRight("create", "pods/exec"),
+    ResourceRight("update", "nodes"),
+    ResourceRight("delete", "nodes"),
+    ResourceRight("get", "nodes/proxy"),
+    ResourceRight("list", "secrets"),
+    ResourceRight("list", "configmaps"),
+    ResourceRight("patch", "leases", "coordination.k8s.io"),
+)
+
+
+@pytest.fixture
+def installed(control_plane: ControlPlane) -> None:
+    install(control_plane, "scheduler", "agent")
+
+
+@contextmanager
+def runtime_at(socket: Path) -> Iterator[None]:
+    """A container runtime that speaks NRI; a fake, in a thread of its own."""
+    loop, runtime = asyncio.new_event_loop(), FakeRuntime(socket)
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    asyncio.run_coroutine_threadsafe(runtime.start(), loop).result()
+    try:
+        yield
+    finally:
+        asyncio.run_coroutine_threadsafe(runtime.stop(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def allowed(kubeconfig: Path, rights: tuple[ResourceRight, ...]) -> list[str]:
+    """Those of the rights that whoever the kubeconfig names has."""
+
+    async def ask() -> list[str]:
+        async with ApiClient(load(paths=(kubeconfig,))) as client:
+            return [str(right) for right in rights if await may_i(client, right)]
+
+    return asyncio.run(ask())
+
+
+def once_all(kubeconfig: Path, rights: tuple[ResourceRight, ...]) -> None:
+    """The API server learns of a new role a moment after it is written."""
+    for _ in range(200):
+        if len(allowed(kubeconfig, rights)) == len(rights):
+            return
+    assert allowed(kubeconfig, rights) == [str(right) for right in rights]
+
+
+def test_the_agent_has_the_rights_that_it_needs_and_no_other(
+    control_plane: ControlPlane, installed: None
+) -> None:
+    kubeconfig = control_plane.kubeconfig_for(USER, *GROUPS)
+    once_all(kubeconfig, NODE_AGENT)
+    assert allowed(kubeconfig, NOT_ITS) == []
+
+
+def test_people_may_inspect_with_the_role_for_it(
+    control_plane: ControlPlane, installed: None
+) -> None:
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "weft-inspect-test"},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": "weft-inspect",
+        },
+        "subjects": [{"kind": "User", "name": "ann", "apiGroup": "rbac.authorization.k8s.io"}],
+    }
+    path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+    control_plane.api.request("POST", path, binding)
+    kubeconfig = control_plane.kubeconfig_for("ann", "system:authenticated")
+    once_all(kubeconfig, PERSON)
+    assert allowed(kubeconfig, NODE_AGENT[-6:]) == []
+
+
+def test_as_it_is_deployed_it_tells_of_its_node(
+    control_plane: ControlPlane, tmp_path: Path, installed: None
+) -> None:
+    kubeconfig = control_plane.kubeconfig_for(USER, *GROUPS)
+    once_all(kubeconfig, NODE_AGENT)
+    control_plane.api.create({"kind": "Node", "metadata": {"name": "gpu-deployed"}})
+    played = tmp_path / "fake.yaml"
+    played.write_text(FAKE)
+    agent = Weft(kubeconfig, tmp_path / "agent.log")
+    options = ["--node-name", "gpu-deployed", "--devices", played, "--listen", "127.0.0.1:0"]
+    agent.command = [sys.executable, "-m", "weft.cli.main", "agent", "--kubeconfig", kubeconfig]
+    agent.command += [*options, "--nri-socket", tmp_path / "nri.sock"]
+    agent.name = "weft agent"
+
+    def told(nodes: list[Object]) -> bool:
+        (node,) = (node for node in nodes if node["metadata"]["name"] == "gpu-deployed")
+        marks = node["metadata"].get("annotations", {})
+        return (
+            "NVIDIA-A100" in marks.get("weft.dev/inventory", "")
+            and "by-name" in marks.get("weft.dev/agent", "")
+            and "aliyun.com/gpu-mem" in node.get("status", {}).get("allocatable", {})
+        )
+
+    with runtime_at(tmp_path / "nri.sock"):
+        agent.start()
+        control_plane.api.wait_for(told, "Node", timeout_s=20)
+        assert agent.end(signal.SIGTERM) == 0
+    assert not re.search("forbidden|Traceback", agent.said), agent.said
+
+
+@pytest.mark.parametrize(
+    ("verb", "path"),
+    [
+        ("GET", "/api/v1/secrets"),
+        ("DELETE", "/api/v1/nodes/gpu-deployed"),
+        ("POST", "/api/v1/namespaces/default/pods"),
+        ("GET", "/api/v1/namespaces/default/configmaps"),
+    ],
+)
+def test_it_may_not_do_what_it_does_not_do(
+    control_plane: ControlPlane, installed: None, verb: str, path: str
+) -> None:
+    api: Api = control_plane.api_for(USER, *GROUPS)
+    try:
+        with pytest.raises(ApiError, match="forbidden"):
+            api.request(verb, path, {} if verb == "POST" else None)
+    finally:
+        api.close()
+
+
+def test_its_pod_is_found_reached_and_no_more_privileged_than_it_says() -> None:
+    found = {(item["kind"], item["metadata"]["name"]): item for item in objects("agent")}
+    spec = found["DaemonSet", "weft-agent"]["spec"]
+    labels = spec["template"]["metadata"]["labels"]
+    assert spec["selector"]["matchLabels"] == labels
+    assert ",".join(f"{key}={value}" for key, value in labels.items()) == AGENTS
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    (port,) = container["ports"]
+    settings = Configuration().agent
+    assert (port["name"], port["containerPort"]) == ("metrics", settings.port)
+    policy = found["NetworkPolicy", "weft-agent"]["spec"]
+    assert policy["ingress"] == [{"ports": [{"port": settings.port}]}]
+    security = container["securityContext"]
+    assert not security["privileged"]
+    assert security["capabilities"] == {"drop": ["ALL"], "add": ["SYS_PTRACE"]}
+    assert pod["hostPID"]
+    assert not pod.get("hostNetwork")
+    mounted = {volume["name"] for volume in pod["volumes"]}
+    assert {mount["name"] for mount in container["volumeMounts"]} == mounted
+    paths = {v["hostPath"]["path"] for v in pod["volumes"] if "hostPath" in v}
+    assert paths == {
+        "/var/run/nri",
+        "/var/lib/kubelet/device-plugins",
+        "/var/lib/kubelet/pod-resources",
+    }
+    scheduler = {(item["kind"], item["metadata"]["name"]) for item in objects("scheduler")}
+    names = [v["configMap"]["name"] for v in pod["volumes"] if "configMap" in v]
+    assert {("ConfigMap", name) for name in names} <= scheduler

@@ -1,0 +1,130 @@
+"""A real containerd of one's own: its roots, sockets and configuration below one folder."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+from images import PAUSE
+from node_tools import CNI_FOLDER, CONTAINERD, CTR
+from processes import Server
+
+_SUBNET = "10.213.0.0/20"
+_CONFIG = """
+version = 3
+root = "{folder}/root"
+state = "{folder}/state"
+disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.tracing.processor.v1.otlp"]
+
+[grpc]
+address = "{folder}/containerd.sock"
+[ttrpc]
+address = "{folder}/containerd.sock.ttrpc"
+
+[plugins."io.containerd.cri.v1.images"]
+snapshotter = "overlayfs"
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = "{pause}"
+
+[plugins."io.containerd.cri.v1.runtime"]
+restrict_oom_score_adj = true  # a container in a VM may not lower its score
+netns_mounts_under_state_dir = true
+enable_cdi = true
+cdi_spec_dirs = ["{folder}/cdi"]
+[plugins."io.containerd.cri.v1.runtime".cni]
+bin_dirs = ["{cni}"]
+conf_dir = "{folder}/cni"
+[plugins."io.containerd.cri.v1.runtime".containerd]
+default_runtime_name = "runc"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+SystemdCgroup = false
+BinaryName = "runc"
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.cni]
+
+[plugins."io.containerd.nri.v1.nri"]
+disable = {nri_off}
+socket_path = "{folder}/nri.sock"
+plugin_path = "{folder}/nri/plugins"
+plugin_config_path = "{folder}/nri/conf.d"
+[plugins."io.containerd.nri.v1.nri".default_validator]
+enable = {validator}
+"""
+
+
+class Containerd(Server):
+    """containerd with its CRI, NRI and a network of point-to-point links."""
+
+    def __init__(self, tools: dict[str, Path], folder: Path) -> None:
+        self.folder = folder
+        self.socket, self.nri_socket = folder / "containerd.sock", folder / "nri.sock"
+        self.cdi_folder = folder / "cdi"
+        self._ctr = tools[CTR]
+        for name in ("cdi", "cni", "nri/plugins", "nri/conf.d"):
+            (folder / name).mkdir(parents=True)
+        (folder / "cni" / "10-test.conflist").write_text(json.dumps(_network(folder)))
+        self.configure()
+        command: list[str | Path] = [tools[CONTAINERD], "--config", folder / "config.toml"]
+        # It looks for its shim and for runc in PATH.
+        path = f"PATH={tools[CONTAINERD].parent}:{os.environ['PATH']}:/usr/sbin:/sbin"
+        super().__init__(["/usr/bin/env", path, *command], folder / "containerd.log")
+        self.name = CONTAINERD
+
+    def configure(self, *, nri: bool = True, validator: bool = True) -> None:
+        """Write its configuration, which the next start reads."""
+        (self.folder / "config.toml").write_text(
+            _CONFIG.format(
+                folder=self.folder,
+                pause=PAUSE,
+                cni=CNI_FOLDER,
+                nri_off=str(not nri).lower(),
+                validator=str(validator).lower(),
+            )
+        )
+
+    def begin(self) -> None:
+        """Start it; it answers when this returns."""
+        self.start()
+        self.wait_ready(self.ready)
+
+    def ready(self) -> bool:
+        """Whether its CRI is served: that comes last."""
+        done = subprocess.run(
+            [*self._command(), "plugins", "ls", "id==cri"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode == 0 and " ok" in done.stdout
+
+    def ctr(self, *arguments: str | Path, timeout_s: float = 60) -> str:
+        """What `ctr` prints, in the namespace of Kubernetes."""
+        done = subprocess.run(
+            [*self._command(), "-n", "k8s.io", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout_s,
+        )
+        if done.returncode:
+            raise RuntimeError(f"ctr {' '.join(map(str, arguments))}: {done.stderr.strip()}")
+        return done.stdout
+
+    def _command(self) -> list[str]:
+        return [str(self._ctr), "--address", str(self.socket)]
+
+
+def _network(folder: Path) -> dict[str, object]:
+    return {
+        "cniVersion": "1.0.0",
+        "name": "test",
+        "plugins": [
+            {
+                "type": "ptp",
+                "ipMasq": False,  # nobody outside is spoken to, so that no rule is needed
+                "ipam": {"type": "host-local", "subnet": _SUBNET, "dataDir": f"{folder}/addresses"},
+            }
+        ],
+    }

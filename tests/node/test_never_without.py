@@ -1,0 +1,169 @@
+"""Never without: whatever becomes of the agent, no container starts without its share.
+
+Many containers are created while the agent is killed at each named point, stalled, stopped and
+started anew, or replaced. Each one that ran, at any attempt, must have found its share in itself;
+those that ran before must go on as if nothing were.
+"""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from agent_process import ASKED, Agent, agent
+from crashing_agent import POINTS
+from exactness import is_exact, record_of
+from kube_api import Object, Objects
+from long_form import few_or_many
+from played_gpus import PlayedGpus
+from real_node import RealNode, has_begun
+from weft_process import ALONE, weft
+
+CRASHING = Path(__file__).resolve().parent / "crashing_agent.py"
+IN_A_POD = few_or_many(5, 10)
+PODS_A_WAVE = few_or_many(1, 2)  # 75 and 300 containers in 15 waves
+IN_EACH_CONTAINER = ("asked", "granted", "decided", "answered", "validating", "validated")
+DROPPED = "closing plugin 60-weft"
+_CRASHES_S = 25.0
+_RUNS_S = 240.0
+
+
+def pods(name: str, count: int) -> Objects:
+    """Pods of some containers with a share each."""
+    limits = {"limits": {"weft.dev/gpu-memory": "100"}}
+    containers = [{"name": f"c-{index}", "resources": limits} for index in range(IN_A_POD)]
+    return [
+        {
+            "metadata": {"name": f"{name}-{index}"},
+            "spec": {"schedulerName": "weft", "containers": containers},
+        }
+        for index in range(count)
+    ]
+
+
+@pytest.fixture
+def scheduler(node: RealNode, gpus: PlayedGpus, tmp_path: Path) -> Iterator[None]:
+    """Weft places the pods; an agent has said before what the node has."""
+    with agent(node, gpus):
+        pass
+    with weft(node.plane, tmp_path, ALONE):
+        yield
+
+
+class Scene:
+    """Waves of pods, each created while something is done to the agent."""
+
+    def __init__(self, node: RealNode, gpus: PlayedGpus, namespace: str) -> None:
+        self.node, self.gpus, self.namespace = node, gpus, namespace
+        self.created = 0
+
+    def wave(self, name: str) -> None:
+        """Create pods; nobody waits for them."""
+        self.node.create(pods(name, PODS_A_WAVE), self.namespace, bind=False)
+        self.created += PODS_A_WAVE
+
+    def crash(self, point: str) -> bool:
+        """The agent is killed at the point; whether it came there."""
+        process = self._at(point, signal.SIGKILL)
+        try:
+            if point in IN_EACH_CONTAINER:
+                process.begin()
+            self.wave(f"killed-{point}")
+            if not process.running:
+                process.start()
+            return process.wait_killed(_CRASHES_S)
+        finally:
+            process.kill()
+
+    def stall(self, point: str) -> None:
+        """The agent stops at the point for longer than the runtime waits, then goes on."""
+        process = self._at(point, signal.SIGSTOP)
+        log = self.node.containerd.log
+        try:
+            process.begin()
+            before = len(log.read_text())
+            self.wave(f"stalled-{point}")
+            process.wait_ready(lambda: is_stopped(process.pid), _CRASHES_S)
+            process.wait_ready(lambda: DROPPED in log.read_text()[before:], _CRASHES_S)
+            process.resume()
+            process.wait_ready(lambda: process.said.count(ASKED) == 2, _CRASHES_S)
+        finally:
+            process.kill()
+
+    def upgrade(self) -> None:
+        """Others take over: the first time after a gap, as a DaemonSet does it, then without."""
+        first, second, third = (Agent(self.node, self.gpus) for _ in range(3))
+        try:
+            first.begin()
+            self.wave("upgraded")
+            assert first.end(signal.SIGTERM) == 0
+            second.begin()
+            self.wave("replaced")
+            third.begin()
+            assert second.end(signal.SIGTERM) == 0
+            assert third.end(signal.SIGTERM) == 0
+        finally:
+            for one in (first, second, third):
+                one.kill()
+
+    def _at(self, point: str, number: signal.Signals) -> Agent:
+        times = "4" if point in IN_EACH_CONTAINER else "1"
+        return Agent(self.node, self.gpus, program=[CRASHING, point, times, number.name])
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal stopped the process."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def containers(pod: Object) -> dict[str, tuple[str, int]]:
+    """ID and restarts of each container."""
+    statuses = pod["status"]["containerStatuses"]
+    return {one["name"]: (one["containerID"], one["restartCount"]) for one in statuses}
+
+
+def test_no_container_starts_without_its_share(
+    node: RealNode, gpus: PlayedGpus, namespace: str, scheduler: None
+) -> None:
+    with agent(node, gpus):
+        node.create(pods("before", 1), namespace, bind=False)
+        (before,) = node.wait(lambda now: now and all(map(has_begun, now)), namespace)
+    scene = Scene(node, gpus, namespace)
+    assert {point: scene.crash(point) for point in POINTS} == dict.fromkeys(POINTS, True)
+    for point in ("asked", "decided", "validating"):
+        scene.stall(point)
+    scene.upgrade()
+    with agent(node, gpus):
+        found = node.wait(lambda now: all(map(has_begun, now)), namespace, _RUNS_S)
+    assert len(found) == scene.created + 1
+    for one in found:
+        is_exact(node, gpus, one, record_of(one))
+        assert {restarts for _, restarts in containers(one).values()} == {0}
+    after = next(one for one in found if one["metadata"]["uid"] == before["metadata"]["uid"])
+    assert containers(after) == containers(before)
+    events = {event["reason"] for event in node.api.list("Event", namespace)}
+    assert not any("vict" in reason for reason in events), events
+    assert "Failed" in events, "no container was ever kept from starting: nothing was tried"
+
+
+def test_without_a_validator_what_started_without_its_share_is_evicted(
+    node: RealNode, gpus: PlayedGpus, namespace: str, scheduler: None
+) -> None:
+    """An older runtime, or one that is configured so, waits for nobody."""
+    node.restart_containerd(validator=False)
+    try:
+        with agent(node, gpus):
+            node.create(pods("with", 1), namespace, bind=False)
+            node.wait(lambda now: now and all(map(has_begun, now)), namespace)
+        node.create(pods("without", 1), namespace, bind=False)
+        found = node.wait(lambda now: len(now) == 2 and all(map(has_begun, now)), namespace)
+        (alone,) = (one for one in found if one["metadata"]["name"] == "without-0")
+        assert node.inside(alone, "c-0").gpus() == {}
+        with agent(node, gpus):
+            left = node.wait(lambda now: len(now) == 1, namespace)
+        assert left[0]["metadata"]["name"] == "with-0"
+        events = node.api.list("Event", namespace)
+        told = [e["message"] for e in events if e["involvedObject"]["name"] == "without-0"]
+        assert any("without its share" in message for message in told), told
+    finally:
+        node.restart_containerd()

@@ -1,0 +1,163 @@
+"""A node for tests: a fake API server, a fake container runtime, played GPUs, and the agent."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from test_fake_devices import written
+
+from weft.cli.agent_hosting import AgentHosting, Composition
+from weft.cluster.config.form import Configuration
+from weft.kube.client import ApiClient
+from weft.kube.config import Endpoint
+from weft.kube.credentials import FixedCredentials
+from weft.model.annotations import DELIVERY, REQUIRED_PLUGINS
+from weft.model.delivery import (
+    DeliveredCard,
+    DeliveredContainer,
+    DeliveredShare,
+    DeliveryRecord,
+    encode_delivery,
+)
+from weft.node.devices.fake import FakeReader
+from weft.node.nri import nri_pb2 as nri
+from weft.testing.api_server import FakeApiServer
+from weft.testing.nri_runtime import FakeRuntime, StartedContainer
+
+NODE = "n1"
+GPUS = """gpus: [{model: A100, memoryMiB: 40000, count: 2, paths: [/dev/null]}]
+sharedPaths: [/dev/zero]
+"""
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+
+
+class NodeWorld:
+    """The node: `api`, `runtime`, `uuids` of its GPUs; `start_agent` and `stop_agent`."""
+
+    def __init__(self, folder: Path, api: FakeApiServer, runtime: FakeRuntime) -> None:
+        self.api, self.runtime, self.folder = api, runtime, folder
+        self.file = written(folder, GPUS)
+        reader = FakeReader(self.file, NODE)
+        self.uids: dict[str, str] = {}
+        self.uuids = [device.gpu.uuid for device in reader.devices()]
+        self._agent: asyncio.Task[None] | None = None
+        self._registrations = 0
+
+    async def start_agent(self, config: Configuration | None = None) -> None:
+        """Start an agent, and wait until the runtime has it."""
+        hosting = AgentHosting(
+            NODE,
+            str(self.file),
+            self.runtime.socket,
+            "127.0.0.1",
+            0,
+            cdi_folder=self.folder / "cdi",
+        )
+        stop, started = asyncio.Event(), self.runtime.registrations + 1
+
+        async def run() -> None:
+            endpoint = Endpoint(self.api.url, FixedCredentials())
+            async with ApiClient(endpoint) as client:
+                reader = FakeReader(self.file, NODE)
+                made = Composition(config or Configuration(), hosting, reader, client)
+                await made.agent.run(stop)
+
+        self._stop, self._agent = stop, asyncio.create_task(run())
+        await self.runtime.has_plugin(started)
+
+    async def stop_agent(self) -> None:
+        """As SIGTERM does."""
+        self._stop.set()
+        if self._agent is not None:
+            await self._agent
+            self._agent = None
+
+    async def kill_agent(self) -> None:
+        """At once, as far as one process can."""
+        if self._agent is not None:
+            self._agent.cancel()
+            await asyncio.gather(self._agent, return_exceptions=True)
+            self._agent = None
+
+    def record(self, uid: str, *, gpu: int = 0, mib: int = 1000, **change: Any) -> DeliveryRecord:
+        """A record of one container `main` with part of a GPU."""
+        uuid = self.uuids[gpu] if gpu < len(self.uuids) else "GPU-missing"
+        env = {VISIBLE: uuid, "SHARE_MIB": str(mib)}
+        record = DeliveryRecord(
+            pod=uid,
+            node=NODE,
+            dialect="weft",
+            cards=(DeliveredCard(gpu, uuid, mib, 0, 40_000, 1000),),
+            containers={"main": DeliveredContainer((DeliveredShare(gpu, uuid, mib, 0),), env)},
+        )
+        return msgspec.structs.replace(record, **change)
+
+    def sandbox(
+        self, name: str, annotations: dict[str, str] | None = None, namespace: str = "default"
+    ) -> nri.PodSandbox:
+        """A sandbox of the pod; its UID is `uid-<name>` where the API server has none."""
+        return nri.PodSandbox(
+            id=f"sandbox-{name}",
+            name=name,
+            uid=self.uids.get(name, f"uid-{name}"),
+            namespace=namespace,
+            annotations=annotations or {},
+        )
+
+    def bound(self, name: str, record: DeliveryRecord | None = None) -> nri.PodSandbox:
+        """The sandbox of a pod that Weft bound here, which says so itself."""
+        text = encode_delivery(record or self.record(f"uid-{name}"))
+        return self.sandbox(name, {DELIVERY: text, REQUIRED_PLUGINS: "[weft]"})
+
+    def add_pod(
+        self,
+        name: str,
+        limits: dict[str, str] | None = None,
+        annotations: dict[str, str] | None = None,
+        **more: Any,
+    ) -> None:
+        """A pod in the API server, with one container `main`."""
+        stored = self.api.add(
+            "pods",
+            {
+                "metadata": {"name": name, "annotations": annotations or {}, **more},
+                "spec": {
+                    "nodeName": NODE,
+                    "containers": [{"name": "main", "resources": {"limits": limits or {}}}],
+                },
+                "status": {"phase": "Pending"},
+            },
+        )
+        self.uids[name] = stored["metadata"]["uid"]
+
+    async def create(
+        self, pod: nri.PodSandbox, name: str = "main", env: tuple[str, ...] = ()
+    ) -> StartedContainer:
+        """Create a container, as the kubelet has it created."""
+        container = nri.Container(id=f"{pod.id}-{name}", pod_sandbox_id=pod.id, name=name, env=env)
+        return await self.runtime.create(pod, container)
+
+    async def event(self, reason: str) -> str:
+        """The note of the first event with this reason, once it is there."""
+        while True:
+            for event in self.api.store.all(self.api.kind("events")):
+                if event["reason"] == reason:
+                    return str(event["note"])
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def node_world(folder: Path, **how: Any) -> AsyncIterator[NodeWorld]:
+    """The node, without an agent yet."""
+    async with AsyncExitStack() as stack:
+        api = await stack.enter_async_context(FakeApiServer())
+        api.add("nodes", {"metadata": {"name": NODE}, "status": {"allocatable": {}}})
+        runtime = await stack.enter_async_context(FakeRuntime(folder / "nri.sock", **how))
+        world = NodeWorld(folder, api, runtime)
+        try:
+            yield world
+        finally:
+            await world.kill_agent()

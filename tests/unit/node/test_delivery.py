@@ -1,0 +1,214 @@
+"""What containers get: exactly what the record says, and nothing where nothing may be given."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from agent_world import NODE, VISIBLE, NodeWorld, node_world
+
+from weft.cluster.config.agent import AgentSettings
+from weft.cluster.config.form import Configuration
+from weft.model.annotations import DELIVERY
+from weft.model.delivery import DeliveredContainer
+from weft.testing.nri_runtime import NotCreatedError
+
+
+async def refused(world: NodeWorld, *asked: object, **more: object) -> str:
+    with pytest.raises(NotCreatedError) as caught:
+        await world.create(*asked, **more)  # type: ignore[arg-type]
+    return str(caught.value)
+
+
+async def test_a_container_gets_what_its_record_says(tmp_path: Path) -> None:
+    async with node_world(tmp_path) as world:
+        await world.start_agent()
+        own = ("PATH=/bin", f"{VISIBLE}=all", "SHARE_MIB=99999")
+        started = await world.create(world.bound("a"), env=own)
+        assert started.env == {"PATH": "/bin", VISIBLE: world.uuids[0], "SHARE_MIB": "1000"}
+        assert started.devices == ("/dev/null", "/dev/zero")
+        assert (started.cdi, started.mounts) == ((), ())
+
+
+async def test_without_an_api_server_the_record_is_enough(tmp_path: Path) -> None:
+    async with node_world(tmp_path) as world:
+        await world.api.stop()
+        await world.start_agent()
+        assert (await world.create(world.bound("a"))).env[VISIBLE] == world.uuids[0]
+
+
+async def test_cdi_names_go_before_device_nodes(tmp_path: Path) -> None:
+    async with node_world(tmp_path) as world:
+        (tmp_path / "cdi").mkdir()
+        names = [{"name": uuid} for uuid in world.uuids]
+        spec = {"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": names}
+        (tmp_path / "cdi" / "nvidia.json").write_text(json.dumps(spec))
+        await world.start_agent()
+        started = await world.create(world.bound("a"))
+        assert started.cdi == (f"nvidia.com/gpu={world.uuids[0]}",)
+        assert (started.devices, started.env[VISIBLE]) == ((), world.uuids[0])
+
+
+async def test_containers_without_a_share_see_no_gpu(tmp_path: Path) -> None:
+    config = Configuration(agent=AgentSettings(exempt_namespaces=("kube-system", "gpu-operator")))
+    async with node_world(tmp_path) as world:
+        await world.start_agent(config)
+        world.add_pod("plain")
+        world.add_pod("other", {"amd.com/gpu": "1"})
+        everything = (f"{VISIBLE}=all",)
+        beside = await world.create(world.bound("a"), "sidecar", everything)
+        assert (beside.env, beside.devices) == ({VISIBLE: "void"}, ())
+        plain = await world.create(world.sandbox("plain"), "main", everything)
+        assert plain.env == {VISIBLE: "void"}
+        debug = await world.create(world.sandbox("plain"), "debugger-x7", everything)
+        assert debug.env == {VISIBLE: "void"}
+        other = await world.create(world.sandbox("other"), "main", everything)
+        assert other.env == {VISIBLE: "all"}
+        exempt = world.sandbox("plain", namespace="gpu-operator")
+        assert (await world.create(exempt, "main", everything)).env == {VISIBLE: "all"}
+
+
+async def test_a_variable_that_image_and_pod_set_is_refused(tmp_path: Path) -> None:
+    """The runtime would give the pod's value, and `all` GPUs be visible."""
+    async with node_world(tmp_path) as world:
+        await world.start_agent()
+        world.add_pod("plain")
+        twice = (f"{VISIBLE}=all", f"{VISIBLE}=all")
+        for pod in (world.bound("a"), world.sandbox("plain")):
+            problem = await refused(world, pod, "main", twice)
+            assert f"its image and its pod both set {VISIBLE}" in problem
+        same = (f"{VISIBLE}=all", f"{VISIBLE}=void")
+        assert (await world.create(world.sandbox("plain"), "main", same)).env == {VISIBLE: "void"}
+
+
+async def test_a_pod_that_nobody_told_of_is_left_alone(tmp_path: Path) -> None:
+    async with node_world(tmp_path) as world:
+        await world.api.stop()
+        await world.start_agent()
+        static = world.sandbox("static")
+        assert (await world.create(static, env=(f"{VISIBLE}=all",))).env == {VISIBLE: "all"}
+
+
+async def test_a_pod_that_the_api_server_tells_of_late_is_waited_for(tmp_path: Path) -> None:
+    async with node_world(tmp_path) as world:
+        await world.start_agent()
+        world.add_pod("late")
+        pod = world.sandbox("late")  # at once: faster than the watch
+        creating = asyncio.create_task(world.create(pod, env=(f"{VISIBLE}=all",)))
+        assert (await creating).env == {VISIBLE: "void"}
+
+
+async def test_a_pod_of_ours_does_not_start_before_its_record(tmp_path: Path) -> None:
+    async with node_world(tmp_path) as world:
+        await world.start_agent()
+        world.add_pod("early", {"aliyun.com/gpu-mem": "2"})
+        pod = world.sandbox("early")
+        assert "which GPU of this node is the pod's" in await refused(world, pod)
+        record = world.record(pod.uid)
+        assert "container main" in await world.event("GPUShareRefused")
+        text = world.bound("early", record).annotations[DELIVERY]
+        world.api.update("pods", "early", {"metadata": {"annotations": {DELIVERY: text}}})
+        while True:  # the watch tells of it
+            try:
+                started = await world.create(pod)
+                break
+            except NotCreatedError:
+                await asyncio.sleep(0.005)
+        assert started.env[VISIBLE] == world.uuids[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"pod": "uid-b"}, "the record is another pod's, with UID uid-b"),
+        ({"node": "n2"}, "the record is of another node, n2"),
+        ({"isolation": "mps"}, "MPS is off on this node"),
+    ],
+)
+async def test_a_record_that_does_not_fit_is_refused(
+    tmp_path: Path, change: dict[str, str], why: str
+) -> None:
+    async with node_world(tmp_path) as world:
+        await world.start_agent()
+        record = world.record("uid-a", **change)
+        assert await refused(world, world.bound("a", record)) == f"weft: {why}"
+        assert why in await world.event("GPUShareRefused")
+
+
+async def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
+    async with node_world(tmp_path) as world:
+        await world.start_agent()
+        pod = world.bound("a")
+        pod.annotations[DELIVERY] = pod.annotations[DELIVERY][:-5]
+        assert "annotation weft.dev/delivery cannot be read" in await refused(world, pod)
+
+
+async def test_gpus_that_are_gone_or_broken_are_refused(tmp_path: Path) -> None:
+    async with node_world(tmp_path) as world:
+        text = world.file.read_text().replace("count: 2", "xids: [79]")
+        world.file.write_text(text)
+        await world.start_agent()
+        gone = world.record("uid-a", gpu=1)
+        assert await refused(world, world.bound("a", gone)) == "weft: GPU 1 is not there"
+        broken = await refused(world, world.bound("b"))
+        assert broken == "weft: GPU 0 is out of service: XID 79: fallen off the bus"
+
+
+async def test_a_gpu_of_another_uuid_is_refused(tmp_path: Path) -> None:
+    async with node_world(tmp_path) as world:
+        pod = world.bound("a")
+        world.file.write_text(world.file.read_text().replace("count: 2", "uuid: GPU-new"))
+        await world.start_agent()
+        assert "GPU 0 is GPU-new; the record says" in await refused(world, pod)
+
+
+async def test_a_card_is_promised_no_further_than_its_record_allows(tmp_path: Path) -> None:
+    async with node_world(tmp_path) as world:
+        await world.start_agent()
+        first = world.bound("first", world.record("uid-first", mib=30_000))
+        second = world.bound("second", world.record("uid-second", mib=10_001))
+        await world.create(first)
+        assert "beyond the 40,000 that may be" in await refused(world, second)
+        other = world.bound("third", world.record("uid-third", gpu=1, mib=40_000))
+        await world.create(other)
+        await world.create(first)  # a restart of what runs takes nothing more
+        await world.runtime.stop_pod(first)
+        await world.create(second)
+
+
+async def test_what_runs_is_counted_by_an_agent_that_starts(tmp_path: Path) -> None:
+    async with node_world(tmp_path) as world:
+        await world.start_agent()
+        await world.create(world.bound("first", world.record("uid-first", mib=30_000)))
+        await world.stop_agent()
+        await world.start_agent()
+        second = world.bound("second", world.record("uid-second", mib=10_001))
+        assert "30,000 MiB promised to pods that run" in await refused(world, second)
+
+
+async def test_a_gpushare_pod_that_its_own_scheduler_placed_gets_its_card(tmp_path: Path) -> None:
+    async with node_world(tmp_path) as world:
+        gib = {"aliyun.com/gpu-mem": "78", "aliyun.com/gpu-count": "2"}
+        world.api.update("nodes", NODE, {"status": {"allocatable": gib, "capacity": gib}})
+        marks = {
+            "ALIYUN_COM_GPU_MEM_IDX": "1",
+            "ALIYUN_COM_GPU_MEM_POD": "3",
+            "ALIYUN_COM_GPU_MEM_DEV": "39",
+            "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
+            "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1700000000000000000",
+        }
+        world.add_pod("share", {"aliyun.com/gpu-mem": "3"}, marks)
+        await world.start_agent()
+        started = await world.create(world.sandbox("share", marks))
+        assert started.env[VISIBLE] == "1"
+        assert started.env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "3"
+
+
+async def test_a_container_of_the_record_without_shares_sees_none(tmp_path: Path) -> None:
+    async with node_world(tmp_path) as world:
+        await world.start_agent()
+        record = world.record("uid-a")
+        empty = DeliveredContainer((), {"A": "b"})
+        record.containers["side"] = empty
+        started = await world.create(world.bound("a", record), "side")
+        assert (started.env, started.devices) == ({VISIBLE: "void", "A": "b"}, ())
