@@ -62,6 +62,7 @@ def _register() -> None:
     from weft.cli.profile import profile_app
     from weft.cli.scheduler import scheduler
     from weft.cli.simulate import simulate
+    from weft.cli.status import status
     from weft.cli.trace import trace_app
 
     tasks: dict[str, _Commands] = {
@@ -81,6 +82,7 @@ def _register() -> None:
             "admission": admission,
         },
         "See why": {
+            "status": status,
             "inspect": inspect,
             "doctor": doctor,
             "explain": explain_app,
