@@ -51,7 +51,7 @@ class VersionCount(msgspec.Struct):
 
 
 class NodeGroup(msgspec.Struct):
-    """Nodes with GPUs to which shares are delivered alike, and what their GPUs have and promised."""
+    """Nodes with GPUs to which shares are delivered alike, and what is promised of them."""
 
     delivery: str
     isolation: tuple[str, ...]
@@ -231,7 +231,7 @@ def _node_findings(reports: Sequence[NodeReport]) -> list[DoctorFinding]:
     if unplaced:
         more = f" and {len(unplaced) - 1} more" if len(unplaced) > 1 else ""
         text = f"nobody says which GPU {unplaced[0]}{more} has: more is charged than it holds"
-        findings.append(advice("pods", text, "weft adopt --dry-run says how each is charged"))
+        findings.append(advice("pods", text, "weft inspect says on which nodes"))
     return findings
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from commands import Weft
 from inspected_cluster import pod, served
-from test_doctor import CLOSED, node
+from test_doctor import node
 from test_inspect import agent, shared
 
 from weft.cli.cluster_status import StatusWish, status_of
@@ -110,7 +110,7 @@ advice  agents'    versions 0.1, 0.2
         offers
                    → finish rolling out the agent
 advice  pods       nobody says which GPU default/stuck has: more is charged than it holds
-                   → weft adopt --dry-run says how each is charged
+                   → weft inspect says on which nodes
 advice  pods       3 pending
                    → weft explain pod default/w
 advice  pods       1 starting, and cannot start
