@@ -82,7 +82,8 @@ class Hosting(msgspec.Struct, frozen=True):
 class _Plan(msgspec.Struct, frozen=True):
     """The configuration and its files, read before anything is connected.
 
-    `profiles` are those of the configuration and the extender's routes; `names` the first alone.
+    `profiles` are those of the configuration and the extender's routes; `names` the schedulerNames
+    whose pods are scheduled here.
     """
 
     config: Configuration
@@ -115,13 +116,18 @@ def _plan(config: Configuration, registry: Registry, hosting: Hosting) -> _Plan:
         routes = routes_of(config.extender, registry.names(), predicted=predicted)
     profiles = made_of(config, registry, hosting.where)
     names = tuple(profile.name for profile in profiles)
+    taken = {p.scheduler_name for p in config.profiles if p.via == "scheduler"}
+    asked = [p.scheduler_name for p in config.profiles if p.scheduler_name not in taken]
+    if asked and not config.extender.enabled:
+        what = f"{asked[0]} is via extender, which is off; write extender.enabled: true"
+        raise BadInputError("profiles", what, file=hosting.where)
     return _Plan(
         config,
         hosting,
         files,
         predictions,
         (*profiles, *route_profiles(routes, maker(config, registry), names)),
-        names,
+        tuple(name for name in names if name in taken) if hosting.schedules else (),
         tuple(routes),
         RequestLimits.declared(
             round(1000 * config.limits.overcommit), round(1000 * config.limits.harvest)
@@ -134,7 +140,7 @@ def _cluster(plan: _Plan, client: ApiClient, elector: Elector | None) -> EngineC
     return EngineCluster(
         client,
         plan.profiles,
-        names=plan.names if plan.hosting.schedules else (),
+        names=plan.names,
         seed=config.seed,
         rules=[
             InventoryFallback(r.count, r.memory_mib, r.model, r.nodes, r.labels)
