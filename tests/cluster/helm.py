@@ -36,14 +36,16 @@ class HelmError(Exception):
     """helm refused; the text is what it said."""
 
 
-def find_or_build(say: Say) -> Path:
-    """Where helm lies, built first if need be."""
+def find_or_build(say: Say, *, build: bool = True) -> Path:
+    """Where helm lies, built first if need be; `NoBinariesError` where that may not be."""
     version = _TOOLS.versions()[HELM]
     there = shutil.which(HELM)
     if there and re.search(rf"{re.escape(version)}\b", _run(Path(there), ["version", "--short"])):
         return Path(there)
     built = _TOOLS.cache() / HELM
     if not os.access(built, os.X_OK):
+        if not build:
+            raise NoBinariesError("no helm: run `make helm`")
         _TOOLS.build([HELM], say)
     return built
 
@@ -54,9 +56,8 @@ def render(helm: Path, *options: str, name: str = "weft") -> list[dict[str, obje
 
 
 def text(helm: Path, *options: str, name: str = "weft") -> str:
-    """What `helm template` prints for the chart in the namespace weft-system."""
-    where = ["--namespace", "weft-system"]
-    return _run(helm, ["template", name, str(CHART), *where, *options])
+    """What `helm template` prints for the chart; in weft-system unless the options say else."""
+    return _run(helm, ["template", name, str(CHART), "--namespace", "weft-system", *options])
 
 
 def lint(helm: Path, *options: str) -> str:
@@ -64,8 +65,13 @@ def lint(helm: Path, *options: str) -> str:
     return _run(helm, ["lint", "--strict", str(CHART), *options])
 
 
+def helm_at(helm: Path, *arguments: str) -> str:
+    """What helm says when it is run so."""
+    return _run(helm, arguments)
+
+
 def _run(helm: Path, arguments: Sequence[str]) -> str:
-    done = subprocess.run([helm, *arguments], capture_output=True, text=True)
+    done = subprocess.run([helm, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         raise HelmError(done.stderr.strip() or done.stdout.strip())
     return done.stdout

@@ -58,6 +58,7 @@ from weft.kube.client import ApiClient, ClientOptions
 from weft.kube.config import load
 from weft.kube.configmap import OwnConfigMap
 from weft.kube.lease import Elector, LeaseOptions
+from weft.model import BadInputError
 from weft.telemetry.sources.source import MetricSource
 
 log = logging.getLogger("weft.scheduler")
@@ -120,7 +121,7 @@ def _plan(config: Configuration, registry: Registry, hosting: Hosting) -> _Plan:
     asked = [p.scheduler_name for p in config.profiles if p.scheduler_name not in taken]
     if asked and not config.extender.enabled:
         what = f"{asked[0]} is via extender, which is off; write extender.enabled: true"
-        raise BadInputError("profiles", what, file=hosting.where)
+        raise BadInputError(f"{hosting.where}: profiles" if hosting.where else "profiles", what)
     return _Plan(
         config,
         hosting,
