@@ -78,7 +78,7 @@ def agent(
     settings = read(config) if config is not None else Configuration()
     address, port = _address(listen, settings.agent.address, settings.agent.port)
     hosting = AgentHosting(
-        node_name=node_name or os.environ.get(NODE_NAME, "") or socket.gethostname(),
+        node_name=node_name or os.environ.get(NODE_NAME, "") or socket.gethostname().lower(),
         devices=devices,
         nri_socket=nri_socket,
         address=address,
