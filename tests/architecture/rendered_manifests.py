@@ -113,6 +113,7 @@ def schema() -> dict[str, Any]:
                 nodeSelector=texts,
                 runtimeClassName=text,
                 devicePlugins=flag,
+                mig=flag,
                 resources=anything,
             ),
             admission=_closed(

@@ -32,7 +32,9 @@ SETS: dict[str, dict[str, Any]] = {
     "extender, own certificates": {"extender": {"enabled": True}},
     "second kube-scheduler": VIA,
     "every pod": {**VIA, "kubeScheduler": {"enabled": True, "everyPod": True, "replicas": 1}},
-    "nodes without NRI": {"agent": {"devicePlugins": True, "runtimeClassName": "nvidia"}},
+    "nodes without NRI": {
+        "agent": {"devicePlugins": True, "runtimeClassName": "nvidia", "mig": True}
+    },
     "own class, own registry": {
         "priorityClass": {"create": True},
         "image": {"tag": "1", "pullSecrets": ["registry"]},
@@ -45,7 +47,7 @@ SETS: dict[str, dict[str, Any]] = {
             "lease": {"name": "other"},
             "lessons": {"name": ""},
             "http": {"port": 10300},
-            "agent": {"port": 9401},
+            "agent": {"port": 9401, "mps": True},
             "seed": 5_000_000_000,
         }
     },

@@ -117,23 +117,28 @@ def _plan(config: Configuration, registry: Registry, hosting: Hosting) -> _Plan:
         routes = routes_of(config.extender, registry.names(), predicted=predicted)
     profiles = made_of(config, registry, hosting.where)
     names = tuple(profile.name for profile in profiles)
-    taken = {p.scheduler_name for p in config.profiles if p.via == "scheduler"}
-    asked = [p.scheduler_name for p in config.profiles if p.scheduler_name not in taken]
-    if asked and not config.extender.enabled:
-        what = f"{asked[0]} is via extender, which is off; write extender.enabled: true"
-        raise BadInputError(f"{hosting.where}: profiles" if hosting.where else "profiles", what)
     return _Plan(
         config,
         hosting,
         files,
         predictions,
         (*profiles, *route_profiles(routes, maker(config, registry), names)),
-        tuple(name for name in names if name in taken) if hosting.schedules else (),
+        taken_here(config, hosting),
         tuple(routes),
         RequestLimits.declared(
             round(1000 * config.limits.overcommit), round(1000 * config.limits.harvest)
         ),
     )
+
+
+def taken_here(config: Configuration, hosting: Hosting) -> tuple[str, ...]:
+    """The schedulerNames whose pods this process schedules; the others are kube-scheduler's."""
+    asked = [p.scheduler_name for p in config.profiles if p.via == "extender"]
+    if asked and not config.extender.enabled:
+        what = f"{asked[0]} is via extender, which is off; write extender.enabled: true"
+        raise BadInputError(f"{hosting.where}: profiles" if hosting.where else "profiles", what)
+    ours = tuple(p.scheduler_name for p in config.profiles if p.via == "scheduler")
+    return ours if hosting.schedules else ()
 
 
 def _cluster(plan: _Plan, client: ApiClient, elector: Elector | None) -> EngineCluster:
