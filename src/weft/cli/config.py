@@ -1,9 +1,11 @@
 """`weft config`: check a configuration file, see the defaults; and why they are so."""
 
+import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Typer
+from typer import Argument, Exit, Option, Typer
 
 from weft.cli.options import Output
 from weft.cli.output import ListOutput, json_text
@@ -11,6 +13,14 @@ from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
     from weft.cluster.config.form import ExtenderSettings, TelemetrySettings
+
+
+class ImportOutput(StrEnum):
+    """The form of a configuration that was carried over."""
+
+    yaml = "yaml"
+    json = "json"
+
 
 config_app = Typer(help="The configuration file: check it, see its defaults.", no_args_is_help=True)
 
@@ -57,6 +67,48 @@ def _check_telemetry(settings: "TelemetrySettings", where: str) -> None:
         access_of(settings).credentials()
     except BadInputError as error:
         raise BadInputError(f"{where}: {error.where}", error.problem) from error
+
+
+@config_app.command("import")
+def import_old(
+    file: Annotated[
+        Path,
+        Argument(
+            help="--policy-config-file (JSON), a KubeSchedulerConfiguration, Elastic GPU's "
+            "load-aware policy, or a ConfigMap of one; - reads standard input.",
+            allow_dash=True,
+        ),
+    ],
+    output: Annotated[
+        ImportOutput, Option("--output", "-o", help="yaml: two documents; json: one object.")
+    ] = ImportOutput.yaml,
+) -> None:
+    """Carry over the configuration of an original, or of an older kube-scheduler.
+
+    Prints a KubeSchedulerConfiguration v1 and a WeftConfiguration, each where the file has
+    something for it; what neither can say goes to standard error, with the reason.
+    Exit 0: all is carried over; 3: some lines are not; 1: the file cannot be read.
+    """
+    import yaml
+
+    from weft.cluster.config.old_schedulers import import_configuration
+    from weft.files.reading import read_bytes, unreadable
+
+    try:
+        text = read_bytes(file)
+    except OSError as error:
+        raise BadInputError(str(file), f"cannot be read: {unreadable(file, error)}") from error
+    imported = import_configuration(text, str(file))
+    if output is ImportOutput.json:
+        print(json_text(imported))
+    else:
+        documents = [each for each in (imported.kube_scheduler, imported.weft) if each is not None]
+        print(yaml.safe_dump_all(documents, sort_keys=False, width=100), end="")
+    for left in imported.left_out:
+        value = f" ({left.value})" if left.value else ""
+        print(f"not carried over: {left.where}{value}: {left.why}", file=sys.stderr)
+    if imported.left_out:
+        raise Exit(3)
 
 
 @config_app.command("defaults")

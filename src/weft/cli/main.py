@@ -46,6 +46,7 @@ _Commands = dict[str, Typer | Callable[..., None]]
 
 
 def _register() -> None:
+    from weft.cli.admission import admission
     from weft.cli.agent import agent
     from weft.cli.config import config_app
     from weft.cli.decisions import explain_app, replay
@@ -77,6 +78,7 @@ def _register() -> None:
             "scheduler": scheduler,
             "extender": extender_app,
             "agent": agent,
+            "admission": admission,
         },
         "See why": {
             "inspect": inspect,

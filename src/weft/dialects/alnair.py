@@ -44,6 +44,8 @@ class Alnair(BaseDialect):
     resources = (MEMORY, COMPUTE)
     resource_pattern = r"alnair/vgpu-"
     agent_annotation = GPU_ID
+    written = (TIMESTAMP, GPU_ID, OWN_ID)
+    written_on_nodes = (NODE_COUNT, NODE_UUIDS, *NODE_UNITS)
 
     def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
         """GiB to the nearest, and percent of cores."""

@@ -57,6 +57,7 @@ class Elastic(BaseDialect):
     name = "elastic"
     tie_break = "last"
     resources = (*CORE, *MEMORY_MIB)
+    written = (ASSUMED, f"{CONTAINER}*", NANO_ASSUMED, f"{NANO_CONTAINER}*")
     resource_pattern = (
         r"elasticgpu\.(?:io|com)/gpu-|tke\.cloud\.tencent\.com/qgpu-|(?:nano-gpu|elastic-gpu)/"
         r"|nano-gpu\.io/"

@@ -57,6 +57,7 @@ class Gpushare(BaseDialect):
     resources = (GPU_MEM, GPU_COUNT)
     resource_pattern = r"aliyun\.com/gpu-"
     counted = (GPU_MEM,)
+    written = (f"{PREFIX}*", ALLOCATION)
 
     def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
         """Whole units of this card alone, where the original counts every card as the first."""

@@ -44,6 +44,7 @@ class Hami(BaseDialect):
     name = "hami"
     scheduler_names = ("hami-scheduler",)
     resources = (MEM, MEM_PERCENT, CORES)
+    written = ("hami.io/vgpu-*",)
     resource_pattern = r"nvidia\.com/(?:gpumem|gpumem-percentage|gpucores|priority)$"
     counted = (GPU,)  # its device plugin reports no other, and reads the rest off the pod
 

@@ -23,7 +23,10 @@ class BaseDialect:
     label (Genius and Kube-Knots pods have none). `pod_asks_as_one`: whether its pods ask for all
     their containers together, so that each may use all that the pod holds. `agent_annotation` is
     the annotation, if any, into which the system's agent on the node writes the card that it
-    picked itself: Weft never writes it, and `recover` reads it alone.
+    picked itself: Weft never writes it, and `recover` reads it alone. `written` are the
+    annotations and labels by which its schedulers and agents say which GPUs a pod has,
+    `written_on_nodes` those that say which a node has; one that ends in * is a beginning. Nobody
+    else may write them (`cluster/admission/`).
     """
 
     name: str = ""
@@ -35,6 +38,8 @@ class BaseDialect:
     asks_by_name: ClassVar[bool] = False
     pod_asks_as_one: ClassVar[bool] = False
     agent_annotation: ClassVar[str] = ""
+    written: ClassVar[tuple[str, ...]] = ()
+    written_on_nodes: ClassVar[tuple[str, ...]] = ()
 
     def carries(self, pod: PodManifest, settings: DialectSettings) -> bool:
         """True if the pod asks in this system's words, whatever its schedulerName."""

@@ -43,6 +43,10 @@ ADVERTISES = "weft.dev/advertises"
 """The GPU resources of a node's status that Weft's agent there answers for, separated by commas."""
 OUT_OF_MEMORY = "weft.dev/out-of-memory"
 
+# A label of namespaces.
+SCHEDULE, SCHEDULE_ENABLED = "weft.dev/schedule", "enabled"
+"""Pods of the namespace that ask for GPUs and name no scheduler are Weft's."""
+
 # A label of Weft's own pods, and annotations of metrics servers' Services.
 ROLE = "weft.dev/role"
 PROMETHEUS = "weft.dev/prometheus"

@@ -23,7 +23,7 @@ def exporter(name: str, node: str, **more: Any) -> dict[str, Any]:
         "metadata": {
             "name": name,
             "namespace": more.get("at", "gpu"),
-            "labels": {"app.kubernetes.io/name": "dcgm-exporter"},
+            "labels": {"app.kubernetes.io/name": more.get("app", "dcgm-exporter")},
             "ownerReferences": [
                 {"kind": more.get("owner", "DaemonSet"), "name": "e", "controller": True}
             ],
@@ -62,11 +62,21 @@ def test_an_exporter_is_asked_at_its_pods_address() -> None:
     }
 
 
+def test_of_two_on_all_nodes_wefts_agent_is_asked() -> None:
+    pods = [exporter(f"e-{node}", node, at="gpu-operator") for node in "nm"]
+    more: dict[str, Any] = {"at": "weft-system", "app": "weft-agent", "ip": "10.0.0.2"}
+    pods += [exporter(f"w-{node}", node, **more) for node in "nm"]
+    assert set(targets(msgspec.convert(pods, list[ServingPod])).values()) == {
+        "http://10.0.0.2:9400/metrics"
+    }
+
+
 @pytest.mark.parametrize(
     "stray",
     [
         {"owner": "ReplicaSet"},
         {"owner": "DaemonSet"},  # on one node, where the other is on all
+        {"owner": "DaemonSet", "app": "weft-agent"},
     ],
 )
 def test_a_stray_pod_that_is_called_so_displaces_no_daemonset(stray: dict[str, Any]) -> None:

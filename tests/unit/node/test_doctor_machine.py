@@ -134,3 +134,19 @@ def test_containers_that_see_gpus_without_a_share(tmp_path: Path) -> None:
     assert (found.level, found.text) == ("wrong", "see GPUs without a share: ml/train")
     assert UID in machine.without_share(tmp_path, {}).text
     assert machine.without_share(tmp_path, None).level == "advice"
+
+
+def test_containers_that_may_not_be_looked_into_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process(tmp_path, 11, UID, "null")
+    listed = Path.iterdir
+
+    def refused(path: Path) -> object:
+        if path.name == "dev":
+            raise PermissionError(path)
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    found = machine.without_share(tmp_path, {})
+    assert (found.level, found.text) == ("advice", "1 containers may not be looked into")

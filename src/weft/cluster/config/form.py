@@ -292,7 +292,11 @@ class OwnMetric(Section, frozen=True):
     ] = 1.0
 
 
-DEFAULT_EXPORTERS = ("app.kubernetes.io/name=dcgm-exporter", "app=nvidia-dcgm-exporter")
+DEFAULT_EXPORTERS = (
+    "app.kubernetes.io/name=weft-agent",
+    "app.kubernetes.io/name=dcgm-exporter",
+    "app=nvidia-dcgm-exporter",
+)
 
 
 class TelemetrySettings(Section, frozen=True):
@@ -319,7 +323,8 @@ class TelemetrySettings(Section, frozen=True):
         "progress that is told, for anyone who may make a Service could ask for them, or tell it",
     ] = ()
     exporter_selectors: Annotated[
-        tuple[str, ...], "labels of exporters' pods; dcgm-exporter's own and the GPU operator's"
+        tuple[str, ...],
+        "labels of exporters' pods; Weft's agent, dcgm-exporter's own, the GPU operator's",
     ] = DEFAULT_EXPORTERS
     interval_seconds: Annotated[
         LookSeconds,

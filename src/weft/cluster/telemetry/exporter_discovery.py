@@ -19,8 +19,13 @@ from weft.telemetry.sources.transport import NOBODY, ResponseLimits, ServerCrede
 
 log = logging.getLogger("weft.cluster")
 
-SELECTORS = ("app.kubernetes.io/name=dcgm-exporter", "app=nvidia-dcgm-exporter")
-"""dcgm-exporter's own chart and manifest, and the GPU operator's."""
+AGENT = "weft-agent"
+SELECTORS = (
+    f"app.kubernetes.io/name={AGENT}",
+    "app.kubernetes.io/name=dcgm-exporter",
+    "app=nvidia-dcgm-exporter",
+)
+"""Weft's agent; dcgm-exporter's own chart and manifest; the GPU operator's."""
 _PORT_NAMES = ("metrics", "http-metrics", "https-metrics", "http", "https")
 
 
@@ -96,16 +101,18 @@ def targets(pods: Iterable[ServingPod], *, proxied: bool = False) -> dict[str, s
     """Node → address of its exporter's page.
 
     Of several pods on a node one that a DaemonSet made comes first, then one of the namespace
-    whose DaemonSets' pods are on the most nodes, then by name: no stray pod that is called as an
-    exporter displaces the one that is there for all nodes.
+    whose DaemonSets' pods are on the most nodes, then Weft's agent, which tells of each pod as
+    well, then by name: no stray pod that is called as an exporter displaces the one that is there
+    for all nodes.
     """
     ready = [pod for pod in pods if pod.ready and pod.spec.node_name]
     made = {(pod.metadata.namespace, pod.spec.node_name) for pod in ready if pod.of_daemon_set}
     nodes = Counter(namespace for namespace, _ in made)
 
-    def worth(pod: ServingPod) -> tuple[bool, int, str, str]:
+    def worth(pod: ServingPod) -> tuple[bool, int, bool, str, str]:
         namespace, name = pod.metadata.namespace, pod.metadata.name
-        return not pod.of_daemon_set, -nodes[namespace], namespace, name
+        agent = (pod.metadata.labels or {}).get("app.kubernetes.io/name") == AGENT
+        return not pod.of_daemon_set, -nodes[namespace], not agent, namespace, name
 
     pages: dict[str, str] = {}
     for pod in sorted(ready, key=worth):

@@ -3,7 +3,7 @@ at its host, and a test at a tree of its own."""
 
 import re
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -143,7 +143,8 @@ class MachinePod(NamedTuple):
 def without_share(proc: Path, pods: Mapping[str, MachinePod] | None) -> DoctorFinding:
     """Containers that see GPUs though nobody promised them any; `pods` by UID, None: unknown."""
     check = "containers"
-    seen = {owner.pod_uid for owner in _seeing(proc)}
+    owners, unseen = _seeing(proc)
+    seen = {owner.pod_uid for owner in owners}
     if pods is None:
         text = f"{len(seen)} pods see GPUs; who has a share the API server does not say"
         return advice(check, text, "weft doctor needs a kubeconfig here, and --node-name")
@@ -158,22 +159,33 @@ def without_share(proc: Path, pods: Mapping[str, MachinePod] | None) -> DoctorFi
             "plugin they get none when they start anew"
         )
         return wrong(check, f"see GPUs without a share: {', '.join(strangers[:10])}", mend)
+    if unseen:
+        text = f"{unseen} containers may not be looked into"
+        return advice(check, text, "run it as root, in a container with hostPID and SYS_PTRACE")
     return good(check, f"{len(seen)} pods see GPUs, each with a share or exempt")
 
 
-def _seeing(proc: Path) -> Iterator[ProcessOwner]:
-    """Owners of processes with a GPU's device node in their /dev; a container is looked at once."""
+def _seeing(proc: Path) -> tuple[set[ProcessOwner], int]:
+    """Owners of processes with a GPU's device node in their /dev, a container looked at once; and
+    how many containers could not be looked into."""
     looked: set[ProcessOwner] = set()
+    seeing: set[ProcessOwner] = set()
+    unseen = 0
     for folder in sorted(proc.glob("[0-9]*")):
         owner = owner_of(proc, int(folder.name)) if folder.name.isdecimal() else None
         if owner is None or owner in looked:
             continue
-        looked.add(owner)
         try:
-            if any(_GPU_NODE.fullmatch(entry.name) for entry in (folder / "root/dev").iterdir()):
-                yield owner
+            names = [entry.name for entry in (folder / "root/dev").iterdir()]
+        except PermissionError:
+            unseen += 1
         except OSError:
-            continue  # it ended, or may not be looked into
+            continue  # it ended; another process of the container may tell
+        else:
+            if any(map(_GPU_NODE.fullmatch, names)):
+                seeing.add(owner)
+        looked.add(owner)
+    return seeing, unseen
 
 
 def _configuration(root: Path) -> Mapping[str, Any]:

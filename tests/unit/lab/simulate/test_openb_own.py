@@ -62,6 +62,7 @@ SHAPE = st.builds(
     st.lists(st.tuples(NAME, st.integers(0, 9)), max_size=2).map(tuple),
     st.builds(DeviceRule, st.lists(NAME, max_size=2).map(lambda m: tuple(sorted(set(m))))),
     st.booleans(),
+    isolation=st.sampled_from(["", "", "mps"]),
     application=NAME | st.just(""),
     constraints=st.builds(
         Constraints, tolerations=st.just(()) | st.just((Toleration("gpu", "Exists"),))
@@ -85,6 +86,8 @@ def _rest(gpu: Gpu) -> tuple[int, str, str, int]:
             st.dictionaries(NAME, st.integers(0, 9), max_size=2),
             st.dictionaries(NAME, TEXT, max_size=2),
             delivers=st.none() | st.just(("nvidia.com/gpu",)),
+            isolation=st.none() | st.just(("none", "time-slicing")),
+            fail_closed=st.booleans(),
             taints=st.just(()) | st.just((Taint("a", "NoSchedule", "b"),)),
         ),
         unique_by=lambda node: node.name,

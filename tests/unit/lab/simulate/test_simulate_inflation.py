@@ -47,6 +47,19 @@ def test_a_run_by_hand() -> None:
     assert (run.cpu_s, run.wall_s, run.waits) == (None, None, None)
 
 
+def test_an_isolation_that_recorded_nodes_lack_is_a_reason() -> None:
+    """A trace's own nodes say nothing of it and take every pod."""
+    isolated = msgspec.structs.replace(trace_pod("p").shape, isolation="mps")
+    pods = [msgspec.structs.replace(trace_pod("p"), shape=isolated), trace_pod("q")]
+    told = scenario(pods, node("a", gpus=2, isolation=("none", "time-slicing")))
+    run = run_inflation(told, FirstFit(), in_order(told), timing=False)
+    assert run.unscheduled == {"node does not offer the isolation that the pod asks for": 1}
+    assert run.used_gpu_milli == 1000
+    untold = scenario(pods, node("a", gpus=2))
+    run = run_inflation(untold, FirstFit(), in_order(untold), timing=False)
+    assert (run.failed_pods, run.used_gpu_milli) == (0, 2000)
+
+
 def test_asked_and_held_differ_where_a_policy_gives_whole_cards() -> None:
     """Two halves hold the two cards; the rest fits nowhere."""
     world = small()

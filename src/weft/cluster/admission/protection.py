@@ -1,0 +1,216 @@
+"""Keeps everybody but schedulers and agents from writing where a pod's GPUs are.
+
+    on pods     annotations and labels of an assignment: schedulers, and the systems' own agents
+    in Bindings the same: schedulers
+    on nodes    inventory and what an agent offers: the node's own agent
+    in status   GPU resources: the node's own agent, and its kubelet
+    in specs    NVIDIA_VISIBLE_DEVICES that names GPUs: nobody in namespaces that are opted in
+
+An agent is known by the node that its token is bound to. Users who copy a pod with its annotations
+are told which to remove.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from weft.cluster.admission.cel import CONTAINERS, is_one_of, listed, quoted
+from weft.cluster.admission.scheduling import API, OPTED_IN
+from weft.dialects.catalog import ALL, RESOURCES
+from weft.model.annotations import (
+    AGENT,
+    DELIVERY,
+    FENCED_VERSION,
+    INVENTORY,
+    PLACEMENT,
+    PLACEMENT_COPY,
+    REQUIRED_PLUGINS,
+    SCHEDULE,
+    SCHEDULE_ENABLED,
+    TERM,
+)
+
+_OWN = (PLACEMENT, PLACEMENT_COPY, DELIVERY, TERM, FENCED_VERSION)
+ASSIGNMENT = tuple(sorted({*_OWN, *(name for system in ALL for name in system.written)}))
+"""Annotations and labels that say where a pod's GPUs are; one that ends in * is a beginning."""
+ON_NODES = tuple(
+    sorted({INVENTORY, AGENT, *(name for system in ALL for name in system.written_on_nodes)})
+)
+"""Annotations that say which GPUs a node has."""
+
+_NODE_CLAIM = "authentication.kubernetes.io/node-name"
+_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+_HARMLESS = ("", "none", "void")
+
+
+class Writers(msgspec.Struct, frozen=True):
+    """User names that may write assignments (`schedulers`), and each its own node (`agents`).
+
+    `plugins` are the originals' agents and device plugins: they write pods and any node, as they
+    always did. A service account's name is system:serviceaccount:NAMESPACE:NAME.
+    """
+
+    schedulers: tuple[str, ...] = ("system:serviceaccount:kube-system:weft-scheduler",)
+    agents: tuple[str, ...] = ("system:serviceaccount:kube-system:weft-agent",)
+    plugins: tuple[str, ...] = ()
+
+
+def protection_policies(writers: Writers) -> list[dict[str, Any]]:
+    """The ValidatingAdmissionPolicies (v1 from Kubernetes 1.30) and their bindings."""
+    by_scheduler = f"request.userInfo.username in {listed((*writers.schedulers, *writers.plugins))}"
+    by_plugin = f"request.userInfo.username in {listed(writers.plugins)}"
+    claimed = f"request.userInfo.extra[{quoted(_NODE_CLAIM)}]"
+    by_agent = (
+        f"(request.userInfo.username in {listed(writers.agents)} && has(request.userInfo.extra) && "
+        f"{quoted(_NODE_CLAIM)} in request.userInfo.extra && "
+        f"{claimed}.exists(n, n == object.metadata.name))"
+    )
+    by_kubelet = "request.userInfo.username == 'system:node:' + object.metadata.name"
+    return [
+        *_policy(
+            "weft-assignments",
+            ("pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"),
+            ("CREATE", "UPDATE"),
+            [_unchanged("annotations", ASSIGNMENT), _unchanged("labels", ASSIGNMENT)],
+            unless=by_scheduler,
+        ),
+        *_policy(
+            "weft-bindings",
+            ("pods/binding", "bindings"),
+            ("CREATE",),
+            [
+                _absent("annotations", (*ASSIGNMENT, REQUIRED_PLUGINS)),
+                _absent("labels", ASSIGNMENT),
+            ],
+            unless=by_scheduler,
+        ),
+        *_policy(
+            "weft-inventory",
+            ("nodes", "nodes/status"),
+            ("CREATE", "UPDATE"),
+            [_unchanged("annotations", ON_NODES)],
+            unless=f"{by_agent} || {by_plugin}",
+        ),
+        *_policy(
+            "weft-node-resources",
+            ("nodes", "nodes/status"),
+            ("CREATE", "UPDATE"),
+            [_same_amounts("capacity"), _same_amounts("allocatable")],
+            unless=f"{by_agent} || {by_plugin} || {by_kubelet}",
+        ),
+        *_visible_devices(),
+    ]
+
+
+def _policy(
+    name: str,
+    resources: Sequence[str],
+    operations: Sequence[str],
+    validations: Sequence[dict[str, Any]],
+    *,
+    unless: str,
+) -> list[dict[str, Any]]:
+    """A policy that denies, and its binding."""
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": list(operations),
+        "resources": list(resources),
+    }
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [rule]},
+        "matchConditions": [{"name": "by-others", "expression": f"!({unless})"}],
+        "validations": list(validations),
+    }
+    return [_object("ValidatingAdmissionPolicy", name, spec), _binding(name, name, ["Deny"])]
+
+
+def _unchanged(field: str, names: Sequence[str]) -> dict[str, Any]:
+    """Whether these keys of metadata are as they were; on creation, not there."""
+    now = f"(has(object.metadata.{field}) ? object.metadata.{field} : {{}})"
+    old = f"oldObject.metadata.{field}"
+    before = f"(oldObject != null && has({old}) ? {old} : {{}})"
+    ours = is_one_of("k", names)
+    same = f"{now}.all(k, !{ours} || (k in {before} && {before}[k] == {now}[k]))"
+    kept = f"{before}.all(k, !{ours} || k in {now})"
+    told = f"{now}.map(k, k).filter(k, {ours}).join(', ')"
+    return {
+        "expression": f"{same} && {kept}",
+        "messageExpression": (
+            f"'{field} that say which GPUs are whose are written by schedulers and agents alone: "
+            f"leave them as they are, or remove them from what you create: ' + {told}"
+        ),
+        "reason": "Forbidden",
+    }
+
+
+def _absent(field: str, names: Sequence[str]) -> dict[str, Any]:
+    own = f"object.metadata.{field}"
+    return {
+        "expression": f"!has({own}) || {own}.all(k, !{is_one_of('k', names)})",
+        "message": f"{field} of a Binding that say which GPUs are whose are Weft's schedulers'",
+        "reason": "Forbidden",
+    }
+
+
+def _same_amounts(field: str) -> dict[str, Any]:
+    """Whether the node's GPU resources are as they were."""
+    now = f"(has(object.status) && has(object.status.{field}) ? object.status.{field} : {{}})"
+    old = f"oldObject.status.{field}"
+    before = f"(oldObject != null && has(oldObject.status) && has({old}) ? {old} : {{}})"
+    ours = [name for name in RESOURCES if name != "nvidia.com/gpu"]
+    same = (
+        f"(r in {now}) == (r in {before}) && (!(r in {now}) || "
+        f"string({now}[r]) == string({before}[r]))"
+    )
+    return {
+        "expression": f"{listed(ours)}.all(r, {same})",
+        "message": f"GPU resources in a node's {field} are written by its agent and its kubelet",
+        "reason": "Forbidden",
+    }
+
+
+def _visible_devices() -> list[dict[str, Any]]:
+    """Denies a variable that shows GPUs in namespaces that opted in, warns of it in others."""
+    granted = (
+        f"({CONTAINERS}).all(c, !has(c.env) || c.env.all(e, e.name != {quoted(_VISIBLE)} || "
+        f"(has(e.value) ? e.value in {listed(_HARMLESS)} : !has(e.valueFrom))))"
+    )
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": ["pods"],
+    }
+    name = "weft-visible-devices"
+    message = f"{_VISIBLE} in a pod's own environment names GPUs that nobody gave it: remove it"
+    spec = {
+        "failurePolicy": "Ignore",
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [{"expression": granted, "message": message, "reason": "Forbidden"}],
+    }
+    others = {
+        "matchExpressions": [
+            {"key": SCHEDULE, "operator": "NotIn", "values": [SCHEDULE_ENABLED]},
+        ]
+    }
+    return [
+        _object("ValidatingAdmissionPolicy", name, spec),
+        _binding(name, name, ["Deny"], OPTED_IN),
+        _binding(f"{name}-elsewhere", name, ["Warn", "Audit"], others),
+    ]
+
+
+def _binding(
+    name: str, policy: str, actions: Sequence[str], namespaces: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    spec: dict[str, Any] = {"policyName": policy, "validationActions": list(actions)}
+    if namespaces is not None:
+        spec["matchResources"] = {"namespaceSelector": namespaces}
+    return _object("ValidatingAdmissionPolicyBinding", name, spec)
+
+
+def _object(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": API, "kind": kind, "metadata": {"name": name}, "spec": spec}

@@ -1,0 +1,55 @@
+"""Sets spec.schedulerName of pods that ask for GPUs and name no scheduler.
+
+Only in namespaces that are labelled for it, and never in the way: where the policy cannot be
+evaluated the pod is created as it is.
+"""
+
+from typing import Any
+
+from weft.cluster.admission.cel import CONTAINERS, asks_for_gpus, quoted
+from weft.model.annotations import SCHEDULE, SCHEDULE_ENABLED
+
+API = "admissionregistration.k8s.io/v1"
+NAME = "weft-schedule"
+DEFAULT_SCHEDULER = "default-scheduler"
+OPTED_IN = {"matchLabels": {SCHEDULE: SCHEDULE_ENABLED}}
+"""Namespaces whose pods Weft schedules unasked."""
+
+
+def scheduling_policy(scheduler_name: str) -> list[dict[str, Any]]:
+    """The MutatingAdmissionPolicy (v1 from Kubernetes 1.36) and its binding."""
+    pods = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": ["pods"],
+    }
+    unnamed = f"object.spec.schedulerName == {quoted(DEFAULT_SCHEDULER)}"
+    named = f"Object{{spec: Object.spec{{schedulerName: {quoted(scheduler_name)}}}}}"
+    spec = {
+        "failurePolicy": "Ignore",
+        "reinvocationPolicy": "IfNeeded",
+        "matchConstraints": {"resourceRules": [pods]},
+        "matchConditions": [
+            {"name": "names-no-scheduler", "expression": unnamed},
+            {"name": "asks-for-gpus", "expression": asks_for_gpus(f"({CONTAINERS})")},
+        ],
+        "mutations": [
+            {"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": named}}
+        ],
+    }
+    binding = {"policyName": NAME, "matchResources": {"namespaceSelector": OPTED_IN}}
+    return [
+        {
+            "apiVersion": API,
+            "kind": "MutatingAdmissionPolicy",
+            "metadata": {"name": NAME},
+            "spec": spec,
+        },
+        {
+            "apiVersion": API,
+            "kind": "MutatingAdmissionPolicyBinding",
+            "metadata": {"name": NAME},
+            "spec": binding,
+        },
+    ]

@@ -1,0 +1,333 @@
+"""Makes kube-scheduler's older configurations v1: fields that moved, plugins that were renamed.
+
+Plugins of Alnair and Genius were compiled into a kube-scheduler of their own. Their profiles become
+Weft's; what else the file says stays kube-scheduler's.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from weft.model import BadInputError
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+V1 = "kubescheduler.config.k8s.io/v1"
+OUR_POLICY = {
+    "alnaircostsaving": "alnair-cost-saving",
+    "alnairhighperformance": "alnair-high-performance",
+    "vgpuscheduler": "alnair-cost-saving",
+    "genius": "genius",
+}
+"""Plugins of the originals, by name in lower case, and the policies that took their place."""
+
+_POINTS = _names(
+    """
+    preEnqueue queueSort preFilter filter postFilter preScore score reserve permit preBind
+    bind postBind multiPoint placementGenerate placementScore
+    """
+)
+_TOP = _names(
+    """
+    parallelism leaderElection clientConnection enableProfiling enableContentionProfiling
+    percentageOfNodesToScore podInitialBackoffSeconds podMaxBackoffSeconds profiles extenders
+    delayCacheUntilActive
+    """
+)
+_GONE = {
+    "healthzBindAddress": "is gone from v1: kube-scheduler serves it at --secure-port",
+    "metricsBindAddress": "is gone from v1: kube-scheduler serves it at --secure-port",
+    "algorithmSource": "is gone since v1beta1: profiles and extenders say it",
+    "disablePreemption": "is gone since v1beta1: disable DefaultPreemption in postFilter",
+    "hardPodAffinitySymmetricWeight": "is hardPodAffinityWeight of InterPodAffinity's arguments",
+    "bindTimeoutSeconds": "is bindTimeoutSeconds of VolumeBinding's arguments",
+    "schedulerName": "is a profile's schedulerName since v1alpha2",
+}
+_GONE_PLUGINS = {
+    "NodeResourcesLeastAllocated": "is NodeResourcesFit with scoringStrategy LeastAllocated",
+    "NodeResourcesMostAllocated": "is NodeResourcesFit with scoringStrategy MostAllocated",
+    "RequestedToCapacityRatio": "is NodeResourcesFit with scoringStrategy RequestedToCapacityRatio",
+    "NodePreferAvoidPods": "is gone: taint such nodes",
+    "SelectorSpread": "is gone: PodTopologySpread's default constraints do it",
+    "ServiceAffinity": "is gone: write pod affinity",
+    "NodeLabel": "is gone: write node affinity",
+    "DefaultPodTopologySpread": "is gone: PodTopologySpread's default constraints do it",
+}
+_SCORING = {
+    "LeastRequestedPriority": "NodeResourcesFit",
+    "BalancedResourceAllocation": "NodeResourcesBalancedAllocation",
+    "InterPodAffinityPriority": "InterPodAffinity",
+    "NodeAffinityPriority": "NodeAffinity",
+    "TaintTolerationPriority": "TaintToleration",
+    "ImageLocalityPriority": "ImageLocality",
+    "EvenPodsSpreadPriority": "PodTopologySpread",
+}
+_FILTERS_ON = _names(
+    """
+    PodFitsHostPorts PodFitsPorts PodFitsResources HostName MatchNodeSelector NoDiskConflict
+    NoVolumeZoneConflict PodToleratesNodeTaints CheckNodeUnschedulable CheckVolumeBinding
+    MatchInterPodAffinity EvenPodsSpread GeneralPredicates MaxCSIVolumeCountPred
+    MaxEBSVolumeCount MaxGCEPDVolumeCount MaxAzureDiskVolumeCount
+    """
+)
+_EXTENDER_FIELDS = _names(
+    """
+    urlPrefix filterVerb preemptVerb prioritizeVerb weight bindVerb enableHTTPS tlsConfig
+    httpTimeout nodeCacheCapable managedResources ignorable
+    """
+)
+_NS_PER_S = 1_000_000_000
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """A line of the old file that nothing of today says: its place, its value, and why."""
+
+    where: str
+    value: str
+    why: str
+
+
+class KubeSchedulerImport(msgspec.Struct, frozen=True):
+    """A configuration made v1 (None: all of it became Weft's), and what became of the rest.
+
+    `weft_profiles`: policies by schedulerName. `extenders` are as they stand in it.
+    """
+
+    configuration: dict[str, Any] | None
+    weft_profiles: dict[str, str] = {}
+    extenders: tuple[dict[str, Any], ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+
+
+def import_policy(document: Mapping[str, Any], place: str) -> KubeSchedulerImport:
+    """A `--policy-config-file` (up to Kubernetes 1.22)."""
+    left_out: list[LeftOut] = []
+    profile: dict[str, Any] = {"schedulerName": "default-scheduler"}
+    scores = _priorities(document, place, left_out)
+    if scores is not None:
+        profile["plugins"] = {"score": {"disabled": [{"name": "*"}], "enabled": scores}}
+    for at, entry in entries(document, "predicates", place):
+        name = str(entry.get("name", ""))
+        if name not in _FILTERS_ON:
+            why = "there is no such filter any more; kube-scheduler's own filters are all on"
+            left_out.append(LeftOut(at, name, why))
+    if (weight := document.get("hardPodAffinitySymmetricWeight")) is not None:
+        arguments = {
+            "apiVersion": V1,
+            "kind": "InterPodAffinityArgs",
+            "hardPodAffinityWeight": weight,
+        }
+        profile["pluginConfig"] = [{"name": "InterPodAffinity", "args": arguments}]
+    known = ("kind", "apiVersion", "extenders", "priorities", "predicates")
+    for key in document:
+        if key not in (*known, "hardPodAffinitySymmetricWeight"):
+            why = "is gone with the Policy API"
+            left_out.append(LeftOut(f"{place}.{key}", _shown(document[key]), why))
+    extenders = _extenders(document, place, left_out)
+    configuration: dict[str, Any] = {
+        "apiVersion": V1,
+        "kind": "KubeSchedulerConfiguration",
+        "profiles": [profile],
+    }
+    if extenders:
+        configuration["extenders"] = extenders
+    return KubeSchedulerImport(configuration, {}, tuple(extenders), tuple(left_out))
+
+
+def import_kube_scheduler(document: Mapping[str, Any], place: str) -> KubeSchedulerImport:
+    """A KubeSchedulerConfiguration of any version."""
+    left_out: list[LeftOut] = []
+    configuration: dict[str, Any] = {"apiVersion": V1, "kind": "KubeSchedulerConfiguration"}
+    for key, value in document.items():
+        if key in ("apiVersion", "kind", "profiles", "extenders"):
+            continue
+        if key in _TOP:
+            configuration[key] = (
+                _leases(value, place, left_out) if key == "leaderElection" else value
+            )
+        else:
+            why = _GONE.get(key, "is no field of kube-scheduler's configuration")
+            left_out.append(LeftOut(f"{place}.{key}", _shown(value), why))
+    ours: dict[str, str] = {}
+    kept = _profiles(document, place, ours, left_out)
+    extenders = _extenders(document, place, left_out)
+    if kept:
+        configuration["profiles"] = kept
+    if extenders:
+        configuration["extenders"] = extenders
+    rest = {key for key in configuration if key not in ("apiVersion", "kind")}
+    if ours and not kept and not extenders:
+        for key in sorted(rest):
+            why = "kube-scheduler has no profile left; Weft's own are `client` and `lease`"
+            left_out.append(LeftOut(f"{place}.{key}", _shown(configuration[key]), why))
+        return KubeSchedulerImport(None, ours, (), tuple(left_out))
+    return KubeSchedulerImport(configuration, ours, tuple(extenders), tuple(left_out))
+
+
+def _leases(value: Any, place: str, left_out: list[LeftOut]) -> Any:
+    """Only leases are left of the locks."""
+    if isinstance(value, Mapping) and value.get("resourceLock") not in (None, "leases"):
+        where, lock = f"{place}.leaderElection.resourceLock", str(value["resourceLock"])
+        left_out.append(LeftOut(where, lock, "only leases are left: it is leases now"))
+        return {**value, "resourceLock": "leases"}
+    return value
+
+
+def _profiles(
+    document: Mapping[str, Any], place: str, ours: dict[str, str], left_out: list[LeftOut]
+) -> list[dict[str, Any]]:
+    """The profiles that stay kube-scheduler's; those of the originals' plugins go to `ours`."""
+    kept = []
+    for where, profile in entries(document, "profiles", place):
+        name = str(profile.get("schedulerName") or "default-scheduler")
+        plugins = part(profile, "plugins", where)
+        policy = _policy_of(plugins, where)
+        if policy is None:
+            kept.append(_profile(profile, where, left_out))
+        elif name == "default-scheduler":
+            kept.append({"schedulerName": name})
+            why = (
+                f"pods that name no scheduler stay kube-scheduler's; {policy} decides for those "
+                "that ask for its resources through Weft's extender (weft extender config)"
+            )
+            left_out.append(LeftOut(f"{where}.plugins", policy, why))
+        else:
+            ours[name] = policy
+            _weights(plugins, where, policy, left_out)
+            if profile.get("pluginConfig"):
+                why = f"{policy} of Weft takes no arguments of the plugin"
+                left_out.append(LeftOut(f"{where}.pluginConfig", "", why))
+    return kept
+
+
+def _policy_of(plugins: Mapping[str, Any], where: str) -> str | None:
+    """The policy that took the place of a plugin that this profile enables."""
+    for point in plugins:
+        at = f"{where}.plugins"
+        for _, plugin in entries(part(plugins, point, at), "enabled", f"{at}.{point}"):
+            if (policy := OUR_POLICY.get(str(plugin.get("name", "")).lower())) is not None:
+                return policy
+    return None
+
+
+def _weights(plugins: Mapping[str, Any], where: str, policy: str, left_out: list[LeftOut]) -> None:
+    """What a profile of Weft's cannot say: plugins of kube-scheduler beside, and their weights."""
+    for point in plugins:
+        place = f"{where}.plugins"
+        for at, plugin in entries(part(plugins, point, place), "enabled", f"{place}.{point}"):
+            name = str(plugin.get("name", ""))
+            if name.lower() not in OUR_POLICY:
+                why = (
+                    "Weft checks what kube-scheduler's filters check, and scores by policies alone"
+                )
+                left_out.append(LeftOut(at, name, why))
+            elif plugin.get("weight") not in (None, 1):
+                why = f"{policy} is the only one that scores there: a weight changes nothing"
+                left_out.append(LeftOut(f"{at}.weight", str(plugin["weight"]), why))
+
+
+def _profile(profile: Mapping[str, Any], where: str, left_out: list[LeftOut]) -> dict[str, Any]:
+    """A profile of kube-scheduler's own plugins, as v1 has it."""
+    made: dict[str, Any] = {}
+    for key, value in profile.items():
+        if key == "plugins":
+            made[key] = _plugins(part(profile, key, where), where, left_out)
+        elif key == "pluginConfig":
+            made[key] = [_arguments(entry) for _, entry in entries(profile, key, where)]
+        else:
+            made[key] = value
+    return made
+
+
+def _plugins(
+    plugins: Mapping[str, Any], where: str, left_out: list[LeftOut]
+) -> dict[str, dict[str, Any]]:
+    made: dict[str, dict[str, Any]] = {}
+    for point in plugins:
+        if point not in _POINTS:
+            why = "is no extension point of kube-scheduler's v1"
+            left_out.append(LeftOut(f"{where}.plugins.{point}", "", why))
+            continue
+        for which in ("enabled", "disabled"):
+            entry = part(plugins, point, f"{where}.plugins")
+            for at, plugin in entries(entry, which, f"{where}.plugins.{point}"):
+                name = str(plugin.get("name", ""))
+                if name in _GONE_PLUGINS:
+                    left_out.append(LeftOut(at, name, _GONE_PLUGINS[name]))
+                else:
+                    made.setdefault(point, {}).setdefault(which, []).append(plugin)
+    return made
+
+
+def _arguments(entry: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = entry.get("args")
+    if isinstance(arguments, Mapping) and "apiVersion" in arguments:
+        return {**entry, "args": {**arguments, "apiVersion": V1}}
+    return dict(entry)
+
+
+def _priorities(
+    document: Mapping[str, Any], place: str, left_out: list[LeftOut]
+) -> list[dict[str, Any]] | None:
+    """Scoring plugins with the weights of the old priorities; None: it names none, all are on."""
+    if document.get("priorities") is None:
+        return None
+    scores: list[dict[str, Any]] = []
+    for at, entry in entries(document, "priorities", place):
+        name = str(entry.get("name", ""))
+        if name in _SCORING:
+            scores.append({"name": _SCORING[name], "weight": entry.get("weight", 1)})
+        else:
+            why = _GONE_PLUGINS.get(name, "there is no such score any more")
+            left_out.append(LeftOut(at, name, why))
+    return scores
+
+
+def _extenders(
+    document: Mapping[str, Any], place: str, left_out: list[LeftOut]
+) -> list[dict[str, Any]]:
+    made = []
+    for where, extender in entries(document, "extenders", place):
+        kept = {}
+        for key, value in extender.items():
+            name = "enableHTTPS" if key == "enableHttps" else key
+            if name == "httpTimeout" and isinstance(value, int):  # a Policy counted nanoseconds
+                kept[name] = f"{value / _NS_PER_S:g}s"
+            elif name in _EXTENDER_FIELDS:
+                kept[name] = value
+            else:
+                why = "is no field of an extender"
+                left_out.append(LeftOut(f"{where}.{key}", _shown(value), why))
+        made.append(kept)
+    return made
+
+
+def entries(
+    document: Mapping[str, Any], key: str, place: str
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each object of the list under this key, with its place."""
+    value = document.get(key)
+    if value is not None and not isinstance(value, list):
+        raise BadInputError(f"{place}.{key}", f"{_shown(value)} is no list")
+    for number, entry in enumerate(value or ()):
+        at = f"{place}.{key}[{number}]"
+        if not isinstance(entry, Mapping):
+            raise BadInputError(at, f"{_shown(entry)} is no object")
+        yield at, entry
+
+
+def part(document: Mapping[str, Any], key: str, place: str) -> Mapping[str, Any]:
+    """The object under this key; an empty one where there is none."""
+    value = document.get(key)
+    if value is not None and not isinstance(value, Mapping):
+        raise BadInputError(f"{place}.{key}", f"{_shown(value)} is no object")
+    return value or {}
+
+
+def _shown(value: Any) -> str:
+    text = msgspec.json.encode(value).decode() if isinstance(value, dict | list) else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
