@@ -39,12 +39,18 @@ apiVersion: v1
 kind: Pod
 metadata: {name: equal-%d}
 spec:
-  schedulerName: weft
   containers:
   - name: main
-    resources: {limits: {weft.dev/gpu-memory: 3000}}
+    resources: {limits: {aliyun.com/gpu-mem: 1}}
 """
-MEMORY = "weft.dev/gpu-memory"
+MEMORY = "aliyun.com/gpu-mem"
+# A kubelet that restarts looks for each device's pod among all devices that pods hold: with one a
+# MiB that takes minutes, in 1.36.
+IN_GIB = """
+apiVersion: weft.dev/v1
+kind: WeftConfiguration
+agent: {dialects: [gpushare]}
+"""
 
 
 class PluginAgent(Agent):
@@ -67,8 +73,8 @@ class PluginAgent(Agent):
 
 @pytest.fixture
 def few_gpus(node: RealNode, tmp_path: Path) -> PlayedGpus:
-    """Four, for a kubelet takes no list of eight times as many MiB from a device plugin."""
-    return PlayedGpus(tmp_path, count=4)
+    """Six, for a kubelet takes no list of the MiB of eight from a device plugin."""
+    return PlayedGpus(tmp_path, count=6)
 
 
 @pytest.fixture(params=["cdi", "no-cdi"])
@@ -105,7 +111,7 @@ def test_every_manifest_with_devices(
     namespace: str,
     tmp_path: Path,
 ) -> None:
-    text = "---".join((ELASTIC, GPUSHARE, ALNAIR, OTHERS, *(EQUAL % i for i in range(6))))
+    text = "\n---\n".join((ELASTIC, GPUSHARE, ALNAIR, OTHERS, *(EQUAL % i for i in range(6))))
     with scheduling(node, tmp_path):
         names = {p["metadata"]["name"] for p in node.create(pods_of(text), namespace, bind=False)}
         pods = node.wait(all_begun(names), namespace)
@@ -117,20 +123,41 @@ def test_every_manifest_with_devices(
     assert counts['weft_agent_container_starts_total{outcome="wrong"}'] == 0
 
 
+@pytest.fixture
+def in_gib(node: RealNode, few_gpus: PlayedGpus, tmp_path: Path) -> Iterator[PluginAgent]:
+    """An agent that serves gpushare's resources alone, on the node without NRI."""
+    config = tmp_path / "agent.yaml"
+    config.write_text(IN_GIB)
+    node.restart_containerd(nri=False)
+    agent = PluginAgent(node, few_gpus, "--config", config)
+    try:
+        agent.begin()
+        yield agent
+    finally:
+        agent.kill()
+        node.restart_containerd()
+
+
 def test_a_kubelet_that_restarts_has_the_resources_again(
-    node: RealNode, without_nri: PluginAgent, namespace: str, tmp_path: Path
+    node: RealNode, in_gib: PluginAgent, namespace: str, tmp_path: Path
 ) -> None:
+    taken = "weft_agent_plugin_registrations_total"
     with scheduling(node, tmp_path):
         node.create(pods_of(EQUAL % 1), namespace, bind=False)
         node.wait(all_begun({"equal-1"}), namespace)
+        before = in_gib.metrics()[taken]
         node.restart_kubelet()
         node.api.wait_for(
-            lambda nodes: int(nodes[0]["status"]["allocatable"].get(MEMORY, "0")) > 0,
+            lambda nodes: (
+                in_gib.metrics()[taken] > before
+                and int(nodes[0]["status"]["allocatable"].get(MEMORY, "0")) > 0
+            ),
             "Node",
-            timeout_s=10,
+            timeout_s=40,  # a kubelet tells of its resources every ten seconds
         )
         node.create(pods_of(EQUAL % 2), namespace, bind=False)
         pods = node.wait(all_begun({"equal-1", "equal-2"}), namespace)
+    assert {pod["status"]["phase"] for pod in pods} == {"Running"}
     assert not any(status["restartCount"] for pod in pods for status in statuses(pod))
 
 
@@ -139,36 +166,34 @@ def kept_back(pods: list[Object]) -> bool:
 
 
 def statuses(pod: Object) -> list[Object]:
-    found: list[Object] = pod["status"]["containerStatuses"]
+    found: list[Object] = pod["status"].get("containerStatuses", [])
     return found
 
 
 def test_no_container_starts_while_the_agent_is_away(
-    node: RealNode, few_gpus: PlayedGpus, namespace: str, tmp_path: Path
+    node: RealNode, few_gpus: PlayedGpus, in_gib: PluginAgent, namespace: str, tmp_path: Path
 ) -> None:
     """And an agent that comes back gives it what its pod's record says."""
-    node.restart_containerd(nri=False)
-    agent = PluginAgent(node, few_gpus)
-    try:
-        agent.begin()
-        with scheduling(node, tmp_path):
-            node.create(pods_of(EQUAL % 1), namespace, bind=False)
-            (pod,) = node.wait(all_begun({"equal-1"}), namespace)
-            agent.end(signal.SIGKILL)
-            container = node.containers(pod)["main"]
-            node.containerd.ctr("task", "kill", "--signal", "SIGKILL", container)
-            node.wait(
-                lambda pods: any("waiting" in s["state"] for s in statuses(pods[0])), namespace
-            )
-            agent.begin()
-            (pod,) = node.wait(
-                lambda pods: all(
-                    s["restartCount"] and "running" in s["state"] for s in statuses(pods[0])
-                ),
-                namespace,
-                timeout_s=90,
-            )
-        is_exact(node, few_gpus, pod, record_of(pod))
-    finally:
-        agent.kill()
-        node.restart_containerd()
+    with scheduling(node, tmp_path):
+        node.create(pods_of(EQUAL % 1), namespace, bind=False)
+        (pod,) = node.wait(all_begun({"equal-1"}), namespace)
+        in_gib.end(signal.SIGKILL)
+        container = node.containers(pod)["main"]
+        node.containerd.ctr("task", "kill", "--signal", "SIGKILL", container)
+        node.wait(kept_back, namespace)
+        in_gib.begin()
+        (pod,) = node.wait(again, namespace, 90)
+    is_exact(node, few_gpus, pod, record_of(pod))
+
+
+def test_a_pod_beyond_what_is_advertised_is_refused(
+    node: RealNode, in_gib: PluginAgent, namespace: str
+) -> None:
+    (pod,) = pods_of((EQUAL % 1).replace("gpu-mem: 1", "gpu-mem: 200"))
+    (pod,) = node.run([pod], namespace)
+    assert pod["status"]["phase"] == "Failed"
+    assert MEMORY in pod["status"]["message"]
+
+
+def again(pods: list[Object]) -> bool:
+    return all(s["restartCount"] and "running" in s["state"] for s in statuses(pods[0]))

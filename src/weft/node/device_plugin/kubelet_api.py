@@ -140,6 +140,10 @@ class PodResourcesClient:
                 found.append(ListedContainer(pod.namespace, pod.name, container.name, ids))
         return found
 
+    async def names(self) -> set[tuple[str, str]]:
+        """Namespace and name of each."""
+        return {(pod.namespace, pod.name) for pod in await self.pods()}
+
     async def pod(self, namespace: str, name: str) -> resources.PodResources | None:
         """One pod; None where the kubelet does not know it. For kubelets from 1.34 on."""
         request = resources.GetPodResourcesRequest(pod_name=name, pod_namespace=namespace)
