@@ -33,7 +33,7 @@ demo: venv  ## Generate a cluster, compare six policies on it, write a report.
 	  --policy random --policy dot-product --policy gpu-clustering --policy gpu-packing \
 	  --policy best-fit --policy fgd --report build/demo/report
 
-test: venv  ## The tests, in about three minutes.
+test: venv  ## The tests, in under three minutes.
 	@$(BIN)/pytest -n 3 --dist worksteal -m "not data_full and not faults"
 
 test-long: venv  ## The same tests with the full numbers of examples and seeds, in six minutes.

@@ -74,6 +74,22 @@ class _Sample(ctypes.Structure):
     )
 
 
+class _Value(ctypes.Union):
+    _fields_ = (("dVal", c_double), ("uiVal", c_uint), ("ullVal", c_ulonglong))
+
+
+class _Field(ctypes.Structure):
+    _fields_ = (
+        ("fieldId", c_uint),
+        ("scopeId", c_uint),
+        ("timestamp", ctypes.c_longlong),
+        ("latencyUsec", ctypes.c_longlong),
+        ("valueType", c_uint),
+        ("nvmlReturn", c_uint),
+        ("value", _Value),
+    )
+
+
 class _Event(ctypes.Structure):
     _fields_ = (
         ("device", c_void_p),
@@ -224,6 +240,14 @@ def nvmlDeviceGetProcessUtilization(handle: c_void_p, since_us: int) -> list[Any
     found = (_Sample * count.value)()
     _call(name, handle, found, byref(count), c_ulonglong(since_us))
     return list(found[: count.value])
+
+
+def nvmlDeviceGetFieldValues(handle: c_void_p, fields: list[int]) -> Any:
+    found = (_Field * len(fields))()
+    for told, number in zip(found, fields, strict=True):
+        told.fieldId = number
+    _call("nvmlDeviceGetFieldValues", handle, ctypes.c_int(len(fields)), found)
+    return found
 
 
 def nvmlEventSetCreate() -> c_void_p:

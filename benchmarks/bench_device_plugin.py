@@ -3,7 +3,8 @@
 The agent's device plugins serve in a process of their own; `DeviceManagerServer` plays the kubelet
 over the real gRPC interfaces, with its record of devices and its pod resources. 200 pods hold their
 shares; then pods come one after another, all asking for the same, while 8 wait.
-`cdi`: Allocate gives a name; `environment`: it finds out which pod it is. Writes build/bench/device_plugin.json.
+`cdi`: Allocate gives a name; `environment`: it finds out which pod it is. Writes
+build/bench/device_plugin.json.
 
     python benchmarks/bench_device_plugin.py [--pods 200] [--calls 500] [--check]
 """

@@ -27,7 +27,7 @@ GENIUS = _example("genius/pods")
 KUBEKNOTS = _example("kubeknots/pods")
 PLAIN = _example("nvidia/pods")
 
-EVERY_MANIFEST = (*(ELASTIC, GPUSHARE, GPUSHARE_MIB, COSCHEML, ALNAIR, GENIUS, KUBEKNOTS, PLAIN),)
+EVERY_MANIFEST = (ELASTIC, GPUSHARE, GPUSHARE_MIB, COSCHEML, ALNAIR, GENIUS, KUBEKNOTS, PLAIN)
 
 
 def pods_of(text: str) -> Objects:

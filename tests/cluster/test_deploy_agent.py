@@ -137,7 +137,7 @@ def test_as_it_is_deployed_it_tells_of_its_node(
 
     with runtime_at(tmp_path / "nri.sock"):
         agent.start()
-        control_plane.api.wait_for(told, "Node", timeout_s=20)
+        control_plane.api.wait_for(told, "Node", timeout_s=60)
         assert agent.end(signal.SIGTERM) == 0
     assert not re.search("forbidden|Traceback", agent.said), agent.said
 
@@ -184,6 +184,7 @@ def test_its_pod_is_found_reached_and_no_more_privileged_than_it_says() -> None:
     assert {mount["name"] for mount in container["volumeMounts"]} == mounted
     paths = {v["hostPath"]["path"] for v in pod["volumes"] if "hostPath" in v}
     assert paths == {
+        "/run/weft",
         "/var/run/nri",
         "/var/lib/kubelet/device-plugins",
         "/var/lib/kubelet/pod-resources",

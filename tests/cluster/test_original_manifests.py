@@ -36,9 +36,7 @@ from weft.core.ledger import Ledger
 from weft.dialects.dialect import DialectSettings
 
 CARDS, CARD_MIB = 4, 16_384
-ALL = "".join(
-    (ELASTIC, "---", GPUSHARE, "---", PLAIN, "---", ALNAIR, "---", GENIUS, "---", KUBEKNOTS)
-)
+ALL = "---\n".join((ELASTIC, GPUSHARE, PLAIN, ALNAIR, GENIUS, KUBEKNOTS))
 MIB = DialectSettings(gpushare_unit="MiB")
 
 

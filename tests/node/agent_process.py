@@ -58,6 +58,12 @@ class Agent(Server):
         )
 
     @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def said(self) -> str:
         """All of its log."""
         return self.log.read_text(errors="replace")

@@ -32,4 +32,5 @@ def is_exact(node: RealNode, gpus: PlayedGpus, pod: Object, record: DeliveryReco
         assert all(one.may_open for one in inside.gpus().values()), where
         visible = ",".join(share.uuid for share in shares) or "void"
         wanted = {VISIBLE: visible, **(part.env if part is not None else {})}
-        assert {key: inside.env.get(key) for key in wanted} == wanted, where
+        found = {key: inside.env.get(key) for key in wanted}
+        assert found == wanted, f"{where}: {found}, not {wanted}"

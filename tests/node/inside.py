@@ -35,12 +35,14 @@ class Inside:
 
 def read_log(path: Path) -> Inside:
     """A log as containerd writes it: time, stream, F or P, text. All must have been told."""
-    env, devices, mounts, told = {}, {}, {}, False
+    env: dict[str, str] = {}
+    devices, mounts, told = {}, {}, False
     for line in path.read_text().splitlines():
         kind, _, rest = line.split(" ", 3)[3].partition(" ")
         if kind == "env":
             name, _, value = rest.partition("=")
-            env[name] = value
+            if env.setdefault(name, value) != value:
+                raise ValueError(f"{name} is there twice, as {env[name]} and {value}: {path}")
         elif kind == "device":
             where, major, minor, mode, opens = rest.split()
             devices[where] = Device(int(major, 16), int(minor, 16), mode, opens == "yes")

@@ -31,6 +31,7 @@ _NEVER_STILL = {
 }
 _CGROUPS = Path("/sys/fs/cgroup")
 _OF_A_KUBELET = "kubepods"
+_OF_THE_MACHINE = 2  # a hierarchy, and a cgroup in it
 _NAMESPACES = Path("/run/netns")
 # A kubelet, containerd, or a plugin of theirs makes these, wherever their own roots are.
 _FOLDERS = (
@@ -72,7 +73,7 @@ class MachineState:
         return cls(
             sysctls=dict(_sysctls()),
             mounts=sorted(_mounts()),
-            cgroups=sorted(str(path) for path in _cgroups()),
+            cgroups=sorted(str(path) for path in _cgroups() if _may_be_ours(path)),
             links=sorted(os.listdir("/sys/class/net")),
             namespaces=sorted(os.listdir(_NAMESPACES)) if _NAMESPACES.exists() else [],
             firewall=_firewall(),
@@ -105,7 +106,7 @@ class MachineState:
 
 def why_not_here() -> str:
     """Why this machine must be left alone: it is a node already. "" where it is none."""
-    if any(_OF_A_KUBELET in path.name for path in _cgroups()):
+    if any(_is_of_pods(path) for path in _cgroups()):
         return "a kubelet has pods on this machine: its cgroups would be mixed with the tests'"
     if Path("/var/lib/kubelet/device-plugins/kubelet.sock").exists():
         return "a kubelet runs on this machine: it has /var/lib/kubelet/device-plugins/kubelet.sock"
@@ -118,10 +119,9 @@ def put_back(before: MachineState, folder: Path) -> None:
     for mount in sorted(_mounts(), reverse=True):
         if mount.startswith(f"{folder}/"):
             subprocess.run(["umount", "--lazy", mount], check=False, capture_output=True)
-    new = [path for path in _cgroups() if str(path) not in before.cgroups]
-    for path in sorted(new, key=lambda path: len(path.parts), reverse=True):
-        if any(part.startswith(_OF_A_KUBELET) for part in path.parts):
-            _remove_cgroup(path)
+    of_pods = [path for path in _cgroups() if _is_of_pods(path)]
+    for path in sorted(of_pods, key=lambda path: len(path.parts), reverse=True):
+        _remove_cgroup(path)
     for link in set(os.listdir("/sys/class/net")) - set(before.links):
         if link.startswith("veth"):
             subprocess.run(["ip", "link", "del", link], check=False, capture_output=True)
@@ -157,7 +157,7 @@ def _end_processes(folder: Path) -> None:
 
 def _in_pods() -> Iterator[int]:
     for path in _cgroups():
-        if any(part.startswith(_OF_A_KUBELET) for part in path.parts):
+        if _is_of_pods(path):
             with contextlib.suppress(OSError):
                 yield from map(int, (path / "cgroup.procs").read_text().split())
 
@@ -196,6 +196,15 @@ def _cgroups() -> Iterator[Path]:
     for path, folders, _ in os.walk(_CGROUPS):
         folders[:] = [name for name in folders if not os.path.islink(f"{path}/{name}")]
         yield Path(path)
+
+
+def _is_of_pods(path: Path) -> bool:
+    return any(part.startswith(_OF_A_KUBELET) for part in path.parts)
+
+
+def _may_be_ours(path: Path) -> bool:
+    """Whether a node could have made it: what others have below their own is theirs."""
+    return len(path.relative_to(_CGROUPS).parts) <= _OF_THE_MACHINE or _is_of_pods(path)
 
 
 def _remove_cgroup(path: Path) -> None:

@@ -10,7 +10,7 @@ import json
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -117,12 +117,12 @@ class RealNode:
     ) -> None:
         self.stop()
 
-    def advertise(self, resources: dict[str, str]) -> None:
-        """The node has so much of these extended resources, as its status says it."""
+    def advertise(self, resources: Mapping[str, str | None]) -> None:
+        """The node has so much of these extended resources (None: nothing of one)."""
         self.api.patch(
             "Node",
             self.name,
-            {"status": {"capacity": resources, "allocatable": resources}},
+            {"status": {"capacity": dict(resources), "allocatable": dict(resources)}},
             part="status",
         )
 

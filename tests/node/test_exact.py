@@ -4,31 +4,38 @@ Every manifest that users of the originals have goes the whole way: kube-schedul
 it, the kubelet starts it, the agent delivers.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+import pytest
 from agent_process import agent
-from exactness import is_exact, record_of
+from exactness import VISIBLE, is_exact, record_of
+from images import SEES_ALL_GPUS
 from kube_api import Objects
 from original_manifests import (
     ALNAIR,
+    COSCHEML,
     ELASTIC,
     GENIUS,
     GPUSHARE,
+    GPUSHARE_MIB,
     KUBEKNOTS,
     PLAIN,
     pods_of,
 )
 from played_gpus import PlayedGpus
-from real_node import RealNode, has_begun
-from weft_process import ALONE, EXTENDER, extender_config, resources, weft
+from real_node import RealNode, has_begun, state_of
+from weft_process import ALONE, EXTENDER, extender_config, weft
 
+from weft.dialects.inventory import inventory
+from weft.kube.structs import KubeNode
+from weft.model import Gpu, parse_quantity
 from weft.model.annotations import DELIVERY
 
-ALL = "".join(
-    (ELASTIC, "---", GPUSHARE, "---", PLAIN, "---", ALNAIR, "---", GENIUS, "---", KUBEKNOTS)
-)
-WEFT = """
-# ours: an init container and a sidecar with shares, and one container without
+ALL = "---\n".join((ELASTIC, GPUSHARE, PLAIN, ALNAIR, GENIUS, KUBEKNOTS))
+WEFT = """\
+# ours: an init container and a sidecar with shares, and two that ask for nothing
 apiVersion: v1
 kind: Pod
 metadata: {name: three}
@@ -42,8 +49,41 @@ spec:
     resources: {limits: {weft.dev/gpu-memory: 500}}
   containers:
   - name: main
-    resources: {limits: {weft.dev/gpu-memory: 2000}}
+    image: weft.test/sees-all-gpus:1
+    resources: {limits: {weft.dev/gpu-memory: 2000, weft.dev/gpu-cores: 30}}
+  - name: greedy
+    env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}]
+    resources: {limits: {weft.dev/gpu-memory: 700}}
   - name: none
+  - {name: curious, image: weft.test/sees-all-gpus:1}
+"""
+# As the originals' schedulers leave a pod: which card, and nothing of Weft's.
+ORIGINALS = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: gpushare
+  annotations:
+    ALIYUN_COM_GPU_MEM_IDX: "3"
+    ALIYUN_COM_GPU_MEM_POD: "2"
+    ALIYUN_COM_GPU_MEM_DEV: "16"
+    ALIYUN_COM_GPU_MEM_ASSIGNED: "false"
+    ALIYUN_COM_GPU_MEM_ASSUME_TIME: "1790000000000000000"
+spec:
+  containers:
+  - name: main
+    resources: {limits: {aliyun.com/gpu-mem: 2}}
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: elastic
+  labels: {elasticgpu.io/assumed: "true"}
+  annotations: {elasticgpu.io/assumed: "true", elasticgpu.io/container-main: "5"}
+spec:
+  containers:
+  - name: main
+    resources: {limits: {elasticgpu.io/gpu-core: "20", elasticgpu.io/gpu-memory: "300"}}
 """
 
 
@@ -55,14 +95,73 @@ def placed(node: RealNode, namespace: str, pods: Objects) -> Objects:
     )
 
 
+@pytest.fixture
+def whole_cards(node: RealNode, gpus: PlayedGpus) -> Iterator[None]:
+    """NVIDIA's own resource, which the agent never advertises unasked."""
+    node.advertise({"nvidia.com/gpu": str(gpus.count)})
+    yield
+    node.advertise({"nvidia.com/gpu": None})
+
+
 def test_every_manifest_of_the_originals(
-    node: RealNode, gpus: PlayedGpus, namespace: str, tmp_path: Path
+    node: RealNode, gpus: PlayedGpus, namespace: str, tmp_path: Path, whole_cards: None
 ) -> None:
-    node.advertise(resources(gpus.count, gpus.memory_mib))
     with agent(node, gpus), weft(node.plane, tmp_path, ALONE, *EXTENDER) as scheduler:
         node.plane.start_scheduler(extender_config(scheduler.url, "elastic,gpushare,nvidia"))
-        pods = placed(node, namespace, pods_of(ALL + "---" + WEFT))
+        pods = placed(node, namespace, pods_of(ALL + "---\n" + WEFT))
         with_record = [one for one in pods if DELIVERY in one["metadata"].get("annotations", {})]
         assert {one["metadata"]["name"] for one in pods if one not in with_record} == {"no-label"}
         for one in with_record:
             is_exact(node, gpus, one, record_of(one))
+
+
+def test_units_of_mib(node: RealNode, gpus: PlayedGpus, namespace: str, tmp_path: Path) -> None:
+    settings = tmp_path / "weft.yaml"
+    settings.write_text("apiVersion: weft.dev/v1\nkind: WeftConfiguration\ngpushareUnit: MiB\n")
+    options = ("--config", settings)
+    with (
+        agent(node, gpus, *options),
+        weft(node.plane, tmp_path, ALONE, *EXTENDER, *map(str, options)) as scheduler,
+    ):
+        node.plane.start_scheduler(extender_config(scheduler.url, "gpushare"))
+        for one in placed(node, namespace, pods_of(GPUSHARE_MIB + "---\n" + COSCHEML)):
+            is_exact(node, gpus, one, record_of(one))
+            (card,) = record_of(one).cards
+            (container,) = one["spec"]["containers"]
+            asked = parse_quantity(container["resources"]["limits"]["aliyun.com/gpu-mem"], "limit")
+            assert card.memory_mib == asked
+
+
+def test_pods_that_the_originals_schedulers_placed(
+    node: RealNode, gpus: PlayedGpus, namespace: str
+) -> None:
+    """No record is in the Binding: the agent derives it from the marks."""
+    with agent(node, gpus):
+        pods = {one["metadata"]["name"]: one for one in node.run(pods_of(ORIGINALS), namespace)}
+        inside = {name: node.inside(one, "main") for name, one in pods.items()}
+    uuids = [share.uuid for share in inventory_of(node)]
+    for name, gpu in (("gpushare", 3), ("elastic", 5)):
+        assert inside[name].gpus().keys() == gpus.devices_of([gpu])
+        assert inside[name].env[VISIBLE] in (str(gpu), uuids[gpu])
+    assert inside["gpushare"].env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "2"
+
+
+def test_what_image_and_pod_both_set_would_win_and_is_refused(
+    node: RealNode, gpus: PlayedGpus, namespace: str
+) -> None:
+    main = {
+        "name": "main",
+        "image": SEES_ALL_GPUS,
+        "env": [{"name": VISIBLE, "value": "all"}],
+    }
+    refused = {"metadata": {"name": "twice"}, "spec": {"containers": [main]}}
+    with agent(node, gpus):
+        node.create([refused], namespace)
+        (found,) = node.wait(lambda pods: "both set" in state_of(pods[0]), namespace)
+    assert "CreateContainerError" in state_of(found)
+
+
+def inventory_of(node: RealNode) -> list[Gpu]:
+    """The node's GPUs as it says them."""
+    raw = node.api.get("Node", node.name)
+    return list(inventory(msgspec.convert(raw, KubeNode, strict=False))[0].gpus)

@@ -150,6 +150,7 @@ async def test_the_hollow_kubelet_says_what_the_real_one_says(
     finally:
         node.api.delete_all("Pod", other_namespace)
         node.api.delete("Node", HOLLOW_NODE)
+        node.advertise(dict.fromkeys(HAS))
     assert hollow.phases == real.phases
     assert hollow.settled == real.settled
     for name in ("one-too-many", "ends-at-sigterm"):

@@ -108,8 +108,7 @@ class Scene:
 
     def _at(self, point: str, number: signal.Signals) -> Agent:
         times = "4" if point in IN_EACH_CONTAINER else "1"
-        program = [CRASHING, point, times, number.name]
-        return Agent(self.node, self.gpus, program=program)
+        return Agent(self.node, self.gpus, program=[CRASHING, point, times, number.name])
 
 
 def is_stopped(pid: int) -> bool:
@@ -145,3 +144,26 @@ def test_no_container_starts_without_its_share(
     events = {event["reason"] for event in node.api.list("Event", namespace)}
     assert not any("vict" in reason for reason in events), events
     assert "Failed" in events, "no container was ever kept from starting: nothing was tried"
+
+
+def test_without_a_validator_what_started_without_its_share_is_evicted(
+    node: RealNode, gpus: PlayedGpus, namespace: str, scheduler: None
+) -> None:
+    """An older runtime, or one that is configured so, waits for nobody."""
+    node.restart_containerd(validator=False)
+    try:
+        with agent(node, gpus):
+            node.create(pods("with", 1), namespace, bind=False)
+            node.wait(lambda now: now and all(map(has_begun, now)), namespace)
+        node.create(pods("without", 1), namespace, bind=False)
+        found = node.wait(lambda now: len(now) == 2 and all(map(has_begun, now)), namespace)
+        (alone,) = (one for one in found if one["metadata"]["name"] == "without-0")
+        assert node.inside(alone, "c-0").gpus() == {}
+        with agent(node, gpus):
+            left = node.wait(lambda now: len(now) == 1, namespace)
+        assert left[0]["metadata"]["name"] == "with-0"
+        events = node.api.list("Event", namespace)
+        told = [e["message"] for e in events if e["involvedObject"]["name"] == "without-0"]
+        assert any("without its share" in message for message in told), told
+    finally:
+        node.restart_containerd()

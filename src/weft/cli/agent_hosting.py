@@ -27,12 +27,13 @@ from weft.node.agent.agent import AgentPart, NodeAgent, stop_signal
 from weft.node.agent.agent_metrics import DeliveryMetrics, PartMetrics
 from weft.node.agent.container_grant import Granter
 from weft.node.agent.delivery import Delivery, DeliveryOptions
+from weft.node.agent.device_nodes import CDI_DIRS, CdiSpecs
 from weft.node.agent.device_watch import DeviceWatch
 from weft.node.agent.discovery import Discovery
 from weft.node.agent.evictions import Evictions
-from weft.node.agent.isolation import IsolationOptions, NodeIsolation
+from weft.node.agent.isolation import HookCleaner, IsolationOptions, NodeIsolation
 from weft.node.agent.kubelet_metrics import KubeletMetrics
-from weft.node.agent.mps_daemon import MpsDaemon, MpsOptions
+from weft.node.agent.mps_daemon import MpsDaemon, options_here
 from weft.node.agent.node_pods import NodePods, PodRules, rules_of
 from weft.node.agent.offering import Offering, offer_of
 from weft.node.agent.over_share import OverShareGuard, OverShareOptions
@@ -78,6 +79,8 @@ async def host(config: Configuration, hosting: AgentHosting) -> None:
         if hosting.cleanup:
             await composition.accounting.withdraw()
             await composition.discovery.withdraw()
+            if composition.mps is not None:
+                await composition.mps.stop()
             return
         if config.agent.own:
             await composition.accounting.check()
@@ -114,7 +117,7 @@ class Composition:
         self.pods = NodePods(client, self._node, _pod_rules(config))
         self.events = PodEvents(client, self._node)
         self._isolate()
-        self._deliver(hosting.nri_socket)
+        self._deliver(hosting)
         settings = _accounting_of(config, hosting)
         self.accounting = Accounting(client, self._node, self.devices, settings)
         self.device_plugins = self._serve_plugins(hosting) if hosting.device_plugins else None
@@ -133,27 +136,29 @@ class Composition:
 
     def _isolate(self) -> None:
         settings = self._settings
-        self.mps = MpsDaemon(MpsOptions()) if settings.mps else None
+        self.mps = MpsDaemon(options_here()) if settings.mps else None
         options = IsolationOptions(settings.isolation, settings.hook_library)
         self.isolation = NodeIsolation(options, self.devices, self.mps)
 
-    def _deliver(self, nri_socket: Path) -> None:
+    def _deliver(self, hosting: AgentHosting) -> None:
         self.evictions = Evictions(self._client, self.pods, self.events)
         self.delivery = Delivery(
             self.pods,
             self.devices,
-            Granter(self.devices, self.isolation),
+            Granter(self.devices, self.isolation, CdiSpecs((CDI_DIRS[0], hosting.cdi_folder))),
             DeliveryOptions(exempt=self._settings.exempt_namespaces),
             on_refused=self._refused,
             on_without=self.evictions.evict,
         )
-        self.plugin = NriPlugin(nri_socket, self.delivery)
+        self.plugin = NriPlugin(hosting.nri_socket, self.delivery)
         self.discovery = Discovery(
             self._client,
             self._node,
             self.devices,
             self._offer,
         )
+        if self.mps is not None:
+            self.mps.listeners.append(self.discovery.nudge)
 
     def _serve_plugins(self, hosting: AgentHosting) -> "DevicePluginPart":
         from weft.cli.agent_plugins import device_plugins  # gRPC is large
@@ -208,6 +213,10 @@ class Composition:
                 "device-plugins": self.device_plugins,
                 "discovery": Offering(self.device_plugins, self.discovery),
             }
+        if self._settings.hook_library:
+            pods = self.pods
+            known = lambda: pods.pods.keys() if pods.synced.is_set() else None  # noqa: E731
+            parts["hook-files"] = HookCleaner(self.isolation, known)
         return parts if self.mps is None else {**parts, "mps": self.mps}
 
     def _checks(self) -> dict[str, Callable[[], str]]:

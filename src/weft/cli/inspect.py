@@ -90,13 +90,16 @@ def _wish(nodes: Sequence[str], config: Path | None, metrics_from: str) -> "Insp
     if not metrics_from:
         return wish
     pages = "{address}" in metrics_from or "{node}" in metrics_from
-    check_url(metrics_from.replace("{address}", "a").replace("{node}", "n"), "--metrics-from")
+    page = metrics_from.replace("{address}", "a").replace("{node}", "n")
+    check_url(page.partition("?")[0] if pages else page, "--metrics-from")
     named = {"exporters" if pages else "url": metrics_from}
     cleared = replace(found.telemetry, url="", exporters="", discover="")
     settings = replace(cleared, **named)
 
     def source(devices: "Devices", addresses: Mapping[str, str]) -> "MetricSource":
-        found = source_of(settings, SourceContext(lambda: addresses, lambda: devices))
+        needed = "{address}" in metrics_from
+        known = {name: address for name, address in addresses.items() if address or not needed}
+        found = source_of(settings, SourceContext(lambda: known, lambda: devices))
         assert found is not None
         return found
 

@@ -231,8 +231,8 @@ async def _look(
     from weft.telemetry.meaning.join import Devices
 
     names = {node.name for node in nodes}
-    known = {name: address for name, address in addresses.items() if name in names and address}
-    devices = Devices(nodes, {address: name for name, address in known.items()})
+    known = {name: address for name, address in addresses.items() if name in names}
+    devices = Devices(nodes, {address: name for name, address in known.items() if address})
     if wish.source is not None:
         source = wish.source(devices, known)
     else:

@@ -8,6 +8,7 @@ runtime shows (`tests/node`) it does not show.
 """
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -275,9 +276,19 @@ class FakeRuntime:
             peer.close()
 
 
+def _adjusted(own: Iterable[str], given: dict[str, str]) -> dict[str, str]:
+    """As containerd does it: of a variable that is there twice, the first is adjusted and the
+    second stands."""
+    env: dict[str, str] = {}
+    left = dict(given)
+    for entry in own:
+        name, _, value = entry.partition("=")
+        env[name] = left.pop(name, value)
+    return env | left
+
+
 def _started(container: nri.Container, adjust: nri.ContainerAdjustment) -> StartedContainer:
-    env = dict(entry.partition("=")[::2] for entry in container.env)
-    env.update({each.key: each.value for each in adjust.env})
+    env = _adjusted(container.env, {each.key: each.value for each in adjust.env})
     return StartedContainer(
         env,
         tuple(device.path for device in adjust.linux.devices),

@@ -202,6 +202,14 @@ def test_a_metrics_page_named_instead_of_agents(weft: Weft, cluster: FakeApiServ
     assert found["nodes"][0]["gpus"][0]["used_mib"] == 700
 
 
+def test_nodes_without_an_address_are_asked_by_name(weft: Weft, cluster: FakeApiServer) -> None:
+    cluster.update("nodes", "a", {"status": {"addresses": None}}, "")
+    cluster.pages["/pages/a"] = page([PlayedGpu("x", 0, "GPU-a-0", used_mib=700)]).encode()
+    for template, used in ((f"{cluster.url}/pages/{{node}}", 700), ("http://{address}:1", None)):
+        found = json.loads(weft("inspect", "--metrics-from", template, "-o", "json").out)
+        assert found["nodes"][0]["gpus"][0]["used_mib"] == used
+
+
 def test_names_are_whole_at_eighty_columns(
     weft: Weft, cluster: FakeApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from weft.cli.main import app
-from weft.cluster.config import read
+from weft.cluster.config import made_profiles, read
 from weft.cluster.config.old_schedulers import ImportedConfiguration, import_configuration
 from weft.core.policies.catalog import built_in
 from weft.model import BadInputError
@@ -141,7 +141,7 @@ def imported(text: str | dict[str, object]) -> ImportedConfiguration:
     result = import_configuration(whole.encode(), "old.yaml")
     if result.weft is not None:  # Weft itself takes it
         made = read.decode(yaml.safe_dump(result.weft).encode(), "new.yaml")
-        read.profiles(made, built_in())
+        made_profiles.profiles(made, built_in())
     return result
 
 

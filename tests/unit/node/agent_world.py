@@ -48,7 +48,14 @@ class NodeWorld:
 
     async def start_agent(self, config: Configuration | None = None) -> None:
         """Start an agent, and wait until the runtime has it."""
-        hosting = AgentHosting(NODE, str(self.file), self.runtime.socket, "127.0.0.1", 0)
+        hosting = AgentHosting(
+            NODE,
+            str(self.file),
+            self.runtime.socket,
+            "127.0.0.1",
+            0,
+            cdi_folder=self.folder / "cdi",
+        )
         stop, started = asyncio.Event(), self.runtime.registrations + 1
 
         async def run() -> None:

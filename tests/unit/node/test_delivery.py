@@ -1,6 +1,7 @@
 """What containers get: exactly what the record says, and nothing where nothing may be given."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,18 @@ async def test_without_an_api_server_the_record_is_enough(tmp_path: Path) -> Non
         assert (await world.create(world.bound("a"))).env[VISIBLE] == world.uuids[0]
 
 
+async def test_cdi_names_go_before_device_nodes(tmp_path: Path) -> None:
+    async with node_world(tmp_path) as world:
+        (tmp_path / "cdi").mkdir()
+        names = [{"name": uuid} for uuid in world.uuids]
+        spec = {"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": names}
+        (tmp_path / "cdi" / "nvidia.json").write_text(json.dumps(spec))
+        await world.start_agent()
+        started = await world.create(world.bound("a"))
+        assert started.cdi == (f"nvidia.com/gpu={world.uuids[0]}",)
+        assert (started.devices, started.env[VISIBLE]) == ((), world.uuids[0])
+
+
 async def test_containers_without_a_share_see_no_gpu(tmp_path: Path) -> None:
     config = Configuration(agent=AgentSettings(exempt_namespaces=("kube-system", "gpu-operator")))
     async with node_world(tmp_path) as world:
@@ -53,6 +66,19 @@ async def test_containers_without_a_share_see_no_gpu(tmp_path: Path) -> None:
         assert other.env == {VISIBLE: "all"}
         exempt = world.sandbox("plain", namespace="gpu-operator")
         assert (await world.create(exempt, "main", everything)).env == {VISIBLE: "all"}
+
+
+async def test_a_variable_that_image_and_pod_set_is_refused(tmp_path: Path) -> None:
+    """The runtime would give the pod's value, and `all` GPUs be visible."""
+    async with node_world(tmp_path) as world:
+        await world.start_agent()
+        world.add_pod("plain")
+        twice = (f"{VISIBLE}=all", f"{VISIBLE}=all")
+        for pod in (world.bound("a"), world.sandbox("plain")):
+            problem = await refused(world, pod, "main", twice)
+            assert f"its image and its pod both set {VISIBLE}" in problem
+        same = (f"{VISIBLE}=all", f"{VISIBLE}=void")
+        assert (await world.create(world.sandbox("plain"), "main", same)).env == {VISIBLE: "void"}
 
 
 async def test_a_pod_that_nobody_told_of_is_left_alone(tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
 """GPUs that a file plays: stable, read again when the file changes, strict about what it says."""
 
 import os
+import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from weft.model import BadInputError
 from weft.node.devices.fake import FakeReader
+from weft.node.devices.fake_file import FakeFile, FakeGpu, FakeMig, FakePhase, FakeProcess
 from weft.node.devices.reader import DeviceError, GpuDevice, ProcessUse
 
 HEAD = "apiVersion: weft.dev/v1\nkind: FakeDevices\n"
@@ -196,3 +199,14 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(BadInputError, match=said):
             FakeReader(path, "n1")
+
+
+def test_the_reference_page_names_every_field_and_its_example_is_read(tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs/reference/fake-devices.md").read_text()
+    for form in (FakeFile, FakeGpu, FakeMig, FakePhase, FakeProcess):
+        for field in msgspec.structs.fields(form):
+            if field.name not in ("api_version", "kind", "gpus", "processes", "mig", "use"):
+                assert re.search(rf"[`.]{field.encode_name}`", page), field.encode_name
+    example = page.partition("```yaml\n")[2].partition("```")[0]
+    (tmp_path / "fake.yaml").write_text(example)
+    assert len(FakeReader(tmp_path / "fake.yaml", "n1").devices()) == 10

@@ -95,9 +95,12 @@ async def test_one_that_runs_and_does_not_answer_is_left_alone(
 
 async def test_it_ends_when_weft_is_uninstalled(make: Callable[[], MpsDaemon], seen: Path) -> None:
     daemon = make()
+    changes: list[bool] = []
+    daemon.listeners.append(lambda: changes.append(daemon.ready))
     await run_until(daemon, lambda: daemon.ready)
     await daemon.stop()
     assert not daemon.ready
+    assert changes == [True]  # that it may be offered is told at once
     assert not (daemon.pipe / "control").exists()
 
 

@@ -178,3 +178,27 @@ async def test_it_ends_after_the_answer_it_owes(tmp_path: Path) -> None:
         asyncio.get_running_loop().call_soon(hooks.hold.set)
         assert (await creating).env["SHARE"] == "1"
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_runtime_that_ends_while_it_is_joined_keeps_its_validator(tmp_path: Path) -> None:
+    ended = asyncio.Event()
+
+    class EndsOnce(PlayedHooks):
+        async def synchronize(
+            self, pods: list[nri.PodSandbox], containers: list[nri.Container]
+        ) -> None:
+            if not ended.is_set():
+                ended.set()
+                await asyncio.Event().wait()
+
+    hooks = EndsOnce()
+    async with FakeRuntime(tmp_path / "nri.sock") as runtime:
+        plugin = NriPlugin(runtime.socket, hooks, QUICK)
+        task = asyncio.create_task(plugin.run())
+        await ended.wait()
+        await runtime.stop()
+        await runtime.start()
+        await runtime.has_plugin()
+        assert plugin.validates
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -8,6 +8,7 @@ import pytest
 
 from weft.node.devices.nvml import NvmlReader
 from weft.node.devices.reader import DeviceError, GpuDevice, ProcessUse
+from weft.node.devices.xid_watch import XidEvent, XidWatch
 from weft.testing.nvml import LOST, FakeNvml, FakeNvmlCard, FakeNvmlInstance
 
 PATIENCE_S = 20.0
@@ -176,6 +177,23 @@ def test_a_card_that_does_not_answer_stays_known_and_comes_back(stage: Stage) ->
         assert [use.index for use in stage.reader.use()] == [1]
         stage.first.error = 0
         assert stage.devices() == before
+
+
+def test_an_error_in_the_moment_of_the_first_reading_is_heard(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = XidWatch.take
+
+    def late(watch: XidWatch) -> list[XidEvent]:
+        deadline = time.monotonic() + PATIENCE_S
+        while not watch._heard:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        return take(watch)
+
+    monkeypatch.setattr(XidWatch, "take", late)
+    stage.nvml.xid(stage.first, 79)
+    assert stage.faults()[0] == "XID 79: fallen off the bus"
 
 
 def test_an_error_of_one_instance_leaves_the_others(stage: Stage) -> None:

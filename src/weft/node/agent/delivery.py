@@ -111,6 +111,7 @@ class Delivery:
         """The container's environment, devices and mounts; `CallError` keeps it from starting."""
         try:
             outcome, grant = await self._decide(pod, container)
+            _refuse_twice_set(container, grant)
             adjustment = _adjustment(grant)
         except (NotGrantedError, MissingNodeError) as error:
             self.counts[REFUSED] += 1
@@ -257,7 +258,7 @@ def runs_with(env: Sequence[str], record: DeliveryRecord, container: str, *, der
     """True if a container with this environment has the GPUs of its share.
 
     Where the record is derived, an original's own agent may have given them in its own words: any
-    environment that names GPUs, but not all of them, counts.
+    environment counts that has a variable of the record's, or names GPUs but not all of them.
     """
     part = record.containers[container]
     has = dict(entry.partition("=")[::2] for entry in env)
@@ -265,7 +266,7 @@ def runs_with(env: Sequence[str], record: DeliveryRecord, container: str, *, der
         return True
     names = has.get(VISIBLE, "")
     if derived:
-        return names not in ("", "all")
+        return names not in ("", "all") or bool(has.keys() & part.env.keys() - {VISIBLE})
     by_uuid = [share.uuid for share in part.shares]
     by_index = [str(share.gpu) for share in part.shares]
     return sorted(names.split(",")) in (sorted(by_uuid), sorted(by_index))
@@ -282,6 +283,25 @@ def _says_ours(pod: nri.PodSandbox) -> bool:
 
 def _name_of(pod: nri.PodSandbox) -> PodName:
     return PodName(pod.namespace, pod.name, pod.uid)
+
+
+def _refuse_twice_set(container: nri.Container, grant: ContainerGrant) -> None:
+    """Raise for a variable of the grant that image and pod both set, to something else.
+
+    containerd (2.2, NRI 0.11) names such a variable twice and adjusts the first: the pod's value
+    would stand.
+    """
+    values: dict[str, list[str]] = {}
+    for entry in container.env:
+        name, _, value = entry.partition("=")
+        values.setdefault(name, []).append(value)
+    for name, value in grant.env.items():
+        own = values.get(name, ())
+        if len(own) > 1 and own[-1] != value:
+            raise NotGrantedError(
+                f"its image and its pod both set {name}, and the runtime would give it the pod's "
+                f"value, {own[-1][:80]!r}: remove it from the pod's manifest"
+            )
 
 
 def _adjustment(grant: ContainerGrant) -> nri.ContainerAdjustment:

@@ -74,6 +74,8 @@ class DeviceWatch:
 
     async def run(self) -> None:
         """Read again and again, until it is cancelled; the reader is closed then."""
+        if self.fake:
+            log.warning("these GPUs are a fake: a file plays them")
         try:
             while True:
                 await self.read()

@@ -5,8 +5,10 @@ whom, is docs/explanation/isolation.md. GPUs are numbered as CUDA in the contain
 PCI bus, for `CUDA_DEVICE_ORDER` says so there.
 """
 
+import asyncio
 import re
 import shutil
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -24,6 +26,8 @@ HOOK_LIBRARY = "/usr/local/vgpu/libvgpu.so"
 HOOK_CACHE = "/usr/local/vgpu/containers"
 HOOK_LOCK = "/tmp/vgpulock"
 PRELOAD = "/etc/ld.so.preload"
+_YOUNG_S = 600.0
+_LOOK_AGAIN_S = 60.0
 _SAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -99,11 +103,15 @@ class NodeIsolation:
             raise IsolationError(f"{mode!r} is no isolation that this agent knows: {modes}")
         return adder(subject)
 
-    def prune(self, pods: Collection[str]) -> None:
-        """Remove what was kept for containers of other pods than these (UIDs)."""
+    def prune(self, pods: Collection[str], now_s: float) -> None:
+        """Remove what was kept for containers of other pods than these (UIDs).
+
+        What is young is left: its pod may be one that nobody told of yet.
+        """
         kept = {_SAFE.sub("_", pod) for pod in pods}
         for folder in self._cache_root().glob("*"):
-            if folder.name.partition("@")[0] not in kept:
+            pod = folder.name.partition("@")[0]
+            if pod not in kept and now_s - folder.stat().st_mtime > _YOUNG_S:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _parts(self, shares: Sequence[DeliveredShare]) -> "tuple[_Part, ...]":
@@ -196,6 +204,26 @@ class NodeIsolation:
         if not preload.exists():
             preload.write_text(HOOK_LIBRARY + "\n")
         return preload, lock, cache
+
+
+class HookCleaner:
+    """Removes what the hook's containers left behind. Run `run()` as a task.
+
+    `pods` are the UIDs of the node's pods; None as long as they are not known.
+    """
+
+    def __init__(
+        self, isolation: NodeIsolation, pods: Callable[[], Collection[str] | None]
+    ) -> None:
+        self._isolation, self._pods = isolation, pods
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            pods = self._pods()
+            if pods is not None:
+                self._isolation.prune(pods, time.time())
+            await asyncio.sleep(_LOOK_AGAIN_S)
 
 
 class _Part(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ import logging
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -83,12 +83,14 @@ def options_here(proc: Path = Path("/proc")) -> MpsOptions:
 class MpsDaemon:
     """Keeps the daemon running. Run `run()` as a task.
 
-    `ready` is True while it answers; `problem` says why not; `starts` counts.
+    `ready` is True while it answers; `problem` says why not; `starts` counts. `listeners` hear when
+    it comes or goes.
     """
 
     def __init__(self, options: MpsOptions, check_s: float = CHECK_S) -> None:
         self.options = options
         self.ready, self.problem, self.starts = False, "it was not started yet", 0
+        self.listeners: list[Callable[[], None]] = []
         self.pipe, self.shm = options.folder / "pipe", options.folder / "shm"
         self._logs, self._check_s = options.folder / "log", check_s
 
@@ -197,4 +199,6 @@ class MpsDaemon:
     def _tell(self, problem: str) -> None:
         if problem != self.problem:
             log.log(logging.WARNING if problem else logging.INFO, problem or "MPS answers")
-        self.ready, self.problem = not problem, problem
+        was_ready, self.ready, self.problem = self.ready, not problem, problem
+        for listener in self.listeners if was_ready != self.ready else ():
+            listener()

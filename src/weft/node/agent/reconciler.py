@@ -40,7 +40,7 @@ class ListedContainer(NamedTuple):
     devices: HeldIds
 
 
-class Difference(NamedTuple):
+class HeldDifference(NamedTuple):
     """One thing that is not as it was promised."""
 
     kind: str
@@ -71,7 +71,7 @@ def differences(
     pods: Iterable[NodePod],
     own: frozenset[str],
     uuids: Sequence[str],
-) -> list[Difference]:
+) -> list[HeldDifference]:
     """What differs. `own` are the resources that our device plugins serve, `uuids` the node's GPUs.
 
     Pods that are not known are passed over: the API server has not told of them yet.
@@ -81,7 +81,7 @@ def differences(
         for pod in pods
         if not pod.ended
     }
-    found: list[Difference] = []
+    found: list[HeldDifference] = []
     for held in listed:
         pod = known.get((held.namespace, held.pod))
         if pod is not None:
@@ -91,14 +91,16 @@ def differences(
 
 def _of_container(
     held: ListedContainer, pod: NodePod, own: frozenset[str], uuids: Sequence[str]
-) -> list[Difference]:
+) -> list[HeldDifference]:
     meta = pod.manifest.metadata
     name = PodName(meta.namespace, meta.name, meta.uid)
     part = pod.record.containers.get(held.container) if pod.record is not None else None
-    found: list[Difference] = []
+    found: list[HeldDifference] = []
 
     def differs(kind: str, text: str) -> None:
-        found.append(Difference(kind, name, held.container, f"container {held.container} {text}"))
+        found.append(
+            HeldDifference(kind, name, held.container, f"container {held.container} {text}")
+        )
 
     for resource in sorted(own):
         asked, count = _asked(pod, held.container, resource), len(held.devices.get(resource, ()))
@@ -155,8 +157,8 @@ class Reconciler:
         self.failures = 0
         self._pods, self._listed, self._own, self._uuids = pods, listed, own, uuids
         self._tell, self._evict, self._period_s = tell, evict, period_s
-        self._told: set[Difference] = set()
-        self._seen: set[Difference] = set()
+        self._told: set[HeldDifference] = set()
+        self._seen: set[HeldDifference] = set()
         self._failing = ""
 
     async def run(self) -> None:
@@ -172,7 +174,7 @@ class Reconciler:
                 self._failing = str(error)
             await asyncio.sleep(self._period_s)
 
-    async def look(self) -> list[Difference]:
+    async def look(self) -> list[HeldDifference]:
         """Compare once. What is seen twice in a row is told: kubelet and API server need not be
         heard at the same moment."""
         listed = await self._listed.containers()
@@ -186,7 +188,7 @@ class Reconciler:
                 self._report(each)
         return lasting
 
-    def _report(self, found: Difference) -> None:
+    def _report(self, found: HeldDifference) -> None:
         self.counts[found.kind] += 1
         log.warning("pod %s: %s", found.pod, found.text)
         self._tell(found.pod, DIFFERS, found.text)

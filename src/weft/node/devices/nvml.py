@@ -119,10 +119,16 @@ class NvmlReader:
                 self._xids.close()
             self._xids = XidWatch(self._nvml, answering)
         for event in self._xids.take():
+            handle = handles[event.card] if event.card < len(handles) else None
             known = self._known.get(event.card)
-            if known is not None and event.card < len(handles):
-                signs = self._signs(handles[event.card])
-                self._health_of(known.gpu.uuid).heard(event, self._now_s(), signs)
+            # At the first reading none is known yet; one that is lost says nothing any more.
+            uuid = known.gpu.uuid if known is not None else self._uuid(handle)
+            if uuid:
+                self._health_of(uuid).heard(event, self._now_s(), self._signs(handle))
+
+    def _uuid(self, handle: Any) -> str:
+        nvml = self._nvml
+        return text(ask(nvml, lambda: nvml.nvmlDeviceGetUUID(handle)) or "") if handle else ""
 
     def _health_of(self, uuid: str) -> CardHealth:
         return self._health.setdefault(uuid, CardHealth())

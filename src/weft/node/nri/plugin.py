@@ -44,6 +44,7 @@ _POD_EVENTS = {
     "RemovePodSandbox": nri.REMOVE_POD_SANDBOX,
 }
 _MOST_SYNCHRONIZED = 100_000
+_MOST_REJECTIONS = 2
 
 
 def _mask(*events: "nri.Event") -> int:
@@ -121,6 +122,7 @@ class NriPlugin:
         self._socket, self._hooks = socket, hooks
         self._timeout_s = 2.0
         self._configured = self._synchronized = False
+        self._rejections = 0
         self._pods: list[nri.PodSandbox] = []
         self._containers: list[nri.Container] = []
 
@@ -161,7 +163,11 @@ class NriPlugin:
     def _lost(self, problem: str) -> None:
         if self._synchronized:
             self.losses += 1
-        elif self._configured:
+        self._rejections = (
+            self._rejections + 1 if self._configured and not self._synchronized else 0
+        )
+        if self._rejections == _MOST_REJECTIONS:  # once may be a runtime that just ends
+            self._rejections = 0
             self.validates = not self.validates
             without = "with" if self.validates else "without"
             problem = f"{problem} after Configure; trying {without} validation"

@@ -11,6 +11,11 @@ typedef struct { char old[16]; unsigned domain, bus, device, id, sub; char bus_i
 typedef struct { unsigned pid; unsigned long long at; unsigned sm, mem, enc, dec; } sample;
 typedef struct { void *device; unsigned long long type, data; unsigned gi, ci; } event;
 
+typedef struct {
+  unsigned field, scope; long long at, took; int type, code;
+  union { double d; unsigned u; unsigned long long ull; } value;
+} field;
+
 static int card, taken;
 const char *nvmlErrorString(int code) { return code == 3 ? "Not Supported" : "Invalid Argument"; }
 int nvmlInit_v2(void) { return 0; }
@@ -60,6 +65,9 @@ int nvmlDeviceGetProcessUtilization(void *of, sample *to, unsigned *count, unsig
   if (since >= 500) return 6;
   if (!to) { *count = 1; return 7; }
   sample found = {7, 500, 40, 1, 0, 0}; *to = found; *count = 1; return of != &card;
+}
+int nvmlDeviceGetFieldValues(void *of, int count, field *to) {
+  to->code = to->field == 230 ? 0 : 3; to->type = 1; to->value.u = 0; return of != &card || count != 1;
 }
 int nvmlEventSetCreate(void **to) { static int set; *to = &set; return 0; }
 int nvmlEventSetFree(void *set) { return 0; }

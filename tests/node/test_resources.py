@@ -1,0 +1,51 @@
+"""The resources that the agent writes into its node's status, as a real kubelet counts them."""
+
+from agent_process import Agent, agent
+from kube_api import Objects
+from played_gpus import PlayedGpus
+from real_node import RealNode
+from test_real_node import pod
+
+RESOURCE = "weft.dev/gpu-memory"
+
+
+def advertised(node: RealNode) -> str | None:
+    """How much of the resource the node has."""
+    status = node.api.get("Node", node.name)["status"]
+    assert status["capacity"].get(RESOURCE) == status["allocatable"].get(RESOURCE)
+    found: str | None = status["allocatable"].get(RESOURCE)
+    return found
+
+
+def wait_advertised(node: RealNode, amount: str) -> None:
+    """Until the node has so much of it."""
+
+    def so(nodes: Objects) -> bool:
+        return any(n["status"]["allocatable"].get(RESOURCE) == amount for n in nodes)
+
+    node.api.wait_for(so, "Node")
+
+
+def test_they_survive_a_restart_of_the_kubelet(node: RealNode, gpus: PlayedGpus) -> None:
+    total = str(gpus.count * gpus.memory_mib)
+    first = Agent(node, gpus)
+    try:
+        first.begin()
+        wait_advertised(node, total)
+        node.restart_kubelet()
+        assert advertised(node) == total
+    finally:
+        first.kill()
+    node.restart_kubelet()
+    assert advertised(node) == total, "no agent runs, and pods are counted all the same"
+
+
+def test_the_kubelet_refuses_a_pod_beyond_them(
+    node: RealNode, gpus: PlayedGpus, namespace: str
+) -> None:
+    with agent(node, gpus):
+        wait_advertised(node, str(gpus.count * gpus.memory_mib))
+        main = {"name": "main", "resources": {"limits": {RESOURCE: "131073"}}}
+        node.create([pod("too-much", containers=[main])], namespace)
+        (found,) = node.wait(lambda pods: pods[0]["status"]["phase"] == "Failed", namespace)
+    assert found["status"]["reason"] == f"OutOf{RESOURCE}"

@@ -1,0 +1,113 @@
+"""The agent's parts: one that breaks takes no other with it, and all end when it is told to."""
+
+import asyncio
+import re
+from collections import Counter
+from pathlib import Path
+
+from agent_world import node_world
+from test_fake_devices import A100, reader, written
+
+from weft.cli.agent_hosting import AgentHosting, Composition
+from weft.cluster.config.form import Configuration
+from weft.kube.client import ApiClient
+from weft.kube.config import Endpoint
+from weft.kube.credentials import FixedCredentials
+from weft.model import WeftError
+from weft.node.agent import agent as agent_module
+from weft.node.agent.agent import NodeAgent
+from weft.node.agent.agent_metrics import DeliveryMetrics, PartMetrics
+from weft.node.agent.delivery import OUTCOMES
+from weft.node.agent.device_watch import DeviceWatch
+from weft.node.agent.node_pods import NodePods
+from weft.node.devices.fake import FakeReader
+
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "reference"
+
+
+class PlayedPart:
+    """Raises what it is given, one at a time, then runs until cancelled."""
+
+    def __init__(self, *faults: Exception | None) -> None:
+        self._faults = list(faults)
+        self.runs, self.cleaned = 0, 0
+        self.steady = asyncio.Event()
+
+    async def run(self) -> None:
+        self.runs += 1
+        if self._faults:
+            fault = self._faults.pop(0)
+            if fault is None:
+                return
+            raise fault
+        try:
+            self.steady.set()
+            await asyncio.Event().wait()
+        finally:
+            self.cleaned += 1
+
+
+async def test_a_part_that_breaks_is_started_anew_and_all_clean_up(
+    tmp_path: Path,
+    monkeypatch,
+    caplog,  # type: ignore[no-untyped-def]
+) -> None:
+    monkeypatch.setattr(agent_module, "_AGAIN_S", 0.001)
+    broken, steady, stop = Counter[str](), PlayedPart(), asyncio.Event()
+    faulty = PlayedPart(ValueError("a bug"), OSError("no socket"), WeftError("no GPU"), None)
+    async with ApiClient(Endpoint("http://127.0.0.1:1", FixedCredentials())) as client:
+        devices = DeviceWatch(reader(tmp_path, f"gpus: [{A100}}}]"))
+        node = NodeAgent(
+            devices,
+            NodePods(client, "n1"),
+            {"steady": steady},
+            {"faulty": faulty},
+            broken=broken,
+        )
+        running = asyncio.create_task(node.run(stop))
+        await faulty.steady.wait()
+        assert (faulty.runs, steady.runs, broken["faulty"], broken["steady"]) == (5, 1, 4, 0)
+        stop.set()
+        await running
+    assert (faulty.cleaned, steady.cleaned) == (1, 1)
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert told[:4] == [
+        "faulty broke; it is started anew",
+        "faulty: no socket",
+        "faulty: no GPU",
+        "faulty ended",
+    ]
+
+
+async def test_told_to_stop_before_it_knows_anything_it_ends(tmp_path: Path) -> None:
+    async with ApiClient(Endpoint("http://127.0.0.1:1", FixedCredentials())) as client:
+        devices = DeviceWatch(reader(tmp_path, f"gpus: [{A100}}}]"))
+        stop = asyncio.Event()
+        stop.set()
+        late = PlayedPart()
+        await NodeAgent(devices, NodePods(client, "n1"), {}, {"late": late}).run(stop)
+        assert late.runs == 0
+
+
+async def test_an_agent_is_replaced_without_a_container_in_between(tmp_path: Path) -> None:
+    async with node_world(tmp_path) as world:
+        for number in range(3):
+            await world.start_agent()
+            await world.create(world.bound(f"p{number}"))
+            await world.stop_agent()
+        assert world.runtime.registrations == 3
+
+
+async def test_the_reference_has_the_metrics_of_delivery(tmp_path: Path) -> None:
+    page = (DOCS / "metrics.md").read_text().partition("## The agent")[2].partition("\n## ")[0]
+    async with ApiClient(Endpoint("http://127.0.0.1:1", FixedCredentials())) as client:
+        file = written(tmp_path, f"gpus: [{A100}}}]")
+        hosting = AgentHosting("n1", str(file), tmp_path / "nri.sock", "127.0.0.1", 0)
+        made = Composition(Configuration(), hosting, FakeReader(file, "n1"), client)
+        metrics = DeliveryMetrics(made.delivery, made.evictions, made.plugin)
+        families = [*metrics.collect(), *PartMetrics(made.agent.broken).collect()]
+        names = {f.name + "_total" * (f.type == "counter") for f in families}
+    assert names <= set(re.findall(r"^\| `(\w+)`", page, flags=re.MULTILINE))
+    outcomes = re.search(r"`weft_agent_containers_total`.*", page)
+    assert outcomes is not None
+    assert all(f"`{outcome}`" in outcomes[0] for outcome in OUTCOMES)

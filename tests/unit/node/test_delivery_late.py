@@ -1,0 +1,167 @@
+"""Containers that started while no agent was there, and pods of which the agent hears late."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from agent_world import NODE, VISIBLE, NodeWorld, node_world
+
+from weft.model.annotations import DELIVERY
+from weft.model.delivery import encode_delivery
+from weft.node.nri import nri_pb2 as nri
+from weft.testing.nri_runtime import NotCreatedError
+
+MARKS = {
+    "ALIYUN_COM_GPU_MEM_IDX": "1",
+    "ALIYUN_COM_GPU_MEM_POD": "3",
+    "ALIYUN_COM_GPU_MEM_DEV": "39",
+    "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
+    "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1700000000000000000",
+}
+GIB = {"aliyun.com/gpu-mem": "78", "aliyun.com/gpu-count": "2"}
+
+
+def recorded(world: NodeWorld, name: str) -> nri.PodSandbox:
+    """A pod with a record, in the API server and as the runtime has it."""
+    world.add_pod(name, {"weft.dev/gpu-memory": "1000"})
+    return world.bound(name, world.record(world.uids[name]))
+
+
+def is_going(world: NodeWorld, name: str) -> bool:
+    return "deletionTimestamp" in world.api.get("pods", name)["metadata"]
+
+
+async def going(world: NodeWorld, name: str) -> None:
+    while not is_going(world, name):
+        await asyncio.sleep(0.005)
+
+
+async def test_what_started_without_its_share_is_evicted_and_nothing_else(tmp_path: Path) -> None:
+    async with node_world(tmp_path, has_validators=False) as world:
+        await world.start_agent()
+        good = recorded(world, "good")
+        await world.create(good)
+        await world.kill_agent()
+        world.runtime.drop_plugin()
+        bad, plain = recorded(world, "bad"), world.sandbox("plain")
+        without = nri.PodSandbox()
+        without.CopyFrom(bad)
+        del without.annotations["required-plugins.noderesource.dev/pod"]  # an older runtime
+        await world.create(without)
+        await world.create(plain, env=(f"{VISIBLE}=all",))
+        await world.start_agent()
+        await going(world, "bad")
+        assert "runs without its share" in await world.event("GPUShareEvicted")
+        assert not is_going(world, "good")
+        assert world.api.requests["POST pods/eviction"] == 1
+
+
+async def test_an_eviction_that_a_budget_forbids_is_told(tmp_path: Path) -> None:
+    async with node_world(tmp_path, has_validators=False) as world:
+        pod = recorded(world, "bad")
+        del pod.annotations["required-plugins.noderesource.dev/pod"]
+        await world.create(pod)
+        world.api.fault("status", method="POST", path="/eviction", code=429)
+        await world.start_agent()
+        assert "it is not evicted" in await world.event("GPUShareEvictionBlocked")
+        assert not is_going(world, "bad")
+
+
+async def test_a_pod_that_was_left_alone_is_judged_once_it_is_known(tmp_path: Path) -> None:
+    async with node_world(tmp_path) as world:
+        world.api.update("nodes", NODE, {"status": {"allocatable": GIB, "capacity": GIB}})
+        world.add_pod("share", {"aliyun.com/gpu-mem": "3"}, MARKS)
+        unmarked = world.sandbox("share")  # its sandbox is older than its marks
+        await world.api.stop()
+        await world.start_agent()
+        assert (await world.create(unmarked, env=("A=1",))).env == {"A": "1"}
+        port = int(world.api.url.rpartition(":")[2])
+        await world.api.start(port)
+        await going(world, "share")
+
+
+async def test_a_pod_that_an_originals_agent_gave_its_card_goes_on(tmp_path: Path) -> None:
+    async with node_world(tmp_path) as world:
+        world.api.update("nodes", NODE, {"status": {"allocatable": GIB, "capacity": GIB}})
+        world.add_pod("share", {"aliyun.com/gpu-mem": "3"}, MARKS)
+        world.add_pod("all", {"aliyun.com/gpu-mem": "3"}, MARKS)
+        await world.create(world.sandbox("share", MARKS), env=(f"{VISIBLE}=1",))
+        world.add_pod("other", {"aliyun.com/gpu-mem": "3"}, MARKS)
+        await world.create(world.sandbox("other", MARKS), env=("ALIYUN_COM_GPU_MEM_IDX=1",))
+        await world.create(world.sandbox("all", MARKS), env=(f"{VISIBLE}=all",))
+        await world.start_agent()
+        await going(world, "all")
+        assert not is_going(world, "share")
+        assert not is_going(world, "other")
+
+
+async def test_marks_of_a_pod_that_is_not_known_keep_it_waiting(tmp_path: Path) -> None:
+    async with node_world(tmp_path) as world:
+        await world.api.stop()
+        await world.start_agent()
+        for marks in (MARKS, {"elasticgpu.io/container-main": "0"}, {"weft.dev/placement": "x"}):
+            with pytest.raises(NotCreatedError, match="not known yet"):
+                await world.create(world.sandbox("share", marks))
+
+
+async def test_an_annotation_that_is_edited_later_moves_nothing(tmp_path: Path) -> None:
+    async with node_world(tmp_path) as world:
+        await world.start_agent()
+        world.add_pod("a", {"weft.dev/gpu-memory": "1000"})
+        uid = world.uids["a"]
+        text = encode_delivery(world.record(uid))
+        world.api.update("pods", "a", {"metadata": {"annotations": {DELIVERY: text}}})
+        while True:
+            try:
+                await world.create(world.sandbox("a"))
+                break
+            except NotCreatedError:
+                await asyncio.sleep(0.005)
+        more = encode_delivery(world.record(uid, gpu=1, mib=40_000))
+        world.api.update("pods", "a", {"metadata": {"annotations": {DELIVERY: more}}})
+        world.add_pod("b")
+        await world.create(world.sandbox("b"))  # the watch has told of both
+        assert (await world.create(world.sandbox("a"))).env["SHARE_MIB"] == "1000"
+
+
+async def test_a_pod_that_ended_holds_nothing(tmp_path: Path) -> None:
+    async with node_world(tmp_path) as world:
+        await world.start_agent()
+        world.add_pod("first", {"weft.dev/gpu-memory": "30000"})
+        await world.create(world.bound("first", world.record(world.uids["first"], mib=30_000)))
+        second = world.bound("second", world.record("uid-second", mib=30_000))
+        with pytest.raises(NotCreatedError, match="promised to pods that run"):
+            await world.create(second)
+        world.api.update("pods", "first", {"status": {"phase": "Succeeded"}})
+        while True:
+            try:
+                await world.create(second)
+                break
+            except NotCreatedError:
+                await asyncio.sleep(0.005)
+
+
+async def test_the_end_of_an_older_sandbox_frees_nothing(tmp_path: Path) -> None:
+    async with node_world(tmp_path) as world:
+        await world.start_agent()
+        older = world.bound("a", world.record("uid-a", mib=30_000))
+        newer = nri.PodSandbox()
+        newer.CopyFrom(older)
+        newer.id = "sandbox-newer"
+        await world.create(older)
+        await world.create(newer)
+        await world.runtime.stop_pod(older)
+        with pytest.raises(NotCreatedError, match="promised to pods that run"):
+            await world.create(world.bound("b", world.record("uid-b", mib=30_000)))
+        await world.runtime.stop_pod(newer)
+        await world.create(world.bound("b", world.record("uid-b", mib=30_000)))
+
+
+async def test_a_static_pod_is_known_by_its_hash(tmp_path: Path) -> None:
+    async with node_world(tmp_path) as world:
+        static = {"kubernetes.io/config.hash": "0123456789abcdef0123456789abcdef"}
+        world.add_pod("mirror", None, static)
+        world.uids["mirror"] = static["kubernetes.io/config.hash"]
+        await world.start_agent()
+        started = await world.create(world.sandbox("mirror", static), env=(f"{VISIBLE}=all",))
+        assert started.env == {VISIBLE: "void"}
