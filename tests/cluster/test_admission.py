@@ -22,7 +22,8 @@ from weft.dialects.dialect import DialectSettings
 from weft.kube.codec import PODS
 from weft.model.annotations import SCHEDULE, SCHEDULE_ENABLED
 
-SCHEDULER = "system:serviceaccount:kube-system:weft-scheduler"
+SCHEDULER = "system:serviceaccount:weft-system:weft-scheduler"
+OURS = "weft-system"
 PLUGIN = "system:serviceaccount:kube-system:original-plugin"
 NODE = "node-0"
 KEYS = tuple(name.replace("*", "some") for name in ASSIGNMENT)
@@ -188,7 +189,7 @@ def agent_of(plane: ControlPlane, node: str) -> Api:
     account: Object = {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        "metadata": {"name": "weft-agent", "namespace": "kube-system"},
+        "metadata": {"name": "weft-agent", "namespace": OURS},
     }
     rights: Object = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -199,15 +200,16 @@ def agent_of(plane: ControlPlane, node: str) -> Api:
             "kind": "ClusterRole",
             "name": "cluster-admin",
         },
-        "subjects": [{"kind": "ServiceAccount", "name": "weft-agent", "namespace": "kube-system"}],
+        "subjects": [{"kind": "ServiceAccount", "name": "weft-agent", "namespace": OURS}],
     }
-    for item, inside in ((account, "kube-system"), (rights, None)):
+    space: Object = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": OURS}}
+    for item, inside in ((space, None), (account, OURS), (rights, None)):
         with suppress(ApiError):  # it is there already
             api.create(item, inside)
     body = pod(f"agent-{node}")
     body["spec"] |= {"serviceAccountName": "weft-agent", "nodeName": node}
-    made = api.create(body, "kube-system")
-    path = f"{api.path('ServiceAccount', 'kube-system')}/weft-agent/token"
+    made = api.create(body, OURS)
+    path = f"{api.path('ServiceAccount', OURS)}/weft-agent/token"
     reference = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -253,7 +255,7 @@ def test_an_agent_writes_its_own_node_alone(
         cpu: Object = {"status": {"capacity": {"cpu": "3"}}}
         assert refused(user, "PATCH", f"{own}/status", cpu) == ""
     finally:
-        api.delete("Pod", f"agent-{NODE}", "kube-system")
+        api.delete("Pod", f"agent-{NODE}", OURS)
 
 
 def test_a_variable_that_names_gpus_is_denied_where_weft_schedules(

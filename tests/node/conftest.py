@@ -92,13 +92,21 @@ def node(
     pytestconfig.stash[_running] = machine
     with machine:
         yield machine
-    assert machine.left_behind() == []
+    assert machine.left_behind == []
 
 
 @pytest.fixture(scope="session")
 def gpus(node: RealNode) -> PlayedGpus:
     """Eight GPUs for the node's agents."""
     return PlayedGpus(node.folder)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_of_earlier_agents(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No test finds what the agents of another have written on the node."""
+    yield
+    if "node" in request.fixturenames:
+        request.getfixturevalue("node").forget_agents()
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "cluster"))  # when run by itself
+
 import binaries
 from go_tools import GoTools, NoBinariesError, Say
 

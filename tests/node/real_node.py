@@ -34,13 +34,17 @@ _ENDS_S = 60.0
 
 
 class RealNode:
-    """The node `real-node`. Pods bound to it run here; `inside` says what a container sees."""
+    """The node `real-node`. Pods bound to it run here; `inside` says what a container sees.
+
+    `left_behind` is what of the machine is not as it was, once this has stopped.
+    """
 
     def __init__(
         self, plane: ControlPlane, tools: dict[str, Path], more_images: Sequence[str] = ()
     ) -> None:
         self.plane, self.api, self.name = plane, plane.api, NAME
         self._tools, self._more_images = tools, more_images
+        self.left_behind: list[str] = []
         self._left = contextlib.ExitStack()
 
     # --- its life --------------------------------------------------------------------------------
@@ -52,6 +56,7 @@ class RealNode:
         if reason := why_not_here():
             raise RuntimeError(reason)
         self.before = MachineState.now()
+        self._left.callback(self._look_back)
         # Sockets' paths may have 107 bytes.
         self.folder = Path(tempfile.mkdtemp(prefix="weft-node-"))
         self._note()
@@ -71,9 +76,8 @@ class RealNode:
         """End all of it and put the machine back."""
         self._left.close()
 
-    def left_behind(self) -> list[str]:
-        """What of the machine is not as it was, once this has stopped."""
-        return self.before.differences(MachineState.now())
+    def _look_back(self) -> None:
+        self.left_behind = self.before.differences(MachineState.now())
 
     def _note(self) -> None:
         text = json.dumps({"folder": str(self.folder), "before": self.before.dump()})
@@ -125,6 +129,16 @@ class RealNode:
             {"status": {"capacity": dict(resources), "allocatable": dict(resources)}},
             part="status",
         )
+
+    def forget_agents(self) -> None:
+        """Take from the node object what agents wrote there, and all extended resources."""
+        node = self.api.get("Node", self.name)
+        written = {
+            field: dict.fromkeys(n for n in node["metadata"].get(field, {}) if _is_agents(n))
+            for field in ("annotations", "labels")
+        }
+        self.api.patch("Node", self.name, {"metadata": written})
+        self.advertise(dict.fromkeys(name for name in node["status"]["capacity"] if "/" in name))
 
     # --- pods ------------------------------------------------------------------------------------
 
@@ -222,6 +236,10 @@ class RealNode:
 def last_lines(path: Path, count: int = 30) -> str:
     """The end of a log."""
     return "\n".join(path.read_text(errors="replace").splitlines()[-count:])
+
+
+def _is_agents(name: str) -> bool:
+    return name.startswith(("weft.dev/", "ai.centaurus.io/"))
 
 
 def runnable(pod: Object) -> Object:

@@ -17,12 +17,12 @@ _Users = list[str] | None
 _SCHEDULER = Option(
     metavar="USER",
     help="A user that may write assignments; may be given several times.  "
-    "[default: system:serviceaccount:kube-system:weft-scheduler]",
+    "[default: system:serviceaccount:weft-system:weft-scheduler]",
 )
 _AGENT = Option(
     metavar="USER",
     help="The same of agents, each for its own node.  "
-    "[default: system:serviceaccount:kube-system:weft-agent]",
+    "[default: system:serviceaccount:weft-system:weft-agent]",
 )
 _PLUGIN = Option(
     metavar="USER",

@@ -3,6 +3,7 @@
 import logging
 import os
 import socket
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -94,6 +95,8 @@ def agent(
     logging.basicConfig(
         level=log.value.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
+    # Reading GPUs is a thread's work: whoever creates a container must not wait 5 ms for its turn.
+    sys.setswitchinterval(0.000_5)
     uvloop.run(host(settings, hosting))
 
 

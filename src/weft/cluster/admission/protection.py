@@ -51,8 +51,8 @@ class Writers(msgspec.Struct, frozen=True):
     always did. A service account's name is system:serviceaccount:NAMESPACE:NAME.
     """
 
-    schedulers: tuple[str, ...] = ("system:serviceaccount:kube-system:weft-scheduler",)
-    agents: tuple[str, ...] = ("system:serviceaccount:kube-system:weft-agent",)
+    schedulers: tuple[str, ...] = ("system:serviceaccount:weft-system:weft-scheduler",)
+    agents: tuple[str, ...] = ("system:serviceaccount:weft-system:weft-agent",)
     plugins: tuple[str, ...] = ()
 
 
