@@ -203,8 +203,9 @@ class Delivery:
         return {uid: held.record for uid, held in self._held.items() if uid not in ended}
 
     async def _wait_for(self, pod: nri.PodSandbox) -> NodePod | None:
-        """The pod, if the API server tells of it soon; nobody tells of some static ones."""
-        if STATIC_POD_UID in pod.annotations:
+        """The pod, if the API server tells of it soon; it knows no pods beside Kubernetes, and not
+        all static ones."""
+        if not pod.uid or STATIC_POD_UID in pod.annotations:
             return None
         return await self._pods.known(pod.uid, self._options.wait_s)
 
