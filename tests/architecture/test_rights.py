@@ -31,6 +31,7 @@ USED = {
     ("nodes/status", "patch"): ("node/agent/accounting.py", '"status"'),
     ("events", "create"): ("kube/events.py", '"POST"'),
     ("events", "patch"): ("kube/events.py", '"PATCH"'),
+    ("events", "list"): ("cli/cluster_status.py", "TOLD_EVENTS"),
     ("leases", "get"): ("kube/lease.py", '"GET"'),
     ("leases", "create"): ("kube/lease.py", '"POST"'),
     ("leases", "patch"): ("kube/lease.py", '"PATCH"'),

@@ -161,6 +161,10 @@ class AttributionStory:
         """The kubelet's pod resources."""
         return await self.manager.pod(namespace, name)
 
+    async def names(self) -> set[tuple[str, str]]:
+        """Of all its pods."""
+        return await self.manager.names()
+
     async def tell(self) -> None:
         """All of it, to the end."""
         hearing = asyncio.create_task(self._hear_by_and_by())

@@ -63,6 +63,9 @@ class Unanswered(AttributionStory):
     async def pod(self, namespace: str, name: str):
         raise KubeletError("pod resources: UNAVAILABLE")
 
+    async def names(self):
+        raise KubeletError("pod resources: UNAVAILABLE")
+
 
 def test_where_the_kubelet_does_not_say_pods_are_evicted_and_none_is_wrong() -> None:
     evicted = 0

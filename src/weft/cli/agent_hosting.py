@@ -39,6 +39,7 @@ from weft.node.agent.offering import Offering, offer_of
 from weft.node.agent.over_share import OverShareGuard, OverShareOptions
 from weft.node.agent.pages import AgentPages
 from weft.node.agent.pod_events import REFUSED, PodEvents, PodName
+from weft.node.agent.reconciler import Reconciler
 from weft.node.agent.usage import UsageWatch, WatchedPod
 from weft.node.agent.usage_metrics import UsageMetrics
 from weft.node.devices.fake import FakeReader
@@ -120,12 +121,13 @@ class Composition:
         settings = _accounting_of(config, hosting)
         self.accounting = Accounting(client, self._node, self.devices, settings)
         self.device_plugins = self._serve_plugins(hosting) if hosting.device_plugins else None
+        self.reconciler = self._reconcile(hosting) if hosting.pod_resources.exists() else None
         self._watch_use()
         broken: Counter[str] = Counter()
         collectors: list[Collector] = [
             DeliveryMetrics(self.delivery, self.evictions, self.plugin),
             UsageMetrics(self._node, self.usage, self.guard),
-            KubeletMetrics(self.accounting, self.device_plugins),
+            KubeletMetrics(self.accounting, self.device_plugins, self.reconciler),
             PartMetrics(broken),
         ]
         pages = AgentPages(collectors, self._checks(), address=hosting.address, port=hosting.port)
@@ -172,6 +174,13 @@ class Composition:
             hosting,
         )
 
+    def _reconcile(self, hosting: AgentHosting) -> Reconciler:
+        from weft.cli.agent_plugins import reconciler
+
+        return reconciler(
+            self.pods, self.devices, self.accounting, self.evictions, self.events, hosting
+        )
+
     def _offer(self) -> AgentOffer | None:
         if self.device_plugins is None:
             return offer_of(self.plugin, self.isolation)
@@ -192,13 +201,18 @@ class Composition:
             "usage": self.usage,
             "over-share": self.guard,
         }
+        if self.reconciler is not None:
+            parts["reconciler"] = self.reconciler
         if self.device_plugins is None:
             parts |= {
                 "runtime": self.plugin,
                 "discovery": Offering(self.plugin, self.discovery),
             }
         else:
-            parts |= {"device-plugins": self.device_plugins, "discovery": self.discovery}
+            parts |= {
+                "device-plugins": self.device_plugins,
+                "discovery": Offering(self.device_plugins, self.discovery),
+            }
         if self._settings.hook_library:
             pods = self.pods
             known = lambda: pods.pods.keys() if pods.synced.is_set() else None  # noqa: E731

@@ -12,7 +12,8 @@ from weft.node.agent.device_watch import DeviceWatch
 from weft.node.agent.evictions import Evictions
 from weft.node.agent.isolation import NodeIsolation
 from weft.node.agent.node_pods import NodePod, NodePods
-from weft.node.agent.pod_events import PodName
+from weft.node.agent.pod_events import PodEvents, PodName
+from weft.node.agent.reconciler import Reconciler
 from weft.node.agent.record_check import why_refused
 from weft.node.device_plugin.attribution import AttributionWorld
 from weft.node.device_plugin.kubelet_api import PodResourcesClient
@@ -21,6 +22,25 @@ from weft.node.device_plugin.plugin_part import DevicePluginPart, KubeletOptions
 
 if TYPE_CHECKING:
     from weft.cli.agent_hosting import AgentHosting
+
+
+def reconciler(
+    pods: NodePods,
+    devices: DeviceWatch,
+    accounting: Accounting,
+    evictions: Evictions,
+    events: PodEvents,
+    hosting: "AgentHosting",
+) -> Reconciler:
+    """The part that compares the kubelet's pod resources with the records."""
+    return Reconciler(
+        pods,
+        PodResourcesClient(hosting.pod_resources),
+        lambda: accounting.served_by_plugins(accounting.amounts().capacity),
+        lambda: [device.gpu.uuid for device in devices.devices],
+        events.warn,
+        evictions.evict,
+    )
 
 
 def device_plugins(

@@ -170,6 +170,11 @@ def _show(findings: "list[DoctorFinding]", output: ListOutput) -> None:
     if output is ListOutput.json:
         print(json_text([finding._asdict() for finding in findings], indent=2))
         return
+    print_findings(findings)
+
+
+def print_findings(findings: "list[DoctorFinding]") -> None:
+    """A line each, and one for its remedy."""
     table = table_with("||")
     for finding in findings:
         table.add_row(f"{finding.level:<6}", finding.check, finding.text)

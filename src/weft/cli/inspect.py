@@ -1,6 +1,5 @@
 """`weft inspect`: what was promised of each GPU, and what is really used."""
 
-import asyncio
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -9,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
+from weft.cli.cluster_question import answer
 from weft.cli.options import ConfigFile, Context, Kubeconfig, Output
 from weft.cli.output import ListOutput, json_text, print_note, print_table, table_with
 
 if TYPE_CHECKING:
     from weft.cli.inspected import ClusterReport, GpuReport, InspectWish, NodeReport
     from weft.cli.text_table import TextTable
-    from weft.kube.config import Endpoint
+    from weft.cluster.config.form import Configuration
     from weft.telemetry.meaning.join import Devices
     from weft.telemetry.sources.source import MetricSource
 
@@ -55,12 +55,11 @@ def inspect(
     Real use is asked of the agents on the nodes, through the API server's proxy. Without agents,
     and without --metrics-from, promises are shown alone.
     """
-    from weft.kube.config import load
+    from weft.cli.inspected import inspect_cluster
 
     wish = _wish(nodes or (), config, metrics_from)
-    endpoint = load(context, paths=(kubeconfig,) if kubeconfig else ())
     while True:
-        inspected = asyncio.run(_inspect(endpoint, wish))
+        inspected = answer(kubeconfig, context, lambda client: inspect_cluster(client, wish))
         if watch and output is ListOutput.table and sys.stdout.isatty():
             print(_CLEAR, end="")
         _show(inspected, details, namespace, output)
@@ -70,23 +69,29 @@ def inspect(
         time.sleep(interval)
 
 
-def _wish(nodes: Sequence[str], config: Path | None, metrics_from: str) -> "InspectWish":
-    from msgspec.structs import replace
-
+def wish_of(found: "Configuration", nodes: Sequence[str] = ()) -> "InspectWish":
+    """How this configuration has pods and nodes read."""
     from weft.cli.inspected import InspectWish
-    from weft.cli.scheduler import configuration
-    from weft.cli.telemetry import SourceContext, source_of
-    from weft.cluster.config.addresses import check_url
     from weft.dialects.dialect import DialectSettings
     from weft.dialects.inventory import InventoryFallback
 
-    found = configuration(config)
     rules = [
         InventoryFallback(r.count, r.memory_mib, r.model, r.nodes, r.labels)
         for r in found.inventory
     ]
     unit = found.gpushare_unit
-    wish = InspectWish(nodes, DialectSettings("node" if unit == "auto" else unit), rules)
+    return InspectWish(nodes, DialectSettings("node" if unit == "auto" else unit), rules)
+
+
+def _wish(nodes: Sequence[str], config: Path | None, metrics_from: str) -> "InspectWish":
+    from msgspec.structs import replace
+
+    from weft.cli.scheduler import configuration
+    from weft.cli.telemetry import SourceContext, source_of
+    from weft.cluster.config.addresses import check_url
+
+    found = configuration(config)
+    wish = wish_of(found, nodes)
     if not metrics_from:
         return wish
     pages = "{address}" in metrics_from or "{node}" in metrics_from
@@ -104,14 +109,6 @@ def _wish(nodes: Sequence[str], config: Path | None, metrics_from: str) -> "Insp
         return found
 
     return replace(wish, source=source)
-
-
-async def _inspect(endpoint: "Endpoint", wish: "InspectWish") -> "ClusterReport":
-    from weft.cli.inspected import inspect_cluster
-    from weft.kube.client import ApiClient
-
-    async with ApiClient(endpoint) as client:
-        return await inspect_cluster(client, wish)
 
 
 def _show(inspected: "ClusterReport", details: bool, namespace: str, output: ListOutput) -> None:
@@ -187,14 +184,14 @@ def _notes(inspected: "ClusterReport") -> list[str]:
     else:
         notes += [f"Real use unknown on {', '.join(of)}: {text}." for text, of in problems.items()]
     notes += [f"Not all was told: {text}" for text in inspected.problems]
-    notes += [text for node in inspected.nodes for text in _troubles(node)]
+    notes += [text for node in inspected.nodes for text in troubles_of(node)]
     unplaced = [pod for node in inspected.nodes for pod in node.unplaced]
     if unplaced:
         notes.append(f"Nobody says which GPU these pods have: {', '.join(unplaced)}.")
     return notes
 
 
-def _troubles(node: "NodeReport") -> list[str]:
+def troubles_of(node: "NodeReport") -> list[str]:
     """What is wrong with the node and its GPUs."""
     troubles = [] if node.ready else [f"Node {node.name} is not ready."]
     out = [str(gpu.index) for gpu in node.gpus if not gpu.in_service and not _cut(node, gpu)]

@@ -112,16 +112,8 @@ async def inspect_cluster(client: ApiClient, wish: InspectWish) -> ClusterReport
     for name in wish.names:
         if name not in found:
             raise BadInputError("node", f"there is no node {name}")
-    pods: dict[str, list[Pod]] = {}
-    for pod in await everything(client, PODS):
-        if not pod.ended:
-            pods.setdefault(pod.spec.node_name, []).append(pod)
-    nodes, seen = [], []
-    for name in wish.names or sorted(found):
-        node = inventory(found[name], rules=wish.rules)[0]
-        if node.gpus:
-            seen.append(node)
-            nodes.append(_inspected(found[name], node, pods.get(name, []), wish.settings))
+    chosen = [found[name] for name in wish.names or sorted(found)]
+    nodes, seen = promises(chosen, await everything(client, PODS), wish)
     inspected = ClusterReport(nodes, "", [])
     if nodes:
         await _look(client, inspected, seen, {name: _address(n) for name, n in found.items()}, wish)
@@ -129,6 +121,23 @@ async def inspect_cluster(client: ApiClient, wish: InspectWish) -> ClusterReport
 
 
 # --- what was promised ---------------------------------------------------------------------------
+
+
+def promises(
+    found: Iterable[KubeNode], pods: Iterable[Pod], wish: InspectWish
+) -> tuple[list[NodeReport], list[Node]]:
+    """What these pods hold of these nodes that have GPUs; and the nodes as Weft reads them."""
+    there: dict[str, list[Pod]] = {}
+    for pod in pods:
+        if not pod.ended:
+            there.setdefault(pod.spec.node_name, []).append(pod)
+    reports, nodes = [], []
+    for each in found:
+        node = inventory(each, rules=wish.rules)[0]
+        if node.gpus:
+            nodes.append(node)
+            reports.append(_inspected(each, node, there.get(node.name, []), wish.settings))
+    return reports, nodes
 
 
 def _inspected(

@@ -46,32 +46,41 @@ _Commands = dict[str, Typer | Callable[..., None]]
 
 
 def _register() -> None:
-    from weft.cli.admission import admission
-    from weft.cli.agent import agent
-    from weft.cli.config import config_app
-    from weft.cli.decisions import explain_app, replay
-    from weft.cli.doctor import doctor
+    for task, commands in (_without_a_cluster() | _on_a_cluster() | _about_gpus()).items():
+        _add(task, commands)
+
+
+def _without_a_cluster() -> dict[str, _Commands]:
     from weft.cli.experiment import experiment_app
-    from weft.cli.extender import extender_app
     from weft.cli.generate import generate_app
-    from weft.cli.inspect import inspect
-    from weft.cli.interference import interference_app
-    from weft.cli.metrics import metrics
-    from weft.cli.parse import parse
     from weft.cli.policies import policies
-    from weft.cli.profile import profile_app
-    from weft.cli.scheduler import scheduler
     from weft.cli.simulate import simulate
     from weft.cli.trace import trace_app
 
-    tasks: dict[str, _Commands] = {
+    return {
         "Compare policies without a cluster": {
             "generate": generate_app,
             "trace": trace_app,
             "simulate": simulate,
             "policies": policies,
             "experiment": experiment_app,
-        },
+        }
+    }
+
+
+def _on_a_cluster() -> dict[str, _Commands]:
+    from weft.cli.admission import admission
+    from weft.cli.agent import agent
+    from weft.cli.config import config_app
+    from weft.cli.decisions import explain_app, replay
+    from weft.cli.doctor import doctor
+    from weft.cli.extender import extender_app
+    from weft.cli.inspect import inspect
+    from weft.cli.parse import parse
+    from weft.cli.scheduler import scheduler
+    from weft.cli.status import status
+
+    return {
         "Run on a cluster": {
             "parse": parse,
             "config": config_app,
@@ -81,19 +90,27 @@ def _register() -> None:
             "admission": admission,
         },
         "See why": {
+            "status": status,
             "inspect": inspect,
             "doctor": doctor,
             "explain": explain_app,
             "replay": replay,
         },
+    }
+
+
+def _about_gpus() -> dict[str, _Commands]:
+    from weft.cli.interference import interference_app
+    from weft.cli.metrics import metrics
+    from weft.cli.profile import profile_app
+
+    return {
         "Know GPUs and applications": {
             "metrics": metrics,
             "profile": profile_app,
             "interference": interference_app,
-        },
+        }
     }
-    for task, commands in tasks.items():
-        _add(task, commands)
 
 
 def _add(task: str, commands: _Commands) -> None:

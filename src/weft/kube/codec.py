@@ -17,6 +17,7 @@ from weft.kube.structs import (
     ApiStatus,
     ConfigMap,
     CsiNode,
+    Event,
     KubeNode,
     KubeObject,
     Lease,
@@ -196,3 +197,4 @@ CLAIMS = Resource("/api/v1", "persistentvolumeclaims", PersistentVolumeClaim)
 CSI_NODES = Resource("/apis/storage.k8s.io/v1", "csinodes", CsiNode)
 LEASES = Resource("/apis/coordination.k8s.io/v1", "leases", Lease)
 EVENTS = Resource("/apis/events.k8s.io/v1", "events", MetaOnly)
+TOLD_EVENTS = Resource("/apis/events.k8s.io/v1", "events", Event)

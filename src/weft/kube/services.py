@@ -57,6 +57,7 @@ class NamedPort(Api, frozen=True, gc=False):
 class ServingContainer(Api, frozen=True, gc=False):
     """A container, as far as it serves something."""
 
+    image: str = ""
     ports: list[NamedPort] | None = None
 
 

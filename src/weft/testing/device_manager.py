@@ -151,6 +151,10 @@ class FakeDeviceManager:
                 return self._told(uid, pod)
         return None
 
+    async def names(self) -> set[tuple[str, str]]:
+        """Namespace and name of all pods."""
+        return {(pod.metadata.namespace, pod.metadata.name) for pod in self.pods.values()}
+
     async def listed(self) -> list[resources.PodResources]:
         """All pods."""
         return [self._told(uid, pod) for uid, pod in self.pods.items()]

@@ -8,6 +8,7 @@ from prometheus_client.registry import Collector
 
 from weft.cluster.http.metric_families import counter
 from weft.node.agent.accounting import Accounting
+from weft.node.agent.reconciler import Reconciler
 
 
 class PluginCounts(Protocol):
@@ -32,13 +33,22 @@ class PluginCounts(Protocol):
 class KubeletMetrics(Collector):
     """Writes of the node's resources; answers of device plugins, where there are any."""
 
-    def __init__(self, accounting: Accounting, plugins: PluginCounts | None = None) -> None:
+    def __init__(
+        self,
+        accounting: Accounting,
+        plugins: PluginCounts | None = None,
+        reconciler: Reconciler | None = None,
+    ) -> None:
         self._accounting, self._plugins = accounting, plugins
+        self._reconciler = reconciler
 
     def collect(self) -> Iterator[Metric]:
         """As Prometheus asks."""
         text = "Writes of the node's GPU resources, by why."
         yield counter("weft_agent_resource_writes", text, self._accounting.counts, "why")
+        if self._reconciler is not None:
+            text = "What the kubelet counts and pods were promised that differs, by kind."
+            yield counter("weft_agent_differences", text, self._reconciler.counts, "kind")
         if self._plugins is None:
             return
         text = "Device plugins that the kubelet took."

@@ -3,6 +3,10 @@
 An agent that just started says nothing before: what its predecessor wrote still holds.
 """
 
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
 import weft
 from weft.model.agent_offer import BY_NAME, AgentOffer
 from weft.node.agent.discovery import Discovery
@@ -21,10 +25,17 @@ def offer_of(plugin: NriPlugin, isolation: NodeIsolation) -> AgentOffer | None:
     return AgentOffer(weft.__version__, BY_NAME, isolation.offered(), fail_closed=plugin.validates)
 
 
+class Registering(Protocol):
+    """What delivers, once somebody asks it: `NriPlugin` or `DevicePluginPart`."""
+
+    registered: asyncio.Event
+    listeners: list[Callable[[], None]]
+
+
 class Offering:
     """An `AgentPart`: discovery, from the first registration on and anew after each other one."""
 
-    def __init__(self, plugin: NriPlugin, discovery: Discovery) -> None:
+    def __init__(self, plugin: Registering, discovery: Discovery) -> None:
         self._plugin, self._discovery = plugin, discovery
         plugin.listeners.append(discovery.nudge)
 

@@ -44,6 +44,9 @@ STARTED, REFUSED, WRONG = "started", "refused", "wrong"
 
 _WAIT_S = 2.0
 _LOOKS, _LOOK_S = 20, 0.05
+_REMEMBERED = 10_000
+_ASK_ALL_FROM = 16
+"""Of more pods than so many the kubelet is asked at once."""
 
 
 class NotAttributedError(WeftError):
@@ -76,6 +79,10 @@ class KubeletPods(Protocol):
 
     async def pod(self, namespace: str, name: str) -> resources.PodResources | None:
         """One pod; None where the kubelet does not know it."""
+        ...
+
+    async def names(self) -> set[tuple[str, str]]:
+        """Namespace and name of all."""
         ...
 
 
@@ -113,6 +120,7 @@ class Attribution:
         kinds = (NAMED, GUESSED, OPEN, STARTED, REFUSED, WRONG)
         self.counts: Counter[str] = Counter(dict.fromkeys(kinds, 0))
         self._world = world
+        self._asks: dict[tuple[str, str], tuple[PodManifest, list[tuple[str, int]]]] = {}
 
     async def allocate(self, resource: str, size: int) -> plugin.ContainerAllocateResponse:
         """What a container gets that is given `size` devices of this resource. Never an error."""
@@ -184,10 +192,13 @@ class Attribution:
         for uid, pod in self._world.pods.pods.items():
             if pod.ended or pod.record is None:
                 continue
-            asking = [name for name, asked in _asked(pod.manifest, resource) if asked]
-            first = next((name for name in asking if (uid, name) not in having), None)
-            if first in pod.record.containers and (first, size) in _asked(pod.manifest, resource):
-                found.append(LikelyContainer(pod, first, pod.record))
+            waiting = [
+                (name, asked)
+                for name, asked in self._asked(uid, pod.manifest, resource)
+                if (uid, name) not in having
+            ]
+            if waiting and waiting[0][1] == size and waiting[0][0] in pod.record.containers:
+                found.append(LikelyContainer(pod, waiting[0][0], pod.record))
         return found
 
     def tidy(self) -> int:
@@ -198,6 +209,15 @@ class Attribution:
         named = (own_names(device.name for device in each.answer.cdi_devices) for each in held)
         return self._world.cdi.forget_all_but({name for names in named for name in names})
 
+    def _asked(self, uid: str, manifest: PodManifest, resource: str) -> list[tuple[str, int]]:
+        """What containers ask of this resource, if anything, in the order of their admission."""
+        known = self._asks.get((uid, resource))
+        if known is None or known[0] is not manifest:
+            if len(self._asks) > _REMEMBERED:
+                self._asks.clear()
+            known = self._asks[uid, resource] = manifest, _asked(manifest, resource)
+        return known[1]
+
     async def _narrowed(self, resource: str, size: int) -> list[LikelyContainer]:
         """Of the containers it may be, those of pods that the kubelet has in hand.
 
@@ -205,15 +225,19 @@ class Attribution:
         and the one that it admits.
         """
         for _ in range(_LOOKS):
-            in_hand = []
-            for candidate in self.candidates(resource, size):
-                meta = candidate.pod.manifest.metadata
-                if await self._world.kubelet.pod(meta.namespace, meta.name) is not None:
-                    in_hand.append(candidate)
-            if in_hand:
-                return in_hand
+            found = await self._in_hand(self.candidates(resource, size))
+            if found:
+                return found
             await asyncio.sleep(_LOOK_S)  # the API server has told the kubelet first
         return []
+
+    async def _in_hand(self, candidates: list[LikelyContainer]) -> list[LikelyContainer]:
+        if len(candidates) > _ASK_ALL_FROM:
+            known = await self._world.kubelet.names()
+            return [each for each in candidates if _key(each) in known]
+        return [
+            each for each in candidates if await self._world.kubelet.pod(*_key(each)) is not None
+        ]
 
     async def _answers(
         self, candidates: Sequence[LikelyContainer]
@@ -265,6 +289,11 @@ class Attribution:
         return [pod.record for pod in found if pod and pod.record and not pod.ended]
 
 
+def _key(candidate: LikelyContainer) -> tuple[str, str]:
+    meta = candidate.pod.manifest.metadata
+    return meta.namespace, meta.name
+
+
 def answer_of(grant: ContainerGrant) -> plugin.ContainerAllocateResponse:
     """The answer to Allocate that gives a container this."""
     return plugin.ContainerAllocateResponse(
@@ -289,9 +318,9 @@ def given_env(answer: plugin.ContainerAllocateResponse) -> dict[str, str]:
 
 
 def _asked(manifest: PodManifest, resource: str) -> list[tuple[str, int]]:
-    """What each container asks of this resource, in the order in which they are admitted."""
     try:
-        return [(slot.container.name, amount(slot, resource)) for slot in slots(manifest)]
+        asked = [(slot.container.name, amount(slot, resource)) for slot in slots(manifest)]
+        return [each for each in asked if each[1]]
     except BadInputError:
         return []
 

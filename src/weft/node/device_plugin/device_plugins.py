@@ -7,7 +7,7 @@ socket is another one, or ours are gone, or it hangs up, all is made and registe
 import asyncio
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -117,10 +117,12 @@ class DevicePlugins:
         *,
         folder: Path = FOLDER,
         period_s: float = 1.0,
+        on_registered: Callable[[], None] = lambda: None,
     ) -> None:
         self.registrations = 0
         self._resources, self._devices, self._attribution = resources, devices, attribution
         self._folder, self._period_s = folder, period_s
+        self._on_registered = on_registered
         self._servers: dict[str, ResourceServer] = {}
         self._kubelet: tuple[int, int] | None = None
         self._failing = ""
@@ -191,13 +193,15 @@ class DevicePlugins:
             self._kubelet = None
             return
         kubelet = (found.st_ino, found.st_ctime_ns)
-        another = kubelet != self._kubelet
+        another, before = kubelet != self._kubelet, self.registrations
         for name, server in sorted(self._servers.items()):
             if server.lost() or another:
                 await server.restart()
                 self.registrations += 1
                 log.info("%s: the kubelet has its device plugin", name)
         self._kubelet = kubelet
+        if self.registrations != before:
+            self._on_registered()
 
     def _tidy(self) -> None:
         try:

@@ -11,6 +11,7 @@ import grpc
 from grpc import aio
 
 from weft.model import WeftError
+from weft.node.agent.reconciler import ListedContainer
 from weft.node.device_plugin import device_plugin_pb2 as plugin
 from weft.node.device_plugin import pod_resources_pb2 as resources
 
@@ -127,6 +128,21 @@ class PodResourcesClient:
         request = resources.ListPodResourcesRequest()
         answer = await self._call("List", request, resources.ListPodResourcesResponse)
         return list(answer.pod_resources)
+
+    async def containers(self) -> list[ListedContainer]:
+        """Their containers, with IDs by resource."""
+        found = []
+        for pod in await self.pods():
+            for container in pod.containers:
+                ids: dict[str, list[str]] = {}
+                for devices in container.devices:
+                    ids.setdefault(devices.resource_name, []).extend(devices.device_ids)
+                found.append(ListedContainer(pod.namespace, pod.name, container.name, ids))
+        return found
+
+    async def names(self) -> set[tuple[str, str]]:
+        """Namespace and name of each."""
+        return {(pod.namespace, pod.name) for pod in await self.pods()}
 
     async def pod(self, namespace: str, name: str) -> resources.PodResources | None:
         """One pod; None where the kubelet does not know it. For kubelets from 1.34 on."""

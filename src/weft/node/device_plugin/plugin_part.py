@@ -1,7 +1,9 @@
 """The part of the agent that serves device plugins, once it knows what the runtime can do."""
 
+import asyncio
 import logging
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -38,7 +40,8 @@ class KubeletOptions(msgspec.Struct, frozen=True):
 
 
 class DevicePluginPart:
-    """An `AgentPart`; its counts are over all its lives."""
+    """An `AgentPart`; its counts are over all its lives. `registered` is set once the kubelet has
+    all plugins; `listeners` hear of that, and of each time that it has them anew."""
 
     def __init__(
         self,
@@ -52,6 +55,8 @@ class DevicePluginPart:
         self._client, self._node, self._devices = client, node, devices
         self._accounting, self._world = accounting, world
         self._options = options or KubeletOptions()
+        self.registered = asyncio.Event()
+        self.listeners: list[Callable[[], None]] = []
         self._attribution: Attribution | None = None
         self._plugins: DevicePlugins | None = None
 
@@ -79,9 +84,18 @@ class DevicePluginPart:
         if self._attribution is None:
             self._attribution = Attribution(await self._known_world())
         self._plugins = DevicePlugins(
-            self._accounting, self._devices, self._attribution, folder=self._options.folder
+            self._accounting,
+            self._devices,
+            self._attribution,
+            folder=self._options.folder,
+            on_registered=self._is_registered,
         )
         await self._plugins.run()
+
+    def _is_registered(self) -> None:
+        self.registered.set()
+        for listen in self.listeners:
+            listen()
 
     async def _known_world(self) -> AttributionWorld:
         cdi = self._options.cdi

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from weft.dialects.catalog import is_gpu_resource
-from weft.dialects.inventory import inventory
+from weft.dialects.inventory import InventoryFallback, inventory
 from weft.kube.access import ResourceRight, may_i
 from weft.kube.client import ApiClient
 from weft.kube.codec import PODS, Resource
@@ -82,11 +82,11 @@ class ClusterFacts(NamedTuple):
     pods: Sequence[Pod]
 
 
-async def facts_of(client: ApiClient) -> ClusterFacts:
-    """Ask the API server; raises what the client raises."""
+async def facts_of(client: ApiClient, rules: Sequence[InventoryFallback] = ()) -> ClusterFacts:
+    """Ask the API server; raises what the client raises. `rules` are the configuration's."""
     nodes = await everything(client, SYSTEM_NODES)
     return ClusterFacts(
-        [node for node in nodes if inventory(node)[0].gpus],
+        [node for node in nodes if inventory(node, rules=rules)[0].gpus],
         await everything(client, SERVING_PODS, selector=AGENTS),
         await everything(client, PODS),
     )

@@ -1,0 +1,35 @@
+"""Asks a cluster's API server for a command, and ends it with one line where that cannot answer."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from weft.model.errors import BadInputError, WeftError
+
+if TYPE_CHECKING:
+    from weft.kube.client import ApiClient
+
+T = TypeVar("T")
+
+
+def answer(
+    kubeconfig: Path | None, context: str, question: "Callable[[ApiClient], Awaitable[T]]"
+) -> T:
+    """What `question` finds out; `BadInputError` naming the cluster where it is not answered."""
+    from weft.kube.client import ApiClient, ClientOptions
+    from weft.kube.config import load
+
+    endpoint = load(context, paths=(kubeconfig,) if kubeconfig else ())
+
+    async def ask() -> T:
+        async with ApiClient(endpoint, ClientOptions(attempts=2)) as client:
+            return await question(client)
+
+    try:
+        return asyncio.run(ask())
+    except BadInputError:
+        raise
+    except WeftError as error:
+        problem = f"{error}; name another cluster with --kubeconfig and --context, or see what "
+        raise BadInputError(endpoint.url, problem + "weft doctor says") from error

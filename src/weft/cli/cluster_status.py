@@ -1,0 +1,327 @@
+"""How Weft is doing on a cluster, gathered from its API for `weft status`. Nothing is written."""
+
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from weft.cli.inspect import troubles_of
+from weft.cli.inspected import InspectWish, NodeReport, promises
+from weft.dialects.dialect import DialectSettings
+from weft.dialects.foreign import foreign_requests
+from weft.dialects.registry import parse_pod
+from weft.kube.access import ResourceRight
+from weft.kube.client import ApiClient
+from weft.kube.codec import LEASES, TOLD_EVENTS
+from weft.kube.errors import ApiError, NotFoundError
+from weft.kube.pods import Pod
+from weft.kube.services import SERVING_PODS, ServingPod, everything
+from weft.kube.structs import Event, Lease
+from weft.model import BadInputError
+from weft.node.doctor import cluster as doctor
+from weft.node.doctor.finding import DoctorFinding, advice, good, wrong
+
+SCHEDULERS = "app.kubernetes.io/name=weft-scheduler"
+NEEDED = (ResourceRight("list", "nodes"), ResourceRight("list", "pods"))
+WITHOUT_AGENT = "without agent"
+_FORBIDDEN = 403
+
+
+class LeaderStatus(msgspec.Struct):
+    """Who leads: the Lease, its holder ("" for nobody), and whether it is being renewed.
+
+    `known` is False where the Lease may not be read.
+    """
+
+    lease: str
+    holder: str = ""
+    term: int = 0
+    renewed_at: str = ""
+    leads: bool = False
+    known: bool = True
+
+
+class VersionCount(msgspec.Struct):
+    """So many processes of a part run this: a scheduler's image, an agent's version."""
+
+    part: str
+    version: str
+    count: int
+
+
+class NodeGroup(msgspec.Struct):
+    """Nodes with GPUs to which shares are delivered alike, and what is promised of them."""
+
+    delivery: str
+    isolation: tuple[str, ...]
+    nodes: list[str]
+    gpus: int = 0
+    memory_mib: int = 0
+    promised_mib: int = 0
+    ready: int = 0
+
+
+class PodGroup(msgspec.Struct):
+    """Pods that ask for GPUs, or are Weft's, of one state and reason; `oldest` is one of them."""
+
+    state: str
+    reason: str
+    count: int
+    oldest: str
+
+
+class StatusReport(msgspec.Struct):
+    """Everything that `weft status` says."""
+
+    leader: LeaderStatus
+    schedulers: int
+    schedulers_ready: int
+    versions: list[VersionCount]
+    nodes: list[NodeGroup]
+    pods: list[PodGroup]
+    findings: list[DoctorFinding]
+
+    @property
+    def wrong(self) -> bool:
+        """True if something is not as it must be."""
+        return any(finding.level == "wrong" for finding in self.findings)
+
+
+class StatusWish(NamedTuple):
+    """Where the Lease is, which schedulerNames are Weft's, and how pods and nodes are read."""
+
+    lease_namespace: str
+    lease_name: str
+    names: frozenset[str]
+    wish: InspectWish
+
+
+async def status_of(client: ApiClient, wish: StatusWish) -> StatusReport:
+    """Everything as it is now; raises what the client raises."""
+    lacking = await doctor.rights(client, NEEDED, "yours")
+    if lacking.level == "wrong":
+        leader = LeaderStatus(f"{wish.lease_namespace}/{wish.lease_name}", known=False)
+        return StatusReport(leader, 0, 0, [], [], [], [lacking])
+    leader = await _leader(client, wish)
+    facts = await doctor.facts_of(client, wish.wish.rules)
+    schedulers = await everything(client, SERVING_PODS, selector=SCHEDULERS)
+    reports, _ = promises(facts.gpu_nodes, facts.pods, wish.wish)
+    pods = await _pods(client, facts.pods, wish)
+    ready = sum(pod.ready for pod in schedulers)
+    findings = [
+        _leader_finding(leader, schedulers),
+        doctor.agents_per_node(facts),
+        doctor.offers(facts),
+        doctor.runtimes(facts),
+        doctor.other_resources(facts),
+        *_node_findings(reports),
+        *_pod_findings(pods),
+    ]
+    versions = _versions(schedulers, reports)
+    return StatusReport(
+        leader, len(schedulers), ready, versions, _node_groups(reports), pods, findings
+    )
+
+
+# --- who leads -----------------------------------------------------------------------------------
+
+
+async def _leader(client: ApiClient, wish: StatusWish) -> LeaderStatus:
+    """A Lease that looks run out is looked at once more after its duration: clocks may differ."""
+    found = LeaderStatus(f"{wish.lease_namespace}/{wish.lease_name}")
+    try:
+        lease = await _lease(client, wish)
+        leads = _renewed(lease, client.clock.wall())
+        if not leads and lease.spec.holder_identity:
+            await client.clock.sleep(lease.spec.lease_duration_seconds or 0)
+            before, lease = lease, await _lease(client, wish)
+            leads = lease.spec.renew_time != before.spec.renew_time
+    except NotFoundError:
+        return found
+    except ApiError as error:
+        if error.code != _FORBIDDEN:
+            raise
+        found.known = False
+        return found
+    spec = lease.spec
+    found.holder, found.renewed_at = spec.holder_identity or "", spec.renew_time or ""
+    found.term, found.leads = spec.lease_transitions or 0, leads
+    return found
+
+
+async def _lease(client: ApiClient, wish: StatusWish) -> Lease:
+    return await client.get(LEASES, wish.lease_namespace, wish.lease_name)
+
+
+def _renewed(lease: Lease, now: datetime.datetime) -> bool:
+    spec = lease.spec
+    try:
+        renewed = datetime.datetime.fromisoformat(spec.renew_time or "")
+        age_s = (now - renewed).total_seconds()
+    except (ValueError, TypeError):
+        return False
+    return bool(spec.holder_identity) and age_s <= (spec.lease_duration_seconds or 0)
+
+
+def _leader_finding(leader: LeaderStatus, schedulers: Sequence[ServingPod]) -> DoctorFinding:
+    check = "scheduler"
+    if not leader.known:
+        mend = "ask for the right to get leases in that namespace"
+        return advice(check, f"Lease {leader.lease} may not be read: who leads is not known", mend)
+    unready = [pod for pod in schedulers if not pod.ready]
+    if not leader.leads:
+        if not schedulers and not leader.holder:
+            text = f"none runs, and none ever held the Lease {leader.lease}"
+            return wrong(check, text, "kubectl apply -f deploy/scheduler.yaml")
+        mend = f"kubectl -n {_namespace(schedulers)} logs -l {SCHEDULERS}"
+        if leader.holder:
+            text = f"nobody leads: {leader.holder} renewed the Lease last at {leader.renewed_at}"
+            return wrong(check, text, mend)
+        return wrong(check, f"nobody leads: the Lease {leader.lease} is free", mend)
+    if unready:
+        meta = unready[0].metadata
+        mend = f"kubectl -n {meta.namespace} describe pod {meta.name}"
+        return advice(check, f"{len(unready)} of {len(schedulers)} are not ready", mend)
+    return good(check, f"{leader.holder} leads")
+
+
+def _namespace(schedulers: Sequence[ServingPod]) -> str:
+    return schedulers[0].metadata.namespace if schedulers else "weft-system"
+
+
+# --- what runs where -----------------------------------------------------------------------------
+
+
+def _versions(
+    schedulers: Sequence[ServingPod], reports: Sequence[NodeReport]
+) -> list[VersionCount]:
+    images = [("scheduler", c.image) for pod in schedulers for c in (pod.spec.containers or ())[:1]]
+    found = images + [("agent", node.agent.version) for node in reports if node.agent is not None]
+    counts: dict[tuple[str, str], int] = {}
+    for each in sorted(found, key=lambda one: (one[0] != "scheduler", one[1])):
+        counts[each] = counts.get(each, 0) + 1
+    return [VersionCount(part, version, count) for (part, version), count in counts.items()]
+
+
+def _node_groups(reports: Iterable[NodeReport]) -> list[NodeGroup]:
+    groups: dict[tuple[str, tuple[str, ...]], NodeGroup] = {}
+    for node in reports:
+        offer = node.agent
+        delivery = offer.delivery if offer is not None else WITHOUT_AGENT
+        modes = tuple(sorted(offer.isolation)) if offer is not None else ()
+        group = groups.setdefault((delivery, modes), NodeGroup(delivery, modes, []))
+        cards = [gpu for gpu in node.gpus if gpu.parent is None]
+        group.nodes.append(node.name)
+        group.gpus += len(cards)
+        group.memory_mib += sum(gpu.memory_mib for gpu in cards)
+        group.promised_mib += sum(gpu.promised_mib for gpu in node.gpus)
+        group.ready += node.ready
+    return [groups[key] for key in sorted(groups)]
+
+
+def _node_findings(reports: Sequence[NodeReport]) -> list[DoctorFinding]:
+    findings = []
+    for node in reports:
+        beyond = any(gpu.promised_mib > gpu.memory_mib for gpu in node.gpus)
+        for text in troubles_of(node):
+            level = wrong if beyond and "promised" in text else advice
+            findings.append(level("nodes", text, f"weft inspect {node.name} --details"))
+    unplaced = [pod for node in reports for pod in node.unplaced]
+    if unplaced:
+        more = f" and {len(unplaced) - 1} more" if len(unplaced) > 1 else ""
+        text = f"nobody says which GPU {unplaced[0]}{more} has: more is charged than it holds"
+        findings.append(advice("pods", text, "weft inspect says on which nodes"))
+    return findings
+
+
+# --- pods by reason ------------------------------------------------------------------------------
+
+
+async def _pods(client: ApiClient, pods: Iterable[Pod], wish: StatusWish) -> list[PodGroup]:
+    chosen = [pod for pod in pods if pod.status.phase != "Succeeded" and _concerns(pod, wish)]
+    told = await _told(client) if any(_silent(pod) for pod in chosen) else {}
+    groups: dict[tuple[str, str], PodGroup] = {}
+    for pod in sorted(chosen, key=lambda pod: pod.metadata.creation_timestamp or ""):
+        key = _state(pod, told.get(pod.metadata.uid, ""), wish.names)
+        name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+        group = groups.setdefault(key, PodGroup(*key, count=0, oldest=name))
+        group.count += 1
+    order = {state: number for number, state in enumerate(_STATES)}
+    return sorted(groups.values(), key=lambda g: (order[g.state], -g.count, g.reason))
+
+
+_STATES = ("running", "starting", "ending", "pending", "gated", "failed")
+
+
+def _concerns(pod: Pod, wish: StatusWish) -> bool:
+    """True if it asks for GPUs in anybody's words, or is Weft's to schedule."""
+    if pod.spec.scheduler_name in wish.names:
+        return True
+    try:
+        asks = parse_pod(pod, DialectSettings()).shape
+    except BadInputError:
+        return True
+    gpus = bool(asks.gpu_requests) or asks.needs_gpu_node
+    return gpus or bool(foreign_requests(pod, asks=False))
+
+
+def _state(pod: Pod, told: str, names: frozenset[str]) -> tuple[str, str]:
+    """State and reason; `told` is the newest warning about the pod."""
+    if pod.status.phase == "Failed":
+        return "failed", pod.status.reason or told
+    if pod.spec.node_name:
+        if pod.metadata.deletion_timestamp:
+            return "ending", ""
+        return ("running", "") if pod.status.phase == "Running" else ("starting", told)
+    if pod.spec.scheduling_gates:
+        return "gated", ", ".join(gate.name for gate in pod.spec.scheduling_gates)
+    name = pod.spec.scheduler_name or "default-scheduler"
+    waits = "no scheduler has said anything yet" if name in names else f"waits for {name}"
+    return "pending", _condition(pod) or told or waits
+
+
+def _condition(pod: Pod) -> str:
+    """Why the scheduler left it pending, by its PodScheduled condition."""
+    said = (c for c in pod.status.conditions or () if c.type == "PodScheduled")
+    return next((c.message or c.reason for c in said if c.status == "False"), "")
+
+
+def _silent(pod: Pod) -> bool:
+    """True if only an event can say why it does not run."""
+    if pod.spec.node_name:
+        return pod.status.phase not in ("Running", "") and not pod.status.reason
+    return not pod.spec.scheduling_gates and not _condition(pod)
+
+
+async def _told(client: ApiClient) -> Mapping[str, str]:
+    """The newest warning about each pod, by UID; none where events may not be read."""
+    try:
+        events = await everything(client, TOLD_EVENTS)
+    except ApiError:
+        return {}
+    found = [e for e in events if e.type == "Warning" and e.regarding.kind == "Pod" and e.note]
+    return {event.regarding.uid: event.note for event in sorted(found, key=_when)}
+
+
+def _when(event: Event) -> str:
+    series = event.series.last_observed_time if event.series is not None else ""
+    return series or event.metadata.creation_timestamp or ""
+
+
+def _pod_findings(groups: Sequence[PodGroup]) -> list[DoctorFinding]:
+    findings = []
+    for state, mend in (
+        ("pending", "weft explain pod {}"),
+        ("starting", "kubectl -n {0} describe pod {1}"),
+        ("failed", "kubectl -n {0} describe pod {1}"),
+    ):
+        those = [group for group in groups if group.state == state]
+        if state == "starting":
+            those = [group for group in those if group.reason]
+        if those:
+            count, oldest = sum(group.count for group in those), those[0].oldest
+            command = mend.format(*oldest.split("/")) if "{0}" in mend else mend.format(oldest)
+            text = f"{count} {state}" + (", and cannot start" if state == "starting" else "")
+            findings.append(advice("pods", text, command))
+    return findings

@@ -1,0 +1,112 @@
+"""`weft status`: who leads, what runs where, why pods wait, what is wrong and what to do next."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from typer import Exit
+
+from weft.cli.cluster_question import answer
+from weft.cli.doctor import print_findings
+from weft.cli.options import ConfigFile, Context, Kubeconfig, Output
+from weft.cli.output import ListOutput, json_text, print_note, print_table, table_with
+
+if TYPE_CHECKING:
+    from weft.cli.cluster_status import StatusReport, StatusWish
+
+_MOST_REASONS = 20
+
+
+def status(
+    config: ConfigFile = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+    output: Output = ListOutput.table,
+) -> None:
+    """Say how Weft is doing on a cluster; exit code 1 if something is wrong.
+
+    Who leads, versions, nodes by delivery and isolation, pods by reason, what is wrong and the
+    next command. Reads the API server only: nodes, pods, the Lease, events.
+    """
+    from weft.cli.cluster_status import status_of
+
+    wish = _wish(config)
+    report = answer(kubeconfig, context, lambda client: status_of(client, wish))
+    if output is ListOutput.json:
+        print(json_text(_as_json(report), indent=2))
+    else:
+        _show(report)
+    if report.wrong:
+        raise Exit(1)
+
+
+def _wish(config: Path | None) -> "StatusWish":
+    from weft.cli.cluster_status import StatusWish
+    from weft.cli.inspect import wish_of
+    from weft.cli.scheduler import configuration
+
+    found = configuration(config)
+    names = frozenset(profile.scheduler_name for profile in found.profiles)
+    return StatusWish(found.lease.namespace, found.lease.name, names, wish_of(found))
+
+
+def _as_json(report: "StatusReport") -> dict[str, object]:
+    from msgspec import structs
+
+    found = structs.asdict(report)
+    found["findings"] = [finding._asdict() for finding in report.findings]
+    return found
+
+
+def _show(report: "StatusReport") -> None:
+    for line in _head(report):
+        print_note(line)
+    if report.nodes:
+        print()
+        _nodes(report)
+    if report.pods:
+        print()
+        _pods(report)
+    troubles = [finding for finding in report.findings if finding.level != "good"]
+    troubles.sort(key=lambda finding: finding.level != "wrong")
+    print()
+    if not troubles:
+        print_note("Nothing is wrong.")
+        return
+    print_findings(troubles)
+
+
+def _head(report: "StatusReport") -> list[str]:
+    leader = report.leader
+    if not leader.known:
+        who = "who leads is not known"
+    elif leader.leads:
+        who = f"{leader.holder} leads (Lease {leader.lease}, term {leader.term})"
+    else:
+        who = f"nobody leads (Lease {leader.lease})"
+    ready = f"{report.schedulers_ready} of {report.schedulers} pods ready"
+    versions = [f"{one.part} {one.version or '?'} ×{one.count}" for one in report.versions]
+    return [f"Scheduler: {who}; {ready}.", f"Versions: {', '.join(versions) or 'none known'}."]
+
+
+def _nodes(report: "StatusReport") -> None:
+    table = table_with("delivery|isolation|>nodes|>ready|>GPUs|>MiB|>promised MiB")
+    for group in report.nodes:
+        table.add_row(
+            group.delivery,
+            ", ".join(group.isolation) or "–",
+            str(len(group.nodes)),
+            str(group.ready),
+            str(group.gpus),
+            f"{group.memory_mib:,}",
+            f"{group.promised_mib:,}",
+        )
+    print_table(table)
+
+
+def _pods(report: "StatusReport") -> None:
+    table = table_with("pods|>count|oldest|reason")
+    for group in report.pods[:_MOST_REASONS]:
+        table.add_row(group.state, str(group.count), group.oldest, group.reason)
+    print_table(table)
+    if len(report.pods) > _MOST_REASONS:
+        print_note(f"{len(report.pods) - _MOST_REASONS} more reasons: -o json shows all.")

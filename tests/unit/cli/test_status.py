@@ -1,0 +1,225 @@
+"""`weft status` against a cluster: who leads, what runs where, why pods wait, what is wrong."""
+
+import asyncio
+import datetime
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import Weft
+from inspected_cluster import pod, served
+from test_doctor import node
+from test_inspect import agent, shared
+
+from weft.cli.cluster_status import StatusWish, status_of
+from weft.cli.inspected import InspectWish
+from weft.kube.client import ApiClient
+from weft.kube.config import Endpoint
+from weft.kube.credentials import FixedCredentials
+from weft.model.agent_offer import AgentOffer, encode_offer
+from weft.model.annotations import AGENT
+from weft.testing.api_clock import VirtualClock
+from weft.testing.api_server import FakeApiServer
+
+LABEL = {"app.kubernetes.io/name": "weft-scheduler"}
+NOW = "%Y-%m-%dT%H:%M:%S.%fZ"
+ASKS = {"weft.dev/gpu-memory": 4_000}
+
+
+def lease(renewed: str = "", *, holder: str = "weft-scheduler-a_1", lasts_s: int = 10) -> Any:
+    moment = renewed or datetime.datetime.now(datetime.UTC).strftime(NOW)
+    spec = {"holderIdentity": holder, "renewTime": moment, "leaseDurationSeconds": lasts_s}
+    meta = {"name": "weft", "namespace": "kube-system"}
+    return {"metadata": meta, "spec": {**spec, "leaseTransitions": 3}}
+
+
+def scheduler(server: FakeApiServer, name: str, ready: bool = True) -> None:
+    conditions = [{"type": "Ready", "status": str(ready)}]
+    status = {"phase": "Running", "podIP": "10.0.0.9", "conditions": conditions}
+    spec = {"nodeName": "c", "containers": [{"name": "s", "image": "example/weft-gpu:0.1"}]}
+    body = {"metadata": {"name": name, "labels": LABEL}, "spec": spec, "status": status}
+    server.add("pods", body, "weft-system")
+
+
+def waiting(name: str, message: str = "", scheduler_name: str = "weft", **spec: Any) -> Any:
+    made = pod(name, "", ASKS, creationTimestamp=f"2026-01-01T00:00:0{len(name)}Z")
+    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    made["status"] = {"phase": "Pending", "conditions": [{**said, "message": message}]}
+    if not message:
+        made["status"].pop("conditions")
+    made["spec"] = {**made["spec"], "schedulerName": scheduler_name, **spec}
+    return made
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApiServer]:
+    with served(tmp_path) as (server, kubeconfig):
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+        monkeypatch.setenv("COLUMNS", "100")
+        server.add("leases", lease())
+        for name in ("weft-scheduler-a", "weft-scheduler-b"):
+            scheduler(server, name)
+        server.add("nodes", node("a"))
+        agent(server, "a", "")
+        shared(server, "train", "a", 0, 20_000, 500)
+        yield server
+
+
+WELL = """\
+Scheduler: weft-scheduler-a_1 leads (Lease kube-system/weft, term 3); 2 of 2 pods ready.
+Versions: scheduler example/weft-gpu:0.1 ×2, agent 0.1 ×1.
+
+delivery  isolation  nodes  ready  GPUs     MiB  promised MiB
+by-name   mps, none      1      1     2  80,920        20,000
+
+pods     count  oldest         reason
+running      1  default/train
+
+Nothing is wrong.
+"""
+
+TROUBLED = """\
+Scheduler: nobody leads (Lease kube-system/weft); 1 of 2 pods ready.
+Versions: scheduler example/weft-gpu:0.1 ×2, agent 0.1 ×1, agent 0.2 ×1.
+
+delivery       isolation  nodes  ready  GPUs     MiB  promised MiB
+by-name        mps            1      1     2  80,920        60,000
+by-name        mps, none      1      1     2  80,920        20,000
+without agent  –              1      1     2  80,920             0
+
+pods      count  oldest         reason
+running       3  default/one
+starting      1  default/stuck  GPU GPU-a-1 is out of service
+pending       2  default/w      0/3 nodes: 3 have too little GPU memory
+pending       1  default/other  waits for default-scheduler
+gated         1  default/gated  kueue
+failed        1  default/lost   UnexpectedAdmissionError
+
+wrong   scheduler  nobody leads: weft-scheduler-a_1 renewed the Lease last at
+                   2026-01-01T00:00:00.000000Z
+                   → kubectl -n weft-system logs -l app.kubernetes.io/name=weft-scheduler
+wrong   nodes      GPU 1 of b: 19,540 MiB more are promised than it has.
+                   → weft inspect b --details
+advice  agents     none on c
+                   → apply deploy/agent.yaml, and see that its node selector and tolerations fit
+                   these nodes; without it the systems' own device plugins must deliver
+advice  agents'    versions 0.1, 0.2
+        offers
+                   → finish rolling out the agent
+advice  pods       nobody says which GPU default/stuck has: more is charged than it holds
+                   → weft inspect says on which nodes
+advice  pods       3 pending
+                   → weft explain pod default/w
+advice  pods       1 starting, and cannot start
+                   → kubectl -n default describe pod stuck
+advice  pods       1 failed
+                   → kubectl -n default describe pod lost
+"""
+
+
+def test_a_cluster_that_is_well(weft: Weft, cluster: FakeApiServer) -> None:
+    before = dict(cluster.requests)
+    said = weft("status")
+    assert (said.code, said.out) == (0, WELL)
+    asked = {name for name, times in cluster.requests.items() if times > before.get(name, 0)}
+    assert {name.split()[0] for name in asked} == {"GET"}
+
+
+def troubled(cluster: FakeApiServer) -> None:
+    cluster.update("leases", "weft", lease("2026-01-01T00:00:00.000000Z", lasts_s=0), "kube-system")
+    cluster.update("pods", "weft-scheduler-b", {"status": {"podIP": ""}}, "weft-system")
+    other = encode_offer(AgentOffer("0.2", "by-name", ("mps",), fail_closed=True))
+    cluster.add("nodes", node("b", **{AGENT: other}))
+    agent(cluster, "b", "")
+    bare = node("c")
+    del bare["metadata"]["annotations"][AGENT]
+    cluster.add("nodes", bare)
+    for name in ("one", "two"):
+        shared(cluster, name, "b", 1, 30_000)
+    for name in ("w", "ww"):
+        cluster.add("pods", waiting(name, "0/3 nodes: 3 have too little GPU memory"))
+    cluster.add("pods", waiting("other", scheduler_name="default-scheduler"))
+    cluster.add("pods", waiting("gated", schedulingGates=[{"name": "kueue"}]))
+    starting = cluster.add("pods", {**pod("stuck", "a", ASKS), "status": {"phase": "Pending"}})
+    for number, note in enumerate(("older", "GPU GPU-a-1 is out of service")):
+        about = {"kind": "Pod", "uid": starting["metadata"]["uid"], "name": "stuck"}
+        meta = {"name": f"e{number}", "creationTimestamp": f"2026-01-01T00:00:0{number}Z"}
+        event = {"metadata": meta, "type": "Warning", "note": note, "regarding": about}
+        cluster.add("events", event)
+    cluster.add("pods", {**pod("done", "a", ASKS), "status": {"phase": "Succeeded"}})
+    failed = {"phase": "Failed", "reason": "UnexpectedAdmissionError"}
+    cluster.add("pods", {**pod("lost", "a", ASKS), "status": failed})
+    cluster.add("pods", {**pod("web", "a", {}), "status": {"phase": "Running"}})
+
+
+def test_a_cluster_that_is_not(weft: Weft, cluster: FakeApiServer) -> None:
+    troubled(cluster)
+    said = weft("status")
+    assert said.code == 1
+    assert said.out == TROUBLED
+
+
+def test_the_same_for_programs(weft: Weft, cluster: FakeApiServer) -> None:
+    troubled(cluster)
+    said = weft("status", "-o", "json")
+    found = json.loads(said.out)
+    assert said.code == 1
+    assert (found["leader"]["leads"], found["leader"]["holder"]) == (False, "weft-scheduler-a_1")
+    assert [(g["delivery"], g["nodes"]) for g in found["nodes"]] == [
+        ("by-name", ["b"]),
+        ("by-name", ["a"]),
+        ("without agent", ["c"]),
+    ]
+    reasons = {(g["state"], g["oldest"]): (g["reason"], g["count"]) for g in found["pods"]}
+    assert reasons["starting", "default/stuck"] == ("GPU GPU-a-1 is out of service", 1)
+    assert reasons["pending", "default/w"] == ("0/3 nodes: 3 have too little GPU memory", 2)
+    assert [one["level"] for one in found["findings"]].count("wrong") == 2
+
+
+def test_nothing_is_installed_yet(
+    weft: Weft, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(tmp_path) as (_, kubeconfig):
+        said = weft("status", "--kubeconfig", kubeconfig, "-o", "json")
+    (one,) = [one for one in json.loads(said.out)["findings"] if one["level"] == "wrong"]
+    assert said.code == 1
+    assert one["text"] == "none runs, and none ever held the Lease kube-system/weft"
+    assert one["mend"] == "kubectl apply -f deploy/scheduler.yaml"
+
+
+def test_rights_that_are_lacking(weft: Weft, cluster: FakeApiServer) -> None:
+    cluster.access.denied = {("list", "pods")}
+    said = weft("status")
+    assert (said.code, "may not list pods" in said.out) == (1, True)
+    cluster.access.denied = set()
+    cluster.fault("status", path="leases", code=403)
+    said = weft("status")
+    assert (said.code, "who leads is not known" in said.out) == (0, True)
+
+
+def test_no_cluster_that_answers(weft: Weft, tmp_path: Path) -> None:
+    with served(tmp_path) as (_, kubeconfig):
+        pass
+    said = weft("status", "--kubeconfig", kubeconfig)
+    assert (said.code, said.out, said.err.count("\n")) == (1, "", 1)
+
+
+async def test_a_leader_whose_clock_is_an_hour_behind_leads_as_long_as_it_renews() -> None:
+    clock = VirtualClock()
+    async with FakeApiServer() as server:
+        an_hour_ago = clock.wall() - datetime.timedelta(hours=1)
+        server.add("leases", lease(an_hour_ago.strftime(NOW)))
+        endpoint = Endpoint(server.url, FixedCredentials())
+        async with ApiClient(endpoint, rng=random.Random(1), clock=clock) as client:
+            wish = StatusWish("kube-system", "weft", frozenset({"weft"}), InspectWish())
+            for renews in (True, False):
+                looking = asyncio.create_task(status_of(client, wish))
+                await clock.asleep()
+                if renews:
+                    later = (an_hour_ago + datetime.timedelta(seconds=2)).strftime(NOW)
+                    server.update("leases", "weft", {"spec": {"renewTime": later}}, "kube-system")
+                clock.advance(10)
+                assert (await looking).leader.leads is renews
