@@ -80,8 +80,8 @@ class Delivery:
         granter: Granter,
         options: DeliveryOptions | None = None,
         *,
-        on_refused: Callable[[PodName, str], None] = lambda pod, why: None,
-        on_without: Callable[[PodName, str], None] = lambda pod, why: None,
+        on_refused: Callable[[PodName, str], None],
+        on_without: Callable[[PodName, str], None],
     ) -> None:
         self.counts: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
         self._held: dict[str, HeldRecord] = {}
