@@ -7,7 +7,7 @@ export OMP_NUM_THREADS := 1
 # pytest rewrites the tests: 15 s at each run where the result may not be kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test test-long test-faults test-data test-cluster test-node test-browser cluster-tools node-tools gpu-check coverage check format bench bench-cluster docs clean
+.PHONY: help venv demo test test-long test-faults test-data test-cluster test-node test-browser cluster-tools node-tools helm manifests gpu-check coverage check format bench bench-cluster docs clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -48,11 +48,17 @@ test-data: venv  ## Every seed of the published experiment (needs WEFT_DATA).
 cluster-tools: venv  ## etcd, kube-apiserver and kube-scheduler for test-cluster, built once.
 	@$(BIN)/python tests/cluster/binaries.py
 
-test-cluster: venv cluster-tools  ## The tests on a real control plane (needs Go, or KUBEBUILDER_ASSETS).
+test-cluster: venv cluster-tools helm  ## The tests on a real control plane (needs Go, or KUBEBUILDER_ASSETS).
 	@$(BIN)/pytest tests/cluster
 
 node-tools: venv cluster-tools  ## kubelet, containerd, its shim and ctr for test-node, built once.
 	@$(BIN)/python tests/node/node_tools.py
+
+helm: venv  ## helm for the chart's manifests and tests, built once.
+	@$(BIN)/python tests/cluster/helm.py
+
+manifests: venv helm  ## deploy/*.yaml of the chart, and the chart's generated files.
+	@$(BIN)/python tests/architecture/rendered_manifests.py
 
 test-node: venv node-tools  ## The tests on a real kubelet and containerd (as root; needs Go and Debian packages).
 	@$(BIN)/pytest tests/node

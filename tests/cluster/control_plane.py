@@ -290,6 +290,7 @@ class ControlPlane:
             f"--service-account-signing-key-file={account_key}",
             "--service-cluster-ip-range=10.0.0.0/24",
             "--authorization-mode=RBAC",
+            "--allow-privileged=true",  # as clusters have it
             "--disable-admission-plugins=ServiceAccount",
             "--endpoint-reconciler-type=none",
             "--shutdown-send-retry-after=true",  # else it waits a minute for open watches

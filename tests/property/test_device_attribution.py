@@ -33,13 +33,15 @@ def told(seed: int, *, cdi: bool, world: type[AttributionStory] = AttributionSto
 @how(max_examples=INTERLEAVINGS, phases=(Phase.explicit, Phase.generate))
 @given(seed=st.integers(0, 2**32))
 def test_no_container_starts_with_what_is_not_its_own(cdi: bool, seed: int) -> None:
-    """And each starts in the end; nobody is evicted, for the kubelet and the API server answer."""
+    """And each starts in the end. By names nobody is evicted; without, hardly anybody: whose agent
+    hears of the pod more than a second after the kubelet did.
+    """
     story = told(seed, cdi=cdi)
     assert story.wrong == []
-    assert not story.evicted
+    assert len(story.evicted) <= (0 if cdi else 2)
     asking = {
         (uid, slot.container.name)
-        for uid in story.manager.pods
+        for uid in story.manager.pods.keys() - story.evicted
         for slot in slots(story.pods[uid][0])
         if slot.container.resources.limits
     }

@@ -58,6 +58,7 @@ from weft.kube.client import ApiClient, ClientOptions
 from weft.kube.config import load
 from weft.kube.configmap import OwnConfigMap
 from weft.kube.lease import Elector, LeaseOptions
+from weft.model import BadInputError
 from weft.telemetry.sources.source import MetricSource
 
 log = logging.getLogger("weft.scheduler")
@@ -82,7 +83,8 @@ class Hosting(msgspec.Struct, frozen=True):
 class _Plan(msgspec.Struct, frozen=True):
     """The configuration and its files, read before anything is connected.
 
-    `profiles` are those of the configuration and the extender's routes; `names` the first alone.
+    `profiles` are those of the configuration and the extender's routes; `names` the schedulerNames
+    whose pods are scheduled here.
     """
 
     config: Configuration
@@ -121,7 +123,7 @@ def _plan(config: Configuration, registry: Registry, hosting: Hosting) -> _Plan:
         files,
         predictions,
         (*profiles, *route_profiles(routes, maker(config, registry), names)),
-        names,
+        taken_here(config, hosting),
         tuple(routes),
         RequestLimits.declared(
             round(1000 * config.limits.overcommit), round(1000 * config.limits.harvest)
@@ -129,12 +131,22 @@ def _plan(config: Configuration, registry: Registry, hosting: Hosting) -> _Plan:
     )
 
 
+def taken_here(config: Configuration, hosting: Hosting) -> tuple[str, ...]:
+    """The schedulerNames whose pods this process schedules; the others are kube-scheduler's."""
+    asked = [p.scheduler_name for p in config.profiles if p.via == "extender"]
+    if asked and not config.extender.enabled:
+        what = f"{asked[0]} is via extender, which is off; write extender.enabled: true"
+        raise BadInputError(f"{hosting.where}: profiles" if hosting.where else "profiles", what)
+    ours = tuple(p.scheduler_name for p in config.profiles if p.via == "scheduler")
+    return ours if hosting.schedules else ()
+
+
 def _cluster(plan: _Plan, client: ApiClient, elector: Elector | None) -> EngineCluster:
     config = plan.config
     return EngineCluster(
         client,
         plan.profiles,
-        names=plan.names if plan.hosting.schedules else (),
+        names=plan.names,
         seed=config.seed,
         rules=[
             InventoryFallback(r.count, r.memory_mib, r.model, r.nodes, r.labels)

@@ -36,15 +36,15 @@ class WorkloadSpec(Api, frozen=True, gc=False):
     template: WorkloadTemplate = WorkloadTemplate()
 
 
-class Workload(Api, frozen=True, gc=False):
+class KubeWorkload(Api, frozen=True, gc=False):
     """A Deployment or DaemonSet, as far as one must know it to tell whose it is."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: WorkloadSpec = WorkloadSpec()
 
 
-DEPLOYMENTS = Resource("/apis/apps/v1", "deployments", Workload)
-DAEMON_SETS = Resource("/apis/apps/v1", "daemonsets", Workload)
+DEPLOYMENTS = Resource("/apis/apps/v1", "deployments", KubeWorkload)
+DAEMON_SETS = Resource("/apis/apps/v1", "daemonsets", KubeWorkload)
 
 
 class Original(NamedTuple):
@@ -84,7 +84,7 @@ _KNOWN: tuple[tuple[re.Pattern[str], str, Role], ...] = tuple(
 
 
 def originals_of(
-    deployments: Iterable[Workload], daemon_sets: Iterable[Workload]
+    deployments: Iterable[KubeWorkload], daemon_sets: Iterable[KubeWorkload]
 ) -> list[Original]:
     """Those that are known, by kind, namespace and name."""
     found = []
@@ -99,7 +99,7 @@ def originals_of(
     return sorted(found)
 
 
-def _known(workload: Workload) -> tuple[str, Role] | None:
+def _known(workload: KubeWorkload) -> tuple[str, Role] | None:
     names = [
         workload.metadata.name,
         *(c.image for c in workload.spec.template.spec.containers or ()),

@@ -9,8 +9,8 @@ from weft.cluster.adoption.account import ClusterAccount, PodAccount, Reading, a
 from weft.cluster.adoption.originals import (
     DAEMON_SETS,
     DEPLOYMENTS,
+    KubeWorkload,
     Original,
-    Workload,
     originals_of,
     plugins_of,
     scheduler_configurations,
@@ -75,8 +75,8 @@ class ClusterObjects(NamedTuple):
     pods: Sequence[Pod]
     namespaces: Sequence[MetaOnly]
     config_maps: Sequence[ConfigMap]
-    deployments: Sequence[Workload]
-    daemon_sets: Sequence[Workload]
+    deployments: Sequence[KubeWorkload]
+    daemon_sets: Sequence[KubeWorkload]
     broken: Sequence[tuple[str, ObjectMeta]]
     minor: int
     unread: Sequence[str]
@@ -133,8 +133,8 @@ async def read_cluster(client: ApiClient) -> ClusterObjects:
 
 
 async def _workloads(
-    client: ApiClient, resource: Resource[Workload], unread: list[str]
-) -> list[Workload]:
+    client: ApiClient, resource: Resource[KubeWorkload], unread: list[str]
+) -> list[KubeWorkload]:
     """All of them; none where they may not be read, which is noted."""
     try:
         return await everything(client, resource)

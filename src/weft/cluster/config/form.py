@@ -60,6 +60,11 @@ class ProfileSettings(Section, frozen=True):
         tuple[PolicySettings, ...],
         "see `weft policies`; the first one queues, breaks ties and picks GPUs",
     ]
+    via: Annotated[
+        Literal["scheduler", "extender"],
+        "extender leaves these pods to a kube-scheduler that asks Weft's extender; scheduler, for "
+        "then nothing else need be configured. Both at once would bind each pod twice",
+    ] = "scheduler"
 
 
 class ClientSettings(Section, frozen=True):

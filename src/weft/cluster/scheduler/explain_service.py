@@ -31,6 +31,7 @@ from weft.core.explain.counterfactual import (
 )
 from weft.core.explain.explanation import Explanation, ObservedProgress, State, StuckPod
 from weft.core.explain.reasons import FeasibilitySummary, best_nodes, summarise
+from weft.core.explain.score_parts import score_in_words
 from weft.core.explain.sentences import (
     FOLLOWS,
     NOWHERE,
@@ -176,7 +177,12 @@ class Explainer:
         placed = self._live.engine.placed.get(settled.uid)
         if placed is None or settled.state not in ("bound", "binding"):
             return settled
-        return replace(settled, metrics=await self._metrics_of(placed))
+        record = placed.record
+        question = PlacementQuestion(
+            placed.pod, placed.profile, record.attempt, gone=(settled.uid,)
+        )
+        parts = score_in_words(self._live.engine, question, record.node, record.shares)
+        return replace(settled, metrics=await self._metrics_of(placed), score_parts=parts)
 
     async def _metrics_of(self, placed: PlacedPod) -> MetricsRead | None:
         """The metrics of its GPUs at its decision, and what they say and do now."""

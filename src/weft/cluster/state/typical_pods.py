@@ -1,4 +1,4 @@
-"""Counts the GPU pods that the API shows, for FGD's idea of a typical pod.
+"""Counts the GPU pods that the API shows: what fgd and least-stranding take for typical.
 
 Pods without a GPU are left out: they have no fragments to care about, and come in too many sizes.
 
@@ -51,7 +51,14 @@ class TypicalInput:
             except BadInputError:
                 continue
             if shape.gpu_requests:
-                shapes.append(Shape(shape.gpu_requests, shape.cpu_milli, devices=shape.devices))
+                shapes.append(
+                    Shape(
+                        shape.gpu_requests,
+                        shape.cpu_milli,
+                        memory_mib=shape.memory_mib,
+                        devices=shape.devices,
+                    )
+                )
             if number % _TURN == 0:
                 await asyncio.sleep(0)
         if len(shapes) < LEAST_PODS:

@@ -41,6 +41,7 @@ from weft.core.engine.journal import DecisionAttempt, EvictionReason, Journal
 from weft.core.engine.oom_history import OomHistory, OutOfMemory, workload_of
 from weft.core.engine.peak_usage import Peaks, peak_owner
 from weft.core.engine.placed_pod import PlacedPod
+from weft.core.engine.pricing import PriceLists
 from weft.core.engine.queue import Queue
 from weft.core.engine.slowdown_eviction import SlowdownEviction
 from weft.core.engine.slowdown_tolerance import tolerance_of
@@ -82,6 +83,8 @@ class Engine:
         self.journal = Journal(self.ledger, keep_top)
         self.oom_history, self.peaks = OomHistory(), Peaks()
         self.assessor = Assessor(self.ledger)
+        self.price_lists = PriceLists([p for profile in profiles for p in profile.policies])
+        self.price_lists.make(self.ledger.table, 0)
         self.residencies = Residencies()
         self.observe(NO_SIGNALS)
         self.queue = Queue()
@@ -138,6 +141,7 @@ class Engine:
             case NodesChanged():
                 if self.ledger.set_nodes(event.nodes, event.removed) and event.nodes:
                     self.queue.wake_all(now_ns)
+                self.price_lists.follow(self.ledger.table, now_ns)
             case BindOn():
                 self._bind_requested(event, now_ns, out)
             case PodSeenBound():
@@ -171,6 +175,8 @@ class Engine:
     def _add(self, pod: PodRequest, now_ns: int, out: list[Command]) -> None:
         if pod.uid in self.placed or pod.uid in self.ledger.holdings:
             return
+        if self.price_lists.arrives(self.ledger.table, now_ns):
+            self.assessor.forget()
         profile, first = self.profile_of(pod), self.oom_history.goes_first(pod)
         try:
             self.queue.add(pod, profile, now_ns, first=first)
@@ -313,6 +319,8 @@ class Engine:
     def _bind_requested(self, event: BindOn, now_ns: int, out: list[Command]) -> None:
         pod, own = event.pod, self.queue.get(event.pod.uid)
         is_held = pod.uid in self.ledger.holdings
+        if not is_held and own is None and self.price_lists.arrives(self.ledger.table, now_ns):
+            self.assessor.forget()
         try:
             self._bind_on(event, now_ns, out)
         except Exception as error:

@@ -203,7 +203,7 @@ def _gpus(place: AlternativePlacement) -> list[int]:
 
 def _assess(engine: Engine, question: PlacementQuestion, view: SignalsView, mind: Assessor) -> None:
     """Have all nodes assessed; `mind` keeps the answers."""
-    with _seeing(engine, view, mind), _without(engine, question.gone):
+    with _seeing(engine, view, mind), without(engine, question.gone):
         engine.assess(question.profile, question.pod)
 
 
@@ -212,7 +212,7 @@ def _decide(
 ) -> _Decided:
     profile, ledger = question.profile, engine.ledger
     key = f"{engine.seed}/{question.pod.uid}/{question.attempt}"
-    with _seeing(engine, view, mind), _without(engine, question.gone):
+    with _seeing(engine, view, mind), without(engine, question.gone):
         known = engine.assess(profile, question.pod)
         row = selection.best_row(known, profile, key)
         if question.on:
@@ -273,7 +273,7 @@ def _seeing(engine: Engine, view: SignalsView, mind: Assessor) -> Iterator[None]
 
 
 @contextmanager
-def _without(engine: Engine, uids: Sequence[str]) -> Iterator[None]:
+def without(engine: Engine, uids: Sequence[str]) -> Iterator[None]:
     """These pods hold nothing."""
     if not uids:
         yield

@@ -92,7 +92,8 @@ class Explanation(msgspec.Struct, frozen=True):
     """One pod, now or when it was decided.
 
     `text` says it in a sentence, `notes` what else matters. `node` and `shares` are of a pod with a
-    place, `score` and `attempt` of the decision where this process made it. `summary` and `reason`
+    place, `score` and `attempt` of the decision where this process made it, `score_parts` what the
+    score is made of where the policy tells (in points of it). `summary` and `reason`
     (the same in words) are about all nodes; `candidates` are the best that fit. `changes` would
     make it fit, each tried out; `searched` is False where there was no time to look at all. `stuck`
     pods hold GPUs and cannot end by themselves. `metrics` are those behind it: of the GPUs of a pod
@@ -118,6 +119,7 @@ class Explanation(msgspec.Struct, frozen=True):
     candidates: tuple[Candidate, ...] = ()
     changes: tuple[SuggestedChange, ...] = ()
     searched: bool = True
+    score_parts: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     stuck: tuple[StuckPod, ...] = ()
     metrics: MetricsRead | None = None
@@ -141,5 +143,6 @@ class Explanation(msgspec.Struct, frozen=True):
             "changes": self.changes,
             "other_uids": self.decision.other_uids,
             "metrics": self.metrics,
+            "score_parts": self.score_parts,
             "then": self.decision.then,
         }

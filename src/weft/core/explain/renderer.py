@@ -19,6 +19,7 @@ def lines_of(explanation: Explanation) -> list[str]:
             f"decision {decision.record.seq}",
             f"  {explanation.text}",
             *_candidates(explanation),
+            *_score_lines(explanation),
             *(f"  {note}" for note in explanation.notes),
             *metrics,
             *reason,
@@ -35,6 +36,7 @@ def lines_of(explanation: Explanation) -> list[str]:
         f"  {explanation.text}",
         *(reason if explanation.state != "not ours" else ()),
         *_candidates(explanation),
+        *_score_lines(explanation),
         *metrics,
         *_progress_lines(explanation.progress),
         *_changes(explanation),
@@ -51,6 +53,11 @@ def _candidates(explanation: Explanation) -> list[str]:
         scores = "".join(f", {name} {score}" for name, score in candidate.scores.items())
         lines.append(f"  {role} {candidate.node}: score {candidate.score}{scores}")
     return lines
+
+
+def _score_lines(explanation: Explanation) -> list[str]:
+    parts = explanation.score_parts
+    return [*(["  the score of this place:"] * bool(parts)), *(f"    {part}" for part in parts)]
 
 
 def _metrics_lines(explanation: Explanation) -> list[str]:

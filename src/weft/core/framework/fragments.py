@@ -58,7 +58,7 @@ class TypicalPods:
         counts: Counter[Type] = Counter()
         rules: dict[Type, DeviceRule] = {}
         for shape, times in Counter(shapes).items():
-            kind = _type_of(shape, card_mib)
+            kind = request_type(shape, card_mib)
             counts[kind] += times
             rules.setdefault(kind, shape.devices)
         ordered = sorted(counts.items(), key=lambda item: (item[1], item[0]), reverse=True)
@@ -94,7 +94,8 @@ def typical_input(shapes: Iterable[Shape]) -> Any:
     return msgspec.to_builtins(list(Counter(shapes).items()))
 
 
-def _type_of(shape: Shape, card_mib: int) -> Type:
+def request_type(shape: Shape, card_mib: int) -> Type:
+    """(CPU milli, milli per GPU, GPUs, raw model string) of a shape, as `TypicalPods` counts it."""
     gpus = sum(gpu_request.count for gpu_request in shape.gpu_requests)
     milli = 0
     for gpu_request in shape.gpu_requests:

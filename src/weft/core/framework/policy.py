@@ -15,7 +15,7 @@ import numpy as np
 
 from weft.core.framework.query import Query
 from weft.core.ledger.residents import CoResidents
-from weft.core.ledger.table import Bools, Ints
+from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import PodRequest, Shape
 
 
@@ -74,6 +74,17 @@ class SlowdownTolerance(NamedTuple):
     costs: Callable[[str, str, str], float]
 
 
+class ScorePart(msgspec.Struct, frozen=True, gc=False):
+    """A part of a place's score: its `name`, its points (higher is better) and what they rest on.
+
+    `core/explain` says it in words.
+    """
+
+    name: str
+    points: float
+    facts: dict[str, float | int | str] = {}
+
+
 class PolicyOrigin(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a policy comes from that is not Weft's own: `file` (FILE.py:Class) with the `sha256` of
     its text, or the `version` of an installed package (NAME VERSION)."""
@@ -99,6 +110,7 @@ class Policy:
     options says "". `ties` says which of equally scored devices is taken. GPU requests are placed
     largest first; of equal ones the last goes first where `last_request_first`. One that `harvests`
     may give a pod memory that residents hold but leave idle, within the ledger's declared limit.
+    One that `prices` is shown the whole cluster from time to time (`take_table`).
     One with `raw_scores` tells kube-scheduler its scores as they are, as its original did; others'
     are made 0 to 10. `compat_system` is the system, by its name under `compat` in the
     configuration, whose flaws the option `compat: exact` keeps. Options are keyword arguments of
@@ -112,6 +124,7 @@ class Policy:
     inputs: Mapping[str, Any] = {}
     unsafe: str = ""
     harvests: ClassVar[bool] = False
+    prices: ClassVar[bool] = False
     raw_scores: bool = False
     compat_system: ClassVar[str] = ""
     ties: ClassVar[Literal["first", "last"]] = "first"
@@ -224,8 +237,19 @@ class Policy:
         """For the record: what is expected of the pod and of those `there` on a GPU it shares."""
         return ()
 
+    def score_parts(self, query: Query, devices: Sequence[int]) -> tuple[ScorePart, ...]:
+        """What the score of one place is made of; default: nothing to tell.
+
+        `query` is about the place's node alone, `devices` are positions of its devices.
+        """
+        return ()
+
     def take_input(self, name: str, value: Any) -> None:
         """New input of this name, of the type that `inputs` says; kept answers are dropped."""
+
+    def take_table(self, table: LedgerTable) -> None:
+        """The whole cluster as it is, for who `prices`: at the start, after each input, and as
+        pods come (`core/engine/pricing.py`); kept answers are dropped."""
 
 
 def draw(key: str, choices: int) -> int:

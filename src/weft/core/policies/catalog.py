@@ -22,6 +22,7 @@ from weft.core.policies.horus import Horus
 from weft.core.policies.interference import InterferencePolicy
 from weft.core.policies.kube_knots_cbp import KubeKnotsCbp
 from weft.core.policies.kube_knots_pp import KubeKnotsPp
+from weft.core.policies.least_stranding import LeastStranding
 from weft.core.policies.load_aware import LoadAware
 from weft.core.policies.lucid import Lucid
 from weft.core.policies.nano_binpack import NanoBinpack
@@ -56,6 +57,7 @@ BUILT_IN = (
     InterferencePolicy,
     KubeKnotsCbp,
     KubeKnotsPp,
+    LeastStranding,
     LoadAware,
     Lucid,
     NanoBinpack,

@@ -13,6 +13,7 @@ from weft.core.explain import counterfactual
 from weft.core.explain.counterfactual import AlternativePlacement, MetricsRead, PlacementQuestion
 from weft.core.explain.explanation import Explanation, RecordedDecision, State
 from weft.core.explain.reasons import FeasibilitySummary, summarise
+from weft.core.explain.score_parts import score_in_words
 from weft.core.explain.sentences import NOWHERE, decision_notes, place_in_words, state_in_words
 from weft.core.explain.smallest_change import changes
 from weft.core.record.file import hand_over
@@ -69,6 +70,7 @@ def _explain(engine: Engine, decision: RecordedDecision, on: str) -> Explanation
     place = AlternativePlacement(record.node, record.shares)
     more["metrics"] = counterfactual.metrics_of(engine, question, record.at_ns, place)
     if record.outcome == "placed":
+        more["score_parts"] = score_in_words(engine, question, record.node, record.shares)
         return _explanation(decision, "placed", at, **more)
     helpful = tuple(changes(engine, pod)) if record.outcome == "unschedulable" else ()
     return _explanation(decision, "pending", NOWHERE, changes=helpful, **more)

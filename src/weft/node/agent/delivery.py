@@ -80,8 +80,8 @@ class Delivery:
         granter: Granter,
         options: DeliveryOptions | None = None,
         *,
-        on_refused: Callable[[PodName, str], None] = lambda pod, why: None,
-        on_without: Callable[[PodName, str], None] = lambda pod, why: None,
+        on_refused: Callable[[PodName, str], None],
+        on_without: Callable[[PodName, str], None],
     ) -> None:
         self.counts: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
         self._held: dict[str, HeldRecord] = {}
@@ -250,7 +250,10 @@ class Delivery:
 
     def _heard_of(self, uid: str) -> None:
         """A pod came or changed: look at those of its containers that nobody could judge."""
-        if uid in self._unknown and uid in self._pods.pods:
+        known = self._pods.pods.get(uid)
+        if known is None or (known.asks == "share" and known.record is None):
+            return  # what it gets may be told later: the node's GPUs are not known yet, say
+        if uid in self._unknown:
             for pod, container in self._unknown.pop(uid).values():
                 self._look_at(pod, container)
 

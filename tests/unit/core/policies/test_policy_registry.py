@@ -45,7 +45,7 @@ class Entry:
 
 def test_every_built_in_policy_says_what_it_is():
     names = built_in().names()
-    assert len(names) == len(BUILT_IN) == 32
+    assert len(names) == len(BUILT_IN) == 33
     assert list(names) == sorted(names)
     for item in built_in().describe():
         assert item.summary

@@ -1,0 +1,68 @@
+{{- define "weft.image" -}}
+{{- $image := .Values.image -}}
+{{- $repository := required "image.repository is empty: write where your image is, as --set image.repository=registry.example/weft-gpu (make image makes it)" $image.repository -}}
+{{- if contains "@" $repository }}{{ $repository }}{{ else if $image.tag }}{{ $repository }}:{{ $image.tag }}{{ else }}{{ $repository }}{{ end }}
+{{- end }}
+
+{{- define "weft.pullSecrets" -}}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets:
+{{- range . }}
+- name: {{ . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "weft.podLabels" -}}
+{{- with .Values.scheduler.podLabels }}{{ toYaml . }}{{ else }}app.kubernetes.io/name: {{ .Values.scheduler.name }}{{ end }}
+{{- end }}
+
+{{- define "weft.priorityClass" -}}
+{{- if .root.Values.priorityClass.create }}{{ .own }}{{ else }}{{ .system }}{{ end }}
+{{- end }}
+
+{{- /* The WeftConfiguration: that of the values, with what the chart itself decides. */}}
+{{- define "weft.configuration" -}}
+{{- $config := deepCopy .Values.configuration -}}
+{{- if and (hasKey $config "profiles") .Values.profiles -}}
+{{- fail "profiles and configuration.profiles are both there: keep profiles" -}}
+{{- end -}}
+{{- with .Values.profiles }}{{ $_ := set $config "profiles" . }}{{ end -}}
+{{- if ne (dig "lease" "namespace" "kube-system" $config) "kube-system" -}}
+{{- fail "configuration.lease.namespace is not kube-system: leave it out, or two Wefts of one cluster would not see each other" -}}
+{{- end -}}
+{{- if .Values.extender.enabled -}}
+{{- $extender := dict "enabled" true "address" "0.0.0.0" -}}
+{{- if eq .Values.extender.certificates "none" -}}
+{{- $_ := set $extender "anyoneMayBind" true -}}
+{{- else -}}
+{{- $_ := set $extender "certificateFile" "/etc/weft/extender-tls/tls.crt" -}}
+{{- $_ := set $extender "keyFile" "/etc/weft/extender-tls/tls.key" -}}
+{{- $_ := set $extender "clientAuthorityFile" "/etc/weft/extender-tls/ca.crt" -}}
+{{- end -}}
+{{- $_ := set $config "extender" (mergeOverwrite $extender (default dict $config.extender)) -}}
+{{- end -}}
+{{- if $config }}{{ toYaml $config }}{{ end }}
+{{- end }}
+
+{{- /* schedulerNames of the profiles that kube-scheduler takes, as a YAML list. */}}
+{{- define "weft.viaExtender" -}}
+{{- $names := list -}}
+{{- range .Values.profiles }}{{ if eq (default "scheduler" .via) "extender" }}{{ $names = append $names .schedulerName }}{{ end }}{{ end -}}
+{{- toYaml $names }}
+{{- end }}
+
+{{- define "weft.httpPort" -}}
+{{- dig "http" "port" 10259 .Values.configuration }}
+{{- end }}
+
+{{- define "weft.agentPort" -}}
+{{- dig "agent" "port" 9400 .Values.configuration }}
+{{- end }}
+
+{{- /* The ConfigMaps of what Weft keeps, as a YAML list; an empty name keeps nothing. */}}
+{{- define "weft.kept" -}}
+{{- $lessons := dig "lessons" "name" "weft-lessons" .Values.configuration -}}
+{{- $observed := dig "interference" "observed" "weft-observed" .Values.configuration -}}
+[{{ compact (list $lessons $observed) | join ", " }}]
+{{- end }}

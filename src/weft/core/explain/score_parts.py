@@ -1,0 +1,93 @@
+"""Says what the score of a pod's place is made of, where its policy can tell."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from weft.core.engine.engine import Engine
+from weft.core.explain.counterfactual import PlacementQuestion, without
+from weft.core.framework import Query
+from weft.core.framework.demand import Demand
+from weft.core.framework.policy import ScorePart
+from weft.model import Share
+
+Facts = Mapping[str, float | int | str]
+
+
+def score_in_words(
+    engine: Engine, question: PlacementQuestion, node: str, shares: tuple[Share, ...]
+) -> tuple[str, ...]:
+    """A line for each part that matters of the score of this place, in the engine's state of now.
+
+    Of the pods that the question says are gone, what they hold counts as free.
+    """
+    table = engine.ledger.table
+    row = table.row_of.get(node, -1)
+    if row < 0:
+        return ()
+    with without(engine, question.gone):
+        demand = Demand(engine.oom_history.shape_of(question.pod), table)
+        query = Query(table, demand, np.array([row], dtype=np.int64))
+        devices = [table.device_row(row, share.gpu) - table.start[row] for share in shares]
+        if any(device < 0 for device in devices):
+            return ()
+        return tuple(
+            line
+            for policy in question.profile.policies
+            for part in policy.score_parts(query, devices)
+            if (line := _line(part, shares))
+        )
+
+
+def _line(part: ScorePart, shares: tuple[Share, ...]) -> str:
+    words = _WORDS[part.name](part.facts, shares) if part.name in _WORDS else part.name
+    return f"{part.points or 0:+.1f}: {words}" if words else ""
+
+
+def _completion(facts: Facts, shares: tuple[Share, ...]) -> str:
+    if not shares:
+        return ""
+    gpus = "GPU " + ", ".join(str(share.gpu) for share in shares)
+    left, worth = int(facts["left"]), float(facts["worth"])
+    if not left:
+        return f"completes {gpus} exactly"
+    return (
+        f"leaves {left / 10:.0f} % of {gpus}, worth {worth / 10:.0f} % of a GPU to the shares "
+        "that usually come"
+    )
+
+
+def _models(facts: Facts, shares: tuple[Share, ...]) -> str:
+    price = float(facts["price"])
+    if not price or not shares:
+        return ""
+    return f"its GPU model is wanted by pods that accept few others (price {price:.2f})"
+
+
+def _slots(facts: Facts, shares: tuple[Share, ...]) -> str:
+    before, after = int(facts["before"]), int(facts["after"])
+    if after < before:
+        return f"{before - after} of {before} idle GPUs less for pods of several GPUs"
+    return f"keeps a slot of {after} idle GPUs free" if after > 1 else ""
+
+
+def _beside(facts: Facts, shares: tuple[Share, ...]) -> str:
+    short = [
+        f"{name} runs short for {float(facts[key]):.1f} GPUs"
+        for name, key in (("CPU", "cpu_gpus"), ("memory", "memory_gpus"))
+        if float(facts[key]) >= 0.05
+    ]
+    return " and ".join(short) or "CPU and memory suffice for the GPUs left"
+
+
+def _packing(facts: Facts, shares: tuple[Share, ...]) -> str:
+    return f"{int(facts['free']) / 1000:.1f} GPUs are left free on the node"
+
+
+_WORDS: Mapping[str, Callable[[Facts, tuple[Share, ...]], str]] = {
+    "completion": _completion,
+    "models": _models,
+    "slots": _slots,
+    "beside": _beside,
+    "packing": _packing,
+}

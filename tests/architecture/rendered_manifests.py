@@ -1,0 +1,313 @@
+"""Writes what is rendered below deploy/: the chart's schema and generated files, and with helm the
+manifests. `make manifests` runs it; `test_rendered_manifests.py` holds that all is current.
+"""
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import msgspec
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests" / "cluster")]
+
+import helm  # noqa: E402
+
+from weft.cluster.admission.protection import Writers, protection_policies  # noqa: E402
+from weft.cluster.admission.scheduling import scheduling_policy  # noqa: E402
+from weft.cluster.config.form import Configuration  # noqa: E402
+from weft.cluster.extender import scheduler_config  # noqa: E402
+from weft.dialects.catalog import ALL  # noqa: E402
+
+DEPLOY = ROOT / "deploy"
+CHART = DEPLOY / "chart"
+IMAGE = "--set=image.repository=registry.example/weft-gpu"
+GENERATED = "# Made by `make manifests`.\n"
+PKI = PurePosixPath("/etc/kubernetes/weft-pki")
+
+
+class _Blocks(yaml.SafeDumper):
+    """YAML in which long texts are blocks, so that nothing in them is quoted or folded."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    style = "|" if "'" in value else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Blocks.add_representer(str, _text)
+
+
+def _yaml(documents: list[dict[str, Any]]) -> str:
+    return yaml.dump_all(documents, Dumper=_Blocks, sort_keys=False, width=1 << 20)
+
+
+def chart_files() -> dict[Path, str]:
+    """The chart's generated files; they need no helm."""
+    writers = Writers(("SCHEDULER_USER",), ("AGENT_USER",), ("PLUGIN_USERS",))
+    names = tuple(system.name for system in ALL if not system.asks_by_name)
+    tls = scheduler_config.TlsFiles(PKI / "ca.crt", PKI / "client.crt", PKI / "client.key")
+    url = "https://weft-extender.weft-system.svc:39999"
+    wishes = scheduler_config.SchedulerConfigOptions(names, url, tls, profiles=False)
+    files = CHART / "files"
+    return {
+        CHART / "values.schema.json": json.dumps(schema(), indent=1) + "\n",
+        files / "admission-protect.yaml": GENERATED + _yaml(protection_policies(writers)),
+        files / "admission-schedule.yaml": GENERATED + _yaml(scheduling_policy("SCHEDULER_NAME")),
+        files / "kube-scheduler.yaml": GENERATED + _yaml([scheduler_config.configuration(wishes)]),
+    }
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of the chart's values: Weft's configuration as Weft itself reads it."""
+    made = msgspec.json.schema(Configuration)
+    definitions = _without_defaults(made["$defs"])
+    whole = definitions["Configuration"]["properties"]
+    for decided in ("apiVersion", "kind"):
+        del whole[decided]
+    text, flag = {"type": "string"}, {"type": "boolean"}
+    some = {"type": "integer", "minimum": 1}
+    anything = {"type": "object"}
+    texts = {"type": "object", "additionalProperties": text}
+    objects = {"type": "array", "items": anything}
+    port = {"type": "integer", "minimum": 1, "maximum": 65535}
+    service = _closed(name=text, port=port, targetPort=port, labels=texts)
+    service["properties"]["nodePort"] = {"type": "integer", "minimum": 0, "maximum": 65535}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **_closed(
+            image=_closed(
+                repository=text,
+                tag=text,
+                pullPolicy={"enum": ["Always", "IfNotPresent", "Never"]},
+                pullSecrets={"type": "array", "items": text},
+            ),
+            profiles=whole["profiles"],
+            configuration={"$ref": "#/$defs/Configuration"},
+            scheduler=_closed(
+                name=text,
+                podLabels=texts,
+                replicas=some,
+                minAvailable={"type": "integer", "minimum": 0},
+                resources=anything,
+                nodeSelector=texts,
+                tolerations=objects,
+                extraVolumes=objects,
+                extraVolumeMounts=objects,
+            ),
+            extender=_closed(
+                enabled=flag,
+                certificates={"enum": ["secret", "generate", "none"]},
+                secret=text,
+                service=service,
+            ),
+            kubeScheduler=_closed(
+                enabled=flag, image=text, replicas=some, everyPod=flag, resources=anything
+            ),
+            agent=_closed(
+                enabled=flag,
+                nodeSelector=texts,
+                runtimeClassName=text,
+                devicePlugins=flag,
+                mig=flag,
+                resources=anything,
+            ),
+            admission=_closed(
+                enabled=flag,
+                schedule={"enum": ["auto", "always", "never"]},
+                schedulerName=text,
+                plugins={"type": "array", "items": text},
+            ),
+            priorityClass=_closed(
+                create=flag, value={"type": "integer", "minimum": 0, "maximum": 1_000_000_000}
+            ),
+            namespace=_closed(create=flag),
+            **{"global": anything},  # helm's own
+        ),
+        "$defs": definitions,
+    }
+
+
+def _closed(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _without_defaults(made: Any) -> Any:
+    """Defaults would have to be kept equal to Weft's; the values leave them to Weft."""
+    if isinstance(made, dict):
+        dropped = ("default", "title", "description")
+        kept = {
+            k: v
+            for k, v in made.items()
+            if k not in dropped or (isinstance(v, dict) and k != "default")
+        }
+        return {key: _without_defaults(value) for key, value in kept.items()}
+    return [_without_defaults(one) for one in made] if isinstance(made, list) else made
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """A file below deploy/: its first comment, the values it is rendered with, its templates (all
+    where none is named) and its namespace."""
+
+    head: str
+    values: dict[str, Any]
+    templates: tuple[str, ...] = ()
+    namespace: str = "weft-system"
+
+
+def _original(name: str, labels: dict[str, str], *, ports: dict[str, int]) -> dict[str, Any]:
+    """Values with which Weft takes the place of an original's extender, under its names."""
+    return {
+        "scheduler": {"name": name, "podLabels": labels},
+        "extender": {
+            "enabled": True,
+            "certificates": "none",
+            "service": {"name": name, "labels": labels, **ports},
+        },
+        "agent": {"enabled": False},
+        "admission": {"enabled": False},
+    }
+
+
+ELASTIC = "elastic-gpu-scheduler"
+GPUSHARE = "gpushare-schd-extender"
+OPEN = """\
+# As the original's, it is plain HTTP: whoever reaches its port may bind pods of all namespaces.
+# docs/howto/run-the-extender.md has certificates.
+"""
+_GPUSHARE_VALUES = _original(
+    GPUSHARE,
+    {"app": "gpushare", "component": GPUSHARE},
+    ports={"port": 12345, "targetPort": 12345, "nodePort": 32766},
+) | {"configuration": {"extender": {"originalPorts": True}}}
+_DATA = [{"name": "data", "configMap": {"name": "coscheml-data", "optional": True}}]
+_MOUNTS = [{"name": "data", "mountPath": "/data", "readOnly": True}]
+
+MANIFESTS = {
+    "scheduler.yaml": Manifest(
+        """# Weft's scheduler: two replicas, one leads. Set the image, then
+#   kubectl apply -f deploy/scheduler.yaml
+# The nodes need Weft's agent (agent.yaml) or their systems' device plugins: Weft puts no pod where
+# its GPU resource is not advertised (docs/howto/run-the-scheduler.md). kube-scheduler's extender is
+# off: see the ConfigMap weft-config and extender.yaml.
+""",
+        {"namespace": {"create": True}},
+        ("namespace", "configuration", "scheduler"),
+    ),
+    "extender.yaml": Manifest(
+        "# What kube-scheduler's extender needs, once it is switched on in scheduler.yaml.\n",
+        {"extender": {"enabled": True}},
+        ("extender",),
+    ),
+    "agent.yaml": Manifest(
+        """# Weft's agent on each GPU node. After deploy/scheduler.yaml (its namespace and config
+# are used), set the image, then
+#   kubectl apply -f deploy/agent.yaml
+# A node that is not known to have GPUs (see the affinity below) is labelled:
+#   kubectl label node NODE weft.dev/gpus=true
+# The nodes need NVIDIA's driver and containerd 2 with NRI (on by default), best 2.2 with its
+# default validator: `kubectl -n weft-system exec POD -- weft doctor` says what is missing.
+""",
+        {},
+        ("agent",),
+    ),
+    "discover.yaml": Manifest(
+        """# The right that `telemetry.discover: servers` needs beside those in scheduler.yaml: to
+# look for a metrics server among the Services. (`exporters` needs none.)
+""",
+        {"configuration": {"telemetry": {"discover": "servers"}}},
+        ("discover",),
+    ),
+    "elastic-gpu-scheduler.yaml": Manifest(
+        f"""# Weft in the place of Elastic GPU's scheduler, under its names. Set the image, then
+#   kubectl apply -f deploy/elastic-gpu-scheduler.yaml
+# kube-scheduler's configuration stays: http://CLUSTER-IP:39999/scheduler, where CLUSTER-IP is
+#   kubectl get svc {ELASTIC} -n kube-system -o jsonpath='{{.spec.clusterIP}}'
+{OPEN}""",
+        _original(ELASTIC, {"app": ELASTIC}, ports={}),
+        namespace="kube-system",
+    ),
+    "gpushare-schd-extender.yaml": Manifest(
+        f"""# Weft in the place of gpushare's extender, under its names. Set the image, then
+#   kubectl apply -f deploy/gpushare-schd-extender.yaml
+# kube-scheduler's configuration stays: http://127.0.0.1:32766/gpushare-scheduler
+{OPEN}""",
+        _GPUSHARE_VALUES,
+        namespace="kube-system",
+    ),
+    "coscheml/gpushare-schd-extender.yaml": Manifest(
+        f"""# Weft in the place of Co-scheML's extender, under its names. Set the image, then
+#   kubectl -n kube-system create configmap coscheml-data --from-file=interference.json
+#   kubectl apply -f deploy/coscheml/gpushare-schd-extender.yaml
+# kube-scheduler's configuration stays: http://127.0.0.1:32766/gpushare-scheduler
+{OPEN}""",
+        _GPUSHARE_VALUES
+        | {
+            "scheduler": {
+                **_GPUSHARE_VALUES["scheduler"],
+                "extraVolumes": _DATA,
+                "extraVolumeMounts": _MOUNTS,
+            }
+        },
+        namespace="kube-system",
+    ),
+    "genius/deploy.yaml": Manifest(
+        """# Weft in the place of Genius' scheduler, under its name. Set the image, then
+#   kubectl apply -f deploy/genius/deploy.yaml
+# Where Prometheus has ObserverWard's or DCGM's metrics, write telemetry.url into weft-config.
+""",
+        {
+            "scheduler": {
+                "name": "genius-scheduler",
+                "podLabels": {"component": "genius-scheduler"},
+            },
+            "profiles": [{"schedulerName": "genius-scheduler", "policies": [{"name": "genius"}]}],
+            "agent": {"enabled": False},
+            "admission": {"enabled": False},
+        },
+        namespace="kube-system",
+    ),
+}
+
+
+def manifests(program: Path) -> Iterator[tuple[Path, str]]:
+    """The manifests as helm renders them."""
+    for name, manifest in MANIFESTS.items():
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as values:
+            values.write(_yaml([manifest.values]))
+            values.flush()
+            shown = [f"--show-only=templates/{template}.yaml" for template in manifest.templates]
+            options = [IMAGE, f"--values={values.name}", f"--namespace={manifest.namespace}"]
+            yield DEPLOY / name, _readable(manifest.head, helm.text(program, *options, *shown))
+
+
+def _readable(head: str, text: str) -> str:
+    """One file, without helm's own comments and empty lines."""
+    lines = [line.rstrip() for line in text.splitlines()]
+    kept = [line for line in lines if line and not line.startswith("# Source: ")]
+    body = "\n".join(kept).removeprefix("---\n")
+    return f"{head.strip()}\n{GENERATED}\n{body}\n"
+
+
+def main() -> int:
+    """Write them all."""
+
+    def say(line: str) -> None:
+        sys.stderr.write(f"{line}\n")
+
+    for path, text in chart_files().items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    for path, text in manifests(helm.find_or_build(say)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        say(str(path.relative_to(ROOT)))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

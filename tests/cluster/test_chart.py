@@ -1,0 +1,255 @@
+"""The Helm chart on the real API server: rendered, taken strictly, installed, upgraded, removed; a
+second kube-scheduler as the chart configures it asks a Weft as the chart configures that one."""
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from control_plane import ControlPlane
+from helm import CHART, HelmError, find_or_build, helm_at, lint, render
+from kube_api import Api, ApiError, Object, Objects
+from weft_process import ALONE, all_bound, audited, bound, nodes, pod, weft
+
+from weft.cluster.config.form import Configuration
+from weft.cluster.config.read import decode
+
+IMAGE = "--set=image.repository=registry.example/weft-gpu"
+NAMESPACE = "weft-system"
+VIA: dict[str, Any] = {
+    "profiles": [
+        {"schedulerName": "weft", "policies": [{"name": "fgd"}]},
+        {"schedulerName": "packed", "policies": [{"name": "best-fit"}], "via": "extender"},
+    ],
+    "extender": {"enabled": True, "certificates": "generate"},
+    "kubeScheduler": {"enabled": True},
+}
+SETS: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "scheduler alone": {"agent": {"enabled": False}, "admission": {"enabled": False}},
+    "extender, own certificates": {"extender": {"enabled": True}},
+    "second kube-scheduler": VIA,
+    "every pod": {**VIA, "kubeScheduler": {"enabled": True, "everyPod": True, "replicas": 1}},
+    "nodes without NRI": {
+        "agent": {"devicePlugins": True, "runtimeClassName": "nvidia", "mig": True}
+    },
+    "own class, own registry": {
+        "priorityClass": {"create": True},
+        "image": {"tag": "1", "pullSecrets": ["registry"]},
+        "scheduler": {"replicas": 3, "minAvailable": 2, "nodeSelector": {"a": "b"}},
+        "admission": {"plugins": ["system:serviceaccount:kube-system:gpushare-device-plugin"]},
+    },
+    "settings": {
+        "configuration": {
+            "telemetry": {"discover": "servers", "namespaces": ["monitoring"]},
+            "lease": {"name": "other"},
+            "lessons": {"name": ""},
+            "http": {"port": 10300},
+            "agent": {"port": 9401, "mps": True},
+            "seed": 5_000_000_000,
+        }
+    },
+}
+
+
+@pytest.fixture(scope="session")
+def helm() -> Path:
+    return find_or_build(str)
+
+
+def written(folder: Path, values: dict[str, Any]) -> str:
+    path = folder / "values.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return f"--values={path}"
+
+
+def configuration_of(objects: list[Object]) -> Configuration:
+    (text,) = (o["data"]["weft.yaml"] for o in objects if o["metadata"]["name"] == "weft-config")
+    return decode(text.encode(), "weft-config")
+
+
+def is_there(api: Api, kind: str, name: str, namespace: str = "", version: str = "v1") -> bool:
+    try:
+        api.get(kind, name, namespace or None, version)
+    except ApiError as error:
+        if error.code == 404:
+            return False
+        raise
+    return True
+
+
+def apply(plane: ControlPlane, item: Object) -> None:
+    """What a strict server-side apply says of it; nothing is written."""
+    meta = item["metadata"]
+    path = plane.api.path(item["kind"], meta.get("namespace"), item["apiVersion"])
+    query = {"dryRun": "All", "fieldManager": "test", "force": "true", "fieldValidation": "Strict"}
+    kind = "application/apply-patch+yaml"
+    plane.api.request("PATCH", f"{path}/{meta['name']}", item, content=kind, query=query)
+
+
+@pytest.fixture
+def weft_system(control_plane: ControlPlane) -> None:
+    if not is_there(control_plane.api, "Namespace", NAMESPACE):
+        control_plane.create_namespace(NAMESPACE)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_what_it_renders_is_taken_strictly_and_weft_reads_its_configuration(
+    control_plane: ControlPlane, helm: Path, tmp_path: Path, weft_system: None, name: str
+) -> None:
+    options = written(tmp_path, SETS[name])
+    lint(helm, IMAGE, options)
+    objects = render(helm, IMAGE, options)
+    for item in objects:
+        apply(control_plane, item)
+    config, said = configuration_of(objects), SETS[name].get("configuration", {})
+    assert config.seed == said.get("seed", 0)
+    assert config.http.port == said.get("http", {}).get("port", 10259)
+    assert config.extender.enabled == SETS[name].get("extender", {}).get("enabled", False)
+    kinds = {item["kind"] for item in objects}
+    assert ("DaemonSet" in kinds) == SETS[name].get("agent", {}).get("enabled", True)
+    assert ("ValidatingAdmissionPolicy" in kinds) == (name != "scheduler alone")
+
+
+def test_nothing_in_it_names_a_place_that_is_not_replaced(helm: Path) -> None:
+    for item in render(helm, IMAGE, "--set=admission.schedule=always"):
+        text = yaml.safe_dump(item)
+        for place in ("SCHEDULER_USER", "AGENT_USER", "PLUGIN_USERS", "SCHEDULER_NAME"):
+            assert place not in text, item["metadata"]["name"]
+
+
+def test_the_policies_know_the_service_accounts_of_the_release(helm: Path) -> None:
+    objects = render(helm, IMAGE, "--namespace=gpus", "--set=admission.plugins={plugin}")
+    accounts = {
+        f"system:serviceaccount:gpus:{item['metadata']['name']}"
+        for item in objects
+        if item["kind"] == "ServiceAccount"
+    }
+    text = yaml.safe_dump([o for o in objects if o["kind"] == "ValidatingAdmissionPolicy"])
+    for user in ("weft-scheduler", "weft-agent"):
+        assert f"system:serviceaccount:gpus:{user}" in accounts
+        assert f"system:serviceaccount:gpus:{user}" in text
+    assert "'plugin'" in text.replace("''", "'")
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"replicas": 3}, "replicas"),
+        ({"scheduler": {"replica": 3}}, "replica"),
+        ({"configuration": {"lease": {"nam": "x"}}}, "nam"),
+        ({"configuration": {"seed": "a"}}, "seed"),
+        ({"extender": {"certificates": "some"}}, "certificates"),
+        ({"image": {"repository": ""}}, "image.repository is empty: write"),
+        ({"profiles": VIA["profiles"]}, "packed is via extender, and extender.enabled is false"),
+        ({"kubeScheduler": {"enabled": True}}, "kubeScheduler.enabled needs extender.enabled"),
+        ({**VIA, "profiles": []}, "no profile is via extender"),
+        ({**VIA, "extender": {"enabled": True}}, "extender.certificates generate"),
+        ({"configuration": {"lease": {"namespace": "x"}}}, "lease.namespace is not kube-system"),
+        ({"scheduler": {"minAvailable": 2}}, "no node could be drained"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_values_that_mean_nothing_or_contradict_are_refused(
+    helm: Path, tmp_path: Path, values: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(HelmError) as refused:
+        render(helm, *([] if "image" in values else [IMAGE]), written(tmp_path, values))
+    assert words in str(refused.value)
+
+
+def test_an_api_server_older_than_1_30_is_refused_and_older_than_1_36_gets_no_mutation(
+    helm: Path,
+) -> None:
+    with pytest.raises(HelmError, match=r"requires kubeVersion: >=1\.30"):
+        render(helm, IMAGE, "--kube-version=1.29.3")
+    with_it = {item["kind"] for item in render(helm, IMAGE, "--set=admission.schedule=always")}
+    without = {item["kind"] for item in render(helm, IMAGE, "--set=admission.schedule=never")}
+    assert with_it - without == {
+        "MutatingAdmissionPolicy",
+        "MutatingAdmissionPolicyBinding",
+    }
+
+
+@pytest.fixture
+def released(control_plane: ControlPlane, helm: Path) -> Iterator[list[str]]:
+    """The options that lead helm to the control plane; what is installed is removed afterwards."""
+    kubeconfig = control_plane.kubeconfig_for("installer", "system:masters")
+    where = ["--kubeconfig", str(kubeconfig), "--namespace", "weft-chart"]
+    yield where
+    helm_at(helm, "uninstall", "weft", "--ignore-not-found", *where)
+    for kind in ("lessons", "observed"):
+        control_plane.api.delete("ConfigMap", f"weft-{kind}", "kube-system")
+
+
+def test_it_is_installed_upgraded_and_removed(
+    control_plane: ControlPlane, helm: Path, tmp_path: Path, released: list[str]
+) -> None:
+    """Admission stays out of it: its policies would be in the way of the tests beside this one."""
+    api = control_plane.api
+    for name in ("weft-lessons", "weft-observed"):  # another test's, which no release owns
+        if is_there(api, "ConfigMap", name, "kube-system"):
+            api.delete("ConfigMap", name, "kube-system")
+    options = [IMAGE, written(tmp_path, VIA), "--set=admission.enabled=false", *released]
+    taken = ["--create-namespace", "--take-ownership"]
+    helm_at(helm, "install", "weft", str(CHART), *options, *taken)
+    for kind, name, version in (
+        ("Deployment", "weft-scheduler", "apps/v1"),
+        ("Deployment", "weft-kube-scheduler", "apps/v1"),
+        ("DaemonSet", "weft-agent", "apps/v1"),
+        ("PodDisruptionBudget", "weft-scheduler", "policy/v1"),
+    ):
+        assert is_there(api, kind, name, "weft-chart", version), name
+    before = api.get("Secret", "weft-extender-tls", "weft-chart")["data"]
+    assert sorted(before) == ["ca.crt", "client.crt", "client.key", "tls.crt", "tls.key"]
+    api.patch("ConfigMap", "weft-lessons", {"data": {"team.Job.train": "{}"}}, "kube-system")
+    helm_at(helm, "upgrade", "weft", str(CHART), *options, "--set=scheduler.replicas=3")
+    assert api.get("Secret", "weft-extender-tls", "weft-chart")["data"] == before
+    deployed = api.get("Deployment", "weft-scheduler", "weft-chart", "apps/v1")
+    assert deployed["spec"]["replicas"] == 3
+    helm_at(helm, "uninstall", "weft", *released)
+    assert not is_there(api, "Deployment", "weft-scheduler", "weft-chart", "apps/v1")
+    kept = api.get("ConfigMap", "weft-lessons", "kube-system")
+    assert kept["data"] == {"team.Job.train": "{}"}
+
+
+def test_its_second_kube_scheduler_asks_its_weft_for_the_profiles_via_extender(
+    control_plane: ControlPlane, namespace: str, helm: Path, tmp_path: Path
+) -> None:
+    """The real kube-scheduler and a real Weft with the chart's own configurations and certificates:
+    only addresses and folders are this machine's."""
+    objects = render(helm, IMAGE, written(tmp_path, VIA))
+    named = {(item["kind"], item["metadata"]["name"]): item for item in objects}
+    files = tmp_path / "pki"
+    files.mkdir()
+    for name, data in named["Secret", "weft-extender-tls"]["data"].items():
+        (files / name).write_bytes(base64.b64decode(data))
+    config = named["ConfigMap", "weft-config"]["data"]["weft.yaml"]
+    config = config.replace("/etc/weft/extender-tls", str(files)).replace("0.0.0.0", "127.0.0.1")
+    config = config.replace("extender:\n", "extender:\n  port: 0\n")
+    (tmp_path / "weft.yaml").write_text(config)
+    theirs = yaml.safe_load(named["ConfigMap", "weft-kube-scheduler"]["data"]["config.yaml"])
+    assert [profile["schedulerName"] for profile in theirs["profiles"]] == ["packed"]
+    nodes(control_plane, 1)
+    with weft(control_plane, tmp_path, ALONE, "--config", str(tmp_path / "weft.yaml")) as process:
+        (extender,) = theirs["extenders"]
+        service = extender["urlPrefix"].removeprefix("https://").partition(":")[0]
+        extender["urlPrefix"] = process.url.replace("http:", "https:") + "/weft"
+        extender["tlsConfig"] = {
+            **{key: str(files / Path(path).name) for key, path in extender["tlsConfig"].items()},
+            "serverName": service,
+        }
+        mine = {key: theirs[key] for key in ("profiles", "extenders")}
+        limits = {"elasticgpu.io/gpu-memory": 1_000}
+        control_plane.create_pods(namespace, [pod("p", "packed", limits)])
+        control_plane.create_pods(namespace, [pod("w", "weft", limits)])
+
+        def only_w(pods: Objects) -> bool:
+            return bound([p for p in pods if p["metadata"]["name"] == "w"]) == bound(pods) == 1
+
+        control_plane.api.wait_for(only_w, "Pod", namespace, timeout_s=20)
+        control_plane.start_scheduler(mine)
+        control_plane.api.wait_for(all_bound(2), "Pod", namespace, timeout_s=20)
+    assert len(audited(control_plane, namespace).holdings) == 2

@@ -1,0 +1,115 @@
+"""Least stranding decides as its formulas, worked out node by node."""
+
+import random
+
+import numpy as np
+import pytest
+from long_form import few_or_many
+from stranding_slowly import SlowStranding
+
+from weft.core.engine import Bind, Engine, PodAdded, PodBound, PolicyInput
+from weft.core.engine.pricing import PODS_PER_PRICES
+from weft.core.framework import Profile
+from weft.core.framework.fragments import TYPICAL_PODS, typical_input
+from weft.core.policies.completion_values import completion_values
+from weft.core.policies.least_stranding import SETTINGS, LeastStranding
+from weft.model import DeviceRule, GpuRequest, Node, PodRequest, Shape
+from weft.model.node import Gpu
+
+MODELS = ("A10", "V100", "H100")
+
+
+def _cluster(chance: random.Random, count: int = 12) -> list[Node]:
+    return [
+        Node(
+            f"n{number:02}",
+            tuple(
+                Gpu(index, 16_384, model=model, uuid=f"GPU-{number}-{index}")
+                for index in range(chance.choice((0, 1, 2, 4, 8)))
+            ),
+            cpu_milli=chance.choice((16_000, 64_000, 96_000)),
+            memory_mib=chance.choice((65_536, 262_144)),
+            rank=number,
+        )
+        for number in range(count)
+        for model in [chance.choice(MODELS)]
+    ]
+
+
+def _shape(chance: random.Random) -> Shape:
+    kind = chance.random()
+    gpus: tuple[GpuRequest, ...] = ()
+    if kind > 0.45:
+        gpus = (GpuRequest(milli=chance.choice((100, 250, 330, 500, 810, 900))),)
+    elif kind > 0.15:
+        gpus = (GpuRequest(chance.choice((1, 1, 2, 4, 8)), whole=True),)
+    models = tuple(chance.sample(MODELS, 2)) if chance.random() < 0.2 else ()
+    return Shape(
+        gpus,
+        chance.choice((0, 1_000, 4_000, 11_900)),
+        memory_mib=chance.choice((0, 4_096, 30_000)),
+        devices=DeviceRule(models=models, how="exact") if gpus and models else DeviceRule(),
+    )
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("seed", range(few_or_many(2, 40)))
+def test_each_pod_is_placed_as_the_formulas_say(setting: str, seed: int) -> None:
+    chance = random.Random(f"{setting} {seed}")
+    nodes = _cluster(chance, 40)
+    kinds = [_shape(chance) for _ in range(14)]
+    shapes = [chance.choice(kinds) for _ in range(260)]
+    engine = Engine([Profile("weft", [LeastStranding(setting=setting)])], nodes)  # type: ignore[arg-type]
+    popular = typical_input(shapes)
+    engine.handle(PolicyInput(TYPICAL_PODS, popular), 0)
+    counted = list(dict.fromkeys(shapes))
+    slow = SlowStranding(
+        nodes, [(shape, shapes.count(shape)) for shape in counted], *SETTINGS[setting]
+    )
+    placed = 0
+    for at, shape in enumerate(shapes):
+        if at % PODS_PER_PRICES == 0:
+            slow.refresh()
+        expected = slow.place(shape)
+        bound = [
+            (
+                command.placement.node,
+                tuple(sorted(share.gpu for share in command.placement.shares)),
+            )
+            for command in engine.handle(PodAdded(PodRequest(str(at), f"p{at}", shape)), at)
+            if isinstance(command, Bind)
+        ]
+        assert bound == ([expected] if expected else [])
+        if bound:
+            placed += 1
+            engine.handle(PodBound(str(at)), at)
+    assert placed > 20
+
+
+def test_nodes_are_asked_alike_one_by_one_and_together() -> None:
+    """A table rebuilt from the same nodes, where nothing is kept, decides alike."""
+    chance = random.Random(5)
+    nodes = _cluster(chance)
+    kinds = [_shape(chance) for _ in range(10)]
+    profile = Profile("weft", [LeastStranding()])
+    engine = Engine([profile], nodes)
+    for at in range(60):
+        shape = chance.choice(kinds)
+        for command in engine.handle(PodAdded(PodRequest(str(at), f"p{at}", shape)), at):
+            if isinstance(command, Bind):
+                engine.handle(PodBound(str(at)), at)
+    kept = [engine.assess(profile, PodRequest("x", "x", shape)).raw[0].tolist() for shape in kinds]
+    engine.assessor.forget()
+    anew = [engine.assess(profile, PodRequest("x", "x", shape)).raw[0].tolist() for shape in kinds]
+    assert kept == anew
+
+
+def test_a_share_is_worth_what_completes_it() -> None:
+    halves = completion_values({50: 1.0})
+    assert halves[49] == 0
+    assert halves[50] == halves[99] == 500
+    assert halves[100] == 1000
+    mixed = completion_values({30: 1.0, 70: 1.0})
+    assert np.all(np.diff(mixed) >= 0)
+    assert mixed[30] + mixed[70] == pytest.approx(1000, abs=5)  # together they fill a GPU
+    assert completion_values({}).tolist() == [0.0] * 100 + [1000.0]
