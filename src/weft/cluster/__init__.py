@@ -2,5 +2,6 @@
 
 In: the cluster's state as events (`state/`), the loop around the engine (`control/`), evictions,
 ConfigMap stores, the telemetry loop, adoption of living clusters, the hosts `scheduler/` and
-`extender/`, their HTTP servers and configuration. Out: the API client (`kube/`), and every decision (`core/`).
+`extender/`, their HTTP servers and configuration.
+Out: the API client (`kube/`), and every decision (`core/`).
 """
