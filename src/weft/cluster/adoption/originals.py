@@ -12,15 +12,22 @@ from weft.kube.codec import Resource
 from weft.kube.structs import ConfigMap, KubeNode
 from weft.model import BadInputError, ObjectMeta, parse_quantity
 from weft.model.annotations import ADVERTISES
-from weft.model.manifest import Api, ManifestContainer
+from weft.model.manifest import Api
 
 Role = Literal["scheduler", "device plugin"]
+
+
+class WorkloadContainer(Api, frozen=True, gc=False):
+    """A container, as far as it tells which program runs in it."""
+
+    image: str = ""
+    command: list[str] | None = None
 
 
 class WorkloadTemplateSpec(Api, frozen=True, gc=False):
     """spec.template.spec."""
 
-    containers: list[ManifestContainer] | None = None
+    containers: list[WorkloadContainer] | None = None
 
 
 class WorkloadTemplate(Api, frozen=True, gc=False):
@@ -100,10 +107,10 @@ def originals_of(
 
 
 def _known(workload: KubeWorkload) -> tuple[str, Role] | None:
-    names = [
-        workload.metadata.name,
-        *(c.image for c in workload.spec.template.spec.containers or ()),
-    ]
+    containers = workload.spec.template.spec.containers or ()
+    if any((c.command or ["?"])[0] == "weft" for c in containers):
+        return None  # Weft itself, which may be installed under an original's name
+    names = [workload.metadata.name, *(c.image for c in containers)]
     for pattern, system, role in _KNOWN:
         if any(pattern.search(name.lower()) for name in names):
             return system, role
