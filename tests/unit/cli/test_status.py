@@ -100,7 +100,7 @@ failed        1  default/lost   UnexpectedAdmissionError
 
 wrong   scheduler  nobody leads: weft-scheduler-a_1 renewed the Lease last at
                    2026-01-01T00:00:00.000000Z
-                   → kubectl -n weft-system logs -l app.kubernetes.io/name=weft-scheduler
+                   → kubectl -n weft-system logs weft-scheduler-b
 wrong   nodes      GPU 1 of b: 19,540 MiB more are promised than it has.
                    → weft inspect b --details
 advice  agents     none on c
@@ -177,6 +177,15 @@ def test_the_same_for_programs(weft: Weft, cluster: FakeApiServer) -> None:
     assert reasons["starting", "default/stuck"] == ("GPU GPU-a-1 is out of service", 1)
     assert reasons["pending", "default/w"] == ("0/3 nodes: 3 have too little GPU memory", 2)
     assert [one["level"] for one in found["findings"]].count("wrong") == 2
+
+
+def test_a_scheduler_under_an_originals_name_is_found_by_its_role(
+    weft: Weft, cluster: FakeApiServer
+) -> None:
+    for name in ("weft-scheduler-a", "weft-scheduler-b"):
+        labels = {"app.kubernetes.io/name": None, "app": "gpushare", "weft.dev/role": "follower"}
+        cluster.update("pods", name, {"metadata": {"labels": labels}}, "weft-system")
+    assert "2 of 2 pods ready" in weft("status").out
 
 
 def test_nothing_is_installed_yet(
