@@ -3,11 +3,12 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 UV_VERSION := 0.13.8
 BIN := .venv/bin
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/.venv
+TAG ?= weft-gpu:latest
 export OMP_NUM_THREADS := 1
 # pytest rewrites the tests: 15 s at each run where the result may not be kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test test-long test-faults test-data test-cluster test-node test-browser cluster-tools node-tools helm manifests gpu-check coverage check format bench bench-cluster docs clean
+.PHONY: help venv demo test test-long test-faults test-data test-cluster test-node test-browser cluster-tools node-tools helm manifests image gpu-check coverage check format bench bench-cluster docs clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -59,6 +60,12 @@ helm: venv  ## helm for the chart's manifests and tests, built once.
 
 manifests: venv helm  ## deploy/*.yaml of the chart, and the chart's generated files.
 	@$(BIN)/python tests/architecture/rendered_manifests.py
+
+image: venv  ## The image TAG, with docker of BASE where it can be pulled, else into build/image.tar of Debian's packages.
+	@if docker pull --quiet $(or $(BASE),docker.io/library/python:3.11-slim-bookworm) > /dev/null 2>&1; \
+	then docker build --tag $(TAG) $(if $(BASE),--build-arg BASE=$(BASE)) .; \
+	else echo "No base image can be pulled: making build/image.tar of Debian's packages." >&2; \
+	  mkdir -p build && $(BIN)/python deploy/image/make_image.py build/image.tar --tag $(TAG); fi
 
 test-node: venv node-tools  ## The tests on a real kubelet and containerd (as root; needs Go and Debian packages).
 	@$(BIN)/pytest tests/node

@@ -231,7 +231,7 @@ def _node_findings(reports: Sequence[NodeReport]) -> list[DoctorFinding]:
     if unplaced:
         more = f" and {len(unplaced) - 1} more" if len(unplaced) > 1 else ""
         text = f"nobody says which GPU {unplaced[0]}{more} has: more is charged than it holds"
-        findings.append(advice("pods", text, "weft inspect says on which nodes"))
+        findings.append(advice("pods", text, "weft adopt says what each is charged"))
     return findings
 
 

@@ -70,6 +70,7 @@ def _without_a_cluster() -> dict[str, _Commands]:
 
 def _on_a_cluster() -> dict[str, _Commands]:
     from weft.cli.admission import admission
+    from weft.cli.adopt import adopt
     from weft.cli.agent import agent
     from weft.cli.config import config_app
     from weft.cli.decisions import explain_app, replay
@@ -88,6 +89,7 @@ def _on_a_cluster() -> dict[str, _Commands]:
             "extender": extender_app,
             "agent": agent,
             "admission": admission,
+            "adopt": adopt,
         },
         "See why": {
             "status": status,

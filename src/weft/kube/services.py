@@ -111,15 +111,23 @@ SERVING_PODS = Resource("/api/v1", "pods", ServingPod)
 
 
 async def everything(
-    client: ApiClient, resource: Resource[T], namespace: str = "", selector: str = ""
+    client: ApiClient,
+    resource: Resource[T],
+    namespace: str = "",
+    selector: str = "",
+    unreadable: list[ObjectMeta] | None = None,
 ) -> list[T]:
-    """All objects of a namespace, or of all of them, page by page; unreadable ones are left out."""
+    """All objects of a namespace, or of all of them, page by page. Those that cannot be read are
+    left out; of these `unreadable` gets the metadata.
+    """
     skips, objects = SkippedObjects(), list[T]()
     query = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
     while True:
         body = await client.call("GET", resource.of(namespace), query=query)
         page = resource.decode_page(body, skips)
         objects += page.items
+        if unreadable is not None:
+            unreadable += page.unreadable
         if not page.next:
             return objects
         query["continue"] = page.next

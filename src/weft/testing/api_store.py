@@ -46,6 +46,8 @@ KINDS = (
     ResourceKind("csinodes", "CSINode", "storage.k8s.io", namespaced=False),
     ResourceKind("leases", "Lease", "coordination.k8s.io"),
     ResourceKind("events", "Event", "events.k8s.io"),
+    ResourceKind("deployments", "Deployment", "apps"),
+    ResourceKind("daemonsets", "DaemonSet", "apps"),
     ResourceKind("runtimeclasses", "RuntimeClass", "node.k8s.io", namespaced=False),
 )
 _OLD_TOKEN = (

@@ -110,7 +110,7 @@ advice  agents'    versions 0.1, 0.2
         offers
                    → finish rolling out the agent
 advice  pods       nobody says which GPU default/stuck has: more is charged than it holds
-                   → weft inspect says on which nodes
+                   → weft adopt says what each is charged
 advice  pods       3 pending
                    → weft explain pod default/w
 advice  pods       1 starting, and cannot start

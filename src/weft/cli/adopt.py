@@ -1,0 +1,291 @@
+"""`weft adopt`: takes a living cluster over from other GPU schedulers, and gives it back."""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Exit, Option
+
+from weft.cli.cluster_question import answer
+from weft.cli.options import ConfigFile, Context, Kubeconfig, Output
+from weft.cli.output import ListOutput, json_text, print_note, print_table, table_with
+from weft.model.errors import BadInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from weft.cluster.adoption.account import PodAccount
+    from weft.cluster.adoption.opt_in import OptInChange
+    from weft.cluster.adoption.plan import AdoptionPlan, AdoptionProblem, AdoptionWish
+    from weft.kube.client import ApiClient
+
+_DryRun = Annotated[bool, Option("--dry-run", help="Write nothing, which is so without --yes.")]
+_Yes = Annotated[bool, Option("--yes", help="Write: label the namespaces, once that is recorded.")]
+_Undo = Annotated[bool, Option("--undo", help="Put back what --yes changed.")]
+_Namespaces = Annotated[
+    list[str] | None,
+    Option(
+        "-n",
+        "--namespace",
+        help="A namespace to opt in; may be given several times.  "
+        "[default: those whose pods ask for GPUs and name no scheduler]",
+    ),
+]
+_Quiet = Annotated[bool, Option("-q", "--quiet", help="Only pods that are not plainly adopted.")]
+
+
+def adopt(
+    dry_run: _DryRun = False,
+    yes: _Yes = False,
+    undo: _Undo = False,
+    namespace: _Namespaces = None,
+    quiet: _Quiet = False,
+    config: ConfigFile = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+    output: Output = ListOutput.table,
+) -> None:
+    """Say how each running GPU pod would be charged, and how to switch to Weft and back.
+
+    Reads the marks of Elastic GPU, gpushare, Co-scheML, Alnair, Genius, Kube-Knots and HAMi as the
+    scheduler does. No pod is changed, restarted or evicted. With --yes namespaces are labelled
+    weft.dev/schedule=enabled, what they were is kept in the ConfigMap kube-system/weft-adoption.
+    Exit code 1: something must be mended first; then nothing is written.
+    """
+    if dry_run and yes:
+        raise BadInputError("--dry-run", "contradicts --yes; leave one of the two out")
+    if undo:
+        undone = answer(kubeconfig, context, lambda client: _undo(client, write=not dry_run))
+        _show_undone(undone, dry_run, output)
+        return
+    wish = _wish(namespace or (), config)
+    plan, problems = answer(kubeconfig, context, lambda client: _planned(client, wish, yes))
+    changes = None
+    if yes and plan is not None and not problems:
+        names = plan.opt_in
+        changes = answer(kubeconfig, context, lambda client: _opt_in(client, names))
+    if output is ListOutput.json:
+        print(json_text(_as_json(plan, problems, changes), indent=2))
+    else:
+        _show(plan, problems, changes, quiet)
+    if problems or any(not change.done for change in changes or ()):
+        raise Exit(1)
+
+
+def _wish(namespaces: "Sequence[str]", config: Path | None) -> "AdoptionWish":
+    from weft.cli.inspect import wish_of
+    from weft.cli.scheduler import configuration
+    from weft.cluster.adoption.account import Reading
+    from weft.cluster.adoption.plan import AdoptionWish
+
+    found = configuration(config)
+    names = frozenset(profile.scheduler_name for profile in found.profiles)
+    how = wish_of(found)
+    return AdoptionWish(tuple(namespaces), names, Reading(how.settings, how.rules))
+
+
+async def _planned(
+    client: "ApiClient", wish: "AdoptionWish", writes: bool
+) -> "tuple[AdoptionPlan | None, Sequence[AdoptionProblem]]":
+    """The plan (None: not enough may be read), and what must be mended before anything else."""
+    from weft.cluster.adoption import plan
+
+    lacking = await plan.lacking_rights(client, plan.READS)
+    if lacking is not None:
+        return None, (lacking,)
+    logging.getLogger("weft").addHandler(logging.NullHandler())  # the table says it all
+    found = await plan.read_cluster(client)
+    planned = plan.plan_of(found, plan.account_for(client, found, wish), wish)
+    problems = planned.problems
+    if writes and (lacking := await plan.lacking_rights(client, plan.WRITES)) is not None:
+        problems = (lacking, *problems)
+    return planned, problems
+
+
+async def _opt_in(client: "ApiClient", names: "Sequence[str]") -> "list[OptInChange]":
+    from weft.cluster.adoption.opt_in import opt_in
+
+    return await opt_in(client, names)
+
+
+async def _undo(client: "ApiClient", *, write: bool) -> "list[OptInChange]":
+    from weft.cluster.adoption import opt_in, plan
+
+    lacking = await plan.lacking_rights(client, plan.WRITES)
+    if lacking is not None:
+        raise BadInputError(lacking.object, f"{lacking.problem}; {lacking.remedy}")
+    return await opt_in.undo(client, write=write)
+
+
+# --- what is printed -----------------------------------------------------------------------------
+
+
+def _as_json(
+    plan: "AdoptionPlan | None",
+    problems: "Sequence[AdoptionProblem]",
+    changes: "Sequence[OptInChange] | None",
+) -> dict[str, object]:
+    found: dict[str, object] = {"problems": [problem._asdict() for problem in problems]}
+    if plan is not None:
+        found |= {
+            "pods": plan.account.pods,
+            "overfull": [gpu._asdict() for gpu in plan.account.overfull],
+            "namespaces": plan.opt_in,
+            "waiting": plan.waiting,
+            "originals": [original._asdict() for original in plan.originals],
+            "configurations": plan.configurations,
+            "switch": switch_commands(plan),
+            "rollBack": roll_back_commands(plan),
+        }
+    if changes is not None:
+        found["changes"] = [change._asdict() for change in changes]
+    return found
+
+
+def _show(
+    plan: "AdoptionPlan | None",
+    problems: "Sequence[AdoptionProblem]",
+    changes: "Sequence[OptInChange] | None",
+    quiet: bool,
+) -> None:
+    if plan is not None:
+        _show_pods(plan.account.pods, quiet)
+        for note in _notes(plan):
+            print_note(note)
+    if problems:
+        print()
+        print_note("Nothing is written before this is mended:")
+        for problem in problems:
+            print_note(f"  {problem.object}: {problem.field}: {problem.problem}")
+            print_note(f"    → {problem.remedy}")
+        return
+    if changes is not None:
+        print()
+        for change in changes:
+            print_note(f"namespace {change.namespace}: {change.text}")
+        print_note("weft adopt --undo puts this back." if changes else "Nothing was to be changed.")
+    elif plan is not None:
+        _show_commands("To switch:", switch_commands(plan))
+        _show_commands("To roll back:", roll_back_commands(plan))
+
+
+def _show_pods(pods: "Sequence[PodAccount]", quiet: bool) -> None:
+    counts = dict.fromkeys(("adopted", "ambiguous", "conflicting"), 0)
+    table = table_with("pod|node|system|>GPU|>MiB|>cores %|state")
+    for pod in pods:
+        counts[pod.state] += 1
+        if quiet and pod.state == "adopted":
+            continue
+        for share in pod.shares:
+            table.add_row(
+                pod.full_name,
+                pod.node,
+                pod.system or "?",
+                str(share.gpu),
+                f"{share.memory_mib:,}",
+                f"{share.milli / 10:.0f}",
+                pod.state,
+            )
+        if not pod.shares:
+            table.add_row(pod.full_name, pod.node, pod.system or "?", "–", "–", "–", pod.state)
+    if table.rows:
+        print_table(table)
+    print_note(", ".join(f"{count} {state}" for state, count in counts.items()) + ".")
+    for pod in pods:
+        if pod.why:
+            print_note(f"{pod.state}: {pod.full_name}: {pod.why}.")
+
+
+def _notes(plan: "AdoptionPlan") -> list[str]:
+    notes = []
+    for gpu in plan.account.overfull:
+        why = "their marks say so" if gpu.sure else "some of it may be on other GPUs"
+        notes.append(
+            f"GPU {gpu.gpu} of {gpu.node}: {gpu.charged_mib:,} MiB of {gpu.has_mib:,} are charged "
+            f"to {', '.join(gpu.pods)} ({why}); Weft puts nothing more there until it fits."
+        )
+    for node, pods in _guessed(plan).items():
+        names = ", ".join(pod.full_name for pod in pods)
+        notes.append(
+            f"Keep shares off {node} until these have ended, for nobody says which of its GPUs "
+            f"they have: {names}. kubectl cordon {node} keeps all new pods off."
+        )
+    if plan.waiting:
+        notes.append(
+            f"{len(plan.waiting)} pods wait for another scheduler ({plan.waiting[0]}): a pod's "
+            "schedulerName cannot be changed; let them be placed first, or make them anew."
+        )
+    if plan.unread:
+        notes.append(f"Not read, for you may not: {', '.join(plan.unread)}.")
+    if plan.opt_in and plan.minor < 36:
+        notes.append(
+            f"Kubernetes 1.{plan.minor} does not heed the label by itself (1.36 does): set "
+            "schedulerName in manifests, or run Weft as kube-scheduler's extender."
+        )
+    return notes
+
+
+def _guessed(plan: "AdoptionPlan") -> "dict[str, list[PodAccount]]":
+    """Pods that are charged for some of their node's cards, and may have others, by node."""
+    cards = {
+        node.name: {gpu.index for gpu in node.gpus if gpu.parent is None}
+        for node in plan.account.nodes
+    }
+    found: dict[str, list[PodAccount]] = {}
+    for pod in plan.account.pods:
+        some = {share.gpu for share in pod.shares}
+        if pod.state == "ambiguous" and some and some < cards.get(pod.node, set()):
+            found.setdefault(pod.node, []).append(pod)
+    return found
+
+
+def _show_commands(title: str, commands: "Sequence[str]") -> None:
+    print()
+    print(title)
+    for command in commands:
+        print(f"  {command}")
+
+
+def switch_commands(plan: "AdoptionPlan") -> list[str]:
+    """Who gave GPUs away before stops, then Weft starts, then namespaces opt in."""
+    commands = [
+        f"kubectl -n {namespace} get configmap {name} -o yaml | weft config import -"
+        for namespace, _, name in (found.partition("/") for found in plan.configurations)
+    ]
+    commands += [
+        f"kubectl -n {one.namespace} scale {one.target} --replicas=0"
+        for one in plan.originals
+        if one.role == "scheduler" and one.kind == "Deployment"
+    ]
+    commands.append("kubectl apply -f deploy/scheduler.yaml")
+    if plan.minor >= 36:
+        commands.append("weft admission --only schedule | kubectl apply -f -")
+    if plan.opt_in:
+        commands.append("weft adopt --yes  # " + ", ".join(plan.opt_in))
+    return [*commands, "weft status"]
+
+
+def roll_back_commands(plan: "AdoptionPlan") -> list[str]:
+    """The same backwards. Pods that Weft placed carry their system's marks, and stay."""
+    commands = ["weft adopt --undo"]
+    if plan.minor >= 36:
+        commands.append("weft admission --only schedule | kubectl delete -f -")
+    commands.append("kubectl delete -f deploy/scheduler.yaml")
+    return commands + [
+        f"kubectl -n {one.namespace} scale {one.target} --replicas={one.replicas}"
+        for one in plan.originals
+        if one.role == "scheduler" and one.kind == "Deployment"
+    ]
+
+
+def _show_undone(changes: "Sequence[OptInChange]", dry_run: bool, output: ListOutput) -> None:
+    if output is ListOutput.json:
+        print(json_text([change._asdict() for change in changes], indent=2))
+    else:
+        would = "would be: " if dry_run else ""
+        for change in changes:
+            print_note(f"namespace {change.namespace}: {would}{change.text}")
+        if not changes:
+            print_note("Nothing is on record: there is nothing to put back.")
+    if any(not change.done for change in changes):
+        raise Exit(1)

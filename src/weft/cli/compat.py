@@ -1,0 +1,235 @@
+"""`weft-compat`, the image's entry point: starts Weft as the originals' programs were started.
+
+Their names, arguments and environment become a command of Weft and a configuration; old flags that
+mean nothing here are named in a warning. Anything else is `weft`'s own command line.
+
+    elastic-gpu-scheduler, gpushare-sche-extender, flags or PORT alone   weft extender serve
+    genius, kube-scheduler                                              weft scheduler
+    elastic-gpu-agent, gpushare-device-plugin-v2                        weft agent --device-plugins
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from weft.model.errors import BadInputError
+
+log = logging.getLogger("weft.compat")
+
+_EXTENDER, _SCHEDULER, _AGENT = "extender", "scheduler", "agent"
+PROGRAMS = {
+    "elastic-gpu-scheduler": _EXTENDER,
+    "gpushare-sche-extender": _EXTENDER,
+    "genius": _SCHEDULER,
+    "kube-scheduler": _SCHEDULER,
+    "elastic-gpu-agent": _AGENT,
+    "gpushare-device-plugin-v2": _AGENT,
+}
+DEFAULT_PORT = 39_999
+LEVELS = {
+    "TRACE": "debug",
+    "DEBUG": "debug",
+    "INFO": "info",
+    "NOTICE": "info",
+    "WARN": "warning",
+    "WARNING": "warning",
+    "ERROR": "error",
+    "CRITICAL": "error",
+    "ALERT": "error",
+}
+"""gpushare's names of LOG_LEVEL and Co-scheML's."""
+_DEBUG_FROM = 4
+
+_KLOG_SWITCHES = (
+    *("logtostderr", "alsologtostderr", "skip_headers", "skip_log_headers", "add_dir_header"),
+    "one_output",
+)
+_KLOG = (
+    *(*_KLOG_SWITCHES, "stderrthreshold", "vmodule", "log_dir", "log_file", "log_file_max_size"),
+    *("log_backtrace_at", "log-flush-frequency"),
+)
+_SWITCHES = frozenset(
+    (*_KLOG_SWITCHES, "mps", "health-check", "query-kubelet", "leader-elect", "isLoadSchedule")
+)
+_NOT_NEEDED = {
+    **dict.fromkeys(_KLOG, ""),
+    "mode": "",
+    "leader-elect": "",
+    "gpuPluginName": "",
+    "dbFile": "Weft keeps nothing on the node",
+    "health-check": "",
+    "mps": "set agent.mps in Weft's configuration",
+    "query-kubelet": "",
+    **dict.fromkeys(
+        ("kubelet-address", "kubelet-port", "client-cert", "client-key", "token", "timeout"),
+        "Weft's agent does not ask the kubelet's port",
+    ),
+    "policyConfigPath": "carry it over with `weft config import`",
+    "isLoadSchedule": "load decides where telemetry.url is configured",
+    "instancePort": "see telemetry.names",
+    "sync-period": "see telemetry.intervalSeconds",
+}
+"""Flags that are taken and do nothing; those with a text say why in a warning."""
+
+
+class Started(NamedTuple):
+    """A command line of Weft, its configuration if it has one of its own, and what to warn of."""
+
+    words: list[str]
+    configuration: dict[str, Any] | None
+    level: str
+    warnings: list[str]
+
+
+def translate(program: str, words: Sequence[str], environment: Mapping[str, str]) -> Started:
+    """What Weft is to do where an original's program was started so."""
+    rest = list(words)
+    name = Path(program).name
+    if rest and rest[0] == "weft":
+        return Started(rest[1:], None, "", [])
+    if name not in PROGRAMS and rest and Path(rest[0]).name in PROGRAMS:
+        name = Path(rest.pop(0)).name
+    what = PROGRAMS.get(name, "")
+    if not what and _is_weft(rest, environment):
+        return Started(rest, None, "", [])
+    flags, warnings = _flags(rest)
+    level = _level(flags, environment, warnings)
+    command, config = _COMMANDS[what or _EXTENDER](flags, environment, warnings)
+    warnings += [_unused(flag, flags[flag]) for flag in flags]
+    whole = {"apiVersion": "weft.dev/v1", "kind": "WeftConfiguration", **config}
+    return Started(command, whole, level, [text for text in warnings if text])
+
+
+def _is_weft(words: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """True for Weft's own command line: a command, its help or version, or nothing at all."""
+    if not words:
+        return "PORT" not in environment
+    own = ("--help", "--version", "--install-completion", "--show-completion")
+    return not words[0].startswith("-") or words[0] in own
+
+
+def _flags(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Flags as Go's programs read them: one dash or two, `=` or the next word."""
+    flags, warnings = dict[str, str](), list[str]()
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        if not word.startswith("-"):
+            warnings.append(f"{word}: taken for nothing; the originals have no such argument")
+            continue
+        name, equals, value = word.lstrip("-").partition("=")
+        if not equals and name not in _SWITCHES and left and not left[0].startswith("-"):
+            value = left.pop(0)
+        flags[name] = value or "true"
+    return flags, warnings
+
+
+def _level(flags: dict[str, str], environment: Mapping[str, str], warnings: list[str]) -> str:
+    """How much to log: klog's -v before LOG_LEVEL."""
+    verbosity = flags.pop("v", "")
+    if verbosity.isdigit():
+        return "debug" if int(verbosity) >= _DEBUG_FROM else "info"
+    said = environment.get("LOG_LEVEL", "info")
+    if said.upper() not in LEVELS:
+        warnings.append(f"LOG_LEVEL={said}: not one of {', '.join(LEVELS)}; INFO is taken")
+    return LEVELS.get(said.upper(), "info")
+
+
+def _extender(
+    flags: dict[str, str], environment: Mapping[str, str], warnings: list[str]
+) -> tuple[list[str], dict[str, Any]]:
+    """Elastic GPU's, gpushare's and Co-scheML's: all three paths on one port, open to all."""
+    words = ["extender", "serve"]
+    port = environment.get("PORT", "")
+    extender: dict[str, Any] = {"address": "0.0.0.0", "anyoneMayBind": True}
+    extender["port"] = int(port) if port.isdigit() else DEFAULT_PORT
+    if port and not port.isdigit():
+        warnings.append(f"PORT={port}: no number; {DEFAULT_PORT} is taken, as the original did")
+    if not environment.get("THREADNESS", "1").isdigit():
+        warnings.append(f"THREADNESS={environment['THREADNESS']}: no number; Weft needs none")
+    if priority := flags.pop("priority", ""):
+        if priority not in ("binpack", "spread", "random"):
+            raise BadInputError("-priority", f"is {priority}; write binpack, spread or random")
+        words += ["--priority", priority]
+    words += _kubeconfig(flags)
+    config: dict[str, Any] = {"extender": extender}
+    if url := flags.pop("prometheusUrl", ""):
+        config["telemetry"] = {"url": url}
+    return words, config
+
+
+def _scheduler(
+    flags: dict[str, str], environment: Mapping[str, str], warnings: list[str]
+) -> tuple[list[str], dict[str, Any]]:
+    """Genius' and Alnair's own kube-schedulers: the built-in profiles have their schedulerNames."""
+    if file := flags.pop("config", ""):
+        hint = "carry it over with `weft config import`, and start `weft scheduler --config`"
+        warnings.append(f"--config={file}: kube-scheduler's form is not read; {hint}")
+    return ["scheduler", *_kubeconfig(flags)], {}
+
+
+def _agent(
+    flags: dict[str, str], environment: Mapping[str, str], warnings: list[str]
+) -> tuple[list[str], dict[str, Any]]:
+    """The originals' device plugins, whose mounts suffice for delivery through the kubelet."""
+    words = ["agent", "--device-plugins"]
+    if name := flags.pop("nodeName", "") or environment.get("NODE_NAME", ""):
+        words += ["--node-name", name]
+    unit = flags.pop("memory-unit", "")
+    if unit and unit not in ("GiB", "MiB"):
+        warnings.append(f"--memory-unit={unit}: GiB is taken, as the original did")
+    config = {"gpushareUnit": unit if unit == "MiB" else "GiB"} if unit else {}
+    return [*words, *_kubeconfig(flags)], config
+
+
+_COMMANDS = {_EXTENDER: _extender, _SCHEDULER: _scheduler, _AGENT: _agent}
+
+
+def _kubeconfig(flags: dict[str, str]) -> list[str]:
+    """The kubeconfig that a flag names; KUBECONFIG is read by every command itself."""
+    path = flags.pop("kubeconf", "") or flags.pop("kubeconfig", "")
+    return ["--kubeconfig", path] if path else []
+
+
+def _unused(flag: str, value: str) -> str:
+    if flag not in _NOT_NEEDED:
+        return f"-{flag}={value}: no flag of the originals that Weft knows; it is left out"
+    why = _NOT_NEEDED[flag]
+    return f"-{flag}={value}: not needed; {why}" if why and value != "false" else ""
+
+
+def main() -> None:
+    """Entry point of the image."""
+    from weft.cli.main import main as weft_main
+
+    try:
+        started = translate(sys.argv[0], sys.argv[1:], os.environ)
+    except BadInputError as error:
+        sys.stderr.write(f"weft: error: {error}\n")
+        sys.exit(1)
+    words = started.words
+    if started.configuration is not None:
+        form = "%(asctime)s %(levelname)s %(name)s %(message)s"
+        logging.basicConfig(level=started.level.upper(), format=form)
+        for text in started.warnings:
+            log.warning("%s", text)
+        words = [*words, "--config", _in_memory(started.configuration)]
+        log.info("this is weft %s", " ".join(words))
+    sys.argv = ["weft", *words]
+    weft_main()
+
+
+def _in_memory(configuration: Mapping[str, Any]) -> str:
+    """The path of a file with it: the image's root may not be written."""
+    import yaml
+
+    descriptor = os.memfd_create("weft.yaml", 0)
+    os.write(descriptor, yaml.safe_dump(dict(configuration)).encode())
+    return f"/proc/self/fd/{descriptor}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""What each bound pod of a cluster is charged, as a scheduler that starts now would charge it."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from weft.cluster.state.nodes import NodeView
+from weft.cluster.state.pod_reader import read_bound
+from weft.cluster.state.pods import PodView
+from weft.cluster.state.volumes import VolumeView
+from weft.core.engine import Event, PodGone, PodSeenBound
+from weft.core.ledger import Ledger
+from weft.dialects.dialect import DialectSettings
+from weft.dialects.inventory import InventoryFallback
+from weft.kube.clock import Clock
+from weft.kube.list_diff import Added
+from weft.kube.pods import Pod
+from weft.kube.structs import ConfigMap, KubeNode
+from weft.model import BadInputError, Node, Share
+
+AccountState = Literal["adopted", "ambiguous", "conflicting"]
+
+
+class PodAccount(msgspec.Struct, frozen=True):
+    """What a bound pod is charged. `adopted`: its marks say it, and nothing contradicts them.
+    `ambiguous`: nobody says which GPUs it has; at least what it may hold is charged.
+    `conflicting`: its marks contradict its spec, its node or each other; the most is charged.
+
+    `unreadable` is the field that no dialect can read, and what is wrong with it; `why` says what
+    is wrong with the pod, "" for nothing.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    system: str
+    state: AccountState
+    shares: tuple[Share, ...]
+    why: str = ""
+    unreadable: tuple[str, str] | None = None
+
+    @property
+    def full_name(self) -> str:
+        """Namespace and name."""
+        return f"{self.namespace}/{self.name}"
+
+
+class OverfullGpu(NamedTuple):
+    """A GPU of which more is charged than it has. `sure`: by pods whose marks are not in doubt."""
+
+    node: str
+    gpu: int
+    charged_mib: int
+    has_mib: int
+    sure: bool
+    pods: tuple[str, ...]
+
+
+class ClusterAccount(NamedTuple):
+    """The nodes with GPUs as Weft reads them, what each bound pod holds of them, and GPUs of which
+    more is charged than there is."""
+
+    nodes: tuple[Node, ...]
+    pods: tuple[PodAccount, ...]
+    overfull: tuple[OverfullGpu, ...]
+    ledger: Ledger
+
+
+class Reading(NamedTuple):
+    """How nodes and pods are read: as the scheduler's configuration says."""
+
+    settings: DialectSettings = DialectSettings(gpushare_unit="node")
+    rules: Sequence[InventoryFallback] = ()
+
+
+def account_of(
+    nodes: Iterable[KubeNode],
+    config_maps: Iterable[ConfigMap],
+    pods: Iterable[Pod],
+    reading: Reading,
+    clock: Clock,
+) -> ClusterAccount:
+    """Take everything in, as a scheduler does that starts: its views, on a ledger of their own."""
+    known = NodeView(reading.rules, lends=reading.settings.lends)
+    for node in nodes:
+        known.take_node(Added(node))
+    for config_map in config_maps:
+        known.take_config_map(Added(config_map))
+    new, _ = known.changed()
+    ledger = Ledger(new)
+    view = PodView(
+        (), known, VolumeView(), ledger, reading.settings, on_bad=lambda pod, why: None, clock=clock
+    )
+    bound = [pod for pod in pods if pod.spec.node_name and not pod.ended]
+    for pod in bound:
+        _hear(ledger, view.in_safe_order([view.update(pod)]))
+    bound.sort(key=lambda pod: (pod.metadata.namespace, pod.metadata.name))
+    accounts = [_account(pod, view, reading.settings) for pod in bound]
+    with_gpus = tuple(node for node in new if node.gpus)
+    known_accounts = [one for one in accounts if one is not None]
+    overfull = tuple(_overfull(with_gpus, known_accounts))
+    known_accounts = [_with_overfull(one, overfull) for one in known_accounts]
+    return ClusterAccount(with_gpus, tuple(known_accounts), overfull, ledger)
+
+
+def _hear(ledger: Ledger, events: Iterable[Event]) -> None:
+    for event in events:
+        if isinstance(event, PodSeenBound):
+            ledger.adopt(event.placement)
+        elif isinstance(event, PodGone):
+            ledger.release(event.uid)
+
+
+def _account(pod: Pod, view: PodView, settings: DialectSettings) -> PodAccount | None:
+    """None for a pod that holds no GPU and asks for none."""
+    meta = pod.metadata
+    placement = view.decided(meta.uid)
+    assumed, doubts = view.assumed.get(meta.uid, ""), view.doubts.get(meta.uid, ())
+    try:
+        request = read_bound(pod, settings)
+        system, asks = request.dialect, bool(request.shape.gpu_requests)
+        unreadable = None
+    except BadInputError as error:
+        system, asks, unreadable = "", True, (error.where, error.problem)
+    shares = placement.shares if placement is not None else ()
+    if not asks and not shares:
+        return None
+    state: AccountState = "ambiguous" if assumed else "adopted"
+    why = assumed
+    if asks and not shares and not why:
+        state, why = "ambiguous", "its node shows no GPUs: nothing can be charged"
+    if doubts or unreadable is not None:
+        state = "conflicting"
+        why = "; ".join([*(doubt.text for doubt in doubts), *([assumed] if assumed else [])])
+    return PodAccount(
+        meta.namespace,
+        meta.name,
+        meta.uid,
+        pod.spec.node_name,
+        system,
+        state,
+        shares,
+        why,
+        unreadable,
+    )
+
+
+def _overfull(nodes: Iterable[Node], pods: Sequence[PodAccount]) -> Iterator[OverfullGpu]:
+    """Each in order."""
+    here: dict[tuple[str, int], list[tuple[PodAccount, Share]]] = {}
+    for pod in pods:
+        for share in pod.shares:
+            here.setdefault((pod.node, share.gpu), []).append((pod, share))
+    for node in nodes:
+        for gpu in node.gpus:
+            held = here.get((node.name, gpu.index), [])
+            mib, milli = _sums(share for _, share in held)
+            if mib > gpu.memory_mib or milli > gpu.milli:
+                sure_mib, sure_milli = _sums(s for pod, s in held if pod.state == "adopted")
+                sure = sure_mib > gpu.memory_mib or sure_milli > gpu.milli
+                names = tuple(pod.full_name for pod, _ in held)
+                yield OverfullGpu(node.name, gpu.index, mib, gpu.memory_mib, sure, names)
+
+
+def _with_overfull(pod: PodAccount, overfull: Iterable[OverfullGpu]) -> PodAccount:
+    """A pod that shares a GPU with others which together have more than there is contradicts
+    these."""
+    for gpu in overfull:
+        if gpu.sure and pod.state == "adopted" and pod.full_name in gpu.pods:
+            why = f"it and others were given more of GPU {gpu.gpu} of {gpu.node} than it has"
+            return msgspec.structs.replace(pod, state="conflicting", why=why)
+    return pod
+
+
+def _sums(shares: Iterable[Share]) -> tuple[int, int]:
+    mib = milli = 0
+    for share in shares:
+        mib, milli = mib + share.memory_mib, milli + share.milli
+    return mib, milli

@@ -1,0 +1,143 @@
+"""Labels namespaces so that Weft schedules their pods, and takes that back.
+
+What is changed is recorded first, in a ConfigMap: whoever is broken off between the two finds
+there what was before. A change that somebody else made since is never overwritten.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from weft.cluster.adoption.plan import NAMESPACES, SYSTEM_NAMESPACE
+from weft.kube.client import MERGE_PATCH, ApiClient
+from weft.kube.codec import CONFIG_MAPS, MetaOnly
+from weft.kube.configmap import OwnConfigMap
+from weft.kube.errors import ConflictError, NotFoundError
+from weft.model import BadInputError, ObjectMeta
+from weft.model.annotations import SCHEDULE, SCHEDULE_ENABLED
+
+RECORD = "weft-adoption"
+_ATTEMPTS = 4
+
+
+class OptInRecord(msgspec.Struct, frozen=True):
+    """What a namespace was before: its UID, its label's value (None: without), whether it had any
+    labels at all; and the value that was written."""
+
+    uid: str
+    before: str | None
+    labelled: bool
+    wrote: str = SCHEDULE_ENABLED
+
+
+class OptInChange(NamedTuple):
+    """What became of a namespace, in words; `done` is False where it was left as it is."""
+
+    namespace: str
+    text: str
+    done: bool = True
+
+
+async def opt_in(client: ApiClient, names: Iterable[str]) -> list[OptInChange]:
+    """Record what these namespaces are, then label them. May be run again after a break-off."""
+    known = await _records(client)
+    found = {name: await client.get(NAMESPACES, "", name) for name in names}
+    missing = {
+        name: _record(one.metadata)
+        for name, one in found.items()
+        if name not in known or known[name].uid != one.metadata.uid  # made anew since
+    }
+    if missing:
+        texts = {name: msgspec.json.encode(record).decode() for name, record in missing.items()}
+        await known.config_map.write(texts)
+    records = {**known, **missing}
+    changes = []
+    for name, one in found.items():
+        done = await _set(client, name, records[name], SCHEDULE_ENABLED, one)
+        text = f"labelled {SCHEDULE}={SCHEDULE_ENABLED}" if done else _CHANGED
+        changes.append(OptInChange(name, text, done))
+    return changes
+
+
+async def undo(client: ApiClient, *, write: bool = True) -> list[OptInChange]:
+    """Put every namespace on record back as it was, then drop the record; or only tell."""
+    records = await _records(client)
+    changes = [await _put_back(client, name, records[name], write) for name in sorted(records)]
+    if write and records.there:
+        await client.delete(CONFIG_MAPS, SYSTEM_NAMESPACE, RECORD)
+    return changes
+
+
+_CHANGED = "left as it is: somebody changed its label since"
+
+
+async def _put_back(client: ApiClient, name: str, record: OptInRecord, write: bool) -> OptInChange:
+    try:
+        found = await client.get(NAMESPACES, "", name)
+    except NotFoundError:
+        return OptInChange(name, "is gone", done=False)
+    if found.metadata.uid != record.uid:
+        return OptInChange(name, "left as it is: it was made anew since", done=False)
+    value = (found.metadata.labels or {}).get(SCHEDULE)
+    if value == record.before:
+        return OptInChange(name, "is as it was")
+    if value != record.wrote or (
+        write and not await _set(client, name, record, record.before, found)
+    ):
+        return OptInChange(name, _CHANGED, done=False)
+    return OptInChange(name, f"label {SCHEDULE} put back")
+
+
+class _Records(dict[str, OptInRecord]):
+    """The records by namespace, and the ConfigMap that holds them; `there`: it exists."""
+
+    def __init__(self, config_map: OwnConfigMap, texts: dict[str, str]) -> None:
+        self.config_map, self.there = config_map, bool(texts)
+        for name, text in texts.items():
+            try:
+                self[name] = msgspec.json.decode(text, type=OptInRecord)
+            except msgspec.DecodeError as error:
+                where = f"configmap {SYSTEM_NAMESPACE}/{RECORD}: data[{name}]"
+                problem = f"{error}; mend it, or remove the key and label the namespace by hand"
+                raise BadInputError(where, problem) from error
+
+
+async def _records(client: ApiClient) -> _Records:
+    config_map = OwnConfigMap(client, SYSTEM_NAMESPACE, RECORD)
+    return _Records(config_map, await config_map.read())
+
+
+def _record(meta: ObjectMeta) -> OptInRecord:
+    labels = meta.labels or {}
+    return OptInRecord(meta.uid, labels.get(SCHEDULE), meta.labels is not None)
+
+
+async def _set(
+    client: ApiClient, name: str, record: OptInRecord, value: str | None, found: MetaOnly
+) -> bool:
+    """Give the label this value, where it still is what the record knows; whether it has it."""
+    for _ in range(_ATTEMPTS):
+        meta = found.metadata
+        labels = dict(meta.labels or {})
+        now = labels.get(SCHEDULE)
+        if meta.uid != record.uid or now not in (record.before, record.wrote):
+            return False
+        if now == value:
+            return True
+        labels.pop(SCHEDULE, None)
+        bare = value is None and not labels and not record.labelled
+        change = {
+            "uid": meta.uid,
+            "resourceVersion": meta.resource_version,
+            "labels": None if bare else {SCHEDULE: value},
+        }
+        body = msgspec.json.encode({"metadata": change})
+        try:
+            path = NAMESPACES.of("", name)
+            await client.call("PATCH", path, body, content_type=MERGE_PATCH)
+        except ConflictError:
+            found = await client.get(NAMESPACES, "", name)
+            continue
+        return True
+    return False

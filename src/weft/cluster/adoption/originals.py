@@ -1,0 +1,161 @@
+"""Who else schedules GPU pods and hands out GPUs on a cluster: the five systems', HAMi, NVIDIA."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from weft.cluster.config.old_schedulers import import_configuration
+from weft.dialects.catalog import ALL, is_gpu_resource
+from weft.kube.codec import Resource
+from weft.kube.structs import ConfigMap, KubeNode
+from weft.model import BadInputError, ObjectMeta, parse_quantity
+from weft.model.annotations import ADVERTISES
+from weft.model.manifest import Api
+
+Role = Literal["scheduler", "device plugin"]
+
+
+class WorkloadContainer(Api, frozen=True, gc=False):
+    """A container, as far as it tells which program runs in it."""
+
+    image: str = ""
+    command: list[str] | None = None
+
+
+class WorkloadTemplateSpec(Api, frozen=True, gc=False):
+    """spec.template.spec."""
+
+    containers: list[WorkloadContainer] | None = None
+
+
+class WorkloadTemplate(Api, frozen=True, gc=False):
+    """spec.template."""
+
+    spec: WorkloadTemplateSpec = WorkloadTemplateSpec()
+
+
+class WorkloadSpec(Api, frozen=True, gc=False):
+    """spec of a Deployment or DaemonSet; a DaemonSet has no `replicas`."""
+
+    replicas: int | None = None
+    template: WorkloadTemplate = WorkloadTemplate()
+
+
+class KubeWorkload(Api, frozen=True, gc=False):
+    """A Deployment or DaemonSet, as far as one must know it to tell whose it is."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: WorkloadSpec = WorkloadSpec()
+
+
+DEPLOYMENTS = Resource("/apis/apps/v1", "deployments", KubeWorkload)
+DAEMON_SETS = Resource("/apis/apps/v1", "daemonsets", KubeWorkload)
+
+
+class Original(NamedTuple):
+    """A workload of another system: it schedules, or it hands out GPUs. `replicas` are a
+    Deployment's."""
+
+    system: str
+    role: Role
+    kind: str
+    namespace: str
+    name: str
+    replicas: int = 0
+
+    @property
+    def target(self) -> str:
+        """As kubectl names it."""
+        return f"{self.kind.lower()}/{self.name}"
+
+
+_KNOWN: tuple[tuple[re.Pattern[str], str, Role], ...] = tuple(
+    (re.compile(pattern), system, role)  # type: ignore[misc]
+    for pattern, system, role in (
+        (r"gpushare-sch|gpushare-scheduler-extender", "gpushare", "scheduler"),
+        (r"gpushare-(?:device-)?plugin", "gpushare", "device plugin"),
+        (r"kube_scheduler_with_interference|coscheml", "coscheml", "scheduler"),
+        (r"elastic-gpu-scheduler|nano-gpu-scheduler", "elastic", "scheduler"),
+        (r"elastic-gpu-agent|nano-gpu-agent", "elastic", "device plugin"),
+        (r"alnair.*(?:scheduler|vgpu-?sched)|vgpuscheduler", "alnair", "scheduler"),
+        (r"alnair.*device-plugin", "alnair", "device plugin"),
+        (r"genius-scheduler|genius[^/]*:", "genius", "scheduler"),
+        (r"hami.*device-plugin", "hami", "device plugin"),
+        (r"hami-scheduler|(?:^|/)hami:", "hami", "scheduler"),
+        (r"nvidia.*device-plugin|(?:^|/)k8s-device-plugin", "nvidia", "device plugin"),
+    )
+)
+"""By a part of a workload's name or of its containers' images; the first that fits."""
+
+
+def originals_of(
+    deployments: Iterable[KubeWorkload], daemon_sets: Iterable[KubeWorkload]
+) -> list[Original]:
+    """Those that are known, by kind, namespace and name."""
+    found = []
+    kinds = ("Deployment", deployments), ("DaemonSet", daemon_sets)
+    for kind, workloads in kinds:
+        for workload in workloads:
+            known = _known(workload)
+            if known is not None:
+                meta = workload.metadata
+                replicas = workload.spec.replicas or 0
+                found.append(Original(*known, kind, meta.namespace, meta.name, replicas))
+    return sorted(found)
+
+
+def _known(workload: KubeWorkload) -> tuple[str, Role] | None:
+    containers = workload.spec.template.spec.containers or ()
+    if any((c.command or ["?"])[0] == "weft" for c in containers):
+        return None  # Weft itself, which may be installed under an original's name
+    names = [workload.metadata.name, *(c.image for c in containers)]
+    for pattern, system, role in _KNOWN:
+        if any(pattern.search(name.lower()) for name in names):
+            return system, role
+    return None
+
+
+def scheduler_configurations(config_maps: Iterable[ConfigMap]) -> list[str]:
+    """ConfigMaps ("namespace/name") that hold a scheduler's configuration that can be imported."""
+    found = []
+    for config_map in config_maps:
+        if any("kind" in text and "cheduler" in text for text in (config_map.data or {}).values()):
+            meta = config_map.metadata
+            whole = {"apiVersion": "v1", "kind": "ConfigMap", "data": config_map.data}
+            try:
+                import_configuration(msgspec.json.encode(whole), meta.name)
+            except BadInputError:
+                continue
+            found.append(f"{meta.namespace}/{meta.name}")
+    return found
+
+
+def plugins_of(node: KubeNode) -> Mapping[str, tuple[str, ...]]:
+    """GPU resources of a node's allocatable by the device plugin that advertises them.
+
+    HAMi's and Genius' pods ask by NVIDIA's resource, and the agent's own do not count.
+    """
+    marks = node.metadata.annotations or {}
+    own = set(filter(None, marks.get(ADVERTISES, "").split(",")))
+    found: dict[str, list[str]] = {}
+    for name, amount in (node.status.allocatable or {}).items():
+        if name not in own and is_gpu_resource(name) and _some(amount):
+            found.setdefault(_advertiser(name), []).append(name)
+    return {system: tuple(sorted(names)) for system, names in sorted(found.items())}
+
+
+def _advertiser(resource: str) -> str:
+    if resource.startswith("nvidia.com/"):
+        return "nvidia"
+    # From the last on: gpushare's resource is Co-scheML's too.
+    systems = (s for s in reversed(ALL) if s.resource_pattern)
+    return next(s.name for s in systems if re.match(s.resource_pattern, resource))
+
+
+def _some(amount: str | int | float) -> bool:
+    try:
+        return parse_quantity(amount, "allocatable") > 0
+    except BadInputError:
+        return False

@@ -1,0 +1,280 @@
+"""What adopting a cluster would change, and what speaks against it. Nothing is written here."""
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from weft.cluster.admission.scheduling import DEFAULT_SCHEDULER
+from weft.cluster.adoption.account import ClusterAccount, PodAccount, Reading, account_of
+from weft.cluster.adoption.originals import (
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    KubeWorkload,
+    Original,
+    originals_of,
+    plugins_of,
+    scheduler_configurations,
+)
+from weft.cluster.state.pod_reader import not_placed, read_bound
+from weft.dialects.dialect import DialectSettings
+from weft.kube.access import ResourceRight, may_i
+from weft.kube.client import ApiClient
+from weft.kube.codec import CONFIG_MAPS, NODES, PODS, MetaOnly, Resource
+from weft.kube.errors import ApiError
+from weft.kube.pods import Pod
+from weft.kube.services import everything
+from weft.kube.structs import ConfigMap, KubeNode
+from weft.model import BadInputError, ObjectMeta
+from weft.model.annotations import SCHEDULE, SCHEDULE_ENABLED
+from weft.model.nearest import unknown
+
+NAMESPACES = Resource("/api/v1", "namespaces", MetaOnly)
+SYSTEM_NAMESPACE = "kube-system"
+READS = (
+    ResourceRight("list", "nodes"),
+    ResourceRight("list", "pods"),
+    ResourceRight("list", "namespaces"),
+    ResourceRight("list", "configmaps"),
+)
+WRITES = (
+    ResourceRight("get", "namespaces"),
+    ResourceRight("patch", "namespaces"),
+    ResourceRight("get", "configmaps"),
+    ResourceRight("create", "configmaps"),
+    ResourceRight("patch", "configmaps"),
+    ResourceRight("delete", "configmaps"),
+)
+LEAST_MINOR, LABELS_COUNT_FROM = 30, 36
+"""Of Kubernetes 1: what is supported, and where the API server itself heeds a namespace's label."""
+_MOST_NAMES = 5
+
+
+class AdoptionProblem(NamedTuple):
+    """Something that must be mended before anything is written: object, field, and the remedy."""
+
+    object: str
+    field: str
+    problem: str
+    remedy: str
+
+
+class AdoptionWish(NamedTuple):
+    """Which namespaces opt in (none: where such pods are), which schedulerNames Weft serves, and
+    how nodes and pods are read."""
+
+    namespaces: Sequence[str] = ()
+    names: Collection[str] = ("weft",)
+    reading: Reading = Reading()
+
+
+class ClusterObjects(NamedTuple):
+    """What was read. `minor` is the API server's version, 1.`minor`; `unread` what may not be
+    read, and is done without."""
+
+    nodes: Sequence[KubeNode]
+    pods: Sequence[Pod]
+    namespaces: Sequence[MetaOnly]
+    config_maps: Sequence[ConfigMap]
+    deployments: Sequence[KubeWorkload]
+    daemon_sets: Sequence[KubeWorkload]
+    broken: Sequence[tuple[str, ObjectMeta]]
+    minor: int
+    unread: Sequence[str]
+
+
+class AdoptionPlan(NamedTuple):
+    """What would be done: `opt_in` are namespaces that get the label, by name.
+
+    `waiting` are pods that ask for GPUs of another scheduler and keep it: a pod's cannot change.
+    """
+
+    account: ClusterAccount
+    opt_in: tuple[str, ...]
+    waiting: tuple[str, ...]
+    originals: tuple[Original, ...]
+    configurations: tuple[str, ...]
+    problems: tuple[AdoptionProblem, ...]
+    minor: int
+    unread: tuple[str, ...]
+
+
+async def lacking_rights(
+    client: ApiClient, needed: Iterable[ResourceRight]
+) -> AdoptionProblem | None:
+    """The rights that whoever asks has not."""
+    lacking = [str(right) for right in needed if not await may_i(client, right)]
+    if not lacking:
+        return None
+    remedy = "ask for a role with these; kubectl auth can-i --list shows what you may"
+    return AdoptionProblem("your rights", "rules", f"may not {', '.join(lacking)}", remedy)
+
+
+async def read_cluster(client: ApiClient) -> ClusterObjects:
+    """Read everything that there is to know; raises what the client raises."""
+    broken_nodes, broken_pods = list[ObjectMeta](), list[ObjectMeta]()
+    version = json.loads(await client.call("GET", "/version"))
+    digits = "".join(filter(str.isdecimal, str(version.get("minor", ""))))
+    nodes = await everything(client, NODES, unreadable=broken_nodes)
+    pods = await everything(client, PODS, unreadable=broken_pods)
+    unread: list[str] = []
+    deployments = await _workloads(client, DEPLOYMENTS, unread)
+    daemon_sets = await _workloads(client, DAEMON_SETS, unread)
+    return ClusterObjects(
+        nodes,
+        pods,
+        await everything(client, NAMESPACES),
+        await everything(client, CONFIG_MAPS, SYSTEM_NAMESPACE),
+        deployments,
+        daemon_sets,
+        [*(("node", meta) for meta in broken_nodes), *(("pod", meta) for meta in broken_pods)],
+        int(digits or 0),
+        unread,
+    )
+
+
+async def _workloads(
+    client: ApiClient, resource: Resource[KubeWorkload], unread: list[str]
+) -> list[KubeWorkload]:
+    """All of them; none where they may not be read, which is noted."""
+    try:
+        return await everything(client, resource)
+    except ApiError:
+        unread.append(resource.name)
+        return []
+
+
+def plan_of(found: ClusterObjects, account: ClusterAccount, wish: AdoptionWish) -> AdoptionPlan:
+    """What to do with this cluster; `BadInputError`: there is no namespace of a name."""
+    asking = [pod for pod in found.pods if not pod.ended and _asks(pod, wish.reading.settings)]
+    labels = {one.metadata.name: one.metadata.labels or {} for one in found.namespaces}
+    chosen = _chosen(labels, asking, wish)
+    opted = {name for name in chosen if labels[name].get(SCHEDULE) == SCHEDULE_ENABLED}
+    waiting = sorted(
+        f"{pod.metadata.namespace}/{pod.metadata.name}"
+        for pod in asking
+        if not pod.spec.node_name and _scheduler(pod) not in wish.names
+    )
+    problems = (
+        *_version_problems(found.minor),
+        *_broken_objects(found.broken),
+        *_unreadable_pods(account.pods),
+        *_kept_out(labels, chosen),
+        *_two_schedulers(asking, chosen, wish.names),
+        *_two_plugins(found.nodes),
+    )
+    return AdoptionPlan(
+        account,
+        tuple(sorted(chosen - opted)),
+        tuple(waiting),
+        tuple(originals_of(found.deployments, found.daemon_sets)),
+        tuple(scheduler_configurations(found.config_maps)),
+        problems,
+        found.minor,
+        tuple(found.unread),
+    )
+
+
+def account_for(client: ApiClient, found: ClusterObjects, wish: AdoptionWish) -> ClusterAccount:
+    """What every pod is charged."""
+    return account_of(found.nodes, found.config_maps, found.pods, wish.reading, client.clock)
+
+
+def _asks(pod: Pod, settings: DialectSettings) -> bool:
+    try:
+        request = read_bound(pod, settings)
+    except BadInputError:
+        return True
+    return request.dialect != "none" or bool(not_placed(pod, request))
+
+
+def _chosen(
+    labels: dict[str, dict[str, str]], asking: Sequence[Pod], wish: AdoptionWish
+) -> set[str]:
+    """Namespaces named, or those with pods that Weft would have got had they been opted in."""
+    for name in wish.namespaces:
+        if name not in labels:
+            raise BadInputError("--namespace", unknown(name, labels))
+    if wish.namespaces:
+        return set(wish.namespaces)
+    taken = {DEFAULT_SCHEDULER, *wish.names}
+    names = {pod.metadata.namespace for pod in asking if _scheduler(pod) in taken}
+    return {name for name in names if name in labels}
+
+
+def _scheduler(pod: Pod) -> str:
+    return pod.spec.scheduler_name or DEFAULT_SCHEDULER
+
+
+# --- what speaks against it ----------------------------------------------------------------------
+
+
+def _version_problems(minor: int) -> Iterator[AdoptionProblem]:
+    if 0 < minor < LEAST_MINOR:
+        remedy = f"upgrade the cluster to Kubernetes 1.{LEAST_MINOR} or newer"
+        yield AdoptionProblem("API server", "version", f"is 1.{minor}", remedy)
+
+
+def _broken_objects(broken: Iterable[tuple[str, ObjectMeta]]) -> Iterator[AdoptionProblem]:
+    for kind, meta in broken:
+        name = f"{meta.namespace}/{meta.name}".strip("/")
+        problem = "is no object that Kubernetes' API describes: what it holds cannot be counted"
+        remedy = f"kubectl get {kind} {meta.name} -o yaml shows it; mend or delete it"
+        yield AdoptionProblem(f"{kind} {name}", "(all of it)", problem, remedy)
+
+
+def _unreadable_pods(pods: Iterable[PodAccount]) -> Iterator[AdoptionProblem]:
+    for pod in pods:
+        if pod.unreadable is not None:
+            field, problem = pod.unreadable
+            remedy = "let it end, or make it anew; until then it is charged all GPUs of its node"
+            yield AdoptionProblem(f"pod {pod.full_name}", field, problem, remedy)
+
+
+def _kept_out(
+    labels: dict[str, dict[str, str]], chosen: Iterable[str]
+) -> Iterator[AdoptionProblem]:
+    for name in sorted(chosen):
+        value = labels[name].get(SCHEDULE, SCHEDULE_ENABLED)
+        if value != SCHEDULE_ENABLED:
+            field = f"metadata.labels[{SCHEDULE}]"
+            remedy = f"kubectl label namespace {name} {SCHEDULE}- , or name others with --namespace"
+            problem = f"is {value!r}: somebody keeps it out"
+            yield AdoptionProblem(f"namespace {name}", field, problem, remedy)
+
+
+def _two_schedulers(
+    asking: Iterable[Pod], chosen: Collection[str], served: Collection[str]
+) -> Iterator[AdoptionProblem]:
+    """Schedulers beside Weft in one namespace: each gives away what the other gave."""
+    others: dict[tuple[str, str], list[str]] = {}
+    for pod in asking:
+        meta, name = pod.metadata, _scheduler(pod)
+        if meta.namespace in chosen and name != DEFAULT_SCHEDULER and name not in served:
+            others.setdefault((meta.namespace, name), []).append(meta.name)
+    for (namespace, name), pods in sorted(others.items()):
+        remedy = (
+            f"give Weft a profile of that name (schedulerName: {name}) and name the file with "
+            "--config, or leave the namespace out with --namespace"
+        )
+        problem = f"is {name} in {_some(pods)}: two schedulers would serve this namespace"
+        yield AdoptionProblem(f"namespace {namespace}", "pods' spec.schedulerName", problem, remedy)
+
+
+def _two_plugins(nodes: Iterable[KubeNode]) -> Iterator[AdoptionProblem]:
+    for node in nodes:
+        plugins = plugins_of(node)
+        if len(plugins) > 1:
+            names = [name for resources in plugins.values() for name in resources]
+            problem = f"has {_some(names)}: {len(plugins)} device plugins hand out the same GPUs"
+            remedy = (
+                f"keep one of {', '.join(plugins)} on this node: take its label from the others' "
+                "DaemonSets' node selectors, or weft agent instead of all"
+            )
+            name = f"node {node.metadata.name}"
+            yield AdoptionProblem(name, "status.allocatable", problem, remedy)
+
+
+def _some(names: Collection[str]) -> str:
+    shown = ", ".join(sorted(names)[:_MOST_NAMES])
+    more = len(names) - _MOST_NAMES
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -1,0 +1,67 @@
+"""The image of Debian's packages in a real containerd: it runs as it is deployed."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from real_node import RealNode
+
+import weft
+from weft.cli.compat import PROGRAMS
+
+ROOT = Path(__file__).resolve().parents[2]
+MAKE = ROOT / "deploy" / "image" / "make_image.py"
+TAG = "weft.test/weft-gpu:1"
+MOST_MIB = 350
+AS_DEPLOYED = ("--read-only", "--user", "65532:65532", "--cgroup", "")
+
+
+def cache() -> Path:
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return home / "weft" / "image"
+
+
+@pytest.fixture(scope="module")
+def image(node: RealNode, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Its name in containerd, once it is imported there."""
+    file = tmp_path_factory.mktemp("image") / "weft.tar"
+    command = [sys.executable, str(MAKE), str(file), "--tag", TAG, "--cache", str(cache())]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "no mmdebstrap" in done.stderr and os.environ.get("CI") != "true":
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stderr
+    assert file.stat().st_size < MOST_MIB * 2**20
+    node.containerd.ctr("images", "import", file, timeout_s=180)
+    return TAG
+
+
+def run(node: RealNode, image: str, *command: str) -> str:
+    return node.containerd.ctr("run", "--rm", *AS_DEPLOYED, image, "weft-image", *command)
+
+
+def test_weft_runs_in_it(node: RealNode, image: str) -> None:
+    assert run(node, image, "weft", "--version") == f"weft {weft.__version__}\n"
+
+
+def test_what_is_deployed_finds_all_that_it_imports(node: RealNode, image: str) -> None:
+    for part in ("scheduler", "agent", "extender"):
+        assert "Usage: weft" in run(node, image, "weft", part, "--help")
+    for words in (("agent", "--node-name", "a"), ("scheduler", "--kubeconfig", "/missing")):
+        with pytest.raises(RuntimeError, match="weft: error: ") as ended:
+            run(node, image, "weft", *words)
+        assert "Traceback" not in str(ended.value)
+
+
+@pytest.mark.parametrize("program", sorted(set(PROGRAMS) - {"kube-scheduler"}))
+def test_it_starts_under_the_originals_names(node: RealNode, image: str, program: str) -> None:
+    with pytest.raises(RuntimeError, match=f"this is weft {PROGRAMS[program]}"):
+        run(node, image, program, "-kubeconf", "/missing")
+
+
+def test_a_command_is_not_needed(node: RealNode, image: str) -> None:
+    """As gpushare's Deployment has it: neither command nor arguments, an environment alone."""
+    options = ("run", "--rm", *AS_DEPLOYED, "--env", "PORT=none", "--env", "KUBECONFIG=/missing")
+    with pytest.raises(RuntimeError, match="PORT=none: no number; 39999 is taken"):
+        node.containerd.ctr(*options, image, "weft-image")
