@@ -282,7 +282,115 @@ def manifests(program: Path) -> Iterator[tuple[Path, str]]:
             values.flush()
             shown = [f"--show-only=templates/{template}.yaml" for template in manifest.templates]
             options = [IMAGE, f"--values={values.name}", f"--namespace={manifest.namespace}"]
-            yield DEPLOY / name, _readable(manifest.head, helm.text(program, *options, *shown))
+            text = _readable(manifest.head, helm.text(program, *options, *shown))
+        yield DEPLOY / name, text
+        if name == "scheduler.yaml":
+            values = yaml.safe_load((CHART / "values.yaml").read_text())
+            yield from alnair(text, values["kubeScheduler"]["image"])
+
+
+ALNAIR_CONFIG = "/etc/kubernetes/vGPUScheduler-config.yaml"
+KUBECONFIG = "/etc/kubernetes/scheduler.conf"
+KUBE_SCHEDULER = "system:kube-scheduler"
+_ALNAIR = """\
+# Weft in the place of Alnair's scheduler, on a cluster with one control plane machine:
+#   kubectl apply -f deploy/alnair/extra-rbac-kube-scheduler.yaml
+# and on that machine, once the image is set,
+#   cp deploy/alnair/vGPUScheduler-config.yaml /etc/kubernetes/
+#   cp deploy/alnair/kube-scheduler.yaml /etc/kubernetes/manifests/
+"""
+_ALNAIR_HEADS = {
+    "kube-scheduler.yaml": """\
+# The stock kube-scheduler as a static pod, and Weft beside it, which it asks. Where there are
+# several such machines, install the chart with its extender instead.
+""",
+    "vGPUScheduler-config.yaml": "",
+    "extra-rbac-kube-scheduler.yaml": """\
+# What Weft needs beside kube-scheduler's own rights: it runs as the same user.
+""",
+}
+
+
+def alnair(scheduler: str, kube_scheduler_image: str) -> Iterator[tuple[Path, str]]:
+    """Alnair's static pod, its configuration and rights, of the rendered scheduler.yaml."""
+    items = {(i["kind"], i["metadata"]["name"]): i for i in yaml.safe_load_all(scheduler)}
+    deployed = items["Deployment", "weft-scheduler"]["spec"]["template"]["spec"]["containers"][0]
+    wishes = scheduler_config.SchedulerConfigOptions(("alnair",), "http://127.0.0.1:39999")
+    config = scheduler_config.configuration(wishes)
+    config["clientConnection"] = {"kubeconfig": KUBECONFIG}
+    made = {
+        "kube-scheduler.yaml": [_static_pod(deployed, kube_scheduler_image)],
+        "vGPUScheduler-config.yaml": [config],
+        "extra-rbac-kube-scheduler.yaml": list(_rights_of_a_user(items)),
+    }
+    for name, documents in made.items():
+        head = _ALNAIR + _ALNAIR_HEADS[name]
+        yield DEPLOY / "alnair" / name, f"{head}{GENERATED}\n{_yaml(documents)}"
+
+
+def _static_pod(deployed: dict[str, Any], image: str) -> dict[str, Any]:
+    """kube-scheduler and Weft on the host's network: they meet on loopback."""
+    root = {"runAsUser": 0, "runAsNonRoot": False}  # scheduler.conf is root's
+    files = {"kubeconfig": KUBECONFIG, "scheduler-config": ALNAIR_CONFIG}
+    mounts = [{"name": n, "mountPath": path, "readOnly": True} for n, path in files.items()]
+    probe = {"host": "127.0.0.1", "path": "/livez", "port": 10259, "scheme": "HTTPS"}
+    security = deployed["securityContext"] | root
+    theirs = {
+        "name": "kube-scheduler",
+        "image": image,
+        "command": ["kube-scheduler", f"--config={ALNAIR_CONFIG}", "--bind-address=127.0.0.1"],
+        "livenessProbe": {"httpGet": probe, "initialDelaySeconds": 10},
+        "resources": {"requests": {"cpu": "100m"}},
+        "securityContext": security,
+        "volumeMounts": mounts,
+    }
+    ours = {
+        "name": "weft",
+        "image": deployed["image"],
+        "command": [
+            *("weft", "extender", "serve", f"--kubeconfig={KUBECONFIG}", "--http-port=10260"),
+        ],
+        "livenessProbe": {
+            "httpGet": {"host": "127.0.0.1", "path": "/livez", "port": 10260},
+            "initialDelaySeconds": 30,
+        },
+        "resources": deployed["resources"],
+        "securityContext": security,
+        "volumeMounts": mounts[:1],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "kube-scheduler",
+            "namespace": "kube-system",
+            "labels": {"component": "kube-scheduler", "tier": "control-plane"},
+        },
+        "spec": {
+            "hostNetwork": True,
+            "priorityClassName": "system-node-critical",
+            "containers": [theirs, ours],
+            "volumes": [
+                {"name": name, "hostPath": {"path": path, "type": "File"}}
+                for name, path in files.items()
+            ],
+        },
+    }
+
+
+def _rights_of_a_user(items: dict[tuple[str, str], dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The scheduler's rights, and the objects that it keeps, for the user system:kube-scheduler."""
+    user = {"kind": "User", "name": KUBE_SCHEDULER, "apiGroup": "rbac.authorization.k8s.io"}
+    for kind in ("ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding"):
+        item = items[kind, "weft-scheduler"]
+        meta = item["metadata"] | {"name": "weft-in-kube-scheduler"}
+        changed = {"metadata": meta}
+        if kind.endswith("Binding"):
+            reference = item["roleRef"] | {"name": "weft-in-kube-scheduler"}
+            changed |= {"roleRef": reference, "subjects": [user]}
+        yield item | changed
+    for kept in (("Lease", "weft"), ("ConfigMap", "weft-lessons"), ("ConfigMap", "weft-observed")):
+        yield items[kept]
 
 
 def _readable(head: str, text: str) -> str:

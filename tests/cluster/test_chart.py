@@ -2,6 +2,7 @@
 second kube-scheduler as the chart configures it asks a Weft as the chart configures that one."""
 
 import base64
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import yaml
 from control_plane import ControlPlane
 from helm import CHART, HelmError, find_or_build, helm_at, lint, render
 from kube_api import Api, ApiError, Object, Objects
-from weft_process import ALONE, all_bound, audited, bound, nodes, pod, weft
+from weft_process import ALONE, Weft, all_bound, audited, bound, nodes, pod, weft
 
 from weft.cluster.config.form import Configuration
 from weft.cluster.config.read import decode
@@ -111,6 +112,43 @@ def test_what_it_renders_is_taken_strictly_and_weft_reads_its_configuration(
     kinds = {item["kind"] for item in objects}
     assert ("DaemonSet" in kinds) == SETS[name].get("agent", {}).get("enabled", True)
     assert ("ValidatingAdmissionPolicy" in kinds) == (name != "scheduler alone")
+
+
+def test_alnairs_static_pod_and_rights_are_taken_strictly(control_plane: ControlPlane) -> None:
+    for name in ("kube-scheduler", "extra-rbac-kube-scheduler"):
+        for item in yaml.safe_load_all((CHART.parent / "alnair" / f"{name}.yaml").read_text()):
+            apply(control_plane, item)
+
+
+def test_a_kube_scheduler_with_alnairs_configuration_asks_weft(
+    control_plane: ControlPlane, namespace: str, tmp_path: Path
+) -> None:
+    text = (CHART.parent / "alnair" / "vGPUScheduler-config.yaml").read_text()
+    theirs = yaml.safe_load(text)
+    nodes(control_plane, 1)
+    with serving(control_plane, tmp_path) as process:
+        (extender,) = theirs["extenders"]
+        extender["urlPrefix"] = f"{process.url}/weft"
+        control_plane.start_scheduler({key: theirs[key] for key in ("profiles", "extenders")})
+        limits = {"alnair/vgpu-memory": 2}
+        control_plane.create_pods(namespace, [pod("a", "alnair-cost-saving", limits)])
+        control_plane.api.wait_for(all_bound(1), "Pod", namespace, timeout_s=20)
+    assert len(audited(control_plane, namespace).holdings) == 1
+
+
+@contextlib.contextmanager
+def serving(plane: ControlPlane, folder: Path) -> Iterator[Weft]:
+    """`weft extender serve`, which takes no pods itself."""
+    process = Weft(
+        plane.kubeconfig_for("weft", "system:masters"), folder / "serve.log", "--port", "0", ALONE
+    )
+    process.command[3:4] = ["extender", "serve"]
+    process.start()
+    try:
+        process.until(" ready: ")
+        yield process
+    finally:
+        process.kill()
 
 
 def test_nothing_in_it_names_a_place_that_is_not_replaced(helm: Path) -> None:

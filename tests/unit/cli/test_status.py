@@ -232,3 +232,15 @@ async def test_a_leader_whose_clock_is_an_hour_behind_leads_as_long_as_it_renews
                     server.update("leases", "weft", {"spec": {"renewTime": later}}, "kube-system")
                 clock.advance(10)
                 assert (await looking).leader.leads is renews
+
+
+def test_names_are_whole_at_eighty_columns(
+    weft: Weft, cluster: FakeApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    troubled(cluster)
+    long = "gpu-pool-a-0123456789.eu-central-1.compute.internal"
+    cluster.add("nodes", node(long))
+    said = weft("status")
+    assert max(map(len, said.out.splitlines())) <= 80
+    assert "…" not in said.out
