@@ -160,3 +160,9 @@ def test_every_weft_dev_key_is_another() -> None:
         if isinstance(node, ast.Constant) and str(node.value).startswith("weft.dev/")
     ]
     assert len(keys) == len(set(keys)) > 20
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    """pytest imports them by their bare names: of two that are called alike one is not run."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []

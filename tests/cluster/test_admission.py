@@ -77,39 +77,52 @@ def people(control_plane: ControlPlane) -> Iterator[People]:
         api.close()
 
 
+def in_force(user: Api) -> list[bool]:
+    """Whether each of the policies is: the API server hears of them one by one."""
+    path = user.path("Pod", "opted-in")
+    seeing = pod("probe")
+    seeing["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    node: Object = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "probe"}}
+    told = {**node, "metadata": {"name": "probe", "annotations": {NODE_KEYS[0]: "1"}}}
+    rich = {**node, "status": {"capacity": {RESOURCES[0]: "1"}}}
+    nodes = user.path("Node")
+    return [
+        bool(refused(user, "POST", path, pod("probe", annotations={KEYS[0]: "x"}))),
+        bool(refused(user, "POST", path, seeing)),
+        bool(refused(user, "POST", nodes, told)),
+        bool(refused(user, "POST", nodes, rich)),
+        scheduler_of(user, path, pod("probe", labels={"genius/gpu-number": "1"})) == "weft",
+    ]
+
+
+def wait_until(user: Api, there: bool) -> None:
+    for _ in range(600):
+        if set(in_force(user)) == {there}:
+            return
+    pytest.fail(f"the policies do not {'come into' if there else 'go out of'} force")
+
+
 @pytest.fixture
 def policies(control_plane: ControlPlane, people: People) -> Iterator[None]:
-    """The policies, in force."""
+    """The policies, in force; out of force for whoever comes next."""
     api = control_plane.api
+    user = people("alice")
     made = [*scheduling_policy("weft"), *protection_policies(Writers(plugins=(PLUGIN,)))]
     for item in made:
         api.create(item)
-    user = people("alice")
-    deadline_tries = 600
-    probe = pod("probe", annotations={KEYS[0]: "x"})
-    asked = pod("probe")
-    asked["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    labels = {SCHEDULE: SCHEDULE_ENABLED}
     api.create(
         {
             "apiVersion": "v1",
             "kind": "Namespace",
-            "metadata": {"name": "opted-in", "labels": {SCHEDULE: SCHEDULE_ENABLED}},
+            "metadata": {"name": "opted-in", "labels": labels},
         }
     )
-    path = user.path("Pod", "opted-in")
-    asking = pod("probe", labels={"genius/gpu-number": "1"})
-    for _ in range(deadline_tries):
-        if (
-            refused(user, "POST", path, probe)
-            and refused(user, "POST", path, asked)
-            and scheduler_of(user, path, asking) == "weft"
-        ):
-            break
-    else:
-        pytest.fail("the policies do not come into force")
+    wait_until(user, there=True)
     yield
     for item in made:
         api.delete(item["kind"], item["metadata"]["name"], version=item["apiVersion"])
+    wait_until(user, there=False)
     control_plane.remove_namespace("opted-in")
 
 

@@ -19,6 +19,7 @@ from weft.kube.pods import Pod
 from weft.kube.services import SERVING_PODS, ServingPod, everything
 from weft.kube.structs import Event, Lease
 from weft.model import BadInputError
+from weft.model.annotations import ROLE
 from weft.node.doctor import cluster as doctor
 from weft.node.doctor.finding import DoctorFinding, advice, good, wrong
 
@@ -105,7 +106,7 @@ async def status_of(client: ApiClient, wish: StatusWish) -> StatusReport:
         return StatusReport(leader, 0, 0, [], [], [], [lacking])
     leader = await _leader(client, wish)
     facts = await doctor.facts_of(client, wish.wish.rules)
-    schedulers = await everything(client, SERVING_PODS, selector=SCHEDULERS)
+    schedulers = await _schedulers(client)
     reports, _ = promises(facts.gpu_nodes, facts.pods, wish.wish)
     pods = await _pods(client, facts.pods, wish)
     ready = sum(pod.ready for pod in schedulers)
@@ -122,6 +123,15 @@ async def status_of(client: ApiClient, wish: StatusWish) -> StatusReport:
     return StatusReport(
         leader, len(schedulers), ready, versions, _node_groups(reports), pods, findings
     )
+
+
+async def _schedulers(client: ApiClient) -> list[ServingPod]:
+    """Weft's own pods that schedule: by their name, or, installed under an original's, by the role
+    that they give themselves."""
+    by_name = await everything(client, SERVING_PODS, selector=SCHEDULERS)
+    by_role = await everything(client, SERVING_PODS, selector=ROLE)
+    pods = {(pod.metadata.namespace, pod.metadata.name): pod for pod in (*by_name, *by_role)}
+    return [pods[key] for key in sorted(pods)]
 
 
 # --- who leads -----------------------------------------------------------------------------------
@@ -174,7 +184,10 @@ def _leader_finding(leader: LeaderStatus, schedulers: Sequence[ServingPod]) -> D
         if not schedulers and not leader.holder:
             text = f"none runs, and none ever held the Lease {leader.lease}"
             return wrong(check, text, "kubectl apply -f deploy/scheduler.yaml")
-        mend = f"kubectl -n {_namespace(schedulers)} logs -l {SCHEDULERS}"
+        mend = "see the log of weft scheduler"
+        if schedulers:
+            meta = (unready or schedulers)[0].metadata
+            mend = f"kubectl -n {meta.namespace} logs {meta.name}"
         if leader.holder:
             text = f"nobody leads: {leader.holder} renewed the Lease last at {leader.renewed_at}"
             return wrong(check, text, mend)
@@ -184,10 +197,6 @@ def _leader_finding(leader: LeaderStatus, schedulers: Sequence[ServingPod]) -> D
         mend = f"kubectl -n {meta.namespace} describe pod {meta.name}"
         return advice(check, f"{len(unready)} of {len(schedulers)} are not ready", mend)
     return good(check, f"{leader.holder} leads")
-
-
-def _namespace(schedulers: Sequence[ServingPod]) -> str:
-    return schedulers[0].metadata.namespace if schedulers else "weft-system"
 
 
 # --- what runs where -----------------------------------------------------------------------------

@@ -133,7 +133,8 @@ def test_why_a_pod_is_nowhere_and_what_would_help(weft: Weft, decisions: Path) -
     found = json.loads(
         weft("explain", "pod", refused["uid"], "--decisions", decisions, "--output", "json").out
     )
-    assert list(found) == ["pod", "record", "summary", "changes", "other_uids", "metrics", "then"]
+    parts = ["summary", "changes", "other_uids", "metrics", "score_parts", "then"]
+    assert list(found) == ["pod", "record", *parts]
     assert found["record"] == refused
     assert found["summary"]["fits"] == 0
     assert found["changes"]

@@ -28,18 +28,22 @@ CLI = Path(experiment_tables.__file__).parent
 LONG_NODE = "ip-10-0-132-217.eu-central-1.compute.internal"
 LONG_POLICY = "load-aware:mode=pack"
 DRAWN = {
+    "doctor.py",
     "experiment_interference.py",
     "experiment_tables.py",
+    "inspect.py",
     "interference_tables.py",
     "metrics.py",
     "parse_rows.py",
     "policies.py",
     "profile_tables.py",
     "replay_table.py",
+    "status.py",
     "tables.py",
     "trace.py",
 }
-"""The modules with tables, each drawn by a test here (metrics' in `test_cli_metrics.py`)."""
+"""The modules with tables, each drawn by a test here or beside its command's (metrics, inspect,
+doctor, status)."""
 
 
 @pytest.fixture

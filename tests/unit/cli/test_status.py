@@ -100,7 +100,7 @@ failed        1  default/lost   UnexpectedAdmissionError
 
 wrong   scheduler  nobody leads: weft-scheduler-a_1 renewed the Lease last at
                    2026-01-01T00:00:00.000000Z
-                   → kubectl -n weft-system logs -l app.kubernetes.io/name=weft-scheduler
+                   → kubectl -n weft-system logs weft-scheduler-b
 wrong   nodes      GPU 1 of b: 19,540 MiB more are promised than it has.
                    → weft inspect b --details
 advice  agents     none on c
@@ -179,6 +179,15 @@ def test_the_same_for_programs(weft: Weft, cluster: FakeApiServer) -> None:
     assert [one["level"] for one in found["findings"]].count("wrong") == 2
 
 
+def test_a_scheduler_under_an_originals_name_is_found_by_its_role(
+    weft: Weft, cluster: FakeApiServer
+) -> None:
+    for name in ("weft-scheduler-a", "weft-scheduler-b"):
+        labels = {"app.kubernetes.io/name": None, "app": "gpushare", "weft.dev/role": "follower"}
+        cluster.update("pods", name, {"metadata": {"labels": labels}}, "weft-system")
+    assert "2 of 2 pods ready" in weft("status").out
+
+
 def test_nothing_is_installed_yet(
     weft: Weft, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,3 +232,15 @@ async def test_a_leader_whose_clock_is_an_hour_behind_leads_as_long_as_it_renews
                     server.update("leases", "weft", {"spec": {"renewTime": later}}, "kube-system")
                 clock.advance(10)
                 assert (await looking).leader.leads is renews
+
+
+def test_names_are_whole_at_eighty_columns(
+    weft: Weft, cluster: FakeApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    troubled(cluster)
+    long = "gpu-pool-a-0123456789.eu-central-1.compute.internal"
+    cluster.add("nodes", node(long))
+    said = weft("status")
+    assert max(map(len, said.out.splitlines())) <= 80
+    assert "…" not in said.out

@@ -47,6 +47,7 @@ PLACES = (
     "ferikoglou-safe",
     "alnair-cost-saving",
     "alnair-high-performance",
+    "least-stranding",
 )
 """New policies go to the end: a place settles a colour."""
 
