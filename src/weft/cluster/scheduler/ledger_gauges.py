@@ -105,12 +105,13 @@ def gpus_held(ledger: Ledger, namespace_of: Callable[[str], str]) -> dict[str, f
     memory, parents = table.device_memory_total.tolist(), table.device_parent.tolist()
     for uid, holding in ledger.holdings.items():
         row, total = table.row_of.get(holding.placement.node), 0.0
-        for share in holding.placement.shares if row is not None else ():
+        if row is None:
+            continue
+        for share in holding.placement.shares:
             device = table.device_row(row, share.gpu)
             if device >= 0:
-                part = max(
-                    share.memory_mib / memory[device], share.milli / table.milli_total[device]
-                )
+                milli = share.milli / table.milli_total[device]
+                part = max(share.memory_mib / memory[device], milli)
                 card = device if parents[device] < 0 else parents[device]
                 total += part * memory[device] / memory[card]
         if total:
