@@ -3,7 +3,8 @@ second kube-scheduler as the chart configures it asks a Weft as the chart config
 
 import base64
 import contextlib
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,13 @@ SETS: dict[str, dict[str, Any]] = {
             "seed": 5_000_000_000,
         }
     },
+}
+
+TOLD = {"kind": "Node", "metadata": {"name": "probe", "annotations": {"weft.dev/inventory": "{}"}}}
+RICH = {
+    "kind": "Node",
+    "metadata": {"name": "probe"},
+    "status": {"capacity": {"aliyun.com/gpu-mem": "1"}},
 }
 
 
@@ -251,6 +259,51 @@ def test_it_is_installed_upgraded_and_removed(
     assert not is_there(api, "Deployment", "weft-scheduler", "weft-chart", "apps/v1")
     kept = api.get("ConfigMap", "weft-lessons", "kube-system")
     assert kept["data"] == {"team.Job.train": "{}"}
+
+
+def test_its_policies_are_in_force_for_the_users_of_the_release(
+    control_plane: ControlPlane, namespace: str, helm: Path, released: list[str]
+) -> None:
+    """Installed as it is: the server's version decides whether pods get a schedulerName."""
+    own = "system:serviceaccount:weft-chart"
+    plugins = f"--set=admission.plugins={{{own}:plugin}}"
+    taken = ["--create-namespace", "--take-ownership", plugins]
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    marked = pod("p", "weft", {}, annotations={"weft.dev/placement": "{}"})
+    users = [control_plane.api_for(u, "system:masters") for u in ("alice", f"{own}:weft-scheduler")]
+    alice, scheduler = users
+    users.append(control_plane.api_for(f"{own}:plugin", "system:masters"))
+    try:
+        helm_at(helm, "install", "weft", str(CHART), IMAGE, *released, *taken)
+        for where, item in ((path, marked), ("/api/v1/nodes", TOLD), ("/api/v1/nodes", RICH)):
+            once(lambda where=where, item=item: refused(alice, where, item))
+        assert not refused(scheduler, path, marked)
+        assert not refused(users[2], path, marked)
+        version = "admissionregistration.k8s.io/v1"
+        assert is_there(alice, "MutatingAdmissionPolicy", "weft-schedule", version=version)
+    finally:
+        helm_at(helm, "uninstall", "weft", "--ignore-not-found", *released)
+        for where, item in ((path, marked), ("/api/v1/nodes", TOLD), ("/api/v1/nodes", RICH)):
+            once(lambda where=where, item=item: not refused(alice, where, item))
+        for api in users:
+            api.close()
+
+
+def refused(api: Api, path: str, item: Object) -> bool:
+    """Whether a policy keeps this user from writing it; nothing is written."""
+    try:
+        api.request("POST", path, item, query={"dryRun": "All"})
+    except ApiError as error:
+        return "ValidatingAdmissionPolicy 'weft-" in str(error)
+    return False
+
+
+def once(so: Callable[[], bool]) -> None:
+    """A policy is in force, or no more, a moment after it was written."""
+    deadline = time.monotonic() + 30
+    while not so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_its_second_kube_scheduler_asks_its_weft_for_the_profiles_via_extender(
