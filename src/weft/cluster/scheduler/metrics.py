@@ -1,6 +1,7 @@
 """The scheduler's metrics. Names and labels are kube-scheduler's where they mean the same.
 
-Labels come from profiles, policies, nodes and words in the code, never from pods: bounded. What
+Labels come from profiles, policies, nodes, namespaces and words in the code, never from pods:
+bounded. What
 others count already (client, binder, watches, ledger) is read off them when Prometheus asks.
 """
 
@@ -13,7 +14,7 @@ from prometheus_client.metrics_core import Metric
 from weft.cluster.control.interface import Attempt, BindOutcome
 from weft.cluster.http.metric_families import counter, gauge
 from weft.cluster.scheduler.cluster_view import ClusterView
-from weft.cluster.scheduler.ledger_gauges import LedgerGauges
+from weft.cluster.scheduler.ledger_gauges import LedgerGauges, gpus_held
 from weft.core.engine import Faulted, Unschedulable
 from weft.kube.bind import Bound
 
@@ -117,6 +118,12 @@ class SchedulerMetrics:
         yield from self._oom_history()
         yield from self._watches()
         yield from self._ledger.collect()
+        held = gpus_held(self._live.engine.ledger, self._namespace)
+        yield gauge("weft_namespace_gpus_held", "GPUs that its pods hold.", held, "namespace")
+
+    def _namespace(self, uid: str) -> str:
+        pod = self._live.pods.by_uid(uid)
+        return (pod.metadata.namespace or "") if pod is not None else ""
 
     def _queues(self) -> Iterator[Metric]:
         live = self._live

@@ -53,6 +53,7 @@ async def test_what_happened_is_what_is_told() -> None:
         assert found["weft_ledger_gpu_memory_used_mib", "node=n"] == 12_000
         assert found["weft_ledger_gpu_holdings", "node=n"] == 3
         assert found["weft_ledger_gpus_idle", "node=n"] == 1
+        assert found["weft_namespace_gpus_held", "namespace=d"] == 12_000 / 16_000
         assert not [key for key in found if "node=plain" in key]
         assert not [key for key in found if key[0].endswith("_created")]
         cluster.server.remove("pods", "p0", "d")
