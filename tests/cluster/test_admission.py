@@ -24,6 +24,7 @@ from weft.model.annotations import SCHEDULE, SCHEDULE_ENABLED
 
 SCHEDULER = "system:serviceaccount:weft-system:weft-scheduler"
 OURS = "weft-system"
+RIGHTS = "test-weft-agent"
 PLUGIN = "system:serviceaccount:kube-system:original-plugin"
 NODE = "node-0"
 KEYS = tuple(name.replace("*", "some") for name in ASSIGNMENT)
@@ -207,7 +208,7 @@ def agent_of(plane: ControlPlane, node: str) -> Api:
     rights: Object = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRoleBinding",
-        "metadata": {"name": "test-weft-agent"},
+        "metadata": {"name": RIGHTS},
         "roleRef": {
             "apiGroup": "rbac.authorization.k8s.io",
             "kind": "ClusterRole",
@@ -269,6 +270,7 @@ def test_an_agent_writes_its_own_node_alone(
         assert refused(user, "PATCH", f"{own}/status", cpu) == ""
     finally:
         api.delete("Pod", f"agent-{NODE}", OURS)
+        api.delete("ClusterRoleBinding", RIGHTS, version="rbac.authorization.k8s.io/v1")
 
 
 def test_a_variable_that_names_gpus_is_denied_where_weft_schedules(

@@ -56,6 +56,39 @@ class FilledCluster:
                 pod["metadata"] |= {"annotations": {}, "labels": {}}
                 self.held[name] = held._replace(told=False)
 
+    def goes_on(self, name: str, node: str, limits: Json, marks: Json) -> None:
+        """The original reads a pod that somebody else bound: by its own marks, else it picks."""
+        system, (_, card_mib) = self.system[node], self.cards[node]
+        if system == "elastic":
+            assert marks["elasticgpu.io/assumed"] == "true"
+            cards = marks["elasticgpu.io/container-main"].split(",")
+            mib = int(limits["elasticgpu.io/gpu-memory"])
+            gpus = [(int(card), mib, 0) for card in cards]
+        elif system == "gpushare":
+            prefix = "ALIYUN_COM_GPU_MEM_"
+            assert marks[f"{prefix}POD"] == limits["aliyun.com/gpu-mem"]
+            assert marks[f"{prefix}ASSIGNED"] == "false"
+            gpus = [(int(marks[f"{prefix}IDX"]), int(marks[f"{prefix}POD"]) * 1024, 0)]
+        elif system == "hami" and "nvidia.com/gpumem" in limits:
+            devices = marks["hami.io/vgpu-devices-allocated"].removesuffix(";").split(":")[:-1]
+            gpus = [(int(d[0]), int(d[2]), 10 * int(d[3])) for d in (d.split(",") for d in devices)]
+        elif system == "alnair":
+            units = int(limits["alnair/vgpu-memory"])
+            held_mib = units * card_mib // ((card_mib + 512) // 1024)
+            gpus = [(g, held_mib, 0) for g, (m, _) in enumerate(self.free(node)) if m >= held_mib]
+            gpus = gpus[:1]
+            assert gpus
+        else:
+            idle = self._idle(node)[: int(limits["nvidia.com/gpu"])]
+            assert len(idle) == int(limits["nvidia.com/gpu"])
+            gpus = [(gpu, card_mib, 1000) for gpu in idle]
+        self.held[name] = Held(node, system, tuple(gpus), told=True)
+
+    def fill_on(self, pods: int) -> None:
+        """So many more pods ask the originals."""
+        for number in range(pods):
+            self._add_pod(f"later{number}", self.random.choice(sorted(self.nodes)))
+
     def _idle(self, node: str) -> list[int]:
         taken = {gpu for h in self.held.values() if h.node == node for gpu, _, _ in h.gpus}
         return [gpu for gpu in range(self.cards[node][0]) if gpu not in taken]

@@ -6,7 +6,7 @@ undone, every object is as it was.
 
 import random
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -22,16 +22,17 @@ from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import Bind, Engine, NodesChanged, PodAdded, PodBound, PodSeenBound
 from weft.core.framework import Profile
 from weft.core.policies.fgd import Fgd
+from weft.dialects.registry import write
 from weft.kube.errors import LostError
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
-from weft.model import Placement
+from weft.model import Placement, PodRequest
 from weft.testing.api_clock import VirtualClock
 from weft.testing.api_memory import MemoryClient, MemoryLine
 from weft.testing.api_server import FakeApiServer
 from weft.testing.api_time import LoopClock, run
 
-SEEDS = range(few_or_many(15, 300))
+SEEDS = range(few_or_many(12, 300))
 MADE = "2026-03-01T11:00:00Z"
 
 
@@ -98,12 +99,7 @@ def test_filled_further_no_gpu_is_given_twice(seed: int, lost: bool) -> None:
     if lost:
         cluster.lose_marks()
     account = adopted(cluster)
-    engine = Engine([Profile("weft", [Fgd()])])
-    engine.handle(NodesChanged(account.nodes), 0)
-    for uid, holding in account.ledger.holdings.items():
-        assert holding.placement.uid == uid
-        engine.handle(PodSeenBound(holding.placement), 0)
-    placed = fill(engine, cluster)
+    placed = [one.placement for one in fill(account, cluster)]
     for name, (count, card_mib) in cluster.cards.items():
         here = [one for one in placed if one.node == name]
         if cluster.system[name] in ("nvidia", "genius"):  # only numbers are known, and they hold
@@ -117,8 +113,33 @@ def test_filled_further_no_gpu_is_given_twice(seed: int, lost: bool) -> None:
             assert sum(share.milli for share in shares) <= free[gpu][1], (name, gpu)
 
 
-def fill(engine: Engine, cluster: FilledCluster) -> list[Placement]:
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rolled_back_the_originals_find_what_weft_placed_and_go_on(seed: int) -> None:
+    cluster = FilledCluster(seed)
+    account = adopted(cluster)
+    nodes = {node.name: node for node in account.nodes}
+    for one in fill(account, cluster):
+        marks = write(one.request, one.placement, nodes[one.placement.node], 1).annotations
+        cluster.goes_on(one.request.name, one.placement.node, one.limits, marks)
+    cluster.fill_on(8)
+    for name in cluster.nodes:
+        assert all(mib >= 0 and milli >= 0 for mib, milli in cluster.free(name))
+
+
+class FilledIn(NamedTuple):
+    """A pod that Weft placed beside those that it adopted."""
+
+    limits: dict[str, str]
+    request: PodRequest
+    placement: Placement
+
+
+def fill(account: ClusterAccount, cluster: FilledCluster) -> list[FilledIn]:
     """Ask for more than there is room, in the words of the systems that are there."""
+    engine = Engine([Profile("weft", [Fgd()])])
+    engine.handle(NodesChanged(account.nodes), 0)
+    for holding in account.ledger.holdings.values():
+        engine.handle(PodSeenBound(holding.placement), 0)
     source = random.Random(cluster.random.random())
     systems = set(cluster.system.values())
     asks: list[tuple[dict[str, str], dict[str, str]]] = []
@@ -137,7 +158,7 @@ def fill(engine: Engine, cluster: FilledCluster) -> list[Placement]:
         for command in engine.handle(PodAdded(request), number):
             if isinstance(command, Bind):
                 engine.handle(PodBound(command.pod.uid), number)
-                placed.append(command.placement)
+                placed.append(FilledIn(limits, request, command.placement))
     return placed
 
 
@@ -165,11 +186,7 @@ def test_all_systems_are_met_and_pods_of_them_placed() -> None:
         cluster = FilledCluster(seed)
         filled.update(held.system for held in cluster.held.values())
         account = adopted(cluster)
-        engine = Engine([Profile("weft", [Fgd()])])
-        engine.handle(NodesChanged(account.nodes), 0)
-        for holding in account.ledger.holdings.values():
-            engine.handle(PodSeenBound(holding.placement), 0)
-        placed.update(cluster.system[one.node] for one in fill(engine, cluster))
+        placed.update(cluster.system[one.placement.node] for one in fill(account, cluster))
     assert {system for system in SYSTEMS if filled[system] < 2} == set()
     assert {system for system in SYSTEMS if placed[system] < 2} == set()
 
