@@ -274,3 +274,15 @@ def test_a_record_that_is_damaged(weft: Weft, cluster: FakeApiServer) -> None:
         assert (said.code, said.err.count("\n")) == (1, 1)
         assert "configmap kube-system/weft-adoption: data[ml]" in said.err
     assert "schedule" not in str(labels_of(cluster, "ml"))
+
+
+def test_the_table_has_whole_names_at_eighty_columns(
+    weft: Weft, cluster: FakeApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    long = "a-training-job-with-a-long-name-of-forty-two-0"
+    cluster.add("pods", pod(long, "a", SHARE, annotations=marks(0)))
+    table = weft("adopt").out.partition("adopted,")[0]
+    assert max(map(len, table.splitlines())) <= 80
+    assert "…" not in table
+    assert f"ml/{long}" in table

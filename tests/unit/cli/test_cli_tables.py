@@ -28,6 +28,7 @@ CLI = Path(experiment_tables.__file__).parent
 LONG_NODE = "ip-10-0-132-217.eu-central-1.compute.internal"
 LONG_POLICY = "load-aware:mode=pack"
 DRAWN = {
+    "adopt.py",
     "doctor.py",
     "experiment_interference.py",
     "experiment_tables.py",
@@ -43,7 +44,7 @@ DRAWN = {
     "trace.py",
 }
 """The modules with tables, each drawn by a test here or beside its command's (metrics, inspect,
-doctor, status)."""
+doctor, status, adopt)."""
 
 
 @pytest.fixture
