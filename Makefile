@@ -35,10 +35,10 @@ demo: venv  ## Generate a cluster, compare six policies on it, write a report.
 	  --policy best-fit --policy fgd --report build/demo/report
 
 test: venv  ## The tests, in under three minutes.
-	@$(BIN)/pytest -n 3 --dist worksteal -m "not data_full and not faults"
+	@$(BIN)/pytest -n 3 --dist worksteal -m "not data_full and not faults" --ignore tests/architecture
 
 test-long: venv  ## The same tests with the full numbers of examples and seeds, in six minutes.
-	@WEFT_TEST_LONG=1 $(BIN)/pytest -n 3 --dist worksteal -m "not data_full and not faults"
+	@WEFT_TEST_LONG=1 $(BIN)/pytest -n 3 --dist worksteal -m "not data_full and not faults" --ignore tests/architecture
 
 test-faults: venv  ## A thousand schedules of crashes and faults, and mutants they must catch.
 	@$(BIN)/pytest -s -m "faults"

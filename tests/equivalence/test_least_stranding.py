@@ -53,7 +53,7 @@ def _shape(chance: random.Random) -> Shape:
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("seed", range(few_or_many(2, 40)))
+@pytest.mark.parametrize("seed", range(few_or_many(1, 40)))
 def test_each_pod_is_placed_as_the_formulas_say(setting: str, seed: int) -> None:
     chance = random.Random(f"{setting} {seed}")
     nodes = _cluster(chance, 40)
