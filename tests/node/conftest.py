@@ -20,8 +20,6 @@ from real_node import API_SERVER_OPTIONS, RealNode
 
 HERE = Path(__file__).resolve().parent
 FIRST = "test_machine_state.py"  # it starts nodes of its own, while the session has none
-LAST = "test_device_plugins.py"
-"""The kubelet does not forget a device plugin's resources: pods of later tests would be refused."""
 _running = pytest.StashKey[RealNode]()
 _why_not = pytest.StashKey[str]()
 
@@ -42,7 +40,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if "node" not in config.option.markexpr and not any(p.is_relative_to(HERE) for p in paths):
         config.hook.pytest_deselected(items=ours)
         items[:] = [item for item in items if item not in ours]
-    items.sort(key=lambda item: (item.path.name != FIRST, item.path.name == LAST))
+    items.sort(key=lambda item: item.path.name != FIRST)
 
 
 @pytest.fixture(scope="session")
