@@ -174,6 +174,13 @@ async def test_own_refuses_while_another_plugin_serves_it() -> None:
         assert w.status["capacity"]["nvidia.com/gpu"] == "20"
 
 
+async def test_what_a_kubelet_remembers_of_a_plugin_that_is_gone_is_nobodys() -> None:
+    """The Node was made anew while no agent ran: our marker is lost, the capacity is not."""
+    status = {"capacity": {"aliyun.com/gpu-mem": "46"}, "allocatable": {"aliyun.com/gpu-mem": "0"}}
+    async with world(*TWO, status=status) as w, w.agent(GPUSHARE):
+        assert w.status["allocatable"]["aliyun.com/gpu-mem"] == "46"
+
+
 async def test_withdrawn_for_good() -> None:
     async with world(*TWO) as w:
         async with w.agent(GPUSHARE) as accounting:

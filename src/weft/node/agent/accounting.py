@@ -92,6 +92,12 @@ def own_resources(node: NodeManifest) -> frozenset[str]:
     return frozenset(listed_parts((node.metadata.annotations or {}).get(ADVERTISES, "")))
 
 
+def _others(amounts: Quantities | None, own: frozenset[str]) -> frozenset[str]:
+    """The resources of which the node has some, but for our own."""
+    there = (amounts or {}).items()
+    return frozenset(name for name, amount in there if name not in own and _whole(amount))
+
+
 def switched_on(node: NodeManifest, settings: AccountingSettings) -> tuple[str, ...]:
     """The dialects whose resources are advertised on this node; each one left out is logged.
 
@@ -100,11 +106,10 @@ def switched_on(node: NodeManifest, settings: AccountingSettings) -> tuple[str, 
     known = dialects_with_resources()
     wanted = known if settings.dialects is None else settings.dialects
     own = own_resources(node)
-    foreign = {
-        name
-        for name, amount in (node.status.capacity or {}).items()
-        if name not in own and _whole(amount)
-    }
+    # Capacity alone is what a kubelet remembers of a plugin that is gone: our own, where the Node
+    # was made anew meanwhile and lost our marker. Who is told to own a resource asks for more.
+    foreign = _others(node.status.allocatable, own)
+    remembered = foreign | _others(node.status.capacity, own)
     chosen = []
     for name in wanted:
         served = foreign.intersection(_names_of((name,), settings.units))
@@ -120,7 +125,7 @@ def switched_on(node: NodeManifest, settings: AccountingSettings) -> tuple[str, 
     for resource in settings.own:
         if resource != GPU:
             raise BadInputError("--own", unknown(resource, (GPU,), "write"))
-        if resource in foreign:
+        if resource in remembered:
             raise ForeignPluginError(
                 f"{resource} is served on this node by another device plugin: the later of two "
                 "would win, silently; remove that plugin, or start without --own"
