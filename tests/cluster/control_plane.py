@@ -19,6 +19,7 @@ from kube_api import Api, ApiError, Object
 from processes import Server, free_ports
 
 HOST = "127.0.0.1"
+SERVICE_ADDRESS = "10.0.0.1"  # of the Service `kubernetes`, by which pods know the API server
 NODE_HAS = {"cpu": "64", "memory": "256Gi", "pods": "110"}
 _CREATORS = 8
 _ADMIN = "weft-admin"
@@ -31,17 +32,24 @@ class ControlPlane:
 
     There are no controllers and no kubelets: nothing removes what is deleted with a grace period,
     nothing taints nodes, and service accounts get no pods' tokens unless asked for (TokenRequest).
+
+    With `for_pods`, an address of this machine, pods reach the API server there, and the admission
+    plugin ServiceAccount gives them tokens: then kube-controller-manager has to run too.
     """
 
     def __init__(
-        self, binaries: dict[str, Path], folder: Path, api_server_options: Sequence[str] = ()
+        self,
+        binaries: dict[str, Path],
+        folder: Path,
+        api_server_options: Sequence[str] = (),
+        for_pods: str = "",
     ) -> None:
         self.binaries, self.folder = binaries, folder
-        self._api_server_options = api_server_options
+        self._api_server_options, self._for_pods = api_server_options, for_pods
         folder.mkdir(parents=True, exist_ok=True)
         self._data = folder / "etcd"
         self.authority = Authority(folder / "certificates")
-        self._server_pair = self.authority.server("weft-test-server")
+        self._server_pair = self.authority.server("weft-test-server", SERVICE_ADDRESS)
         self.etcd_port, self._peer_port, self.port = free_ports(3)
         self.etcd = Server(self._etcd_command(), folder / "etcd.log")
         self.api_server = Server(self._api_server_command(), folder / "kube-apiserver.log")
@@ -58,7 +66,8 @@ class ControlPlane:
         self.etcd.start()
         self.api_server.start()
         self.api_server.wait_ready(self.api.ready)
-        self.free_lease()
+        if not self._for_pods:  # there who installs Weft writes its lease
+            self.free_lease()
 
     def stop(self) -> None:
         """End every process, at once, and remove the data. The logs stay where they are."""
@@ -275,26 +284,27 @@ class ControlPlane:
         ]
 
     def _api_server_command(self) -> list[str | Path]:
-        account_key = self.authority.new_key(self.folder / "service-accounts.key")
+        self.account_key = self.authority.new_key(self.folder / "service-accounts.key")
+        pods = self._for_pods
+        apart = ["--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none"]
         return [
             self.binaries[API_SERVER],
             f"--etcd-servers=http://{HOST}:{self.etcd_port}",
-            f"--bind-address={HOST}",
-            f"--advertise-address={HOST}",
+            f"--bind-address={'0.0.0.0' if pods else HOST}",
+            f"--advertise-address={pods or HOST}",
             f"--secure-port={self.port}",
             f"--tls-cert-file={self._server_pair.certificate}",
             f"--tls-private-key-file={self._server_pair.key}",
             f"--client-ca-file={self.authority.pair.certificate}",
             f"--service-account-issuer=https://{HOST}:{self.port}",
-            f"--service-account-key-file={account_key}",
-            f"--service-account-signing-key-file={account_key}",
+            f"--service-account-key-file={self.account_key}",
+            f"--service-account-signing-key-file={self.account_key}",
             "--service-cluster-ip-range=10.0.0.0/24",
             "--authorization-mode=RBAC",
             "--allow-privileged=true",  # as clusters have it
-            "--disable-admission-plugins=ServiceAccount",
-            "--endpoint-reconciler-type=none",
             "--shutdown-send-retry-after=true",  # else it waits a minute for open watches
             "--v=1",
+            *([] if pods else apart),
             *self._api_server_options,
         ]
 
