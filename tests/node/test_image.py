@@ -1,7 +1,5 @@
 """The image of Debian's packages in a real containerd: it runs as it is deployed."""
 
-from pathlib import Path
-
 import pytest
 import weft_image
 from real_node import RealNode

@@ -1,8 +1,8 @@
 """A whole cluster on this machine: the control plane with its controllers, kube-scheduler, one real
 node and kube-proxy. What is applied to it runs: Deployments get pods, Services lead to them.
 
-It is as the GPU operator leaves a cluster: the node is labelled, and the RuntimeClass `nvidia` gives
-the (played) GPUs' device nodes. Nothing is pulled: images are in the node's containerd.
+It is as the GPU operator leaves a cluster: the node is labelled, and the RuntimeClass `nvidia`
+gives the (played) GPUs' device nodes. Nothing is pulled: images are in the node's containerd.
 """
 
 import contextlib

@@ -1,5 +1,7 @@
-"""The tests on a whole cluster, which is started once for all of them: `make test-node` runs them by
-themselves, for there is one node at a time."""
+"""The tests on a whole cluster, started once for all of them.
+
+`make test-node` runs them by themselves, for there is one node at a time.
+"""
 
 import sys
 from collections.abc import Generator, Iterator

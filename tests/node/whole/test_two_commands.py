@@ -2,6 +2,7 @@
 runs with its share. What runs here first finds a cluster without Weft."""
 
 import re
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,6 @@ from pathlib import Path
 import yaml
 from exactness import is_exact, record_of
 from kube_api import Objects
-from original_manifests import EXAMPLES, pods_of
 from whole_cluster import ROOT, RUNTIME_CLASS, WholeCluster
 
 PAGE = ROOT / "docs" / "tutorial" / "two-commands.md"
@@ -53,7 +53,7 @@ def test_two_commands_lead_to_a_shared_gpu(cluster: WholeCluster, tmp_path: Path
     cluster.shell(apply)
     (share,) = cluster.api.wait_for(runs("share"), "Pod", "default", timeout_s=120)
     took = time.monotonic() - began
-    print(f"\nfrom helm install to the first pod with a share: {took:.1f} s")
+    sys.stderr.write(f"\nfrom helm install to the first pod with a share: {took:.1f} s\n")
     is_exact(cluster.node, cluster.gpus, share, record_of(share))
     assert record_of(share).cards[0].memory_mib == 4096
     assert took <= MOST_S
