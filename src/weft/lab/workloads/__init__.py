@@ -7,5 +7,5 @@ In: some twenty workloads with random weights and data made in place, and the lo
 and says how far it is. `python -m weft.lab.workloads list | run NAME | answer NAME`.
 Out: who runs beside whom, and what that means (`lab/profiling/`). These files know PyTorch, the
 standard library and nothing else of Weft, so that any Python with PyTorch can run them; PyTorch is
-imported when one is run, and is no dependency of Weft. One workload needs NumPy alone.
+imported when one is run, and is no dependency of Weft. One workload needs no PyTorch.
 """

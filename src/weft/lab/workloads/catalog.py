@@ -110,11 +110,11 @@ _PERCEPTRON = Workload(
     "perceptron-infer",
     "inference",
     "compute",
-    8,
+    1,
     "small",
     "without_pytorch:perceptron_inference",
-    {"layers": 8, "width": 1_024},
-    {"batch": 2, "layers": 2, "width": 16},
+    {"layers": 4, "width": 256},
+    {"batch": 1, "layers": 2, "width": 16},
     needs_pytorch=False,
 )
 ANSWERS: Mapping[str, Workload] = {

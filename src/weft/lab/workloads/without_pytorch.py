@@ -1,26 +1,27 @@
-"""Workloads for machines without PyTorch: NumPy on the CPU."""
+"""Workloads for machines without PyTorch: the standard library on the CPU."""
 
+import random
+from operator import mul
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 if TYPE_CHECKING:
     from weft.lab.workloads.catalog import Sizes, Step
 
 
 def perceptron_inference(place: None, sizes: "Sizes") -> "Step":
-    """One forward pass through layers of equal width, in float32."""
-    chance = np.random.default_rng(1)
+    """Forward passes through layers of equal width, one for each of the batch."""
+    chance = random.Random(1)
     width = sizes["width"]
-    layers = [
-        chance.standard_normal((width, width), dtype=np.float32) / np.float32(width**0.5)
-        for _ in range(sizes["layers"])
-    ]
-    inputs = chance.standard_normal((sizes["batch"], width), dtype=np.float32)
+
+    def vector() -> list[float]:
+        return [chance.gauss(0, width**-0.5) for _ in range(width)]
+
+    layers = [[vector() for _ in range(width)] for _ in range(sizes["layers"])]
+    inputs = [vector() for _ in range(sizes["batch"])]
 
     def step() -> None:
-        values = inputs
-        for weights in layers:
-            values = np.maximum(values @ weights, 0)
+        for values in inputs:
+            for rows in layers:
+                values = [max(0.0, sum(map(mul, row, values))) for row in rows]
 
     return step
