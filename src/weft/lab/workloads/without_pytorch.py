@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def perceptron_inference(place: None, sizes: "Sizes") -> "Step":
-    """Forward passes through layers of equal width, one for each of the batch."""
+    """A forward pass through layers of equal width, for one input after the other."""
     chance = random.Random(1)
     width = sizes["width"]
 
@@ -20,7 +20,8 @@ def perceptron_inference(place: None, sizes: "Sizes") -> "Step":
     inputs = [vector() for _ in range(sizes["batch"])]
 
     def step() -> None:
-        for values in inputs:
+        for each in inputs:
+            values = each
             for rows in layers:
                 values = [max(0.0, sum(map(mul, row, values))) for row in rows]
 
