@@ -30,7 +30,7 @@ from weft.cluster.state.bound_share import (
 )
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pod_constraints import claims_of, keeps_away
-from weft.cluster.state.pod_facts import age, bound_ns, came_as_decided, same, since
+from weft.cluster.state.pod_facts import age, bound_ns, came_as_decided, job_class_of, same, since
 from weft.cluster.state.pod_reader import read
 from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import Event, PodAdded, PodGone, PodSeenBound
@@ -40,7 +40,6 @@ from weft.dialects.shares import encode, keeps
 from weft.kube.clock import Clock
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Node, Placement, PodRequest
-from weft.model.annotations import CLASS
 
 log = logging.getLogger("weft.cluster")
 
@@ -283,9 +282,8 @@ class PodView:
         if self._sent.get(uid) == placement:
             return None
         self._sent[uid] = placement
-        job_class = (pod.metadata.annotations or {}).get(CLASS, "")
         held_ns = self.held_ns(uid)
-        return PodSeenBound(placement, bound_ns(pod), job_class, held_ns, self.unsure(uid))
+        return PodSeenBound(placement, bound_ns(pod), job_class_of(pod), held_ns, self.unsure(uid))
 
     def _arrived(self, known: Pod, pod: Pod) -> Placement | None:
         """The place decided here for a pod that comes back from its binding, asking what it asked
