@@ -21,6 +21,7 @@ from processes import Server, free_ports
 HOST = "127.0.0.1"
 SERVICE_ADDRESS = "10.0.0.1"  # of the Service `kubernetes`, by which pods know the API server
 NODE_HAS = {"cpu": "64", "memory": "256Gi", "pods": "110"}
+AS_IN_CLUSTERS = ("--authorization-mode=Node", "--enable-admission-plugins=NodeRestriction")
 _CREATORS = 8
 _ADMIN = "weft-admin"
 _SYSTEM = "kube-system"
@@ -30,11 +31,14 @@ _LEASES = "coordination.k8s.io/v1"
 class ControlPlane:
     """etcd and kube-apiserver: RBAC on, the default admission plugins but ServiceAccount.
 
+    `as_in_clusters`: with it, the Node authorizer and NodeRestriction too; then a namespace needs a
+    ServiceAccount before it can have pods.
+
     There are no controllers and no kubelets: nothing removes what is deleted with a grace period,
     nothing taints nodes, and service accounts get no pods' tokens unless asked for (TokenRequest).
 
-    With `for_pods`, an address of this machine, pods reach the API server there, and the admission
-    plugin ServiceAccount gives them tokens: then kube-controller-manager has to run too.
+    With `for_pods`, an address of this machine, it is so too, and pods reach the API server there:
+    then kube-controller-manager has to run.
     """
 
     def __init__(
@@ -42,10 +46,14 @@ class ControlPlane:
         binaries: dict[str, Path],
         folder: Path,
         api_server_options: Sequence[str] = (),
+        *,
+        as_in_clusters: bool = False,
         for_pods: str = "",
     ) -> None:
-        self.binaries, self.folder = binaries, folder
-        self._api_server_options, self._for_pods = api_server_options, for_pods
+        self.binaries, self.folder, self._for_pods = binaries, folder, for_pods
+        like_theirs = as_in_clusters or bool(for_pods)
+        own = AS_IN_CLUSTERS if like_theirs else ("--disable-admission-plugins=ServiceAccount",)
+        self._api_server_options = (*own, *api_server_options)
         folder.mkdir(parents=True, exist_ok=True)
         self._data = folder / "etcd"
         self.authority = Authority(folder / "certificates")
@@ -286,7 +294,6 @@ class ControlPlane:
     def _api_server_command(self) -> list[str | Path]:
         self.account_key = self.authority.new_key(self.folder / "service-accounts.key")
         pods = self._for_pods
-        apart = ["--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none"]
         return [
             self.binaries[API_SERVER],
             f"--etcd-servers=http://{HOST}:{self.etcd_port}",
@@ -304,7 +311,7 @@ class ControlPlane:
             "--allow-privileged=true",  # as clusters have it
             "--shutdown-send-retry-after=true",  # else it waits a minute for open watches
             "--v=1",
-            *([] if pods else apart),
+            *(() if pods else ("--endpoint-reconciler-type=none",)),
             *self._api_server_options,
         ]
 

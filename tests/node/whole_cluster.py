@@ -18,7 +18,7 @@ from binaries import CONTROLLERS, KUBECTL, PROXY
 from control_plane import HOST, ControlPlane, Scheduler
 from kube_api import Object
 from processes import Server, free_ports
-from real_node import API_SERVER_OPTIONS, NAME, RealNode, last_lines
+from real_node import NAME, RealNode, last_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 LABELS = {"nvidia.com/gpu.present": "true"}
@@ -48,7 +48,7 @@ class WholeCluster:
         left = self._left
         left.enter_context(_address_on_this_machine())
         self.plane = left.enter_context(
-            ControlPlane(self._tools, self._folder, API_SERVER_OPTIONS, for_pods=_API_ADDRESS)
+            ControlPlane(self._tools, self._folder, for_pods=_API_ADDRESS)
         )
         self.api = self.plane.api
         self.controllers = self._server(CONTROLLERS, self._controllers_command())
