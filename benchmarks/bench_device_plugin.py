@@ -113,9 +113,19 @@ def serve(folder: Path, count: int, cdi: bool) -> None:
             record,
             PodResourcesClient(folder / POD_RESOURCES_SOCKET),
             grant_of,
+            objection=lambda pod, others: "",
+            on_refused=lambda pod, why: sys.exit(f"{pod}: {why}"),
+            on_wrong=lambda pod, why: sys.exit(f"{pod}: {why}"),
             cdi=CdiFiles(folder / "cdi") if cdi else None,
         )
-        await DevicePlugins(served, served, Attribution(world), folder=folder).run()
+        await DevicePlugins(
+            served,
+            served,
+            Attribution(world),
+            on_registered=lambda: None,
+            on_list=lambda resource, listed: None,
+            folder=folder,
+        ).run()
 
     uvloop.run(run())
 

@@ -107,9 +107,9 @@ class AttributionWorld(NamedTuple):
     held: HeldSource
     kubelet: KubeletPods
     grant: Callable[[DeliveryRecord, str], Awaitable[ContainerGrant]]
-    objection: Callable[[NodePod, Sequence[DeliveryRecord]], str] = lambda pod, others: ""
-    on_refused: Callable[[PodName, str], None] = lambda pod, why: None
-    on_wrong: Callable[[PodName, str], None] = lambda pod, why: None
+    objection: Callable[[NodePod, Sequence[DeliveryRecord]], str]
+    on_refused: Callable[[PodName, str], None]
+    on_wrong: Callable[[PodName, str], None]
     cdi: CdiFiles | None = None
 
 
