@@ -239,9 +239,8 @@ class Attribution:
             return [each for each in candidates if _key(each) in known]
         # Who came first is mostly the one, and if it has no devices no other pod is being admitted.
         for some in (candidates[:1], candidates[1:]):
-            asked = (self._world.kubelet.pod(*_key(each)) for each in some)
-            known = await asyncio.gather(*asked)
-            if found := [each for each, pod in zip(some, known, strict=True) if pod is not None]:
+            pods = await asyncio.gather(*(self._world.kubelet.pod(*_key(each)) for each in some))
+            if found := [each for each, pod in zip(some, pods, strict=True) if pod is not None]:
                 return found
         return []
 
