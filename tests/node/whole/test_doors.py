@@ -89,7 +89,7 @@ def agents(cluster: WholeCluster, tmp_path_factory: pytest.TempPathFactory) -> I
     more = {"configuration": SETTINGS, "admission": {"plugins": users}}
     values = cluster.values(tmp_path_factory.mktemp("values"), more)
     cluster.shell(f"{as_users_install()} --values {values}")
-    cluster.shell("kubectl rollout status -n weft-system daemonset/weft-agent --timeout=90s")
+    cluster.shell("kubectl rollout status -n weft-system daemonset/weft-agent --timeout=180s")
     yield
     cluster.shell("helm uninstall weft --namespace weft-system --ignore-not-found")
 
@@ -122,11 +122,11 @@ def opened(cluster: WholeCluster, manifest: str, name: str) -> Iterator[None]:
     """Weft under an original's name, as the head of the manifest says."""
     cluster.shell(f"kubectl apply -f deploy/{manifest}")
     try:
-        cluster.shell(f"kubectl rollout status -n {KUBE_SYSTEM} deployment/{name} --timeout=90s")
+        cluster.shell(f"kubectl rollout status -n {KUBE_SYSTEM} deployment/{name} --timeout=180s")
         yield
     finally:
         cluster.use_kube_scheduler()
-        cluster.shell(f"kubectl delete -f deploy/{manifest} --timeout=90s")
+        cluster.shell(f"kubectl delete -f deploy/{manifest} --timeout=180s")
 
 
 def imported(cluster: WholeCluster, folder: Path, text: str) -> dict[str, Object]:
@@ -158,7 +158,7 @@ def run_all(cluster: WholeCluster, place: str, manifest: Path) -> dict[str, Obje
         return begun if len(begun) == wanted == len(pods) else []
 
     try:
-        pods = cluster.node.wait(so, place, timeout_s=90)
+        pods = cluster.node.wait(so, place, timeout_s=180)
     except TimeoutError as error:
         error.add_note(cluster.pod_logs())  # before the door is closed
         raise

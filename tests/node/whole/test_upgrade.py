@@ -3,6 +3,7 @@
 Most run on hollow nodes, a few in containers. What the version before is says `weft_image`.
 """
 
+import contextlib
 import sys
 import time
 from collections.abc import Iterator
@@ -64,7 +65,8 @@ def place(cluster: WholeCluster) -> Iterator[str]:
     cluster.shell("kubectl delete namespace upgraded --wait=false")
     for one in cluster.api.list("Pod", "upgraded"):
         if one["spec"].get("nodeName") != NAME:
-            cluster.api.delete("Pod", one["metadata"]["name"], "upgraded")
+            with contextlib.suppress(ApiError):  # it is gone already
+                cluster.api.delete("Pod", one["metadata"]["name"], "upgraded")
     cluster.api.wait_for(lambda pods: not pods, "Pod", "upgraded", timeout_s=60)
 
 
@@ -100,7 +102,11 @@ def running(cluster: WholeCluster, place: str, count: int) -> dict[str, Object]:
         found = [one for one in pods if one["status"].get("phase") == "Running"]
         return found if len(found) == count else []
 
-    found = cluster.node.wait(so, place, timeout_s=120)
+    try:
+        found = cluster.node.wait(so, place, timeout_s=180)
+    except TimeoutError as error:
+        error.add_note(cluster.pod_logs())  # before the release is removed
+        raise
     lives = {one["metadata"]["name"]: one for one in found if one["status"]["phase"] == "Running"}
     return {name: life(one) for name, one in lives.items()}
 
@@ -135,7 +141,7 @@ def test_to_this_version_and_back(
     where = "--namespace weft-system"
     chart = cluster.previous / "deploy" / "chart"
     old = f"{chart} {where} {image} --set image.tag=previous --values {before}"
-    ready = "kubectl rollout status -n weft-system {} --timeout=120s"
+    ready = "kubectl rollout status -n weft-system {} --timeout=180s"
     parts = ("deployment/weft-scheduler", "daemonset/weft-agent")
 
     def all_ready() -> None:
