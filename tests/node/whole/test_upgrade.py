@@ -74,7 +74,9 @@ def wanted(number: int) -> Object:
     """The pod of this number: the first are for the real node, the last fit nowhere."""
     waits = number >= PODS
     limits = {RESOURCE: 2 * CARD_MIB if waits else ASKS_MIB}
-    made = runnable(pod(f"p{number}", "weft", limits))
+    made = pod(f"p{number}", "weft", limits)
+    del made["spec"]["containers"][0]["image"]  # it is this node's
+    made = runnable(made)
     where = {"kubernetes.io/hostname": NAME} if number < REAL else HOLLOW_LABEL
     made["spec"]["nodeSelector"] = where
     return made
