@@ -30,6 +30,7 @@ LONG_POLICY = "load-aware:mode=pack"
 DRAWN = {
     "adopt.py",
     "doctor.py",
+    "experiment_file.py",
     "experiment_interference.py",
     "experiment_tables.py",
     "inspect.py",
@@ -44,7 +45,7 @@ DRAWN = {
     "trace.py",
 }
 """The modules with tables, each drawn by a test here or beside its command's (metrics, inspect,
-doctor, status, adopt)."""
+doctor, status, adopt, experiments of a file)."""
 
 
 @pytest.fixture
