@@ -38,6 +38,7 @@ from weft.core.ledger import Ledger
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.shares import encode, keeps
 from weft.kube.clock import Clock
+from weft.kube.log_fields import about
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Node, Placement, PodRequest
 
@@ -259,7 +260,7 @@ class PodView:
         if self._faulty.get(meta.uid) != why:
             self._faulty[meta.uid] = why
             text = f"pod {meta.namespace}/{meta.name} cannot be read; this is a mistake in Weft"
-            log.error("%s: %s", text, why, exc_info=error)
+            log.error("%s: %s", text, why, exc_info=error, extra=about(meta))
         return f"cannot be read: {why}"
 
     def _bound(self, pod: Pod) -> Event | None:
@@ -370,7 +371,8 @@ class PodView:
             self.assumed[uid] = why
         if why and why != before:
             where = f"{pod.metadata.namespace}/{pod.metadata.name} on {pod.spec.node_name}"
-            log.warning("pod %s %s", where, why)
+            fields = about(pod.metadata, node=pod.spec.node_name)
+            log.warning("pod %s %s", where, why, extra=fields)
 
     def _over(self, uid: str) -> Event | None:
         """End of what a pod holds; also of one that an extender bound and no watch showed bound."""
