@@ -9,6 +9,8 @@ import pytest
 from commands import Weft
 from dialect_pods import node, pods
 
+from weft.cluster.snapshot.anonymous import KEPT_NAMES
+
 CANARY = "canary-5f1d"
 SECRET = {
     "kind": "Secret",
@@ -73,6 +75,20 @@ def snapshot(weft: Weft, objects: Path) -> Path:
 
 def test_nothing_that_may_be_secret_is_in_the_file(snapshot: Path) -> None:
     assert CANARY.encode() not in snapshot.read_bytes()
+
+
+def test_without_names_it_simulates_as_with_them(weft: Weft, objects: Path, snapshot: Path) -> None:
+    hidden = weft.folder / "hidden.json"
+    assert weft("snapshot", hidden, "--from", objects, "--anonymous").code == 0
+    names = [pod["metadata"]["name"] for pod in json.loads(snapshot.read_text())["pods"]]
+    left = [name for name in names if f'"name": "{name}"' in hidden.read_text()]
+    assert set(left) <= KEPT_NAMES
+    assert len(left) < len(names) / 2
+    runs = [
+        weft("simulate", "--snapshot", file, "--policy", "fgd", "--no-timing", "-o", "json").out
+        for file in (snapshot, hidden)
+    ]
+    assert runs[0] == runs[1]
 
 
 def test_a_snapshot_is_gzipped_where_its_name_says_so(
