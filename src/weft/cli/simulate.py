@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from typer import Option, echo
+from typer import Option
 
 from weft.cli import options
 from weft.cli.output import SimulateOutput, json_text
@@ -15,6 +15,7 @@ from weft.cli.simulate_report import write_simulation_report
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
+    from weft.cli.simulate_start import SimulationStart
     from weft.lab.experiment.grid import RunGrid
     from weft.lab.simulate.arrivals import Arrivals
     from weft.lab.simulate.holdings import ClusterHoldings
@@ -33,6 +34,13 @@ _DecisionsFrom = Annotated[
     Option(
         help="Instead of --nodes and --pods: the nodes, arrivals and durations of a day on record "
         "(`weft scheduler --decisions`), under other policies."
+    ),
+]
+_Snapshot = Annotated[
+    Path | None,
+    Option(
+        help="Instead of --nodes and --pods: a live state (`weft snapshot`): bound pods stay, "
+        "waiting ones arrive."
     ),
 ]
 _Policies = Annotated[
@@ -98,6 +106,7 @@ def simulate(
     nodes: _Nodes = None,
     pods: _Pods = None,
     decisions_from: _DecisionsFrom = None,
+    snapshot: _Snapshot = None,
     seeds: Annotated[int, Option(min=1, help="How many arrival orders.")] = 1,
     order: _Order = None,
     demand: _Demand = None,
@@ -118,16 +127,17 @@ def simulate(
 
     By default pods arrive in random order until their GPU demand is 130 % of the cluster and
     nobody leaves (the experiment of FGD, ATC'23). With --timed the trace's own times are replayed,
-    with --decisions-from those of a day on record.
+    with --decisions-from those of a day on record; --snapshot goes on from a cluster's state.
     """
     import msgspec
 
     _check_options(demand, timed, compress, png, report)
-    inputs = [path for path in (nodes, pods, order, interference, mystic, decisions_from) if path]
+    start = _start(decisions_from, snapshot)
+    inputs = [path for path in (nodes, pods, order, interference, mystic, start.path) if path]
     _check_files(inputs, decisions, report)
-    if decisions_from is not None:
-        _check_recorded(nodes or pods or order, seeds, timed or compress != 1.0, demand)
-        grid = _recorded(decisions_from, policy, timing)
+    if start.path is not None:
+        start.check(nodes or pods or order, seeds, timed or compress != 1.0, demand)
+        grid = start.grid(policy, timing)
     else:
         cluster = _given(nodes, "--nodes"), _given(pods, "--pods")
         grid = _grid(*cluster, policy, seeds, order, demand, timed, compress, first_seed, timing)
@@ -138,7 +148,7 @@ def simulate(
     results, holdings = _run(grid, jobs)
     _print(results, output)
     if report is not None:
-        workload = (decisions_from or pods or Path()).name
+        workload = (start.path or pods or Path()).name
         outcome = results, holdings, report, grid.scenario
         write_simulation_report(*outcome, workload=workload, png=png, timing=timing)
 
@@ -165,32 +175,12 @@ def _given(path: Path | None, option: str) -> Path:
     return path
 
 
-def _check_recorded(trace: Path | None, seeds: int, times: bool, demand: float | None) -> None:
-    """A recorded day has its own nodes, pods, times and seed."""
-    if trace is not None:
-        raise BadInputError("--decisions-from", f"is a cluster and a workload; leave {trace} out")
-    if seeds != 1:
-        raise BadInputError("--seeds", "a recorded day came once; leave it out")
-    if times or demand is not None:
-        raise BadInputError(
-            "--decisions-from", "runs a day as it came; leave --timed, --compress and --demand out"
-        )
+def _start(decisions_from: Path | None, snapshot: Path | None) -> "SimulationStart":
+    from weft.cli.simulate_start import SimulationStart
 
-
-def _recorded(path: Path, policies: list[str], timing: bool) -> "RunGrid":
-    from weft.cli.policies import registry
-    from weft.lab.experiment.grid import RunGrid
-    from weft.lab.simulate.recorded_day import read_day, summary
-
-    known = registry()
-    for name in policies:
-        known.from_spec(name)
-    day = read_day(path)
-    for line in summary(day):
-        echo(f"weft: {path}: {line}", err=True)
-    names = tuple(dict.fromkeys(policies))
-    orders, make = (day.arrivals,), known.from_spec
-    return RunGrid(day.scenario, names, orders, make, "timed", timing=timing, one_day=True)
+    if decisions_from is not None and snapshot is not None:
+        raise BadInputError("--snapshot", "is a start, as --decisions-from is; leave one out")
+    return SimulationStart(decisions_from or snapshot, of_snapshot=snapshot is not None)
 
 
 def _tell_lacks(lacks: dict[str, list[str]], *, strict: bool) -> None:
