@@ -11,6 +11,7 @@ from typer import Option, echo
 from weft.cli import options
 from weft.cli.output import SimulateOutput, json_text
 from weft.cli.progress import bar
+from weft.cli.simulate_bound import bounded, check_bound_options
 from weft.cli.simulate_report import write_simulation_report
 from weft.model.errors import BadInputError
 
@@ -80,6 +81,30 @@ _Interference = Annotated[
 _Mystic = Annotated[
     Path | None, Option(help="Distances between applications (JSON), for coscheml:pairing=mystic.")
 ]
+_Bound = Annotated[
+    bool,
+    Option("--bound", help="Say what was possible: a bound that no policy can exceed at the end."),
+]
+_BoundDemand = Annotated[
+    float | None,
+    Option(
+        show_default=False,
+        help="With --bound: demand up to which all pods must be taken.  [default: up to the first "
+        "that the policy turned away]",
+    ),
+]
+_BoundLimit = Annotated[
+    float | None,
+    Option(show_default=False, help="With --bound: seconds for each, at most.  [default: 180]"),
+]
+_BoundsIn = Annotated[
+    Path | None,
+    Option(
+        show_default=False,
+        help="With --bound: folder in which bounds are kept and found again.  [default: the "
+        "user's cache]",
+    ),
+]
 _Strict = Annotated[
     bool,
     Option("--strict", help="Refuse a policy that would run without inputs it decides by."),
@@ -111,6 +136,10 @@ def simulate(
     decisions: _Decisions = None,
     interference: _Interference = None,
     mystic: _Mystic = None,
+    bound: _Bound = False,
+    bound_demand: _BoundDemand = None,
+    bound_limit_s: _BoundLimit = None,
+    bounds_in: _BoundsIn = None,
     strict: _Strict = False,
     timing: _Timing = True,
 ) -> None:
@@ -123,6 +152,8 @@ def simulate(
     import msgspec
 
     _check_options(demand, timed, compress, png, report)
+    of_bound = bound_demand, bound_limit_s, bounds_in
+    check_bound_options(*of_bound, bound=bound, grows=not timed and decisions_from is None)
     inputs = [path for path in (nodes, pods, order, interference, mystic, decisions_from) if path]
     _check_files(inputs, decisions, report)
     if decisions_from is not None:
@@ -136,6 +167,8 @@ def simulate(
     grid = _on_record(grid, decisions)
     grid = msgspec.structs.replace(grid, keeps_holdings=report is not None)
     results, holdings = _run(grid, jobs)
+    if bound:
+        results = bounded(results, grid.scenario, grid.arrivals, *of_bound)
     _print(results, output)
     if report is not None:
         workload = (decisions_from or pods or Path()).name
