@@ -86,6 +86,10 @@ def schema() -> dict[str, Any]:
                 pullPolicy={"enum": ["Always", "IfNotPresent", "Never"]},
                 pullSecrets={"type": "array", "items": text},
             ),
+            log=_closed(
+                format={"enum": ["text", "json"]},
+                level={"enum": ["debug", "info", "warning", "error"]},
+            ),
             profiles=whole["profiles"],
             configuration={"$ref": "#/$defs/Configuration"},
             scheduler=_closed(

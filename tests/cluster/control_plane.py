@@ -20,6 +20,7 @@ from processes import Server, free_ports
 
 HOST = "127.0.0.1"
 NODE_HAS = {"cpu": "64", "memory": "256Gi", "pods": "110"}
+AS_IN_CLUSTERS = ("--authorization-mode=Node", "--enable-admission-plugins=NodeRestriction")
 _CREATORS = 8
 _ADMIN = "weft-admin"
 _SYSTEM = "kube-system"
@@ -29,15 +30,24 @@ _LEASES = "coordination.k8s.io/v1"
 class ControlPlane:
     """etcd and kube-apiserver: RBAC on, the default admission plugins but ServiceAccount.
 
+    `as_in_clusters`: with it, the Node authorizer and NodeRestriction too; then a namespace needs a
+    ServiceAccount before it can have pods.
+
     There are no controllers and no kubelets: nothing removes what is deleted with a grace period,
     nothing taints nodes, and service accounts get no pods' tokens unless asked for (TokenRequest).
     """
 
     def __init__(
-        self, binaries: dict[str, Path], folder: Path, api_server_options: Sequence[str] = ()
+        self,
+        binaries: dict[str, Path],
+        folder: Path,
+        api_server_options: Sequence[str] = (),
+        *,
+        as_in_clusters: bool = False,
     ) -> None:
         self.binaries, self.folder = binaries, folder
-        self._api_server_options = api_server_options
+        own = AS_IN_CLUSTERS if as_in_clusters else ("--disable-admission-plugins=ServiceAccount",)
+        self._api_server_options = (*own, *api_server_options)
         folder.mkdir(parents=True, exist_ok=True)
         self._data = folder / "etcd"
         self.authority = Authority(folder / "certificates")
@@ -291,7 +301,6 @@ class ControlPlane:
             "--service-cluster-ip-range=10.0.0.0/24",
             "--authorization-mode=RBAC",
             "--allow-privileged=true",  # as clusters have it
-            "--disable-admission-plugins=ServiceAccount",
             "--endpoint-reconciler-type=none",
             "--shutdown-send-retry-after=true",  # else it waits a minute for open watches
             "--v=1",

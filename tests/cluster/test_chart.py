@@ -180,11 +180,22 @@ def test_the_policies_know_the_service_accounts_of_the_release(helm: Path) -> No
     assert "'plugin'" in text.replace("''", "'")
 
 
+@pytest.mark.parametrize("sets", ["", "log.format=json,log.level=debug"])
+def test_scheduler_and_agent_log_as_the_values_say(helm: Path, sets: str) -> None:
+    wanted = ["--log=debug", "--log-format=json"] if sets else []
+    pods = [o for o in render(helm, IMAGE, f"--set={sets}") if "template" in o.get("spec", {})]
+    commands = [o["spec"]["template"]["spec"]["containers"][0]["command"] for o in pods]
+    assert len(commands) == 2
+    for words in commands:
+        assert [word for word in words if word.startswith("--log")] == wanted
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
         ({"replicas": 3}, "replicas"),
         ({"scheduler": {"replica": 3}}, "replica"),
+        ({"log": {"format": "xml"}}, "log/format"),
         ({"configuration": {"lease": {"nam": "x"}}}, "nam"),
         ({"configuration": {"seed": "a"}}, "seed"),
         ({"extender": {"certificates": "some"}}, "certificates"),

@@ -178,9 +178,13 @@ def test_a_bound_is_found_again_in_its_file_and_proved_anew(tmp_path: Path) -> N
     first = RunBounds(scenario, BoundSettings(), saved).of(run, order)
     searched: list[float] = []
     again = RunBounds(
-        scenario, BoundSettings(), SavedBounds(tmp_path, scenario), lambda *at: searched.append(at[1])
+        scenario,
+        BoundSettings(),
+        SavedBounds(tmp_path, scenario),
+        lambda *at: searched.append(at[1]),
     ).of(run, order)
-    assert again == first and not searched
+    assert again == first
+    assert not searched
 
     bounds = msgspec.json.decode(saved.path.read_bytes())
     for one in bounds.values():

@@ -66,3 +66,9 @@ imagePullSecrets:
 {{- $observed := dig "interference" "observed" "weft-observed" .Values.configuration -}}
 [{{ compact (list $lessons $observed) | join ", " }}]
 {{- end }}
+
+{{/* How much is logged, and how a line looks, where it is not as by default. */}}
+{{- define "weft.log" -}}
+{{- if ne .Values.log.level "info" }}, --log={{ .Values.log.level }}{{ end }}
+{{- if ne .Values.log.format "text" }}, --log-format={{ .Values.log.format }}{{ end }}
+{{- end }}

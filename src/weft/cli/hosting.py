@@ -108,6 +108,17 @@ async def host(config: Configuration, registry: Registry, hosting: Hosting) -> N
         await _process(plan, live, elector).run(stop_signal())
 
 
+def reading_cluster(
+    config: Configuration, registry: Registry, client: ApiClient, where: str = ""
+) -> EngineCluster:
+    """The cluster that `host` would make, to be read: nobody leads, and nothing is kept.
+
+    `where` names the configuration file in errors.
+    """
+    plan = _plan(config, registry, Hosting(where=where))
+    return _cluster(plan, client, None)
+
+
 def _plan(config: Configuration, registry: Registry, hosting: Hosting) -> _Plan:
     """Read what the configuration names; `BadInputError` where something is wrong with it."""
     files = files_of(config, hosting.where)

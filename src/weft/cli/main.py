@@ -79,6 +79,7 @@ def _on_a_cluster() -> dict[str, _Commands]:
     from weft.cli.inspect import inspect
     from weft.cli.parse import parse
     from weft.cli.scheduler import scheduler
+    from weft.cli.snapshot import snapshot
     from weft.cli.status import status
 
     return {
@@ -96,6 +97,7 @@ def _on_a_cluster() -> dict[str, _Commands]:
             "inspect": inspect,
             "doctor": doctor,
             "explain": explain_app,
+            "snapshot": snapshot,
             "replay": replay,
         },
     }

@@ -3,9 +3,8 @@
 import math
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from typer import echo
 
@@ -14,53 +13,54 @@ from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
     from weft.lab.bound.of_runs import Watch
-    from weft.lab.simulate.arrivals import Arrivals
+    from weft.lab.experiment.grid import RunGrid
     from weft.lab.simulate.results import PolicyRun, SimulationResults
-    from weft.lab.simulate.scenario import Scenario
 
 
-def check_bound_options(
-    demand: float | None, limit_s: float | None, folder: Path | None, *, bound: bool, grows: bool
-) -> None:
-    """Refuse options that say nothing here; `grows`: pods come and never leave."""
-    for option, value in (
-        ("--bound-demand", demand),
-        ("--bound-limit-s", limit_s),
-        ("--bounds-in", folder),
-    ):
-        if value is not None and not bound:
-            raise BadInputError(option, "only means something with --bound; add it")
-        if isinstance(value, float) and not (math.isfinite(value) and value > 0):
-            raise BadInputError(option, f"{value} is no number above 0")
-    if bound and not grows:
-        raise BadInputError(
-            "--bound", "is of pods that come and never leave; leave --timed or --decisions-from out"
-        )
+class BoundOptions(NamedTuple):
+    """The options of the bound, as they were given."""
 
+    bound: bool
+    demand: float | None
+    limit_s: float | None
+    folder: Path | None
 
-def bounded(
-    results: "SimulationResults",
-    scenario: "Scenario",
-    orders: "Sequence[Arrivals]",
-    demand: float | None,
-    limit_s: float | None,
-    folder: Path | None,
-) -> "SimulationResults":
-    """The results with the bound of each run; bounds found are kept for the next time."""
-    from weft.lab.bound.of_runs import LIMIT_S, BoundSettings, RunBounds, with_bounds
-    from weft.lab.bound.saved import SavedBounds
+    def check(self, *, grows: bool) -> None:
+        """Refuse options that say nothing here; `grows`: pods come and never leave."""
+        for option, value in (
+            ("--bound-demand", self.demand),
+            ("--bound-limit-s", self.limit_s),
+            ("--bounds-in", self.folder),
+        ):
+            if value is not None and not self.bound:
+                raise BadInputError(option, "only means something with --bound; add it")
+            if isinstance(value, float) and not (math.isfinite(value) and value > 0):
+                raise BadInputError(option, f"{value} is no number above 0")
+        if self.bound and not grows:
+            raise BadInputError(
+                "--bound",
+                "is of pods that come and never leave; leave --timed, --decisions-from and "
+                "--snapshot out",
+            )
 
-    settings = BoundSettings(limit_s or LIMIT_S, demand)
-    saved = SavedBounds(folder or _usual_folder(), scenario)
-    progress = _Progress(len(results.runs), settings.limit_s)
-    try:
-        bounds = RunBounds(scenario, settings, saved, progress.watch)
-        with_all = with_bounds(results, orders, bounds)
-    finally:
-        progress.end()
-    if bounds.not_saved:
-        echo(f"weft: warning: {saved.path} cannot be written: {bounds.not_saved}", err=True)
-    return with_all
+    def bounded(self, results: "SimulationResults", grid: "RunGrid") -> "SimulationResults":
+        """The results, with the bound of each run if wanted; bounds found are kept."""
+        if not self.bound:
+            return results
+        from weft.lab.bound.of_runs import LIMIT_S, BoundSettings, RunBounds, with_bounds
+        from weft.lab.bound.saved import SavedBounds
+
+        settings = BoundSettings(self.limit_s or LIMIT_S, self.demand)
+        saved = SavedBounds(self.folder or _usual_folder(), grid.scenario)
+        progress = _Progress(len(results.runs), settings.limit_s)
+        try:
+            bounds = RunBounds(grid.scenario, settings, saved, progress.watch)
+            with_all = with_bounds(results, grid.arrivals, bounds)
+        finally:
+            progress.end()
+        if bounds.not_saved:
+            echo(f"weft: warning: {saved.path} cannot be written: {bounds.not_saved}", err=True)
+        return with_all
 
 
 def _usual_folder() -> Path:

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from weft.lab.bound.certificate import SCALE, prove
-from weft.lab.bound.master import Configuration, Demanded, Floats, solve
+from weft.lab.bound.master import Demanded, Floats, NodeConfiguration, solve
 from weft.lab.bound.relaxation import Relaxation
 
 SMOOTHING = 0.7
@@ -43,7 +43,7 @@ class BoundSearch:
 
     def __init__(self, relaxation: Relaxation) -> None:
         self._relaxation = relaxation
-        self._known: dict[Configuration, None] = {}
+        self._known: dict[NodeConfiguration, None] = {}
         self._missing_price = 2.0 * max(
             [1000, *(sum(n for _, n in one.gpus) * 1000 for one in relaxation.node_types)]
         )
@@ -119,7 +119,7 @@ class BoundSearch:
         before = len(self._known)
         for at, one in enumerate(proof.dearest):
             if one.pieces:
-                self._known[Configuration(at, one.pieces)] = None
+                self._known[NodeConfiguration(at, one.pieces)] = None
         return len(self._known) > before
 
     def _forget(self, prices: Floats, node_prices: Floats) -> None:

@@ -18,7 +18,7 @@ from weft.lab.bound.relaxation import Relaxation
 Floats = npt.NDArray[np.float64]
 
 
-class Configuration(NamedTuple):
+class NodeConfiguration(NamedTuple):
     """Pieces that a node of a type can hold together: (index, how many)."""
 
     node_type: int
@@ -46,7 +46,7 @@ class Demanded(NamedTuple):
 def solve(
     relaxation: Relaxation,
     demanded: Demanded,
-    configurations: Sequence[Configuration],
+    configurations: Sequence[NodeConfiguration],
     missing_price: float,
 ) -> MasterSolution | None:
     """The best mix of these configurations; each piece that is missing costs `missing_price`.
@@ -85,7 +85,7 @@ def solve(
 
 
 def _matrix(
-    relaxation: Relaxation, configurations: Sequence[Configuration], size: tuple[int, int]
+    relaxation: Relaxation, configurations: Sequence[NodeConfiguration], size: tuple[int, int]
 ) -> csr_array:
     """Rows: pieces taken in, less those missing and those that configurations hold; then nodes.
 

@@ -42,7 +42,7 @@ class Piece(msgspec.Struct, frozen=True):
         return self.cpu == 0 and not self.gpus
 
 
-class PodGroup(msgspec.Struct, frozen=True):
+class AlikePods(msgspec.Struct, frozen=True):
     """Pods that ask alike: thousandths of a GPU each, and their pieces: (index, how many)."""
 
     milli: int
@@ -65,7 +65,7 @@ class Relaxation(msgspec.Struct, frozen=True):
     """
 
     pieces: tuple[Piece, ...]
-    groups: tuple[PodGroup, ...]
+    groups: tuple[AlikePods, ...]
     node_types: tuple[NodeType, ...]
     full: tuple[int, ...]
     group_of: dict[tuple[Shape, int], int]
@@ -91,12 +91,12 @@ def relax(nodes: Sequence[Node], pods: Iterable[tuple[Shape, int]]) -> Relaxatio
         weights[shape] += times
     levels = _Levels(table, [(demand, weights[shape]) for shape, demand in demands.items()])
     pieces: dict[Piece, int] = {}
-    groups: dict[PodGroup, int] = {}
+    groups: dict[AlikePods, int] = {}
     group_of: dict[tuple[Shape, int], int] = {}
     for shape, milli in counted:
         parts = Counter(_pieces(demands[shape], levels, step, accepts[shape]))
         numbered = sorted((pieces.setdefault(one, len(pieces)), n) for one, n in parts.items())
-        group = PodGroup(milli, tuple(numbered))
+        group = AlikePods(milli, tuple(numbered))
         group_of[shape, milli] = groups.setdefault(group, len(groups))
     capacity = sum(gpu.milli for node in nodes for gpu in node.gpus)
     types = _node_types(table, class_of, step)
