@@ -79,6 +79,7 @@ def _on_a_cluster() -> dict[str, _Commands]:
     from weft.cli.inspect import inspect
     from weft.cli.parse import parse
     from weft.cli.scheduler import scheduler
+    from weft.cli.shadow import shadow
     from weft.cli.snapshot import snapshot
     from weft.cli.status import status
 
@@ -91,6 +92,7 @@ def _on_a_cluster() -> dict[str, _Commands]:
             "agent": agent,
             "admission": admission,
             "adopt": adopt,
+            "shadow": shadow,
         },
         "See why": {
             "status": status,
