@@ -23,6 +23,7 @@ from weft.cluster.admission.webhook import webhook_configuration  # noqa: E402
 from weft.cluster.config.form import Configuration  # noqa: E402
 from weft.cluster.extender import scheduler_config  # noqa: E402
 from weft.dialects.catalog import ALL  # noqa: E402
+from weft.node.devices.fake_file import FakeFile  # noqa: E402
 
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "chart"
@@ -74,10 +75,12 @@ def _webhook() -> dict[str, Any]:
 def schema() -> dict[str, Any]:
     """The JSON schema of the chart's values: Weft's configuration as Weft itself reads it."""
     made = msgspec.json.schema(Configuration)
-    definitions = _without_defaults(made["$defs"])
+    played = msgspec.json.schema(FakeFile)
+    definitions = _without_defaults(made["$defs"] | played["$defs"])
     whole = definitions["Configuration"]["properties"]
     for decided in ("apiVersion", "kind"):
-        del whole[decided]
+        del whole[decided], definitions["FakeFile"]["properties"][decided]
+    del definitions["FakeFile"]["required"]
     text, flag = {"type": "string"}, {"type": "boolean"}
     some = {"type": "integer", "minimum": 1}
     anything = {"type": "object"}
@@ -127,6 +130,7 @@ def schema() -> dict[str, Any]:
                 runtimeClassName=text,
                 devicePlugins=flag,
                 mig=flag,
+                playedGpus={"$ref": "#/$defs/FakeFile"},
                 resources=anything,
             ),
             admission=_closed(

@@ -37,6 +37,7 @@ SETS: dict[str, dict[str, Any]] = {
     "nodes without NRI": {
         "agent": {"devicePlugins": True, "runtimeClassName": "nvidia", "mig": True}
     },
+    "played GPUs": yaml.safe_load((CHART.parents[1] / "examples" / "played-gpus.yaml").read_text()),
     "own class, own registry": {
         "priorityClass": {"create": True},
         "image": {"tag": "1", "pullSecrets": ["registry"]},

@@ -79,6 +79,7 @@ def _on_a_cluster() -> dict[str, _Commands]:
     from weft.cli.inspect import inspect
     from weft.cli.parse import parse
     from weft.cli.scheduler import scheduler
+    from weft.cli.shadow import shadow
     from weft.cli.snapshot import snapshot
     from weft.cli.status import status
 
@@ -92,6 +93,7 @@ def _on_a_cluster() -> dict[str, _Commands]:
             "admission": admission,
             "webhook": webhook,
             "adopt": adopt,
+            "shadow": shadow,
         },
         "See why": {
             "status": status,
