@@ -23,6 +23,9 @@ CSV_COLUMNS = (
     "lost_s",
     "residents",
     "memory_used_percent",
+    "gpu_util_percent",
+    "energy_kj",
+    "idle_energy_kj",
 )
 """Fields of a run, after its level and its policy."""
 

@@ -59,6 +59,7 @@ class OverprovisionLevel(msgspec.Struct, frozen=True):
     """A policy at one level: means over seeds, and differences to the baseline where it is another.
 
     `worst_ooms` is the most of any seed, `gap_to_best` the p99's difference to `best-residency`.
+    `idle_energy_kj` is what the cards had drawn in that time with nobody on them.
     """
 
     percent: int
@@ -72,6 +73,9 @@ class OverprovisionLevel(msgspec.Struct, frozen=True):
     evictions: float
     lost_s: float
     residents: float
+    gpu_util_percent: float
+    energy_kj: float
+    idle_energy_kj: float
     unfinished: int
     jct_p99_change: Difference | None
     jct_mean_change: Difference | None
@@ -139,6 +143,9 @@ def _level(
         evictions=_mean([run.evictions for run in runs]),
         lost_s=_mean([run.lost_s for run in runs]),
         residents=_mean([run.residents for run in runs]),
+        gpu_util_percent=_mean([run.gpu_util_percent for run in runs]),
+        energy_kj=_mean([run.energy_kj for run in runs]),
+        idle_energy_kj=_mean([run.idle_energy_kj for run in runs]),
         unfinished=sum(run.unfinished for run in runs),
         jct_p99_change=_change("jct_p99_s", runs, base) if compared else None,
         jct_mean_change=_change("jct_mean_s", runs, base) if compared else None,

@@ -23,8 +23,6 @@ METRICS = (
 )
 """The simulated exporters' metrics, in the order of a scrape's rows."""
 
-IDLE_W, RESIDENT_W, BUSY_W = 27.1, 9.8, 17.2
-"""A V100's draw: nobody on it, what the first context adds, what full use adds to that."""
 MOST_W = 300.0
 
 
@@ -136,9 +134,8 @@ class SimulatedExporters:
         phases = [each.current_phase for each in cards.containers_on(key)]
         sm = min(1.0, sum(phase.sm_active_ratio for phase in phases if phase))
         dram = min(1.0, sum(phase.dram_active_ratio for phase in phases if phase))
-        util = min(1.0, sum(phase.gpu_util_ratio for phase in phases if phase))
         used = cards.used_mib(key)
-        watts = IDLE_W + (RESIDENT_W if used else 0.0) + BUSY_W * util
+        util, watts = cards.draw(key)
         return [used, cards.memory_mib(key) - used, sm, dram, util, watts]
 
     def _pods(self) -> dict[str, float]:

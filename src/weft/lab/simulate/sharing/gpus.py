@@ -23,6 +23,7 @@ from typing import Literal
 import msgspec
 
 from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
+from weft.lab.simulate.sharing.power import V100_INFERENCE, CardUse, PowerModel
 from weft.lab.simulate.sharing.slowdown import SlowdownModel
 
 GpuKey = tuple[str, int]
@@ -102,21 +103,34 @@ class SimulatedContainer:
 
 
 class _Card:
-    __slots__ = ("containers", "memory_mib", "now_ns", "version")
+    __slots__ = ("containers", "memory_mib", "now_ns", "use", "version")
 
-    def __init__(self, memory_mib: int) -> None:
+    def __init__(self, memory_mib: int, use: CardUse) -> None:
         self.memory_mib = memory_mib
         self.containers: dict[str, SimulatedContainer] = {}
         self.now_ns = 0
+        self.use = use
         self.version = 0
 
 
 class SimulatedGpus:
-    """All GPUs of a cluster. Times must not go back, nor pass `next_ns` before it happened."""
+    """All GPUs of a cluster. Times must not go back, nor pass `next_ns` before it happened.
 
-    def __init__(self, memory_mib: dict[GpuKey, int], slowdown: SlowdownModel) -> None:
-        self._cards = {key: _Card(mib) for key, mib in memory_mib.items()}
-        self._slowdown = slowdown
+    Use and energy are summed from `began_ns` on, by the `power` model.
+    """
+
+    def __init__(
+        self,
+        memory_mib: dict[GpuKey, int],
+        slowdown: SlowdownModel,
+        began_ns: int = 0,
+        power: PowerModel = V100_INFERENCE,
+    ) -> None:
+        idle_w = power.watts(used=False, activity=0.0)
+        self._cards = {
+            key: _Card(mib, CardUse(began_ns, watts=idle_w)) for key, mib in memory_mib.items()
+        }
+        self._slowdown, self._power = slowdown, power
         self._heap: list[tuple[int, GpuKey, int]] = []
         self.where: dict[str, GpuKey] = {}
         self.ooms = 0
@@ -189,6 +203,18 @@ class SimulatedGpus:
     def memory_mib(self, key: GpuKey) -> int:
         """The card's memory."""
         return self._cards[key].memory_mib
+
+    def draw(self, key: GpuKey) -> tuple[float, float]:
+        """(GPU_UTIL from 0 to 1, power in watts) of the card now."""
+        use = self._cards[key].use
+        return use.util, use.watts
+
+    def used_until(self, now_ns: int) -> tuple[float, float]:
+        """(GPU_UTIL · s, energy in joules) of all cards together, until `now_ns`."""
+        for card in self._cards.values():
+            card.use.until(now_ns, card.use.util, card.use.watts)
+        uses = [card.use for card in self._cards.values()]
+        return sum(use.util_s for use in uses), sum(use.energy_j for use in uses)
 
     # --- one card --------------------------------------------------------------------------
 
@@ -273,6 +299,10 @@ class SimulatedGpus:
         for container in at_work:
             others = [each.job.kind for each in at_work if each is not container]
             container.speed = _SPEED // self._slowdown.permille(container.job.kind, others)
+        phases = [each.job.phases[each.phase] for each in at_work]
+        util = min(1.0, sum(phase.gpu_util_ratio for phase in phases))
+        used = any(each.memory_mib for each in at_work)
+        card.use.until(now_ns, util, self._power.watts(used, util))
         if card.containers:
             due = min(each.ends_ns(now_ns) for each in card.containers.values())
             heapq.heappush(self._heap, (max(now_ns, due), key, card.version))

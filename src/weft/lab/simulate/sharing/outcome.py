@@ -37,6 +37,9 @@ class SharedRun(msgspec.Struct, frozen=True):
     that containers ran for nothing because they died or were evicted. `slowdown_evictions` are
     of pods that made others slow, `critical_slow_percent` is how many of the looks at
     latency-critical jobs found them slower than they may be; None where there was no look.
+    `gpu_util_percent` is GPU_UTIL, averaged over time and cards. `energy_kj` is what all cards
+    drew, `idle_energy_kj` what they had drawn without anybody on them: so much of two runs'
+    difference in energy is for the shorter or longer time alone.
     """
 
     policy: str
@@ -55,6 +58,9 @@ class SharedRun(msgspec.Struct, frozen=True):
     memory_used_percent: float
     slowdown_evictions: int = msgspec.field(default=0, name="relieved")
     critical_slow_percent: float | None = None
+    gpu_util_percent: float = 0.0
+    energy_kj: float = 0.0
+    idle_energy_kj: float = 0.0
     outcomes: tuple[JobOutcome, ...] = ()
 
 

@@ -20,6 +20,7 @@ from weft.lab.simulate.sharing.gpus import SimulatedGpus
 from weft.lab.simulate.sharing.job import SECOND_NS, Job
 from weft.lab.simulate.sharing.outcome import JobOutcome, SharedRun, percentiles, seconds
 from weft.lab.simulate.sharing.pipeline import ScrapeOptions, SimulatedTelemetry
+from weft.lab.simulate.sharing.power import V100_INFERENCE, PowerModel
 from weft.lab.simulate.sharing.slowdown import SlowdownModel
 from weft.model import GpuMemoryRequest, GpuRequest, Node, PodRequest, Shape
 from weft.model.request import rounded_s
@@ -41,7 +42,7 @@ class SharedScenario(msgspec.Struct, frozen=True):
     A container that ran out of memory comes back in place (restartPolicy OnFailure), or where not
     `in_place`, its pod fails and its Job makes another one. `inputs` are told to policies before
     anything comes; where not `measured`, nobody looks at the cards. `feedback` says how jobs'
-    progress is looked at, None: not at all.
+    progress is looked at, None: not at all. `power` says what cards draw.
     """
 
     nodes: tuple[Node, ...]
@@ -55,6 +56,7 @@ class SharedScenario(msgspec.Struct, frozen=True):
     inputs: dict[str, Any] = {}
     measured: bool = True
     feedback: Feedback | None = None
+    power: PowerModel = V100_INFERENCE
 
 
 class JobPod:
@@ -78,7 +80,8 @@ class SharingRun:
         self.engine = Engine([profile], scenario.nodes, seed=scenario.seed, limits=limits)
         nodes = scenario.nodes
         gpus = {(node.name, gpu.index): gpu.memory_mib for node in nodes for gpu in node.gpus}
-        self.cards = SimulatedGpus(gpus, scenario.slowdown)
+        self.now = self.began = min((job.arrives_ns for job in scenario.jobs), default=0)
+        self.cards = SimulatedGpus(gpus, scenario.slowdown, self.began, scenario.power)
         looks = scenario.measured and _looks(policy)
         self.pipeline = _pipeline(scenario, self.cards) if looks else None
         self.progress = None
@@ -91,7 +94,6 @@ class SharingRun:
         self.heap: list[tuple[int, int, str]] = []
         self.wake_ns: int | None = None
         self._untold: list[int] = []
-        self.now = self.began = min((job.arrives_ns for job in scenario.jobs), default=0)
         self.resident_ns = self.used_mib_ns = 0
 
     def go(self) -> SharedRun:
@@ -273,6 +275,8 @@ class SharingRun:
         total_mib = sum(gpu.memory_mib for node in self.scenario.nodes for gpu in node.gpus)
         gpus = sum(len(node.gpus) for node in self.scenario.nodes)
         span = max(1, self.now - self.began)
+        util_s, energy_j = self.cards.used_until(self.now)
+        idle_w = self.scenario.power.watts(used=False, activity=0.0)
         return SharedRun(
             policy=self.policy.name,
             seed=self.scenario.seed,
@@ -287,6 +291,9 @@ class SharingRun:
             critical_slow_percent=_slow_percent(self.progress),
             residents=round(self.resident_ns / span / max(1, gpus), 3),
             memory_used_percent=round(100 * self.used_mib_ns / span / max(1, total_mib), 2),
+            gpu_util_percent=round(100 * util_s / seconds(span) / max(1, gpus), 2),
+            energy_kj=round(energy_j / 1000, 3),
+            idle_energy_kj=round(idle_w * gpus * seconds(span) / 1000, 3),
             outcomes=outcomes,
         )
 
