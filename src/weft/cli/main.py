@@ -69,7 +69,7 @@ def _without_a_cluster() -> dict[str, _Commands]:
 
 
 def _on_a_cluster() -> dict[str, _Commands]:
-    from weft.cli.admission import admission
+    from weft.cli.admission import admission, webhook
     from weft.cli.adopt import adopt
     from weft.cli.agent import agent
     from weft.cli.config import config_app
@@ -91,6 +91,7 @@ def _on_a_cluster() -> dict[str, _Commands]:
             "extender": extender_app,
             "agent": agent,
             "admission": admission,
+            "webhook": webhook,
             "adopt": adopt,
             "shadow": shadow,
         },
