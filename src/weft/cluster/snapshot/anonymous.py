@@ -34,7 +34,7 @@ from weft.model.manifest import NodeManifest
 Json = dict[str, Any]
 
 _KINDS = ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "CronJob", "Node")
-KEPT_NAMES = frozenset(
+KEPT_WORDS = frozenset(
     {
         *("", "default", "kube-system", "kube-public", "kube-node-lease", "weft-system"),
         *("default-scheduler", "system-node-critical", "system-cluster-critical", "nvidia"),
@@ -48,11 +48,12 @@ KEPT_NAMES = frozenset(
 """Words that say nothing of whose cluster it is."""
 _NAMES = frozenset(
     {
-        *("name", "namespace", "nodeName", "nominatedNodeName", "claimName", "volumeName"),
+        *("name", "nodeName", "nominatedNodeName", "claimName", "volumeName"),
         *("storageClassName", "resourceClaimName", "resourceClaimTemplateName", "podGroupName"),
-        *("priorityClassName", "runtimeClassName", "schedulerName", "driver", "hostIP"),
+        *("driver", "hostIP"),
     }
 )
+_WORDS = ("namespace", "schedulerName", "priorityClassName", "runtimeClassName")
 _SAID_BY_VALUE = ("kubernetes.io/arch", "kubernetes.io/os")
 _OWN_KEYS = (TEMPLATE_HASH, "metadata.name")
 _MINUTE = re.compile(r"(.+)-(\d{8})")
@@ -62,7 +63,9 @@ _CONDITIONS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "Networ
 def anonymous(snapshot: ClusterSnapshot) -> ClusterSnapshot:
     """The snapshot with names hashed, by a key that is forgotten."""
     snapshot = replace(_by_name(snapshot), anonymous=True)
-    names = Pseudonyms(KEPT_NAMES, _uuids(snapshot.nodes))
+    in_order = {node.metadata.name for node in snapshot.nodes}
+    in_order |= {pod.metadata.name for pod in snapshot.pods}
+    names = Pseudonyms(KEPT_WORDS, in_order, _uuids(snapshot.nodes))
     _Renaming(names).document(lean(snapshot))
     names.allot()
     return msgspec.convert(_Renaming(names).document(lean(snapshot)), ClusterSnapshot)
@@ -106,7 +109,7 @@ class _Renaming:
             "pods": [self._pod(pod, document) for pod in document.get("pods", ())],
             "nodes": [self._node(node) for node in document.get("nodes", ())],
             "configMaps": [self._config_map(each) for each in document.get("configMaps", ())],
-            "namespaces": [self._dict(each) for each in document.get("namespaces", ())],
+            "namespaces": [self._namespace(each) for each in document.get("namespaces", ())],
             "lessons": self._lessons(document.get("lessons", {})),
             "unread": [kind.partition(" ")[0] for kind in document.get("unread", ())],
         }
@@ -139,7 +142,12 @@ class _Renaming:
             renamed = f"{self._names.name(minute[1])}-{minute[2]}"
         else:
             renamed = self._names.name(name)
-        return {**owner, "kind": self._names.name(kind), "name": renamed}
+        return {**owner, "kind": self._names.word(kind), "name": renamed}
+
+    def _namespace(self, namespace: Json) -> Json:
+        renamed = self._dict(namespace)
+        renamed["metadata"]["name"] = self._names.word(namespace["metadata"]["name"])
+        return renamed
 
     def _node(self, node: Json) -> Json:
         renamed = self._dict(node)
@@ -159,7 +167,7 @@ class _Renaming:
     def _configuration(self, configuration: Json) -> Json:
         names = {profile["schedulerName"] for profile in configuration["profiles"]}
         profiles = [
-            {**profile, "schedulerName": self._names.name(profile["schedulerName"])}
+            {**profile, "schedulerName": self._names.word(profile["schedulerName"])}
             for profile in configuration["profiles"]
         ]
         rules = [
@@ -168,7 +176,7 @@ class _Renaming:
         ]
         extender = dict(configuration["extender"])
         extender["routes"] = {
-            path: self._names.name(policy) if policy in names else policy
+            path: self._names.word(policy) if policy in names else policy
             for path, policy in extender["routes"].items()
         }
         return {**configuration, "profiles": profiles, "inventory": rules, "extender": extender}
@@ -182,7 +190,9 @@ class _Renaming:
                 entry = entry_of(key, text)
             except msgspec.DecodeError:
                 continue
-            workload = "/".join(map(self._names.name, entry.workload.split("/")))
+            namespace, kind, name = [*entry.workload.split("/", 2), "", ""][:3]
+            words = self._names.word(namespace), self._names.word(kind), self._names.name(name)
+            workload = "/".join(words)
             body = msgspec.json.encode(replace(entry, workload=workload)).decode()
             renamed[key_of(workload)] = body
         return renamed
@@ -198,6 +208,8 @@ class _Renaming:
             return rename(self, value)
         if key in _NAMES and isinstance(value, str):
             return self._names.name(value)
+        if key in _WORDS and isinstance(value, str):
+            return self._names.word(value)
         if isinstance(value, dict):
             return self._dict(value)
         if isinstance(value, list):
@@ -267,7 +279,7 @@ class _Renaming:
         return [{**gate, "name": self._key(gate.get("name", ""))} for gate in gates]
 
     def _name_list(self, names: list[str]) -> list[str]:
-        return [self._names.name(name) for name in names]
+        return [self._names.word(name) for name in names]
 
     def _uid(self, uid: str) -> str:
         return self._names.uid(uid)

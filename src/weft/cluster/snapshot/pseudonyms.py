@@ -15,11 +15,15 @@ _GPU = re.compile(r"\b(GPU|MIG)-[0-9A-Za-z-]+")
 class Pseudonyms:
     """First it is told every name (each stays as it is), then, once `allot` was called, hashes.
 
-    `kept` are names that say nothing of whose they are. `uuids` are GPUs' that look like no UUID.
+    `kept` are words that say nothing of whose they are, `sorted_names` those whose order decides:
+    these are hashed, all of them. `uuids` are GPUs' that look like no UUID.
     """
 
-    def __init__(self, kept: Iterable[str], uuids: Iterable[str]) -> None:
-        self._kept = frozenset(kept)
+    def __init__(
+        self, kept: Iterable[str], sorted_names: Iterable[str], uuids: Iterable[str]
+    ) -> None:
+        self._words = frozenset(kept)
+        self._kept = self._words - set(sorted_names)
         self._known: dict[str, dict[str, str]] = {kind: {} for kind in _KINDS}
         others = sorted(
             (uuid for uuid in uuids if not _GPU.fullmatch(uuid) and len(uuid) > 3), key=len
@@ -32,6 +36,10 @@ class Pseudonyms:
         if text in self._composed:
             return "-".join(map(self.name, self._composed[text]))
         return text if text in self._kept else self._of("name", text)
+
+    def word(self, text: str) -> str:
+        """Of a scheduler, a kind, a namespace or a container: some mean something to Weft."""
+        return text if text in self._words else self.name(text)
 
     def uid(self, text: str) -> str:
         """Of an object."""
