@@ -72,3 +72,7 @@ imagePullSecrets:
 {{- if ne .Values.log.level "info" }}, --log={{ .Values.log.level }}{{ end }}
 {{- if ne .Values.log.format "text" }}, --log-format={{ .Values.log.format }}{{ end }}
 {{- end }}
+
+{{- define "weft.monitoringLabels" -}}
+{{- toYaml (mergeOverwrite (dict "app.kubernetes.io/name" "weft") .Values.monitoring.labels) }}
+{{- end }}
