@@ -69,7 +69,7 @@ def _without_a_cluster() -> dict[str, _Commands]:
 
 
 def _on_a_cluster() -> dict[str, _Commands]:
-    from weft.cli.admission import admission
+    from weft.cli.admission import admission, webhook
     from weft.cli.adopt import adopt
     from weft.cli.agent import agent
     from weft.cli.cluster import cluster_app
@@ -92,6 +92,7 @@ def _on_a_cluster() -> dict[str, _Commands]:
             "extender": extender_app,
             "agent": agent,
             "admission": admission,
+            "webhook": webhook,
             "adopt": adopt,
             "shadow": shadow,
         },

@@ -75,6 +75,22 @@ def test_nothing_that_may_be_secret_is_in_the_file(snapshot: Path) -> None:
     assert CANARY.encode() not in snapshot.read_bytes()
 
 
+def names_in(file: Path) -> set[str]:
+    return {pod["metadata"]["name"] for pod in json.loads(file.read_text())["pods"]}
+
+
+def test_without_names_it_simulates_as_with_them(weft: Weft, objects: Path, snapshot: Path) -> None:
+    hidden = weft.folder / "hidden.json"
+    assert weft("snapshot", hidden, "--from", objects, "--anonymous").code == 0
+    before, after = (names_in(file) for file in (snapshot, hidden))
+    assert (before & after, len(before)) == (set(), len(after))
+    runs = [
+        weft("simulate", "--snapshot", file, "--policy", "fgd", "--no-timing", "-o", "json").out
+        for file in (snapshot, hidden)
+    ]
+    assert runs[0] == runs[1]
+
+
 def test_a_snapshot_is_gzipped_where_its_name_says_so(
     weft: Weft, objects: Path, snapshot: Path
 ) -> None:
