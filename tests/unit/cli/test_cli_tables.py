@@ -31,6 +31,7 @@ DRAWN = {
     "adopt.py",
     "cluster.py",
     "doctor.py",
+    "experiment_file.py",
     "experiment_interference.py",
     "experiment_tables.py",
     "inspect.py",
@@ -46,7 +47,7 @@ DRAWN = {
     "trace.py",
 }
 """The modules with tables, each drawn by a test here or beside its command's (metrics, inspect,
-doctor, status, adopt, shadow)."""
+doctor, status, adopt, shadow, experiments of a file)."""
 
 
 @pytest.fixture
