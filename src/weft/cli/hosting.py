@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from weft.cli.interference_files import files_of
 from weft.cli.telemetry import SourceContext, aliases_of, options_of, source_of
 from weft.cluster.config.form import Configuration, LeaseSettings, TelemetrySettings
+from weft.cluster.config.gpu_links import links_rules
 from weft.cluster.config.made_profiles import maker
 from weft.cluster.config.made_profiles import profiles as made_of
 from weft.cluster.control.event_reporter import EventReporter, EventReporterOptions
@@ -152,6 +153,7 @@ def _cluster(plan: _Plan, client: ApiClient, elector: Elector | None) -> EngineC
             InventoryFallback(r.count, r.memory_mib, r.model, r.nodes, r.labels)
             for r in config.inventory
         ],
+        links=links_rules(config.gpu_links),
         gpushare_unit=config.gpushare_unit,
         binding=BindOptions(
             in_flight=config.client.binds_in_flight,

@@ -22,6 +22,7 @@ from weft.model.annotations import (
     AGENT,
     DELIVERY,
     FENCED_VERSION,
+    GPU_LINKS,
     INVENTORY,
     PLACEMENT,
     PLACEMENT_COPY,
@@ -35,7 +36,9 @@ _OWN = (PLACEMENT, PLACEMENT_COPY, DELIVERY, TERM, FENCED_VERSION)
 ASSIGNMENT = tuple(sorted({*_OWN, *(name for system in ALL for name in system.written)}))
 """Annotations and labels that say where a pod's GPUs are; one that ends in * is a beginning."""
 ON_NODES = tuple(
-    sorted({INVENTORY, AGENT, *(name for system in ALL for name in system.written_on_nodes)})
+    sorted(
+        {INVENTORY, GPU_LINKS, AGENT, *(name for system in ALL for name in system.written_on_nodes)}
+    )
 )
 """Annotations that say which GPUs a node has."""
 
