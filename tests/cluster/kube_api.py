@@ -51,6 +51,7 @@ class Api:
     def __init__(self, port: int, context: ssl.SSLContext, token: str | None = None) -> None:
         self._port, self._context = port, context
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.warnings: list[str] = []  # of the answer before
         self._idle: deque[http.client.HTTPSConnection] = deque()
         self._paths: dict[tuple[str, str], tuple[str, bool]] = {}
 
@@ -235,6 +236,7 @@ class Api:
             connection.request(method, target, data, headers)
             response = connection.getresponse()
             text = response.read().decode()
+            self.warnings = response.headers.get_all("Warning") or []
         except BaseException:
             connection.close()
             raise

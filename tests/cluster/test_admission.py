@@ -1,11 +1,12 @@
-"""Admission policies on a real API server: who schedules, and who may write where GPUs are."""
+"""Admission policies on a real API server: who schedules, what is refused, and in which words.
 
-import json
-import random
+Who may write where GPUs are: test_admission_writes.py.
+"""
+
 from collections.abc import Iterator
-from contextlib import suppress
 
 import pytest
+from asking_pods import check_agreement, pod, scheduler_of
 from control_plane import ControlPlane
 from kube_api import Api, ApiError, Object
 
@@ -16,29 +17,12 @@ from weft.cluster.admission.protection import (
     protection_policies,
 )
 from weft.cluster.admission.scheduling import scheduling_policy
-from weft.dialects import registry
-from weft.dialects.catalog import ALL, ASKING_LABELS, NONE, RESOURCES
-from weft.dialects.dialect import DialectSettings
-from weft.kube.codec import PODS
+from weft.dialects.catalog import RESOURCES
 from weft.model.annotations import SCHEDULE, SCHEDULE_ENABLED
 
-SCHEDULER = "system:serviceaccount:weft-system:weft-scheduler"
-OURS = "weft-system"
-RIGHTS = "test-weft-agent"
 PLUGIN = "system:serviceaccount:kube-system:original-plugin"
-NODE = "node-0"
 KEYS = tuple(name.replace("*", "some") for name in ASSIGNMENT)
 NODE_KEYS = tuple(name.replace("*", "some") for name in ON_NODES)
-
-
-def pod(name: str, **metadata: dict[str, str]) -> Object:
-    container = {"name": "main", "image": "example.org/cuda"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, **metadata},
-        "spec": {"containers": [container]},
-    }
 
 
 def refused(api: Api, method: str, path: str, body: Object, content: str = "") -> str:
@@ -49,13 +33,6 @@ def refused(api: Api, method: str, path: str, body: Object, content: str = "") -
     except ApiError as error:
         return str(error)
     return ""
-
-
-def scheduler_of(api: Api, path: str, body: Object) -> str:
-    """The schedulerName that the pod would get."""
-    made = api.request("POST", path, body, query={"dryRun": "All"})
-    assert isinstance(made, dict)
-    return str(made["spec"]["schedulerName"])
 
 
 class People:
@@ -127,66 +104,6 @@ def policies(control_plane: ControlPlane, people: People) -> Iterator[None]:
     control_plane.remove_namespace("opted-in")
 
 
-def test_only_schedulers_write_where_a_pods_gpus_are(
-    control_plane: ControlPlane, namespace: str, people: People, policies: None
-) -> None:
-    user = people("alice")
-    scheduler = people(SCHEDULER)
-    plugin = people(PLUGIN)
-    kubelet = people(f"system:node:{NODE}", "system:nodes")
-    pods = user.path("Pod", namespace)
-    scheduler.create(pod("plain"), namespace)
-    marked = dict.fromkeys(KEYS, "1")
-    scheduler.create(pod("placed", annotations=marked), namespace)
-    forbidden = needed = 0
-    for key in KEYS:
-        writes: list[tuple[str, str, Object]] = [
-            ("POST", pods, pod("copied", annotations={key: "1"})),
-            ("PATCH", f"{pods}/plain", {"metadata": {"annotations": {key: "1"}}}),
-            ("PATCH", f"{pods}/placed", {"metadata": {"annotations": {key: "2"}}}),
-            ("PATCH", f"{pods}/placed", {"metadata": {"annotations": {key: None}}}),
-            ("PATCH", f"{pods}/placed/status", {"metadata": {"annotations": {key: "2"}}}),
-            (
-                "POST",
-                f"{pods}/plain/binding",
-                {
-                    "apiVersion": "v1",
-                    "kind": "Binding",
-                    "metadata": {"name": "plain", "annotations": {key: "1"}},
-                    "target": {"apiVersion": "v1", "kind": "Node", "name": NODE},
-                },
-            ),
-        ]
-        for method, path, body in writes:
-            for who in (user, kubelet):
-                assert refused(who, method, path, body), (method, path, body)
-                forbidden += 1
-            for who in (scheduler, plugin):
-                assert refused(who, method, path, body) == "", (method, path, body)
-                needed += 1
-    assert forbidden >= 60
-    assert needed >= 60
-    # What others do with the same pods stays theirs.
-    for who, method, path, body in (
-        (user, "POST", pods, pod("new", annotations={"example.org/note": "1"})),
-        (user, "PATCH", f"{pods}/placed", {"metadata": {"labels": {"app": "a"}}}),
-        (user, "PATCH", f"{pods}/placed", {"metadata": {"annotations": {"weft.dev/class": "x"}}}),
-        (kubelet, "PATCH", f"{pods}/placed/status", {"status": {"phase": "Running"}}),
-        (
-            user,
-            "POST",
-            f"{pods}/plain/binding",
-            {
-                "apiVersion": "v1",
-                "kind": "Binding",
-                "metadata": {"name": "plain"},
-                "target": {"apiVersion": "v1", "kind": "Node", "name": NODE},
-            },
-        ),
-    ):
-        assert refused(who, method, path, body) == "", (method, path, body)
-
-
 def test_a_refusal_names_what_to_remove(
     control_plane: ControlPlane, namespace: str, people: People, policies: None
 ) -> None:
@@ -195,82 +112,6 @@ def test_a_refusal_names_what_to_remove(
     said = refused(user, "POST", user.path("Pod", namespace), body)
     assert "remove them from what you create: weft.dev/placement" in said
     assert "example.org" not in said
-
-
-def agent_of(plane: ControlPlane, node: str) -> Api:
-    """The agent on this node, by a token that is bound to its pod there."""
-    api = plane.api
-    account: Object = {
-        "apiVersion": "v1",
-        "kind": "ServiceAccount",
-        "metadata": {"name": "weft-agent", "namespace": OURS},
-    }
-    rights: Object = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": RIGHTS},
-        "roleRef": {
-            "apiGroup": "rbac.authorization.k8s.io",
-            "kind": "ClusterRole",
-            "name": "cluster-admin",
-        },
-        "subjects": [{"kind": "ServiceAccount", "name": "weft-agent", "namespace": OURS}],
-    }
-    space: Object = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": OURS}}
-    for item, inside in ((space, None), (account, OURS), (rights, None)):
-        with suppress(ApiError):  # it is there already
-            api.create(item, inside)
-    body = pod(f"agent-{node}")
-    body["spec"] |= {"serviceAccountName": "weft-agent", "nodeName": node}
-    made = api.create(body, OURS)
-    path = f"{api.path('ServiceAccount', OURS)}/weft-agent/token"
-    reference = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "name": made["metadata"]["name"],
-        "uid": made["metadata"]["uid"],
-    }
-    request = {
-        "apiVersion": "authentication.k8s.io/v1",
-        "kind": "TokenRequest",
-        "spec": {"boundObjectRef": reference},
-    }
-    answer = api.request("POST", path, request)
-    assert isinstance(answer, dict)
-    return plane.api_with_token(answer["status"]["token"])
-
-
-def test_an_agent_writes_its_own_node_alone(
-    control_plane: ControlPlane, namespace: str, people: People, policies: None
-) -> None:
-    api = control_plane.api
-    for name in (NODE, "node-1"):
-        control_plane.create_fake_node(name)
-    user = people("alice")
-    kubelet = people(f"system:node:{NODE}", "system:nodes")
-    agent = agent_of(control_plane, NODE)
-    people.apis.append(agent)
-    try:
-        own, other = f"{api.path('Node')}/{NODE}", f"{api.path('Node')}/node-1"
-        for key in NODE_KEYS:
-            body: Object = {"metadata": {"annotations": {key: "1"}}}
-            assert refused(agent, "PATCH", own, body) == ""
-            assert refused(agent, "PATCH", other, body)
-            assert refused(user, "PATCH", own, body)
-        resources = [name for name in RESOURCES if name != "nvidia.com/gpu"]
-        for name in resources:
-            amounts: Object = {"status": {"capacity": {name: "3"}, "allocatable": {name: "3"}}}
-            assert refused(agent, "PATCH", f"{own}/status", amounts) == ""
-            assert refused(agent, "PATCH", f"{other}/status", amounts)
-            assert refused(user, "PATCH", f"{own}/status", amounts)
-            assert refused(kubelet, "PATCH", f"{own}/status", amounts) == ""
-            assert refused(kubelet, "PATCH", f"{other}/status", amounts)
-        assert refused(user, "PATCH", own, {"metadata": {"labels": {"zone": "a"}}}) == ""
-        cpu: Object = {"status": {"capacity": {"cpu": "3"}}}
-        assert refused(user, "PATCH", f"{own}/status", cpu) == ""
-    finally:
-        api.delete("Pod", f"agent-{NODE}", OURS)
-        api.delete("ClusterRoleBinding", RIGHTS, version="rbac.authorization.k8s.io/v1")
 
 
 def test_a_variable_that_names_gpus_is_denied_where_weft_schedules(
@@ -282,40 +123,14 @@ def test_a_variable_that_names_gpus_is_denied_where_weft_schedules(
         body["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}]
         assert bool(refused(user, "POST", user.path("Pod", "opted-in"), body)) is denied
         assert refused(user, "POST", user.path("Pod", namespace), body) == ""
+        assert [text for text in user.warnings if "names GPUs that nobody gave" in text] == (
+            user.warnings if denied else []
+        )
+        assert bool(user.warnings) is denied
 
 
 def test_pods_that_ask_and_name_no_scheduler_become_wefts(
     control_plane: ControlPlane, namespace: str, people: People, policies: None
 ) -> None:
     """The API server's CEL and `registry.choose` agree, on pods drawn at random."""
-    user = people("alice")
-    chance = random.Random(16)
-    names = [*RESOURCES, "example.org/fpga", "nvidia.com/mig-1g.5gb", "amd.com/gpu"]
-    labels = [*sorted(ASKING_LABELS), "genius/priority", "app"]
-    asked = 0
-    for number in range(250):
-        body = pod(f"random-{number}")
-        containers = [
-            {"name": f"c{at}", "image": "example.org/x"} for at in range(chance.randint(1, 3))
-        ]
-        for container in containers:
-            if chance.random() < 0.4:
-                amounts = {chance.choice(names): chance.choice(("0", "1", "300"))}
-                container["resources"] = {"limits": amounts, "requests": amounts}
-        split = chance.randint(1, len(containers))
-        body["spec"] = {"containers": containers[:split], "initContainers": containers[split:]}
-        if chance.random() < 0.3:
-            body["metadata"]["labels"] = {chance.choice(labels): "1"}
-        named = chance.random() < 0.2
-        if named:
-            body["spec"]["schedulerName"] = "somebody"
-        became = scheduler_of(user, user.path("Pod", "opted-in"), body)
-        manifest = PODS.decode(json.dumps(body).encode())
-        asks = any(system.carries(manifest, DialectSettings()) for system in ALL)
-        expected = "somebody" if named else "weft" if asks else "default-scheduler"
-        assert became == expected, body
-        asked += asks
-        elsewhere = scheduler_of(user, user.path("Pod", namespace), body)
-        assert elsewhere in ("somebody", "default-scheduler")
-    assert 60 < asked < 220
-    assert registry.dialect("none") is NONE
+    check_agreement(people("alice"), namespace, seed=16, count=250)

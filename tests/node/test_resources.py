@@ -4,6 +4,7 @@ from agent_process import Agent, agent
 from kube_api import Objects
 from played_gpus import PlayedGpus
 from real_node import RealNode
+from resource_history import restart_kubelet
 from test_real_node import pod
 
 RESOURCE = "weft.dev/gpu-memory"
@@ -32,7 +33,7 @@ def test_they_survive_a_restart_of_the_kubelet(node: RealNode, gpus: PlayedGpus)
     try:
         first.begin()
         wait_advertised(node, total)
-        node.restart_kubelet()
+        assert restart_kubelet(node, RESOURCE).back_s <= 10
         assert advertised(node) == total
     finally:
         first.kill()

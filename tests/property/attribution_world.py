@@ -155,7 +155,7 @@ class AttributionStory:
         self._register()
 
     def service(self, resource: str) -> ResourceService:
-        return ResourceService(resource, self.agent)
+        return ResourceService(resource, self.agent, lambda resource, listed: None)
 
     async def pod(self, namespace: str, name: str):
         """The kubelet's pod resources."""
@@ -269,6 +269,7 @@ class AttributionStory:
                 self,
                 grant_of,
                 self._objection,
+                on_refused=lambda pod, why: None,  # the kubelet tries again
                 on_wrong=self._evict,
                 cdi=self.cdi,
             )

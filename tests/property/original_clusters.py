@@ -8,7 +8,12 @@ from typing import Any, NamedTuple
 
 Json = dict[str, Any]
 MADE = "2026-03-01T10:00:00Z"
-SYSTEMS = ("elastic", "gpushare", "alnair", "hami", "nvidia", "genius")
+SYSTEMS = (
+    *("elastic", "gpushare", "coscheml", "alnair", "hami", "nvidia", "genius"),
+    "kubeknots",
+)
+NODE_OF = "example.org/original"
+"""The label of each node that says whose it is."""
 CARDS = (16_160, 32_510, 40_960)
 
 
@@ -56,19 +61,25 @@ class FilledCluster:
                 pod["metadata"] |= {"annotations": {}, "labels": {}}
                 self.held[name] = held._replace(told=False)
 
-    def goes_on(self, name: str, node: str, limits: Json, marks: Json) -> None:
-        """The original reads a pod that somebody else bound: by its own marks, else it picks."""
+    def goes_on(self, name: str, node: str, limits: Json, marks: Json, mib: int = 0) -> None:
+        """The original reads a pod that somebody else bound: by its own marks, else it picks.
+
+        `mib` is what its label asks, where it asks by label.
+        """
         system, (_, card_mib) = self.system[node], self.cards[node]
         if system == "elastic":
             assert marks["elasticgpu.io/assumed"] == "true"
             cards = marks["elasticgpu.io/container-main"].split(",")
-            mib = int(limits["elasticgpu.io/gpu-memory"])
-            gpus = [(int(card), mib, 0) for card in cards]
-        elif system == "gpushare":
+            asked_mib = int(limits["elasticgpu.io/gpu-memory"])
+            gpus = [(int(card), asked_mib, 0) for card in cards]
+        elif system in ("gpushare", "coscheml"):
             prefix = "ALIYUN_COM_GPU_MEM_"
             assert marks[f"{prefix}POD"] == limits["aliyun.com/gpu-mem"]
             assert marks[f"{prefix}ASSIGNED"] == "false"
-            gpus = [(int(marks[f"{prefix}IDX"]), int(marks[f"{prefix}POD"]) * 1024, 0)]
+            unit_mib = 1024 if system == "gpushare" else 1
+            gpus = [(int(marks[f"{prefix}IDX"]), int(marks[f"{prefix}POD"]) * unit_mib, 0)]
+        elif system == "kubeknots":  # one GPU, and the label is in its own ledger
+            gpus = [(0, mib, 0)]
         elif system == "hami" and "nvidia.com/gpumem" in limits:
             devices = marks["hami.io/vgpu-devices-allocated"].removesuffix(";").split(":")[:-1]
             gpus = [(int(d[0]), int(d[2]), 10 * int(d[3])) for d in (d.split(",") for d in devices)]
@@ -96,7 +107,7 @@ class FilledCluster:
     def _add_node(self, name: str, system: str) -> None:
         count, mib = self.random.randint(1, 4), self.random.choice(CARDS)
         marks: dict[str, str] = {}
-        labels: dict[str, str] = {}
+        labels: dict[str, str] = {NODE_OF: system}
         amounts = {"cpu": "64", "memory": "256Gi", "pods": "110"}
         if system == "elastic":
             amounts |= {
@@ -109,6 +120,8 @@ class FilledCluster:
                 "aliyun.com/gpu-mem": str(mib // 1024 * count),
                 "aliyun.com/gpu-count": str(count),
             }
+        elif system == "coscheml":  # a plugin that counts in MiB
+            amounts |= {"aliyun.com/gpu-mem": str(mib * count), "aliyun.com/gpu-count": str(count)}
         elif system == "alnair":
             uuids = ",".join(f"GPU-{name}-{i}" for i in range(count))
             chunks = (mib + 512) // 1024
@@ -120,7 +133,8 @@ class FilledCluster:
             }
             amounts |= {"alnair/vgpu-memory": str(chunks * count), "alnair/vgpu-compute": "100"}
         else:
-            labels = {
+            count = 1 if system == "kubeknots" else count
+            labels |= {
                 "nvidia.com/gpu.count": str(count),
                 "nvidia.com/gpu.memory": str(mib),
                 "nvidia.com/gpu.product": "V100",
@@ -143,7 +157,7 @@ class FilledCluster:
         if made is None:
             return  # it found no place, as the original would have it
         limits, marks, labels, gpus = made
-        told = self.system[node] not in ("nvidia", "genius")
+        told = self.system[node] not in ("nvidia", "genius", "kubeknots")
         self.held[name] = Held(node, self.system[node], tuple(gpus), told)
         requests = {**limits, "cpu": "100m"}
         self.pods[name] = {
@@ -158,7 +172,10 @@ class FilledCluster:
             "spec": {
                 "nodeName": node,
                 "containers": [
-                    {"name": "main", "resources": {"limits": limits, "requests": requests}}
+                    {
+                        "name": "lammps" if self.system[node] == "coscheml" else "main",
+                        "resources": {"limits": limits, "requests": requests},
+                    }
                 ],
             },
             "status": {"phase": self.random.choice(("Running", "Running", "Pending"))},
@@ -206,6 +223,30 @@ class FilledCluster:
             f"{prefix}ASSUME_TIME": "1772359200000000000",
         }
         return {"aliyun.com/gpu-mem": str(units)}, marks, {}, [(gpu, units * 1024, 0)]
+
+    def _coscheml(self, name: str, node: str) -> Any:
+        """gpushare's best fit, in MiB, and two applications a GPU at most."""
+        mib, card_mib = self.random.choice((300, 4_000, 9_000)), self.cards[node][1]
+        here = [held.gpus[0][0] for held in self.held.values() if held.node == node]
+        fits = [
+            (have, gpu)
+            for gpu, (have, _) in enumerate(self.free(node))
+            if have >= mib and here.count(gpu) < 2
+        ]
+        if not fits:
+            return None
+        gpu = min(fits)[1]
+        prefix = "ALIYUN_COM_GPU_MEM_"
+        said = {"IDX": gpu, "DEV": card_mib, "POD": mib, "ASSIGNED": "true", "ASSUME_TIME": 1}
+        marks = {f"{prefix}{key}": str(value) for key, value in said.items()}
+        return {"aliyun.com/gpu-mem": str(mib)}, marks, {}, [(gpu, mib, 0)]
+
+    def _kubeknots(self, name: str, node: str) -> Any:
+        """A label of MiB; the one GPU has so much available; it tells nobody but an Event."""
+        mib = self.random.choice((872, 6_994, 8_388))
+        if self.free(node)[0][0] < mib:
+            return None
+        return {}, {}, {"GPU_MEM_REQ": str(mib)}, [(0, mib, 0)]
 
     def _alnair(self, name: str, node: str) -> Any:
         """Chunks of the first card as text that has them all: one is its part of the card."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 from long_form import few_or_many
-from original_clusters import SYSTEMS, FilledCluster
+from original_clusters import NODE_OF, SYSTEMS, FilledCluster
 
 from weft.cluster.adoption.account import ClusterAccount, Reading, account_of
 from weft.cluster.adoption.opt_in import opt_in, undo
@@ -120,7 +120,8 @@ def test_rolled_back_the_originals_find_what_weft_placed_and_go_on(seed: int) ->
     nodes = {node.name: node for node in account.nodes}
     for one in fill(account, cluster):
         marks = write(one.request, one.placement, nodes[one.placement.node], 1).annotations
-        cluster.goes_on(one.request.name, one.placement.node, one.limits, marks)
+        asked_mib = sum(share.memory_mib for share in one.placement.shares)
+        cluster.goes_on(one.request.name, one.placement.node, one.limits, marks, asked_mib)
     cluster.fill_on(8)
     for name in cluster.nodes:
         assert all(mib >= 0 and milli >= 0 for mib, milli in cluster.free(name))
@@ -150,9 +151,12 @@ def fill(account: ClusterAccount, cluster: FilledCluster) -> list[FilledIn]:
     placed = []
     for number, (limits, labels) in enumerate(asks):
         container = {"name": "main", "resources": {"limits": limits, "requests": limits}}
+        # A label fits everywhere, and originals know only what is on nodes of their own.
+        selector = {} if limits else {NODE_OF: "kubeknots"}
+        spec = {"schedulerName": "weft", "containers": [container], "nodeSelector": selector}
         whole = {
             "metadata": {"name": f"new{number}", "uid": f"new{number}", "labels": labels},
-            "spec": {"schedulerName": "weft", "containers": [container]},
+            "spec": spec,
         }
         request = read(msgspec.convert(whole, Pod), Reading().settings, VolumeView())
         for command in engine.handle(PodAdded(request), number):
@@ -172,6 +176,8 @@ def asking(
     return {
         "elastic": ({"elasticgpu.io/gpu-memory": str(source.choice((500, 7_000)))}, {}),
         "gpushare": ({"aliyun.com/gpu-mem": str(source.randint(1, 9))}, {}),
+        "coscheml": ({"aliyun.com/gpu-mem": str(source.choice((300, 5_000)))}, {}),
+        "kubeknots": ({}, {"GPU_MEM_REQ": str(source.choice((872, 6_994)))}),
         "alnair": ({"alnair/vgpu-memory": str(source.randint(1, 9))}, {}),
         "hami": ({"nvidia.com/gpu": number, "nvidia.com/gpumem": "6000"}, {}),
         "nvidia": ({"nvidia.com/gpu": number}, {}),

@@ -66,3 +66,20 @@ imagePullSecrets:
 {{- $observed := dig "interference" "observed" "weft-observed" .Values.configuration -}}
 [{{ compact (list $lessons $observed) | join ", " }}]
 {{- end }}
+
+{{/* How much is logged, and how a line looks, where it is not as by default. */}}
+{{- define "weft.log" -}}
+{{- if ne .Values.log.level "info" }}, --log={{ .Values.log.level }}{{ end }}
+{{- if ne .Values.log.format "text" }}, --log-format={{ .Values.log.format }}{{ end }}
+{{- end }}
+
+{{- /* How pods that name no scheduler get one: by the API server's policy, our webhook, or not. */}}
+{{- define "weft.scheduleBy" -}}
+{{- $how := .Values.admission.schedule -}}
+{{- if not .Values.admission.enabled }}never
+{{- else if eq $how "always" }}policy
+{{- else if ne $how "auto" }}{{ $how }}
+{{- else if .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy" }}policy
+{{- else }}webhook
+{{- end }}
+{{- end }}

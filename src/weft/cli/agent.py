@@ -1,29 +1,18 @@
 """`weft agent`: what runs on each GPU node; composed in `agent_hosting`."""
 
-import logging
 import os
 import socket
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 from typer import Option
 
-from weft.cli import options
+from weft.cli import logs, options
 from weft.model.errors import BadInputError
 
 NVML = "nvml"
 NODE_NAME = "NODE_NAME"
-
-
-class LogLevel(StrEnum):
-    """How much is logged."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
 
 
 NodeName = Annotated[
@@ -64,7 +53,8 @@ def agent(
     config: options.ConfigFile = None,
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = "",
-    log: Annotated[LogLevel, Option(help="How much is logged.")] = LogLevel.INFO,
+    log_level: logs.Log = logs.LogLevel.INFO,
+    log_format: logs.Format = logs.LogFormat.TEXT,
 ) -> None:
     """Give each container of this node the GPU share that its pod's Binding promised.
 
@@ -76,28 +66,27 @@ def agent(
     from weft.cluster.config.form import Configuration
     from weft.cluster.config.read import read
 
-    settings = read(config) if config is not None else Configuration()
-    address, port = _address(listen, settings.agent.address, settings.agent.port)
-    hosting = AgentHosting(
-        node_name=node_name or os.environ.get(NODE_NAME, "") or socket.gethostname().lower(),
-        devices=devices,
-        nri_socket=nri_socket,
-        address=address,
-        port=port,
-        kubeconfigs=(kubeconfig,) if kubeconfig else (),
-        context=context,
-        device_plugins=device_plugins,
-        cdi=cdi,
-        cdi_folder=cdi_folder,
-        pod_resources=pod_resources,
-        cleanup=cleanup,
-    )
-    logging.basicConfig(
-        level=log.value.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
-    # Reading GPUs is a thread's work: whoever creates a container must not wait 5 ms for its turn.
-    sys.setswitchinterval(0.000_5)
-    uvloop.run(host(settings, hosting))
+    name = node_name or os.environ.get(NODE_NAME, "") or socket.gethostname().lower()
+    with logs.daemon(log_format, log_level, node=name):
+        settings = read(config) if config is not None else Configuration()
+        address, port = _address(listen, settings.agent.address, settings.agent.port)
+        hosting = AgentHosting(
+            node_name=name,
+            devices=devices,
+            nri_socket=nri_socket,
+            address=address,
+            port=port,
+            kubeconfigs=(kubeconfig,) if kubeconfig else (),
+            context=context,
+            device_plugins=device_plugins,
+            cdi=cdi,
+            cdi_folder=cdi_folder,
+            pod_resources=pod_resources,
+            cleanup=cleanup,
+        )
+        # Reading GPUs is a thread's work: whoever creates a container must not wait 5 ms for it.
+        sys.setswitchinterval(0.000_5)
+        uvloop.run(host(settings, hosting))
 
 
 def _address(text: str, address: str, port: int) -> tuple[str, int]:

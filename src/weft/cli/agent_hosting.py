@@ -20,6 +20,7 @@ from weft.dialects.dialect import UnitSettings
 from weft.dialects.inventory import InventoryFallback
 from weft.kube.client import ApiClient, ClientOptions
 from weft.kube.config import load
+from weft.kube.log_fields import about
 from weft.model import BadInputError
 from weft.model.agent_offer import DEVICE_PLUGIN, AgentOffer
 from weft.node.agent.accounting import Accounting, AccountingSettings
@@ -231,7 +232,7 @@ class Composition:
         }
 
     def _refused(self, pod: PodName, why: str) -> None:
-        log.warning("pod %s: %s", pod, why)
+        log.warning("pod %s: %s", pod, why, extra=about(pod))
         self.events.warn(pod, REFUSED, why)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from weft.cli.logs import LogFormat, LogLevel, set_up
 from weft.model.errors import BadInputError
 
 log = logging.getLogger("weft.compat")
@@ -30,15 +31,15 @@ PROGRAMS = {
 }
 DEFAULT_PORT = 39_999
 LEVELS = {
-    "TRACE": "debug",
-    "DEBUG": "debug",
-    "INFO": "info",
-    "NOTICE": "info",
-    "WARN": "warning",
-    "WARNING": "warning",
-    "ERROR": "error",
-    "CRITICAL": "error",
-    "ALERT": "error",
+    "TRACE": LogLevel.DEBUG,
+    "DEBUG": LogLevel.DEBUG,
+    "INFO": LogLevel.INFO,
+    "NOTICE": LogLevel.INFO,
+    "WARN": LogLevel.WARNING,
+    "WARNING": LogLevel.WARNING,
+    "ERROR": LogLevel.ERROR,
+    "CRITICAL": LogLevel.ERROR,
+    "ALERT": LogLevel.ERROR,
 }
 """gpushare's names of LOG_LEVEL and Co-scheML's."""
 _DEBUG_FROM = 4
@@ -80,8 +81,9 @@ class Started(NamedTuple):
 
     words: list[str]
     configuration: dict[str, Any] | None
-    level: str
+    level: LogLevel
     warnings: list[str]
+    log_format: LogFormat = LogFormat.TEXT
 
 
 def translate(program: str, words: Sequence[str], environment: Mapping[str, str]) -> Started:
@@ -89,18 +91,20 @@ def translate(program: str, words: Sequence[str], environment: Mapping[str, str]
     rest = list(words)
     name = Path(program).name
     if rest and rest[0] == "weft":
-        return Started(rest[1:], None, "", [])
+        return Started(rest[1:], None, LogLevel.INFO, [])
     if name not in PROGRAMS and rest and Path(rest[0]).name in PROGRAMS:
         name = Path(rest.pop(0)).name
     what = PROGRAMS.get(name, "")
     if not what and _is_weft(rest, environment):
-        return Started(rest, None, "", [])
+        return Started(rest, None, LogLevel.INFO, [])
     flags, warnings = _flags(rest)
-    level = _level(flags, environment, warnings)
+    level, form = _level(flags, environment, warnings), _format(flags, warnings)
     command, config = _COMMANDS[what or _EXTENDER](flags, environment, warnings)
     warnings += [_unused(flag, flags[flag]) for flag in flags]
     whole = {"apiVersion": "weft.dev/v1", "kind": "WeftConfiguration", **config}
-    return Started(command, whole, level, [text for text in warnings if text])
+    command += ["--log", level.value] if level is not LogLevel.INFO else []
+    command += ["--log-format", form.value] if form is not LogFormat.TEXT else []
+    return Started(command, whole, level, [text for text in warnings if text], form)
 
 
 def _is_weft(words: Sequence[str], environment: Mapping[str, str]) -> bool:
@@ -127,15 +131,24 @@ def _flags(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return flags, warnings
 
 
-def _level(flags: dict[str, str], environment: Mapping[str, str], warnings: list[str]) -> str:
+def _level(flags: dict[str, str], environment: Mapping[str, str], warnings: list[str]) -> LogLevel:
     """How much to log: klog's -v before LOG_LEVEL."""
     verbosity = flags.pop("v", "")
-    if verbosity.isdigit():
-        return "debug" if int(verbosity) >= _DEBUG_FROM else "info"
+    if verbosity.isdecimal():
+        return LogLevel.DEBUG if int(verbosity) >= _DEBUG_FROM else LogLevel.INFO
     said = environment.get("LOG_LEVEL", "info")
     if said.upper() not in LEVELS:
         warnings.append(f"LOG_LEVEL={said}: not one of {', '.join(LEVELS)}; INFO is taken")
-    return LEVELS.get(said.upper(), "info")
+    return LEVELS.get(said.upper(), LogLevel.INFO)
+
+
+def _format(flags: dict[str, str], warnings: list[str]) -> LogFormat:
+    """How to log: kube-scheduler's --logging-format."""
+    said = flags.pop("logging-format", LogFormat.TEXT.value)
+    if said in list(LogFormat):
+        return LogFormat(said)
+    warnings.append(f"--logging-format={said}: not one of {', '.join(LogFormat)}; text is taken")
+    return LogFormat.TEXT
 
 
 def _extender(
@@ -212,8 +225,7 @@ def main() -> None:
         sys.exit(1)
     words = started.words
     if started.configuration is not None:
-        form = "%(asctime)s %(levelname)s %(name)s %(message)s"
-        logging.basicConfig(level=started.level.upper(), format=form)
+        set_up(started.log_format, started.level)
         for text in started.warnings:
             log.warning("%s", text)
         words = [*words, "--config", _in_memory(started.configuration)]

@@ -12,6 +12,7 @@ from weft.cli.interference import explain_slowdown
 from weft.cli.metrics import explain_metrics
 from weft.cli.options import Context, Kubeconfig, Output, PolicyFiles
 from weft.cli.output import ListOutput, json_text
+from weft.cli.snapshot_files import SnapshotFile
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def explain_pod(
         Path | None,
         Option(help="A decisions file (`weft simulate --decisions`), not a live cluster."),
     ] = None,
+    snapshot: SnapshotFile = None,
     url: Annotated[str, Option(help="The scheduler's own address, http://HOST:PORT.")] = "",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
@@ -45,14 +47,20 @@ def explain_pod(
 ) -> None:
     """Why here; or why nowhere, and the smallest change that would make the pod fit.
 
-    Of a running `weft scheduler`, or with --decisions of a file that a simulation wrote.
+    Of a running `weft scheduler`; with --decisions of a file that a simulation wrote, with
+    --snapshot of a cluster's state.
     """
+    for option, file in (("--decisions", decisions), ("--snapshot", snapshot)):
+        if file is not None and (url or kubeconfig or context or service != DEFAULT_SERVICE):
+            raise BadInputError(option, "is a file; leave out what names a live scheduler")
+    if decisions is not None and snapshot is not None:
+        raise BadInputError("--snapshot", "and --decisions are two files; leave one out")
     if decisions is not None:
-        if url or kubeconfig or context or service != DEFAULT_SERVICE:
-            raise BadInputError("--decisions", "is a file; leave out what names a live scheduler")
         _explain_from_file(decisions, name, policy, output)
     elif policy:
         raise BadInputError("--policy", "is for --decisions; a live scheduler has its own")
+    elif snapshot is not None:
+        _explain_from_snapshot(snapshot, name, output)
     elif url and (kubeconfig or context or service != DEFAULT_SERVICE):
         raise BadInputError("--url", "names the scheduler itself; leave out the cluster's options")
     else:
@@ -78,6 +86,16 @@ def _explain_from_file(decisions: Path, name: str, files: list[str], output: Lis
     explanation = explain(decisions, name, policies.create)
     if output is ListOutput.json:
         print(json_text(explanation.json_value()))
+    else:
+        _print(explanation)
+
+
+def _explain_from_snapshot(path: Path, name: str, output: ListOutput) -> None:
+    from weft.cli.explain_snapshot import explain_from
+
+    explanation = explain_from(path, name)
+    if output is ListOutput.json:
+        print(json_text(explanation))
     else:
         _print(explanation)
 

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from typer import Option, Typer
 
-from weft.cli import options
+from weft.cli import logs, options
 from weft.cli.scheduler import configuration, run, with_extender
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ def serve(
     http_port: options.HttpPort = None,
     decisions: options.Decisions = None,
     decisions_mib: options.DecisionsMib = options.MOST_MIB,
+    log_level: logs.Log = logs.LogLevel.INFO,
+    log_format: logs.Format = logs.LogFormat.TEXT,
 ) -> None:
     """Answer kube-scheduler, and schedule no pods by schedulerName.
 
@@ -61,11 +63,12 @@ def serve(
 
     from weft.cli.hosting import Hosting
 
-    settings = configuration(config, leader_elect, http_port)
-    settings = with_extender(settings, port, address, original_ports, priority)
-    settings = replace(settings, extender=replace(settings.extender, enabled=True))
-    paths, where = (kubeconfig,) if kubeconfig else (), str(config or "")
-    run(settings, Hosting(paths, context, where, decisions, decisions_mib, schedules=False))
+    with logs.daemon(log_format, log_level):
+        settings = configuration(config, leader_elect, http_port)
+        settings = with_extender(settings, port, address, original_ports, priority)
+        settings = replace(settings, extender=replace(settings.extender, enabled=True))
+        paths, where = (kubeconfig,) if kubeconfig else (), str(config or "")
+        run(settings, Hosting(paths, context, where, decisions, decisions_mib, schedules=False))
 
 
 @extender_app.command("config")

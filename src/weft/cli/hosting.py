@@ -109,6 +109,37 @@ async def host(config: Configuration, registry: Registry, hosting: Hosting) -> N
         await _process(plan, live, elector).run(stop_signal())
 
 
+def reading_cluster(
+    config: Configuration, registry: Registry, client: ApiClient, where: str = ""
+) -> EngineCluster:
+    """The cluster that `host` would make, to be read: nobody leads, and nothing is kept.
+
+    `where` names the configuration file in errors.
+    """
+    plan = _plan(config, registry, Hosting(where=where))
+    return _cluster(plan, client, None)
+
+
+def watching_parts(
+    config: Configuration, registry: Registry, live: EngineCluster, where: str = ""
+) -> list[ProcessPart]:
+    """What `host` would serve beside that makes such a cluster see more and writes nothing:
+    predictions, typical pods, what the GPUs do."""
+    plan = _plan(config, registry, Hosting(where=where))
+    solos = SoloProfiles(plan.predictions.solos)
+    again_s = config.interference.reload_seconds
+    reloader = PredictionReloader(live, plan.files, plan.predictions, again_s, solos, None)
+    parts: list[ProcessPart] = [_Predicted(reloader)] if plan.files.named else []
+    parts.append(_Typical(live))
+    around = SourceContext(lambda: addresses_of(live), lambda: devices_of(live), live.client)
+    source = source_of(config.telemetry, around)
+    if source is not None:
+        options, aliases = options_of(config.telemetry, config.limits), aliases_of(config.telemetry)
+        loop = TelemetryLoop(live, source, None, options, aliases)
+        parts.append(BackgroundPart("GPUs are looked at", loop.run, source.close))
+    return parts
+
+
 def _plan(config: Configuration, registry: Registry, hosting: Hosting) -> _Plan:
     """Read what the configuration names; `BadInputError` where something is wrong with it."""
     files = files_of(config, hosting.where)

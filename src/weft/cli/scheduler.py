@@ -5,18 +5,19 @@ given, kube-scheduler may ask about all others on the same accounts.
 """
 
 import logging
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Exit, Option
 
-from weft.cli import options
+from weft.cli import logs, options
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
     from weft.cli.hosting import Hosting
     from weft.cluster.config.form import Configuration
+
+log = logging.getLogger("weft.scheduler")
 
 
 def scheduler(
@@ -33,6 +34,8 @@ def scheduler(
     http_port: options.HttpPort = None,
     decisions: options.Decisions = None,
     decisions_mib: options.DecisionsMib = options.MOST_MIB,
+    log_level: logs.Log = logs.LogLevel.INFO,
+    log_format: logs.Format = logs.LogFormat.TEXT,
 ) -> None:
     """Schedule a cluster's pods, by schedulerName and, with --extender-port, for kube-scheduler.
 
@@ -40,13 +43,14 @@ def scheduler(
     """
     from weft.cli.hosting import Hosting
 
-    settings = configuration(config, leader_elect, http_port)
-    asked = extender_port, extender_address, original_ports, extender_priority
-    settings = with_extender(settings, *asked)
-    if original_ports and not settings.extender.enabled:
-        raise BadInputError("--original-ports", "goes with --extender-port; add it")
-    paths = (kubeconfig,) if kubeconfig else ()
-    run(settings, Hosting(paths, context, str(config or ""), decisions, decisions_mib))
+    with logs.daemon(log_format, log_level):
+        settings = configuration(config, leader_elect, http_port)
+        asked = extender_port, extender_address, original_ports, extender_priority
+        settings = with_extender(settings, *asked)
+        if original_ports and not settings.extender.enabled:
+            raise BadInputError("--original-ports", "goes with --extender-port; add it")
+        paths = (kubeconfig,) if kubeconfig else ()
+        run(settings, Hosting(paths, context, str(config or ""), decisions, decisions_mib))
 
 
 def configuration(
@@ -101,9 +105,8 @@ def run(settings: "Configuration", hosting: "Hosting") -> None:
     from weft.cli.policies import registry
     from weft.cluster.scheduler.process import LeadershipLostError
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         uvloop.run(host(settings, registry(), hosting))
     except LeadershipLostError as error:
-        print(f"weft: {error}; ending, to be started anew", file=sys.stderr)
+        log.error("%s; ending, to be started anew", error)
         raise Exit(1) from error

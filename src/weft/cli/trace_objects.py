@@ -1,7 +1,9 @@
 """Nodes and pods in what `kubectl get nodes,pods -A -o json` wrote."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -21,6 +23,13 @@ class _Listed(msgspec.Struct):
 
 def read_objects(name: str) -> tuple[list[KubeNode], list[Pod]]:
     """The nodes and pods of a file, or (`-`) of standard input; other kinds are passed over."""
+    found = objects_by_kind(name, {"Node": KubeNode, "Pod": Pod})
+    return found["Node"], found["Pod"]
+
+
+def objects_by_kind(name: str, kinds: Mapping[str, type]) -> dict[str, list[Any]]:
+    """The objects of these kinds in a file, or (`-`) in standard input, by kind; others are passed
+    over unread. There are nodes and pods among them."""
     where = "standard input" if name == "-" else name
     text = _standard_input() if name == "-" else read_text(Path(name)).encode()
     try:
@@ -29,28 +38,29 @@ def read_objects(name: str) -> tuple[list[KubeNode], list[Pod]]:
         raise BadInputError(where, f"is not what `{_COMMAND}` writes: {error}") from None
     if listed.items is None:
         raise BadInputError(f"{where}, field items", f"is missing; give what `{_COMMAND}` writes")
-    nodes: list[KubeNode] = []
-    pods: list[Pod] = []
+    found: dict[str, list[Any]] = {kind: [] for kind in kinds}
     for index, raw in enumerate(listed.items):
-        _add(raw, f"{where}, items[{index}]", listed.kind.removesuffix("List"), nodes, pods)
-    if not nodes:
+        kind, one = _read(raw, f"{where}, items[{index}]", listed.kind.removesuffix("List"), kinds)
+        if one is not None:
+            found[kind].append(one)
+    if not found["Node"]:
         raise BadInputError(where, f"has no node; give what `{_COMMAND}` writes")
-    if not pods:
+    if not found["Pod"]:
         raise BadInputError(where, f"has no pod; give what `{_COMMAND}` writes, with -A")
-    return nodes, pods
+    return found
 
 
-def _add(raw: msgspec.Raw, where: str, usual: str, nodes: list[KubeNode], pods: list[Pod]) -> None:
+def _read(
+    raw: msgspec.Raw, where: str, usual: str, kinds: Mapping[str, type]
+) -> tuple[str, Any | None]:
+    """The object's kind, and the object where its kind is asked for."""
     try:
         kind = msgspec.json.decode(raw, type=_Listed).kind or usual
-        if kind == "Node":
-            nodes.append(msgspec.json.decode(raw, type=KubeNode))
-        elif kind == "Pod":
-            pods.append(msgspec.json.decode(raw, type=Pod))
-        else:
-            return
+        if kind not in kinds:
+            return kind, None
         if not msgspec.json.decode(raw, type=MetaOnly).metadata.name:
             raise BadInputError(f"{where}.metadata.name", "is missing")
+        return kind, msgspec.json.decode(raw, type=kinds[kind])
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadInputError(where, f"is no object as Kubernetes writes it: {error}") from None
 

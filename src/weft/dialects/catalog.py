@@ -2,7 +2,6 @@
 
 import re
 
-from weft.dialects import genius, kubeknots
 from weft.dialects.alnair import Alnair
 from weft.dialects.coscheml import CoschemlDialect
 from weft.dialects.elastic import Elastic
@@ -32,7 +31,7 @@ NONE = Plain()
 RESOURCES = tuple(sorted({name for system in ALL for name in system.resources}))
 """Every extended resource that some dialect reads as asking for GPUs."""
 _GPU_RESOURCE = re.compile("|".join(s.resource_pattern for s in ALL if s.resource_pattern))
-ASKING_LABELS = frozenset((*genius.ASKING, kubeknots.LABEL))
+ASKING_LABELS = frozenset(label for system in ALL for label in system.asking_labels)
 """Labels that ask for GPUs: unlike a spec they can be edited while a pod is bound, and after."""
 AGENT_ANNOTATIONS = tuple(system.agent_annotation for system in ALL if system.agent_annotation)
 """Annotations with which an agent on the node says which card it gave, whatever Weft chose."""

@@ -62,7 +62,8 @@ _SYSTEMS = (
     ),
 )
 _BY_NODE = " on a GPU, and only counts it by node"
-_KAI = ("gpu-fraction", "gpu-memory")
+ANNOTATIONS = ("gpu-fraction", "gpu-memory")
+"""Annotations with which KAI Scheduler's pods ask."""
 _KAI_WAY_OUT = "leave the pod to schedulerName kai-scheduler"
 _IGNORED = ("nvidia.com/priority",)  # HAMi's: of those who share a GPU, whose kernels go first
 _READ = frozenset((*RESOURCES, *_IGNORED, "cpu", "memory", "ephemeral-storage"))
@@ -85,7 +86,7 @@ def foreign_requests(pod: PodManifest, *, asks: bool) -> list[ForeignRequest]:
         containers = [slot.container for slot in naming[request.name]]
         asking = tuple(c.name for c in containers if names_any(c, {request.name}))
         requests += [request._replace(containers=asking)] if asking else []
-    for name in _KAI:
+    for name in ANNOTATIONS:
         if (pod.metadata.annotations or {}).get(name):
             end = "it is ignored" if asks else _KAI_WAY_OUT
             text = f"annotation {name} is KAI Scheduler's: Weft does not place it; {end}"

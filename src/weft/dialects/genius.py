@@ -25,7 +25,6 @@ EACH = "genius/gpu-memory-each"
 TOTAL = "genius/gpu-memory-total"
 MODEL = "genius/gpu-model"
 PRIORITY = "genius/priority"
-ASKING = (NUMBER, EACH, TOTAL, MODEL)
 
 _MOST = {
     NUMBER: (MOST_GPUS, "any node"),
@@ -39,13 +38,14 @@ class GeniusDialect(BaseDialect):
 
     name = "genius"
     scheduler_names = ("genius-scheduler",)
+    asking_labels = (NUMBER, EACH, TOTAL, MODEL)
     counted = (GPU,)
     asks_by_name = True
     pod_asks_as_one = True
 
     def carries(self, pod: PodManifest, settings: DialectSettings) -> bool:
         """True if a label asks for GPUs; genius/priority alone does not."""
-        return any(name in (pod.metadata.labels or {}) for name in ASKING)
+        return any(name in (pod.metadata.labels or {}) for name in self.asking_labels)
 
     def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
         """The labels' request, merged with `nvidia.com/gpu` to the larger of the two."""

@@ -22,6 +22,7 @@ class Kubeknots(BaseDialect):
 
     name = "kubeknots"
     scheduler_names = ("custom-scheduler", "improved-custom-scheduler")
+    asking_labels = (LABEL,)
     counted = (GPU,)
     asks_by_name = True
     pod_asks_as_one = True

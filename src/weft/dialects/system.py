@@ -17,6 +17,8 @@ class BaseDialect:
 
     `scheduler_names` are what it is called as a scheduler, its default first. `resources` are the
     names its pods ask with, `resource_pattern` matches these and those that Weft does not read.
+    `asking_labels` are labels that do the same: what asks in any other way the API server cannot
+    tell from other pods (`cluster/admission/`).
     `counted` is the one, of these or beside them, that
     brings a container all that it asks for; where it is left out, each brings its own.
     `asks_by_name`: whether its schedulerName alone makes a pod its own, without any resource or
@@ -34,6 +36,7 @@ class BaseDialect:
     tie_break: TieBreak = "first"
     resources: ClassVar[tuple[str, ...]] = ()
     resource_pattern: ClassVar[str] = ""
+    asking_labels: ClassVar[tuple[str, ...]] = ()
     counted: ClassVar[tuple[str, ...]] = ()
     asks_by_name: ClassVar[bool] = False
     pod_asks_as_one: ClassVar[bool] = False

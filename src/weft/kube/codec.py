@@ -96,6 +96,7 @@ class Resource(Generic[T]):
     def __init__(self, path: str, name: str, type_: type[T]) -> None:
         self.path = path
         self.name = name
+        self.type = type_
         self._list = msgspec.json.Decoder(_list_of(type_))
         self._one: msgspec.json.Decoder[T] = msgspec.json.Decoder(type_)
 

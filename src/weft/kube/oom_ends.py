@@ -61,7 +61,7 @@ def out_of_memory(pod: Pod) -> list[OomEnd]:
     ends = []
     for container in (*(status.init_container_statuses or ()), *(status.container_statuses or ())):
         for number, ended in _ends(container):
-            if _for_want_of_memory(ended):
+            if for_want_of_memory(ended):
                 ends.append(OomEnd(f"{uid}/{ended.container_id or f'{container.name}/{number}'}"))
     return ends
 
@@ -73,7 +73,8 @@ def _ends(status: ContainerStatus) -> list[tuple[int, Terminated]]:
     return [*ends, (status.restart_count, now)] if now is not None else ends
 
 
-def _for_want_of_memory(ended: Terminated) -> bool:
+def for_want_of_memory(ended: Terminated) -> bool:
+    """True if the container ended because its GPU had no memory left."""
     if ended.exit_code in (0, _KILLED, _TERMINATED) or ended.reason == "OOMKilled":
         return False
     return bool(ended.message) and _tells(ended.message.lower())

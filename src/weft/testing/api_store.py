@@ -44,6 +44,8 @@ KINDS = (
     ResourceKind("persistentvolumes", "PersistentVolume", namespaced=False),
     ResourceKind("persistentvolumeclaims", "PersistentVolumeClaim"),
     ResourceKind("csinodes", "CSINode", "storage.k8s.io", namespaced=False),
+    ResourceKind("priorityclasses", "PriorityClass", "scheduling.k8s.io", namespaced=False),
+    ResourceKind("poddisruptionbudgets", "PodDisruptionBudget", "policy"),
     ResourceKind("leases", "Lease", "coordination.k8s.io"),
     ResourceKind("events", "Event", "events.k8s.io"),
     ResourceKind("deployments", "Deployment", "apps"),

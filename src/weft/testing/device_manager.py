@@ -165,10 +165,10 @@ class FakeDeviceManager:
         for slot in slots(pod):
             if slot.role != "init":
                 container = told.containers.add(name=slot.container.name)
-                for (holder, name, resource), held in self.held.items():
-                    if (holder, name) == (uid, slot.container.name):
-                        for device_id in sorted(held.ids):
-                            container.devices.add(resource_name=resource, device_ids=[device_id])
+                for resource in slot.container.resources.limits or {}:
+                    held = self.held.get((uid, slot.container.name, resource))
+                    for device_id in sorted(held.ids if held is not None else ()):
+                        container.devices.add(resource_name=resource, device_ids=[device_id])
         return told
 
     # --- devices ---

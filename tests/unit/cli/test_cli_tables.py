@@ -39,12 +39,13 @@ DRAWN = {
     "policies.py",
     "profile_tables.py",
     "replay_table.py",
+    "shadow.py",
     "status.py",
     "tables.py",
     "trace.py",
 }
 """The modules with tables, each drawn by a test here or beside its command's (metrics, inspect,
-doctor, status, adopt)."""
+doctor, status, adopt, shadow)."""
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from weft.cli.compat import PROGRAMS, Started, translate
+from weft.cli.logs import LogLevel
 from weft.cluster.config.form import Configuration
 from weft.cluster.config.read import decode
 from weft.model import BadInputError
@@ -32,10 +33,16 @@ def configuration(started: Started) -> Configuration:
             "elastic-gpu-scheduler",
             "-priority=spread -mode gpushare -kubeconf /k -alsologtostderr -v 5",
             {},
-            "extender serve --priority spread --kubeconfig /k",
+            "extender serve --priority spread --kubeconfig /k --log debug",
             "",
         ),
-        ("weft-compat", "", {"PORT": "12345", "LOG_LEVEL": "debug"}, "extender serve", ""),
+        (
+            "weft-compat",
+            "",
+            {"PORT": "12345", "LOG_LEVEL": "debug"},
+            "extender serve --log debug",
+            "",
+        ),
         ("gpushare-sche-extender", "", {"THREADNESS": "8"}, "extender serve", ""),
         (
             "weft-compat",
@@ -64,9 +71,11 @@ def configuration(started: Started) -> Configuration:
             "gpushare-device-plugin-v2",
             "-logtostderr --v=5 --memory-unit=MiB --mps=false",
             {"NODE_NAME": "a", "KUBECONFIG": "/etc/kubernetes/kubelet.conf"},
-            "agent --device-plugins --node-name a",
+            "agent --device-plugins --node-name a --log debug",
             "",
         ),
+        ("genius", "--logging-format json", {}, "scheduler --log-format json", ""),
+        ("genius", "--logging-format=xml", {}, "scheduler", "not one of text, json"),
         (
             "elastic-gpu-agent",
             "-nodeName b -dbFile /host/var/x -gpuPluginName gpushare",
@@ -131,8 +140,8 @@ def test_a_priority_that_there_is_not_is_refused() -> None:
 
 @pytest.mark.parametrize("words", [["scheduler", "--config", "x"], ["--version"], []])
 def test_weft_own_command_line_is_untouched(words: list[str]) -> None:
-    assert translate("weft-compat", words, {}) == Started(words, None, "", [])
-    assert translate("weft-compat", ["weft", *words], {}) == Started(words, None, "", [])
+    assert translate("weft-compat", words, {}) == Started(words, None, LogLevel.INFO, [])
+    assert translate("weft-compat", ["weft", *words], {}) == Started(words, None, LogLevel.INFO, [])
 
 
 def test_its_configuration_is_read_from_memory(tmp_path: Path) -> None:

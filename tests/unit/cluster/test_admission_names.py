@@ -9,9 +9,11 @@ from dialect_pods import ASKING, pod
 
 from weft.cluster.admission.cel import is_one_of
 from weft.cluster.admission.protection import ASSIGNMENT
+from weft.dialects.catalog import ALL, ASKING_LABELS, RESOURCES
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.registry import parse_pod, write
 from weft.dialects.shares import placement_of, share_on
+from weft.dialects.system import BaseDialect
 from weft.model import Gpu, Node, PodManifest
 
 NODE = Node("n", tuple(Gpu(i, 16_160, uuid=f"GPU-{i}") for i in range(4)), unit_mib=1024)
@@ -35,6 +37,27 @@ def test_what_a_placement_writes_is_protected(system: str) -> None:
     marks = write(request, placement_of(request, NODE, shares), NODE, 1)
     assert marks.annotations
     assert [key for key in (*marks.annotations, *marks.labels) if not covered(key)] == []
+
+
+@pytest.mark.parametrize("system", ALL, ids=lambda system: system.name)
+def test_a_pod_asks_with_what_the_api_server_looks_at_alone(system: BaseDialect) -> None:
+    """A dialect that asked in yet another way would be forgotten by the policy that schedules."""
+    settings = DialectSettings(interference_table=system.name == "coscheml")
+    asking = pod("p", ASKING[system.name])
+    if system.name == "coscheml":
+        asking["spec"]["containers"][0]["name"] = "lammps"
+    manifest = msgspec.convert(asking, PodManifest)
+    assert system.carries(manifest, settings)
+    for part in ("limits", "requests"):
+        amounts = asking["spec"]["containers"][0]["resources"][part]
+        for name in RESOURCES:
+            amounts.pop(name, None)
+    for label in ASKING_LABELS:
+        asking["metadata"]["labels"].pop(label, None)
+    marks = {name.replace("*", "a"): "1" for each in ALL for name in each.written}
+    asking["metadata"]["annotations"] = marks
+    asking["spec"]["schedulerName"] = next(iter(system.scheduler_names), "weft")
+    assert not system.carries(msgspec.convert(asking, PodManifest), settings)
 
 
 def test_names_become_literals_that_cel_reads_as_they_are() -> None:

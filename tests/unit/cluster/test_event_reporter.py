@@ -2,14 +2,17 @@
 
 import asyncio
 import datetime
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from live_world import Json, World, bind, node, pod, until, world
 
 from weft.cluster.control.event_reporter import EventReporter, EventReporterOptions
 from weft.dialects.foreign import foreign_resource
+from weft.kube.log_fields import FIELDS
 
 MIXED = {"weft.dev/gpu-memory": 1, "aliyun.com/gpu-mem": 1}
 
@@ -68,6 +71,31 @@ async def test_a_contradiction_that_is_mended_gets_a_place() -> None:
         await until(lambda: made.server.get("pods", "a", "d")["spec"].get("nodeName"))
         assert condition(made, "a") == ""
         await until(lambda: "Scheduled" in dict(events(made, "a")))
+
+
+def fields_of(record: logging.LogRecord) -> Json:
+    """What a log line is about, beside the pod's name."""
+    return {key: record.__dict__[key] for key in FIELDS[1:] if key in record.__dict__}
+
+
+async def test_decisions_are_logged_with_pod_node_and_cycle(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "weft.cluster")
+    async with telling() as made:
+        made.server.add("pods", pod("large", 90_000))
+        made.server.add("pods", pod("small"))
+        made.server.add("pods", mixed("mixed"))
+        await until(lambda: len(caplog.records) > 2)
+        records = {record.__dict__["pod"]: record for record in caplog.records}
+        placed = made.live.engine.placed[made.uid("small")].record
+    waits, bound, bad = (records[f"d/{name}"] for name in ("large", "small", "mixed"))
+    assert fields_of(waits) == {"podUID": made.uid("large"), "cycle": placed.seq - 1}
+    assert fields_of(bound) == {"podUID": made.uid("small"), "node": "n", "cycle": placed.seq}
+    assert fields_of(bad) == {"podUID": made.uid("mixed")}
+    assert waits.getMessage().startswith("pod d/large waits: 0/")
+    assert bound.getMessage() == "pod d/small: bound to n GPU 0"
+    assert bad.getMessage().startswith("pod d/mixed waits: ")
 
 
 async def test_bindings_may_go_without_events() -> None:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import numpy as np
+import pytest
 from live_world import World, api, bind, client_of, living, node, pod, until
 
 from weft.core.engine import SignalsChanged
@@ -59,7 +60,9 @@ async def lent(*, lead: bool = True) -> AsyncIterator[Lent]:
             yield made
 
 
-async def test_the_borrower_is_evicted_with_the_reason_in_numbers() -> None:
+async def test_the_borrower_is_evicted_with_the_reason_in_numbers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with lent() as made:
         record = made.live.engine.placed[made.uid("borrower")].record
         assert [one.harvested_mib for one in record.harvested] == [5_000]
@@ -72,6 +75,13 @@ async def test_the_borrower_is_evicted_with_the_reason_in_numbers() -> None:
             "evicted: the pods of GPU 0 need 16,000 MiB of its 16,000, of which 512 stay free; "
             "d/lender grew from 6,000 to 10,000 MiB; it had borrowed 5,000 MiB, and goes first"
         )
+        (line,) = (
+            line
+            for line in caplog.records
+            if line.getMessage() == f"evicted d/borrower: {text[9:]}"
+        )
+        assert (line.__dict__["pod"], line.__dict__["node"]) == ("d/borrower", "n")
+        assert line.__dict__["cycle"] > record.seq
         assert not made.deleting("lender")
         made.look(lender=4_000)
         assert made.live.evictor.borrower_counts == {"evicted": 1, "blocked": 0, "failed": 0}

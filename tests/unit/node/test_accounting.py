@@ -206,6 +206,38 @@ async def test_an_api_server_that_refuses_is_asked_again() -> None:
             assert accounting.counts["failed"] == 2
 
 
+PLUGINS = AccountingSettings(dialects=("gpushare",), device_plugins=True, by_name=False)
+
+
+async def test_after_a_kubelets_restart_its_resources_are_there_before_it_says_so_itself() -> None:
+    memory = "aliyun.com/gpu-mem"
+    nothing = {"capacity": {memory: "0"}, "allocatable": {memory: "0"}}
+    async with world(*TWO) as w, w.agent(PLUGINS) as accounting:
+        accounting.kubelet_has(memory, True)
+        await asyncio.sleep(3)
+        assert w.status["allocatable"][memory] == "46"
+        accounting.kubelet_has(memory, False)  # it ends, and comes again
+        w.server.update("nodes", "n", {"status": nothing}, "")
+        await asyncio.sleep(3)
+        assert w.status["allocatable"][memory] == "0"  # it takes no pod that asks for some
+        accounting.kubelet_has(memory, True)
+        await asyncio.sleep(0.5)
+        w.server.update("nodes", "n", {"status": nothing}, "")
+        assert w.status["allocatable"][memory] == "0"  # it is still reading the list
+        await asyncio.sleep(2)
+        assert w.status["allocatable"][memory] == w.status["capacity"][memory] == "46"
+
+
+async def test_what_the_kubelet_says_of_its_devices_later_stands() -> None:
+    memory = "aliyun.com/gpu-mem"
+    async with world(*TWO) as w, w.agent(PLUGINS) as accounting:
+        accounting.kubelet_has(memory, True)
+        await asyncio.sleep(20)
+        w.server.update("nodes", "n", {"status": {"allocatable": {memory: "7"}}}, "")
+        await asyncio.sleep(60)
+        assert w.status["allocatable"][memory] == "7"
+
+
 async def test_device_plugins_tell_what_they_can_and_the_rest_is_withheld() -> None:
     plugins = AccountingSettings(
         dialects=("gpushare", "elastic"), device_plugins=True, by_name=False

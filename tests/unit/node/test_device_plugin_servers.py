@@ -103,6 +103,8 @@ class Node:
         self.kubelet, self.machine, self.folder = kubelet, machine, folder
         self.manager = kubelet.manager
         self.wrong: list[str] = []
+        self.refused: list[str] = []
+        self.lists: list[bool] = []
 
     @asynccontextmanager
     async def agent(self, *, cdi: bool = True) -> AsyncIterator[DevicePlugins]:
@@ -113,12 +115,22 @@ class Node:
                 KubeletRecord(self.folder),
                 client,
                 grant_of,
+                objection=lambda pod, others: "",
+                on_refused=lambda pod, why: self.refused.append(pod.name),
                 on_wrong=lambda pod, why: self.wrong.append(pod.name),
                 cdi=CdiFiles(self.folder / "cdi") if cdi else None,
             )
         )
         machine = self.machine
-        plugins = DevicePlugins(machine, machine, attribution, folder=self.folder, period_s=0.01)
+        plugins = DevicePlugins(
+            machine,
+            machine,
+            attribution,
+            on_registered=lambda: None,
+            on_list=lambda resource, listed: self.lists.append(listed),
+            folder=self.folder,
+            period_s=0.01,
+        )
         task = asyncio.create_task(plugins.run())
         try:
             await self.kubelet.registered(MEM)
@@ -182,6 +194,7 @@ async def test_a_kubelet_that_restarts_gets_them_again() -> None:
             await n.kubelet.restart()
             await n.kubelet.registered(MEM)
         assert plugins.registrations >= 4
+        assert n.lists[:3] == [True, False, True]  # who counts by it hears of each restart
         assert (await n.manager.start("uid-a", "main")).env[VISIBLE] == "GPU-1"
 
 

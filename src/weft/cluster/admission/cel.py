@@ -8,6 +8,8 @@ CONTAINERS = (
     "object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])"
 )
 """All containers of a pod that start with it, as a list."""
+EPHEMERAL = "(has(object.spec.ephemeralContainers) ? object.spec.ephemeralContainers : [])"
+"""Those that were added to a running pod (kubectl debug)."""
 
 
 def quoted(text: str) -> str:

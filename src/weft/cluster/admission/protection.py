@@ -1,6 +1,7 @@
 """Keeps everybody but schedulers and agents from writing where a pod's GPUs are.
 
-    on pods     annotations and labels of an assignment: schedulers, and the systems' own agents
+    on pods     annotations and labels of an assignment: schedulers, and the systems' own agents;
+                NRI's required plugins: who creates the pod, then nobody but these
     in Bindings the same: schedulers
     on nodes    inventory and what an agent offers: the node's own agent
     in status   GPU resources: the node's own agent, and its kubelet
@@ -15,15 +16,17 @@ from typing import Any
 
 import msgspec
 
-from weft.cluster.admission.cel import CONTAINERS, is_one_of, listed, quoted
+from weft.cluster.admission.cel import CONTAINERS, EPHEMERAL, is_one_of, listed, quoted
 from weft.cluster.admission.scheduling import API, OPTED_IN
 from weft.dialects.catalog import ALL, RESOURCES
 from weft.model.annotations import (
+    ADVERTISES,
     AGENT,
     DELIVERY,
     FENCED_VERSION,
     GPU_LINKS,
     INVENTORY,
+    NODE_MODELS,
     PLACEMENT,
     PLACEMENT_COPY,
     REQUIRED_PLUGINS,
@@ -37,14 +40,30 @@ ASSIGNMENT = tuple(sorted({*_OWN, *(name for system in ALL for name in system.wr
 """Annotations and labels that say where a pod's GPUs are; one that ends in * is a beginning."""
 ON_NODES = tuple(
     sorted(
-        {INVENTORY, GPU_LINKS, AGENT, *(name for system in ALL for name in system.written_on_nodes)}
+        {
+            INVENTORY,
+            GPU_LINKS,
+            AGENT,
+            ADVERTISES,
+            *(name for s in ALL for name in s.written_on_nodes),
+        }
     )
 )
 """Annotations that say which GPUs a node has."""
+NODE_LABELS = (f"{NODE_MODELS}*",)
+"""Labels that say it."""
+_NRI = REQUIRED_PLUGINS.partition("/")[0]
+REQUIRED = (_NRI, f"{_NRI}/*")
+"""NRI's required plugins: of a container, of the pod, or of all. Weft's Binding adds its agent."""
 
 _NODE_CLAIM = "authentication.kubernetes.io/node-name"
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 _HARMLESS = ("", "none", "void")
+_WHOSE = (
+    "that say which GPUs are whose are written by schedulers and agents alone: leave them as they "
+    "are, or remove them from what you create"
+)
+_SINCE = "of NRI's required plugins stay as the pod was created with them: leave them as they are"
 
 
 class Writers(msgspec.Struct, frozen=True):
@@ -75,7 +94,11 @@ def protection_policies(writers: Writers) -> list[dict[str, Any]]:
             "weft-assignments",
             ("pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"),
             ("CREATE", "UPDATE"),
-            [_unchanged("annotations", ASSIGNMENT), _unchanged("labels", ASSIGNMENT)],
+            [
+                _unchanged("annotations", ASSIGNMENT),
+                _unchanged("labels", ASSIGNMENT),
+                _unchanged("annotations", REQUIRED, _SINCE, from_the_start=False),
+            ],
             unless=by_scheduler,
         ),
         *_policy(
@@ -83,7 +106,7 @@ def protection_policies(writers: Writers) -> list[dict[str, Any]]:
             ("pods/binding", "bindings"),
             ("CREATE",),
             [
-                _absent("annotations", (*ASSIGNMENT, REQUIRED_PLUGINS)),
+                _absent("annotations", (*ASSIGNMENT, *REQUIRED)),
                 _absent("labels", ASSIGNMENT),
             ],
             unless=by_scheduler,
@@ -92,7 +115,7 @@ def protection_policies(writers: Writers) -> list[dict[str, Any]]:
             "weft-inventory",
             ("nodes", "nodes/status"),
             ("CREATE", "UPDATE"),
-            [_unchanged("annotations", ON_NODES)],
+            [_unchanged("annotations", ON_NODES), _unchanged("labels", NODE_LABELS)],
             unless=f"{by_agent} || {by_plugin}",
         ),
         *_policy(
@@ -130,8 +153,11 @@ def _policy(
     return [_object("ValidatingAdmissionPolicy", name, spec), _binding(name, name, ["Deny"])]
 
 
-def _unchanged(field: str, names: Sequence[str]) -> dict[str, Any]:
-    """Whether these keys of metadata are as they were; on creation, not there."""
+def _unchanged(
+    field: str, names: Sequence[str], why: str = _WHOSE, *, from_the_start: bool = True
+) -> dict[str, Any]:
+    """Whether these keys of metadata are as they were; on creation, not there, if
+    `from_the_start`."""
     now = f"(has(object.metadata.{field}) ? object.metadata.{field} : {{}})"
     old = f"oldObject.metadata.{field}"
     before = f"(oldObject != null && has({old}) ? {old} : {{}})"
@@ -139,12 +165,10 @@ def _unchanged(field: str, names: Sequence[str]) -> dict[str, Any]:
     same = f"{now}.all(k, !{ours} || (k in {before} && {before}[k] == {now}[k]))"
     kept = f"{before}.all(k, !{ours} || k in {now})"
     told = f"{now}.map(k, k).filter(k, {ours}).join(', ')"
+    expression = f"{same} && {kept}"
     return {
-        "expression": f"{same} && {kept}",
-        "messageExpression": (
-            f"'{field} that say which GPUs are whose are written by schedulers and agents alone: "
-            f"leave them as they are, or remove them from what you create: ' + {told}"
-        ),
+        "expression": expression if from_the_start else f"oldObject == null || ({expression})",
+        "messageExpression": f"{quoted(f'{field} {why}: ')} + {told}",
         "reason": "Forbidden",
     }
 
@@ -177,21 +201,24 @@ def _same_amounts(field: str) -> dict[str, Any]:
 
 def _visible_devices() -> list[dict[str, Any]]:
     """Denies a variable that shows GPUs in namespaces that opted in, warns of it in others."""
+    debugging = "has(request.subResource) && request.subResource == 'ephemeralcontainers'"
+    shown = f"({debugging} ? {EPHEMERAL} : {CONTAINERS})"
     granted = (
-        f"({CONTAINERS}).all(c, !has(c.env) || c.env.all(e, e.name != {quoted(_VISIBLE)} || "
+        f"{shown}.all(c, !has(c.env) || c.env.all(e, e.name != {quoted(_VISIBLE)} || "
         f"(has(e.value) ? e.value in {listed(_HARMLESS)} : !has(e.valueFrom))))"
     )
-    rule = {
+    created = {
         "apiGroups": [""],
         "apiVersions": ["v1"],
         "operations": ["CREATE"],
         "resources": ["pods"],
     }
+    debugged = created | {"operations": ["UPDATE"], "resources": ["pods/ephemeralcontainers"]}
     name = "weft-visible-devices"
     message = f"{_VISIBLE} in a pod's own environment names GPUs that nobody gave it: remove it"
     spec = {
         "failurePolicy": "Ignore",
-        "matchConstraints": {"resourceRules": [rule]},
+        "matchConstraints": {"resourceRules": [created, debugged]},
         "validations": [{"expression": granted, "message": message, "reason": "Forbidden"}],
     }
     others = {

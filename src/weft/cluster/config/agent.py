@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from weft.cluster.config.section import DAY_S, Port, Section
+from weft.cluster.config.section import DAY_S, Port
+from weft.files.form import Section
 from weft.model.ceilings import MOST_GPU_MIB
 
 

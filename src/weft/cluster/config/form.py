@@ -11,7 +11,8 @@ from msgspec import Meta
 
 from weft.cluster.config.agent import AgentSettings
 from weft.cluster.config.gpu_links import GpuLinksRule
-from weft.cluster.config.section import DAY_S, Port, Section
+from weft.cluster.config.section import DAY_S, Port
+from weft.files.form import Section
 from weft.model.annotations import SLO_MS
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS
 

@@ -6,8 +6,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from weft.cluster.config.section import Section
 from weft.dialects.node_links import LinksRule
+from weft.files.form import Section
 from weft.model.gpu_links import GpuLinks, checked_links
 
 

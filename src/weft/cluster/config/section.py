@@ -2,7 +2,6 @@
 
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
 DAY_S = 86_400
@@ -14,7 +13,3 @@ Port = Annotated[
         ge=0, le=65_535, extra={"refused": "{} is no port; write 1 to 65535, or 0 for a free one"}
     ),
 ]
-
-
-class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Base: snake_case here, camelCase in the file; a field nobody knows is an error."""

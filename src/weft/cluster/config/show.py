@@ -6,7 +6,7 @@ from typing import Annotated, Any, get_args, get_origin
 import msgspec
 
 from weft.cluster.config.form import Configuration
-from weft.cluster.config.section import Section
+from weft.files.form import Section
 from weft.model import BadInputError
 from weft.model.nearest import nearest, unknown
 

@@ -21,6 +21,7 @@ from weft.kube.client import ApiClient
 from weft.kube.conditions import ConditionOptions, ConditionWriter
 from weft.kube.errors import ApiError, LostError, NotSentError
 from weft.kube.events import EventOptions, EventWriter, Note
+from weft.kube.log_fields import about
 from weft.kube.pods import Pod
 from weft.kube.structs import ObjectReference
 from weft.model import PodRequest
@@ -112,7 +113,8 @@ class EventReporter:
         try:
             written = await self.conditions.unschedulable(pod, why)
         except (ApiError, LostError, NotSentError) as error:
-            log.warning("%s/%s: %s", pod.metadata.namespace, pod.metadata.name, error)
+            meta = pod.metadata
+            log.warning("%s/%s: %s", meta.namespace, meta.name, error, extra=about(meta))
             return
         if not written:
             due = self._client.clock.monotonic() + self._interval_s
@@ -159,6 +161,7 @@ class EventReporter:
             return
         if isinstance(outcome, BindOutcome):
             self._forget(request.uid)
+            _log_binding(outcome)
             # Of pods that others decide for, these others tell (kube-scheduler does).
             told_here = self.options.scheduled and self._live.pods.ours(pod)
             if isinstance(outcome.outcome, Bound) and told_here:
@@ -169,6 +172,9 @@ class EventReporter:
             why = outcome.command.record.fault or self._why(request)
             self._emit(_about(pod), "FailedScheduling", why, warning=True)
             self._waits(pod, why)
+            record = outcome.command.record  # told once; what changes later, events tell
+            level = logging.INFO if record.attempt == 1 else logging.DEBUG
+            _log_waiting(pod, why, level, record.seq)
 
     def _on_notice(self, notice: Notice) -> None:
         pod = notice.pod
@@ -177,6 +183,7 @@ class EventReporter:
             if not notice.text:
                 return
             self._waits(pod, notice.text)
+            _log_waiting(pod, notice.text, logging.INFO)
         # Events of nodes carry the node's name as UID, as the kubelet's do: `kubectl describe`
         # looks for that.
         about = (
@@ -190,7 +197,7 @@ class EventReporter:
         try:
             return self._reasons_of(request)
         except Exception as error:  # it was decided all the same
-            return self._live.faults.answering(f"{request.namespace}/{request.name}", error)
+            return self._live.faults.answering(request, error)
 
     def _reasons_of(self, request: PodRequest) -> str:
         engine = self._live.engine
@@ -208,6 +215,24 @@ class EventReporter:
 
     def _emit(self, about: ObjectReference, reason: str, text: str, *, warning: bool) -> None:
         self.events.emit(Note(about, reason, text, "Warning" if warning else "Normal"))
+
+
+def _log_waiting(pod: Pod, why: str, level: int, cycle: int | None = None) -> None:
+    meta = pod.metadata
+    fields = about(meta, cycle=cycle)
+    log.log(level, "pod %s/%s waits: %s", meta.namespace, meta.name, why, extra=fields)
+
+
+def _log_binding(outcome: BindOutcome) -> None:
+    record, place = outcome.command.record, outcome.command.placement
+    name = f"{record.namespace}/{record.name}"
+    fields = about(record, node=place.node, cycle=record.seq)
+    if isinstance(outcome.outcome, Bound):
+        text = bound_in_words(place.node, place.shares)
+        log.info("pod %s: %s", name, text, extra=fields)
+    else:
+        what = type(outcome.outcome).__name__
+        log.warning("pod %s is not bound to %s: %s", name, place.node, what, extra=fields)
 
 
 def _about(pod: Pod) -> ObjectReference:

@@ -4,6 +4,7 @@ import logging
 from collections import OrderedDict
 
 from weft.core.engine.decision_faults import Faulted, in_words
+from weft.kube.log_fields import NamedPod, about
 from weft.model.errors import PolicyError
 
 log = logging.getLogger("weft.cluster")
@@ -20,27 +21,30 @@ class FaultLog:
     def observe(self, command: Faulted) -> bool:
         """The engine says that a decision broke off; whether it is about a pod."""
         record = command.record
-        self.report(
-            f"{record.namespace}/{record.name}" if command.pod else "", record.fault, command.error
-        )
+        pod = record if command.pod is not None else None
+        self.report(pod, record.fault, command.error, cycle=record.seq)
         return command.pod is not None
 
-    def report(self, about: str, why: str, error: BaseException | None = None) -> None:
-        """Something about a pod (NAMESPACE/NAME, or "") broke off; `why` in words."""
+    def report(
+        self, pod: NamedPod | None, why: str, error: BaseException, *, cycle: int | None = None
+    ) -> None:
+        """Something about a pod (or none) broke off; `why` in words."""
         self.count += 1
-        known = (about, why) in self._logged
-        self._logged[about, why] = None
-        self._logged.move_to_end((about, why))
+        name = f"{pod.namespace}/{pod.name}" if pod is not None else ""
+        known = (name, why) in self._logged
+        self._logged[name, why] = None
+        self._logged.move_to_end((name, why))
         if known:
             return
         if len(self._logged) > _KEPT:
             self._logged.popitem(last=False)
-        subject = f"pod {about}: " if about else ""
+        subject = f"pod {name}: " if name else ""
         whose = f"policy {error.policy}" if isinstance(error, PolicyError) else "Weft"
-        log.error("%s%s; this is a mistake in %s", subject, why, whose, exc_info=error)
+        text, fields = "%s%s; this is a mistake in %s", about(pod, cycle=cycle)
+        log.error(text, subject, why, whose, exc_info=error, extra=fields)
 
-    def answering(self, about: str, error: BaseException) -> str:
+    def answering(self, pod: NamedPod | None, error: BaseException) -> str:
         """Log that an answer about a pod broke off; returns what to say instead."""
         why = in_words(error, "answering about this pod")
-        self.report(about, why, error)
+        self.report(pod, why, error)
         return why

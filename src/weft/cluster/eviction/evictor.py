@@ -35,6 +35,7 @@ from weft.core.explain.sentences import (
 )
 from weft.kube.client import ApiClient
 from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
+from weft.kube.log_fields import about
 from weft.kube.pods import Pod
 
 log = logging.getLogger("weft.cluster")
@@ -46,12 +47,13 @@ _TOO_MANY, _TOO_LATE = 429, 504
 class _Why(NamedTuple):
     """Words and counters of an eviction, picked once by its kind for every outcome.
 
-    `then` is what follows if a disruption budget blocks it.
+    `then` is what follows if a disruption budget blocks it; `cycle` is the decision's number.
     """
 
     reason: str
     text: str
     counts: dict[str, int]
+    cycle: int
     then: str = ""
 
 
@@ -149,12 +151,13 @@ class Evictor:
         record = command.record
         if isinstance(record.double_booked, DoubleBooking):
             text = double_booking_in_words(record.double_booked, record.node, self._name)
-            return _Why(DOUBLE, text, self.double_booked_counts, TRIED_AGAIN)
+            return _Why(DOUBLE, text, self.double_booked_counts, record.seq, TRIED_AGAIN)
         if record.slowed is not None:
-            return _Why(SLOWED, slowed_in_words(record.slowed, self._name), self.slowdown_counts)
+            text = slowed_in_words(record.slowed, self._name)
+            return _Why(SLOWED, text, self.slowdown_counts, record.seq)
         eviction = record.eviction
         text = eviction_in_words(eviction, self._name) if eviction else MEMORY_NEEDED
-        return _Why(BORROWED, text, self.borrower_counts)
+        return _Why(BORROWED, text, self.borrower_counts, record.seq)
 
     async def _evict(self, pod: Pod, why: _Why) -> EvictionOutcome:
         meta = pod.metadata
@@ -164,7 +167,7 @@ class Evictor:
             return EvictionOutcome()  # gone, or another pod of that name: the watch will say so
         except ApiError as error:
             if error.code != _TOO_MANY:
-                refusal = self._failed(meta.uid, why, error)
+                refusal = self._failed(pod, why, error)
                 return EvictionOutcome(refusal, error.code == _TOO_LATE, error.retry_after_s)
             why.counts["blocked"] += 1
             blocked = error.status.message or TOO_MANY_REQUESTS
@@ -172,18 +175,25 @@ class Evictor:
             self._notify(Notice(BLOCKED, text, pod=pod))
             return EvictionOutcome(NotEvicted(meta.uid, blocked), retry_after_s=error.retry_after_s)
         except (LostError, NotSentError) as error:
-            refusal = self._failed(meta.uid, why, error)
+            refusal = self._failed(pod, why, error)
             return EvictionOutcome(refusal, isinstance(error, LostError))
         why.counts["evicted"] += 1
-        log.warning("evicted %s/%s: %s", meta.namespace, meta.name, why.text)
+        log.warning(
+            "evicted %s/%s: %s", meta.namespace, meta.name, why.text, extra=_fields(pod, why)
+        )
         self._notify(Notice(why.reason, evicted_in_words(why.text), pod=pod))
         return EvictionOutcome(may_go=True)
 
-    def _failed(self, uid: str, why: _Why, error: Exception) -> NotEvicted:
+    def _failed(self, pod: Pod, why: _Why, error: Exception) -> NotEvicted:
         why.counts["failed"] += 1
-        log.warning("%s can't be evicted now: %s (%s)", self._name(uid), error, why.text)
+        uid, text = pod.metadata.uid, "%s can't be evicted now: %s (%s)"
+        log.warning(text, self._name(uid), error, why.text, extra=_fields(pod, why))
         return NotEvicted(uid, str(error), refused=False)
 
     def _name(self, uid: str) -> str:
         pod = self._pods.by_uid(uid)
         return uid if pod is None else f"{pod.metadata.namespace}/{pod.metadata.name}"
+
+
+def _fields(pod: Pod, why: _Why) -> dict[str, str | int]:
+    return about(pod.metadata, node=pod.spec.node_name, cycle=why.cycle)

@@ -32,6 +32,7 @@ from weft.kube.client import ApiClient
 from weft.kube.clock import Backoff
 from weft.kube.codec import PODS
 from weft.kube.errors import ApiError, LostError, NotFoundError, NotSentError
+from weft.kube.log_fields import about
 from weft.model import Node
 from weft.model.annotations import TERM
 
@@ -140,12 +141,13 @@ class OverbookingGuard:
         before = self._said.get(name) or ()
         if not overbooked:
             del self._said[name]
-            log.info("node %s: no GPU holds more than it has any more", name)
+            text = "node %s: no GPU holds more than it has any more"
+            log.info(text, name, extra=about(node=name))
             return
         self._said[name] = state
         holders = dict.fromkeys(uid for gpu in overbooked for uid in gpu.holders)
         text = overbooked_in_words(overbooked, map(self._name, holders))
-        log.warning("node %s: %s", name, text)
+        log.warning("node %s: %s", name, text, extra=about(node=name))
         self._notify(Notice("Overbooked", text, node=name))
         for uid, gpus in strangers.items():
             if before and self._was_told(before, uid, gpus):
@@ -157,7 +159,8 @@ class OverbookingGuard:
         for uid, doubts in self._pods.doubts.items():
             for doubt in doubts if self._doubted.get(uid) != doubts else ():
                 pod = self._pods.by_uid(uid)
-                log.warning("pod %s: %s", self._name(uid), doubt.text)
+                fields = about(pod.metadata, node=pod.spec.node_name) if pod is not None else {}
+                log.warning("pod %s: %s", self._name(uid), doubt.text, extra=fields)
                 self._notify(Notice(doubt.reason, doubt.text, pod=pod))
         self._doubted = dict(self._pods.doubts)
 
@@ -208,7 +211,8 @@ class OverbookingGuard:
                 if isinstance(error, ApiError):
                     outcome = EvictionOutcome(retry_after_s=error.retry_after_s)
                 self._evictor.double_booked_counts["failed"] += 1
-                log.warning("pods that were bound twice over can't be read now: %s", error)
+                text = "pods that were bound twice over can't be read now: %s"
+                log.warning(text, error, extra=about(node=name))
             if name in self._waived:
                 self._waived.discard(name)
                 self._left[name] = ours, node

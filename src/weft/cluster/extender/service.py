@@ -148,8 +148,7 @@ class Extender:
         except BadInputError as bad:
             error = str(bad)
         except Exception as fault:
-            about = f"{args.namespace}/{args.name}" if args is not None else ""
-            error = self.cluster.faults.answering(about, fault)
+            error = self.cluster.faults.answering(args, fault)
         return ExtenderReply(
             route.bind_failure if error else 200, encode(ErrorAnswer(error)), bool(error)
         )
@@ -196,7 +195,7 @@ class Extender:
 
     def _broke_off(self, pod: Pod, error: Exception) -> str:
         """A mistake of ours: this pod is told, and nobody else."""
-        return self.cluster.faults.answering(f"{pod.metadata.namespace}/{pod.metadata.name}", error)
+        return self.cluster.faults.answering(pod.metadata, error)
 
     def _asked(self, route: Route, pod: Pod, raw: bytes) -> tuple[PodRequest, Profile]:
         if not self.cluster.ready:

@@ -53,6 +53,7 @@ from weft.core.explain.smallest_change import ChangeSearch, SuggestedChange
 from weft.core.framework import Profile
 from weft.core.ledger import LedgerTable
 from weft.dialects.catalog import RESOURCES
+from weft.kube.log_fields import PodReference
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Code, PodRequest
 
@@ -99,7 +100,7 @@ class Explainer:
         return replace(explanation, progress=self._progress_of(explanation.uid))
 
     def _broke_off(self, namespace: str, name: str, error: Exception) -> Explanation | None:
-        why = self._live.faults.answering(f"{namespace}/{name}", error)
+        why = self._live.faults.answering(PodReference(namespace, name), error)
         pod = self._live.pod(namespace, name)
         return None if pod is None else self._explanation(pod, "faulted", why)
 

@@ -13,6 +13,7 @@ import msgspec
 from weft.kube.client import MERGE_PATCH, ApiClient
 from weft.kube.codec import PODS, SkippedObjects
 from weft.kube.errors import ApiError, LostError, NotFoundError, NotSentError
+from weft.kube.log_fields import PodReference, about
 from weft.model.annotations import ROLE
 
 log = logging.getLogger("weft.scheduler")
@@ -55,6 +56,10 @@ class LeaderLabel:
         except NotFoundError:
             return name != self._name  # another's pod that is gone needs no label
         except (ApiError, LostError, NotSentError) as error:
-            log.warning("pod %s/%s can't be labelled: %s", self._namespace, name, error)
+            text, fields = (
+                "pod %s/%s can't be labelled: %s",
+                about(PodReference(self._namespace, name)),
+            )
+            log.warning(text, self._namespace, name, error, extra=fields)
             return False
         return True

@@ -12,6 +12,7 @@ from weft.cluster.control.interface import Notice
 from weft.cluster.state.nodes import NodeView, Unit
 from weft.core.explain.account_sentences import other_unit_in_words, switched_unit_in_words
 from weft.dialects.gpushare import GPU_MEM, UNIT_MIB, UNIT_NAME
+from weft.kube.log_fields import about
 from weft.model import Node
 
 log = logging.getLogger("weft.cluster")
@@ -47,7 +48,7 @@ class UnitMismatches:
                     self._report(self.of_nodes[node.name])
 
     def _report(self, notice: Notice) -> None:
-        log.warning("node %s %s", notice.node, notice.text)
+        log.warning("node %s %s", notice.node, notice.text, extra=about(node=notice.node))
         self._notify(notice)
 
     def _doubt(self, node: Node) -> str:

@@ -17,6 +17,7 @@ from weft.dialects.gpushare import UNHEALTHY_NAMESPACE, UNHEALTHY_PREFIX
 from weft.dialects.inventory import InventoryFallback, inventory, taints_of
 from weft.dialects.node_links import LinksRule
 from weft.kube.list_diff import Change, Deleted
+from weft.kube.log_fields import about
 from weft.kube.structs import ConfigMap, KubeNode
 from weft.model import ClosedNode, Constraints, Node
 from weft.model.reason import TEXT
@@ -167,7 +168,7 @@ class NodeView:
         )
         if warnings != self.warnings.get(name, ()):
             for warning in warnings:
-                log.warning("node %s: %s", name, warning)
+                log.warning("node %s: %s", name, warning, extra=about(node=name))
             self.warnings[name] = warnings
         return replace(node, keeps_away=self._away.covers(node.labels))
 

@@ -9,7 +9,7 @@ from weft.dialects.requests import USED_ANNOTATIONS
 from weft.dialects.shares import encode
 from weft.kube.pods import Pod
 from weft.model import Placement
-from weft.model.annotations import PLACEMENT, PLACEMENT_COPY
+from weft.model.annotations import CLASS, PLACEMENT, PLACEMENT_COPY
 
 
 def same(known: Pod, pod: Pod) -> bool:
@@ -47,6 +47,11 @@ def bound_ns(pod: Pod) -> int:
         return int(datetime.datetime.fromisoformat(text).timestamp()) * 10**9
     except ValueError:
         return 0
+
+
+def job_class_of(pod: Pod) -> str:
+    """What the pod says of how urgent it is; "" for nothing."""
+    return (pod.metadata.annotations or {}).get(CLASS, "")
 
 
 def age(pod: Pod) -> tuple[str, str]:

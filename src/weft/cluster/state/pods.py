@@ -30,7 +30,7 @@ from weft.cluster.state.bound_share import (
 )
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pod_constraints import claims_of, keeps_away
-from weft.cluster.state.pod_facts import age, bound_ns, came_as_decided, same, since
+from weft.cluster.state.pod_facts import age, bound_ns, came_as_decided, job_class_of, same, since
 from weft.cluster.state.pod_reader import read
 from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import Event, PodAdded, PodGone, PodSeenBound
@@ -38,9 +38,9 @@ from weft.core.ledger import Ledger
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.shares import encode, keeps
 from weft.kube.clock import Clock
+from weft.kube.log_fields import about
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Node, Placement, PodRequest
-from weft.model.annotations import CLASS
 
 log = logging.getLogger("weft.cluster")
 
@@ -260,7 +260,7 @@ class PodView:
         if self._faulty.get(meta.uid) != why:
             self._faulty[meta.uid] = why
             text = f"pod {meta.namespace}/{meta.name} cannot be read; this is a mistake in Weft"
-            log.error("%s: %s", text, why, exc_info=error)
+            log.error("%s: %s", text, why, exc_info=error, extra=about(meta))
         return f"cannot be read: {why}"
 
     def _bound(self, pod: Pod) -> Event | None:
@@ -283,9 +283,8 @@ class PodView:
         if self._sent.get(uid) == placement:
             return None
         self._sent[uid] = placement
-        job_class = (pod.metadata.annotations or {}).get(CLASS, "")
         held_ns = self.held_ns(uid)
-        return PodSeenBound(placement, bound_ns(pod), job_class, held_ns, self.unsure(uid))
+        return PodSeenBound(placement, bound_ns(pod), job_class_of(pod), held_ns, self.unsure(uid))
 
     def _arrived(self, known: Pod, pod: Pod) -> Placement | None:
         """The place decided here for a pod that comes back from its binding, asking what it asked
@@ -372,7 +371,8 @@ class PodView:
             self.assumed[uid] = why
         if why and why != before:
             where = f"{pod.metadata.namespace}/{pod.metadata.name} on {pod.spec.node_name}"
-            log.warning("pod %s %s", where, why)
+            fields = about(pod.metadata, node=pod.spec.node_name)
+            log.warning("pod %s %s", where, why, extra=fields)
 
     def _over(self, uid: str) -> Event | None:
         """End of what a pod holds; also of one that an extender bound and no watch showed bound."""

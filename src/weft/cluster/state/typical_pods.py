@@ -14,6 +14,7 @@ from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.state.pod_reader import read_bound
 from weft.core.engine import PolicyInput
 from weft.core.framework.fragments import TYPICAL_PODS, typical_input
+from weft.dialects.dialect import DialectSettings
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Shape
 
@@ -46,19 +47,8 @@ class TypicalInput:
         shapes: list[Shape] = []
         pods = [pod for pod in self._live.pods.pods.values() if not pod.ended]
         for number, pod in enumerate(heapq.nlargest(MOST_PODS, pods, key=_newest), 1):
-            try:
-                shape = read_bound(pod, self._live.settings).shape
-            except BadInputError:
-                continue
-            if shape.gpu_requests:
-                shapes.append(
-                    Shape(
-                        shape.gpu_requests,
-                        shape.cpu_milli,
-                        memory_mib=shape.memory_mib,
-                        devices=shape.devices,
-                    )
-                )
+            if (shape := typical_shape(pod, self._live.settings)) is not None:
+                shapes.append(shape)
             if number % _TURN == 0:
                 await asyncio.sleep(0)
         if len(shapes) < LEAST_PODS:
@@ -67,6 +57,19 @@ class TypicalInput:
         if typical != self._sent:
             self._sent = typical
             self._live.handle(PolicyInput(TYPICAL_PODS, typical))
+
+
+def typical_shape(pod: Pod, settings: DialectSettings) -> Shape | None:
+    """The pod's shape, as far as what is typical looks at it; None if it asks for no GPU."""
+    try:
+        shape = read_bound(pod, settings).shape
+    except BadInputError:
+        return None
+    if not shape.gpu_requests:
+        return None
+    return Shape(
+        shape.gpu_requests, shape.cpu_milli, memory_mib=shape.memory_mib, devices=shape.devices
+    )
 
 
 def _newest(pod: Pod) -> tuple[str, str]:

@@ -31,8 +31,8 @@ class RunGrid(msgspec.Struct, frozen=True):
     """The experiment's runs: every policy on every arrival order.
 
     `compress` is for timed mode; `decisions` is where the one run's decisions file goes; with
-    `keeps_holdings` each policy's first run also tells who held what; `one_day` is of a recorded
-    day, which came once.
+    `keeps_holdings` each policy's first run also tells who held what; `once` is why there is
+    one order of arrivals, in words, where that is so.
     """
 
     scenario: Scenario
@@ -44,7 +44,7 @@ class RunGrid(msgspec.Struct, frozen=True):
     timing: bool = True
     decisions: Path | None = None
     keeps_holdings: bool = False
-    one_day: bool = False
+    once: str = ""
 
     def lacks(self) -> dict[str, list[str]]:
         """Inputs that each policy is not given, by its name as it was asked for."""
@@ -90,7 +90,7 @@ def run_grid_with_holdings(
     summary = [
         msgspec.structs.replace(one, lacks=grid.lacks()[one.policy]) for one in summarise(ordered)
     ]
-    notes = [*grid.notes(), *notes_on(ordered, summary, one_day=grid.one_day)]
+    notes = [*grid.notes(), *notes_on(ordered, summary, once=grid.once)]
     return SimulationResults(ordered, summary, notes), holdings
 
 

@@ -20,6 +20,10 @@ ONE_DAY = (
     f"{MAY_BE_CHANCE} a recorded day came once: no intervals, and differences may be chance; other "
     "days' records say more"
 )
+ONE_STATE = (
+    f"{MAY_BE_CHANCE} a cluster's state is one: no intervals, and differences may be chance; other "
+    "moments' snapshots say more"
+)
 REPLAYED = "Arrivals are the trace's own."
 RESAMPLED = (
     "Arrivals are resampled for each seed: the trace's arrival times, at each a pod of the trace "
@@ -28,14 +32,14 @@ RESAMPLED = (
 
 
 def notes_on(
-    runs: Sequence[PolicyRun], summary: Sequence[PolicySummary], *, one_day: bool = False
+    runs: Sequence[PolicyRun], summary: Sequence[PolicySummary], *, once: str = ""
 ) -> list[str]:
-    """Notes on the whole, in the order in which they are shown; `one_day` on record has no other
+    """Notes on the whole, in the order in which they are shown; `once` says why there are no other
     seeds."""
     few = any(policy.seeds < ENOUGH_FOR_INTERVAL for policy in summary)
     lacks = {policy.policy: policy.lacks for policy in summary}
     marked = [f"{LACKS_INPUTS} {note}" for note in lacking_notes(lacks)]
-    return [*marked, *_alike(runs, summary), *([ONE_DAY if one_day else FEW_SEEDS] if few else [])]
+    return [*marked, *_alike(runs, summary), *([once or FEW_SEEDS] if few else [])]
 
 
 def lacking_notes(lacks: Mapping[str, Sequence[str]]) -> list[str]:

@@ -1,6 +1,8 @@
 """FGD's protocol: pods arrive one by one until demand passes capacity; nobody leaves or retries."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
 
 from weft.core.engine import Bind, PodAdded, PodBound, PodGone, Unschedulable
 from weft.core.engine.decision_faults import unless_faulted
@@ -9,8 +11,9 @@ from weft.core.record import DecisionsWriter
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.holdings import OnHoldings
 from weft.lab.simulate.meter import Meter
+from weft.lab.simulate.openb import TracePod
 from weft.lab.simulate.results import PolicyRun
-from weft.lab.simulate.scenario import Scenario
+from weft.lab.simulate.scenario import PROFILE, Scenario
 from weft.model import PodRequest
 
 
@@ -26,17 +29,20 @@ def run_inflation(
 ) -> PolicyRun:
     """One policy on one arrival order. A pod that fits nowhere is withdrawn.
 
-    `decisions` takes the decisions file. `progress` is called with the number of pods done, every
-    thousand; `on_holdings` after the last.
+    What happens in the scenario's world has happened before the first pod comes. `decisions` takes
+    the decisions file. `progress` is called with the number of pods done, every thousand;
+    `on_holdings` after the last.
     """
     engine, handle = scenario.start(policy, arrivals, decisions)
+    for happens in scenario.world:
+        handle(happens.event, 0)
     meter = Meter(engine, scenario.typical(), scenario.capacity_milli)
     asked_milli = 0
     for at, row in enumerate(arrivals.pod_rows):
         pod = scenario.pods[row]
         uid = str(at)
         meter.arrives(pod.total_milli)
-        commands = handle(PodAdded(PodRequest(uid, pod.name, pod.shape)), at)
+        commands = handle(PodAdded(_request(pod, uid)), at)
         outcome = unless_faulted(commands)[0]
         if isinstance(outcome, Bind):
             handle(PodBound(uid), at)
@@ -44,11 +50,23 @@ def run_inflation(
         else:
             assert isinstance(outcome, Unschedulable)
             handle(PodGone(uid), at)
-            meter.refused(outcome.record)
+            meter.refused(outcome.record, at)
         meter.arrived(pod.total_milli, asked_milli)
         if progress is not None and at % 1000 == 999:
             progress(at + 1)
     run = meter.result(policy.name, arrivals.seed, meter.refusals, asked_milli, timing=timing)
     if on_holdings is not None:
-        on_holdings(engine, lambda uid: scenario.pods[arrivals.pod_rows[int(uid)]].name)
+        arrived = [scenario.pods[row] for row in arrivals.pod_rows]
+        on_holdings(engine, lambda uid: name_of(uid, arrived))
     return run
+
+
+def name_of(uid: str, arrived: Sequence[TracePod]) -> str:
+    """The name of a pod that arrived as the one of this number; others have only their UID."""
+    return arrived[int(uid)].name if uid.isdecimal() and int(uid) < len(arrived) else uid
+
+
+def _request(pod: TracePod, uid: str) -> PodRequest:
+    if pod.request is None:
+        return PodRequest(uid, pod.name, pod.shape)
+    return replace(pod.request, uid=uid, scheduler_name=PROFILE)

@@ -1,5 +1,6 @@
 """The scenario that an experiment's runs share: cluster, workload, and how to start an engine."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from weft.core.ledger import RequestLimits
 from weft.core.record import DecisionsWriter, Header, PolicyUse, ProfileUse, Recorder
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.openb import TracePod
-from weft.model import Node
+from weft.model import Node, Shape
 
 PROFILE = "weft"
 TOP_ON_RECORD = 3
@@ -36,7 +37,8 @@ class Scenario(msgspec.Struct, frozen=True):
     """A cluster and a workload, in file order, and what policies are told of interference.
 
     `mystic`: distances between applications, for Co-scheML's baseline of that name. `world` happens
-    at its times in timed mode; `limits` are how much of a card may be promised.
+    at its times in timed mode; `limits` are how much of a card may be promised. `usual` are the
+    shapes that policies take for typical; without any, those of the pods.
     """
 
     nodes: list[Node]
@@ -45,6 +47,7 @@ class Scenario(msgspec.Struct, frozen=True):
     mystic: Distances = {}
     world: tuple[WorldEvent, ...] = ()
     limits: RequestLimits = RequestLimits()
+    usual: tuple[Shape, ...] = ()
 
     @property
     def capacity_milli(self) -> int:
@@ -53,7 +56,10 @@ class Scenario(msgspec.Struct, frozen=True):
 
     def typical(self) -> TypicalPods:
         """The target workload that FGD and the fragment measure go by: the trace's own mix."""
-        return TypicalPods(pod.shape for pod in self.pods)
+        return TypicalPods(self._usual())
+
+    def _usual(self) -> Iterable[Shape]:
+        return self.usual or (pod.shape for pod in self.pods)
 
     def start(
         self, policy: Policy, arrivals: Arrivals, decisions: DecisionsWriter | None = None
@@ -75,7 +81,7 @@ class Scenario(msgspec.Struct, frozen=True):
             for node, rank in zip(self.nodes, arrivals.node_rank, strict=True)
         )
         handle(NodesChanged(ranked), 0)
-        handle(PolicyInput(TYPICAL_PODS, typical_input(pod.shape for pod in self.pods)), 0)
+        handle(PolicyInput(TYPICAL_PODS, typical_input(self._usual())), 0)
         if self.interference is not None:
             handle(PolicyInput(INTERFERENCE, to_input(self.interference)), 0)
         if self.mystic:

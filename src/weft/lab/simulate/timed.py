@@ -21,6 +21,7 @@ from weft.core.framework import Policy
 from weft.core.record import DecisionsWriter
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.holdings import OnHoldings
+from weft.lab.simulate.inflation import name_of
 from weft.lab.simulate.meter import Meter, commonest_first, main_reason
 from weft.lab.simulate.openb import TracePod
 from weft.lab.simulate.results import CompletionTimes, PolicyRun, WaitTimes
@@ -261,7 +262,7 @@ def run_timed(
             if progress is not None and done % 1000 == 0:
                 progress(done)
             if on_holdings is not None and done == len(run.pods):
-                on_holdings(run.engine, lambda uid: run.pods[int(uid)].name)
+                on_holdings(run.engine, lambda uid: name_of(uid, run.pods))
         elif kind == _ENDS:
             run.end(number)
         elif kind == _LEAVES:

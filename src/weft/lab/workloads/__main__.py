@@ -1,10 +1,11 @@
-"""`python -m weft.lab.workloads list | run NAME`: the workloads, by any Python with PyTorch."""
+"""The workloads, by any Python with PyTorch: `python -m weft.lab.workloads list | run | answer`."""
 
 import argparse
 import json
 import sys
 
-from weft.lab.workloads.catalog import BY_NAME, WORKLOADS
+from weft.lab.workloads.catalog import ANSWERS, BY_NAME, WORKLOADS
+from weft.lab.workloads.queries import answer
 from weft.lab.workloads.running import RunOptions, RunOrders, run, standard_output
 
 
@@ -20,17 +21,32 @@ def main() -> int:
     runs.add_argument("--warm-seconds", type=float, default=2.0, help="that do not count")
     runs.add_argument("--tiny", action="store_true", help="tiny sizes, to try it out")
     runs.add_argument("--orders", action="store_true", help="read go and pause from stdin")
+    answers = commands.add_parser("answer", help="answer queries, then say how long they took")
+    answers.add_argument("name", choices=sorted(ANSWERS), metavar="NAME")
+    answers.add_argument("--queries", type=_two_or_more, default=1024, help="2 or more [1024]")
+    answers.add_argument("--device", default="cuda", help="cuda, cuda:1, cpu")
+    answers.add_argument("--tiny", action="store_true", help="tiny sizes, to try it out")
     arguments = parser.parse_args()
     if arguments.command == "list":
         for workload in WORKLOADS:
             sys.stdout.write(json.dumps(workload._asdict()) + "\n")
         return 0
     out = standard_output()
+    if arguments.command == "answer":
+        workload, device = ANSWERS[arguments.name], arguments.device
+        return answer(workload, device, arguments.tiny, arguments.queries, out)
     running = RunOptions(
         arguments.device, arguments.seconds, arguments.warm_seconds, arguments.tiny
     )
     orders = RunOrders(sys.stdin.fileno() if arguments.orders else None)
     return run(BY_NAME[arguments.name], running, out, orders)
+
+
+def _two_or_more(text: str) -> int:
+    """A number of queries that percentiles can be taken of."""
+    if not text.isdecimal() or int(text) < 2:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of queries: say 2 or more")
+    return int(text)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ class Workload(NamedTuple):
     build: str
     sizes: Sizes
     tiny: Sizes
+    needs_pytorch: bool = True
 
     def make(self, place: Any, tiny: bool) -> Step:
         """Builds its step, ready to be called. `ImportError` where there is no PyTorch."""
@@ -104,3 +105,21 @@ WORKLOADS = (
 )  # fmt: skip # a table: one workload a row
 
 BY_NAME: Mapping[str, Workload] = {workload.name: workload for workload in WORKLOADS}
+
+_PERCEPTRON = Workload(
+    "perceptron-infer",
+    "inference",
+    "compute",
+    1,
+    "small",
+    "without_pytorch:perceptron_inference",
+    {"layers": 4, "width": 256},
+    {"batch": 1, "layers": 2, "width": 16},
+    needs_pytorch=False,
+)
+ANSWERS: Mapping[str, Workload] = {
+    workload.name: workload
+    for workload in (*WORKLOADS, _PERCEPTRON)
+    if workload.kind == "inference"
+}
+"""The workloads that answer queries; `perceptron-infer` does so without PyTorch and GPU."""

@@ -93,12 +93,17 @@ def run(workload: Workload, running: RunOptions, out: TextIO, orders: RunOrders)
                 say("paused", iterations=iterations, peak_mib=place.peak_mib())
         say("ended", peak_mib=place.peak_mib())
     except Exception as error:  # whatever PyTorch throws is this workload's end, and is said
-        text = str(error).lower()
-        memory = any(words in text for words in NO_MEMORY) or isinstance(error, MemoryError)
+        memory = ran_out_of_memory(error)
         reason = "out-of-memory" if memory else "failed"
         say("failed", reason=reason, text=f"{type(error).__name__}: {error}"[:500])
         return EXIT_OUT_OF_MEMORY if memory else EXIT_FAILED
     return 0
+
+
+def ran_out_of_memory(error: Exception) -> bool:
+    """True if this is how PyTorch, a CUDA library or the CPU's allocator says so."""
+    text = str(error).lower()
+    return any(words in text for words in NO_MEMORY) or isinstance(error, MemoryError)
 
 
 def _go(step: Step, place: Any, running: RunOptions, say: Say, orders: RunOrders) -> int:

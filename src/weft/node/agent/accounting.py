@@ -5,6 +5,10 @@ there. So the sums of the node's cards, in the units of each system that is swit
 once, and again where they are no longer true: a card came, went or broke, or somebody else changed
 them. `weft.dev/advertises` names the resources that are the agent's; others are left alone, above
 all those that a device plugin of another system serves.
+
+Those of the agent's own device plugins the kubelet writes, every ten seconds: after its restart it
+says first that there are none, and ten seconds later how many. So they are written here meanwhile,
+once it has their list (`kubelet_has`); if it then says something else, that stands.
 """
 
 import asyncio
@@ -39,6 +43,11 @@ log = logging.getLogger("weft.agent")
 MOST_IDS = 100_000
 """A kubelet takes no list of devices beyond 4 MiB: so many short IDs fit, twice as many do not."""
 _PAUSE_S = 1.0
+_TAKEN_S = 1.0
+"""In so long a kubelet has read a list of 100,000 devices, and gives them away."""
+_LATER_S = 0.1  # the loop's clock is not the client's
+_TELLS_S = 15.0
+"""In so long a kubelet has told the API server of its devices (by default every 10 s)."""
 _NVIDIA = "nvidia"
 
 
@@ -171,6 +180,7 @@ class Accounting:
         self._wake, self._decided = asyncio.Event(), asyncio.Event()
         self._written: AdvertisedAmounts | None = None
         self._withheld: frozenset[str] = frozenset()
+        self._listed_s: dict[str, float] = {}
         self._backoff = Backoff(_PAUSE_S, 30, client.rng)
 
     @property
@@ -192,6 +202,14 @@ class Accounting:
         return frozenset(
             name for name, total in capacity.items() if name != GPU_COUNT and total <= MOST_IDS
         )
+
+    def kubelet_has(self, resource: str, listed: bool) -> None:
+        """The kubelet was given the list of a resource's devices, or has hung up."""
+        if not listed:
+            self._listed_s.pop(resource, None)
+            return
+        self._listed_s[resource] = self._client.clock.monotonic()
+        asyncio.get_running_loop().call_later(_TAKEN_S + _LATER_S, self._wake.set)
 
     async def decided(self) -> None:
         """Return when `dialects` is known, and the resources are marked as the agent's."""
@@ -266,13 +284,14 @@ class Accounting:
         plugins = self.served_by_plugins(amounts.capacity)
         withheld = self._beyond_plugins(amounts.capacity, plugins)
         names = frozenset(amounts.capacity) - withheld
+        left_to_kubelet = plugins - self._just_listed()
         before = own_resources(node)
         status: dict[str, dict[str, str | None]] = {}
         for field, wanted, there in (
             ("capacity", amounts.capacity, node.status.capacity or {}),
             ("allocatable", amounts.allocatable, node.status.allocatable or {}),
         ):
-            written = {name: wanted[name] for name in names - plugins}
+            written = {name: wanted[name] for name in names - left_to_kubelet}
             if changes := _changes(written, there, before - names):
                 status[field] = changes
         body: dict[str, object] = {"status": status} if status else {}
@@ -280,6 +299,15 @@ class Accounting:
             marks = {ADVERTISES: ",".join(sorted(names))}
             body["metadata"] = {"annotations": marks}
         return body
+
+    def _just_listed(self) -> set[str]:
+        """The resources that the kubelet has, and tells the API server of soon."""
+        now_s = self._client.clock.monotonic()
+        return {
+            name
+            for name, listed_s in self._listed_s.items()
+            if _TAKEN_S <= now_s - listed_s < _TELLS_S
+        }
 
     def _beyond_plugins(
         self, capacity: Mapping[str, int], plugins: frozenset[str]

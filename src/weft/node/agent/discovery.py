@@ -25,6 +25,7 @@ from weft.dialects.weft import inventory_text, reported_gpus
 from weft.kube.client import MERGE_PATCH, ApiClient
 from weft.kube.codec import NODES
 from weft.kube.errors import ApiError, LostError, NotSentError
+from weft.kube.log_fields import about
 from weft.kube.structs import KubeNode
 from weft.model import BadInputError, Gpu
 from weft.model.agent_offer import AgentOffer, encode_offer
@@ -105,7 +106,8 @@ class Discovery:
                 wait_s, retry_s = self._look_again_s, RETRY_S
             except _FAILED as error:
                 self.failures += 1
-                log.warning("node %s: GPUs are not written: %s", self._node, error)
+                text = "node %s: GPUs are not written: %s"
+                log.warning(text, self._node, error, extra=about(node=self._node))
                 wait_s, retry_s = retry_s, min(2 * retry_s, MOST_RETRY_S)
             await self._something(version, wait_s)
 

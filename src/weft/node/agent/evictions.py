@@ -10,6 +10,7 @@ from collections import Counter
 
 from weft.kube.client import ApiClient
 from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
+from weft.kube.log_fields import about
 from weft.node.agent.node_pods import NodePods
 from weft.node.agent.pod_events import EVICTED, NOT_EVICTED, PodEvents, PodName
 
@@ -65,10 +66,10 @@ class Evictions:
         except (ApiError, LostError, NotSentError) as error:
             blocked = isinstance(error, ApiError) and error.code == _TOO_MANY
             self.counts[BLOCKED if blocked else FAILED] += 1
-            log.warning("pod %s is not evicted: %s", pod, error)
+            log.warning("pod %s is not evicted: %s", pod, error, extra=about(pod))
             self._events.warn(pod, NOT_EVICTED, f"{why}; it is not evicted: {error}")
             return False
         self.counts[DONE] += 1
-        log.warning("pod %s is evicted: %s", pod, why)
+        log.warning("pod %s is evicted: %s", pod, why, extra=about(pod))
         self._events.warn(pod, EVICTED, f"evicted: {why}")
         return True

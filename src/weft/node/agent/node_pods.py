@@ -24,6 +24,7 @@ from weft.dialects.registry import choose
 from weft.kube.client import ApiClient
 from weft.kube.codec import NODES
 from weft.kube.list_diff import Added, Change, Deleted, Modified
+from weft.kube.log_fields import about
 from weft.kube.structs import KubeNode
 from weft.kube.watch import ListWatch
 from weft.model import BadInputError, Node, PodManifest
@@ -174,7 +175,7 @@ class NodePods:
         if not changed:
             return
         for warning in warnings:
-            log.warning("node %s: %s", self.node_name, warning)
+            log.warning("node %s: %s", self.node_name, warning, extra=about(node=self.node_name))
         for pod in list(self._pods.values()):
             if pod.record is None or pod.derived:
                 self._pods[pod.uid] = self._read(pod.manifest)

@@ -15,6 +15,7 @@ import msgspec
 
 from weft.kube.errors import ApiError, LostError, NotFoundError, NotSentError
 from weft.kube.events import Note
+from weft.kube.log_fields import about
 from weft.kube.structs import ObjectReference
 from weft.node.agent.usage import ContainerUse, NodeUse, WatchedPod
 
@@ -93,7 +94,7 @@ class OverShareGuard:
         for key, each in lasting.items():
             if key not in self._told:
                 self.reports += 1
-                log.warning("pod %s/%s %s", each.pod.namespace, each.pod.name, each.text)
+                log.warning("pod %s %s", _named(each.pod), each.text, extra=about(each.pod))
                 self._emit(_note(each, self._options.evict))
             self._plan(each, found.at_s)
         self._told &= exceeding.keys()
@@ -108,8 +109,8 @@ class OverShareGuard:
             each = await self._due.get()
             outcome = await self._outcome(each)
             self.evictions[outcome] += 1
-            text = "pod %s/%s %s: %s"
-            log.warning(text, each.pod.namespace, each.pod.name, each.text, outcome)
+            text = "pod %s %s: %s"
+            log.warning(text, _named(each.pod), each.text, outcome, extra=about(each.pod))
 
     def _exceeding(self, containers: Iterable[ContainerUse]) -> Iterable[OverShare]:
         used: Counter[tuple[str, int]] = Counter()
@@ -159,3 +160,7 @@ def _note(each: OverShare, evicts: bool) -> Note:
     regarding = ObjectReference("Pod", pod.namespace, pod.name, pod.uid, "v1")
     text = f"The pod {each.text}" + ("; it is evicted" if evicts else "")
     return Note(regarding, REASON, text, "Warning", "Watching")
+
+
+def _named(pod: WatchedPod) -> str:
+    return f"{pod.namespace}/{pod.name}"

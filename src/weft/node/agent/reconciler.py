@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from weft.dialects.resources import amount, slots
+from weft.kube.log_fields import about
 from weft.model import BadInputError, WeftError
 from weft.node.agent.node_pods import NodePod
 from weft.node.agent.pod_events import PodName
@@ -190,7 +191,7 @@ class Reconciler:
 
     def _report(self, found: HeldDifference) -> None:
         self.counts[found.kind] += 1
-        log.warning("pod %s: %s", found.pod, found.text)
+        log.warning("pod %s: %s", found.pod, found.text, extra=about(found.pod))
         self._tell(found.pod, DIFFERS, found.text)
         if found.kind == ANOTHERS_GPU:
             self._evict(found.pod, found.text)

@@ -107,9 +107,9 @@ class AttributionWorld(NamedTuple):
     held: HeldSource
     kubelet: KubeletPods
     grant: Callable[[DeliveryRecord, str], Awaitable[ContainerGrant]]
-    objection: Callable[[NodePod, Sequence[DeliveryRecord]], str] = lambda pod, others: ""
-    on_refused: Callable[[PodName, str], None] = lambda pod, why: None
-    on_wrong: Callable[[PodName, str], None] = lambda pod, why: None
+    objection: Callable[[NodePod, Sequence[DeliveryRecord]], str]
+    on_refused: Callable[[PodName, str], None]
+    on_wrong: Callable[[PodName, str], None]
     cdi: CdiFiles | None = None
 
 
@@ -190,15 +190,17 @@ class Attribution:
         }
         found = []
         for uid, pod in self._world.pods.pods.items():
-            if pod.ended or pod.record is None:
-                continue
-            waiting = [
-                (name, asked)
-                for name, asked in self._asked(uid, pod.manifest, resource)
-                if (uid, name) not in having
-            ]
-            if waiting and waiting[0][1] == size and waiting[0][0] in pod.record.containers:
-                found.append(LikelyContainer(pod, waiting[0][0], pod.record))
+            for name, asked in self._asked(uid, pod.manifest, resource):
+                if (uid, name) in having:
+                    continue
+                if (
+                    asked == size
+                    and pod.record is not None
+                    and name in pod.record.containers
+                    and not pod.ended
+                ):
+                    found.append(LikelyContainer(pod, name, pod.record))
+                break  # its later containers have to wait
         return found
 
     def tidy(self) -> int:
@@ -235,9 +237,12 @@ class Attribution:
         if len(candidates) > _ASK_ALL_FROM:
             known = await self._world.kubelet.names()
             return [each for each in candidates if _key(each) in known]
-        return [
-            each for each in candidates if await self._world.kubelet.pod(*_key(each)) is not None
-        ]
+        # Who came first is mostly the one, and if it has no devices no other pod is being admitted.
+        for some in (candidates[:1], candidates[1:]):
+            pods = await asyncio.gather(*(self._world.kubelet.pod(*_key(each)) for each in some))
+            if found := [each for each, pod in zip(some, pods, strict=True) if pod is not None]:
+                return found
+        return []
 
     async def _answers(
         self, candidates: Sequence[LikelyContainer]

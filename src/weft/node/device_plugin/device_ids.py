@@ -6,6 +6,7 @@ the same, of the GPU that the next pod was promised, for the kubelet aligns CPUs
 nodes.
 """
 
+import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from weft.dialects.advertised import AdvertisedCard
@@ -45,11 +46,17 @@ def preferred_ids(
     Else of as few GPUs as can be, of those with the fewest left that are enough.
     """
     chosen = list(dict.fromkeys(must))[:size]
+    if not chosen and len(gpus) == 1:  # the usual case, with up to 100,000 available
+        prefix = f"{gpus[0]}-"
+        own = [device_id for device_id in available if device_id.startswith(prefix)]
+        if len(own) >= size:
+            return heapq.nsmallest(size, own, key=_by_number)
+    taken = set(chosen)
+    begun = {gpu_of(device_id) for device_id in chosen}
     left: dict[int, list[str]] = {}
     for device_id in available:
-        if device_id not in chosen:
+        if device_id not in taken:
             left.setdefault(gpu_of(device_id), []).append(device_id)
-    begun = {gpu_of(device_id) for device_id in chosen}
 
     def order(gpu: int) -> tuple[object, ...]:
         wanted = gpus.index(gpu) if gpu in gpus else len(gpus)
@@ -61,6 +68,9 @@ def preferred_ids(
     for gpu in sorted(left, key=order):
         if len(chosen) >= size:
             break
-        part = sorted(left[gpu], key=lambda name: (len(name), name))
-        chosen += part[: size - len(chosen)]
+        chosen += heapq.nsmallest(size - len(chosen), left[gpu], key=_by_number)
     return chosen
+
+
+def _by_number(device_id: str) -> tuple[int, str]:
+    return len(device_id), device_id

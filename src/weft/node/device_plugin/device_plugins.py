@@ -106,7 +106,8 @@ class ResourceServer:
 class DevicePlugins:
     """All of a node's device plugins. Run `run()` as a task.
 
-    `registrations` counts those that the kubelet took.
+    `registrations` counts those that the kubelet took; `on_registered` hears when it has all,
+    `on_list` what it was told of which resource (`ResourceService`).
     """
 
     def __init__(
@@ -115,14 +116,15 @@ class DevicePlugins:
         devices: DeviceSource,
         attribution: Attribution,
         *,
+        on_registered: Callable[[], None],
+        on_list: Callable[[str, bool], None],
         folder: Path = FOLDER,
         period_s: float = 1.0,
-        on_registered: Callable[[], None] = lambda: None,
     ) -> None:
         self.registrations = 0
         self._resources, self._devices, self._attribution = resources, devices, attribution
         self._folder, self._period_s = folder, period_s
-        self._on_registered = on_registered
+        self._on_registered, self._on_list = on_registered, on_list
         self._servers: dict[str, ResourceServer] = {}
         self._kubelet: tuple[int, int] | None = None
         self._failing = ""
@@ -164,7 +166,8 @@ class DevicePlugins:
     ) -> None:
         server = self._servers.get(name)
         if server is None:
-            server = ResourceServer(ResourceService(name, self._attribution), self._folder)
+            service = ResourceService(name, self._attribution, self._on_list)
+            server = ResourceServer(service, self._folder)
         # A hundred thousand IDs take a second.
         devices = await asyncio.to_thread(device_list, cards, name, numa)
         await server.service.set_devices(devices)

@@ -30,7 +30,16 @@ class HeldDevices(NamedTuple):
     container: str
     resource: str
     ids: frozenset[str]
-    answer: plugin.ContainerAllocateResponse
+    answered: bytes
+
+    @property
+    def answer(self) -> plugin.ContainerAllocateResponse:
+        """The answer, read only now: hardly any is looked at. `KubeletRecordError`."""
+        try:
+            return plugin.ContainerAllocateResponse.FromString(self.answered)
+        except DecodeError as error:
+            text = f"the kubelet's answer to container {self.container} cannot be read: {error}"
+            raise KubeletRecordError(text) from error
 
 
 class _Entry(msgspec.Struct):
@@ -67,7 +76,7 @@ class KubeletRecord:
                 self._stamp = stamp
         except FileNotFoundError:
             self._held, self._stamp = (), (0, 0, 0)
-        except (OSError, msgspec.DecodeError, DecodeError) as error:
+        except (OSError, msgspec.DecodeError) as error:
             raise KubeletRecordError(f"{self._path} cannot be read: {error}") from error
         return self._held
 
@@ -79,8 +88,8 @@ def _held_in(text: bytes) -> tuple[HeldDevices, ...]:
             entry.PodUID,
             entry.ContainerName,
             entry.ResourceName,
-            frozenset(name for ids in (entry.DeviceIDs or {}).values() for name in ids),
-            plugin.ContainerAllocateResponse.FromString(entry.AllocResp),
+            frozenset().union(*(entry.DeviceIDs or {}).values()),
+            entry.AllocResp,
         )
         for entry in entries
     )

@@ -87,8 +87,9 @@ class DevicePluginPart:
             self._accounting,
             self._devices,
             self._attribution,
-            folder=self._options.folder,
             on_registered=self._is_registered,
+            on_list=self._accounting.kubelet_has,
+            folder=self._options.folder,
         )
         await self._plugins.run()
 

@@ -1,7 +1,7 @@
 """One resource's device plugin: the list of its devices, and answers about them."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from weft.node.device_plugin import device_plugin_pb2 as plugin
 from weft.node.device_plugin.attribution import Attribution
@@ -9,11 +9,17 @@ from weft.node.device_plugin.device_ids import preferred_ids
 
 
 class ResourceService:
-    """A `DevicePluginService`. `streams` are the kubelet's open calls of ListAndWatch."""
+    """A `DevicePluginService`. `streams` are the kubelet's open calls of ListAndWatch.
 
-    def __init__(self, resource: str, attribution: Attribution) -> None:
+    `on_list` hears the resource and True whenever the kubelet was given a list, False once it no
+    longer listens.
+    """
+
+    def __init__(
+        self, resource: str, attribution: Attribution, on_list: Callable[[str, bool], None]
+    ) -> None:
         self.resource, self.streams = resource, 0
-        self._attribution = attribution
+        self._attribution, self._on_list = attribution, on_list
         self._devices = plugin.ListAndWatchResponse()
         self._version = 0
         self._change = asyncio.Condition()
@@ -49,8 +55,11 @@ class ResourceService:
                     await self._change.wait_for(changed)
                     sent, devices = self._version, self._devices
                 yield devices
+                self._on_list(self.resource, True)
         finally:
             self.streams -= 1
+            if not self.streams:
+                self._on_list(self.resource, False)
 
     async def preferred(
         self, request: plugin.PreferredAllocationRequest

@@ -1,0 +1,138 @@
+"""`weft snapshot`: a live cluster's state into one file."""
+
+import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Option, echo
+
+from weft.cli.cluster_question import answer
+from weft.cli.options import Context, Kubeconfig, Output
+from weft.cli.output import ListOutput, json_text
+from weft.cli.snapshot_files import MANIFEST_KEY, MANIFEST_NAME, SYSTEM_NAMESPACE
+from weft.model.errors import BadInputError
+
+if TYPE_CHECKING:
+    from weft.cluster.config.form import Configuration
+    from weft.cluster.snapshot.capture import CapturedObjects
+    from weft.cluster.snapshot.form import ClusterSnapshot
+    from weft.kube.client import ApiClient
+
+_MOST_BROKEN = 5
+
+
+_File = Annotated[Path, Argument(help="The file to write; gzipped where its name ends in .gz.")]
+_From = Annotated[
+    str,
+    Option(
+        "--from",
+        help="What `kubectl get nodes,pods,… -A -o json` wrote; - reads standard input.  "
+        "[default: ask the cluster]",
+        show_default=False,
+    ),
+]
+_Config = Annotated[
+    Path | None,
+    Option(
+        help="The configuration in use.  "
+        f"[default: ConfigMap {SYSTEM_NAMESPACE}/{MANIFEST_NAME}, else built in]"
+    ),
+]
+_Anonymous = Annotated[
+    bool, Option("--anonymous", help="Hash names, each alike wherever it stands; the key is lost.")
+]
+
+
+def snapshot(
+    file: _File = Path("snapshot.json"),
+    objects: _From = "",
+    config: _Config = None,
+    anonymously: _Anonymous = False,
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+    output: Output = ListOutput.table,
+) -> None:
+    """Write what Weft decides by on a cluster into one file, to look at it elsewhere.
+
+    Nodes, pods, volumes, disruption budgets, priority classes and the configuration. Secrets are
+    never read; environment values, arguments, images and annotations that are no GPU scheduler's
+    are left out. `weft explain pod --snapshot` and `weft simulate --snapshot` read it.
+    """
+    if objects and (kubeconfig or context):
+        raise BadInputError(objects, "is what the cluster said; leave out --kubeconfig, --context")
+    if objects:
+        found, settings = _given(objects), _configured(config)
+    else:
+        found, settings = answer(kubeconfig, context, lambda client: _asked(client, config))
+    from weft.cluster.snapshot.anonymous import anonymous
+    from weft.cluster.snapshot.capture import snapshot_of
+
+    taken = snapshot_of(found, settings, datetime.datetime.now(datetime.UTC))
+    if anonymously:
+        taken = anonymous(taken)
+    _write(taken, file)
+    for kind in found.unread:
+        echo(f"weft: warning: {kind}: may not be read, and is left out", err=True)
+    for name in found.broken[:_MOST_BROKEN]:
+        echo(f"weft: warning: {name}: cannot be read, and is left out", err=True)
+    _say(taken, file, output)
+
+
+def _configured(path: Path | None) -> "Configuration":
+    from weft.cli.scheduler import configuration
+
+    return configuration(path)
+
+
+def _given(objects: str) -> "CapturedObjects":
+    from weft.cli.trace_objects import objects_by_kind
+    from weft.cluster.snapshot.capture import CapturedObjects
+    from weft.cluster.snapshot.form import KINDS
+
+    found = objects_by_kind(objects, {kind: resource.type for kind, (_, resource) in KINDS.items()})
+    return CapturedObjects({field: found[kind] for kind, (field, _) in KINDS.items()})
+
+
+async def _asked(client: "ApiClient", path: Path | None) -> "tuple[CapturedObjects, Configuration]":
+    from weft.cluster.config.read import decode
+    from weft.cluster.snapshot.capture import captured, configuration_text
+
+    where = f"ConfigMap {SYSTEM_NAMESPACE}/{MANIFEST_NAME}, {MANIFEST_KEY}"
+    text = ""
+    if path is None:
+        text = await configuration_text(client, SYSTEM_NAMESPACE, MANIFEST_NAME, MANIFEST_KEY)
+        if not text:
+            echo(f"weft: {where}: not found; the built-in configuration is taken", err=True)
+    config = decode(text.encode(), where) if text else _configured(path)
+    return await captured(client, config), config
+
+
+def _write(taken: "ClusterSnapshot", file: Path) -> None:
+    from weft.cluster.snapshot.file import write
+
+    try:
+        write(taken, file)
+    except OSError as error:
+        why = f"cannot be written: {error.strerror}; name a file in a folder you own"
+        raise BadInputError(str(file), why) from None
+
+
+def _say(taken: "ClusterSnapshot", file: Path, output: ListOutput) -> None:
+    bound = sum(bool(pod.spec.node_name) for pod in taken.pods)
+    said = {
+        "file": str(file),
+        "bytes": file.stat().st_size if file.is_file() else 0,
+        "takenAt": taken.taken_at,
+        "nodes": len(taken.nodes),
+        "pods": len(taken.pods),
+        "bound": bound,
+        "anonymous": taken.anonymous,
+        "unread": list(taken.unread),
+    }
+    if output is ListOutput.json:
+        print(json_text(said))
+        return
+    print(
+        f"{file}: {len(taken.nodes):,} nodes, {len(taken.pods):,} pods ({bound:,} on nodes), "
+        f"{said['bytes']:,} bytes"
+    )

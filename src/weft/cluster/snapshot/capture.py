@@ -1,0 +1,104 @@
+"""Takes a snapshot of a live cluster through its API, or of what kubectl wrote. Secrets are never
+asked for."""
+
+import datetime
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import weft
+from weft.cluster.config.form import Configuration
+from weft.cluster.snapshot.configuration import deciding_part
+from weft.cluster.snapshot.form import API_VERSION, KIND, KINDS, ClusterSnapshot
+from weft.cluster.snapshot.kept import kept
+from weft.dialects.gpushare import UNHEALTHY_NAMESPACE
+from weft.kube.client import ApiClient
+from weft.kube.codec import CONFIG_MAPS
+from weft.kube.configmap import OwnConfigMap
+from weft.kube.errors import ApiError, NotFoundError
+from weft.kube.services import everything
+from weft.model import ObjectMeta
+
+NEEDED = ("Node", "Pod")
+_NOT_ALLOWED = (403, 404)
+
+
+class CapturedObjects(NamedTuple):
+    """A cluster's objects by the fields of `ClusterSnapshot`.
+
+    `unread` are kinds that may not be read; `broken` objects that could not be, by kind and name.
+    """
+
+    objects: dict[str, list[Any]]
+    lessons: Mapping[str, str] = {}
+    unread: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
+
+
+async def captured(client: ApiClient, config: Configuration) -> CapturedObjects:
+    """Everything that Weft decides by. Raises what the client raises where nodes or pods may not
+    be read; what else may not is `unread`."""
+    objects: dict[str, list[Any]] = {}
+    unread, broken = [], []
+    for kind, (field, resource) in KINDS.items():
+        bad: list[ObjectMeta] = []
+        namespace = UNHEALTHY_NAMESPACE if kind == "ConfigMap" else ""
+        try:
+            objects[field] = await everything(client, resource, namespace, unreadable=bad)
+        except ApiError as error:
+            if kind in NEEDED or error.code not in _NOT_ALLOWED:
+                raise
+            unread.append(kind)
+        broken += [f"{kind} {meta.namespace}/{meta.name}".replace(" /", " ") for meta in bad]
+    lessons = await _lessons(client, config, unread)
+    return CapturedObjects(objects, lessons, tuple(unread), tuple(broken))
+
+
+async def _lessons(client: ApiClient, config: Configuration, unread: list[str]) -> dict[str, str]:
+    if not config.oom_history.name:
+        return {}
+    where = OwnConfigMap(client, config.lease.namespace, config.oom_history.name)
+    try:
+        return await where.read()
+    except ApiError as error:
+        if error.code not in _NOT_ALLOWED:
+            raise
+        unread.append(f"ConfigMap {config.lease.namespace}/{config.oom_history.name}")
+        return {}
+
+
+async def configuration_text(client: ApiClient, namespace: str, name: str, key: str) -> str:
+    """The configuration file in this ConfigMap; "" where there is none, or it may not be read."""
+    try:
+        config_map = await client.get(CONFIG_MAPS, namespace, name)
+    except NotFoundError:
+        return ""
+    except ApiError as error:
+        if error.code not in _NOT_ALLOWED:
+            raise
+        return ""
+    return (config_map.data or {}).get(key, "")
+
+
+def snapshot_of(
+    found: CapturedObjects, config: Configuration, taken_at: datetime.datetime
+) -> ClusterSnapshot:
+    """The snapshot of these objects, at this time (UTC), of what may be kept alone."""
+    objects = {field: _in_order(found.objects.get(field, ())) for field, _ in KINDS.values()}
+    return kept(
+        ClusterSnapshot(
+            API_VERSION,
+            KIND,
+            weft.__version__,
+            taken_at.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            anonymous=False,
+            configuration=deciding_part(config),
+            lessons=dict(found.lessons),
+            unread=found.unread,
+            **objects,
+        )
+    )
+
+
+def _in_order(objects: Iterable[Any]) -> tuple[Any, ...]:
+    """By namespace and name, as the API lists them."""
+    return tuple(sorted(objects, key=lambda each: (each.metadata.namespace, each.metadata.name)))

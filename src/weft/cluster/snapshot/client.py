@@ -1,0 +1,82 @@
+"""An API client that answers from a snapshot: lists and watches, of which nothing more comes."""
+
+import asyncio
+import datetime
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from weft.cluster.snapshot.file import lean
+from weft.cluster.snapshot.form import KINDS, ClusterSnapshot
+from weft.dialects.gpushare import UNHEALTHY_NAMESPACE
+from weft.kube.client import JSON, ApiClient
+from weft.kube.codec import CONFIG_MAPS
+from weft.kube.config import Endpoint
+from weft.kube.credentials import FixedCredentials
+from weft.model import BadInputError
+
+
+class MomentClock:
+    """The moment of a snapshot, for ever."""
+
+    def __init__(self, taken_at: str) -> None:
+        try:
+            self._at = datetime.datetime.fromisoformat(taken_at)
+        except ValueError:
+            self._at = datetime.datetime.fromtimestamp(0, datetime.UTC)
+        if self._at.tzinfo is None:
+            self._at = self._at.replace(tzinfo=datetime.UTC)
+
+    def monotonic(self) -> float:
+        """Its seconds since 1970."""
+        return self._at.timestamp()
+
+    def wall(self) -> datetime.datetime:
+        """Its time of day, UTC."""
+        return self._at
+
+    async def sleep(self, seconds: float) -> None:
+        """As asyncio does: no time passes for what is read here."""
+        await asyncio.sleep(seconds)
+
+
+class SnapshotClient(ApiClient):
+    """Reads are of the snapshot's objects; there is nothing to write to."""
+
+    def __init__(self, snapshot: ClusterSnapshot) -> None:
+        endpoint = Endpoint("http://snapshot.invalid", FixedCredentials())
+        super().__init__(endpoint, clock=MomentClock(snapshot.taken_at))
+        self._lists: dict[str, Any] = {
+            resource.path + "/" + resource.name: getattr(snapshot, field)
+            for field, resource in KINDS.values()
+        }
+        self._lists[CONFIG_MAPS.of(UNHEALTHY_NAMESPACE)] = snapshot.config_maps
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        query: Mapping[str, str] | None = None,
+        content_type: str = JSON,
+        timeout_s: float = 0,
+        attempts: int = 0,
+        urgent: bool = False,
+    ) -> bytes:
+        """The list at this path, whole."""
+        objects = self._lists.get(path) if method == "GET" else None
+        if objects is None:
+            raise BadInputError("the snapshot", f"has no answer to {method} {path}: ask a cluster")
+        return msgspec.json.encode({"items": lean(objects)})
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, query: Mapping[str, str], inactivity_s: float
+    ) -> AsyncIterator[aiohttp.StreamReader]:
+        """Nothing, for as long as it is waited for."""
+        await asyncio.Event().wait()
+        yield aiohttp.StreamReader(None, 1)  # type: ignore[arg-type]

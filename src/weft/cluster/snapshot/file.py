@@ -1,0 +1,110 @@
+"""From a snapshot to the file's bytes and back, strictly: what is read is what was written.
+
+A file that is cut off, of another form or version, or says what no snapshot says, is refused with
+one error that names the place.
+"""
+
+import gzip
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from weft.cluster.snapshot.form import API_VERSION, KIND, ClusterSnapshot
+from weft.cluster.snapshot.kept import kept
+from weft.files.reading import read_text
+from weft.files.writing import write_whole
+from weft.model import BadInputError
+
+_REMEDY = "take one with `weft snapshot`"
+
+
+def write(snapshot: ClusterSnapshot, path: Path) -> None:
+    """Write the file whole, gzipped where its name ends in .gz; OSError."""
+    body = encode(snapshot)
+    write_whole(path, gzip.compress(body, mtime=0) if path.suffix == ".gz" else body)
+
+
+def encode(snapshot: ClusterSnapshot) -> bytes:
+    """The file's bytes: what may be kept, and of that what is not at its default."""
+    return msgspec.json.format(msgspec.json.encode(lean(kept(snapshot))), indent=1) + b"\n"
+
+
+def read(path: Path) -> ClusterSnapshot:
+    """The snapshot in this file, plain or gzipped; `BadInputError` where there is none."""
+    return decode(read_text(path).encode(), str(path))
+
+
+def decode(body: bytes, where: str) -> ClusterSnapshot:
+    """The snapshot in this text; `where` names it in errors."""
+    try:
+        document = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        wrong = f"is no snapshot, or cut off: {error}; {_REMEDY}"
+        raise BadInputError(where, wrong) from None
+    if not isinstance(document, dict) or document.get("kind") != KIND:
+        kind = document.get("kind") if isinstance(document, dict) else None
+        raise BadInputError(f"{where}, field kind", f"{kind!r} is not {KIND}; {_REMEDY}")
+    version = document.get("apiVersion")
+    if version != API_VERSION:
+        wrong = f"{version!r} is not {API_VERSION}; take it with this version of Weft"
+        raise BadInputError(f"{where}, field apiVersion", wrong)
+    try:
+        snapshot = msgspec.convert(document, ClusterSnapshot)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise BadInputError(where, f"is not as `weft snapshot` writes it: {error}") from None
+    difference = _first_difference(document, lean(kept(snapshot)))
+    if difference is not None:
+        wrong = "is nothing that `weft snapshot` writes; leave it out, or take the snapshot anew"
+        raise BadInputError(f"{where}, field {difference}", wrong)
+    return snapshot
+
+
+def lean(value: Any) -> Any:
+    """As JSON's own kinds, without fields that are at their default."""
+    if isinstance(value, msgspec.Struct):
+        fields = ((name, default, getattr(value, field)) for field, name, default in _of(value))
+        return {name: lean(there) for name, default, there in fields if there != default}
+    if isinstance(value, dict):
+        return {key: lean(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [lean(inner) for inner in value]
+    return value
+
+
+def _of(value: msgspec.Struct) -> tuple[tuple[str, str, Any], ...]:
+    return _fields(type(value))
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, str, Any], ...]:
+    """(attribute, name in JSON, default) of each field."""
+    return tuple(
+        (
+            field.name,
+            field.encode_name,
+            field.default
+            if field.default_factory is msgspec.NODEFAULT
+            else field.default_factory(),
+        )
+        for field in msgspec.structs.fields(kind)
+    )
+
+
+def _first_difference(document: Any, written: Any, at: str = "") -> str | None:
+    """Where the document says something else than would be written; None where it does not."""
+    if isinstance(document, dict) and isinstance(written, dict):
+        for key in [*document, *written]:
+            inner = f"{at}.{key}" if at else str(key)
+            if (key in document) != (key in written):
+                return inner
+            if (found := _first_difference(document[key], written[key], inner)) is not None:
+                return found
+        return None
+    if isinstance(document, list) and isinstance(written, list) and len(document) == len(written):
+        for index, (inner, other) in enumerate(zip(document, written, strict=True)):
+            if (found := _first_difference(inner, other, f"{at}[{index}]")) is not None:
+                return found
+        return None
+    return None if document == written else at

@@ -1,0 +1,100 @@
+"""The form of a snapshot: one JSON object, strict, versioned. See docs/reference/snapshot.md.
+
+Objects have Kubernetes' own fields, of these only what Weft reads; what is at its default is left
+out.
+"""
+
+from typing import Any
+
+import msgspec
+
+from weft.kube.codec import CLAIMS, CONFIG_MAPS, CSI_NODES, NODES, PODS, VOLUMES, MetaOnly, Resource
+from weft.kube.pods import LabelSelector, Pod
+from weft.kube.structs import (
+    ConfigMap,
+    CsiNode,
+    KubeNode,
+    PersistentVolume,
+    PersistentVolumeClaim,
+)
+from weft.model.manifest import Api, ObjectMeta
+
+API_VERSION = "weft.dev/v1"
+KIND = "ClusterSnapshot"
+
+
+class PriorityClass(Api, frozen=True, gc=False):
+    """scheduling.k8s.io/v1 PriorityClass."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    value: int = 0
+    global_default: bool = False
+    preemption_policy: str | None = None
+
+
+class DisruptionBudgetSpec(Api, frozen=True, gc=False):
+    """spec of a PodDisruptionBudget."""
+
+    selector: LabelSelector | None = None
+    min_available: int | str | None = None
+    max_unavailable: int | str | None = None
+
+
+class DisruptionBudgetStatus(Api, frozen=True, gc=False):
+    """status of a PodDisruptionBudget: how many of its pods may be evicted now."""
+
+    disruptions_allowed: int = 0
+
+
+class DisruptionBudget(Api, frozen=True, gc=False):
+    """policy/v1 PodDisruptionBudget."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: DisruptionBudgetSpec = DisruptionBudgetSpec()
+    status: DisruptionBudgetStatus = DisruptionBudgetStatus()
+
+
+class ClusterSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """A cluster at one moment. `taken_at` is RFC 3339, UTC; `weft` the version that wrote it.
+
+    `anonymous`: names are hashed. `configuration` is the part of a WeftConfiguration that decides.
+    `config_maps` are those that name broken GPUs; `lessons` what Weft keeps of pods that ran out of
+    GPU memory, as its ConfigMap has it. `unread` are kinds of objects that could not be read: there
+    may have been some.
+    """
+
+    api_version: str
+    kind: str
+    weft: str
+    taken_at: str
+    anonymous: bool
+    configuration: dict[str, Any]
+    nodes: tuple[KubeNode, ...] = ()
+    pods: tuple[Pod, ...] = ()
+    namespaces: tuple[MetaOnly, ...] = ()
+    config_maps: tuple[ConfigMap, ...] = ()
+    persistent_volumes: tuple[PersistentVolume, ...] = ()
+    persistent_volume_claims: tuple[PersistentVolumeClaim, ...] = ()
+    csi_nodes: tuple[CsiNode, ...] = ()
+    priority_classes: tuple[PriorityClass, ...] = ()
+    disruption_budgets: tuple[DisruptionBudget, ...] = ()
+    lessons: dict[str, str] = {}
+    unread: tuple[str, ...] = ()
+
+
+NAMESPACES = Resource("/api/v1", "namespaces", MetaOnly)
+PRIORITY_CLASSES = Resource("/apis/scheduling.k8s.io/v1", "priorityclasses", PriorityClass)
+DISRUPTION_BUDGETS = Resource("/apis/policy/v1", "poddisruptionbudgets", DisruptionBudget)
+
+KINDS: dict[str, tuple[str, Resource[Any]]] = {
+    "Node": ("nodes", NODES),
+    "Pod": ("pods", PODS),
+    "Namespace": ("namespaces", NAMESPACES),
+    "ConfigMap": ("config_maps", CONFIG_MAPS),
+    "PersistentVolume": ("persistent_volumes", VOLUMES),
+    "PersistentVolumeClaim": ("persistent_volume_claims", CLAIMS),
+    "CSINode": ("csi_nodes", CSI_NODES),
+    "PriorityClass": ("priority_classes", PRIORITY_CLASSES),
+    "PodDisruptionBudget": ("disruption_budgets", DISRUPTION_BUDGETS),
+}
+"""By Kubernetes' kind: the field of `ClusterSnapshot`, and where the API has them."""

@@ -1,0 +1,175 @@
+"""What a snapshot keeps of each object: what Weft reads, and nothing that could be a secret.
+
+Left out: environment values and arguments, images, messages, every annotation that is no system's
+of GPU scheduling, and `weft.dev/delivery`, which holds environment.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from weft.cluster.snapshot.form import ClusterSnapshot
+from weft.dialects.catalog import ALL, ASKING_LABELS
+from weft.dialects.foreign import ANNOTATIONS
+from weft.dialects.gpushare import UNHEALTHY_NAMESPACE, UNHEALTHY_PREFIX
+from weft.kube.oom_ends import for_want_of_memory
+from weft.kube.pods import (
+    ContainerState,
+    ContainerStatus,
+    Pod,
+    PodContainer,
+    ScheduledSpec,
+    ScheduledStatus,
+    Terminated,
+    TimedCondition,
+    Volume,
+)
+from weft.kube.structs import ConfigMap, KubeNode, KubeNodeStatus
+from weft.model.annotations import DELIVERY, RESOURCES
+from weft.model.manifest import EnvVar, ObjectMeta
+
+HARMLESS_ENV = ("", "none", "void")
+"""Values that give a container no GPU."""
+_GPU_ENV = ("NVIDIA_VISIBLE_DEVICES", "LD_PRELOAD")
+"""Variables whose being there is told people: without a value they mean "some GPUs"."""
+_OUT_OF_MEMORY = "CUDA out of memory"
+_NAMES = {
+    *(name for s in ALL for name in (*s.resources, *s.written, *s.written_on_nodes)),
+    *ASKING_LABELS,
+    *ANNOTATIONS,
+}
+DOMAINS = frozenset({RESOURCES.rstrip("/"), *(n.partition("/")[0] for n in _NAMES if "/" in n)})
+"""Before the slash of the systems' annotations, labels and resources."""
+BARE = tuple(sorted({name.rstrip("*") for name in _NAMES if "/" not in name}))
+"""Beginnings of names without a domain."""
+
+M = TypeVar("M", bound=ObjectMeta)
+
+
+def is_systems_own(key: str) -> bool:
+    """True if an annotation, label or resource is of a system of GPU scheduling."""
+    domain, slash, _ = key.partition("/")
+    if not slash:
+        return key.startswith(BARE)
+    return domain in DOMAINS or any(domain.endswith(f".{known}") for known in DOMAINS)
+
+
+def kept(snapshot: ClusterSnapshot) -> ClusterSnapshot:
+    """The snapshot with what may be in a file, and no more; of such a file it changes nothing."""
+    maps = (config_map for config_map in snapshot.config_maps if _names_broken_gpus(config_map))
+    more: dict[str, Any] = {
+        field: tuple(replace(each, metadata=_meta(each.metadata)) for each in objects)
+        for field, objects in (
+            ("namespaces", snapshot.namespaces),
+            ("persistent_volumes", snapshot.persistent_volumes),
+            ("persistent_volume_claims", snapshot.persistent_volume_claims),
+            ("csi_nodes", snapshot.csi_nodes),
+            ("priority_classes", snapshot.priority_classes),
+            ("disruption_budgets", snapshot.disruption_budgets),
+        )
+    }
+    return replace(
+        snapshot,
+        nodes=tuple(map(_node, snapshot.nodes)),
+        pods=tuple(map(_pod, snapshot.pods)),
+        config_maps=tuple(map(_config_map, maps)),
+        **more,
+    )
+
+
+def _node(node: KubeNode) -> KubeNode:
+    status = node.status
+    kept_status = KubeNodeStatus(
+        status.capacity, status.allocatable, _conditions(status.conditions or ()) or None
+    )
+    return KubeNode(metadata=_meta(node.metadata), spec=node.spec, status=kept_status)
+
+
+def _pod(pod: Pod) -> Pod:
+    spec, status = pod.spec, pod.status
+    kept_spec: ScheduledSpec = replace(
+        spec,
+        containers=_containers(spec.containers) or [],
+        init_containers=_containers(spec.init_containers),
+        volumes=[_volume(volume) for volume in spec.volumes or ()] or None,
+    )
+    bound = [c for c in status.conditions or () if c.type == "PodScheduled"]
+    kept_status = ScheduledStatus(
+        phase=status.phase,
+        conditions=_conditions(bound) or None,
+        nominated_node_name=status.nominated_node_name,
+        container_statuses=_ends(status.container_statuses),
+        init_container_statuses=_ends(status.init_container_statuses),
+    )
+    return Pod(metadata=_meta(pod.metadata), spec=kept_spec, status=kept_status)
+
+
+def _config_map(config_map: ConfigMap) -> ConfigMap:
+    data = {key: text for key, text in (config_map.data or {}).items() if key == "gpus"}
+    return ConfigMap(metadata=_meta(config_map.metadata), data=data)
+
+
+def _names_broken_gpus(config_map: ConfigMap) -> bool:
+    meta = config_map.metadata
+    return meta.namespace == UNHEALTHY_NAMESPACE and meta.name.startswith(UNHEALTHY_PREFIX)
+
+
+def _meta(meta: M) -> M:
+    annotations = {
+        key: text
+        for key, text in (meta.annotations or {}).items()
+        if is_systems_own(key) and key != DELIVERY
+    }
+    return replace(meta, generate_name="", resource_version="", annotations=annotations or None)
+
+
+def _containers(containers: Iterable[PodContainer] | None) -> list[PodContainer] | None:
+    kept_ones = [replace(each, image="", env=_environment(each.env)) for each in containers or ()]
+    return kept_ones or None
+
+
+def _environment(env: Iterable[EnvVar] | None) -> list[EnvVar] | None:
+    """Variables that name GPUs, without saying which."""
+    gpu_env = [variable for variable in env or () if variable.name in _GPU_ENV]
+    return [
+        variable if variable.value in HARMLESS_ENV else EnvVar(variable.name)
+        for variable in gpu_env
+    ] or None
+
+
+def _volume(volume: Volume) -> Volume:
+    """What kind of volume it is, and its claim: the details of a disk may hold credentials."""
+    there: dict[str, Mapping[str, Any]] = {
+        field: {}
+        for field in ("ephemeral", "gce_persistent_disk", "aws_elastic_block_store", "iscsi", "rbd")
+        if getattr(volume, field) is not None
+    }
+    return Volume(volume.name, volume.persistent_volume_claim, **there)  # type: ignore[arg-type]
+
+
+def _conditions(conditions: Iterable[Any]) -> list[TimedCondition]:
+    return [
+        TimedCondition(type=c.type, status=c.status, last_transition_time=c.last_transition_time)
+        for c in conditions
+    ]
+
+
+def _ends(statuses: Iterable[ContainerStatus] | None) -> list[ContainerStatus] | None:
+    """Containers that ended for want of GPU memory, in words of ours."""
+    found = []
+    for status in statuses or ():
+        state, last = _end(status.state.terminated), _end(status.last_state.terminated)
+        if state is not None or last is not None:
+            found.append(
+                ContainerStatus(
+                    status.name, status.restart_count, ContainerState(state), ContainerState(last)
+                )
+            )
+    return found or None
+
+
+def _end(ended: Terminated | None) -> Terminated | None:
+    if ended is None or not for_want_of_memory(ended):
+        return None
+    return replace(ended, reason="", message=_OUT_OF_MEMORY)

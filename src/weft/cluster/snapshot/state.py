@@ -1,0 +1,147 @@
+"""The state in a snapshot as the scheduler sees it: the same views, ledger and engine, filled.
+
+    state = snapshot_state(read(path), profiles_and_the_rest)      # see `weft.cli.snapshot_files`
+    state.live.engine.ledger            who holds what
+    state.live.engine.assess(…)         what fits where, and how it scores
+    state.nodes, state.bound, state.pending()
+
+Nothing is decided: pods without a node are known, and not queued. What holds of a scheduler that
+has just started with this configuration on this cluster, holds here.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.snapshot.client import SnapshotClient
+from weft.cluster.snapshot.form import ClusterSnapshot
+from weft.cluster.state.pod_facts import age, bound_ns, job_class_of
+from weft.cluster.state.typical_pods import TypicalInput, typical_shape
+from weft.cluster.stores import peak_usage
+from weft.cluster.stores.oom_history_store import entry_of
+from weft.core.engine import Engine, Event, OomHistoryLearnt, PeakLearnt, PodSeenBound
+from weft.kube.client import ApiClient
+from weft.kube.pods import Pod
+from weft.model import BadInputError, Node, PodRequest, Shape
+
+
+class UnreadablePod(NamedTuple):
+    """A waiting pod that contradicts itself, and why."""
+
+    name: str
+    why: str
+
+
+class SnapshotState(NamedTuple):
+    """A snapshot, taken in. `live` is a `LiveCluster` that reads and never writes.
+
+    `live.nodes` and `live.pods` are the views of nodes and pods, `live.nodes.nodes` the nodes as
+    the engine has them by name, `live.pods.pods` the API's pods by namespace and name,
+    `live.engine.ledger.holdings` each bound pod's placement by UID.
+    """
+
+    snapshot: ClusterSnapshot
+    live: EngineCluster
+
+    @property
+    def engine(self) -> Engine:
+        """The engine: its ledger, profiles, and answers to questions."""
+        return self.live.engine
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes as the engine has them, by name."""
+        return tuple(node for _, node in sorted(self.live.nodes.nodes.items()))
+
+    @property
+    def bound(self) -> list[Pod]:
+        """The pods that hold something of a node, by namespace and name."""
+        holdings = self.engine.ledger.holdings
+        pods = sorted(self.live.pods.pods.items())
+        return [pod for _, pod in pods if pod.metadata.uid in holdings]
+
+    def pending(self) -> tuple[list[PodRequest], list[UnreadablePod]]:
+        """Pods that wait for a place and are one of the profiles', or ask for GPUs; the most
+        important first, then the oldest. And those of them that cannot be read."""
+        requests, bad = [], []
+        for pod in self._waiting():
+            try:
+                request = self.live.parse(pod)
+            except BadInputError as error:
+                name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+                bad.append(UnreadablePod(name, str(error)))
+                continue
+            if request.shape.gpu_requests or self.live.pods.ours(pod):
+                requests.append(request)
+        return requests, bad
+
+    def _waiting(self) -> list[Pod]:
+        waiting = [pod for pod in self.live.pods.unbound() if not pod.spec.scheduling_gates]
+        return sorted(waiting, key=lambda pod: (-(pod.spec.priority or 0), age(pod)))
+
+    def events(self) -> list[Event]:
+        """What tells another engine with these nodes what is held, and what was learnt."""
+        pods, learnt = self.live.pods, learnt_of(self.snapshot)
+        seen: list[Event] = [learnt] if learnt is not None else []
+        for uid, holding in sorted(self.engine.ledger.holdings.items()):
+            pod = pods.by_uid(uid)
+            at_ns, job_class = (0, "") if pod is None else (bound_ns(pod), job_class_of(pod))
+            seen.append(
+                PodSeenBound(
+                    holding.placement, at_ns, job_class, pods.held_ns(uid), pods.unsure(uid)
+                )
+            )
+        return seen
+
+    def usual(self) -> tuple[Shape, ...]:
+        """The shapes of the GPU pods there are, bound or not: what comes usually."""
+        pods = (pod for pod in self.live.pods.pods.values() if not pod.ended)
+        shapes = (typical_shape(pod, self.live.settings) for pod in pods)
+        return tuple(shape for shape in shapes if shape is not None)
+
+
+def snapshot_state(
+    snapshot: ClusterSnapshot, make: Callable[[ApiClient], EngineCluster]
+) -> SnapshotState:
+    """Take the snapshot in, by the cluster that `make` makes on this client.
+
+    No event loop may run. Afterwards nothing of it does, either: `live` stays as it is.
+    """
+    return asyncio.run(_filled(snapshot, make))
+
+
+async def _filled(
+    snapshot: ClusterSnapshot, make: Callable[[ApiClient], EngineCluster]
+) -> SnapshotState:
+    live = make(SnapshotClient(snapshot))
+    learnt = learnt_of(snapshot)
+    await live.start()
+    if learnt is not None:
+        live.handle(learnt)
+    await TypicalInput(live).count()
+    await live.stop()
+    live.ready = True
+    live.leadership.begin()  # its answers are those of who decides
+    return SnapshotState(snapshot, live)
+
+
+def learnt_of(snapshot: ClusterSnapshot) -> OomHistoryLearnt | None:
+    """The event that tells what Weft kept of pods that ran out of GPU memory.
+
+    Keys that nobody can read are left out.
+    """
+    entries, peaks = [], tuple[PeakLearnt, ...]()
+    for key, text in snapshot.lessons.items():
+        try:
+            if key == peak_usage.KEY:
+                peaks = peak_usage.decode(text)
+            else:
+                entries.append(entry_of(key, text))
+        except msgspec.DecodeError:
+            continue
+    entries.sort(key=lambda entry: entry.at)
+    history = {entry.workload: entry.oom_record for entry in entries}
+    return OomHistoryLearnt(history, peaks) if history or peaks else None

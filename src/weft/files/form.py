@@ -1,0 +1,78 @@
+"""Strict forms of Weft's files: errors name the field, the value and what may stand there."""
+
+import math
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from weft.model import BadInputError
+from weft.model.nearest import nearest
+
+_AT = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+_BEYOND = re.compile(r"Expected `\w+` [<>]")
+_NUMBERS = (msgspec.inspect.IntType, msgspec.inspect.FloatType)
+_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+
+Form = TypeVar("Form")
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Base: snake_case here, camelCase in the file; a field nobody knows is an error."""
+
+
+def read_form(document: Any, form: type[Form]) -> Form:
+    """The `form` that a parsed file fills in, each field within its bound.
+
+    `BadInputError` names the field as its place. A bound's own words stand in its
+    `msgspec.Meta(extra={"refused": …})`, or `above` for too much; {} is the value.
+    """
+    try:
+        return msgspec.convert(document, form)
+    except msgspec.ValidationError as error:
+        match = _AT.fullmatch(str(error))
+        what, at = (match[1], match[2] or "") if match else (str(error), "")
+        raise BadInputError(at, _in_words(what, at, document, form)) from error
+
+
+def _in_words(what: str, at: str, value: Any, form: Any) -> str:
+    """msgspec's complaint, with the value and what may stand there."""
+    kind: Any = msgspec.inspect.type_info(form)
+    words: dict[str, str] = {}
+    for name, index in _STEP.findall(at):
+        if isinstance(kind, msgspec.inspect.StructType):
+            fields = {field.encode_name: field.type for field in kind.fields}
+            kind, value = fields[name], value.get(name)
+        elif isinstance(kind, msgspec.inspect.VarTupleType):
+            kind, value = kind.item_type, value[int(index)]
+        if isinstance(kind, msgspec.inspect.Metadata):
+            kind, words = kind.type, kind.extra or {}
+    if isinstance(kind, msgspec.inspect.LiteralType) and what.startswith("Invalid enum value"):
+        near = nearest(str(value), map(str, kind.values))
+        hint = f"; did you mean {near!r}?" if near else ""
+        return f"{what}{hint}; write one of {', '.join(repr(legal) for legal in kind.values)}"
+    field = _UNKNOWN.fullmatch(what)
+    if isinstance(kind, msgspec.inspect.StructType) and field:
+        fields_here = [known.encode_name for known in kind.fields]
+        near = nearest(field[1], fields_here)
+        hint = f"did you mean {near!r}?" if near else f"it has {', '.join(fields_here)}"
+        return f"{what}; {hint}"
+    if isinstance(kind, _NUMBERS) and _BEYOND.match(what):
+        exact = float(value) if isinstance(kind, msgspec.inspect.FloatType) else value
+        return _out_of_bounds(kind, exact, words)
+    return what
+
+
+def _out_of_bounds(kind: Any, value: float, words: dict[str, str]) -> str:
+    if "refused" in words:
+        return words["refused"].format(value)
+    if not math.isfinite(value):
+        return f"{value} is no finite number; write one"
+    if kind.le is not None and value > kind.le:
+        above = words.get("above", f"{{:,}} is more than {kind.le:,}; write that at most")
+        return above.format(value)
+    if kind.ge == 0:
+        return f"{value:,} is negative; write 0 or more"
+    least = f"more than {kind.gt:,}" if kind.gt is not None else f"{kind.ge:,} or more"
+    return f"{value:,} must be {least}"

@@ -1,0 +1,53 @@
+"""The pod, node and scheduling cycle that a log line is about, as `extra` of the call.
+
+`cli/logs.py` writes them as fields of a line of JSON; people read them in the message as well.
+"""
+
+from typing import NamedTuple, Protocol
+
+POD, POD_UID, NODE, CYCLE = "pod", "podUID", "node", "cycle"
+FIELDS = (POD, POD_UID, NODE, CYCLE)
+"""Keys as Kubernetes' own components write them; `cycle` is the decision's number, `seq` of the
+decisions file."""
+
+
+class NamedPod(Protocol):
+    """A pod by name: metadata, request, record and the agent's own names all have these."""
+
+    @property
+    def namespace(self) -> str:
+        """Its namespace."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Its name there."""
+        ...
+
+    @property
+    def uid(self) -> str:
+        """Which of all that ever had that name; "" where that is not known."""
+        ...
+
+
+class PodReference(NamedTuple):
+    """A pod of which no more is known than this."""
+
+    namespace: str
+    name: str
+    uid: str = ""
+
+
+def about(
+    pod: NamedPod | None = None, *, node: str = "", cycle: int | None = None
+) -> dict[str, str | int]:
+    """What is known of the three, for `extra`."""
+    fields: dict[str, str | int] = {}
+    if pod is not None:
+        fields[POD] = f"{pod.namespace}/{pod.name}"
+        fields |= {POD_UID: pod.uid} if pod.uid else {}
+    if node:
+        fields[NODE] = node
+    if cycle is not None:
+        fields[CYCLE] = cycle
+    return fields

@@ -1,0 +1,70 @@
+"""Answers queries one after another, and says at the end how long they took, as MLPerf does.
+
+The last line is that of MLPerf Inference v0.5's SingleStream scenario, which Ferikoglou et al.'s
+job statistics split at commas: field 6 holds the 90th percentile, field 8 the 99th. Their table
+calls them milliseconds; they are seconds.
+
+    TestScenario.SingleStream qps=…, mean=…, time=…, queries=…, tiles=50.0:…,80.0:…,90.0:…,…
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TextIO
+
+from weft.lab.workloads.catalog import Step, Workload
+from weft.lab.workloads.running import EXIT_FAILED, EXIT_OUT_OF_MEMORY, ran_out_of_memory
+
+PERCENTILES = (50.0, 80.0, 90.0, 95.0, 99.0, 99.9)
+WARM_QUERIES = 3
+"""These are answered first and not counted: the first ones make caches and choose algorithms."""
+
+
+def answer(workload: Workload, device: str, tiny: bool, queries: int, out: TextIO) -> int:
+    """Make the workload ready, answer so many queries, write the last line; the exit code.
+
+    2 and more queries. Out of memory ends it with code 3, any other failure with 4, both on stderr:
+    a Job with restartPolicy OnFailure starts it anew.
+    """
+    try:
+        step, wait = _ready(workload, device, tiny)
+        for _ in range(WARM_QUERIES):
+            step()
+        wait()
+        began = time.perf_counter()
+        latencies_s = []
+        for _ in range(queries):
+            at = time.perf_counter()
+            step()
+            wait()
+            latencies_s.append(time.perf_counter() - at)
+        took_s = time.perf_counter() - began
+    except Exception as error:  # whatever PyTorch throws is this workload's end, and is said
+        sys.stderr.write(f"{workload.name}: {type(error).__name__}: {error}\n")
+        return EXIT_OUT_OF_MEMORY if ran_out_of_memory(error) else EXIT_FAILED
+    out.write(last_line(latencies_s, took_s) + "\n")
+    out.flush()
+    return 0
+
+
+def last_line(latencies_s: Sequence[float], took_s: float) -> str:
+    """The SingleStream line of these latencies; percentiles are interpolated, as NumPy does."""
+    cuts = statistics.quantiles(latencies_s, n=1000, method="inclusive")
+    tiles = ",".join(f"{at}:{cuts[round(10 * at) - 1]:.4f}" for at in PERCENTILES)
+    count = len(latencies_s)
+    mean_s = statistics.fmean(latencies_s)
+    return (
+        f"TestScenario.SingleStream qps={count / took_s:.2f}, mean={mean_s:.4f}, "
+        f"time={took_s:.3f}, queries={count}, tiles={tiles}"
+    )
+
+
+def _ready(workload: Workload, device: str, tiny: bool) -> tuple[Step, Callable[[], None]]:
+    """The workload's step, and what waits for the device."""
+    if not workload.needs_pytorch:
+        return workload.make(None, tiny), lambda: None
+    from weft.lab.workloads.steps import DevicePlace
+
+    place = DevicePlace(device)
+    return workload.make(place, tiny), place.wait

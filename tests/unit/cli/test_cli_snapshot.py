@@ -1,0 +1,169 @@
+"""`weft snapshot`, and the commands that read one."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import Weft
+from dialect_pods import node, pods
+
+CANARY = "canary-5f1d"
+SECRET = {
+    "kind": "Secret",
+    "metadata": {"name": "s", "namespace": "d"},
+    "data": {"password": f"{CANARY}-secret"},
+}
+DISKS = [{"name": "v", "iscsi": {"secretRef": {"name": f"{CANARY}-iscsi"}}}]
+
+
+def with_secrets(pod: dict[str, Any]) -> dict[str, Any]:
+    """A pod that has something to hide wherever a pod can."""
+    spec, container = pod["spec"], dict(pod["spec"]["containers"][0])
+    container |= {
+        "image": f"registry/{CANARY}-image",
+        "command": [f"{CANARY}-command"],
+        "args": [f"--password={CANARY}-argument"],
+        "env": [
+            {"name": "PASSWORD", "value": f"{CANARY}-value"},
+            {"name": "NVIDIA_VISIBLE_DEVICES", "value": f"GPU-{CANARY}-value"},
+        ],
+    }
+    annotations = {
+        "kubectl.kubernetes.io/last-applied-configuration": f"{CANARY}-applied",
+        "vault.example.com/token": f"{CANARY}-annotation",
+        "weft.dev/delivery": f'{{"env": "{CANARY}-delivered"}}',
+    }
+    ended = {"exitCode": 1, "message": f"CUDA out of memory {CANARY}-message"}
+    return {
+        **pod,
+        "metadata": {**pod["metadata"], "annotations": annotations},
+        "spec": {
+            **spec,
+            "containers": [container, *spec["containers"][1:]],
+            "volumes": DISKS if pod["metadata"]["name"] == "weft" else [],
+        },
+        "status": {
+            "phase": "Pending",
+            "message": f"{CANARY}-status",
+            "conditions": [{"type": "PodScheduled", "status": "False", "message": CANARY}],
+            "containerStatuses": [{"name": "c", "lastState": {"terminated": ended}}],
+        },
+    }
+
+
+@pytest.fixture
+def objects(weft: Weft) -> Path:
+    """What kubectl wrote of a cluster whose pods wait."""
+    path = weft.folder / "cluster.json"
+    items = [SECRET, node("a"), node("b"), *map(with_secrets, pods())]
+    path.write_text(json.dumps({"kind": "List", "items": items}))
+    return path
+
+
+@pytest.fixture
+def snapshot(weft: Weft, objects: Path) -> Path:
+    path = weft.folder / "snapshot.json"
+    said = weft("snapshot", path, "--from", objects)
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith(f"{path}: 2 nodes, 10 pods (0 on nodes), ")
+    return path
+
+
+def test_nothing_that_may_be_secret_is_in_the_file(snapshot: Path) -> None:
+    assert CANARY.encode() not in snapshot.read_bytes()
+
+
+def names_in(file: Path) -> set[str]:
+    return {pod["metadata"]["name"] for pod in json.loads(file.read_text())["pods"]}
+
+
+def test_without_names_it_simulates_as_with_them(weft: Weft, objects: Path, snapshot: Path) -> None:
+    hidden = weft.folder / "hidden.json"
+    assert weft("snapshot", hidden, "--from", objects, "--anonymous").code == 0
+    before, after = (names_in(file) for file in (snapshot, hidden))
+    assert (before & after, len(before)) == (set(), len(after))
+    runs = [
+        weft("simulate", "--snapshot", file, "--policy", "fgd", "--no-timing", "-o", "json").out
+        for file in (snapshot, hidden)
+    ]
+    assert runs[0] == runs[1]
+
+
+def test_a_snapshot_is_gzipped_where_its_name_says_so(
+    weft: Weft, objects: Path, snapshot: Path
+) -> None:
+    packed = weft.folder / "snapshot.json.gz"
+    assert json.loads(weft("snapshot", packed, "--from", objects, "-o", "json").out)["pods"] == 10
+
+    def without_time(text: bytes) -> Any:
+        return {**json.loads(text), "takenAt": ""}
+
+    assert without_time(gzip.decompress(packed.read_bytes())) == without_time(snapshot.read_bytes())
+    assert weft("simulate", "--snapshot", packed, "--policy", "fgd").code == 0
+
+
+def test_waiting_pods_find_places_beside_those_that_hold_some(weft: Weft, snapshot: Path) -> None:
+    said = weft("simulate", "--snapshot", snapshot, "--policy", "binpack", "-o", "json")
+    run = json.loads(said.out)["runs"][0]
+    assert (run["failed_pods"], run["pods"]) == (1, 9), "a disk of its own; no GPU, and not ours"
+    assert run["gpu_allocation_percent"] > 50
+    assert "0 pods stay where they are, 9 wait" in said.err
+
+
+def test_a_pod_is_explained_and_its_nearest_name_said(weft: Weft, snapshot: Path) -> None:
+    said = weft("explain", "pod", "weft", "--snapshot", snapshot)
+    assert said.code == 0
+    assert "schedulerName" in said.out.splitlines()[0]
+    assert "did you mean 'weft'?" in weft("explain", "pod", "wefd", "--snapshot", snapshot).err
+
+
+def broken(change: Any) -> bytes:
+    return json.dumps(change).encode()
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (lambda text: text[: len(text) // 2], "is no snapshot, or cut off: "),
+        (lambda text: b"[]", "field kind: None is not ClusterSnapshot; take one with"),
+        (lambda text: b'{"kind": "List", "items": []}', "field kind: 'List' is not"),
+        (lambda text: text.replace(b"weft.dev/v1", b"weft.dev/v2", 1), "'weft.dev/v2' is not"),
+        (lambda text: broken(json.loads(text) | {"secrets": []}), "unknown field `secrets`"),
+        (lambda text: broken(_in_pod(text, "image", "x")), "pods[0].spec.containers[0].image: is"),
+        (lambda text: broken(_in_pod(text, "name", 3)), "Expected `str`, got `int`"),
+        (lambda text: broken(_seed(text, "x")), "field configuration.seed: Expected `int`"),
+        (lambda text: broken(_seed(text, -1)), "field configuration.seed: -1 is negative"),
+    ],
+)
+def test_a_file_that_is_no_snapshot_is_one_error(
+    weft: Weft, snapshot: Path, how: Any, said: str
+) -> None:
+    snapshot.write_bytes(how(snapshot.read_bytes()))
+    told = weft("explain", "pod", "weft", "--snapshot", snapshot)
+    assert (told.code, told.out, told.err.count("\n")) == (1, "", 1)
+    assert told.err.startswith(f"weft: error: {snapshot}")
+    assert said in told.err
+
+
+def _in_pod(text: bytes, field: str, value: object) -> Any:
+    document = json.loads(text)
+    document["pods"][0]["spec"]["containers"][0][field] = value
+    return document
+
+
+def _seed(text: bytes, value: object) -> Any:
+    document = json.loads(text)
+    document["configuration"]["seed"] = value
+    return document
+
+
+def test_options_that_contradict_are_named(weft: Weft, snapshot: Path, objects: Path) -> None:
+    start = ("simulate", "--policy", "fgd", "--snapshot", snapshot)
+    assert "--seeds: a cluster's state is one" in weft(*start, "--seeds", 3).err
+    assert "leave one out" in weft(*start, "--decisions-from", "x").err
+    assert "leave --timed" in weft(*start, "--timed").err
+    explain = ("explain", "pod", "weft", "--snapshot", snapshot)
+    assert "is a file; leave out what names a live" in weft(*explain, "--url", "http://x").err
+    assert "leave out --kubeconfig" in weft("snapshot", "--from", objects, "--context", "c").err

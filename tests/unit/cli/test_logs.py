@@ -1,0 +1,168 @@
+"""Logs: what a line is about is in its fields, whatever its text is."""
+
+import ast
+import json
+import logging
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import Weft
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft.cli.logs import JsonFormatter, LogFormat, LogLevel, daemon, set_up
+from weft.kube.log_fields import FIELDS, PodReference, about
+from weft.model import BadInputError
+
+ROOT = Path(__file__).parents[3]
+SOURCE = ROOT / "src" / "weft"
+LOGGED = {"debug", "info", "warning", "error", "exception", "critical", "log"}
+NAMES_ONE = re.compile(r"\b(pod|node) %s|%s/%s")
+OTHERS = {"lease %s/%s: %s", "waiting for the lease %s/%s", "%s/%s: key %s %s: %s"}
+"""Of Leases and ConfigMaps."""
+_ELSEWHERE = ("lab", "testing")
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    """The root logger and the hooks as they were."""
+    root = logging.getLogger()
+    kept = root.handlers[:], root.level, sys.unraisablehook
+    yield
+    root.handlers[:], root.level, sys.unraisablehook = kept
+    logging.captureWarnings(capture=False)
+
+
+def written(message: str, *args: object, extra: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The line of this call, read back."""
+    logger = logging.getLogger("weft.test")
+    made = ("weft.test", logging.WARNING, "f", 1, message, args, None)
+    line = JsonFormatter().format(logger.makeRecord(*made, extra=extra))
+    assert "\n" not in line
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+def test_a_line_has_time_level_logger_and_message() -> None:
+    found = written("pod %s is gone", "team/a")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", found.pop("time"))
+    assert found == {"level": "warning", "logger": "weft.test", "message": "pod team/a is gone"}
+
+
+@given(st.text(), st.text(), st.text(), st.integers(0, 1 << 62))
+def test_fields_are_what_was_given_whatever_the_names_hold(
+    namespace: str, name: str, node: str, cycle: int
+) -> None:
+    fields = about(PodReference(namespace, name, "u"), node=node, cycle=cycle)
+    found = written("%s", f"{namespace}/{name}", extra=fields)
+    assert found["message"] == found["pod"] == f"{namespace}/{name}"
+    assert (found["podUID"], found.get("node", ""), found["cycle"]) == ("u", node, cycle)
+
+
+def test_half_a_character_is_shown_and_is_no_error() -> None:
+    assert written("\ud83d \n", extra=about(node="\ud83d"))["node"] == "\\ud83d"
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    assert about() == {}
+    assert about(PodReference("d", "p")) == {"pod": "d/p"}
+    assert about(node="n", cycle=0) == {"node": "n", "cycle": 0}
+
+
+def test_an_agents_lines_all_have_its_node(capsys: pytest.CaptureFixture[str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        set_up(LogFormat.JSON, node="gpu-1")
+        logging.getLogger("weft.agent").info("ready")
+        logging.getLogger("weft.agent").debug("too much")
+        warnings.warn("old", stacklevel=1)
+    try:
+        raise OSError("no disk")
+    except OSError:
+        logging.getLogger("asyncio").exception("broke")
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["node"] for line in lines] == ["gpu-1"] * 3
+    assert "old" in lines[1]["message"]
+    assert lines[2]["error"].endswith("OSError: no disk")
+
+
+def test_the_error_that_ends_a_daemon_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for error, said in ((BadInputError("f.yaml", "is empty"), "f.yaml"), (KeyError("k"), "'k'")):
+        with pytest.raises(Exception, match="1"), daemon(LogFormat.JSON, LogLevel.INFO):
+            raise error
+        (line,) = capsys.readouterr().err.splitlines()
+        found = json.loads(line)
+        assert found["level"] == "critical"
+        assert said in found["message"]
+
+
+@pytest.mark.parametrize("command", ["scheduler", "extender serve", "agent"])
+def test_each_daemon_says_in_json_why_it_does_not_start(weft: Weft, command: str) -> None:
+    said = weft(*command.split(), "--config", "/nowhere.yaml", "--log-format", "json")
+    assert said.code == 1
+    (line,) = said.err.splitlines()
+    assert "/nowhere.yaml" in json.loads(line)["message"]
+
+
+def test_a_format_that_there_is_not_is_refused(weft: Weft) -> None:
+    said = weft("scheduler", "--log-format", "xml")
+    assert said.code == 2
+    assert "'text', 'json'" in said.err
+
+
+def test_an_original_started_with_json_logs_has_no_other_line() -> None:
+    words = ["-m", "weft.cli.compat", "genius", "--logging-format=json", "--v=2", "-fresh=1"]
+    command = [sys.executable, *words, "-kubeconfig", "/nowhere"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [line["level"] for line in lines] == ["warning", "info", "critical"]
+    assert "/nowhere" in lines[-1]["message"]
+
+
+def _calls() -> Iterator[tuple[str, str, bool]]:
+    """Each logging call that names a pod or a node: where, its text, and whether it has `extra`."""
+    for path in SOURCE.rglob("*.py"):
+        if path.relative_to(SOURCE).parts[0] in _ELSEWHERE:
+            continue
+        tree = ast.parse(path.read_text())
+        texts = {
+            (target.id, node.lineno): node.value.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        for call in ast.walk(tree):
+            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
+                continue
+            of = call.func.value
+            if not (isinstance(of, ast.Name) and of.id == "log" and call.func.attr in LOGGED):
+                continue
+            text = call.args[1 if call.func.attr == "log" else 0]
+            said = text.value if isinstance(text, ast.Constant) else ""
+            if isinstance(text, ast.Name):  # a name given just before
+                lines = [line for name, line in texts if name == text.id and line < call.lineno]
+                said = texts[text.id, max(lines)] if lines else ""
+            given = any(keyword.arg == "extra" for keyword in call.keywords)
+            yield f"{path.relative_to(SOURCE)}:{call.lineno}", str(said), given
+
+
+def test_whoever_logs_about_a_pod_or_node_gives_it_as_a_field() -> None:
+    calls = list(_calls())
+    named = [call for call in calls if NAMES_ONE.search(call[1]) and call[1] not in OTHERS]
+    assert len(named) > 12
+    assert [(where, text) for where, text, given in named if not given] == []
+
+
+def test_the_reference_has_every_field() -> None:
+    page = (ROOT / "docs" / "reference" / "logs.md").read_text()
+    shown = json.loads(re.findall(r"^\{.*\}$", page, re.MULTILINE)[0])
+    listed = set(re.findall(r"^\| `(\w+)`", page, re.MULTILINE))
+    assert listed == {"error", *shown}
+    assert set(FIELDS) < listed
