@@ -52,7 +52,7 @@ cluster-tools: venv  ## etcd, kube-apiserver and kube-scheduler for test-cluster
 test-cluster: venv cluster-tools helm  ## The tests on a real control plane (needs Go, or KUBEBUILDER_ASSETS).
 	@$(BIN)/pytest tests/cluster
 
-node-tools: venv cluster-tools  ## kubelet, containerd, its shim and ctr for test-node, built once.
+node-tools: venv cluster-tools  ## The rest of a cluster, containerd, its shim and ctr for test-node, built once.
 	@$(BIN)/python tests/node/node_tools.py
 
 helm: venv  ## helm for the chart's manifests and tests, built once.
@@ -67,9 +67,10 @@ image: venv  ## The image TAG, with docker of BASE where it can be pulled, else 
 	else echo "No base image can be pulled: making build/image.tar of Debian's packages." >&2; \
 	  mkdir -p build && $(BIN)/python deploy/image/make_image.py build/image.tar --tag $(TAG); fi
 
-test-node: venv node-tools  ## The tests on a real kubelet and containerd (as root; needs Go and Debian packages).
-	@$(BIN)/pytest tests/node --ignore tests/node/test_device_plugins.py
+test-node: venv node-tools helm  ## The tests on a real kubelet and containerd (as root; needs Go and Debian packages).
+	@$(BIN)/pytest tests/node --ignore tests/node/test_device_plugins.py --ignore tests/node/whole
 	@$(BIN)/pytest tests/node/test_device_plugins.py  # a node of its own: a kubelet does not forget their resources
+	@$(BIN)/pytest -s tests/node/whole  # Weft as it is deployed, on a whole cluster
 
 test-browser: venv  ## The report in Chromium (needs the Debian packages chromium and fonts-liberation).
 	@$(BIN)/pytest tests/browser

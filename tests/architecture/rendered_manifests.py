@@ -19,9 +19,11 @@ import helm  # noqa: E402
 
 from weft.cluster.admission.protection import Writers, protection_policies  # noqa: E402
 from weft.cluster.admission.scheduling import scheduling_policy  # noqa: E402
+from weft.cluster.admission.webhook import webhook_configuration  # noqa: E402
 from weft.cluster.config.form import Configuration  # noqa: E402
 from weft.cluster.extender import scheduler_config  # noqa: E402
 from weft.dialects.catalog import ALL  # noqa: E402
+from weft.node.devices.fake_file import FakeFile  # noqa: E402
 
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "chart"
@@ -58,17 +60,27 @@ def chart_files() -> dict[Path, str]:
         CHART / "values.schema.json": json.dumps(schema(), indent=1) + "\n",
         files / "admission-protect.yaml": GENERATED + _yaml(protection_policies(writers)),
         files / "admission-schedule.yaml": GENERATED + _yaml(scheduling_policy("SCHEDULER_NAME")),
+        files / "admission-webhook.yaml": GENERATED + _yaml([_webhook()]),
         files / "kube-scheduler.yaml": GENERATED + _yaml([scheduler_config.configuration(wishes)]),
     }
+
+
+def _webhook() -> dict[str, Any]:
+    """With what the chart fills in."""
+    made: dict[str, Any] = webhook_configuration("NAMESPACE", "weft-webhook", b"")
+    made["webhooks"][0]["clientConfig"]["caBundle"] = "CA_BUNDLE"
+    return made
 
 
 def schema() -> dict[str, Any]:
     """The JSON schema of the chart's values: Weft's configuration as Weft itself reads it."""
     made = msgspec.json.schema(Configuration)
-    definitions = _without_defaults(made["$defs"])
+    played = msgspec.json.schema(FakeFile)
+    definitions = _without_defaults(made["$defs"] | played["$defs"])
     whole = definitions["Configuration"]["properties"]
     for decided in ("apiVersion", "kind"):
-        del whole[decided]
+        del whole[decided], definitions["FakeFile"]["properties"][decided]
+    del definitions["FakeFile"]["required"]
     text, flag = {"type": "string"}, {"type": "boolean"}
     some = {"type": "integer", "minimum": 1}
     anything = {"type": "object"}
@@ -118,11 +130,12 @@ def schema() -> dict[str, Any]:
                 runtimeClassName=text,
                 devicePlugins=flag,
                 mig=flag,
+                playedGpus={"$ref": "#/$defs/FakeFile"},
                 resources=anything,
             ),
             admission=_closed(
                 enabled=flag,
-                schedule={"enum": ["auto", "always", "never"]},
+                schedule={"enum": ["auto", "always", "webhook", "never"]},
                 schedulerName=text,
                 plugins={"type": "array", "items": text},
             ),

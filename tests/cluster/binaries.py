@@ -1,8 +1,8 @@
 """The real control plane's binaries: found in KUBEBUILDER_ASSETS or the cache, else built with Go.
 
 They are pinned as Go tool modules in tools/go.mod and go.sum. Run this file to build what is
-missing; it is quick when nothing is. The kubelet, which only tests/node wants, is of the same
-module.
+missing; it is quick when nothing is. The rest of a cluster, which only tests/node wants, is of the
+same module.
 """
 
 import os
@@ -14,7 +14,9 @@ from go_tools import GoTools, NoBinariesError, Say
 
 ETCD, API_SERVER, SCHEDULER = "etcd", "kube-apiserver", "kube-scheduler"
 KUBELET = "kubelet"
+CONTROLLERS, PROXY, KUBECTL = "kube-controller-manager", "kube-proxy", "kubectl"
 CONTROL_PLANE = (ETCD, API_SERVER, SCHEDULER)
+REST = (KUBELET, CONTROLLERS, PROXY, KUBECTL)
 HOW_TO = (
     "set KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver and kube-scheduler, or install "
     "Go and run `make cluster-tools`; see docs/contributing/cluster-tests.md"
@@ -36,9 +38,9 @@ _TOOLS = GoTools(
     folder=Path(__file__).resolve().parent / "tools",
     packages={
         ETCD: _ETCD,
-        **{name: f"{_KUBERNETES}/cmd/{name}" for name in (API_SERVER, SCHEDULER, KUBELET)},
+        **{name: f"{_KUBERNETES}/cmd/{name}" for name in (API_SERVER, SCHEDULER, *REST)},
     },
-    version_of={ETCD: _ETCD, **dict.fromkeys((API_SERVER, SCHEDULER, KUBELET), _KUBERNETES)},
+    version_of={ETCD: _ETCD, **dict.fromkeys((API_SERVER, SCHEDULER, *REST), _KUBERNETES)},
     link_flags=_link_flags,
     how_to=HOW_TO,
 )

@@ -33,11 +33,10 @@ class Authority:
         _openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", path)
         return path
 
-    def server(self, name: str) -> Pair:
-        """For a server at 127.0.0.1 and localhost."""
-        return self._sign(
-            name, f"/CN={name}", "serverAuth", "subjectAltName=DNS:localhost,IP:127.0.0.1"
-        )
+    def server(self, name: str, *addresses: str) -> Pair:
+        """For a server at 127.0.0.1 and localhost, and at more addresses."""
+        names = ",".join(("DNS:localhost", *(f"IP:{one}" for one in ("127.0.0.1", *addresses))))
+        return self._sign(name, f"/CN={name}", "serverAuth", f"subjectAltName={names}")
 
     def user(self, name: str, *groups: str) -> Pair:
         """For a client that Kubernetes knows by this name, in these groups."""

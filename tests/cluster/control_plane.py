@@ -19,12 +19,21 @@ from kube_api import Api, ApiError, Object
 from processes import Server, free_ports
 
 HOST = "127.0.0.1"
+SERVICE_ADDRESS = "10.0.0.1"  # of the Service `kubernetes`, by which pods know the API server
 NODE_HAS = {"cpu": "64", "memory": "256Gi", "pods": "110"}
+READERS = "weft-readers"
+"""A group whose requests are in the audit log, each with its verb."""
 AS_IN_CLUSTERS = ("--authorization-mode=Node", "--enable-admission-plugins=NodeRestriction")
 _CREATORS = 8
 _ADMIN = "weft-admin"
 _SYSTEM = "kube-system"
 _LEASES = "coordination.k8s.io/v1"
+_AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata", "userGroups": [READERS]}, {"level": "None"}],
+}
 
 
 class ControlPlane:
@@ -35,6 +44,9 @@ class ControlPlane:
 
     There are no controllers and no kubelets: nothing removes what is deleted with a grace period,
     nothing taints nodes, and service accounts get no pods' tokens unless asked for (TokenRequest).
+
+    With `for_pods`, an address of this machine, it is so too, and pods reach the API server there:
+    then kube-controller-manager has to run.
     """
 
     def __init__(
@@ -44,15 +56,19 @@ class ControlPlane:
         api_server_options: Sequence[str] = (),
         *,
         as_in_clusters: bool = False,
+        for_pods: str = "",
     ) -> None:
-        self.binaries, self.folder = binaries, folder
-        own = AS_IN_CLUSTERS if as_in_clusters else ("--disable-admission-plugins=ServiceAccount",)
+        self.binaries, self.folder, self._for_pods = binaries, folder, for_pods
+        like_theirs = as_in_clusters or bool(for_pods)
+        own = AS_IN_CLUSTERS if like_theirs else ("--disable-admission-plugins=ServiceAccount",)
         self._api_server_options = (*own, *api_server_options)
         folder.mkdir(parents=True, exist_ok=True)
         self._data = folder / "etcd"
         self.authority = Authority(folder / "certificates")
-        self._server_pair = self.authority.server("weft-test-server")
+        self._server_pair = self.authority.server("weft-test-server", SERVICE_ADDRESS)
         self.etcd_port, self._peer_port, self.port = free_ports(3)
+        self._audit, self._audit_policy = folder / "audit.log", folder / "audit-policy.yaml"
+        self._audit_policy.write_text(yaml.safe_dump(_AUDIT_POLICY))
         self.etcd = Server(self._etcd_command(), folder / "etcd.log")
         self.api_server = Server(self._api_server_command(), folder / "kube-apiserver.log")
         self.schedulers: list[Scheduler] = []
@@ -68,7 +84,8 @@ class ControlPlane:
         self.etcd.start()
         self.api_server.start()
         self.api_server.wait_ready(self.api.ready)
-        self.free_lease()
+        if not self._for_pods:  # there who installs Weft writes its lease
+            self.free_lease()
 
     def stop(self) -> None:
         """End every process, at once, and remove the data. The logs stay where they are."""
@@ -84,6 +101,11 @@ class ControlPlane:
         self.api_server.kill()
         self.api_server.start()
         self.api_server.wait_ready(self.api.ready)
+
+    def audited(self) -> list[Object]:
+        """Every request of the group READERS so far, as the API server's audit log has it."""
+        lines = self._audit.read_text().splitlines() if self._audit.exists() else []
+        return [json.loads(line) for line in lines]
 
     def recover(self) -> None:
         """Let both servers run and answer again, whatever a test has done to them."""
@@ -285,25 +307,28 @@ class ControlPlane:
         ]
 
     def _api_server_command(self) -> list[str | Path]:
-        account_key = self.authority.new_key(self.folder / "service-accounts.key")
+        self.account_key = self.authority.new_key(self.folder / "service-accounts.key")
+        pods = self._for_pods
         return [
             self.binaries[API_SERVER],
             f"--etcd-servers=http://{HOST}:{self.etcd_port}",
-            f"--bind-address={HOST}",
-            f"--advertise-address={HOST}",
+            f"--bind-address={'0.0.0.0' if pods else HOST}",
+            f"--advertise-address={pods or HOST}",
             f"--secure-port={self.port}",
             f"--tls-cert-file={self._server_pair.certificate}",
             f"--tls-private-key-file={self._server_pair.key}",
             f"--client-ca-file={self.authority.pair.certificate}",
             f"--service-account-issuer=https://{HOST}:{self.port}",
-            f"--service-account-key-file={account_key}",
-            f"--service-account-signing-key-file={account_key}",
+            f"--service-account-key-file={self.account_key}",
+            f"--service-account-signing-key-file={self.account_key}",
             "--service-cluster-ip-range=10.0.0.0/24",
             "--authorization-mode=RBAC",
             "--allow-privileged=true",  # as clusters have it
-            "--endpoint-reconciler-type=none",
             "--shutdown-send-retry-after=true",  # else it waits a minute for open watches
             "--v=1",
+            f"--audit-policy-file={self._audit_policy}",
+            f"--audit-log-path={self._audit}",
+            *(() if pods else ("--endpoint-reconciler-type=none",)),
             *self._api_server_options,
         ]
 

@@ -37,6 +37,7 @@ SETS: dict[str, dict[str, Any]] = {
     "nodes without NRI": {
         "agent": {"devicePlugins": True, "runtimeClassName": "nvidia", "mig": True}
     },
+    "played GPUs": yaml.safe_load((CHART.parents[1] / "examples" / "played-gpus.yaml").read_text()),
     "own class, own registry": {
         "priorityClass": {"create": True},
         "image": {"tag": "1", "pullSecrets": ["registry"]},
@@ -183,7 +184,11 @@ def test_the_policies_know_the_service_accounts_of_the_release(helm: Path) -> No
 @pytest.mark.parametrize("sets", ["", "log.format=json,log.level=debug"])
 def test_scheduler_and_agent_log_as_the_values_say(helm: Path, sets: str) -> None:
     wanted = ["--log=debug", "--log-format=json"] if sets else []
-    pods = [o for o in render(helm, IMAGE, f"--set={sets}") if "template" in o.get("spec", {})]
+    pods = [
+        o
+        for o in render(helm, IMAGE, "--set=admission.enabled=false", f"--set={sets}")
+        if "template" in o.get("spec", {})
+    ]
     commands = [o["spec"]["template"]["spec"]["containers"][0]["command"] for o in pods]
     assert len(commands) == 2
     for words in commands:
@@ -217,7 +222,7 @@ def test_values_that_mean_nothing_or_contradict_are_refused(
     assert words in str(refused.value)
 
 
-def test_an_api_server_older_than_1_30_is_refused_and_older_than_1_36_gets_no_mutation(
+def test_an_api_server_older_than_1_30_is_refused_and_older_than_1_36_gets_a_webhook(
     helm: Path,
 ) -> None:
     with pytest.raises(HelmError, match=r"requires kubeVersion: >=1\.30"):
@@ -228,6 +233,8 @@ def test_an_api_server_older_than_1_30_is_refused_and_older_than_1_36_gets_no_mu
         "MutatingAdmissionPolicy",
         "MutatingAdmissionPolicyBinding",
     }
+    before = {item["kind"] for item in render(helm, IMAGE, "--kube-version=1.34.0")}
+    assert before - without == {"MutatingWebhookConfiguration", "Secret"}
 
 
 @pytest.fixture

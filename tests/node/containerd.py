@@ -3,7 +3,9 @@
 import json
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from images import PAUSE
 from node_tools import CNI_FOLDER, CONTAINERD, CTR
@@ -44,9 +46,17 @@ BinaryName = "runc"
 
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.cni]
 
+# As NVIDIA's runtime: its containers have the device nodes of all GPUs.
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia]
+runtime_type = "io.containerd.runc.v2"
+base_runtime_spec = "{folder}/nvidia.json"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia.options]
+SystemdCgroup = false
+BinaryName = "runc"
+
 [plugins."io.containerd.nri.v1.nri"]
 disable = {nri_off}
-socket_path = "{folder}/nri.sock"
+socket_path = "{nri_socket}"
 plugin_path = "{folder}/nri/plugins"
 plugin_config_path = "{folder}/nri/conf.d"
 [plugins."io.containerd.nri.v1.nri".default_validator]
@@ -55,17 +65,30 @@ enable = {validator}
 
 
 class Containerd(Server):
-    """containerd with its CRI, NRI and a network of point-to-point links."""
+    """containerd with its CRI, NRI and a network of point-to-point links.
 
-    def __init__(self, tools: dict[str, Path], folder: Path) -> None:
+    Containers of the runtime handler `nvidia` have the device nodes `devices`.
+    """
+
+    def __init__(
+        self,
+        tools: dict[str, Path],
+        folder: Path,
+        nri_socket: Path | None = None,
+        devices: Sequence[str] = (),
+    ) -> None:
         self.folder = folder
-        self.socket, self.nri_socket = folder / "containerd.sock", folder / "nri.sock"
+        self.socket, self.nri_socket = folder / "containerd.sock", nri_socket or folder / "nri.sock"
         self.cdi_folder = folder / "cdi"
         self._ctr = tools[CTR]
         for name in ("cdi", "cni", "nri/plugins", "nri/conf.d"):
             (folder / name).mkdir(parents=True)
         (folder / "cni" / "10-test.conflist").write_text(json.dumps(_network(folder)))
         self.configure()
+        default = subprocess.run(
+            [self._ctr, "oci", "spec"], capture_output=True, text=True, check=True
+        )
+        (folder / "nvidia.json").write_text(json.dumps(_with(json.loads(default.stdout), devices)))
         command: list[str | Path] = [tools[CONTAINERD], "--config", folder / "config.toml"]
         # It looks for its shim and for runc in PATH.
         path = f"PATH={tools[CONTAINERD].parent}:{os.environ['PATH']}:/usr/sbin:/sbin"
@@ -77,6 +100,7 @@ class Containerd(Server):
         (self.folder / "config.toml").write_text(
             _CONFIG.format(
                 folder=self.folder,
+                nri_socket=self.nri_socket,
                 pause=PAUSE,
                 cni=CNI_FOLDER,
                 nri_off=str(not nri).lower(),
@@ -116,6 +140,20 @@ class Containerd(Server):
         return [str(self._ctr), "--address", str(self.socket)]
 
 
+def _with(spec: Any, devices: Sequence[str]) -> Any:
+    """The runtime specification with these device nodes of this machine."""
+    linux = spec["linux"]
+    for path in devices:
+        found = os.stat(path).st_rdev
+        numbers = {"type": "c", "major": os.major(found), "minor": os.minor(found)}
+        linux.setdefault("devices", []).append(
+            {"path": path, **numbers, "fileMode": 0o666, "uid": 0, "gid": 0}
+        )
+        allowed = {**numbers, "allow": True, "access": "rwm"}
+        linux["resources"].setdefault("devices", []).append(allowed)
+    return spec
+
+
 def _network(folder: Path) -> dict[str, object]:
     return {
         "cniVersion": "1.0.0",
@@ -124,7 +162,12 @@ def _network(folder: Path) -> dict[str, object]:
             {
                 "type": "ptp",
                 "ipMasq": False,  # nobody outside is spoken to, so that no rule is needed
-                "ipam": {"type": "host-local", "subnet": _SUBNET, "dataDir": f"{folder}/addresses"},
+                "ipam": {
+                    "type": "host-local",
+                    "subnet": _SUBNET,
+                    "routes": [{"dst": "0.0.0.0/0"}],  # to this machine, which knows the Services
+                    "dataDir": f"{folder}/addresses",
+                },
             }
         ],
     }

@@ -23,11 +23,14 @@ class Kubelet(Server):
         containerd: Containerd,
         folder: Path,
         node: str,
+        address: str = HOST,
     ) -> None:
         self.node, self.plane = node, plane
         self.root, self.logs = folder / "root", folder / "pods"
         self.root.mkdir(parents=True)
         self.pod_resources = self.root / "pod-resources" / "kubelet.sock"
+        self.static_pods = folder / "static-pods"
+        self.static_pods.mkdir()
         self.port, self.health_port = free_ports(2)
         config = folder / "config.yaml"
         config.write_text(yaml.safe_dump(self._config(folder, containerd)))
@@ -36,7 +39,7 @@ class Kubelet(Server):
             *("/usr/bin/env", path, tools[KUBELET], "--config", config, "--v=2"),
             *("--kubeconfig", plane.kubeconfig_for(f"system:node:{node}", "system:nodes")),
             *("--root-dir", self.root, "--cert-dir", folder / "certificates"),
-            *("--hostname-override", node, "--node-ip", HOST),
+            *("--hostname-override", node, "--node-ip", address),
         ]
         super().__init__(command, folder / "kubelet.log")
         self.name = KUBELET
@@ -87,6 +90,7 @@ class Kubelet(Server):
             "containerRuntimeEndpoint": endpoint,
             "imageServiceEndpoint": endpoint,
             "volumePluginDir": str(folder / "volume-plugins"),
+            "staticPodPath": str(self.static_pods),
             "podLogsDir": str(self.logs),
             "cgroupDriver": "cgroupfs",
             "failCgroupV1": False,

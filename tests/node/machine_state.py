@@ -42,6 +42,7 @@ _FOLDERS = (
     "/run/containerd",
     "/run/netns",
     "/run/nri",
+    "/run/weft",
     "/var/lib/cni",
     "/var/lib/containerd",
     "/var/lib/kubelet",

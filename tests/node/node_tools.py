@@ -36,8 +36,8 @@ _TOOLS = GoTools(
 
 
 def find_or_build(say: Say) -> dict[str, Path]:
-    """Where kubelet, containerd, its shim and ctr lie, built first if need be."""
-    found = binaries.find_or_build(say, [binaries.KUBELET])
+    """Where the rest of a cluster, containerd, its shim and ctr lie, built first if need be."""
+    found = binaries.find_or_build(say, binaries.REST)
     folder = _TOOLS.cache()
     missing = [name for name in _TOOLS.packages if not os.access(folder / name, os.X_OK)]
     if missing:

@@ -22,8 +22,10 @@ from inside import Inside, read_log
 from kube_api import ApiError, Object, Objects
 from kubelet import DEVICE_PLUGINS, Kubelet
 from machine_state import MachineState, put_back, why_not_here
+from played_gpus import PlayedGpus
 
 NAME = "real-node"
+NRI_SOCKET = Path("/run/nri/nri.sock")
 # As real clusters have it: a kubelet may do what its node needs, and nothing to other nodes.
 API_SERVER_OPTIONS = ("--authorization-mode=Node", "--enable-admission-plugins=NodeRestriction")
 _NOTES = Path("/run/weft-node-tests")
@@ -36,13 +38,21 @@ _ENDS_S = 60.0
 class RealNode:
     """The node `real-node`. Pods bound to it run here; `inside` says what a container sees.
 
-    `left_behind` is what of the machine is not as it was, once this has stopped.
+    `left_behind` is what of the machine is not as it was, once this has stopped. One that is
+    `as_deployed`, at that address, has NRI's socket where manifests look for it, and a runtime
+    `nvidia` whose containers have all GPUs' device nodes.
     """
 
     def __init__(
-        self, plane: ControlPlane, tools: dict[str, Path], more_images: Sequence[str] = ()
+        self,
+        plane: ControlPlane,
+        tools: dict[str, Path],
+        more_images: Sequence[str] = (),
+        *,
+        as_deployed: str = "",
     ) -> None:
         self.plane, self.api, self.name = plane, plane.api, NAME
+        self._as_deployed = as_deployed
         self._tools, self._more_images = tools, more_images
         self.left_behind: list[str] = []
         self._left = contextlib.ExitStack()
@@ -62,15 +72,24 @@ class RealNode:
         self._note()
         self._left.callback(put_back_what_is_noted)
         DEVICE_PLUGINS.mkdir(parents=True, exist_ok=True)
-        self.containerd = Containerd(self._tools, self.folder / "containerd")
+        self.containerd = self._containerd()
         self._left.callback(self.containerd.kill)
         self.containerd.begin()
         self._import_images()
         self.kubelet = Kubelet(
-            self.plane, self._tools, self.containerd, self.folder / "kubelet", self.name
+            *(self.plane, self._tools, self.containerd, self.folder / "kubelet", self.name),
+            *((self._as_deployed,) if self._as_deployed else ()),
         )
         self._left.callback(self.kubelet.kill)
         self.kubelet.begin()
+
+    def _containerd(self) -> Containerd:
+        folder = self.folder / "containerd"
+        if not self._as_deployed:
+            return Containerd(self._tools, folder)
+        self.gpus = PlayedGpus(self.folder)
+        devices = sorted(self.gpus.devices_of(range(self.gpus.count)))
+        return Containerd(self._tools, folder, NRI_SOCKET, devices)
 
     def stop(self) -> None:
         """End all of it and put the machine back."""

@@ -1,37 +1,22 @@
 """The image of Debian's packages in a real containerd: it runs as it is deployed."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+import weft_image
 from real_node import RealNode
 
 import weft
 from weft.cli.compat import PROGRAMS
 
-ROOT = Path(__file__).resolve().parents[2]
-MAKE = ROOT / "deploy" / "image" / "make_image.py"
 TAG = "weft.test/weft-gpu:1"
 MOST_MIB = 350
 AS_DEPLOYED = ("--read-only", "--user", "65532:65532", "--cgroup", "")
-
-
-def cache() -> Path:
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return home / "weft" / "image"
 
 
 @pytest.fixture(scope="module")
 def image(node: RealNode, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Its name in containerd, once it is imported there."""
     file = tmp_path_factory.mktemp("image") / "weft.tar"
-    command = [sys.executable, str(MAKE), str(file), "--tag", TAG, "--cache", str(cache())]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if "no mmdebstrap" in done.stderr and os.environ.get("CI") != "true":
-        pytest.skip(done.stderr.strip())
-    assert done.returncode == 0, done.stderr
+    weft_image.make(file, TAG)
     assert file.stat().st_size < MOST_MIB * 2**20
     node.containerd.ctr("images", "import", file, timeout_s=180)
     return TAG

@@ -14,7 +14,8 @@ class LineFigure(msgspec.Struct, frozen=True):
     """What a figure of lines shows, whatever its width.
 
     `unit` is of y and x, for the words at a point; `last` and `top` are the axes' ends, `order` is
-    the policies from the best; `corner` bounds a close-up, of both axes alike.
+    the policies from the best; `corner` bounds a close-up, of both axes alike; `possible` is what
+    the best could have reached at the end.
     """
 
     name: str
@@ -30,6 +31,7 @@ class LineFigure(msgspec.Struct, frozen=True):
     shows_full: bool = False
     shows_demand: bool = False
     labels_at_ends: bool = True
+    possible: float | None = None
 
     @property
     def best(self) -> str:
@@ -148,7 +150,7 @@ def _overview(panel: Panel, series: list[CurveSeries]) -> Marks:
 
 
 def guides(figure: LineFigure, panel: Panel, *, labelled: bool = True) -> list[Mark]:
-    """Every pod placed (allocation = demand), and where demand is capacity."""
+    """Every pod placed (allocation = demand), where demand is capacity, and what is possible."""
     marks: list[Mark] = []
     start = max(panel.x.low, panel.y.low)
     stop = min(100.0, panel.x.high, panel.y.high)
@@ -161,6 +163,12 @@ def guides(figure: LineFigure, panel: Panel, *, labelled: bool = True) -> list[M
         half = text_width(words, 11.5) / 2
         if labelled and panel.x.start + half <= at <= panel.x.end + 20 - half:
             marks.append(Text(at, panel.y.end - 8, words, SOFT, 11, "middle"))
+    if figure.possible is not None and panel.y.low < figure.possible < panel.y.high:
+        at = panel.y(figure.possible)
+        marks.append(Stroke(((panel.x.start, at), (panel.x.end, at)), AXIS, 1.0, "6 3"))
+        if labelled:
+            words = f"possible: {figure.possible:.2f}"
+            marks.append(Text(panel.x.start + 4, at - 4, words, SOFT, 11))
     return marks
 
 
