@@ -35,6 +35,7 @@ from weft.cluster.scheduler.metrics import SchedulerMetrics
 from weft.cluster.scheduler.pages import StatusPages
 from weft.cluster.scheduler.process import SchedulerProcess, stop_signal
 from weft.cluster.scheduler.process_part import BackgroundPart, ProcessPart
+from weft.cluster.scheduler.stranded_gauges import StrandedGauges
 from weft.cluster.state.typical_pods import TypicalInput
 from weft.cluster.telemetry.prediction_reload import (
     LoadedPredictions,
@@ -130,7 +131,7 @@ def watching_parts(
     again_s = config.interference.reload_seconds
     reloader = PredictionReloader(live, plan.files, plan.predictions, again_s, solos, None)
     parts: list[ProcessPart] = [_Predicted(reloader)] if plan.files.named else []
-    parts.append(_Typical(live))
+    parts.append(_Typical(TypicalInput(live)))
     around = SourceContext(lambda: addresses_of(live), lambda: devices_of(live), live.client)
     source = source_of(config.telemetry, around)
     if source is not None:
@@ -227,7 +228,11 @@ class _Beside:
         around = SourceContext(lambda: addresses_of(live), lambda: devices_of(live), live.client)
         source = source_of(config.telemetry, around)
         self._predict(plan, live, source)
-        self.parts += [_Typical(live), _Memory()]
+        typical = TypicalInput(live)
+        stranded = StrandedGauges(live, typical)
+        self.collectors.append(stranded)
+        counted = BackgroundPart("stranded GPUs are counted", stranded.run)
+        self.parts += [_Typical(typical), counted, _Memory()]
         if source is not None:
             self._watch_gpus(plan, live, source)
         if config.extender.enabled:
@@ -377,8 +382,8 @@ class _Predicted(BackgroundPart):
 class _Typical(BackgroundPart):
     """Keeps FGD's idea of what usually comes up to date."""
 
-    def __init__(self, live: EngineCluster) -> None:
-        self._input = TypicalInput(live)
+    def __init__(self, typical: TypicalInput) -> None:
+        self._input = typical
         super().__init__("typical pods are counted", self._input.run)
 
     async def start(self) -> str:
