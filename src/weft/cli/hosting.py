@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from weft.cli.interference_files import files_of
 from weft.cli.telemetry import SourceContext, aliases_of, options_of, source_of
 from weft.cluster.config.form import Configuration, LeaseSettings, TelemetrySettings
+from weft.cluster.config.gpu_links import links_rules
 from weft.cluster.config.made_profiles import maker
 from weft.cluster.config.made_profiles import profiles as made_of
 from weft.cluster.control.event_reporter import EventReporter, EventReporterOptions
@@ -34,6 +35,7 @@ from weft.cluster.scheduler.metrics import SchedulerMetrics
 from weft.cluster.scheduler.pages import StatusPages
 from weft.cluster.scheduler.process import SchedulerProcess, stop_signal
 from weft.cluster.scheduler.process_part import BackgroundPart, ProcessPart
+from weft.cluster.scheduler.stranded_gauges import StrandedGauges
 from weft.cluster.state.typical_pods import TypicalInput
 from weft.cluster.telemetry.prediction_reload import (
     LoadedPredictions,
@@ -151,7 +153,7 @@ def watching_parts(
     again_s = config.interference.reload_seconds
     reloader = PredictionReloader(live, plan.files, plan.predictions, again_s, solos, None)
     parts: list[ProcessPart] = [_Predicted(reloader)] if plan.files.named else []
-    parts.append(_Typical(live))
+    parts.append(_Typical(TypicalInput(live)))
     around = SourceContext(lambda: addresses_of(live), lambda: devices_of(live), live.client)
     source = source_of(config.telemetry, around)
     if source is not None:
@@ -205,6 +207,7 @@ def _cluster(plan: _Plan, client: ApiClient, elector: Elector | None) -> EngineC
             InventoryFallback(r.count, r.memory_mib, r.model, r.nodes, r.labels)
             for r in config.inventory
         ],
+        links=links_rules(config.gpu_links),
         gpushare_unit=config.gpushare_unit,
         binding=BindOptions(
             in_flight=config.client.binds_in_flight,
@@ -247,7 +250,11 @@ class _Beside:
         around = SourceContext(lambda: addresses_of(live), lambda: devices_of(live), live.client)
         source = source_of(config.telemetry, around)
         self._predict(plan, live, source)
-        self.parts += [_Typical(live), _Memory()]
+        typical = TypicalInput(live)
+        stranded = StrandedGauges(live, typical)
+        self.collectors.append(stranded)
+        counted = BackgroundPart("stranded GPUs are counted", stranded.run)
+        self.parts += [_Typical(typical), counted, _Memory()]
         if source is not None:
             self._watch_gpus(plan, live, source)
         if config.extender.enabled:
@@ -397,8 +404,8 @@ class _Predicted(BackgroundPart):
 class _Typical(BackgroundPart):
     """Keeps FGD's idea of what usually comes up to date."""
 
-    def __init__(self, live: EngineCluster) -> None:
-        self._input = TypicalInput(live)
+    def __init__(self, typical: TypicalInput) -> None:
+        self._input = typical
         super().__init__("typical pods are counted", self._input.run)
 
     async def start(self) -> str:
