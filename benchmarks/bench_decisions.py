@@ -41,6 +41,7 @@ LOAD = 0.7
 GPUS = 8
 NAIVE = ("best-fit", "fgd")
 METRICS = ("load-aware", "auto")
+OTHERS = ("least-stranding",)
 
 
 def a_shape(rng: random.Random, cpu_shift: int) -> Shape:
@@ -225,11 +226,11 @@ def naive_times(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, action="append")
-    parser.add_argument("--policy", action="append", choices=[*NAIVE, *METRICS])
+    parser.add_argument("--policy", action="append", choices=[*NAIVE, *OTHERS, *METRICS])
     parser.add_argument("--quick", action="store_true", help="a tenth of the decisions")
     options = parser.parse_args()
     rows = []
-    for policy in options.policy or [*NAIVE, *METRICS]:
+    for policy in options.policy or [*NAIVE, *OTHERS, *METRICS]:
         for nodes in options.nodes or [5_000, 10_000]:
             for kind, decisions in (("64", 2_000), ("new", 200)):
                 count = decisions // 10 if options.quick else decisions

@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+import admission
 import bursts
 import msgspec
 import scale
@@ -31,6 +32,7 @@ ROWS: dict[str, Callable[[Stage, Sizes], Row]] = {
     "burst": bursts.burst,
     "scale": scale.scale,
     "small-burst": bursts.small_burst,
+    "admission": admission.admission,
 }
 
 

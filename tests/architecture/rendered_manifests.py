@@ -19,6 +19,7 @@ import helm  # noqa: E402
 
 from weft.cluster.admission.protection import Writers, protection_policies  # noqa: E402
 from weft.cluster.admission.scheduling import scheduling_policy  # noqa: E402
+from weft.cluster.admission.webhook import webhook_configuration  # noqa: E402
 from weft.cluster.config.form import Configuration  # noqa: E402
 from weft.cluster.extender import scheduler_config  # noqa: E402
 from weft.dialects.catalog import ALL  # noqa: E402
@@ -59,8 +60,17 @@ def chart_files() -> dict[Path, str]:
         CHART / "values.schema.json": json.dumps(schema(), indent=1) + "\n",
         files / "admission-protect.yaml": GENERATED + _yaml(protection_policies(writers)),
         files / "admission-schedule.yaml": GENERATED + _yaml(scheduling_policy("SCHEDULER_NAME")),
+        files / "rules.yaml": (DEPLOY / "monitoring" / "rules.yaml").read_text(),
+        files / "admission-webhook.yaml": GENERATED + _yaml([_webhook()]),
         files / "kube-scheduler.yaml": GENERATED + _yaml([scheduler_config.configuration(wishes)]),
     }
+
+
+def _webhook() -> dict[str, Any]:
+    """With what the chart fills in."""
+    made: dict[str, Any] = webhook_configuration("NAMESPACE", "weft-webhook", b"")
+    made["webhooks"][0]["clientConfig"]["caBundle"] = "CA_BUNDLE"
+    return made
 
 
 def schema() -> dict[str, Any]:
@@ -126,9 +136,15 @@ def schema() -> dict[str, Any]:
             ),
             admission=_closed(
                 enabled=flag,
-                schedule={"enum": ["auto", "always", "never"]},
+                schedule={"enum": ["auto", "always", "webhook", "never"]},
                 schedulerName=text,
                 plugins={"type": "array", "items": text},
+            ),
+            monitoring=_closed(
+                enabled=flag,
+                interval={"type": "string", "pattern": "^[1-9][0-9]*(ms|s|m|h)$"},
+                labels=texts,
+                runbook={"type": "string", "minLength": 1},
             ),
             priorityClass=_closed(
                 create=flag, value={"type": "integer", "minimum": 0, "maximum": 1_000_000_000}
@@ -229,6 +245,11 @@ MANIFESTS = {
 """,
         {"configuration": {"telemetry": {"discover": "servers"}}},
         ("discover",),
+    ),
+    "monitoring/service-monitors.yaml": Manifest(
+        "# For the Prometheus operator (monitoring.coreos.com): what prometheus.yaml says.\n",
+        {"monitoring": {"enabled": True}},
+        ("monitoring",),
     ),
     "elastic-gpu-scheduler.yaml": Manifest(
         f"""# Weft in the place of Elastic GPU's scheduler, under its names. Set the image, then

@@ -21,11 +21,19 @@ from processes import Server, free_ports
 HOST = "127.0.0.1"
 SERVICE_ADDRESS = "10.0.0.1"  # of the Service `kubernetes`, by which pods know the API server
 NODE_HAS = {"cpu": "64", "memory": "256Gi", "pods": "110"}
+READERS = "weft-readers"
+"""A group whose requests are in the audit log, each with its verb."""
 AS_IN_CLUSTERS = ("--authorization-mode=Node", "--enable-admission-plugins=NodeRestriction")
 _CREATORS = 8
 _ADMIN = "weft-admin"
 _SYSTEM = "kube-system"
 _LEASES = "coordination.k8s.io/v1"
+_AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata", "userGroups": [READERS]}, {"level": "None"}],
+}
 
 
 class ControlPlane:
@@ -59,6 +67,8 @@ class ControlPlane:
         self.authority = Authority(folder / "certificates")
         self._server_pair = self.authority.server("weft-test-server", SERVICE_ADDRESS)
         self.etcd_port, self._peer_port, self.port = free_ports(3)
+        self._audit, self._audit_policy = folder / "audit.log", folder / "audit-policy.yaml"
+        self._audit_policy.write_text(yaml.safe_dump(_AUDIT_POLICY))
         self.etcd = Server(self._etcd_command(), folder / "etcd.log")
         self.api_server = Server(self._api_server_command(), folder / "kube-apiserver.log")
         self.schedulers: list[Scheduler] = []
@@ -91,6 +101,11 @@ class ControlPlane:
         self.api_server.kill()
         self.api_server.start()
         self.api_server.wait_ready(self.api.ready)
+
+    def audited(self) -> list[Object]:
+        """Every request of the group READERS so far, as the API server's audit log has it."""
+        lines = self._audit.read_text().splitlines() if self._audit.exists() else []
+        return [json.loads(line) for line in lines]
 
     def recover(self) -> None:
         """Let both servers run and answer again, whatever a test has done to them."""
@@ -311,6 +326,8 @@ class ControlPlane:
             "--allow-privileged=true",  # as clusters have it
             "--shutdown-send-retry-after=true",  # else it waits a minute for open watches
             "--v=1",
+            f"--audit-policy-file={self._audit_policy}",
+            f"--audit-log-path={self._audit}",
             *(() if pods else ("--endpoint-reconciler-type=none",)),
             *self._api_server_options,
         ]

@@ -3,11 +3,10 @@
 Who may write where GPUs are: test_admission_writes.py.
 """
 
-import json
-import random
 from collections.abc import Iterator
 
 import pytest
+from asking_pods import check_agreement, pod, scheduler_of
 from control_plane import ControlPlane
 from kube_api import Api, ApiError, Object
 
@@ -18,27 +17,12 @@ from weft.cluster.admission.protection import (
     protection_policies,
 )
 from weft.cluster.admission.scheduling import scheduling_policy
-from weft.dialects import registry
-from weft.dialects.catalog import ASKING_LABELS, NONE, RESOURCES
-from weft.dialects.dialect import DialectSettings
-from weft.kube.codec import PODS
-from weft.model import BadInputError, PodManifest
-from weft.model.annotations import CLASS, GPU_MODEL, SCHEDULE, SCHEDULE_ENABLED
+from weft.dialects.catalog import RESOURCES
+from weft.model.annotations import SCHEDULE, SCHEDULE_ENABLED
 
 PLUGIN = "system:serviceaccount:kube-system:original-plugin"
-AMOUNTS = ("0", 0, "0k", "0Ki", "1", 2, "300", "2k")
 KEYS = tuple(name.replace("*", "some") for name in ASSIGNMENT)
 NODE_KEYS = tuple(name.replace("*", "some") for name in ON_NODES)
-
-
-def pod(name: str, **metadata: dict[str, str]) -> Object:
-    container = {"name": "main", "image": "example.org/cuda"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, **metadata},
-        "spec": {"containers": [container]},
-    }
 
 
 def refused(api: Api, method: str, path: str, body: Object, content: str = "") -> str:
@@ -49,17 +33,6 @@ def refused(api: Api, method: str, path: str, body: Object, content: str = "") -
     except ApiError as error:
         return str(error)
     return ""
-
-
-def scheduler_of(api: Api, path: str, body: Object) -> str:
-    """The schedulerName that the pod would get."""
-    return str(made_of(api, path, body)["spec"]["schedulerName"])
-
-
-def made_of(api: Api, path: str, body: Object) -> Object:
-    """The pod as it would be, with numbers as the server writes them."""
-    made: Object = api.request("POST", path, body, query={"dryRun": "All"})
-    return made
 
 
 class People:
@@ -156,49 +129,8 @@ def test_a_variable_that_names_gpus_is_denied_where_weft_schedules(
         assert bool(user.warnings) is denied
 
 
-def asks_for_gpus(manifest: PodManifest) -> bool:
-    """Whether the scheduler would take it for one that asks; of two systems at once it says so."""
-    try:
-        return registry.choose(manifest, DialectSettings())[0] is not NONE
-    except BadInputError:
-        return True
-
-
 def test_pods_that_ask_and_name_no_scheduler_become_wefts(
     control_plane: ControlPlane, namespace: str, people: People, policies: None
 ) -> None:
     """The API server's CEL and `registry.choose` agree, on pods drawn at random."""
-    user = people("alice")
-    chance = random.Random(16)
-    names = [*RESOURCES, "example.org/fpga", "nvidia.com/mig-1g.5gb", "amd.com/gpu"]
-    labels = [*sorted(ASKING_LABELS), "genius/priority", "app"]
-    annotations = [GPU_MODEL, CLASS, "nvidia.com/use-gputype", "example.org/note"]
-    asked = 0
-    for number in range(250):
-        body = pod(f"random-{number}")
-        containers = [
-            {"name": f"c{at}", "image": "example.org/x"} for at in range(chance.randint(1, 3))
-        ]
-        for container in containers:
-            if chance.random() < 0.4:
-                amounts = {chance.choice(names): chance.choice(AMOUNTS)}
-                both = {"limits": amounts, "requests": amounts}
-                container["resources"] = chance.choice((both, {"limits": amounts}))
-        split = chance.randint(1, len(containers))
-        body["spec"] = {"containers": containers[:split], "initContainers": containers[split:]}
-        if chance.random() < 0.3:
-            body["metadata"]["labels"] = {chance.choice(labels): "1"}
-        if chance.random() < 0.3:
-            body["metadata"]["annotations"] = {chance.choice(annotations): "1"}
-        named = chance.random() < 0.2
-        if named:
-            body["spec"]["schedulerName"] = "somebody"
-        made = made_of(user, user.path("Pod", "opted-in"), body)
-        became = made["spec"]["schedulerName"]
-        asks = asks_for_gpus(PODS.decode(json.dumps(made).encode()))
-        expected = "somebody" if named else "weft" if asks else "default-scheduler"
-        assert became == expected, body
-        asked += asks
-        elsewhere = scheduler_of(user, user.path("Pod", namespace), body)
-        assert elsewhere in ("somebody", "default-scheduler")
-    assert 60 < asked < 220
+    check_agreement(people("alice"), namespace, seed=16, count=250)

@@ -72,3 +72,18 @@ imagePullSecrets:
 {{- if ne .Values.log.level "info" }}, --log={{ .Values.log.level }}{{ end }}
 {{- if ne .Values.log.format "text" }}, --log-format={{ .Values.log.format }}{{ end }}
 {{- end }}
+
+{{- define "weft.monitoringLabels" -}}
+{{- toYaml (mergeOverwrite (dict "app.kubernetes.io/name" "weft") .Values.monitoring.labels) }}
+{{- end }}
+
+{{- /* How pods that name no scheduler get one: by the API server's policy, our webhook, or not. */}}
+{{- define "weft.scheduleBy" -}}
+{{- $how := .Values.admission.schedule -}}
+{{- if not .Values.admission.enabled }}never
+{{- else if eq $how "always" }}policy
+{{- else if ne $how "auto" }}{{ $how }}
+{{- else if .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy" }}policy
+{{- else }}webhook
+{{- end }}
+{{- end }}

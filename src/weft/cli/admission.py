@@ -1,9 +1,15 @@
 """`weft admission`: the policies that the API server applies for Weft."""
 
+import logging
+import ssl
 from enum import StrEnum
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, NamedTuple
 
 from typer import Option
+
+from weft.cli import logs
+from weft.model.errors import BadInputError
 
 
 class PolicySet(StrEnum):
@@ -44,6 +50,16 @@ def admission(
     scheduler: Annotated[_Users, _SCHEDULER] = None,
     agent: Annotated[_Users, _AGENT] = None,
     plugin: Annotated[_Users, _PLUGIN] = None,
+    webhook: Annotated[
+        str,
+        Option(
+            metavar="NAMESPACE/SERVICE",
+            help="Before Kubernetes 1.36: where `weft webhook` answers, in the policy's place.",
+        ),
+    ] = "",
+    ca_file: Annotated[
+        Path | None, Option(help="PEM of the authority of the webhook's certificate.")
+    ] = None,
 ) -> None:
     """Print the admission policies as YAML, for kubectl apply.
 
@@ -51,18 +67,93 @@ def admission(
     become Weft's (MutatingAdmissionPolicy, Kubernetes 1.36). Annotations that say which GPUs are
     whose may be written by schedulers and agents alone (ValidatingAdmissionPolicy, 1.30).
     """
+    _check_users({"--scheduler": scheduler, "--agent": agent, "--plugin": plugin})
     import yaml
 
     from weft.cluster.admission.protection import Writers, protection_policies
     from weft.cluster.admission.scheduling import scheduling_policy
 
-    standard = Writers()
-    writers = Writers(
-        tuple(scheduler or standard.schedulers),
-        tuple(agent or standard.agents),
-        tuple(plugin or ()),
-    )
-    documents = [] if only is PolicySet.protect else scheduling_policy(scheduler_name)
+    named = scheduler or Writers().schedulers, agent or Writers().agents, plugin or ()
+    if webhook or ca_file is not None:
+        schedules = [_webhook(webhook, ca_file)]
+    else:
+        schedules = scheduling_policy(scheduler_name)
+    documents = [] if only is PolicySet.protect else schedules
     if only is not PolicySet.schedule:
-        documents += protection_policies(writers)
+        documents += protection_policies(Writers(*map(tuple, named)))
     print(yaml.safe_dump_all(documents, sort_keys=False, width=100), end="")
+
+
+def _check_users(named: dict[str, list[str] | None]) -> None:
+    """A service account by its own name alone would be somebody else, and nobody be let in."""
+    for option, users in named.items():
+        for user in users or ():
+            name = user.removeprefix("system:serviceaccount:")
+            of_account = name != user
+            if not user or user != user.strip() or (of_account and name.count(":") != 1):
+                form = "system:serviceaccount:NAMESPACE:NAME"
+                raise BadInputError(option, f"{user!r} is no user; a service account is {form}")
+
+
+def _webhook(place: str, authority: Path | None) -> dict[str, object]:
+    from weft.cluster.admission.webhook import webhook_configuration
+
+    namespace, slash, service = place.partition("/")
+    if not (namespace and slash and service) or "/" in service:
+        raise BadInputError("--webhook", f"is {place!r}; write NAMESPACE/SERVICE, with --ca-file")
+    if authority is None:
+        raise BadInputError("--ca-file", "is missing: the API server asks over TLS alone")
+    try:
+        text = authority.read_bytes()
+    except OSError as error:
+        raise BadInputError("--ca-file", f"{authority}: {error.strerror}") from error
+    if b"BEGIN CERTIFICATE" not in text:
+        raise BadInputError("--ca-file", f"{authority} is no PEM certificate")
+    return webhook_configuration(namespace, service, text)
+
+
+def webhook(
+    certificate_file: Annotated[Path, Option(help="PEM; for SERVICE.NAMESPACE.svc.")],
+    key_file: Annotated[Path, Option(help="Its key.")],
+    scheduler_name: Annotated[
+        str, Option(help="The schedulerName that pods get in namespaces that opted in.")
+    ] = "weft",
+    address: Annotated[str, Option(help="Where to listen.")] = "0.0.0.0",
+    port: Annotated[int, Option(min=0, max=65535, help="0: a free one.")] = 9443,
+    log_level: logs.Log = logs.LogLevel.INFO,
+    log_format: logs.Format = logs.LogFormat.TEXT,
+) -> None:
+    """Set schedulerName where the API server cannot by itself: before Kubernetes 1.36.
+
+    Answers the API server about pods of namespaces labelled weft.dev/schedule=enabled. While
+    nobody answers, pods are created as they are. `weft admission --webhook` prints what the API
+    server must know; the chart does both.
+    """
+    import uvloop
+
+    from weft.cluster.http.tls import server_tls
+
+    with logs.daemon(log_format, log_level):
+        tls = server_tls(certificate_file, key_file, None)
+        uvloop.run(_serve(WebhookPlace(address, port), tls, scheduler_name))
+
+
+class WebhookPlace(NamedTuple):
+    """Where the webhook listens."""
+
+    address: str
+    port: int
+
+
+async def _serve(place: WebhookPlace, tls: ssl.SSLContext, scheduler_name: str) -> None:
+    from weft.cluster.admission.webhook import WebhookServer
+    from weft.cluster.scheduler.process import stop_signal
+
+    server = WebhookServer(scheduler_name)
+    try:
+        port = await server.listen(place.address, place.port, tls)
+    except OSError as error:
+        raise BadInputError(f"--port {place.port}", f"can't be listened on: {error}") from error
+    logging.getLogger("weft.webhook").info("webhook on %s:%d", place.address, port)
+    await stop_signal()
+    await server.close()

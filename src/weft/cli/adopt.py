@@ -219,8 +219,8 @@ def _notes(plan: "AdoptionPlan") -> list[str]:
         notes.append(f"Not read, for you may not: {', '.join(plan.unread)}.")
     if plan.opt_in and plan.minor < 36:
         notes.append(
-            f"Kubernetes 1.{plan.minor} does not heed the label by itself (1.36 does): set "
-            "schedulerName in manifests, or run Weft as kube-scheduler's extender."
+            f"Kubernetes 1.{plan.minor} does not heed the label by itself (1.36 does): install the "
+            "chart, whose webhook does, or run `weft webhook`."
         )
     return notes
 

@@ -69,9 +69,10 @@ def _without_a_cluster() -> dict[str, _Commands]:
 
 
 def _on_a_cluster() -> dict[str, _Commands]:
-    from weft.cli.admission import admission
+    from weft.cli.admission import admission, webhook
     from weft.cli.adopt import adopt
     from weft.cli.agent import agent
+    from weft.cli.cluster import cluster_app
     from weft.cli.config import config_app
     from weft.cli.decisions import explain_app, replay
     from weft.cli.doctor import doctor
@@ -79,6 +80,7 @@ def _on_a_cluster() -> dict[str, _Commands]:
     from weft.cli.inspect import inspect
     from weft.cli.parse import parse
     from weft.cli.scheduler import scheduler
+    from weft.cli.shadow import shadow
     from weft.cli.snapshot import snapshot
     from weft.cli.status import status
 
@@ -90,13 +92,16 @@ def _on_a_cluster() -> dict[str, _Commands]:
             "extender": extender_app,
             "agent": agent,
             "admission": admission,
+            "webhook": webhook,
             "adopt": adopt,
+            "shadow": shadow,
         },
         "See why": {
             "status": status,
             "inspect": inspect,
             "doctor": doctor,
             "explain": explain_app,
+            "cluster": cluster_app,
             "snapshot": snapshot,
             "replay": replay,
         },

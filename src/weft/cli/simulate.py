@@ -11,6 +11,7 @@ from typer import Option
 from weft.cli import options
 from weft.cli.output import SimulateOutput, json_text
 from weft.cli.progress import bar
+from weft.cli.simulate_bound import BoundOptions
 from weft.cli.simulate_report import write_simulation_report
 from weft.model.errors import BadInputError
 
@@ -88,6 +89,30 @@ _Interference = Annotated[
 _Mystic = Annotated[
     Path | None, Option(help="Distances between applications (JSON), for coscheml:pairing=mystic.")
 ]
+_Bound = Annotated[
+    bool,
+    Option("--bound", help="Say what was possible: a bound that no policy can exceed at the end."),
+]
+_BoundDemand = Annotated[
+    float | None,
+    Option(
+        show_default=False,
+        help="With --bound: demand up to which all pods must be taken.  [default: up to the first "
+        "that the policy turned away]",
+    ),
+]
+_BoundLimit = Annotated[
+    float | None,
+    Option(show_default=False, help="With --bound: seconds for each, at most.  [default: 180]"),
+]
+_BoundsIn = Annotated[
+    Path | None,
+    Option(
+        show_default=False,
+        help="With --bound: folder in which bounds are kept and found again.  [default: the "
+        "user's cache]",
+    ),
+]
 _Strict = Annotated[
     bool,
     Option("--strict", help="Refuse a policy that would run without inputs it decides by."),
@@ -120,53 +145,67 @@ def simulate(
     decisions: _Decisions = None,
     interference: _Interference = None,
     mystic: _Mystic = None,
+    bound: _Bound = False,
+    bound_demand: _BoundDemand = None,
+    bound_limit_s: _BoundLimit = None,
+    bounds_in: _BoundsIn = None,
     strict: _Strict = False,
     timing: _Timing = True,
 ) -> None:
     """Place a workload on a cluster with one or more policies and measure how well it packs.
 
-    By default pods arrive in random order until their GPU demand is 130 % of the cluster and
-    nobody leaves (the experiment of FGD, ATC'23). With --timed the trace's own times are replayed,
-    with --decisions-from those of a day on record; --snapshot goes on from a cluster's state.
+    By default pods arrive in random order up to 130 % demand, and stay (FGD, ATC'23). --timed
+    replays a trace's times, --decisions-from a day on record; --snapshot goes on from a state.
     """
-    import msgspec
-
     _check_options(demand, timed, compress, png, report)
     start = _start(decisions_from, snapshot)
-    inputs = [path for path in (nodes, pods, order, interference, mystic, start.path) if path]
-    _check_files(inputs, decisions, report)
+    of_bound = BoundOptions(bound, bound_demand, bound_limit_s, bounds_in)
+    of_bound.check(grows=not timed and start.path is None)
+    _check_files([nodes, pods, order, interference, mystic, start.path], decisions, report)
     if start.path is not None:
         start.check(nodes or pods or order, seeds, timed or compress != 1.0, demand)
         grid = start.grid(policy, timing)
     else:
-        cluster = _given(nodes, "--nodes"), _given(pods, "--pods")
-        grid = _grid(*cluster, policy, seeds, order, demand, timed, compress, first_seed, timing)
-    grid = msgspec.structs.replace(grid, scenario=_with_inputs(grid.scenario, interference, mystic))
+        how = demand, timed, compress, first_seed, timing
+        grid = _grid(nodes, pods, policy, seeds, order, *how)
+    grid = _completed(grid, interference, mystic, decisions, keeps_holdings=report is not None)
     _tell_lacks(grid.lacks(), strict=strict)
-    grid = _on_record(grid, decisions)
-    grid = msgspec.structs.replace(grid, keeps_holdings=report is not None)
-    results, holdings = _run(grid, jobs)
+    results, holdings = _run(grid, jobs, of_bound)
     _print(results, output)
     if report is not None:
-        workload = (start.path or pods or Path()).name
         outcome = results, holdings, report, grid.scenario
+        workload = (start.path or pods or Path()).name
         write_simulation_report(*outcome, workload=workload, png=png, timing=timing)
 
 
-def _run(grid: "RunGrid", jobs: int | None) -> "tuple[SimulationResults, list[ClusterHoldings]]":
+def _run(
+    grid: "RunGrid", jobs: int | None, of_bound: BoundOptions
+) -> "tuple[SimulationResults, list[ClusterHoldings]]":
     from weft.lab.experiment.grid import run_grid_with_holdings
 
     cells = len(grid.cells())
-    return run_grid_with_holdings(grid, min(jobs or os.cpu_count() or 1, cells), bar(cells))
+    jobs = min(jobs or os.cpu_count() or 1, cells)
+    results, holdings = run_grid_with_holdings(grid, jobs, bar(cells))
+    return of_bound.bounded(results, grid), holdings
 
 
-def _on_record(grid: "RunGrid", decisions: Path | None) -> "RunGrid":
-    """With the one run's decisions file, if one is wanted."""
+def _completed(
+    grid: "RunGrid",
+    interference: Path | None,
+    mystic: Path | None,
+    decisions: Path | None,
+    *,
+    keeps_holdings: bool,
+) -> "RunGrid":
+    """With what policies are told, and with the one run's decisions file, if one is wanted."""
     import msgspec
 
+    scenario = _with_inputs(grid.scenario, interference, mystic)
     if decisions is not None and len(grid.cells()) > 1:
         raise BadInputError("--decisions", "takes one policy and one seed; run them one by one")
-    return msgspec.structs.replace(grid, decisions=decisions)
+    return msgspec.structs.replace(
+        grid, scenario=scenario, decisions=decisions, keeps_holdings=keeps_holdings
+    )
 
 
 def _given(path: Path | None, option: str) -> Path:
@@ -225,8 +264,9 @@ def _check_options(
         raise BadInputError("--png", "needs --report DIR to know where the figures go")
 
 
-def _check_files(inputs: list[Path], decisions: Path | None, report: Path | None) -> None:
+def _check_files(given: list[Path | None], decisions: Path | None, report: Path | None) -> None:
     """Before anything long is run: nothing we read is overwritten, and the report has a folder."""
+    inputs = [path for path in given if path]
     options.read_once(inputs)
     if decisions is not None and decisions.resolve() in [path.resolve() for path in inputs]:
         raise BadInputError("--decisions", f"{decisions} is an input; name another file")
@@ -241,8 +281,8 @@ def _check_files(inputs: list[Path], decisions: Path | None, report: Path | None
 
 
 def _grid(
-    nodes: Path,
-    pods: Path,
+    nodes_path: Path | None,
+    pods_path: Path | None,
     policies: list[str],
     seeds: int,
     order: Path | None,
@@ -259,6 +299,7 @@ def _grid(
     from weft.lab.simulate.scenario import Scenario
     from weft.lab.simulate.timed import check_times
 
+    nodes, pods = _given(nodes_path, "--nodes"), _given(pods_path, "--pods")
     if timed and order is not None:
         raise BadInputError("--order", "is of arrivals without times; leave --timed or it out")
     known = registry()

@@ -19,6 +19,8 @@ CSV_COLUMNS = (
     "used_gpu_milli",
     *_LAST,
 )
+POSSIBLE = "possible_percent"
+"""With `--bound`, at the end."""
 TIMED_CSV_COLUMNS = {
     "wait_mean_s": "waits.mean_s",
     "wait_p50_s": "waits.p50_s",
@@ -42,6 +44,9 @@ def print_csv(results: SimulationResults) -> None:
         fields = attrgetter(*_FIRST, *TIMED_CSV_COLUMNS.values(), *_LAST)
     else:
         columns, fields = CSV_COLUMNS, attrgetter(*CSV_COLUMNS)
+        if any(run.possible is not None for run in results.runs):
+            columns = *CSV_COLUMNS, POSSIBLE
+            fields = attrgetter(*CSV_COLUMNS, "possible.percent")
     rows: Callable[[PolicyRun], tuple[object, ...]] = fields
     output.print_csv(columns, map(rows, results.runs))
 

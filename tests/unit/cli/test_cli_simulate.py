@@ -29,6 +29,8 @@ RUN_KEYS = [
     "completion",
     "timeline",
     "waited",
+    "first_failed",
+    "possible",
     "cpu_s",
     "wall_s",
 ]
@@ -46,6 +48,7 @@ SUMMARY_KEYS = [
     "failed_pods",
     "mean_wait_s",
     "timed",
+    "possible_percent",
     "lacks",
     "cpu_s",
 ]
@@ -349,3 +352,38 @@ def test_a_report_is_written_beside_the_table(weft: Weft) -> None:
         "pods.csv: 20 pods on 4 nodes, 8 GPUs"
         in (weft.folder / "report" / "report.html").read_text()
     )
+
+
+def test_the_bound_is_told_in_points_in_json_in_csv_and_in_the_report(weft: Weft) -> None:
+    wanted = ("--policy", "best-fit", "--policy", "fgd", "--bound", "--bounds-in", weft.folder)
+    said = weft.simulate(*wanted, "--no-timing", "--report", weft.folder / "report")
+    note = next(line for line in said.out.splitlines() if "possible points" in line)
+    (run, _) = json.loads(weft.simulate(*wanted, "--output", "json").out)["runs"]
+    possible = run["possible"]
+    assert run["gpu_asked_percent"] <= possible["percent"] <= 100.001
+    assert possible["lowest"]
+    assert possible["must_take_pods"] == run["first_failed"]
+    ends = f"{run['gpu_asked_percent']:.2f} of {possible['percent']:.2f} possible points"
+    assert ends in said.out
+    assert " of " in note
+    (row, _) = csv.DictReader(io.StringIO(weft.simulate(*wanted, "--output", "csv").out))
+    assert float(row["possible_percent"]) == possible["percent"]
+    assert "possible: " in (weft.folder / "report" / "allocation.svg").read_text()
+    assert ends in (weft.folder / "report" / "report.html").read_text()
+
+
+def test_options_of_the_bound_that_say_nothing_are_refused(weft: Weft) -> None:
+    assert weft.error("--policy", "fgd", "--bound-demand", 0.9).startswith("--bound-demand: ")
+    assert weft.error("--policy", "fgd", "--bound", "--timed").startswith("--bound: is of pods ")
+    wrong = weft.error("--policy", "fgd", "--bound", "--bound-limit-s", "nan")
+    assert wrong == "--bound-limit-s: nan is no number above 0"
+    more = ("--policy", "fgd", "--bound", "--bounds-in", weft.folder, "--bound-demand", 1.3)
+    assert weft.error(*more).startswith("--bound-demand: no policy can place all pods up to it")
+
+
+def test_a_folder_that_takes_no_bounds_is_told_and_the_bound_too(weft: Weft) -> None:
+    said = weft.simulate("--policy", "fgd", "--bound", "--bounds-in", weft.nodes)
+    assert said.code == 0
+    assert "possible points" in said.out
+    assert said.err.startswith("weft: warning: ")
+    assert "cannot be written" in said.err

@@ -16,24 +16,31 @@ OPTED_IN = {"matchLabels": {SCHEDULE: SCHEDULE_ENABLED}}
 """Namespaces whose pods Weft schedules unasked."""
 
 
-def scheduling_policy(scheduler_name: str) -> list[dict[str, Any]]:
-    """The MutatingAdmissionPolicy (v1 from Kubernetes 1.36) and its binding."""
-    pods = {
+def asking_pods() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The rule and the match conditions of pods that ask for GPUs and name no scheduler."""
+    rule = {
         "apiGroups": [""],
         "apiVersions": ["v1"],
         "operations": ["CREATE"],
         "resources": ["pods"],
     }
     unnamed = f"object.spec.schedulerName == {quoted(DEFAULT_SCHEDULER)}"
+    conditions = [
+        {"name": "names-no-scheduler", "expression": unnamed},
+        {"name": "asks-for-gpus", "expression": asks_for_gpus(f"({CONTAINERS})")},
+    ]
+    return rule, conditions
+
+
+def scheduling_policy(scheduler_name: str) -> list[dict[str, Any]]:
+    """The MutatingAdmissionPolicy (v1 from Kubernetes 1.36) and its binding."""
+    pods, conditions = asking_pods()
     named = f"Object{{spec: Object.spec{{schedulerName: {quoted(scheduler_name)}}}}}"
     spec = {
         "failurePolicy": "Ignore",
         "reinvocationPolicy": "IfNeeded",
         "matchConstraints": {"resourceRules": [pods]},
-        "matchConditions": [
-            {"name": "names-no-scheduler", "expression": unnamed},
-            {"name": "asks-for-gpus", "expression": asks_for_gpus(f"({CONTAINERS})")},
-        ],
+        "matchConditions": conditions,
         "mutations": [
             {"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": named}}
         ],

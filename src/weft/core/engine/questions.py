@@ -8,16 +8,20 @@ thousands of names at once: they are looked up and answered as arrays.
 from collections import deque
 from collections.abc import Sequence
 from itertools import repeat
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from weft.core.engine import selection
+from weft.core.engine.assessment import Assessment
 from weft.core.engine.engine import Engine
 from weft.core.explain.reasons import reason_of_each
 from weft.core.framework import NEVER, Profile, policy_answers
+from weft.core.framework.policy import ExpectedSlowdown
 from weft.core.ledger.table import LedgerTable
-from weft.model import Code, PodRequest
+from weft.model import Code, Placement, PodRequest
 
 Ints = npt.NDArray[np.int64]
 _UNKNOWN = -1
@@ -123,6 +127,40 @@ def scores(
         tenths[fits] = (policy_answers.normalize(lead, raw[fits]) + 5) // 10
     numbers: list[int] = tenths.tolist()
     return numbers
+
+
+class WouldPlace(NamedTuple):
+    """Where the pod would be placed now; `placement` is None where it fits nowhere. `known` is what
+    every node says, `slowdowns` what is expected of it and those beside it."""
+
+    known: Assessment
+    placement: Placement | None = None
+    slowdowns: tuple[ExpectedSlowdown, ...] = ()
+
+
+def would_place(engine: Engine, profile: Profile, pod: PodRequest) -> WouldPlace:
+    """The place that a first attempt would take. `profile` decides."""
+    known = engine.assess(profile, pod)
+    table, key = engine.ledger.table, f"{engine.seed}/{pod.uid}/1"
+    row = selection.best_row(known, profile, key)
+    if row < 0:
+        return WouldPlace(known)
+    shares = selection.shares_on(table, row, known, profile, key)
+    placement = selection.placement_on(table, row, pod.uid, shares, known.shape)
+    return WouldPlace(known, placement, slowdowns_at(engine, profile, known, placement))
+
+
+def slowdowns_at(
+    engine: Engine, profile: Profile, known: Assessment, placement: Placement
+) -> tuple[ExpectedSlowdown, ...]:
+    """The slowdowns that the profile's policy expects there; () where it predicts none."""
+    table = engine.ledger.table
+    row = table.row_of.get(placement.node)
+    if row is None:
+        return ()
+    if any(table.device_row(row, share.gpu) < 0 for share in placement.shares):
+        return ()
+    return selection.predicted(table, row, known, profile, placement.shares)
 
 
 def fits_without(

@@ -62,16 +62,28 @@ def _mean_of_rounds(sizes: list[int], weights: list[float]) -> Floats:
 
 def _knapsack(priced: list[tuple[int, float]]) -> tuple[list[float], list[int]]:
     """The most that each level holds of these prices, any number of each size, [101]; and which
-    size ends there, its place, or -1 where the level below holds as much."""
+    size ends there, its place, or -1 where the level below holds as much.
+
+    A size that smaller ones fill for more is never the last one: it is left out, unless that hangs
+    on rounding.
+    """
     best, taken = [0.0], [-1]
+    useful: list[tuple[int, float, int]] = []
+    sure = 1e-9 * max(price for _, price in priced)
+    place = 0
     for level in range(1, LEVELS + 1):
         most, last = best[-1], -1
-        for place, (size, price) in enumerate(priced):
-            if size > level:
-                break
+        for size, price, at in useful:
             value = best[level - size] + price
             if value > most:
-                most, last = value, place
+                most, last = value, at
+        if place < len(priced) and priced[place][0] == level:
+            price = priced[place][1]
+            if price + sure > most:
+                useful.append((level, price, place))
+                if price > most:
+                    most, last = price, place
+            place += 1
         best.append(most)
         taken.append(last)
     return best, taken

@@ -10,22 +10,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from weft.core.framework import Policy, Query
 from weft.core.framework.fragments import TYPICAL_PODS
 from weft.core.framework.policy import ScorePart
 from weft.core.ledger.table import Ints, LedgerTable
 from weft.core.policies.completion_values import Floats
-from weft.core.policies.stranding_prices import Popularity, StrandingPrices
+from weft.core.policies.stranding_prices import USUAL_MIB, Popularity, StrandingPrices
+from weft.core.policies.stranding_states import DeviceStates, NodeStates, left_of
 from weft.model import GpuRequest, Shape
 
-_UNSCORED = -(1 << 40)
-"""Devices that need no score of their own; scores are negative, so that 0 would win."""
+_Reals = npt.NDArray[np.floating[Any]]
 
-_COLD_START = (
+_UNSCORED = -(1 << 40)
+"""DeviceStates that need no score of their own; scores are negative, so that 0 would win."""
+
+_COLD_START = [
     (Shape((GpuRequest(milli=500),), cpu_milli=4000), 1),
     (Shape((GpuRequest(whole=True),), cpu_milli=8000), 1),
-)
+]
 """What to expect before anything came: half cards and whole cards."""
 
 
@@ -54,75 +58,123 @@ class LeastStranding(Policy):
 
     def __init__(self, setting: Literal["inflation", "living"] = "living") -> None:
         self._constants = SETTINGS[setting]
-        self._popularity = Popularity(_COLD_START)
+        self._popular: Sequence[tuple[Shape, int]] = _COLD_START
         self._prices: StrandingPrices | None = None
 
     def take_input(self, name: str, value: Any) -> None:
         """What usually comes, as `fragments.typical_input` makes it."""
-        self._popularity = Popularity(value)
-        self._prices = None
+        self._popular, self._prices = value, None
 
     def take_table(self, table: LedgerTable) -> None:
         """Make the prices by the cluster as it is."""
-        self._prices = StrandingPrices(self._popularity, table)
+        sizes = table.device_memory_total
+        card_mib = int(sizes.sum()) // len(sizes) if len(sizes) else USUAL_MIB
+        before = self._prices
+        popularity = before.popularity if before is not None else None
+        kinds = tuple(table.kinds)
+        if popularity is None or (popularity.kinds, popularity.card_mib) != (kinds, card_mib):
+            popularity = Popularity(self._popular, kinds, card_mib)
+        self._prices = StrandingPrices(popularity, table)
 
     def score_nodes(self, query: Query) -> Ints | None:
-        """Pods without a GPU, and whole GPUs: there is one way to place each on a node, [n]."""
+        """Scores nodes with one way to place a pod: none of its GPUs is shared; of a pod with
+        several GPU requests what it takes beside GPUs, [n]."""
         need = query.need
-        if query.demand.mode == "many" or (need is not None and not need.whole):
+        several = query.demand.mode == "many"
+        if not several and need is not None and not need.whole:
             return None
-        gpus = need.count if need is not None else 0
-        before = self._now(query)
-        after = before.less(1000 * gpus, gpus * self._popularity.completion[-1], gpus)
-        after = after.without(*_beside(query))
-        return self._scores(query, before, after, np.arange(query.n))
+        prices = self._priced(query.table)
+        before, devices = NodeStates.now(query, prices)
+        if several or need is None:
+            after = before
+        elif query.table.uniform:
+            after = before.less(1000 * need.count, 1000.0 * need.count, need.count)
+        else:
+            after = self._without_first_fitting(query, before, devices)
+        extra = self._constants.pack * after.free
+        return self._scores(before, after.without(query), np.arange(query.n), extra)
+
+    def _without_first_fitting(
+        self, query: Query, before: NodeStates, devices: DeviceStates
+    ) -> NodeStates:
+        """After the first GPUs that fit are taken whole, as many as the pod asks."""
+        fits = query.device_fits
+        running = fits.cumsum()
+        earlier = np.concatenate(([0], query.count(fits).cumsum()[:-1]))
+        first = np.flatnonzero(fits & (running - earlier.take(query.device_node) <= _count(query)))
+        left = devices.share.copy()
+        left[first] = 0
+        gone = devices.taken(query, self._priced(query.table), left)
+        at, n = query.device_node.take(first), query.n
+        free, worth, idle = (
+            np.bincount(at, weights=column[first], minlength=n).astype(np.float64)
+            for column in (gone.share, gone.worth, gone.idle)
+        )
+        by_kind = [np.bincount(at, weights=row, minlength=n) for row in gone.kinds_of(query, first)]
+        return before.less(
+            free.astype(np.int64), worth, idle.astype(np.int64), np.array(by_kind).astype(np.int64)
+        )
 
     def score_devices(self, query: Query) -> Ints | None:
-        """Each distinct fitting device as if it took the GPU request, [d]."""
+        """Each distinct fitting device as if it took the GPU request, [d].
+
+        Of several GPU requests each step counts by itself: by how much the cost rises further.
+        Where memory is another part of each card, the rise is beside the part that is taken.
+        """
         need = query.need
-        if need is None or need.whole:
+        if need is None or (need.whole and not query.hypothetical):
             return None
         fits = query.device_fits
         if not query.narrowed:
             fits = fits & query.device_first
         chosen = np.flatnonzero(fits)
         node = query.device_node.take(chosen)
-        share = query.device_milli_free.take(chosen)
-        total = np.maximum(query.device_memory_total.take(chosen), 1)
-        memory_free = query.device_memory_strict.take(chosen)
-        charged = need.memory_mib.take(query.device_kind.take(chosen))
-        left = np.maximum(memory_free - charged, 0) * 1000 // total
-        left = np.minimum(share - need.milli, left)
-        share = np.minimum(share, memory_free * 1000 // total)
-        worth = self._popularity.completion
-        now = self._now(query)
-        after = now.take(node).less(
-            share - left,
-            worth.take(share // 10) - worth.take(left // 10),
-            (query.device_idle.take(chosen)).astype(np.int64),
-        )
-        if not query.hypothetical:
-            after = after.without(*_beside(query))
+        prices = self._priced(query.table)
+        now, devices = NodeStates.now(query, prices)
+        left = left_of(query, chosen)
+        if query.table.uniform:
+            kind = devices.kind.take(chosen)
+            worth = devices.worth.take(chosen) - prices.popularity.worth(kind, left)
+            free, idle = devices.share.take(chosen) - left, devices.idle.take(chosen)
+            after = now.take(node).less(free, worth, idle)
+        else:
+            all_left = devices.share.copy()
+            all_left[chosen] = left
+            gone = devices.taken(query, prices, all_left)
+            free, worth = gone.share.take(chosen), gone.worth.take(chosen)
+            kinds = gone.kinds_of(query, chosen)
+            after = now.take(node).less(free, worth, gone.idle.take(chosen), kinds)
+        packed = after.free - now.free.take(node) if query.hypothetical else after.free
+        extra = self._constants.pack * packed
+        if prices.sizes_differ and need.asks_memory:
+            extra -= now.free.take(node) - after.free
         scores = np.full(len(query.device_local), _UNSCORED, dtype=np.int64)
-        scores[chosen] = self._scores(query, now, after, node)
+        scores[chosen] = self._scores(now, after.without(query), node, extra)
         return scores
 
     def score_parts(self, query: Query, devices: Sequence[int]) -> tuple[ScorePart, ...]:
-        """Completion, scarce models, slots, CPU and memory beside, and packing."""
-        if query.demand.mode == "many":
+        """Completion, scarce models, slots, CPU and memory beside, and packing.
+
+        Completion is beside what the pod takes, which is the same anywhere.
+        """
+        left = _left_by(query, devices)
+        if left is None:
             return ()
-        before = self._now(query)
-        now, left = self._shares(query, devices)
-        worth, idle = self._popularity.completion, sum(share == 1000 for share in now)
-        after = before.less(
-            sum(now) - sum(left),
-            (worth[[n // 10 for n in now]] - worth[[n // 10 for n in left]]).sum(),
-            idle,
-        ).without(*_beside(query))
-        rise = np.diff(self._terms(query, before.and_then(after)))[:, 0]
+        prices = self._priced(query.table)
+        before, columns = NodeStates.now(query, prices)
+        all_left, at = columns.share.copy(), list(left)
+        all_left[at] = list(left.values())
+        gone = columns.taken(query, prices, all_left)
+        free, worth, idle = (column[at].sum() for column in gone[:3])
+        kinds = gone.kinds_of(query, np.array(at, dtype=np.int64)).sum(axis=1, keepdims=True)
+        after = before.less(free, worth, idle, kinds).without(query)
+        rise = (self._terms(after) - self._terms(before))[:, 0]
+        rise[0] -= free
+        most = max(left.values(), default=0)
+        kind = columns.kind[at[0]] if at else int(before.kind[0])
         facts: list[dict[str, float | int | str]] = [
-            {"left": max(left, default=0), "worth": float(worth[max(left, default=0) // 10])},
-            {"price": float(self._priced(query).model[before.kind[0]])},
+            {"left": most, "worth": self._worth_of(kind, most) if at else 0.0},
+            {"price": float(prices.model[kind])},
             {"before": int(before.idle[0]), "after": int(after.idle[0])},
             {"cpu_gpus": self._short_of(after, 0), "memory_gpus": self._short_of(after, 1)},
             {"free": int(after.free[0])},
@@ -134,109 +186,91 @@ class LeastStranding(Policy):
             for name, each, known in zip(names, points, facts, strict=True)
         )
 
-    def _shares(self, query: Query, devices: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Free thousandths of these devices, before and after the pod takes its part of them."""
-        need = query.need
-        if need is None or not len(devices):
-            return [], []
-        at = np.asarray(devices)
-        total = np.maximum(query.device_memory_total[at], 1)
-        memory = query.device_memory_strict[at]
-        now = np.minimum(query.device_milli_free[at], memory * 1000 // total)
-        charged = need.memory_mib.take(query.device_kind[at])
-        left = np.maximum(memory - charged, 0) * 1000 // total
-        left = np.minimum(query.device_milli_free[at] - need.milli, left)
-        return now.tolist(), (0 * left if need.whole else left).tolist()
+    def _worth_of(self, kind: int, share: int) -> float:
+        assert self._prices is not None
+        return float(self._prices.popularity.completion[kind, share // 10])
 
-    def _short_of(self, states: "_States", beside: int) -> float:
+    def _short_of(self, states: NodeStates, beside: int) -> float:
         """GPUs of the one node for which the usual CPU (0) or memory (1) beside is not there."""
-        usual = (self._popularity.cpu_per_milli, self._popularity.memory_per_milli)[beside]
-        usual *= self._constants.slack
+        usual = self._usual()[beside]
         have = (states.cpu_free, states.memory_free)[beside][0]
         return max(0.0, states.free[0] - have / usual) / 1000 if usual else 0.0
 
-    def _scores(self, query: Query, before: "_States", after: "_States", node: Ints) -> Ints:
-        completion, models, slots, beside = self._terms(query, before.and_then(after))
-        cost = completion + models + slots + beside
-        rise = cost[len(before.free) :] - cost[: len(before.free)].take(node)
-        rise += self._constants.pack * after.free
+    def _usual(self) -> tuple[float, float]:
+        """CPU (thousandths of a core) and memory (MiB) below which a thousandth of a GPU is short
+        of them."""
+        assert self._prices is not None
+        known, slack = self._prices.popularity, self._constants.slack
+        return slack * known.cpu_per_milli, slack * known.memory_per_milli
+
+    def _scores(self, before: NodeStates, after: NodeStates, node: Ints, extra: _Reals) -> Ints:
+        rise = _sum(self._terms(after)) - _sum(self._terms(before)).take(node)
+        rise += extra
         scores: Ints = np.floor(100.0 * rise + 0.5).astype(np.int64)
         return -scores
 
-    def _terms(self, query: Query, states: "_States") -> Floats:
+    def _terms(self, states: NodeStates) -> Floats:
         """Thousandths of a GPU that are expected to be stranded: by sizes that complete nothing,
         by models, by slots, and by what is beside GPUs, [4, k]."""
-        prices, popularity, slack = self._priced(query), self._popularity, self._constants.slack
-        usual = np.array([[popularity.cpu_per_milli], [popularity.memory_per_milli]])
-        usual = slack * usual * states.free
-        beside = np.stack((states.cpu_free, states.memory_free))
-        return np.stack(
-            (
-                -states.worth,
-                -prices.model.take(states.kind) * states.free,
-                -prices.slot_worth(states.cpu_free, states.idle, states.kind),
-                states.free * _shortage(beside, usual).max(axis=0),
-            )
+        prices = self._prices
+        assert prices is not None
+        terms = np.empty((4, len(states.free)))
+        np.negative(states.worth, out=terms[0])
+        if states.kinds is None:
+            scarce = prices.model.take(states.kind) * states.free
+            slots = prices.slots.of_one_kind(states.cpu_free, states.idle, states.kind)
+        else:
+            kinds = len(states.kinds) // 2
+            scarce = prices.model[:-1] @ states.kinds[:kinds]
+            slots = prices.slots.of_kinds(states.cpu_free, states.kinds[kinds:])
+        np.negative(scarce, out=terms[1])
+        np.negative(slots, out=terms[2])
+        cpu, memory = self._usual()
+        short = np.maximum(
+            _shortage(states.cpu_free, cpu * states.free),
+            _shortage(states.memory_free, memory * states.free),
         )
+        np.multiply(states.free, short, out=terms[3])
+        return terms
 
-    def _now(self, query: Query) -> "_States":
-        """The query's nodes as they are."""
-        total = np.maximum(query.device_memory_total, 1)
-        share = np.minimum(query.device_milli_free, query.device_memory_strict * 1000 // total)
-        worth = _sum_over_nodes(query, self._popularity.completion.take(share // 10))
-        return _States(
-            query.cpu_free, query.memory_free, query.sum(share), worth, query.idle, query.node_kind
-        )
-
-    def _priced(self, query: Query) -> StrandingPrices:
-        if self._prices is None or self._prices.table is not query.table:
-            self._prices = StrandingPrices(self._popularity, query.table)
+    def _priced(self, table: LedgerTable) -> StrandingPrices:
+        if self._prices is None or self._prices.table is not table:
+            self.take_table(table)
+        assert self._prices is not None
         return self._prices
 
 
-class _States(NamedTuple):
-    """States of nodes: free CPU (thousandths of a core), memory (MiB) and GPU (thousandths), what
-    that is worth to popular shares, idle GPUs, and the device kind, [k] each."""
-
-    cpu_free: Ints
-    memory_free: Ints
-    free: Ints
-    worth: Floats
-    idle: Ints
-    kind: Ints
-
-    def take(self, node: Ints) -> "_States":
-        """The states of these nodes."""
-        return _States._make(column.take(node) for column in self)
-
-    def less(self, free: Ints | int, worth: Floats | float, idle: Ints | int) -> "_States":
-        """After so much GPU is taken."""
-        return self._replace(free=self.free - free, worth=self.worth - worth, idle=self.idle - idle)
-
-    def without(self, cpu_milli: int, memory_mib: int) -> "_States":
-        """After so much CPU and memory are taken."""
-        return self._replace(
-            cpu_free=self.cpu_free - cpu_milli, memory_free=self.memory_free - memory_mib
-        )
-
-    def and_then(self, other: "_States") -> "_States":
-        """These states and then those."""
-        return _States._make(np.concatenate(pair) for pair in zip(self, other, strict=True))
+def _count(query: Query) -> int:
+    assert query.need is not None
+    return query.need.count
 
 
-def _beside(query: Query) -> tuple[int, int]:
-    return query.demand.cpu_milli, query.demand.memory_mib
+def _sum(terms: Floats) -> Floats:
+    completion, models, slots, beside = terms
+    return np.asarray(completion + models + slots + beside)
 
 
-def _shortage(free: Ints, usual: Floats) -> Floats:
+def _left_by(query: Query, devices: Sequence[int]) -> dict[int, int] | None:
+    """Shares that the pod leaves of the devices at these positions, in the order of its GPU
+    requests; None where it is not known which of them takes what."""
+    needs = [need for need in query.demand.needs for _ in range(need.count)]
+    if len(needs) != len(devices) or any(need.gpu_request.split for need in needs):
+        return None
+    milli: dict[int, int] = {}
+    memory: dict[int, int] = {}
+    for at, need in zip(devices, needs, strict=True):
+        milli[at] = milli.get(at, int(query.device_milli_free[at])) - need.milli
+        charged = int(need.memory_mib[query.device_kind[at]])
+        memory[at] = memory.get(at, int(query.device_memory_strict[at])) - charged
+    total = np.maximum(query.device_memory_total, 1)
+    return {
+        at: 0 if needs[0].whole else max(0, min(milli[at], memory[at] * 1000 // int(total[at])))
+        for at in milli
+    }
+
+
+def _shortage(free: Ints, usual: _Reals) -> Floats:
     """max(0, 1 − free / usual)², 0 where nothing is usual."""
     ratio = np.divide(free, usual, out=np.ones_like(usual), where=usual > 0)
     short = np.maximum(0.0, 1.0 - ratio)
     return np.asarray(short * short)
-
-
-def _sum_over_nodes(query: Query, values: Floats) -> Floats:
-    """Each node's sum of a device column, from the first device to the last, [n]."""
-    if not query.d:
-        return np.zeros(query.n)
-    return np.bincount(query.device_node, weights=values, minlength=query.n).astype(np.float64)

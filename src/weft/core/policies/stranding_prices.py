@@ -1,4 +1,4 @@
-"""Prices of least stranding: what scarce models, slots and CPU are worth now.
+"""Prices of least stranding: what shares, scarce models, slots and CPU are worth now.
 
 Popularity comes from a histogram of shapes; prices also from what is free in the whole cluster,
 and are made anew from time to time, not at each decision.
@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.core.framework.fragments import request_type
-from weft.core.ledger.table import Ints, LedgerTable
+from weft.core.ledger.table import DeviceKind, Ints, LedgerTable
 from weft.core.policies.completion_values import LEVELS, Floats, completion_values
-from weft.model import DeviceRule, Shape
+from weft.core.policies.stranding_slots import PricedSlot, SlotPrices
+from weft.model import DeviceRule, GpuRequest, Shape
 
-SHARPNESS = 4
-"""A slot counts by this power of the part of it that is expected to be used."""
+USUAL_MIB = 16_384
+"""The card on which memory is counted where the cluster has none."""
 
 
 class SlotShape(NamedTuple):
@@ -30,32 +30,34 @@ class SlotShape(NamedTuple):
 
 
 class Popularity:
-    """What usually comes: sizes of shares, pods of several GPUs, models, CPU and memory.
+    """What usually comes, on these kinds of device: shares, pods of several GPUs, models.
 
-    `cpu_per_milli` and `memory_per_milli` are thousandths of a core and MiB asked for each
-    thousandth of a GPU asked; pods without a GPU ask too.
+    `completion[k]` is what a free share of a device of kind k is worth by hundredths, [kinds, 101];
+    kinds differ where popular pods share by memory and cards are of different size. Of what pods
+    ask in all, memory counts as its part of the usual card (`card_mib`). `cpu_per_milli` and
+    `memory_per_milli` are thousandths of a core and MiB asked for each thousandth of a GPU asked;
+    pods without a GPU ask too.
     """
 
-    def __init__(self, popular: Iterable[tuple[Shape, int]], card_mib: int = 16_384) -> None:
+    def __init__(
+        self, popular: Sequence[tuple[Shape, int]], kinds: Iterable[DeviceKind], card_mib: int
+    ) -> None:
+        self.kinds, self.card_mib = tuple(kinds), card_mib
         cpu = memory = asked = 0
-        shares: Counter[int] = Counter()
         restricted: Counter[DeviceRule] = Counter()
         slots: Counter[tuple[int, int, DeviceRule]] = Counter()
         for shape, count in popular:
-            cpu_milli, milli, gpus, _ = request_type(shape, card_mib)
-            cpu += cpu_milli * count
+            cpu += shape.cpu_milli * count
             memory += shape.memory_mib * count
-            demand = milli * gpus * count
+            whole, shares = taken_by(shape, card_mib)
+            demand = (1000 * whole + sum(shares)) * count
             if not demand:
                 continue
             asked += demand
             restricted[shape.devices] += demand
-            if gpus == 1 and milli < 1000:
-                shares[-(-milli // 10)] += count
-            elif gpus > 1:
-                slots[gpus, cpu_milli, shape.devices] += demand
+            if whole > 1:
+                slots[whole, shape.cpu_milli, shape.devices] += 1000 * whole * count
         total = max(asked, 1)
-        self.completion = completion_values(shares)
         self.cpu_per_milli, self.memory_per_milli = cpu / total, memory / total
         self.parts = [(rule, demand / total) for rule, demand in restricted.items()]
         self.slots = [
@@ -64,30 +66,69 @@ class Popularity:
                 slots.items(), key=lambda item: item[0][:2]
             )
         ]
+        self.completion: Floats = np.array([self._completion(popular, kind) for kind in self.kinds])
+        self.completion.flags.writeable = False
+
+    @staticmethod
+    def _completion(popular: Sequence[tuple[Shape, int]], kind: DeviceKind) -> Floats:
+        sizes: Counter[int] = Counter()
+        for shape, count in popular:
+            for share in taken_by(shape, kind.memory_mib, kind.unit_mib)[1]:
+                sizes[-(-share // 10)] += count
+        sizes.pop(LEVELS, None)  # a share that leaves nothing is a whole GPU
+        return completion_values(sizes)
+
+    def worth(self, kind: Ints, share: Ints) -> Floats:
+        """What free shares (thousandths) of devices of these kinds are worth, [k]."""
+        return self.completion.take(kind * (LEVELS + 1) + share // 10)
+
+
+def taken_by(shape: Shape, card_mib: int, unit_mib: int = 0) -> tuple[int, list[int]]:
+    """Whole GPUs that the shape takes on cards of this size, and the shares of others, thousandths.
+
+    A memory total goes over the fewest cards. Of what no such card holds there is no share.
+    """
+    whole, shares = 0, []
+    for gpu_request in shape.gpu_requests:
+        if gpu_request.whole:
+            whole += gpu_request.count
+            continue
+        milli = _milli_on(gpu_request, max(card_mib, 1), unit_mib)
+        if gpu_request.split:
+            whole, milli = whole + milli // 1000, milli % 1000
+        if 0 < milli <= 1000:
+            shares += [milli] * (1 if gpu_request.split else gpu_request.count)
+    return whole, shares
+
+
+def _milli_on(gpu_request: GpuRequest, card_mib: int, unit_mib: int) -> int:
+    asked_mib = gpu_request.memory.on_node(unit_mib).mib_on(card_mib)
+    return max(gpu_request.milli, -(-max(asked_mib, gpu_request.least_mib) * 1000 // card_mib))
 
 
 class StrandingPrices:
     """Prices in one cluster as it was when they were made, by its device kinds.
 
     `model[k]` is the price of a thousandth of a GPU of kind k for the pods that accept only some
-    models; `slots` by size: the CPU that popular pods of so many GPUs ask, ascending, and what a
-    slot with so much CPU is worth, [kinds + 1, steps + 1]. The last kind is that of no GPU.
+    models; the last kind is that of no GPU. Only nodes that take pods count. `sizes_differ`: there
+    are cards of more than one size.
     """
 
     def __init__(self, popularity: Popularity, table: LedgerTable) -> None:
-        self.table = table
+        self.popularity, self.table = popularity, table
+        self.devices = DeviceFacts(table)
+        self.sizes_differ = len({kind.memory_mib for kind in table.kinds}) > 1
         models = [kind.model for kind in table.kinds]
-        share = free_shares(table)
+        opened = table.schedulable.take(table.device_node)
+        share = np.where(opened, self.devices.shares(), 0)
         by_kind = np.bincount(table.device_kind, weights=share, minlength=len(models))
         total = float(share.sum())
-        self.model = self._of_models(popularity, models, by_kind.tolist(), total)
-        self.slots = self._of_slots(popularity, models, table, total)
+        self.model = self._of_models(models, by_kind.tolist(), total)
+        self.slots = self._of_slots(models, total)
 
-    def _of_models(
-        self, popularity: Popularity, models: Sequence[str], free: Sequence[float], total: float
-    ) -> Floats:
+    def _of_models(self, models: Sequence[str], free: Sequence[float], total: float) -> Floats:
         prices = np.zeros(len(models) + 1)
-        for rule, part in popularity.parts:
+        for rule, part in self.popularity.parts:
             accepted = [rule.accepts_model(model) for model in models]
             free_there = sum(amount for amount, good in zip(free, accepted, strict=True) if good)
             if all(accepted) or not free_there:
@@ -95,50 +136,44 @@ class StrandingPrices:
             prices[:-1] += np.where(accepted, part * total / free_there, 0.0)
         return np.minimum(prices, 1.0)
 
-    def _of_slots(
-        self, popularity: Popularity, models: Sequence[str], table: LedgerTable, total: float
-    ) -> list[tuple[int, Ints, Floats]]:
-        priced = []
-        accepted_by: dict[DeviceRule, Floats] = {}
-        by_size: dict[int, list[tuple[int, Floats]]] = {}
-        for size, cpu_milli, rule, part in popularity.slots:
-            if rule not in accepted_by:
-                accepts = [rule.accepts_model(model) for model in models]
-                accepted_by[rule] = np.array([*accepts, False], dtype=np.float64)
-            accepted = accepted_by[rule]
-            fitting = table.idle // size
+    def _of_slots(self, models: Sequence[str], total: float) -> SlotPrices:
+        table, priced = self.table, []
+        idle = np.where(table.schedulable, self.devices.idle_by_kind(), 0)
+        cpu_free = np.maximum(table.cpu_free, 0)
+        for size, cpu_milli, rule, part in self.popularity.slots:
+            accepted = np.array([rule.accepts_model(model) for model in models], dtype=np.bool_)
+            fitting = idle[accepted].sum(axis=0) // size
             if cpu_milli:
-                fitting = np.minimum(fitting, np.maximum(table.cpu_free, 0) // cpu_milli)
-            count = int(fitting[accepted.take(table.node_kind) > 0].sum())
+                fitting = np.minimum(fitting, cpu_free // cpu_milli)
+            count = int(fitting.sum())
             wanted = part * total / (count * size * 1000) if count else float(LEVELS)
-            by_size.setdefault(size, []).append((cpu_milli, accepted * wanted))
-        for size, entries in sorted(by_size.items()):
-            steps = sorted({cpu_milli for cpu_milli, _ in entries})
-            worth = np.zeros((len(models) + 1, len(steps) + 1))
-            for cpu_milli, wanted_by_kind in entries:
-                worth[:, steps.index(cpu_milli) + 1 :] += wanted_by_kind[:, np.newaxis]
-            worth = 1000.0 * size * np.minimum(worth, 1.0) ** SHARPNESS
-            priced.append((size, np.array(steps, dtype=np.int64), worth))
-        return priced
-
-    def slot_worth(self, cpu_free: Ints, idle: Ints, kind: Ints) -> Floats:
-        """What the idle GPUs of these node states are worth as slots, [k]."""
-        worth = np.zeros(len(idle))
-        most = int(idle.max(initial=0))
-        if not self.slots or most < self.slots[0][0]:
-            return worth
-        chosen = np.flatnonzero(idle >= self.slots[0][0])
-        cpu_free, idle, kind = cpu_free.take(chosen), idle.take(chosen), kind.take(chosen)
-        total = np.zeros(len(chosen))
-        for size, steps, table in self.slots:
-            for number in range(1, most // size + 1):
-                step = steps.searchsorted(cpu_free // number, side="right")
-                total += np.where(idle >= number * size, table[kind, step], 0.0)
-        worth[chosen] = total
-        return worth
+            priced.append(PricedSlot(size, cpu_milli, accepted, wanted))
+        return SlotPrices(priced, len(models), int(table.gpus.max(initial=0)))
 
 
-def free_shares(table: LedgerTable) -> Ints:
-    """Each device's free share: the lesser of its free cores and memory, thousandths, [D]."""
-    total = np.maximum(table.device_memory_total, 1)
-    return np.minimum(table.device_milli_free, table.device_memory_free * 1000 // total)
+class DeviceFacts:
+    """How devices count. A card that is cut into instances counts by these; itself it is nothing,
+    so that no part of it counts twice. `is_cut[d]` says so; None where no card is."""
+
+    def __init__(self, table: LedgerTable) -> None:
+        self._table = table
+        self.is_cut = None
+        if table.has_parents:
+            self.is_cut = np.zeros(table.devices, dtype=np.bool_)
+            self.is_cut[table.device_parent[table.device_parent >= 0]] = True
+
+    def shares(self) -> Ints:
+        """Each device's free share: the lesser of its free cores and memory, thousandths, [D]."""
+        table = self._table
+        total = np.maximum(table.device_memory_total, 1)
+        share = np.minimum(table.device_milli_free, table.device_memory_free * 1000 // total)
+        return share if self.is_cut is None else np.where(self.is_cut, 0, share)
+
+    def idle_by_kind(self) -> Ints:
+        """Idle GPUs of each kind on each node, [kinds, N]."""
+        table = self._table
+        idle = table.device_idle if self.is_cut is None else table.device_idle * ~self.is_cut
+        at = table.device_kind * table.count + table.device_node
+        size = len(table.kinds) * table.count
+        counts = np.bincount(at, weights=idle, minlength=size).astype(np.int64)
+        return counts.reshape(len(table.kinds), table.count)

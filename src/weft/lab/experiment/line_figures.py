@@ -34,11 +34,18 @@ def allocation(results: SimulationResults, layout: Layout = WIDE) -> Drawing:
         last=_round_end(max(curve.x[-1] for curve in series)),
         top=nice_ceiling(max(100.0, *(max(curve.high) for curve in series)), 5),
         order=ranked(results),
-        corner=_corner(series),
+        corner=_corner(series, _possible(results)),
         shows_full=True,
         shows_demand=True,
+        possible=_possible(results),
     )
     return _drawn(figure, series, layout)
+
+
+def _possible(results: SimulationResults) -> float | None:
+    """What the policy that came out first could have reached at the end, where that is known."""
+    of_policy = {summary.policy: summary.possible_percent for summary in results.summary}
+    return of_policy[ranked(results)[0]]
 
 
 def fragmentation(results: SimulationResults, layout: Layout = WIDE) -> Drawing:
@@ -115,13 +122,13 @@ def _drawn(figure: LineFigure, series: list[CurveSeries], layout: Layout) -> Dra
     return draw(figure, series, layout)
 
 
-def _corner(series: list[CurveSeries]) -> tuple[float, float] | None:
+def _corner(series: list[CurveSeries], possible: float | None) -> tuple[float, float] | None:
     """Lower and upper end of the close-up, in percent of both axes; None where it shows no more.
 
     Until they part all curves lie on demand = allocation, so the corner is where the lowest ends
     and a third as much again below.
     """
-    highest = max(max(curve.high) for curve in series)
+    highest = max(possible or 0.0, *(max(curve.high) for curve in series))
     lowest = min(curve.mean[-1] for curve in series)
     room = max(highest - lowest, 2.0)
     low = 2.5 * math.floor((lowest - 0.35 * room) / 2.5)

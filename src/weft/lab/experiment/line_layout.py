@@ -14,7 +14,9 @@ class LineFigure(msgspec.Struct, frozen=True):
     """What a figure of lines shows, whatever its width.
 
     `unit` is of y and x, for the words at a point; `last` and `top` are the axes' ends, `order` is
-    the policies from the best; `corner` bounds a close-up, of both axes alike.
+    the policies from the best; `corner` bounds a close-up, of both axes alike; `possible` is what
+    the best could have reached at the end. Without `titles_y` the y axis has no title of its own:
+    its numbers are too wide for one.
     """
 
     name: str
@@ -30,6 +32,8 @@ class LineFigure(msgspec.Struct, frozen=True):
     shows_full: bool = False
     shows_demand: bool = False
     labels_at_ends: bool = True
+    titles_y: bool = True
+    possible: float | None = None
 
     @property
     def best(self) -> str:
@@ -71,7 +75,8 @@ def draw_side_by_side(figure: LineFigure, series: list[CurveSeries], layout: Lay
     )
     marks: Marks = list(head.marks)
     marks += [] if figure.corner is None else [_window(whole, figure.corner, series)]
-    marks += whole.frame(figure.x_title, figure.y_title, 4 if figure.corner else 7)
+    y_title = figure.y_title if figure.titles_y else ""
+    marks += whole.frame(figure.x_title, y_title, 4 if figure.corner else 7)
     marks += guides(figure, whole)
     last_panel = whole
     if figure.corner is not None:
@@ -148,7 +153,7 @@ def _overview(panel: Panel, series: list[CurveSeries]) -> Marks:
 
 
 def guides(figure: LineFigure, panel: Panel, *, labelled: bool = True) -> list[Mark]:
-    """Every pod placed (allocation = demand), and where demand is capacity."""
+    """Every pod placed (allocation = demand), where demand is capacity, and what is possible."""
     marks: list[Mark] = []
     start = max(panel.x.low, panel.y.low)
     stop = min(100.0, panel.x.high, panel.y.high)
@@ -161,6 +166,12 @@ def guides(figure: LineFigure, panel: Panel, *, labelled: bool = True) -> list[M
         half = text_width(words, 11.5) / 2
         if labelled and panel.x.start + half <= at <= panel.x.end + 20 - half:
             marks.append(Text(at, panel.y.end - 8, words, SOFT, 11, "middle"))
+    if figure.possible is not None and panel.y.low < figure.possible < panel.y.high:
+        at = panel.y(figure.possible)
+        marks.append(Stroke(((panel.x.start, at), (panel.x.end, at)), AXIS, 1.0, "6 3"))
+        if labelled:
+            words = f"possible: {figure.possible:.2f}"
+            marks.append(Text(panel.x.start + 4, at - 4, words, SOFT, 11))
     return marks
 
 

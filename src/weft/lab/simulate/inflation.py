@@ -50,7 +50,7 @@ def run_inflation(
         else:
             assert isinstance(outcome, Unschedulable)
             handle(PodGone(uid), at)
-            meter.refused(outcome.record)
+            meter.refused(outcome.record, at)
         meter.arrived(pod.total_milli, asked_milli)
         if progress is not None and at % 1000 == 999:
             progress(at + 1)

@@ -47,6 +47,7 @@ class Meter:
         self._fragments: dict[str, float] = {}
         self._held: dict[tuple[str, int], int] = {}
         self.refusals = 0
+        self.first_failed: int | None = None
         self._reasons: Counter[str] = Counter()
         self._cpu = time.process_time()
         self._wall = time.perf_counter()
@@ -67,9 +68,11 @@ class Meter:
         fragments = self.fragments_milli() * 100 / self._capacity
         self._fragments[str(self._bin)] = round(fragments, 2)
 
-    def refused(self, record: Record) -> None:
-        """A pod found no place; remember what most nodes said."""
+    def refused(self, record: Record, at: int) -> None:
+        """The pod that came after `at` others found no place; remember what most nodes said."""
         self.refusals += 1
+        if self.first_failed is None:
+            self.first_failed = at
         self._reasons[main_reason(record)] += 1
 
     def fragments_milli(self) -> float:
@@ -118,6 +121,7 @@ class Meter:
             fragmentation_curve=self._fragments,
             by_model=self._by_model(),
             unscheduled=commonest_first(self._reasons),
+            first_failed=self.first_failed,
             cpu_s=round(time.process_time() - self._cpu, 3) if timing else None,
             wall_s=round(time.perf_counter() - self._wall, 3) if timing else None,
         )

@@ -52,6 +52,19 @@ class Timeline(msgspec.Struct, frozen=True):
     fragmented_percent: list[float]
 
 
+class PossibleAllocation(msgspec.Struct, frozen=True):
+    """What no policy exceeds at the end, percent of all GPU milli asked for by pods with a place,
+    if it takes the first `must_take_pods` pods, that is all up to `must_take_percent` demand.
+
+    `lowest`: the relaxation allows no lower bound; else the time limit came first.
+    """
+
+    percent: float
+    must_take_pods: int
+    must_take_percent: float
+    lowest: bool
+
+
 class PolicyRun(msgspec.Struct, frozen=True, omit_defaults=False):
     """One policy on one arrival order.
 
@@ -61,7 +74,9 @@ class PolicyRun(msgspec.Struct, frozen=True, omit_defaults=False):
     demand, by that percent as a string; `fragmentation_curve` the cluster fragment (%, FGD's
     measure) at the end of each; in timed mode both are empty, and `timeline` is there. `by_model`
     is allocation (%) per GPU model at the end; `unscheduled` counts failed pods by the reason most
-    nodes gave last, `waited` those that had to wait, by the first. `cpu_s` and `wall_s` are None
+    nodes gave last, `waited` those that had to wait, by the first. `first_failed` is how many pods
+    came before the first that failed, None if none did, and in timed mode. `possible` is the bound,
+    where it was wanted. `cpu_s` and `wall_s` are None
     where timing was not wanted.
     """
 
@@ -83,6 +98,8 @@ class PolicyRun(msgspec.Struct, frozen=True, omit_defaults=False):
     completion: CompletionTimes | None = None
     timeline: Timeline | None = None
     waited: dict[str, int] = {}
+    first_failed: int | None = None
+    possible: PossibleAllocation | None = None
     cpu_s: float | None = None
     wall_s: float | None = None
 
@@ -106,7 +123,8 @@ class PolicySummary(msgspec.Struct, frozen=True):
     """A policy over its seeds: means with half-widths of 95 % intervals, None below five.
 
     `at_100_percent` is what pods with a place asked for where demand equals capacity, None if it
-    never does; `lacks` what the policy would have decided by and was not given.
+    never does; `possible_percent` is what no policy exceeds at the end; `lacks` what the policy
+    would have decided by and was not given.
     """
 
     policy: str
@@ -122,6 +140,7 @@ class PolicySummary(msgspec.Struct, frozen=True):
     failed_pods: float
     mean_wait_s: float | None = None
     timed: TimedSummary | None = None
+    possible_percent: float | None = None
     lacks: list[str] = []
     cpu_s: float | None = None
 

@@ -1,0 +1,197 @@
+"""`weft shadow`: a configuration read-only beside what runs."""
+
+import asyncio
+import datetime
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Option, echo
+
+from weft.cli.options import Context, Kubeconfig, Output
+from weft.cli.output import ListOutput, print_note, print_table, table_with
+from weft.model.errors import BadInputError, WeftError
+
+if TYPE_CHECKING:
+    from weft.cluster.config.form import Configuration
+    from weft.cluster.shadow.comparison import BindingComparison, ComparedPlace
+    from weft.cluster.shadow.summary import ShadowSummary
+    from weft.cluster.state.nodes import NodeView
+    from weft.kube.config import Endpoint
+
+_FOR = re.compile(r"(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,7})s)?", re.ASCII)
+_RIGHTS = "bind yourself to the ClusterRole of deploy/reader.yaml"
+_WIDTHS = (8, 28, 11, 20, 20)
+
+
+def shadow(
+    config: Annotated[Path, Option(help="The configuration to try, your own or an imported one.")],
+    duration: Annotated[
+        str,
+        Option("--for", help="As 10m or 1h30m, then sum up.  [default: until Ctrl-C]"),
+    ] = "",
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+    output: Output = ListOutput.table,
+) -> None:
+    """Watch what binds pods now, and say beside each binding what a configuration would choose.
+
+    For each pod that asks for GPUs or names one of its profiles: both places, GPU allocation,
+    fragmentation and expected slowdown with either. It writes nothing and takes no lease. Sums up
+    at the end, or at Ctrl-C.
+    """
+    from weft.cluster.config.read import read
+    from weft.kube.config import load
+
+    seconds = _seconds(duration)
+    settings = read(config)
+    endpoint = load(context, paths=(kubeconfig,) if kubeconfig else ())
+    run = ShadowRun(config, output)
+    try:
+        summary = asyncio.run(run.run(settings, endpoint, seconds))
+    except BadInputError:
+        raise
+    except WeftError as error:
+        raise BadInputError(endpoint.url, f"{error}; see what weft doctor says") from error
+    sum_up(summary, output)
+
+
+def _seconds(text: str) -> float | None:
+    match = _FOR.fullmatch(text)
+    if match is None or (text and not any(match.groups())):
+        raise BadInputError("--for", f"{text!r} is no duration; write one as 90s, 10m or 1h30m")
+    hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    total = 3600 * hours + 60 * minutes + seconds
+    if text and not total:
+        raise BadInputError("--for", "is no time at all; write at least 1s")
+    return float(total) if text else None
+
+
+class ShadowRun:
+    """One run: prints each binding as it is seen."""
+
+    def __init__(self, where: Path, output: ListOutput) -> None:
+        self._where, self._output = where, output
+
+    async def run(
+        self, settings: "Configuration", endpoint: "Endpoint", seconds: float | None
+    ) -> "ShadowSummary":
+        """Until the time is over, or it is told to stop; `WeftError` where that cannot be."""
+        from weft.cli.hosting import reading_cluster, watching_parts
+        from weft.cli.policies import registry
+        from weft.cluster.scheduler.process import stop_signal
+        from weft.cluster.shadow.summary import ShadowTotals
+        from weft.cluster.shadow.watch import ShadowWatch, unreadable_lists
+        from weft.kube.client import ClientOptions
+        from weft.kube.read_only import ReadOnlyClient
+
+        totals, known, where = ShadowTotals(), registry(), str(self._where)
+        options = ClientOptions(qps=settings.client.qps, burst=settings.client.burst)
+        async with ReadOnlyClient(endpoint, options) as client:
+            live = reading_cluster(settings, known, client, where)
+
+            def seen(one: "BindingComparison") -> None:
+                totals.add(one)
+                self.show(one)
+
+            watch = ShadowWatch(live, seen)
+            if refused := await unreadable_lists(client):
+                wrong = f"may not list {', '.join(refused)}; {_RIGHTS}"
+                raise BadInputError("your rights", wrong)
+            await live.start()
+            parts = watching_parts(settings, known, live, where)
+            try:
+                for part in parts:
+                    await part.start()
+                self._ready(live.nodes)
+                began = client.clock.monotonic()
+                ends = {asyncio.ensure_future(work) for work in (stop_signal(), live.failed())}
+                done, _ = await asyncio.wait(
+                    ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+                )
+                for end in ends:
+                    end.cancel()
+                for end in done:
+                    end.result()
+                took_s = client.clock.monotonic() - began
+                return totals.summary(took_s, watch.could_place(), watch.unread)
+            finally:
+                for part in parts:
+                    await part.close()
+                await live.stop()
+
+    def _ready(self, nodes: "NodeView") -> None:
+        gpus = sum(len(node.gpus) for node in nodes.nodes.values())
+        echo(
+            f"weft: watching {len(nodes.nodes):,} nodes with {gpus:,} GPUs; reading only", err=True
+        )
+        if self._output is ListOutput.table:
+            print(_row("time", "pod", "choice", "seen", "own", "fragments, slowdown"), flush=True)
+
+    def show(self, one: "BindingComparison") -> None:
+        """One line."""
+        import msgspec
+
+        now = datetime.datetime.now(datetime.UTC)
+        if self._output is ListOutput.json:
+            fields = {"at": now.strftime("%Y-%m-%dT%H:%M:%SZ"), **msgspec.to_builtins(one)}
+            print(msgspec.json.encode(fields).decode(), flush=True)
+            return
+        own = "nowhere" if one.own is None else _place(one.own)
+        seen = _place(one.seen) + " ?" * one.assumed
+        name = f"{one.namespace}/{one.name}"
+        print(_row(f"{now:%H:%M:%S}", name, one.agrees, seen, own, _differs(one)), flush=True)
+
+
+def _row(*cells: str) -> str:
+    padded = [cell.ljust(width) for cell, width in zip(cells, _WIDTHS, strict=False)]
+    return "  ".join([*padded, *cells[len(_WIDTHS) :]]).rstrip()
+
+
+def _place(place: "ComparedPlace") -> str:
+    gpus = ",".join(map(str, place.gpus))
+    return f"{place.node} GPU {gpus}" if gpus else place.node
+
+
+def _differs(one: "BindingComparison") -> str:
+    """What is other with its own choice; "" for nothing."""
+    seen, own = one.seen, one.own
+    if own is None:
+        return one.why
+    words = []
+    if own.fragmentation_percent != seen.fragmentation_percent:
+        words.append(f"{seen.fragmentation_percent:.2f} → {own.fragmentation_percent:.2f} %")
+    if own.allocation_milli != seen.allocation_milli:
+        words.append(f"allocates {seen.allocation_milli:,} → {own.allocation_milli:,} m")
+    if own.slowdown != seen.slowdown:
+        words.append(f"{seen.slowdown or 1.0:.2f} → {own.slowdown or 1.0:.2f} ×")
+    return ", ".join(words)
+
+
+def sum_up(summary: "ShadowSummary", output: ListOutput) -> None:
+    """Print what there was in all."""
+    import msgspec
+
+    if output is ListOutput.json:
+        fields = {"summary": msgspec.to_builtins(summary)}
+        print(msgspec.json.encode(fields).decode())
+        return
+    print()
+    table = table_with("own choice|>bindings")
+    for kind, count in summary.bindings.items():
+        table.add_row(kind, f"{count:,}")
+    print_table(table)
+    fragments, slowdown = summary.fragmentation_percent, summary.slowdown
+    lines = [
+        f"{sum(summary.bindings.values()):,} bindings in {summary.seconds:,.0f} s.",
+        f"Its own choices allocate {summary.allocation_milli / 1000:+.2f} GPUs.",
+    ]
+    if fragments is not None:
+        lines.append(f"Fragmentation after a binding: {fragments:+.3f} points, mean.")
+    if slowdown is not None:
+        lines.append(f"Expected slowdown: {slowdown:+.3f} times, mean.")
+    lines.append(f"{summary.waiting:,} pods wait; it would place {summary.would_place:,} now.")
+    if summary.unread:
+        lines.append(f"{summary.unread:,} bindings could not be compared.")
+    for line in lines:
+        print_note(line)

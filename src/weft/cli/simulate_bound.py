@@ -1,0 +1,103 @@
+"""`weft simulate --bound`: what was possible beside what policies reached."""
+
+import math
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from typer import echo
+
+from weft.cli.progress import on_terminal
+from weft.model.errors import BadInputError
+
+if TYPE_CHECKING:
+    from weft.lab.bound.of_runs import Watch
+    from weft.lab.experiment.grid import RunGrid
+    from weft.lab.simulate.results import PolicyRun, SimulationResults
+
+
+class BoundOptions(NamedTuple):
+    """The options of the bound, as they were given."""
+
+    bound: bool
+    demand: float | None
+    limit_s: float | None
+    folder: Path | None
+
+    def check(self, *, grows: bool) -> None:
+        """Refuse options that say nothing here; `grows`: pods come and never leave."""
+        for option, value in (
+            ("--bound-demand", self.demand),
+            ("--bound-limit-s", self.limit_s),
+            ("--bounds-in", self.folder),
+        ):
+            if value is not None and not self.bound:
+                raise BadInputError(option, "only means something with --bound; add it")
+            if isinstance(value, float) and not (math.isfinite(value) and value > 0):
+                raise BadInputError(option, f"{value} is no number above 0")
+        if self.bound and not grows:
+            raise BadInputError(
+                "--bound",
+                "is of pods that come and never leave; leave --timed, --decisions-from and "
+                "--snapshot out",
+            )
+
+    def bounded(self, results: "SimulationResults", grid: "RunGrid") -> "SimulationResults":
+        """The results, with the bound of each run if wanted; bounds found are kept."""
+        if not self.bound:
+            return results
+        from weft.lab.bound.of_runs import LIMIT_S, BoundSettings, RunBounds, with_bounds
+        from weft.lab.bound.saved import SavedBounds
+
+        settings = BoundSettings(self.limit_s or LIMIT_S, self.demand)
+        saved = SavedBounds(self.folder or _usual_folder(), grid.scenario)
+        progress = _Progress(len(results.runs), settings.limit_s)
+        try:
+            bounds = RunBounds(grid.scenario, settings, saved, progress.watch)
+            with_all = with_bounds(results, grid.arrivals, bounds)
+        finally:
+            progress.end()
+        if bounds.not_saved:
+            echo(f"weft: warning: {saved.path} cannot be written: {bounds.not_saved}", err=True)
+        return with_all
+
+
+def _usual_folder() -> Path:
+    """Where the user's programs keep what they can make again."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "weft" / "bounds"
+
+
+class _Progress:
+    """A bar over the searches: of each, how much of the gap it began with is closed."""
+
+    def __init__(self, runs: int, limit_s: float) -> None:
+        self.watch: Watch | None = None
+        self._limit_s, self._done = limit_s, 0
+        self._run: PolicyRun | None = None
+        self._began = 0.0
+        if not on_terminal():
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = TextColumn("{task.description:<52}"), BarColumn(), TimeElapsedColumn()
+        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._bar.add_task("bound", total=runs)
+        self._bar.start()
+        self.watch = self._show
+
+    def _show(self, run: "PolicyRun", bound: float, reached: float) -> None:
+        now = time.monotonic()
+        if run is not self._run:
+            self._done += self._run is not None
+            self._run, self._began = run, now
+        part = min(0.99, (now - self._began) / self._limit_s)
+        text = f"{run.policy}, seed {run.seed}: {reached:.2f} to {bound:.2f} % possible"
+        self._bar.update(self._task, completed=self._done + part, description=text)
+
+    def end(self) -> None:
+        """Take the bar away."""
+        if self.watch is not None:
+            self._bar.stop()

@@ -1,0 +1,147 @@
+"""Compares a binding with the choice that a configuration would have made, in the state before it.
+
+    allocation      what is held of GPUs: of each its cores, or its memory where that is more
+    fragmentation   FGD's measure over the cluster, as `weft simulate` reports it: what is free and
+                    too small for the pods there are
+    slowdown        the largest that the profile's policy expects, of the pod and those beside it
+
+Both places are tried on the same ledger, and taken back.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from weft.core.engine import Engine
+from weft.core.engine.questions import WouldPlace, slowdowns_at, would_place
+from weft.core.explain.reasons import summarise
+from weft.core.framework.fragments import Fragments, NodeShares, TypicalPods
+from weft.core.framework.policy import ExpectedSlowdown
+from weft.model import Placement, PodRequest, Shape
+
+Agreement = Literal["same", "other GPU", "other node", "nowhere"]
+_COUNT_ANEW = 200
+
+
+class ComparedPlace(msgspec.Struct, frozen=True):
+    """One of the two places, and the cluster with the pod there.
+
+    `gpus` by index; `allocation_milli` thousandths of a GPU that are held more; `slowdown` is None
+    where nobody expects one.
+    """
+
+    node: str
+    gpus: tuple[int, ...]
+    allocation_milli: int
+    fragmentation_percent: float
+    slowdown: float | None = None
+
+
+class BindingComparison(msgspec.Struct, frozen=True):
+    """What was seen, and what the profile would have chosen: None for nowhere, `why` says.
+
+    `assumed`: nobody says which GPUs the pod was given, and what is charged is a guess.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    profile: str
+    agrees: Agreement
+    seen: ComparedPlace
+    own: ComparedPlace | None
+    why: str = ""
+    assumed: bool = False
+
+
+class BindingComparer:
+    """Compares on one engine's ledger. `usual` are the shapes that come usually; they are counted
+    anew now and then."""
+
+    def __init__(self, engine: Engine, usual: Callable[[], Iterable[Shape]]) -> None:
+        self._engine, self._usual = engine, usual
+        self._nodes: NodeShares | None = None
+        self._generation, self._since = -1, 0
+
+    def compare(
+        self, pod: PodRequest, seen: Placement, *, assumed: bool = False
+    ) -> BindingComparison:
+        """The pod as it waited, and the place that it was given; nothing of it is on the ledger."""
+        engine = self._engine
+        profile = engine.profile_of(pod)
+        found = would_place(engine, profile, pod)
+        own = found.placement
+        slowdowns = slowdowns_at(engine, profile, found.known, seen)
+        return BindingComparison(
+            pod.namespace,
+            pod.name,
+            pod.uid,
+            profile.name,
+            _agreement(seen, own, assumed=assumed),
+            self._place(seen, slowdowns, pod),
+            None if own is None else self._place(own, found.slowdowns, pod),
+            "" if own is not None else str(summarise(engine.ledger.table, found.known)),
+            assumed,
+        )
+
+    def would_place(self, pod: PodRequest) -> WouldPlace:
+        """The choice for a pod that waits."""
+        return would_place(self._engine, self._engine.profile_of(pod), pod)
+
+    def _place(
+        self, placement: Placement, slowdowns: Sequence[ExpectedSlowdown], pod: PodRequest
+    ) -> ComparedPlace:
+        ledger = self._engine.ledger
+        row = ledger.table.row_of.get(placement.node)
+        before = self._held_milli(row)
+        nodes = self._fragments_of(pod)
+        ledger.checkpoint()
+        try:
+            ledger.adopt(placement)
+            nodes.mend()
+            after, fragments = self._held_milli(row), float(nodes.fragments.sum())
+        finally:
+            ledger.rollback()
+        whole = max(1, int(np.sum(ledger.table.milli_total)))
+        return ComparedPlace(
+            placement.node,
+            tuple(sorted({share.gpu for share in placement.shares})),
+            after - before,
+            round(100 * fragments / whole, 3),
+            max((slowdown.slowdown for slowdown in slowdowns), default=None),
+        )
+
+    def _fragments_of(self, pod: PodRequest) -> NodeShares:
+        """The cluster's fragments, by the pods that there are."""
+        table, generation = self._engine.ledger.table, self._engine.ledger.generation
+        self._since += 1
+        stale = generation != self._generation or self._since >= _COUNT_ANEW
+        if self._nodes is None or self._nodes.table is not table or stale:
+            usual = list(self._usual()) or [pod.shape]
+            pattern = Fragments(TypicalPods(usual), [kind.model for kind in table.kinds])
+            self._nodes = NodeShares(pattern, table)
+            self._generation, self._since = generation, 0
+        self._nodes.mend()
+        return self._nodes
+
+    def _held_milli(self, row: int | None) -> int:
+        """Thousandths of the node's GPUs that are held."""
+        if row is None:
+            return 0
+        table, held = self._engine.ledger.table, 0
+        for device in range(table.start[row], table.start[row + 1]):
+            memory = int(table.memory_used[device]) * 1000
+            part = memory // max(1, int(table.device_memory_total[device]))
+            held += max(int(table.milli_used[device]), part)
+        return held
+
+
+def _agreement(seen: Placement, own: Placement | None, *, assumed: bool) -> Agreement:
+    if own is None:
+        return "nowhere"
+    if own.node != seen.node:
+        return "other node"
+    gpus = [sorted({share.gpu for share in place.shares}) for place in (seen, own)]
+    return "same" if assumed or gpus[0] == gpus[1] else "other GPU"

@@ -1,0 +1,66 @@
+"""Sums comparisons up."""
+
+from collections import Counter
+
+import msgspec
+
+from weft.cluster.shadow.comparison import BindingComparison
+
+
+class ShadowSummary(msgspec.Struct, frozen=True):
+    """What a shadow saw in all. Differences are its own choice less what was seen.
+
+    `bindings` by agreement; `allocation_milli` and `fragmentation_percent` (points, the mean of
+    bindings that have both places); `slowdown` the mean, of those for which both are expected, else
+    None. `waiting` pods waited at the end, of which it would place `would_place` at once.
+    """
+
+    seconds: float
+    bindings: dict[str, int]
+    allocation_milli: int
+    fragmentation_percent: float | None
+    slowdown: float | None
+    waiting: int
+    would_place: int
+    unread: int
+
+
+class ShadowTotals:
+    """Adds comparisons up."""
+
+    def __init__(self) -> None:
+        self._agreements: Counter[str] = Counter()
+        self._allocation_milli = 0
+        self._fragmentation: list[float] = []
+        self._slowdown: list[float] = []
+
+    def add(self, one: BindingComparison) -> None:
+        """One more."""
+        seen, own = one.seen, one.own
+        self._agreements[one.agrees] += 1
+        self._allocation_milli -= seen.allocation_milli
+        if own is None:
+            return
+        self._allocation_milli += own.allocation_milli
+        self._fragmentation.append(own.fragmentation_percent - seen.fragmentation_percent)
+        if own.slowdown is not None or seen.slowdown is not None:
+            self._slowdown.append((own.slowdown or 1.0) - (seen.slowdown or 1.0))
+
+    def summary(self, seconds: float, waits: tuple[int, int], unread: int) -> ShadowSummary:
+        """All so far. `waits`: how many wait, and how many of these would be placed."""
+        return ShadowSummary(
+            round(seconds, 1),
+            {kind: self._agreements[kind] for kind in _AGREEMENTS},
+            self._allocation_milli,
+            _mean(self._fragmentation),
+            _mean(self._slowdown),
+            *waits,
+            unread,
+        )
+
+
+_AGREEMENTS = ("same", "other GPU", "other node", "nowhere")
+
+
+def _mean(values: list[float]) -> float | None:
+    return round(sum(values) / len(values), 4) if values else None

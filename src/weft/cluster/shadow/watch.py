@@ -1,0 +1,106 @@
+"""Watches one cluster's bindings, and compares each with a configuration's own choice.
+
+The engine is asked right before it is told of a binding: its ledger is then as the binding met it,
+as far as the watch has shown. Nothing is decided here, and nothing written.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+
+from msgspec.structs import replace
+
+from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.shadow.comparison import BindingComparer, BindingComparison
+from weft.cluster.state.typical_pods import typical_shape
+from weft.core.engine import Command, Event, PodSeenBound
+from weft.dialects.gpushare import UNHEALTHY_NAMESPACE
+from weft.kube.client import ApiClient
+from weft.kube.codec import CLAIMS, CONFIG_MAPS, CSI_NODES, NODES, PODS, VOLUMES
+from weft.kube.errors import ApiError
+from weft.kube.pods import Pod
+from weft.model import BadInputError, PodRequest, Shape
+
+log = logging.getLogger("weft.cluster")
+
+
+_READS = (
+    NODES.of(""),
+    PODS.of(""),
+    CONFIG_MAPS.of(UNHEALTHY_NAMESPACE),
+    VOLUMES.of(""),
+    CLAIMS.of(""),
+    CSI_NODES.of(""),
+)
+
+
+async def unreadable_lists(client: ApiClient) -> list[str]:
+    """Paths of what is to be watched and may not be listed: the watch would wait for ever.
+
+    It is tried, for asking what one may is a write.
+    """
+    refused = []
+    for path in _READS:
+        try:
+            await client.call("GET", path, query={"limit": "1"})
+        except ApiError as error:
+            if error.code not in (401, 403):
+                raise
+            refused.append(path)
+    return refused
+
+
+class ShadowWatch:
+    """Hears of each new binding of a pod that asks for GPUs, or that a profile schedules.
+
+    `on_binding` is told each comparison; `unread` counts pods that could not be compared.
+    """
+
+    def __init__(
+        self, live: EngineCluster, on_binding: Callable[[BindingComparison], None]
+    ) -> None:
+        self.unread = 0
+        self._live, self._on_binding = live, on_binding
+        self._comparer = BindingComparer(live.engine, self._usual)
+        self._decide, live.decide = live.decide, self._before
+
+    def could_place(self) -> tuple[int, int]:
+        """How many of the profiles' pods wait, and how many of these it would place now."""
+        waiting = map(self._asked, self._live.pods.pending())
+        requests = [request for request in waiting if request is not None]
+        fit = sum(self._comparer.would_place(pod).placement is not None for pod in requests)
+        return len(requests), fit
+
+    def _before(self, event: Event, now_ns: int) -> list[Command]:
+        live = self._live
+        if isinstance(event, PodSeenBound) and live.ready:
+            uid = event.placement.uid
+            pod = live.pods.by_uid(uid)
+            if uid not in live.engine.ledger.holdings and pod is not None:
+                try:
+                    self._compare(pod, event)
+                except Exception as error:  # it costs this comparison, and no other
+                    self.unread += 1
+                    log.error("a binding is not compared: %s", error, exc_info=error)
+        return self._decide(event, now_ns)
+
+    def _compare(self, pod: Pod, event: PodSeenBound) -> None:
+        request = self._asked(pod)
+        if request is None:
+            return
+        if request.shape.gpu_requests or self._live.pods.ours(pod):
+            assumed = request.uid in self._live.pods.assumed
+            self._on_binding(self._comparer.compare(request, event.placement, assumed=assumed))
+
+    def _asked(self, pod: Pod) -> PodRequest | None:
+        """What the pod asked before it was bound."""
+        try:
+            return self._live.parse(replace(pod, spec=replace(pod.spec, node_name="")))
+        except BadInputError:
+            self.unread += 1
+            return None
+
+    def _usual(self) -> Iterator[Shape]:
+        for pod in self._live.pods.pods.values():
+            shape = None if pod.ended else typical_shape(pod, self._live.settings)
+            if shape is not None:
+                yield shape

@@ -1,0 +1,168 @@
+"""States of nodes as least stranding counts them: what is free, and what that is worth.
+
+Where each node has GPUs of one kind, and none is cut into instances, sums over nodes tell
+everything; else what is free and idle is also counted by kind of device (`kinds`).
+Source: Weft (least stranding).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from weft.core.framework import Query
+from weft.core.ledger.table import Ints
+from weft.core.policies.completion_values import Floats
+from weft.core.policies.stranding_prices import StrandingPrices
+
+
+class NodeStates(NamedTuple):
+    """Free CPU (thousandths of a core), memory (MiB) and GPU (thousandths), what that is worth to
+    popular shares, idle GPUs, the kind of the node's first GPU, [k] each. `kinds` are what is free
+    and then what is idle of each kind, [2 · kinds, k], None where a node has but one."""
+
+    cpu_free: Ints
+    memory_free: Ints
+    free: Ints
+    worth: Floats
+    idle: Ints
+    kind: Ints
+    kinds: Ints | None = None
+
+    @classmethod
+    def now(cls, query: Query, prices: StrandingPrices) -> tuple["NodeStates", "DeviceStates"]:
+        """The query's nodes and their devices as they are."""
+        beside = query.cpu_free, query.memory_free
+        devices = DeviceStates.of(query, prices)
+        free, worth = query.sum(devices.share), _sums(query, devices.worth)
+        if query.table.uniform:
+            return cls(*beside, free, worth, query.idle, query.node_kind), devices
+        idle = query.sum(devices.idle)
+        states = cls(*beside, free, worth, idle, query.node_kind, devices.by_kind(query))
+        return states, devices
+
+    def take(self, node: Ints) -> "NodeStates":
+        """The states of these nodes."""
+        return NodeStates(
+            self.cpu_free.take(node),
+            self.memory_free.take(node),
+            self.free.take(node),
+            self.worth.take(node),
+            self.idle.take(node),
+            self.kind.take(node),
+            None if self.kinds is None else self.kinds.take(node, axis=1),
+        )
+
+    def less(
+        self,
+        free: Ints | int,
+        worth: Floats | float,
+        idle: Ints | int,
+        kinds: Ints | None = None,
+    ) -> "NodeStates":
+        """After so much GPU is taken, `kinds` of it by kind."""
+        return self._replace(
+            free=self.free - free,
+            worth=self.worth - worth,
+            idle=self.idle - idle,
+            kinds=None if self.kinds is None or kinds is None else self.kinds - kinds,
+        )
+
+    def without(self, query: Query) -> "NodeStates":
+        """After the CPU and memory that the pod asks are taken, unless they already are."""
+        if query.hypothetical:
+            return self
+        demand = query.demand
+        return self._replace(
+            cpu_free=self.cpu_free - demand.cpu_milli,
+            memory_free=self.memory_free - demand.memory_mib,
+        )
+
+
+class DeviceStates(NamedTuple):
+    """A query's devices: free share (thousandths), its worth, idleness (0 or 1), kind, [d] each."""
+
+    share: Ints
+    worth: Floats
+    idle: Ints
+    kind: Ints
+
+    @classmethod
+    def of(cls, query: Query, prices: StrandingPrices) -> "DeviceStates":
+        """As they are; a card cut into instances is nothing itself."""
+        share, idle = shares(query), query.device_idle.astype(np.int64)
+        if prices.devices.is_cut is not None:
+            kept = ~query.take_devices(prices.devices.is_cut)
+            share, idle = share * kept, idle * kept
+        kind = query.device_kind
+        return cls(share, prices.popularity.worth(kind, share), idle, kind)
+
+    def by_kind(self, query: Query) -> Ints:
+        """What is free, and what is idle, by kind and node, [2 · kinds, n]."""
+        kinds = len(query.table.kinds)
+        at, size = self.kind * query.n + query.device_node, kinds * query.n
+        columns = [
+            np.bincount(at, weights=each, minlength=size) for each in (self.share, self.idle)
+        ]
+        return np.concatenate(columns).astype(np.int64).reshape(2 * kinds, query.n)
+
+    def taken(self, query: Query, prices: StrandingPrices, left: Ints) -> "DeviceStates":
+        """What goes with each device if so much share of it is left: of a card cut into instances
+        all of these, of one that is idle its idleness."""
+        gone = self.share - left
+        worth = self.worth - prices.popularity.worth(self.kind, left)
+        if prices.devices.is_cut is None:
+            return DeviceStates(gone, worth, self.idle, self.kind)
+        cut = np.flatnonzero(query.take_devices(prices.devices.is_cut))
+        card = self._card_of(query)
+        instances = np.flatnonzero(card >= 0)
+        sums = [
+            np.bincount(card[instances], weights=each[instances], minlength=query.d)[cut]
+            for each in (self.share, self.worth, self.idle)
+        ]
+        idle = self.idle.copy()
+        gone[cut], worth[cut], idle[cut] = sums
+        kind = self.kind.copy()
+        first = np.full(query.d, -1, dtype=np.int64)
+        first[card[instances][::-1]] = instances[::-1]
+        kind[cut] = self.kind[first[cut]]  # instances of one card are nearly always alike
+        return DeviceStates(gone, worth, idle, kind)
+
+    @staticmethod
+    def _card_of(query: Query) -> Ints:
+        """Where in the query's columns the card is that an instance is cut from; −1 for cards."""
+        parent = query.take_devices(query.table.device_parent)
+        own = query.take_devices(np.arange(query.table.devices))
+        return np.where(parent < 0, -1, np.arange(query.d) - (own - parent))
+
+    def kinds_of(self, query: Query, chosen: Ints) -> Ints:
+        """What goes with these devices by kind, as `NodeStates.kinds`, [2 · kinds, chosen]."""
+        kinds, places = len(query.table.kinds), np.arange(len(chosen))
+        out = np.zeros((2 * kinds, len(chosen)), dtype=np.int64)
+        out[self.kind[chosen], places] = self.share[chosen]
+        out[kinds + self.kind[chosen], places] = self.idle[chosen]
+        return out
+
+
+def shares(query: Query) -> Ints:
+    """Free shares of the query's devices: the lesser of free cores and memory, thousandths, [d]."""
+    total = np.maximum(query.device_memory_total, 1)
+    return np.minimum(query.device_milli_free, query.device_memory_strict * 1000 // total)
+
+
+def left_of(query: Query, chosen: Ints) -> Ints:
+    """Shares that the pod's GPU request would leave of these devices, thousandths, [chosen]."""
+    need = query.need
+    assert need is not None
+    if need.whole:
+        return np.zeros(len(chosen), dtype=np.int64)
+    total = np.maximum(query.device_memory_total.take(chosen), 1)
+    charged = need.memory_mib.take(query.device_kind.take(chosen))
+    left = np.maximum(query.device_memory_strict.take(chosen) - charged, 0) * 1000 // total
+    return np.asarray(np.minimum(query.device_milli_free.take(chosen) - need.milli, left))
+
+
+def _sums(query: Query, values: Floats) -> Floats:
+    """Each node's sum of a device column, from the first device to the last, [n]."""
+    if not query.d:
+        return np.zeros(query.n)
+    return np.bincount(query.device_node, weights=values, minlength=query.n).astype(np.float64)

@@ -1,0 +1,157 @@
+"""Bounds of simulated runs: what any policy could reach that takes the pods that had to be taken.
+
+Whoever rejects pods freely can fill almost everything; so a run is compared with policies that
+take what it took before it first turned a pod away, or all pods up to a given demand.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from weft.lab.bound.certificate import prove
+from weft.lab.bound.column_generation import BoundSearch, Found
+from weft.lab.bound.master import Demanded
+from weft.lab.bound.relaxation import Relaxation, relax
+from weft.lab.bound.saved import SavedBounds
+from weft.lab.simulate.arrivals import Arrivals
+from weft.lab.simulate.results import (
+    PolicyRun,
+    PolicySummary,
+    PossibleAllocation,
+    SimulationResults,
+)
+from weft.lab.simulate.scenario import Scenario
+from weft.model import BadInputError
+
+LIMIT_S = 180.0
+"""Seconds for one bound, after which the best one so far is taken."""
+
+Watch = Callable[[PolicyRun, float, float], None]
+"""Told of a search as it goes: the run, the bound and what is reached, percent of capacity."""
+
+
+class BoundSettings(NamedTuple):
+    """Seconds for one bound, and up to which demand (GPU over capacity) pods must be taken; None:
+    up to the first that the run turned away."""
+
+    limit_s: float = LIMIT_S
+    demand: float | None = None
+
+
+class RunBounds:
+    """Bounds of the runs of one scenario; `not_saved` says why the last was not, "" if it was."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        settings: BoundSettings,
+        saved: SavedBounds | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        self._pods = [(pod.shape, pod.total_milli) for pod in scenario.pods]
+        self._relaxation: Relaxation = relax(scenario.nodes, self._pods)
+        self._search = BoundSearch(self._relaxation)
+        self._settings, self._saved, self._watch = settings, saved, watch
+        self.not_saved = ""
+        self._known: dict[Demanded, Found] = {}
+
+    def of(self, run: PolicyRun, arrivals: Arrivals) -> PossibleAllocation:
+        """The bound of one run. `BadInputError` where the pods that must be in cannot be."""
+        must = self._must_take(run, arrivals)
+        demanded = Demanded(
+            tuple(self._relaxation.counts(self._pods[row] for row in arrivals.pod_rows[:must])),
+            tuple(self._relaxation.counts(self._pods[row] for row in arrivals.pod_rows)),
+        )
+        found = self._known.get(demanded)
+        if found is None:
+            found = self._known[demanded] = self._found(run, demanded)
+        must_milli = sum(self._pods[row][1] for row in arrivals.pod_rows[:must])
+        if found.bound_milli < must_milli:
+            raise BadInputError(
+                "--bound-demand", "no policy can place all pods up to it; give less"
+            )
+        bound = min(float(found.bound_milli), float(self._relaxation.capacity_milli))
+        return PossibleAllocation(
+            math.ceil(self._percent(bound) * 1000) / 1000,
+            must,
+            round(self._percent(must_milli), 2),
+            found.converged,
+        )
+
+    def _must_take(self, run: PolicyRun, arrivals: Arrivals) -> int:
+        if self._settings.demand is None:
+            first = run.first_failed
+            return len(arrivals.pod_rows) if first is None else first
+        left = self._settings.demand * self._relaxation.capacity_milli
+        for at, row in enumerate(arrivals.pod_rows):
+            left -= self._pods[row][1]
+            if left < 0:
+                return at
+        return len(arrivals.pod_rows)
+
+    def _found(self, run: PolicyRun, demanded: Demanded) -> Found:
+        pieces, saved = len(self._relaxation.pieces), self._saved
+        before = saved.of(demanded, pieces) if saved is not None else None
+        if before is not None and before.converged:
+            proof = prove(self._relaxation, demanded, before.prices)
+            return Found(proof.bound_milli, before.prices, converged=True, looks=1)
+        start = [] if saved is None else saved.latest(pieces)
+        start += [] if before is None else [before.prices]
+        until = time.monotonic() + self._settings.limit_s
+
+        def go_on(bound: float, reached: float) -> bool:
+            if self._watch is not None:
+                self._watch(run, self._percent(bound), self._percent(reached))
+            return time.monotonic() < until
+
+        found = self._search.search(demanded, go_on=go_on, start=start)
+        if saved is not None:
+            try:
+                saved.add(demanded, found)
+            except OSError as error:
+                self.not_saved = error.strerror or str(error)
+        return found
+
+    def _percent(self, milli: float) -> float:
+        return milli * 100 / max(1, self._relaxation.capacity_milli)
+
+
+def with_bounds(
+    results: SimulationResults, orders: Sequence[Arrivals], bounds: RunBounds
+) -> SimulationResults:
+    """The results with what was possible in each run, and a note on each policy."""
+    by_seed: Mapping[int, Arrivals] = {order.seed: order for order in orders}
+    runs = [
+        msgspec.structs.replace(run, possible=bounds.of(run, by_seed[run.seed]))
+        for run in results.runs
+    ]
+    summary = [_with_mean(one, runs) for one in results.summary]
+    notes = [*(_note(one, runs) for one in summary), *results.notes]
+    return SimulationResults(runs, summary, notes)
+
+
+def _with_mean(summary: PolicySummary, runs: Sequence[PolicyRun]) -> PolicySummary:
+    possible = [_possible(run).percent for run in runs if run.policy == summary.policy]
+    mean = math.ceil(sum(possible) / len(possible) * 1000) / 1000
+    return msgspec.structs.replace(summary, possible_percent=mean)
+
+
+def _possible(run: PolicyRun) -> PossibleAllocation:
+    assert run.possible is not None
+    return run.possible
+
+
+def _note(summary: PolicySummary, runs: Sequence[PolicyRun]) -> str:
+    own = [_possible(run) for run in runs if run.policy == summary.policy]
+    demand = sum(one.must_take_percent for one in own) / len(own)
+    most = summary.possible_percent or 0.0
+    text = (
+        f"{summary.policy}: {summary.gpu_asked_percent:.2f} of {most:.2f} possible points at the "
+        f"end, for policies that take all pods up to {demand:.1f} % demand"
+    )
+    if not all(one.lowest for one in own):
+        text += "; the time limit came first, so that less may be possible"
+    return text

@@ -1,0 +1,262 @@
+"""The dearest configuration of each type of node at given prices, exactly.
+
+A configuration says which pieces a node holds together. Prices are integers and so is every sum:
+what comes out is the maximum itself, not a number near it. First a knapsack over levels and CPU
+tells what one GPU is worth with so much CPU, then one over GPUs, CPU and pods of several GPUs what
+a node is worth. How often a piece may be taken is not limited.
+"""
+
+from collections.abc import Sequence
+from copy import copy
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.lab.bound.relaxation import NodeType, Piece, Relaxation
+
+Values = npt.NDArray[np.int64]
+
+
+class Dearest(NamedTuple):
+    """The most that a node of a type is worth, and pieces that are worth it: (index, how many)."""
+
+    worth: int
+    pieces: tuple[tuple[int, float], ...]
+
+
+class _Step(NamedTuple):
+    """From so much CPU on, this is worth so much."""
+
+    cpu: int
+    worth: int
+
+
+class _Item(NamedTuple):
+    """A piece to pack: `piece` counts `part` of one, takes `level` of a GPU and `cpu` steps."""
+
+    piece: int
+    part: float
+    level: int
+    cpu: int
+    price: int
+
+    @property
+    def step(self) -> _Step:
+        """Its CPU and its price."""
+        return _Step(self.cpu, self.price)
+
+
+def dearest(relaxation: Relaxation, prices: Sequence[int]) -> list[Dearest]:
+    """The dearest configuration of each type of node, in their order, at a price for each piece.
+
+    Prices are not negative, and 0 for pieces that are free.
+    """
+    found: dict[int, Dearest] = {}
+    by_class: dict[int, list[int]] = {}
+    for at, node_type in enumerate(relaxation.node_types):
+        by_class.setdefault(node_type.node_class, []).append(at)
+    for node_class, types in by_class.items():
+        accepted = [
+            (at, piece, price)
+            for at, (piece, price) in enumerate(zip(relaxation.pieces, prices, strict=True))
+            if price > 0 and piece.nodes[node_class]
+        ]
+        most = max(relaxation.node_types[at].cpu for at in types)
+        pricing = _ClassPricing(relaxation.full, accepted, most)
+        for at in types:
+            found[at] = pricing.of(relaxation.node_types[at])
+    return [found[at] for at in range(len(relaxation.node_types))]
+
+
+class _ClassPricing:
+    """Tables that nodes of a class share: what one GPU is worth, and so many GPUs together."""
+
+    def __init__(
+        self, full: Sequence[int], accepted: Sequence[tuple[int, Piece, int]], most_cpu: int
+    ) -> None:
+        self._full, self._accepted, self._most = full, accepted, most_cpu
+        beside = [_Item(at, 1, 0, one.cpu, price) for at, one, price in accepted if not one.gpus]
+        several: dict[int, list[_Item]] = {}
+        for at, one, price in accepted:
+            if one.gpus > 1:
+                several.setdefault(one.gpus, []).append(_Item(at, 1, 0, one.cpu, price))
+        self._alone = _NodeWorth(_undominated(beside), several, most_cpu)
+        self._torn = self._alone.without_several()
+        self._gpus: dict[tuple[object, ...], _OneGpu] = {}
+        self._nodes: dict[tuple[int, ...], _NodeWorth] = {}
+
+    def of(self, node_type: NodeType) -> Dearest:
+        """The dearest configuration of such a node."""
+        mixed = len(node_type.gpus) > 1
+        worth = self._torn if mixed else self._alone
+        key: tuple[int, ...] = (mixed,)
+        for kind, count in node_type.gpus:
+            gpu = self._one_gpu(kind, mixed)
+            for _ in range(count):
+                key = (*key, id(gpu))
+                if key not in self._nodes:
+                    self._nodes[key] = worth.with_gpu(gpu)
+                worth = self._nodes[key]
+        return Dearest(int(worth.tables[-1][node_type.cpu]), worth.pieces(node_type.cpu))
+
+    def _one_gpu(self, kind: int, mixed: bool) -> "_OneGpu":
+        """Of a node of several kinds, pods of several GPUs are torn into parts for one each."""
+        full = self._full[kind]
+        items = [
+            _Item(at, 1, one.levels[kind], one.cpu, price)
+            for at, one, price in self._accepted
+            if one.gpus == 1 and one.levels[kind] <= full
+        ]
+        if mixed:
+            items += [
+                _Item(at, 1 / one.gpus, full, one.cpu // one.gpus, -(-price // one.gpus))
+                for at, one, price in self._accepted
+                if one.gpus > 1
+            ]
+        key = (full, *items)
+        if key not in self._gpus:
+            self._gpus[key] = _OneGpu(items, full, self._most)
+        return self._gpus[key]
+
+
+def _undominated(items: Sequence[_Item]) -> list[_Item]:
+    """Those to which no other is better: no smaller in level and CPU and as dear."""
+    kept: list[_Item] = []
+    for item in sorted(items, key=lambda one: (one.level, one.cpu, -one.price)):
+        if not any(one.cpu <= item.cpu and one.price >= item.price for one in kept):
+            kept.append(item)
+    return kept
+
+
+class _OneGpu:
+    """`worth[l, c]`: the most that l levels of one GPU with c steps of CPU are worth."""
+
+    def __init__(self, items: Sequence[_Item], full: int, most_cpu: int) -> None:
+        self._items, self._full = _undominated(items), full
+        self.worth: Values = np.zeros((full + 1, most_cpu + 1), dtype=np.int64)
+        for level in range(1, full + 1):
+            row = self.worth[level]
+            row[:] = self.worth[level - 1]
+            for item in self._items:
+                if item.level > level:
+                    break
+                if item.cpu <= most_cpu:
+                    below = self.worth[level - item.level, : most_cpu + 1 - item.cpu]
+                    np.maximum(row[item.cpu :], below + item.price, out=row[item.cpu :])
+        self.steps = _steps(self.worth[full])
+
+    def pieces(self, cpu: int) -> list[tuple[int, float]]:
+        """Pieces that are worth it with so much CPU."""
+        taken, level = [], self._full
+        while self.worth[level, cpu]:
+            now = self.worth[level, cpu]
+            item = next(
+                one
+                for one in self._items
+                if one.level <= level
+                and one.cpu <= cpu
+                and now == self.worth[level - one.level, cpu - one.cpu] + one.price
+            )
+            taken.append((item.piece, item.part))
+            level, cpu = level - item.level, cpu - item.cpu
+        return taken
+
+
+class _NodeWorth:
+    """`tables[g][c]`: the most that the first g GPUs with c steps of CPU are worth."""
+
+    def __init__(
+        self, beside: Sequence[_Item], several: dict[int, list[_Item]], most_cpu: int
+    ) -> None:
+        self._beside = beside
+        self._several = {size: _undominated(items) for size, items in several.items()}
+        alone: Values = np.zeros(most_cpu + 1, dtype=np.int64)
+        _fill_beside(alone, beside)
+        self.tables = [alone]
+        self._gpus: list[_OneGpu] = []
+
+    def without_several(self) -> "_NodeWorth":
+        """The same without pods of several GPUs."""
+        other = copy(self)
+        other._several = {}
+        return other
+
+    def with_gpu(self, gpu: _OneGpu) -> "_NodeWorth":
+        """The same with a GPU more."""
+        longer = copy(self)
+        longer._gpus = [*self._gpus, gpu]
+        last = self.tables[-1].copy()
+        _join(last, self.tables[-1], gpu.steps)
+        for size, items in self._several.items():
+            if size <= len(longer._gpus):
+                steps = [_Step(item.cpu, item.price) for item in items]
+                _join(last, self.tables[-size], steps)
+        longer.tables = [*self.tables, last]
+        return longer
+
+    def pieces(self, cpu: int) -> tuple[tuple[int, float], ...]:
+        """Pieces that are worth what all the GPUs with so much CPU are."""
+        counts: dict[int, float] = {}
+
+        def take(piece: int, part: float) -> None:
+            counts[piece] = counts.get(piece, 0) + part
+
+        gpus = len(self._gpus)
+        while gpus:
+            now, below = self.tables[gpus][cpu], self.tables[gpus - 1]
+            last = self._gpus[gpus - 1]
+            one = next((step for step in last.steps if _gives(below, cpu, step, now)), None)
+            if one is not None:
+                for piece, part in last.pieces(one.cpu):
+                    take(piece, part)
+                gpus, cpu = gpus - 1, cpu - one.cpu
+                continue
+            size, item = self._last_several(gpus, cpu)
+            take(item.piece, 1)
+            gpus, cpu = gpus - size, cpu - item.cpu
+        alone = self.tables[0]
+        while alone[cpu]:
+            item = next(one for one in self._beside if _gives(alone, cpu, one.step, alone[cpu]))
+            take(item.piece, 1)
+            cpu -= item.cpu
+        return tuple(sorted(counts.items()))
+
+    def _last_several(self, gpus: int, cpu: int) -> tuple[int, _Item]:
+        """A pod of several GPUs with which so many GPUs are worth the most."""
+        return next(
+            (size, item)
+            for size, items in self._several.items()
+            if size <= gpus
+            for item in items
+            if _gives(self.tables[gpus - size], cpu, item.step, self.tables[gpus][cpu])
+        )
+
+
+def _gives(below: Values, cpu: int, step: _Step, now: int) -> bool:
+    return step.cpu <= cpu and bool(below[cpu - step.cpu] + step.worth == now)
+
+
+def _join(into: Values, below: Values, steps: Sequence[_Step]) -> None:
+    """Raise `into` to what `below` and one of the steps are worth together."""
+    for cpu, worth in steps:
+        if cpu < len(into):
+            np.maximum(into[cpu:], below[: len(into) - cpu] + worth, out=into[cpu:])
+
+
+def _steps(worth: Values) -> list[_Step]:
+    """Where a rising row rises, its first entry too."""
+    rises = [0, *(np.flatnonzero(np.diff(worth)) + 1).tolist()]
+    return [_Step(at, int(worth[at])) for at in rises]
+
+
+def _fill_beside(row: Values, items: Sequence[_Item]) -> None:
+    """Raise a rising row to what it is worth with any number of pieces that take CPU alone."""
+    if not items:
+        return
+    cpus = np.array([item.cpu for item in items], dtype=np.int64)
+    prices = np.array([item.price for item in items], dtype=np.int64)
+    for cpu in range(int(cpus.min()), len(row)):
+        usable = cpus <= cpu
+        most = int((row[cpu - cpus[usable]] + prices[usable]).max())
+        row[cpu] = max(int(row[cpu]), int(row[cpu - 1]), most)

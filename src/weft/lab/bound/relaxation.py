@@ -1,0 +1,187 @@
+"""A cluster and its workload as the bound sees them: coarser, never tighter than the real ones.
+
+Left out are node memory, and of each GPU cores or memory, whichever is asked less; CPU and shares
+are counted in steps, rounded down for pods and up for nodes. Pods of several GPU requests, or of
+several shares, may be torn apart. So whatever fits the cluster fits its relaxation.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from weft.core.framework.demand import Demand, Need
+from weft.core.framework.feasibility import declared_codes
+from weft.core.ledger.table import LedgerTable
+from weft.model import Code, Node, Shape
+
+MOST_CPU_STEPS = 2560
+MOST_LEVELS = 200
+"""Steps into which a node's CPU and a GPU's share are cut where no coarser cut is exact."""
+
+_BY_SIZE = {int(Code.FITS), int(Code.NO_GPU), int(Code.TOO_FEW_GPUS)}
+"""Codes of nodes that would take a pod if they had the GPUs: the relaxation counts these itself."""
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A pod, or a part of one, that is placed on one node.
+
+    It takes `gpus` whole GPUs together, or where that is 1, `levels[k]` of a GPU of kind k; and
+    `cpu` steps. `nodes[c]`: nodes of class c accept it. With no GPU, `levels` is empty.
+    """
+
+    gpus: int
+    levels: tuple[int, ...]
+    cpu: int
+    nodes: tuple[bool, ...]
+
+    @property
+    def is_free(self) -> bool:
+        """True if it takes nothing that is counted."""
+        return self.cpu == 0 and not self.gpus
+
+
+class AlikePods(msgspec.Struct, frozen=True):
+    """Pods that ask alike: thousandths of a GPU each, and their pieces: (index, how many)."""
+
+    milli: int
+    pieces: tuple[tuple[int, int], ...]
+
+
+class NodeType(msgspec.Struct, frozen=True):
+    """`count` nodes alike: class, CPU steps, and how many GPUs of each kind, as (kind, GPUs)."""
+
+    node_class: int
+    cpu: int
+    gpus: tuple[tuple[int, int], ...]
+    count: int
+
+
+class Relaxation(msgspec.Struct, frozen=True):
+    """Pieces, groups of pods and types of nodes; `full[k]` is a GPU of kind k in levels.
+
+    `group_of` finds a pod's group by its shape and its thousandths of a GPU.
+    """
+
+    pieces: tuple[Piece, ...]
+    groups: tuple[AlikePods, ...]
+    node_types: tuple[NodeType, ...]
+    full: tuple[int, ...]
+    group_of: dict[tuple[Shape, int], int]
+    capacity_milli: int
+
+    def counts(self, pods: Iterable[tuple[Shape, int]]) -> list[int]:
+        """How many of these pods (shape, thousandths of a GPU) are of each group."""
+        counts = [0] * len(self.groups)
+        for pod, times in Counter(pods).items():
+            counts[self.group_of[pod]] += times
+        return counts
+
+
+def relax(nodes: Sequence[Node], pods: Iterable[tuple[Shape, int]]) -> Relaxation:
+    """The relaxation of nodes and of pods: (shape, thousandths of a GPU counted for it) each."""
+    counted = Counter(pods)
+    table = LedgerTable(nodes)
+    demands = {shape: Demand(shape, table) for shape, _ in counted}
+    class_of, accepts = _classes(table, demands)
+    step = _cpu_step(table, demands)
+    weights: Counter[Shape] = Counter()
+    for (shape, _), times in counted.items():
+        weights[shape] += times
+    levels = _Levels(table, [(demand, weights[shape]) for shape, demand in demands.items()])
+    pieces: dict[Piece, int] = {}
+    groups: dict[AlikePods, int] = {}
+    group_of: dict[tuple[Shape, int], int] = {}
+    for shape, milli in counted:
+        parts = Counter(_pieces(demands[shape], levels, step, accepts[shape]))
+        numbered = sorted((pieces.setdefault(one, len(pieces)), n) for one, n in parts.items())
+        group = AlikePods(milli, tuple(numbered))
+        group_of[shape, milli] = groups.setdefault(group, len(groups))
+    capacity = sum(gpu.milli for node in nodes for gpu in node.gpus)
+    types = _node_types(table, class_of, step)
+    return Relaxation(tuple(pieces), tuple(groups), types, levels.full, group_of, capacity)
+
+
+def _classes(
+    table: LedgerTable, demands: dict[Shape, Demand]
+) -> tuple[list[int], dict[Shape, tuple[bool, ...]]]:
+    """Each node's class, and which classes accept each shape whatever their size."""
+    columns = [
+        [int(code) in _BY_SIZE for code in declared_codes(table, demand)]
+        for demand in demands.values()
+    ]
+    numbers: dict[tuple[bool, ...], int] = {}
+    rows = zip(*columns, strict=True) if columns else [()] * table.count
+    class_of = [numbers.setdefault(tuple(row), len(numbers)) for row in rows]
+    accepts = {shape: tuple(row[at] for row in numbers) for at, shape in enumerate(demands)}
+    return class_of, accepts
+
+
+def _cpu_step(table: LedgerTable, demands: dict[Shape, Demand]) -> int:
+    """Thousandths of a core in a step: exact if that takes few steps, else a multiple of 50."""
+    most = max(table.cpu_total.tolist(), default=0)
+    exact = math.gcd(*table.cpu_total.tolist(), *(one.cpu_milli for one in demands.values()))
+    if exact and most <= exact * MOST_CPU_STEPS:
+        return exact
+    return max(1, -(-most // (MOST_CPU_STEPS * 50)) * 50)
+
+
+class _Levels:
+    """In how many levels a GPU of each kind is cut, and how many of them a request takes."""
+
+    def __init__(self, table: LedgerTable, demands: Sequence[tuple[Demand, int]]) -> None:
+        self._memory, self._total, full = [], [], []
+        shares = [
+            (need, times) for demand, times in demands for need in demand.needs if not need.whole
+        ]
+        for number, kind in enumerate(table.kinds):
+            cores = sum(need.milli * need.count * times for need, times in shares)
+            memory = sum(int(need.memory_mib[number]) * need.count * n for need, n in shares)
+            by_memory = memory * kind.milli > cores * kind.memory_mib
+            total = kind.memory_mib if by_memory else kind.milli
+            self._memory.append(by_memory)
+            self._total.append(total)
+            exact = math.gcd(total, *(self._amount(need, number) for need, _ in shares))
+            full.append(total // exact if exact and total <= exact * MOST_LEVELS else 100)
+        self.full = tuple(full)
+
+    def _amount(self, need: Need, kind: int) -> int:
+        return int(need.memory_mib[kind]) if self._memory[kind] else need.milli
+
+    def of(self, need: Need) -> tuple[int, ...]:
+        """Levels of a GPU of each kind; more than there are of one that is too small."""
+        if need.whole:
+            return self.full
+        return tuple(
+            self._amount(need, kind) * full // max(1, total)
+            for kind, (full, total) in enumerate(zip(self.full, self._total, strict=True))
+        )
+
+
+def _pieces(demand: Demand, levels: _Levels, step: int, nodes: tuple[bool, ...]) -> Iterable[Piece]:
+    """The parts of one pod."""
+    needs = [need for need in demand.needs if not need.gpu_request.split]
+    count = sum(need.count for need in needs)
+    if not needs:
+        yield Piece(0, (), demand.cpu_milli // step, nodes)
+    elif len(needs) == 1 == len(demand.needs) and needs[0].whole:
+        yield Piece(count, levels.full, demand.cpu_milli // step, nodes)
+    else:
+        cpu = demand.cpu_milli // (count * step)
+        for need in needs:
+            for _ in range(need.count):
+                taken = levels.of(need)
+                # What rounds to nothing of a GPU takes CPU alone.
+                yield Piece(1, taken, cpu, nodes) if all(taken) else Piece(0, (), cpu, nodes)
+
+
+def _node_types(table: LedgerTable, class_of: list[int], step: int) -> tuple[NodeType, ...]:
+    counts: Counter[tuple[int, int, tuple[tuple[int, int], ...]]] = Counter()
+    for row, node in enumerate(table.nodes):
+        kinds = table.device_kind[table.start[row] : table.start[row + 1]].tolist()
+        serving = Counter(
+            kind for kind, gpu in zip(kinds, node.gpus, strict=True) if gpu.in_service
+        )
+        counts[class_of[row], -(-node.cpu_milli // step), tuple(sorted(serving.items()))] += 1
+    return tuple(NodeType(*key, count) for key, count in counts.items())
