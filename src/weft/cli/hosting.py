@@ -19,6 +19,7 @@ from weft.cli.telemetry import SourceContext, aliases_of, options_of, source_of
 from weft.cluster.config.form import Configuration, LeaseSettings, TelemetrySettings
 from weft.cluster.config.made_profiles import maker
 from weft.cluster.config.made_profiles import profiles as made_of
+from weft.cluster.config.popularity import PopularitySettings
 from weft.cluster.control.event_reporter import EventReporter, EventReporterOptions
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.extender.listeners import ListenerOptions, listen
@@ -129,7 +130,7 @@ def watching_parts(
     again_s = config.interference.reload_seconds
     reloader = PredictionReloader(live, plan.files, plan.predictions, again_s, solos, None)
     parts: list[ProcessPart] = [_Predicted(reloader)] if plan.files.named else []
-    parts.append(_Typical(live))
+    parts.append(_Typical(live, config.popularity))
     around = SourceContext(lambda: addresses_of(live), lambda: devices_of(live), live.client)
     source = source_of(config.telemetry, around)
     if source is not None:
@@ -225,7 +226,7 @@ class _Beside:
         around = SourceContext(lambda: addresses_of(live), lambda: devices_of(live), live.client)
         source = source_of(config.telemetry, around)
         self._predict(plan, live, source)
-        self.parts += [_Typical(live), _Memory()]
+        self.parts += [_Typical(live, config.popularity), _Memory()]
         if source is not None:
             self._watch_gpus(plan, live, source)
         if config.extender.enabled:
@@ -373,10 +374,10 @@ class _Predicted(BackgroundPart):
 
 
 class _Typical(BackgroundPart):
-    """Keeps FGD's idea of what usually comes up to date."""
+    """Keeps up to date what usually comes."""
 
-    def __init__(self, live: EngineCluster) -> None:
-        self._input = TypicalInput(live)
+    def __init__(self, live: EngineCluster, settings: PopularitySettings) -> None:
+        self._input = TypicalInput(live, settings)
         super().__init__("typical pods are counted", self._input.run)
 
     async def start(self) -> str:
