@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,12 +15,14 @@ from weft.cli.policies import registry
 from weft.cluster.config.form import Configuration
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.scheduler.explain_service import Explainer
+from weft.cluster.snapshot.anonymous import anonymous
 from weft.cluster.snapshot.capture import captured, snapshot_of
-from weft.cluster.snapshot.file import decode, encode
+from weft.cluster.snapshot.file import decode, encode, lean
 from weft.cluster.snapshot.form import ClusterSnapshot
 from weft.cluster.snapshot.state import SnapshotState, snapshot_state
 from weft.cluster.state.typical_pods import TypicalInput
 from weft.core.explain.explanation import Explanation
+from weft.core.explain.renderer import lines_of
 from weft.core.ledger import Holding
 from weft.kube.client import ApiClient
 from weft.model import Node
@@ -125,7 +128,7 @@ def waiting(name: str, chance: random.Random, nodes: list[str]) -> Json:
         "containers": [{"name": "main", "resources": {"limits": chance.choice(ASKS)}}],
     }
     if chance.random() < 0.3:
-        spec["nodeSelector"] = {"pool": chance.choice(("a", "b"))}
+        spec["nodeSelector"] = {"pool": chance.choice(("red", "blue"))}
     if chance.random() < 0.3:
         terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": nodes[:1]}]}]
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
@@ -151,3 +154,41 @@ def test_a_snapshot_explains_each_pod_as_the_live_cluster_did(seed: int) -> None
     assert again.explained == story.live.explained
     assert not [request for request in story.requests if "secret" in request]
     assert {name.split()[0] for name in story.requests} == {"GET"}
+
+
+def renamed(plain: Any, hidden: Any) -> Iterator[tuple[str, str]]:
+    """Each text of one document that is another in the other."""
+    if isinstance(plain, dict):
+        for (key, value), (new_key, new_value) in zip(plain.items(), hidden.items(), strict=True):
+            yield from renamed(key, new_key)
+            yield from renamed(value, new_value)
+    elif isinstance(plain, list):
+        for value, new_value in zip(plain, hidden, strict=True):
+            yield from renamed(value, new_value)
+    elif plain != hidden and isinstance(plain, str):
+        yield plain, hidden
+
+
+def told(said: Seen) -> list[str]:
+    """All explanations as people read them."""
+    return [line for one in said.explained.values() if one for line in lines_of(one)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_without_names_the_same_is_held_and_said(seed: int) -> None:
+    """Hashed names lead where the names led: put them in, and each sentence is the same."""
+    plain = random_story(seed).snapshot
+    hidden = decode(encode(anonymous(plain)), "x.json")
+    names = dict(renamed(lean(plain), lean(hidden)))
+    before, after = (asyncio.run(seen(from_file(one).live)) for one in (plain, hidden))
+
+    def hashed(line: str) -> str:
+        return re.sub(r"[\w.-]+", lambda word: names.get(word[0], word[0]), line)
+
+    assert sorted(told(after)) == sorted(map(hashed, told(before)))
+    for uid, holding in before.holdings.items():
+        mine, theirs = holding.placement, after.holdings[names[uid]].placement
+        assert theirs.node == names[mine.node]
+        assert [(s.gpu, s.memory_mib, s.milli) for s in theirs.shares] == [
+            (s.gpu, s.memory_mib, s.milli) for s in mine.shares
+        ]

@@ -21,26 +21,33 @@ if TYPE_CHECKING:
 _MOST_BROKEN = 5
 
 
+_File = Annotated[Path, Argument(help="The file to write; gzipped where its name ends in .gz.")]
+_From = Annotated[
+    str,
+    Option(
+        "--from",
+        help="What `kubectl get nodes,pods,… -A -o json` wrote; - reads standard input.  "
+        "[default: ask the cluster]",
+        show_default=False,
+    ),
+]
+_Config = Annotated[
+    Path | None,
+    Option(
+        help="The configuration in use.  "
+        f"[default: ConfigMap {SYSTEM_NAMESPACE}/{MANIFEST_NAME}, else built in]"
+    ),
+]
+_Anonymous = Annotated[
+    bool, Option("--anonymous", help="Hash names, each alike wherever it stands; the key is lost.")
+]
+
+
 def snapshot(
-    file: Annotated[
-        Path, Argument(help="The file to write; gzipped where its name ends in .gz.")
-    ] = Path("snapshot.json"),
-    objects: Annotated[
-        str,
-        Option(
-            "--from",
-            help="What `kubectl get nodes,pods,… -A -o json` wrote; - reads standard input.  "
-            "[default: ask the cluster]",
-            show_default=False,
-        ),
-    ] = "",
-    config: Annotated[
-        Path | None,
-        Option(
-            help="The configuration in use.  "
-            f"[default: ConfigMap {SYSTEM_NAMESPACE}/{MANIFEST_NAME}, else built in]"
-        ),
-    ] = None,
+    file: _File = Path("snapshot.json"),
+    objects: _From = "",
+    config: _Config = None,
+    anonymously: _Anonymous = False,
     kubeconfig: Kubeconfig = None,
     context: Context = "",
     output: Output = ListOutput.table,
@@ -56,10 +63,13 @@ def snapshot(
     if objects:
         found, settings = _given(objects), _configured(config)
     else:
-        found, settings = answer(kubeconfig, context, lambda client: _asked(client, config))
+        found, settings = answer(kubeconfig, context, lambda client: asked(client, config))
+    from weft.cluster.snapshot.anonymous import anonymous
     from weft.cluster.snapshot.capture import snapshot_of
 
     taken = snapshot_of(found, settings, datetime.datetime.now(datetime.UTC))
+    if anonymously:
+        taken = anonymous(taken)
     _write(taken, file)
     for kind in found.unread:
         echo(f"weft: warning: {kind}: may not be read, and is left out", err=True)
@@ -83,7 +93,8 @@ def _given(objects: str) -> "CapturedObjects":
     return CapturedObjects({field: found[kind] for kind, (field, _) in KINDS.items()})
 
 
-async def _asked(client: "ApiClient", path: Path | None) -> "tuple[CapturedObjects, Configuration]":
+async def asked(client: "ApiClient", path: Path | None) -> "tuple[CapturedObjects, Configuration]":
+    """What the cluster says, and the configuration: the file's, else the one in use there."""
     from weft.cluster.config.read import decode
     from weft.cluster.snapshot.capture import captured, configuration_text
 

@@ -75,6 +75,22 @@ def test_nothing_that_may_be_secret_is_in_the_file(snapshot: Path) -> None:
     assert CANARY.encode() not in snapshot.read_bytes()
 
 
+def names_in(file: Path) -> set[str]:
+    return {pod["metadata"]["name"] for pod in json.loads(file.read_text())["pods"]}
+
+
+def test_without_names_it_simulates_as_with_them(weft: Weft, objects: Path, snapshot: Path) -> None:
+    hidden = weft.folder / "hidden.json"
+    assert weft("snapshot", hidden, "--from", objects, "--anonymous").code == 0
+    before, after = (names_in(file) for file in (snapshot, hidden))
+    assert (before & after, len(before)) == (set(), len(after))
+    runs = [
+        weft("simulate", "--snapshot", file, "--policy", "fgd", "--no-timing", "-o", "json").out
+        for file in (snapshot, hidden)
+    ]
+    assert runs[0] == runs[1]
+
+
 def test_a_snapshot_is_gzipped_where_its_name_says_so(
     weft: Weft, objects: Path, snapshot: Path
 ) -> None:
@@ -151,3 +167,16 @@ def test_options_that_contradict_are_named(weft: Weft, snapshot: Path, objects: 
     explain = ("explain", "pod", "weft", "--snapshot", snapshot)
     assert "is a file; leave out what names a live" in weft(*explain, "--url", "http://x").err
     assert "leave out --kubeconfig" in weft("snapshot", "--from", objects, "--context", "c").err
+
+
+def test_what_strands_idle_gpus_is_told_of_a_snapshot(weft: Weft, snapshot: Path) -> None:
+    said = weft("cluster", "stranded", "--snapshot", snapshot, "-o", "json")
+    assert (said.code, said.err) == (0, "")
+    (row,) = json.loads(said.out)["models"]
+    assert row["idle"] == row["gpus"] > 0
+    assert row["usable"] + sum(row["by"].values()) == pytest.approx(row["idle"])
+    table = weft("cluster", "stranded", "--snapshot", snapshot).out
+    assert table.split()[:4] == ["model", "GPUs", "idle", "usable"]
+    assert "GPUs are idle; pods as there are could use at most" in table
+    refused = weft("cluster", "stranded", "--snapshot", snapshot, "--context", "x")
+    assert refused.code == 1

@@ -7,13 +7,13 @@ old one did. Until there are enough pods to tell anything, the policy's own cold
 import asyncio
 import heapq
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from weft.cluster.config.popularity import PopularitySettings
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.state.pod_reader import read_bound
 from weft.core.engine import PolicyInput
-from weft.core.framework.fragments import TYPICAL_PODS
+from weft.core.framework.fragments import POPULAR, TYPICAL_PODS
 from weft.core.framework.popularity import POPULAR_PODS, bare, weight_of, weighted_input
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.requests import timestamp_ns
@@ -43,6 +43,8 @@ class TypicalInput:
     ) -> None:
         self._live, self._settings, self._every_s = live, settings, every_s
         self._sent: dict[str, object] = {}
+        self.usual: tuple[Shape, ...] = ()
+        """The commonest shapes that make up most pods of the last count; none before."""
 
     async def run(self) -> None:
         """Count for ever, after `every_s` for the first time."""
@@ -54,6 +56,7 @@ class TypicalInput:
         """Count once, and tell the engine what is new."""
         if self._settings.usual_pods:
             declared = {usual.shape(): usual.weight for usual in self._settings.usual_pods}
+            self.usual = tuple(shape for shape in declared if shape.gpu_requests)
             await self._tell(POPULAR_PODS, declared)
             await self._tell(TYPICAL_PODS, {s: n for s, n in declared.items() if s.gpu_requests})
             return
@@ -76,6 +79,7 @@ class TypicalInput:
         if counted >= LEAST_PODS:
             await self._tell(POPULAR_PODS, came)
         if now.total() >= LEAST_PODS:
+            self.usual = usual_shapes(now.elements())
             await self._tell(TYPICAL_PODS, now)
 
     def _is_beside_gpus(self, pod: Pod) -> bool:
@@ -99,6 +103,18 @@ class TypicalInput:
         for policy in takers:
             await asyncio.to_thread(policy.prepare_input, name, list(weights.items()), table)
         self._live.handle(PolicyInput(name, told))
+
+
+def usual_shapes(shapes: Iterable[Shape]) -> tuple[Shape, ...]:
+    """The commonest shapes, as many as make up `POPULAR` of these."""
+    counts = Counter(shapes)
+    usual, covered = [], 0
+    for shape, count in counts.most_common():
+        if covered >= POPULAR * counts.total():
+            break
+        usual.append(shape)
+        covered += count
+    return tuple(usual)
 
 
 def typical_shape(pod: Pod, settings: DialectSettings) -> Shape | None:

@@ -1,0 +1,326 @@
+"""A snapshot without names: what identifies is hashed, each text alike wherever it stands.
+
+So owners, affinities, selectors, claims and marks lead where they led. Kept as they are: what the
+systems of GPU scheduling say in keys and values of their own, GPU models, amounts, times, numbers
+that selectors compare, Kubernetes' own keys.
+
+It goes over the file's JSON by the names of fields; a field that is not named here holds one of
+Kubernetes' own words, a number or a time.
+"""
+
+import fnmatch
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from weft.cluster.config.form import DEFAULT_PROFILES
+from weft.cluster.snapshot.file import lean
+from weft.cluster.snapshot.form import ClusterSnapshot
+from weft.cluster.snapshot.kept import is_systems_own
+from weft.cluster.snapshot.marks import Marks
+from weft.cluster.snapshot.pseudonyms import Pseudonyms
+from weft.cluster.state.workload_name import TEMPLATE_HASH
+from weft.cluster.stores.oom_history_store import entry_of, key_of
+from weft.dialects.catalog import ALL
+from weft.dialects.coscheml import APPLICATIONS
+from weft.dialects.foreign import foreign_resource
+from weft.dialects.gpushare import UNHEALTHY_PREFIX
+from weft.dialects.inventory import inventory
+from weft.model.manifest import NodeManifest
+
+Json = dict[str, Any]
+
+_KINDS = ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "CronJob", "Node")
+KEPT_WORDS = frozenset(
+    {
+        *("", "default", "kube-system", "kube-public", "kube-node-lease", "weft-system"),
+        *("default-scheduler", "system-node-critical", "system-cluster-critical", "nvidia"),
+        *("true", "false", "enabled", "0.0.0.0", "127.0.0.1", "application"),
+        *_KINDS,
+        *APPLICATIONS,
+        *(profile.scheduler_name for profile in DEFAULT_PROFILES),
+        *(name for system in ALL for name in system.scheduler_names),
+    }
+)
+"""Words that say nothing of whose cluster it is."""
+_NAMES = frozenset(
+    {
+        *("name", "nodeName", "nominatedNodeName", "claimName", "volumeName"),
+        *("storageClassName", "resourceClaimName", "resourceClaimTemplateName", "podGroupName"),
+        *("driver", "hostIP"),
+    }
+)
+_WORDS = ("namespace", "schedulerName", "priorityClassName", "runtimeClassName")
+_SAID_BY_VALUE = ("kubernetes.io/arch", "kubernetes.io/os")
+_OWN_KEYS = (TEMPLATE_HASH, "metadata.name")
+_MINUTE = re.compile(r"(.+)-(\d{8})")
+_CONDITIONS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
+
+
+def anonymous(snapshot: ClusterSnapshot) -> ClusterSnapshot:
+    """The snapshot with names hashed, by a key that is forgotten."""
+    snapshot = replace(_by_name(snapshot), anonymous=True)
+    in_order = {node.metadata.name for node in snapshot.nodes}
+    in_order |= {pod.metadata.name for pod in snapshot.pods}
+    names = Pseudonyms(KEPT_WORDS, in_order, _uuids(snapshot.nodes))
+    _Renaming(names).document(lean(snapshot))
+    names.allot()
+    return msgspec.convert(_Renaming(names).document(lean(snapshot)), ClusterSnapshot)
+
+
+def _uuids(nodes: Iterable[NodeManifest]) -> Iterable[str]:
+    for node in nodes:
+        yield from (gpu.uuid for gpu in inventory(node)[0].gpus if gpu.uuid)
+
+
+def _by_name(snapshot: ClusterSnapshot) -> ClusterSnapshot:
+    """With a rule of `inventory:` for each node it is about: patterns know no hashed names."""
+    rules: list[Json] = []
+    for node in snapshot.nodes:
+        labels = node.metadata.labels or {}
+        for rule in snapshot.configuration.get("inventory", ()):
+            wanted = rule.get("labels", {}).items()
+            by_name = fnmatch.fnmatchcase(node.metadata.name, rule.get("nodes", "*"))
+            if by_name and all(labels.get(key) == value for key, value in wanted):
+                rules.append({**rule, "nodes": node.metadata.name, "labels": {}})
+                break
+    return replace(snapshot, configuration={**snapshot.configuration, "inventory": rules})
+
+
+class _Renaming:
+    """One walk over the document. What it returns is renamed as `names` says."""
+
+    def __init__(self, names: Pseudonyms) -> None:
+        self._names, self._marks = names, Marks(names)
+        self._compared: set[str] = set()
+
+    def document(self, document: Json) -> Json:
+        """All of it."""
+        self._compared = set(_compared(document))
+        for pod in document.get("pods", ()):
+            for volume in pod.get("spec", {}).get("volumes", ()):
+                if "ephemeral" in volume:
+                    self._names.composed(pod["metadata"]["name"], volume["name"])
+        own = {
+            "configuration": self._configuration(document["configuration"]),
+            "pods": [self._pod(pod, document) for pod in document.get("pods", ())],
+            "nodes": [self._node(node) for node in document.get("nodes", ())],
+            "configMaps": [self._config_map(each) for each in document.get("configMaps", ())],
+            "namespaces": [self._namespace(each) for each in document.get("namespaces", ())],
+            "lessons": self._lessons(document.get("lessons", {})),
+            "unread": [kind.partition(" ")[0] for kind in document.get("unread", ())],
+        }
+        return {
+            key: own[key] if key in own else self._value(key, value)
+            for key, value in document.items()
+        }
+
+    # --- objects ---
+
+    def _pod(self, pod: Json, document: Json) -> Json:
+        meta, renamed = pod["metadata"], self._dict(pod)
+        template = meta.get("labels", {}).get(TEMPLATE_HASH, "")
+        owners = meta.get("ownerReferences")
+        if owners is not None:
+            renamed["metadata"]["ownerReferences"] = [self._owner(o, template) for o in owners]
+        for part in ("containerStatuses", "initContainerStatuses"):
+            if document.get("lessons"):  # what they taught is in there
+                renamed.get("status", {}).pop(part, None)
+        return renamed
+
+    def _owner(self, owner: Json, template: str) -> Json:
+        """Its name leads to what is above it: so do the hashes."""
+        name, kind = owner.get("name", ""), owner.get("kind", "")
+        minute = _MINUTE.fullmatch(name) if kind == "Job" else None
+        if template and name.endswith(f"-{template}") and name != f"-{template}":
+            base = name.removesuffix(f"-{template}")
+            renamed = f"{self._names.name(base)}-{self._names.name(template)}"
+        elif minute is not None:
+            renamed = f"{self._names.name(minute[1])}-{minute[2]}"
+        else:
+            renamed = self._names.name(name)
+        return {**owner, "kind": self._names.word(kind), "name": renamed}
+
+    def _namespace(self, namespace: Json) -> Json:
+        renamed = self._dict(namespace)
+        renamed["metadata"]["name"] = self._names.word(namespace["metadata"]["name"])
+        return renamed
+
+    def _node(self, node: Json) -> Json:
+        renamed = self._dict(node)
+        conditions = renamed.get("status", {}).get("conditions")
+        if conditions is not None:
+            known = [each for each in conditions if each.get("type") in _CONDITIONS]
+            renamed["status"]["conditions"] = known
+        return renamed
+
+    def _config_map(self, config_map: Json) -> Json:
+        """`unhealthy-gpu-NODE`."""
+        meta = config_map["metadata"]
+        node = meta["name"].removeprefix(UNHEALTHY_PREFIX)
+        renamed = {**self._dict(meta), "name": UNHEALTHY_PREFIX + self._names.name(node)}
+        return {**config_map, "metadata": renamed}
+
+    def _configuration(self, configuration: Json) -> Json:
+        names = {profile["schedulerName"] for profile in configuration["profiles"]}
+        profiles = [
+            {**profile, "schedulerName": self._names.word(profile["schedulerName"])}
+            for profile in configuration["profiles"]
+        ]
+        rules = [
+            {**rule, "nodes": self._names.name(rule["nodes"])}
+            for rule in configuration.get("inventory", ())
+        ]
+        extender = dict(configuration["extender"])
+        extender["routes"] = {
+            path: self._names.word(policy) if policy in names else policy
+            for path, policy in extender["routes"].items()
+        }
+        return {**configuration, "profiles": profiles, "inventory": rules, "extender": extender}
+
+    def _lessons(self, lessons: dict[str, str]) -> dict[str, str]:
+        """Of workloads that ran out of memory. What pods used at most is left out: its keys are
+        made of what they asked and who they are."""
+        renamed = {}
+        for key, text in lessons.items():
+            try:
+                entry = entry_of(key, text)
+            except msgspec.DecodeError:
+                continue
+            namespace, kind, name = [*entry.workload.split("/", 2), "", ""][:3]
+            words = self._names.word(namespace), self._names.word(kind), self._names.name(name)
+            workload = "/".join(words)
+            body = msgspec.json.encode(replace(entry, workload=workload)).decode()
+            renamed[key_of(workload)] = body
+        return renamed
+
+    # --- fields ---
+
+    def _dict(self, value: Json) -> Json:
+        return {key: self._value(key, inner) for key, inner in value.items()}
+
+    def _value(self, key: str, value: Any) -> Any:
+        """The value of a field of this name."""
+        if (rename := _FIELDS.get(key)) is not None:
+            return rename(self, value)
+        if key in _NAMES and isinstance(value, str):
+            return self._names.name(value)
+        if key in _WORDS and isinstance(value, str):
+            return self._names.word(value)
+        if isinstance(value, dict):
+            return self._dict(value)
+        if isinstance(value, list):
+            return [self._dict(each) if isinstance(each, dict) else each for each in value]
+        return value
+
+    def _labels(self, labels: dict[str, str]) -> dict[str, str]:
+        return dict(self._label(name, text) for name, text in labels.items())
+
+    def _amounts(self, amounts: Json) -> Json:
+        return {self._resource(name): amount for name, amount in amounts.items()}
+
+    def _label(self, key: str, value: str) -> tuple[str, str]:
+        return self._key(key), self._label_value(key, value)
+
+    def _key(self, key: str) -> str:
+        """Kubernetes' and the systems' own are kept."""
+        domain, slash, _ = key.partition("/")
+        kubernetes = slash and domain.endswith(("kubernetes.io", "k8s.io"))
+        own = kubernetes or key in _OWN_KEYS or is_systems_own(key)
+        return key if own else self._names.name(key)
+
+    def _label_value(self, key: str, value: str) -> str:
+        if is_systems_own(key) or key in _SAID_BY_VALUE:
+            return value
+        if key in self._compared and value.lstrip("-").isdecimal():
+            return value
+        # A volume's label may name several zones so.
+        return "__".join(map(self._names.name, value.split("__")))
+
+    def _resource(self, name: str) -> str:
+        domain, slash, _ = name.partition("/")
+        if not slash or is_systems_own(name) or foreign_resource(name) is not None:
+            return name
+        if domain.endswith("kubernetes.io"):
+            return name
+        hashed = self._names.name(name)
+        return f"{hashed}.invalid/{hashed}"
+
+    def _expressions(self, terms: list[Json]) -> list[Json]:
+        return [
+            {
+                **term,
+                **({"key": self._key(term["key"])} if "key" in term else {}),
+                **self._values_of(term),
+            }
+            for term in terms
+        ]
+
+    def _values_of(self, term: Json) -> Json:
+        if "values" not in term:
+            return {}
+        key = term.get("key", "")
+        return {"values": [self._label_value(key, value) for value in term["values"]]}
+
+    def _tainted(self, entries: list[Json]) -> list[Json]:
+        """Taints and tolerations."""
+        renamed = []
+        for entry in entries:
+            key, value = entry.get("key", ""), entry.get("value", "")
+            own = {"key": self._key(key)} if key else {}
+            own |= {"value": self._label_value(key, value)} if value else {}
+            renamed.append({**entry, **own})
+        return renamed
+
+    def _gates(self, gates: list[Json]) -> list[Json]:
+        return [{**gate, "name": self._key(gate.get("name", ""))} for gate in gates]
+
+    def _name_list(self, names: list[str]) -> list[str]:
+        return [self._names.word(name) for name in names]
+
+    def _uid(self, uid: str) -> str:
+        return self._names.uid(uid)
+
+    def _annotations(self, annotations: dict[str, str]) -> dict[str, str]:
+        return self._marks.renamed(annotations)
+
+    def _as_it_is(self, value: Any) -> Any:
+        return value
+
+    def _left_out(self, value: Any) -> str:
+        return ""
+
+
+def _compared(value: Any) -> Iterable[str]:
+    """Keys of labels that some selector compares as numbers."""
+    if isinstance(value, dict):
+        if value.get("operator") in ("Gt", "Lt") and isinstance(value.get("key"), str):
+            yield value["key"]
+        for inner in value.values():
+            yield from _compared(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _compared(inner)
+
+
+_FIELDS: dict[str, Callable[[_Renaming, Any], Any]] = {
+    **dict.fromkeys(("labels", "nodeSelector", "matchLabels"), _Renaming._labels),
+    **dict.fromkeys(
+        ("limits", "requests", "overhead", "capacity", "allocatable"), _Renaming._amounts
+    ),
+    "matchExpressions": _Renaming._expressions,
+    "matchFields": _Renaming._expressions,
+    "taints": _Renaming._tainted,
+    "tolerations": _Renaming._tainted,
+    "topologyKey": _Renaming._key,
+    "schedulingGates": _Renaming._gates,
+    "namespaces": _Renaming._name_list,
+    "uid": _Renaming._uid,
+    "annotations": _Renaming._annotations,
+    "env": _Renaming._as_it_is,
+    "data": _Renaming._as_it_is,
+    "containerID": _Renaming._left_out,
+}

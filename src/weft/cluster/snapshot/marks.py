@@ -1,0 +1,117 @@
+"""Renames what annotations of GPU systems name: pods, nodes, containers, applications, GPUs."""
+
+import json
+from typing import Any
+
+from weft.cluster.snapshot.pseudonyms import Pseudonyms
+from weft.dialects import elastic, gpushare, hami
+from weft.dialects.catalog import ALL
+from weft.dialects.foreign import ANNOTATIONS
+from weft.model.annotations import (
+    ADVERTISES,
+    AGENT,
+    APPLICATION,
+    CLASS,
+    EXPECTED_DURATION,
+    FENCED_VERSION,
+    GPU_MODEL,
+    INVENTORY,
+    ISOLATION,
+    OUT_OF_MEMORY,
+    PLACEMENT,
+    PLACEMENT_COPY,
+    SLO_MS,
+    SOLO_P99_MS,
+    SOLO_RATE,
+    TERM,
+)
+
+_BY_CONTAINER = (elastic.CONTAINER, elastic.NANO_CONTAINER)
+"""Beginnings of annotations that end in a container's name."""
+_OTHERS = (
+    *(ADVERTISES, AGENT, CLASS, EXPECTED_DURATION, FENCED_VERSION, GPU_MODEL, INVENTORY),
+    *(ISOLATION, SLO_MS, SOLO_P99_MS, SOLO_RATE, TERM),
+    *hami.RULES,
+    *ANNOTATIONS,
+    *(name for system in ALL for name in (*system.written, *system.written_on_nodes)),
+)
+_EXACT = frozenset(name for name in _OTHERS if not name.endswith("*"))
+_BEGINNINGS = tuple(name.rstrip("*") for name in _OTHERS if name.endswith("*"))
+
+
+class Marks:
+    """Renames the annotations of one snapshot; what is not known here is left out."""
+
+    def __init__(self, names: Pseudonyms) -> None:
+        self._names = names
+
+    def renamed(self, annotations: dict[str, str]) -> dict[str, str]:
+        """The annotations that are known, renamed."""
+        renamed = {}
+        for key, text in annotations.items():
+            beginning = next((begin for begin in _BY_CONTAINER if key.startswith(begin)), "")
+            if beginning:
+                name = beginning + self._names.name(key.removeprefix(beginning))
+                renamed[name] = self._names.gpus_in(text)
+            elif (value := self._value(key, text)) is not None:
+                renamed[key] = value
+        return renamed
+
+    def _value(self, key: str, text: str) -> str | None:
+        if key in (APPLICATION, hami.NODE):
+            return self._names.name(text)
+        if key in (PLACEMENT, PLACEMENT_COPY):
+            return self._placement(text)
+        if key == OUT_OF_MEMORY:
+            return self._out_of_memory(text)
+        if key == gpushare.ALLOCATION:
+            return self._allocation(text)
+        if key in _EXACT or key.startswith(_BEGINNINGS):
+            return self._names.gpus_in(text)
+        return None
+
+    def _placement(self, text: str) -> str:
+        """A damaged one stays a damaged one."""
+        value = _object(text)
+        if value is None:
+            return "damaged"
+        renamed = {
+            "pod": self._names.uid(str(value.get("pod"))),
+            "node": self._names.name(str(value.get("node"))),
+        }
+        if "shares" in value:
+            renamed["shares"] = _with_gpus(value["shares"], self._names)
+        return json.dumps(renamed, separators=(",", ":"))
+
+    def _out_of_memory(self, text: str) -> str | None:
+        value = _object(text)
+        if value is None:
+            return None
+        known = {"end": self._names.name(str(value.get("end", "")))}
+        if isinstance(value.get("peak_mib"), int):
+            return json.dumps({**known, "peak_mib": value["peak_mib"]})
+        return json.dumps(known)
+
+    def _allocation(self, text: str) -> str | None:
+        """`{"<container>": {"<gpu>": units}}`."""
+        value = _object(text)
+        if value is None:
+            return None
+        return json.dumps({self._names.name(name): cards for name, cards in value.items()})
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _with_gpus(value: Any, names: Pseudonyms) -> Any:
+    """With every text, which names a GPU, hashed."""
+    if isinstance(value, list):
+        return [_with_gpus(inner, names) for inner in value]
+    return (
+        names.gpu(value) if isinstance(value, str) else None if isinstance(value, dict) else value
+    )

@@ -1,0 +1,100 @@
+"""Hashed names: one for each, of a key that nobody keeps, and in the same order as the names.
+
+Order decides ties between nodes, pods and GPUs: hashed so, a snapshot decides as it did before.
+"""
+
+import hashlib
+import itertools
+import re
+import secrets
+from collections.abc import Callable, Iterable
+
+_GPU = re.compile(r"\b(GPU|MIG)-[0-9A-Za-z-]+")
+
+
+class Pseudonyms:
+    """First it is told every name (each stays as it is), then, once `allot` was called, hashes.
+
+    `kept` are words that say nothing of whose they are, `sorted_names` those whose order decides:
+    these are hashed, all of them. `uuids` are GPUs' that look like no UUID.
+    """
+
+    def __init__(
+        self, kept: Iterable[str], sorted_names: Iterable[str], uuids: Iterable[str]
+    ) -> None:
+        self._words = frozenset(kept)
+        self._kept = self._words - set(sorted_names)
+        self._known: dict[str, dict[str, str]] = {kind: {} for kind in _KINDS}
+        others = sorted(
+            (uuid for uuid in uuids if not _GPU.fullmatch(uuid) and len(uuid) > 3), key=len
+        )
+        self._uuids = re.compile("|".join([_GPU.pattern, *map(re.escape, reversed(others))]))
+        self._composed: dict[str, tuple[str, ...]] = {}
+
+    def name(self, text: str) -> str:
+        """Of an object, container, key or value."""
+        if text in self._composed:
+            return "-".join(map(self.name, self._composed[text]))
+        return text if text in self._kept else self._of("name", text)
+
+    def word(self, text: str) -> str:
+        """Of a scheduler, a kind, a namespace or a container: some mean something to Weft."""
+        return text if text in self._words else self.name(text)
+
+    def uid(self, text: str) -> str:
+        """Of an object."""
+        return self._of("uid", text) if text else text
+
+    def composed(self, *parts: str) -> None:
+        """Names of these parts, with - between them, are made of the parts' hashes."""
+        self._composed["-".join(parts)] = parts
+        for part in parts:
+            self.name(part)
+
+    def gpus_in(self, text: str) -> str:
+        """The text with each GPU's UUID hashed."""
+        return self._uuids.sub(lambda found: self._of(_kind_of(found[0]), found[0]), text)
+
+    def gpu(self, uuid: str) -> str:
+        """A GPU's UUID, whatever it looks like."""
+        if not uuid or self._uuids.fullmatch(uuid):
+            return self.gpus_in(uuid)
+        return self._of("gpu", uuid)
+
+    def allot(self) -> None:
+        """From now on they are hashed."""
+        key = secrets.token_bytes(32)
+        for kind, known in self._known.items():
+            shape = _KINDS[kind]
+            digests = {shape(_digest(key, kind, text, 0)) for text in known}
+            again = 1
+            while len(digests) < len(known):  # as good as never: two were alike
+                digests = {shape(_digest(key, kind, text, again)) for text in known}
+                again += 1
+            self._known[kind] = dict(zip(sorted(known), sorted(digests), strict=True))
+
+    def _of(self, kind: str, text: str) -> str:
+        return self._known[kind].setdefault(text, text)
+
+
+def _kind_of(uuid: str) -> str:
+    return "mig" if uuid.startswith("MIG-") else "gpu"
+
+
+def _digest(key: bytes, kind: str, text: str, again: int) -> str:
+    body = f"{kind}/{again}/{text}".encode(errors="surrogatepass")
+    return hashlib.blake2b(body, key=key, digest_size=16).hexdigest()
+
+
+def _as_uuid(digest: str) -> str:
+    ends = (0, 8, 12, 16, 20, 32)
+    return "-".join(digest[a:b] for a, b in itertools.pairwise(ends))
+
+
+_KINDS: dict[str, Callable[[str], str]] = {
+    "name": lambda digest: f"x{digest[:12]}",
+    "uid": _as_uuid,
+    "gpu": lambda digest: f"GPU-{_as_uuid(digest)}",
+    "mig": lambda digest: f"MIG-{_as_uuid(digest)}",
+}
+"""How a digest is written."""
