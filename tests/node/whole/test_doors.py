@@ -7,11 +7,14 @@ controllers make their pods, and kube-scheduler and kubelet are the real ones.
 import contextlib
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import images
 import pytest
 import yaml
+from binaries import SCHEDULER, versions
 from exactness import is_exact, record_of
 from kube_api import Object, Objects
 from original_manifests import EXAMPLES, pods_of
@@ -230,6 +233,37 @@ def test_genius(cluster: WholeCluster, place: str, tmp_path: Path, no_other_weft
         assert {one["schedulerName"] for one in made["profiles"]} == theirs
         pods = run_all(cluster, place, EXAMPLES / "genius" / "pods.yaml")
         assert set(pods) == {"labelled", "in-all"}
+
+
+def test_alnair(cluster: WholeCluster, place: str, tmp_path: Path, no_other_weft: None) -> None:
+    """Its static pod, which takes the place of kube-scheduler; the machine's folder is another."""
+    machine = tmp_path / "kubernetes"
+    machine.mkdir()
+    image = f"registry.k8s.io/kube-scheduler:{versions()[SCHEDULER]}"
+    archive = tmp_path / "kube-scheduler.tar"
+    images.write_program(archive, image, cluster.tools[SCHEDULER])
+    cluster.node.containerd.ctr("images", "import", archive)
+    shutil.copy(cluster.plane.kubeconfig_for("system:kube-scheduler"), machine / "scheduler.conf")
+    config = (DEPLOY / "alnair" / "vGPUScheduler-config.yaml").read_text()
+    (machine / "vGPUScheduler-config.yaml").write_text(config)
+    cluster.shell("kubectl apply -f deploy/alnair/extra-rbac-kube-scheduler.yaml")
+    cluster.stop_kube_scheduler()
+    text = (DEPLOY / "alnair" / "kube-scheduler.yaml").read_text()
+    static = cluster.node.kubelet.static_pods / "kube-scheduler.yaml"
+    static.write_text(text.replace("path: /etc/kubernetes", f"path: {machine}"))
+    try:
+        pods = run_all(cluster, place, EXAMPLES / "alnair" / "pods.yaml")
+        assert len(pods) == 2
+    finally:
+        static.unlink()
+        cluster.api.wait_for(
+            lambda found: not [p for p in found if p["metadata"]["name"].startswith("kube-sch")],
+            "Pod",
+            KUBE_SYSTEM,
+            timeout_s=60,
+        )
+        cluster.use_kube_scheduler()
+        cluster.shell("kubectl delete -f deploy/alnair/extra-rbac-kube-scheduler.yaml")
 
 
 @pytest.mark.parametrize("system", ["hami", "kubeknots"])
