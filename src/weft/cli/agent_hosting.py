@@ -22,6 +22,7 @@ from weft.dialects.inventory import InventoryFallback
 from weft.kube.client import ApiClient, ClientOptions
 from weft.kube.config import load
 from weft.kube.log_fields import about
+from weft.kube.preflight import check_server
 from weft.model import BadInputError
 from weft.model.agent_offer import DEVICE_PLUGIN, AgentOffer
 from weft.node.agent.accounting import Accounting, AccountingSettings
@@ -47,6 +48,7 @@ from weft.node.agent.usage_metrics import UsageMetrics
 from weft.node.devices.fake import FakeReader
 from weft.node.devices.nvml import NvmlReader
 from weft.node.devices.reader import DeviceError, DeviceReader, NoDriverError
+from weft.node.doctor.cluster import NODE_AGENT
 from weft.node.nri.plugin import NriPlugin
 
 if TYPE_CHECKING:
@@ -82,6 +84,9 @@ async def host(config: Configuration, hosting: AgentHosting) -> None:
 
     reader = reader_of(hosting, on_late_driver)
     async with _client(hosting) as client:
+        await check_server(
+            client, "weft agent", NODE_AGENT, "apply deploy/agent.yaml's ClusterRole"
+        )
         composition = Composition(config, hosting, reader, client)
         if hosting.cleanup:
             await composition.accounting.withdraw()

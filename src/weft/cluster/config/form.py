@@ -10,6 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from weft.cluster.config.agent import AgentSettings
+from weft.cluster.config.gpu_links import GpuLinksRule
+from weft.cluster.config.popularity import PopularitySettings
 from weft.cluster.config.section import DAY_S, Port
 from weft.files.form import Section
 from weft.model.annotations import SLO_MS
@@ -453,6 +455,11 @@ class Configuration(Section, frozen=True):
         "GPUs of nodes that no annotation, label or device plugin describes; none, for most "
         "clusters have one of these",
     ] = ()
+    gpu_links: Annotated[
+        tuple[GpuLinksRule, ...],
+        "how the GPUs of nodes are connected where no annotation says; none, for Weft's agent and "
+        "HAMi's device plugin tell",
+    ] = ()
     client: ClientSettings = ClientSettings()
     lease: LeaseSettings = LeaseSettings()
     limits: LimitsSettings = LimitsSettings()
@@ -463,6 +470,7 @@ class Configuration(Section, frozen=True):
     agent: AgentSettings = AgentSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     interference: InterferenceSettings = InterferenceSettings()
+    popularity: PopularitySettings = PopularitySettings()
     seed: Annotated[
         int, Meta(ge=0, le=2**63 - 1), "for policies that draw; the same seed decides the same"
     ] = 0

@@ -123,6 +123,44 @@ async def test_every_metric_is_in_the_reference_and_the_other_way_round() -> Non
         assert told == {name for name in named if not name.startswith("weft_agent_")}
 
 
+async def test_pending_pods_are_counted_by_reason_with_the_age_of_the_oldest() -> None:
+    async with world() as cluster:
+        add_node(cluster.server, "n")
+        add_node(cluster.server, "plain", gpus=0)
+        for name, mib in (("large", 20_000), ("larger", 30_000), ("small", 4_000)):
+            add_pod(cluster.server, name, mib)
+        add_pod(cluster.server, "bad", "much")
+        add_pod(cluster.server, "gated", 4_000, schedulingGates=[{"name": "g"}])
+        await cluster.live.start()
+        assert not [key for key in await cluster.samples() if "weft_pending_pods" in key[0]]
+        await cluster.live.lead(afresh=False)
+        await cluster.until(lambda: cluster.bound("small"))
+        found = await cluster.samples()
+        pods = {key[1]: value for key, value in found.items() if key[0] == "weft_pending_pods"}
+        assert pods == {"reason=GPU_TOO_SMALL": 2, "reason=CONTRADICTORY": 1}
+        for reason in pods:
+            assert found["weft_pending_pods_oldest_seconds", reason] > 0
+        cluster.server.remove("pods", "large", "d")
+        cluster.server.remove("pods", "bad", "d")
+        await cluster.until(lambda: len(cluster.live.pods.pods) == 3)
+        found = await cluster.samples()
+        assert found["weft_pending_pods", "reason=GPU_TOO_SMALL"] == 1
+        assert ("weft_pending_pods", "reason=CONTRADICTORY") not in found
+
+
+async def test_gpus_out_of_service_and_nodes_with_an_agent_are_told() -> None:
+    async with world() as cluster:
+        add_node(cluster.server, "n")
+        add_node(cluster.server, "plain", gpus=0)
+        unhealthy = {"metadata": {"name": "unhealthy-gpu-n", "namespace": "kube-system"}}
+        cluster.server.add("configmaps", unhealthy | {"data": {"gpus": "1"}})
+        await cluster.live.start()
+        found = await cluster.samples()
+        assert found["weft_ledger_gpus_out_of_service", "node=n"] == 1
+        assert found["weft_node_agent", "node=n"] == 1
+        assert not [key for key in found if "node=plain" in key]
+
+
 async def test_idle_gpus_are_told_by_what_strands_them_once_enough_pods_are_there() -> None:
     async with world() as cluster:
         add_node(cluster.server, "n")
