@@ -60,6 +60,7 @@ def chart_files() -> dict[Path, str]:
         CHART / "values.schema.json": json.dumps(schema(), indent=1) + "\n",
         files / "admission-protect.yaml": GENERATED + _yaml(protection_policies(writers)),
         files / "admission-schedule.yaml": GENERATED + _yaml(scheduling_policy("SCHEDULER_NAME")),
+        files / "rules.yaml": (DEPLOY / "monitoring" / "rules.yaml").read_text(),
         files / "admission-webhook.yaml": GENERATED + _yaml([_webhook()]),
         files / "kube-scheduler.yaml": GENERATED + _yaml([scheduler_config.configuration(wishes)]),
     }
@@ -138,6 +139,12 @@ def schema() -> dict[str, Any]:
                 schedule={"enum": ["auto", "always", "webhook", "never"]},
                 schedulerName=text,
                 plugins={"type": "array", "items": text},
+            ),
+            monitoring=_closed(
+                enabled=flag,
+                interval={"type": "string", "pattern": "^[1-9][0-9]*(ms|s|m|h)$"},
+                labels=texts,
+                runbook={"type": "string", "minLength": 1},
             ),
             priorityClass=_closed(
                 create=flag, value={"type": "integer", "minimum": 0, "maximum": 1_000_000_000}
@@ -238,6 +245,11 @@ MANIFESTS = {
 """,
         {"configuration": {"telemetry": {"discover": "servers"}}},
         ("discover",),
+    ),
+    "monitoring/service-monitors.yaml": Manifest(
+        "# For the Prometheus operator (monitoring.coreos.com): what prometheus.yaml says.\n",
+        {"monitoring": {"enabled": True}},
+        ("monitoring",),
     ),
     "elastic-gpu-scheduler.yaml": Manifest(
         f"""# Weft in the place of Elastic GPU's scheduler, under its names. Set the image, then

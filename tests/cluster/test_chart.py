@@ -181,16 +181,24 @@ def test_the_policies_know_the_service_accounts_of_the_release(helm: Path) -> No
     assert "'plugin'" in text.replace("''", "'")
 
 
+def test_the_rules_are_those_of_deploy_monitoring_with_your_runbook(helm: Path) -> None:
+    assert not [o for o in render(helm, IMAGE) if "monitoring" in o["apiVersion"]]
+    mine = "--set=monitoring.enabled=true,monitoring.runbook=https://x/r,monitoring.labels.a=b"
+    objects = [o for o in render(helm, IMAGE, mine) if "monitoring" in o["apiVersion"]]
+    assert {o["kind"] for o in objects} == {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
+    assert all(o["metadata"]["labels"]["a"] == "b" for o in objects)
+    shipped = (CHART.parent / "monitoring" / "rules.yaml").read_text()
+    (rules,) = (o["spec"] for o in objects if o["kind"] == "PrometheusRule")
+    assert rules == yaml.safe_load(shipped.replace("docs/howto/runbook.md", "https://x/r"))
+
+
 @pytest.mark.parametrize("sets", ["", "log.format=json,log.level=debug"])
-def test_scheduler_and_agent_log_as_the_values_say(helm: Path, sets: str) -> None:
+def test_scheduler_agent_and_webhook_log_as_the_values_say(helm: Path, sets: str) -> None:
     wanted = ["--log=debug", "--log-format=json"] if sets else []
-    pods = [
-        o
-        for o in render(helm, IMAGE, "--set=admission.enabled=false", f"--set={sets}")
-        if "template" in o.get("spec", {})
-    ]
+    options = IMAGE, f"--set={sets}", "--set=admission.schedule=webhook"
+    pods = [o for o in render(helm, *options) if "template" in o.get("spec", {})]
     commands = [o["spec"]["template"]["spec"]["containers"][0]["command"] for o in pods]
-    assert len(commands) == 2
+    assert len(commands) == 3
     for words in commands:
         assert [word for word in words if word.startswith("--log")] == wanted
 
@@ -201,6 +209,7 @@ def test_scheduler_and_agent_log_as_the_values_say(helm: Path, sets: str) -> Non
         ({"replicas": 3}, "replicas"),
         ({"scheduler": {"replica": 3}}, "replica"),
         ({"log": {"format": "xml"}}, "log/format"),
+        ({"monitoring": {"interval": "often"}}, "monitoring/interval"),
         ({"configuration": {"lease": {"nam": "x"}}}, "nam"),
         ({"configuration": {"seed": "a"}}, "seed"),
         ({"extender": {"certificates": "some"}}, "certificates"),

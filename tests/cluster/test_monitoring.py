@@ -5,9 +5,10 @@ import os
 import re
 import shutil
 import subprocess
+import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 import yaml
 from control_plane import ControlPlane
 from processes import Server, free_ports
-from weft_process import ALONE, all_bound, nodes, pod, weft
+from weft_process import ALONE, Weft, all_bound, nodes, pod, weft
 
 from weft.testing.exporter import FakeExporter, PlayedGpu, PlayedPod
 
@@ -53,7 +54,7 @@ def test_prometheus_takes_the_configuration_and_the_rules(
     command = [programs[1], "check", "config", str(tmp_path / "prometheus.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 rules found" in done.stdout
+    assert "40 rules found" in done.stdout
 
 
 def test_the_jobs_keep_what_is_deployed() -> None:
@@ -77,6 +78,10 @@ def test_the_operators_objects_say_the_same() -> None:
     }
     rules = yaml.safe_load((MONITORING / "rules.yaml").read_text())
     assert items["PrometheusRule"]["spec"] == rules
+    for kind, field in (("ServiceMonitor", "endpoints"), ("PodMonitor", "podMetricsEndpoints")):
+        (endpoint,) = items[kind]["spec"][field]
+        assert endpoint["honorLabels"], "the operator would write namespace and pod over ours"
+        assert [r["targetLabel"] for r in endpoint["relabelings"]] == ["instance"]
     service = _only(_deployed("scheduler"), "Service")
     wanted = items["ServiceMonitor"]["spec"]
     assert wanted["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
@@ -100,15 +105,25 @@ def _only(items: list[dict[str, Any]], kind: str) -> dict[str, Any]:
 class Scraped:
     """A Prometheus that has scraped a Weft with two pods, and the agent of their node."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self, url: str, scheduler: Weft, agent: FakeExporter) -> None:
+        self.url, self.scheduler, self.agent = url, scheduler, agent
 
     def ask(self, query: str) -> list[dict[str, Any]]:
         """The answer's series; an error if it is none."""
-        address = f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
-        with urllib.request.urlopen(address, timeout=10) as answer:
-            found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+        found: list[dict[str, Any]] = self.get("query", query=query)["result"]
         return found
+
+    def get(self, what: str, **options: str) -> dict[str, Any]:
+        """The answer's data."""
+        address = f"{self.url}/api/v1/{what}?{urllib.parse.urlencode(options)}"
+        with urllib.request.urlopen(address, timeout=10) as answer:
+            data: dict[str, Any] = json.load(answer)["data"]
+        return data
+
+    def firing(self) -> set[str]:
+        """Names of the alerts that fire."""
+        alerts = self.get("alerts")["alerts"]
+        return {a["labels"]["alertname"] for a in alerts if a["state"] == "firing"}
 
     def seen(self, query: str) -> bool:
         """Whether there is an answer yet."""
@@ -126,18 +141,20 @@ def scraped(
     playing = PlayedPod(namespace, "p0", own={"DCGM_FI_DEV_GPU_UTIL": 25.0})
     card = PlayedGpu("node-0", 0, used_mib=4_000, util_percent=50, pods=(playing,))
     (port,) = free_ports(1)
-    with weft(control_plane, tmp_path, ALONE) as process, FakeExporter([card]) as exporter:
+    options = ALONE, "--log-format=json"
+    with weft(control_plane, tmp_path, *options) as process, FakeExporter([card]) as exporter:
         limits = {"elasticgpu.io/gpu-memory": 8_192}
         control_plane.create_pods(namespace, [pod(f"p{n}", "weft", limits) for n in range(2)])
         control_plane.api.wait_for(all_bound(2), "Pod", namespace, timeout_s=20)
         found = process.until(r"metrics and explain on \S+:(\d+)")
         scheduler = f"127.0.0.1:{found[1]}"
         config = tmp_path / "prometheus.yml"
+        _at_once(tmp_path / "rules.yaml")
         config.write_text(yaml.safe_dump(_of_this_machine(scheduler, exporter.address)))
         options = [f"--config.file={config}", f"--web.listen-address=127.0.0.1:{port}"]
         options += [f"--storage.tsdb.path={tmp_path / 'data'}"]
         server = Server([programs[0], *options], tmp_path / "prometheus.log")
-        scraped = Scraped(f"http://127.0.0.1:{port}")
+        scraped = Scraped(f"http://127.0.0.1:{port}", process, exporter)
         server.start()
         try:
             server.wait_ready(lambda: all(map(scraped.seen, LAST)), 60)
@@ -155,8 +172,15 @@ def _of_this_machine(scheduler: str, agent: str) -> dict[str, Any]:
         job |= {"static_configs": [{"targets": [target]}], "scrape_interval": "500ms"}
         job["scrape_timeout"] = "400ms"
     shipped["global"] = {"evaluation_interval": "500ms"}
-    shipped["rule_files"] = [str(MONITORING / "rules.yaml")]
     return dict(shipped)
+
+
+def _at_once(path: Path) -> None:
+    """The shipped rules, but that no alert waits before it fires."""
+    rules = yaml.safe_load((MONITORING / "rules.yaml").read_text())
+    for rule in (rule for group in rules["groups"] for rule in group["rules"]):
+        rule.pop("for", None)
+    path.write_text(yaml.safe_dump(rules))
 
 
 def test_every_query_of_the_dashboard_has_an_answer_and_hours_are_right(
@@ -173,3 +197,57 @@ def test_every_query_of_the_dashboard_has_an_answer_and_hours_are_right(
         (one,) = scraped.ask(f"namespace:weft_gpus_{series}")
         assert one["metric"]["namespace"] == namespace
         assert float(one["value"][1]) == gpus
+
+
+COUNTED_FROM_THE_START = (
+    'weft_evictions_total{outcome="evicted"}',
+    'weft_recalls_total{outcome="blocked"}',
+    'weft_slowness_evictions_total{outcome="failed"}',
+    'weft_lessons_writes_total{outcome="failed"}',
+    'weft_watch_skipped_objects_total{resource="pods"}',
+    "weft_decision_faults_total",
+    "weft_pod_faults_total",
+    "weft_out_of_gpu_memory_total",
+)
+"""What is not there at 0 does not seem to grow when it is 1."""
+THERE = (
+    "weft_ready == 1",
+    'leader_election_master_status{job=~".*weft-scheduler"} == 1',
+    'rest_client_requests_total{code="201"}',
+    'weft_binds_total{outcome="Bound"}',
+    "weft_gpus_overbooked == 0",
+    "weft_pods_stuck == 0",
+    'weft_ledger_gpus_out_of_service{node="node-0"} == 0',
+    'weft_pending_pods_oldest_seconds{reason="GPU_TOO_SMALL"} > 0',
+)
+
+
+def test_alerts_ask_for_what_a_real_weft_tells_and_fire_when_it_is_gone(
+    control_plane: ControlPlane, namespace: str, scraped: Scraped
+) -> None:
+    limits = {"elasticgpu.io/gpu-memory": 90_000}
+    control_plane.create_pods(namespace, [pod("large", "weft", limits)])
+    until(lambda: scraped.ask("weft_pending_pods"))
+    for query in (*THERE, *COUNTED_FROM_THE_START):
+        assert scraped.ask(query), query
+    groups = scraped.get("rules")["groups"]
+    assert {rule["health"] for group in groups for rule in group["rules"]} == {"ok"}
+    assert scraped.firing() == set()
+    scraped.agent.mood = "broken"
+    scraped.scheduler.kill()
+    until(lambda: {"WeftSchedulerDown", "WeftAgentDown"} <= scraped.firing())
+    pods = {p["metadata"]["name"]: p for p in control_plane.api.list("Pod", namespace)}
+    lines = [json.loads(line) for line in scraped.scheduler.said.splitlines()]
+    about = {line["pod"]: line for line in lines if "cycle" in line}
+    assert sorted(about) == sorted(f"{namespace}/{name}" for name in pods)
+    for name, item in pods.items():
+        line = about[f"{namespace}/{name}"]
+        assert line["podUID"] == item["metadata"]["uid"]
+        assert line.get("node") == item["spec"].get("nodeName")
+
+
+def until(holds: Callable[[], object], most_s: float = 30) -> None:
+    deadline = time.monotonic() + most_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

@@ -103,7 +103,7 @@ def weft(
     """
     process = starting(plane, tmp_path, *options, kubeconfig=kubeconfig)
     try:
-        process.until(" ready: ")
+        process.until(r"\bready: \d+ nodes")
         yield process
     finally:
         process.kill()

@@ -57,6 +57,45 @@ spec:
   - name: none
   - {name: curious, image: weft.test/sees-all-gpus:1}
 """
+# As HAMi's users write them: MiB or percent of each of n cards, models named in annotations.
+HAMI = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: gpu-pod}
+spec:
+  containers:
+  - name: ubuntu-container
+    resources: {limits: {nvidia.com/gpu: 2, nvidia.com/gpumem: 3000, nvidia.com/gpucores: 30}}
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: gpu-pod-of-a-type
+  annotations: {nvidia.com/use-gputype: "A100,1070", nvidia.com/nouse-gputype: "V100"}
+spec:
+  initContainers:
+  - name: warm-up
+    resources: {limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 500}}
+  containers:
+  - name: half
+    resources: {limits: {nvidia.com/gpu: 1, nvidia.com/gpumem-percentage: 50}}
+  - name: none
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: whole}
+spec:
+  schedulerName: hami-scheduler
+  containers:
+  - name: main
+    image: weft.test/sees-all-gpus:1
+    resources: {limits: {nvidia.com/gpu: 1}}
+"""
+IN_THE_PLACE_OF_HAMI = """\
+apiVersion: weft.dev/v1
+kind: WeftConfiguration
+agent: {dialects: [hami], own: [nvidia.com/gpu]}
+"""
 # As the originals' schedulers leave a pod: which card, and nothing of Weft's.
 ORIGINALS = """\
 apiVersion: v1
@@ -130,6 +169,23 @@ def test_units_of_mib(node: RealNode, gpus: PlayedGpus, namespace: str, tmp_path
             (container,) = one["spec"]["containers"]
             asked = parse_quantity(container["resources"]["limits"]["aliyun.com/gpu-mem"], "limit")
             assert card.memory_mib == asked
+
+
+def test_hamis_manifests(node: RealNode, gpus: PlayedGpus, namespace: str, tmp_path: Path) -> None:
+    """The agent advertises what HAMi's device plugin did, `nvidia.com/gpu` too."""
+    settings = tmp_path / "weft.yaml"
+    settings.write_text(IN_THE_PLACE_OF_HAMI)
+    with (
+        agent(node, gpus, "--config", settings),
+        weft(node.plane, tmp_path, ALONE, *EXTENDER) as scheduler,
+    ):
+        node.plane.start_scheduler(extender_config(scheduler.url, "hami"))
+        pods = {one["metadata"]["name"]: one for one in placed(node, namespace, pods_of(HAMI))}
+        for one in pods.values():
+            is_exact(node, gpus, one, record_of(one))
+    cards = {name: record_of(one).cards for name, one in pods.items()}
+    assert [card.memory_mib for card in cards["gpu-pod"]] == [3000, 3000]
+    assert [card.memory_mib for card in cards["whole"]] == [gpus.memory_mib]
 
 
 def test_pods_that_the_originals_schedulers_placed(

@@ -88,6 +88,11 @@ def a_pod(number: int, rng: random.Random) -> tuple[PodManifest, DeliveryRecord]
     meta = ObjectMeta(name=f"p{number}", namespace="d", uid=f"u{number}")
     spec = PodSpec(containers=mains, init_containers=inits, node_name="n")
     pod = PodManifest(meta, spec)
+    return pod, a_record(pod, rng)
+
+
+def a_record(pod: PodManifest, rng: random.Random) -> DeliveryRecord:
+    """What the pod's Binding may say: cards by chance."""
     request = parse_pod(pod, SETTINGS)
     cards = [rng.choice(NODE.gpus) for _ in request.shape.gpu_requests]
     shares = [
@@ -98,7 +103,7 @@ def a_pod(number: int, rng: random.Random) -> tuple[PodManifest, DeliveryRecord]
     env = write(request, placement, NODE, 0).env
     record = record_of(request, placement, NODE, env)
     assert record is not None
-    return pod, record
+    return record
 
 
 class KnownPods:

@@ -73,6 +73,10 @@ imagePullSecrets:
 {{- if ne .Values.log.format "text" }}, --log-format={{ .Values.log.format }}{{ end }}
 {{- end }}
 
+{{- define "weft.monitoringLabels" -}}
+{{- toYaml (mergeOverwrite (dict "app.kubernetes.io/name" "weft") .Values.monitoring.labels) }}
+{{- end }}
+
 {{- /* How pods that name no scheduler get one: by the API server's policy, our webhook, or not. */}}
 {{- define "weft.scheduleBy" -}}
 {{- $how := .Values.admission.schedule -}}

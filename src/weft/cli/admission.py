@@ -8,6 +8,7 @@ from typing import Annotated, NamedTuple
 
 from typer import Option
 
+from weft.cli import logs
 from weft.model.errors import BadInputError
 
 
@@ -119,6 +120,8 @@ def webhook(
     ] = "weft",
     address: Annotated[str, Option(help="Where to listen.")] = "0.0.0.0",
     port: Annotated[int, Option(min=0, max=65535, help="0: a free one.")] = 9443,
+    log_level: logs.Log = logs.LogLevel.INFO,
+    log_format: logs.Format = logs.LogFormat.TEXT,
 ) -> None:
     """Set schedulerName where the API server cannot by itself: before Kubernetes 1.36.
 
@@ -130,9 +133,9 @@ def webhook(
 
     from weft.cluster.http.tls import server_tls
 
-    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    tls = server_tls(certificate_file, key_file, None)
-    uvloop.run(_serve(WebhookPlace(address, port), tls, scheduler_name))
+    with logs.daemon(log_format, log_level):
+        tls = server_tls(certificate_file, key_file, None)
+        uvloop.run(_serve(WebhookPlace(address, port), tls, scheduler_name))
 
 
 class WebhookPlace(NamedTuple):

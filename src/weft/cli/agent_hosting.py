@@ -21,6 +21,7 @@ from weft.dialects.inventory import InventoryFallback
 from weft.kube.client import ApiClient, ClientOptions
 from weft.kube.config import load
 from weft.kube.log_fields import about
+from weft.kube.preflight import check_server
 from weft.model import BadInputError
 from weft.model.agent_offer import DEVICE_PLUGIN, AgentOffer
 from weft.node.agent.accounting import Accounting, AccountingSettings
@@ -46,6 +47,7 @@ from weft.node.agent.usage_metrics import UsageMetrics
 from weft.node.devices.fake import FakeReader
 from weft.node.devices.nvml import NvmlReader
 from weft.node.devices.reader import DeviceError, DeviceReader
+from weft.node.doctor.cluster import NODE_AGENT
 from weft.node.nri.plugin import NriPlugin
 
 if TYPE_CHECKING:
@@ -76,6 +78,9 @@ async def host(config: Configuration, hosting: AgentHosting) -> None:
     stop = stop_signal()
     reader = reader_of(hosting)
     async with _client(hosting) as client:
+        await check_server(
+            client, "weft agent", NODE_AGENT, "apply deploy/agent.yaml's ClusterRole"
+        )
         composition = Composition(config, hosting, reader, client)
         if hosting.cleanup:
             await composition.accounting.withdraw()

@@ -1,6 +1,6 @@
-"""`weft experiment overprovision`: policies on jobs that ask for more than they use.
+"""`weft experiment`: its commands, and `overprovision`, jobs that ask for more than they use.
 
-The other experiment, `interference`, has its own module.
+The others have modules of their own: `interference`, and experiments that a file describes.
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from typer import Option, Typer
 
-from weft.cli import options
+from weft.cli import experiment_file, options
 from weft.cli.experiment_interference import interference
 from weft.cli.output import SimulateOutput, json_text
 from weft.cli.progress import bar
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from weft.lab.simulate.sharing.ece_like import JobMix
     from weft.lab.simulate.sharing.exporter import ExporterFaults
 
-experiment_app = Typer(help="Experiments that make their own workload.", no_args_is_help=True)
+experiment_app = Typer(
+    help="Experiments: of a file, or that make their own workload.", no_args_is_help=True
+)
 MIXES = ("ssd", "rigid", "mixed", "peaky", "late", "grown")
 
 _Policies = Annotated[
@@ -110,6 +112,10 @@ def overprovision(
     _print(run_study(study, min(jobs or os.cpu_count() or 1, cells), bar(cells)), output)
 
 
+experiment_app.command("init")(experiment_file.init)
+experiment_app.command("check")(experiment_file.check)
+experiment_app.command("run")(experiment_file.run)
+experiment_app.command("report")(experiment_file.report)
 experiment_app.command("overprovision")(overprovision)
 experiment_app.command("interference")(interference)
 

@@ -11,13 +11,11 @@ from typer import Argument, Option
 from weft.cli import options
 from weft.cli.output import SimulateOutput, json_text, print_csv, print_table, table_with
 from weft.cli.progress import bar
-from weft.files.reading import STDIN, read_bytes, unreadable
 from weft.model.errors import BadInputError
 from weft.model.nearest import unknown
 
 if TYPE_CHECKING:
     from weft.lab.experiment.interference import InterferenceLevel, PolicyDifference
-    from weft.lab.simulate.sharing.pairs import PairTable
 
 TOLD = ("trained", "ridge", "truth")
 CSV_COLUMNS = ("load", "policy", "jct_mean_s", "jct_p99_s", "makespan_s", "residents", "unfinished")
@@ -68,7 +66,7 @@ def interference(
     """
     from weft.cli.policies import registry
     from weft.lab.experiment.interference import GANDIVA, ORACLE, InterferenceStudy, run_study
-    from weft.lab.simulate.sharing.pairs import OfferedLoad
+    from weft.lab.simulate.sharing.pairs import OfferedLoad, read_table
 
     for rate in load:
         if not (math.isfinite(rate) and rate > 0):
@@ -82,32 +80,12 @@ def interference(
             policies.from_spec(name)  # a wrong name fails before anything long is run
     loads = tuple(OfferedLoad(rate, gpus, pods) for rate in dict.fromkeys(load))
     workloads = tuple(range(first_seed, first_seed + seeds))
-    pairs, make = _read(table, source, gpu), policies.from_spec
+    pairs, make = read_table(table, source, gpu), policies.from_spec
     study = InterferenceStudy(
         pairs, gpu, names, loads, workloads, make, ours, told, watched=watched
     )
     cells = len(study.cells())
     _print(run_study(study, min(jobs or os.cpu_count() or 1, cells), bar(cells)), ours, output)
-
-
-def _read(path: Path, source: str, gpu: str) -> "PairTable":
-    import msgspec
-
-    from weft.lab.simulate.sharing import pairs
-
-    try:
-        is_json = path.suffix == ".json" or (
-            path == STDIN and read_bytes(path).lstrip()[:1] == b"{"
-        )
-        table = pairs.coscheml(path) if is_json else pairs.gavel(path, source, gpu)
-    except OSError as error:
-        raise BadInputError(str(path), unreadable(path, error)) from None
-    except (KeyError, ValueError, TypeError, msgspec.DecodeError) as error:
-        raise BadInputError(str(path), f"is no table of measured pairs: {error}") from None
-    speeds = [speed for row in table.speed for speed in row]
-    if not all(math.isfinite(speed) and speed >= 0 for speed in speeds) or not any(speeds):
-        raise BadInputError(str(path), "has speeds that are no numbers from 0 on, or only 0")
-    return table
 
 
 def _print(levels: "list[InterferenceLevel]", base: str, output: SimulateOutput) -> None:

@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from weft.cli.interference_files import files_of
 from weft.cli.telemetry import SourceContext, aliases_of, options_of, source_of
 from weft.cluster.config.form import Configuration, LeaseSettings, TelemetrySettings
+from weft.cluster.config.gpu_links import links_rules
 from weft.cluster.config.made_profiles import maker
 from weft.cluster.config.made_profiles import profiles as made_of
 from weft.cluster.control.event_reporter import EventReporter, EventReporterOptions
@@ -34,6 +35,7 @@ from weft.cluster.scheduler.metrics import SchedulerMetrics
 from weft.cluster.scheduler.pages import StatusPages
 from weft.cluster.scheduler.process import SchedulerProcess, stop_signal
 from weft.cluster.scheduler.process_part import BackgroundPart, ProcessPart
+from weft.cluster.scheduler.stranded_gauges import StrandedGauges
 from weft.cluster.state.typical_pods import TypicalInput
 from weft.cluster.telemetry.prediction_reload import (
     LoadedPredictions,
@@ -53,11 +55,13 @@ from weft.core.framework.registry import Registry
 from weft.core.ledger import RequestLimits
 from weft.core.record import Header, PolicyUse, ProfileUse
 from weft.dialects.inventory import InventoryFallback
+from weft.kube.access import ResourceRight
 from weft.kube.bind import BindOptions
 from weft.kube.client import ApiClient, ClientOptions
 from weft.kube.config import load
 from weft.kube.configmap import OwnConfigMap
 from weft.kube.lease import Elector, LeaseOptions
+from weft.kube.preflight import check_alone, check_server
 from weft.model import BadInputError
 from weft.telemetry.sources.source import MetricSource
 
@@ -97,12 +101,32 @@ class _Plan(msgspec.Struct, frozen=True):
     limits: RequestLimits
 
 
+GRANTED_BY = "apply the ClusterRole and the Role of deploy/scheduler.yaml"
+
+
+def rights_of(config: Configuration) -> list[ResourceRight]:
+    """What a scheduler cannot do without."""
+    lists = ("pods", "nodes", "persistentvolumes", "persistentvolumeclaims")
+    rights = [ResourceRight(verb, name) for name in lists for verb in ("list", "watch")]
+    rights += [ResourceRight(verb, "csinodes", "storage.k8s.io") for verb in ("list", "watch")]
+    rights += [ResourceRight("get", "pods"), ResourceRight("patch", "pods")]
+    rights += [ResourceRight("create", "pods/binding"), ResourceRight("patch", "pods/status")]
+    system, lease = "kube-system", config.lease
+    rights += [ResourceRight(v, "configmaps", namespace=system) for v in ("list", "watch")]
+    if lease.enabled:
+        own = ResourceRight("get", "leases", "coordination.k8s.io", lease.namespace, lease.name)
+        rights += [own, own._replace(verb="patch")]
+    return rights
+
+
 async def host(config: Configuration, registry: Registry, hosting: Hosting) -> None:
     """Run until told to stop; see `SchedulerProcess.run`."""
     _warn_of_open_doors(config)
     plan = _plan(config, registry, hosting)
     options = ClientOptions(qps=config.client.qps, burst=config.client.burst)
     async with ApiClient(load(hosting.context, paths=hosting.kubeconfigs), options) as client:
+        await check_server(client, "weft scheduler", rights_of(config), GRANTED_BY)
+        await check_alone(client, plan.names, config.lease.name)
         elector = _elector(client, config.lease) if config.lease.enabled else None
         live = _cluster(plan, client, elector)
         await _process(plan, live, elector).run(stop_signal())
@@ -129,7 +153,7 @@ def watching_parts(
     again_s = config.interference.reload_seconds
     reloader = PredictionReloader(live, plan.files, plan.predictions, again_s, solos, None)
     parts: list[ProcessPart] = [_Predicted(reloader)] if plan.files.named else []
-    parts.append(_Typical(live))
+    parts.append(_Typical(TypicalInput(live)))
     around = SourceContext(lambda: addresses_of(live), lambda: devices_of(live), live.client)
     source = source_of(config.telemetry, around)
     if source is not None:
@@ -183,6 +207,7 @@ def _cluster(plan: _Plan, client: ApiClient, elector: Elector | None) -> EngineC
             InventoryFallback(r.count, r.memory_mib, r.model, r.nodes, r.labels)
             for r in config.inventory
         ],
+        links=links_rules(config.gpu_links),
         gpushare_unit=config.gpushare_unit,
         binding=BindOptions(
             in_flight=config.client.binds_in_flight,
@@ -225,7 +250,11 @@ class _Beside:
         around = SourceContext(lambda: addresses_of(live), lambda: devices_of(live), live.client)
         source = source_of(config.telemetry, around)
         self._predict(plan, live, source)
-        self.parts += [_Typical(live), _Memory()]
+        typical = TypicalInput(live)
+        stranded = StrandedGauges(live, typical)
+        self.collectors.append(stranded)
+        counted = BackgroundPart("stranded GPUs are counted", stranded.run)
+        self.parts += [_Typical(typical), counted, _Memory()]
         if source is not None:
             self._watch_gpus(plan, live, source)
         if config.extender.enabled:
@@ -375,8 +404,8 @@ class _Predicted(BackgroundPart):
 class _Typical(BackgroundPart):
     """Keeps FGD's idea of what usually comes up to date."""
 
-    def __init__(self, live: EngineCluster) -> None:
-        self._input = TypicalInput(live)
+    def __init__(self, typical: TypicalInput) -> None:
+        self._input = typical
         super().__init__("typical pods are counted", self._input.run)
 
     async def start(self) -> str:

@@ -72,6 +72,7 @@ def _on_a_cluster() -> dict[str, _Commands]:
     from weft.cli.admission import admission, webhook
     from weft.cli.adopt import adopt
     from weft.cli.agent import agent
+    from weft.cli.cluster import cluster_app
     from weft.cli.config import config_app
     from weft.cli.decisions import explain_app, replay
     from weft.cli.doctor import doctor
@@ -100,6 +101,7 @@ def _on_a_cluster() -> dict[str, _Commands]:
             "inspect": inspect,
             "doctor": doctor,
             "explain": explain_app,
+            "cluster": cluster_app,
             "snapshot": snapshot,
             "replay": replay,
         },

@@ -64,7 +64,7 @@ def snapshot(
     if objects:
         found, settings = _given(objects), _configured(config)
     else:
-        found, settings = answer(kubeconfig, context, lambda client: _asked(client, config))
+        found, settings = answer(kubeconfig, context, lambda client: asked(client, config))
     from weft.cluster.snapshot.anonymous import anonymous
     from weft.cluster.snapshot.capture import snapshot_of
 
@@ -98,7 +98,8 @@ def _given(objects: str) -> "CapturedObjects":
     return CapturedObjects(by_field, unread=lacking)
 
 
-async def _asked(client: "ApiClient", path: Path | None) -> "tuple[CapturedObjects, Configuration]":
+async def asked(client: "ApiClient", path: Path | None) -> "tuple[CapturedObjects, Configuration]":
+    """What the cluster says, and the configuration: the file's, else the one in use there."""
     from weft.cluster.config.read import decode
     from weft.cluster.snapshot.capture import captured, configuration_text
 

@@ -14,8 +14,9 @@ import fnmatch
 from collections.abc import Callable, Sequence
 
 import msgspec
+from msgspec import UNSET
 
-from weft.dialects import alnair, elastic, gpushare, nvidia, weft
+from weft.dialects import alnair, elastic, gpushare, node_links, nvidia, weft
 from weft.dialects.catalog import is_gpu_resource
 from weft.dialects.node_gpus import (
     InventorySource,
@@ -67,12 +68,14 @@ def inventory(
     rules: Sequence[InventoryFallback] = (),
     unhealthy: str = "",
     accounted: Sequence[str] = (),
+    links: Sequence[node_links.LinksRule] = (),
 ) -> tuple[Node, tuple[str, ...]]:
     """The node as Weft sees it, and warnings for people (each names its source).
 
     `unhealthy` are the indexes in the ConfigMap kube-system/unhealthy-gpu-<node>, if there is one.
     `accounted` are resources that ask for GPUs and are to be counted as the node's kubelet does: as
-    far as the node advertises them, and where it does not, not at all (`UNLIMITED`).
+    far as the node advertises them, and where it does not, not at all (`UNLIMITED`). `links` say
+    how GPUs are connected on nodes where nobody else does.
     """
     warnings: list[str] = []
     sources = _sources_of(node, rules, warnings)
@@ -95,6 +98,7 @@ def inventory(
         fail_closed=offer is not None and offer.fail_closed,
         schedulable=node.ready,
         taints=taints_of(node),
+        links=node_links.links_of(node, gpus, links, warnings) or UNSET,
     ), tuple(warnings)
 
 

@@ -1,8 +1,8 @@
 """From a dialect's reading to a `PodRequest`: what every system's pods have in common.
 
 Weft's own annotations (`weft.dev/gpu-model`, `isolation`, `application`, `class`,
-`expected-duration`, `slo-ms`, `solo-p99-ms`) may stand on a pod of any system: they say what the
-others have no words for.
+`expected-duration`, `slo-ms`, `solo-p99-ms`, `topology`) may stand on a pod of any system: they say
+what the others have no words for.
 
 An annotation may be of 256 kB. What decides and cannot be so is refused; what only tells who a pod
 is or does, and cannot be so, is ignored with a warning.
@@ -11,6 +11,7 @@ is or does, and cannot be so, is ignored with a warning.
 import re
 from collections.abc import Mapping, Sequence
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from weft.dialects.containers import ContainerRequests
@@ -26,14 +27,23 @@ from weft.model.annotations import (
     ISOLATION,
     SLO_MS,
     SOLO_P99_MS,
+    TOPOLOGY,
 )
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS, MOST_LETTERS
 from weft.model.nearest import unknown
-from weft.model.request import ANY_DEVICE, BATCH, BEST_EFFORT, LATENCY_CRITICAL, rounded_s
+from weft.model.request import (
+    ANY_DEVICE,
+    BATCH,
+    BEST_EFFORT,
+    LATENCY_CRITICAL,
+    TopologyWish,
+    rounded_s,
+)
 
 USED_ANNOTATIONS = (APPLICATION, CLASS, EXPECTED_DURATION, SLO_MS, SOLO_P99_MS)
 """What a placement keeps of what the pod says of itself, beside what it asks for."""
 
+TOPOLOGIES = ("required", "preferred", "none")
 CLASSES = (LATENCY_CRITICAL, BATCH, BEST_EFFORT)
 
 _MOST_LISTED = 16_384  # some 400 UUIDs: more would be looked through for every GPU
@@ -72,6 +82,7 @@ def build(
         job_class=job_class,
         expected_s=_expected_s(annotations, notes),
         slowdown_limit=slowdown_limit_of(annotations, job_class, notes),
+        topology=_topology(annotations, layout),
     )
     name = meta.name or meta.generate_name
     namespace = meta.namespace or "default"
@@ -127,6 +138,15 @@ def _one_of(annotations: dict[str, str], name: str, allowed: Sequence[str]) -> s
         wrong = unknown(value[:_MOST_SHOWN], allowed, "write")
         raise BadInputError(f"metadata.annotations[{name}]", wrong)
     return value
+
+
+def _topology(annotations: dict[str, str], layout: ContainerRequests) -> TopologyWish | UnsetType:
+    """How connected its GPUs must be; unset for `preferred`, and where it has only one."""
+    wish = _one_of(annotations, TOPOLOGY, TOPOLOGIES)
+    several = sum(ask.count for ask in layout.gpu_requests) > 1
+    if wish == "required":
+        return "required" if several else UNSET
+    return "none" if wish == "none" else UNSET
 
 
 def _devices(own: DeviceRule, annotations: dict[str, str], notes: list[str]) -> DeviceRule:

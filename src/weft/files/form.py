@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from weft.model import BadInputError
-from weft.model.nearest import nearest
+from weft.model.nearest import nearest, unknown
 
 _AT = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
@@ -41,6 +41,7 @@ def _in_words(what: str, at: str, value: Any, form: Any) -> str:
     kind: Any = msgspec.inspect.type_info(form)
     words: dict[str, str] = {}
     for name, index in _STEP.findall(at):
+        kind = _member(kind, value)
         if isinstance(kind, msgspec.inspect.StructType):
             fields = {field.encode_name: field.type for field in kind.fields}
             kind, value = fields[name], value.get(name)
@@ -48,6 +49,11 @@ def _in_words(what: str, at: str, value: Any, form: Any) -> str:
             kind, value = kind.item_type, value[int(index)]
         if isinstance(kind, msgspec.inspect.Metadata):
             kind, words = kind.type, kind.extra or {}
+    kind = _member(kind, value)
+    if isinstance(kind, msgspec.inspect.UnionType) and what.startswith("Invalid value"):
+        structs = [each for each in kind.types if isinstance(each, msgspec.inspect.StructType)]
+        tag = value.get(structs[0].tag_field)
+        return unknown(str(tag), [str(each.tag) for each in structs])
     if isinstance(kind, msgspec.inspect.LiteralType) and what.startswith("Invalid enum value"):
         near = nearest(str(value), map(str, kind.values))
         hint = f"; did you mean {near!r}?" if near else ""
@@ -61,7 +67,20 @@ def _in_words(what: str, at: str, value: Any, form: Any) -> str:
     if isinstance(kind, _NUMBERS) and _BEYOND.match(what):
         exact = float(value) if isinstance(kind, msgspec.inspect.FloatType) else value
         return _out_of_bounds(kind, exact, words)
+    if isinstance(kind, msgspec.inspect.StrType) and "refused" in words:
+        return words["refused"].format(repr(value))
     return what
+
+
+def _member(kind: Any, value: Any) -> Any:
+    """Of several structs told apart by a tag, the one that the value names."""
+    if isinstance(kind, msgspec.inspect.UnionType) and isinstance(value, dict):
+        for member in kind.types:
+            if isinstance(member, msgspec.inspect.StructType) and (
+                value.get(member.tag_field) == member.tag
+            ):
+                return member
+    return kind
 
 
 def _out_of_bounds(kind: Any, value: float, words: dict[str, str]) -> str:

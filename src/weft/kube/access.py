@@ -55,14 +55,20 @@ class _Made(Api, frozen=True):
 
 
 class ResourceRight(NamedTuple):
-    """A verb on a resource (`pods`, `pods/proxy`) of all namespaces."""
+    """A verb on a resource (`pods`, `pods/proxy`), of all namespaces unless one is named, and of
+    all objects likewise."""
 
     verb: str
     resource: str
     group: str = ""
+    namespace: str = ""
+    name: str = ""
 
     def __str__(self) -> str:
-        return f"{self.verb} {self.resource}"
+        name = f" {self.name}" if self.name else ""
+        return f"{self.verb} {self.resource}{name}" + (
+            f" in {self.namespace}" if self.namespace else ""
+        )
 
 
 class Account(NamedTuple):
@@ -119,6 +125,8 @@ async def may_i(client: ApiClient, right: ResourceRight) -> bool:
         "group": right.group,
         "resource": resource,
         "subresource": subresource,
+        "namespace": right.namespace,
+        "name": right.name,
     }
     spec = {"resourceAttributes": attributes}
     body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}

@@ -12,6 +12,7 @@ EXPECTED_DURATION = "weft.dev/expected-duration"
 SLO_MS = "weft.dev/slo-ms"
 SOLO_P99_MS = "weft.dev/solo-p99-ms"
 SOLO_RATE = "weft.dev/solo-rate"
+TOPOLOGY = "weft.dev/topology"
 
 # Extended resources.
 RESOURCES = "weft.dev/"
@@ -35,6 +36,8 @@ FENCED_VERSION = "weft.dev/fenced-version"
 
 # Written by agents on nodes.
 INVENTORY = "weft.dev/inventory"
+GPU_LINKS = "weft.dev/gpu-links"
+"""How the GPUs are connected: `model/gpu_links.py`, JSON."""
 NODE_MODELS = "weft.dev/gpu-model."
 """The prefix of a node's labels, one for each model of its GPUs; the value is how many."""
 AGENT = "weft.dev/agent"

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from weft.model.constraints import Taint
+from weft.model.gpu_links import GpuLinks
 
 
 class Gpu(msgspec.Struct, frozen=True, gc=False):
@@ -37,7 +39,7 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     trace's nodes, of which nobody says it. `fail_closed`: no container of a pod that requires the
     agent starts there without it. `schedulable` is False for nodes that are not ready. `keeps_away`
     says that a pod in one of its topology domains has required anti-affinity, which Weft does not
-    weigh: no pod is put there.
+    weigh: no pod is put there. `links` say how its GPUs are connected, unset where nobody does.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     schedulable: bool = True
     taints: tuple[Taint, ...] = ()
     keeps_away: bool = False
+    links: GpuLinks | UnsetType = UNSET  # unset, it is not in a decisions file at all
 
     def lacks(self, resources: Sequence[str]) -> tuple[str, ...]:
         """Which of these GPU resources would not reach a pod's containers on this node."""

@@ -27,19 +27,21 @@ class Code(enum.IntEnum):
     WRONG_MODEL = 12
     GPU_TOO_SMALL = 13
     TOO_FEW_GPUS = 14
-    OUT_OF_SERVICE = 15
-    CPU = 16
-    NODE_MEMORY = 17
-    EXTENDED = 18
-    HOST_PORT = 19
-    GPU_MEMORY = 20
-    GPU_CORES = 21
-    GPU_SHARE = 22
-    NOT_IDLE = 23
-    TOGETHER = 24
-    POLICY = 25
-    NOT_SEARCHED = 26
-    FAULT = 27
+    LINKS_UNKNOWN = 15
+    OUT_OF_SERVICE = 16
+    CPU = 17
+    NODE_MEMORY = 18
+    EXTENDED = 19
+    HOST_PORT = 20
+    GPU_MEMORY = 21
+    GPU_CORES = 22
+    GPU_SHARE = 23
+    NOT_IDLE = 24
+    TOGETHER = 25
+    POLICY = 26
+    NOT_SEARCHED = 27
+    FAULT = 28
+    LINKS_TAKEN = 29
 
 
 TEXT: dict[Code, str] = {
@@ -58,6 +60,7 @@ TEXT: dict[Code, str] = {
     Code.WRONG_MODEL: "wrong model",
     Code.GPU_TOO_SMALL: "no GPU is that large",
     Code.TOO_FEW_GPUS: "fewer GPUs than asked for",
+    Code.LINKS_UNKNOWN: "nobody says how the node's GPUs are connected, which the pod requires",
     Code.OUT_OF_SERVICE: "GPUs out of service",
     Code.CPU: "insufficient cpu",
     Code.NODE_MEMORY: "insufficient memory",
@@ -71,6 +74,7 @@ TEXT: dict[Code, str] = {
     Code.POLICY: "refused by the policy",
     Code.NOT_SEARCHED: "too many ways to place the pod's GPU shares; not all were looked at",
     Code.FAULT: "deciding for this pod failed; Weft's log says why",
+    Code.LINKS_TAKEN: "the node's best connected GPUs are not free together",
 }
 
 _MOST = {Code.GPU_TOO_SMALL: "largest", Code.TOO_FEW_GPUS: "most", Code.NOT_IDLE: "most"}

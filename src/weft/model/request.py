@@ -11,6 +11,7 @@ import math
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from weft.model import model_names
 from weft.model.constraints import NO_CONSTRAINTS, Constraints
@@ -18,6 +19,7 @@ from weft.model.slowdown_limit import SlowdownLimit
 
 MemoryKind = Literal["none", "mib", "units", "node-units", "percent", "whole"]
 JobClass = Literal["latency-critical", "batch", "best-effort"]
+TopologyWish = Literal["required", "none"]
 
 
 LATENCY_CRITICAL, BATCH, BEST_EFFORT = "latency-critical", "batch", "best-effort"
@@ -154,7 +156,8 @@ class Shape(msgspec.Struct, frozen=True, gc=False):
     of a trace (FGD counts pods by it). `expected_s` is how long the pod takes alone, rounded by
     `rounded_s`, 0 where it does not say. `slowdown_limit` is how much slower than that it may get
     by its SLO, where it is latency-critical. `constraints` are Kubernetes' own: taints, selectors,
-    affinity, ports, volumes.
+    affinity, ports, volumes. `topology` is whether the pod's GPUs must be connected as well as the
+    node's could be, or may be any; unset: the best connected of those that score equally.
     """
 
     gpu_requests: tuple[GpuRequest, ...] = msgspec.field(default=(), name="claims")
@@ -173,6 +176,7 @@ class Shape(msgspec.Struct, frozen=True, gc=False):
     expected_s: int = 0
     slowdown_limit: SlowdownLimit = msgspec.field(default=(), name="slack")
     constraints: Constraints = NO_CONSTRAINTS
+    topology: TopologyWish | UnsetType = UNSET  # unset, it is not in a decisions file at all
 
 
 def rounded_s(seconds: float) -> int:

@@ -7,6 +7,7 @@ nodes and nothing on pods, so that only what a test speaks about can decide it.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from weft.model import (
@@ -22,6 +23,8 @@ from weft.model import (
 )
 from weft.model.agent_offer import BY_NAME, ISOLATIONS, AgentOffer, encode_offer
 from weft.model.annotations import AGENT
+from weft.model.gpu_links import GpuLinks
+from weft.model.request import TopologyWish
 
 ROOMY_CPU_MILLI = 128_000
 ROOMY_HOST_MEMORY_MIB = 1_048_576
@@ -50,13 +53,14 @@ def node(
     schedulable: bool = True,
     delivers: Sequence[str] | None = None,
     isolation: Sequence[str] | None = None,
+    links: GpuLinks | None = None,
 ) -> Node:
     """A node with `gpus` cards; `model` and `memory_mib` for all of them, or a sequence of each.
 
     `mig` cuts every card into so many equal instances (1, 2, 3, 4 or 7), listed after the cards;
     `broken` are indexes of GPUs out of service. UUIDs are `GPU-<node>-<index>`. `delivers` are the
     GPU resources that it advertises; left out, whatever a pod asks by is delivered. `isolation` are
-    the modes that it offers; left out, all.
+    the modes that it offers; left out, all. `links` say how the cards are connected.
     """
     models = [model] * gpus if isinstance(model, str) else list(model)
     sizes = [memory_mib] * gpus if isinstance(memory_mib, int) else list(memory_mib)
@@ -77,6 +81,7 @@ def node(
         delivers=None if delivers is None else tuple(delivers),
         isolation=None if isolation is None else tuple(isolation),
         schedulable=schedulable,
+        links=links or UNSET,
     )
 
 
@@ -121,6 +126,7 @@ def shape(
     node_name: str = "",
     application: str = "",
     job_class: str = "",
+    topology: TopologyWish | UnsetType = UNSET,
 ) -> Shape:
     """A pod's request. `gpus=2` alone means two whole cards; with memory, percent or milli it
     means two cards of which each gives so much; `gpu_requests` says it in full."""
@@ -137,6 +143,7 @@ def shape(
         node_name=node_name,
         application=application,
         job_class=job_class,
+        topology=topology,
     )
 
 

@@ -12,6 +12,7 @@ their sockets. Pod resources are served beside.
 import asyncio
 import contextlib
 import random
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
@@ -34,11 +35,28 @@ from weft.node.device_plugin.kubelet_api import (
 from weft.testing.device_manager import FakeDeviceManager
 
 POD_RESOURCES_SOCKET = "pod-resources.sock"
+ASKED_A_SECOND, ASKED_AT_ONCE = 100, 10
+"""So often a kubelet lets itself be asked for pod resources; more it refuses."""
 T = TypeVar("T", bound=Message)
 
 
 class PluginRefusedError(WeftError):
     """The plugin answered with an error, or not at all."""
+
+
+class _RateLimit:
+    def __init__(self) -> None:
+        self._left, self._seen_s = float(ASKED_AT_ONCE), time.monotonic()
+
+    async def take(self, context: Any) -> None:
+        """End the call where there were too many."""
+        now_s = time.monotonic()
+        earned = ASKED_A_SECOND * (now_s - self._seen_s)
+        self._left, self._seen_s = min(self._left + earned, ASKED_AT_ONCE), now_s
+        if self._left < 1:
+            text = "rejected by rate limit"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+        self._left -= 1
 
 
 class DeviceManagerServer:
@@ -134,12 +152,16 @@ class DeviceManagerServer:
         return grpc.method_handlers_generic_handler(REGISTRATION, {"Register": handler})
 
     def _pod_resources_handler(self) -> Any:
+        limit = _RateLimit()
+
         async def listed(_: object, context: Any) -> resources.ListPodResourcesResponse:
+            await limit.take(context)
             return resources.ListPodResourcesResponse(pod_resources=await self.manager.listed())
 
         async def one(
             request: resources.GetPodResourcesRequest, context: Any
         ) -> resources.GetPodResourcesResponse:
+            await limit.take(context)
             found = await self.manager.pod(request.pod_namespace, request.pod_name)
             if found is None:
                 name = f"pod {request.pod_name} in namespace {request.pod_namespace} not found"

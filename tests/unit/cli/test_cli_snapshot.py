@@ -167,3 +167,16 @@ def test_options_that_contradict_are_named(weft: Weft, snapshot: Path, objects: 
     explain = ("explain", "pod", "weft", "--snapshot", snapshot)
     assert "is a file; leave out what names a live" in weft(*explain, "--url", "http://x").err
     assert "leave out --kubeconfig" in weft("snapshot", "--from", objects, "--context", "c").err
+
+
+def test_what_strands_idle_gpus_is_told_of_a_snapshot(weft: Weft, snapshot: Path) -> None:
+    said = weft("cluster", "stranded", "--snapshot", snapshot, "-o", "json")
+    assert (said.code, said.err) == (0, "")
+    (row,) = json.loads(said.out)["models"]
+    assert row["idle"] == row["gpus"] > 0
+    assert row["usable"] + sum(row["by"].values()) == pytest.approx(row["idle"])
+    table = weft("cluster", "stranded", "--snapshot", snapshot).out
+    assert table.split()[:4] == ["model", "GPUs", "idle", "usable"]
+    assert "GPUs are idle; pods as there are could use at most" in table
+    refused = weft("cluster", "stranded", "--snapshot", snapshot, "--context", "x")
+    assert refused.code == 1

@@ -29,7 +29,9 @@ LONG_NODE = "ip-10-0-132-217.eu-central-1.compute.internal"
 LONG_POLICY = "load-aware:mode=pack"
 DRAWN = {
     "adopt.py",
+    "cluster.py",
     "doctor.py",
+    "experiment_file.py",
     "experiment_interference.py",
     "experiment_tables.py",
     "inspect.py",
@@ -45,7 +47,7 @@ DRAWN = {
     "trace.py",
 }
 """The modules with tables, each drawn by a test here or beside its command's (metrics, inspect,
-doctor, status, adopt, shadow)."""
+doctor, status, adopt, shadow, experiments of a file)."""
 
 
 @pytest.fixture
@@ -135,6 +137,14 @@ def test_trace(narrow: Weft) -> None:
     said = narrow("trace", "from-cluster", path, *files)
     _, _, table = said.out.partition("ended\n")
     whole(table, "gpushare", "kubeknots", "nvidia")
+
+
+def test_stranded(narrow: Weft) -> None:
+    path, state = narrow.folder / "cluster.json", narrow.folder / "snapshot.json"
+    path.write_text(json.dumps({"items": [node(LONG_NODE), *pods()]}))
+    narrow("snapshot", state, "--from", path)
+    said = narrow("cluster", "stranded", "--snapshot", state)
+    whole(said.out, "usable", "shares", "slots", "nodes", "models", "cpu", "memory")
 
 
 def test_profiles(narrow: Weft) -> None:

@@ -102,9 +102,15 @@ def test_the_error_that_ends_a_daemon_is_a_line(capsys: pytest.CaptureFixture[st
         assert said in found["message"]
 
 
-@pytest.mark.parametrize("command", ["scheduler", "extender serve", "agent"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(f"{one} --config /nowhere.yaml" for one in ("scheduler", "extender serve", "agent")),
+        "webhook --certificate-file /nowhere.yaml --key-file /nowhere.yaml",
+    ],
+)
 def test_each_daemon_says_in_json_why_it_does_not_start(weft: Weft, command: str) -> None:
-    said = weft(*command.split(), "--config", "/nowhere.yaml", "--log-format", "json")
+    said = weft(*command.split(), "--log-format", "json")
     assert said.code == 1
     (line,) = said.err.splitlines()
     assert "/nowhere.yaml" in json.loads(line)["message"]

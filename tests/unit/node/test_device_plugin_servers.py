@@ -236,6 +236,18 @@ async def test_a_guess_that_proves_wrong_does_not_start() -> None:
         assert n.wrong == ["b"]
 
 
+async def test_a_kubelet_that_was_asked_too_often_is_asked_again() -> None:
+    """It lets itself be asked for pod resources 10 times at once and 100 times a second."""
+    async with node() as n, n.agent(cdi=False):
+        pods = [n.machine.pod(f"p{number}", 1, number % 2) for number in range(24)]
+        for number in reversed(range(24)):
+            await n.manager.admit(pods[number])
+        for number in range(24):
+            begun = await n.manager.start(f"uid-p{number}", "main")
+            assert begun.env[VISIBLE] == f"GPU-{number % 2}"
+        assert not n.wrong
+
+
 async def test_what_is_not_the_kubelets_record_is_not_believed(tmp_path: Path) -> None:
     record = KubeletRecord(tmp_path)
     assert record.held() == ()

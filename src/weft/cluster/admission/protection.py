@@ -24,6 +24,7 @@ from weft.model.annotations import (
     AGENT,
     DELIVERY,
     FENCED_VERSION,
+    GPU_LINKS,
     INVENTORY,
     NODE_MODELS,
     PLACEMENT,
@@ -39,7 +40,13 @@ ASSIGNMENT = tuple(sorted({*_OWN, *(name for system in ALL for name in system.wr
 """Annotations and labels that say where a pod's GPUs are; one that ends in * is a beginning."""
 ON_NODES = tuple(
     sorted(
-        {INVENTORY, AGENT, ADVERTISES, *(name for s in ALL for name in s.written_on_nodes)},
+        {
+            INVENTORY,
+            GPU_LINKS,
+            AGENT,
+            ADVERTISES,
+            *(name for s in ALL for name in s.written_on_nodes),
+        }
     )
 )
 """Annotations that say which GPUs a node has."""

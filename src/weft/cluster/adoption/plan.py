@@ -1,6 +1,5 @@
 """What adopting a cluster would change, and what speaks against it. Nothing is written here."""
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -22,6 +21,7 @@ from weft.kube.client import ApiClient
 from weft.kube.codec import CONFIG_MAPS, NODES, PODS, MetaOnly, Resource
 from weft.kube.errors import ApiError
 from weft.kube.pods import Pod
+from weft.kube.preflight import LEAST_MINOR, minor_of
 from weft.kube.services import everything
 from weft.kube.structs import ConfigMap, KubeNode
 from weft.model import BadInputError, ObjectMeta
@@ -44,8 +44,6 @@ WRITES = (
     ResourceRight("patch", "configmaps"),
     ResourceRight("delete", "configmaps"),
 )
-LEAST_MINOR, LABELS_COUNT_FROM = 30, 36
-"""Of Kubernetes 1: what is supported, and where the API server itself heeds a namespace's label."""
 _MOST_NAMES = 5
 
 
@@ -112,8 +110,7 @@ async def lacking_rights(
 async def read_cluster(client: ApiClient) -> ClusterObjects:
     """Read everything that there is to know; raises what the client raises."""
     broken_nodes, broken_pods = list[ObjectMeta](), list[ObjectMeta]()
-    version = json.loads(await client.call("GET", "/version"))
-    digits = "".join(filter(str.isdecimal, str(version.get("minor", ""))))
+    minor = await minor_of(client)
     nodes = await everything(client, NODES, unreadable=broken_nodes)
     pods = await everything(client, PODS, unreadable=broken_pods)
     unread: list[str] = []
@@ -127,7 +124,7 @@ async def read_cluster(client: ApiClient) -> ClusterObjects:
         deployments,
         daemon_sets,
         [*(("node", meta) for meta in broken_nodes), *(("pod", meta) for meta in broken_pods)],
-        int(digits or 0),
+        minor,
         unread,
     )
 

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from weft.cluster.config.agent import AgentSettings
+from weft.cluster.config.gpu_links import GpuLinksRule
 from weft.cluster.config.section import DAY_S, Port
 from weft.files.form import Section
 from weft.model.annotations import SLO_MS
@@ -452,6 +453,11 @@ class Configuration(Section, frozen=True):
         tuple[InventoryRule, ...],
         "GPUs of nodes that no annotation, label or device plugin describes; none, for most "
         "clusters have one of these",
+    ] = ()
+    gpu_links: Annotated[
+        tuple[GpuLinksRule, ...],
+        "how the GPUs of nodes are connected where no annotation says; none, for Weft's agent and "
+        "HAMi's device plugin tell",
     ] = ()
     client: ClientSettings = ClientSettings()
     lease: LeaseSettings = LeaseSettings()

@@ -72,6 +72,7 @@ from weft.core.ledger import STRICT, RequestLimits
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE
 from weft.dialects.inventory import InventoryFallback
+from weft.dialects.node_links import LinksRule
 from weft.kube.bind import (
     AlreadyBound,
     Binder,
@@ -97,9 +98,10 @@ class EngineCluster:
     """The `LiveCluster` of a process.
 
     `names` are the schedulerNames to schedule for (all profiles' where left out), `rules` the
-    inventory of nodes that nobody else tells of. `lease` is asked before each write, and who else
-    has it; without one this process may always write. `limits` are the ledger's. `interference`:
-    there is a table of it. What is learnt of pods that ran out of memory is `kept` there.
+    inventory of nodes that nobody else tells of, `links` how their GPUs are connected. `lease` is
+    asked before each write, and who else has it; without one this process may always write.
+    `limits` are the ledger's. `interference`: there is a table of it. What is learnt of pods that
+    ran out of memory is `kept` there.
     `on_slowdown_eviction` is called once a pod may be going for others' speed; `peaks` say what a
     pod (by UID) was seen to use of a GPU at most.
     """
@@ -111,6 +113,7 @@ class EngineCluster:
         *,
         names: Sequence[str] | None = None,
         rules: Sequence[InventoryFallback] = (),
+        links: Sequence[LinksRule] = (),
         gpushare_unit: Unit = "auto",
         seed: int = 0,
         binding: BindOptions | None = None,
@@ -131,7 +134,7 @@ class EngineCluster:
         self.binder = Binder(client, binding, may_bind=may_bind)
         self.client = self._client = client
         settings = _settings(gpushare_unit, limits, interference)
-        self._nodes, self._volumes = NodeView(rules, lends=settings.lends), VolumeView()
+        self._nodes, self._volumes = NodeView(rules, links, lends=settings.lends), VolumeView()
         self._pods = PodView(
             [profile.name for profile in profiles] if names is None else names,
             self._nodes,
@@ -151,8 +154,7 @@ class EngineCluster:
         self.keepers: list[StateStore] = [self.oom_history]
         self._stream, self._alarm = ChangeStream(), Alarm(client.clock, lambda: self.handle(Tick()))
         self._node_feed = WatchFeed(client, NODES, self._take_nodes, on_batch=self._close_nodes)
-        nudge = partial(self._stream.nudge, self._node_feed)
-        self._gathering = NodeBatches(client.clock, self._apply_nodes, nudge)
+        self._gathering = NodeBatches(client.clock, self._apply_nodes, self._nudge_nodes)
         self._binding: dict[str, asyncio.Task[Outcome]] = {}
 
     @property
@@ -400,6 +402,9 @@ class EngineCluster:
     def _nodes_changed(self) -> None:
         if self._nodes.dirty:
             self._gathering.changed(at_once=not self.ready)
+
+    def _nudge_nodes(self) -> None:
+        self._stream.nudge(self._node_feed)
 
     def _apply_nodes(self) -> None:
         new, gone = self._nodes.changed()

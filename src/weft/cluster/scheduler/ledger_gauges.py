@@ -64,8 +64,14 @@ class LedgerGauges:
         cards = table.device_parent < 0
         memory = self._sums(np.where(cards, table.device_memory_total, 0))
         cores = self._sums(np.where(cards, np.asarray(table.milli_total), 0))
+        nodes = [table.nodes[row] for row in self._rows.tolist()]
+        broken = [
+            float(sum(not gpu.in_service for gpu in node.gpus if gpu.parent is None))
+            for node in nodes
+        ]
         return [
             ("weft_ledger_gpus", "GPUs of the node, MIG instances left out.", self._sums(cards)),
+            ("weft_ledger_gpus_out_of_service", "GPUs that take no pod: reported broken.", broken),
             ("weft_ledger_gpu_memory_capacity_mib", "GPU memory of the node, MiB.", memory),
             ("weft_ledger_gpu_cores_capacity_milli", "GPU cores, thousandths of a GPU.", cores),
         ]

@@ -15,8 +15,10 @@ from weft.cluster.control.interface import Attempt, BindOutcome
 from weft.cluster.http.metric_families import counter, gauge
 from weft.cluster.scheduler.cluster_view import ClusterView
 from weft.cluster.scheduler.ledger_gauges import LedgerGauges, gpus_held
+from weft.cluster.scheduler.pending_gauges import PendingGauges
 from weft.core.engine import Faulted, Unschedulable
 from weft.kube.bind import Bound
+from weft.model.annotations import AGENT
 
 _REMEMBERED = 100_000  # pods whose first try is remembered; of more, the duration begins later
 _QUEUES = {"backoff": "backoff", "parked": "unschedulable", "faulty": "unschedulable"}
@@ -37,6 +39,7 @@ class SchedulerMetrics:
     def __init__(self, live: ClusterView, *, lease: str = "weft", per_gpu: bool = False) -> None:
         self._live, self._lease = live, lease
         self._ledger = LedgerGauges(live.engine.ledger, per_gpu=per_gpu)
+        self._pending = PendingGauges(live)
         self._attempts: Counter[tuple[str, str]] = Counter()
         self._first: dict[str, int] = {}
         self._deciding_s: dict[str, float] = {}
@@ -73,6 +76,7 @@ class SchedulerMetrics:
         if isinstance(outcome.command, Unschedulable | Faulted):
             result = "unschedulable" if isinstance(outcome.command, Unschedulable) else "error"
             self._count(result, record.profile, outcome.took_s)
+            self._pending.note(outcome.command)
         else:
             self._deciding_s[record.uid] = outcome.took_s
 
@@ -112,6 +116,7 @@ class SchedulerMetrics:
             for family in histogram.collect():
                 yield _without_creation(family)
         yield from self._queues()
+        yield from self._pending.collect()
         yield from self._client()
         yield from self._pods()
         yield from self._evictions()
@@ -120,6 +125,10 @@ class SchedulerMetrics:
         yield from self._ledger.collect()
         held = gpus_held(self._live.engine.ledger, self._namespace)
         yield gauge("weft_namespace_gpus_held", "GPUs that its pods hold.", held, "namespace")
+        nodes = self._live.nodes.objects
+        agents = {name: 1 for name, n in nodes.items() if AGENT in (n.metadata.annotations or {})}
+        text = "1 for a node whose agent says that it delivers shares there."
+        yield gauge("weft_node_agent", text, agents, "node")
 
     def _namespace(self, uid: str) -> str:
         pod = self._live.pods.by_uid(uid)

@@ -15,6 +15,7 @@ from weft.core.framework.constraints import closed_to
 from weft.dialects.catalog import RESOURCES
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE, UNHEALTHY_PREFIX
 from weft.dialects.inventory import InventoryFallback, inventory, taints_of
+from weft.dialects.node_links import LinksRule
 from weft.kube.list_diff import Change, Deleted
 from weft.kube.log_fields import about
 from weft.kube.structs import ConfigMap, KubeNode
@@ -36,14 +37,20 @@ class NodeView:
     `lends`: whether pods may be promised more than cards have; see `DialectSettings`.
     """
 
-    def __init__(self, rules: Sequence[InventoryFallback] = (), *, lends: bool = False) -> None:
+    def __init__(
+        self,
+        rules: Sequence[InventoryFallback] = (),
+        links: Sequence[LinksRule] = (),
+        *,
+        lends: bool = False,
+    ) -> None:
         self.nodes: dict[str, Node] = {}
         self.warnings: dict[str, tuple[str, ...]] = {}
         self.objects: dict[str, KubeNode] = {}
         self.shrunk: dict[str, dict[int, tuple[int, int]]] = {}
         self.counted: dict[str, set[int]] = {}
         self.not_ready: set[str] = set()
-        self._rules = rules
+        self._rules, self._links = rules, links
         self._accounted = RESOURCES if lends else ()
         self._unhealthy: dict[str, str] = {}
         self._away = AntiAffinityDomains()
@@ -157,6 +164,7 @@ class NodeView:
             rules=self._rules,
             unhealthy=self._unhealthy.get(name, ""),
             accounted=self._accounted,
+            links=self._links,
         )
         if warnings != self.warnings.get(name, ()):
             for warning in warnings:

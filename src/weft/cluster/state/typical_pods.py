@@ -9,11 +9,13 @@ old one did. Until there are enough pods to tell anything, the policy's own cold
 import asyncio
 import heapq
 import logging
+from collections import Counter
+from collections.abc import Iterable
 
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.state.pod_reader import read_bound
 from weft.core.engine import PolicyInput
-from weft.core.framework.fragments import TYPICAL_PODS, typical_input
+from weft.core.framework.fragments import POPULAR, TYPICAL_PODS, typical_input
 from weft.dialects.dialect import DialectSettings
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Shape
@@ -35,6 +37,8 @@ class TypicalInput:
     def __init__(self, live: EngineCluster, every_s: float = 600) -> None:
         self._live, self._every_s = live, every_s
         self._sent: object = None
+        self.usual: tuple[Shape, ...] = ()
+        """The commonest shapes that make up most pods of the last count; none before."""
 
     async def run(self) -> None:
         """Count for ever, after `every_s` for the first time."""
@@ -53,10 +57,23 @@ class TypicalInput:
                 await asyncio.sleep(0)
         if len(shapes) < LEAST_PODS:
             return
+        self.usual = usual_shapes(shapes)
         typical = sorted(typical_input(shapes), key=repr)
         if typical != self._sent:
             self._sent = typical
             self._live.handle(PolicyInput(TYPICAL_PODS, typical))
+
+
+def usual_shapes(shapes: Iterable[Shape]) -> tuple[Shape, ...]:
+    """The commonest shapes, as many as make up `POPULAR` of these."""
+    counts = Counter(shapes)
+    usual, covered = [], 0
+    for shape, count in counts.most_common():
+        if covered >= POPULAR * counts.total():
+            break
+        usual.append(shape)
+        covered += count
+    return tuple(usual)
 
 
 def typical_shape(pod: Pod, settings: DialectSettings) -> Shape | None:

@@ -17,6 +17,7 @@ from weft.core.framework import (
     Profile,
     Query,
     assignment,
+    connection,
     feasibility,
     policy_answers,
 )
@@ -45,12 +46,16 @@ class Assessment:
     policy scores devices. `counts[c]` is the number of nodes with code c. `inexact` says on which
     nodes the search for several GPU requests ended at its bound, None if on none. `places` is what
     was found for several GPU requests when nodes were looked at last, and their rows. `observed` is
-    what policies were shown of the cluster when they were asked last.
+    what policies were shown of the cluster when they were asked last. `connected` is the quality of
+    the best connected set of GPUs that is free on each node, `connectable` that of the empty node:
+    None where it does not matter.
     """
 
     __slots__ = (
         "any_declared",
         "codes",
+        "connectable",
+        "connected",
         "counts",
         "declared",
         "demand",
@@ -80,6 +85,8 @@ class Assessment:
         self.inexact: Bools | None = None
         self.places: tuple[Ints, assignment.Assignment] | None = None
         self.wishes = preferences(ledger.table, shape.constraints)
+        self.connectable = connection.best_by_node(ledger.table, self.demand)
+        self.connected = None if self.connectable is None else self.connectable.copy()
         alone = len(self.raw) == 1 and self.wishes is None
         self.total: Ints = self.raw[0] if alone else np.zeros(rows, dtype=np.int64)
         self.position: Ints | None = (
@@ -167,6 +174,10 @@ class Assessor:
             codes = np.where(declared == 0, codes, declared)
         if profile.node_filters or profile.device_filters:
             codes = _filter(query, codes, profile)
+        if known.connected is not None and known.connectable is not None:
+            free = connection.best_free(query, profile)
+            known.connected[slice(None) if rows is None else rows] = free
+            codes = connection.required_codes(query, codes, free, known.connectable)
         fits = codes == 0
         if known.demand.mode == "many":
             if self._with_places is not None:

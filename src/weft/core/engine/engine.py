@@ -389,6 +389,7 @@ class Engine:
             ),
             harvested=harvested,
             predicted=selection.predicted(self.ledger.table, row, known, profile, shares),
+            links=selection.links(self.ledger.table, row, known, shares),
         )
         if not self.ledger.reserve(placement, now_ns + self.bind_timeout_ns, known.demand.asks):
             raise RuntimeError(f"{profile.lead.name} chose a place that does not fit: {placement}")

@@ -12,6 +12,7 @@ from weft.core.engine.harvest import Eviction, Harvest
 from weft.core.engine.oom_history import OomCharge
 from weft.core.engine.overbooking import DoubleBooking
 from weft.core.engine.slowdown_eviction import SlowdownReason
+from weft.core.framework.connection import ChosenLinks
 from weft.core.framework.policy import ExpectedSlowdown
 from weft.model import Code, Share
 from weft.model.reason import TEXT
@@ -45,7 +46,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     `charged` is there where OOM history, and not the request alone, said what the pod takes.
     `predicted` is what was expected of the pod, and of those it joined, where the policy predicts
     it. `bounded`: the search for its GPU requests ended at its bound, another place on that node
-    may be better. `fault` says why the decision broke off (without a pod: an event was left out).
+    may be better. `links` is how several GPUs are connected, where somebody tells. `fault` says why
+    the decision broke off (without a pod: an event was left out).
     """
 
     seq: int
@@ -70,6 +72,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     bounded: bool = False
     fault: str = ""
     double_booked: DoubleBooking | UnsetType = UNSET  # unset, it is not in the file at all
+    links: ChosenLinks | UnsetType = UNSET
 
     def reasons(self) -> dict[str, int]:
         """Nodes that did not fit, by reason text."""

@@ -1,9 +1,20 @@
 """The choice of a node, and of those of its devices that the pod gets, as shares."""
 
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from weft.core.engine.assessment import Assessment
-from weft.core.framework import NEVER, Need, Policy, Profile, Query, assignment, policy_answers
+from weft.core.framework import (
+    NEVER,
+    Need,
+    Policy,
+    Profile,
+    Query,
+    assignment,
+    connection,
+    policy_answers,
+)
+from weft.core.framework.connection import ChosenLinks
 from weft.core.framework.policy import ExpectedSlowdown
 from weft.core.ledger.table import Ints, LedgerTable
 from weft.model import Placement, Shape, Share
@@ -29,7 +40,10 @@ def placement_on(
 
 
 def best_row(known: Assessment, profile: Profile, key: str) -> int:
-    """The row of the best node, −1 where none fits; `key` is for policies that draw."""
+    """The row of the best node, −1 where none fits; `key` is for policies that draw.
+
+    Of nodes that score equally, the one whose free GPUs are connected best, then the first.
+    """
     if len(known.total) == 0:
         return -1
     row = int(known.total.argmax())
@@ -39,6 +53,9 @@ def best_row(known: Assessment, profile: Profile, key: str) -> int:
     if profile.breaks_ties:
         rows = (known.total == best).nonzero()[0]
         row = int(rows[policy_answers.choose_node(profile.lead, rows, key)])
+    elif known.connected is not None:
+        rows = (known.total == best).nonzero()[0]
+        row = int(rows[known.connected.take(rows).argmax()])
     return row
 
 
@@ -52,12 +69,14 @@ def shares_on(
     if demand.mode == "many":
         return _many(table, row, known, profile, key)
     need = demand.need
-    if known.position is not None and not need.whole:
-        return (_share(table, row, int(known.position[row]), 0, need),)
     if need.whole:
-        positions = _first_idle(table, row, known, profile)
+        positions = _whole(table, row, known, profile)
+    elif known.position is not None:
+        position = int(known.position[row])
+        positions = _exchanged(table, row, known, profile, [position])
     else:
-        positions = [_shared(table, row, known, profile, key)]
+        position = _shared(table, row, known, profile, key)
+        positions = _exchanged(table, row, known, profile, [position])
     return tuple(_share(table, row, position, 0, need) for position in positions)
 
 
@@ -73,6 +92,15 @@ def predicted(
     return profile.lead.predict(known.shape, co_residents, model) if co_residents else ()
 
 
+def links(
+    table: LedgerTable, row: int, known: Assessment, shares: tuple[Share, ...]
+) -> ChosenLinks | UnsetType:
+    """How the pod's GPUs are connected; unset where nobody tells, or it has one."""
+    if len(shares) < 2 or not connection.matters(known.shape, table):
+        return UNSET
+    return connection.links_chosen(table, row, [share.gpu for share in shares]) or UNSET
+
+
 def _share(table: LedgerTable, row: int, position: int, gpu_request: int, need: Need) -> Share:
     device = table.start[row] + position
     gpu = table.nodes[row].gpus[position]
@@ -81,15 +109,40 @@ def _share(table: LedgerTable, row: int, position: int, gpu_request: int, need: 
     return Share(gpu_request, gpu.index, memory, milli, gpu.uuid)
 
 
-def _first_idle(table: LedgerTable, row: int, known: Assessment, profile: Profile) -> list[int]:
-    """The first idle devices that are accepted."""
-    demand = known.demand
-    if demand.mode == "device" or profile.device_filters:
-        fits = _fitting(table, row, known, profile)[1]
-        return [int(position) for position in fits[: demand.need.count]]
+def _whole(table: LedgerTable, row: int, known: Assessment, profile: Profile) -> list[int]:
+    """The best connected idle devices that are accepted; the first, where links say nothing."""
+    idle, count = _idle(table, row, known, profile), known.demand.need.count
+    if not connection.matters(known.shape, table):
+        return idle[:count]
+    return connection.best_of_free(table, row, idle, count)
+
+
+def _idle(table: LedgerTable, row: int, known: Assessment, profile: Profile) -> list[int]:
+    """The idle devices that are accepted."""
+    if known.demand.mode == "device" or profile.device_filters:
+        fits: list[int] = _fitting(table, row, known, profile)[1].tolist()
+        return fits
     begin, end = table.start[row], table.start[row + 1]
-    idle = [device - begin for device in range(begin, end) if table.state[device].idle]
-    return idle[: demand.need.count]
+    return [device - begin for device in range(begin, end) if table.state[device].idle]
+
+
+def _exchanged(
+    table: LedgerTable, row: int, known: Assessment, profile: Profile, positions: list[int]
+) -> list[int]:
+    """The same devices, or others that no policy could tell from them and are connected better.
+
+    Where the policy chooses among equals itself, or goes by who else waits, that stays.
+    """
+    lead = profile.lead
+    if not connection.matters(known.shape, table) or lead.ties == "last" or profile.matcher:
+        return positions
+    if len(positions) == 1:
+        if type(lead).choose_device is not Policy.choose_device:
+            return positions
+        if not table.state[table.start[row] + positions[0]].idle:
+            return positions  # it takes no card from those who come later
+    signals = known.observed.signals if profile.observes else None
+    return connection.exchanged(table, row, positions, known.demand, signals)
 
 
 def _fitting(
@@ -137,6 +190,8 @@ def _many(
     query = known.query(table, np.array([row], dtype=np.int64))
     answer = _found_before(known, row, profile) or assignment.place(query, profile, key)
     chosen = answer.chosen[0].tolist()
+    if demand.shape.topology != "required" and not any(n.gpu_request.split for n in demand.needs):
+        chosen = _exchanged(table, row, known, profile, chosen)
     shares = [
         _share(table, row, position, gpu_request, need)
         for position, (gpu_request, need) in zip(chosen, answer.todo, strict=True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from weft.core.engine.assessment import Assessment
 from weft.core.engine.records import Candidate
-from weft.core.framework import NEVER, Need, Profile, Query
+from weft.core.framework import NEVER, Need, Profile, Query, connection
 from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.dialects.foreign import foreign_resource
 from weft.model import Code, Reason
@@ -127,6 +127,8 @@ def _words(code: Code, known: Assessment, table: LedgerTable, rows: Sequence[int
         return f"node does not advertise {' or '.join(sorted(lacking))}"
     if code is Code.NO_ISOLATION:
         return f"node does not offer isolation {shape.isolation}"
+    if code is Code.LINKS_TAKEN:
+        return _lost_links(known, table, rows)
     if code is Code.EXTENDED:
         foreign = [
             request.text
@@ -136,6 +138,21 @@ def _words(code: Code, known: Assessment, table: LedgerTable, rows: Sequence[int
         ]
         return f"{TEXT[code]}: {'; '.join(foreign)}" if foreign else ""
     return ""
+
+
+def _lost_links(known: Assessment, table: LedgerTable, rows: Sequence[int]) -> str:
+    """What the node whose free GPUs are connected best has, and could have."""
+    if known.connected is None or known.connectable is None or not len(rows):
+        return ""
+    row = max(rows, key=lambda row: int(known.connected[row]) if known.connected is not None else 0)
+    sets = connection.sets_on(table, row)
+    free, best = (int(column[row]) for column in (known.connected, known.connectable))
+    if sets is None or free < 0:
+        return ""
+    have, want = sets.word_of(free), sets.word_of(best)
+    if have == want:
+        return f"{TEXT[Code.LINKS_TAKEN]} ({want} within fewer NUMA nodes)"
+    return f"{TEXT[Code.LINKS_TAKEN]} (free at best {have}, could be {want})"
 
 
 def _lacks_extended(table: LedgerTable, name: str, amount: int, rows: Sequence[int]) -> bool:

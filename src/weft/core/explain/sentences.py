@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
+from msgspec import UNSET
+
 from weft.core.engine.events import EvictionWaived
 from weft.core.engine.harvest import Eviction, Harvest
 from weft.core.engine.oom_history import ALONE_AFTER, OomCharge
@@ -11,6 +13,7 @@ from weft.core.engine.slowdown_eviction import WINDOWS, SlowdownReason
 from weft.core.explain.amounts import age_in_words, gpus_in_words, shares_in_words
 from weft.core.explain.explanation import StuckPod
 from weft.core.explain.reasons import FeasibilitySummary
+from weft.core.framework.connection import ChosenLinks
 from weft.model import Reason, Share
 
 BOUNDED = "not every way to place its GPU shares was looked at: another may be better"
@@ -153,7 +156,29 @@ def decision_notes(record: Record, name: Callable[[str], str] = str) -> list[str
     if isinstance(record.double_booked, DoubleBooking):
         notes.append(double_booking_in_words(record.double_booked, record.node, name))
     notes += [BOUNDED] if record.bounded else []
+    notes += [] if record.links is UNSET else [links_in_words(record.links)]
     return notes + ([charged_in_words(record.charged)] if record.charged else [])
+
+
+def links_in_words(links: ChosenLinks) -> str:
+    """How the pod's GPUs are connected, and what better links it did not get."""
+    had = (
+        f"GPUs {_listed(links.gpus)} are connected by {links.path} at the weakest, between GPUs "
+        f"{_listed(links.between)}: {links.gbps:g} GB/s"
+    )
+    numa = f", over {links.numa_nodes} NUMA nodes" if links.numa_nodes > 1 else ""
+    if not links.best_gpus:
+        return f"{had}{numa}; no {len(links.gpus)} GPUs of the node are connected better"
+    better = f"{links.best_path} of GPUs {_listed(links.best_gpus)} ({links.best_gbps:g} GB/s)"
+    if not links.taken:
+        return f"{had}{numa}; {better} was not chosen: those GPUs score less"
+    taken = f"GPU {links.taken[0]} is" if len(links.taken) == 1 else f"{_listed(links.taken)} are"
+    return f"{had}{numa}; {better} was lost: {taken} taken"
+
+
+def _listed(gpus: Iterable[int]) -> str:
+    *some, last = map(str, gpus)
+    return f"{', '.join(some)} and {last}" if some else last
 
 
 def harvest_in_words(harvest: Harvest, name: Callable[[str], str] = str) -> str:

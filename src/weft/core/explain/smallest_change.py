@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TypeVar
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from weft.core.engine.assessment import Assessment, Assessor
@@ -22,6 +23,7 @@ from weft.core.framework import Profile
 from weft.core.ledger import Holding
 from weft.model import Code, DeviceRule, GpuMemoryRequest, GpuRequest, PodRequest, Shape
 from weft.model.agent_offer import ISOLATIONS
+from weft.model.annotations import TOPOLOGY
 
 T = TypeVar("T")
 Trying = Generator[None, None, T]
@@ -82,6 +84,7 @@ class ChangeSearch:
             self._count(),
             self._model(),
             self._isolation(),
+            self._topology(),
             self._host("cpu_milli", "cpu", "m of CPU"),
             self._host("memory_mib", "memory", "MiB of host memory"),
             self._extended(),
@@ -213,6 +216,17 @@ class ChangeSearch:
                 text = f"ask for isolation {mode} instead of {asked}"
                 return SmallestChange("isolation", text, shape=other)
         return None
+
+    def _topology(self) -> Trying[SmallestChange | None]:
+        """Whatever links there are, instead of the best of the node."""
+        if self._shape.topology != "required":
+            return None
+        any_links = replace(self._shape, topology=UNSET)
+        yield
+        if not self._fits(any_links):
+            return None
+        text = f"ask for {TOPOLOGY} preferred instead of required"
+        return SmallestChange("topology", text, shape=any_links)
 
     def _host(self, field: str, axis: str, unit: str) -> Trying[SmallestChange | None]:
         requested = getattr(self._shape, field)

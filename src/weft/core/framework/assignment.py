@@ -9,7 +9,7 @@ ends without a place, `search` looks through the distinct assignments, within a 
 
 import numpy as np
 
-from weft.core.framework import policy_answers
+from weft.core.framework import connection, policy_answers
 from weft.core.framework.demand import Demand, Need
 from weft.core.framework.device_rows import DeviceRows
 from weft.core.framework.feasibility import Codes
@@ -29,6 +29,9 @@ FEW_GPUS = 4
 """Pods with so few shares are placed on any number of nodes at once, as those with one are."""
 GREEDY_CELLS = 150_000
 """Devices × GPU shares that one decision about other pods looks at: some 30 ms."""
+NODES_CONNECTED = 256
+"""Nodes on which one decision looks for other, connected GPUs where a pod requires it: some 30 ms.
+"""
 
 
 _PER_NODE = ("fits", "exact", "codes", "score", "chosen")
@@ -92,12 +95,62 @@ def place(query: Query, profile: Profile, key: str = "") -> Assignment:
     todo = steps(query.demand, policy) if gpus <= MOST_GPUS else []
     rows = _affordable(query, gpus)
     if len(rows) == query.n:
-        return _place(query, profile, policy, todo, key)
+        return _connected(query, profile, policy, _place(query, profile, policy, todo, key))
     answer = Assignment(query.n, todo)
     answer.fits[:], answer.codes[:] = False, Code.NOT_SEARCHED
     if len(rows):
-        answer.put(rows, _place(query.only(rows), profile, policy, todo, key))
+        part = query.only(rows)
+        found = _place(part, profile, policy, todo, key)
+        answer.put(rows, _connected(part, profile, policy, found))
     return answer
+
+
+def _connected(query: Query, profile: Profile, policy: Policy, answer: Assignment) -> Assignment:
+    """For a pod that requires it: other devices where those found are not connected well enough.
+
+    One GPU request gets the best scored set that is. Several get their devices exchanged for others
+    in the same state. Where that does not help, the node does not fit.
+    """
+    at = np.flatnonzero(answer.fits)
+    if query.demand.shape.topology != "required" or not answer.todo or not len(at):
+        return answer
+    at = at[connection.lacking(query.only(at), answer.chosen[at])]
+    if not len(at):
+        return answer
+    answer.fits[at], answer.codes[at] = False, Code.LINKS_TAKEN
+    answer.codes[at[NODES_CONNECTED:]] = Code.NOT_SEARCHED
+    part = query.only(at[:NODES_CONNECTED])
+    chosen = _other_devices(part, profile, policy, answer.chosen[at[:NODES_CONNECTED]])
+    found = np.flatnonzero(chosen.min(axis=1) >= 0)
+    if len(found):
+        forced = _greedy(part.only(found), profile, policy, answer.todo, forced=chosen[found])
+        answer.put(at[found], forced)
+    return answer
+
+
+def _other_devices(query: Query, profile: Profile, policy: Policy, chosen: Ints) -> Ints:
+    """Better connected devices for all steps, [n, steps]; −1 on nodes that have none."""
+    table, demand = query.table, query.demand
+    others = np.full_like(chosen, -1)
+    assert query.rows is not None
+    if len(demand.needs) > 1:
+        signals = query.signals if profile.observes else None
+        for at, row in enumerate(query.rows.tolist()):
+            others[at] = connection.exchanged(table, row, chosen[at].tolist(), demand, signals)
+        others[connection.lacking(query, others)] = -1
+        return others
+    scratch = _Scratch(query)
+    scratch.begin_step(demand.need, same_request=False)
+    fits = scratch.device_fits & _acceptable(scratch, demand.need, profile)
+    scores = policy_answers.score_devices(policy, scratch)
+    wanted = -scratch.room if scores is None else scores
+    ends = query.gpus.cumsum()
+    for at, (row, end) in enumerate(zip(query.rows.tolist(), ends.tolist(), strict=True)):
+        own = slice(end - int(query.gpus[at]), end)
+        found = connection.best_scored(table, row, fits[own], wanted[own], demand.need.count)
+        if found is not None:
+            others[at] = found
+    return others
 
 
 def _affordable(query: Query, gpus: int) -> Ints:

@@ -7,6 +7,7 @@ others hold each time a node's account changes (`codes`).
 import numpy as np
 import numpy.typing as npt
 
+from weft.core.framework import connection
 from weft.core.framework.constraints import constraint_codes, port_codes
 from weft.core.framework.demand import Demand, Need
 from weft.core.framework.query import Query
@@ -39,6 +40,9 @@ def declared_codes(table: LedgerTable, demand: Demand) -> Codes:
     if demand.shape.node_name:
         row = table.row_of.get(demand.shape.node_name, -1)
         codes = np.where(np.arange(table.count) == row, codes, np.int8(Code.OTHER_NODE))
+    unlinked = connection.unknown_to(table, demand)
+    if unlinked is not None:
+        codes[(codes == 0) & unlinked] = Code.LINKS_UNKNOWN
     if not table.schedulable.all():
         codes[~table.schedulable] = Code.UNSCHEDULABLE
     return codes

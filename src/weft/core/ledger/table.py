@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from weft.core.ledger.residents import Residents
 from weft.model import ClosedNode, Gpu, HostPort, Node
+from weft.model.gpu_links import GpuLinks
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -144,6 +145,9 @@ class LedgerTable:
     `residents` knows what runs on each device, `extended_used` what is used of each resource.
     `closed_at` is the ledger's version at which a node was closed last within this layout. `kinds`
     numbers the devices there are, in their order: a kind that no node has any more is forgotten.
+    `links` are the different ways in which nodes' cards are connected, `links_of[n]` the number of
+    node n's, −1 where nobody says; `device_link_bit` the card's place among them, as a bit, 0 for
+    what is not linked, such as MIG instances.
     """
 
     cpu_free: Ints
@@ -200,6 +204,9 @@ class LedgerTable:
         self.all_deliver = all(node.delivers is None for node in self.nodes)
         self.tells_isolation = any(node.isolation is not None for node in self.nodes)
         self.uuid_of: list[str] = []
+        self.links: list[GpuLinks] = []
+        self.links_of: Ints = np.full(self.count, -1, dtype=np.int64)
+        self.device_link_bit: Ints = np.zeros(self.devices, dtype=np.int64)
         self.memory_used = [0] * self.devices
         self.memory_idle = [0] * self.devices
         self.memory_held_back = [0] * self.devices
@@ -253,6 +260,7 @@ class LedgerTable:
         reserves = np.maximum(RESERVE_MIB, totals * RESERVE_PERMILLE // 1000)
         self._harvest_total = (totals - reserves).tolist()
         self.all_in_service = all(self._serves)
+        self._tell_links()
         for row in range(self.count):
             self.refresh_row(row)
 
@@ -272,6 +280,18 @@ class LedgerTable:
         for offset, gpu in enumerate(node.gpus):
             if gpu.parent is not None and gpu.parent in local:
                 self.parents[self.start[row] + offset] = self.start[row] + local[gpu.parent]
+
+    def _tell_links(self) -> None:
+        numbers: dict[GpuLinks, int] = {}
+        for row, node in enumerate(self.nodes):
+            if not isinstance(node.links, GpuLinks):
+                continue
+            self.links_of[row] = numbers.setdefault(node.links, len(numbers))
+            place = {index: place for place, index in enumerate(node.links.indexes)}
+            for offset, gpu in enumerate(node.gpus):
+                if gpu.parent is None and gpu.index in place:
+                    self.device_link_bit[self.start[row] + offset] = 1 << place[gpu.index]
+        self.links = list(numbers)
 
     def _each_node_is_of_one_kind(self) -> bool:
         if self.devices == 0:
@@ -294,6 +314,10 @@ class LedgerTable:
         self.nodes[row] = replace(self.nodes[row], taints=taints, schedulable=schedulable)
         self.schedulable[row] = schedulable
         self.has_taints = self.has_taints or bool(taints)
+
+    def serving(self) -> Bools:
+        """Devices in service, whoever holds them, [D]."""
+        return np.asarray(self._serves, dtype=np.bool_)
 
     def in_service(self) -> Ints:
         """GPUs in service on each node, whoever holds them, [N]."""

@@ -29,7 +29,11 @@ from weft.model import BadInputError, Code
 _EVICTED, _LEAVES = b'"outcome":"evicted"', f'"outcome":"{LEAVES}"'.encode()
 """How it was called until Weft said what is true of it; no other text can have these quotes."""
 
-_CODES_BEFORE = {24: (Code.NOT_ADVERTISED, 2), 27: (Code.NO_ISOLATION, 0)}
+_CODES_BEFORE = {
+    24: (Code.NOT_ADVERTISED, 2),
+    27: (Code.NO_ISOLATION, 0),
+    28: (Code.LINKS_UNKNOWN, 1),
+}
 """By how many reasons there once were: which came in between next, and how many behind."""
 
 _END = b'{"end":'

@@ -107,6 +107,11 @@ def run_study(
 
 
 def run_cell(study: InterferenceStudy, cell: InterferenceRun) -> SharedRun:
+    """The same as `run_whole`, without each job's outcome: they are too many to keep."""
+    return msgspec.structs.replace(run_whole(study, cell), outcomes=())
+
+
+def run_whole(study: InterferenceStudy, cell: InterferenceRun) -> SharedRun:
     """One policy on one seed's jobs at one load."""
     knows_all = study.predictor == "truth" or cell.policy == ORACLE
     learnt = pair_predictor.ridge if study.predictor == "ridge" else pair_predictor.trained
@@ -130,7 +135,7 @@ def run_cell(study: InterferenceStudy, cell: InterferenceRun) -> SharedRun:
     else:
         name = study.reference if cell.policy == ORACLE else cell.policy
         run = run_shared(scenario, study.make_policy(name))
-    return msgspec.structs.replace(run, policy=cell.policy, outcomes=())
+    return msgspec.structs.replace(run, policy=cell.policy)
 
 
 def _runs(

@@ -111,6 +111,11 @@ def run_study(
 
 
 def run_cell(study: OverprovisionStudy, cell: OverprovisionRun) -> SharedRun:
+    """The same as `run_whole`, without each job's outcome: they are too many to keep."""
+    return msgspec.structs.replace(run_whole(study, cell), outcomes=())
+
+
+def run_whole(study: OverprovisionStudy, cell: OverprovisionRun) -> SharedRun:
     """One policy on one seed's jobs at one level."""
     jobs = ece_like.jobs(cell.percent, cell.seed, study.gpus, study.mix)
     if cell.policy == BEST:
@@ -120,7 +125,7 @@ def run_cell(study: OverprovisionStudy, cell: OverprovisionRun) -> SharedRun:
     scenario = SharedScenario(nodes, jobs, slowdown, watching, study.faults, permille, cell.seed)
     policy = study.make_policy("gpushare" if cell.policy == BEST else cell.policy)
     run = run_shared(scenario, policy)
-    return msgspec.structs.replace(run, policy=cell.policy, outcomes=())  # too many to keep
+    return msgspec.structs.replace(run, policy=cell.policy)
 
 
 def _level(

@@ -6,6 +6,8 @@ from typing import Any, TypeVar
 Shared = TypeVar("Shared")
 Cell = TypeVar("Cell")
 Result = TypeVar("Result")
+PARENT_PERIOD_S = 0.5
+"""So often a worker looks if the process that started it is still there."""
 
 
 def run_cells(
@@ -35,9 +37,22 @@ def with_progress(
 _kept: list[Any] = []
 
 
-def _adopt(shared: object) -> None:
+def _adopt(shared: object, parent: int) -> None:
     """A worker process keeps what all cells share here: it has nowhere else."""
+    import threading
+
     _kept[:] = [shared]
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """End this worker once the process that it works for was killed: nobody else would tell it."""
+    import os
+    import time
+
+    while os.getppid() == parent:
+        time.sleep(PARENT_PERIOD_S)
+    os._exit(1)
 
 
 def _work(work: Callable[[Any, Cell], Result], cell: Cell) -> Result:
@@ -48,10 +63,11 @@ def _in_parallel(
     work: Callable[[Shared, Cell], Result], shared: Shared, cells: Sequence[Cell], jobs: int
 ) -> Iterator[tuple[Cell, Result]]:
     import multiprocessing
+    import os
     from concurrent.futures import ProcessPoolExecutor, as_completed
 
     context = multiprocessing.get_context("fork" if _can_fork() else "spawn")
-    with ProcessPoolExecutor(jobs, context, _adopt, (shared,)) as pool:
+    with ProcessPoolExecutor(jobs, context, _adopt, (shared, os.getpid())) as pool:
         futures = {pool.submit(_work, work, cell): cell for cell in cells}
         try:
             for future in as_completed(futures):

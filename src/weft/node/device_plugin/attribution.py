@@ -45,8 +45,8 @@ STARTED, REFUSED, WRONG = "started", "refused", "wrong"
 _WAIT_S = 2.0
 _LOOKS, _LOOK_S = 20, 0.05
 _REMEMBERED = 10_000
-_ASK_ALL_FROM = 16
-"""Of more pods than so many the kubelet is asked at once."""
+_ONE_BY_ONE = 2
+"""About so many pods the kubelet is asked, then about all: it does not want to be asked often."""
 
 
 class NotAttributedError(WeftError):
@@ -234,15 +234,14 @@ class Attribution:
         return []
 
     async def _in_hand(self, candidates: list[LikelyContainer]) -> list[LikelyContainer]:
-        if len(candidates) > _ASK_ALL_FROM:
-            known = await self._world.kubelet.names()
-            return [each for each in candidates if _key(each) in known]
         # Who came first is mostly the one, and if it has no devices no other pod is being admitted.
-        for some in (candidates[:1], candidates[1:]):
-            pods = await asyncio.gather(*(self._world.kubelet.pod(*_key(each)) for each in some))
-            if found := [each for each, pod in zip(some, pods, strict=True) if pod is not None]:
-                return found
-        return []
+        for asked in range(min(_ONE_BY_ONE, len(candidates))):
+            if await self._world.kubelet.pod(*_key(candidates[asked])) is not None:
+                return [candidates[asked]]
+        if len(candidates) <= _ONE_BY_ONE:
+            return []
+        known = await self._world.kubelet.names()
+        return [each for each in candidates if _key(each) in known]
 
     async def _answers(
         self, candidates: Sequence[LikelyContainer]

@@ -3,6 +3,7 @@
 The messages are generated; the services are these few lines, for generated ones have no types.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -26,6 +27,9 @@ REGISTRATION = f"{VERSION}.Registration"
 POD_RESOURCES = "v1.PodResourcesLister"
 _LARGE_ANSWERS = (("grpc.max_receive_message_length", 64 << 20),)
 """The kubelet names each device ID by itself: with many pods that is more than gRPC's 4 MiB."""
+
+_TOO_OFTEN, _TOO_OFTEN_S, _TOO_OFTEN_AGAIN = "rate limit", 0.02, 100
+"""A kubelet takes 100 questions a second about pod resources, whoever asks, 10 of them at once."""
 
 
 class KubeletError(WeftError):
@@ -170,10 +174,15 @@ class PodResourcesClient:
             request_serializer=type(request).SerializeToString,
             response_deserializer=answer.FromString,
         )
-        try:
-            return await call(request, timeout=self._timeout_s)
-        except aio.AioRpcError as error:
-            raise KubeletError(f"pod resources: {_said(error)}") from None
+        left = _TOO_OFTEN_AGAIN
+        while True:
+            try:
+                return await call(request, timeout=self._timeout_s)
+            except aio.AioRpcError as error:
+                if not left or _TOO_OFTEN not in _said(error):
+                    raise KubeletError(f"pod resources: {_said(error)}") from None
+            left -= 1
+            await asyncio.sleep(_TOO_OFTEN_S)
 
 
 def _said(error: aio.AioRpcError) -> str:

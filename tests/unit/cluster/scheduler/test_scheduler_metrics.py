@@ -8,6 +8,8 @@ from scheduler_world import add_node, add_pod, world
 
 from weft.cluster.extender.metrics import ExtenderMetrics
 from weft.cluster.scheduler.metrics import SchedulerMetrics
+from weft.cluster.scheduler.stranded_gauges import StrandedGauges
+from weft.cluster.state.typical_pods import LEAST_PODS, TypicalInput
 
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "reference"
 
@@ -108,7 +110,9 @@ async def test_one_page_tells_of_both_hosts() -> None:
 
 async def test_every_metric_is_in_the_reference_and_the_other_way_round() -> None:
     async with world() as cluster:
-        cluster.pages.collectors[:] = [SchedulerMetrics(cluster.live, per_gpu=True)]
+        stranded = StrandedGauges(cluster.live, TypicalInput(cluster.live))
+        metrics = SchedulerMetrics(cluster.live, per_gpu=True)
+        cluster.pages.collectors[:] = [metrics, stranded]
         _, text = await cluster.get("/metrics")
         told = {
             family.name + ("_total" if family.type == "counter" else "")
@@ -117,3 +121,65 @@ async def test_every_metric_is_in_the_reference_and_the_other_way_round() -> Non
         page, _, _ = (DOCS / "metrics.md").read_text().partition("## How fast pods go")
         named = set(re.findall(r"^\| `([a-z_]+)`", page, flags=re.MULTILINE))
         assert told == {name for name in named if not name.startswith("weft_agent_")}
+
+
+async def test_pending_pods_are_counted_by_reason_with_the_age_of_the_oldest() -> None:
+    async with world() as cluster:
+        add_node(cluster.server, "n")
+        add_node(cluster.server, "plain", gpus=0)
+        for name, mib in (("large", 20_000), ("larger", 30_000), ("small", 4_000)):
+            add_pod(cluster.server, name, mib)
+        add_pod(cluster.server, "bad", "much")
+        add_pod(cluster.server, "gated", 4_000, schedulingGates=[{"name": "g"}])
+        await cluster.live.start()
+        assert not [key for key in await cluster.samples() if "weft_pending_pods" in key[0]]
+        await cluster.live.lead(afresh=False)
+        await cluster.until(lambda: cluster.bound("small"))
+        found = await cluster.samples()
+        pods = {key[1]: value for key, value in found.items() if key[0] == "weft_pending_pods"}
+        assert pods == {"reason=GPU_TOO_SMALL": 2, "reason=CONTRADICTORY": 1}
+        for reason in pods:
+            assert found["weft_pending_pods_oldest_seconds", reason] > 0
+        cluster.server.remove("pods", "large", "d")
+        cluster.server.remove("pods", "bad", "d")
+        await cluster.until(lambda: len(cluster.live.pods.pods) == 3)
+        found = await cluster.samples()
+        assert found["weft_pending_pods", "reason=GPU_TOO_SMALL"] == 1
+        assert ("weft_pending_pods", "reason=CONTRADICTORY") not in found
+
+
+async def test_gpus_out_of_service_and_nodes_with_an_agent_are_told() -> None:
+    async with world() as cluster:
+        add_node(cluster.server, "n")
+        add_node(cluster.server, "plain", gpus=0)
+        unhealthy = {"metadata": {"name": "unhealthy-gpu-n", "namespace": "kube-system"}}
+        cluster.server.add("configmaps", unhealthy | {"data": {"gpus": "1"}})
+        await cluster.live.start()
+        found = await cluster.samples()
+        assert found["weft_ledger_gpus_out_of_service", "node=n"] == 1
+        assert found["weft_node_agent", "node=n"] == 1
+        assert not [key for key in found if "node=plain" in key]
+
+
+async def test_idle_gpus_are_told_by_what_strands_them_once_enough_pods_are_there() -> None:
+    async with world() as cluster:
+        add_node(cluster.server, "n")
+        await cluster.lead()
+        typical = TypicalInput(cluster.live)
+        gauges = StrandedGauges(cluster.live, typical)
+        cluster.pages.collectors.append(gauges)
+        await typical.count()
+        await gauges.look()
+        assert not [
+            key for key in await cluster.samples() if key[0].startswith("weft_gpus_stranded")
+        ]
+        for number in range(LEAST_PODS):
+            add_pod(cluster.server, f"p{number}", 12_000)
+        await cluster.until(lambda: cluster.bound("p0") and cluster.bound("p1"))
+        await cluster.until(lambda: len(cluster.live.pods.pods) == LEAST_PODS)
+        await typical.count()
+        await gauges.look()
+        found = await cluster.samples()
+        assert found["weft_gpus_usable",] == 0
+        assert found["weft_gpus_stranded", "by=shares"] == 0.5  # a quarter of each of two cards
+        assert found["weft_gpus_stranded", "by=cpu"] == 0

@@ -7,6 +7,7 @@ measured.
 """
 
 import csv
+import math
 import random
 from collections.abc import Sequence
 from enum import StrEnum
@@ -16,7 +17,7 @@ import msgspec
 import numpy as np
 
 from weft.core.framework.interference import Floats
-from weft.files.reading import local, read_bytes, unreadable
+from weft.files.reading import STDIN, local, read_bytes, unreadable
 from weft.files.words import decimal_number
 from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
 from weft.lab.simulate.sharing.slowdown import ByPairs
@@ -80,6 +81,23 @@ class OfferedLoad(msgspec.Struct, frozen=True):
     law: DurationLaw = DurationLaw.LOGNORMAL
     job_class: str = BEST_EFFORT
     expected_error: float | None = None
+
+
+def read_table(path: Path, source: str, gpu: str) -> PairTable:
+    """Pairs of a file: CSV as Gavel's (one `source` and `gpu` of it), or JSON as Co-scheML's."""
+    try:
+        is_json = path.suffix == ".json" or (
+            path == STDIN and read_bytes(path).lstrip()[:1] == b"{"
+        )
+        table = coscheml(path) if is_json else gavel(path, source, gpu)
+    except OSError as error:
+        raise BadInputError(str(path), unreadable(path, error)) from None
+    except (KeyError, ValueError, TypeError, msgspec.DecodeError) as error:
+        raise BadInputError(str(path), f"is no table of measured pairs: {error}") from None
+    speeds = [speed for row in table.speed for speed in row]
+    if not all(math.isfinite(speed) and speed >= 0 for speed in speeds) or not any(speeds):
+        raise BadInputError(str(path), "has speeds that are no numbers from 0 on, or only 0")
+    return table
 
 
 def gavel(path: Path, source: str, gpu: str) -> PairTable:

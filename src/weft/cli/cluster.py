@@ -1,0 +1,91 @@
+"""`weft cluster`: what a cluster's GPUs could still take."""
+
+import datetime
+from typing import TYPE_CHECKING
+
+from typer import Typer
+
+from weft.cli.cluster_question import answer
+from weft.cli.options import Context, Kubeconfig, Output
+from weft.cli.output import ListOutput, json_text, print_note, print_table, table_with
+from weft.cli.snapshot_files import SnapshotFile
+from weft.model.errors import BadInputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from weft.cluster.snapshot.state import SnapshotState
+    from weft.cluster.state.stranding import StrandedModel
+
+cluster_app = Typer(
+    help="What a cluster's GPUs could still take, and what keeps them idle.", no_args_is_help=True
+)
+
+
+@cluster_app.callback()
+def _about() -> None:
+    """What a cluster's GPUs could still take, and what keeps them idle."""
+
+
+@cluster_app.command("stranded")
+def stranded(
+    snapshot: SnapshotFile = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+    output: Output = ListOutput.table,
+) -> None:
+    """Say how much of the idle GPU could be used at all, and by what the rest is stranded.
+
+    By the shapes of the GPU pods there are, 95 % of them: shares that none of these fill, slots
+    for pods of several GPUs, nodes that take none of them, GPU models, CPU and memory beside.
+    """
+    from weft.cluster.state.stranding import stranded_by_model
+    from weft.cluster.state.typical_pods import usual_shapes
+
+    state = state_of(snapshot, kubeconfig, context)
+    rows = stranded_by_model(state.engine.ledger.table, usual_shapes(state.usual()))
+    if output is ListOutput.json:
+        print(json_text({"models": [row._asdict() for row in rows]}))
+        return
+    _show(rows)
+
+
+def state_of(snapshot: "Path | None", kubeconfig: "Path | None", context: str) -> "SnapshotState":
+    """The cluster's state, from a file or from the cluster itself as it is now."""
+    from weft.cli.hosting import reading_cluster
+    from weft.cli.policies import registry
+    from weft.cli.snapshot import asked
+    from weft.cli.snapshot_files import open_snapshot
+    from weft.cluster.snapshot.capture import snapshot_of
+    from weft.cluster.snapshot.state import snapshot_state
+
+    if snapshot is not None:
+        if kubeconfig or context:
+            raise BadInputError(
+                str(snapshot), "is a cluster's state; leave out --kubeconfig, --context"
+            )
+        return open_snapshot(snapshot)
+    found, config = answer(kubeconfig, context, lambda client: asked(client, None))
+    taken = snapshot_of(found, config, datetime.datetime.now(datetime.UTC))
+    known = registry()
+    return snapshot_state(taken, lambda client: reading_cluster(config, known, client))
+
+
+def _show(rows: "list[StrandedModel]") -> None:
+    from weft.core.framework.stranded import LIMITS
+
+    table = table_with("model|>GPUs|>idle|>usable|" + "|".join(f">{by}" for by in LIMITS))
+    for row in rows:
+        stranded_by = [f"{row.by[by]:,.2f}" for by in LIMITS]
+        table.add_row(
+            row.model, str(row.gpus), f"{row.idle:,.2f}", f"{row.usable:,.2f}", *stranded_by
+        )
+    print_table(table)
+    idle, usable = sum(row.idle for row in rows), sum(row.usable for row in rows)
+    if not idle:
+        print_note("No GPU is idle.")
+        return
+    print_note(
+        f"{idle:,.2f} GPUs are idle; pods as there are could use at most {usable:,.2f} of them; "
+        f"{idle - usable:,.2f} are stranded."
+    )

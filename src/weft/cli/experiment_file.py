@@ -1,0 +1,221 @@
+"""`weft experiment init`, `check`, `run` and `report`: experiments that a file describes."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+from typer import Argument, Exit, Option
+
+from weft.cli import options
+from weft.cli.experiment_templates import TEMPLATES
+from weft.cli.output import SimulateOutput, json_text, print_csv, print_table, table_with
+from weft.cli.progress import bar
+from weft.model.errors import BadInputError
+from weft.model.nearest import unknown
+
+if TYPE_CHECKING:
+    from weft.lab.experiment.comparison import ExperimentResults
+    from weft.lab.experiment.execution import CellWork
+    from weft.lab.experiment.plan import PlannedCell
+    from weft.lab.experiment.spec import ExperimentSpec
+
+EXIT_ABSENT = 3
+"""Data is absent, or cells are missing: nothing is wrong, and not all of it is there."""
+SHOWN = ("jct_mean_s", "jct_p99_s", "makespan_s", "gpu_asked_percent", "failed_pods", "ooms")
+"""Measures of the table; JSON and CSV have all."""
+
+_File = Annotated[Path, Argument(metavar="FILE", help="An experiment; `-` is stdin.")]
+_Out = Annotated[
+    Path | None, Option(help="The folder of its runs. [default: build/experiments/NAME]")
+]
+
+
+class OpenedExperiment(NamedTuple):
+    """An experiment's file, its cells, and what runs them; None where data is absent."""
+
+    spec: "ExperimentSpec"
+    cells: "list[PlannedCell]"
+    folder: Path
+    work: "CellWork | None"
+
+
+def init(
+    workload: Annotated[
+        str,
+        Option(
+            help="overprovisioned: jobs that ask for more than they use; pairs: measured "
+            "slowdowns; openb: pods of a trace."
+        ),
+    ] = "overprovisioned",
+) -> None:
+    """Print an experiment to change: every field with its default, and what it means."""
+    if workload not in TEMPLATES:
+        raise BadInputError("--workload", unknown(workload, TEMPLATES))
+    print(TEMPLATES[workload], end="")
+
+
+def check(
+    file: _File,
+    out: _Out = None,
+    try_s: Annotated[
+        float, Option(min=0, help="Seconds to try cells for, to say how long all take.")
+    ] = 10.0,
+    jobs: options.Jobs = None,
+) -> None:
+    """Check an experiment, and say how many cells, how much time and disk it takes.
+
+    Exit code 3 where its data is absent.
+    """
+    from weft.lab.experiment.execution import seconds_a_cell
+    from weft.lab.experiment.plan import axes_of
+
+    opened = _open(file, out)
+    spec, cells, work = opened.spec, opened.cells, opened.work
+    axes = [f"{len(texts)} × {axis}" for axis, texts in axes_of(spec).items()]
+    axes += [f"{len(spec.schedulers)} × scheduler", f"{spec.seeds.count} × seed"]
+    print(f"{spec.name}: {len(cells)} cells ({', '.join(axes)})")
+    if work is None:
+        raise Exit(EXIT_ABSENT)
+    there = len(work.store.done(cells))
+    left = len(cells) - there
+    print(f"in {opened.folder}: {there} are there, {left} to run")
+    if left and try_s:
+        processes = min(jobs or os.cpu_count() or 1, left)
+        mean_s, tried = seconds_a_cell(work, cells, try_s)
+        print(
+            f"about {_duration(mean_s * left / processes)} on {processes} processes "
+            f"({mean_s:.2f} s a cell, {tried} tried), and {max(1, left * 8 // 1024)} MiB of disk"
+        )
+
+
+def run(file: _File, out: _Out = None, jobs: options.Jobs = None) -> None:
+    """Run an experiment's cells that are still to run.
+
+    Stop it whenever you want: started again, it goes on with the cells that are missing. Exit code
+    3 where its data is absent.
+    """
+    from weft.lab.experiment.execution import run_missing
+
+    opened = _open(file, out)
+    if opened.work is None:
+        raise Exit(EXIT_ABSENT)
+    store, cells = opened.work.store, opened.cells
+    store.begin()
+    left = len(cells) - len(store.done(cells))
+    processes = min(jobs or os.cpu_count() or 1, max(1, left))
+    ran = run_missing(opened.work, cells, processes, _versions(), bar(left))
+    print(f"{ran} cells run, {len(cells) - ran} were there: {opened.folder}")
+
+
+def report(
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="The folder of an experiment's runs.")],
+    output: options.ResultsOutput = SimulateOutput.table,
+) -> None:
+    """Compare an experiment's schedulers, from the cells that are there.
+
+    Exit code 3 where cells are missing.
+    """
+    from weft.lab.experiment.comparison import compare
+    from weft.lab.experiment.plan import plan
+    from weft.lab.experiment.store import read_store
+
+    spec, store = read_store(folder)
+    records = {cell.folder: store.record(cell) for cell in plan(spec)}
+    found = {name: record.measures for name, record in records.items() if record is not None}
+    results = compare(spec, found)
+    if output is SimulateOutput.json:
+        print(json_text(results))
+    elif output is SimulateOutput.csv:
+        _print_csv(results)
+    else:
+        _print_results(spec, results)
+    if results.missing:
+        few = ", ".join(results.missing[:3]) + (", …" if results.missing[3:] else "")
+        _warn(f"{len(results.missing)} of {results.planned} cells are missing: {few}")
+        raise Exit(EXIT_ABSENT)
+
+
+def _open(file: Path, out: Path | None) -> OpenedExperiment:
+    from weft.cli.policies import registry
+    from weft.lab.experiment.execution import CellWork
+    from weft.lab.experiment.plan import plan
+    from weft.lab.experiment.simulated import runner_of
+    from weft.lab.experiment.spec import data_paths, read_spec
+    from weft.lab.experiment.store import RunStore, stored_experiment
+
+    spec = read_spec(file)
+    data = data_paths(spec, file.parent)
+    try:
+        runner = runner_of(spec, data, registry().from_spec)
+    except BadInputError as error:
+        raise BadInputError(f"{file}: {error.where}", error.problem) from error
+    folder = out or Path("build") / "experiments" / spec.name
+    absent = [
+        f"workload.{name}: {path} is not there" for name, path in data.items() if not path.is_file()
+    ]
+    if absent:
+        _warn(f"{file}: {absent[0]}; all {len(plan(spec))} cells are skipped")
+        return OpenedExperiment(spec, plan(spec), folder, None)
+    store = RunStore(folder, stored_experiment(spec, data))
+    return OpenedExperiment(spec, plan(spec), folder, CellWork(runner, store))
+
+
+def _versions() -> dict[str, str]:
+    import platform
+    from importlib.metadata import version
+
+    names = {"weft": "weft-gpu", "numpy": "numpy", "scipy": "scipy", "pyarrow": "pyarrow"}
+    found = {name: version(package) for name, package in names.items()}
+    return {**found, "Python": platform.python_version()}
+
+
+def _print_csv(results: "ExperimentResults") -> None:
+    axes = list(dict.fromkeys(axis for one in results.summary for axis in one.levels))
+    columns = (*axes, "scheduler", "measure", "seeds", "mean", "ci95", "change_percent", "p_value")
+    print_csv(
+        columns,
+        (
+            (
+                *(one.levels[axis] for axis in axes),
+                one.scheduler,
+                one.measure,
+                one.seeds,
+                one.mean,
+                one.ci95,
+                None if one.difference is None else one.difference.percent,
+                one.p_value,
+            )
+            for one in results.summary
+        ),
+    )
+
+
+def _print_results(spec: "ExperimentSpec", results: "ExperimentResults") -> None:
+    from weft.lab.experiment.comparison import level_text
+
+    if results.question:
+        print(results.question)
+    shown = [name for name in SHOWN if any(one.measure == name for one in results.summary)]
+    table = table_with("|".join(["level", "scheduler", *(f">{name}" for name in shown)]))
+    found = {(*one.levels.values(), one.scheduler, one.measure): one for one in results.summary}
+    for levels in {tuple(one.levels.items()): one.levels for one in results.summary}.values():
+        for scheduler in spec.schedulers:
+            row = [found.get((*levels.values(), scheduler, measure)) for measure in shown]
+            means = ("" if one is None else f"{one.mean:,.6g}" for one in row)
+            table.add_row(level_text(spec, levels) or "all", scheduler, *means)
+    print_table(table)
+    for finding in results.findings:
+        print(finding)
+    if not results.findings:
+        print(f"No difference to {results.baseline} is beyond chance.")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5_400 else f"{seconds / 3_600:.1f} h"
+
+
+def _warn(text: str) -> None:
+    print(f"weft: warning: {text}", file=sys.stderr)

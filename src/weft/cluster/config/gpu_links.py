@@ -1,0 +1,44 @@
+"""Settings of how GPUs are connected, for nodes where nobody else tells."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from weft.dialects.node_links import LinksRule
+from weft.files.form import Section
+from weft.model.gpu_links import GpuLinks, checked_links
+
+
+class GpuLinksRule(Section, frozen=True):
+    """How the GPUs of these nodes are connected; the first rule that fits a node is the node's."""
+
+    matrix: Annotated[
+        tuple[str, ...],
+        "a row for each GPU, by index: its paths to all of them, as nvidia-smi topo -m shows them",
+    ]
+    nvlink_generation: Annotated[
+        int, Meta(ge=0, le=5), "of the NVLinks; 0 without, or as an A100's"
+    ] = 0
+    numa: Annotated[
+        tuple[int, ...], "each GPU's NUMA node, as nvidia-smi topo -m shows it; the same for all"
+    ] = ()
+    nodes: Annotated[str, "a shell pattern on the node's name; all nodes"] = "*"
+    labels: Annotated[dict[str, str], "labels that the node must have; none"] = msgspec.field(
+        default_factory=dict
+    )
+
+    def links(self, where: str) -> GpuLinks:
+        """The links; `BadInputError` at `where` for what cannot be."""
+        indexes = tuple(range(len(self.matrix)))
+        links = GpuLinks(indexes, self.matrix, self.nvlink_generation, self.numa)
+        return checked_links(links, where)
+
+
+def links_rules(rules: Sequence[GpuLinksRule]) -> list[LinksRule]:
+    """The rules as whoever reads nodes takes them; `BadInputError` names the first bad one."""
+    return [
+        LinksRule(rule.links(f"gpuLinks[{at}].matrix"), rule.nodes, rule.labels)
+        for at, rule in enumerate(rules)
+    ]

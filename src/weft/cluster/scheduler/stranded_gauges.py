@@ -1,0 +1,54 @@
+"""Gauges of idle GPUs: how much usual pods could use, and what strands the rest.
+
+Worked out now and then in a thread beside the decisions, from the ledger as it is; between two
+times the gauges stay.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+
+from prometheus_client.metrics_core import Metric
+
+from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.http.metric_families import gauge
+from weft.cluster.state.typical_pods import TypicalInput
+from weft.core.framework.stranded import LIMITS, stranded_gpus
+
+log = logging.getLogger("weft.scheduler")
+
+
+class StrandedGauges:
+    """Looks at a live cluster every `every_s`; until it knows which pods come it says nothing."""
+
+    def __init__(self, live: EngineCluster, typical: TypicalInput, every_s: float = 60) -> None:
+        self._live, self._typical, self._every_s = live, typical, every_s
+        self._usable: dict[tuple[str, ...], float] = {}
+        self._by: dict[str, float] = {}
+
+    async def run(self) -> None:
+        """Look for ever."""
+        while True:
+            await self.look()
+            await asyncio.sleep(self._every_s)
+
+    async def look(self) -> None:
+        """Look once. What goes wrong costs the gauges, and nothing else."""
+        usual = self._typical.usual
+        if not usual:
+            return
+        try:
+            found = await asyncio.to_thread(stranded_gpus, self._live.engine.ledger.table, usual)
+        except Exception:  # the ledger went on meanwhile
+            log.warning("stranded GPUs could not be counted; next time again", exc_info=True)
+            return
+        self._usable = {(): int(found.usable.sum()) / 1000}
+        by = found.by.sum(axis=1).tolist()
+        self._by = {name: milli / 1000 for name, milli in zip(LIMITS, by, strict=True)}
+
+    def collect(self) -> Iterator[Metric]:
+        """What was found last; no sample before."""
+        usable = "Idle GPUs that the pods there usually are could use."
+        yield gauge("weft_gpus_usable", usable, self._usable)
+        stranded = "Idle GPUs that usual pods cannot use, by what strands them."
+        yield gauge("weft_gpus_stranded", stranded, self._by, "by")

@@ -1,0 +1,46 @@
+"""What of a live cluster's idle GPUs could be used by the pods there usually are."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from weft.core.framework.stranded import LIMITS, stranded_gpus
+from weft.core.ledger import LedgerTable
+from weft.model import Shape
+
+
+class StrandedModel(NamedTuple):
+    """GPUs of one model that are idle, usable, and stranded by each limit: whole GPUs' worth."""
+
+    model: str
+    gpus: int
+    idle: float
+    usable: float
+    by: dict[str, float]
+
+
+def stranded_by_model(table: LedgerTable, usual: tuple[Shape, ...]) -> list[StrandedModel]:
+    """One row a GPU model, by name; a node of several counts under its first."""
+    found = stranded_gpus(table, usual)
+    models = [node.gpus[0].model if node.gpus else "" for node in table.nodes]
+    rows = []
+    for model in sorted(
+        {model for model, node in zip(models, table.nodes, strict=True) if node.gpus}
+    ):
+        of = np.array(
+            [
+                bool(node.gpus) and one == model
+                for one, node in zip(models, table.nodes, strict=True)
+            ]
+        )
+        by = found.by[:, of].sum(axis=1).tolist()
+        rows.append(
+            StrandedModel(
+                model or "unknown",
+                int(table.gpus[of].sum()),
+                round(int(found.idle[of].sum()) / 1000, 3),
+                round(int(found.usable[of].sum()) / 1000, 3),
+                {name: round(milli / 1000, 3) for name, milli in zip(LIMITS, by, strict=True)},
+            )
+        )
+    return rows

@@ -1,0 +1,260 @@
+"""Which sets of a node's GPUs are connected how well, among those that a pod could have.
+
+The framework decides for one device of each state; which of the devices in that state a pod gets is
+settled here, by `GpuSets`. Devices that nobody's links name are left as they were chosen.
+"""
+
+from collections.abc import Hashable, Sequence
+
+import msgspec
+import numpy as np
+
+from weft.core.framework import policy_answers
+from weft.core.framework.demand import Codes, Demand
+from weft.core.framework.gpu_sets import NO_SET, GpuSets, gpu_sets
+from weft.core.framework.profile import Profile
+from weft.core.framework.query import Query
+from weft.core.framework.signals import SignalsView
+from weft.core.ledger.table import Bools, Ints, LedgerTable
+from weft.model import Code, Shape
+from weft.model.gpu_links import gbps_of
+
+
+class ChosenLinks(msgspec.Struct, frozen=True, gc=False):
+    """How a pod's GPUs are connected, and how well so many of the node's could be.
+
+    `path` is the word of the path that limits their ring (`nvidia-smi topo -m`), between the GPUs
+    `between`, `gbps` its bandwidth one way as NCCL reckons, `numa_nodes` how many they belong to.
+    `best_path` and `best_gbps` are those of `best_gpus`, the first such set on the empty node;
+    `taken` are the ones of that set that others hold. Empty where nothing better was there.
+    """
+
+    gpus: tuple[int, ...]
+    path: str
+    between: tuple[int, int]
+    gbps: float
+    numa_nodes: int
+    best_path: str = ""
+    best_gbps: float = 0.0
+    best_gpus: tuple[int, ...] = ()
+    taken: tuple[int, ...] = ()
+
+
+def matters(shape: Shape, table: LedgerTable) -> bool:
+    """True if the pod goes by links, and somebody tells of some."""
+    return bool(table.links) and shape.topology != "none"
+
+
+def sets_on(table: LedgerTable, row: int) -> GpuSets | None:
+    """The sets of this node's cards; None where nobody tells how they are connected."""
+    number = int(table.links_of[row])
+    return None if number < 0 else gpu_sets(table.links[number])
+
+
+# --- over nodes ---
+
+
+def unknown_to(table: LedgerTable, demand: Demand) -> Bools | None:
+    """Nodes whose links nobody tells, [N], for a pod that requires to know them; else None."""
+    if demand.shape.topology != "required" or demand.gpus < 2:
+        return None
+    return np.asarray(table.links_of < 0)
+
+
+def best_by_node(table: LedgerTable, demand: Demand) -> Ints | None:
+    """The best quality of any set as large as the pod asks for, were the node empty, [N].
+
+    None where links say nothing of this demand: it has several GPU requests, or asks for one GPU.
+    """
+    if len(demand.needs) != 1 or demand.need.gpu_request.split or demand.need.count < 2:
+        return None
+    if not matters(demand.shape, table):
+        return None
+    accepted = table.serving() & demand.need.will_do.take(table.device_kind)
+    if demand.device_accepts is not None:
+        accepted &= demand.device_accepts
+    return _best(table, Query(table, demand), accepted, np.arange(table.count))
+
+
+def best_free(query: Query, profile: Profile) -> Ints:
+    """The same among the devices that fit now and the policies accept, [n]."""
+    fits = query.device_fits
+    if not query.narrowed:
+        for policy in profile.device_filters:
+            mask = policy_answers.filter_devices(policy, query)
+            if mask is not None:
+                fits = fits & mask
+    table = query.table
+    rows = np.arange(table.count) if query.rows is None else query.rows
+    return _best(table, query, fits, rows)
+
+
+def _best(table: LedgerTable, query: Query, fits: Bools, rows: Ints) -> Ints:
+    bits = query.take_devices(table.device_link_bit)
+    masks = query.sum(np.where(fits, bits, 0))
+    numbers = table.links_of.take(rows)
+    best = np.full(len(rows), NO_SET, dtype=np.int64)
+    for number, links in enumerate(table.links):
+        at = np.flatnonzero(numbers == number)
+        if len(at):
+            best[at] = gpu_sets(links).best(query.demand.need.count).take(masks[at])
+    return best
+
+
+def required_codes(query: Query, codes: Codes, free: Ints, ever: Ints) -> Codes:
+    """The codes, with nodes left out on which no set as good as the best one is free."""
+    if query.demand.shape.topology != "required":
+        return codes
+    best = ever if query.rows is None else ever.take(query.rows)
+    return np.where((codes == 0) & (free < best), np.int8(Code.LINKS_TAKEN), codes)
+
+
+# --- on one node ---
+
+
+def bits_of(table: LedgerTable, row: int, positions: Sequence[int]) -> list[int]:
+    """The cards at these positions of the node, as bits; 0 for what is not linked."""
+    begin = table.start[row]
+    return [int(table.device_link_bit[begin + position]) for position in positions]
+
+
+def best_of_free(table: LedgerTable, row: int, positions: Sequence[int], count: int) -> list[int]:
+    """The best connected `count` of these interchangeable free devices of the node."""
+    sets, bits = sets_on(table, row), bits_of(table, row, positions)
+    if sets is None or not all(bits) or len(positions) < count:
+        return list(positions[:count])
+    free = sum(bits)
+    candidates = sets.sets(count)
+    chosen = sets.choose(candidates[(candidates & ~free) == 0], free)
+    return [position for position, bit in zip(positions, bits, strict=True) if chosen & bit]
+
+
+def exchanged(
+    table: LedgerTable,
+    row: int,
+    positions: Sequence[int],
+    demand: Demand,
+    signals: SignalsView | None,
+) -> list[int]:
+    """The chosen positions, with devices exchanged for others in the same state, to be the best
+    connected that they can be. `signals` are those that policies were shown."""
+    alike = _alike(table, row, demand, signals)
+    sets = sets_on(table, row)
+    chosen = list(dict.fromkeys(positions))
+    keys = {position: alike[position] for position in chosen}
+    if sets is None or not all(bits_of(table, row, chosen)):
+        return list(positions)
+    candidates = sets.sets(len(chosen))
+    members: dict[Hashable, list[int]] = {}
+    for key in dict.fromkeys(keys.values()):
+        of_key = [at for at, other in enumerate(alike) if other == key]
+        mask = sum(bits_of(table, row, of_key))
+        wanted = sum(keys[position] == key for position in chosen)
+        candidates = candidates[np.bitwise_count(candidates & mask) == wanted]
+        members[key] = of_key
+    mine = sum(bits_of(table, row, chosen))
+    idle = [at for at in range(len(alike)) if table.state[table.start[row] + at].idle]
+    best = sets.choose(candidates, mine | sum(bits_of(table, row, idle)))
+    new: dict[int, int] = {}
+    for key, of_key in members.items():
+        takes = [at for at in of_key if best & bits_of(table, row, [at])[0]]
+        mine_of_key = [position for position in chosen if keys[position] == key]
+        new.update(zip(sorted(mine_of_key), takes, strict=True))
+    return [new[position] for position in positions]
+
+
+def _alike(
+    table: LedgerTable, row: int, demand: Demand, signals: SignalsView | None
+) -> list[Hashable]:
+    """A key for each device of the node: no policy can tell two of equal keys from one another."""
+    node, begin = table.nodes[row], table.start[row]
+    keys: list[Hashable] = []
+    for position, gpu in enumerate(node.gpus):
+        device = begin + position
+        accepted = demand.device_accepts is None or bool(demand.device_accepts[device])
+        readings = signals.of_gpu(node.name, gpu.index) if signals is not None else None
+        read = readings and tuple(column.tobytes() for column in readings)
+        keys.append((table.state[device], table.residents.on(device), accepted, read))
+    return keys
+
+
+def lacking(query: Query, chosen: Ints) -> Ints:
+    """The nodes (positions in the query) whose `chosen` devices, [n, steps], are not connected as
+    well as so many of that node's GPUs could be."""
+    table = query.table
+    rows = np.arange(table.count) if query.rows is None else query.rows
+    bits = table.device_link_bit[table.starts[rows][:, None] + chosen]
+    masks = np.bitwise_or.reduce(bits, axis=1)
+    serving = np.where(table.serving(), table.device_link_bit, 0)
+    poor = np.zeros(len(rows), dtype=np.bool_)
+    for at, row in enumerate(rows.tolist()):
+        sets, mask = sets_on(table, row), int(masks[at])
+        if sets is None or mask.bit_count() < 2:
+            continue
+        all_cards = int(serving[table.start[row] : table.start[row + 1]].sum())
+        best = sets.best(mask.bit_count())[mask | all_cards]
+        poor[at] = sets.quality[mask] < best
+    return np.flatnonzero(poor)
+
+
+def best_scored(
+    table: LedgerTable, row: int, fits: Bools, scores: Ints, count: int
+) -> list[int] | None:
+    """Of the sets of `count` fitting devices that are connected as well as any on the empty node,
+    the one with the highest sum of scores; None without one. Arrays are over the node's devices."""
+    sets = sets_on(table, row)
+    positions = np.flatnonzero(fits).tolist()
+    bits = bits_of(table, row, positions)
+    if sets is None:
+        return None
+    begin, end = table.start[row], table.start[row + 1]
+    serving = table.serving()[begin:end] & (table.device_link_bit[begin:end] > 0)
+    all_cards = int(table.device_link_bit[begin:end][serving].sum())
+    free = sum(bits)
+    candidates = sets.sets(count)
+    candidates = candidates[(candidates & ~free) == 0]
+    candidates = candidates[sets.quality.take(candidates) >= sets.best(count)[all_cards]]
+    if not len(candidates):
+        return None
+    total = np.zeros(len(candidates), dtype=np.int64)
+    for position, bit in zip(positions, bits, strict=True):
+        total += np.where(candidates & bit, scores[position], 0)
+    best = int(candidates[total.argmax()])
+    return [position for position, bit in zip(positions, bits, strict=True) if best & bit]
+
+
+def links_chosen(table: LedgerTable, row: int, gpus: Sequence[int]) -> ChosenLinks | None:
+    """How the GPUs of these indexes are connected; None for one, or where nobody tells."""
+    sets, indexes = sets_on(table, row), tuple(sorted(set(gpus)))
+    if sets is None or len(indexes) < 2 or any(index not in sets.place for index in indexes):
+        return None
+    mask = sum(1 << sets.place[index] for index in indexes)
+    weakest = sets.weakest(mask)
+    cards = sets.links.indexes
+    told = ChosenLinks(
+        indexes,
+        weakest.word,
+        (cards[weakest.one], cards[weakest.other]),
+        gbps_of(sets.ring(mask)),
+        len({sets.links.numa[sets.place[index]] for index in indexes} if sets.links.numa else {0}),
+    )
+    begin, end = table.start[row], table.start[row + 1]
+    ours = table.device_link_bit[begin:end]
+    serving = int(ours[table.serving()[begin:end]].sum())
+    best = sets.first_best(len(indexes), serving | mask)
+    if sets.quality[best] <= sets.quality[mask]:
+        return told
+    best_gpus = tuple(sorted(index for index, place in sets.place.items() if best >> place & 1))
+    held = [index for index in best_gpus if _held(table, row, index)]
+    return msgspec.structs.replace(
+        told,
+        best_path=sets.weakest(best).word,
+        best_gbps=gbps_of(sets.ring(best)),
+        best_gpus=best_gpus,
+        taken=tuple(held),
+    )
+
+
+def _held(table: LedgerTable, row: int, index: int) -> bool:
+    device = table.device_row(row, index)
+    return device >= 0 and not table.state[device].idle

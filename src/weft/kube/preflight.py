@@ -1,0 +1,103 @@
+"""What a program must find before it writes anything: an API server that is new enough, its rights.
+
+Only a clear no counts. Whoever cannot be asked now is asked again by the first request that
+matters.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+import msgspec
+
+from weft.kube.access import ResourceRight, may_i
+from weft.kube.client import ApiClient
+from weft.kube.errors import ApiError, LostError, NotSentError
+from weft.model import BadInputError
+from weft.model.manifest import Api
+
+LEAST_MINOR = 30
+"""Of Kubernetes 1: the oldest that is supported."""
+_UNANSWERED = (ApiError, LostError, NotSentError, ValueError)
+
+
+async def minor_of(client: ApiClient) -> int:
+    """The API server's version, 1.`minor`; 0 where it does not say."""
+    version = json.loads(await client.call("GET", "/version"))
+    return int("".join(filter(str.isdecimal, str(version.get("minor", "")))) or 0)
+
+
+async def check_server(
+    client: ApiClient, who: str, rights: Iterable[ResourceRight], remedy: str
+) -> None:
+    """`BadInputError` where the API server is too old or refuses `who` one of these rights;
+    `remedy` says what grants them."""
+    try:
+        minor = await minor_of(client)
+    except _UNANSWERED:
+        return  # nobody is there yet
+    if 0 < minor < LEAST_MINOR:
+        problem = f"is 1.{minor}; upgrade the cluster to Kubernetes 1.{LEAST_MINOR} or newer"
+        raise BadInputError("API server: version", problem)
+    lacking = await lacking_of(client, rights)
+    if lacking:
+        names = ", ".join(map(str, lacking))
+        raise BadInputError(f"rights of {who}", f"may not {names}; {remedy}")
+
+
+async def lacking_of(client: ApiClient, rights: Iterable[ResourceRight]) -> list[ResourceRight]:
+    """Those that the API server says one has not."""
+    asked: Sequence[ResourceRight] = tuple(rights)
+    answers = await asyncio.gather(*(_has(client, right) for right in asked))
+    return [right for right, has in zip(asked, answers, strict=True) if not has]
+
+
+class OtherLeaseSpec(Api, frozen=True):
+    """spec of a Lease, as far as it says who leads."""
+
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    renew_time: str | None = None
+
+
+class OtherLease(Api, frozen=True):
+    """Another program's Lease."""
+
+    spec: OtherLeaseSpec = OtherLeaseSpec()
+
+
+async def check_alone(client: ApiClient, scheduler_names: Iterable[str], own_lease: str) -> None:
+    """`BadInputError` where another scheduler leads that takes pods of one of these schedulerNames:
+    each would give away what the other gave. kube-scheduler and what is built from it hold a Lease
+    of their name in kube-system; whoever has none is not seen. `own_lease` is for replicas."""
+    for name in scheduler_names:
+        lease = "kube-scheduler" if name == "default-scheduler" else name
+        if lease == own_lease:
+            continue
+        path = f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{lease}"
+        try:
+            found = msgspec.json.decode(await client.call("GET", path), type=OtherLease).spec
+        except _UNANSWERED:
+            continue  # there is none, or it may not be read
+        if _is_held(found):
+            problem = (
+                f"is {found.holder_identity}: it schedules the pods of schedulerName {name} too; "
+                "scale its Deployment to 0, or leave that profile out of the configuration"
+            )
+            raise BadInputError(f"lease kube-system/{lease}: spec.holderIdentity", problem)
+
+
+def _is_held(lease: OtherLeaseSpec) -> bool:
+    if not lease.holder_identity or not lease.renew_time:
+        return False
+    renewed = datetime.fromisoformat(lease.renew_time).timestamp()
+    return time.time() < renewed + (lease.lease_duration_seconds or 0)
+
+
+async def _has(client: ApiClient, right: ResourceRight) -> bool:
+    try:
+        return await may_i(client, right)
+    except _UNANSWERED:
+        return True

@@ -1,0 +1,174 @@
+"""Schedulers compared on an experiment's cells: means, paired differences, who wins where.
+
+Differences are in percent of the baseline's mean on the same seeds, with 95 % paired intervals
+(`paired.py`); p-values are adjusted by Holm over the levels of one measure and scheduler.
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from weft.lab.experiment.paired import Difference, holm, paired_difference, paired_p_value
+from weft.lab.experiment.plan import PlannedCell, axes_of, plan
+from weft.lab.experiment.spec import ExperimentSpec
+from weft.lab.experiment.statistics import mean_ci95
+
+HIGHER_IS_BETTER = frozenset({"gpu_asked_percent", "gpu_allocation_percent"})
+LOWER_IS_BETTER = frozenset(
+    {
+        "jct_mean_s",
+        "jct_p50_s",
+        "jct_p99_s",
+        "makespan_s",
+        "queue_mean_s",
+        "queue_p99_s",
+        "ooms",
+        "evictions",
+        "lost_s",
+        "energy_kj",
+        "unfinished",
+        "failed_pods",
+        "gpu_fragmentation_percent",
+    }
+)
+"""All other measures judge nothing: more memory in use may be good or waste."""
+
+TITLES = {
+    "jct_mean_s": "mean completion time",
+    "jct_p50_s": "median completion time",
+    "jct_p99_s": "p99 completion time",
+    "makespan_s": "makespan",
+    "queue_mean_s": "mean queueing time",
+    "queue_p99_s": "p99 queueing time",
+    "ooms": "out-of-memory kills",
+    "evictions": "evictions",
+    "lost_s": "time lost to restarts",
+    "energy_kj": "energy",
+    "unfinished": "unfinished jobs",
+    "failed_pods": "pods without a place",
+    "gpu_fragmentation_percent": "fragmentation",
+    "gpu_asked_percent": "GPU allocation asked for",
+    "gpu_allocation_percent": "GPU allocation",
+}
+"""How measures that judge are called in sentences."""
+
+
+class MeasureSummary(msgspec.Struct, frozen=True):
+    """One measure of one scheduler at one level, over its seeds.
+
+    `ci95` is the half-width of the mean's interval, None below five seeds; `difference` to the
+    baseline is None for the baseline itself and where the baseline's mean is 0.
+    """
+
+    levels: dict[str, str]
+    scheduler: str
+    measure: str
+    seeds: int
+    mean: float
+    ci95: float | None
+    difference: Difference | None = None
+    p_value: float | None = None
+
+
+class ExperimentResults(msgspec.Struct, frozen=True):
+    """What came of an experiment: `cells` of `planned` are there, `missing` names the others'
+    folders; `findings` say in words who wins where, from intervals that leave out 0."""
+
+    name: str
+    question: str
+    baseline: str
+    planned: int
+    cells: int
+    missing: list[str]
+    summary: list[MeasureSummary]
+    findings: list[str]
+
+
+def compare(
+    spec: ExperimentSpec, measures: Mapping[str, Mapping[str, float | None]]
+) -> ExperimentResults:
+    """Compare the schedulers; `measures` are those of each cell that is there, by its folder.
+
+    Means and differences are over the seeds that both a scheduler and the baseline have.
+    """
+    cells = plan(spec)
+    summary: list[MeasureSummary] = []
+    names = dict.fromkeys(itertools.chain.from_iterable(measures.values()))
+    for measure in names:
+        for scheduler in spec.schedulers:
+            summary += _of_levels(spec, cells, measures, scheduler, measure)
+    missing = [cell.folder for cell in cells if cell.folder not in measures]
+    return ExperimentResults(
+        spec.name,
+        spec.question,
+        spec.reference,
+        len(cells),
+        len(cells) - len(missing),
+        missing,
+        summary,
+        list(_findings(spec, summary)),
+    )
+
+
+def _of_levels(
+    spec: ExperimentSpec,
+    cells: Sequence[PlannedCell],
+    measures: Mapping[str, Mapping[str, float | None]],
+    scheduler: str,
+    measure: str,
+) -> list[MeasureSummary]:
+    """One scheduler's measure, level by level."""
+    found = []
+    for levels in dict.fromkeys(cell.levels for cell in cells):
+        own, base = (
+            {
+                cell.seed: value
+                for cell in cells
+                if cell.levels == levels and cell.scheduler == name
+                if (value := measures.get(cell.folder, {}).get(measure)) is not None
+            }
+            for name in (scheduler, spec.reference)
+        )
+        if not own:
+            continue
+        written = {level.axis: level.text for level in levels}
+        mean, ci95 = mean_ci95(list(own.values()))
+        one = MeasureSummary(written, scheduler, measure, len(own), round(mean, 4), _rounded(ci95))
+        both = sorted(own.keys() & base.keys())
+        if scheduler != spec.reference and both and any(base[seed] for seed in both):
+            pairs = [own[seed] for seed in both], [base[seed] for seed in both]
+            one = msgspec.structs.replace(
+                one, difference=paired_difference(*pairs), p_value=paired_p_value(*pairs)
+            )
+        found.append(one)
+    adjusted = holm([one.p_value for one in found])
+    return [msgspec.structs.replace(one, p_value=p) for one, p in zip(found, adjusted, strict=True)]
+
+
+def _findings(spec: ExperimentSpec, summary: Iterable[MeasureSummary]) -> Iterable[str]:
+    """One sentence for each difference that is none of chance, at 5 % after Holm."""
+    for one in summary:
+        difference = one.difference
+        lower, higher = one.measure in LOWER_IS_BETTER, one.measure in HIGHER_IS_BETTER
+        if difference is None or not (lower or higher) or one.p_value is None:
+            continue
+        low, high = difference.low_percent, difference.high_percent
+        if low is None or high is None or low <= 0 <= high or one.p_value >= 0.05:
+            continue
+        wins = (difference.percent < 0) == lower
+        at = level_text(spec, one.levels)
+        yield (
+            f"{f'At {at} ' if at else ''}{one.scheduler} {'beats' if wins else 'loses to'} "
+            f"{spec.reference} in {TITLES[one.measure]}: {difference.text()}."
+        )
+
+
+def level_text(spec: ExperimentSpec, levels: Mapping[str, str]) -> str:
+    """A level in words; an axis with one level goes without saying."""
+    several = {axis for axis, texts in axes_of(spec).items() if len(texts) > 1}
+    return ", ".join(f"{axis} {text}" for axis, text in levels.items() if axis in several)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

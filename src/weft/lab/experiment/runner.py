@@ -1,0 +1,29 @@
+"""What carries out a cell of an experiment; one is made for each experiment."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from weft.lab.experiment.plan import PlannedCell
+from weft.lab.simulate.sharing.outcome import JobOutcome
+
+
+class CellResult(msgspec.Struct, frozen=True):
+    """What came of a cell. The same cell gives the same result, byte by byte.
+
+    `measures` are numbers to compare schedulers by, None where the run has none (a percentile of
+    no jobs). `run` is all that was measured, as JSON takes it. `jobs` has one row a job.
+    """
+
+    measures: dict[str, float | None]
+    run: Any
+    jobs: Sequence[JobOutcome] = ()
+
+
+class Runner(Protocol):
+    """A host of runs. It is handed to other processes."""
+
+    def run(self, cell: PlannedCell) -> CellResult:
+        """Carry out the cell. `BadInputError` where its data is broken."""
+        ...

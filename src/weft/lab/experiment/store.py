@@ -1,0 +1,239 @@
+"""The folder of an experiment's runs: a folder a cell, whole or not there.
+
+    experiment.json    what is run; no times, no host
+    cells/…/seed=N/    result.json, and jobs.parquet with one row a job
+    manifest.json      when, where and by which versions each cell ran: all that differs
+                       between two runs of one experiment
+
+A cell is made in a folder beside, which is renamed once all of it is written, so a process killed
+anywhere leaves cells that are whole and scraps that the next start removes.
+"""
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from weft.files.reading import read_bytes
+from weft.files.writing import write_whole
+from weft.lab.experiment.plan import PlannedCell
+from weft.lab.experiment.runner import CellResult
+from weft.lab.experiment.spec import ExperimentSpec
+from weft.lab.simulate.sharing.outcome import JobOutcome
+from weft.model import BadInputError
+
+EXPERIMENT, MANIFEST, CELLS, PARTS = "experiment.json", "manifest.json", "cells", ".parts"
+LOCK = ".lock"
+RESULT, JOBS = "result.json", "jobs.parquet"
+_AXES = ("percents", "faults", "loads", "demands")
+"""Fields of a workload that may differ between starts in one folder: they name cells."""
+
+
+class CellRecord(msgspec.Struct, frozen=True):
+    """A cell's `result.json`; `hash` is of all that it depends on."""
+
+    hash: str
+    measures: dict[str, float | None]
+    run: Any
+
+
+class CellTiming(msgspec.Struct, frozen=True):
+    """When a cell ran, and with what."""
+
+    ended: str
+    wall_s: float
+    host: str
+    weft: str
+
+
+class RunManifest(msgspec.Struct, frozen=True):
+    """All that is not the same in two runs of one experiment: timings by the cell's folder, and
+    versions of Python and libraries."""
+
+    versions: str
+    cells: dict[str, CellTiming] = {}
+
+
+class StoredExperiment(msgspec.Struct, frozen=True):
+    """`experiment.json`: the experiment as it is written, and hashes of its data files by field."""
+
+    experiment: ExperimentSpec
+    data: dict[str, str] = {}
+
+    def hash_of(self, cell: PlannedCell) -> str:
+        """Hash of all that the cell's result depends on."""
+        faults = [self._faults().get(level.text) for level in cell.levels if level.axis == "faults"]
+        parts = self._fixed(), faults, cell.folder
+        return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:16]
+
+    def differing_field(self, other: "StoredExperiment") -> str:
+        """The first field that cells of both depend on and that differs; "" if none does."""
+        own, others = self._fixed(), other._fixed()
+        fields = [field for field in own if own[field] != others.get(field)]
+        own, others = self._faults(), other._faults()
+        names = [name for name in own if name in others and own[name] != others[name]]
+        return next(iter([*fields, *(f"workload.faults ({name})" for name in names)]), "")
+
+    def _fixed(self) -> dict[str, Any]:
+        """The workload without its axes, and its data."""
+        spec = self.experiment
+        built: dict[str, Any] = msgspec.to_builtins(spec.workload)
+        fixed = {f"workload.{name}": value for name, value in built.items() if name not in _AXES}
+        if built.get("mode") == "timed":  # one seed replays the trace itself
+            fixed["seeds.count (one, or several)"] = spec.seeds.count > 1
+        for field, text in self.data.items():  # the same data elsewhere is the same
+            fixed[f"workload.{field}"] = text
+        return fixed
+
+    def _faults(self) -> dict[str, Any]:
+        """Settings of the levels of the axis `faults`, by name."""
+        built: dict[str, Any] = msgspec.to_builtins(self.experiment.workload)
+        return {faults["name"]: faults for faults in built.get("faults", ())}
+
+
+class RunStore:
+    """The run folder of one experiment."""
+
+    def __init__(self, folder: Path, stored: StoredExperiment) -> None:
+        self.folder = folder
+        self._stored = stored
+        self._held: BinaryIO | None = None
+
+    def __reduce__(self) -> tuple[type["RunStore"], tuple[Path, StoredExperiment]]:
+        """Workers get it without the lock."""
+        return RunStore, (self.folder, self._stored)
+
+    def begin(self) -> None:
+        """Make the folder, or go on in it; scraps of cells are removed.
+
+        `BadInputError` where it holds another experiment's runs, or cannot be written.
+        """
+        if importlib.util.find_spec("pyarrow") is None:
+            what = "is not installed, and jobs are kept as Parquet; pip install -e '.[experiments]'"
+            raise BadInputError("pyarrow", what)
+        try:
+            (self.folder / CELLS).mkdir(parents=True, exist_ok=True)
+            self._lock()
+            shutil.rmtree(self.folder / PARTS, ignore_errors=True)
+            (self.folder / PARTS).mkdir()
+            self._check_same()
+            write_whole(self.folder / EXPERIMENT, _json(self._stored))
+        except OSError as error:
+            self.close()
+            what = f"cannot be written: {error.strerror}"
+            raise BadInputError(str(self.folder), what) from None
+        except BadInputError:
+            self.close()
+            raise
+
+    def _lock(self) -> None:
+        """Keep the folder for this process, to its end; its workers do not hold such a lock."""
+        self._held = (self.folder / LOCK).open("ab")
+        try:
+            fcntl.lockf(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            self._held.close()
+            self._held = None
+            what = "is being run by another process; wait for it, or name another --out"
+            raise BadInputError(str(self.folder), what) from None
+
+    def _check_same(self) -> None:
+        path = self.folder / EXPERIMENT
+        if not path.exists():
+            return
+        differs = self._stored.differing_field(_decoded(path))
+        if differs:
+            what = f"holds runs with another {differs}; name another --out, or remove the folder"
+            raise BadInputError(str(self.folder), what)
+
+    def done(self, cells: Sequence[PlannedCell]) -> set[PlannedCell]:
+        """Those of `cells` that are there, whole."""
+        return {cell for cell in cells if self.record(cell) is not None}
+
+    def record(self, cell: PlannedCell) -> CellRecord | None:
+        """A cell's result; None where it is not there, is broken, or is of another experiment."""
+        path = self.folder / CELLS / cell.folder / RESULT
+        try:
+            record = msgspec.json.decode(path.read_bytes(), type=CellRecord)
+        except (OSError, msgspec.DecodeError):
+            return None
+        return record if record.hash == self._stored.hash_of(cell) else None
+
+    def write(self, cell: PlannedCell, result: CellResult) -> None:
+        """Put the cell there, whole, in place of what may be there."""
+        part = self.folder / PARTS / f"{os.getpid()}-{abs(hash(cell.folder))}"
+        part.mkdir()
+        if result.jobs:
+            write_jobs(part / JOBS, result.jobs)
+        record = CellRecord(self._stored.hash_of(cell), result.measures, result.run)
+        (part / RESULT).write_bytes(_json(record))
+        place = self.folder / CELLS / cell.folder
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if place.exists():
+            shutil.rmtree(place)
+        part.rename(place)
+
+    def manifest(self) -> RunManifest | None:
+        """What earlier starts wrote; None where there is none, or it is broken."""
+        try:
+            return msgspec.json.decode((self.folder / MANIFEST).read_bytes(), type=RunManifest)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def write_manifest(self, manifest: RunManifest) -> None:
+        """Replace the manifest."""
+        write_whole(self.folder / MANIFEST, _json(manifest))
+
+    def close(self) -> None:
+        """Remove the folder for scraps, and let others run here; nothing if it was not begun."""
+        if self._held is not None:
+            shutil.rmtree(self.folder / PARTS, ignore_errors=True)
+            self._held.close()
+            self._held = None
+
+
+def read_store(folder: Path) -> tuple[ExperimentSpec, RunStore]:
+    """The experiment whose runs are in this folder, and them."""
+    path = folder / EXPERIMENT
+    if not path.exists():
+        what = "holds no runs; `weft experiment run FILE --out FOLDER` makes them"
+        raise BadInputError(str(folder), what)
+    stored = _decoded(path)
+    return stored.experiment, RunStore(folder, stored)
+
+
+def stored_experiment(spec: ExperimentSpec, data: Mapping[str, Path]) -> StoredExperiment:
+    """The experiment with the hashes of its data; `FileNotFoundError` where some is absent."""
+    hashes = {field: hashlib.sha256(read_bytes(path)).hexdigest() for field, path in data.items()}
+    return StoredExperiment(spec, hashes)
+
+
+def write_jobs(path: Path, jobs: Sequence[JobOutcome]) -> None:
+    """One row a job, as Parquet."""
+    import pyarrow
+    import pyarrow.parquet
+
+    columns = {
+        name: [getattr(job, name) for job in jobs]
+        for name in ("uid", "kind", "arrived_s", "bound_s", "finished_s", "restarts", "evictions")
+    }
+    kinds = {"uid": "string", "kind": "string", "restarts": "int32", "evictions": "int32"}
+    schema = pyarrow.schema([(name, kinds.get(name, "float64")) for name in columns])
+    pyarrow.parquet.write_table(pyarrow.table(columns, schema=schema), path)
+
+
+def _json(value: Any) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
+
+
+def _decoded(path: Path) -> StoredExperiment:
+    try:
+        return msgspec.json.decode(read_bytes(path), type=StoredExperiment)
+    except msgspec.DecodeError as error:
+        raise BadInputError(str(path), f"is broken: {error}; remove it and run anew") from None

@@ -1,0 +1,77 @@
+"""`weft experiment init`, `check`, `run` and `report`, as a user would call them."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from commands import Weft
+
+
+@pytest.fixture
+def small(weft: Weft, tmp_path: Path) -> Path:
+    """What `init` prints, made small."""
+    text = weft("experiment", "init").out
+    text = text.replace("[0, 50, 100, 150, 200, 250]", "[0]").replace("count: 10", "count: 1")
+    file = tmp_path / "small.yaml"
+    file.write_text(text.replace("[gpushare, exclusive, auto]", "[gpushare, exclusive]"))
+    return file
+
+
+def test_a_new_user_prints_checks_runs_and_compares(
+    weft: Weft, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    out = tmp_path / "runs"
+    said = weft("experiment", "check", small, "--out", out, "--try-s", 0)
+    assert said.out.splitlines() == [
+        "overprovisioned: 2 cells (1 × percent, 1 × faults, 2 × scheduler, 1 × seed)",
+        f"in {out}: 0 are there, 2 to run",
+    ]
+    assert weft("experiment", "run", small, "--out", out, "--jobs", 1).out.startswith("2 cells run")
+    said = weft("experiment", "report", out)
+    assert all(len(line) <= 80 for line in said.out.splitlines())
+    assert "exclusive" in said.out
+    assert "No difference to gpushare is beyond chance." in said.out  # one seed
+    found = json.loads(weft("experiment", "report", out, "--output", "json").out)
+    assert (found["cells"], found["missing"]) == (2, [])
+    rows = list(csv.DictReader(io.StringIO(weft("experiment", "report", out, "-o", "csv").out)))
+    assert {row["scheduler"] for row in rows} == {"gpushare", "exclusive"}
+    assert {row["ci95"] for row in rows} == {""}
+
+
+@pytest.mark.parametrize("workload", ["overprovisioned", "pairs", "openb"])
+def test_what_init_prints_is_an_experiment(weft: Weft, tmp_path: Path, workload: str) -> None:
+    """Data of the last two is absent here: exit code 3, and the file and field are named."""
+    file = tmp_path / "elsewhere" / "experiment.yaml"
+    file.parent.mkdir()
+    file.write_text(weft("experiment", "init", "--workload", workload).out)
+    said = weft("experiment", "check", file, "--try-s", 0)
+    assert said.out.startswith(f"{workload}: ")
+    absent = workload != "overprovisioned"
+    assert said.code == (3 if absent else 0)
+    assert ("is not there; all" in said.err) == absent
+
+
+def test_a_trace_of_ones_own_is_run(weft: Weft, tmp_path: Path) -> None:
+    """Paths begin at the file's folder, wherever the command is called."""
+    text = weft("experiment", "init", "--workload", "openb").out.replace("count: 10", "count: 1")
+    file = tmp_path / "experiment.yaml"
+    file.write_text(text.replace("[fgd, best-fit, least-stranding]", "[fgd, best-fit]"))
+    out = tmp_path / "runs"
+    assert weft("experiment", "run", file, "--out", out, "--jobs", 1).code == 0
+    said = weft("simulate", *weft.trace, "--policy", "fgd", "--first-seed", 0, "-o", "json")
+    expected = json.loads(said.out)["runs"][0]["gpu_allocation_percent"]
+    found = json.loads(weft("experiment", "report", out, "-o", "json").out)["summary"]
+    measured = {(one["scheduler"], one["measure"]): one["mean"] for one in found}
+    assert measured["fgd", "gpu_allocation_percent"] == pytest.approx(expected, abs=0.0001)
+
+
+def test_a_report_names_the_cells_that_are_missing(weft: Weft, small: Path, tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    weft("experiment", "run", small, "--out", out, "--jobs", 1)
+    next(out.rglob("result.json")).unlink()
+    said = weft("experiment", "report", out)
+    assert said.code == 3
+    assert "1 of 2 cells are missing: percent=0/faults=sound/" in said.err

@@ -1,0 +1,223 @@
+"""Experiments that a file describes: the form, the cells, the run folder, and what comes of it."""
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from long_form import few_or_many
+
+from weft.core.policies.catalog import built_in
+from weft.lab.experiment.comparison import compare
+from weft.lab.experiment.execution import CellWork, run_missing
+from weft.lab.experiment.overprovision import OverprovisionStudy, run_study
+from weft.lab.experiment.plan import plan
+from weft.lab.experiment.simulated import runner_of
+from weft.lab.experiment.spec import ExperimentSpec, data_paths, decode_spec
+from weft.lab.experiment.store import LOCK, MANIFEST, RESULT, RunStore, stored_experiment
+from weft.model import BadInputError
+
+SMALL = """\
+apiVersion: weft.dev/v1
+kind: Experiment
+name: small
+workload: {kind: overprovisioned, percents: [0, 100]}
+schedulers: [gpushare, exclusive]
+seeds: {count: 2}
+"""
+VERSIONS = {"weft": "1"}
+
+
+def spec_of(text: str) -> ExperimentSpec:
+    return decode_spec(text.encode(), "experiment.yaml")
+
+
+def run(text: str, folder: Path, jobs: int = 1) -> int:
+    """Run a file's missing cells; how many these were."""
+    spec = spec_of(text)
+    make_policy = built_in().from_spec
+    store = RunStore(folder, stored_experiment(spec, {}))
+    store.begin()
+    return run_missing(
+        CellWork(runner_of(spec, {}, make_policy), store), plan(spec), jobs, VERSIONS
+    )
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of a run folder but the manifest."""
+    files = [
+        path for path in folder.rglob("*") if path.is_file() and path.name not in {MANIFEST, LOCK}
+    ]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "instead", "place", "problem"),
+    [
+        ("kind: Experiment", "kind: Experimint", "kind", "write Experiment"),
+        ("seeds:", "seed:", "", "did you mean 'seeds'?"),
+        ("percents", "percent", "workload", "did you mean 'percents'?"),
+        ("[0, 100]", "[0, -1]", "workload.percents[1]", "-1 is negative"),
+        ("[0, 100]", "[0, 0]", "workload.percents[1]", "0 stands there twice"),
+        ("overprovisioned", "overprovisoned", "workload.kind", "did you mean"),
+        ("count: 2", "count: 0", "seeds.count", "0 must be 1 or more"),
+        ("[gpushare,", "[gpushare, gpushare,", "schedulers[1]", "twice"),
+        ("seeds:", "baseline: gpushar\nseeds:", "baseline", "gpushare"),
+        ("name: small", "name: ../../etc", "name", "is no name; write"),
+        (
+            "[0, 100]",
+            "[0, 100], faults: [{spoof: power=zero}]",
+            "workload.faults[0].spoof",
+            "METRIC=zero",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_by_field_and_value(
+    wrong: str, instead: str, place: str, problem: str
+) -> None:
+    with pytest.raises(BadInputError) as told:
+        spec_of(SMALL.replace(wrong, instead))
+    assert told.value.where == ": ".join(filter(None, ("experiment.yaml", place)))
+    assert problem in told.value.problem
+
+
+def test_a_scheduler_nobody_knows_fails_before_anything_runs() -> None:
+    with pytest.raises(BadInputError, match="did you mean 'gpushare'") as told:
+        runner_of(spec_of(SMALL.replace("[gpushare", "[gpushar")), {}, built_in().from_spec)
+    assert told.value.where == "schedulers[0]"
+
+
+def test_data_paths_begin_at_the_files_folder_and_take_the_environments_values() -> None:
+    text = SMALL.replace(
+        "{kind: overprovisioned, percents: [0, 100]}",
+        "{kind: openb, nodes: '${DATA}/nodes.csv', pods: '${UNSET}/pods.csv'}",
+    )
+    paths = data_paths(spec_of(text), Path("/here"), {"DATA": "data"})
+    assert paths == {
+        "nodes": Path("/here/data/nodes.csv"),
+        "pods": Path("/here/${UNSET}/pods.csv"),  # not there, so that its cells are skipped
+    }
+
+
+def test_it_measures_what_the_study_does(tmp_path: Path) -> None:
+    """The command `weft experiment overprovision` runs the same cells."""
+    run(SMALL, tmp_path)
+    spec = spec_of(SMALL)
+    stored = RunStore(tmp_path, stored_experiment(spec, {}))
+    records = {cell.folder: stored.record(cell) for cell in plan(spec)}
+    results = compare(spec, {name: one.measures for name, one in records.items() if one})
+    study = OverprovisionStudy(("gpushare", "exclusive"), (0, 100), (0, 1), built_in().from_spec)
+    for level in run_study(study, 1).levels:
+        if level.policy not in study.policies:
+            continue
+        for measure in ("jct_mean_s", "jct_p99_s", "makespan_s", "energy_kj"):
+            found = next(
+                one
+                for one in results.summary
+                if (one.scheduler, one.measure) == (level.policy, measure)
+                and one.levels["percent"] == str(level.percent)
+            )
+            assert found.mean == pytest.approx(getattr(level, measure), abs=0.001)
+            if measure == "jct_p99_s":
+                assert found.difference == level.jct_p99_change
+
+
+def test_any_number_of_processes_gives_the_same_bytes(tmp_path: Path) -> None:
+    assert run(SMALL, tmp_path / "one") == 8
+    assert run(SMALL, tmp_path / "two", jobs=2) == 8
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+def test_it_goes_on_with_what_is_missing_broken_or_new(tmp_path: Path) -> None:
+    run(SMALL, tmp_path)
+    whole = contents(tmp_path)
+    results = sorted(tmp_path.rglob(RESULT))
+    shutil.rmtree(results[0].parent)
+    results[1].write_bytes(results[1].read_bytes()[:-20])
+    assert run(SMALL, tmp_path) == 2
+    assert contents(tmp_path) == whole
+    assert run(SMALL.replace("count: 2", "count: 3"), tmp_path) == 4
+    assert run(SMALL, tmp_path) == 0
+
+
+def test_runs_of_another_workload_are_refused(tmp_path: Path) -> None:
+    run(SMALL, tmp_path)
+    before = contents(tmp_path)
+    with pytest.raises(BadInputError, match=r"another workload\.cards"):
+        run(SMALL.replace("percents", "cards: 2, percents"), tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_two_processes_do_not_run_in_one_folder(tmp_path: Path) -> None:
+    run(SMALL, tmp_path)
+    lock = f"import fcntl, sys; f = open({str(tmp_path / LOCK)!r}, 'ab'); fcntl.lockf(f, 2 | 4); "
+    held = [sys.executable, "-c", lock + "print('held', flush=True); sys.stdin.read()"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(held, **pipes) as other:  # type: ignore[call-overload]
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(BadInputError, match="another process"):
+            run(SMALL, tmp_path)
+        other.communicate("")
+    assert run(SMALL, tmp_path) == 0
+
+
+def test_a_killed_run_goes_on_and_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
+    """Killed with SIGKILL once more and more cells are there, each time within the next one."""
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL)
+    run(SMALL, tmp_path / "undisturbed")
+    command = [sys.executable, "-m", "weft.cli.main", "experiment", "run", str(file)]
+    out = tmp_path / "killed"
+    for kill in range(few_or_many(1, 20)):
+        with subprocess.Popen(
+            [*command, "--out", str(out), "--jobs", str(1 + kill % 2)],
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        ) as process:
+            deadline_s = time.monotonic() + 60
+            wanted = min(7, 1 + kill)
+            while len(list(out.rglob(RESULT))) < wanted and process.poll() is None:
+                assert time.monotonic() < deadline_s
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+    left = run(SMALL, out)
+    assert left > 0 or few_or_many(1, 20) == 20
+    assert contents(out) == contents(tmp_path / "undisturbed")
+    assert run(SMALL, out) == 0
+
+
+def test_findings_need_an_interval_that_leaves_out_zero() -> None:
+    spec = spec_of(SMALL.replace("count: 2", "count: 6"))
+    cells = plan(spec)
+
+    def measures(shift: float) -> dict[str, dict[str, float | None]]:
+        return {
+            cell.folder: {
+                "jct_mean_s": 100 + 10 * (cell.seed % 3) + shift * (cell.scheduler == "exclusive")
+            }
+            for cell in cells
+        }
+
+    noisy = measures(0)
+    for cell in cells:
+        if cell.scheduler == "exclusive":
+            noisy[cell.folder]["jct_mean_s"] = 100 + (-1) ** cell.seed * 30
+    assert compare(spec, noisy).findings == []
+    assert [line.split(":")[0] for line in compare(spec, measures(-20)).findings] == [
+        "At percent 0 exclusive beats gpushare in mean completion time",
+        "At percent 100 exclusive beats gpushare in mean completion time",
+    ]
+    results = compare(spec, {cells[0].folder: {"jct_mean_s": 1.0}})
+    assert (results.planned, results.cells, len(results.missing)) == (24, 1, 23)
+
+
+def test_each_cell_has_a_folder_of_its_own() -> None:
+    text = SMALL.replace("[gpushare, exclusive]", "['./mine.py:Mine', 'auto:stable_s=3', gpushare]")
+    folders = [cell.folder for cell in plan(spec_of(text))]
+    assert len({*folders}) == len(folders) == 12
+    assert all(".." not in part and part for folder in folders for part in folder.split("/"))
+    assert msgspec.json.decode(msgspec.json.encode(plan(spec_of(text))[0]))
