@@ -12,10 +12,14 @@ import pytest
 from chromium import MISSING, Browser, Window, program
 
 from weft.core.policies.catalog import built_in
+from weft.lab.experiment.comparison import compare
+from weft.lab.experiment.experiment_page import write_experiment_report
 from weft.lab.experiment.grid import RunGrid, run_grid_with_holdings
 from weft.lab.experiment.how_made import HowMade
 from weft.lab.experiment.page import ReportTexts
+from weft.lab.experiment.plan import plan
 from weft.lab.experiment.report import write_report
+from weft.lab.experiment.spec import decode_spec
 from weft.lab.simulate.arrivals import draw, replayed
 from weft.lab.simulate.generate import generate_nodes, generate_pods
 from weft.lab.simulate.openb import read_nodes, read_pods
@@ -25,7 +29,7 @@ WIDTHS = (390, 768, 1440)
 CUT_OFF = Path(__file__).with_name("cut_off.js").read_text("utf-8")
 OPEN_ALL = "document.querySelectorAll('details').forEach(part => { part.open = true; })"
 LONG = "a-policy-of-a-third-party-with-a-name-that-is-long:option=value,other=0.123456"
-KINDS = ("plain", "many", "timed")
+KINDS = ("plain", "many", "timed", "experiment")
 
 
 @pytest.fixture(scope="session")
@@ -66,6 +70,7 @@ def reports(command: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
         "timed": report(
             folder / "timed", RunGrid(world, few, tuple(own), make, "timed", compress=50)
         ),
+        "experiment": experiment(folder / "experiment"),
     }
 
 
@@ -94,6 +99,29 @@ def report(folder: Path, grid: RunGrid) -> Path:
     texts = ReportTexts("Weft: policies compared", f"{'pods-' * 20}.csv: 9 pods", made)
     models = dict(Counter(gpu.model for node in grid.scenario.nodes for gpu in node.gpus))
     return write_report(results, folder, texts, models_gpus=models, holdings=renamed(holdings))
+
+
+def experiment(folder: Path) -> Path:
+    """The page of an experiment with made-up results: large, missing, and beyond chance."""
+    text = f"""
+apiVersion: weft.dev/v1
+kind: Experiment
+name: made-up
+question: {"Which of these is the best? " * 9}
+workload: {{kind: overprovisioned, percents: [0, 50, 100], faults: [{{name: a}}, {{name: b}}]}}
+schedulers: [gpushare, exclusive, "{LONG}"]
+seeds: {{count: 6}}
+"""
+    spec = decode_spec(text.encode(), "made-up.yaml")
+    measures: dict[str, dict[str, float | None]] = {
+        cell.folder: {
+            "jct_mean_s": 123_456.7 + 1000 * cell.seed + 90_000 * len(cell.scheduler) % 17,
+            "energy_kj": 0.001 * (cell.seed + len(cell.scheduler)),
+            "ooms": None if cell.seed else 3,
+        }
+        for cell in plan(spec)[:-1]
+    }
+    return write_experiment_report(folder, spec, compare(spec, measures), "Weft 1, Python 3")
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

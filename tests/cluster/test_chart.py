@@ -28,6 +28,7 @@ VIA: dict[str, Any] = {
     "extender": {"enabled": True, "certificates": "generate"},
     "kubeScheduler": {"enabled": True},
 }
+PROFILE: dict[str, Any] = {"schedulerName": "weft", "policies": [{"name": "fgd"}]}
 SETS: dict[str, dict[str, Any]] = {
     "as it is": {},
     "scheduler alone": {"agent": {"enabled": False}, "admission": {"enabled": False}},
@@ -220,6 +221,8 @@ def test_scheduler_agent_and_webhook_log_as_the_values_say(helm: Path, sets: str
         ({**VIA, "extender": {"enabled": True}}, "extender.certificates generate"),
         ({"configuration": {"lease": {"namespace": "x"}}}, "lease.namespace is not kube-system"),
         ({"scheduler": {"minAvailable": 2}}, "no node could be drained"),
+        ({"profiles": [{**PROFILE, "schedulerName": "a"}]}, "weft is no profile"),
+        ({"profiles": [PROFILE, PROFILE]}, "schedulerName weft is there twice"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

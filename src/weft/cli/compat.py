@@ -53,12 +53,23 @@ _KLOG = (
     *("log_backtrace_at", "log-flush-frequency"),
 )
 _SWITCHES = frozenset(
-    (*_KLOG_SWITCHES, "mps", "health-check", "query-kubelet", "leader-elect", "isLoadSchedule")
+    (
+        *(*_KLOG_SWITCHES, "mps", "health-check", "query-kubelet", "leader-elect"),
+        *("isLoadSchedule", "profiling", "authentication-skip-lookup"),
+    )
 )
+_CARRIED_OVER = "carry it over with `weft config import`"
 _NOT_NEEDED = {
     **dict.fromkeys(_KLOG, ""),
     "mode": "",
     "leader-elect": "",
+    **dict.fromkeys(  # kube-scheduler's, of which Alnair's and Genius' are made
+        ("authentication-kubeconfig", "authorization-kubeconfig", "authentication-skip-lookup"),
+        "Weft asks the API server as its own service account",
+    ),
+    **dict.fromkeys(("bind-address", "secure-port", "port"), "see http in Weft's configuration"),
+    "profiling": "",
+    **dict.fromkeys(("policy-config-file", "policy-configmap"), _CARRIED_OVER),
     "gpuPluginName": "",
     "dbFile": "Weft keeps nothing on the node",
     "health-check": "",
@@ -68,7 +79,7 @@ _NOT_NEEDED = {
         ("kubelet-address", "kubelet-port", "client-cert", "client-key", "token", "timeout"),
         "Weft's agent does not ask the kubelet's port",
     ),
-    "policyConfigPath": "carry it over with `weft config import`",
+    "policyConfigPath": _CARRIED_OVER,
     "isLoadSchedule": "load decides where telemetry.url is configured",
     "instancePort": "see telemetry.names",
     "sync-period": "see telemetry.intervalSeconds",

@@ -110,6 +110,9 @@ def run(file: _File, out: _Out = None, jobs: options.Jobs = None) -> None:
 
 def report(
     folder: Annotated[Path, Argument(metavar="FOLDER", help="The folder of an experiment's runs.")],
+    page: Annotated[
+        Path | None, Option(help="Write report.html and SVG figures into this folder.")
+    ] = None,
     output: options.ResultsOutput = SimulateOutput.table,
 ) -> None:
     """Compare an experiment's schedulers, from the cells that are there.
@@ -124,6 +127,14 @@ def report(
     records = {cell.folder: store.record(cell) for cell in plan(spec)}
     found = {name: record.measures for name, record in records.items() if record is not None}
     results = compare(spec, found)
+    if page is not None:
+        from weft.lab.experiment.experiment_page import write_experiment_report
+
+        manifest = store.manifest()
+        written = write_experiment_report(
+            page, spec, results, manifest.versions if manifest else ""
+        )
+        print(f"weft: wrote {written}", file=sys.stderr)
     if output is SimulateOutput.json:
         print(json_text(results))
     elif output is SimulateOutput.csv:

@@ -153,7 +153,7 @@ def watching_parts(
     again_s = config.interference.reload_seconds
     reloader = PredictionReloader(live, plan.files, plan.predictions, again_s, solos, None)
     parts: list[ProcessPart] = [_Predicted(reloader)] if plan.files.named else []
-    parts.append(_Typical(TypicalInput(live)))
+    parts.append(_Typical(TypicalInput(live, config.popularity)))
     around = SourceContext(lambda: addresses_of(live), lambda: devices_of(live), live.client)
     source = source_of(config.telemetry, around)
     if source is not None:
@@ -250,7 +250,7 @@ class _Beside:
         around = SourceContext(lambda: addresses_of(live), lambda: devices_of(live), live.client)
         source = source_of(config.telemetry, around)
         self._predict(plan, live, source)
-        typical = TypicalInput(live)
+        typical = TypicalInput(live, config.popularity)
         stranded = StrandedGauges(live, typical)
         self.collectors.append(stranded)
         counted = BackgroundPart("stranded GPUs are counted", stranded.run)
@@ -402,7 +402,7 @@ class _Predicted(BackgroundPart):
 
 
 class _Typical(BackgroundPart):
-    """Keeps FGD's idea of what usually comes up to date."""
+    """Keeps up to date what usually comes."""
 
     def __init__(self, typical: TypicalInput) -> None:
         self._input = typical

@@ -75,6 +75,7 @@ def _on_a_cluster() -> dict[str, _Commands]:
     from weft.cli.cluster import cluster_app
     from weft.cli.config import config_app
     from weft.cli.decisions import explain_app, replay
+    from weft.cli.defrag import defrag_app
     from weft.cli.doctor import doctor
     from weft.cli.extender import extender_app
     from weft.cli.inspect import inspect
@@ -102,6 +103,7 @@ def _on_a_cluster() -> dict[str, _Commands]:
             "doctor": doctor,
             "explain": explain_app,
             "cluster": cluster_app,
+            "defrag": defrag_app,
             "snapshot": snapshot,
             "replay": replay,
         },

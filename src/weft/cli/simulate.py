@@ -113,6 +113,22 @@ _BoundsIn = Annotated[
         "user's cache]",
     ),
 ]
+_Learn = Annotated[
+    bool,
+    Option(
+        "--learn",
+        help="Policies know what usually comes by what came so far, not by the whole trace.",
+    ),
+]
+_HalfLife = Annotated[
+    float | None,
+    Option(
+        min=1,
+        show_default=False,
+        help="With --learn and times: seconds after which a pod that came counts half.  [default: "
+        "never]",
+    ),
+]
 _Strict = Annotated[
     bool,
     Option("--strict", help="Refuse a policy that would run without inputs it decides by."),
@@ -145,6 +161,8 @@ def simulate(
     decisions: _Decisions = None,
     interference: _Interference = None,
     mystic: _Mystic = None,
+    learn: _Learn = False,
+    half_life: _HalfLife = None,
     bound: _Bound = False,
     bound_demand: _BoundDemand = None,
     bound_limit_s: _BoundLimit = None,
@@ -154,8 +172,8 @@ def simulate(
 ) -> None:
     """Place a workload on a cluster with one or more policies and measure how well it packs.
 
-    By default pods arrive in random order up to 130 % demand, and stay (FGD, ATC'23). --timed
-    replays a trace's times, --decisions-from a day on record; --snapshot goes on from a state.
+    Pods arrive in random order up to 130 % demand, and stay (FGD, ATC'23). --timed replays a
+    trace's times, --decisions-from a day on record; --snapshot goes on from a state.
     """
     _check_options(demand, timed, compress, png, report)
     start = _start(decisions_from, snapshot)
@@ -168,21 +186,32 @@ def simulate(
     else:
         how = demand, timed, compress, first_seed, timing
         grid = _grid(nodes, pods, policy, seeds, order, *how)
+    grid = _learning(grid, learn, half_life)
     grid = _completed(grid, interference, mystic, decisions, keeps_holdings=report is not None)
-    _tell_lacks(grid.lacks(), strict=strict)
-    results, holdings = _run(grid, jobs, of_bound)
+    results, holdings = _run(grid, jobs, of_bound, strict)
     _print(results, output)
-    if report is not None:
-        outcome = results, holdings, report, grid.scenario
-        workload = (start.path or pods or Path()).name
-        write_simulation_report(*outcome, workload=workload, png=png, timing=timing)
+    told = (start.path or pods or Path()).name, png, timing
+    _write_report((results, holdings, report, grid.scenario), *told)
+
+
+def _write_report(
+    outcome: "tuple[SimulationResults, list[ClusterHoldings], Path | None, Scenario]",
+    workload: str,
+    png: bool,
+    timing: bool,
+) -> None:
+    results, holdings, folder, scenario = outcome
+    if folder is not None:
+        what = results, holdings, folder, scenario
+        write_simulation_report(*what, workload=workload, png=png, timing=timing)
 
 
 def _run(
-    grid: "RunGrid", jobs: int | None, of_bound: BoundOptions
+    grid: "RunGrid", jobs: int | None, of_bound: BoundOptions, strict: bool
 ) -> "tuple[SimulationResults, list[ClusterHoldings]]":
     from weft.lab.experiment.grid import run_grid_with_holdings
 
+    _tell_lacks(grid.lacks(), strict=strict)
     cells = len(grid.cells())
     jobs = min(jobs or os.cpu_count() or 1, cells)
     results, holdings = run_grid_with_holdings(grid, jobs, bar(cells))
@@ -206,6 +235,17 @@ def _completed(
     return msgspec.structs.replace(
         grid, scenario=scenario, decisions=decisions, keeps_holdings=keeps_holdings
     )
+
+
+def _learning(grid: "RunGrid", learn: bool, half_life: float | None) -> "RunGrid":
+    """With policies that know only what came so far, if that is wanted."""
+    import msgspec
+
+    if half_life is not None and not (learn and grid.mode == "timed" and half_life < math.inf):
+        raise BadInputError("--half-life", "takes seconds, with --learn and a run that has times")
+    half_life_ns = round((half_life or 0) * 1e9)
+    scenario = msgspec.structs.replace(grid.scenario, learn=learn, half_life_ns=half_life_ns)
+    return msgspec.structs.replace(grid, scenario=scenario)
 
 
 def _given(path: Path | None, option: str) -> Path:

@@ -68,6 +68,27 @@ def configuration(started: Started) -> Configuration:
             "--config=/etc/x.yaml",
         ),
         (
+            "kube-scheduler",
+            "--authorization-kubeconfig=/k --kubeconfig=/k --bind-address=127.0.0.1 --leader-elect",
+            {},
+            "scheduler --kubeconfig /k",
+            "-authorization-kubeconfig=/k",
+        ),
+        (
+            "kube-scheduler",
+            "--policy-config-file=/p.json --profiling=false",
+            {},
+            "scheduler",
+            "import",
+        ),
+        (
+            "gpushare-device-plugin-v2",
+            "--health-check --query-kubelet --kubelet-port 10250 --token t --stderrthreshold=INFO",
+            {"NODE_NAME": "a"},
+            "agent --device-plugins --node-name a",
+            "does not ask the kubelet",
+        ),
+        (
             "gpushare-device-plugin-v2",
             "-logtostderr --v=5 --memory-unit=MiB --mps=false",
             {"NODE_NAME": "a", "KUBECONFIG": "/etc/kubernetes/kubelet.conf"},

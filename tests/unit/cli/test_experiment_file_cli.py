@@ -34,7 +34,11 @@ def test_a_new_user_prints_checks_runs_and_compares(
     assert all(len(line) <= 80 for line in said.out.splitlines())
     assert "exclusive" in said.out
     assert "No difference to gpushare is beyond chance." in said.out  # one seed
-    found = json.loads(weft("experiment", "report", out, "--output", "json").out)
+    page = tmp_path / "page"
+    found = json.loads(weft("experiment", "report", out, "-o", "json", "--page", page).out)
+    html = (page / "report.html").read_text("utf-8")
+    assert "Does lending idle GPU memory shorten jobs" in html
+    assert f"{found['summary'][0]['mean']:,.6g}" in html
     assert (found["cells"], found["missing"]) == (2, [])
     rows = list(csv.DictReader(io.StringIO(weft("experiment", "report", out, "-o", "csv").out)))
     assert {row["scheduler"] for row in rows} == {"gpushare", "exclusive"}

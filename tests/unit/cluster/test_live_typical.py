@@ -1,32 +1,64 @@
 """What usually comes is counted from the API's objects, and told only when it changed."""
 
 import asyncio
+from datetime import datetime
 from typing import Any
 
+from weft.cluster.config.popularity import PopularitySettings, UsualPods
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.state.typical_pods import LEAST_PODS, TypicalInput
 from weft.core.engine import PolicyInput
-from weft.core.framework import Profile
+from weft.core.framework import Policy, Profile
 from weft.core.policies.fgd import Fgd
+from weft.core.policies.least_stranding import LeastStranding
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
 from weft.testing.api_server import FakeApiServer
 
 
-def add(server: FakeApiServer, name: str, mib: int, phase: str = "Running") -> None:
+def add(
+    server: FakeApiServer,
+    name: str,
+    mib: int,
+    phase: str = "Running",
+    *,
+    created: str = "",
+    node: str = "",
+) -> None:
     asks: dict[str, Any] = {"limits": {"weft.dev/gpu-memory": str(mib)}} if mib else {}
-    spec = {"schedulerName": "other", "containers": [{"name": "c", "resources": asks}]}
+    if not mib:
+        asks = {"requests": {"cpu": "2"}}
+    spec: dict[str, Any] = {
+        "schedulerName": "other",
+        "containers": [{"name": "c", "resources": asks}],
+    }
+    if node:
+        spec["nodeName"] = node
+    if created:
+        server.store.now = lambda: datetime.fromisoformat(created)
     server.add(
         "pods",
         {"metadata": {"name": name, "namespace": "d"}, "spec": spec, "status": {"phase": phase}},
     )
 
 
-async def told(server: FakeApiServer, *names: str) -> list[PolicyInput]:
+GPU_LABELS = {
+    "nvidia.com/gpu.count": "1",
+    "nvidia.com/gpu.memory": "16384",
+    "nvidia.com/gpu.product": "Tesla-T4",
+}
+
+
+async def told(
+    server: FakeApiServer,
+    *names: str,
+    policy: Policy | None = None,
+    settings: PopularitySettings | None = None,
+) -> list[PolicyInput]:
     """What the engine is told by two counts, `names` being removed between them."""
     async with ApiClient(Endpoint(server.url, FixedCredentials())) as client:
-        live = EngineCluster(client, [Profile("weft", [Fgd()])])
+        live = EngineCluster(client, [Profile("weft", [policy or Fgd()])])
         found: list[PolicyInput] = []
         decide = live.decide
 
@@ -37,7 +69,7 @@ async def told(server: FakeApiServer, *names: str) -> list[PolicyInput]:
 
         live.decide = handle
         await live.start()
-        counting = TypicalInput(live)
+        counting = TypicalInput(live, settings or PopularitySettings())
         await counting.count()
         for name in names:
             server.remove("pods", name, "d")
@@ -72,3 +104,38 @@ async def test_too_few_pods_tell_nothing_and_a_change_is_told_anew() -> None:
         many = await told(server, "q-0")
     assert few == []
     assert len(many) == 2
+
+
+async def test_least_stranding_is_told_of_what_came_with_old_pods_counting_less() -> None:
+    """Ended pods came, too, and those without a GPU take CPU beside GPUs."""
+    async with FakeApiServer() as server:
+        gpu_node = {
+            "metadata": {"name": "gpu", "labels": GPU_LABELS},
+            "status": {"allocatable": {"cpu": "64", "memory": "64Gi", "pods": "200"}},
+        }
+        server.add("nodes", gpu_node)
+        for number in range(LEAST_PODS):
+            add(server, f"new-{number}", 1000, created="2026-01-08T00:00:00Z")
+        add(server, "old", 2000, phase="Succeeded", created="2026-01-01T00:00:00Z")
+        add(server, "older", 4000, created="2025-01-01T00:00:00Z")
+        add(server, "beside", 0, created="2026-01-08T00:00:00Z", node="gpu")
+        add(server, "elsewhere", 0, created="2026-01-08T00:00:00Z")
+        events = await told(server, policy=LeastStranding())
+    (popular,) = (event for event in events if event.policy == "popular-pods")
+    weights = {
+        shape["claims"][0]["memory"]["value"] if shape.get("claims") else "cpu": weight
+        for shape, weight in popular.value
+    }
+    assert weights == {1000: 1000 * LEAST_PODS, 2000: 500, "cpu": 1000}
+
+
+async def test_declared_pods_are_taken_as_they_are() -> None:
+    settings = PopularitySettings(
+        usual_pods=(UsualPods(weight=3, gpu_memory_mib=4000), UsualPods(gpus=8, cpu_milli=64_000))
+    )
+    async with FakeApiServer() as server:
+        for number in range(LEAST_PODS):
+            add(server, f"p-{number}", 1000)
+        popular, typical = await told(server, policy=LeastStranding(), settings=settings)
+    assert (popular.policy, typical.policy) == ("popular-pods", "fgd")
+    assert sorted(weight for _, weight in popular.value) == [1, 3]

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from weft.cluster.config.agent import AgentSettings
 from weft.cluster.config.gpu_links import GpuLinksRule
+from weft.cluster.config.popularity import PopularitySettings
 from weft.cluster.config.section import DAY_S, Port
 from weft.files.form import Section
 from weft.model.annotations import SLO_MS
@@ -469,6 +470,7 @@ class Configuration(Section, frozen=True):
     agent: AgentSettings = AgentSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     interference: InterferenceSettings = InterferenceSettings()
+    popularity: PopularitySettings = PopularitySettings()
     seed: Annotated[
         int, Meta(ge=0, le=2**63 - 1), "for policies that draw; the same seed decides the same"
     ] = 0

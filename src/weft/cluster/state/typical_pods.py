@@ -1,6 +1,4 @@
-"""Counts the GPU pods that the API shows: what fgd and least-stranding take for typical.
-
-Pods without a GPU are left out: they have no fragments to care about, and come in too many sizes.
+"""Counts the pods that the API shows: what fgd and least-stranding take for typical.
 
 Like all of Weft's state it is read from API objects alone, so that a new leader expects what the
 old one did. Until there are enough pods to tell anything, the policy's own cold start stays.
@@ -8,20 +6,21 @@ old one did. Until there are enough pods to tell anything, the policy's own cold
 
 import asyncio
 import heapq
-import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from weft.cluster.config.popularity import PopularitySettings
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.state.pod_reader import read_bound
 from weft.core.engine import PolicyInput
-from weft.core.framework.fragments import POPULAR, TYPICAL_PODS, typical_input
+from weft.core.framework.fragments import POPULAR, TYPICAL_PODS
+from weft.core.framework.popularity import POPULAR_PODS, bare, weight_of, weighted_input
 from weft.dialects.dialect import DialectSettings
+from weft.dialects.requests import timestamp_ns
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Shape
 
-log = logging.getLogger("weft.cluster")
-
+LEARNT = PopularitySettings()
 LEAST_PODS = 20
 MOST_PODS = 2_000  # the newest say what comes; reading 20,000 would hold a start up for seconds
 _TURN = 200  # pods read before others have their turn
@@ -31,12 +30,19 @@ class TypicalInput:
     """Tells the engine at most every `every_s`, and only where something changed.
 
     Counting anew makes the policy score every node anew: often enough to follow the day, seldom
-    enough to cost nothing.
+    enough to cost nothing. fgd is told of the GPU pods that there are: those without a GPU have no
+    fragments to care about, and come in too many sizes. Who asks for `POPULAR_PODS` is told of all
+    that came, ended ones and those without a GPU on GPU nodes too, older ones counting less.
     """
 
-    def __init__(self, live: EngineCluster, every_s: float = 600) -> None:
-        self._live, self._every_s = live, every_s
-        self._sent: object = None
+    def __init__(
+        self,
+        live: EngineCluster,
+        settings: PopularitySettings = LEARNT,
+        every_s: float = 600,
+    ) -> None:
+        self._live, self._settings, self._every_s = live, settings, every_s
+        self._sent: dict[str, object] = {}
         self.usual: tuple[Shape, ...] = ()
         """The commonest shapes that make up most pods of the last count; none before."""
 
@@ -48,20 +54,55 @@ class TypicalInput:
 
     async def count(self) -> None:
         """Count once, and tell the engine what is new."""
-        shapes: list[Shape] = []
-        pods = [pod for pod in self._live.pods.pods.values() if not pod.ended]
-        for number, pod in enumerate(heapq.nlargest(MOST_PODS, pods, key=_newest), 1):
-            if (shape := typical_shape(pod, self._live.settings)) is not None:
-                shapes.append(shape)
+        if self._settings.usual_pods:
+            declared = {usual.shape(): usual.weight for usual in self._settings.usual_pods}
+            self.usual = tuple(shape for shape in declared if shape.gpu_requests)
+            await self._tell(POPULAR_PODS, declared)
+            await self._tell(TYPICAL_PODS, {s: n for s, n in declared.items() if s.gpu_requests})
+            return
+        now: Counter[Shape] = Counter()
+        came: Counter[Shape] = Counter()
+        pods = heapq.nlargest(MOST_PODS, self._live.pods.pods.values(), key=_newest)
+        newest_s = _created_s(pods[0]) if pods else 0.0
+        counted = 0
+        for number, pod in enumerate(pods, 1):
             if number % _TURN == 0:
                 await asyncio.sleep(0)
-        if len(shapes) < LEAST_PODS:
+            shape = _shape(pod, self._live.settings)
+            if shape is None or not (shape.gpu_requests or self._is_beside_gpus(pod)):
+                continue
+            counted += bool(shape.gpu_requests)
+            # Ages are counted from the newest pod: without a new one, nothing changes.
+            came[shape] += weight_of(newest_s - _created_s(pod), self._settings.half_life_seconds)
+            if shape.gpu_requests and not pod.ended:
+                now[shape] += 1
+        if counted >= LEAST_PODS:
+            await self._tell(POPULAR_PODS, came)
+        if now.total() >= LEAST_PODS:
+            self.usual = usual_shapes(now.elements())
+            await self._tell(TYPICAL_PODS, now)
+
+    def _is_beside_gpus(self, pod: Pod) -> bool:
+        """Whether the pod has a node with GPUs, where its CPU is missing to them."""
+        table = self._live.engine.ledger.table
+        row = table.row_of.get(pod.spec.node_name or "", -1)
+        return row >= 0 and bool(table.gpus[row])
+
+    async def _tell(self, name: str, weights: Mapping[Shape, int]) -> None:
+        """Hand it to the policies that ask for it, where it is not what they were told last.
+
+        What is slow to work out of it is, in a thread and before: decisions go on meanwhile.
+        """
+        takers = [policy for policy in self._live.engine.policies if name in policy.inputs]
+        weights = {shape: weight for shape, weight in weights.items() if weight}
+        told = sorted(weighted_input(weights), key=repr)
+        if not takers or told == self._sent.get(name):
             return
-        self.usual = usual_shapes(shapes)
-        typical = sorted(typical_input(shapes), key=repr)
-        if typical != self._sent:
-            self._sent = typical
-            self._live.handle(PolicyInput(TYPICAL_PODS, typical))
+        self._sent[name] = told
+        table = self._live.engine.ledger.table
+        for policy in takers:
+            await asyncio.to_thread(policy.prepare_input, name, list(weights.items()), table)
+        self._live.handle(PolicyInput(name, told))
 
 
 def usual_shapes(shapes: Iterable[Shape]) -> tuple[Shape, ...]:
@@ -78,16 +119,21 @@ def usual_shapes(shapes: Iterable[Shape]) -> tuple[Shape, ...]:
 
 def typical_shape(pod: Pod, settings: DialectSettings) -> Shape | None:
     """The pod's shape, as far as what is typical looks at it; None if it asks for no GPU."""
+    shape = _shape(pod, settings)
+    return shape if shape is not None and shape.gpu_requests else None
+
+
+def _shape(pod: Pod, settings: DialectSettings) -> Shape | None:
     try:
-        shape = read_bound(pod, settings).shape
+        return bare(read_bound(pod, settings).shape)
     except BadInputError:
         return None
-    if not shape.gpu_requests:
-        return None
-    return Shape(
-        shape.gpu_requests, shape.cpu_milli, memory_mib=shape.memory_mib, devices=shape.devices
-    )
 
 
 def _newest(pod: Pod) -> tuple[str, str]:
     return pod.metadata.creation_timestamp or "", pod.metadata.uid
+
+
+def _created_s(pod: Pod) -> float:
+    """When the pod was created, seconds; 0 where the API does not say."""
+    return timestamp_ns(pod.metadata.creation_timestamp) / 1e9

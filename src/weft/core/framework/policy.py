@@ -247,6 +247,10 @@ class Policy:
     def take_input(self, name: str, value: Any) -> None:
         """New input of this name, of the type that `inputs` says; kept answers are dropped."""
 
+    def prepare_input(self, name: str, value: Any, table: LedgerTable) -> None:
+        """Work out beforehand what is slow in taking this input, on a thread beside decisions:
+        nothing of the policy's own may change. Default: nothing is slow."""
+
     def take_table(self, table: LedgerTable) -> None:
         """The whole cluster as it is, for who `prices`: at the start, after each input, and as
         pods come (`core/engine/pricing.py`); kept answers are dropped."""

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from weft.core.framework import Policy, Query
 from weft.core.framework.fragments import TYPICAL_PODS
 from weft.core.framework.policy import ScorePart
+from weft.core.framework.popularity import POPULAR_PODS
 from weft.core.ledger.table import Ints, LedgerTable
 from weft.core.policies.completion_values import Floats
 from weft.core.policies.stranding_prices import USUAL_MIB, Popularity, StrandingPrices
@@ -53,23 +54,30 @@ class LeastStranding(Policy):
     name = "least-stranding"
     summary = "least GPU stranded: by sizes that do not complete, models, slots, CPU and memory"
     source = "Weft"
-    inputs: Mapping[str, Any] = {TYPICAL_PODS: list[tuple[Shape, int]]}
+    inputs: Mapping[str, Any] = dict.fromkeys((TYPICAL_PODS, POPULAR_PODS), list[tuple[Shape, int]])
     prices = True
 
     def __init__(self, setting: Literal["inflation", "living"] = "living") -> None:
         self._constants = SETTINGS[setting]
         self._popular: Sequence[tuple[Shape, int]] = _COLD_START
+        self._told_all = False
         self._prices: StrandingPrices | None = None
 
     def take_input(self, name: str, value: Any) -> None:
-        """What usually comes, as `fragments.typical_input` makes it."""
-        self._popular, self._prices = value, None
+        """What usually comes; once pods without a GPU are told of too, nothing less is heard."""
+        if name == POPULAR_PODS or not self._told_all:
+            self._popular = [(shape, count) for shape, count in value if count > 0]
+            self._prices = None
+        self._told_all |= name == POPULAR_PODS
+
+    def prepare_input(self, name: str, value: Any, table: LedgerTable) -> None:
+        """Work the completion values out: they are remembered."""
+        if name == POPULAR_PODS or not self._told_all:
+            Popularity(value, table.kinds, _usual_card(table))
 
     def take_table(self, table: LedgerTable) -> None:
         """Make the prices by the cluster as it is."""
-        sizes = table.device_memory_total
-        card_mib = int(sizes.sum()) // len(sizes) if len(sizes) else USUAL_MIB
-        before = self._prices
+        card_mib, before = _usual_card(table), self._prices
         popularity = before.popularity if before is not None else None
         kinds = tuple(table.kinds)
         if popularity is None or (popularity.kinds, popularity.card_mib) != (kinds, card_mib):
@@ -238,6 +246,12 @@ class LeastStranding(Policy):
             self.take_table(table)
         assert self._prices is not None
         return self._prices
+
+
+def _usual_card(table: LedgerTable) -> int:
+    """Mean memory of a card, MiB."""
+    sizes = table.device_memory_total
+    return int(sizes.sum()) // len(sizes) if len(sizes) else USUAL_MIB
 
 
 def _count(query: Query) -> int:

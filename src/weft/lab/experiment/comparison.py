@@ -70,6 +70,14 @@ class MeasureSummary(msgspec.Struct, frozen=True):
     difference: Difference | None = None
     p_value: float | None = None
 
+    @property
+    def beyond_chance(self) -> bool:
+        """True if the difference's interval leaves out 0, and p after Holm is below 5 %."""
+        ends = self.difference and (self.difference.low_percent, self.difference.high_percent)
+        if not ends or ends[0] is None or ends[1] is None or self.p_value is None:
+            return False
+        return not ends[0] <= 0 <= ends[1] and self.p_value < 0.05
+
 
 class ExperimentResults(msgspec.Struct, frozen=True):
     """What came of an experiment: `cells` of `planned` are there, `missing` names the others'
@@ -151,10 +159,7 @@ def _findings(spec: ExperimentSpec, summary: Iterable[MeasureSummary]) -> Iterab
     for one in summary:
         difference = one.difference
         lower, higher = one.measure in LOWER_IS_BETTER, one.measure in HIGHER_IS_BETTER
-        if difference is None or not (lower or higher) or one.p_value is None:
-            continue
-        low, high = difference.low_percent, difference.high_percent
-        if low is None or high is None or low <= 0 <= high or one.p_value >= 0.05:
+        if difference is None or not (lower or higher) or not one.beyond_chance:
             continue
         wins = (difference.percent < 0) == lower
         at = level_text(spec, one.levels)

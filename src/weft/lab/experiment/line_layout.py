@@ -15,7 +15,8 @@ class LineFigure(msgspec.Struct, frozen=True):
 
     `unit` is of y and x, for the words at a point; `last` and `top` are the axes' ends, `order` is
     the policies from the best; `corner` bounds a close-up, of both axes alike; `possible` is what
-    the best could have reached at the end.
+    the best could have reached at the end. Without `titles_y` the y axis has no title of its own:
+    its numbers are too wide for one.
     """
 
     name: str
@@ -31,6 +32,7 @@ class LineFigure(msgspec.Struct, frozen=True):
     shows_full: bool = False
     shows_demand: bool = False
     labels_at_ends: bool = True
+    titles_y: bool = True
     possible: float | None = None
 
     @property
@@ -73,7 +75,8 @@ def draw_side_by_side(figure: LineFigure, series: list[CurveSeries], layout: Lay
     )
     marks: Marks = list(head.marks)
     marks += [] if figure.corner is None else [_window(whole, figure.corner, series)]
-    marks += whole.frame(figure.x_title, figure.y_title, 4 if figure.corner else 7)
+    y_title = figure.y_title if figure.titles_y else ""
+    marks += whole.frame(figure.x_title, y_title, 4 if figure.corner else 7)
     marks += guides(figure, whole)
     last_panel = whole
     if figure.corner is not None:

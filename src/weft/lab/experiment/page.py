@@ -63,18 +63,7 @@ def page(results: SimulationResults, texts: ReportTexts, parts: PageParts) -> st
     lead = headline(results, parts.gpus)
     timed = is_timed(results)
     figures = "\n".join(_figure(name, svgs, timed) for name, svgs in parts.svgs.items())
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(texts.title)}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<main>
-<header>
+    body = f"""<header>
 <h1>{escape(texts.title)}</h1>
 <p class="subtitle">{escape(texts.subtitle)}</p>
 <p class="lead">{_together(lead.lead)}</p>
@@ -95,7 +84,24 @@ def page(results: SimulationResults, texts: ReportTexts, parts: PageParts) -> st
 <section>
 <h2>How this was made</h2>
 {_made(results, texts)}
-</section>
+</section>"""
+    return document(texts.title, body)
+
+
+def document(title: str, body: str) -> str:
+    """A page of this title around the HTML `body`, with all reports' style and script."""
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)}</title>
+<style>{STYLE}</style>
+</head>
+<body>
+<main>
+{body}
 </main>
 <script>{SCRIPT}</script>
 </body>

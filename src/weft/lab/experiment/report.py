@@ -38,15 +38,25 @@ def write_report(
     where the folder can't be written, and for `png` without matplotlib.
     """
     files = _draw(results, texts, png, models_gpus, holdings)
+    stale = [f"{name}.{kind}" for name in NAMES for kind in ("svg", "png")]
+    write_files(directory, files, stale)
+    return directory / PAGE
+
+
+def write_files(directory: Path, files: dict[str, bytes], stale: Sequence[str]) -> None:
+    """Put these files into the folder, the last one last, all or none; `stale` ones that are not
+    among them go: figures of an older report would show other numbers."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         _replace(directory, files)
+        for name in stale:
+            if name not in files:
+                (directory / name).unlink(missing_ok=True)
     except FileExistsError:
         raise BadInputError(str(directory), "is a file; name a folder for the report") from None
     except OSError as error:
         problem = f"can't be written: {error.strerror}; name a folder you may write to"
         raise BadInputError(str(directory), problem) from None
-    return directory / PAGE
 
 
 def _draw(
@@ -88,17 +98,9 @@ def _replace(directory: Path, files: dict[str, bytes]) -> None:
         for name in files:
             Path(ready[name]).replace(directory / name)
             del ready[name]
-        _drop_stale(directory, files)
     finally:
         for left in ready.values():
             Path(left).unlink(missing_ok=True)
-
-
-def _drop_stale(directory: Path, files: dict[str, bytes]) -> None:
-    """Figures of an older report would show other numbers than this one."""
-    for name in (f"{name}.{kind}" for name in NAMES for kind in ("svg", "png")):
-        if name not in files:
-            (directory / name).unlink(missing_ok=True)
 
 
 def _umask() -> int:

@@ -53,9 +53,9 @@ def policy_table(results: SimulationResults) -> str:
             top is not None and _shown(cells[policy][i], columns[i]) == top
             for i, top in enumerate(best)
         ]
-        name = _chip(look_of[policy]) + escape(policy_text(summary))
-        rows.append(_row(name, titles, row, bold=bold, first=settled and policy == order[0]))
-    return _table("Policies compared", titles, rows, better)
+        name = look_chip(look_of[policy]) + escape(policy_text(summary))
+        rows.append(html_row(name, titles, row, bold=bold, first=settled and policy == order[0]))
+    return html_table("Policies compared", titles, rows, better)
 
 
 def reason_table(results: SimulationResults, reasons: Sequence[str]) -> str:
@@ -64,8 +64,8 @@ def reason_table(results: SimulationResults, reasons: Sequence[str]) -> str:
     for policy in ranked(results):
         means = reason_means(results, policy)
         row = [f"{means.get(reason, 0.0):,.1f}" for reason in reasons]
-        rows.append(_row(escape(policy), titles, [*row, f"{sum(means.values()):,.1f}"]))
-    return _table("Pods without a place, by reason", titles, rows)
+        rows.append(html_row(escape(policy), titles, [*row, f"{sum(means.values()):,.1f}"]))
+    return html_table("Pods without a place, by reason", titles, rows)
 
 
 def run_table(results: SimulationResults) -> str:
@@ -84,8 +84,8 @@ def run_table(results: SimulationResults) -> str:
             *map(_plain, _timed_values(run) if timed else _run_values(run)),
         ]
         values += [_plain(run.cpu_s), _plain(run.wall_s)] if timing else []
-        rows.append(_row(escape(run.policy), titles, values))
-    return _table("All runs", titles, rows)
+        rows.append(html_row(escape(run.policy), titles, values))
+    return html_table("All runs", titles, rows)
 
 
 _RUN_TITLES = ["Demand, %", "Asked at 100 %", "Asked, %", "Held, %", "Fragmented, %", "of idle, %"]
@@ -213,7 +213,7 @@ def _cell(cell: tuple[float, float | None] | None, column: Column) -> str:
     return f'{_shown(cell, column)} <span class="ci">± {cell[1]:,.{column.decimals}f}</span>'
 
 
-def _chip(look: Look) -> str:
+def look_chip(look: Look) -> str:
     """The policy's line as it looks in the figures."""
     drawn = line_sample(look)
     return f'<svg class="chip" width="26" height="10" aria-hidden="true">{drawn}</svg>'
@@ -223,7 +223,7 @@ def _plain(value: float | None) -> str:
     return "–" if value is None else f"{value:,.2f}"
 
 
-def _row(
+def html_row(
     name: str,
     titles: Sequence[str],
     values: Sequence[str],
@@ -231,7 +231,7 @@ def _row(
     bold: Sequence[bool] = (),
     first: bool = False,
 ) -> str:
-    """`name` and `values` are HTML; `first` marks the policy that came out first."""
+    """A row of HTML; `first` marks the policy that came out first."""
     marks = [*bold, *[False] * (len(values) - len(bold))]
     cells = "".join(
         f'<td data-title="{escape(title)}"{" class=best" if mark else ""}>{value}</td>'
@@ -240,16 +240,24 @@ def _row(
     return f'<tr{" class=best" if first else ""}><th scope="row">{name}</th>{cells}</tr>'
 
 
-def _table(
-    label: str, titles: Sequence[str], rows: Sequence[str], better: Sequence[str] = ()
+def html_table(
+    label: str,
+    titles: Sequence[str],
+    rows: Sequence[str],
+    better: Sequence[str] = (),
+    *,
+    most: int = MANY_COLUMNS,
 ) -> str:
-    """`better` says of each column which end is."""
+    """A table of rows as `html_row` makes them; `better` says of each column which end is.
+
+    With more than `most` columns rows become cards on a screen that is not wide.
+    """
     said = [*better, *[""] * (len(titles) - len(better))]
     head = "".join(
         f'<th scope="col">{escape(title)}{f"<small>{words}</small>" if words else ""}</th>'
         for title, words in zip(titles, said, strict=True)
     )
-    size = "many" if len(titles) > MANY_COLUMNS else "few"
+    size = "many" if len(titles) > most else "few"
     body = "\n".join(rows)
     return (
         f'<table class="{size}" aria-label="{escape(label)}">\n<thead><tr>{head}</tr></thead>\n'

@@ -6,6 +6,7 @@ A policy without its inputs decides by requests alone, so a comparison would not
 from weft.core.framework import Policy
 from weft.core.framework.fragments import TYPICAL_PODS
 from weft.core.framework.interference import INTERFERENCE, MYSTIC, PREDICTED
+from weft.core.framework.popularity import POPULAR_PODS
 from weft.lab.simulate.scenario import Scenario
 
 METRICS = "metrics"
@@ -38,5 +39,5 @@ def lacking(policy: Policy, scenario: Scenario) -> list[str]:
         lacks.append(DISTANCES)
     if "residencies" in policy.reads and not any(pod.shape.expected_s for pod in scenario.pods):
         lacks.append(DURATIONS)
-    given = {TYPICAL_PODS, INTERFERENCE, PREDICTED, MYSTIC}
+    given = {TYPICAL_PODS, POPULAR_PODS, INTERFERENCE, PREDICTED, MYSTIC}
     return lacks + [f"input {name}" for name in policy.inputs if name not in given]

@@ -25,6 +25,7 @@ from weft.core.engine import (
 )
 from weft.core.engine.records import LEAVES
 from weft.core.framework.fragments import TYPICAL_PODS
+from weft.core.framework.popularity import POPULAR_PODS
 from weft.core.ledger import RequestLimits
 from weft.core.record import DecisionLine, Header, read
 from weft.core.record.file import ProfileUse
@@ -97,7 +98,10 @@ class _Reading:
         elif isinstance(event, NodesClosed):
             self._happens(event, at)
         elif isinstance(event, PolicyInput):
-            if event.policy != TYPICAL_PODS:  # the day's own pods are the typical ones
+            if event.policy not in (
+                TYPICAL_PODS,
+                POPULAR_PODS,
+            ):  # the day's own pods are the typical ones
                 self._happens(event, at)
         else:
             self.left_out[type(event).__name__] += 1

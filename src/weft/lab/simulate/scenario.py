@@ -18,6 +18,7 @@ from weft.core.framework.interference import (
 from weft.core.ledger import RequestLimits
 from weft.core.record import DecisionsWriter, Header, PolicyUse, ProfileUse, Recorder
 from weft.lab.simulate.arrivals import Arrivals
+from weft.lab.simulate.learning import learning
 from weft.lab.simulate.openb import TracePod
 from weft.model import Node, Shape
 
@@ -38,7 +39,8 @@ class Scenario(msgspec.Struct, frozen=True):
 
     `mystic`: distances between applications, for Co-scheML's baseline of that name. `world` happens
     at its times in timed mode; `limits` are how much of a card may be promised. `usual` are the
-    shapes that policies take for typical; without any, those of the pods.
+    shapes that policies take for typical; without any, those of the pods. With `learn` policies are
+    told only what came so far, and after each half-life (ns; 0: never) that counts half.
     """
 
     nodes: list[Node]
@@ -48,6 +50,8 @@ class Scenario(msgspec.Struct, frozen=True):
     world: tuple[WorldEvent, ...] = ()
     limits: RequestLimits = RequestLimits()
     usual: tuple[Shape, ...] = ()
+    learn: bool = False
+    half_life_ns: int = 0
 
     @property
     def capacity_milli(self) -> int:
@@ -81,9 +85,10 @@ class Scenario(msgspec.Struct, frozen=True):
             for node, rank in zip(self.nodes, arrivals.node_rank, strict=True)
         )
         handle(NodesChanged(ranked), 0)
-        handle(PolicyInput(TYPICAL_PODS, typical_input(self._usual())), 0)
+        if not self.learn:
+            handle(PolicyInput(TYPICAL_PODS, typical_input(self._usual())), 0)
         if self.interference is not None:
             handle(PolicyInput(INTERFERENCE, to_input(self.interference)), 0)
         if self.mystic:
             handle(PolicyInput(MYSTIC, self.mystic), 0)
-        return engine, handle
+        return engine, learning(handle, self.half_life_ns) if self.learn else handle

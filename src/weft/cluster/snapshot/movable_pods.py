@@ -1,0 +1,105 @@
+"""Which bound pods may be moved: those that somebody makes anew, as disruption budgets allow."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from weft.cluster.snapshot.form import DisruptionBudget
+from weft.cluster.snapshot.state import SnapshotState
+from weft.cluster.state.bound_share import placed_by_weft
+from weft.cluster.state.pod_facts import job_class_of
+from weft.core.engine.making_room import MovablePod
+from weft.kube.pods import LabelSelector, Pod, SelectorRequirement
+from weft.model import BadInputError
+from weft.model.request import LATENCY_CRITICAL
+
+_PRESENCE = ("Exists", "DoesNotExist")
+_TIED_KINDS = ("DaemonSet", "Node")
+"""Owners that make the pod anew on the same node, if at all."""
+
+
+class MovablePods(NamedTuple):
+    """Pods that may be moved, how many each disruption budget lets go, and why others stay."""
+
+    pods: list[MovablePod]
+    budgets: dict[str, int]
+    stay: Counter[str]
+
+
+def movable_pods(state: SnapshotState) -> MovablePods:
+    """Of the bound pods. Latency-critical pods and those that nobody makes anew never are."""
+    pods, stay = [], Counter[str]()
+    budgets = state.snapshot.disruption_budgets
+    for pod in state.bound:
+        why = _stays(pod)
+        if not why:
+            try:
+                request = state.live.parse(_made_anew(pod))
+            except BadInputError:
+                why = "cannot be read"
+            else:
+                if request.shape.job_class == LATENCY_CRITICAL:
+                    why = "latency-critical"
+        if why:
+            stay[why] += 1
+            continue
+        gpus = sum(
+            ask.count * (1 if ask.whole else ask.milli / 1000) for ask in request.shape.gpu_requests
+        )
+        age_s = state.live.pods.held_ns(pod.metadata.uid) / 1e9
+        names = tuple(_name(budget) for budget in budgets if _covers(budget, pod))
+        pods.append(MovablePod(request, round(age_s * gpus, 1), names))
+    allowed = {_name(budget): budget.status.disruptions_allowed for budget in budgets}
+    return MovablePods(pods, allowed, stay)
+
+
+def _made_anew(pod: Pod) -> Pod:
+    """The pod as its controller makes it again: without a node."""
+    return replace(pod, spec=replace(pod.spec, node_name=""))
+
+
+def _stays(pod: Pod) -> str:
+    owners = pod.metadata.owner_references or ()
+    controller = next((owner for owner in owners if owner.controller), None)
+    if controller is None:
+        return "nobody makes it anew"
+    if controller.kind in _TIED_KINDS:
+        return "tied to its node"
+    if pod.metadata.deletion_timestamp:
+        return "going already"
+    if job_class_of(pod) == LATENCY_CRITICAL:
+        return "latency-critical"
+    return "" if placed_by_weft(pod) else "not placed by Weft"
+
+
+def _name(budget: DisruptionBudget) -> str:
+    return f"{budget.metadata.namespace}/{budget.metadata.name}"
+
+
+def _covers(budget: DisruptionBudget, pod: Pod) -> bool:
+    same = budget.metadata.namespace == pod.metadata.namespace
+    return same and selects(budget.spec.selector, pod.metadata.labels or {})
+
+
+def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
+    """Whether a selector takes these labels; an empty one takes all, none takes nothing.
+
+    An operator that nobody knows takes what it names: whoever asks is careful.
+    """
+    if selector is None:
+        return False
+    wanted: Iterable[tuple[str, str]] = (selector.match_labels or {}).items()
+    if any(labels.get(key) != value for key, value in wanted):
+        return False
+    return all(_holds(rule, labels) for rule in selector.match_expressions or ())
+
+
+def _holds(rule: SelectorRequirement, labels: Mapping[str, str]) -> bool:
+    value, values = labels.get(rule.key), rule.values or ()
+    if rule.operator == "In":
+        return value in values
+    if rule.operator == "NotIn":
+        return value not in values
+    return (value is not None) == (rule.operator == "Exists") or rule.operator not in _PRESENCE

@@ -1,0 +1,79 @@
+"""What usually comes, counted as it comes: older pods count less.
+
+Source: Weft (least stranding); fgd's histogram may be counted so too.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from weft.model import Shape
+
+POPULAR_PODS = "popular-pods"
+"""The input with what usually comes, pods without a GPU included: pairs [shape, weight]."""
+
+FIRST_STEP = 50
+"""Arrivals between two histograms at first; later a quarter of those that are counted."""
+_UNIT = 1000
+"""Weight of a pod that came just now, where older ones are forgotten."""
+_MOST_HALVINGS = 500
+
+
+def bare(shape: Shape) -> Shape:
+    """What of a shape matters to popularity: what it asks, and of which devices."""
+    return Shape(
+        shape.gpu_requests,
+        shape.cpu_milli,
+        memory_mib=shape.memory_mib,
+        devices=shape.devices,
+        trace_spec=shape.trace_spec,
+    )
+
+
+def weight_of(age_s: float, half_life_s: float) -> int:
+    """What a pod of this age counts, 1000 for one that came just now."""
+    halvings = min(max(0.0, age_s) / half_life_s, float(_MOST_HALVINGS))
+    return round(_UNIT * float(0.5**halvings))
+
+
+def weighted_input(weights: Mapping[Shape, int]) -> Any:
+    """The plain value of an input of pairs [shape, weight]; what counts nothing is left out."""
+    return msgspec.to_builtins([(shape, weight) for shape, weight in weights.items() if weight])
+
+
+class ArrivedPods:
+    """Counts of the shapes that arrived; after each half-life (ns; 0: never) one counts half."""
+
+    def __init__(self, half_life_ns: int = 0) -> None:
+        self._half_life_ns = half_life_ns
+        self._counts: dict[Shape, float] = {}
+        self._told_ns, self._told, self._new = 0, 0.0, 0
+
+    def add(self, shape: Shape, now_ns: int) -> None:
+        """A pod of this shape comes."""
+        shape = bare(shape)
+        self._counts[shape] = self._counts.get(shape, 0.0) + float(2.0 ** self._halvings(now_ns))
+        self._new += 1
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a new histogram is worth its price: so many came since the last one."""
+        return self._new >= max(FIRST_STEP, self._told / 4)
+
+    def histogram(self, now_ns: int) -> Any:
+        """Pairs [shape, weight], as policies take them; not due again for a while."""
+        now = 2.0 ** self._halvings(now_ns)
+        unit = _UNIT if self._half_life_ns else 1
+        counts = {shape: amount / now for shape, amount in self._counts.items()}
+        self._counts = {shape: amount for shape, amount in counts.items() if amount * unit >= 0.5}
+        self._told_ns, self._told, self._new = now_ns, sum(self._counts.values()), 0
+        return weighted_input(
+            {shape: round(amount * unit) for shape, amount in self._counts.items()}
+        )
+
+    def _halvings(self, now_ns: int) -> float:
+        """Half-lives since the last histogram: later pods count so many times double."""
+        if not self._half_life_ns:
+            return 0.0
+        return min((now_ns - self._told_ns) / self._half_life_ns, float(_MOST_HALVINGS))

@@ -1,0 +1,199 @@
+"""The page of an experiment's results: who wins where, in words, figures and tables."""
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from weft.lab.experiment.axes import CurveSeries, nice_ceiling
+from weft.lab.experiment.comparison import (
+    HIGHER_IS_BETTER,
+    TITLES,
+    ExperimentResults,
+    MeasureSummary,
+    level_text,
+)
+from weft.lab.experiment.drawing import Drawing
+from weft.lab.experiment.layouts import LAYOUTS, WIDE, Layout
+from weft.lab.experiment.line_layout import LineFigure, draw_side_by_side, draw_stacked
+from weft.lab.experiment.looks import Look, looks
+from weft.lab.experiment.page import document
+from weft.lab.experiment.plan import axes_of
+from weft.lab.experiment.report import PAGE, write_files
+from weft.lab.experiment.spec import ExperimentSpec
+from weft.lab.experiment.svg import to_svg
+from weft.lab.experiment.tables import html_row, html_table, look_chip
+
+UNITS = {"_s": "s", "_kj": "kJ", "_percent": "%"}
+"""Units by how a measure's name ends; others are counts."""
+MOST_COLUMNS = 4
+"""With more a table of such cells is cards on a screen that is not wide."""
+MOST_LINES = 8
+"""With more schedulers a figure cannot be read; the table can."""
+
+
+def write_experiment_report(
+    folder: Path, spec: ExperimentSpec, results: ExperimentResults, versions: str
+) -> Path:
+    """Write `report.html` and an SVG figure a measure into the folder; the page's path."""
+    order = [name for name in TITLES if any(one.measure == name for one in results.summary)]
+    look_of = looks(spec.schedulers)
+    files: dict[str, bytes] = {}
+    sections = []
+    for measure in order:
+        drawn = ""
+        for layout in LAYOUTS:
+            drawing = figure(spec, results, measure, look_of, layout)
+            if drawing is None:
+                continue
+            drawn += to_svg(drawing, layout.name)
+            if layout is WIDE:
+                files[f"{measure}.svg"] = to_svg(drawing).encode()
+        shown = f'<figure id="{measure}">\n{drawn}\n</figure>\n' if drawn else ""
+        title = escape(_capital(TITLES[measure]))
+        table = measure_table(spec, results, measure, look_of)
+        sections.append(f"<section>\n<h2>{title}</h2>\n{shown}{table}\n</section>")
+    body = "\n".join([_header(spec, results), *sections, _made(spec, results, versions)])
+    files[PAGE] = document(f"Weft: {spec.name}", body).encode()
+    write_files(folder, files, [f"{name}.svg" for name in TITLES])
+    return folder / PAGE
+
+
+def figure(
+    spec: ExperimentSpec,
+    results: ExperimentResults,
+    measure: str,
+    look_of: dict[str, Look],
+    layout: Layout,
+) -> Drawing | None:
+    """A measure over the first axis with several numbers, at the first level of the others.
+
+    None where there is no such axis, or too many schedulers for one figure.
+    """
+    axes = axes_of(spec)
+    axis = next((name for name, texts in axes.items() if len(texts) > 1 and _numbers(texts)), None)
+    if axis is None or len(spec.schedulers) > MOST_LINES:
+        return None
+    others = {name: texts[0] for name, texts in axes.items() if name != axis}
+    series = []
+    for scheduler in spec.schedulers:
+        points = sorted(
+            (float(one.levels[axis]), one)
+            for one in _of(results, measure)
+            if one.scheduler == scheduler and others.items() <= one.levels.items()
+        )
+        if len(points) > 1:
+            series.append(_series(scheduler, look_of[scheduler], points))
+    if not series:
+        return None
+    at = level_text(spec, others)
+    title = _capital(TITLES[measure]) + (f" at {at}" if at else "")
+    shown = LineFigure(
+        name=measure,
+        title=title,
+        titles_y=False,
+        under=f"{_unit(measure) or 'number'}, mean of {spec.seeds.count} seeds"
+        + (" with its 95 % interval" if any(one.low != one.mean for one in series) else ""),
+        x_title=_capital(axis),
+        y_title=f"{_capital(TITLES[measure])}, {_unit(measure)}".removesuffix(", "),
+        unit=(_unit(measure), axis),
+        last=max(series[0].x),
+        top=nice_ceiling(max(max(one.high) for one in series)),
+        order=[one.name for one in sorted(series, key=lambda one: one.end, reverse=_more(measure))],
+    )
+    draw = draw_stacked if layout.stacked else draw_side_by_side
+    return draw(shown, series, layout)
+
+
+def measure_table(
+    spec: ExperimentSpec, results: ExperimentResults, measure: str, look_of: dict[str, Look]
+) -> str:
+    """A row a scheduler and a column a level: mean ± interval, and the difference to the baseline.
+
+    A difference that chance may explain is in brackets.
+    """
+    found = {(one.scheduler, *one.levels.values()): one for one in _of(results, measure)}
+    levels = list({tuple(one.levels.items()): one.levels for one in results.summary}.values())
+    unit = _unit(measure)
+    titles = ["Scheduler"]
+    titles += [f"{level_text(spec, at) or 'Mean'}{f', {unit}' if unit else ''}" for at in levels]
+    rows = [
+        html_row(
+            look_chip(look_of[scheduler]) + escape(scheduler),
+            titles,
+            [_cell(found.get((scheduler, *at.values()))) for at in levels],
+        )
+        for scheduler in spec.schedulers
+    ]
+    better = "higher is better" if _more(measure) else "lower is better"
+    return html_table(
+        TITLES[measure], titles, rows, ["", *[better] * len(levels)], most=MOST_COLUMNS
+    )
+
+
+def _cell(one: MeasureSummary | None) -> str:
+    if one is None:
+        return "–"
+    text = f"{one.mean:,.6g}"
+    if one.ci95 is not None:
+        text += f' <span class="ci">± {one.ci95:,.3g}</span>'
+    if one.difference is not None:
+        change = f"{one.difference.percent:+.1f} %"
+        text += f"<br>{change if one.beyond_chance else f'({change})'}"
+    return text
+
+
+def _series(name: str, look: Look, points: Sequence[tuple[float, MeasureSummary]]) -> CurveSeries:
+    means = tuple(one.mean for _, one in points)
+    halves = [one.ci95 or 0.0 for _, one in points]
+    low = tuple(max(0.0, mean - half) for mean, half in zip(means, halves, strict=True))
+    high = tuple(mean + half for mean, half in zip(means, halves, strict=True))
+    return CurveSeries(name, look, tuple(x for x, _ in points), means, low, high, means[-1])
+
+
+def _header(spec: ExperimentSpec, results: ExperimentResults) -> str:
+    found = results.findings or [f"No difference to {results.baseline} is beyond chance."]
+    words = "\n".join(f"<li>{escape(finding)}</li>" for finding in found)
+    absent = ""
+    if results.missing:
+        count = len(results.missing)
+        absent = f'<p class="note">{count} of {results.planned} cells are missing.</p>\n'
+    return (
+        f'<header>\n<h1>{escape(spec.name)}</h1>\n<p class="subtitle">{escape(spec.question)}</p>\n'
+        f"</header>\n<section>\n<h2>Who wins where</h2>\n{absent}<ul>\n{words}\n</ul>\n"
+        f'<p class="note">Against {escape(results.baseline)}, on the same seeds. Only differences '
+        "whose 95 % paired interval leaves out 0, and whose p-value after Holm is below 5 %; "
+        "the tables have all others in brackets.</p>\n</section>"
+    )
+
+
+def _made(spec: ExperimentSpec, results: ExperimentResults, versions: str) -> str:
+    first = spec.seeds.first
+    rows = {
+        "Workload": spec.workload.__struct_config__.tag,
+        **{_capital(axis): ", ".join(texts) for axis, texts in axes_of(spec).items()},
+        "Seeds": f"{first} to {first + spec.seeds.count - 1}",
+        "Cells": f"{results.cells:,} of {results.planned:,}",
+        "Versions": versions,
+    }
+    cells = "\n".join(f"<dt>{name}</dt><dd>{escape(str(text))}</dd>" for name, text in rows.items())
+    return f"<section>\n<h2>How this was made</h2>\n<dl>\n{cells}\n</dl>\n</section>"
+
+
+def _of(results: ExperimentResults, measure: str) -> list[MeasureSummary]:
+    return [one for one in results.summary if one.measure == measure]
+
+
+def _more(measure: str) -> bool:
+    return measure in HIGHER_IS_BETTER
+
+
+def _unit(measure: str) -> str:
+    return next((unit for end, unit in UNITS.items() if measure.endswith(end)), "")
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _numbers(texts: Sequence[str]) -> bool:
+    return all(text.replace(".", "", 1).isdigit() for text in texts)

@@ -1,0 +1,25 @@
+"""Tells policies what usually comes by what came so far, instead of by the whole trace."""
+
+from collections.abc import Callable
+from typing import Any
+
+from weft.core.engine import Event, PodAdded, PolicyInput
+from weft.core.framework.fragments import TYPICAL_PODS
+from weft.core.framework.popularity import ArrivedPods
+
+Handle = Callable[[Event, int], list[Any]]
+
+
+def learning(handle: Handle, half_life_ns: int) -> Handle:
+    """`handle`, told a new histogram now and then before a pod comes; the pods are counted."""
+    arrived = ArrivedPods(half_life_ns)
+
+    def handle_and_count(event: Event, now_ns: int) -> list[Any]:
+        told: list[Any] = []
+        if isinstance(event, PodAdded):
+            if arrived.is_due:
+                told = handle(PolicyInput(TYPICAL_PODS, arrived.histogram(now_ns)), now_ns)
+            arrived.add(event.pod.shape, now_ns)
+        return [*handle(event, now_ns), *told]
+
+    return handle_and_count
