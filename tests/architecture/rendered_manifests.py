@@ -376,6 +376,7 @@ def _static_pod(deployed: dict[str, Any], image: str) -> dict[str, Any]:
     ours = {
         "name": "weft",
         "image": deployed["image"],
+        "imagePullPolicy": deployed["imagePullPolicy"],
         "command": [
             *("weft", "extender", "serve", f"--kubeconfig={KUBECONFIG}", "--http-port=10260"),
         ],

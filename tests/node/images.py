@@ -56,6 +56,19 @@ def write_archive(path: Path, busybox: Path, more_names: Sequence[str] = ()) -> 
         _add(archive, "manifest.json", json.dumps(manifest).encode())
 
 
+def write_program(path: Path, name: str, program: Path) -> None:
+    """An image of one program, which is linked statically and found by its own name."""
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w") as layer:
+        _add(layer, f"bin/{program.name}", program.read_bytes(), mode=0o755)
+    config = json.dumps(_config(held.getvalue(), [f"/bin/{program.name}"])).encode()
+    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
+    with tarfile.open(path, "w") as archive:
+        _add(archive, "layer.tar", held.getvalue())
+        _add(archive, "config.json", config)
+        _add(archive, "manifest.json", json.dumps(manifest).encode())
+
+
 def _layer(busybox: Path) -> bytes:
     held = io.BytesIO()
     with tarfile.open(fileobj=held, mode="w") as layer:

@@ -7,6 +7,7 @@ gives the (played) GPUs' device nodes. Nothing is pulled: images are in the node
 
 import contextlib
 import os
+import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 import helm
+import yaml
 from binaries import CONTROLLERS, KUBECTL, PROXY
 from control_plane import HOST, ControlPlane, Scheduler
 from kube_api import Object
@@ -23,6 +25,7 @@ from real_node import NAME, RealNode, last_lines
 ROOT = Path(__file__).resolve().parents[2]
 LABELS = {"nvidia.com/gpu.present": "true"}
 RUNTIME_CLASS = "nvidia"
+PAGE = ROOT / "docs" / "tutorial" / "two-commands.md"
 _API_ADDRESS = "10.213.16.1"  # beside the pods' subnet, on the loopback link
 _CONTROLLERS = (
     *("deployment", "replicaset", "daemonset", "statefulset", "job", "disruption"),
@@ -33,13 +36,25 @@ _MOST_CONTAINERS = 4
 _OURS = ("weft-system_", "kube-system_")  # folders of their pods' logs
 
 
+def commands() -> list[str]:
+    """What the tutorial has to be typed before the first pod runs."""
+    (block,) = re.findall(r"```console\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    return [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
+
+
+def as_users_install() -> str:
+    """The tutorial's first command."""
+    return commands()[0]
+
+
 class WholeCluster:
     """`plane`, `node` and `gpus` are as in the other tests; `shell` runs what a user would type."""
 
     def __init__(self, tools: dict[str, Path], folder: Path, image_names: Sequence[str]) -> None:
-        self._tools, self._folder, self._image_names = tools, folder, image_names
+        self.tools, self._folder, self._image_names = tools, folder, image_names
         self._left = contextlib.ExitStack()
         self.kube_scheduler: Scheduler | None = None
+        self.previous = ROOT  # sources and chart of the version before
 
     # --- its life --------------------------------------------------------------------------------
 
@@ -48,12 +63,12 @@ class WholeCluster:
         left = self._left
         left.enter_context(_address_on_this_machine())
         self.plane = left.enter_context(
-            ControlPlane(self._tools, self._folder, for_pods=_API_ADDRESS)
+            ControlPlane(self.tools, self._folder, for_pods=_API_ADDRESS)
         )
         self.api = self.plane.api
         self.controllers = self._server(CONTROLLERS, self._controllers_command())
         self.controllers.start()
-        self.node = RealNode(self.plane, self._tools, self._image_names, as_deployed=_API_ADDRESS)
+        self.node = RealNode(self.plane, self.tools, self._image_names, as_deployed=_API_ADDRESS)
         left.callback(self._look_back)
         left.enter_context(self.node)
         self.gpus = self.node.gpus
@@ -69,16 +84,22 @@ class WholeCluster:
 
     def use_kube_scheduler(self, config: Object | None = None) -> None:
         """The cluster's kube-scheduler anew, with this configuration."""
+        self.stop_kube_scheduler()
+        self.kube_scheduler = self.plane.start_scheduler(config)
+
+    def stop_kube_scheduler(self) -> None:
+        """End it, if it runs."""
         if self.kube_scheduler is not None:
             self.kube_scheduler.kill()
-        self.kube_scheduler = self.plane.start_scheduler(config)
+            self.plane.schedulers.remove(self.kube_scheduler)
+            self.kube_scheduler = None
 
     def _look_back(self) -> None:
         assert not self.node.left_behind, self.node.left_behind
 
     def _clean_rules(self) -> None:
         self.proxy.kill()
-        subprocess.run([self._tools[PROXY], "--cleanup"], capture_output=True, check=False)
+        subprocess.run([self.tools[PROXY], "--cleanup"], capture_output=True, check=False)
 
     def _server(self, name: str, command: Sequence[str | Path]) -> Server:
         server = Server(command, self._folder / f"{name}.log")
@@ -96,15 +117,18 @@ class WholeCluster:
 
     def logs(self) -> str:
         """The end of each log: the servers', and Weft's pods'."""
+        servers = (self.controllers, self.proxy)
+        found = "\n".join(f"--- {one.log}\n{one.last_lines()}" for one in servers)
+        return f"{self.plane.logs()}\n{found}\n{self.node.logs()}\n{self.pod_logs()}"
+
+    def pod_logs(self) -> str:
+        """The end of what Weft's pods have logged, and others in their namespaces."""
         pods = [
             path
             for path in sorted(self.node.kubelet.logs.rglob("*.log"))
             if any(part.startswith(_OURS) for part in path.parts)
         ]
-        servers = (self.controllers, self.proxy)
-        found = "\n".join(f"--- {one.log}\n{one.last_lines()}" for one in servers)
-        inside = "\n".join(f"--- {path}\n{last_lines(path)}" for path in pods)
-        return f"{self.plane.logs()}\n{found}\n{self.node.logs()}\n{inside}"
+        return "\n".join(f"--- {path}\n{last_lines(path)}" for path in pods)
 
     def __enter__(self) -> Self:
         try:
@@ -143,10 +167,19 @@ class WholeCluster:
         words = " ".join(f"'{word}'" for word in arguments)
         return self.shell(f"kubectl {words}", stdin)
 
+    def values(self, folder: Path, more: Object | None = None) -> Path:
+        """The chart's values for this cluster: NVIDIA's runtime, and GPUs that are played."""
+        played = yaml.safe_load(self.gpus.path.read_text())
+        played = {key: played[key] for key in played if key not in ("apiVersion", "kind")}
+        agent = {"runtimeClassName": RUNTIME_CLASS, "playedGpus": played}
+        path = folder / "values.yaml"
+        path.write_text(yaml.safe_dump({"agent": agent, **(more or {})}))
+        return path
+
     def _environment(self) -> Mapping[str, str]:
         folders = (
             ROOT / ".venv" / "bin",
-            self._tools[KUBECTL].parent,
+            self.tools[KUBECTL].parent,
             helm.find_or_build(print).parent,
         )
         path = ":".join(map(str, (*folders, os.environ["PATH"])))
@@ -159,7 +192,7 @@ class WholeCluster:
         (port,) = free_ports(1)
         kubeconfig = self.plane.kubeconfig
         return [
-            *(self._tools[CONTROLLERS], f"--kubeconfig={kubeconfig}", "--leader-elect=false"),
+            *(self.tools[CONTROLLERS], f"--kubeconfig={kubeconfig}", "--leader-elect=false"),
             *(f"--bind-address={HOST}", f"--secure-port={port}"),
             f"--cert-dir={self._folder / 'controllers'}",
             f"--service-account-private-key-file={self.plane.account_key}",
@@ -171,7 +204,7 @@ class WholeCluster:
         health, metrics = free_ports(2)
         path = f"PATH={os.environ['PATH']}:/usr/sbin:/sbin"
         return [
-            *("/usr/bin/env", path, self._tools[PROXY], f"--kubeconfig={self.plane.kubeconfig}"),
+            *("/usr/bin/env", path, self.tools[PROXY], f"--kubeconfig={self.plane.kubeconfig}"),
             *("--proxy-mode=iptables", f"--hostname-override={NAME}"),
             *(
                 f"--healthz-bind-address={HOST}:{health}",

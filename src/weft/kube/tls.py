@@ -1,8 +1,10 @@
 """TLS as API servers want it: their own authority, client certificates, nothing from the system."""
 
+import contextlib
 import os
 import ssl
 import tempfile
+from collections.abc import Iterator
 
 from weft.model import BadInputError
 
@@ -31,16 +33,30 @@ def client_tls(authority: bytes, where: str, *, verify: bool = True) -> ssl.SSLC
 def load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes, where: str) -> None:
     """Put a client certificate and its key (PEM) into the context.
 
-    OpenSSL's Python face reads them from a file only: it is private and gone right after.
+    OpenSSL's Python face reads them from a file only: one in memory where there are such, for the
+    root of a container may not be written; else a private one that is gone right after.
     """
-    with tempfile.TemporaryDirectory(prefix="weft-") as folder:
-        path = os.path.join(folder, "client.pem")
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(certificate + b"\n" + key)
+    with _as_file(certificate + b"\n" + key) as path:
         try:
             context.load_cert_chain(path)
         except ssl.SSLError as error:
             raise BadInputError(
                 where, f"client certificate and key do not work together: {error}"
             ) from error
+
+
+@contextlib.contextmanager
+def _as_file(content: bytes) -> Iterator[str]:
+    """The path of a file with this content, which nobody else may read."""
+    if hasattr(os, "memfd_create"):
+        with os.fdopen(os.memfd_create("client.pem"), "wb") as file:
+            file.write(content)
+            file.flush()
+            yield f"/proc/self/fd/{file.fileno()}"
+        return
+    with tempfile.TemporaryDirectory(prefix="weft-") as folder:
+        path = os.path.join(folder, "client.pem")
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        yield path

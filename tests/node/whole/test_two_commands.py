@@ -1,35 +1,16 @@
 """The tutorial's two commands, typed as it writes them: from an empty control plane to a pod that
 runs with its share. What runs here first finds a cluster without Weft."""
 
-import re
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import yaml
 from exactness import is_exact, record_of
 from kube_api import Objects
-from whole_cluster import ROOT, RUNTIME_CLASS, WholeCluster
+from whole_cluster import WholeCluster, commands
 
-PAGE = ROOT / "docs" / "tutorial" / "two-commands.md"
 MOST_S = 60.0
-
-
-def commands() -> list[str]:
-    """What the page has to be typed before the first pod runs."""
-    (block,) = re.findall(r"```console\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    return [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
-
-
-def values(cluster: WholeCluster, folder: Path) -> Path:
-    """What the page's table says to add: NVIDIA's runtime, and GPUs that are played."""
-    played = yaml.safe_load(cluster.gpus.path.read_text())
-    played = {key: played[key] for key in played if key not in ("apiVersion", "kind")}
-    path = folder / "values.yaml"
-    agent = {"runtimeClassName": RUNTIME_CLASS, "playedGpus": played}
-    path.write_text(yaml.safe_dump({"agent": agent}))
-    return path
 
 
 def runs(name: str) -> Callable[[Objects], Objects]:
@@ -49,7 +30,7 @@ def test_two_commands_lead_to_a_shared_gpu(cluster: WholeCluster, tmp_path: Path
     install, apply = commands()
     assert (install.split()[:2], apply.split()[:2]) == (["helm", "install"], ["kubectl", "apply"])
     began = time.monotonic()
-    cluster.shell(f"{install} --values {values(cluster, tmp_path)}")
+    cluster.shell(f"{install} --values {cluster.values(tmp_path)}")
     cluster.shell(apply)
     (share,) = cluster.api.wait_for(runs("share"), "Pod", "default", timeout_s=120)
     took = time.monotonic() - began
@@ -57,3 +38,5 @@ def test_two_commands_lead_to_a_shared_gpu(cluster: WholeCluster, tmp_path: Path
     is_exact(cluster.node, cluster.gpus, share, record_of(share))
     assert record_of(share).cards[0].memory_mib == 4096
     assert took <= MOST_S
+    cluster.shell("kubectl delete -f examples/weft/pods.yaml")
+    cluster.shell("helm uninstall weft --namespace weft-system")

@@ -1,4 +1,5 @@
 import asyncio
+import os
 import ssl
 import subprocess
 from pathlib import Path
@@ -235,6 +236,16 @@ async def test_tls_with_the_clusters_authority_and_a_client_certificate(pki: Pat
         )
         async with ApiClient(Endpoint(server.url, FixedCredentials(), context)) as client:
             assert b"weft-fake" in await client.call("GET", "/version")
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="no files in memory here")
+def test_a_client_certificate_needs_no_folder_that_may_be_written(
+    pki: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container whose root is read-only."""
+    monkeypatch.setattr("tempfile.tempdir", str(pki / "nowhere"))
+    pair = [(pki / name).read_bytes() for name in ("client.pem", "client.key")]
+    load_certificate(client_tls(b"", ""), *pair, "here")
 
 
 async def test_a_server_of_another_authority_or_name_is_not_spoken_to(pki: Path) -> None:
