@@ -309,6 +309,15 @@ def test_its_policies_are_in_force_for_the_users_of_the_release(
             once(lambda where=where, item=item: refused(alice, where, item))
         assert not refused(scheduler, path, marked)
         assert not refused(users[2], path, marked)
+        counted = [
+            line
+            for line in alice.request("GET", "/metrics").splitlines()
+            if line.startswith("apiserver_validating_admission_policy_check_total{")
+            and 'policy="weft-' in line
+        ]
+        denied = [line for line in counted if 'enforcement_action="deny"' in line]
+        assert denied, "the alert WeftForgedShare goes by it"
+        assert all('error_type="invalid_error"' in line for line in denied), denied[:3]
         version = "admissionregistration.k8s.io/v1"
         assert is_there(alice, "MutatingAdmissionPolicy", "weft-schedule", version=version)
     finally:
