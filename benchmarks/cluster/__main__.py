@@ -20,6 +20,7 @@ import admission
 import bursts
 import msgspec
 import scale
+import shadowing
 import throughput
 from binaries import versions as binary_versions
 from report import QUICK, Bar, Row, Sizes, machine, versions
@@ -33,6 +34,7 @@ ROWS: dict[str, Callable[[Stage, Sizes], Row]] = {
     "scale": scale.scale,
     "small-burst": bursts.small_burst,
     "admission": admission.admission,
+    "shadow": shadowing.shadow,
 }
 
 

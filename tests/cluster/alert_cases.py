@@ -11,8 +11,9 @@ _LEADER, _FOLLOWER = '{job="weft-scheduler",instance="s0"', '{job="weft-schedule
 _AGENT = '{job="weft-agent",instance="gpu-1"'
 
 
-def _checked(policy: str, action: str, error: str = "no_error") -> str:
+def _checked(policy: str, action: str, error: str = "") -> str:
     """The API server's count of what an admission policy said."""
+    error = error or {"deny": "invalid_error"}.get(action, "no_error")  # the real one calls it so
     labels = f'policy="{policy}",enforcement_action="{action}",error_type="{error}"'
     return f"apiserver_validating_admission_policy_check_total{{{labels}}}"
 

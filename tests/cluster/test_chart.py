@@ -142,7 +142,7 @@ def test_a_kube_scheduler_with_alnairs_configuration_asks_weft(
         control_plane.start_scheduler({key: theirs[key] for key in ("profiles", "extenders")})
         limits = {"alnair/vgpu-memory": 2}
         control_plane.create_pods(namespace, [pod("a", "alnair-cost-saving", limits)])
-        control_plane.api.wait_for(all_bound(1), "Pod", namespace, timeout_s=20)
+        control_plane.api.wait_for(all_bound(1), "Pod", namespace, timeout_s=60)
     assert len(audited(control_plane, namespace).holdings) == 1
 
 
@@ -309,6 +309,15 @@ def test_its_policies_are_in_force_for_the_users_of_the_release(
             once(lambda where=where, item=item: refused(alice, where, item))
         assert not refused(scheduler, path, marked)
         assert not refused(users[2], path, marked)
+        counted = [
+            line
+            for line in alice.request("GET", "/metrics").splitlines()
+            if line.startswith("apiserver_validating_admission_policy_check_total{")
+            and 'policy="weft-' in line
+        ]
+        denied = [line for line in counted if 'enforcement_action="deny"' in line]
+        assert denied, "the alert WeftForgedShare goes by it"
+        assert all('error_type="invalid_error"' in line for line in denied), denied[:3]
         version = "admissionregistration.k8s.io/v1"
         assert is_there(alice, "MutatingAdmissionPolicy", "weft-schedule", version=version)
     finally:
@@ -370,7 +379,7 @@ def test_its_second_kube_scheduler_asks_its_weft_for_the_profiles_via_extender(
         def only_w(pods: Objects) -> bool:
             return bound([p for p in pods if p["metadata"]["name"] == "w"]) == bound(pods) == 1
 
-        control_plane.api.wait_for(only_w, "Pod", namespace, timeout_s=20)
+        control_plane.api.wait_for(only_w, "Pod", namespace, timeout_s=60)
         control_plane.start_scheduler(mine)
-        control_plane.api.wait_for(all_bound(2), "Pod", namespace, timeout_s=20)
+        control_plane.api.wait_for(all_bound(2), "Pod", namespace, timeout_s=60)
     assert len(audited(control_plane, namespace).holdings) == 2

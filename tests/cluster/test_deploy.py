@@ -43,7 +43,7 @@ def install(control_plane: ControlPlane, *files: str) -> None:
                 raise
 
 
-def once_allowed(api: Api, path: str, timeout_s: float = 20.0) -> Object:
+def once_allowed(api: Api, path: str, timeout_s: float = 60.0) -> Object:
     """The answer to GET: the API server learns of a new role a moment after it is written."""
     deadline = time.monotonic() + timeout_s
     while True:

@@ -36,7 +36,7 @@ GFD = {
 EXTENDER = ("--extender-port", "0", "--extender-address", "127.0.0.1")
 ALONE = "--no-leader-elect"
 GIB = DialectSettings(gpushare_unit="GiB")
-_STARTS_S = 20.0
+_STARTS_S = 60.0
 _SOME_URL = "http://127.0.0.1:54321"
 _numbers = itertools.count(1)
 

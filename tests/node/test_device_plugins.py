@@ -1,10 +1,12 @@
 """Without NRI: the kubelet hands out devices, and containers get what their records say."""
 
+import asyncio
 import contextlib
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from agent_process import Agent
 from exactness import is_exact, record_of
@@ -15,7 +17,11 @@ from real_node import RealNode, has_begun
 from resource_history import restart_kubelet
 from weft_process import ALONE, EXTENDER, extender_config, weft
 
-from weft.model.annotations import DELIVERY
+from weft.model.annotations import ADVERTISES, DELIVERY
+from weft.node.agent.node_pods import NodePod
+from weft.node.agent.pod_on_node import PodOnNode
+from weft.node.agent.reconciler import differences
+from weft.node.device_plugin.kubelet_api import PodResourcesClient
 
 TAKEN = "the kubelet has its device plugin"
 OTHERS = """
@@ -122,6 +128,30 @@ def test_every_manifest_with_devices(
         is_exact(node, few_gpus, pod, record_of(pod))
     counts = without_nri.metrics()
     assert counts['weft_agent_container_starts_total{outcome="wrong"}'] == 0
+    advertised = node.api.get("Node", node.name)["metadata"]["annotations"][ADVERTISES]
+    own = frozenset(advertised.split(",")) - {"aliyun.com/gpu-count"}
+    asyncio.run(is_reconciled(node, pods, own))
+
+
+async def is_reconciled(node: RealNode, pods: list[Object], own: frozenset[str]) -> None:
+    """What the kubelet says of devices is what the records say; what differs would be seen."""
+    client = PodResourcesClient(node.kubelet.pod_resources)
+    listed = await client.containers()
+    await client.close()
+    known = [
+        NodePod(
+            one["metadata"]["uid"],
+            msgspec.convert(one, PodOnNode, strict=False),
+            "share",
+            record_of(one),
+        )
+        for one in pods
+    ]
+    assert differences(listed, known, own, ()) == []
+    without = [msgspec.structs.replace(pod, record=None) for pod in known]
+    found = differences(listed, without, own, ())
+    assert {each.kind for each in found} == {"no-record"}
+    assert {each.pod.name for each in found} >= {"equal-0", "equal-5"}
 
 
 @pytest.fixture

@@ -1,11 +1,15 @@
 """The resources that the agent writes into its node's status, as a real kubelet counts them."""
 
+import subprocess
+
 from agent_process import Agent, agent
 from kube_api import Objects
 from played_gpus import PlayedGpus
 from real_node import RealNode
 from resource_history import restart_kubelet
 from test_real_node import pod
+
+from weft.model.annotations import ADVERTISES, AGENT, INVENTORY
 
 RESOURCE = "weft.dev/gpu-memory"
 
@@ -39,6 +43,23 @@ def test_they_survive_a_restart_of_the_kubelet(node: RealNode, gpus: PlayedGpus)
         first.kill()
     node.restart_kubelet()
     assert advertised(node) == total, "no agent runs, and pods are counted all the same"
+
+
+def test_a_cleanup_takes_all_that_the_agent_wrote_off_the_node(
+    node: RealNode, gpus: PlayedGpus
+) -> None:
+    before = node.api.get("Node", node.name)
+    with agent(node, gpus) as process:
+        wait_advertised(node, str(gpus.count * gpus.memory_mib))
+        command = process.command
+    between = node.api.get("Node", node.name)
+    assert {AGENT, INVENTORY, ADVERTISES} <= between["metadata"]["annotations"].keys()
+    subprocess.run([*command, "--cleanup"], check=True, timeout=60)
+    after = node.api.get("Node", node.name)
+    for part in ("annotations", "labels"):
+        assert after["metadata"][part] == before["metadata"][part]
+    for part in ("capacity", "allocatable"):
+        assert after["status"][part].keys() == before["status"][part].keys()
 
 
 def test_the_kubelet_refuses_a_pod_beyond_them(

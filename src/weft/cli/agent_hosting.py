@@ -3,6 +3,7 @@
 GPUs, API server ──▶ pods, grants, events ──▶ delivery ──▶ NriPlugin ──▶ NodeAgent(parts)
 """
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -46,7 +47,7 @@ from weft.node.agent.usage import UsageWatch, WatchedPod
 from weft.node.agent.usage_metrics import UsageMetrics
 from weft.node.devices.fake import FakeReader
 from weft.node.devices.nvml import NvmlReader
-from weft.node.devices.reader import DeviceError, DeviceReader
+from weft.node.devices.reader import DeviceError, DeviceReader, NoDriverError
 from weft.node.doctor.cluster import NODE_AGENT
 from weft.node.nri.plugin import NriPlugin
 
@@ -76,7 +77,12 @@ class AgentHosting(msgspec.Struct, frozen=True):
 async def host(config: Configuration, hosting: AgentHosting) -> None:
     """Run until told to stop; `BadInputError` where something is wrong with what was given."""
     stop = stop_signal()
-    reader = reader_of(hosting)
+    loop = asyncio.get_running_loop()
+
+    def on_late_driver() -> None:
+        loop.call_soon_threadsafe(_end_for_driver, stop)
+
+    reader = reader_of(hosting, on_late_driver)
     async with _client(hosting) as client:
         await check_server(
             client, "weft agent", NODE_AGENT, "apply deploy/agent.yaml's ClusterRole"
@@ -98,12 +104,23 @@ def _client(hosting: AgentHosting) -> ApiClient:
     return ApiClient(load(hosting.context, paths=hosting.kubeconfigs), options)
 
 
-def reader_of(hosting: AgentHosting) -> DeviceReader:
-    """The machine's GPUs, or those that a file plays."""
+def _end_for_driver(stop: asyncio.Event) -> None:
+    if not stop.is_set():
+        log.warning(
+            "a driver was installed whose library is not seen here: ends, to be started anew"
+        )
+        stop.set()
+
+
+def reader_of(hosting: AgentHosting, on_late_driver: Callable[[], None]) -> DeviceReader:
+    """The machine's GPUs, or those that a file plays; none at first where the driver is missing."""
     if hosting.devices != NVML:
         return FakeReader(Path(hosting.devices), hosting.node_name)
     try:
         return NvmlReader()
+    except NoDriverError as error:
+        log.error("%s: goes on without GPUs, and looks again every second", error)
+        return NvmlReader(on_late_driver=on_late_driver)
     except DeviceError as error:
         raise BadInputError("--devices nvml", f"{error}; name a file that plays GPUs") from error
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from weft.kube.client import ApiClient
 
 _MOST_BROKEN = 5
+_OF_CLAIMS = ("PersistentVolume", "PersistentVolumeClaim")
 
 
 _File = Annotated[Path, Argument(help="The file to write; gzipped where its name ends in .gz.")]
@@ -72,7 +73,7 @@ def snapshot(
         taken = anonymous(taken)
     _write(taken, file)
     for kind in found.unread:
-        echo(f"weft: warning: {kind}: may not be read, and is left out", err=True)
+        echo(f"weft: warning: {kind}: was not to be read, and is left out", err=True)
     for name in found.broken[:_MOST_BROKEN]:
         echo(f"weft: warning: {name}: cannot be read, and is left out", err=True)
     _say(taken, file, output)
@@ -88,9 +89,13 @@ def _given(objects: str) -> "CapturedObjects":
     from weft.cli.trace_objects import objects_by_kind
     from weft.cluster.snapshot.capture import CapturedObjects
     from weft.cluster.snapshot.form import KINDS
+    from weft.cluster.state.pod_constraints import claims_of
 
     found = objects_by_kind(objects, {kind: resource.type for kind, (_, resource) in KINDS.items()})
-    return CapturedObjects({field: found[kind] for kind, (field, _) in KINDS.items()})
+    claims = any(claims_of(pod) for pod in found["Pod"])
+    lacking = tuple(kind for kind in _OF_CLAIMS if claims and not found[kind])
+    by_field = {field: found[kind] for kind, (field, _) in KINDS.items()}
+    return CapturedObjects(by_field, unread=lacking)
 
 
 async def asked(client: "ApiClient", path: Path | None) -> "tuple[CapturedObjects, Configuration]":

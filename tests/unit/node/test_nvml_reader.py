@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from weft.node.devices.nvml import NvmlReader
-from weft.node.devices.reader import DeviceError, GpuDevice, ProcessUse
+from weft.node.devices.reader import DeviceError, GpuDevice, NoDriverError, ProcessUse
 from weft.node.devices.xid_watch import XidEvent, XidWatch
 from weft.testing.nvml import LOST, FakeNvml, FakeNvmlCard, FakeNvmlInstance
 
@@ -65,6 +65,38 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     yield made
     made.reader.close()
     assert (made.nvml.opened, made.nvml.samples, made.nvml.sets) == (0, 0, 0)
+
+
+def test_a_driver_that_is_installed_later_is_found(tmp_path: Path) -> None:
+    """And where its library cannot be seen, whoever waits hears of it: once it is in the kernel."""
+    nvml, late, there = FakeNvml(FakeNvmlCard(0)), [], []
+
+    def open_library() -> FakeNvml:
+        if not there:
+            raise NoDriverError("no NVIDIA GPU found: NVML Shared Library Not Found")
+        return nvml
+
+    with pytest.raises(NoDriverError):
+        NvmlReader(open_library, root=tmp_path)
+    reader = NvmlReader(open_library, root=tmp_path, on_late_driver=lambda: late.append(1))
+    for _ in range(2):
+        with pytest.raises(DeviceError, match="Not Found"):
+            reader.devices()
+    assert not late
+    (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
+    (tmp_path / "proc/driver/nvidia/version").write_text("NVRM version")
+    with pytest.raises(DeviceError):
+        reader.devices()
+    assert late
+    there.append(True)
+    assert len(reader.devices()) == 1
+    # One that was there from the start is not waited for: it would end the agent again and again.
+    there.clear()
+    late.clear()
+    reader = NvmlReader(open_library, root=tmp_path, on_late_driver=lambda: late.append(1))
+    with pytest.raises(DeviceError):
+        reader.devices()
+    assert not late
 
 
 def test_cards_are_told_as_the_node_reports_them(stage: Stage) -> None:

@@ -94,17 +94,15 @@ def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, str, Any], ...]:
 
 def _first_difference(document: Any, written: Any, at: str = "") -> str | None:
     """Where the document says something else than would be written; None where it does not."""
+    if document == written:
+        return None
     if isinstance(document, dict) and isinstance(written, dict):
-        for key in [*document, *written]:
-            inner = f"{at}.{key}" if at else str(key)
-            if (key in document) != (key in written):
-                return inner
-            if (found := _first_difference(document[key], written[key], inner)) is not None:
-                return found
-        return None
-    if isinstance(document, list) and isinstance(written, list) and len(document) == len(written):
-        for index, (inner, other) in enumerate(zip(document, written, strict=True)):
-            if (found := _first_difference(inner, other, f"{at}[{index}]")) is not None:
-                return found
-        return None
-    return None if document == written else at
+        keys = dict.fromkeys((*document, *written))
+        inner = [(f"{at}.{key}".lstrip("."), document.get(key), written.get(key)) for key in keys]
+    elif isinstance(document, list) and isinstance(written, list) and len(document) == len(written):
+        pairs = enumerate(zip(document, written, strict=True))
+        inner = [(f"{at}[{index}]", one, other) for index, (one, other) in pairs]
+    else:
+        return at
+    found = (_first_difference(one, other, place) for place, one, other in inner)
+    return next((place for place in found if place is not None), at)

@@ -19,9 +19,17 @@ from weft.node.devices.health import CardHealth, CardSigns
 from weft.node.devices.mig import instance_index
 from weft.node.devices.nvml_counters import NvmlCounters
 from weft.node.devices.nvml_library import MIB, ask, library, model_of, running, text
-from weft.node.devices.reader import DeviceError, DeviceUse, GpuDevice, MigInstance, ProcessUse
+from weft.node.devices.reader import (
+    DeviceError,
+    DeviceUse,
+    GpuDevice,
+    MigInstance,
+    NoDriverError,
+    ProcessUse,
+)
 from weft.node.devices.xid_watch import XidWatch
 
+_DRIVER = "proc/driver/nvidia/version"
 _RECOVERY_ACTION = 230
 """The field in which drivers since 570 say what a card needs to be mended; 0 is nothing."""
 
@@ -37,10 +45,18 @@ class NvmlReader:
         *,
         root: Path = Path("/"),
         now_s: Callable[[], float] = time.monotonic,
+        on_late_driver: Callable[[], None] | None = None,
     ) -> None:
-        """`DeviceError` where there is no NVML or no driver."""
+        """`DeviceError` where there is no NVML or no driver.
+
+        With `on_late_driver` a driver may come later: until then each reading is a `DeviceError`.
+        It is called where one came whose library this process does not see, as in a container that
+        was made before: started anew, it sees it.
+        """
         self._open, self._root, self._now_s = open_library, root, now_s
-        self._nvml: Any = open_library()
+        self._on_late_driver = on_late_driver
+        self._had_driver = self._in_kernel()
+        self._nvml: Any = None if on_late_driver is not None else open_library()
         self._xids: XidWatch | None = None
         self._known: dict[int, GpuDevice] = {}
         self._health: dict[str, CardHealth] = {}
@@ -95,8 +111,17 @@ class NvmlReader:
 
     def _ready(self) -> Any:
         if self._nvml is None:
-            self._nvml = self._open()
+            try:
+                self._nvml = self._open()
+            except NoDriverError:
+                if self._on_late_driver is not None and self._in_kernel() > self._had_driver:
+                    self._on_late_driver()
+                raise
         return self._nvml
+
+    def _in_kernel(self) -> bool:
+        """Whether the kernel has a driver; containers see that too."""
+        return (self._root / _DRIVER).exists()
 
     def _let_go(self) -> None:
         nvml, self._nvml = self._nvml, None

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.model.errors import install_extra
-from weft.node.devices.reader import DeviceError
+from weft.node.devices.reader import DeviceError, NoDriverError
 
 MIB = 1 << 20
 
 
 def library() -> Any:
-    """`pynvml`, opened; `DeviceError` says what is missing."""
+    """`pynvml`, opened; `DeviceError` says what is missing; without driver, `NoDriverError`."""
     try:
         import pynvml
     except ImportError as error:
@@ -18,7 +18,7 @@ def library() -> Any:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise DeviceError(f"no NVIDIA GPU found: NVML says: {error}") from error
+        raise NoDriverError(f"no NVIDIA GPU found: NVML says: {error}") from error
     return pynvml
 
 

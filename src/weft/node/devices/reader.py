@@ -17,6 +17,10 @@ class DeviceError(WeftError):
     """GPUs cannot be read: no driver, no library, or a broken description."""
 
 
+class NoDriverError(DeviceError):
+    """There is no driver, or it does not answer: it may be installed later."""
+
+
 class MigInstance(msgspec.Struct, frozen=True):
     """Names a MIG instance as NVML and DCGM do: its profile (`1g.5gb`), and the numbers of its GPU
     instance within the card and of its compute instance within that."""
