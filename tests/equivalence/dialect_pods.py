@@ -1,5 +1,6 @@
 """One pod of each of the nine dialects, and one without a GPU, as an API server shows them."""
 
+import copy
 from typing import Any
 
 Object = dict[str, Any]
@@ -25,7 +26,8 @@ ASKING: dict[str, Object] = {
 
 
 def pod(name: str, asking: Object, *, node: str = "", **status: Any) -> Object:
-    """An object of the API; `node` where it is bound."""
+    """An object of the API, which may be changed; `node` where it is bound."""
+    asking = copy.deepcopy(asking)
     meta = {"name": name, "namespace": "ml", "uid": f"uid-{name}", "creationTimestamp": MADE}
     limits = asking["limits"]
     requests = {"cpu": "1500m", "memory": "2Gi"}

@@ -133,30 +133,21 @@ def test_each_pod_gets_the_best_set_of_the_free_gpus(
 
 
 @settings(max_examples=few_or_many(10, 200), deadline=None)
-@given(
-    st.lists(
-        st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(0, 5)), min_size=1, max_size=14
-    )
-)
-def test_links_change_no_score_node_or_outcome(
-    arrivals: list[tuple[int, int, int]],
-) -> None:
-    """Of one node's GPUs others are taken, in the same states: whatever follows fits alike."""
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3)), min_size=1, max_size=14))
+def test_links_change_no_score_node_or_outcome(arrivals: list[tuple[int, int]]) -> None:
+    """Of one node's GPUs others are taken, in the same states: as long as nobody leaves, whatever
+    comes fits alike."""
 
     def play(nodes: list[Node]) -> list[tuple[str, str, int, tuple[int, ...]]]:
         engine = Engine([Profile("weft", [BestFit()])], nodes)
-        seen, running = [], []
-        for number, (gpus, share, leave) in enumerate(arrivals):
+        seen = []
+        for number, (gpus, share) in enumerate(arrivals):
             asks: PodRequest = pod(f"p{number}", gpus=gpus, memory_mib=share * 3_000)
             for command in engine.handle(PodAdded(asks), number):
                 if isinstance(command, Bind | Unschedulable):
                     record = command.record
                     amounts = tuple(s.memory_mib for s in record.shares)
                     seen.append((record.outcome, record.node, record.score, amounts))
-                    if isinstance(command, Bind):
-                        running.append(command.pod.uid)
-            if leave == 0 and running:
-                engine.handle(PodGone(running.pop(0)), number)
         return seen
 
     assert play([node("a", gpus=8)]) == play([node("a", gpus=8, links=dgx_1())])

@@ -98,6 +98,8 @@ def test_the_keys_of_a_run_are_fixed() -> None:
         "completion",
         "timeline",
         "waited",
+        "first_failed",
+        "possible",
         "cpu_s",
         "wall_s",
     ]
