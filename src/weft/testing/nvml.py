@@ -46,8 +46,10 @@ class FakeNvmlInstance:
 class FakeNvmlCard:
     """A card. `error` is NVML's number for all that is asked of it; 0: it is well.
 
-    `gpm` are GPM's values by number, None where the card has none. `sm_percent` are processes'
-    samples: (pid, µs, percent); None where the driver has none.
+    `nvlinks` are the other ends of those that are up, None for a switch; `near` is the PCIe level
+    to other cards (UUID), 50 where left out. `gpm` are GPM's values by number, None where the card
+    has none. `sm_percent` are processes' samples: (pid, µs, percent); None where the driver has
+    none.
     """
 
     def __init__(self, number: int = 0, name: str = "NVIDIA H100 80GB HBM3") -> None:
@@ -63,6 +65,8 @@ class FakeNvmlCard:
         self.energy_mj: int | None = None
         self.recovery_action: int | None = None
         self.knows_xids = True
+        self.nvlinks: list[FakeNvmlCard | None] = []
+        self.near: dict[str, int] = {}
         self.error = 0
 
 
@@ -164,6 +168,22 @@ class FakeNvml:
 
     def nvmlDeviceGetPowerUsage(self, device: Any) -> int:
         return 350_000
+
+    def nvmlDeviceGetTopologyCommonAncestor(self, one: Any, other: Any) -> int:
+        self._check(one)
+        return int(one.near.get(other.uuid, 50))
+
+    def nvmlDeviceGetNvLinkState(self, device: Any, link: int) -> int:
+        self._check(device)
+        return int(link < len(device.nvlinks))
+
+    def nvmlDeviceGetNvLinkRemoteDeviceType(self, device: Any, link: int) -> int:
+        self._check(device)
+        return 2 if device.nvlinks[link] is None else 0
+
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, device: Any, link: int) -> Any:
+        self._check(device)
+        return self.nvmlDeviceGetPciInfo(device.nvlinks[link])
 
     def nvmlDeviceGetEnforcedPowerLimit(self, device: Any) -> int:
         return 700_000

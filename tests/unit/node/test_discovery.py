@@ -23,7 +23,7 @@ from weft.kube.credentials import FixedCredentials
 from weft.kube.structs import KubeNode
 from weft.model import Gpu
 from weft.model.agent_offer import AgentOffer
-from weft.model.annotations import AGENT, INVENTORY
+from weft.model.annotations import AGENT, GPU_LINKS, INVENTORY
 from weft.node.agent.device_watch import DeviceWatch
 from weft.node.agent.discovery import Discovery, marks_of
 from weft.node.devices.fake import FakeReader
@@ -160,6 +160,30 @@ async def test_what_others_wrote_stays_and_what_they_spoilt_is_put_right(tmp_pat
         assert found["annotations"]["mine"] == "1"
         assert found["labels"] == {"weft.dev/gpu-model.NVIDIA-A100-SXM4-40GB": "1"}
         assert "GPU-" in found["annotations"][INVENTORY]
+
+
+LINKED = f"gpus: [{A100}, count: 2, numaNode: 1}}]\nlinks: ['X NV12', 'NV12 X']"
+
+
+async def test_links_are_written_read_back_and_taken_back(tmp_path: Path) -> None:
+    async with scene(tmp_path, LINKED) as s:
+        await s.watch.read()
+        await s.discovery.write()
+        found = s.metadata()
+        read = inventory(kube_node(found["annotations"], found["labels"]))[0].links
+        assert read == s.watch.links
+        assert read is not None
+        assert (read.paths, read.nvlink_generation) == (("X NV12", "NV12 X"), 3)
+        await s.discovery.withdraw()
+        assert not s.metadata().get("annotations")
+
+
+async def test_links_that_the_agent_cannot_read_stay_as_somebody_wrote_them(tmp_path: Path) -> None:
+    own = {"annotations": {GPU_LINKS: '{"indexes": [0, 1], "paths": ["X PIX", "PIX X"]}'}}
+    async with scene(tmp_path, f"gpus: [{A100}, count: 2}}]", **own) as s:
+        await s.watch.read()
+        await s.discovery.write()
+        assert s.metadata()["annotations"][GPU_LINKS] == own["annotations"][GPU_LINKS]
 
 
 async def test_it_is_all_taken_back_when_the_agent_is_uninstalled(tmp_path: Path) -> None:

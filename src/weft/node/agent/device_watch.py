@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from weft.model.gpu_links import GpuLinks
 from weft.node.devices.reader import DeviceError, DeviceReader, GpuDevice
 
 log = logging.getLogger("weft.agent")
@@ -25,12 +26,13 @@ class DeviceWatch:
     """The GPUs as they were read last. Run `run()` as a task; others wait with `changed`.
 
     `devices` are out of service, all of them, while they cannot be read (`problem` says why);
-    `version` counts their changes, 0 before the first reading. `failures` counts readings that
-    failed.
+    `links` say how they are connected, as far as that is known; `version` counts their changes, 0
+    before the first reading. `failures` counts readings that failed.
     """
 
     def __init__(self, reader: DeviceReader, period_s: float = 1.0) -> None:
         self.devices: tuple[GpuDevice, ...] = ()
+        self.links: GpuLinks | None = None
         self.problem = ""
         self.version = 0
         self.failures = 0
@@ -67,10 +69,17 @@ class DeviceWatch:
         if self.version and (found, problem) == (self.devices, self.problem):
             return
         self._tell(found)
+        links = None if problem else await self._links()
         async with self._change:
-            self.devices, self.problem = found, problem
+            self.devices, self.problem, self.links = found, problem, links
             self.version += 1
             self._change.notify_all()
+
+    async def _links(self) -> GpuLinks | None:
+        try:
+            return await self.ask(lambda reader: reader.links())
+        except DeviceError:  # the next reading of the devices says so
+            return None
 
     async def run(self) -> None:
         """Read again and again, until it is cancelled; the reader is closed then."""

@@ -2,6 +2,7 @@
 
     annotations   weft.dev/inventory      every GPU and instance, in service or not
                   weft.dev/agent          version, delivery, isolation modes
+                  weft.dev/gpu-links      how the GPUs are connected, where that can be read
                   ai.centaurus.io/…       Alnair's: count, UUIDs, units in both spellings
     labels        weft.dev/gpu-model.…    each model and how many: for node selectors, and for
                                           people who look for what `genius/gpu-model` may name
@@ -21,6 +22,7 @@ import msgspec
 from msgspec.structs import replace
 
 from weft.dialects import alnair
+from weft.dialects.node_links import links_text
 from weft.dialects.weft import inventory_text, reported_gpus
 from weft.kube.client import MERGE_PATCH, ApiClient
 from weft.kube.codec import NODES
@@ -29,7 +31,8 @@ from weft.kube.log_fields import about
 from weft.kube.structs import KubeNode
 from weft.model import BadInputError, Gpu
 from weft.model.agent_offer import AgentOffer, encode_offer
-from weft.model.annotations import AGENT, INVENTORY, NODE_MODELS
+from weft.model.annotations import AGENT, GPU_LINKS, INVENTORY, NODE_MODELS
+from weft.model.gpu_links import GpuLinks
 from weft.node.agent.device_watch import DeviceWatch
 
 log = logging.getLogger("weft.agent")
@@ -37,7 +40,14 @@ log = logging.getLogger("weft.agent")
 LOOK_AGAIN_S = 60.0
 RETRY_S = 1.0
 MOST_RETRY_S = 60.0
-ANNOTATIONS = (INVENTORY, AGENT, alnair.NODE_COUNT, alnair.NODE_UUIDS, *alnair.NODE_UNITS)
+ANNOTATIONS = (
+    INVENTORY,
+    AGENT,
+    GPU_LINKS,
+    alnair.NODE_COUNT,
+    alnair.NODE_UUIDS,
+    *alnair.NODE_UNITS,
+)
 
 _NOT_IN_LABELS = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST = 63
@@ -51,11 +61,15 @@ class NodeMarks(msgspec.Struct, frozen=True):
     labels: Mapping[str, str]
 
 
-def marks_of(gpus: Sequence[Gpu], offer: AgentOffer | None) -> NodeMarks:
+def marks_of(
+    gpus: Sequence[Gpu], offer: AgentOffer | None, links: GpuLinks | None = None
+) -> NodeMarks:
     """The node's annotations and labels for these GPUs."""
     annotations = {INVENTORY: inventory_text(gpus), **alnair.node_annotations(gpus)}
     if offer is not None:
         annotations[AGENT] = encode_offer(offer)
+    if links is not None:
+        annotations[GPU_LINKS] = links_text(links)
     parents = {gpu.parent for gpu in gpus}
     models = Counter(gpu.model for gpu in gpus if gpu.model and gpu.index not in parents)
     labels = {_label(model): str(count) for model, count in models.items()}
@@ -114,8 +128,9 @@ class Discovery:
     async def write(self) -> bool:
         """Write what differs; whether anything did."""
         node = await self._client.get(NODES, "", self._node)
-        wanted = marks_of(self._gpus(node), self._offer())
-        return await self._put(node, wanted)
+        wanted = marks_of(self._gpus(node), self._offer(), self._watch.links)
+        # Links that nobody read here may be an administrator's.
+        return await self._put(node, wanted, keep=GPU_LINKS)
 
     async def withdraw(self) -> bool:
         """Take everything away that was written, as when the agent is uninstalled."""
@@ -132,8 +147,12 @@ class Discovery:
             source = None
         return [replace(gpu, in_service=False) for gpu in source.exact] if source else []
 
-    async def _put(self, node: KubeNode, wanted: NodeMarks) -> bool:
-        annotations = _changes(node.metadata.annotations or {}, wanted.annotations, _ours)
+    async def _put(self, node: KubeNode, wanted: NodeMarks, keep: str = "") -> bool:
+        annotations = _changes(
+            node.metadata.annotations or {},
+            wanted.annotations,
+            lambda name: name in ANNOTATIONS and name != keep,
+        )
         labels = _changes(node.metadata.labels or {}, wanted.labels, _is_model)
         changes = {"annotations": annotations, "labels": labels}
         metadata = {field: change for field, change in changes.items() if change}
@@ -166,10 +185,6 @@ def _changes(
         name: value for name, value in wanted.items() if there.get(name) != value
     }
     return changes | dict.fromkeys(name for name in there if ours(name) and name not in wanted)
-
-
-def _ours(annotation: str) -> bool:
-    return annotation in ANNOTATIONS
 
 
 def _is_model(label: str) -> bool:

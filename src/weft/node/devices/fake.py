@@ -14,6 +14,7 @@
     - model: NVIDIA-A100-SXM4-40GB
       memoryMiB: 40960
       mig: [{profile: 1g.5gb, memoryMiB: 4864, count: 7}]
+    links: ["X NV12", "NV12 X"]     # a row a card, as `nvidia-smi topo -m`
     processes:
     - {gpu: 0, pod: 0c7e…, memoryMiB: 3000, smRatio: 0.5}
 
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from weft.model import BadInputError, Gpu
+from weft.model.gpu_links import GpuLinks
 from weft.model.metric import Metric
 from weft.node.devices.fake_file import FakeFile, FakeGpu, FakeProcess, read_fake
 from weft.node.devices.health import fault_of_xid
@@ -73,6 +75,10 @@ class FakeReader:
     def devices(self) -> tuple[GpuDevice, ...]:
         """The file's GPUs that are plugged in, and their instances."""
         return tuple(sorted(self._devices(self._now()), key=lambda device: device.gpu.index))
+
+    def links(self) -> GpuLinks | None:
+        """What the file says of the cards that are plugged in."""
+        return self._now().gpu_links
 
     def shared_paths(self) -> tuple[str, ...]:
         """What the file says of them."""

@@ -12,6 +12,7 @@ from weft.files.reading import read_text
 from weft.files.yaml_text import BrokenYamlError, load
 from weft.model import BadInputError
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS, MOST_LETTERS
+from weft.model.gpu_links import UNKNOWN_NUMA, GpuLinks, checked_links, nvlink_generation
 from weft.model.metric import Metric
 from weft.model.nearest import nearest, unknown
 
@@ -95,6 +96,18 @@ class FakeFile(FakeForm, frozen=True):
     processes: tuple[FakeProcess, ...] = ()
     driver_version: Name = "fake"
     shared_paths: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+
+    @property
+    def gpu_links(self) -> GpuLinks | None:
+        """The links of its cards; None where it says none."""
+        if not self.links:
+            return None
+        cards = [card for card in self.gpus for _ in range(card.count)]
+        numa = [UNKNOWN_NUMA if card.numa_node is None else card.numa_node for card in cards]
+        generation = nvlink_generation(cards[0].model) if cards else 0
+        links = GpuLinks(tuple(range(len(cards))), self.links, generation, tuple(numa))
+        return checked_links(links, "links")
 
 
 def read_fake(path: Path) -> FakeFile:
@@ -153,6 +166,10 @@ def _check(file: FakeFile, where: str) -> None:
     uuids = [card.uuid for card in file.gpus if card.uuid]
     for at, card in enumerate(file.gpus):
         _check_card(card, _place(where, f"gpus[{at}]"), uuids)
+    try:
+        _ = file.gpu_links
+    except BadInputError as error:
+        raise BadInputError(_place(where, error.where), error.problem) from None
     for at, process in enumerate(file.processes):
         named = [process.pid is not None, bool(process.pod), bool(process.cgroup)]
         if named.count(True) != 1:

@@ -13,12 +13,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from weft.model import Gpu
+from weft.model.gpu_links import GpuLinks
 from weft.model.metric import Metric
 from weft.node.devices import nvml_files
 from weft.node.devices.health import CardHealth, CardSigns
 from weft.node.devices.mig import instance_index
 from weft.node.devices.nvml_counters import NvmlCounters
 from weft.node.devices.nvml_library import MIB, ask, library, model_of, running, text
+from weft.node.devices.nvml_links import read_links
 from weft.node.devices.reader import (
     DeviceError,
     DeviceUse,
@@ -83,6 +85,16 @@ class NvmlReader:
             found += self._card(index, handle)
         self._known = {device.gpu.index: device for device in found}
         return tuple(sorted(found, key=lambda device: device.gpu.index))
+
+    def links(self) -> GpuLinks | None:
+        """What `nvidia-smi topo -m` shows of the cards that were read last."""
+        nvml = self._ready()
+        cards = [device for device in self._known.values() if device.gpu.parent is None]
+        handles = [
+            ask(nvml, lambda i=card.gpu.index: nvml.nvmlDeviceGetHandleByIndex(i))  # type: ignore[misc]
+            for card in cards
+        ]
+        return None if None in handles else read_links(nvml, list(zip(cards, handles, strict=True)))
 
     def shared_paths(self) -> tuple[str, ...]:
         """/dev/nvidiactl and its like."""

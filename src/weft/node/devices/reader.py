@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 
 from weft.model import Gpu, WeftError
+from weft.model.gpu_links import GpuLinks
 
 
 class DeviceError(WeftError):
@@ -81,6 +82,10 @@ class DeviceReader(Protocol):
 
     def devices(self) -> tuple[GpuDevice, ...]:
         """The GPUs and MIG instances there are now, by index; with their health."""
+        ...
+
+    def links(self) -> GpuLinks | None:
+        """How the cards are connected; None where that is not known."""
         ...
 
     def shared_paths(self) -> tuple[str, ...]:

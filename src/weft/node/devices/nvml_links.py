@@ -1,0 +1,75 @@
+"""How a machine's cards are connected, through NVML: what `nvidia-smi topo -m` shows."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from weft.model import BadInputError
+from weft.model.gpu_links import (
+    MOST_LINKED,
+    SELF,
+    UNKNOWN_NUMA,
+    GpuLinks,
+    checked_links,
+    nvlink_generation,
+)
+from weft.node.devices.nvml_library import ask, text
+from weft.node.devices.reader import GpuDevice
+
+_PCIE = {10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+"""NVML_TOPOLOGY_*; 0 is two GPUs of one board, which share a PCIe switch."""
+_MOST_NVLINKS = 18
+_SWITCH = 2
+
+
+def read_links(nvml: Any, cards: Sequence[tuple[GpuDevice, Any]]) -> GpuLinks | None:
+    """The links of these cards, each with its handle; None where NVML does not say all of them."""
+    if not 1 < len(cards) <= MOST_LINKED:
+        return None
+    ends = [_nvlink_ends(nvml, handle) for _, handle in cards]
+    buses = [_bus(device.pci_bus_id) for device, _ in cards]
+    rows = []
+    for one, (_, handle) in enumerate(cards):
+        words = []
+        for other, (_, second) in enumerate(cards):
+            switched = min(ends[one].count(""), ends[other].count(""))
+            nvlinks = ends[one].count(buses[other]) + switched
+            words.append(SELF if one == other else _path(nvml, handle, second, nvlinks))
+        rows.append(" ".join(words))
+    numa = tuple(
+        UNKNOWN_NUMA if device.numa_node is None else device.numa_node for device, _ in cards
+    )
+    generation = nvlink_generation(cards[0][0].gpu.model) if any("NV" in row for row in rows) else 0
+    indexes = tuple(device.gpu.index for device, _ in cards)
+    try:
+        return checked_links(GpuLinks(indexes, tuple(rows), generation, numa), "NVML")
+    except BadInputError:  # a link that only one end knows, or a path that nobody says
+        return None
+
+
+def _nvlink_ends(nvml: Any, handle: Any) -> list[str]:
+    """The other end of each NVLink that is up: a device's bus, "" for a switch."""
+    ends = []
+    for link in range(_MOST_NVLINKS):
+        if not ask(nvml, lambda link=link: nvml.nvmlDeviceGetNvLinkState(handle, link)):  # type: ignore[misc]
+            continue
+        kind = ask(nvml, lambda link=link: nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link))  # type: ignore[misc]
+        if kind == _SWITCH:
+            ends.append("")
+            continue
+        remote = ask(nvml, lambda link=link: nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link))  # type: ignore[misc]
+        if remote is not None:
+            ends.append(_bus(text(remote.busId)))
+    return ends
+
+
+def _path(nvml: Any, one: Any, other: Any, nvlinks: int) -> str:
+    if nvlinks:
+        return f"NV{nvlinks}"
+    level = ask(nvml, lambda: nvml.nvmlDeviceGetTopologyCommonAncestor(one, other))
+    return _PCIE.get(max(level, 10), "") if level is not None else ""
+
+
+def _bus(address: str) -> str:
+    """The address with its domain in four digits at least: NVML says four or eight."""
+    domain, _, rest = address.lower().partition(":")
+    return f"{domain.lstrip('0'):0>4}:{rest}"
