@@ -5,6 +5,7 @@ it, the kubelet starts it, the agent delivers.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,7 @@ import pytest
 from agent_process import agent
 from exactness import VISIBLE, is_exact, record_of
 from images import SEES_ALL_GPUS
-from kube_api import Objects
+from kube_api import Object, Objects
 from original_manifests import (
     ALNAIR,
     COSCHEML,
@@ -126,6 +127,17 @@ spec:
 """
 
 
+@contextmanager
+def kube_scheduler(node: RealNode, config: Object) -> Iterator[None]:
+    """The real one for one test: another test's would bind pods that this one's extender is for."""
+    scheduler = node.plane.start_scheduler(config)
+    try:
+        yield
+    finally:
+        node.plane.schedulers.remove(scheduler)
+        scheduler.stop()
+
+
 def placed(node: RealNode, namespace: str, pods: Objects) -> Objects:
     """The pods as a scheduler has placed them, all running."""
     names = {one["metadata"]["name"] for one in node.create(pods, namespace, bind=False)}
@@ -145,8 +157,11 @@ def whole_cards(node: RealNode, gpus: PlayedGpus) -> Iterator[None]:
 def test_every_manifest_of_the_originals(
     node: RealNode, gpus: PlayedGpus, namespace: str, tmp_path: Path, whole_cards: None
 ) -> None:
-    with agent(node, gpus), weft(node.plane, tmp_path, ALONE, *EXTENDER) as scheduler:
-        node.plane.start_scheduler(extender_config(scheduler.url, "elastic,gpushare,nvidia"))
+    with (
+        agent(node, gpus),
+        weft(node.plane, tmp_path, ALONE, *EXTENDER) as scheduler,
+        kube_scheduler(node, extender_config(scheduler.url, "elastic,gpushare,nvidia")),
+    ):
         pods = placed(node, namespace, pods_of(ALL + "---\n" + WEFT))
         with_record = [one for one in pods if DELIVERY in one["metadata"].get("annotations", {})]
         assert {one["metadata"]["name"] for one in pods if one not in with_record} == {"no-label"}
@@ -161,8 +176,8 @@ def test_units_of_mib(node: RealNode, gpus: PlayedGpus, namespace: str, tmp_path
     with (
         agent(node, gpus, *options),
         weft(node.plane, tmp_path, ALONE, *EXTENDER, *map(str, options)) as scheduler,
+        kube_scheduler(node, extender_config(scheduler.url, "gpushare")),
     ):
-        node.plane.start_scheduler(extender_config(scheduler.url, "gpushare"))
         for one in placed(node, namespace, pods_of(GPUSHARE_MIB + "---\n" + COSCHEML)):
             is_exact(node, gpus, one, record_of(one))
             (card,) = record_of(one).cards
@@ -178,8 +193,8 @@ def test_hamis_manifests(node: RealNode, gpus: PlayedGpus, namespace: str, tmp_p
     with (
         agent(node, gpus, "--config", settings),
         weft(node.plane, tmp_path, ALONE, *EXTENDER) as scheduler,
+        kube_scheduler(node, extender_config(scheduler.url, "hami")),
     ):
-        node.plane.start_scheduler(extender_config(scheduler.url, "hami"))
         pods = {one["metadata"]["name"]: one for one in placed(node, namespace, pods_of(HAMI))}
         for one in pods.values():
             is_exact(node, gpus, one, record_of(one))
