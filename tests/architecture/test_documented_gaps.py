@@ -17,7 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")),
     *(path for top in ("docs", "examples") for path in sorted((ROOT / top).rglob("*.md"))),
-    *sorted(path for path in (ROOT / "deploy").rglob("*") if path.is_file()),
+    *sorted(
+        path for path in (ROOT / "deploy").rglob("*") if path.is_file() and path.suffix != ".pyc"
+    ),
 ]
 MISSING = re.compile(
     r"not (yet )?(part of|implemented|supported)|cannot be given|unimplemented|"
