@@ -15,7 +15,7 @@ from weft.cli.experiment_interference import interference
 from weft.cli.output import SimulateOutput, json_text
 from weft.cli.progress import bar
 from weft.model.errors import BadInputError
-from weft.model.nearest import nearest, unknown
+from weft.model.nearest import unknown
 
 if TYPE_CHECKING:
     from weft.lab.experiment.overprovision import StudyResults
@@ -128,17 +128,15 @@ def experiment() -> None:
 def _faults(
     delay_s: float, dropped: float, missing: float, noise: float, spoof: str
 ) -> "ExporterFaults":
-    from weft.lab.simulate.sharing.exporter import METRICS, ExporterFaults
+    from weft.lab.simulate.sharing.exporter import ExporterFaults, read_spoof
     from weft.lab.simulate.sharing.job import SECOND_NS
 
-    metric, _, reads = spoof.partition("=")
-    if spoof and (metric not in METRICS or reads not in {"zero", "most"}):
-        form = f"METRIC=zero or METRIC=most with one of {', '.join(METRICS)}"
-        near = nearest(metric, METRICS) or METRICS[0]
-        hint = f"; did you mean {near}={nearest(reads, ('zero', 'most')) or 'zero'}?"
-        raise BadInputError(f"--spoof {spoof}", f"is not {form}{hint}")
+    try:
+        metric, reads = read_spoof(spoof)
+    except BadInputError as error:
+        raise BadInputError(f"--spoof {spoof}", error.problem) from None
     delay_ns = round(delay_s * SECOND_NS)
-    return ExporterFaults(delay_ns, dropped, missing, noise, metric, reads or "zero")
+    return ExporterFaults(delay_ns, dropped, missing, noise, metric, reads)
 
 
 def _frozen(frozen_s: float | None, *, busy: bool) -> dict[str, int | bool]:

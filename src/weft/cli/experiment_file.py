@@ -9,7 +9,14 @@ from typer import Argument, Exit, Option
 
 from weft.cli import options
 from weft.cli.experiment_templates import TEMPLATES
-from weft.cli.output import SimulateOutput, json_text, print_csv, print_table, table_with
+from weft.cli.output import (
+    SimulateOutput,
+    json_text,
+    print_csv,
+    print_table,
+    print_warning,
+    table_with,
+)
 from weft.cli.progress import bar
 from weft.model.errors import BadInputError
 from weft.model.nearest import unknown
@@ -102,9 +109,8 @@ def run(file: _File, out: _Out = None, jobs: options.Jobs = None) -> None:
         raise Exit(EXIT_ABSENT)
     store, cells = opened.work.store, opened.cells
     store.begin()
-    left = len(cells) - len(store.done(cells))
-    processes = min(jobs or os.cpu_count() or 1, max(1, left))
-    ran = run_missing(opened.work, cells, processes, _versions(), bar(left))
+    processes = jobs or os.cpu_count() or 1
+    ran = run_missing(opened.work, cells, processes, _versions(), bar)
     print(f"{ran} cells run, {len(cells) - ran} were there: {opened.folder}")
 
 
@@ -143,7 +149,7 @@ def report(
         _print_results(spec, results)
     if results.missing:
         few = ", ".join(results.missing[:3]) + (", …" if results.missing[3:] else "")
-        _warn(f"{len(results.missing)} of {results.planned} cells are missing: {few}")
+        print_warning(f"{len(results.missing)} of {results.planned} cells are missing: {few}")
         raise Exit(EXIT_ABSENT)
 
 
@@ -166,7 +172,7 @@ def _open(file: Path, out: Path | None) -> OpenedExperiment:
         f"workload.{name}: {path} is not there" for name, path in data.items() if not path.is_file()
     ]
     if absent:
-        _warn(f"{file}: {absent[0]}; all {len(plan(spec))} cells are skipped")
+        print_warning(f"{file}: {absent[0]}; all {len(plan(spec))} cells are skipped")
         return OpenedExperiment(spec, plan(spec), folder, None)
     store = RunStore(folder, stored_experiment(spec, data))
     return OpenedExperiment(spec, plan(spec), folder, CellWork(runner, store))
@@ -210,7 +216,7 @@ def _print_results(spec: "ExperimentSpec", results: "ExperimentResults") -> None
     shown = [name for name in SHOWN if any(one.measure == name for one in results.summary)]
     table = table_with("|".join(["level", "scheduler", *(f">{name}" for name in shown)]))
     found = {(*one.levels.values(), one.scheduler, one.measure): one for one in results.summary}
-    for levels in {tuple(one.levels.items()): one.levels for one in results.summary}.values():
+    for levels in results.levels:
         for scheduler in spec.schedulers:
             row = [found.get((*levels.values(), scheduler, measure)) for measure in shown]
             means = ("" if one is None else f"{one.mean:,.6g}" for one in row)
@@ -226,7 +232,3 @@ def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5_400 else f"{seconds / 3_600:.1f} h"
-
-
-def _warn(text: str) -> None:
-    print(f"weft: warning: {text}", file=sys.stderr)

@@ -52,6 +52,11 @@ def print_csv(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     writer.writerows(rows)
 
 
+def print_warning(text: str) -> None:
+    """A warning on stderr, where it is in no output's way."""
+    print(f"weft: warning: {text}", file=sys.stderr)
+
+
 def print_note(text: str) -> None:
     """A sentence below a table, wrapped between words as the table is."""
     note = table_with("")

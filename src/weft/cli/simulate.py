@@ -334,10 +334,7 @@ def _grid(
 ) -> "RunGrid":
     from weft.cli.policies import registry
     from weft.lab.experiment.grid import RunGrid
-    from weft.lab.simulate.openb import read_nodes, read_pods
-    from weft.lab.simulate.openb_own import usual_card_mib
-    from weft.lab.simulate.scenario import Scenario
-    from weft.lab.simulate.timed import check_times
+    from weft.lab.simulate.openb_scenario import read_scenario
 
     nodes, pods = _given(nodes_path, "--nodes"), _given(pods_path, "--pods")
     if timed and order is not None:
@@ -345,14 +342,7 @@ def _grid(
     known = registry()
     for name in policies:
         known.from_spec(name)  # a wrong name fails before a long file is read
-    cluster = read_nodes(nodes)
-    scenario = Scenario(cluster, read_pods(pods, usual_card_mib(cluster)))
-    if scenario.capacity_milli == 0:
-        raise BadInputError(str(nodes), "has no GPU; at least one node needs gpu > 0")
-    if not scenario.pods:
-        raise BadInputError(str(pods), "has no pod below its header")
-    if timed:
-        check_times(scenario.pods, str(pods))
+    scenario = read_scenario(nodes, pods, timed=timed)
     arrivals = tuple(
         _timed_arrivals(scenario, seeds, first_seed)
         if timed

@@ -1,7 +1,6 @@
 """`weft trace from-cluster` and `from-prometheus`: what a cluster runs, to simulate it."""
 
 import asyncio
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from typer import Argument, Option, Typer
 
 from weft.cli.options import ConfigFile, Context, Kubeconfig, Output
-from weft.cli.output import ListOutput, json_text, print_table, table_with
+from weft.cli.output import ListOutput, json_text, print_table, print_warning, table_with
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -158,11 +157,11 @@ def write_trace(
     _write(files.nodes, "--nodes", nodes_csv(seen.nodes))
     _write(files.pods, "--pods", pods_csv(rows))
     for warning in seen.warnings[:_MOST_WARNINGS]:
-        _warn(warning)
+        print_warning(warning)
     if len(seen.warnings) > _MOST_WARNINGS:
-        _warn(f"and {len(seen.warnings) - _MOST_WARNINGS} more of these")
+        print_warning(f"and {len(seen.warnings) - _MOST_WARNINGS} more of these")
     for why, count in sorted(seen.left_out.items()):
-        _warn(f"{count:,} {why}")
+        print_warning(f"{count:,} {why}")
     _say(seen, rows, files, output)
 
 
@@ -186,10 +185,6 @@ def _write(path: Path, option: str, text: str) -> None:
     except OSError as error:
         why = f"cannot be written: {error.strerror}; name a file in a folder you own"
         raise BadInputError(f"{option} {path}", why) from None
-
-
-def _warn(text: str) -> None:
-    print(f"weft: warning: {text}", file=sys.stderr)
 
 
 def _say(

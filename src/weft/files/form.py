@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from weft.files.yaml_text import BrokenYamlError, load
 from weft.model import BadInputError
 from weft.model.nearest import nearest, unknown
 
@@ -20,6 +21,34 @@ Form = TypeVar("Form")
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """Base: snake_case here, camelCase in the file; a field nobody knows is an error."""
+
+
+def read_document(
+    text: bytes, where: str, api_version: str, kind: str, *, empty: str
+) -> dict[Any, Any]:
+    """The YAML document of this version and kind; `where` names it in errors.
+
+    `empty` is what is said of a file that holds no document.
+    """
+    try:
+        document = load(text)
+    except BrokenYamlError as error:
+        at = "" if error.line is None else f"line {error.line + 1}"
+        raise BadInputError(place(where, at), f"is no YAML: {error}") from None
+    except BadInputError as error:
+        raise BadInputError(place(where, error.where), error.problem) from None
+    if not isinstance(document, dict):
+        raise BadInputError(where, empty)
+    for field, wanted in (("apiVersion", api_version), ("kind", kind)):
+        if document.get(field) != wanted:
+            what = f"{document.get(field)!r} is unknown; write {wanted}"
+            raise BadInputError(place(where, field), what)
+    return document
+
+
+def place(where: str, field: str) -> str:
+    """File and field, as errors name them."""
+    return ": ".join(filter(None, (where, field)))
 
 
 def read_form(document: Any, form: type[Form]) -> Form:

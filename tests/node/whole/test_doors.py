@@ -46,22 +46,9 @@ extenders:
   - name: elasticgpu.io/gpu-memory
   - name: elasticgpu.io/gpu-core
 """
-# gpushare's config/scheduler-policy-config.json, which Co-scheML has too.
-GPUSHARE_POLICY = {
-    "kind": "Policy",
-    "apiVersion": "v1",
-    "extenders": [
-        {
-            "urlPrefix": "http://127.0.0.1:32766/gpushare-scheduler",
-            "filterVerb": "filter",
-            "bindVerb": "bind",
-            "enableHttps": False,
-            "nodeCacheCapable": True,
-            "managedResources": [{"name": "aliyun.com/gpu-mem", "ignoredByScheduler": False}],
-            "ignorable": False,
-        }
-    ],
-}
+OLD = ROOT / "tests" / "golden" / "old_configurations"
+GPUSHARE_POLICY = (OLD / "gpushare-policy.json").read_text()
+"""gpushare's config/scheduler-policy-config.json, which Co-scheML has too."""
 GENIUS_CONFIG = """\
 apiVersion: v1
 kind: ConfigMap
@@ -189,7 +176,7 @@ def test_elastic(cluster: WholeCluster, place: str, tmp_path: Path, no_other_wef
 
 def test_gpushare(cluster: WholeCluster, place: str, tmp_path: Path, no_other_weft: None) -> None:
     with opened(cluster, "gpushare-schd-extender.yaml", GPUSHARE):
-        made = imported(cluster, tmp_path, json.dumps(GPUSHARE_POLICY))
+        made = imported(cluster, tmp_path, GPUSHARE_POLICY)
         follow(cluster, made["KubeSchedulerConfiguration"])
         pods = run_all(cluster, place, EXAMPLES / "gpushare" / "pods-in-mib.yaml")
         gpushare_marks_are_right(pods)
@@ -218,7 +205,7 @@ def test_coscheml(cluster: WholeCluster, place: str, tmp_path: Path, no_other_we
             item["spec"]["selector"] = {"matchLabels": labels}
     manifest.write_text(yaml.safe_dump_all(documents))
     with opened(cluster, "coscheml/gpushare-schd-extender.yaml", GPUSHARE):
-        made = imported(cluster, tmp_path, json.dumps(GPUSHARE_POLICY))
+        made = imported(cluster, tmp_path, GPUSHARE_POLICY)
         follow(cluster, made["KubeSchedulerConfiguration"])
         pods = run_all(cluster, place, manifest)
         gpushare_marks_are_right(pods)

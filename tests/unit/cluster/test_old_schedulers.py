@@ -18,21 +18,8 @@ from weft.cluster.config.old_schedulers import ImportedConfiguration, import_con
 from weft.core.policies.catalog import built_in
 from weft.model import BadInputError
 
-GPUSHARE_POLICY = {
-    "kind": "Policy",
-    "apiVersion": "v1",
-    "extenders": [
-        {
-            "urlPrefix": "http://127.0.0.1:32766/gpushare-scheduler",
-            "filterVerb": "filter",
-            "bindVerb": "bind",
-            "enableHttps": False,
-            "nodeCacheCapable": True,
-            "managedResources": [{"name": "aliyun.com/gpu-mem", "ignoredByScheduler": False}],
-            "ignorable": False,
-        }
-    ],
-}
+OLD = Path(__file__).parents[2] / "golden" / "old_configurations"
+GPUSHARE_POLICY = json.loads((OLD / "gpushare-policy.json").read_text())
 ELASTIC_POLICY = {
     "kind": "Policy",
     "apiVersion": "v1",

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.cluster.config.form import BY_AUTO, BY_SCHEDULER_NAME, Configuration
-from weft.cluster.config.read import place
 from weft.core.framework import Plugin, Policy, Profile
 from weft.core.framework.registry import Registry
+from weft.files.form import place
 from weft.model import BadInputError
 from weft.model.nearest import unknown
 

@@ -5,7 +5,6 @@ Nothing that decides is imported here: the node's agent reads the same file.
 
 import re
 from pathlib import Path
-from typing import Any
 
 from weft.cluster.config.bounds import check_bounds, from_builtins
 from weft.cluster.config.form import (
@@ -18,8 +17,8 @@ from weft.cluster.config.form import (
     InterferenceSettings,
 )
 from weft.cluster.config.telemetry import check_telemetry, telemetry_files
+from weft.files.form import place, read_document
 from weft.files.reading import read_bytes, unreadable
-from weft.files.yaml_text import BrokenYamlError, load
 from weft.model import BadInputError
 
 _ROUTE = re.compile(r"(/[A-Za-z0-9._~-]+)+")
@@ -39,33 +38,14 @@ def read(path: Path) -> Configuration:
 
 def decode(text: bytes, where: str) -> Configuration:
     """The configuration in this text; `where` names it in errors."""
-    document = _load(text, where)
-    if not isinstance(document, dict):
-        raise BadInputError(where, "is empty; write apiVersion: weft.dev/v1 and what differs")
-    _check_version(document, where)
+    empty = "is empty; write apiVersion: weft.dev/v1 and what differs"
+    document = read_document(text, where, API_VERSION, KIND, empty=empty)
     try:
         config = from_builtins(document)
     except BadInputError as error:
         raise BadInputError(place(where, error.where), error.problem) from error
     _check(config, where)
     return config
-
-
-def _load(text: bytes, where: str) -> Any:
-    try:
-        return load(text)
-    except BrokenYamlError as error:
-        at = "" if error.line is None else f"line {error.line + 1}"
-        raise BadInputError(place(where, at), f"is no YAML: {error}") from None
-    except BadInputError as error:
-        raise BadInputError(place(where, error.where), error.problem) from None
-
-
-def _check_version(document: dict[object, object], where: str) -> None:
-    for field, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
-        if document.get(field) != wanted:
-            what = f"{document.get(field)!r} is unknown; write {wanted}"
-            raise BadInputError(place(where, field), what)
 
 
 def _check_profiles(config: Configuration, where: str) -> None:
@@ -153,8 +133,3 @@ def _check_files(config: Configuration, where: str) -> None:
                 why = error.strerror if isinstance(error, OSError) else error
                 at = place(where, field)
                 raise BadInputError(at, f"{name} cannot be read: {why}; name {kind}") from error
-
-
-def place(where: str, field: str) -> str:
-    """File and field, as errors name them."""
-    return ": ".join(filter(None, (where, field)))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from weft.lab.experiment.paired import Difference, holm, paired_difference, paired_p_value
-from weft.lab.experiment.plan import PlannedCell, axes_of, plan
+from weft.lab.experiment.plan import CellLevel, axes_of, plan
 from weft.lab.experiment.spec import ExperimentSpec
 from weft.lab.experiment.statistics import mean_ci95
 
@@ -54,6 +54,11 @@ TITLES = {
 """How measures that judge are called in sentences."""
 
 
+Measures = Mapping[str, float | None]
+Place = tuple[tuple[CellLevel, ...], str]
+"""A cell's levels and scheduler."""
+
+
 class MeasureSummary(msgspec.Struct, frozen=True):
     """One measure of one scheduler at one level, over its seeds.
 
@@ -92,20 +97,27 @@ class ExperimentResults(msgspec.Struct, frozen=True):
     summary: list[MeasureSummary]
     findings: list[str]
 
+    @property
+    def levels(self) -> list[dict[str, str]]:
+        """The levels that were measured, in the order of the plan."""
+        return list({tuple(one.levels.items()): one.levels for one in self.summary}.values())
 
-def compare(
-    spec: ExperimentSpec, measures: Mapping[str, Mapping[str, float | None]]
-) -> ExperimentResults:
+
+def compare(spec: ExperimentSpec, measures: Mapping[str, Measures]) -> ExperimentResults:
     """Compare the schedulers; `measures` are those of each cell that is there, by its folder.
 
     Means and differences are over the seeds that both a scheduler and the baseline have.
     """
     cells = plan(spec)
+    found: dict[Place, dict[int, Measures]] = {}
+    for cell in cells:
+        if cell.folder in measures:
+            found.setdefault((cell.levels, cell.scheduler), {})[cell.seed] = measures[cell.folder]
+    levels = list(dict.fromkeys(cell.levels for cell in cells))
     summary: list[MeasureSummary] = []
-    names = dict.fromkeys(itertools.chain.from_iterable(measures.values()))
-    for measure in names:
+    for measure in dict.fromkeys(itertools.chain.from_iterable(measures.values())):
         for scheduler in spec.schedulers:
-            summary += _of_levels(spec, cells, measures, scheduler, measure)
+            summary += _of_levels(found, levels, scheduler, spec.reference, measure)
     missing = [cell.folder for cell in cells if cell.folder not in measures]
     return ExperimentResults(
         spec.name,
@@ -120,38 +132,39 @@ def compare(
 
 
 def _of_levels(
-    spec: ExperimentSpec,
-    cells: Sequence[PlannedCell],
-    measures: Mapping[str, Mapping[str, float | None]],
+    found: Mapping[Place, Mapping[int, Measures]],
+    levels: Sequence[tuple[CellLevel, ...]],
     scheduler: str,
+    baseline: str,
     measure: str,
 ) -> list[MeasureSummary]:
-    """One scheduler's measure, level by level."""
-    found = []
-    for levels in dict.fromkeys(cell.levels for cell in cells):
+    """One scheduler's measure, level by level; `found` are the cells' measures by seed."""
+    summaries = []
+    for at in levels:
         own, base = (
             {
-                cell.seed: value
-                for cell in cells
-                if cell.levels == levels and cell.scheduler == name
-                if (value := measures.get(cell.folder, {}).get(measure)) is not None
+                seed: value
+                for seed, cell in found.get((at, name), {}).items()
+                if (value := cell.get(measure)) is not None
             }
-            for name in (scheduler, spec.reference)
+            for name in (scheduler, baseline)
         )
         if not own:
             continue
-        written = {level.axis: level.text for level in levels}
+        written = {level.axis: level.text for level in at}
         mean, ci95 = mean_ci95(list(own.values()))
         one = MeasureSummary(written, scheduler, measure, len(own), round(mean, 4), _rounded(ci95))
         both = sorted(own.keys() & base.keys())
-        if scheduler != spec.reference and both and any(base[seed] for seed in both):
+        if scheduler != baseline and any(base[seed] for seed in both):
             pairs = [own[seed] for seed in both], [base[seed] for seed in both]
             one = msgspec.structs.replace(
                 one, difference=paired_difference(*pairs), p_value=paired_p_value(*pairs)
             )
-        found.append(one)
-    adjusted = holm([one.p_value for one in found])
-    return [msgspec.structs.replace(one, p_value=p) for one, p in zip(found, adjusted, strict=True)]
+        summaries.append(one)
+    adjusted = holm([one.p_value for one in summaries])
+    return [
+        msgspec.structs.replace(one, p_value=p) for one, p in zip(summaries, adjusted, strict=True)
+    ]
 
 
 def _findings(spec: ExperimentSpec, summary: Iterable[MeasureSummary]) -> Iterable[str]:

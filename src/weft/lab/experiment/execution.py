@@ -31,21 +31,23 @@ def run_missing(
     cells: Sequence[PlannedCell],
     jobs: int,
     versions: dict[str, str],
-    progress: Callable[[str, int, int], None] | None = None,
+    make_progress: Callable[[int], Callable[[str, int, int], None] | None],
 ) -> int:
-    """Run those of `cells` that the store lacks; how many these were.
+    """Run those of `cells` that the store lacks, on at most `jobs` processes; how many these were.
 
-    `progress(scheduler, seed, done_cells)` after each. `versions` by name go into the manifest.
+    `make_progress(how_many)(scheduler, seed, done_cells)` after each; the former may be None.
+    `versions` by name go into the manifest.
     """
     store = work.store
     done = store.done(cells)
     missing = [cell for cell in cells if cell not in done]
+    progress = make_progress(len(missing))
     found = store.manifest()
     timings = dict(found.cells) if found else {}
     text = ", ".join(f"{name} {version}" for name, version in versions.items())
     written_s = time.monotonic()
     try:
-        runs = run_cells(run_and_write, work, missing, jobs)
+        runs = run_cells(run_and_write, work, missing, min(jobs, len(missing)))
         for number, (cell, wall_s) in enumerate(runs, 1):
             ended = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             host, weft = platform.node(), versions.get("weft", "")

@@ -112,7 +112,7 @@ def measure_table(
     A difference that chance may explain is in brackets.
     """
     found = {(one.scheduler, *one.levels.values()): one for one in _of(results, measure)}
-    levels = list({tuple(one.levels.items()): one.levels for one in results.summary}.values())
+    levels = results.levels
     unit = _unit(measure)
     titles = ["Scheduler"]
     titles += [f"{level_text(spec, at) or 'Mean'}{f', {unit}' if unit else ''}" for at in levels]

@@ -22,17 +22,15 @@ from weft.lab.experiment.spec import (
     Seeds,
 )
 from weft.lab.simulate import arrivals
-from weft.lab.simulate.openb import read_nodes, read_pods
-from weft.lab.simulate.openb_own import usual_card_mib
+from weft.lab.simulate.openb_scenario import read_scenario
 from weft.lab.simulate.results import PolicyRun
 from weft.lab.simulate.scenario import Scenario
 from weft.lab.simulate.sharing import pairs
 from weft.lab.simulate.sharing.ece_like import JobMix
-from weft.lab.simulate.sharing.exporter import ExporterFaults
+from weft.lab.simulate.sharing.exporter import ExporterFaults, read_spoof
 from weft.lab.simulate.sharing.job import SECOND_NS
 from weft.lab.simulate.sharing.outcome import SharedRun
 from weft.lab.simulate.sharing.pipeline import ScrapeOptions
-from weft.lab.simulate.timed import check_times
 from weft.model import BadInputError
 
 MakePolicy = Callable[[str], Policy]
@@ -142,16 +140,8 @@ class OpenbRunner:
 
     @cached_property
     def _scenario(self) -> Scenario:
-        nodes, pods = self._data["nodes"], self._data["pods"]
-        cluster = read_nodes(nodes)
-        scenario = Scenario(cluster, read_pods(pods, usual_card_mib(cluster)))
-        if scenario.capacity_milli == 0:
-            raise BadInputError(str(nodes), "has no GPU; at least one node needs gpu > 0")
-        if not scenario.pods:
-            raise BadInputError(str(pods), "has no pod below its header")
-        if self._workload.mode == "timed":
-            check_times(scenario.pods, str(pods))
-        return scenario
+        timed = self._workload.mode == "timed"
+        return read_scenario(self._data["nodes"], self._data["pods"], timed=timed)
 
     @cached_property
     def _orders(self) -> dict[int, arrivals.Arrivals]:
@@ -187,7 +177,7 @@ class OpenbRunner:
 
 def exporter_faults(faults: MetricFaults) -> ExporterFaults:
     """The simulated exporters' faults that a level of the axis names."""
-    metric, _, reads = faults.spoof.partition("=")
+    metric, reads = read_spoof(faults.spoof)
     frozen_s = faults.frozen_seconds
     return ExporterFaults(
         round(faults.delay_seconds * SECOND_NS),
@@ -195,7 +185,7 @@ def exporter_faults(faults: MetricFaults) -> ExporterFaults:
         faults.missing,
         faults.noise,
         metric,
-        reads or "zero",
+        reads,
         None if frozen_s is None else round(frozen_s * SECOND_NS),
         faults.frozen_busy,
     )

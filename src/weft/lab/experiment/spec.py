@@ -12,10 +12,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from weft.files.form import Section, read_form
+from weft.files.form import Section, place, read_document, read_form
 from weft.files.reading import read_bytes, unreadable
-from weft.files.yaml_text import BrokenYamlError, load
-from weft.lab.simulate.sharing.exporter import METRICS
+from weft.lab.simulate.sharing.exporter import read_spoof
 from weft.model import BadInputError
 from weft.model.nearest import unknown
 
@@ -150,13 +149,13 @@ def read_spec(path: Path) -> ExperimentSpec:
 
 def decode_spec(text: bytes, where: str) -> ExperimentSpec:
     """The experiment in this text; `where` names it in errors."""
-    document = _document(text, where)
+    empty = f"is no {KIND}; `weft experiment init` prints one"
+    document = read_document(text, where, API_VERSION, KIND, empty=empty)
     try:
         spec = read_form(document, ExperimentSpec)
         _check(spec)
     except BadInputError as error:
-        place = ": ".join(filter(None, (where, error.where)))
-        raise BadInputError(place, error.problem) from error
+        raise BadInputError(place(where, error.where), error.problem) from error
     return spec
 
 
@@ -167,21 +166,6 @@ def data_paths(
     paths begin at the `folder` that the experiment's file is in."""
     written = {field: getattr(spec.workload, field, "") for field in DATA_FIELDS}
     return {field: folder / _expanded(text, environment) for field, text in written.items() if text}
-
-
-def _document(text: bytes, where: str) -> dict[str, Any]:
-    try:
-        document = load(text)
-    except BrokenYamlError as error:
-        at = "" if error.line is None else f": line {error.line + 1}"
-        raise BadInputError(f"{where}{at}", f"is no YAML: {error}") from None
-    if not isinstance(document, dict):
-        raise BadInputError(where, f"is no {KIND}; `weft experiment init` prints one")
-    for field, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
-        if document.get(field) != wanted:
-            what = f"{document.get(field)!r} is unknown; write {wanted}"
-            raise BadInputError(f"{where}: {field}", what)
-    return document
 
 
 def _check(spec: ExperimentSpec) -> None:
@@ -205,10 +189,10 @@ def _check(spec: ExperimentSpec) -> None:
 
 
 def _check_faults(faults: MetricFaults, at: str) -> None:
-    metric, _, reads = faults.spoof.partition("=")
-    if faults.spoof and (metric not in METRICS or reads not in {"zero", "most"}):
-        form = f"METRIC=zero or METRIC=most with one of {', '.join(METRICS)}"
-        raise BadInputError(f"{at}.spoof", f"{faults.spoof!r} is not {form}")
+    try:
+        read_spoof(faults.spoof)
+    except BadInputError as error:
+        raise BadInputError(f"{at}.spoof", f"{faults.spoof!r} {error.problem}") from None
     if faults.frozen_busy and faults.frozen_seconds is None:
         what = "says what a frozen page shows; add frozenSeconds"
         raise BadInputError(f"{at}.frozenBusy", what)

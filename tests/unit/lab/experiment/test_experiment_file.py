@@ -42,9 +42,8 @@ def run(text: str, folder: Path, jobs: int = 1) -> int:
     make_policy = built_in().from_spec
     store = RunStore(folder, stored_experiment(spec, {}))
     store.begin()
-    return run_missing(
-        CellWork(runner_of(spec, {}, make_policy), store), plan(spec), jobs, VERSIONS
-    )
+    work = CellWork(runner_of(spec, {}, make_policy), store)
+    return run_missing(work, plan(spec), jobs, VERSIONS, lambda cells: None)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

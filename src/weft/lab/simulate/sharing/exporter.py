@@ -11,7 +11,9 @@ import numpy as np
 
 from weft.core.framework.signals import Floats
 from weft.lab.simulate.sharing.gpus import GpuKey, SimulatedGpus
+from weft.model import BadInputError
 from weft.model.metric import Metric
+from weft.model.nearest import nearest
 
 METRICS = (
     Metric.MEMORY_USED_MIB,
@@ -56,6 +58,22 @@ BUSY_PAGE = {
 BUSY_MEMORY = 0.7
 
 SOUND = ExporterFaults()
+
+
+def read_spoof(text: str) -> tuple[str, str]:
+    """The metric that always reads the same, and what: "METRIC=zero" or "METRIC=most"; "" is none.
+
+    `BadInputError` of this text where it is neither.
+    """
+    metric, _, reads = text.partition("=")
+    if text and (metric not in METRICS or reads not in {"zero", "most"}):
+        form = f"METRIC=zero or METRIC=most with one of {', '.join(METRICS)}"
+        near = nearest(metric, METRICS) or METRICS[0]
+        hint = f"; did you mean {near}={nearest(reads, ('zero', 'most')) or 'zero'}?"
+        raise BadInputError(text, f"is not {form}{hint}")
+    return metric, reads or "zero"
+
+
 """Nothing goes wrong."""
 
 
