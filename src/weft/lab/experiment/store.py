@@ -1,8 +1,8 @@
 """The folder of an experiment's runs: a folder a cell, whole or not there.
 
     experiment.json    what is run; no times, no host
-    cells/…/seed=N/    result.json, jobs.parquet with one row a job, and series.parquet with what the
-                       cards did over time
+    cells/…/seed=N/    result.json; jobs.parquet with one row a job, series.parquet with what the cards
+                       did over time
     manifest.json      when, where and by which versions each cell ran: all that differs
                        between two runs of one experiment
 
@@ -26,7 +26,6 @@ from weft.files.writing import write_whole
 from weft.lab.experiment.plan import PlannedCell
 from weft.lab.experiment.runner import CellResult
 from weft.lab.experiment.spec import ExperimentSpec
-from weft.lab.simulate.sharing.outcome import JobOutcome
 from weft.model import BadInputError
 
 EXPERIMENT, MANIFEST, CELLS, PARTS = "experiment.json", "manifest.json", "cells", ".parts"
