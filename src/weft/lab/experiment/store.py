@@ -1,8 +1,8 @@
 """The folder of an experiment's runs: a folder a cell, whole or not there.
 
     experiment.json    what is run; no times, no host
-    cells/…/seed=N/    result.json; jobs.parquet with one row a job, series.parquet with what the cards
-                       did over time
+    cells/…/seed=N/    result.json; jobs.parquet with one row a job; series.parquet with
+                       what the cards did over time
     manifest.json      when, where and by which versions each cell ran: all that differs
                        between two runs of one experiment
 
