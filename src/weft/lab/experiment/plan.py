@@ -6,6 +6,7 @@ from urllib.parse import quote
 import msgspec
 
 from weft.lab.experiment.spec import ExperimentSpec, MeasuredPairs, OverprovisionedJobs
+from weft.lab.experiment.spec_cluster import ClusterJobs
 
 _PLAIN = "=,:.-_"
 """Characters that stay as they are in a folder's name, beside letters and digits."""
@@ -58,6 +59,8 @@ def axes_of(spec: ExperimentSpec) -> dict[str, list[str]]:
         return {"percent": [str(each) for each in workload.percents], "faults": faults}
     if isinstance(workload, MeasuredPairs):
         return {"load": [f"{load:g}" for load in workload.loads]}
+    if isinstance(workload, ClusterJobs):
+        return {"percent": [str(each) for each in workload.percents]}
     if workload.mode == "timed":
         return {}
     return {"demand": [f"{demand:g}" for demand in workload.demands]}

@@ -13,6 +13,7 @@ from weft.lab.experiment import interference, overprovision
 from weft.lab.experiment.grid import RunGrid, run_cell
 from weft.lab.experiment.plan import PlannedCell
 from weft.lab.experiment.runner import CellResult, Runner
+from weft.lab.experiment.simulated_cluster import SimulatedClusterRunner
 from weft.lab.experiment.spec import (
     ExperimentSpec,
     MeasuredPairs,
@@ -21,6 +22,7 @@ from weft.lab.experiment.spec import (
     OverprovisionedJobs,
     Seeds,
 )
+from weft.lab.experiment.spec_cluster import ClusterJobs
 from weft.lab.simulate import arrivals
 from weft.lab.simulate.openb_scenario import read_scenario
 from weft.lab.simulate.results import PolicyRun
@@ -57,6 +59,10 @@ def runner_of(spec: ExperimentSpec, data: Mapping[str, Path], make_policy: MakeP
 
     `data` are the workload's files by field.
     """
+    if isinstance(spec.workload, ClusterJobs):
+        assert spec.cluster is not None  # as `read_spec` has seen
+        models = data.get("models")
+        return SimulatedClusterRunner(spec.workload, spec.cluster, models, make_policy)
     special = {interference.GANDIVA, interference.ORACLE}
     for at, name in enumerate(spec.schedulers):
         if isinstance(spec.workload, MeasuredPairs) and name in special:

@@ -14,11 +14,12 @@ from msgspec import Meta
 
 from weft.files.form import Section, place, read_document, read_form
 from weft.files.reading import read_bytes, unreadable
+from weft.lab.experiment.spec_cluster import Cluster, ClusterJobs, check_cluster
 from weft.lab.simulate.sharing.exporter import read_spoof
 from weft.model import BadInputError
 from weft.model.nearest import unknown
 
-DATA_FIELDS = ("table", "nodes", "pods", "order")
+DATA_FIELDS = ("table", "nodes", "pods", "order", "models")
 """Fields of a workload that name files."""
 API_VERSION, KIND = "weft.dev/v1", "Experiment"
 _NAME = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
@@ -113,14 +114,14 @@ class OpenbPods(Section, frozen=True, tag_field="kind", tag="openb"):
     compress: Annotated[float, Meta(gt=0)] = 1.0
 
 
-Workload = OverprovisionedJobs | MeasuredPairs | OpenbPods
+Workload = OverprovisionedJobs | MeasuredPairs | OpenbPods | ClusterJobs
 
 
 class ExperimentSpec(Section, frozen=True, kw_only=True):
     """An experiment: every scheduler meets every seed's workload at every level of the axes.
 
-    `schedulers` are policies as `weft simulate --policy` takes them. Others are compared with the
-    `baseline`, the first of them where it is left out.
+    `schedulers` are policies as `weft simulate --policy` takes them, or names of those of the
+    `cluster`. Others are compared with the `baseline`, the first of them where it is left out.
     """
 
     api_version: Literal["weft.dev/v1"]
@@ -131,6 +132,7 @@ class ExperimentSpec(Section, frozen=True, kw_only=True):
     schedulers: Annotated[tuple[str, ...], Meta(min_length=1)]
     baseline: str = ""
     seeds: Seeds = Seeds()
+    cluster: Cluster | None = None
 
     @property
     def reference(self) -> str:
@@ -174,6 +176,7 @@ def _check(spec: ExperimentSpec) -> None:
     if spec.baseline and spec.baseline not in spec.schedulers:
         raise BadInputError("baseline", f"{unknown(spec.baseline, spec.schedulers)}")
     workload = spec.workload
+    check_cluster(workload, spec.cluster, spec.schedulers)
     for field in DATA_FIELDS:
         if "\0" in getattr(workload, field, ""):
             raise BadInputError(f"workload.{field}", f"{getattr(workload, field)!r} is no path")
@@ -184,7 +187,7 @@ def _check(spec: ExperimentSpec) -> None:
             _check_faults(faults, f"workload.faults[{at}]")
     elif isinstance(workload, MeasuredPairs):
         _no_doubles("workload.loads", workload.loads)
-    else:
+    elif isinstance(workload, OpenbPods):
         _check_openb(workload, spec.seeds)
 
 
