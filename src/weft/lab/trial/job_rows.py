@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from weft.lab.trial.objects import JobPod, KubeJob, moment_s
+from weft.lab.trial.objects import TrialPod, KubeJob, moment_s
 from weft.lab.trial.query_line import QueryTimes
 
 MOST_CLOCK_ERROR_S = 1.0
@@ -54,13 +54,13 @@ class TrialJob(msgspec.Struct, frozen=True, kw_only=True):
 
 def job_rows(
     jobs: Iterable[KubeJob],
-    pods: Iterable[JobPod],
+    pods: Iterable[TrialPod],
     kinds: Mapping[str, str],
     ooms: Mapping[str, int],
     queries: Mapping[str, QueryTimes],
 ) -> list[TrialJob]:
     """A row a Job, in the order of their names in `kinds`; `ooms` and `queries` by Job's name."""
-    by_job: dict[str, list[JobPod]] = {}
+    by_job: dict[str, list[TrialPod]] = {}
     for pod in pods:
         by_job.setdefault(pod.job, []).append(pod)
     found = {job.metadata.name: job for job in jobs}
@@ -74,7 +74,7 @@ def job_rows(
 
 def _row(
     job: KubeJob,
-    pods: list[JobPod],
+    pods: list[TrialPod],
     began_s: float,
     kind: str,
     ooms: int,
@@ -85,7 +85,7 @@ def _row(
         return None if at_s is None else at_s - began_s
 
     pods = sorted(pods, key=lambda pod: pod.metadata.creation_timestamp or "")
-    last = pods[-1] if pods else JobPod()
+    last = pods[-1] if pods else TrialPod()
     container = next(iter(last.status.container_statuses or ()), None)
     ended = container.state.terminated if container else None
     ran = ended or (container.state.running if container else None)

@@ -69,7 +69,7 @@ class RanStatus(ScheduledStatus, frozen=True, gc=False):
     container_statuses: list[RanContainer] | None = None  # type: ignore[assignment]
 
 
-class JobPod(Pod, frozen=True, gc=False):
+class TrialPod(Pod, frozen=True, gc=False):
     """A pod of a Job."""
 
     metadata: OwnedMeta = OwnedMeta()
@@ -100,7 +100,7 @@ class BindingEvent(Event, frozen=True, gc=False):
 
 
 JOBS = Resource("/apis/batch/v1", "jobs", KubeJob)
-JOB_PODS = Resource("/api/v1", "pods", JobPod)
+JOB_PODS = Resource("/api/v1", "pods", TrialPod)
 NAMESPACES = Resource("/api/v1", "namespaces", MetaOnly)
 BINDING_EVENTS = Resource("/apis/events.k8s.io/v1", "events", BindingEvent)
 

@@ -12,7 +12,7 @@ from weft.kube.errors import NotFoundError
 from weft.lab.experiment.cluster_jobs import PlannedJob, pod_template
 from weft.lab.experiment.spec_cluster import Cluster, ClusterScheduler
 from weft.lab.trial.namespaces import TurnLabels
-from weft.lab.trial.objects import BINDING_EVENTS, JOB_PODS, BindingEvent, JobPod
+from weft.lab.trial.objects import BINDING_EVENTS, JOB_PODS, BindingEvent, TrialPod
 from weft.model import BadInputError
 
 PROBE, NOBODYS = "probe", "nobodys-pod"
@@ -42,7 +42,7 @@ async def probe(
     await _gone(client, labels.namespace)
 
 
-def lacking(pod: JobPod, scheduler: ClusterScheduler) -> str:
+def lacking(pod: TrialPod, scheduler: ClusterScheduler) -> str:
     """What the scheduler's binding should have left on the pod and did not; "" for nothing."""
     there = pod.metadata.annotations or {}
     absent = [name for name in scheduler.annotations if name not in there]
@@ -84,7 +84,7 @@ def _pod(
 
 async def _running(
     client: ApiClient, cluster: Cluster, scheduler: ClusterScheduler, namespace: str
-) -> JobPod:
+) -> TrialPod:
     deadline_s = client.clock.monotonic() + cluster.probe_seconds
     while True:
         pod = await client.get(JOB_PODS, namespace, PROBE)

@@ -27,7 +27,7 @@ from weft.lab.trial.namespaces import (
     remove_namespace,
     remove_namespaces,
 )
-from weft.lab.trial.objects import JOB_PODS, JOBS, JobPod, KubeJob, moment_s
+from weft.lab.trial.objects import JOB_PODS, JOBS, TrialPod, KubeJob, moment_s
 from weft.lab.trial.probe import NOBODYS, binding_events, bound_by_another, lacking, probe
 from weft.lab.trial.query_line import QueryTimes, read_query_times
 from weft.model import BadInputError
@@ -57,7 +57,7 @@ class TurnObjects(msgspec.Struct):
     """
 
     jobs: dict[str, KubeJob] = {}
-    pods: dict[str, JobPod] = {}
+    pods: dict[str, TrialPod] = {}
     ooms: dict[str, set[str]] = {}
     queries: dict[str, QueryTimes] = {}
     marks: list[str] = []
@@ -180,7 +180,7 @@ class Turn:
         """What containers say of their queries; nothing where there is no log."""
         turns = asyncio.Semaphore(_LOGS_AT_ONCE)
 
-        async def read(pod: JobPod) -> None:
+        async def read(pod: TrialPod) -> None:
             path = JOB_PODS.of(self._namespace, pod.metadata.name, "log")
             async with turns:
                 try:
