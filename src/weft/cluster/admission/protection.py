@@ -95,21 +95,7 @@ def protection_policies(writers: Writers) -> list[dict[str, Any]]:
     )
     by_kubelet = "request.userInfo.username == 'system:node:' + object.metadata.name"
     return [
-        *_policy(
-            "weft-assignments",
-            ("pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"),
-            ("CREATE", "UPDATE"),
-            [
-                _for_others(by_scheduler, _unchanged("annotations", ASSIGNMENT)),
-                _for_others(by_scheduler, _unchanged("labels", ASSIGNMENT)),
-                _for_others(
-                    by_scheduler,
-                    _unchanged("annotations", REQUIRED, _SINCE, from_the_start=False),
-                ),
-                _hidden_devices(),
-            ],
-            when={"marked-or-shows-gpus": f"({_MAY_FORGE} && !({by_scheduler})) || {_SHOWS_GPUS}"},
-        ),
+        *_on_pods(by_scheduler),
         *_policy(
             "weft-bindings",
             ("pods/binding", "bindings"),
@@ -136,6 +122,24 @@ def protection_policies(writers: Writers) -> list[dict[str, Any]]:
         ),
         *_shown_elsewhere(),
     ]
+
+
+def _on_pods(by_scheduler: str) -> list[dict[str, Any]]:
+    others = (
+        _unchanged("annotations", ASSIGNMENT),
+        _unchanged("labels", ASSIGNMENT),
+        _unchanged("annotations", REQUIRED, _SINCE, from_the_start=False),
+    )
+    validations = [
+        {**each, "expression": f"{by_scheduler} || ({each['expression']})"} for each in others
+    ]
+    return _policy(
+        "weft-assignments",
+        ("pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"),
+        ("CREATE", "UPDATE"),
+        [*validations, _hidden_devices()],
+        when={"marked-or-shows-gpus": f"({_MAY_FORGE} && !({by_scheduler})) || {_SHOWS_GPUS}"},
+    )
 
 
 def _policy(
@@ -165,10 +169,6 @@ def _policy(
 
 def _by_others(known: str) -> dict[str, str]:
     return {"by-others": f"!({known})"}
-
-
-def _for_others(known: str, validation: dict[str, Any]) -> dict[str, Any]:
-    return {**validation, "expression": f"{known} || ({validation['expression']})"}
 
 
 def _metadata(field: str) -> tuple[str, str]:
