@@ -84,22 +84,27 @@ class MoveTrials:
                 ledger.release(uid)
             return bool(self.assess(pod).codes[ledger.table.row_of[node]] == 0)
 
-    def play(self, pod: PodRequest, uids: Sequence[str], *, waits: bool) -> MovesPlayed | None:
+    def play(
+        self, pod: PodRequest | None, uids: Sequence[str], *, waits: bool
+    ) -> MovesPlayed | None:
         """What comes of moving these in this order; None if one finds no place, or the pod.
 
-        `waits`: the pod is tried after each eviction; else it comes when all are moved.
+        `waits`: the pod is tried after each eviction; else it comes when all are moved. Without
+        one the node is "".
         """
         with self.trial():
-            node = self.place(pod) if waits else None
+            node = self.place(pod) if pod is not None and waits else None
             moves = []
             for uid in uids:
                 from_node = self.evict(uid)
-                if waits and node is None:
+                if pod is not None and waits and node is None:
                     node = self.place(pod)
                 to_node = self.place(self.movable[uid].request)
                 if to_node is None:
                     return None
                 moves.append(PodMove(uid, from_node, to_node))
+            if pod is None:
+                return MovesPlayed("", tuple(moves))
             node = node or self.place(pod)
             return None if node is None else MovesPlayed(node, tuple(moves))
 
