@@ -131,11 +131,8 @@ def _has_its_place(plan: DefragPlan, cluster: _Cluster) -> str:
     wanted, room = plan.wanted, plan.room
     if wanted is None or room is None or not _is_real(plan):
         return ""
-    node = answer(
-        cluster.kubeconfig,
-        cluster.context,
-        lambda client: placed_on(client, wanted.namespace, wanted.name, cluster.wait_s),
-    )
+    wait = partial(placed_on, namespace=wanted.namespace, uid=wanted.uid, wait_s=cluster.wait_s)
+    node = answer(cluster.kubeconfig, cluster.context, wait)
     name = f"{wanted.namespace}/{wanted.name}"
     if not node:
         return f"{name} found no place within {cluster.wait_s:g} s"

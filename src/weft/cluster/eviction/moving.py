@@ -59,16 +59,14 @@ async def move(client: ApiClient, pod: Pod, wait_s: float) -> MovedPod:
         await client.clock.sleep(LOOKS_EVERY_S)
 
 
-async def placed_on(client: ApiClient, namespace: str, name: str, wait_s: float) -> str:
+async def placed_on(client: ApiClient, namespace: str, uid: str, wait_s: float) -> str:
     """The node of a pod that waits, as soon as it has one; "" if not within so many seconds."""
     until = client.clock.monotonic() + wait_s
     while True:
-        try:
-            node = (await client.get(PODS, namespace, name)).spec.node_name
-        except NotFoundError:
-            return ""
-        if node or client.clock.monotonic() >= until:
-            return node or ""
+        pods = await everything(client, PODS, namespace)
+        pod = next((one for one in pods if one.metadata.uid == uid), None)
+        if pod is None or pod.spec.node_name or client.clock.monotonic() >= until:
+            return (pod.spec.node_name or "") if pod is not None else ""
         await client.clock.sleep(LOOKS_EVERY_S)
 
 
