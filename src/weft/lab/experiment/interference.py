@@ -108,7 +108,7 @@ def run_study(
 
 def run_cell(study: InterferenceStudy, cell: InterferenceRun) -> SharedRun:
     """The same as `run_whole`, without each job's outcome: they are too many to keep."""
-    return msgspec.structs.replace(run_whole(study, cell), outcomes=())
+    return run_whole(study, cell).bare()
 
 
 def run_whole(study: InterferenceStudy, cell: InterferenceRun) -> SharedRun:

@@ -128,7 +128,7 @@ def run_cell(study: RobustnessStudy, cell: RobustnessRun) -> SharedRun:
         measured=False,
     )
     run = run_shared(scenario, study.make_policy(cell.policy or BASELINE))
-    return msgspec.structs.replace(run, outcomes=())
+    return run.bare()
 
 
 def predictions(study: RobustnessStudy, seed: int, spoilt: SpoiltPredictions) -> InterferenceTable:

@@ -6,19 +6,21 @@ from typing import Any, Protocol
 import msgspec
 
 from weft.lab.experiment.plan import PlannedCell
-from weft.lab.simulate.sharing.outcome import JobOutcome
+from weft.lab.simulate.sharing.outcome import JobOutcome, UsagePoint
 
 
 class CellResult(msgspec.Struct, frozen=True):
     """What came of a cell. The same cell gives the same result, byte by byte.
 
     `measures` are numbers to compare schedulers by, None where the run has none (a percentile of
-    no jobs). `run` is all that was measured, as JSON takes it. `jobs` has one row a job.
+    no jobs). `run` is all that was measured, as JSON takes it. `jobs` has one row a job, `usage`
+    what the cards did over time.
     """
 
     measures: dict[str, float | None]
     run: Any
     jobs: Sequence[JobOutcome] = ()
+    usage: Sequence[UsagePoint] = ()
 
 
 class Runner(Protocol):

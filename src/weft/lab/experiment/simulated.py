@@ -199,8 +199,7 @@ def _shared(run: SharedRun) -> CellResult:
     if waits:
         measures["queue_mean_s"] = round(sum(waits) / len(waits), 3)
         measures["queue_p99_s"] = round(float(np.percentile(waits, 99)), 3)
-    bare = msgspec.to_builtins(msgspec.structs.replace(run, outcomes=()))
-    return CellResult(measures, bare, run.outcomes)
+    return CellResult(measures, msgspec.to_builtins(run.bare()), run.outcomes, run.usage)
 
 
 def _openb_measures(run: PolicyRun) -> dict[str, float | None]:

@@ -1,7 +1,8 @@
 """The folder of an experiment's runs: a folder a cell, whole or not there.
 
     experiment.json    what is run; no times, no host
-    cells/…/seed=N/    result.json, and jobs.parquet with one row a job
+    cells/…/seed=N/    result.json; jobs.parquet with one row a job; series.parquet with
+                       what the cards did over time
     manifest.json      when, where and by which versions each cell ran: all that differs
                        between two runs of one experiment
 
@@ -25,12 +26,11 @@ from weft.files.writing import write_whole
 from weft.lab.experiment.plan import PlannedCell
 from weft.lab.experiment.runner import CellResult
 from weft.lab.experiment.spec import ExperimentSpec
-from weft.lab.simulate.sharing.outcome import JobOutcome
 from weft.model import BadInputError
 
 EXPERIMENT, MANIFEST, CELLS, PARTS = "experiment.json", "manifest.json", "cells", ".parts"
 LOCK = ".lock"
-RESULT, JOBS = "result.json", "jobs.parquet"
+RESULT, JOBS, SERIES = "result.json", "jobs.parquet", "series.parquet"
 _AXES = ("percents", "faults", "loads", "demands")
 """Fields of a workload that may differ between starts in one folder: they name cells."""
 
@@ -158,22 +158,28 @@ class RunStore:
 
     def record(self, cell: PlannedCell) -> CellRecord | None:
         """A cell's result; None where it is not there, is broken, or is of another experiment."""
-        path = self.folder / CELLS / cell.folder / RESULT
+        path = self.place(cell) / RESULT
         try:
             record = msgspec.json.decode(path.read_bytes(), type=CellRecord)
         except (OSError, msgspec.DecodeError):
             return None
         return record if record.hash == self._stored.hash_of(cell) else None
 
+    def place(self, cell: PlannedCell) -> Path:
+        """The folder of a cell, there or not."""
+        return self.folder / CELLS / cell.folder
+
     def write(self, cell: PlannedCell, result: CellResult) -> None:
         """Put the cell there, whole, in place of what may be there."""
         part = self.folder / PARTS / f"{os.getpid()}-{abs(hash(cell.folder))}"
         part.mkdir()
         if result.jobs:
-            write_jobs(part / JOBS, result.jobs)
+            write_rows(part / JOBS, result.jobs)
+        if result.usage:
+            write_rows(part / SERIES, result.usage)
         record = CellRecord(self._stored.hash_of(cell), result.measures, result.run)
         (part / RESULT).write_bytes(_json(record))
-        place = self.folder / CELLS / cell.folder
+        place = self.place(cell)
         place.parent.mkdir(parents=True, exist_ok=True)
         if place.exists():
             shutil.rmtree(place)
@@ -214,18 +220,31 @@ def stored_experiment(spec: ExperimentSpec, data: Mapping[str, Path]) -> StoredE
     return StoredExperiment(spec, hashes)
 
 
-def write_jobs(path: Path, jobs: Sequence[JobOutcome]) -> None:
-    """One row a job, as Parquet."""
+def write_rows(path: Path, rows: Sequence[msgspec.Struct]) -> None:
+    """One row a value, as Parquet; columns are the fields."""
     import pyarrow
     import pyarrow.parquet
 
-    columns = {
-        name: [getattr(job, name) for job in jobs]
-        for name in ("uid", "kind", "arrived_s", "bound_s", "finished_s", "restarts", "evictions")
-    }
-    kinds = {"uid": "string", "kind": "string", "restarts": "int32", "evictions": "int32"}
-    schema = pyarrow.schema([(name, kinds.get(name, "float64")) for name in columns])
+    fields = msgspec.structs.fields(rows[0])
+    kinds = {"str": "string", "int": "int32"}
+    kind_of = {field.name: kinds.get(_type_name(field.type), "float64") for field in fields}
+    columns = {name: [getattr(row, name) for row in rows] for name in kind_of}
+    schema = pyarrow.schema(kind_of.items())
     pyarrow.parquet.write_table(pyarrow.table(columns, schema=schema), path)
+
+
+def read_rows(path: Path) -> dict[str, Any]:
+    """Columns as NumPy arrays, by name; none where the file is not there."""
+    import pyarrow.parquet
+
+    if not path.is_file():
+        return {}
+    table = pyarrow.parquet.read_table(path, use_threads=False)
+    return {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
+
+
+def _type_name(kind: Any) -> str:
+    return getattr(kind, "__name__", "")
 
 
 def _json(value: Any) -> bytes:

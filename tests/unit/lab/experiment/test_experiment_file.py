@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from long_form import few_or_many
 
@@ -18,7 +19,17 @@ from weft.lab.experiment.overprovision import OverprovisionStudy, run_study
 from weft.lab.experiment.plan import plan
 from weft.lab.experiment.simulated import runner_of
 from weft.lab.experiment.spec import ExperimentSpec, data_paths, decode_spec
-from weft.lab.experiment.store import LOCK, MANIFEST, RESULT, RunStore, stored_experiment
+from weft.lab.experiment.store import (
+    CELLS,
+    JOBS,
+    LOCK,
+    MANIFEST,
+    RESULT,
+    SERIES,
+    RunStore,
+    read_rows,
+    stored_experiment,
+)
 from weft.model import BadInputError
 
 SMALL = """\
@@ -125,6 +136,25 @@ def test_it_measures_what_the_study_does(tmp_path: Path) -> None:
                 assert found.difference == level.jct_p99_change
 
 
+def test_a_cell_keeps_what_its_cards_did_over_time(tmp_path: Path) -> None:
+    """Integrals over the series are the measures of the whole run."""
+    run(SMALL, tmp_path)
+    spec = spec_of(SMALL)
+    store = RunStore(tmp_path, stored_experiment(spec, {}))
+    for cell in plan(spec)[::2]:
+        record = store.record(cell)
+        assert record is not None
+        series = read_rows(store.place(cell) / SERIES)
+        lasted_s = np.diff(series["at_s"])
+        assert (lasted_s > 0).all()
+        energy_kj = (series["power_w"][:-1] * lasted_s).sum() / 1000
+        assert energy_kj == pytest.approx(record.measures["energy_kj"], rel=1e-4)
+        util = (series["gpu_util_percent"][:-1] * lasted_s).sum() / lasted_s.sum()
+        assert util == pytest.approx(record.measures["gpu_util_percent"], abs=0.01)
+        assert series["resident"][-1] == series["waiting"][-1] == 0
+        assert len(read_rows(store.place(cell) / JOBS)["uid"]) == 30
+
+
 def test_any_number_of_processes_gives_the_same_bytes(tmp_path: Path) -> None:
     assert run(SMALL, tmp_path / "one") == 8
     assert run(SMALL, tmp_path / "two", jobs=2) == 8
@@ -179,7 +209,7 @@ def test_a_killed_run_goes_on_and_ends_as_an_undisturbed_one(tmp_path: Path) -> 
         ) as process:
             deadline_s = time.monotonic() + 60
             wanted = min(7, 1 + kill)
-            while len(list(out.rglob(RESULT))) < wanted and process.poll() is None:
+            while len(list((out / CELLS).rglob(RESULT))) < wanted and process.poll() is None:
                 assert time.monotonic() < deadline_s
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)

@@ -144,6 +144,8 @@ class SimulatedGpus:
         """Memory in use on all cards together."""
         self.served: dict[str, dict[int, int]] = {}
         """Work that those who answer queries did at each slowdown in permille, by UID."""
+        self.all_util, self.all_watts = 0.0, idle_w * len(memory_mib)
+        """Sums over all cards: of GPU_UTIL from 0 to 1 a card, and of power."""
 
     def put(self, job: Job, key: GpuKey, now_ns: int) -> None:
         """The job's pod was bound to this GPU; its container starts `job.start_ns` later."""
@@ -319,7 +321,10 @@ class SimulatedGpus:
             container.speed = _SPEED // container.permille
         util = min(1.0, sum(phase.gpu_util_ratio for phase in phases))
         used = any(each.memory_mib for each in at_work)
-        card.use.until(now_ns, util, self._power.watts(used, util))
+        watts = self._power.watts(used, util)
+        self.all_util += util - card.use.util
+        self.all_watts += watts - card.use.watts
+        card.use.until(now_ns, util, watts)
         if card.containers:
             due = min(each.ends_ns(now_ns) for each in card.containers.values())
             heapq.heappush(self._heap, (max(now_ns, due), key, card.version))

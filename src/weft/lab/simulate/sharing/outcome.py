@@ -35,6 +35,21 @@ class JobOutcome(msgspec.Struct, frozen=True):
         return None if self.finished_s is None else self.finished_s - self.arrived_s
 
 
+class UsagePoint(msgspec.Struct, frozen=True):
+    """What all cards did together from `at_s` on, until the next point's time.
+
+    `gpu_util_percent` is GPU_UTIL's mean over cards, `resident` counts pods with a place, `waiting`
+    those without one.
+    """
+
+    at_s: float
+    gpu_util_percent: float
+    memory_used_mib: int
+    power_w: float
+    resident: int
+    waiting: int
+
+
 class SharedRun(msgspec.Struct, frozen=True):
     """One policy on one workload.
 
@@ -46,7 +61,8 @@ class SharedRun(msgspec.Struct, frozen=True):
     latency-critical jobs found them slower than they may be; None where there was no look.
     `gpu_util_percent` is GPU_UTIL, averaged over time and cards. `energy_kj` is what all cards
     drew, `idle_energy_kj` what they had drawn without anybody on them: so much of two runs'
-    difference in energy is for the shorter or longer time alone.
+    difference in energy is for the shorter or longer time alone. `usage` has a point wherever
+    something changed.
     """
 
     policy: str
@@ -69,6 +85,11 @@ class SharedRun(msgspec.Struct, frozen=True):
     energy_kj: float = 0.0
     idle_energy_kj: float = 0.0
     outcomes: tuple[JobOutcome, ...] = ()
+    usage: tuple[UsagePoint, ...] = ()
+
+    def bare(self) -> "SharedRun":
+        """The same without what there is of each job and each moment."""
+        return msgspec.structs.replace(self, outcomes=(), usage=())
 
 
 def seconds(ns: int) -> float:

@@ -19,7 +19,13 @@ from weft.lab.simulate.sharing.feedback import Feedback, SimulatedProgress
 from weft.lab.simulate.sharing.gpus import SimulatedGpus
 from weft.lab.simulate.sharing.images import NodeImages
 from weft.lab.simulate.sharing.job import SECOND_NS, Job
-from weft.lab.simulate.sharing.outcome import JobOutcome, SharedRun, percentiles, seconds
+from weft.lab.simulate.sharing.outcome import (
+    JobOutcome,
+    SharedRun,
+    UsagePoint,
+    percentiles,
+    seconds,
+)
 from weft.lab.simulate.sharing.pipeline import ScrapeOptions, SimulatedTelemetry
 from weft.lab.simulate.sharing.power import V100_INFERENCE, PowerModel
 from weft.lab.simulate.sharing.queries import outcome_of
@@ -113,6 +119,9 @@ class SharingRun:
         self.wake_ns: int | None = None
         self._untold: list[int] = []
         self.resident_ns = self.used_mib_ns = 0
+        self.without_place = 0
+        self.gpu_count = sum(len(node.gpus) for node in nodes)
+        self.usage: list[UsagePoint] = []
 
     def go(self) -> SharedRun:
         """Run to the end: until every job completed or failed for good."""
@@ -134,6 +143,7 @@ class SharingRun:
             else:
                 heapq.heappop(self.heap)
                 self._happens(due[1], due[2])
+            self._note_usage()
         return self._measured()
 
     def _next(self) -> tuple[int, int, str] | None:
@@ -166,8 +176,25 @@ class SharingRun:
         self.used_mib_ns += passed * self.cards.all_used_mib
         self.now = now_ns
 
+    def _note_usage(self) -> None:
+        """Add a point where anything changed; the last one of an instant counts."""
+        cards, points = self.cards, self.usage
+        point = UsagePoint(
+            seconds(self.now),
+            round(100 * cards.all_util / max(1, self.gpu_count), 3),
+            cards.all_used_mib,
+            round(cards.all_watts, 3),
+            len(cards.where),
+            self.without_place,
+        )
+        if points and points[-1].at_s == point.at_s:
+            points[-1] = point
+        elif not points or msgspec.structs.replace(points[-1], at_s=point.at_s) != point:
+            points.append(point)
+
     def _happens(self, kind: int, uid: str) -> None:
         if kind == _ARRIVES:
+            self.without_place += 1
             request = request_of(self.pods[uid], self.now, self.scenario.knows_kinds)
             self.tell(events.PodAdded(request))
         elif kind == _SCRAPES and self.pipeline is not None:
@@ -276,6 +303,7 @@ class SharingRun:
     def _bind(self, command: Bind) -> None:
         uid, placement = command.pod.uid, command.placement
         pod = self.pods[_job_uid(uid)]
+        self.without_place -= 1
         pod.bound_ns = self.now if pod.bound_ns is None else pod.bound_ns
         self.engine.handle(events.PodBound(uid), self.now)
         if self.pipeline is not None:
@@ -296,7 +324,7 @@ class SharingRun:
         outcomes = tuple(self._outcome(pod) for pod in self.pods.values())
         ended = [pod.finished_ns for pod in self.pods.values() if pod.finished_ns is not None]
         total_mib = sum(gpu.memory_mib for node in self.scenario.nodes for gpu in node.gpus)
-        gpus = sum(len(node.gpus) for node in self.scenario.nodes)
+        gpus = self.gpu_count
         span = max(1, self.now - self.began)
         util_s, energy_j = self.cards.used_until(self.now)
         idle_w = self.scenario.power.watts(used=False, activity=0.0)
@@ -318,6 +346,7 @@ class SharingRun:
             energy_kj=round(energy_j / 1000, 3),
             idle_energy_kj=round(idle_w * gpus * seconds(span) / 1000, 3),
             outcomes=outcomes,
+            usage=tuple(self.usage),
         )
 
     def _outcome(self, pod: JobPod) -> JobOutcome:
