@@ -12,15 +12,15 @@ import random
 import msgspec
 
 from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
-from weft.lab.simulate.sharing.power import PowerModel
+from weft.lab.simulate.sharing.power import power_of
 from weft.lab.simulate.sharing.queries import QueryStream
 from weft.model import Gpu, Node
 from weft.model.request import BATCH, LATENCY_CRITICAL
 
 P100_MIB = 16_280
 QUERY_LIMIT_MS = 150
-P100 = PowerModel(26.0, 10.0, 214.0)
-"""Power as linear in use, as the paper takes it; 26 W idle, 250 W at most."""
+P100 = power_of("P100")
+"""Power is linear in use, as in the paper."""
 SHORT_SHARE, SHORT_FACTOR, LONG_FACTOR = 0.8, 0.25, 4.0
 """80 % of batch jobs take a quarter of the mean time, the others four times it: a fifth of all time
 is the short ones'."""

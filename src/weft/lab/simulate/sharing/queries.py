@@ -34,7 +34,7 @@ class QueryStream(msgspec.Struct, frozen=True, gc=False):
 NO_QUERIES = QueryStream()
 
 
-class QueryOutcome(msgspec.Struct, frozen=True):
+class AnsweredQueries(msgspec.Struct, frozen=True):
     """What came of a job's queries; percentiles in seconds, over those that were answered."""
 
     queries: int = 0
@@ -45,12 +45,12 @@ class QueryOutcome(msgspec.Struct, frozen=True):
 
 def outcome_of(
     stream: QueryStream, work_ns: int, served: Mapping[int, int], waited_ns: int
-) -> QueryOutcome:
+) -> AnsweredQueries:
     """The outcome of a job that did so much work (`served`) at each slowdown in permille, and
     waited so long for its GPU, or lost what it had done."""
     queries = stream.count(work_ns)
     if not queries:
-        return QueryOutcome()
+        return AnsweredQueries()
     done = sum(served.values())
     late = round(stream.each_s * waited_ns / SECOND_NS) if stream.limit_ns else 0
     if done and stream.limit_ns:
@@ -62,7 +62,7 @@ def outcome_of(
         late += round(max(0, queries - late) * (slow / done))
     ends = [_quantile(served, done, share) for share in (0.9, 0.99)] if done else [None, None]
     times = [None if end is None else round(stream.alone_ns * end / 1e12, 6) for end in ends]
-    return QueryOutcome(queries, min(queries, late), *times)
+    return AnsweredQueries(queries, min(queries, late), *times)
 
 
 def _quantile(served: Mapping[int, int], done: int, share: float) -> int:
