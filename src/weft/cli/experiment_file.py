@@ -61,7 +61,9 @@ def init(
         str,
         Option(
             help="overprovisioned: jobs that ask for more than they use; pairs: measured "
-            "slowdowns; openb: pods of a trace."
+            "slowdowns; openb: pods of a trace; kube-knots-cluster, kube-knots-dl: Kube-Knots' "
+            "mixes and training; job-list: your jobs; mlperf-list: programs, queries, replicas; "
+            "pods: manifests."
         ),
     ] = "overprovisioned",
 ) -> None:
@@ -185,6 +187,7 @@ def _warn_of_marks(store: "RunStore", cells: "list[PlannedCell]") -> None:
 
 
 def _open(file: Path, out: Path | None, *, simulated: bool) -> OpenedExperiment:
+    from weft.cli.experiment_pods import read_pods
     from weft.cli.policies import registry
     from weft.lab.experiment.execution import CellWork
     from weft.lab.experiment.plan import plan
@@ -199,14 +202,14 @@ def _open(file: Path, out: Path | None, *, simulated: bool) -> OpenedExperiment:
         runner: Runner = (
             experiment_cluster.runner(spec, data)
             if live
-            else runner_of(spec, data, registry().from_spec)
+            else runner_of(spec, data, registry().from_spec, read_pods)
         )
     except BadInputError as error:
         raise BadInputError(f"{file}: {error.where}", error.problem) from error
     suffix = "-simulated" if simulated else ""
     folder = out or Path("build") / "experiments" / f"{spec.name}{suffix}"
     absent = [
-        f"workload.{name}: {path} is not there" for name, path in data.items() if not path.is_file()
+        f"workload.{name}: {path} is not there" for name, path in data.items() if not path.exists()
     ]
     if absent:
         print_warning(f"{file}: {absent[0]}; all {len(plan(spec))} cells are skipped")

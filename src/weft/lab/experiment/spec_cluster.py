@@ -169,7 +169,6 @@ def _check_jobs(workload: ClusterJobs) -> None:
     if low > high:
         raise BadInputError("workload.delaySeconds", f"{low:g} is more than {high:g}")
     _no_doubles("workload.jobs", [job.name for job in workload.jobs])
-    _no_doubles("workload.percents", workload.percents)
     for at, job in enumerate(workload.jobs):
         if job.arrival_seconds and len(job.arrival_seconds) != job.count:
             what = f"has {len(job.arrival_seconds)} times for {job.count} Jobs; write one for each"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from weft.lab.trial.objects import TrialPod, KubeJob, moment_s
+from weft.lab.trial.objects import KubeJob, TrialPod, moment_s
 from weft.lab.trial.query_line import QueryTimes
 
 MOST_CLOCK_ERROR_S = 1.0

@@ -27,7 +27,7 @@ from weft.lab.trial.namespaces import (
     remove_namespace,
     remove_namespaces,
 )
-from weft.lab.trial.objects import JOB_PODS, JOBS, TrialPod, KubeJob, moment_s
+from weft.lab.trial.objects import JOB_PODS, JOBS, KubeJob, TrialPod, moment_s
 from weft.lab.trial.probe import NOBODYS, binding_events, bound_by_another, lacking, probe
 from weft.lab.trial.query_line import QueryTimes, read_query_times
 from weft.model import BadInputError
