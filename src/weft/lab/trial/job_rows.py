@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from weft.lab.trial.objects import KubeJob, TrialPod, moment_s
-from weft.lab.trial.query_line import QueryTimes
+from weft.lab.trial.query_line import LoggedQueryTimes
 
 MOST_CLOCK_ERROR_S = 1.0
 
@@ -57,7 +57,7 @@ def job_rows(
     pods: Iterable[TrialPod],
     kinds: Mapping[str, str],
     ooms: Mapping[str, int],
-    queries: Mapping[str, QueryTimes],
+    queries: Mapping[str, LoggedQueryTimes],
 ) -> list[TrialJob]:
     """A row a Job, in the order of their names in `kinds`; `ooms` and `queries` by Job's name."""
     by_job: dict[str, list[TrialPod]] = {}
@@ -78,7 +78,7 @@ def _row(
     began_s: float,
     kind: str,
     ooms: int,
-    queries: QueryTimes | None,
+    queries: LoggedQueryTimes | None,
 ) -> TrialJob:
     def since(text: str | None) -> float | None:
         at_s = moment_s(text)

@@ -13,21 +13,21 @@ _SCENARIO = "TestScenario."
 _P90, _P99 = (6, "90.0:"), (8, "99.0:")
 
 
-class QueryTimes(NamedTuple):
+class LoggedQueryTimes(NamedTuple):
     """Percentiles of a run's queries, seconds."""
 
     p90_s: float
     p99_s: float
 
 
-def read_query_times(log: str) -> QueryTimes | None:
+def read_query_times(log: str) -> LoggedQueryTimes | None:
     """The last such line's percentiles; None where there is none that can be read."""
     for line in reversed(log.splitlines()):
         if _SCENARIO in line:
             fields = line.split(",")
             found = [_tile(fields, at, mark) for at, mark in (_P90, _P99)]
             if None not in found:
-                return QueryTimes(*(value for value in found if value is not None))
+                return LoggedQueryTimes(*(value for value in found if value is not None))
     return None
 
 

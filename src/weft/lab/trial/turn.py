@@ -29,7 +29,7 @@ from weft.lab.trial.namespaces import (
 )
 from weft.lab.trial.objects import JOB_PODS, JOBS, KubeJob, TrialPod, moment_s
 from weft.lab.trial.probe import NOBODYS, binding_events, bound_by_another, lacking, probe
-from weft.lab.trial.query_line import QueryTimes, read_query_times
+from weft.lab.trial.query_line import LoggedQueryTimes, read_query_times
 from weft.model import BadInputError
 
 T = TypeVar("T", bound=KubeObject)
@@ -59,7 +59,7 @@ class TurnObjects(msgspec.Struct):
     jobs: dict[str, KubeJob] = {}
     pods: dict[str, TrialPod] = {}
     ooms: dict[str, set[str]] = {}
-    queries: dict[str, QueryTimes] = {}
+    queries: dict[str, LoggedQueryTimes] = {}
     marks: list[str] = []
     api_clock: ClockOffset = ClockOffset(0.0, 0.0)
 
