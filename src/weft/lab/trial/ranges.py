@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 
 from weft.model.metric import Metric
-from weft.telemetry.meaning.metric_names import ALIASES, Alias, subject
+from weft.model.metric_aliases import ALIASES, Alias
+from weft.telemetry.meaning.metric_names import subject
 from weft.telemetry.meaning.metric_values import Floats
 from weft.telemetry.sources.answers import QueryResult, TelemetryError, labels_of
 from weft.telemetry.sources.prometheus import Prometheus
