@@ -119,7 +119,8 @@ def clock_marks(rows: Sequence[TrialJob]) -> list[str]:
                 f"clocks are {first_s - then_s:g} s apart: {later} of Job {row.uid} on node "
                 f"{row.node or '(none)'} is before its {earlier}; set the machines' clocks (NTP)"
             )
-            worst = max(worst, (first_s - then_s, text))
+            if first_s - then_s > worst[0]:
+                worst = (first_s - then_s, text)
     return [worst[1]] if worst[1] else []
 
 
