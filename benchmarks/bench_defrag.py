@@ -7,7 +7,7 @@ most); *stranded*, the moves that lower stranded GPUs by most; *random*, pods dr
 many as *room* moved. After the moves every pod that was turned away is tried once more. Beside it:
 how long a plan takes. Any pod may be moved. Writes build/bench/defrag.json.
 
-    python benchmarks/bench_defrag.py [--trace default] [--policy fgd] [--seeds 3] [--pods 60]
+    python benchmarks/bench_defrag.py [--trace default] [--policy fgd] [--seeds 3] [--pods 12]
 """
 
 import argparse
@@ -163,7 +163,7 @@ def main() -> None:
     parser.add_argument("--trace", default="default")
     parser.add_argument("--policy", default="fgd")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--pods", type=int, default=60, help="turned away, that room is made for")
+    parser.add_argument("--pods", type=int, default=12, help="turned away, that room is made for")
     options = parser.parse_args()
     scenario = read_scenario(
         DATA / "openb_node_list_gpu_node.csv",

@@ -53,10 +53,8 @@ def play(
     links: GpuLinks, policy: Policy, *, told: bool, nodes: int, pods: int, seed: int
 ) -> Result:
     gpus, sets = len(links.indexes), gpu_sets(links)
-    names = [
-        node(f"n{n:04}", gpus=gpus, cpu_milli=10**6, **({"links": links} if told else {}))
-        for n in range(nodes)
-    ]
+    known = links if told else None
+    names = [node(f"n{n:04}", gpus=gpus, cpu_milli=10**6, links=known) for n in range(nodes)]
     engine = Engine([Profile("weft", [policy])], names)
     rng, running, held = random.Random(f"topology {seed}"), list[tuple[str, int]](), 0
     result = Result([], [])
