@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from weft.core.framework import Policy
-from weft.core.framework.interference import INTERFERENCE, MYSTIC, to_input
 from weft.lab.experiment import pair_predictor
 from weft.lab.experiment.paired import Difference, holm, paired_difference, paired_p_value
 from weft.lab.experiment.workers import run_cells, with_progress
@@ -20,6 +19,7 @@ from weft.lab.simulate.sharing.feedback import Feedback
 from weft.lab.simulate.sharing.outcome import SharedRun
 from weft.lab.simulate.sharing.run import SharedScenario, run_shared
 from weft.lab.simulate.sharing.trial_packing import PackByTrial, TrialRun
+from weft.model.interference_table import INTERFERENCE, MYSTIC, to_input
 
 ORACLE, GANDIVA, OURS = "oracle", "gandiva", "interference"
 BASELINES = ("binpack", GANDIVA, "coscheml")

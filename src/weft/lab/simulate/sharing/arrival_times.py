@@ -16,9 +16,9 @@ from typing import Literal
 import msgspec
 
 from weft.files.reading import local, unreadable
-from weft.files.words import decimal_number
 from weft.lab.simulate.sharing.job import SECOND_NS, Job
 from weft.model import BadInputError
+from weft.model.number_text import decimal_number
 
 DAY_S = 86_400.0
 COLUMNS = ("creation_time", "submitted_s", "arrives_s")

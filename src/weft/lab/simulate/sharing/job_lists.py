@@ -15,10 +15,10 @@ from msgspec import Meta
 
 from weft.files.form import Section, place, read_document, read_form
 from weft.files.reading import read_bytes, unreadable
-from weft.files.words import decimal_number
 from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
 from weft.lab.simulate.sharing.queries import NO_QUERIES, QueryStream
 from weft.model import BadInputError
+from weft.model.number_text import decimal_number
 
 LIST_VERSION, LIST_KIND = "weft.dev/v1", "JobList"
 Ratio = Annotated[float, Meta(ge=0, le=1)]
