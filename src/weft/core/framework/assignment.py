@@ -7,8 +7,6 @@ ends without a place, `search` looks through the distinct assignments, within a 
 (`rate_options`) gets the search for every node.
 """
 
-from itertools import combinations
-
 import numpy as np
 
 from weft.core.framework import connection, policy_answers
@@ -34,7 +32,6 @@ GREEDY_CELLS = 150_000
 Step = tuple[int, Need]
 """One GPU: the number of its GPU request, and what that needs."""
 
-FULL_MILLI = 1000
 NODES_CONNECTED = 256
 """Nodes on which one decision looks for other, connected GPUs where a pod requires it: some 30 ms.
 """
@@ -123,7 +120,7 @@ def _connected(query: Query, profile: Profile, policy: Policy, answer: Assignmen
     at = at[connection.lacking(query.only(at), answer.chosen[at])]
     if not len(at):
         return answer
-    taken = Code.NOT_SEARCHED if _may_share(answer.todo) else Code.LINKS_TAKEN
+    taken = Code.NOT_SEARCHED if connection.may_share(answer.todo) else Code.LINKS_TAKEN
     answer.fits[at], answer.codes[at] = False, taken
     answer.codes[at[NODES_CONNECTED:]] = Code.NOT_SEARCHED
     part = query.only(at[:NODES_CONNECTED])
@@ -155,17 +152,6 @@ def _other_devices(query: Query, profile: Profile, policy: Policy, todo: list[St
         if found is not None:
             others[at] = found
     return others
-
-
-def _may_share(todo: list[Step]) -> bool:
-    """Whether shares of two GPU requests could be on one GPU: on which, not all is looked at."""
-    shares = [(at, need) for at, need in todo if not need.whole]
-    return any(
-        one[0] != other[0]
-        and one[1].milli + other[1].milli <= FULL_MILLI
-        and bool((one[1].memory_mib + other[1].memory_mib <= one[1].card_mib).any())
-        for one, other in combinations(shares, 2)
-    )
 
 
 def _affordable(query: Query, gpus: int) -> Ints:

@@ -5,12 +5,13 @@ settled here, by `GpuSets`. Devices that nobody's links name are left as they we
 """
 
 from collections.abc import Hashable, Sequence
+from itertools import combinations
 
 import msgspec
 import numpy as np
 
 from weft.core.framework import policy_answers
-from weft.core.framework.demand import Codes, Demand
+from weft.core.framework.demand import Codes, Demand, Need
 from weft.core.framework.gpu_sets import NO_SET, GpuSets, gpu_sets
 from weft.core.framework.profile import Profile
 from weft.core.framework.query import Query
@@ -243,6 +244,17 @@ def _matched(fits: Sequence[Bools], members: Sequence[int]) -> list[int] | None:
         return None
     place = {step: device for device, step in taken.items()}
     return [place[step] for step in range(len(fits))]
+
+
+def may_share(steps: Sequence[tuple[int, Need]]) -> bool:
+    """Whether shares of two GPU requests could be on one GPU: on which, not all is looked at."""
+    shares = [(at, need) for at, need in steps if not need.whole]
+    return any(
+        one[0] != other[0]
+        and one[1].milli + other[1].milli <= 1000
+        and bool((one[1].memory_mib + other[1].memory_mib <= one[1].card_mib).any())
+        for one, other in combinations(shares, 2)
+    )
 
 
 def links_chosen(table: LedgerTable, row: int, gpus: Sequence[int]) -> ChosenLinks | None:
