@@ -7,8 +7,9 @@ Source: Weft; measured against FGD's published experiment.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -37,6 +38,10 @@ _COLD_START = [
 """What to expect before anything came: half cards and whole cards."""
 
 
+Slack = Annotated[float, msgspec.Meta(ge=0.0, le=10.0)]
+Pack = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+
+
 class _Constants(NamedTuple):
     """`slack`: the part of the usual CPU and memory per GPU below which a node is short of it.
     `pack`: what each thousandth left free on the node costs, so that started nodes are filled."""
@@ -52,7 +57,10 @@ SETTINGS: Mapping[str, _Constants] = {
 
 
 class LeastStranding(Policy):
-    """Least expected stranding, for shared and whole GPUs and for pods without any."""
+    """Least expected stranding, for shared and whole GPUs and for pods without any.
+
+    `setting` says both constants; `slack` and `pack` each in its place.
+    """
 
     name = "least-stranding"
     summary = "least GPU stranded: by sizes that do not complete, models, slots, CPU and memory"
@@ -60,8 +68,16 @@ class LeastStranding(Policy):
     inputs: Mapping[str, Any] = dict.fromkeys((TYPICAL_PODS, POPULAR_PODS), list[tuple[Shape, int]])
     prices = True
 
-    def __init__(self, setting: Literal["inflation", "living"] = "living") -> None:
-        self._constants = SETTINGS[setting]
+    def __init__(
+        self,
+        setting: Literal["inflation", "living"] = "living",
+        slack: Slack | None = None,
+        pack: Pack | None = None,
+    ) -> None:
+        usual = SETTINGS[setting]
+        self._constants = _Constants(
+            usual.slack if slack is None else slack, usual.pack if pack is None else pack
+        )
         self._popular: Sequence[tuple[Shape, int]] = _COLD_START
         self._told_all = False
         self._prices: StrandingPrices | None = None
