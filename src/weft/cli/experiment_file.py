@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from typer import Argument, Exit, Option
 
-from weft.cli import options
-from weft.cli.experiment_templates import TEMPLATES
+from weft.cli import experiment_cluster, options
+from weft.cli.experiment_templates import TEMPLATES, Wishes, line_of, written
 from weft.cli.output import (
     SimulateOutput,
     json_text,
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from weft.lab.experiment.comparison import ExperimentResults
     from weft.lab.experiment.execution import CellWork
     from weft.lab.experiment.plan import PlannedCell
+    from weft.lab.experiment.runner import Runner
     from weft.lab.experiment.spec import ExperimentSpec
+    from weft.lab.experiment.store import RunStore
 
 EXIT_ABSENT = 3
 """Data is absent, or cells are missing: nothing is wrong, and not all of it is there."""
@@ -33,14 +35,21 @@ SHOWN = ("jct_mean_s", "jct_p99_s", "makespan_s", "gpu_asked_percent", "failed_p
 """Measures of the table; JSON and CSV have all."""
 
 _File = Annotated[Path, Argument(metavar="FILE", help="An experiment; `-` is stdin.")]
+_Simulated = Annotated[
+    bool, Option("--simulated", help="An experiment on a cluster: simulate it instead.")
+]
 _Out = Annotated[
     Path | None, Option(help="The folder of its runs. [default: build/experiments/NAME]")
 ]
 
 
 class OpenedExperiment(NamedTuple):
-    """An experiment's file, its cells, and what runs them; None where data is absent."""
+    """An experiment's file, its cells, and what runs them; None where data is absent.
 
+    `live`: on a cluster, where one turn comes after another.
+    """
+
+    live: bool
     spec: "ExperimentSpec"
     cells: "list[PlannedCell]"
     folder: Path
@@ -51,15 +60,50 @@ def init(
     workload: Annotated[
         str,
         Option(
+            show_default=False,
             help="overprovisioned: jobs that ask for more than they use; pairs: measured "
-            "slowdowns; openb: pods of a trace."
+            "slowdowns; openb: pods of a trace; kube-knots-cluster, kube-knots-dl: Kube-Knots' "
+            "mixes and training; job-list: your jobs; mlperf-list: programs, queries, replicas; "
+            "pods: manifests.  [default: asked for at a terminal, else overprovisioned]",
         ),
-    ] = "overprovisioned",
+    ] = "",
+    name: Annotated[str, Option(help="The experiment's name.", show_default=False)] = "",
+    scheduler: Annotated[
+        list[str] | None,
+        Option(help="A policy to compare; repeat. Others are compared with the first."),
+    ] = None,
+    seeds: Annotated[int | None, Option(min=1, help="How many workloads are drawn.")] = None,
 ) -> None:
-    """Print an experiment to change: every field with its default, and what it means."""
+    """Print an experiment to change: every field with its default, and what it means.
+
+    At a terminal it asks for what is not given.
+    """
+    wishes = Wishes(name, tuple(scheduler or ()), "", seeds)
+    if not workload and sys.stdin.isatty():
+        workload, wishes = _asked(wishes)
+    workload = workload or "overprovisioned"
     if workload not in TEMPLATES:
         raise BadInputError("--workload", unknown(workload, TEMPLATES))
-    print(TEMPLATES[workload], end="")
+    print(written(workload, wishes), end="")
+
+
+def _asked(wishes: Wishes) -> tuple[str, Wishes]:
+    """The workload, and what differs, as the user answers on stderr: stdout is for the file."""
+    from typer import prompt
+
+    kinds = ", ".join(TEMPLATES)
+    workload: str = prompt(f"Workload ({kinds})", default="overprovisioned", err=True)
+    if workload not in TEMPLATES:
+        raise BadInputError("Workload", unknown(workload, TEMPLATES))
+    template = TEMPLATES[workload]
+    name = wishes.name or prompt("Name", default=line_of(template, "name"), err=True)
+    schedulers = wishes.schedulers
+    if not schedulers:
+        usual = line_of(template, "schedulers").strip("[]")
+        told = prompt("Schedulers, the baseline first", default=usual, err=True)
+        schedulers = tuple(filter(None, (each.strip() for each in told.split(","))))
+    seeds = wishes.seeds or prompt("Seeds", default=10, type=int, err=True)
+    return workload, Wishes(name, schedulers, "", seeds)
 
 
 def check(
@@ -69,15 +113,16 @@ def check(
         float, Option(min=0, help="Seconds to try cells for, to say how long all take.")
     ] = 10.0,
     jobs: options.Jobs = None,
+    simulated: _Simulated = False,
 ) -> None:
     """Check an experiment, and say how many cells, how much time and disk it takes.
 
     Exit code 3 where its data is absent.
     """
-    from weft.lab.experiment.execution import seconds_a_cell
+    from weft.lab.experiment.execution import cost_of_cells
     from weft.lab.experiment.plan import axes_of
 
-    opened = _open(file, out)
+    opened = _open(file, out, simulated=simulated)
     spec, cells, work = opened.spec, opened.cells, opened.work
     axes = [f"{len(texts)} × {axis}" for axis, texts in axes_of(spec).items()]
     axes += [f"{len(spec.schedulers)} × scheduler", f"{spec.seeds.count} × seed"]
@@ -87,31 +132,51 @@ def check(
     there = len(work.store.done(cells))
     left = len(cells) - there
     print(f"in {opened.folder}: {there} are there, {left} to run")
-    if left and try_s:
+    if left and opened.live:
+        print(experiment_cluster.how_long(spec, file.parent, left))
+    elif left and try_s:
         processes = min(jobs or os.cpu_count() or 1, left)
-        mean_s, tried = seconds_a_cell(work, cells, try_s)
+        cost = cost_of_cells(work, cells, try_s)
+        disk_mib = max(1, -(-left * cost.disk_bytes // 2**20))
         print(
-            f"about {_duration(mean_s * left / processes)} on {processes} processes "
-            f"({mean_s:.2f} s a cell, {tried} tried), and {max(1, left * 8 // 1024)} MiB of disk"
+            f"about {_duration(cost.seconds * left / processes)} on {processes} processes "
+            f"({cost.seconds:.2f} s a cell, {cost.tried} tried), and {disk_mib:,} MiB of disk"
         )
 
 
-def run(file: _File, out: _Out = None, jobs: options.Jobs = None) -> None:
-    """Run an experiment's cells that are still to run.
+def run(
+    file: _File,
+    out: _Out = None,
+    jobs: options.Jobs = None,
+    workers: Annotated[
+        str,
+        Option(
+            metavar="ADDRESS",
+            help="A Dask scheduler (tcp://HOST:8786) whose workers run the cells instead of "
+            "processes here. They need Weft and the data under the same paths.",
+        ),
+    ] = "",
+    simulated: _Simulated = False,
+) -> None:
+    """Run an experiment's cells that are still to run; on a cluster, one turn after another.
 
     Stop it whenever you want: started again, it goes on with the cells that are missing. Exit code
-    3 where its data is absent.
+    3 where its data is absent, or cells are marked: their numbers are not to be relied on.
     """
     from weft.lab.experiment.execution import run_missing
 
-    opened = _open(file, out)
+    opened = _open(file, out, simulated=simulated)
     if opened.work is None:
         raise Exit(EXIT_ABSENT)
     store, cells = opened.work.store, opened.cells
     store.begin()
-    processes = jobs or os.cpu_count() or 1
-    ran = run_missing(opened.work, cells, processes, _versions(), bar)
+    where = 1 if opened.live else workers or jobs or os.cpu_count() or 1
+    ran = run_missing(opened.work, cells, where, _versions(), bar)
     print(f"{ran} cells run, {len(cells) - ran} were there: {opened.folder}")
+    marked = [cell for cell in cells if (record := store.record(cell)) and record.marks]
+    if marked:
+        _warn_of_marks(store, marked)
+        raise Exit(EXIT_ABSENT)
 
 
 def report(
@@ -131,7 +196,10 @@ def report(
 
     spec, store = read_store(folder)
     records = {cell.folder: store.record(cell) for cell in plan(spec)}
-    found = {name: record.measures for name, record in records.items() if record is not None}
+    marked = [cell for cell in plan(spec) if (kept := records[cell.folder]) and kept.marks]
+    found = {
+        name: record.measures for name, record in records.items() if record and not record.marks
+    }
     results = compare(spec, found)
     if page is not None:
         from weft.lab.experiment.experiment_page import write_experiment_report
@@ -147,13 +215,24 @@ def report(
         _print_csv(results)
     else:
         _print_results(spec, results)
+    _warn_of_marks(store, marked)
     if results.missing:
         few = ", ".join(results.missing[:3]) + (", …" if results.missing[3:] else "")
-        print_warning(f"{len(results.missing)} of {results.planned} cells are missing: {few}")
+        left_out = "are missing" if not marked else "are missing or marked"
+        print_warning(f"{len(results.missing)} of {results.planned} cells {left_out}: {few}")
         raise Exit(EXIT_ABSENT)
 
 
-def _open(file: Path, out: Path | None) -> OpenedExperiment:
+def _warn_of_marks(store: "RunStore", cells: "list[PlannedCell]") -> None:
+    """Say why numbers of these cells are not to be relied on."""
+    for cell in cells:
+        record = store.record(cell)
+        for mark in record.marks if record else ():
+            print_warning(f"{cell.folder} is marked, and left out of comparisons: {mark}")
+
+
+def _open(file: Path, out: Path | None, *, simulated: bool) -> OpenedExperiment:
+    from weft.cli.experiment_pods import read_pods
     from weft.cli.policies import registry
     from weft.lab.experiment.execution import CellWork
     from weft.lab.experiment.plan import plan
@@ -162,20 +241,26 @@ def _open(file: Path, out: Path | None) -> OpenedExperiment:
     from weft.lab.experiment.store import RunStore, stored_experiment
 
     spec = read_spec(file)
-    data = data_paths(spec, file.parent)
+    data = data_paths(spec, file.parent.absolute())  # workers may run elsewhere
+    live = spec.cluster is not None and not simulated
     try:
-        runner = runner_of(spec, data, registry().from_spec)
+        runner: Runner = (
+            experiment_cluster.runner(spec, data)
+            if live
+            else runner_of(spec, data, registry().from_spec, read_pods)
+        )
     except BadInputError as error:
         raise BadInputError(f"{file}: {error.where}", error.problem) from error
-    folder = out or Path("build") / "experiments" / spec.name
+    suffix = "-simulated" if simulated else ""
+    folder = out or Path("build") / "experiments" / f"{spec.name}{suffix}"
     absent = [
-        f"workload.{name}: {path} is not there" for name, path in data.items() if not path.is_file()
+        f"workload.{name}: {path} is not there" for name, path in data.items() if not path.exists()
     ]
     if absent:
         print_warning(f"{file}: {absent[0]}; all {len(plan(spec))} cells are skipped")
-        return OpenedExperiment(spec, plan(spec), folder, None)
-    store = RunStore(folder, stored_experiment(spec, data))
-    return OpenedExperiment(spec, plan(spec), folder, CellWork(runner, store))
+        return OpenedExperiment(live, spec, plan(spec), folder, None)
+    store = RunStore(folder, stored_experiment(spec, data, simulated=not live))
+    return OpenedExperiment(live, spec, plan(spec), folder, CellWork(runner, store))
 
 
 def _versions() -> dict[str, str]:
