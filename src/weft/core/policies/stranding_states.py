@@ -177,7 +177,8 @@ class KeptStates:
         if need is None or need.whole or need.memory_mib.any():
             return left_of(query, chosen)
         milli = query.device_milli_free.take(chosen) - need.milli
-        return np.minimum(milli, query.take_devices(self._memory_share).take(chosen))
+        memory: Ints = query.take_devices(self._memory_share).take(chosen)
+        return np.minimum(milli, memory)
 
     def _mend(self) -> None:
         changed = self.table.changed_at
