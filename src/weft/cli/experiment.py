@@ -12,6 +12,7 @@ from typer import Option, Typer
 
 from weft.cli import experiment_file, options
 from weft.cli.experiment_interference import interference
+from weft.cli.experiment_reproduce import reproduce
 from weft.cli.output import SimulateOutput, json_text
 from weft.cli.progress import bar
 from weft.model.errors import BadInputError
@@ -116,6 +117,7 @@ experiment_app.command("init")(experiment_file.init)
 experiment_app.command("check")(experiment_file.check)
 experiment_app.command("run")(experiment_file.run)
 experiment_app.command("report")(experiment_file.report)
+experiment_app.command("reproduce")(reproduce)
 experiment_app.command("overprovision")(overprovision)
 experiment_app.command("interference")(interference)
 

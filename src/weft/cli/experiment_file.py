@@ -32,7 +32,10 @@ EXIT_ABSENT = 3
 SHOWN = ("jct_mean_s", "jct_p99_s", "makespan_s", "gpu_asked_percent", "failed_pods", "ooms")
 """Measures of the table; JSON and CSV have all."""
 
-_File = Annotated[Path, Argument(metavar="FILE", help="An experiment; `-` is stdin.")]
+_File = Annotated[
+    Path,
+    Argument(metavar="FILE", help="An experiment, or a folder with experiment.yaml; `-` is stdin."),
+]
 _Out = Annotated[
     Path | None, Option(help="The folder of its runs. [default: build/experiments/NAME]")
 ]
@@ -110,7 +113,7 @@ def run(file: _File, out: _Out = None, jobs: options.Jobs = None) -> None:
     store, cells = opened.work.store, opened.cells
     store.begin()
     processes = jobs or os.cpu_count() or 1
-    ran = run_missing(opened.work, cells, processes, _versions(), bar)
+    ran = run_missing(opened.work, cells, processes, library_versions(), bar)
     print(f"{ran} cells run, {len(cells) - ran} were there: {opened.folder}")
 
 
@@ -161,6 +164,8 @@ def _open(file: Path, out: Path | None) -> OpenedExperiment:
     from weft.lab.experiment.spec import data_paths, read_spec
     from weft.lab.experiment.store import RunStore, stored_experiment
 
+    if file.is_dir():
+        file = file / "experiment.yaml"
     spec = read_spec(file)
     data = data_paths(spec, file.parent)
     try:
@@ -178,7 +183,8 @@ def _open(file: Path, out: Path | None) -> OpenedExperiment:
     return OpenedExperiment(spec, plan(spec), folder, CellWork(runner, store))
 
 
-def _versions() -> dict[str, str]:
+def library_versions() -> dict[str, str]:
+    """Versions that go into a run's manifest."""
     import platform
     from importlib.metadata import version
 

@@ -58,6 +58,13 @@ def write_experiment_report(
     return folder / PAGE
 
 
+def page_figure(spec: ExperimentSpec, results: ExperimentResults, measure: str) -> str:
+    """A measure's figure for a page, in all widths; empty where it cannot be drawn."""
+    look_of = looks(spec.schedulers)
+    drawings = {at.name: figure(spec, results, measure, look_of, at) for at in LAYOUTS}
+    return "".join(to_svg(drawing, name) for name, drawing in drawings.items() if drawing)
+
+
 def figure(
     spec: ExperimentSpec,
     results: ExperimentResults,
