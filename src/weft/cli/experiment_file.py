@@ -122,6 +122,7 @@ def report(
     page: Annotated[
         Path | None, Option(help="Write report.html and SVG figures into this folder.")
     ] = None,
+    pdf: Annotated[bool, Option("--pdf", help="With --page: report.pdf too.")] = False,
     output: options.ResultsOutput = SimulateOutput.table,
 ) -> None:
     """Compare an experiment's schedulers, from the cells that are there.
@@ -136,12 +137,14 @@ def report(
     records = {cell.folder: store.record(cell) for cell in plan(spec)}
     found = {name: record.measures for name, record in records.items() if record is not None}
     results = compare(spec, found)
+    if pdf and page is None:
+        raise BadInputError("--pdf", "goes into the folder of --page; name one")
     if page is not None:
         from weft.lab.experiment.experiment_page import write_experiment_report
 
         manifest = store.manifest()
         written = write_experiment_report(
-            page, spec, results, manifest.versions if manifest else ""
+            page, spec, results, manifest.versions if manifest else "", store, pdf=pdf
         )
         print(f"weft: wrote {written}", file=sys.stderr)
     if output is SimulateOutput.json:

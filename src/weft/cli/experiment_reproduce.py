@@ -46,7 +46,7 @@ def reproduce(
         done.append(one)
         for absent in one.absent:
             print_warning(f"{one.name}: {absent}")
-        figures[one.name] = _write_pages(one)
+        figures[one.name] = _write_pages(one, ", ".join(map(" ".join, how.versions.items())))
     written = write_index(out, done, figures, short=short)
     _print(done)
     print(f"weft: wrote {written}", file=sys.stderr)
@@ -56,14 +56,15 @@ def reproduce(
         raise Exit(EXIT_ABSENT)
 
 
-def _write_pages(one: "Reproduction") -> str:
+def _write_pages(one: "Reproduction", versions: str) -> str:
     """Each experiment's own page; the figure that stands for all of them."""
     from weft.lab.experiment.experiment_page import page_figure, write_experiment_report
 
     shown = ""
     for each in one.experiments:
         if each.results is not None:
-            write_experiment_report(each.folder / "report", each.spec, each.results, "")
+            target = each.folder / "report"
+            write_experiment_report(target, each.spec, each.results, versions, each.store)
             shown = shown or page_figure(each.spec, each.results, one.expected.figure)
     return shown
 

@@ -6,7 +6,7 @@ that is said to be missed.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Annotated, Any, Literal
@@ -22,6 +22,14 @@ from weft.model.nearest import unknown
 
 EXPECTED = "expected.yaml"
 API_VERSION, KIND = "weft.dev/v1", "ExpectedResults"
+
+TAKES: dict[str, Callable[[Sequence[float]], float]] = {
+    "mean": fmean,
+    "median": median,
+    "highest": max,
+    "lowest": min,
+}
+"""Of several levels' numbers one."""
 
 Range = Annotated[tuple[float, float], Meta(extra={"refused": "{} is no range; write [low, high]"})]
 Several = Annotated[tuple[str, ...], Meta(min_length=1)]
@@ -154,8 +162,7 @@ def _number(check: Check, results: ExperimentResults | None) -> float | None:
     if any(level not in means.get(name, {}) for name in wanted for level in levels):
         return None
     each = [_at_level(check, {name: means[name][level] for name in wanted}) for level in levels]
-    take = {"mean": fmean, "median": median, "highest": max, "lowest": min}[check.take]
-    return round(take(each), 3)
+    return round(TAKES[check.take](each), 3)
 
 
 def _at_level(check: Check, means: Mapping[str, float]) -> float:
@@ -179,7 +186,7 @@ def _all_there(check: Check, levels: set[tuple[tuple[str, str], ...]]) -> bool:
 
 
 def _chosen(levels: Mapping[str, str], at: Mapping[str, Sequence[str | float]]) -> bool:
-    return all(levels.get(axis) in map(_text, several) for axis, several in at.items())
+    return all(levels.get(axis, "") in map(_text, several) for axis, several in at.items())
 
 
 def _text(level: str | float) -> str:

@@ -25,15 +25,14 @@ from weft.lab.experiment.store import RunStore, stored_experiment
 
 
 class ReproducedExperiment(msgspec.Struct, frozen=True):
-    """One experiment of a folder: `results` is None where its data is `absent`, `cells` are those
-    that ran now."""
+    """One experiment of a folder; `store` and `results` are None where its data is `absent`."""
 
     file: str
     spec: ExperimentSpec
     folder: Path
     results: ExperimentResults | None
+    store: RunStore | None = None
     absent: str = ""
-    cells: int = 0
 
 
 class Reproduction(msgspec.Struct, frozen=True):
@@ -85,12 +84,12 @@ def _run(folder: Path, file: str, expected: ExpectedResults, how: HowToRun) -> R
     absent = [f"workload.{name}: {path}" for name, path in data.items() if not path.is_file()]
     if absent:
         what = f"{absent[0]} is not there; all {len(cells)} cells are skipped"
-        return ReproducedExperiment(file, spec, out, None, what)
+        return ReproducedExperiment(file, spec, out, None, absent=what)
     store = RunStore(out, stored_experiment(spec, data))
     store.begin()
     work = CellWork(runner, store)
-    ran = run_missing(work, cells, how.jobs, how.versions, how.make_progress)
-    return ReproducedExperiment(file, spec, out, stored_results(spec, store, cells), cells=ran)
+    run_missing(work, cells, how.jobs, how.versions, how.make_progress)
+    return ReproducedExperiment(file, spec, out, stored_results(spec, store, cells), store)
 
 
 def stored_results(

@@ -43,6 +43,13 @@ class CellRecord(msgspec.Struct, frozen=True):
     run: Any
 
 
+class CellRows(msgspec.Struct, frozen=True):
+    """What a cell kept of its cards over time and of its jobs: columns by name, none if nothing."""
+
+    series: Mapping[str, Any]
+    jobs: Mapping[str, Any]
+
+
 class CellTiming(msgspec.Struct, frozen=True):
     """When a cell ran, and with what."""
 
@@ -168,6 +175,11 @@ class RunStore:
     def place(self, cell: PlannedCell) -> Path:
         """The folder of a cell, there or not."""
         return self.folder / CELLS / cell.folder
+
+    def rows(self, cell: PlannedCell) -> CellRows:
+        """The cell's series and jobs."""
+        place = self.place(cell)
+        return CellRows(read_rows(place / SERIES), read_rows(place / JOBS))
 
     def write(self, cell: PlannedCell, result: CellResult) -> None:
         """Put the cell there, whole, in place of what may be there."""
