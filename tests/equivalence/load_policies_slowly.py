@@ -350,7 +350,11 @@ class Auto(LoadAware):
         columns = ("memory_used_mib", "memory_used_ratio", "memory_free_mib")
         first = next((column for column in columns if column in card.seen), None)
         fresh = first is not None and card.seen[first][1] == FRESH
-        if not fresh and asks(card, shape.gpu_requests[gpu_request]) > card.strict:
+        newest = [f"{column}.last" for column in SM]
+        known = [sm for sm in (card.load(*SM), card.load(*newest)) if sm is not None]
+        crowded = any(sm * (card.others + 1) > max(card.others, 1) for sm in known)
+        lends = fresh and not crowded
+        if not lends and asks(card, shape.gpu_requests[gpu_request]) > card.strict:
             return False
         return super().allows(machine, gpu, shape, gpu_request)
 

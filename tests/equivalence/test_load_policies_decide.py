@@ -49,6 +49,8 @@ RATIOS = (
     "memory_copy_ratio",
     "sm_occupancy_ratio",
     "sm_active_ratio.next",
+    "sm_active_ratio.last",
+    "gpu_util_ratio.last",
     "memory_used_ratio",
     "encoder_ratio",
     "decoder_ratio",

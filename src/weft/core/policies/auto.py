@@ -27,7 +27,8 @@ class Auto(Policy):
     counts three times as much as both, and may refuse co-residents.
 
     It degrades by itself, GPU by GPU: without profiling metrics to GPU_UTIL; where memory is not
-    FRESH nothing is lent; where the load is MISSING, fgd and binpack on requests.
+    FRESH, or compute is used up, nothing is lent; where the load is MISSING, fgd and binpack on
+    requests.
     """
 
     name = "auto"
@@ -58,13 +59,16 @@ class Auto(Policy):
         return self._expected.tolerance
 
     def filter_devices(self, query: Query) -> Bools:
-        """Load-aware's gate where a GPU is shared; beyond requests only while FRESH, [d]."""
+        """Load-aware's gate where a GPU is shared; beyond requests only while memory is FRESH, and
+        where there is compute for one pod more, [d]."""
         readings = self._seen.of(query)
         shut = gate(query, readings)
         if is_critical(query):
             shut |= ~query.take_devices(readings.known)
-        lends = query.take_devices(readings.memory_is_fresh) | gpu_readings.fits_requests(query)
-        good = lends & ((query.device_pods == 0) | ~shut)
+        lends = query.take_devices(readings.memory_is_fresh)
+        lends &= gpu_readings.has_compute_left(query, readings)
+        room = lends | gpu_readings.fits_requests(query)
+        good = room & ((query.device_pods == 0) | ~shut)
         return np.asarray(good & self._expected.admits(query) if self._expected.known else good)
 
     def predict(

@@ -32,7 +32,8 @@ class GpuReadingColumns:
     """One snapshot over one table, [D] each.
 
     `sm`, `dram`, `occupancy`, `power`, `memory` are shares of 1; SM and DRAM are what they would
-    be at worst where the reading is old. `utilisation` is GPU_UTIL while FRESH, `free_mib` the
+    be at worst where the reading is old; `most_sm` is the newest sample of SM where that is above
+    the mean. `utilisation` is GPU_UTIL while FRESH, `free_mib` the
     newest free memory, `promised_mib` the most that was promised since then, and `memory_is_fresh`
     where it may be lent. `known` tells GPUs of which the load is known from those that are MISSING,
     `busy` those that CARMA's gate closes.
@@ -46,6 +47,7 @@ class GpuReadingColumns:
 
     def _read(self) -> None:
         self.sm = self._load(SM)
+        self.most_sm = np.fmax(self.sm, self._load(tuple(f"{column}.last" for column in SM)))
         self.dram = self._load(DRAM)
         self.occupancy = self.share("sm_occupancy_ratio")
         self.power = self.first("power_w")[0] / np.maximum(self.first("power_limit_w")[0], 1.0)
@@ -154,6 +156,19 @@ def may_borrow(query: Query) -> Bools:
         return np.ones(len(query.device_pods), dtype=np.bool_)
     lends = query.sum((query.device_memory_promised > query.device_memory_total).astype(np.int64))
     return np.asarray(fits_requests(query) | (lends.take(query.device_node) == 0))
+
+
+def has_compute_left(query: Query, readings: GpuReadingColumns) -> Bools:
+    """Mask of devices whose SMs are idle for long enough for one pod more like those on it, [d].
+
+    Pods that wait for each other's compute finish no sooner for being let in: lending memory pays
+    only as long as the pods there, with as much again for each as they use on average, do not fill
+    the GPU. The newest sample counts if it is above the mean: it shows who has just begun. Unknown
+    compute is not used up.
+    """
+    pods = query.device_pods
+    full = query.take_devices(readings.most_sm) * (pods + 1) > np.maximum(pods, 1)
+    return np.asarray(~full)
 
 
 def short_of_memory(query: Query, readings: GpuReadingColumns, margin_mib: int = 0) -> Bools:
