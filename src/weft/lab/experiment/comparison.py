@@ -117,7 +117,7 @@ def compare(spec: ExperimentSpec, measures: Mapping[str, Measures]) -> Experimen
     summary: list[MeasureSummary] = []
     for measure in dict.fromkeys(itertools.chain.from_iterable(measures.values())):
         for scheduler in spec.schedulers:
-            summary += _of_levels(found, levels, scheduler, spec.reference, measure)
+            summary += summaries_of_levels(found, levels, scheduler, spec.reference, measure)
     missing = [cell.folder for cell in cells if cell.folder not in measures]
     return ExperimentResults(
         spec.name,
@@ -131,7 +131,7 @@ def compare(spec: ExperimentSpec, measures: Mapping[str, Measures]) -> Experimen
     )
 
 
-def _of_levels(
+def summaries_of_levels(
     found: Mapping[Place, Mapping[int, Measures]],
     levels: Sequence[tuple[CellLevel, ...]],
     scheduler: str,

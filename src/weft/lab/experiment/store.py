@@ -172,6 +172,10 @@ class RunStore:
             return None
         return record if record.hash == self._stored.hash_of(cell) else None
 
+    def differing_field(self, other: "RunStore") -> str:
+        """As `StoredExperiment.differing_field`, of another folder's experiment."""
+        return self._stored.differing_field(other._stored)
+
     def place(self, cell: PlannedCell) -> Path:
         """The folder of a cell, there or not."""
         return self.folder / CELLS / cell.folder

@@ -21,6 +21,7 @@ from weft.lab.experiment.many_lines import draw_each
 from weft.lab.experiment.store import CellRows
 
 Floats = NDArray[np.float64]
+APART = "mean over seeds; numbers are means over time"
 BINS = 160
 """Stretches of time that a line is drawn of."""
 
@@ -76,7 +77,7 @@ class LevelRows(msgspec.Struct, frozen=True):
             shown = _figure(name, title, axes, (usage.unit, unit.name.lower()), lines)
             figures.append(_combined(shown, lines, layout))
             if len(lines) > 1:
-                apart = msgspec.structs.replace(shown, name=f"{name}-each")
+                apart = msgspec.structs.replace(shown, name=f"{name}-each", under=APART)
                 figures.append(draw_each(apart, lines, layout))
         for name, (title, column) in JOB_TIMES.items():
             lines = self._lines(partial(_distribution, column))
@@ -115,7 +116,7 @@ class LevelRows(msgspec.Struct, frozen=True):
 def _over_time(
     column: str, unit: TimeUnit, rows: Sequence[CellRows]
 ) -> tuple[Floats, Floats, float] | None:
-    """(middles of stretches of time, the column's mean over time and seeds in each, its mean).
+    """(middles of stretches of time and the end, the column's mean over seeds in each, its mean).
 
     A run that has ended stays at its last value while others go on.
     """
@@ -130,7 +131,9 @@ def _over_time(
         held = np.append(0.0, np.cumsum(series[column] * np.diff(at_s)))
         total += np.diff(np.interp(edges, at_s, held)) / np.diff(edges)
     mean = total / len(found)
-    return (edges[:-1] + edges[1:]) / 2 / unit.seconds, mean, float(mean.mean())
+    middles_s = np.append((edges[:-1] + edges[1:]) / 2, last_s)
+    ends = np.mean([series[column][-1] for series in found])
+    return middles_s / unit.seconds, np.append(mean, ends), float(mean.mean())
 
 
 def _distribution(column: str, rows: Sequence[CellRows]) -> tuple[Floats, Floats, float] | None:
