@@ -2,6 +2,7 @@
 
 import os
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from weft.lab.experiment.execution import CellWork
     from weft.lab.experiment.plan import PlannedCell
     from weft.lab.experiment.spec import ExperimentSpec
+    from weft.lab.experiment.store import RunStore
 
 EXIT_ABSENT = 3
 """Data is absent, or cells are missing: nothing is wrong, and not all of it is there."""
@@ -39,6 +41,12 @@ _File = Annotated[
 _Out = Annotated[
     Path | None, Option(help="The folder of its runs. [default: build/experiments/NAME]")
 ]
+
+
+class ReportLayout(StrEnum):
+    """Layouts of results beside the page."""
+
+    ECE = "ece"
 
 
 class OpenedExperiment(NamedTuple):
@@ -123,6 +131,10 @@ def report(
         Path | None, Option(help="Write report.html and SVG figures into this folder.")
     ] = None,
     pdf: Annotated[bool, Option("--pdf", help="With --page: report.pdf too.")] = False,
+    layout: Annotated[
+        ReportLayout | None,
+        Option(help="With --page: ece writes the tree of Ferikoglou et al. instead of the page."),
+    ] = None,
     output: options.ResultsOutput = SimulateOutput.table,
 ) -> None:
     """Compare an experiment's schedulers, from the cells that are there.
@@ -137,16 +149,11 @@ def report(
     records = {cell.folder: store.record(cell) for cell in plan(spec)}
     found = {name: record.measures for name, record in records.items() if record is not None}
     results = compare(spec, found)
-    if pdf and page is None:
-        raise BadInputError("--pdf", "goes into the folder of --page; name one")
+    for option in ["--pdf"] * pdf + ["--layout"] * (layout is not None):
+        if page is None:
+            raise BadInputError(option, "goes into the folder of --page; name one")
     if page is not None:
-        from weft.lab.experiment.experiment_page import write_experiment_report
-
-        manifest = store.manifest()
-        written = write_experiment_report(
-            page, spec, results, manifest.versions if manifest else "", store, pdf=pdf
-        )
-        print(f"weft: wrote {written}", file=sys.stderr)
+        _write(page, spec, results, store, pdf=pdf, layout=layout)
     if output is SimulateOutput.json:
         print(json_text(results))
     elif output is SimulateOutput.csv:
@@ -157,6 +164,28 @@ def report(
         few = ", ".join(results.missing[:3]) + (", …" if results.missing[3:] else "")
         print_warning(f"{len(results.missing)} of {results.planned} cells are missing: {few}")
         raise Exit(EXIT_ABSENT)
+
+
+def _write(
+    page: Path,
+    spec: "ExperimentSpec",
+    results: "ExperimentResults",
+    store: "RunStore",
+    *,
+    pdf: bool,
+    layout: ReportLayout | None,
+) -> None:
+    from weft.lab.experiment.ece_layout import write_ece_layout
+    from weft.lab.experiment.experiment_page import write_experiment_report
+
+    if layout is not None:
+        for folder in write_ece_layout(page, spec, store):
+            print(f"weft: wrote {folder}", file=sys.stderr)
+        return
+    manifest = store.manifest()
+    versions = manifest.versions if manifest else ""
+    written = write_experiment_report(page, spec, results, versions, store, pdf=pdf)
+    print(f"weft: wrote {written}", file=sys.stderr)
 
 
 def _open(file: Path, out: Path | None) -> OpenedExperiment:

@@ -73,7 +73,7 @@ def compare_two(
 
 def _found(spec: ExperimentSpec, store: RunStore) -> dict[PlannedCell, Measures]:
     """Measures of the cells that are there; a level's number says nothing outside its own file."""
-    found = {}
+    found: dict[PlannedCell, Measures] = {}
     for cell in plan(spec):
         record = store.record(cell)
         if record is not None:
