@@ -5,19 +5,23 @@
     in Bindings the same: schedulers
     on nodes    inventory and what an agent offers: the node's own agent
     in status   GPU resources: the node's own agent, and its kubelet
-    in specs    NVIDIA_VISIBLE_DEVICES that names GPUs: nobody in namespaces that are opted in
+    in specs    NVIDIA_VISIBLE_DEVICES that names GPUs: nobody in namespaces that are opted in,
+                elsewhere the user is warned
 
 An agent is known by the node that its token is bound to. Users who copy a pod with its annotations
 are told which to remove.
+
+Most pods carry nothing of all this, and each policy that looks further costs their creation time:
+one condition, evaluated once, tells them apart (docs/reference/benchmarks.md, `admission`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from weft.cluster.admission.cel import CONTAINERS, EPHEMERAL, is_one_of, listed, quoted
-from weft.cluster.admission.scheduling import API, OPTED_IN
+from weft.cluster.admission.scheduling import API
 from weft.dialects.catalog import ALL, RESOURCES
 from weft.model.annotations import (
     ADVERTISES,
@@ -59,6 +63,7 @@ REQUIRED = (_NRI, f"{_NRI}/*")
 _NODE_CLAIM = "authentication.kubernetes.io/node-name"
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 _HARMLESS = ("", "none", "void")
+_SHOWN = f"{_VISIBLE} in a pod's own environment names GPUs that nobody gave it: remove it"
 _WHOSE = (
     "that say which GPUs are whose are written by schedulers and agents alone: leave them as they "
     "are, or remove them from what you create"
@@ -90,17 +95,7 @@ def protection_policies(writers: Writers) -> list[dict[str, Any]]:
     )
     by_kubelet = "request.userInfo.username == 'system:node:' + object.metadata.name"
     return [
-        *_policy(
-            "weft-assignments",
-            ("pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"),
-            ("CREATE", "UPDATE"),
-            [
-                _unchanged("annotations", ASSIGNMENT),
-                _unchanged("labels", ASSIGNMENT),
-                _unchanged("annotations", REQUIRED, _SINCE, from_the_start=False),
-            ],
-            unless=by_scheduler,
-        ),
+        *_on_pods(by_scheduler),
         *_policy(
             "weft-bindings",
             ("pods/binding", "bindings"),
@@ -109,24 +104,42 @@ def protection_policies(writers: Writers) -> list[dict[str, Any]]:
                 _absent("annotations", (*ASSIGNMENT, *REQUIRED)),
                 _absent("labels", ASSIGNMENT),
             ],
-            unless=by_scheduler,
+            when=_by_others(by_scheduler),
         ),
         *_policy(
             "weft-inventory",
             ("nodes", "nodes/status"),
             ("CREATE", "UPDATE"),
             [_unchanged("annotations", ON_NODES), _unchanged("labels", NODE_LABELS)],
-            unless=f"{by_agent} || {by_plugin}",
+            when=_by_others(f"{by_agent} || {by_plugin}"),
         ),
         *_policy(
             "weft-node-resources",
             ("nodes", "nodes/status"),
             ("CREATE", "UPDATE"),
             [_same_amounts("capacity"), _same_amounts("allocatable")],
-            unless=f"{by_agent} || {by_plugin} || {by_kubelet}",
+            when=_by_others(f"{by_agent} || {by_plugin} || {by_kubelet}"),
         ),
-        *_visible_devices(),
+        *_shown_elsewhere(),
     ]
+
+
+def _on_pods(by_scheduler: str) -> list[dict[str, Any]]:
+    others = (
+        _unchanged("annotations", ASSIGNMENT),
+        _unchanged("labels", ASSIGNMENT),
+        _unchanged("annotations", REQUIRED, _SINCE, from_the_start=False),
+    )
+    validations = [
+        {**each, "expression": f"{by_scheduler} || ({each['expression']})"} for each in others
+    ]
+    return _policy(
+        "weft-assignments",
+        ("pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"),
+        ("CREATE", "UPDATE"),
+        [*validations, _hidden_devices()],
+        when={"marked-or-shows-gpus": f"({_MAY_FORGE} && !({by_scheduler})) || {_SHOWS_GPUS}"},
+    )
 
 
 def _policy(
@@ -135,9 +148,10 @@ def _policy(
     operations: Sequence[str],
     validations: Sequence[dict[str, Any]],
     *,
-    unless: str,
+    when: Mapping[str, str],
 ) -> list[dict[str, Any]]:
-    """A policy that denies, and its binding."""
+    """A policy that denies, and its binding. The API server evaluates all of `when`, whatever the
+    first says."""
     rule = {
         "apiGroups": [""],
         "apiVersions": ["v1"],
@@ -147,10 +161,46 @@ def _policy(
     spec = {
         "failurePolicy": "Fail",
         "matchConstraints": {"resourceRules": [rule]},
-        "matchConditions": [{"name": "by-others", "expression": f"!({unless})"}],
+        "matchConditions": [{"name": name, "expression": text} for name, text in when.items()],
         "validations": list(validations),
     }
     return [_object("ValidatingAdmissionPolicy", name, spec), _binding(name, name, ["Deny"])]
+
+
+def _by_others(known: str) -> dict[str, str]:
+    return {"by-others": f"!({known})"}
+
+
+def _metadata(field: str) -> tuple[str, str]:
+    """Annotations or labels as they are to be, and as they were."""
+    old = f"oldObject.metadata.{field}"
+    return (
+        f"(has(object.metadata.{field}) ? object.metadata.{field} : {{}})",
+        f"(oldObject != null && has({old}) ? {old} : {{}})",
+    )
+
+
+def _may_forge() -> str:
+    """Whether a pod is created with marks of an assignment, or any of its metadata changes."""
+    marked, changed = [], []
+    for field in ("annotations", "labels"):
+        own = f"object.metadata.{field}"
+        now, before = _metadata(field)
+        marked.append(f"(has({own}) && {own}.exists(k, {is_one_of('k', ASSIGNMENT)}))")
+        changed.append(f"{now} != {before}")
+    return f"(oldObject == null ? {' || '.join(marked)} : {' || '.join(changed)})"
+
+
+def _shows_gpus() -> str:
+    """Whether a container that is being added names GPUs in its variable."""
+    debugging = "(has(request.subResource) && request.subResource == 'ephemeralcontainers')"
+    shown = f"({debugging} ? {EPHEMERAL} : oldObject == null ? {CONTAINERS} : [])"
+    named = f"has(e.value) ? !(e.value in {listed(_HARMLESS)}) : has(e.valueFrom)"
+    granting = f"e.name == {quoted(_VISIBLE)} && ({named})"
+    return f"{shown}.exists(c, has(c.env) && c.env.exists(e, {granting}))"
+
+
+_MAY_FORGE, _SHOWS_GPUS = _may_forge(), _shows_gpus()
 
 
 def _unchanged(
@@ -158,9 +208,7 @@ def _unchanged(
 ) -> dict[str, Any]:
     """Whether these keys of metadata are as they were; on creation, not there, if
     `from_the_start`."""
-    now = f"(has(object.metadata.{field}) ? object.metadata.{field} : {{}})"
-    old = f"oldObject.metadata.{field}"
-    before = f"(oldObject != null && has({old}) ? {old} : {{}})"
+    now, before = _metadata(field)
     ours = is_one_of("k", names)
     same = f"{now}.all(k, !{ours} || (k in {before} && {before}[k] == {now}[k]))"
     kept = f"{before}.all(k, !{ours} || k in {now})"
@@ -199,14 +247,18 @@ def _same_amounts(field: str) -> dict[str, Any]:
     }
 
 
-def _visible_devices() -> list[dict[str, Any]]:
-    """Denies a variable that shows GPUs in namespaces that opted in, warns of it in others."""
-    debugging = "has(request.subResource) && request.subResource == 'ephemeralcontainers'"
-    shown = f"({debugging} ? {EPHEMERAL} : {CONTAINERS})"
-    granted = (
-        f"{shown}.all(c, !has(c.env) || c.env.all(e, e.name != {quoted(_VISIBLE)} || "
-        f"(has(e.value) ? e.value in {listed(_HARMLESS)} : !has(e.valueFrom))))"
-    )
+def _hidden_devices() -> dict[str, Any]:
+    """Denies a variable that shows GPUs in namespaces that opted in."""
+    labels = "namespaceObject.metadata.labels"
+    key = quoted(SCHEDULE)
+    chosen = f"{key} in {labels} && {labels}[{key}] == {quoted(SCHEDULE_ENABLED)}"
+    opted_in = f"has({labels}) && {chosen}"
+    expression = f"!({_SHOWS_GPUS}) || !({opted_in})"
+    return {"expression": expression, "message": _SHOWN, "reason": "Forbidden"}
+
+
+def _shown_elsewhere() -> list[dict[str, Any]]:
+    """Warns of such a variable in namespaces that did not opt in."""
     created = {
         "apiGroups": [""],
         "apiVersions": ["v1"],
@@ -215,11 +267,11 @@ def _visible_devices() -> list[dict[str, Any]]:
     }
     debugged = created | {"operations": ["UPDATE"], "resources": ["pods/ephemeralcontainers"]}
     name = "weft-visible-devices"
-    message = f"{_VISIBLE} in a pod's own environment names GPUs that nobody gave it: remove it"
     spec = {
         "failurePolicy": "Ignore",
         "matchConstraints": {"resourceRules": [created, debugged]},
-        "validations": [{"expression": granted, "message": message, "reason": "Forbidden"}],
+        "matchConditions": [{"name": "shows-gpus", "expression": _SHOWS_GPUS}],
+        "validations": [{"expression": "false", "message": _SHOWN, "reason": "Forbidden"}],
     }
     others = {
         "matchExpressions": [
@@ -228,7 +280,6 @@ def _visible_devices() -> list[dict[str, Any]]:
     }
     return [
         _object("ValidatingAdmissionPolicy", name, spec),
-        _binding(name, name, ["Deny"], OPTED_IN),
         _binding(f"{name}-elsewhere", name, ["Warn", "Audit"], others),
     ]
 

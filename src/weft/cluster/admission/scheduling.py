@@ -17,7 +17,7 @@ OPTED_IN = {"matchLabels": {SCHEDULE: SCHEDULE_ENABLED}}
 
 
 def asking_pods() -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The rule and the match conditions of pods that ask for GPUs and name no scheduler."""
+    """The rule and the match condition of pods that ask for GPUs and name no scheduler."""
     rule = {
         "apiGroups": [""],
         "apiVersions": ["v1"],
@@ -25,11 +25,9 @@ def asking_pods() -> tuple[dict[str, Any], list[dict[str, Any]]]:
         "resources": ["pods"],
     }
     unnamed = f"object.spec.schedulerName == {quoted(DEFAULT_SCHEDULER)}"
-    conditions = [
-        {"name": "names-no-scheduler", "expression": unnamed},
-        {"name": "asks-for-gpus", "expression": asks_for_gpus(f"({CONTAINERS})")},
-    ]
-    return rule, conditions
+    # One condition: the API server evaluates each, whatever the first says.
+    asks = f"{unnamed} && ({asks_for_gpus(f'({CONTAINERS})')})"
+    return rule, [{"name": "asks-for-gpus", "expression": asks}]
 
 
 def scheduling_policy(scheduler_name: str) -> list[dict[str, Any]]:
