@@ -16,6 +16,7 @@ from weft.lab.experiment.drawing import Drawing
 from weft.lab.experiment.layouts import LAYOUTS, WIDE, Layout
 from weft.lab.experiment.line_layout import LineFigure, draw_side_by_side, draw_stacked
 from weft.lab.experiment.looks import Look, looks
+from weft.lab.experiment.measure_bars import draw_bars
 from weft.lab.experiment.page import document
 from weft.lab.experiment.pdf import text_pages, to_pdf
 from weft.lab.experiment.plan import axes_of, plan
@@ -124,14 +125,17 @@ def figure(
     look_of: dict[str, Look],
     layout: Layout,
 ) -> Drawing | None:
-    """A measure over the first axis with several numbers, at the first level of the others.
+    """A measure over the first axis with several numbers, at the first level of the others; where
+    there is no such axis, a bar a scheduler.
 
-    None where there is no such axis, or too many schedulers for one figure.
+    None with too many schedulers for one figure.
     """
     axes = axes_of(spec)
     axis = next((name for name, texts in axes.items() if len(texts) > 1 and _numbers(texts)), None)
-    if axis is None or len(spec.schedulers) > MOST_LINES:
+    if len(spec.schedulers) > MOST_LINES:
         return None
+    if axis is None:
+        return _bars(spec, results, measure, look_of, layout)
     others = {name: texts[0] for name, texts in axes.items() if name != axis}
     series = []
     for scheduler in spec.schedulers:
@@ -161,6 +165,26 @@ def figure(
     )
     draw = draw_stacked if layout.stacked else draw_side_by_side
     return draw(shown, series, layout)
+
+
+def _bars(
+    spec: ExperimentSpec,
+    results: ExperimentResults,
+    measure: str,
+    look_of: dict[str, Look],
+    layout: Layout,
+) -> Drawing | None:
+    """At the first level, the best scheduler first."""
+    at = results.levels[0]
+    means = [one for one in _of(results, measure) if one.levels == at]
+    if not means or not any(one.mean for one in means):
+        return None
+    means = sorted(means, key=lambda one: one.mean, reverse=_more(measure))
+    text = level_text(spec, at)
+    title = _capital(TITLES[measure]) + (f" at {text}" if text else "")
+    under = f"{_unit(measure) or 'number'}, mean of {means[0].seeds} seeds"
+    under += " with its 95 % interval" if means[0].ci95 else ""
+    return draw_bars(measure, (title, under), means, look_of, layout)
 
 
 def measure_table(
