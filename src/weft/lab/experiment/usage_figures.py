@@ -27,18 +27,24 @@ BINS = 160
 
 
 class UsageFigure(msgspec.Struct, frozen=True):
-    """A column of `series.parquet` and how its figure is called."""
+    """A column of `series.parquet`, how its figure is called, and units with their sizes: the first
+    in which no value is long."""
 
     column: str
     title: str
-    unit: str
+    units: tuple[tuple[str, float], ...]
+
+    def unit(self, lines: Sequence[CurveSeries]) -> tuple[str, float]:
+        """The unit for these lines, and its size."""
+        highest = max(max(line.mean) for line in lines)
+        return next((one for one in self.units if highest / one[1] < 10_000), self.units[-1])
 
 
 USAGE = (
-    UsageFigure("gpu_util_percent", "GPU utilisation", "%"),
-    UsageFigure("memory_used_mib", "GPU memory in use", "MiB"),
-    UsageFigure("power_w", "Power", "W"),
-    UsageFigure("waiting", "Pods waiting", "pods"),
+    UsageFigure("gpu_util_percent", "GPU utilisation", (("%", 1),)),
+    UsageFigure("memory_used_mib", "GPU memory in use", (("GiB", 1024), ("TiB", 1024**2))),
+    UsageFigure("power_w", "Power", (("W", 1), ("kW", 1e3), ("MW", 1e6))),
+    UsageFigure("waiting", "Pods waiting", (("pods", 1),)),
 )
 JOB_TIMES: dict[str, tuple[str, str]] = {
     "jct": ("Jobs that ended within this time", "finished_s"),
@@ -73,8 +79,10 @@ class LevelRows(msgspec.Struct, frozen=True):
             if not any(any(line.mean) for line in lines):
                 continue
             name, title = f"{usage.column}-{number}", self._titled(f"{usage.title} over time")
-            axes = f"{unit.name} since the start", f"{usage.title}, {usage.unit}"
-            shown = _figure(name, title, axes, (usage.unit, unit.name.lower()), lines)
+            of_y, size = usage.unit(lines)
+            lines = [_divided(line, size) for line in lines]
+            axes = f"{unit.name} since the start", f"{usage.title}, {of_y}"
+            shown = _figure(name, title, axes, (of_y, unit.name.lower()), lines)
             figures.append(_combined(shown, lines, layout))
             if len(lines) > 1:
                 apart = msgspec.structs.replace(shown, name=f"{name}-each", under=APART)
@@ -111,6 +119,12 @@ class LevelRows(msgspec.Struct, frozen=True):
         ]
         longest_s = max(ends, default=0.0)
         return next((unit for unit in TIME_UNITS if longest_s < unit.below_s), TIME_UNITS[-1])
+
+
+def _divided(line: CurveSeries, size: float) -> CurveSeries:
+    means = tuple(value / size for value in line.mean)
+    ends = {"mean": means, "low": means, "high": means, "end": line.end / size}
+    return msgspec.structs.replace(line, **ends)
 
 
 def _over_time(
