@@ -21,7 +21,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from weft.core.framework.interference import INTERFERENCE, PredictionTier, interference, to_input
 from weft.core.policies.catalog import built_in
 from weft.interference.observed_slowdown import ObservedSlowdowns
 from weft.lab.experiment import pair_predictor
@@ -32,6 +31,7 @@ from weft.lab.simulate.sharing import pairs
 from weft.lab.simulate.sharing.feedback import Feedback
 from weft.lab.simulate.sharing.job import Job
 from weft.lab.simulate.sharing.run import SharedScenario, run_shared
+from weft.model.interference_table import INTERFERENCE, PredictionTier, interference, to_input
 from weft.model.request import LATENCY_CRITICAL
 
 DATA = Path(os.environ.get("WEFT_DATA", "../shared/data"))

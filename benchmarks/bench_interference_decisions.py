@@ -17,9 +17,9 @@ import numpy as np
 
 from weft.core.engine import Bind, Engine, PodAdded, PodBound, PodGone, PolicyInput
 from weft.core.framework import Profile
-from weft.core.framework.interference import INTERFERENCE, interference, to_input
 from weft.core.policies.catalog import built_in
 from weft.model import Gpu, GpuMemoryRequest, GpuRequest, Node, Placement, PodRequest, Shape, Share
+from weft.model.interference_table import INTERFERENCE, interference, to_input
 
 GPUS, CLASSES, CARD_MIB = 8, 200, 16_384
 BUSY, PAIRS = 0.7, 0.4

@@ -16,7 +16,7 @@ def which_fit(engine: Engine, profile: Profile, pod: PodRequest, names: list[str
         if name not in table.row_of:
             answers.unknown.append(name)
             continue
-        reasons = reasons_of(table, known, np.array([table.row_of[name]]))
+        reasons = reasons_of(table, known, np.array([table.row_of[name]]), pod.warnings)
         if not reasons:
             answers.fits.append(name)
         elif reasons[0].code <= Code.OUT_OF_SERVICE:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 
-from weft.core.framework.interference import CardTable, InterferenceView, PredictionTier
 from weft.core.ledger.residents import CoResidents, Resident
 from weft.core.policies.co_resident_costs import CAUTION, ROUNDING
 from weft.core.policies.sharing_cost import (
@@ -17,6 +16,7 @@ from weft.core.policies.sharing_cost import (
     NEVER,
     SlowdownBounds,
 )
+from weft.model.interference_table import CardTable, InterferenceView, PredictionTier
 from weft.model.request import BEST_EFFORT, LATENCY_CRITICAL
 
 

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from weft.core.engine import Bind, Engine, PodAdded, PodBound, PodGone, PolicyInput
 from weft.core.framework import Profile
-from weft.core.framework.interference import INTERFERENCE, PredictionTier, interference, to_input
 from weft.core.policies.catalog import built_in
 from weft.core.policies.co_resident_costs import CAUTION
 from weft.model import PodRequest
+from weft.model.interference_table import INTERFERENCE, PredictionTier, interference, to_input
 from weft.testing import node, pod
 
 CLUSTERS, PODS = few_or_many(28, 40), 40

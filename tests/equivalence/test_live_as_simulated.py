@@ -20,7 +20,6 @@ from weft.cluster.control.interface import Attempt, BindOutcome
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.engine import Bind, Event, PodAdded, PodGone, PolicyInput
 from weft.core.framework import Profile
-from weft.core.framework.interference import INTERFERENCE, PredictionTier, interference, to_input
 from weft.core.framework.residency import SECOND_NS
 from weft.core.ledger import RequestLimits
 from weft.core.ledger.residents import CoResidents, Resident
@@ -29,6 +28,7 @@ from weft.kube.bind import Bound
 from weft.lab.simulate.sharing.job import Job
 from weft.lab.simulate.sharing.pairs import CARD_MIB, OfferedLoad, PairTable, cluster, jobs
 from weft.lab.simulate.sharing.run import SharedScenario, SharingRun
+from weft.model.interference_table import INTERFERENCE, PredictionTier, interference, to_input
 from weft.testing import AGENT_BY_NAME
 from weft.testing.api_memory import MemoryClient, MemoryLine
 from weft.testing.api_server import FakeApiServer

@@ -9,12 +9,12 @@ from long_form import few_or_many
 from sharing_cost_slowly import SlowJoining
 
 from weft.core.framework import Demand, Query
-from weft.core.framework.interference import InterferenceView, PredictionTier, interference
 from weft.core.ledger import Ledger
 from weft.core.ledger.residents import Resident
 from weft.core.policies.co_residents import CoResidentCache
 from weft.core.policies.sharing_cost import CROWD, SharingCost, SlowdownBounds
 from weft.model import Shape
+from weft.model.interference_table import InterferenceView, PredictionTier, interference
 from weft.testing import node
 
 NAMES = ("a", "b", "c", "who?", "")

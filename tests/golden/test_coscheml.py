@@ -23,7 +23,6 @@ from weft.core.engine import (
     Unschedulable,
 )
 from weft.core.framework import Profile
-from weft.core.framework.interference import INTERFERENCE, MYSTIC, InterferenceTable, to_input
 from weft.core.policies.catalog import built_in
 from weft.core.policies.coscheml import FORBIDDEN, CoschemlPolicy
 from weft.interference.public_datasets import static_table
@@ -31,6 +30,7 @@ from weft.interference.table import from_static
 from weft.lab.simulate.sharing import pairs
 from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
 from weft.lab.simulate.sharing.run import SharedScenario, SharingRun
+from weft.model.interference_table import INTERFERENCE, MYSTIC, InterferenceTable, to_input
 from weft.testing import node, placement, pod
 
 DATA = Path(os.environ.get("WEFT_DATA", "../shared/data")) / "coscheml"

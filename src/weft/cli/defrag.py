@@ -1,23 +1,24 @@
-"""`weft defrag`: which pods to move so that another finds a place."""
+"""`weft defrag`: which pods to move so that another finds a place, or less GPU is stranded."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from typer import Option, Typer, echo
+from typer import Exit, Option, Typer
 
 from weft.cli.cluster import state_of
+from weft.cli.defrag_plan import DefragWish, planned, print_json, show
 from weft.cli.options import Context, Kubeconfig, Output
-from weft.cli.output import ListOutput, json_text, print_note, print_table, table_with
-from weft.cli.progress import status_line
+from weft.cli.output import ListOutput
 from weft.cli.snapshot_files import SnapshotFile
-from weft.model.errors import BadInputError
-
-if TYPE_CHECKING:
-    from weft.cluster.snapshot.movable_pods import MovablePods
-    from weft.cluster.snapshot.state import SnapshotState
-    from weft.core.engine.making_room import MovePlan
-    from weft.model import PodRequest
 
 defrag_app = Typer(help="Room won back by moving pods.", no_args_is_help=True)
+
+_Pod = Annotated[str, Option(help="NAMESPACE/NAME of a waiting pod.")]
+_Gpus = Annotated[int, Option(min=0, max=64, help="Instead: a pod of so many GPUs.")]
+_GpuMilli = Annotated[int, Option(min=1, max=1000, help="Thousandths of each GPU.")]
+_CpuMilli = Annotated[int, Option(min=0, help="With --gpus: CPU, thousandths.")]
+_Stranded = Annotated[bool, Option("--stranded", help="Instead: less GPU stranded.")]
+_MostMoves = Annotated[int, Option(min=1, max=1000, help="Pods to move at most.")]
+_MostTrials = Annotated[int, Option(min=1, help="Moves of pods to try at most, for room.")]
 
 
 @defrag_app.callback()
@@ -27,102 +28,60 @@ def _about() -> None:
 
 @defrag_app.command("plan")
 def plan(
-    pod: Annotated[str, Option(help="NAMESPACE/NAME of a waiting pod.")] = "",
-    gpus: Annotated[int, Option(min=0, max=64, help="Instead: a pod of so many GPUs.")] = 0,
-    gpu_milli: Annotated[int, Option(min=1, max=1000, help="Thousandths of each GPU.")] = 1000,
-    cpu_milli: Annotated[int, Option(min=0, help="With --gpus: CPU, thousandths.")] = 0,
-    most_moves: Annotated[int, Option(min=1, max=8, help="Pods to move at most.")] = 3,
-    most_trials: Annotated[int, Option(min=1, help="Sets of pods to try at most.")] = 50_000,
+    pod: _Pod = "",
+    gpus: _Gpus = 0,
+    gpu_milli: _GpuMilli = 1000,
+    cpu_milli: _CpuMilli = 0,
+    stranded: _Stranded = False,
+    most_moves: _MostMoves = 3,
+    most_trials: _MostTrials = 3_000,
     snapshot: SnapshotFile = None,
     kubeconfig: Kubeconfig = None,
     context: Context = "",
     output: Output = ListOutput.table,
 ) -> None:
-    """Find the fewest pods to move so that a pod fits; nothing is moved.
+    """Find the fewest pods to move so that a pod fits, or so that stranded GPUs fall by most.
 
-    Never latency-critical pods, nor those that no controller makes anew or that Weft did not place;
-    disruption budgets are kept. Each plan was played on the state: all find a place.
+    Nothing is moved. Never latency-critical pods, nor those that no controller makes anew or that
+    Weft did not place; disruption budgets are kept. Each plan was played on the state.
     """
-    from weft.core.engine.making_room import RoomSearch
-
-    if bool(pod) == bool(gpus):
-        raise BadInputError("--pod", "name a waiting pod, or give --gpus, one of them")
-    state = state_of(snapshot, kubeconfig, context)
-    if "PodDisruptionBudget" in state.snapshot.unread:
-        raise BadInputError("disruption budgets", "could not be read; allow it, and ask again")
-    wanted = _waiting(state, pod) if pod else _made_up(gpus, gpu_milli, cpu_milli)
-    movable = _movable(state)
-    tell = status_line()
-    search = RoomSearch(
-        state.engine,
-        movable.pods,
-        movable.budgets,
-        most_trials=most_trials,
-        told=lambda trials: tell(f"{trials:,} sets of pods tried"),
-    )
-    found = search.plan(wanted, most_moves)
-    tell("")
-    _print(state, found, search.cut_off, movable, output)
-
-
-def _movable(state: "SnapshotState") -> "MovablePods":
-    from weft.cluster.snapshot.movable_pods import movable_pods
-
-    return movable_pods(state)
-
-
-def _waiting(state: "SnapshotState", name: str) -> "PodRequest":
-    from weft.model.nearest import nearest
-
-    pending, _ = state.pending()
-    known = {f"{one.namespace}/{one.name}": one for one in pending}
-    if name in known:
-        return known[name]
-    near = nearest(name, list(known))
-    hint = f"; did you mean {near!r}?" if near else ""
-    raise BadInputError("--pod", f"no pod {name!r} waits for a place{hint}")
-
-
-def _made_up(gpus: int, gpu_milli: int, cpu_milli: int) -> "PodRequest":
-    from weft.model import GpuRequest, PodRequest, Shape
-
-    whole = gpu_milli == 1000
-    request = GpuRequest(gpus, milli=0 if whole else gpu_milli, whole=whole)
-    return PodRequest("weft-defrag", "wanted", Shape((request,), cpu_milli))
-
-
-def _print(
-    state: "SnapshotState",
-    found: "MovePlan | None",
-    cut_off: bool,
-    movable: "MovablePods",
-    output: ListOutput,
-) -> None:
+    wish = DefragWish(pod, gpus, gpu_milli, cpu_milli, stranded, most_moves, most_trials)
+    wish.check()
+    found = planned(state_of(snapshot, kubeconfig, context), wish)
     if output is ListOutput.json:
-        print(json_text({"plan": found, "searched_all": not cut_off, "stay": movable.stay}))
-        return
-    if found is None:
-        more = "more trials (--most-trials) or moves may find one" if cut_off else "there is none"
-        print_note(f"No plan of so few moves was found: {more}.")
-    elif not found.moves:
-        print_note(f"It fits on {found.node} as it is: nothing need be moved.")
+        print_json(found)
     else:
-        _show(state, found)
-    if movable.stay:
-        stay = ", ".join(f"{count} {why}" for why, count in sorted(movable.stay.items()))
-        echo(f"weft: pods that stay where they are: {stay}", err=True)
+        show(found)
 
 
-def _show(state: "SnapshotState", found: "MovePlan") -> None:
-    table = table_with("move|from|to")
-    for move in found.moves:
-        pod = state.live.pods.by_uid(move.uid)
-        name = f"{pod.metadata.namespace}/{pod.metadata.name}" if pod else move.uid
-        table.add_row(name, move.from_node, move.to_node)
-    print_table(table)
-    pods = "1 pod" if len(found.moves) == 1 else f"{len(found.moves)} pods"
-    least = "" if found.smallest else "; not all sets were tried, so fewer may do"
-    print_note(
-        f"Then it fits on {found.node}. Cost: {pods}, {found.lost_gpu_s / 3600:,.2f} GPU hours of "
-        f"work{least}."
-    )
+@defrag_app.command("apply")
+def apply(
+    pod: _Pod = "",
+    gpus: _Gpus = 0,
+    gpu_milli: _GpuMilli = 1000,
+    cpu_milli: _CpuMilli = 0,
+    stranded: _Stranded = False,
+    most_moves: _MostMoves = 3,
+    most_trials: _MostTrials = 3_000,
+    yes: Annotated[
+        bool, Option("--yes", help="Evict the pods; without it nothing is done.")
+    ] = False,
+    wait_s: Annotated[
+        float, Option(min=1, help="Seconds that a pod may take to go, and to be placed anew.")
+    ] = 300.0,
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+    output: Output = ListOutput.table,
+) -> None:
+    """Move the pods of such a plan, one at a time; without --yes, say what would be moved.
+
+    A pod is evicted, and the next one only when it was placed anew where the plan said. It stops
+    where it was not, the cluster changed, or a disruption budget refuses: what is left is said.
+    """
+    from weft.cli.defrag_apply import carry_out
+
+    wish = DefragWish(pod, gpus, gpu_milli, cpu_milli, stranded, most_moves, most_trials)
+    wish.check()
+    found = planned(state_of(None, kubeconfig, context), wish)
+    if not carry_out(found, kubeconfig, context, wait_s, yes=yes, output=output):
+        raise Exit(1)

@@ -63,7 +63,9 @@ def init(
         str,
         Option(
             help="overprovisioned: jobs that ask for more than they use; pairs: measured "
-            "slowdowns; openb: pods of a trace."
+            "slowdowns; openb: pods of a trace; kube-knots-cluster, kube-knots-dl: Kube-Knots' "
+            "mixes and training; job-list: your jobs; mlperf-list: programs, queries, replicas; "
+            "pods: manifests."
         ),
     ] = "overprovisioned",
 ) -> None:
@@ -189,6 +191,7 @@ def _write(
 
 
 def _open(file: Path, out: Path | None) -> OpenedExperiment:
+    from weft.cli.experiment_pods import read_pods
     from weft.cli.policies import registry
     from weft.lab.experiment.execution import CellWork
     from weft.lab.experiment.plan import plan
@@ -201,12 +204,12 @@ def _open(file: Path, out: Path | None) -> OpenedExperiment:
     spec = read_spec(file)
     data = data_paths(spec, file.parent)
     try:
-        runner = runner_of(spec, data, registry().from_spec)
+        runner = runner_of(spec, data, registry().from_spec, read_pods)
     except BadInputError as error:
         raise BadInputError(f"{file}: {error.where}", error.problem) from error
     folder = out or Path("build") / "experiments" / spec.name
     absent = [
-        f"workload.{name}: {path} is not there" for name, path in data.items() if not path.is_file()
+        f"workload.{name}: {path} is not there" for name, path in data.items() if not path.exists()
     ]
     if absent:
         print_warning(f"{file}: {absent[0]}; all {len(plan(spec))} cells are skipped")

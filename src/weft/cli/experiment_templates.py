@@ -63,23 +63,141 @@ workload:
   demands: [130.0]
 """
 
+_CARDS = """\
+  # The nodes of openb's CSV; left out, so many GPUs of a model.
+  nodes: ""
+  gpus: 4
+  nodeGpus: 4
+  gpuModel: V100
+  gpuMib: 32510
+"""
+
+_COMMON = """\
+  # When jobs come: uniform, poisson, philly-like, or a trace's own gaps (kind: trace, file).
+  arrivals: {kind: poisson, meanSeconds: 30.0}
+  # Assumed of time on a card: compute measured or proportional, earlierRuns known or not.
+  assumptions:
+    - {name: in-proportion, compute: proportional}
+  faults: [{name: sound}]
+  # Images are pulled where a node first needs them: imageMib, pullMibPerSecond.
+  imageMib: 0
+  pullMibPerSecond: 0.0
+"""
+
+_KNOTS_CLUSTER = """\
+workload:
+  kind: kube-knots-cluster
+  # Application mixes of Rodinia programs and services; their queries are late at 150 ms.
+  mixes: [1, 2, 3]
+  # P100s of 16 GB, a node each.
+  gpus: 10
+  jobs: 240
+  faults: [{name: sound}]
+  scrapeSeconds: 5.0
+"""
+
+_KNOTS_DL = """\
+workload:
+  kind: kube-knots-dl
+  # P100s of 16 GB, eight a node.
+  gpus: 256
+  training: 520
+  inference: 1400
+  hours: 12.0
+  scrapeSeconds: 60.0
+"""
+
+_JOB_LIST = (
+    """\
+workload:
+  kind: job-list
+  # YAML or CSV: what jobs ask, use over time, and take (docs/howto/describe-an-experiment.md).
+  jobsFile: jobs.csv
+  # How much more than the list says they ask for, percent.
+  percents: [0, 100]
+"""
+    + _CARDS
+    + _COMMON
+)
+
+_MLPERF_LIST = (
+    """\
+workload:
+  kind: mlperf-list
+  # JSON: [{model, container_name, memory_request_MiB, list: [{queries, replicas}]}].
+  jobsFile: workload.json
+  percents: [0, 50, 100, 150, 200, 250]
+  # How long a query of each model takes alone, and loading it.
+  querySeconds: {tf-resnet50: 0.136}
+  startSeconds: 17.4
+  # A query that takes longer is late; 0: none is.
+  queryLimitSeconds: 0.25
+"""
+    + _CARDS.replace("gpus: 4", "gpus: 1")
+    + _COMMON
+)
+
+_PODS = (
+    """\
+workload:
+  kind: pods
+  # A manifest, or a folder of them.
+  manifests: manifests
+  copies: 10
+  # They use so much of the memory and of the SMs that they ask for, for so long.
+  usedRatio: 0.5
+  computeRatio: 0.3
+  seconds: 600.0
+"""
+    + _CARDS
+    + _COMMON
+)
+
+_SHARING = {"schedulers": "[gpushare, exclusive, auto]", "baseline": "gpushare"}
+_KNOTS = {
+    "schedulers": "[res-ag, exclusive, kube-knots-cbp, kube-knots-pp]",
+    "baseline": "res-ag",
+}
+_TRAINING = {"schedulers": "[res-ag, gandiva, kube-knots-pp]", "baseline": "res-ag"}
+
+
+def _template(name: str, question: str, workload: str, tail: dict[str, str]) -> str:
+    head = _HEAD.format(version=API_VERSION, name=name, question=question)
+    return head + workload + _TAIL.format(**tail)
+
+
 TEMPLATES = {
-    "overprovisioned": _HEAD.format(
-        version=API_VERSION,
-        name="overprovisioned",
-        question="Does lending idle GPU memory shorten jobs, and is it safe?",
-    )
-    + _OVERPROVISIONED
-    + _TAIL.format(schedulers="[gpushare, exclusive, auto]", baseline="gpushare"),
-    "pairs": _HEAD.format(
-        version=API_VERSION, name="pairs", question="Does predicted interference shorten jobs?"
-    )
-    + _PAIRS
-    + _TAIL.format(schedulers="[binpack, interference, oracle]", baseline="binpack"),
-    "openb": _HEAD.format(
-        version=API_VERSION, name="openb", question="Which policy allocates the most GPUs?"
-    )
-    + _OPENB
-    + _TAIL.format(schedulers="[fgd, best-fit, least-stranding]", baseline="fgd"),
+    "overprovisioned": _template(
+        "overprovisioned",
+        "Does lending idle GPU memory shorten jobs, and is it safe?",
+        _OVERPROVISIONED,
+        _SHARING,
+    ),
+    "pairs": _template(
+        "pairs",
+        "Does predicted interference shorten jobs?",
+        _PAIRS,
+        {"schedulers": "[binpack, interference, oracle]", "baseline": "binpack"},
+    ),
+    "openb": _template(
+        "openb",
+        "Which policy allocates the most GPUs?",
+        _OPENB,
+        {"schedulers": "[fgd, best-fit, least-stranding]", "baseline": "fgd"},
+    ),
+    "kube-knots-cluster": _template(
+        "kube-knots-cluster",
+        "Does Kube-Knots keep queries in time, and save energy?",
+        _KNOTS_CLUSTER,
+        _KNOTS,
+    ),
+    "kube-knots-dl": _template(
+        "kube-knots-dl", "How long do training jobs take?", _KNOTS_DL, _TRAINING
+    ),
+    "job-list": _template("job-list", "Which policy is best for my jobs?", _JOB_LIST, _SHARING),
+    "mlperf-list": _template(
+        "mlperf-list", "Which policy is best for these programs?", _MLPERF_LIST, _SHARING
+    ),
+    "pods": _template("pods", "Which policy is best for my pods?", _PODS, _SHARING),
 }
 """Text of an experiment by its kind of workload."""

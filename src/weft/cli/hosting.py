@@ -50,7 +50,6 @@ from weft.cluster.telemetry.telemetry_loop import TelemetryLoop, addresses_of, d
 from weft.cluster.telemetry.telemetry_metrics import TelemetryMetrics
 from weft.core.explain.explanation import ObservedProgress
 from weft.core.framework import Profile
-from weft.core.framework.interference import InterferenceTable
 from weft.core.framework.registry import Registry
 from weft.core.ledger import RequestLimits
 from weft.core.record import Header, PolicyUse, ProfileUse
@@ -63,6 +62,7 @@ from weft.kube.configmap import OwnConfigMap
 from weft.kube.lease import Elector, LeaseOptions
 from weft.kube.preflight import check_alone, check_server
 from weft.model import BadInputError
+from weft.model.interference_table import InterferenceTable
 from weft.telemetry.sources.source import MetricSource
 
 log = logging.getLogger("weft.scheduler")

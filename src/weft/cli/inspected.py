@@ -289,7 +289,7 @@ def _page(pod: ServingPod) -> str:
 def _agents_source(
     client: ApiClient, targets: Mapping[str, str], devices: "Devices"
 ) -> "MetricSource":
-    from weft.telemetry.meaning.metric_names import ALIASES
+    from weft.model.metric_aliases import ALIASES
     from weft.telemetry.sources.api_proxy import ApiProxyTransport
     from weft.telemetry.sources.exporters import MOST_MIB, ExporterSource, NameIndex
     from weft.telemetry.sources.transport import ResponseLimits

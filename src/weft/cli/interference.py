@@ -16,10 +16,10 @@ from weft.model.nearest import unknown
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from weft.core.framework.interference import InterferenceTable
     from weft.interference.ladder import Predictor, PredictorCell
     from weft.interference.model_file import PredictorFile
     from weft.interference.records import Measurements
+    from weft.model.interference_table import InterferenceTable
 
 interference_app = Typer(
     help="Who slows whom down on a shared GPU: learn it, examine it, predict.",
@@ -44,6 +44,7 @@ def train(
     one_thread()
     import weft
     from weft.cli.interference_inputs import check_place, note_no_trees, read_measured, write_whole
+    from weft.files.reading import pack
     from weft.interference.committee import Effort
     from weft.interference.ladder import fit
     from weft.interference.model_file import SCHEMA, PredictorFile, encode
@@ -64,7 +65,7 @@ def train(
         cells.append(fitted)
         print(f"{place}: {_said_of(fitted)}")
     model = PredictorFile(SCHEMA, weft.__version__, tuple(m.source for m in measured), tuple(cells))
-    write_whole(to, encode(model))
+    write_whole(to, pack(encode(model)))
     print(f"written: {to}")
 
 
@@ -127,10 +128,10 @@ def predict(
 
     from weft.cli.interference_inputs import note_unknown, read_model
     from weft.cli.interference_tables import print_pairs, print_reasons
-    from weft.core.framework.interference import ANY_MODEL, InterferenceView
     from weft.interference.model_file import PredictorFile
     from weft.interference.prediction_reasons import PredictionReasons
     from weft.interference.table import from_predictors, from_static
+    from weft.model.interference_table import ANY_MODEL, InterferenceView
 
     source, table = read_model(model), None
     if target and isinstance(source, PredictorFile):
@@ -275,9 +276,9 @@ def _print_static(
     import msgspec
 
     from weft.cli.interference_tables import print_reasons
-    from weft.core.framework.interference import InterferenceView
     from weft.interference.ladder import SlowdownPrediction
     from weft.interference.prediction_reasons import PredictionReasons
+    from weft.model.interference_table import InterferenceView
 
     view = InterferenceView(table)
     at = [view.index_of(name) for name in others]

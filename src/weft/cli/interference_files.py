@@ -9,14 +9,14 @@ import msgspec
 
 from weft.cluster.config.form import Configuration
 from weft.cluster.extender.setup import table_of
-from weft.core.framework.interference import (
+from weft.files.reading import UNREADABLE, read_bytes, unpack, unreadable
+from weft.model.errors import BadInputError
+from weft.model.interference_table import (
     InterferenceTable,
     InterferenceView,
     PredictionTier,
     interference,
 )
-from weft.files.reading import read_bytes, unreadable
-from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
     from weft.cluster.telemetry.prediction_reload import LoadedPredictions, PredictionFiles
@@ -35,11 +35,9 @@ def read_interference(path: Path, where: str = "") -> InterferenceTable:
 
     `BadInputError` names the file, or `where` it was named.
     """
-    from weft.interference.model_file import decode
-
     place = _place(where, path)
     body = _read(path, place)
-    return _predicted(decode(body, place)) if body[:2] == _GZIP else _table(body, place)
+    return _predicted(read_predictor(body, place)) if body[:2] == _GZIP else _table(body, place)
 
 
 def read_mystic(path: Path, where: str = "") -> dict[str, dict[str, float]]:
@@ -70,7 +68,6 @@ def files_of(config: Configuration, where: str = "") -> "PredictionFiles":
 def _predictions(places: Mapping[str, str], bodies: Mapping[str, bytes]) -> "LoadedPredictions":
     """Merges all predictions; profiles that are named count before those that a predictor knows."""
     from weft.cluster.telemetry.prediction_reload import LoadedPredictions
-    from weft.interference import model_file
     from weft.interference.dataset import decode, measured
 
     table, distances = None, None
@@ -81,12 +78,23 @@ def _predictions(places: Mapping[str, str], bodies: Mapping[str, bytes]) -> "Loa
         distances = _distances(bodies[place], place)
     if place := places.get(TABLE) or places.get(MODEL) or places.get(USUAL):
         if bodies[place][:2] == _GZIP:
-            model = model_file.decode(bodies[place], place)
+            model = read_predictor(bodies[place], place)
             table = _predicted(model)
             solos += [solo for cell in model.cells for solo in cell.solos]
         else:
             table = _table(bodies[place], place)
     return LoadedPredictions(table, distances, tuple(solos))
+
+
+def read_predictor(body: bytes, place: str) -> "PredictorFile":
+    """The model in a file of `weft interference train`, packed; `BadInputError`."""
+    from weft.interference.model_file import decode
+
+    try:
+        plain = unpack(body, place)
+    except UNREADABLE as error:
+        raise BadInputError(place, f"is no model of `weft interference train`: {error}") from None
+    return decode(plain, place)
 
 
 def _place(where: str, path: Path | str) -> str:

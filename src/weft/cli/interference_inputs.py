@@ -47,12 +47,12 @@ def read_measured(paths: Sequence[Path], sources: Sequence[str]) -> "list[Measur
 
 def read_model(path: Path) -> "PredictorFile | StaticTable":
     """A model that was trained, or someone's table of slowdowns."""
-    from weft.interference.model_file import decode
+    from weft.cli.interference_files import read_predictor
     from weft.interference.public_datasets import static_table
 
     body = _bytes(path)
     if body[:2] == _GZIP or b'"schema"' in body[:200]:
-        return decode(body, str(path))
+        return read_predictor(body, str(path))
     return static_table(_text(body, path), str(path))
 
 

@@ -9,10 +9,10 @@ from weft.cli.output import json_text, print_table, table_with
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
-    from weft.core.framework.interference import InterferenceView
     from weft.interference.evaluate import ExaminationResult
     from weft.interference.prediction_reasons import PredictionReasons
     from weft.interference.records import Measurements
+    from weft.model.interference_table import InterferenceView
 
 FIGURE = "calibration"
 

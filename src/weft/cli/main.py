@@ -13,8 +13,8 @@ from typer.main import get_command
 
 import weft
 from weft.cli.grouped_help import CommandGroup
-from weft.files.words import is_text
 from weft.model.errors import BadInputError, PolicyError
+from weft.model.number_text import is_text
 
 app = Typer(
     name="weft",

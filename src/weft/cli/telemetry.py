@@ -11,9 +11,10 @@ from weft.cluster.telemetry.server_discovery import Discovered, DiscoveryOptions
 from weft.cluster.telemetry.telemetry_loop import TelemetryLoopOptions
 from weft.kube.client import ApiClient
 from weft.model import BadInputError
+from weft.model.metric_aliases import Alias
 from weft.telemetry.feed.memory_needs import WarmUp
 from weft.telemetry.meaning.join import Devices
-from weft.telemetry.meaning.metric_names import Alias, with_own
+from weft.telemetry.meaning.metric_names import with_own
 from weft.telemetry.sources.exporters import ExporterSource, NameIndex
 from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
 from weft.telemetry.sources.source import MetricSource

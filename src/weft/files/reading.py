@@ -108,6 +108,11 @@ def unpack(body: bytes, where: str) -> bytes:
         return _whole(file, where)
 
 
+def pack(body: bytes) -> bytes:
+    """As gzip, without a time: the same gives the same bytes."""
+    return gzip.compress(body, mtime=0)
+
+
 def inflate(body: bytes) -> bytes:
     """zlib's own form; `zlib.error` for what is none, cut off, or larger than `MOST_MIB`."""
     unpacking = zlib.decompressobj()

@@ -16,8 +16,8 @@ from yaml.composer import Composer
 from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
-from weft.files.words import is_text
 from weft.model import BadInputError
+from weft.model.number_text import is_text
 
 try:
     from yaml.cyaml import CParser as _Words  # type: ignore[attr-defined]

@@ -1,12 +1,9 @@
 """Predictors as a file: plain JSON of one version, LightGBM's forests as its own text in it."""
 
-import gzip
-import zlib
 from collections.abc import Iterator
 
 import msgspec
 
-from weft.files.reading import unpack
 from weft.interference import trees
 from weft.interference.ladder import PredictorCell
 from weft.model.errors import BadInputError
@@ -35,14 +32,13 @@ class _Schema(msgspec.Struct):
 
 
 def encode(model: PredictorFile) -> bytes:
-    """Compressed; the same model gives the same bytes. NaN (not known) is written as null."""
-    return gzip.compress(msgspec.json.encode(model), mtime=0)
+    """JSON; the same model gives the same bytes. NaN (not known) is written as null."""
+    return msgspec.json.encode(model)
 
 
 def decode(body: bytes, where: str) -> PredictorFile:
     """`BadInputError` says what is wrong with the file."""
     try:
-        body = unpack(body, where)
         schema = msgspec.json.decode(body, type=_Schema).schema
         if schema != SCHEMA:
             raise BadInputError(
@@ -52,9 +48,6 @@ def decode(body: bytes, where: str) -> PredictorFile:
         _check(file)
     except (
         msgspec.DecodeError,
-        OSError,
-        EOFError,
-        zlib.error,
         UnicodeDecodeError,
         RecursionError,
         _MisfitError,

@@ -18,7 +18,9 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from weft.core.framework.interference import (
+from weft.interference.additive import Correction, Residuals
+from weft.interference.history import History, RecentMean, RememberedSlowdown
+from weft.model.interference_table import (
     OBSERVED,
     Floats,
     InterferenceTable,
@@ -27,8 +29,6 @@ from weft.core.framework.interference import (
     Tiers,
     interference,
 )
-from weft.interference.additive import Correction, Residuals
-from weft.interference.history import History, RecentMean, RememberedSlowdown
 
 SECOND_NS = 1_000_000_000
 BAN_NS = 30 * 60 * SECOND_NS

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from weft.files.words import decimal_number
 from weft.interference.records import FASTEST, CoLocatedRun, Measurements, SoloRun, solo
 from weft.model.errors import BadInputError
+from weft.model.number_text import decimal_number
 
 FORBIDDEN = -1.0
 """Co-scheML's word for two applications that must not share."""

@@ -4,7 +4,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from weft.core.framework.interference import (
+from weft.interference import utilisation
+from weft.interference.ladder import Predictor, SlowdownPrediction
+from weft.interference.public_datasets import StaticTable
+from weft.model.interference_table import (
     ANY_MODEL,
     Floats,
     InterferenceTable,
@@ -12,9 +15,6 @@ from weft.core.framework.interference import (
     Tiers,
     interference,
 )
-from weft.interference import utilisation
-from weft.interference.ladder import Predictor, SlowdownPrediction
-from weft.interference.public_datasets import StaticTable
 
 _TIER = {
     "measured": PredictionTier.MEASURED,

@@ -1,7 +1,7 @@
-"""Frozen values that every room speaks: GPUs, nodes, requests, placements, reasons.
+"""Frozen values that every wing speaks: GPUs, nodes, requests, placements, reasons.
 
-In: what a thing *is*. Out: I/O, NumPy, clocks, and any knowledge of one system's spelling
-(that is `dialects/`) or of who holds what (that is `core/ledger/`).
+In: what a thing *is*. Out: I/O, NumPy (but for `interference_table`), clocks, and any knowledge of
+one system's spelling (that is `dialects/`) or of who holds what (that is `core/ledger/`).
 """
 
 from weft.model.constraints import (

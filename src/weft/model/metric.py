@@ -1,6 +1,6 @@
 """Canonical names of what GPUs measure: one name and one unit each, whoever measured.
 
-What an exporter calls them is in `telemetry/meaning/metric_names.py`.
+What an exporter calls them is in `metric_aliases.py`.
 """
 
 import enum

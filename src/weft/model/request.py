@@ -207,8 +207,9 @@ class PodRequest(msgspec.Struct, frozen=True, gc=False):
     `priority` is spec.priority; `queue_priority` is the dialect's own (genius/priority), compared
     first. `created_ns` is the creation time in nanoseconds. `shared_by_containers` says that one
     card serves the whole pod (gpushare). `system_names` are the schedulerNames of the system whose
-    words it speaks, its default first. `warnings` are for people. `workload` names whatever makes
-    pods like this one, "" where nobody does.
+    words it speaks, its default first. `warnings` are for people; what is said of a resource
+    begins with its name and "is". `workload` names whatever makes pods like this one, "" where
+    nobody does.
     """
 
     uid: str

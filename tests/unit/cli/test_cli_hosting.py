@@ -20,9 +20,9 @@ from weft.cluster.config.form import (
     PolicySettings,
     ProfileSettings,
 )
-from weft.core.framework.interference import INTERFERENCE, InterferenceTable, InterferenceView
 from weft.core.policies.catalog import built_in
 from weft.core.record import read, replay
+from weft.model.interference_table import INTERFERENCE, InterferenceTable, InterferenceView
 from weft.testing import AGENT_BY_NAME
 from weft.testing.api_server import FakeApiServer
 

@@ -13,7 +13,6 @@ import pytest
 from commands import Weft
 
 from weft.cli.interference import train
-from weft.core.framework.interference import InterferenceTable, InterferenceView
 from weft.interference.dataset import (
     API_VERSION,
     KIND,
@@ -23,6 +22,7 @@ from weft.interference.dataset import (
     SoloProfile,
     encode,
 )
+from weft.model.interference_table import InterferenceTable, InterferenceView
 
 APPS = {
     f"{family} (batch size {8 * 2**size})": 0.3 + 0.15 * number + 0.05 * size

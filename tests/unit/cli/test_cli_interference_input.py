@@ -10,10 +10,10 @@ import pytest
 from weft.cli.interference_files import files_of, read_interference
 from weft.cluster.config.form import Configuration, ExtenderSettings, InterferenceSettings
 from weft.cluster.config.read import decode, read
-from weft.core.framework.interference import ANY_MODEL, InterferenceView, PredictionTier
 from weft.interference.public_datasets import slowdowns
 from weft.interference.table import from_static
 from weft.model import BadInputError
+from weft.model.interference_table import ANY_MODEL, InterferenceView, PredictionTier
 
 TABLE = {"A": {"A": 1.5, "B": -1}, "B": {"A": -1, "B": 1.2}}
 

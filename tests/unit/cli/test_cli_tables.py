@@ -30,7 +30,7 @@ LONG_POLICY = "load-aware:mode=pack"
 DRAWN = {
     "adopt.py",
     "cluster.py",
-    "defrag.py",
+    "defrag_plan.py",
     "doctor.py",
     "experiment_file.py",
     "experiment_interference.py",

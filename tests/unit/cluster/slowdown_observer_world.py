@@ -14,7 +14,6 @@ from weft.cluster.stores.slowdown_store import KEY
 from weft.cluster.telemetry.slowdown_observer import SlowdownObserver, SlowdownObserverOptions
 from weft.cluster.telemetry.solo_rates import SoloProfiles
 from weft.core.engine import Event, Evict, NotEvicted, PodProgress, PolicyInput, ProgressSeen
-from weft.core.framework.interference import INTERFERENCE, InterferenceTable, to_input
 from weft.core.framework.signals import SignalsSnapshot
 from weft.core.policies.catalog import built_in
 from weft.interference.public_datasets import slowdowns
@@ -23,6 +22,7 @@ from weft.interference.table import from_static
 from weft.kube.client import ApiClient
 from weft.kube.clock import SystemClock
 from weft.kube.configmap import OwnConfigMap
+from weft.model.interference_table import INTERFERENCE, InterferenceTable, to_input
 from weft.model.metric import Metric
 from weft.telemetry.sources.answers import QueryResult, TelemetryError
 from weft.telemetry.sources.source import QueryOutcome, SourceReading

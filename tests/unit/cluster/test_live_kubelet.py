@@ -41,7 +41,7 @@ def why(cluster: World, name: str) -> str:
     assert found is not None
     request = cluster.live.parse(found)
     known = engine.assess(engine.profile_of(request), request)
-    return str(summarise(engine.ledger.table, known))
+    return str(summarise(engine.ledger.table, known, request.warnings))
 
 
 def look(cluster: World, uid: str, idle_mib: int) -> None:

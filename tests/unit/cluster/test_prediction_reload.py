@@ -25,7 +25,9 @@ from weft.cluster.telemetry.prediction_reload import (
 )
 from weft.cluster.telemetry.solo_rates import SoloProfiles
 from weft.core.framework import Profile
-from weft.core.framework.interference import (
+from weft.core.policies.catalog import built_in
+from weft.core.policies.coscheml import CoschemlPolicy
+from weft.model.interference_table import (
     INTERFERENCE,
     MYSTIC,
     OBSERVED,
@@ -33,8 +35,6 @@ from weft.core.framework.interference import (
     InterferenceTable,
     InterferenceView,
 )
-from weft.core.policies.catalog import built_in
-from weft.core.policies.coscheml import CoschemlPolicy
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "reference"
 WELL = {one: dict.fromkeys(("serve", "train"), 1.02) for one in ("serve", "train")}

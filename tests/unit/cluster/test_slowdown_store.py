@@ -11,7 +11,6 @@ from live_world import until
 from slowdown_observer_world import NAMED, Ahead, Scene, api, scene, stored
 
 from weft.cluster.stores.slowdown_store import EVERY_S, KEY, MOST_BYTES, fitting, joined
-from weft.core.framework.interference import INTERFERENCE, InterferenceTable, InterferenceView
 from weft.interference.observed_slowdown import (
     BAN_NS,
     MOST_BANS,
@@ -23,6 +22,7 @@ from weft.interference.observed_slowdown import (
     decode,
     encode,
 )
+from weft.model.interference_table import INTERFERENCE, InterferenceTable, InterferenceView
 from weft.testing.api_server import FakeApiServer
 
 MIB = 1 << 20

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from weft.cli.interference_files import read_predictor
 from weft.core.record import read as read_decisions
 from weft.files import reading
 from weft.files.reading import inflate, open_plain, read_line, read_text, unpack
-from weft.files.words import decimal_number, is_text, whole_number
-from weft.interference.model_file import decode as read_model
 from weft.lab.simulate.arrivals import read_orders
 from weft.lab.simulate.openb import read_nodes, read_pods
 from weft.model import BadInputError
+from weft.model.number_text import decimal_number, is_text, whole_number
 
 MIB = 1 << 20
 Read = Callable[[Path], Any]
@@ -25,7 +25,7 @@ READERS: dict[str, Read] = {
     "pods": read_pods,
     "orders": lambda path: read_orders(path, 1, 1, 1),
     "decisions": lambda path: list(read_decisions(path)[1]),
-    "model": lambda path: read_model(path.read_bytes(), str(path)),
+    "model": lambda path: read_predictor(path.read_bytes(), str(path)),
 }
 
 

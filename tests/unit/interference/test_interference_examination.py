@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from interference_world import GPU, QUICK, SHARING, world
 
-from weft.core.framework.interference import NO_INTERFERENCE, PredictionTier, interference
 from weft.interference import scores, utilisation
 from weft.interference.evaluate import SPLITS, Examination, _parts, examine
 from weft.interference.features import Applications
 from weft.interference.records import CoLocatedRun, Measurements
 from weft.interference.scores import ScoredSamples, score
+from weft.model.interference_table import NO_INTERFERENCE, PredictionTier, interference
 
 
 def test_a_score_by_hand() -> None:

@@ -8,15 +8,6 @@ import numpy as np
 import pytest
 from interference_world import GPU, QUICK, SHARING, demand, speed, world
 
-from weft.core.framework.interference import (
-    ANY_MODEL,
-    INTERFERENCE,
-    InterferenceTable,
-    InterferenceView,
-    PredictionTier,
-    interference,
-    to_input,
-)
 from weft.interference import trees, utilisation
 from weft.interference.history import DEVIATIONS, NOISE, History
 from weft.interference.ladder import Predictor, PredictorCell, fit
@@ -26,6 +17,15 @@ from weft.interference.public_datasets import gavel, static_table
 from weft.interference.records import CoLocatedRun, Measurements, SoloRun, family_and_batch
 from weft.interference.table import from_predictors, from_static
 from weft.model.errors import BadInputError
+from weft.model.interference_table import (
+    ANY_MODEL,
+    INTERFERENCE,
+    InterferenceTable,
+    InterferenceView,
+    PredictionTier,
+    interference,
+    to_input,
+)
 
 CNN, LM = "cnn (batch size 8)", "lm (batch size 16)"
 

@@ -10,14 +10,6 @@ from hypothesis import strategies as st
 
 from weft.core.engine import Bind, Engine, PodAdded, PodBound, PolicyInput
 from weft.core.framework import Profile
-from weft.core.framework.interference import (
-    INTERFERENCE,
-    InterferenceTable,
-    InterferenceView,
-    PredictionTier,
-    interference,
-    to_input,
-)
 from weft.core.policies.interference import InterferencePolicy
 from weft.interference import observed_slowdown
 from weft.interference.observed_slowdown import (
@@ -30,6 +22,14 @@ from weft.interference.observed_slowdown import (
     ObservedSlowdowns,
     decode,
     encode,
+)
+from weft.model.interference_table import (
+    INTERFERENCE,
+    InterferenceTable,
+    InterferenceView,
+    PredictionTier,
+    interference,
+    to_input,
 )
 from weft.testing import node, pod
 

@@ -8,10 +8,10 @@ from usage_world import SERVE, TRAIN, Machine, record
 
 from weft.model import Node
 from weft.model.metric import Metric
+from weft.model.metric_aliases import ALIASES
 from weft.node.agent.pages import AgentPages
 from weft.node.agent.usage import StrayUse
 from weft.telemetry.meaning.join import Devices, SeriesJoiner
-from weft.telemetry.meaning.metric_names import ALIASES
 from weft.telemetry.sources.exporters import of_node, parse
 
 DOCS = Path(__file__).parents[3] / "docs" / "reference"

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from weft.model.metric import Metric
+from weft.model.metric_aliases import ALIASES, EITHER, Alias
 from weft.telemetry.meaning import metric_names, metric_values
-from weft.telemetry.meaning.metric_names import ALIASES, EITHER, Alias, SeriesSubject
+from weft.telemetry.meaning.metric_names import SeriesSubject
 from weft.telemetry.meaning.metric_values import LARGEST
 
 BLANKS = (

@@ -203,7 +203,7 @@ class EventReporter:
         engine = self._live.engine
         known = engine.assess(engine.profile_of(request), request)
         unsupported = request.shape.constraints.unsupported
-        summary = summarise(engine.ledger.table, known)
+        summary = summarise(engine.ledger.table, known, request.warnings)
         looks = request.shape.gpu_requests and not unsupported
         return pending_in_words(summary, unsupported, self._stuck_now() if looks else "")
 

@@ -235,7 +235,7 @@ class Explainer:
             notes.append(extender_in_words(None, str(error)))
             return self._explanation(pod, "not ours", scheduler, notes=tuple(notes))
         known = live.engine.assess(live.engine.profile_of(request), request)
-        summary = summarise(live.engine.ledger.table, known)
+        summary = summarise(live.engine.ledger.table, known, request.warnings)
         notes.append(extender_in_words(summary))
         notes += _beyond_advertised(live.engine.ledger.table, known, summary)
         return self._explanation(
@@ -276,7 +276,7 @@ class Explainer:
         live, engine = self._live, self._live.engine
         profile = engine.profile_of(request)
         known = engine.assess(profile, request)
-        summary = summarise(engine.ledger.table, known)
+        summary = summarise(engine.ledger.table, known, request.warnings)
         notes = [] if live.leadership.here else [FOLLOWS]
         more: dict[str, Any] = {
             "profile": profile.name,

@@ -74,6 +74,9 @@ class BindingComparer:
         found = would_place(engine, profile, pod)
         own = found.placement
         slowdowns = slowdowns_at(engine, profile, found.known, seen)
+        why = ""
+        if own is None:
+            why = str(summarise(engine.ledger.table, found.known, pod.warnings))
         return BindingComparison(
             pod.namespace,
             pod.name,
@@ -82,7 +85,7 @@ class BindingComparer:
             _agreement(seen, own, assumed=assumed),
             self._place(seen, slowdowns, pod),
             None if own is None else self._place(own, found.slowdowns, pod),
-            "" if own is not None else str(summarise(engine.ledger.table, found.known)),
+            why,
             assumed,
         )
 

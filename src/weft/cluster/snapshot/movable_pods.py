@@ -10,7 +10,7 @@ from weft.cluster.snapshot.form import DisruptionBudget
 from weft.cluster.snapshot.state import SnapshotState
 from weft.cluster.state.bound_share import placed_by_weft
 from weft.cluster.state.pod_facts import job_class_of
-from weft.core.engine.making_room import MovablePod
+from weft.core.engine.move_trials import MovablePod
 from weft.kube.pods import LabelSelector, Pod, SelectorRequirement
 from weft.model import BadInputError
 from weft.model.request import LATENCY_CRITICAL

@@ -15,11 +15,11 @@ from collections.abc import Callable
 import msgspec
 
 from weft.cluster.stores.configmap_store import StoredValue
-from weft.core.framework.interference import InterferenceTable
 from weft.interference import observed_slowdown
 from weft.interference.observed_slowdown import Ban, ObservedSlowdowns
 from weft.kube.client import ApiClient
 from weft.kube.configmap import OwnConfigMap
+from weft.model.interference_table import InterferenceTable
 from weft.telemetry.sources.answers import shown
 
 log = logging.getLogger("weft.cluster")

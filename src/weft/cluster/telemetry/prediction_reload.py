@@ -25,7 +25,9 @@ from weft.cluster.http.metric_families import counter
 from weft.cluster.stores.slowdown_store import SlowdownStore
 from weft.cluster.telemetry.solo_rates import SoloProfiles
 from weft.core.engine import PolicyInput
-from weft.core.framework.interference import (
+from weft.interference.records import SoloRun
+from weft.model import BadInputError
+from weft.model.interference_table import (
     INTERFERENCE,
     MYSTIC,
     PREDICTED,
@@ -33,8 +35,6 @@ from weft.core.framework.interference import (
     InterferenceTable,
     to_input,
 )
-from weft.interference.records import SoloRun
-from weft.model import BadInputError
 
 log = logging.getLogger("weft.cluster")
 

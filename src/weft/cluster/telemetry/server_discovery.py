@@ -21,15 +21,14 @@ from weft.kube.errors import ApiError
 from weft.kube.services import SERVICES, Service, everything
 from weft.model import BadInputError, WeftError
 from weft.model.metric import Metric
+from weft.model.metric_aliases import ALIASES, Alias
 from weft.telemetry.meaning.join import Devices
 from weft.telemetry.meaning.metric_names import (
-    ALIASES,
     INDEX_LABELS,
     MIG_LABELS,
     MIG_UUID_LABELS,
     NODE_LABELS,
     UUID_LABELS,
-    Alias,
 )
 from weft.telemetry.sources.answers import QueryResult, TelemetryError, labels_of, shown
 from weft.telemetry.sources.api_proxy import ApiProxyTransport

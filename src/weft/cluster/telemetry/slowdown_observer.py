@@ -27,12 +27,12 @@ from weft.cluster.telemetry.solo_rates import SoloProfiles, slo_ms
 from weft.core.engine import PodProgress, PolicyInput, ProgressSeen, SlowdownReason
 from weft.core.engine.eviction_limits import Why, why_withheld_in_words
 from weft.core.explain.explanation import ObservedProgress, SeparatedPair
-from weft.core.framework.interference import INTERFERENCE, InterferenceTable, to_input
 from weft.core.framework.signals import SignalsSnapshot
 from weft.interference.observed_slowdown import TELL_NS, Ban
 from weft.kube.configmap import OwnConfigMap
 from weft.model import BadInputError
 from weft.model.annotations import SLO_MS
+from weft.model.interference_table import INTERFERENCE, InterferenceTable, to_input
 from weft.model.request import LATENCY_CRITICAL
 from weft.telemetry.meaning.progress_counters import CounterReader, PodName, Rate, Rates, latencies
 from weft.telemetry.sources.source import MetricSource, SourceReading

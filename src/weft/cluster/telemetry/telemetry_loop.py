@@ -23,11 +23,11 @@ from weft.core.engine import SignalsChanged
 from weft.core.framework.signals import SignalsSnapshot
 from weft.core.ledger.table import LedgerTable
 from weft.model.metric import Metric
+from weft.model.metric_aliases import ALIASES, Alias
 from weft.telemetry.feed.feed import FeedSettings, TelemetryFeed
 from weft.telemetry.feed.memory_needs import USUAL, WarmUp
 from weft.telemetry.feed.snapshot import SnapshotSettings
 from weft.telemetry.meaning.join import Devices, JoinFailure, SeriesJoiner
-from weft.telemetry.meaning.metric_names import ALIASES, Alias
 from weft.telemetry.sources.source import DEFAULT_METRICS, MetricSource, QueryOutcome, SourceReading
 
 log = logging.getLogger("weft.cluster")

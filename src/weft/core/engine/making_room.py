@@ -1,41 +1,41 @@
 """Finds the fewest pods to move, evict and place anew, so that another pod finds a place.
 
-Every plan was played: on the ledger under a checkpoint the pods go, the waiting pod is placed, then
-those that went, the largest first, each where its profile puts it; then all is rolled back. A set
-of pods that helps must hold some of one node without which the waiting pod fits there, so that sets
-are made of these and, where a pod that went finds no place, of others beside.
+Every plan was played (`MoveTrials.play`). A set of pods that helps must hold some of one node
+without which the waiting pod fits there, its *base*; each other pod of the set must make room for
+one of the set that would find none. A pod is never moved for one that asks no more than itself:
+the latter could have its new place at once.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import combinations
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice, permutations
+from typing import NamedTuple
 
 import msgspec
 
-from weft.core.engine import selection
-from weft.core.engine.assessment import Assessment, Assessor
 from weft.core.engine.engine import Engine
-from weft.model import Code, PodRequest
+from weft.core.engine.move_trials import MovablePod, MovesPlayed, MoveTrials, PodMove
+from weft.core.engine.node_shortfall import NodeShortfall
+from weft.core.ledger import Holding
+from weft.model import Code, PodRequest, Shape
+
+MOST_ORDERED = 3
+"""Of so many pods all orders are tried; of more those that go by size alone."""
+
+LOOKS_A_TRIAL = 100
+"""Sets that sums rule out, or that lose too much, are looked at this often for each trial."""
 
 
-class MovablePod(msgspec.Struct, frozen=True):
-    """A bound pod that may be moved: `lost_gpu_s` is the work that is lost with it, GPU seconds
-    since it started; `budgets` name the disruption budgets that it counts against."""
+class _Candidate(NamedTuple):
+    """Pods of one node: the bits of those that may go from it, and the work lost with them."""
 
-    request: PodRequest
-    lost_gpu_s: float = 0.0
-    budgets: tuple[str, ...] = ()
-
-
-class PodMove(msgspec.Struct, frozen=True):
-    """A pod, by UID, and where it goes from and to."""
-
-    uid: str
-    from_node: str
-    to_node: str
+    node: str
+    mask: int
+    uids: tuple[str, ...]
+    lost_gpu_s: float
 
 
 class MovePlan(msgspec.Struct, frozen=True):
-    """Pods to move, in the order in which they are placed anew, so that the pod fits on `node`.
+    """Pods to move one at a time, in this order, so that the pod fits on `node`.
 
     `smallest`: no plan moves fewer pods, and none of as many loses less work; else the search was
     cut off before all were tried.
@@ -50,8 +50,9 @@ class MovePlan(msgspec.Struct, frozen=True):
 class RoomSearch:
     """Searches plans on an engine's ledger, which is as before afterwards.
 
-    `budgets` are how many pods each disruption budget lets go; `most_trials` bounds the sets of
-    pods that are tried out for one plan.
+    `budgets` are how many pods each disruption budget lets go; `most_trials` bounds how often pods
+    are moved on trial for one plan. `waits`: the pod is in the queue, so it has its place before
+    those that are moved for it; else it comes when all is done.
     """
 
     def __init__(
@@ -60,136 +61,183 @@ class RoomSearch:
         movable: Sequence[MovablePod],
         budgets: Mapping[str, int] | None = None,
         *,
-        most_trials: int = 50_000,
+        most_trials: int = 3_000,
+        waits: bool = True,
         told: Callable[[int], None] | None = None,
     ) -> None:
-        self._engine, self._assessor = engine, Assessor(engine.ledger)
-        self._movable = {one.request.uid: one for one in movable}
-        self._budgets, self._most_trials, self._told = budgets or {}, most_trials, told
-        self._trials = 0
+        self._trials = MoveTrials(engine, movable, budgets, told)
+        self._ledger, self._most_trials, self._waits = engine.ledger, most_trials, waits
+        self._begin = self._looked = 0
+        self._fit: dict[str, list[int]] = {}
+        self._helpers: dict[tuple[Shape, int], dict[str, None]] = {}
+        self._on: dict[str, list[Holding]] = {}
 
     def plan(self, pod: PodRequest, most_moves: int = 3) -> MovePlan | None:
         """The smallest plan of at most `most_moves` moves; None: there is none, or none was found
         within the trials (`cut_off`). Of plans as small, the one that loses least work."""
-        self._trials = 0
-        if (played := self._play(pod, ())) is not None:
-            return MovePlan(played[0].to_node, (), 0.0)
+        trials = self._trials
+        self._begin, self._looked, self._fit, self._on = trials.tried, 0, {}, {}
+        self._helpers.clear()
+        if (played := trials.play(pod, (), waits=self._waits)) is not None:
+            return MovePlan(played.node, (), 0.0)
+        bases: list[tuple[str, ...]] = []
         for count in range(1, most_moves + 1):
-            best: MovePlan | None = None
-            for chosen in self._sets(pod, count):
-                lost = sum(self._movable[uid].lost_gpu_s for uid in chosen)
-                if best is not None and lost >= best.lost_gpu_s:
-                    continue
-                if (played := self._play(pod, chosen)) is not None:
-                    best = MovePlan(played[0].to_node, tuple(played[1:]), lost)
+            candidates = sorted(self._candidates(pod, count), key=lambda one: one.lost_gpu_s)
+            sets = chain((one.uids for one in candidates), self._helped(pod, bases, count))
+            best = self._best_of(pod, sets)
             if best is not None:
-                return msgspec.structs.replace(best, smallest=not self.cut_off)
+                smallest = not self.cut_off and count <= MOST_ORDERED
+                return msgspec.structs.replace(best, smallest=smallest)
+            if count < most_moves:
+                bases += [one.uids for one in candidates if self._is_base(pod, one)]
         return None
 
     @property
     def cut_off(self) -> bool:
         """True if the last search ended before everything was tried."""
-        return self._trials >= self._most_trials
+        tried = self._trials.tried - self._begin
+        return tried >= self._most_trials or self._looked >= LOOKS_A_TRIAL * self._most_trials
 
-    def _sets(self, pod: PodRequest, count: int) -> Iterator[tuple[str, ...]]:
-        """Sets of so many pods without which the pod fits somewhere; each once."""
-        codes = self._assess(pod).codes.tolist()
-        nodes = [
-            node.name
-            for node, code in zip(self._engine.ledger.table.nodes, codes, strict=True)
-            if code == 0 or code > Code.OUT_OF_SERVICE  # what others hold there is in the way
-        ]
-        seen: set[frozenset[str]] = set()
-        for part in range(count, 0, -1):  # first those that are all of one node
-            for some in self._of_one_node(pod, nodes, part):
-                others = sorted(self._movable.keys() - set(some) - {pod.uid})
-                for rest in combinations(others, count - part):
-                    if self._spent():
-                        return
-                    whole = frozenset((*some, *rest))
-                    if whole not in seen and self._allowed((*some, *rest)):
-                        seen.add(whole)
-                        yield tuple(sorted(whole))
+    def _best_of(self, pod: PodRequest, sets: Iterable[tuple[str, ...]]) -> MovePlan | None:
+        """Of these, all of one size, the plan that loses least."""
+        best: MovePlan | None = None
+        for chosen in sets:
+            if self.cut_off:
+                break
+            self._looked += 1
+            lost = self._trials.lost_gpu_s(chosen)
+            if best is not None and lost >= best.lost_gpu_s:
+                continue
+            if (found := self._played(pod, chosen)) is not None:
+                best = MovePlan(found.node, found.moves, lost)
+        return best
 
-    def _of_one_node(
-        self, pod: PodRequest, nodes: Sequence[str], part: int
-    ) -> Iterator[tuple[str, ...]]:
-        """So many pods of one of these nodes without which the pod fits there."""
-        for node in nodes:
-            held = (holding.placement.uid for holding in self._engine.ledger.pods_on(node))
-            here = sorted(uid for uid in held if uid in self._movable and uid != pod.uid)
-            for some in combinations(here, part):
-                if self._spent():
+    def _played(self, pod: PodRequest, uids: Sequence[str]) -> MovesPlayed | None:
+        """What comes of these, in the first order that does."""
+        orders = permutations(sorted(uids, key=self._by_size))
+        for order in islice(orders, None if len(uids) <= MOST_ORDERED else 1):
+            if (played := self._trials.play(pod, order, waits=self._waits)) is not None:
+                return played
+        return None
+
+    def _by_size(self, uid: str) -> tuple[int, str]:
+        """The largest first."""
+        asks = self._trials.movable[uid].request.shape.gpu_requests
+        return -sum(ask.count * (1000 if ask.whole else ask.milli) for ask in asks), uid
+
+    # --- which sets of pods ---
+
+    def _candidates(self, pod: PodRequest, count: int) -> Iterator[_Candidate]:
+        """Sets of so many pods of one node without which the pod might fit there, and of which no
+        smaller one does."""
+        for node in self._in_the_way(pod):
+            here = self._movable_on(node, pod.shape)
+            fit = self._fit.get(node, ())
+            for mask in self._shortfall(pod, node, here).masks(count):
+                self._looked += 1
+                if self.cut_off:
                     return
-                if self._allowed(some) and self._fits_without(pod, node, some):
-                    yield some
+                if any(mask & known == known for known in fit):
+                    continue
+                uids = tuple(one.placement.uid for at, one in enumerate(here) if mask >> at & 1)
+                if self._trials.allowed(uids):
+                    yield _Candidate(node, mask, uids, self._trials.lost_gpu_s(uids))
 
-    def _spent(self) -> bool:
-        self._trials += 1
-        if self._told is not None and self._trials % 1000 == 0:
-            self._told(self._trials)
-        return self.cut_off
+    def _is_base(self, pod: PodRequest, one: _Candidate) -> bool:
+        """Whether the pod does fit there without them."""
+        if self.cut_off or not self._trials.fits_without(pod, one.node, one.uids):
+            return False
+        self._fit.setdefault(one.node, []).append(one.mask)
+        return True
 
-    def _allowed(self, uids: Sequence[str]) -> bool:
-        """True if every disruption budget lets as many go."""
-        counts: dict[str, int] = {}
-        for uid in uids:
-            for budget in self._movable[uid].budgets:
-                counts[budget] = counts.get(budget, 0) + 1
-        return all(count <= self._budgets.get(name, 0) for name, count in counts.items())
+    def _helped(
+        self, pod: PodRequest, bases: Sequence[tuple[str, ...]], count: int
+    ) -> Iterator[tuple[str, ...]]:
+        """Smaller sets, with others that make room for those of them that found no place."""
+        seen: set[frozenset[str]] = set()
+        for base in bases:
+            for helpers in self._helping((pod.uid, *base), base, count - len(base)):
+                whole = frozenset((*base, *helpers))
+                if whole not in seen and self._trials.allowed(tuple(whole)):
+                    seen.add(whole)
+                    yield tuple(sorted(whole))
 
-    def _fits_without(self, pod: PodRequest, node: str, uids: Sequence[str]) -> bool:
-        ledger = self._engine.ledger
-        ledger.checkpoint()
-        try:
-            for uid in uids:
-                ledger.release(uid)
-            return bool(self._assess(pod).codes[ledger.table.row_of[node]] == 0)
-        finally:
-            ledger.rollback()
+    def _helping(
+        self, known: Sequence[str], base: Sequence[str], count: int
+    ) -> Iterator[tuple[str, ...]]:
+        """So many others, each on a node where one of those before it could then be placed."""
+        if count == 0:
+            yield ()
+            return
+        for uid in dict.fromkeys(
+            helper for one in base for helper in self._helpers_of(one, count) if helper not in known
+        ):
+            for rest in self._helping((*known, uid), (*base, uid), count - 1):
+                yield uid, *rest
 
-    def _assess(self, pod: PodRequest) -> Assessment:
-        """Like the engine's own answer, kept apart from its."""
-        engine = self._engine
-        profile = engine.profile_of(pod)
-        self._assessor.observed = engine.assessor.observed
-        shape = profile.shaped(engine.oom_history.shape_of(pod))
-        return self._assessor.assess(profile, shape)
+    def _helpers_of(self, uid: str, most: int) -> dict[str, None]:
+        """Pods that, with at most so many gone from their node, leave room there for this one."""
+        request = self._trials.movable[uid].request
+        found = self._helpers.get((request.shape, most))
+        if found is None:
+            found = self._helpers[request.shape, most] = {}
+            codes = self._trials.assess(request).codes.tolist()
+            for node, code in zip(self._ledger.table.nodes, codes, strict=True):
+                if code and code <= Code.OUT_OF_SERVICE:
+                    continue
+                here = self._movable_on(node.name, request.shape)
+                shortfall = self._shortfall(request, node.name, here)
+                for count in range(1, most + 1):
+                    for mask in shortfall.masks(count):
+                        for at, one in enumerate(here):
+                            if mask >> at & 1:
+                                found[one.placement.uid] = None
+        return found
 
-    def _play(self, pod: PodRequest, uids: Sequence[str]) -> list[PodMove] | None:
-        """Where the pod and then these are placed; None if one of them finds no place."""
-        ledger = self._engine.ledger
-        ledger.checkpoint()
-        try:
-            from_node = {}
-            for uid in uids:
-                held = ledger.release(uid)
-                assert held is not None
-                from_node[uid] = held.placement.node
-            went = [self._movable[uid].request for uid in uids]
-            went.sort(key=lambda one: (-_milli(one), one.uid))
-            moves = []
-            for one in (pod, *went):
-                node = self._place(one)
-                if node is None:
-                    return None
-                moves.append(PodMove(one.uid, from_node.get(one.uid, ""), node))
-            return moves
-        finally:
-            ledger.rollback()
+    def _in_the_way(self, pod: PodRequest) -> list[str]:
+        """Nodes on which what others hold is in the pod's way."""
+        codes = self._trials.assess(pod).codes.tolist()
+        nodes = zip(self._ledger.table.nodes, codes, strict=True)
+        return [node.name for node, code in nodes if code == 0 or code > Code.OUT_OF_SERVICE]
 
-    def _place(self, pod: PodRequest) -> str | None:
-        """Reserve a place as the engine would; its node, None where there is none."""
-        table, profile = self._engine.ledger.table, self._engine.profile_of(pod)
-        known, key = self._assess(pod), f"{self._engine.seed}/{pod.uid}/1"
-        row = selection.best_row(known, profile, key)
-        if row < 0:
-            return None
-        shares = selection.shares_on(table, row, known, profile, key)
-        placement = selection.placement_on(table, row, pod.uid, shares, known.shape)
-        reserved = self._engine.ledger.reserve(placement, asks=known.demand.asks)
-        return placement.node if reserved else None
+    def _movable_on(self, node: str, wanted: Shape) -> list[Holding]:
+        """What may go from the node for this shape: nothing that asks as much."""
+        return [
+            one
+            for one in self._held_on(node)
+            if (pod := self._trials.movable.get(one.placement.uid)) is not None
+            and not _asks_as_much(pod.request.shape, wanted)
+        ]
+
+    def _held_on(self, node: str) -> list[Holding]:
+        held = self._on.get(node)
+        if held is None:
+            held = self._on[node] = list(self._ledger.pods_on(node))
+        return held
+
+    def _shortfall(self, pod: PodRequest, node: str, here: Sequence[Holding]) -> NodeShortfall:
+        table, demand = self._ledger.table, self._trials.assess(pod).demand
+        return NodeShortfall(table, table.row_of[node], demand, here, self._held_on(node))
 
 
-def _milli(pod: PodRequest) -> int:
-    return sum(ask.count * (1000 if ask.whole else ask.milli) for ask in pod.shape.gpu_requests)
+def _asks_as_much(shape: Shape, wanted: Shape) -> bool:
+    """True if whatever place suits the first would suit the other too."""
+    if _plain(shape) != _plain(wanted) or not _beside(shape, wanted):
+        return False
+    if shape.gpu_requests == wanted.gpu_requests:
+        return True
+    if len(shape.gpu_requests) != 1 or len(wanted.gpu_requests) != 1:
+        return False
+    (one,), (other,) = shape.gpu_requests, wanted.gpu_requests
+    if one.whole:
+        return other == msgspec.structs.replace(one, count=min(one.count, other.count))
+    return other == msgspec.structs.replace(one, milli=min(one.milli, other.milli))
+
+
+def _beside(shape: Shape, wanted: Shape) -> bool:
+    return shape.cpu_milli >= wanted.cpu_milli and shape.memory_mib >= wanted.memory_mib
+
+
+def _plain(shape: Shape) -> Shape:
+    """All else that decides where it may be."""
+    return msgspec.structs.replace(shape, gpu_requests=(), cpu_milli=0, memory_mib=0, trace_spec="")

@@ -100,7 +100,7 @@ def which_fit(
         (answers.unresolvable, unresolvable.nonzero()[0]),
         (answers.failed, (codes > Code.OUT_OF_SERVICE).nonzero()[0]),
     ):
-        texts = reason_of_each(table, known, row_of_each.take(places))
+        texts = reason_of_each(table, known, row_of_each.take(places), pod.warnings)
         into.update(zip([names[place] for place in places.tolist()], texts, strict=True))
     return answers
 

@@ -10,11 +10,9 @@ from weft.core.engine.assessment import Assessment
 from weft.core.engine.records import Candidate
 from weft.core.framework import NEVER, Need, Profile, Query, connection
 from weft.core.ledger.table import Bools, Ints, LedgerTable
-from weft.dialects.foreign import foreign_resource
 from weft.model import Code, Reason
 from weft.model.reason import TEXT
 
-_MOST_NAMES = 16  # of the resources of one pod, to be told whose they are
 _FAR = 1 << 60
 """More than any GPU lacks."""
 
@@ -56,17 +54,22 @@ class FeasibilitySummary(msgspec.Struct, frozen=True):
         return f"{head}: {', '.join(map(str, self.reasons))}" if self.reasons else f"{head} fit"
 
 
-def summarise(table: LedgerTable, known: Assessment) -> FeasibilitySummary:
-    """Aggregate the nodes' reason codes, with what was asked and the largest that is free."""
+def summarise(table: LedgerTable, known: Assessment, warnings: Sequence[str]) -> FeasibilitySummary:
+    """Aggregate the nodes' reason codes, with what was asked and the largest that is free.
+
+    `warnings` are the pod's: one that begins with a resource's name says whose it is.
+    """
     gpus = bool(known.demand.needs)
     rows = np.flatnonzero(table.gpus) if gpus else np.arange(table.count)
     codes = known.codes.take(rows)
     return FeasibilitySummary(
-        len(rows), int((codes == 0).sum()), reasons_of(table, known, rows), gpus
+        len(rows), int((codes == 0).sum()), reasons_of(table, known, rows, warnings), gpus
     )
 
 
-def reasons_of(table: LedgerTable, known: Assessment, rows: Ints) -> tuple[Reason, ...]:
+def reasons_of(
+    table: LedgerTable, known: Assessment, rows: Ints, warnings: Sequence[str]
+) -> tuple[Reason, ...]:
     """Reasons why these nodes do not fit, most common first, in the numbers of who lacks least."""
     codes = known.codes.take(rows)
     counts = np.bincount(codes, minlength=len(Code))
@@ -76,12 +79,14 @@ def reasons_of(table: LedgerTable, known: Assessment, rows: Ints) -> tuple[Reaso
         if code == 0 or count == 0:
             continue
         query = Query(table, known.demand, rows[codes == code])
-        words = _words(code, known, table, _rows(query).tolist())
+        words = _words(code, known, table, _rows(query).tolist(), warnings)
         reasons.append(Reason(code, count, *_of_all(_measures(code, query)), words))
     return tuple(reasons)
 
 
-def reason_of_each(table: LedgerTable, known: Assessment, rows: Ints) -> list[str]:
+def reason_of_each(
+    table: LedgerTable, known: Assessment, rows: Ints, warnings: Sequence[str]
+) -> list[str]:
     """The reason why each of these nodes does not fit, about that node alone; "" where it does."""
     codes = known.codes.take(rows)
     reasons = [""] * len(rows)
@@ -91,7 +96,7 @@ def reason_of_each(table: LedgerTable, known: Assessment, rows: Ints) -> list[st
         texts: dict[tuple[Numbers, str], str] = {}
         numbers = _of_each(_measures(code, query), query.n)
         for place, row, about in zip(places.tolist(), _rows(query).tolist(), numbers, strict=True):
-            key = about, _words(code, known, table, (row,))
+            key = about, _words(code, known, table, (row,), warnings)
             if key not in texts:
                 texts[key] = Reason(code, 1, *about, key[1]).text
             reasons[place] = texts[key]
@@ -117,7 +122,13 @@ def best_nodes(
     return best
 
 
-def _words(code: Code, known: Assessment, table: LedgerTable, rows: Sequence[int]) -> str:
+def _words(
+    code: Code,
+    known: Assessment,
+    table: LedgerTable,
+    rows: Sequence[int],
+    warnings: Sequence[str],
+) -> str:
     """The words that only the pod's request gives: the model or the UUID, which resource."""
     shape = known.shape
     if code is Code.WRONG_MODEL and (shape.devices.uuids or shape.devices.not_uuids):
@@ -130,11 +141,12 @@ def _words(code: Code, known: Assessment, table: LedgerTable, rows: Sequence[int
     if code is Code.LINKS_TAKEN:
         return _lost_links(known, table, rows)
     if code is Code.EXTENDED:
+        asked = dict(shape.extended)
         foreign = [
-            request.text
-            for name, amount in shape.extended[:_MOST_NAMES]
-            if (request := foreign_resource(name)) is not None
-            and _lacks_extended(table, name, amount, rows)
+            warning
+            for warning in warnings
+            if (name := warning.partition(" is ")[0]) in asked
+            and _lacks_extended(table, name, asked[name], rows)
         ]
         return f"{TEXT[code]}: {'; '.join(foreign)}" if foreign else ""
     return ""

@@ -7,7 +7,7 @@ rate of the usual pods that need least of them.
 """
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -38,15 +38,87 @@ class StrandedGpus(NamedTuple):
     by: Ints
 
 
-class _UsualPod(NamedTuple):
-    """A usual shape: its level on each kind of GPU, how many, CPU, memory, and where it may run."""
+class StrandedMeter:
+    """Measures a table whose accounts change, node by node, for the same usual pods.
 
-    levels: tuple[int, ...]
-    gpus: int
-    cpu_milli: int
-    memory_mib: int
-    open_nodes: Bools
-    good_nodes: Bools
+    The table's layout must stay. Shapes without a GPU say nothing here.
+    """
+
+    def __init__(self, table: LedgerTable, usual: Iterable[Shape]) -> None:
+        self._table = table
+        demands = [Demand(shape, table) for shape in usual if shape.gpu_requests]
+        levels = [_levels(table, demand) for demand in demands]
+        kept = [at for at, one in enumerate(levels) if any(one)]
+        demands, self._levels = [demands[at] for at in kept], [levels[at] for at in kept]
+        codes = [declared_codes(table, demand) for demand in demands]
+        shape = (len(demands), table.count)
+        self._good = np.array([np.isin(one, _BY_SIZE) for one in codes], bool).reshape(shape)
+        by_model = np.array([np.isin(one, _BY_MODEL) for one in codes], bool).reshape(shape)
+        self._open = self._good | by_model
+        self._gpus = _column(demand.gpus for demand in demands)
+        self._cpu = _column(demand.cpu_milli for demand in demands)
+        self._memory = _column(demand.memory_mib for demand in demands)
+        most = (max(one) for one in self._levels)
+        self._milli = _column(most) * self._gpus * 1000 // _LEVELS
+
+    def of(self, rows: Ints | None = None) -> StrandedGpus:
+        """What is idle on these nodes, or on each, in the table's order."""
+        table = self._table
+        nodes = np.arange(table.count) if rows is None else rows
+        sizes = table.gpus[nodes]
+        owner = np.repeat(np.arange(len(nodes)), sizes)
+        first = np.repeat(table.starts[nodes] - np.cumsum(sizes) + sizes, sizes)
+        devices = first + np.arange(len(owner))
+        share = self._shares(devices)
+        idle = _per_node(owner, share, len(nodes))
+        slots = (self._gpus <= 1) | (table.idle[nodes] >= self._gpus)
+        good = slots & self._good[:, nodes]
+        filled = functools.partial(self._filled, table.device_kind[devices], owner, share)
+        left = [
+            idle,
+            filled(np.ones_like(slots)),
+            filled(slots),
+            filled(slots & self._open[:, nodes]),
+            filled(good),
+            self._most_beside(good, table.cpu_free[nodes], self._cpu),
+            self._most_beside(good, table.memory_free[nodes], self._memory),
+        ]
+        # One limit after the other: each only takes away.
+        falling = np.minimum.accumulate(np.stack(left), axis=0)
+        return StrandedGpus(idle, falling[-1], falling[:-1] - falling[1:])
+
+    def _shares(self, devices: Ints) -> Ints:
+        """The free share of each of these devices, by cores and memory."""
+        table = self._table
+        total = np.maximum(table.device_memory_total[devices], 1)
+        by_memory = table.device_memory_free[devices] * 1000 // total
+        share = np.minimum(table.device_milli_free[devices], by_memory)
+        return np.where(table.device_usable[devices] > 0, np.maximum(share, 0), 0)
+
+    def _filled(self, kinds: Ints, owner: Ints, share: Ints, accepted: Bools) -> Ints:
+        """The most of each node's free shares that pods accepted there fill, GPU by GPU."""
+        if not len(accepted):
+            return np.zeros(accepted.shape[1], dtype=np.int64)
+        # Nodes that accept the same pods are of one class: its bits in a few bytes.
+        bits = np.ascontiguousarray(np.packbits(accepted, axis=0).T)
+        packed = bits.view(np.dtype((np.void, bits.shape[1]))).ravel()
+        _, first, of_node = np.unique(packed, return_index=True, return_inverse=True)
+        fills = np.zeros((len(first), len(self._table.kinds), _LEVELS + 1), dtype=np.int64)
+        needed = set(zip(of_node.ravel()[owner].tolist(), kinds.tolist(), strict=True))
+        for number, kind in needed:
+            chosen = np.flatnonzero(accepted[:, first[number]]).tolist()
+            levels = frozenset(self._levels[at][kind] for at in chosen)
+            fills[number, kind] = _most_filled(levels)
+        level = np.minimum(share * _LEVELS // 1000, _LEVELS)
+        filled = fills[of_node.ravel()[owner], kinds, level]
+        return _per_node(owner, filled * 1000 // _LEVELS, accepted.shape[1])
+
+    def _most_beside(self, accepted: Bools, free: Ints, needs: Ints) -> Ints:
+        """The most GPU for which what is free beside GPUs is enough, thousandths."""
+        worth = np.maximum(free, 0) * self._milli // np.maximum(needs, 1)
+        worth = np.where(needs == 0, _ANY, worth)
+        enough = np.where(accepted & (free >= needs), worth, 0)
+        return np.asarray(enough.max(axis=0, initial=0))
 
 
 def stranded_gpus(table: LedgerTable, usual: Iterable[Shape]) -> StrandedGpus:
@@ -54,66 +126,24 @@ def stranded_gpus(table: LedgerTable, usual: Iterable[Shape]) -> StrandedGpus:
 
     Shapes without a GPU say nothing here. What no shape is told of is all stranded as `shares`.
     """
-    demands = [Demand(shape, table) for shape in usual if shape.gpu_requests]
-    pods = [pod for pod in (_usual_pod(table, one) for one in demands) if any(pod.levels)]
-    total = np.maximum(table.device_memory_total, 1)
-    share = np.minimum(table.device_milli_free, table.device_memory_free * 1000 // total)
-    share = np.where(table.device_usable > 0, np.maximum(share, 0), 0)
-    idle = _per_node(table, share)
-    everywhere = np.ones(table.count, dtype=np.bool_)
-    slots = [table.idle >= pod.gpus if pod.gpus > 1 else everywhere for pod in pods]
-    may_run = [slot & pod.open_nodes for pod, slot in zip(pods, slots, strict=True)]
-    good = [slot & pod.good_nodes for pod, slot in zip(pods, slots, strict=True)]
-    cpu = [pod.cpu_milli for pod in pods]
-    memory = [pod.memory_mib for pod in pods]
-    left = [
-        idle,
-        _filled(table, share, pods, [everywhere] * len(pods)),
-        _filled(table, share, pods, slots),
-        _filled(table, share, pods, may_run),
-        _filled(table, share, pods, good),
-        _most_beside(pods, good, table.cpu_free, cpu),
-        _most_beside(pods, good, table.memory_free, memory),
-    ]
-    # One limit after the other: each only takes away.
-    falling = np.minimum.accumulate(np.stack(left), axis=0)
-    return StrandedGpus(idle, falling[-1], falling[:-1] - falling[1:])
+    return StrandedMeter(table, usual).of()
 
 
-def _usual_pod(table: LedgerTable, demand: Demand) -> _UsualPod:
-    codes = declared_codes(table, demand)
-    good = np.isin(codes, _BY_SIZE)
-    levels = [
+def _levels(table: LedgerTable, demand: Demand) -> tuple[int, ...]:
+    """The part of each kind of GPU that the pod asks of one, in hundredths."""
+    return tuple(
         max(
             -(-need.milli * _LEVELS // kind.milli),
             -(-int(need.memory_mib[number]) * _LEVELS // max(1, kind.memory_mib)),
         )
         for number, kind in enumerate(table.kinds)
         for need in demand.needs[:1]
-    ]
-    open_nodes = good | np.isin(codes, _BY_MODEL)
-    beside = demand.cpu_milli, demand.memory_mib
-    return _UsualPod(tuple(levels), demand.gpus, *beside, open_nodes, good)
+    )
 
 
-def _filled(
-    table: LedgerTable, share: Ints, pods: Sequence[_UsualPod], accepted: Sequence[Bools]
-) -> Ints:
-    """The most of each node's free shares that pods accepted there fill, GPU by GPU, [n]."""
-    if not pods:
-        return np.zeros(table.count, dtype=np.int64)
-    # Nodes that accept the same pods are of one class: its bits in a few bytes.
-    bits = np.ascontiguousarray(np.packbits(np.stack(accepted), axis=0).T)
-    packed = bits.view(np.dtype((np.void, bits.shape[1]))).ravel()
-    _, first, of_node = np.unique(packed, return_index=True, return_inverse=True)
-    fills = np.zeros((len(first), len(table.kinds), _LEVELS + 1), dtype=np.int64)
-    for number, node in enumerate(first.tolist()):
-        chosen = [pod for pod, where in zip(pods, accepted, strict=True) if where[node]]
-        for kind in range(len(table.kinds)):
-            fills[number, kind] = _most_filled(frozenset(pod.levels[kind] for pod in chosen))
-    level = np.minimum(share * _LEVELS // 1000, _LEVELS)
-    filled = fills[of_node.ravel()[table.device_node], table.device_kind, level]
-    return _per_node(table, filled * 1000 // _LEVELS)
+def _column(values: Iterable[int]) -> Ints:
+    """One value a usual pod, [pods, 1]."""
+    return np.array(list(values), dtype=np.int64).reshape(-1, 1)
 
 
 @functools.lru_cache(maxsize=256)
@@ -127,18 +157,5 @@ def _most_filled(levels: frozenset[int]) -> Ints:
     return fills
 
 
-def _most_beside(
-    pods: Sequence[_UsualPod], accepted: Sequence[Bools], free: Ints, needs: Sequence[int]
-) -> Ints:
-    """The most GPU for which what is free beside GPUs is enough, thousandths, [n]."""
-    most = np.zeros(len(free), dtype=np.int64)
-    for pod, where, need in zip(pods, accepted, needs, strict=True):
-        milli = max(pod.levels) * pod.gpus * 1000 // _LEVELS
-        worth = np.full(len(free), _ANY) if need == 0 else np.maximum(free, 0) * milli // need
-        most = np.maximum(most, np.where(where & (free >= need), worth, 0))
-    return most
-
-
-def _per_node(table: LedgerTable, values: Ints) -> Ints:
-    sums = np.bincount(table.device_node, weights=values, minlength=table.count)
-    return sums.astype(np.int64)
+def _per_node(owner: Ints, values: Ints, nodes: int) -> Ints:
+    return np.bincount(owner, weights=values, minlength=nodes).astype(np.int64)

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from weft.core.framework import Policy, Query
-from weft.core.framework.interference import INTERFERENCE, InterferenceTable
 from weft.core.framework.policy import ExpectedSlowdown, SlowdownTolerance
 from weft.core.ledger.residents import CoResidents
 from weft.core.ledger.table import Bools, Ints
@@ -17,6 +16,7 @@ from weft.core.policies.gpu_readings import GpuReadingColumns, SnapshotCache, is
 from weft.core.policies.interference_term import InterferenceTerm
 from weft.core.policies.load_aware import FULL, gate, load
 from weft.model import Shape
+from weft.model.interference_table import INTERFERENCE, InterferenceTable
 
 FRAGMENTS = 1000
 """Weight of fgd's 0 to 100 against load-aware's thousandths of 0 to 100: both count the same."""

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.core.framework.interference import Floats, InterferenceView, PredictionTier, Tiers
 from weft.core.ledger.table import Bools, Ints
 from weft.core.policies.co_residents import CRITICAL, CoResidentSets
 from weft.core.policies.growing_arrays import GrowingArray
+from weft.model.interference_table import Floats, InterferenceView, PredictionTier, Tiers
 
 CAUTION = 0.5
 """Speeds are valued so far between what is expected and the worst: the best of many guesses is

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from weft.core.framework import Query
-from weft.core.framework.interference import Floats
 from weft.core.ledger.residents import CoResidents, Resident, own_percent
 from weft.core.ledger.table import Ints, LedgerTable
 from weft.core.policies.growing_arrays import GrowingArray
 from weft.model import Shape
+from weft.model.interference_table import Floats
 from weft.model.request import BEST_EFFORT, LATENCY_CRITICAL
 
 NOBODY, CRITICAL, HARMLESS, ANY_CLASS = range(4)

@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from weft.core.framework import Policy, Query, interference
-from weft.core.framework.interference import Distances, InterferenceTable, InterferenceView
+from weft.core.framework import Policy, Query
 from weft.core.framework.policy import ExpectedSlowdown
 from weft.core.ledger.residents import CoResidents, Resident
 from weft.core.ledger.table import Bools, Ints
@@ -19,7 +18,8 @@ from weft.core.policies.co_residents import CoResidentCache, asking, one_by_one
 from weft.core.policies.compat import Compat, is_exact
 from weft.core.policies.pair_costs import greedy, greedy_alike
 from weft.core.policies.sharing_cost import predictions
-from weft.model import BadInputError, Shape
+from weft.model import BadInputError, Shape, interference_table
+from weft.model.interference_table import Distances, InterferenceTable, InterferenceView
 from weft.model.nearest import unknown
 
 Pairing = Literal["cheapest", "fifo", "gpu-util", "mystic"]
@@ -65,8 +65,8 @@ class CoschemlPolicy(Policy):
     compat_system = "coscheml"
     reads = frozenset({"occupants", "co_residents", "pending"})
     inputs: Mapping[str, Any] = {
-        interference.INTERFERENCE: InterferenceTable,
-        interference.MYSTIC: Distances,
+        interference_table.INTERFERENCE: InterferenceTable,
+        interference_table.MYSTIC: Distances,
     }
 
     def __init__(self, pairing: Pairing = "cheapest", compat: Compat = "sane") -> None:
@@ -75,9 +75,9 @@ class CoschemlPolicy(Policy):
             raise BadInputError(place, unknown(pairing, PAIRINGS))
         self.pairing, self.exact = pairing, is_exact(self.name, compat)
         if pairing != "mystic":
-            self.inputs = {interference.INTERFERENCE: InterferenceTable}
+            self.inputs = {interference_table.INTERFERENCE: InterferenceTable}
         if self.exact:
-            self.inputs = {**self.inputs, interference.PREDICTED: InterferenceTable}
+            self.inputs = {**self.inputs, interference_table.PREDICTED: InterferenceTable}
         self.view = InterferenceView()
         self.distances: Distances = {}
         self._numbers: dict[str, int] = {}
@@ -85,9 +85,9 @@ class CoschemlPolicy(Policy):
 
     def take_input(self, name: str, value: Any) -> None:
         """Predicted interference, or mystic's distances. Exact: nothing that was observed."""
-        if name == interference.MYSTIC:
+        if name == interference_table.MYSTIC:
             self.distances = value
-        elif self.exact and interference.OBSERVED in value.sources:
+        elif self.exact and interference_table.OBSERVED in value.sources:
             return
         else:
             self.view = InterferenceView(value)
@@ -193,7 +193,7 @@ class CoschemlPolicy(Policy):
         card = self.view.of("")
         if not np.isfinite(card.upper[target, other]):
             return -1.0
-        known = abs(card.tier[target, other]) != interference.PredictionTier.UNKNOWN
+        known = abs(card.tier[target, other]) != interference_table.PredictionTier.UNKNOWN
         return float(np.exp(card.mean[target, other])) if known else 0.0
 
     def _exactly(self, query: Query, pending: Sequence[Shape]) -> Bools:

@@ -16,9 +16,8 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from weft.core.framework import Demand, Policy, Query, interference
+from weft.core.framework import Demand, Policy, Query
 from weft.core.framework.feasibility import Codes, declared_codes
-from weft.core.framework.interference import INTERFERENCE, InterferenceTable, InterferenceView
 from weft.core.framework.policy import ExpectedSlowdown, SlowdownTolerance
 from weft.core.framework.signals import Floats
 from weft.core.ledger.residents import CoResidents
@@ -31,7 +30,8 @@ from weft.core.policies.gpu_readings import GpuReadingColumns, SnapshotCache
 from weft.core.policies.overlap_time import OverlapTime, Remaining
 from weft.core.policies.pair_costs import few_of_each, most_valuable
 from weft.core.policies.sharing_cost import BY_USE, IF_CALM, KNOWN, SharingCost, SlowdownBounds
-from weft.model import BadInputError, Shape
+from weft.model import BadInputError, Shape, interference_table
+from weft.model.interference_table import INTERFERENCE, InterferenceTable, InterferenceView
 from weft.model.request import LATENCY_CRITICAL
 
 MOST_COLUMNS = 256
@@ -86,7 +86,7 @@ class InterferencePolicy(Policy):
                 raise BadInputError(
                     f"policy {self.name}, option {option}", f"{value} is no bound; write 1 or more"
                 )
-        self._joining = SharingCost(interference.NO_INTERFERENCE, bounds, bonus)
+        self._joining = SharingCost(interference_table.NO_INTERFERENCE, bounds, bonus)
         self._judged = CoResidentCache(self._joining, sharing_cost.CROWD, most, bounds.most_small)
         self._floor, self._patience, self._overlap = gain - 1.0, patience, overlap
         self._remaining: Remaining | None = None

@@ -6,7 +6,6 @@ What is not known neither closes a GPU nor speaks for it; the other parts decide
 import numpy as np
 
 from weft.core.framework import Query
-from weft.core.framework.interference import NO_INTERFERENCE, InterferenceTable, InterferenceView
 from weft.core.framework.policy import ExpectedSlowdown, SlowdownTolerance
 from weft.core.framework.signals import Floats
 from weft.core.ledger.residents import CoResidents
@@ -14,6 +13,7 @@ from weft.core.ledger.table import Bools, Ints
 from weft.core.policies.co_residents import CoResidentCache
 from weft.core.policies.sharing_cost import BY_USE, KNOWN, NEVER, SharingCost, SlowdownBounds
 from weft.model import Shape
+from weft.model.interference_table import NO_INTERFERENCE, InterferenceTable, InterferenceView
 
 WEIGHTS = (0.6, 0.2, 0.2)
 """Of interference, fragments and load, where interference is predicted."""

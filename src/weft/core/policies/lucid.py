@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.framework import Policy, Query, interference
-from weft.core.framework.interference import NO_INTERFERENCE, InterferenceTable, InterferenceView
+from weft.core.framework import Policy, Query
 from weft.core.framework.policy import ExpectedSlowdown
 from weft.core.ledger.residents import CoResidents, Resident
 from weft.core.ledger.table import Bools, Ints
 from weft.core.policies.co_residents import CoResidentCache, one_by_one
 from weft.core.policies.sharing_cost import predictions
-from weft.model import Shape
+from weft.model import Shape, interference_table
+from weft.model.interference_table import NO_INTERFERENCE, InterferenceTable, InterferenceView
 
 MOST = 2
 """Pods on a GPU."""
@@ -37,7 +37,7 @@ class Lucid(Policy):
     summary = "an empty GPU, else a pair whose sharing scores are two at most"
     source = "Lucid (ASPLOS'23), its sharing score"
     reads = frozenset({"occupants", "co_residents"})
-    inputs: Mapping[str, Any] = {interference.INTERFERENCE: InterferenceTable}
+    inputs: Mapping[str, Any] = {interference_table.INTERFERENCE: InterferenceTable}
 
     def __init__(self) -> None:
         self._view = NO_INTERFERENCE

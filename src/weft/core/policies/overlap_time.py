@@ -11,7 +11,6 @@ from itertools import permutations
 import numpy as np
 
 from weft.core.framework import Query
-from weft.core.framework.interference import CardTable, Floats, InterferenceView
 from weft.core.framework.residency import (
     LEAST_LEFT,
     SECOND_NS,
@@ -23,6 +22,7 @@ from weft.core.framework.residency import (
 from weft.core.ledger.residents import CoResidents, Resident
 from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import Shape
+from weft.model.interference_table import CardTable, Floats, InterferenceView
 
 MOST = 4
 """Sets of so many and more are not looked at."""

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from weft.core.framework.interference import Floats
 from weft.core.ledger.table import Ints
+from weft.model.interference_table import Floats
 
 Pod = TypeVar("Pod", bound=Hashable)
 Gpu = TypeVar("Gpu", bound=Hashable)

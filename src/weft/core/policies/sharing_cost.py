@@ -6,7 +6,6 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from weft.core.framework.interference import Floats, InterferenceView, PredictionTier
 from weft.core.framework.policy import ExpectedSlowdown, SlowdownTolerance
 from weft.core.ledger.residents import CoResidents, Resident, own_percent
 from weft.core.ledger.table import Bools, Ints
@@ -14,6 +13,7 @@ from weft.core.policies import co_residents
 from weft.core.policies.co_resident_costs import ROUNDING, JoinedSets, SetCosts
 from weft.core.policies.co_residents import ANY_CLASS, CRITICAL, HARMLESS, NOBODY, CoResidentSets
 from weft.model import Shape
+from weft.model.interference_table import Floats, InterferenceView, PredictionTier
 from weft.model.slowdown_limit import bound_of
 
 CRITICAL_LOSS = 0.5

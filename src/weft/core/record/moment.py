@@ -55,7 +55,7 @@ def _explain(engine: Engine, decision: RecordedDecision, on: str) -> Explanation
         return _explanation(decision, "faulted", record.fault, summary=summary)
     profile = engine.profiles.get(record.profile) or engine.profile_of(pod)
     known = engine.assess(profile, pod)
-    summary = summarise(engine.ledger.table, known)
+    summary = summarise(engine.ledger.table, known, pod.warnings)
     at = place_in_words(record.node, record.shares)
     more: dict[str, Any] = {
         "summary": summary,

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from weft.core.framework import Policy
-from weft.core.framework.interference import INTERFERENCE, MYSTIC, to_input
 from weft.lab.experiment import pair_predictor
 from weft.lab.experiment.paired import Difference, holm, paired_difference, paired_p_value
 from weft.lab.experiment.workers import run_cells, with_progress
@@ -20,6 +19,7 @@ from weft.lab.simulate.sharing.feedback import Feedback
 from weft.lab.simulate.sharing.outcome import SharedRun
 from weft.lab.simulate.sharing.run import SharedScenario, run_shared
 from weft.lab.simulate.sharing.trial_packing import PackByTrial, TrialRun
+from weft.model.interference_table import INTERFERENCE, MYSTIC, to_input
 
 ORACLE, GANDIVA, OURS = "oracle", "gandiva", "interference"
 BASELINES = ("binpack", GANDIVA, "coscheml")
@@ -113,6 +113,11 @@ def run_cell(study: InterferenceStudy, cell: InterferenceRun) -> SharedRun:
 
 def run_whole(study: InterferenceStudy, cell: InterferenceRun) -> SharedRun:
     """One policy on one seed's jobs at one load."""
+    return run_scenario(study, cell, scenario_of(study, cell))
+
+
+def scenario_of(study: InterferenceStudy, cell: InterferenceRun) -> SharedScenario:
+    """One seed's jobs at one load, and what the cell's policy is told of them."""
     knows_all = study.predictor == "truth" or cell.policy == ORACLE
     learnt = pair_predictor.ridge if study.predictor == "ridge" else pair_predictor.trained
     pairs_of = study.table, study.gpu_model
@@ -121,7 +126,7 @@ def run_whole(study: InterferenceStudy, cell: InterferenceRun) -> SharedRun:
     if study.mystic:
         inputs[MYSTIC] = study.mystic
     load = study.loads[cell.load]
-    scenario = SharedScenario(
+    return SharedScenario(
         pairs.cluster(load.gpus, study.gpu_model),
         pairs.jobs(study.table, load, cell.seed),
         study.table.truth(),
@@ -130,6 +135,12 @@ def run_whole(study: InterferenceStudy, cell: InterferenceRun) -> SharedRun:
         measured=False,
         feedback=PROGRESS if study.watched and cell.policy not in {ORACLE, GANDIVA} else None,
     )
+
+
+def run_scenario(
+    study: InterferenceStudy, cell: InterferenceRun, scenario: SharedScenario
+) -> SharedRun:
+    """The cell's policy on this scenario."""
     if cell.policy == GANDIVA:
         run = TrialRun(scenario, PackByTrial()).go()
     else:

@@ -14,13 +14,13 @@ import msgspec
 import numpy as np
 
 from weft.core.framework import Policy
-from weft.core.framework.interference import INTERFERENCE, InterferenceTable, interference, to_input
 from weft.lab.experiment import pair_predictor
 from weft.lab.experiment.paired import Difference, paired_difference
 from weft.lab.experiment.workers import run_cells, with_progress
 from weft.lab.simulate.sharing import pairs
 from weft.lab.simulate.sharing.outcome import SharedRun
 from weft.lab.simulate.sharing.run import SharedScenario, run_shared
+from weft.model.interference_table import INTERFERENCE, InterferenceTable, interference, to_input
 
 BASELINE = "auto"
 MISSING = (0.0, 0.25, 0.5, 0.75, 1.0)

@@ -118,14 +118,20 @@ def run_cell(study: OverprovisionStudy, cell: OverprovisionRun) -> SharedRun:
 def run_whole(study: OverprovisionStudy, cell: OverprovisionRun) -> SharedRun:
     """One policy on one seed's jobs at one level."""
     jobs = ece_like.jobs(cell.percent, cell.seed, study.gpus, study.mix)
-    if cell.policy == BEST:
-        jobs = tuple(msgspec.structs.replace(job, request_mib=job.peak_mib) for job in jobs)
     nodes, watching, permille = ece_like.cluster(study.gpus), study.watching, study.harvest_permille
     slowdown = ece_like.slowdown(cell.percent)
     scenario = SharedScenario(nodes, jobs, slowdown, watching, study.faults, permille, cell.seed)
+    if cell.policy == BEST:
+        scenario = asking_peaks(scenario)
     policy = study.make_policy("gpushare" if cell.policy == BEST else cell.policy)
     run = run_shared(scenario, policy)
     return msgspec.structs.replace(run, policy=cell.policy)
+
+
+def asking_peaks(scenario: SharedScenario) -> SharedScenario:
+    """The same jobs, each of which asks for exactly the most that it will use."""
+    peaks = (msgspec.structs.replace(job, request_mib=job.peak_mib) for job in scenario.jobs)
+    return msgspec.structs.replace(scenario, jobs=tuple(peaks))
 
 
 def _level(

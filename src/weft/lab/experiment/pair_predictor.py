@@ -11,7 +11,6 @@ import random
 
 import numpy as np
 
-from weft.core.framework.interference import Floats, InterferenceTable, PredictionTier, interference
 from weft.interference import additive
 from weft.interference.features import PairSamples
 from weft.interference.ladder import Predictor, fit
@@ -19,6 +18,7 @@ from weft.interference.records import CoLocatedRun as MeasuredRun
 from weft.interference.records import Measurements, solo
 from weft.interference.table import from_predictors
 from weft.lab.simulate.sharing.pairs import PairTable
+from weft.model.interference_table import Floats, InterferenceTable, PredictionTier, interference
 
 MEASURED_SPREAD = 0.02
 """Log slowdown by which a measured pair may be off."""

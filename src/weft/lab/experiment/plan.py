@@ -1,11 +1,13 @@
 """An experiment's cells: one run each, in the order of the results."""
 
 import itertools
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
-from weft.lab.experiment.spec import ExperimentSpec, MeasuredPairs, OverprovisionedJobs
+from weft.lab.experiment.spec import ExperimentSpec
+from weft.lab.experiment.spec_workloads import MetricFaults, TimeAssumptions, levels_of
 
 _PLAIN = "=,:.-_"
 """Characters that stay as they are in a folder's name, beside letters and digits."""
@@ -25,6 +27,10 @@ class PlannedCell(msgspec.Struct, frozen=True):
     levels: tuple[CellLevel, ...]
     scheduler: str
     seed: int
+
+    def index(self, axis: str) -> int | None:
+        """The number of its level on this axis; None where the experiment has no such axis."""
+        return next((level.index for level in self.levels if level.axis == axis), None)
 
     @property
     def folder(self) -> str:
@@ -52,12 +58,13 @@ def plan(spec: ExperimentSpec) -> list[PlannedCell]:
 
 def axes_of(spec: ExperimentSpec) -> dict[str, list[str]]:
     """The levels of each axis, as they are written, by its name."""
-    workload = spec.workload
-    if isinstance(workload, OverprovisionedJobs):
-        faults = [each.name for each in workload.faults]
-        return {"percent": [str(each) for each in workload.percents], "faults": faults}
-    if isinstance(workload, MeasuredPairs):
-        return {"load": [f"{load:g}" for load in workload.loads]}
-    if workload.mode == "timed":
-        return {}
-    return {"demand": [f"{demand:g}" for demand in workload.demands]}
+    return {
+        axis: [_text(level) for level in levels]
+        for axis, levels in levels_of(spec.workload).items()
+    }
+
+
+def _text(level: Any) -> str:
+    if isinstance(level, (MetricFaults, TimeAssumptions)):
+        return level.name
+    return f"{level:g}"

@@ -13,25 +13,24 @@ from weft.lab.experiment import interference, overprovision
 from weft.lab.experiment.grid import RunGrid, run_cell
 from weft.lab.experiment.plan import PlannedCell
 from weft.lab.experiment.runner import CellResult, Runner
-from weft.lab.experiment.spec import (
-    ExperimentSpec,
-    MeasuredPairs,
-    MetricFaults,
-    OpenbPods,
-    OverprovisionedJobs,
-    Seeds,
-)
+from weft.lab.experiment.scenarios import ReadPods, ScenarioMaker
+from weft.lab.experiment.spec import ExperimentSpec, Seeds
+from weft.lab.experiment.spec_workloads import MeasuredPairs, OpenbPods
 from weft.lab.simulate import arrivals
 from weft.lab.simulate.openb_scenario import read_scenario
 from weft.lab.simulate.results import PolicyRun
 from weft.lab.simulate.scenario import Scenario
 from weft.lab.simulate.sharing import pairs
-from weft.lab.simulate.sharing.ece_like import JobMix
-from weft.lab.simulate.sharing.exporter import ExporterFaults, read_spoof
-from weft.lab.simulate.sharing.job import SECOND_NS
 from weft.lab.simulate.sharing.outcome import SharedRun
-from weft.lab.simulate.sharing.pipeline import ScrapeOptions
+from weft.lab.simulate.sharing.run import SharedScenario, run_shared
+from weft.lab.simulate.sharing.trial_packing import PackByTrial, TrialRun
 from weft.model import BadInputError
+
+_SPECIAL: dict[type, set[str]] = {
+    MeasuredPairs: {interference.GANDIVA, interference.ORACLE},
+    OpenbPods: set(),
+}
+"""Schedulers that are no policies, of workloads that do not have the usual ones."""
 
 MakePolicy = Callable[[str], Policy]
 
@@ -52,51 +51,57 @@ SHARED_MEASURES = (
 """Fields of a run of shared GPUs that are measures as they stand."""
 
 
-def runner_of(spec: ExperimentSpec, data: Mapping[str, Path], make_policy: MakePolicy) -> Runner:
+def runner_of(
+    spec: ExperimentSpec,
+    data: Mapping[str, Path],
+    make_policy: MakePolicy,
+    read_pods: ReadPods | None = None,
+) -> Runner:
     """The runner of this experiment's workload; a scheduler nobody knows fails here.
 
-    `data` are the workload's files by field.
+    `data` are the workload's files by field; `read_pods` reads manifests, where these are the jobs.
     """
-    special = {interference.GANDIVA, interference.ORACLE}
+    workload = spec.workload
+    special = _SPECIAL.get(type(workload), {overprovision.BEST, interference.GANDIVA})
     for at, name in enumerate(spec.schedulers):
-        if isinstance(spec.workload, MeasuredPairs) and name in special:
+        if name in special:
             continue
         try:
             make_policy(name)
         except BadInputError as error:
             raise BadInputError(f"schedulers[{at}]", error.problem) from error
-    workload = spec.workload
-    if isinstance(workload, OverprovisionedJobs):
-        return OverprovisionedRunner(workload, make_policy)
     if isinstance(workload, MeasuredPairs):
         return PairsRunner(workload, data, make_policy)
-    return OpenbRunner(workload, data, spec.seeds, make_policy)
+    if isinstance(workload, OpenbPods):
+        return OpenbRunner(workload, data, spec.seeds, make_policy)
+    return SharedGpusRunner(ScenarioMaker(workload, data, read_pods), make_policy)
 
 
-class OverprovisionedRunner:
-    """Runs jobs that ask for more memory than they use."""
+class SharedGpusRunner:
+    """Runs jobs that share GPUs, whatever they are.
 
-    def __init__(self, workload: OverprovisionedJobs, make_policy: MakePolicy) -> None:
-        self._workload, self._make_policy = workload, make_policy
+    `best-residency` is best fit where every pod asks for exactly what it will use, which nobody can
+    know; `gandiva` packs by trial.
+    """
+
+    def __init__(self, scenarios: ScenarioMaker, make_policy: MakePolicy) -> None:
+        self._scenarios, self._make_policy = scenarios, make_policy
 
     def run(self, cell: PlannedCell) -> CellResult:
-        """One scheduler on one seed's jobs at one level, with one level of faults."""
-        workload = self._workload
-        percent = workload.percents[cell.levels[0].index]
-        study = overprovision.OverprovisionStudy(
-            (cell.scheduler,),
-            (percent,),
-            (cell.seed,),
-            self._make_policy,
-            cell.scheduler,
-            workload.cards,
-            JobMix(workload.mix),
-            ScrapeOptions(scrape_ns=round(workload.scrape_seconds * SECOND_NS)),
-            exporter_faults(workload.faults[cell.levels[1].index]),
-            round(workload.harvest_limit * 1000),
-        )
-        run = overprovision.OverprovisionRun(percent, cell.scheduler, cell.seed)
-        return _shared(overprovision.run_whole(study, run))
+        """One scheduler on one seed's jobs at one level of each axis."""
+        scenario = self._scenarios.scenario(cell)
+        return _shared(run_with(scenario, cell.scheduler, self._make_policy))
+
+
+def run_with(scenario: SharedScenario, scheduler: str, make_policy: MakePolicy) -> SharedRun:
+    """The scenario with a policy, or with one of those that need a run of their own."""
+    if scheduler == interference.GANDIVA:
+        run = TrialRun(scenario, PackByTrial()).go()
+    elif scheduler == overprovision.BEST:
+        run = run_shared(overprovision.asking_peaks(scenario), make_policy("gpushare"))
+    else:
+        run = run_shared(scenario, make_policy(scheduler))
+    return msgspec.structs.replace(run, policy=scheduler)
 
 
 class PairsRunner:
@@ -111,22 +116,43 @@ class PairsRunner:
     def _table(self) -> pairs.PairTable:
         return pairs.read_table(self._data["table"], self._workload.source, self._workload.gpu)
 
+    @cached_property
+    def _mystic(self) -> dict[str, dict[str, float]]:
+        path = self._data.get("mystic")
+        if path is None:
+            return {}
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, float]])
+        except (OSError, msgspec.DecodeError) as error:
+            raise BadInputError(str(path), f"is no table of distances: {error}") from None
+
     def run(self, cell: PlannedCell) -> CellResult:
         """One scheduler on one seed's jobs at one load."""
         workload = self._workload
-        load = workload.loads[cell.levels[0].index]
+        load = pairs.OfferedLoad(
+            workload.loads[cell.index("load") or 0],
+            workload.gpus,
+            workload.jobs,
+            workload.mean_seconds,
+            pairs.DurationLaw(workload.durations),
+            workload.job_class,
+            workload.expected_error,
+        )
         study = interference.InterferenceStudy(
             self._table,
             workload.gpu,
             (cell.scheduler,),
-            (pairs.OfferedLoad(load, workload.gpus, workload.jobs),),
+            (load,),
             (cell.seed,),
             self._make_policy,
             predictor=workload.told,
+            mystic=self._mystic,
             watched=workload.watched,
         )
+        scenarios = ScenarioMaker(workload, self._data)
         run = interference.InterferenceRun(0, cell.scheduler, cell.seed)
-        return _shared(interference.run_whole(study, run))
+        scenario = scenarios.assumed(interference.scenario_of(study, run), cell)
+        return _shared(interference.run_scenario(study, run, scenario))
 
 
 class OpenbRunner:
@@ -167,28 +193,12 @@ class OpenbRunner:
             # One seed is the trace itself, as in `weft simulate --timed`.
             make = arrivals.replayed if self._seeds.count == 1 else arrivals.resampled
             return make(*counts, cell.seed)
-        demand = self._workload.demands[cell.levels[0].index] / 100
+        demand = self._workload.demands[cell.index("demand") or 0] / 100
         if self._workload.order:
             order = self._orders[cell.seed]
             return arrivals.cut(order, scenario.pods, scenario.capacity_milli, demand)
         drawn = scenario.pods, len(scenario.nodes), scenario.capacity_milli
         return arrivals.draw(*drawn, cell.seed, demand)
-
-
-def exporter_faults(faults: MetricFaults) -> ExporterFaults:
-    """The simulated exporters' faults that a level of the axis names."""
-    metric, reads = read_spoof(faults.spoof)
-    frozen_s = faults.frozen_seconds
-    return ExporterFaults(
-        round(faults.delay_seconds * SECOND_NS),
-        faults.dropped,
-        faults.missing,
-        faults.noise,
-        metric,
-        reads,
-        None if frozen_s is None else round(frozen_s * SECOND_NS),
-        faults.frozen_busy,
-    )
 
 
 def _shared(run: SharedRun) -> CellResult:
@@ -199,7 +209,30 @@ def _shared(run: SharedRun) -> CellResult:
     if waits:
         measures["queue_mean_s"] = round(sum(waits) / len(waits), 3)
         measures["queue_p99_s"] = round(float(np.percentile(waits, 99)), 3)
+    measures |= _of_jobs(run)
     return CellResult(measures, msgspec.to_builtins(run.bare()), run.outcomes, run.usage)
+
+
+def _of_jobs(run: SharedRun) -> dict[str, float | None]:
+    """How fairly jobs were slowed down, energy a job, and queries where they answer any."""
+    stretched = [
+        one.jct_s / one.alone_s for one in run.outcomes if one.jct_s is not None and one.alone_s > 0
+    ]
+    measures: dict[str, float | None] = {}
+    if stretched:
+        values = np.array(stretched)
+        measures["slowdown_mean"] = round(float(values.mean()), 4)
+        measures["slowdown_p99"] = round(float(np.percentile(values, 99)), 4)
+        jain = float(values.sum() ** 2 / (len(values) * (values**2).sum()))
+        measures["jain_fairness"] = round(jain, 4)
+        measures["energy_kj_per_job"] = round(run.energy_kj / len(values), 4)
+    queries = sum(one.queries for one in run.outcomes)
+    if queries:
+        late = sum(one.late_queries for one in run.outcomes)
+        measures["late_queries_percent"] = round(100 * late / queries, 4)
+        p99s = [one.query_p99_s for one in run.outcomes if one.query_p99_s is not None]
+        measures["query_p99_s"] = round(sum(p99s) / len(p99s), 6) if p99s else None
+    return measures
 
 
 def _openb_measures(run: PolicyRun) -> dict[str, float | None]:

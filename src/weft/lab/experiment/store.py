@@ -26,13 +26,12 @@ from weft.files.writing import write_whole
 from weft.lab.experiment.plan import PlannedCell
 from weft.lab.experiment.runner import CellResult
 from weft.lab.experiment.spec import ExperimentSpec
+from weft.lab.experiment.spec_workloads import AXES, NAMED_AXES
 from weft.model import BadInputError
 
 EXPERIMENT, MANIFEST, CELLS, PARTS = "experiment.json", "manifest.json", "cells", ".parts"
 LOCK = ".lock"
 RESULT, JOBS, SERIES = "result.json", "jobs.parquet", "series.parquet"
-_AXES = ("percents", "faults", "loads", "demands")
-"""Fields of a workload that may differ between starts in one folder: they name cells."""
 
 
 class CellRecord(msgspec.Struct, frozen=True):
@@ -75,33 +74,38 @@ class StoredExperiment(msgspec.Struct, frozen=True):
 
     def hash_of(self, cell: PlannedCell) -> str:
         """Hash of all that the cell's result depends on."""
-        faults = [self._faults().get(level.text) for level in cell.levels if level.axis == "faults"]
-        parts = self._fixed(), faults, cell.folder
+        settings = self._named_levels()
+        named = [settings.get((level.axis, level.text)) for level in cell.levels]
+        parts = self._fixed(), [each for each in named if each is not None], cell.folder
         return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:16]
 
     def differing_field(self, other: "StoredExperiment") -> str:
         """The first field that cells of both depend on and that differs; "" if none does."""
         own, others = self._fixed(), other._fixed()
         fields = [field for field in own if own[field] != others.get(field)]
-        own, others = self._faults(), other._faults()
-        names = [name for name in own if name in others and own[name] != others[name]]
-        return next(iter([*fields, *(f"workload.faults ({name})" for name in names)]), "")
+        mine, theirs = self._named_levels(), other._named_levels()
+        names = [key for key in mine if key in theirs and mine[key] != theirs[key]]
+        return next(iter([*fields, *(f"level {name} of {axis}" for axis, name in names)]), "")
 
     def _fixed(self) -> dict[str, Any]:
         """The workload without its axes, and its data."""
         spec = self.experiment
         built: dict[str, Any] = msgspec.to_builtins(spec.workload)
-        fixed = {f"workload.{name}": value for name, value in built.items() if name not in _AXES}
+        fixed = {f"workload.{name}": value for name, value in built.items() if name not in AXES}
         if built.get("mode") == "timed":  # one seed replays the trace itself
             fixed["seeds.count (one, or several)"] = spec.seeds.count > 1
         for field, text in self.data.items():  # the same data elsewhere is the same
             fixed[f"workload.{field}"] = text
         return fixed
 
-    def _faults(self) -> dict[str, Any]:
-        """Settings of the levels of the axis `faults`, by name."""
+    def _named_levels(self) -> dict[tuple[str, str], Any]:
+        """Settings of levels that have a name, by (axis, name)."""
         built: dict[str, Any] = msgspec.to_builtins(self.experiment.workload)
-        return {faults["name"]: faults for faults in built.get("faults", ())}
+        return {
+            (AXES[field], level["name"]): level
+            for field in NAMED_AXES
+            for level in built.get(field, ())
+        }
 
 
 class RunStore:
@@ -232,8 +236,16 @@ def read_store(folder: Path) -> tuple[ExperimentSpec, RunStore]:
 
 def stored_experiment(spec: ExperimentSpec, data: Mapping[str, Path]) -> StoredExperiment:
     """The experiment with the hashes of its data; `FileNotFoundError` where some is absent."""
-    hashes = {field: hashlib.sha256(read_bytes(path)).hexdigest() for field, path in data.items()}
-    return StoredExperiment(spec, hashes)
+    return StoredExperiment(spec, {field: _hash_of(path) for field, path in data.items()})
+
+
+def _hash_of(path: Path) -> str:
+    """Hash of a file; of a folder, of its files with their names."""
+    if not path.is_dir():
+        return hashlib.sha256(read_bytes(path)).hexdigest()
+    files = sorted(each for each in path.rglob("*") if each.is_file())
+    parts = [(str(each.relative_to(path)), _hash_of(each)) for each in files]
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
 def write_rows(path: Path, rows: Sequence[msgspec.Struct]) -> None:

@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.model.metric import Metric
+from weft.model.metric_aliases import ALIASES, Alias
 from weft.node.devices.nvml_library import model_of
 from weft.telemetry.meaning import metric_names, metric_values
-from weft.telemetry.meaning.metric_names import ALIASES, Alias, SeriesSubject
+from weft.telemetry.meaning.metric_names import SeriesSubject
 from weft.telemetry.meaning.metric_values import Floats
 from weft.telemetry.sources.answers import QueryResult
 

@@ -5,9 +5,9 @@ A policy without its inputs decides by requests alone, so a comparison would not
 
 from weft.core.framework import Policy
 from weft.core.framework.fragments import TYPICAL_PODS
-from weft.core.framework.interference import INTERFERENCE, MYSTIC, PREDICTED
 from weft.core.framework.popularity import POPULAR_PODS
 from weft.lab.simulate.scenario import Scenario
+from weft.model.interference_table import INTERFERENCE, MYSTIC, PREDICTED
 
 METRICS = "metrics"
 SLOWDOWNS = "slowdowns"

@@ -14,7 +14,6 @@ from typing import Literal
 import msgspec
 
 from weft.files.reading import read_text
-from weft.files.words import whole_number
 from weft.lab.simulate import openb_own
 from weft.model import (
     BadInputError,
@@ -27,6 +26,7 @@ from weft.model import (
     Shape,
 )
 from weft.model.nearest import nearest
+from weft.model.number_text import whole_number
 
 NOMINAL_MIB = {
     "P100": 16_280,

@@ -8,19 +8,19 @@ import msgspec
 from weft.core.engine import Engine, Event, NodesChanged, PolicyInput
 from weft.core.framework import Policy, Profile
 from weft.core.framework.fragments import TYPICAL_PODS, TypicalPods, typical_input
-from weft.core.framework.interference import (
-    INTERFERENCE,
-    MYSTIC,
-    Distances,
-    InterferenceTable,
-    to_input,
-)
 from weft.core.ledger import RequestLimits
 from weft.core.record import DecisionsWriter, Header, PolicyUse, ProfileUse, Recorder
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.learning import learning
 from weft.lab.simulate.openb import TracePod
 from weft.model import Node, Shape
+from weft.model.interference_table import (
+    INTERFERENCE,
+    MYSTIC,
+    Distances,
+    InterferenceTable,
+    to_input,
+)
 
 PROFILE = "weft"
 TOP_ON_RECORD = 3

@@ -12,10 +12,10 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from weft.cluster.http.metric_families import counter, gauge
 from weft.model.metric import Metric as GpuMetric
+from weft.model.metric_aliases import ALIASES, Alias
 from weft.node.agent.over_share import OverShareGuard
 from weft.node.agent.usage import ContainerUse, NodeUse, UsageWatch
 from weft.node.devices.reader import GpuDevice
-from weft.telemetry.meaning.metric_names import ALIASES, Alias
 
 _NAMES: dict[str, tuple[str, Alias]] = {}
 for _name, _alias in ALIASES.items():

@@ -12,11 +12,11 @@ import numpy as np
 from weft.core.framework.signals import FRESH, MISSING, Floats
 from weft.model import Gpu, Node
 from weft.model.metric import Metric
+from weft.model.metric_aliases import ALIASES, Alias
 from weft.telemetry.feed.freshness import freshness_of
 from weft.telemetry.feed.window import MetricWindow
-from weft.telemetry.meaning import metric_names
 from weft.telemetry.meaning.join import JoinFailure, SeriesJoiner
-from weft.telemetry.meaning.metric_names import NODE_LABELS, Alias, subject, without_port
+from weft.telemetry.meaning.metric_names import NODE_LABELS, subject, without_port
 from weft.telemetry.sources.answers import QueryResult, labels_of
 
 Level = Literal["good", "advice", "wrong"]
@@ -58,9 +58,7 @@ class CompletenessFinding(NamedTuple):
     mend: str = ""
 
 
-def discover(
-    answers: Iterable[QueryResult], aliases: Mapping[str, Alias] = metric_names.ALIASES
-) -> list[Node]:
+def discover(answers: Iterable[QueryResult], aliases: Mapping[str, Alias] = ALIASES) -> list[Node]:
     """Nodes and GPUs that the labels tell of; memory is not known."""
     gpus_of: dict[str, dict[int, str]] = {}
     for answer in answers:

@@ -20,8 +20,9 @@ import numpy as np
 from weft.core.ledger.table import Ints
 from weft.model import Node
 from weft.model.metric import Metric
+from weft.model.metric_aliases import ALIASES, Alias
 from weft.telemetry.meaning import metric_names
-from weft.telemetry.meaning.metric_names import Alias, subject, without_port
+from weft.telemetry.meaning.metric_names import subject, without_port
 from weft.telemetry.meaning.metric_values import Floats, read
 from weft.telemetry.sources.answers import QueryResult, labels_of, shown
 
@@ -153,7 +154,7 @@ class SeriesJoiner:
     def __init__(
         self,
         devices: Devices,
-        aliases: Mapping[str, Alias] = metric_names.ALIASES,
+        aliases: Mapping[str, Alias] = ALIASES,
         most_kept: int = _MOST_KEPT,
     ) -> None:
         self.devices, self.aliases = devices, aliases

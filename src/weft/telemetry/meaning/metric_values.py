@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.model.metric import Metric
-from weft.telemetry.meaning.metric_names import ALIASES, PERCENT, Alias
+from weft.model.metric_aliases import ALIASES, PERCENT, Alias
 
 Floats = npt.NDArray[np.float64]
 

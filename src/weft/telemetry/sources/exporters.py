@@ -18,9 +18,10 @@ import msgspec
 import numpy as np
 
 from weft.model.metric import Metric
+from weft.model.metric_aliases import ALIASES, Alias
 from weft.telemetry.meaning import metric_names
 from weft.telemetry.meaning.join import Devices
-from weft.telemetry.meaning.metric_names import MIG_UUID_LABELS, UUID_LABELS, Alias
+from weft.telemetry.meaning.metric_names import MIG_UUID_LABELS, UUID_LABELS
 from weft.telemetry.sources.answers import QueryResult, TelemetryError, labels_of, shown
 from weft.telemetry.sources.source import QueryOutcome, SourceReading
 from weft.telemetry.sources.transport import NOBODY, Direct, ResponseLimits, ServerCredentials
@@ -47,7 +48,7 @@ Fetch = Callable[[str], Awaitable[tuple[int, bytes]]]
 class NameIndex(NamedTuple):
     """Meaning of the names, and the ledger's GPUs."""
 
-    aliases: Mapping[str, Alias] = metric_names.ALIASES
+    aliases: Mapping[str, Alias] = ALIASES
     devices: Callable[[], Devices] = lambda: Devices([])
 
 

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from weft.model import BadInputError
 from weft.model.metric import Metric
-from weft.telemetry.meaning.metric_names import ALIASES, Alias, names_of
+from weft.model.metric_aliases import ALIASES, Alias
+from weft.telemetry.meaning.metric_names import names_of
 from weft.telemetry.sources.answers import QueryResult, TelemetryError, decode, shown
 from weft.telemetry.sources.source import QueryOutcome, SourceReading
 from weft.telemetry.sources.transport import Direct, ResponseLimits, ServerCredentials, Transport

@@ -13,12 +13,12 @@ from weft.cluster.extender.routes import Route
 from weft.cluster.extender.service import Extender
 from weft.core.engine import Engine, PodSeenBound, PolicyInput
 from weft.core.framework import Profile
-from weft.core.framework.interference import INTERFERENCE, to_input
 from weft.core.policies.catalog import built_in
 from weft.dialects.dialect import DialectSettings
 from weft.interference.public_datasets import slowdowns
 from weft.interference.table import from_static
 from weft.kube.pods import Pod
+from weft.model.interference_table import INTERFERENCE, to_input
 from weft.testing import node, placement
 
 ROUTE = Route(GPUSHARE.path, "coscheml", 500, GPUSHARE.report)

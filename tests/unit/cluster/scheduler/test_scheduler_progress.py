@@ -13,7 +13,7 @@ from weft.cluster.telemetry.slowdown_observer import SlowdownObserver
 from weft.cluster.telemetry.solo_rates import SoloProfiles
 from weft.core.explain import renderer
 from weft.core.explain.explanation import Explanation, ObservedProgress, SeparatedPair
-from weft.core.framework.interference import InterferenceTable
+from weft.model.interference_table import InterferenceTable
 from weft.telemetry.sources.source import SourceReading
 
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "reference" / "metrics.md"

@@ -134,7 +134,7 @@ def test_lost_links_are_a_reason_and_preferred_is_the_suggestion() -> None:
     asked = required(2)
     assert placed(engine, asked) is None
     known = engine.assess(engine.profile_of(asked), asked)
-    assert str(summarise(engine.ledger.table, known)) == (
+    assert str(summarise(engine.ledger.table, known, ())) == (
         "0/1 GPU nodes: 1 × the node's best connected GPUs are not free together "
         "(free at best NODE, could be NV4)"
     )

@@ -37,7 +37,7 @@ def test_the_reason_names_what_is_missing_and_that_no_pod_is_in_the_way() -> Non
     engine = engine_of(OTHER, HALF, node("plain", delivers=()))
     asked = pod("p", asks=ASKS)
     known = engine.assess(engine.profiles["weft"], asked)
-    assert str(summarise(engine.ledger.table, known)) == (
+    assert str(summarise(engine.ledger.table, known, ())) == (
         "0/2 GPU nodes: 2 × node does not advertise alnair/vgpu-compute or alnair/vgpu-memory"
     )
     found = which_fit(engine, engine.profiles["weft"], asked, ["half", "plain"])
@@ -89,7 +89,7 @@ def test_the_reason_names_the_isolation_and_the_change_is_another_one() -> None:
     engine = engine_of(BARE, busy, node("plain", isolation=("none",)))
     asked = isolated("mig")
     known = engine.assess(engine.profiles["weft"], asked)
-    assert str(summarise(engine.ledger.table, known)) == (
+    assert str(summarise(engine.ledger.table, known, ())) == (
         "0/2 GPU nodes: 2 × node does not offer isolation mig"
     )
     found = which_fit(engine, engine.profiles["weft"], asked, ["bare", "plain"])

@@ -16,7 +16,7 @@ from weft.testing import node, placement, random_nodes, random_shape, shape
 
 def summary_of(engine: Engine, asked: Shape) -> FeasibilitySummary:
     known = engine.assessor.assess(engine.profiles["weft"], asked)
-    return summarise(engine.ledger.table, known)
+    return summarise(engine.ledger.table, known, ())
 
 
 def said(engine: Engine, asked: Shape) -> list[tuple[Code, int, int, int, str]]:

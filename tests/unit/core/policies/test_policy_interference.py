@@ -18,7 +18,11 @@ from weft.core.engine import (
     SignalsChanged,
 )
 from weft.core.framework import Profile
-from weft.core.framework.interference import (
+from weft.core.framework.signals import FRESH, snapshot
+from weft.core.policies.catalog import built_in
+from weft.core.policies.pair_costs import few_of_each, greedy, most_valuable
+from weft.model import BadInputError
+from weft.model.interference_table import (
     INTERFERENCE,
     OBSERVED,
     InterferenceTable,
@@ -26,10 +30,6 @@ from weft.core.framework.interference import (
     interference,
     to_input,
 )
-from weft.core.framework.signals import FRESH, snapshot
-from weft.core.policies.catalog import built_in
-from weft.core.policies.pair_costs import few_of_each, greedy, most_valuable
-from weft.model import BadInputError
 from weft.testing import node, placement, pod
 
 NAMES = ("calm", "fair", "loud")

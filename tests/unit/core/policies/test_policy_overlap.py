@@ -16,15 +16,15 @@ from weft.core.engine import (
     PolicyInput,
 )
 from weft.core.framework import Demand, Profile, Query
-from weft.core.framework.interference import (
+from weft.core.policies.catalog import built_in
+from weft.core.policies.overlap_time import OverlapTime, Remaining, finishes
+from weft.model.interference_table import (
     INTERFERENCE,
     InterferenceView,
     PredictionTier,
     interference,
     to_input,
 )
-from weft.core.policies.catalog import built_in
-from weft.core.policies.overlap_time import OverlapTime, Remaining, finishes
 from weft.testing import node, placement, pod
 
 S = 1_000_000_000

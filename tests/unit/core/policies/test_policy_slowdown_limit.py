@@ -6,15 +6,15 @@ import pytest
 from policy_signals import engine_of
 
 from weft.core.engine import Bind, PodAdded, PodBound, PodSeenBound, PolicyInput, Unschedulable
-from weft.core.framework.interference import (
+from weft.core.policies.catalog import built_in
+from weft.model import BadInputError
+from weft.model.interference_table import (
     INTERFERENCE,
     InterferenceTable,
     PredictionTier,
     interference,
     to_input,
 )
-from weft.core.policies.catalog import built_in
-from weft.model import BadInputError
 from weft.testing import node, placement, pod
 
 CRITICAL = "latency-critical"

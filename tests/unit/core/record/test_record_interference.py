@@ -20,12 +20,12 @@ from weft.core.engine import (
     Tick,
 )
 from weft.core.framework import Profile
-from weft.core.framework.interference import INTERFERENCE, PredictionTier, interference, to_input
 from weft.core.policies.catalog import built_in
 from weft.core.record import DecisionsWriter, Header, PolicyUse, ProfileUse, Recorder
 from weft.core.record.reading import read
 from weft.core.record.replay import replay
 from weft.model import GpuMemoryRequest, Placement, Shape
+from weft.model.interference_table import INTERFERENCE, PredictionTier, interference, to_input
 from weft.model.request import rounded_s
 from weft.testing import node, pod
 

@@ -16,7 +16,6 @@ from weft.core.engine import (
     ProgressSeen,
 )
 from weft.core.explain.renderer import lines_of
-from weft.core.framework.interference import INTERFERENCE, PredictionTier, interference, to_input
 from weft.core.policies.catalog import built_in
 from weft.core.record import (
     DecisionsWriter,
@@ -28,6 +27,7 @@ from weft.core.record import (
     read,
     replay,
 )
+from weft.model.interference_table import INTERFERENCE, PredictionTier, interference, to_input
 from weft.testing import node, pod
 
 S = 1_000_000_000

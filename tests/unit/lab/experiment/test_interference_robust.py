@@ -6,7 +6,6 @@ import itertools
 import numpy as np
 import pytest
 
-from weft.core.framework.interference import InterferenceView, PredictionTier
 from weft.core.policies.catalog import built_in
 from weft.lab.experiment.interference_robust import (
     RobustnessLevel,
@@ -21,6 +20,7 @@ from weft.lab.experiment.interference_robust import (
     run_study,
 )
 from weft.lab.simulate.sharing import pairs
+from weft.model.interference_table import InterferenceView, PredictionTier
 
 
 def a_table(count: int = 8) -> pairs.PairTable:
@@ -79,7 +79,7 @@ def test_noise_multiplies_slowdowns_and_their_bounds() -> None:
 
 
 def _forbidding(view: InterferenceView):
-    from weft.core.framework.interference import interference
+    from weft.model.interference_table import interference
 
     upper = view.upper.copy()
     upper[0, 0, 1] = np.inf

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from weft.core.framework.interference import InterferenceView, PredictionTier
 from weft.core.policies.catalog import built_in
 from weft.lab.experiment import pair_predictor
 from weft.lab.experiment.interference import InterferenceStudy, run_study
 from weft.lab.simulate.sharing import pairs
+from weft.model.interference_table import InterferenceView, PredictionTier
 
 
 def a_table(count: int = 6) -> pairs.PairTable:

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from weft.core.engine import Command, Engine, Event, Evict, NodesChanged
 from weft.core.framework import Profile
-from weft.core.framework.interference import INTERFERENCE, PredictionTier, interference, to_input
 from weft.core.ledger import RequestLimits
 from weft.core.policies.catalog import built_in
 from weft.core.record import (
@@ -28,6 +27,7 @@ from weft.lab.simulate.sharing.outcome import SharedRun
 from weft.lab.simulate.sharing.run import PROFILE, SharedScenario, SharingRun
 from weft.lab.simulate.sharing.slowdown import ByPairs
 from weft.model import Gpu, Node
+from weft.model.interference_table import INTERFERENCE, PredictionTier, interference, to_input
 
 KINDS = ("server", "good", "bad")
 TRUTH = ByPairs({("server", "bad"): 1500, ("bad", "server"): 1300, ("bad", "bad"): 3000}, 1000)

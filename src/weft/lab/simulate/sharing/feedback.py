@@ -15,11 +15,11 @@ import msgspec
 
 from weft.core.engine import Evict, PodProgress, PolicyInput, ProgressSeen
 from weft.core.engine.slowdown_eviction import SLOWEST
-from weft.core.framework.interference import INTERFERENCE, InterferenceTable, to_input
 from weft.interference.observed_slowdown import ObservedSlowdowns
 from weft.lab.simulate.sharing.gpus import GpuKey, SimulatedContainer, SimulatedGpus
 from weft.lab.simulate.sharing.job import SECOND_NS
 from weft.model import Node
+from weft.model.interference_table import INTERFERENCE, InterferenceTable, to_input
 from weft.model.request import LATENCY_CRITICAL
 from weft.model.slowdown_limit import bound_on
 

@@ -24,7 +24,7 @@ import msgspec
 
 from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
 from weft.lab.simulate.sharing.power import V100_INFERENCE, CardUse, PowerModel
-from weft.lab.simulate.sharing.slowdown import SlowdownModel
+from weft.lab.simulate.sharing.slowdown import AS_MEASURED, ComputeSharing, SlowdownModel
 
 GpuKey = tuple[str, int]
 """(node, GPU index)."""
@@ -59,6 +59,7 @@ class SimulatedContainer:
         "job",
         "lost_ns",
         "memory_mib",
+        "permille",
         "phase",
         "restarts",
         "resumes_ns",
@@ -70,7 +71,7 @@ class SimulatedContainer:
         self.job = job
         self.phase = -1
         self.done = 0
-        self.speed = 0
+        self.speed = self.permille = 0
         self.memory_mib = 0
         """The memory it holds of the card."""
         self.restarts = self.deaths_in_row = 0
@@ -116,7 +117,8 @@ class _Card:
 class SimulatedGpus:
     """All GPUs of a cluster. Times must not go back, nor pass `next_ns` before it happened.
 
-    Use and energy are summed from `began_ns` on, by the `power` model.
+    Use and energy are summed from `began_ns` on, by the `power` model. `sharing` is what those lose
+    that need more of a card than it has.
     """
 
     def __init__(
@@ -125,18 +127,23 @@ class SimulatedGpus:
         slowdown: SlowdownModel,
         began_ns: int = 0,
         power: PowerModel = V100_INFERENCE,
+        sharing: ComputeSharing = AS_MEASURED,
     ) -> None:
         idle_w = power.watts(used=False, activity=0.0)
         self._cards = {
             key: _Card(mib, CardUse(began_ns, watts=idle_w)) for key, mib in memory_mib.items()
         }
-        self._slowdown, self._power = slowdown, power
+        self._slowdown, self._power, self._sharing = slowdown, power, sharing
         self._heap: list[tuple[int, GpuKey, int]] = []
         self.where: dict[str, GpuKey] = {}
         self.ooms = 0
         self.lost_ns = 0
+        self.lost_of: dict[str, int] = {}
+        """Of `lost_ns` what a job's pods lost, by the job's UID."""
         self.all_used_mib = 0
         """Memory in use on all cards together."""
+        self.served: dict[str, dict[int, int]] = {}
+        """Work that those who answer queries did at each slowdown in permille, by UID."""
         self.all_util, self.all_watts = 0.0, idle_w * len(memory_mib)
         """Sums over all cards: of GPU_UTIL from 0 to 1 a card, and of power."""
 
@@ -146,6 +153,8 @@ class SimulatedGpus:
         card = self._cards[key]
         self._advance(card, now_ns)
         card.containers[job.uid] = SimulatedContainer(job, now_ns + job.start_ns)
+        if job.queries.alone_ns:
+            self.served.setdefault(job.uid, {})
         self._renew(key, now_ns)
 
     def take(self, uid: str, now_ns: int) -> None:
@@ -165,9 +174,9 @@ class SimulatedGpus:
         self._advance(card, now_ns)
         container = card.containers[uid]
         phases = container.job.phases
-        lost_ns = self.lost_ns
+        lost_ns, lost_of = self.lost_ns, dict(self.lost_of)
         self.take(uid, now_ns)
-        self.lost_ns = lost_ns
+        self.lost_ns, self.lost_of = lost_ns, lost_of  # its work is kept
         if not container.running:
             return phases
         now = phases[container.phase]
@@ -280,8 +289,11 @@ class SimulatedGpus:
         return "oom"
 
     def _lose(self, container: SimulatedContainer, now_ns: int) -> None:
-        container.lost_ns += now_ns - container.started_ns
-        self.lost_ns += now_ns - container.started_ns
+        lost_ns = now_ns - container.started_ns
+        container.lost_ns += lost_ns
+        self.lost_ns += lost_ns
+        owner = container.job.uid.partition("/")[0]
+        self.lost_of[owner] = self.lost_of.get(owner, 0) + lost_ns
 
     def _advance(self, card: _Card, now_ns: int) -> None:
         """Let the card's containers work until `now_ns` at the speeds they have."""
@@ -291,6 +303,9 @@ class SimulatedGpus:
         for container in card.containers.values():
             if container.running:
                 container.done += passed * container.speed
+                if passed and container.job.queries.alone_ns:
+                    served, at = self.served[container.job.uid], container.permille
+                    served[at] = served.get(at, 0) + passed * container.speed // _PER_WORK_NS
         card.now_ns = now_ns
 
     def _renew(self, key: GpuKey, now_ns: int) -> None:
@@ -298,10 +313,12 @@ class SimulatedGpus:
         card = self._cards[key]
         card.version += 1
         at_work = [each for each in card.containers.values() if each.running]
+        phases = [each.job.phases[each.phase] for each in at_work]
+        least = self._sharing.least_permille(phases)
         for container in at_work:
             others = [each.job.kind for each in at_work if each is not container]
-            container.speed = _SPEED // self._slowdown.permille(container.job.kind, others)
-        phases = [each.job.phases[each.phase] for each in at_work]
+            container.permille = max(least, self._slowdown.permille(container.job.kind, others))
+            container.speed = _SPEED // container.permille
         util = min(1.0, sum(phase.gpu_util_ratio for phase in phases))
         used = any(each.memory_mib for each in at_work)
         watts = self._power.watts(used, util)

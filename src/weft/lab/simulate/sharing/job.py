@@ -2,6 +2,7 @@
 
 import msgspec
 
+from weft.lab.simulate.sharing.queries import NO_QUERIES, QueryStream
 from weft.model.slowdown_limit import SlowdownLimit
 
 SECOND_NS = 1_000_000_000
@@ -30,7 +31,8 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     alike). `request_mib` is what the pod asks for, whatever it uses. `start_ns` passes between the
     binding and the container's start, `end_ns` between its exit and the job's completion.
     `job_class` is as in `Shape`, `expected_s` what the pod says of its time alone, 0 for nothing,
-    `slowdown_limit` is as in `Shape`.
+    `slowdown_limit` is as in `Shape`. `queries` are what it answers, `image_mib` is the size of its
+    image, which is called after its kind.
     """
 
     uid: str
@@ -43,6 +45,8 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     job_class: str = ""
     expected_s: int = 0
     slowdown_limit: SlowdownLimit = ()
+    queries: QueryStream = NO_QUERIES
+    image_mib: int = 0
 
     @property
     def work_ns(self) -> int:

@@ -12,6 +12,8 @@ class JobOutcome(msgspec.Struct, frozen=True):
     """One job: seconds since the run began. `finished_s` is None where it never completed.
 
     `restarts` are deaths of its container by out of memory, `evictions` times it was sent away.
+    `alone_s` is how long its container runs alone on a card. `queries` are those it answers, `late`
+    of them took too long; the percentiles are of those that were answered.
     """
 
     uid: str
@@ -21,6 +23,11 @@ class JobOutcome(msgspec.Struct, frozen=True):
     finished_s: float | None
     restarts: int = 0
     evictions: int = 0
+    alone_s: float = 0.0
+    queries: int = 0
+    late_queries: int = 0
+    query_p90_s: float | None = None
+    query_p99_s: float | None = None
 
     @property
     def jct_s(self) -> float | None:

@@ -16,13 +16,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from weft.core.framework.interference import Floats
 from weft.files.reading import STDIN, local, read_bytes, unreadable
-from weft.files.words import decimal_number
 from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
 from weft.lab.simulate.sharing.slowdown import ByPairs
 from weft.model import BadInputError, Gpu, Node
+from weft.model.interference_table import Floats
 from weft.model.nearest import unknown
+from weft.model.number_text import decimal_number
 from weft.model.request import BEST_EFFORT
 
 CARD_MIB = 16_384

@@ -32,6 +32,22 @@ V100_INFERENCE = PowerModel(27.1, 9.8, 17.2)
 GPU_UTIL. These jobs draw at most about 60 W of the card's 250 to 300: no model of other jobs."""
 
 
+_MODELS = {
+    "T4": PowerModel(10.0, 5.0, 55.0),
+    "P100": PowerModel(26.0, 10.0, 214.0),
+    "V100": PowerModel(27.1, 9.8, 263.1),
+    "A100": PowerModel(55.0, 15.0, 330.0),
+    "H100": PowerModel(70.0, 20.0, 610.0),
+}
+"""Idle and most watts of a card as vendors and users tell them, linear in use."""
+
+
+def power_of(model: str) -> PowerModel:
+    """The power of a card whose model's name begins so; a V100's of one that nobody knows."""
+    found = [power for name, power in _MODELS.items() if model.upper().startswith(name)]
+    return found[0] if found else _MODELS["V100"]
+
+
 class CardUse(msgspec.Struct):
     """A card's use since it was first looked at: integrals over time of what it does.
 

@@ -17,6 +17,7 @@ from weft.core.ledger import RequestLimits
 from weft.lab.simulate.sharing.exporter import SOUND, ExporterFaults, SimulatedExporters
 from weft.lab.simulate.sharing.feedback import Feedback, SimulatedProgress
 from weft.lab.simulate.sharing.gpus import SimulatedGpus
+from weft.lab.simulate.sharing.images import NodeImages
 from weft.lab.simulate.sharing.job import SECOND_NS, Job
 from weft.lab.simulate.sharing.outcome import (
     JobOutcome,
@@ -27,7 +28,8 @@ from weft.lab.simulate.sharing.outcome import (
 )
 from weft.lab.simulate.sharing.pipeline import ScrapeOptions, SimulatedTelemetry
 from weft.lab.simulate.sharing.power import V100_INFERENCE, PowerModel
-from weft.lab.simulate.sharing.slowdown import SlowdownModel
+from weft.lab.simulate.sharing.queries import outcome_of
+from weft.lab.simulate.sharing.slowdown import AS_MEASURED, ComputeSharing, SlowdownModel
 from weft.model import GpuMemoryRequest, GpuRequest, Node, PodRequest, Shape
 from weft.model.request import rounded_s
 
@@ -48,7 +50,9 @@ class SharedScenario(msgspec.Struct, frozen=True):
     A container that ran out of memory comes back in place (restartPolicy OnFailure), or where not
     `in_place`, its pod fails and its Job makes another one. `inputs` are told to policies before
     anything comes; where not `measured`, nobody looks at the cards. `feedback` says how jobs'
-    progress is looked at, None: not at all. `power` says what cards draw.
+    progress is looked at, None: not at all. `power` says what cards draw, `sharing` what those lose
+    that need more of a card than it has. Where nodes pull images, they do at `pull_mib_per_s`. If
+    not `knows_kinds`, pods do not say which program they run: nothing is known of earlier runs.
     """
 
     nodes: tuple[Node, ...]
@@ -63,15 +67,27 @@ class SharedScenario(msgspec.Struct, frozen=True):
     measured: bool = True
     feedback: Feedback | None = None
     power: PowerModel = V100_INFERENCE
+    sharing: ComputeSharing = AS_MEASURED
+    pull_mib_per_s: float = 0.0
+    knows_kinds: bool = True
 
 
 class JobPod:
     """A job's present pod."""
 
-    __slots__ = ("bound_ns", "evictions", "finished_ns", "job", "number", "restarts", "uid")
+    __slots__ = (
+        "bound_ns",
+        "evictions",
+        "finished_ns",
+        "job",
+        "number",
+        "restarts",
+        "uid",
+        "work_ns",
+    )
 
     def __init__(self, job: Job) -> None:
-        self.job, self.uid = job, job.uid
+        self.job, self.uid, self.work_ns = job, job.uid, job.work_ns
         self.bound_ns: int | None = None
         self.finished_ns: int | None = None
         self.restarts = self.evictions = self.number = 0
@@ -87,7 +103,9 @@ class SharingRun:
         nodes = scenario.nodes
         gpus = {(node.name, gpu.index): gpu.memory_mib for node in nodes for gpu in node.gpus}
         self.now = self.began = min((job.arrives_ns for job in scenario.jobs), default=0)
-        self.cards = SimulatedGpus(gpus, scenario.slowdown, self.began, scenario.power)
+        model = scenario.slowdown, self.began, scenario.power, scenario.sharing
+        self.cards = SimulatedGpus(gpus, *model)
+        self.images = NodeImages(scenario.pull_mib_per_s)
         looks = scenario.measured and _looks(policy)
         self.pipeline = _pipeline(scenario, self.cards) if looks else None
         self.progress = None
@@ -177,7 +195,8 @@ class SharingRun:
     def _happens(self, kind: int, uid: str) -> None:
         if kind == _ARRIVES:
             self.without_place += 1
-            self.tell(events.PodAdded(request_of(self.pods[uid], self.now)))
+            request = request_of(self.pods[uid], self.now, self.scenario.knows_kinds)
+            self.tell(events.PodAdded(request))
         elif kind == _SCRAPES and self.pipeline is not None:
             period = self.scenario.watching.scrape_ns
             heapq.heappush(self.heap, (self.now + period, _SCRAPES, ""))
@@ -290,6 +309,10 @@ class SharingRun:
         if self.pipeline is not None:
             self.pipeline.bound_s[uid] = self.now / SECOND_NS
         job = msgspec.structs.replace(pod.job, uid=uid)
+        waits = placement.node, job.kind, job.image_mib, self.now
+        pull_ns = self.images.wait_ns(*waits)
+        if pull_ns:
+            job = msgspec.structs.replace(job, start_ns=job.start_ns + pull_ns)
         self.cards.put(job, (placement.node, placement.shares[0].gpu), self.now)
         self.tell(events.PodSeenBound(placement, bound_ns=self.now))
 
@@ -327,15 +350,33 @@ class SharingRun:
         )
 
     def _outcome(self, pod: JobPod) -> JobOutcome:
+        job, work_ns = pod.job, pod.work_ns
+        bound_ns = self.now if pod.bound_ns is None else pod.bound_ns
+        waited_ns = bound_ns - job.arrives_ns + self.cards.lost_of.get(job.uid, 0)
+        asked = outcome_of(job.queries, work_ns, self._served(pod), waited_ns)
         return JobOutcome(
-            pod.job.uid,
-            pod.job.kind,
-            seconds(pod.job.arrives_ns),
+            job.uid,
+            job.kind,
+            seconds(job.arrives_ns),
             None if pod.bound_ns is None else seconds(pod.bound_ns),
             None if pod.finished_ns is None else seconds(pod.finished_ns),
             pod.restarts,
             pod.evictions,
+            seconds(work_ns),
+            asked.queries,
+            asked.late,
+            asked.p90_s,
+            asked.p99_s,
         )
+
+    def _served(self, pod: JobPod) -> dict[int, int]:
+        """Work at each slowdown that all of the job's pods did."""
+        all_served: dict[int, int] = {}
+        for number in range(pod.number + 1):
+            uid = f"{pod.job.uid}/{number}" if number else pod.job.uid
+            for permille, work in self.cards.served.get(uid, {}).items():
+                all_served[permille] = all_served.get(permille, 0) + work
+        return all_served
 
 
 def run_shared(scenario: SharedScenario, policy: Policy) -> SharedRun:
@@ -372,14 +413,14 @@ def _job_uid(uid: str) -> str:
     return uid.partition("/")[0]
 
 
-def request_of(pod: JobPod, now_ns: int) -> PodRequest:
+def request_of(pod: JobPod, now_ns: int, knows_kinds: bool = True) -> PodRequest:
     """The pod as its dialect would read it: one share of one GPU, so much memory."""
     job = pod.job
     gpu_request = GpuRequest(memory=GpuMemoryRequest("mib", job.request_mib))
     expected_s = rounded_s(job.expected_s) if job.expected_s else 0
     shape = Shape(
         (gpu_request,),
-        application=job.kind,
+        application=job.kind if knows_kinds else job.uid,
         job_class=job.job_class,
         expected_s=expected_s,
         slowdown_limit=job.slowdown_limit,

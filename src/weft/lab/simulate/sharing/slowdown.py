@@ -3,6 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+import msgspec
+
+from weft.lab.simulate.sharing.job import JobPhase
+
 Permille = int
 """Thousandths: 1000 is the speed alone on a card, 1210 takes 21 % longer."""
 
@@ -51,3 +55,25 @@ class ByPairs:
         for other in others:
             product = product * self._pairs.get((kind, other), self._unknown) // 1000
         return product
+
+
+class ComputeSharing(msgspec.Struct, frozen=True):
+    """What containers lose that need more of a card together than it has.
+
+    `proportional`: as many times longer as they need of SMs or of memory bandwidth together, the
+    scarcer; at least as much as the slowdowns that were measured. Else these alone count.
+    `each` is what every one needs of the SMs, instead of what its phase says.
+    """
+
+    proportional: bool = False
+    each: float | None = None
+
+    def least_permille(self, phases: Sequence[JobPhase]) -> Permille:
+        """Permille of its time alone that work takes at least beside the others of `phases`."""
+        if not self.proportional:
+            return 0
+        sms = [phase.sm_active_ratio if self.each is None else self.each for phase in phases]
+        return round(1000 * max(sum(sms), sum(phase.dram_active_ratio for phase in phases)))
+
+
+AS_MEASURED = ComputeSharing()

@@ -1,4 +1,4 @@
-"""The words of files: numbers as everybody writes them, and text that can be shown.
+"""Reads numbers as everybody writes them in tables, and tells text that can be shown.
 
 Python's `int` and `float` take more for a number than a table may mean: digits of all scripts,
 `1_000`, blanks around.

@@ -1,0 +1,105 @@
+"""Moves one pod: evicts it, and waits until what its controller makes anew is placed.
+
+Nothing is asked of the scheduler: where the new pod goes is its choice, and reported. The old
+pod's place is free when it is gone; its successor is the one pod of the same controller that was
+not there before.
+"""
+
+from typing import NamedTuple
+
+from weft.kube.client import ApiClient
+from weft.kube.codec import PODS
+from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError
+from weft.kube.pods import Pod
+from weft.kube.services import everything
+
+LOOKS_EVERY_S = 0.5
+_TOO_MANY = 429
+
+
+class MovedPod(NamedTuple):
+    """What became of a pod: its `successor` (NAMESPACE/NAME) and where that went; `why_not` says
+    why it was not moved, or cannot be told to be, "" if it was."""
+
+    successor: str = ""
+    node: str = ""
+    why_not: str = ""
+
+
+def owner_of(pod: Pod) -> tuple[str, str]:
+    """Kind and name of the controller that makes the pod anew."""
+    owners = pod.metadata.owner_references or ()
+    controller = next((owner for owner in owners if owner.controller), None)
+    return ("", "") if controller is None else (controller.kind, controller.name)
+
+
+async def move(client: ApiClient, pod: Pod, wait_s: float) -> MovedPod:
+    """Evict it as disruption budgets allow, and wait so many seconds for its successor's place.
+
+    Raises what the client raises where the API does not answer at all.
+    """
+    before = {one.metadata.uid for one in await _siblings(client, pod)}
+    if pod.metadata.uid not in before:
+        return MovedPod(why_not="it is not there any more")
+    refused = await _evict(client, pod)
+    if refused:
+        return MovedPod(why_not=refused)
+    until = client.clock.monotonic() + wait_s
+    while True:
+        now = await _siblings(client, pod)
+        came = [one for one in now if one.metadata.uid not in before]
+        gone = all(one.metadata.uid != pod.metadata.uid for one in now)
+        if len(came) > 1:
+            text = "pods came of its controller: which is in its place is not clear"
+            return MovedPod(why_not=f"{len(came)} {text}")
+        if gone and came and came[0].spec.node_name:
+            return MovedPod(_name(came[0]), came[0].spec.node_name)
+        if client.clock.monotonic() >= until:
+            return MovedPod(why_not=_late(gone, came, wait_s))
+        await client.clock.sleep(LOOKS_EVERY_S)
+
+
+async def placed_on(client: ApiClient, namespace: str, uid: str, wait_s: float) -> str:
+    """The node of a pod that waits, as soon as it has one; "" if not within so many seconds."""
+    until = client.clock.monotonic() + wait_s
+    while True:
+        pods = await everything(client, PODS, namespace)
+        pod = next((one for one in pods if one.metadata.uid == uid), None)
+        if pod is None or pod.spec.node_name or client.clock.monotonic() >= until:
+            return (pod.spec.node_name or "") if pod is not None else ""
+        await client.clock.sleep(LOOKS_EVERY_S)
+
+
+async def _siblings(client: ApiClient, pod: Pod) -> list[Pod]:
+    """The pods of the same controller that run or wait."""
+    pods = await everything(client, PODS, pod.metadata.namespace)
+    return [one for one in pods if owner_of(one) == owner_of(pod) and not one.ended]
+
+
+async def _evict(client: ApiClient, pod: Pod) -> str:
+    """Why it may not go; "" if it may, or nobody can tell."""
+    meta = pod.metadata
+    try:
+        await client.evict(meta.namespace, meta.name, meta.uid)
+    except (NotFoundError, ConflictError):
+        return "it is not there any more"
+    except LostError:
+        return ""  # it may have arrived: whether the pod goes says so
+    except ApiError as error:
+        if error.code == _TOO_MANY:
+            said = error.status.message or "too many requests"
+            return f"a disruption budget does not let it go now: {said}"
+        return f"the API server refused its eviction: {error}"
+    return ""
+
+
+def _late(gone: bool, came: list[Pod], wait_s: float) -> str:
+    if not gone:
+        return f"it was asked to go and is still there after {wait_s:g} s"
+    if not came:
+        return f"it went, and nobody made it anew within {wait_s:g} s"
+    return f"it went, and {_name(came[0])} in its place found no node within {wait_s:g} s"
+
+
+def _name(pod: Pod) -> str:
+    return f"{pod.metadata.namespace}/{pod.metadata.name}"

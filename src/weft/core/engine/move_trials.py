@@ -1,0 +1,139 @@
+"""Plays moves of pods, evicted and placed anew one at a time, on a ledger that is as before after.
+
+A pod goes; a pod that waits is tried first, as it has waited longest; then the one that went gets a
+place where its profile puts it. Only then does the next one go.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import msgspec
+
+from weft.core.engine import selection
+from weft.core.engine.assessment import Assessment, Assessor
+from weft.core.engine.engine import Engine
+from weft.core.ledger import Ledger
+from weft.model import PodRequest
+
+
+class MovablePod(msgspec.Struct, frozen=True):
+    """A bound pod that may be moved: `lost_gpu_s` is the work that is lost with it, GPU seconds
+    since it started; `budgets` name the disruption budgets that it counts against."""
+
+    request: PodRequest
+    lost_gpu_s: float = 0.0
+    budgets: tuple[str, ...] = ()
+
+
+class PodMove(msgspec.Struct, frozen=True):
+    """A pod, by UID, and where it goes from and to."""
+
+    uid: str
+    from_node: str
+    to_node: str
+
+
+class MovesPlayed(msgspec.Struct, frozen=True):
+    """What came of moves: where each pod went, and on which node there is room for the other."""
+
+    node: str
+    moves: tuple[PodMove, ...]
+
+
+class MoveTrials:
+    """Tries moves out on an engine's ledger. `budgets` are how many pods each disruption budget
+    lets go; `told` hears every hundredth trial's number."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        movable: Sequence[MovablePod],
+        budgets: Mapping[str, int] | None = None,
+        told: Callable[[int], None] | None = None,
+    ) -> None:
+        self.engine, self.ledger = engine, engine.ledger
+        self.movable = {one.request.uid: one for one in movable}
+        self.tried = 0
+        self._assessor = Assessor(engine.ledger)
+        self._budgets, self._told = budgets or {}, told
+
+    def allowed(self, uids: Sequence[str]) -> bool:
+        """True if every disruption budget lets as many go."""
+        counts: dict[str, int] = {}
+        for uid in uids:
+            for budget in self.movable[uid].budgets:
+                counts[budget] = counts.get(budget, 0) + 1
+        return all(count <= self._budgets.get(name, 0) for name, count in counts.items())
+
+    def lost_gpu_s(self, uids: Sequence[str]) -> float:
+        """The work that is lost with these."""
+        return sum(self.movable[uid].lost_gpu_s for uid in uids)
+
+    def assess(self, pod: PodRequest) -> Assessment:
+        """Like the engine's own answer, kept apart from its."""
+        engine = self.engine
+        profile = engine.profile_of(pod)
+        self._assessor.observed = engine.assessor.observed
+        shape = profile.shaped(engine.oom_history.shape_of(pod))
+        return self._assessor.assess(profile, shape)
+
+    def fits_without(self, pod: PodRequest, node: str, uids: Sequence[str]) -> bool:
+        """Whether the pod fits on the node once these are gone."""
+        with self.trial() as ledger:
+            for uid in uids:
+                ledger.release(uid)
+            return bool(self.assess(pod).codes[ledger.table.row_of[node]] == 0)
+
+    def play(
+        self, pod: PodRequest | None, uids: Sequence[str], *, waits: bool
+    ) -> MovesPlayed | None:
+        """What comes of moving these in this order; None if one finds no place, or the pod.
+
+        `waits`: the pod is tried after each eviction; else it comes when all are moved. Without
+        one the node is "".
+        """
+        with self.trial():
+            node = self.place(pod) if pod is not None and waits else None
+            moves = []
+            for uid in uids:
+                from_node = self.evict(uid)
+                if pod is not None and waits and node is None:
+                    node = self.place(pod)
+                to_node = self.place(self.movable[uid].request)
+                if to_node is None:
+                    return None
+                moves.append(PodMove(uid, from_node, to_node))
+            if pod is None:
+                return MovesPlayed("", tuple(moves))
+            node = node or self.place(pod)
+            return None if node is None else MovesPlayed(node, tuple(moves))
+
+    @contextmanager
+    def trial(self) -> Iterator[Ledger]:
+        """The ledger, for changes that are undone at the end."""
+        self.tried += 1
+        if self._told is not None and self.tried % 100 == 0:
+            self._told(self.tried)
+        self.ledger.checkpoint()
+        try:
+            yield self.ledger
+        finally:
+            self.ledger.rollback()
+
+    def evict(self, uid: str) -> str:
+        """Free what the pod holds; the node that it was on."""
+        held = self.ledger.release(uid)
+        assert held is not None
+        return held.placement.node
+
+    def place(self, pod: PodRequest) -> str | None:
+        """Reserve a place as the engine would; its node, None where there is none."""
+        table, profile = self.ledger.table, self.engine.profile_of(pod)
+        known, key = self.assess(pod), f"{self.engine.seed}/{pod.uid}/1"
+        row = selection.best_row(known, profile, key)
+        if row < 0:
+            return None
+        shares = selection.shares_on(table, row, known, profile, key)
+        placement = selection.placement_on(table, row, pod.uid, shares, known.shape)
+        reserved = self.ledger.reserve(placement, asks=known.demand.asks)
+        return placement.node if reserved else None

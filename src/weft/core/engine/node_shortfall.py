@@ -1,0 +1,143 @@
+"""What must go from a node at least, by sums alone, before a pod could fit: no set of pods that
+makes room is missed, and few are tried out in vain.
+
+Sums are of CPU, memory and thousandths of a GPU; a GPU that the pod wants whole must be left by all
+who hold it, one that it shares by enough of them. The rest (links, policies) only a trial tells.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+from weft.core.framework.demand import Demand
+from weft.core.ledger import Holding
+from weft.core.ledger.table import LedgerTable
+
+
+class NodeShortfall:
+    """Of one node and one demand. `movable` are holdings there that may go, numbered as given: a
+    set of them is a bit mask. All that are on the node are in `held`."""
+
+    def __init__(
+        self,
+        table: LedgerTable,
+        row: int,
+        demand: Demand,
+        movable: Sequence[Holding],
+        held: Sequence[Holding],
+    ) -> None:
+        self._count = len(movable)
+        # A card that is out of use now may be of use when it is left: then sums say too little.
+        self._sums_tell = not table.has_parents and table.usable_gpus[row] == table.gpus[row]
+        needs = [demand.cpu_milli, demand.memory_mib, demand.milli if self._sums_tell else 0]
+        free = [int(table.cpu_free[row]), int(table.memory_free[row]), int(table.milli_free[row])]
+        amounts = [_amounts(one) for one in movable]
+        # Who asks for nothing is not kept off a node that others overbooked.
+        short = [at for at, need in enumerate(needs) if need > 0 and need > free[at]]
+        self._lacks = [needs[at] - free[at] for at in short]
+        self._frees = [[one[at] for one in amounts] for at in short]
+        self._table, self._row, self._demand = table, row, demand
+        self._movable, self._held = movable, held
+
+    def masks(self, count: int) -> Iterator[int]:
+        """Sets of so many pods without which the pod might fit, each once."""
+        if self._count < count or not self._may_do(count):
+            return
+        seen: set[int] = set()
+        for core in self._cores(count):
+            rest = [1 << at for at in range(self._count) if not core >> at & 1]
+            for some in combinations(rest, count - core.bit_count()):
+                mask = core | sum(some)
+                if mask not in seen and self.enough(mask):
+                    seen.add(mask)
+                    yield mask
+
+    def enough(self, mask: int) -> bool:
+        """Whether these free as much CPU, memory and GPU as is lacking, by sums."""
+        return all(
+            sum(free for at, free in enumerate(frees) if mask >> at & 1) >= lack
+            for frees, lack in zip(self._frees, self._lacks, strict=True)
+        )
+
+    def _may_do(self, count: int) -> bool:
+        """Whether the largest so many free as much."""
+        return all(
+            sum(sorted(frees, reverse=True)[:count]) >= lack
+            for frees, lack in zip(self._frees, self._lacks, strict=True)
+        )
+
+    def _cores(self, count: int) -> list[int]:
+        """Masks of at most `count`, one of which every set holds that makes room on the GPUs."""
+        if not self._sums_tell or self._demand.mode not in ("node", "device"):
+            return [0]
+        table, begin = self._table, self._table.start[self._row]
+        on: dict[int, int] = dict.fromkeys(range(begin, table.start[self._row + 1]), 0)
+        for at, holding in enumerate(self._movable):
+            for device in self._devices(holding):
+                on[device] |= 1 << at
+        if self._demand.need.whole:
+            return self._cleared(on, count)
+        found: dict[int, None] = {}
+        for device, mask in on.items():
+            found.update(dict.fromkeys(self._thinned(device, mask, count)))
+        return list(found)
+
+    def _devices(self, holding: Holding) -> list[int]:
+        rows = [self._table.device_row(self._row, share.gpu) for share in holding.placement.shares]
+        return [device for device in dict.fromkeys(rows) if device >= 0]
+
+    def _cleared(self, on: dict[int, int], count: int) -> list[int]:
+        """Those who hold as many GPUs as are lacking: all of each."""
+        may_go = {one.placement.uid for one in self._movable}
+        stay = (one for one in self._held if one.placement.uid not in may_go)
+        stuck = {device for holding in stay for device in self._devices(holding)}
+        masks = [
+            mask
+            for device, mask in on.items()
+            if mask and device not in stuck and mask.bit_count() <= count
+        ]
+        idle = int(self._table.idle[self._row])
+        found: dict[int, None] = {}
+        for some in combinations(masks, max(0, self._demand.need.count - idle)):
+            core = 0
+            for mask in some:
+                core |= mask
+            if core.bit_count() <= count:
+                found[core] = None
+        return list(found)
+
+    def _thinned(self, device: int, mask: int, count: int) -> Iterator[int]:
+        """The fewest of a shared GPU's holders that leave enough of it."""
+        table, need = self._table, self._demand.need
+        lacks = [need.milli - int(table.device_milli_free[device]), 0]
+        if not self._demand.harvests:
+            asked = int(need.ask_mib[table.kind_of[device]])
+            lacks[1] = asked - int(table.device_memory_free[device])
+        frees = {}
+        for at in range(self._count):
+            if mask >> at & 1:
+                frees[1 << at] = self._on(self._movable[at], device)
+        found: list[int] = []
+        for size in range(min(count, len(frees)) + 1):
+            for some in combinations(frees, size):
+                core = sum(some)
+                if any(smaller & core == smaller for smaller in found):
+                    continue
+                if all(
+                    sum(frees[one][of] for one in some) >= lack for of, lack in enumerate(lacks)
+                ):
+                    found.append(core)
+        yield from found
+
+    def _on(self, holding: Holding, device: int) -> tuple[int, int]:
+        """Thousandths and MiB that it holds of the device."""
+        shares = [
+            share
+            for share in holding.placement.shares
+            if self._table.device_row(self._row, share.gpu) == device
+        ]
+        return sum(share.milli for share in shares), sum(share.memory_mib for share in shares)
+
+
+def _amounts(holding: Holding) -> tuple[int, int, int]:
+    place = holding.placement
+    return place.cpu_milli, place.memory_mib, sum(share.milli for share in place.shares)

@@ -1,0 +1,105 @@
+"""When jobs come: laws of the times between them, drawn by seed, or the times of a trace.
+
+`bursty` is shaped as arrivals at shared training clusters are described (Philly, Alibaba): many
+come at once, then long nobody does, and more by day than by night. Gaps are log-normal with `sigma`
+of their logarithm (1.5: a coefficient of variation of 2.9), and the rate swings by `day_swing`
+over 24 hours. It is fitted to no trace: for a trace's own times there is `trace`.
+"""
+
+import csv
+import itertools
+import math
+import random
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from weft.files.reading import local, unreadable
+from weft.lab.simulate.sharing.job import SECOND_NS, Job
+from weft.model import BadInputError
+from weft.model.number_text import decimal_number
+
+DAY_S = 86_400.0
+COLUMNS = ("creation_time", "submitted_s", "arrives_s")
+"""Columns of a CSV that may hold a trace's times, in seconds."""
+
+
+class ArrivalLaw(msgspec.Struct, frozen=True):
+    """How jobs come; a mean time between two is given where it is drawn.
+
+    `uniform` draws gaps evenly between `least` and `most` times the mean.
+    """
+
+    kind: Literal["uniform", "poisson", "bursty"] = "poisson"
+    least: float = 2 / 3
+    most: float = 4 / 3
+    sigma: float = 1.5
+    day_swing: float = 0.5
+
+
+def drawn_ns(law: ArrivalLaw, count: int, mean_gap_s: float, seed: int) -> list[int]:
+    """The instants at which `count` jobs come, rising; the same for every policy and machine."""
+    rng = random.Random(f"weft-arrival-times-{seed}")
+    at_s, instants = 0.0, []
+    for _ in range(count):
+        at_s += _gap_s(law, rng, mean_gap_s, at_s)
+        instants.append(round(at_s * SECOND_NS))
+    return instants
+
+
+def _gap_s(law: ArrivalLaw, rng: random.Random, mean_s: float, at_s: float) -> float:
+    if law.kind == "uniform":
+        return mean_s * rng.uniform(law.least, law.most)
+    if law.kind == "poisson":
+        return rng.expovariate(1 / mean_s)
+    rate = 1 + law.day_swing * math.sin(2 * math.pi * at_s / DAY_S)
+    return mean_s * rng.lognormvariate(-(law.sigma**2) / 2, law.sigma) / rate
+
+
+def read_times_s(path: Path) -> list[float]:
+    """A trace's times in seconds, sorted, the first as 0: a number a line, or a CSV with a column
+    `creation_time` (as openb's pods), `submitted_s` or `arrives_s`."""
+    try:
+        with local(path).open(newline="") as file:
+            lines = [row for row in csv.reader(file) if row and row[0].strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        why = unreadable(path, error) if isinstance(error, OSError) else "not UTF-8 text"
+        raise BadInputError(str(path), f"cannot be read: {why}") from None
+    column, first = 0, 1
+    named = [lines[0].index(name) for name in COLUMNS if name in lines[0]] if lines else []
+    if named:
+        column, first, lines = named[0], 2, lines[1:]
+    times = []
+    for line, row in enumerate(lines, first):
+        try:
+            times.append(decimal_number(row[column]))
+        except (ValueError, IndexError):
+            value = row[column] if column < len(row) else ""
+            what = f"{value!r} is no time; write seconds, or name a column {COLUMNS[0]}"
+            raise BadInputError(f"{path}, line {line}", what) from None
+    if not times:
+        raise BadInputError(str(path), "holds no times")
+    times.sort()
+    return [at - times[0] for at in times]
+
+
+def traced_ns(times_s: list[float], count: int, seed: int, mean_gap_s: float | None) -> list[int]:
+    """`count` instants with the gaps of a trace that begins somewhere else for each seed, and goes
+    on with its beginning; stretched to this mean gap if one is given."""
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times_s)] or [0.0]
+    begin = random.Random(f"weft-trace-begin-{seed}").randrange(len(gaps))
+    taken = [gaps[(begin + number) % len(gaps)] for number in range(count)]
+    total_s = sum(taken)
+    stretch = mean_gap_s * count / total_s if mean_gap_s is not None and total_s else 1.0
+    at_s, instants = 0.0, []
+    for gap in taken:
+        at_s += gap * stretch
+        instants.append(round(at_s * SECOND_NS))
+    return instants
+
+
+def arriving(jobs: tuple[Job, ...], instants_ns: list[int]) -> tuple[Job, ...]:
+    """The jobs in their order, at these instants."""
+    pairs = zip(jobs, instants_ns, strict=True)
+    return tuple(msgspec.structs.replace(job, arrives_ns=at_ns) for job, at_ns in pairs)

@@ -1,0 +1,261 @@
+"""Jobs of one's own: what they ask, use over time and take, from a list; or from the list that
+Ferikoglou et al.'s generator reads.
+
+YAML, `kind: JobList`: `jobs`, each with `name`, `askMib` and `phases` of `seconds` and `memoryMib`.
+CSV: a row a phase; rows of the same name, one below the other, are one job's.
+"""
+
+import csv
+import random
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from weft.files.form import Section, place, read_document, read_form
+from weft.files.reading import read_bytes, unreadable
+from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
+from weft.lab.simulate.sharing.queries import NO_QUERIES, QueryStream
+from weft.model import BadInputError
+from weft.model.number_text import decimal_number
+
+LIST_VERSION, LIST_KIND = "weft.dev/v1", "JobList"
+Ratio = Annotated[float, Meta(ge=0, le=1)]
+Mib = Annotated[int, Meta(ge=0, le=10_000_000)]
+Seconds = Annotated[float, Meta(gt=0, le=1e9)]
+JobClass = Literal["", "best-effort", "batch", "latency-critical"]
+REQUIRED, OPTIONAL = (
+    ("name", "ask_mib", "memory_mib", "seconds"),
+    ("count", "class", "arrives_s", "sm_active", "dram_active", "gpu_util"),
+)
+START_NS, END_NS = 3_600_000_000, 900_000_000
+"""From a binding to the container's start, and from its exit to the job's completion."""
+QUERIES = 1_024
+"""Queries in `ALONE_S` of the generator's programs."""
+ALONE_S = {"ssd-mobilenet": 114.1, "resnet50": 138.9, "mobilenet": 52.1}
+"""Seconds for `QUERIES` queries alone: the first from the published logs, the others guessed."""
+
+
+class ListedPhase(Section, frozen=True):
+    """A stretch of a job's work alone on a card; ratios are of the card."""
+
+    seconds: Seconds
+    memory_mib: Mib
+    sm_active: Ratio = 0.0
+    dram_active: Ratio = 0.0
+    gpu_util: Ratio | None = None
+
+    @property
+    def phase(self) -> JobPhase:
+        """The simulation's own form; GPU_UTIL is as SM_ACTIVE where it is not given."""
+        util = self.sm_active if self.gpu_util is None else self.gpu_util
+        took_ns = round(self.seconds * SECOND_NS)
+        return JobPhase(took_ns, self.memory_mib, self.sm_active, self.dram_active, util)
+
+
+class ListedQueries(Section, frozen=True):
+    """Queries that a job answers: milliseconds of one alone, and from which on it is late."""
+
+    alone_ms: Annotated[float, Meta(gt=0, le=1e9)]
+    limit_ms: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+    per_second: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+
+    @property
+    def stream(self) -> QueryStream:
+        """The simulation's own form."""
+        return QueryStream(round(self.alone_ms * 1e6), round(self.limit_ms * 1e6), self.per_second)
+
+
+class ListedJob(Section, frozen=True):
+    """A job of the list, `count` times. Without `arrivesSeconds` the experiment says when."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=253)]
+    ask_mib: Annotated[int, Meta(ge=1, le=10_000_000)]
+    phases: Annotated[tuple[ListedPhase, ...], Meta(min_length=1)]
+    count: Annotated[int, Meta(ge=1, le=100_000)] = 1
+    job_class: JobClass = ""
+    arrives_seconds: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+    queries: ListedQueries | None = None
+    start_seconds: Annotated[float, Meta(ge=0, le=1e6)] = 3.6
+
+
+class JobList(Section, frozen=True, kw_only=True):
+    """The list."""
+
+    api_version: Literal["weft.dev/v1"]
+    kind: Literal["JobList"]
+    jobs: Annotated[tuple[ListedJob, ...], Meta(min_length=1)]
+
+
+def read_jobs(path: Path) -> tuple[ListedJob, ...]:
+    """The jobs of a list, YAML or CSV by its name. `BadInputError` names the field or row."""
+    if path.suffix.lower() == ".csv":
+        return _read_csv(path)
+    text = _bytes_of(path)
+    empty = f"is no {LIST_KIND}; write kind: {LIST_KIND} and jobs"
+    document = read_document(text, str(path), LIST_VERSION, LIST_KIND, empty=empty)
+    try:
+        return read_form(document, JobList).jobs
+    except BadInputError as error:
+        raise BadInputError(place(str(path), error.where), error.problem) from error
+
+
+def jobs_of(
+    listed: tuple[ListedJob, ...], percent: int, most_mib: int, seed: int
+) -> tuple[Job, ...]:
+    """A job for each copy, shuffled by seed; each asks `percent` more than the list says, and no
+    more than a card's `most_mib`. Those that the list gives no time come at instant 0."""
+    copies = [(one, number) for one in listed for number in range(one.count)]
+    random.Random(f"weft-job-list-{seed}").shuffle(copies)
+    made = []
+    for one, number in copies:
+        asks_mib = min(one.ask_mib * (100 + percent) // 100, most_mib)
+        phases = tuple(phase.phase for phase in one.phases)
+        arrives_ns = round((one.arrives_seconds or 0.0) * SECOND_NS)
+        made.append(
+            Job(
+                f"{one.name}-{number:04d}",
+                one.name,
+                arrives_ns,
+                asks_mib,
+                phases,
+                round(one.start_seconds * SECOND_NS),
+                END_NS,
+                one.job_class,
+                queries=one.queries.stream if one.queries else NO_QUERIES,
+            )
+        )
+    return tuple(made)
+
+
+def _read_csv(path: Path) -> tuple[ListedJob, ...]:
+    try:
+        rows = list(csv.DictReader(_bytes_of(path).decode("utf-8-sig").splitlines()))
+    except UnicodeDecodeError:
+        raise BadInputError(str(path), "cannot be read: not UTF-8 text") from None
+    columns = list(rows[0]) if rows else []
+    lacking = [name for name in REQUIRED if name not in columns]
+    strange = [name for name in columns if name not in {*REQUIRED, *OPTIONAL}]
+    if lacking or strange:
+        what = f"lacks column {lacking[0]}" if lacking else f"has an unknown column {strange[0]!r}"
+        raise BadInputError(str(path), f"{what}; it has {', '.join((*REQUIRED, *OPTIONAL))}")
+    jobs: list[dict[str, Any]] = []
+    for line, row in enumerate(rows, 2):
+        where = f"{path}, line {line}"
+        phase = {
+            "seconds": _number(where, row, "seconds"),
+            "memoryMib": _whole(where, row, "memory_mib"),
+            "smActive": _number(where, row, "sm_active", "0"),
+            "dramActive": _number(where, row, "dram_active", "0"),
+        }
+        if row.get("gpu_util"):
+            phase["gpuUtil"] = _number(where, row, "gpu_util")
+        if jobs and jobs[-1]["name"] == row["name"]:
+            jobs[-1]["phases"].append(phase)
+            continue
+        job: dict[str, Any] = {"name": row["name"], "phases": [phase]}
+        job["askMib"] = _whole(where, row, "ask_mib")
+        job["count"] = _whole(where, row, "count", "1")
+        job["jobClass"] = row.get("class") or ""
+        if row.get("arrives_s"):
+            job["arrivesSeconds"] = _number(where, row, "arrives_s")
+        jobs.append(job)
+    try:
+        return read_form({"jobs": jobs}, _CsvJobs).jobs
+    except BadInputError as error:
+        raise BadInputError(f"{path}: {error.where}", error.problem) from error
+
+
+class _CsvJobs(Section, frozen=True):
+    jobs: tuple[ListedJob, ...]
+
+
+def _number(where: str, row: dict[str, str], column: str, default: str = "") -> float:
+    text = row.get(column) or default
+    try:
+        return decimal_number(text)
+    except ValueError:
+        raise BadInputError(f"{where}, column {column}", f"{text!r} is no number") from None
+
+
+def _whole(where: str, row: dict[str, str], column: str, default: str = "") -> int:
+    value = _number(where, row, column, default)
+    if value != int(value):
+        raise BadInputError(f"{where}, column {column}", f"{value:g} is no whole number")
+    return int(value)
+
+
+# --- the generator's list ----------------------------------------------------------------------
+
+
+class QueriesAndReplicas(msgspec.Struct, frozen=True):
+    """So many replicas with so many queries each."""
+
+    queries: Annotated[int, Meta(ge=1)]
+    replicas: Annotated[int, Meta(ge=1, le=10_000)]
+
+
+class GeneratedProgram(msgspec.Struct, frozen=True):
+    """A program of the generator's list; what else it says of images and folders is left aside."""
+
+    model: str
+    memory_mib: Annotated[int, Meta(ge=1)] = msgspec.field(name="memory_request_MiB")
+    list: tuple[QueriesAndReplicas, ...]
+    container_name: str = ""
+
+
+class QueryTimes(msgspec.Struct, frozen=True):
+    """How long queries take: seconds of one alone by model, of loading, and of one that is late."""
+
+    each_s: dict[str, float] = {}
+    loading_s: float = 17.4
+    limit_s: float = 0.0
+
+
+def read_generated(path: Path) -> tuple[GeneratedProgram, ...]:
+    """The programs of the generator's JSON list."""
+    try:
+        return msgspec.json.decode(_bytes_of(path), type=tuple[GeneratedProgram, ...])
+    except msgspec.DecodeError as error:
+        what = f"is no list of programs with model, memory_request_MiB and list: {error}"
+        raise BadInputError(str(path), what) from None
+
+
+def listed_programs(
+    path: Path, programs: tuple[GeneratedProgram, ...], times: QueryTimes
+) -> tuple[ListedJob, ...]:
+    """A job for each number of queries of each program: loading, and then its memory to the end.
+
+    A model whose queries' time nobody knows is an error that says where to write it.
+    """
+    made = []
+    for number, program in enumerate(programs):
+        each_s = times.each_s.get(program.model) or _known_s(program.model)
+        if each_s is None:
+            where = f"{path}: [{number}].model"
+            what = f"{program.model!r} has no known time of a query; write it in querySeconds"
+            raise BadInputError(where, what)
+        for asked in program.list:
+            phases = (
+                ListedPhase(max(0.001, times.loading_s), min(540, program.memory_mib)),
+                ListedPhase(asked.queries * each_s, program.memory_mib, 0.15, 0.075),
+            )
+            queries = ListedQueries(each_s * 1000, times.limit_s * 1000)
+            name = f"{program.container_name or program.model}-{asked.queries}"
+            made.append(
+                ListedJob(name, program.memory_mib, phases, asked.replicas, queries=queries)
+            )
+    return tuple(made)
+
+
+def _known_s(model: str) -> float | None:
+    found = [each for name, each in ALONE_S.items() if model.startswith(name)]
+    return found[0] / QUERIES if found else None
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return read_bytes(path)
+    except OSError as error:
+        raise BadInputError(str(path), f"cannot be read: {unreadable(path, error)}") from error
