@@ -7,7 +7,7 @@
                                                   <EXPERIMENT>-<metric>, <EXPERIMENT>-SEP-<metric>
 
 Where they had the time of the start there is the seed; a run's clock begins at 0. Values are one a
-second. Per-query percentiles, which these jobs do not have, and the scheduler's log are left out.
+second, percentiles of queries of jobs that answer some. The scheduler's log is left out.
 """
 
 import datetime
@@ -162,6 +162,10 @@ def _jobs(rows: CellRows) -> bytes:
             "Job_Completion_Time - Container_Finished_At": _clock(end_s),
             "Job Execution Time": _clock(ended - came),
         }
+        for percent in (90, 99):
+            query_s = jobs.get(f"query_p{percent}_s", {at: np.nan})[at]
+            if query_s is not None and np.isfinite(query_s):
+                said[f"Container {percent}%-ile"] = f"{1000 * query_s:.4f} msec"
         blocks.append("".join(f"{what:<44} = {value}\n" for what, value in said.items()))
     makespan_s = max((finished[at] for at in order), default=0.0)
     blocks.append(f"{'Overall Duration':<44} = {makespan_s:.0f} sec\n")

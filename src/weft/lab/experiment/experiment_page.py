@@ -28,7 +28,7 @@ from weft.lab.experiment.tables import html_row, html_table, look_chip
 from weft.lab.experiment.usage_figures import LevelRows, names_of_level
 
 PDF = "report.pdf"
-UNITS = {"_s": "s", "_kj": "kJ", "_percent": "%"}
+UNITS = {"_s": "s", "_kj": "kJ", "_kj_per_job": "kJ", "_percent": "%"}
 """Units by how a measure's name ends; others are counts."""
 MOST_COLUMNS = 4
 """With more a table of such cells is cards on a screen that is not wide."""
