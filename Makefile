@@ -4,6 +4,7 @@ UV_VERSION := 0.13.8
 BIN := .venv/bin
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/.venv
 TAG ?= weft-gpu:latest
+BASE ?= docker.io/library/python:3.11-slim-bookworm
 export OMP_NUM_THREADS := 1
 # pytest rewrites the tests: 15 s at each run where the result may not be kept.
 unexport PYTHONDONTWRITEBYTECODE
@@ -61,11 +62,14 @@ helm: venv  ## helm for the chart's manifests and tests, built once.
 manifests: venv helm  ## deploy/*.yaml of the chart, and the chart's generated files.
 	@$(BIN)/python tests/architecture/rendered_manifests.py
 
-image: venv  ## The image TAG, with docker of BASE where it can be pulled, else into build/image.tar of Debian's packages.
-	@if docker pull --quiet $(or $(BASE),docker.io/library/python:3.11-slim-bookworm) > /dev/null 2>&1; \
-	then docker build --tag $(TAG) $(if $(BASE),--build-arg BASE=$(BASE)) .; \
-	else echo "No base image can be pulled: making build/image.tar of Debian's packages." >&2; \
-	  mkdir -p build && $(BIN)/python deploy/image/make_image.py build/image.tar --tag $(TAG); fi
+image: venv  ## The image TAG of the Dockerfile, with docker, podman or buildah of BASE; where none can have it, build/image.tar of Debian's packages.
+	@for tool in docker podman buildah; do \
+	  command -v $$tool > /dev/null || continue; \
+	  $$tool inspect --type image $(BASE) > /dev/null 2>&1 || $$tool pull --quiet $(BASE) > /dev/null 2>&1 || continue; \
+	  exec $$tool build --tag $(TAG) --build-arg BASE=$(BASE) .; \
+	done; \
+	echo "Neither docker, podman nor buildah has the base image $(BASE): making build/image.tar of Debian's packages." >&2; \
+	mkdir -p build && $(BIN)/python deploy/image/make_image.py build/image.tar --tag $(TAG)
 
 test-node: venv node-tools helm  ## The tests on a real kubelet and containerd (as root; needs Go and Debian packages).
 	@$(BIN)/pytest tests/node --ignore tests/node/test_device_plugins.py --ignore tests/node/whole

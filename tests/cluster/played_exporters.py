@@ -286,7 +286,7 @@ async def scene(
         for pod in pods:
             resident(api, pod)
         async with ApiClient(Endpoint(api.url, FixedCredentials()), clock=clock) as client:
-            live = EngineCluster(client, [Profile("weft", [Fgd()])])
+            live = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
             await live.start()
             source = Prometheus(options or played.site.options(selector=played.selector))
             how = TelemetryLoopOptions(interval_s=1, window_s=20, scrape_s=SCRAPE_S, horizon_s=4)

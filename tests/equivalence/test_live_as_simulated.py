@@ -160,7 +160,7 @@ class Living:
         line = MemoryLine(self.server, delay=lambda: 0, lag=lambda: 0)
         limits = RequestLimits(harvest_permille=self.story.scenario.harvest_permille)
         async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
-            live = EngineCluster(client, [self.story.profile()], limits=limits)
+            live = EngineCluster(client, [self.story.profile()], limits=limits, lease=None)
             live.on_decision.append(self._hear)
             await live.start()
             live.handle(self.story.input)

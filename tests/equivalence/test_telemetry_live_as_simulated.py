@@ -179,7 +179,7 @@ class Live:
 
     def __init__(self, client: MemoryClient, server: FakeApiServer, source: Server) -> None:
         self.server = server
-        self.cluster = EngineCluster(client, [Profile("weft", [Fgd()])])
+        self.cluster = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
         options = TelemetryLoopOptions(SCRAPE_S, 300.0, SCRAPE_S, 4.0 * SCRAPE_S, metrics=METRICS)
         self.telemetry = TelemetryLoop(self.cluster, source, None, options)
 

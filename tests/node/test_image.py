@@ -1,5 +1,7 @@
-"""The image of Debian's packages in a real containerd: it runs as it is deployed."""
+"""The image of Debian's packages, and the Dockerfile's, in a real containerd: each runs as it is
+deployed."""
 
+import dockerfile_image
 import pytest
 import weft_image
 from real_node import RealNode
@@ -7,19 +9,25 @@ from real_node import RealNode
 import weft
 from weft.cli.compat import PROGRAMS
 
-TAG = "weft.test/weft-gpu:1"
-MOST_MIB = 350
-AS_DEPLOYED = ("--read-only", "--user", "65532:65532", "--cgroup", "")
+NAME = "weft.test/weft-gpu"
+MOST_MB = 350
+AS_DEPLOYED = ("--read-only", "--cgroup", "")
 
 
-@pytest.fixture(scope="module")
-def image(node: RealNode, tmp_path_factory: pytest.TempPathFactory) -> str:
+@pytest.fixture(scope="module", params=["debian", "dockerfile"])
+def image(
+    request: pytest.FixtureRequest, node: RealNode, tmp_path_factory: pytest.TempPathFactory
+) -> str:
     """Its name in containerd, once it is imported there."""
-    file = tmp_path_factory.mktemp("image") / "weft.tar"
-    weft_image.make(file, TAG)
-    assert file.stat().st_size < MOST_MIB * 2**20
+    folder = tmp_path_factory.mktemp("image")
+    file, tag = folder / "weft.tar", f"{NAME}:{request.param}"
+    if request.param == "debian":
+        weft_image.make(file, tag)
+    else:
+        dockerfile_image.make(file, tag, folder)
+    assert file.stat().st_size < MOST_MB * 10**6
     node.containerd.ctr("images", "import", file, timeout_s=180)
-    return TAG
+    return tag
 
 
 def run(node: RealNode, image: str, *command: str) -> str:

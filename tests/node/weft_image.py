@@ -30,7 +30,7 @@ main()
 
 def make(file: Path, tag: str) -> Path:
     """Write it; the test is skipped where Debian's packages cannot be had, but not in CI."""
-    command = [sys.executable, str(MAKE), str(file), "--tag", tag, "--cache", str(_cache())]
+    command = [sys.executable, str(MAKE), str(file), "--tag", tag, "--cache", str(cache())]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if "no mmdebstrap" in done.stderr and os.environ.get("CI") != "true":
         pytest.skip(done.stderr.strip())
@@ -111,6 +111,7 @@ def _git(*arguments: str) -> "subprocess.CompletedProcess[Any]":
     return subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, check=False)
 
 
-def _cache() -> Path:
+def cache() -> Path:
+    """Where what is slow to make is kept between runs."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return home / "weft" / "image"

@@ -265,7 +265,7 @@ def test_undone_every_object_is_as_it_was(seed: int) -> None:
 async def live_account(cluster: FilledCluster) -> dict[str, Placement]:
     server = served(cluster)
     async with client_of(server) as client:
-        live = EngineCluster(client, [Profile("weft", [Fgd()])])
+        live = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
         await live.start()
         held = {uid: one.placement for uid, one in live.engine.ledger.holdings.items()}
         names = {pod["metadata"]["uid"]: name for name, pod in named(server).items()}

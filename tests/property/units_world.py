@@ -67,7 +67,7 @@ class World:
         self.live = await self._started()
 
     async def _started(self) -> EngineCluster:
-        live = EngineCluster(self._client, [Profile("weft", [BestFit()])])
+        live = EngineCluster(self._client, [Profile("weft", [BestFit()])], lease=None)
         live.on_notice.append(self.notices.append)
         await live.start()
         await live.lead(afresh=False)

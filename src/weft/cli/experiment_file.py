@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 from typer import Argument, Exit, Option
 
 from weft.cli import options
-from weft.cli.experiment_templates import TEMPLATES
+from weft.cli.experiment_templates import TEMPLATES, Wishes, line_of, written
 from weft.cli.output import (
     SimulateOutput,
     json_text,
@@ -62,17 +62,50 @@ def init(
     workload: Annotated[
         str,
         Option(
+            show_default=False,
             help="overprovisioned: jobs that ask for more than they use; pairs: measured "
             "slowdowns; openb: pods of a trace; kube-knots-cluster, kube-knots-dl: Kube-Knots' "
             "mixes and training; job-list: your jobs; mlperf-list: programs, queries, replicas; "
-            "pods: manifests."
+            "pods: manifests.  [default: asked for at a terminal, else overprovisioned]",
         ),
-    ] = "overprovisioned",
+    ] = "",
+    name: Annotated[str, Option(help="The experiment's name.", show_default=False)] = "",
+    scheduler: Annotated[
+        list[str] | None,
+        Option(help="A policy to compare; repeat. Others are compared with the first."),
+    ] = None,
+    seeds: Annotated[int | None, Option(min=1, help="How many workloads are drawn.")] = None,
 ) -> None:
-    """Print an experiment to change: every field with its default, and what it means."""
+    """Print an experiment to change: every field with its default, and what it means.
+
+    At a terminal it asks for what is not given.
+    """
+    wishes = Wishes(name, tuple(scheduler or ()), "", seeds)
+    if not workload and sys.stdin.isatty():
+        workload, wishes = _asked(wishes)
+    workload = workload or "overprovisioned"
     if workload not in TEMPLATES:
         raise BadInputError("--workload", unknown(workload, TEMPLATES))
-    print(TEMPLATES[workload], end="")
+    print(written(workload, wishes), end="")
+
+
+def _asked(wishes: Wishes) -> tuple[str, Wishes]:
+    """The workload, and what differs, as the user answers on stderr: stdout is for the file."""
+    from typer import prompt
+
+    kinds = ", ".join(TEMPLATES)
+    workload: str = prompt(f"Workload ({kinds})", default="overprovisioned", err=True)
+    if workload not in TEMPLATES:
+        raise BadInputError("Workload", unknown(workload, TEMPLATES))
+    template = TEMPLATES[workload]
+    name = wishes.name or prompt("Name", default=line_of(template, "name"), err=True)
+    schedulers = wishes.schedulers
+    if not schedulers:
+        usual = line_of(template, "schedulers").strip("[]")
+        told = prompt("Schedulers, the baseline first", default=usual, err=True)
+        schedulers = tuple(filter(None, (each.strip() for each in told.split(","))))
+    seeds = wishes.seeds or prompt("Seeds", default=10, type=int, err=True)
+    return workload, Wishes(name, schedulers, "", seeds)
 
 
 def check(
@@ -87,7 +120,7 @@ def check(
 
     Exit code 3 where its data is absent.
     """
-    from weft.lab.experiment.execution import seconds_a_cell
+    from weft.lab.experiment.execution import cost_of_cells
     from weft.lab.experiment.plan import axes_of
 
     opened = _open(file, out)
@@ -102,14 +135,27 @@ def check(
     print(f"in {opened.folder}: {there} are there, {left} to run")
     if left and try_s:
         processes = min(jobs or os.cpu_count() or 1, left)
-        mean_s, tried = seconds_a_cell(work, cells, try_s)
+        cost = cost_of_cells(work, cells, try_s)
+        disk_mib = max(1, -(-left * cost.disk_bytes // 2**20))
         print(
-            f"about {_duration(mean_s * left / processes)} on {processes} processes "
-            f"({mean_s:.2f} s a cell, {tried} tried), and {max(1, left * 8 // 1024)} MiB of disk"
+            f"about {_duration(cost.seconds * left / processes)} on {processes} processes "
+            f"({cost.seconds:.2f} s a cell, {cost.tried} tried), and {disk_mib:,} MiB of disk"
         )
 
 
-def run(file: _File, out: _Out = None, jobs: options.Jobs = None) -> None:
+def run(
+    file: _File,
+    out: _Out = None,
+    jobs: options.Jobs = None,
+    workers: Annotated[
+        str,
+        Option(
+            metavar="ADDRESS",
+            help="A Dask scheduler (tcp://HOST:8786) whose workers run the cells instead of "
+            "processes here. They need Weft and the data under the same paths.",
+        ),
+    ] = "",
+) -> None:
     """Run an experiment's cells that are still to run.
 
     Stop it whenever you want: started again, it goes on with the cells that are missing. Exit code
@@ -122,8 +168,8 @@ def run(file: _File, out: _Out = None, jobs: options.Jobs = None) -> None:
         raise Exit(EXIT_ABSENT)
     store, cells = opened.work.store, opened.cells
     store.begin()
-    processes = jobs or os.cpu_count() or 1
-    ran = run_missing(opened.work, cells, processes, library_versions(), bar)
+    where = workers or jobs or os.cpu_count() or 1
+    ran = run_missing(opened.work, cells, where, library_versions(), bar)
     print(f"{ran} cells run, {len(cells) - ran} were there: {opened.folder}")
 
 
@@ -202,7 +248,7 @@ def _open(file: Path, out: Path | None) -> OpenedExperiment:
     if file.is_dir():
         file = file / "experiment.yaml"
     spec = read_spec(file)
-    data = data_paths(spec, file.parent)
+    data = data_paths(spec, file.parent.absolute())  # workers may run elsewhere
     try:
         runner = runner_of(spec, data, registry().from_spec, read_pods)
     except BadInputError as error:

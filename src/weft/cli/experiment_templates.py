@@ -1,5 +1,9 @@
 """What `weft experiment init` prints: an experiment of each kind of workload, to be changed."""
 
+import json
+import re
+from typing import NamedTuple
+
 API_VERSION = "weft.dev/v1"
 _HEAD = """\
 apiVersion: {version}
@@ -201,3 +205,41 @@ TEMPLATES = {
     "pods": _template("pods", "Which policy is best for my pods?", _PODS, _SHARING),
 }
 """Text of an experiment by its kind of workload."""
+
+
+class Wishes(NamedTuple):
+    """What is to differ from the template; None, () and "" leave it as it is."""
+
+    name: str = ""
+    schedulers: tuple[str, ...] = ()
+    baseline: str = ""
+    seeds: int | None = None
+
+
+def written(workload: str, wishes: Wishes) -> str:
+    """The template of this workload with what differs."""
+    text = TEMPLATES[workload]
+    changed = {
+        "name": wishes.name,
+        "schedulers": f"[{', '.join(map(_quoted, wishes.schedulers))}]" * bool(wishes.schedulers),
+        "baseline": _quoted(wishes.baseline or next(iter(wishes.schedulers), "")),
+        "seeds": "" if wishes.seeds is None else f"{{first: 0, count: {wishes.seeds}}}",
+    }
+    lines = text.splitlines()
+    for at, line in enumerate(lines):
+        value = changed.get(line.partition(":")[0])
+        if value:
+            lines[at] = f"{line.partition(':')[0]}: {value}"
+    return "\n".join(lines) + "\n"
+
+
+def line_of(template: str, field: str) -> str:
+    """What stands behind a field of the first level."""
+    match = re.search(rf"(?m)^{field}: (.*)$", template)
+    return match[1] if match else ""
+
+
+def _quoted(name: str) -> str:
+    """The name as YAML takes it within a list."""
+    plain = re.fullmatch(r"[A-Za-z0-9_./-]*", name)
+    return name if plain else json.dumps(name)

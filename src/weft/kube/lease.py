@@ -11,6 +11,9 @@ What makes it safe:
   seen for the first time counts as renewed just now, and so does one that is missing (someone may
   have deleted it under a living leader). Only a Lease without a holder is taken at once.
 - Leadership that was lost never comes back: the host ends the process.
+
+A Lease that somebody deletes is made again as it was, with its labels and annotations, but not at
+once: who removes Weft takes its rights and ends it, and would find a Lease that was made meanwhile.
 """
 
 import logging
@@ -116,6 +119,8 @@ class Elector:
         self._clock = client.clock
         self._observed = LeaseObservation(self.options.margin_s)
         self._version = ""
+        self._marks: dict[str, dict[str, str]] = {}
+        self._missing_since = math.inf
         self._expires_at = -math.inf
 
     # --- what the host asks ---
@@ -222,22 +227,33 @@ class Elector:
             try:
                 await self._patch({"renewTime": self._now(), **self._claim()})
             except (ConflictError, NotFoundError) as error:
-                if isinstance(error, NotFoundError) and await self._create(self.term):
-                    return ""
+                if isinstance(error, NotFoundError):
+                    if not self._may_make_again():
+                        raise
+                    if await self._create(self.term):
+                        return ""
                 # Someone touched it, or it was our own renewal whose answer was lost.
                 lease = await self._read()
                 if lease.spec.holder_identity != self.identity:
                     return lease.spec.holder_identity or "nobody"
                 continue
             self._expires_at = sent_at + self.options.duration_s
+            self._missing_since = math.inf
             return ""
         raise LostError("the lease is being changed all the time")
 
+    def _may_make_again(self) -> bool:
+        """True where a Lease has been missing for half its duration, or leadership would end."""
+        now, options = self._clock.monotonic(), self.options
+        self._missing_since = min(self._missing_since, now)
+        needed_s = options.renew_s / 4 + options.request_timeout_s + options.margin_s
+        waited = now >= self._missing_since + options.duration_s / 2
+        return waited or now + needed_s >= self._expires_at
+
     async def _read(self) -> Lease:
         path = LEASES.of(self.options.namespace, self.options.name)
-        lease = LEASES.decode(await self._call("GET", path))
+        lease = self._written(await self._call("GET", path))
         self._observed.see(lease, self._clock.monotonic())
-        self._version = lease.metadata.resource_version
         self.holder = lease.spec.holder_identity or ""
         return lease
 
@@ -247,16 +263,20 @@ class Elector:
         body = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
-            "metadata": {"name": self.options.name, "namespace": self.options.namespace},
+            "metadata": {
+                "name": self.options.name,
+                "namespace": self.options.namespace,
+                **self._marks,
+            },
             "spec": spec,
         }
         sent_at = self._clock.monotonic()
         path = LEASES.of(self.options.namespace)
         try:
-            lease = LEASES.decode(await self._call("POST", path, msgspec.json.encode(body)))
+            self._written(await self._call("POST", path, msgspec.json.encode(body)))
         except ConflictError:
             return False
-        self._version = lease.metadata.resource_version
+        self._missing_since = math.inf
         self._won(term, sent_at)
         return True
 
@@ -264,8 +284,16 @@ class Elector:
         """Compare-and-swap: 409 unless the Lease is as it was read or written last."""
         body = msgspec.json.encode({"metadata": {"resourceVersion": self._version}, "spec": spec})
         path = LEASES.of(self.options.namespace, self.options.name)
-        lease = LEASES.decode(await self._call("PATCH", path, body))
-        self._version = lease.metadata.resource_version
+        self._written(await self._call("PATCH", path, body))
+
+    def _written(self, answer: bytes) -> Lease:
+        """The Lease as the API server has it now."""
+        lease = LEASES.decode(answer)
+        meta = lease.metadata
+        self._version = meta.resource_version
+        marks = (("labels", meta.labels), ("annotations", meta.annotations))
+        self._marks = {field: found for field, found in marks if found}
+        return lease
 
     async def _call(self, method: str, path: str, body: bytes = b"") -> bytes:
         return await self._client.call(

@@ -39,4 +39,10 @@ def test_two_commands_lead_to_a_shared_gpu(cluster: WholeCluster, tmp_path: Path
     assert record_of(share).cards[0].memory_mib == 4096
     assert took <= MOST_S
     cluster.shell("kubectl delete -f examples/weft/pods.yaml")
-    cluster.shell("helm uninstall weft --namespace weft-system")
+    uninstall = "helm uninstall weft --namespace weft-system"
+    cluster.shell(uninstall)
+    cluster.api.wait_for(lambda pods: not pods, "Pod", "weft-system", timeout_s=120)
+    leases = cluster.shell("kubectl -n kube-system get lease -o name").split()
+    assert "lease.coordination.k8s.io/weft" not in leases, "a scheduler made its Lease again"
+    cluster.shell(f"{install} --values {cluster.values(tmp_path)}")  # nothing is in its way
+    cluster.shell(uninstall)

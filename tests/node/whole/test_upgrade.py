@@ -153,8 +153,6 @@ def test_to_this_version_and_back(
     def create(numbers: range) -> None:
         cluster.plane.create_pods(place, [wanted(number) for number in numbers])
 
-    # One that a scheduler made anew while its manifests were deleted is none of helm's.
-    cluster.shell("kubectl -n kube-system delete lease weft --ignore-not-found")
     cluster.shell(f"helm install weft {old} --create-namespace")
     try:
         create(range(PODS, PODS + WAITING))

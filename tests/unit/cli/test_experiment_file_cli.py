@@ -3,6 +3,10 @@
 import csv
 import io
 import json
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -81,3 +85,44 @@ def test_a_report_names_the_cells_that_are_missing(weft: Weft, small: Path, tmp_
     said = weft("experiment", "report", out)
     assert said.code == 3
     assert "1 of 2 cells are missing: percent=0/faults=sound/" in said.err
+
+
+def test_init_writes_what_its_options_say(weft: Weft, tmp_path: Path) -> None:
+    given = (
+        "--name",
+        "mine",
+        "--scheduler",
+        "fgd",
+        "--scheduler",
+        "interference:overlap=false",
+        "--seeds",
+        3,
+    )
+    file = tmp_path / "experiment.yaml"
+    file.write_text(weft("experiment", "init", "--workload", "kube-knots-dl", *given).out)
+    said = weft("experiment", "check", file, "--try-s", 0)
+    assert said.out.startswith("mine: 6 cells (1 × faults, 2 × scheduler, 3 × seed)")
+    assert "baseline: fgd" in file.read_text()
+
+
+def test_init_asks_at_a_terminal_for_what_is_not_given(tmp_path: Path) -> None:
+    """Answers and questions go over the terminal, the experiment to stdout."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "weft.cli.main", "experiment", "init", "--seeds", "4"]
+    streams = {"stdin": theirs, "stderr": theirs, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **streams) as process:  # type: ignore[call-overload]
+        os.close(theirs)
+        os.write(ours, b"kube-knots-cluster\nmine\nspread, res-ag\n")
+        text = process.stdout.read().decode()
+        asked = os.read(ours, 4096).decode()
+    os.close(ours)
+    assert process.returncode == 0
+    assert "Workload" in asked
+    assert "Seeds" not in asked  # given
+    assert "kind: kube-knots-cluster" in text
+    assert [line for line in text.splitlines() if line[:1] in "nsb"] == [
+        "name: mine",
+        "schedulers: [spread, res-ag]",
+        "baseline: spread",
+        "seeds: {first: 0, count: 4}",
+    ]

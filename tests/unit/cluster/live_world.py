@@ -102,7 +102,7 @@ class World:
         self, server: FakeApiServer, client: ApiClient, policy: Policy, **how: Any
     ) -> None:
         self.server, self.client = server, client
-        self.live = EngineCluster(client, [Profile("weft", [policy])], **how)
+        self.live = EngineCluster(client, [Profile("weft", [policy])], **{"lease": None, **how})
         self.notices: list[Notice] = []
         self.live.on_notice.append(self.notices.append)
 
@@ -185,7 +185,7 @@ async def world(
 async def anew(made: World) -> None:
     """The process ends, and another one starts."""
     await made.live.stop()
-    made.live = EngineCluster(made.client, [Profile("weft", [Fgd()])])
+    made.live = EngineCluster(made.client, [Profile("weft", [Fgd()])], lease=None)
     made.live.on_notice.append(made.notices.append)
     await made.live.start()
     await made.live.lead(afresh=False)

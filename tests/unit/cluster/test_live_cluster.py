@@ -37,7 +37,7 @@ async def life() -> None:
         ApiClient(Endpoint(server.url, FixedCredentials())) as client,
     ):
         add(server)
-        first = EngineCluster(client, [Profile("weft", [Fgd()])])
+        first = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
         await first.start()
         await first.lead(afresh=False)
         while first._binding:
@@ -47,7 +47,7 @@ async def life() -> None:
         assert len(held) == 8
         assert list(first.engine.ledger.table.memory_used) == [16000, 16000]
         await first.stop()
-        second = EngineCluster(client, [Profile("weft", [Fgd()])])
+        second = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
         await second.start()
         assert {u: h.placement for u, h in second.engine.ledger.holdings.items()} == held
         await second.stop()
@@ -85,7 +85,7 @@ async def restarted() -> int:
         }
         change = {"metadata": {"annotations": marks}, "spec": {"nodeName": "n"}}
         server.update("pods", "p0", {**change, "status": {"conditions": [at]}}, "d")
-        live = EngineCluster(client, [Profile("weft", [Fgd()])])
+        live = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
         await live.start()
         (residency,) = live.engine.residencies.on(("n", 1))
         await live.stop()

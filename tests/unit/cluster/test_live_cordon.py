@@ -31,7 +31,7 @@ async def cluster(server: FakeApiServer, **binding: int) -> AsyncIterator[Engine
     line = MemoryLine(server, delay=lambda: 0, lag=lambda: 0)
     async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
         profiles = [Profile("weft", [BestFit()])]
-        live = EngineCluster(client, profiles, binding=BindOptions(**binding))
+        live = EngineCluster(client, profiles, binding=BindOptions(**binding), lease=None)
         await live.start()
         await live.lead(afresh=False)
         yield live

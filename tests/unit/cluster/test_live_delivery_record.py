@@ -55,7 +55,7 @@ def api(*nodes: Json) -> FakeApiServer:
 async def living(server: FakeApiServer, **how: Any) -> AsyncIterator[EngineCluster]:
     line = MemoryLine(server, delay=lambda: 0, lag=lambda: 0)
     async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
-        live = EngineCluster(client, [Profile("weft", [BestFit()])], **how)
+        live = EngineCluster(client, [Profile("weft", [BestFit()])], **{"lease": None, **how})
         await live.start()
         await live.lead(afresh=False)
         yield live

@@ -19,7 +19,7 @@ def shows(made: World, count: int) -> None:
 
 async def anew(made: World) -> None:
     await made.live.stop()
-    made.live = EngineCluster(made.client, [Profile("weft", [Fgd()])])
+    made.live = EngineCluster(made.client, [Profile("weft", [Fgd()])], lease=None)
     await made.live.start()
     await made.live.lead(afresh=False)
 

@@ -40,7 +40,7 @@ async def scene() -> None:
     server = FakeApiServer()
     line = MemoryLine(server, delay=lambda: 0, lag=lambda: 0)
     async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
-        live = EngineCluster(client, [Profile("weft", [BestFit()])])
+        live = EngineCluster(client, [Profile("weft", [BestFit()])], lease=None)
         add_node(server)
         add_pod(server, "first")
         await live.start()
@@ -69,14 +69,14 @@ async def restart() -> None:
     async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
         add_node(server)
         add_pod(server, "first")
-        first = EngineCluster(client, [Profile("weft", [BestFit()])])
+        first = EngineCluster(client, [Profile("weft", [BestFit()])], lease=None)
         await first.start()
         await first.lead(afresh=False)
         await asyncio.sleep(5)
         await first.stop()
         server.remove("nodes", "n")
         add_pod(server, "second")
-        live = EngineCluster(client, [Profile("weft", [BestFit()])])
+        live = EngineCluster(client, [Profile("weft", [BestFit()])], lease=None)
         await live.start()
         await live.lead(afresh=False)
         await asyncio.sleep(30)  # the second one's back-off is over

@@ -58,7 +58,7 @@ async def told(
 ) -> list[PolicyInput]:
     """What the engine is told by two counts, `names` being removed between them."""
     async with ApiClient(Endpoint(server.url, FixedCredentials())) as client:
-        live = EngineCluster(client, [Profile("weft", [policy or Fgd()])])
+        live = EngineCluster(client, [Profile("weft", [policy or Fgd()])], lease=None)
         found: list[PolicyInput] = []
         decide = live.decide
 

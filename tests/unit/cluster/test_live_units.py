@@ -56,7 +56,7 @@ def used(live: EngineCluster, name: str) -> int:
 
 async def anew(made: World, **how: Any) -> None:
     await made.live.stop()
-    made.live = EngineCluster(made.client, [Profile("weft", [BestFit()])], **how)
+    made.live = EngineCluster(made.client, [Profile("weft", [BestFit()])], **{"lease": None, **how})
     made.live.on_notice.append(made.notices.append)
     await made.live.start()
     await made.live.lead(afresh=False)

@@ -132,6 +132,6 @@ def used(live: EngineCluster) -> list[int]:
 
 
 async def started_anew(made: World) -> None:
-    made.live = EngineCluster(made.client, [Profile("weft", [Fgd()])])
+    made.live = EngineCluster(made.client, [Profile("weft", [Fgd()])], lease=None)
     await made.live.start()
     await made.live.lead(afresh=False)

@@ -40,7 +40,7 @@ async def shadowing(*nodes: Any) -> AsyncIterator[ShadowWorld]:
     async with api(*nodes) as server:
         endpoint = client_of(server).endpoint
         async with ReadOnlyClient(endpoint) as client:
-            live = EngineCluster(client, [Profile("weft", [Binpack()])])
+            live = EngineCluster(client, [Profile("weft", [Binpack()])], lease=None)
             seen, totals = list[BindingComparison](), ShadowTotals()
             watch = ShadowWatch(live, lambda one: (seen.append(one), totals.add(one))[0])
             server.add("pods", pod("first", 4_000), "d")

@@ -37,7 +37,7 @@ class Waiting:
 async def test_a_timer_that_goes_off_early_is_set_again() -> None:
     clock = SlowClock()
     client = ApiClient(Endpoint("http://127.0.0.1:1", FixedCredentials()), clock=clock)
-    live = EngineCluster(client, [Profile("weft", [Fgd()])])
+    live = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
     engine = Waiting(int((clock.monotonic() + 0.05) * 1e9))
     live.decide = engine.handle
     live.handle(Tick())

@@ -29,9 +29,9 @@ class Scene:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    async def candidate(self, name: str) -> Elector:
+    async def candidate(self, name: str, options: LeaseOptions | None = None) -> Elector:
         client = await self._stack.enter_async_context(client_of(self.server, self.clock))
-        return Elector(client, name)
+        return Elector(client, name, options)
 
     def free(self) -> None:
         self.server.add("leases", FREE, "kube-system")
@@ -213,7 +213,30 @@ async def test_an_acquisition_whose_answer_was_lost_keeps_its_term() -> None:
         assert await acquiring == 5
 
 
-async def test_a_lease_deleted_under_its_leader_is_made_again_in_the_same_term() -> None:
+HELMS = {
+    "labels": {"app.kubernetes.io/managed-by": "Helm"},
+    "annotations": {"meta.helm.sh/release-name": "weft"},
+}
+
+
+async def test_a_lease_deleted_under_its_leader_is_made_again_as_it_was() -> None:
+    async with Scene() as s:
+        s.server.add("leases", {**FREE, "metadata": {"name": "weft", **HELMS}}, "kube-system")
+        one = await s.candidate("one")
+        await one.acquire()
+        holding = asyncio.create_task(one.hold())
+        await s.clock.asleep()
+        s.server.remove("leases", "weft", "kube-system")
+        await s.pass_time(12)
+        assert s.spec()["leaseTransitions"] == 5
+        made = s.server.get("leases", "weft", "kube-system")["metadata"]
+        assert {field: made.get(field) for field in HELMS} == HELMS
+        assert one.may_bind(3)
+        holding.cancel()
+
+
+async def test_a_lease_deleted_with_its_leader_is_not_made_again() -> None:
+    """As by `helm uninstall`: the process is told to end within seconds."""
     async with Scene() as s:
         s.free()
         one = await s.candidate("one")
@@ -221,9 +244,32 @@ async def test_a_lease_deleted_under_its_leader_is_made_again_in_the_same_term()
         holding = asyncio.create_task(one.hold())
         await s.clock.asleep()
         s.server.remove("leases", "weft", "kube-system")
-        await s.pass_time(4)
-        assert s.spec()["leaseTransitions"] == 5
-        assert one.may_bind(3)
+        await s.pass_time(5)
+        holding.cancel()
+        await one.release()
+        assert "POST leases" not in s.server.requests
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        LeaseOptions(),
+        LeaseOptions(renew_s=6),
+        LeaseOptions(duration_s=2, renew_s=0.5, request_timeout_s=0.5),
+    ],
+)
+async def test_a_deleted_lease_is_made_again_before_leadership_ends(options: LeaseOptions) -> None:
+    async with Scene() as s:
+        s.free()
+        one = await s.candidate("one", options)
+        await one.acquire()
+        holding = asyncio.create_task(one.hold())
+        await s.clock.asleep()
+        for _ in range(3):
+            s.server.remove("leases", "weft", "kube-system")
+            await s.pass_time(15, step=0.1)
+            assert one.leading
+            assert s.spec()["holderIdentity"] == "one"
         holding.cancel()
 
 

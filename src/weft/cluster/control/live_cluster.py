@@ -99,7 +99,7 @@ class EngineCluster:
 
     `names` are the schedulerNames to schedule for (all profiles' where left out), `rules` the
     inventory of nodes that nobody else tells of, `links` how their GPUs are connected. `lease` is
-    asked before each write, and who else has it; without one this process may always write.
+    asked before each write, and who else has it; None says that this process may always write.
     `limits` are the ledger's. `interference`: there is a table of it. What is learnt of pods that
     ran out of memory is `kept` there.
     `on_slowdown_eviction` is called once a pod may be going for others' speed; `peaks` say what a
@@ -111,13 +111,13 @@ class EngineCluster:
         client: ApiClient,
         profiles: Sequence[Profile],
         *,
+        lease: LeaseHolder | None,
         names: Sequence[str] | None = None,
         rules: Sequence[InventoryFallback] = (),
         links: Sequence[LinksRule] = (),
         gpushare_unit: Unit = "auto",
         seed: int = 0,
         binding: BindOptions | None = None,
-        lease: LeaseHolder | None = None,
         limits: RequestLimits = STRICT,
         interference: bool = False,
         kept: OwnConfigMap | None = None,

@@ -183,8 +183,8 @@ class HarvestRules:
     def observe(
         self,
         signals: SignalsView,
-        needs: Callable[[str], int] | None = None,
-        ran_long: Callable[[str], bool] = lambda _: False,
+        needs: Callable[[str], int] | None,
+        ran_long: Callable[[str], bool],
     ) -> list[tuple[Holding, Eviction]]:
         """Take over what was measured; who has to go.
 

@@ -95,7 +95,7 @@ class DoubleBookedPod(NamedTuple):
 
 
 def overbooked_gpus(
-    ledger: Ledger, name: str, unsure: Callable[[str], bool] = lambda uid: False
+    ledger: Ledger, name: str, unsure: Callable[[str], bool]
 ) -> tuple[OverbookedGpu, ...]:
     """The GPUs of this node that hold more than they have. `unsure` pods (UIDs) may hold less, or
     be elsewhere on the node."""

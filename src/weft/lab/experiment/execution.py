@@ -1,22 +1,28 @@
-"""Runs an experiment's cells that are not there yet, on several processes.
+"""Runs an experiment's cells that are not there yet, on several processes or machines.
 
-Workers write cells themselves, so that nothing is lost with the process that started them.
+Processes of this machine write cells themselves, so that nothing is lost with the process that
+started them; what workers elsewhere send back is written here.
 """
 
 import datetime
 import platform
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 
 from weft.lab.experiment.plan import PlannedCell
+from weft.lab.experiment.remote_workers import run_remotely
 from weft.lab.experiment.runner import Runner
 from weft.lab.experiment.store import CellTiming, RunManifest, RunStore
 from weft.lab.experiment.workers import run_cells
 
 MANIFEST_PERIOD_S = 10.0
 """So often at most the manifest is written while cells run: a kill costs so many timings."""
+BLOCK_BYTES = 4096
+"""What a file takes on disk is rounded up to."""
 
 
 class CellWork(msgspec.Struct, frozen=True):
@@ -29,11 +35,13 @@ class CellWork(msgspec.Struct, frozen=True):
 def run_missing(
     work: CellWork,
     cells: Sequence[PlannedCell],
-    jobs: int,
+    where: "int | str",
     versions: dict[str, str],
     make_progress: Callable[[int], Callable[[str, int, int], None] | None],
 ) -> int:
-    """Run those of `cells` that the store lacks, on at most `jobs` processes; how many these were.
+    """Run those of `cells` that the store lacks; how many these were.
+
+    `where` is at most how many processes, or the address of a Dask scheduler.
 
     `make_progress(how_many)(scheduler, seed, done_cells)` after each; the former may be None.
     `versions` by name go into the manifest.
@@ -47,11 +55,11 @@ def run_missing(
     text = ", ".join(f"{name} {version}" for name, version in versions.items())
     written_s = time.monotonic()
     try:
-        runs = run_cells(run_and_write, work, missing, min(jobs, len(missing)))
-        for number, (cell, wall_s) in enumerate(runs, 1):
+        for number, (cell, (wall_s, host)) in enumerate(_runs(work, missing, where), 1):
             ended = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-            host, weft = platform.node(), versions.get("weft", "")
-            timings[cell.folder] = CellTiming(ended, round(wall_s, 3), host, weft)
+            timings[cell.folder] = CellTiming(
+                ended, round(wall_s, 3), host, versions.get("weft", "")
+            )
             if progress is not None:
                 progress(cell.scheduler, cell.seed, number)
             if time.monotonic() - written_s >= MANIFEST_PERIOD_S:
@@ -64,6 +72,19 @@ def run_missing(
     return len(missing)
 
 
+def _runs(
+    work: CellWork, cells: Sequence[PlannedCell], where: int | str
+) -> Iterator[tuple[PlannedCell, tuple[float, str]]]:
+    """(cell, (seconds that it took, host)) for each, once it is written."""
+    if isinstance(where, str):
+        for cell, remote in run_remotely(work.runner, cells, where) if cells else ():
+            work.store.write(cell, remote.result)
+            yield cell, (remote.wall_s, remote.host)
+        return
+    for cell, wall_s in run_cells(run_and_write, work, cells, min(where, len(cells))):
+        yield cell, (wall_s, platform.node())
+
+
 def run_and_write(work: CellWork, cell: PlannedCell) -> float:
     """Carry out one cell and write it; the seconds it took."""
     began_s = time.perf_counter()
@@ -71,15 +92,33 @@ def run_and_write(work: CellWork, cell: PlannedCell) -> float:
     return time.perf_counter() - began_s
 
 
-def seconds_a_cell(
-    work: CellWork, cells: Sequence[PlannedCell], within_s: float
-) -> tuple[float, int]:
-    """(mean seconds a cell, how many were tried): cells evenly spread, until `within_s` is over."""
-    tried, began_s = 0, time.perf_counter()
+class CellCost(msgspec.Struct, frozen=True):
+    """What a cell takes on average, from those that were `tried`."""
+
+    seconds: float
+    disk_bytes: int
+    tried: int
+
+
+def cost_of_cells(work: CellWork, cells: Sequence[PlannedCell], within_s: float) -> CellCost:
+    """Try cells, evenly spread, until `within_s` is over; they are written to a folder that is
+    removed again."""
+    tried, began_s, size = 0, time.perf_counter(), 0
     step = max(1, len(cells) // 8)
-    for cell in [*cells[::step], *cells[1::step]]:
-        work.runner.run(cell)
-        tried += 1
-        if time.perf_counter() - began_s >= within_s:
-            break
-    return (time.perf_counter() - began_s) / max(1, tried), tried
+    with tempfile.TemporaryDirectory(prefix="weft-experiment-") as folder:
+        store = work.store.in_folder(Path(folder))
+        store.begin()
+        took_s = 0.0
+        for cell in dict.fromkeys([*cells[::step], *cells[1::step]]):
+            took_s += run_and_write(CellWork(work.runner, store), cell)
+            size += sum(_on_disk(path) for path in store.place(cell).iterdir())
+            tried += 1
+            if time.perf_counter() - began_s >= within_s:
+                break
+        store.close()
+    return CellCost(took_s / max(1, tried), size // max(1, tried), tried)
+
+
+def _on_disk(path: Path) -> int:
+    """Bytes in whole blocks."""
+    return -(-path.stat().st_size // BLOCK_BYTES) * BLOCK_BYTES

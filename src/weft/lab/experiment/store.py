@@ -120,6 +120,10 @@ class RunStore:
         """Workers get it without the lock."""
         return RunStore, (self.folder, self._stored)
 
+    def in_folder(self, folder: Path) -> "RunStore":
+        """The same experiment's, in another folder."""
+        return RunStore(folder, self._stored)
+
     def begin(self) -> None:
         """Make the folder, or go on in it; scraps of cells are removed.
 

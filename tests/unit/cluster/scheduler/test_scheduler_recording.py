@@ -38,7 +38,7 @@ async def recorded(
         ApiClient(Endpoint(server.url, FixedCredentials())) as client,
     ):
         add_node(server)
-        live = EngineCluster(client, [Profile("weft", [Fgd()])])
+        live = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
         recording = Recording(live, HEADER, path)
         await recording.start()
         await live.start()
@@ -57,7 +57,7 @@ async def test_what_a_running_scheduler_decided_is_replayed_alike(tmp_path: Path
         ApiClient(Endpoint(server.url, FixedCredentials())) as client,
     ):
         add_node(server)
-        live = EngineCluster(client, [Profile("weft", [Fgd()])])
+        live = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
         recording = Recording(live, HEADER, path)
         assert str(path) in await recording.start()
         await live.start()
@@ -91,7 +91,7 @@ async def test_signals_are_beside_the_file_and_go_with_it_when_it_steps_aside(
             ApiClient(Endpoint(server.url, FixedCredentials())) as client,
         ):
             add_node(server)
-            live = EngineCluster(client, [Profile("weft", [Fgd()])])
+            live = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
             recording = Recording(live, HEADER, path)
             await recording.start()
             await live.start()
@@ -118,7 +118,7 @@ async def test_signals_that_cannot_be_written_end_the_record_before_the_line_tha
         ApiClient(Endpoint(server.url, FixedCredentials())) as client,
     ):
         add_node(server)
-        live = EngineCluster(client, [Profile("weft", [Fgd()])])
+        live = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
         recording = Recording(live, HEADER, path)
         await recording.start()
         side_of(path).write_text("in the way")
@@ -141,7 +141,7 @@ async def test_explaining_does_not_show_in_the_record(tmp_path: Path) -> None:
         ApiClient(Endpoint(server.url, FixedCredentials())) as client,
     ):
         add_node(server)
-        live = EngineCluster(client, [Profile("weft", [Fgd()])])
+        live = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
         recording = Recording(live, HEADER, path)
         await recording.start()
         await live.start()
@@ -166,7 +166,7 @@ async def test_a_file_that_cannot_be_written_is_told_before_anything_begins(tmp_
         FakeApiServer() as server,
         ApiClient(Endpoint(server.url, FixedCredentials())) as client,
     ):
-        live = EngineCluster(client, [Profile("weft", [Fgd()])])
+        live = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
         with pytest.raises(BadInputError, match="--decisions"):
             await Recording(live, HEADER, tmp_path / "no" / "such" / "folder").start()
 
@@ -179,7 +179,7 @@ async def test_a_disk_that_fails_ends_the_record_and_nothing_else(tmp_path: Path
         ApiClient(Endpoint(server.url, FixedCredentials())) as client,
     ):
         add_node(server)
-        live = EngineCluster(client, [Profile("weft", [Fgd()])])
+        live = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
         recording = Recording(live, HEADER, path)
         await recording.start()
         path.unlink()
@@ -204,7 +204,7 @@ async def test_a_record_that_has_its_size_ends_whole_and_scheduling_goes_on(
         ApiClient(Endpoint(server.url, FixedCredentials())) as client,
     ):
         add_node(server)
-        live = EngineCluster(client, [Profile("weft", [Fgd()])])
+        live = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
         recording = Recording(live, HEADER, path, most_mib=1)
         await recording.start()
         await live.start()

@@ -49,22 +49,27 @@ def late(*holders: Holder, on: Node = NODE) -> list[str]:
     return list(answers.pop())
 
 
+def sure(_: str) -> bool:
+    """No pod is unsure."""
+    return False
+
+
 def test_only_gpus_that_hold_more_than_they_have_are_found() -> None:
     ledger = Ledger([NODE])
     ledger.adopt(placement("a", "n", 0, memory_mib=10_000))
     ledger.adopt(placement("full", "n", 1, memory_mib=16_000))
-    assert overbooked_gpus(ledger, "n") == ()
+    assert overbooked_gpus(ledger, "n", sure) == ()
     ledger.adopt(placement("b", "n", 0, memory_mib=10_000))
-    (found,) = overbooked_gpus(ledger, "n")
+    (found,) = overbooked_gpus(ledger, "n", sure)
     assert (found.gpu, found.memory_over_mib, found.holders) == (0, 4_000, ("a", "b"))
     assert str(found) == "GPU 0 holds 4,000 MiB more than it has"
-    assert overbooked_gpus(ledger, "nowhere") == ()
+    assert overbooked_gpus(ledger, "nowhere", sure) == ()
 
 
 def test_a_card_beside_its_instance_is_overbooked() -> None:
     parts = Node("n", (Gpu(0, 16_000), Gpu(1, 8_000, parent=0)))
     shares = [holder("card", FIRST, 1), holder("instance", SECOND_ONE, 1, gpu=1)]
-    (found,) = overbooked_gpus(ledger_of(*shares, on=parts), "n")
+    (found,) = overbooked_gpus(ledger_of(*shares, on=parts), "n", sure)
     assert found.split
     assert set(found.holders) == {"card", "instance"}
     assert late(*shares, on=parts) == ["instance"]

@@ -250,3 +250,26 @@ def test_each_cell_has_a_folder_of_its_own() -> None:
     assert len({*folders}) == len(folders) == 12
     assert all(".." not in part and part for folder in folders for part in folder.split("/"))
     assert msgspec.json.decode(msgspec.json.encode(plan(spec_of(text))[0]))
+
+
+@pytest.mark.data_full
+def test_workers_elsewhere_give_the_same_bytes(tmp_path: Path) -> None:
+    """A Dask cluster of two processes, which write nothing themselves."""
+    distributed = pytest.importorskip("distributed")
+    text = SMALL.replace("[0, 100]", "[0]")
+    run(text, tmp_path / "here")
+    spec = spec_of(text)
+    store = RunStore(tmp_path / "there", stored_experiment(spec, {}))
+    store.begin()
+    work = CellWork(runner_of(spec, {}, built_in().from_spec), store)
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=None, host="127.0.0.1"
+    ) as cluster:
+        address = cluster.scheduler_address
+        assert run_missing(work, plan(spec), address, VERSIONS, lambda cells: None) == 4
+        store.begin()
+        assert run_missing(work, plan(spec), address, VERSIONS, lambda cells: None) == 0
+    assert contents(tmp_path / "here") == contents(tmp_path / "there")
+    manifest = store.manifest()
+    assert manifest is not None
+    assert len(manifest.cells) == 4
