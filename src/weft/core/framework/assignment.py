@@ -169,14 +169,45 @@ def _place(
 ) -> Assignment:
     alone = len(query.demand.needs) == 1 and query.demand.needs[0].gpu_request.split
     if type(policy).rate_options is not Policy.rate_options and not alone:
-        return _search_all(query, profile, policy, todo)
+        answer = _search_all(query, profile, policy, todo)
+        _say_what_lacks_alone(query, profile, answer)
+        return answer
     answer = _greedy(query, profile, policy, todo, key=key)
     stuck = np.flatnonzero(~answer.fits)
     if len(stuck) and not alone:
         _search_stuck(query, profile, policy, answer, stuck)
         if key and not answer.fits.all():  # the policy's own choice is no reason not to fit
             return _place(query, profile, policy, todo, "")
+        _say_what_lacks_alone(query, profile, answer)
     return answer
+
+
+def _say_what_lacks_alone(query: Query, profile: Profile, answer: Assignment) -> None:
+    """`TOGETHER` only where each GPU request fits alone: else the first one's own reason."""
+    for gpu_request, need in enumerate(query.demand.needs):
+        at = np.flatnonzero(answer.codes == Code.TOGETHER)
+        if not len(at):
+            return
+        if not need.gpu_request.split:
+            fits = _fits_alone(query.only(at), profile, gpu_request, need)
+            answer.codes[at[~fits]] = need.short_code
+
+
+def _fits_alone(query: Query, profile: Profile, gpu_request: int, need: Need) -> Bools:
+    """The nodes that have GPUs for this one of the pod's GPU requests, [n]."""
+    scratch = _Scratch(query)
+    scratch.begin_step(need, same_request=False)
+    for filtering in profile.device_filters:
+        mask = policy_answers.filter_devices(filtering, scratch)
+        if mask is not None:
+            scratch.narrow(mask)
+    fits = scratch.count(scratch.device_fits) >= need.count
+    at = np.flatnonzero(fits)
+    # A card and its instances are not held at the same time.
+    if need.count > 1 and query.table.has_parents and len(at) and not _split_need(query.demand):
+        result = _search(query.only(at), profile, [gpu_request] * need.count, None)
+        fits[at] = result.fits | ~result.exact
+    return fits
 
 
 class _Scratch(Query):
@@ -280,7 +311,7 @@ def _greedy(
         new = answer.fits & ~fits
         if new.any():
             alone = len(query.demand.needs) == 1 and index > 0
-            lone = Code.TOGETHER if index and not alone else need.lack_code
+            lone = Code.TOGETHER if index and not alone else need.short_code
             answer.codes[new] = lone
             answer.fits &= fits
         good = np.flatnonzero(answer.fits)
@@ -456,7 +487,7 @@ def _search_all(
     in_order = sorted(range(len(todo)), key=lambda i: todo[i][0])
     result = _search(query, profile, [todo[i][0] for i in in_order], policy)
     alone = len(query.demand.needs) == 1
-    lack = query.demand.needs[0].lack_code if alone else Code.TOGETHER
+    lack = query.demand.needs[0].short_code if alone else Code.TOGETHER
     answer.fits[:], answer.exact[:] = result.fits, result.exact
     answer.codes[:] = np.where(result.fits, 0, np.where(result.exact, lack, Code.NOT_SEARCHED))
     answer.score[:] = np.where(result.fits, result.score, 0)

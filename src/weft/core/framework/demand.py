@@ -24,7 +24,8 @@ class Need:
 
     `memory_mib[k]` is charged on a device of kind k, `ask_mib[k]` must be free there (more than
     charged where the dialect wants headroom), `accepts[k]` says whether the model is wanted,
-    `will_do[k]` also that the card is large enough, where free memory does not tell.
+    `will_do[k]` also that the card is large enough, where free memory does not tell. `lack_code`
+    is the reason where devices lack, `short_code` where those that are there are too few together.
     """
 
     __slots__ = (
@@ -36,6 +37,7 @@ class Need:
         "lack_code",
         "memory_mib",
         "milli",
+        "short_code",
         "takes_any_kind",
         "uniform_ask_mib",
         "whole",
@@ -74,6 +76,9 @@ class Need:
             self.lack_code = Code.GPU_SHARE if self.milli else Code.GPU_MEMORY
         else:
             self.lack_code = Code.GPU_CORES if self.milli else Code.OUT_OF_SERVICE
+        # Where enough are in service, some of them exclude each other.
+        in_service = self.lack_code == Code.OUT_OF_SERVICE
+        self.short_code = Code.TOO_FEW_GPUS if in_service else self.lack_code
 
 
 def _mib_on(gpu_request: GpuRequest, kind: DeviceKind) -> int:

@@ -49,7 +49,8 @@ def write_ece_layout(folder: Path, spec: ExperimentSpec, store: RunStore) -> lis
     png.check("--layout", "experiments")
     together: dict[tuple[tuple[CellLevel, ...], int], list[PlannedCell]] = {}
     for cell in plan(spec):
-        if store.record(cell) is not None:
+        record = store.record(cell)
+        if record is not None and not record.marks:
             together.setdefault((cell.levels, cell.seed), []).append(cell)
     look_of, written = looks(spec.schedulers), []
     for (levels, seed), cells in together.items():

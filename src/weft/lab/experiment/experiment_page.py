@@ -19,7 +19,7 @@ from weft.lab.experiment.looks import Look, looks
 from weft.lab.experiment.measure_bars import draw_bars
 from weft.lab.experiment.page import document
 from weft.lab.experiment.pdf import text_pages, to_pdf
-from weft.lab.experiment.plan import axes_of, plan
+from weft.lab.experiment.plan import PlannedCell, axes_of, plan
 from weft.lab.experiment.report import PAGE, write_files
 from weft.lab.experiment.spec import ExperimentSpec
 from weft.lab.experiment.store import CellRows, RunStore
@@ -88,11 +88,17 @@ def rows_of_levels(
     for at in shown:
         rows: dict[str, list[CellRows]] = {}
         for cell in plan(spec):
-            if {level.axis: level.text for level in cell.levels} == at:
+            if {level.axis: level.text for level in cell.levels} == at and _counts(store, cell):
                 rows.setdefault(cell.scheduler, []).append(store.rows(cell))
         if len(rows) <= MOST_LINES:
             levels.append(LevelRows(level_text(spec, at), rows, look_of))
     return levels
+
+
+def _counts(store: RunStore, cell: PlannedCell) -> bool:
+    """True if the cell is there, and nothing marks its numbers as not to be relied on."""
+    record = store.record(cell)
+    return record is not None and not record.marks
 
 
 def _over_time(text: str, svgs: Sequence[str], *, is_open: bool) -> str:

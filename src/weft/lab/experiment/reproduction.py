@@ -95,7 +95,9 @@ def _run(folder: Path, file: str, expected: ExpectedResults, how: HowToRun) -> R
 def stored_results(
     spec: ExperimentSpec, store: RunStore, cells: Sequence[PlannedCell]
 ) -> ExperimentResults:
-    """The comparison of the cells that are in the store."""
+    """The comparison of the cells that are in the store; marked ones count as missing."""
     records = {cell.folder: store.record(cell) for cell in cells}
-    found = {name: record.measures for name, record in records.items() if record is not None}
+    found = {
+        name: record.measures for name, record in records.items() if record and not record.marks
+    }
     return compare(spec, found)

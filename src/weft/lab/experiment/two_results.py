@@ -72,11 +72,12 @@ def compare_two(
 
 
 def _found(spec: ExperimentSpec, store: RunStore) -> dict[PlannedCell, Measures]:
-    """Measures of the cells that are there; a level's number says nothing outside its own file."""
+    """Measures of the cells that are there, but of marked ones; a level's number says nothing
+    outside its own file."""
     found: dict[PlannedCell, Measures] = {}
     for cell in plan(spec):
         record = store.record(cell)
-        if record is not None:
+        if record is not None and not record.marks:
             levels = tuple(msgspec.structs.replace(level, index=0) for level in cell.levels)
             found[msgspec.structs.replace(cell, levels=levels)] = record.measures
     return found
