@@ -26,7 +26,7 @@ from original_manifests import (
     pods_of,
 )
 from played_gpus import PlayedGpus
-from real_node import RealNode, has_begun, state_of
+from real_node import RealNode, has_begun
 from weft_process import ALONE, EXTENDER, extender_config, weft
 
 from weft.dialects.inventory import inventory
@@ -217,19 +217,22 @@ def test_pods_that_the_originals_schedulers_placed(
     assert inside["gpushare"].env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "2"
 
 
-def test_what_image_and_pod_both_set_would_win_and_is_refused(
-    node: RealNode, gpus: PlayedGpus, namespace: str
+@pytest.mark.parametrize("cdi", [True, False])
+def test_what_image_and_pod_both_set_does_not_win(
+    node: RealNode, gpus: PlayedGpus, namespace: str, cdi: bool
 ) -> None:
-    main = {
-        "name": "main",
-        "image": SEES_ALL_GPUS,
-        "env": [{"name": VISIBLE, "value": "all"}],
-    }
-    refused = {"metadata": {"name": "twice"}, "spec": {"containers": [main]}}
-    with agent(node, gpus):
-        node.create([refused], namespace)
-        (found,) = node.wait(lambda pods: "both set" in state_of(pods[0]), namespace)
-    assert "CreateContainerError" in state_of(found)
+    """Even where the runtime's own CDI is switched off: NRI's plugins have theirs."""
+    main = {"name": "main", "image": SEES_ALL_GPUS, "env": [{"name": VISIBLE, "value": "all"}]}
+    twice = {"metadata": {"name": "twice"}, "spec": {"containers": [main]}}
+    if not cdi:
+        node.restart_containerd(cdi=False)
+    try:
+        with agent(node, gpus, "--cdi-folder", node.containerd.cdi_folder):
+            (one,) = node.run([twice], namespace)
+            assert node.inside(one, "main").env[VISIBLE] == "void"
+    finally:
+        if not cdi:
+            node.restart_containerd()
 
 
 def inventory_of(node: RealNode) -> list[Gpu]:
