@@ -26,7 +26,7 @@ from original_manifests import (
     pods_of,
 )
 from played_gpus import PlayedGpus
-from real_node import RealNode, has_begun
+from real_node import RealNode, has_begun, state_of
 from weft_process import ALONE, EXTENDER, extender_config, weft
 
 from weft.dialects.inventory import inventory
@@ -217,22 +217,35 @@ def test_pods_that_the_originals_schedulers_placed(
     assert inside["gpushare"].env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "2"
 
 
-@pytest.mark.parametrize("cdi", [True, False])
+SETS_IT_TOO: Object = {
+    "metadata": {"name": "twice"},
+    "spec": {
+        "containers": [
+            {"name": "main", "image": SEES_ALL_GPUS, "env": [{"name": VISIBLE, "value": "all"}]}
+        ]
+    },
+}
+
+
 def test_what_image_and_pod_both_set_does_not_win(
-    node: RealNode, gpus: PlayedGpus, namespace: str, cdi: bool
+    node: RealNode, gpus: PlayedGpus, namespace: str
 ) -> None:
-    """Even where the runtime's own CDI is switched off: NRI's plugins have theirs."""
-    main = {"name": "main", "image": SEES_ALL_GPUS, "env": [{"name": VISIBLE, "value": "all"}]}
-    twice = {"metadata": {"name": "twice"}, "spec": {"containers": [main]}}
-    if not cdi:
-        node.restart_containerd(cdi=False)
+    with agent(node, gpus, "--cdi-folder", node.containerd.cdi_folder):
+        (one,) = node.run([SETS_IT_TOO], namespace)
+        assert node.inside(one, "main").env[VISIBLE] == "void"
+
+
+def test_nor_does_it_start_where_the_runtime_does_not_look_for_cdi_files(
+    node: RealNode, gpus: PlayedGpus, namespace: str
+) -> None:
+    node.restart_containerd(cdi=False)
     try:
         with agent(node, gpus, "--cdi-folder", node.containerd.cdi_folder):
-            (one,) = node.run([twice], namespace)
-            assert node.inside(one, "main").env[VISIBLE] == "void"
+            node.create([SETS_IT_TOO], namespace)
+            (one,) = node.wait(lambda pods: "unresolvable" in state_of(pods[0]), namespace)
+        assert "CreateContainerError" in state_of(one)
     finally:
-        if not cdi:
-            node.restart_containerd()
+        node.restart_containerd()
 
 
 def inventory_of(node: RealNode) -> list[Gpu]:
