@@ -28,13 +28,13 @@ import msgspec
 from weft.core.framework import Policy
 from weft.core.policies.catalog import built_in
 from weft.lab.experiment.overprovision import (
-    BEST,
     LEVELS,
     OverprovisionRun,
     OverprovisionStudy,
     run_cell,
 )
 from weft.lab.experiment.paired import Difference, paired_difference
+from weft.lab.experiment.scenarios import BEST
 from weft.lab.experiment.workers import run_cells
 from weft.lab.simulate.sharing.ece_like import JobMix
 from weft.lab.simulate.sharing.exporter import METRICS, SOUND, ExporterFaults
