@@ -291,6 +291,53 @@ def test_it_is_installed_upgraded_and_removed(
     assert kept["data"] == {"team.Job.train": "{}"}
 
 
+def test_who_may_not_write_all_of_it_is_told_what_and_leaves_nothing(
+    control_plane: ControlPlane, helm: Path, released: list[str]
+) -> None:
+    """helm itself asks for no rights before it begins: it takes back what it has written."""
+    api, group = control_plane.api, "rbac.authorization.k8s.io"
+    role = {"apiGroup": group, "kind": "ClusterRole", "name": "weft-poor"}
+    user = {"apiGroup": group, "kind": "User", "name": "poor"}
+    rules = [
+        {"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": ["", "apps", "networking.k8s.io"], "resources": ["*"], "verbs": ["*"]},
+    ]
+    made: list[Object] = [
+        {"kind": "ClusterRole", "rules": rules},
+        {"kind": "ClusterRoleBinding", "roleRef": role, "subjects": [user]},
+    ]
+    for item in made:
+        item |= {"apiVersion": f"{group}/v1", "metadata": {"name": "weft-poor"}}
+        api.create(item)
+    where = ["--kubeconfig", str(control_plane.kubeconfig_for("poor")), *released[2:]]
+    try:
+        options = ["--create-namespace", "--take-ownership", "--rollback-on-failure", IMAGE]
+        with pytest.raises(HelmError) as failed:
+            helm_at(helm, "install", "weft", str(CHART), *options, *where)
+        assert 'User "poor" cannot' in str(failed.value)
+        for kind in ("ServiceAccount", "ConfigMap", "Secret", "Service"):
+            assert api.list(kind, "weft-chart") == [], kind
+        for kind in ("ClusterRole", "ClusterRoleBinding"):
+            assert not is_there(api, kind, "weft-scheduler", version=f"{group}/v1")
+    finally:
+        for item in made:
+            api.delete(item["kind"], "weft-poor", version=item["apiVersion"])
+
+
+def test_a_second_one_on_the_cluster_is_refused_before_anything_is_written(
+    control_plane: ControlPlane, helm: Path, released: list[str]
+) -> None:
+    """Two would schedule the same pods: both are of the same names, in whatever namespaces."""
+    off = "--set=admission.enabled=false"
+    options = ["--create-namespace", IMAGE, off]
+    helm_at(helm, "install", "weft", str(CHART), *options, *released, "--take-ownership")
+    other = [*released[:2], "--namespace", "weft-other"]
+    with pytest.raises(HelmError, match=r"release-namespace.*weft-other.*weft-chart"):
+        helm_at(helm, "install", "weft", str(CHART), *options, *other)
+    assert control_plane.api.list("ServiceAccount", "weft-other") == []
+    assert is_there(control_plane.api, "Deployment", "weft-scheduler", "weft-chart", "apps/v1")
+
+
 def test_its_policies_are_in_force_for_the_users_of_the_release(
     control_plane: ControlPlane, namespace: str, helm: Path, released: list[str]
 ) -> None:

@@ -27,7 +27,7 @@ from weft.model import BadInputError
 from weft.model.agent_offer import DEVICE_PLUGIN, AgentOffer
 from weft.node.agent.accounting import Accounting, AccountingSettings
 from weft.node.agent.agent import AgentPart, NodeAgent, stop_signal
-from weft.node.agent.agent_metrics import DeliveryMetrics, PartMetrics
+from weft.node.agent.agent_metrics import DeliveryMetrics, DeviceMetrics, PartMetrics
 from weft.node.agent.container_grant import Granter
 from weft.node.agent.delivery import Delivery, DeliveryOptions
 from weft.node.agent.device_nodes import CDI_DIRS, CdiSpecs
@@ -149,6 +149,7 @@ class Composition:
         broken: Counter[str] = Counter()
         collectors: list[Collector] = [
             DeliveryMetrics(self.delivery, self.evictions, self.plugin),
+            DeviceMetrics(self.devices),
             UsageMetrics(self._node, self.usage, self.guard),
             KubeletMetrics(self.accounting, self.device_plugins, self.reconciler),
             PartMetrics(broken),

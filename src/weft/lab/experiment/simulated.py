@@ -14,7 +14,9 @@ from weft.lab.experiment.grid import RunGrid, run_cell
 from weft.lab.experiment.plan import PlannedCell
 from weft.lab.experiment.runner import CellResult, Runner
 from weft.lab.experiment.scenarios import BEST, GANDIVA, ReadPods, ScenarioMaker, run_with
+from weft.lab.experiment.simulated_cluster import SimulatedClusterRunner
 from weft.lab.experiment.spec import ExperimentSpec, Seeds
+from weft.lab.experiment.spec_cluster import ClusterJobs
 from weft.lab.experiment.spec_workloads import MeasuredPairs, OpenbPods
 from weft.lab.simulate import arrivals
 from weft.lab.simulate.openb_scenario import read_scenario
@@ -60,6 +62,9 @@ def runner_of(
     `data` are the workload's files by field; `read_pods` reads manifests, where these are the jobs.
     """
     workload = spec.workload
+    if isinstance(workload, ClusterJobs):
+        assert spec.cluster is not None  # as `read_spec` has seen
+        return SimulatedClusterRunner(workload, spec.cluster, data.get("models"), make_policy)
     special = _SPECIAL.get(type(workload), {BEST, GANDIVA})
     for at, name in enumerate(spec.schedulers):
         if name in special:

@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from weft.files.form import Section, place, read_document, read_form
 from weft.files.reading import read_bytes, unreadable
+from weft.lab.experiment.spec_cluster import Cluster, check_cluster
 from weft.lab.experiment.spec_workloads import (
     Name,
     OpenbPods,
@@ -39,8 +40,8 @@ class Seeds(Section, frozen=True):
 class ExperimentSpec(Section, frozen=True, kw_only=True):
     """An experiment: every scheduler meets every seed's workload at every level of the axes.
 
-    `schedulers` are policies as `weft simulate --policy` takes them. Others are compared with the
-    `baseline`, the first of them where it is left out.
+    `schedulers` are policies as `weft simulate --policy` takes them, or names of those of the
+    `cluster`. Others are compared with the `baseline`, the first of them where it is left out.
     """
 
     api_version: Literal["weft.dev/v1"]
@@ -51,6 +52,7 @@ class ExperimentSpec(Section, frozen=True, kw_only=True):
     schedulers: Annotated[tuple[str, ...], Meta(min_length=1)]
     baseline: str = ""
     seeds: Seeds = Seeds()
+    cluster: Cluster | None = None
 
     @property
     def reference(self) -> str:
@@ -94,6 +96,7 @@ def _check(spec: ExperimentSpec) -> None:
     if spec.baseline and spec.baseline not in spec.schedulers:
         raise BadInputError("baseline", f"{unknown(spec.baseline, spec.schedulers)}")
     check_workload(spec.workload)
+    check_cluster(spec.workload, spec.cluster, spec.schedulers)
     if isinstance(spec.workload, OpenbPods):
         _check_openb(spec.workload, spec.seeds)
 
