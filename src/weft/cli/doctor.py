@@ -109,6 +109,7 @@ async def _asked(
     facts = await cluster.facts_of(client)
     found += [
         cluster.agents_per_node(facts),
+        cluster.drivers(facts),
         cluster.offers(facts),
         cluster.runtimes(facts),
         cluster.other_resources(facts),

@@ -2,12 +2,13 @@
 
 import os
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from typer import Argument, Exit, Option
 
-from weft.cli import options
+from weft.cli import experiment_cluster, options
 from weft.cli.experiment_templates import TEMPLATES, Wishes, line_of, written
 from weft.cli.output import (
     SimulateOutput,
@@ -25,22 +26,40 @@ if TYPE_CHECKING:
     from weft.lab.experiment.comparison import ExperimentResults
     from weft.lab.experiment.execution import CellWork
     from weft.lab.experiment.plan import PlannedCell
+    from weft.lab.experiment.runner import Runner
     from weft.lab.experiment.spec import ExperimentSpec
+    from weft.lab.experiment.store import RunStore
 
 EXIT_ABSENT = 3
 """Data is absent, or cells are missing: nothing is wrong, and not all of it is there."""
 SHOWN = ("jct_mean_s", "jct_p99_s", "makespan_s", "gpu_asked_percent", "failed_pods", "ooms")
 """Measures of the table; JSON and CSV have all."""
 
-_File = Annotated[Path, Argument(metavar="FILE", help="An experiment; `-` is stdin.")]
+_File = Annotated[
+    Path,
+    Argument(metavar="FILE", help="An experiment, or a folder with experiment.yaml; `-` is stdin."),
+]
+_Simulated = Annotated[
+    bool, Option("--simulated", help="An experiment on a cluster: simulate it instead.")
+]
 _Out = Annotated[
     Path | None, Option(help="The folder of its runs. [default: build/experiments/NAME]")
 ]
 
 
-class OpenedExperiment(NamedTuple):
-    """An experiment's file, its cells, and what runs them; None where data is absent."""
+class ReportLayout(StrEnum):
+    """Layouts of results beside the page."""
 
+    ECE = "ece"
+
+
+class OpenedExperiment(NamedTuple):
+    """An experiment's file, its cells, and what runs them; None where data is absent.
+
+    `live`: on a cluster, where one turn comes after another.
+    """
+
+    live: bool
     spec: "ExperimentSpec"
     cells: "list[PlannedCell]"
     folder: Path
@@ -104,6 +123,7 @@ def check(
         float, Option(min=0, help="Seconds to try cells for, to say how long all take.")
     ] = 10.0,
     jobs: options.Jobs = None,
+    simulated: _Simulated = False,
 ) -> None:
     """Check an experiment, and say how many cells, how much time and disk it takes.
 
@@ -112,7 +132,7 @@ def check(
     from weft.lab.experiment.execution import cost_of_cells
     from weft.lab.experiment.plan import axes_of
 
-    opened = _open(file, out)
+    opened = _open(file, out, simulated=simulated)
     spec, cells, work = opened.spec, opened.cells, opened.work
     axes = [f"{len(texts)} × {axis}" for axis, texts in axes_of(spec).items()]
     axes += [f"{len(spec.schedulers)} × scheduler", f"{spec.seeds.count} × seed"]
@@ -122,7 +142,9 @@ def check(
     there = len(work.store.done(cells))
     left = len(cells) - there
     print(f"in {opened.folder}: {there} are there, {left} to run")
-    if left and try_s:
+    if left and opened.live:
+        print(experiment_cluster.how_long(spec, file.parent, left))
+    elif left and try_s:
         processes = min(jobs or os.cpu_count() or 1, left)
         cost = cost_of_cells(work, cells, try_s)
         disk_mib = max(1, -(-left * cost.disk_bytes // 2**20))
@@ -144,28 +166,38 @@ def run(
             "processes here. They need Weft and the data under the same paths.",
         ),
     ] = "",
+    simulated: _Simulated = False,
 ) -> None:
-    """Run an experiment's cells that are still to run.
+    """Run an experiment's cells that are still to run; on a cluster, one turn after another.
 
     Stop it whenever you want: started again, it goes on with the cells that are missing. Exit code
-    3 where its data is absent.
+    3 where its data is absent, or cells are marked: their numbers are not to be relied on.
     """
     from weft.lab.experiment.execution import run_missing
 
-    opened = _open(file, out)
+    opened = _open(file, out, simulated=simulated)
     if opened.work is None:
         raise Exit(EXIT_ABSENT)
     store, cells = opened.work.store, opened.cells
     store.begin()
-    where = workers or jobs or os.cpu_count() or 1
-    ran = run_missing(opened.work, cells, where, _versions(), bar)
+    where = 1 if opened.live else workers or jobs or os.cpu_count() or 1
+    ran = run_missing(opened.work, cells, where, library_versions(), bar)
     print(f"{ran} cells run, {len(cells) - ran} were there: {opened.folder}")
+    marked = [cell for cell in cells if (record := store.record(cell)) and record.marks]
+    if marked:
+        _warn_of_marks(store, marked)
+        raise Exit(EXIT_ABSENT)
 
 
 def report(
     folder: Annotated[Path, Argument(metavar="FOLDER", help="The folder of an experiment's runs.")],
     page: Annotated[
         Path | None, Option(help="Write report.html and SVG figures into this folder.")
+    ] = None,
+    pdf: Annotated[bool, Option("--pdf", help="With --page: report.pdf too.")] = False,
+    layout: Annotated[
+        ReportLayout | None,
+        Option(help="With --page: ece writes the tree of Ferikoglou et al. instead of the page."),
     ] = None,
     output: options.ResultsOutput = SimulateOutput.table,
 ) -> None:
@@ -179,29 +211,61 @@ def report(
 
     spec, store = read_store(folder)
     records = {cell.folder: store.record(cell) for cell in plan(spec)}
-    found = {name: record.measures for name, record in records.items() if record is not None}
+    marked = [cell for cell in plan(spec) if (kept := records[cell.folder]) and kept.marks]
+    found = {
+        name: record.measures for name, record in records.items() if record and not record.marks
+    }
     results = compare(spec, found)
+    for option in ["--pdf"] * pdf + ["--layout"] * (layout is not None):
+        if page is None:
+            raise BadInputError(option, "goes into the folder of --page; name one")
     if page is not None:
-        from weft.lab.experiment.experiment_page import write_experiment_report
-
-        manifest = store.manifest()
-        written = write_experiment_report(
-            page, spec, results, manifest.versions if manifest else ""
-        )
-        print(f"weft: wrote {written}", file=sys.stderr)
+        _write(page, spec, results, store, pdf=pdf, layout=layout)
     if output is SimulateOutput.json:
         print(json_text(results))
     elif output is SimulateOutput.csv:
         _print_csv(results)
     else:
         _print_results(spec, results)
+    _warn_of_marks(store, marked)
     if results.missing:
         few = ", ".join(results.missing[:3]) + (", …" if results.missing[3:] else "")
-        print_warning(f"{len(results.missing)} of {results.planned} cells are missing: {few}")
+        left_out = "are missing" if not marked else "are missing or marked"
+        print_warning(f"{len(results.missing)} of {results.planned} cells {left_out}: {few}")
         raise Exit(EXIT_ABSENT)
 
 
-def _open(file: Path, out: Path | None) -> OpenedExperiment:
+def _write(
+    page: Path,
+    spec: "ExperimentSpec",
+    results: "ExperimentResults",
+    store: "RunStore",
+    *,
+    pdf: bool,
+    layout: ReportLayout | None,
+) -> None:
+    from weft.lab.experiment.ece_layout import write_ece_layout
+    from weft.lab.experiment.experiment_page import write_experiment_report
+
+    if layout is not None:
+        for folder in write_ece_layout(page, spec, store):
+            print(f"weft: wrote {folder}", file=sys.stderr)
+        return
+    manifest = store.manifest()
+    versions = manifest.versions if manifest else ""
+    written = write_experiment_report(page, spec, results, versions, store, pdf=pdf)
+    print(f"weft: wrote {written}", file=sys.stderr)
+
+
+def _warn_of_marks(store: "RunStore", cells: "list[PlannedCell]") -> None:
+    """Say why numbers of these cells are not to be relied on."""
+    for cell in cells:
+        record = store.record(cell)
+        for mark in record.marks if record else ():
+            print_warning(f"{cell.folder} is marked, and left out of comparisons: {mark}")
+
+
+def _open(file: Path, out: Path | None, *, simulated: bool) -> OpenedExperiment:
     from weft.cli.experiment_pods import read_pods
     from weft.cli.policies import registry
     from weft.lab.experiment.execution import CellWork
@@ -210,24 +274,33 @@ def _open(file: Path, out: Path | None) -> OpenedExperiment:
     from weft.lab.experiment.spec import data_paths, read_spec
     from weft.lab.experiment.store import RunStore, stored_experiment
 
+    if file.is_dir():
+        file = file / "experiment.yaml"
     spec = read_spec(file)
     data = data_paths(spec, file.parent.absolute())  # workers may run elsewhere
+    live = spec.cluster is not None and not simulated
     try:
-        runner = runner_of(spec, data, registry().from_spec, read_pods)
+        runner: Runner = (
+            experiment_cluster.runner(spec, data)
+            if live
+            else runner_of(spec, data, registry().from_spec, read_pods)
+        )
     except BadInputError as error:
         raise BadInputError(f"{file}: {error.where}", error.problem) from error
-    folder = out or Path("build") / "experiments" / spec.name
+    suffix = "-simulated" if simulated else ""
+    folder = out or Path("build") / "experiments" / f"{spec.name}{suffix}"
     absent = [
         f"workload.{name}: {path} is not there" for name, path in data.items() if not path.exists()
     ]
     if absent:
         print_warning(f"{file}: {absent[0]}; all {len(plan(spec))} cells are skipped")
-        return OpenedExperiment(spec, plan(spec), folder, None)
-    store = RunStore(folder, stored_experiment(spec, data))
-    return OpenedExperiment(spec, plan(spec), folder, CellWork(runner, store))
+        return OpenedExperiment(live, spec, plan(spec), folder, None)
+    store = RunStore(folder, stored_experiment(spec, data, simulated=not live))
+    return OpenedExperiment(live, spec, plan(spec), folder, CellWork(runner, store))
 
 
-def _versions() -> dict[str, str]:
+def library_versions() -> dict[str, str]:
+    """Versions that go into a run's manifest."""
     import platform
     from importlib.metadata import version
 

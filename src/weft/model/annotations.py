@@ -57,6 +57,11 @@ PROMETHEUS_PORT = "weft.dev/prometheus-port"
 PROMETHEUS_SCHEME = "weft.dev/prometheus-scheme"
 PROMETHEUS_PATH = "weft.dev/prometheus-path"
 
+# Labels of all that an experiment makes on a cluster.
+EXPERIMENT = "weft.dev/experiment"
+TURN = "weft.dev/experiment-turn"
+"""Of one scheduler's turn: its cell, as a hash."""
+
 # Nodes and pods of tests.
 HOLLOW = "weft.dev/hollow"
 HOLLOW_PROFILE = "weft.dev/hollow-"

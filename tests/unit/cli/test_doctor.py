@@ -10,8 +10,10 @@ from commands import Said, Weft
 from inspected_cluster import pod, served
 from test_inspect import agent, gpu_node
 
+from weft.dialects.weft import inventory_text
+from weft.model import Gpu
 from weft.model.agent_offer import AgentOffer, encode_offer
-from weft.model.annotations import ADVERTISES, AGENT
+from weft.model.annotations import ADVERTISES, AGENT, INVENTORY
 from weft.testing.api_server import FakeApiServer
 
 CLOSED = encode_offer(AgentOffer("0.1", "by-name", ("none", "mps"), fail_closed=True))
@@ -64,6 +66,20 @@ def test_gpu_nodes_without_an_agent_and_with_one_that_is_not_ready(
     agent(cluster, "c", "", ready=False)
     code, found = findings(weft)
     assert (code, found["agents"]["text"]) == (1, "not ready on c")
+
+
+def test_agents_whose_machines_have_no_driver(weft: Weft, cluster: FakeApiServer) -> None:
+    """One that never saw a GPU has written none, one that lost its driver those it had."""
+    never, lost = gpu_node("b", gpus=0), gpu_node("c")
+    marks = lost["metadata"]["annotations"]
+    marks[INVENTORY] = inventory_text([Gpu(0, 40_460, uuid="GPU-c-0", in_service=False)])
+    for made in (never, lost):
+        cluster.add("nodes", made)
+        agent(cluster, made["metadata"]["name"], "")
+    code, found = findings(weft)
+    assert (code, found["agents' drivers"]["level"]) == (1, "wrong")
+    assert found["agents' drivers"]["text"] == "the agent sees no GPU in service on b, c"
+    assert "install NVIDIA's driver" in found["agents' drivers"]["mend"]
 
 
 def test_a_cluster_without_gpus_that_are_known(weft: Weft, cluster: FakeApiServer) -> None:

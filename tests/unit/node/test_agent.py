@@ -16,7 +16,7 @@ from weft.kube.credentials import FixedCredentials
 from weft.model import WeftError
 from weft.node.agent import agent as agent_module
 from weft.node.agent.agent import NodeAgent
-from weft.node.agent.agent_metrics import DeliveryMetrics, PartMetrics
+from weft.node.agent.agent_metrics import DeliveryMetrics, DeviceMetrics, PartMetrics
 from weft.node.agent.delivery import OUTCOMES
 from weft.node.agent.device_watch import DeviceWatch
 from weft.node.agent.node_pods import NodePods
@@ -106,6 +106,7 @@ async def test_the_reference_has_the_metrics_of_delivery(tmp_path: Path) -> None
         made = Composition(Configuration(), hosting, FakeReader(file, "n1"), client)
         metrics = DeliveryMetrics(made.delivery, made.evictions, made.plugin)
         families = [*metrics.collect(), *PartMetrics(made.agent.broken).collect()]
+        families += DeviceMetrics(made.devices).collect()
         names = {f.name + "_total" * (f.type == "counter") for f in families}
     assert names <= set(re.findall(r"^\| `(\w+)`", page, flags=re.MULTILINE))
     outcomes = re.search(r"`weft_agent_containers_total`.*", page)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from test_fake_devices import A100, written
 
+from weft.node.agent.agent_metrics import DeviceMetrics
 from weft.node.agent.device_watch import DeviceWatch
 from weft.node.devices.fake import FakeReader
 from weft.node.devices.reader import DeviceReader
@@ -62,6 +63,21 @@ async def test_a_driver_that_never_answered_shows_no_gpu_and_a_problem(
     await watch.read()
     assert (watch.devices, watch.version) == ((), 1)
     assert "No such file" in watch.problem
+    assert metrics_of(watch) == {
+        "weft_agent_gpus_readable": 0,
+        "weft_agent_gpu_reading_failures": 1,
+    }
+    written(tmp_path, f"gpus: [{A100}}}]")
+    await watch.read()
+    assert metrics_of(watch) == {
+        "weft_agent_gpus_readable": 1,
+        "weft_agent_gpu_reading_failures": 1,
+    }
+
+
+def metrics_of(watch: DeviceWatch) -> dict[str, float]:
+    """What the agent's page says of the machine's GPUs."""
+    return {family.name: family.samples[0].value for family in DeviceMetrics(watch).collect()}
 
 
 async def test_every_question_is_asked_on_one_thread(fake: FakeReader) -> None:

@@ -29,6 +29,9 @@ FEW_GPUS = 4
 """Pods with so few shares are placed on any number of nodes at once, as those with one are."""
 GREEDY_CELLS = 150_000
 """Devices × GPU shares that one decision about other pods looks at: some 30 ms."""
+Step = tuple[int, Need]
+"""One GPU: the number of its GPU request, and what that needs."""
+
 NODES_CONNECTED = 256
 """Nodes on which one decision looks for other, connected GPUs where a pod requires it: some 30 ms.
 """
@@ -108,8 +111,8 @@ def place(query: Query, profile: Profile, key: str = "") -> Assignment:
 def _connected(query: Query, profile: Profile, policy: Policy, answer: Assignment) -> Assignment:
     """For a pod that requires it: other devices where those found are not connected well enough.
 
-    One GPU request gets the best scored set that is. Several get their devices exchanged for others
-    in the same state. Where that does not help, the node does not fit.
+    They are the best scored set that is, a GPU each. Without one the node does not fit; where
+    shares of several GPU requests could have gone together, it says that not all was looked at.
     """
     at = np.flatnonzero(answer.fits)
     if query.demand.shape.topology != "required" or not answer.todo or not len(at):
@@ -117,10 +120,11 @@ def _connected(query: Query, profile: Profile, policy: Policy, answer: Assignmen
     at = at[connection.lacking(query.only(at), answer.chosen[at])]
     if not len(at):
         return answer
-    answer.fits[at], answer.codes[at] = False, Code.LINKS_TAKEN
+    taken = Code.NOT_SEARCHED if connection.may_share(answer.todo) else Code.LINKS_TAKEN
+    answer.fits[at], answer.codes[at] = False, taken
     answer.codes[at[NODES_CONNECTED:]] = Code.NOT_SEARCHED
     part = query.only(at[:NODES_CONNECTED])
-    chosen = _other_devices(part, profile, policy, answer.chosen[at[:NODES_CONNECTED]])
+    chosen = _other_devices(part, profile, policy, answer.todo)
     found = np.flatnonzero(chosen.min(axis=1) >= 0)
     if len(found):
         forced = _greedy(part.only(found), profile, policy, answer.todo, forced=chosen[found])
@@ -128,26 +132,23 @@ def _connected(query: Query, profile: Profile, policy: Policy, answer: Assignmen
     return answer
 
 
-def _other_devices(query: Query, profile: Profile, policy: Policy, chosen: Ints) -> Ints:
-    """Better connected devices for all steps, [n, steps]; −1 on nodes that have none."""
-    table, demand = query.table, query.demand
-    others = np.full_like(chosen, -1)
-    assert query.rows is not None
-    if len(demand.needs) > 1:
-        signals = query.signals if profile.observes else None
-        for at, row in enumerate(query.rows.tolist()):
-            others[at] = connection.exchanged(table, row, chosen[at].tolist(), demand, signals)
-        others[connection.lacking(query, others)] = -1
-        return others
+def _other_devices(query: Query, profile: Profile, policy: Policy, todo: list[Step]) -> Ints:
+    """Better connected devices for all steps, each its own, [n, steps]; −1 on nodes without."""
+    others = np.full((query.n, len(todo)), -1, dtype=np.int64)
     scratch = _Scratch(query)
-    scratch.begin_step(demand.need, same_request=False)
-    fits = scratch.device_fits & _acceptable(scratch, demand.need, profile)
-    scores = policy_answers.score_devices(policy, scratch)
-    wanted = -scratch.room if scores is None else scores
+    fits, wanted = [], None
+    for _, need in todo:
+        scratch.begin_step(need, same_request=False)
+        fits.append(scratch.device_fits & _acceptable(scratch, need, profile))
+        if wanted is None:
+            scores = policy_answers.score_devices(policy, scratch)
+            wanted = -scratch.room if scores is None else scores
+    assert query.rows is not None
+    assert wanted is not None
     ends = query.gpus.cumsum()
     for at, (row, end) in enumerate(zip(query.rows.tolist(), ends.tolist(), strict=True)):
         own = slice(end - int(query.gpus[at]), end)
-        found = connection.best_scored(table, row, fits[own], wanted[own], demand.need.count)
+        found = connection.best_scored(query.table, row, [one[own] for one in fits], wanted[own])
         if found is not None:
             others[at] = found
     return others
@@ -169,14 +170,45 @@ def _place(
 ) -> Assignment:
     alone = len(query.demand.needs) == 1 and query.demand.needs[0].gpu_request.split
     if type(policy).rate_options is not Policy.rate_options and not alone:
-        return _search_all(query, profile, policy, todo)
+        answer = _search_all(query, profile, policy, todo)
+        _say_what_lacks_alone(query, profile, answer)
+        return answer
     answer = _greedy(query, profile, policy, todo, key=key)
     stuck = np.flatnonzero(~answer.fits)
     if len(stuck) and not alone:
         _search_stuck(query, profile, policy, answer, stuck)
         if key and not answer.fits.all():  # the policy's own choice is no reason not to fit
             return _place(query, profile, policy, todo, "")
+        _say_what_lacks_alone(query, profile, answer)
     return answer
+
+
+def _say_what_lacks_alone(query: Query, profile: Profile, answer: Assignment) -> None:
+    """`TOGETHER` only where each GPU request fits alone: else the first one's own reason."""
+    for gpu_request, need in enumerate(query.demand.needs):
+        at = np.flatnonzero(answer.codes == Code.TOGETHER)
+        if not len(at):
+            return
+        if not need.gpu_request.split:
+            fits = _fits_alone(query.only(at), profile, gpu_request, need)
+            answer.codes[at[~fits]] = need.short_code
+
+
+def _fits_alone(query: Query, profile: Profile, gpu_request: int, need: Need) -> Bools:
+    """The nodes that have GPUs for this one of the pod's GPU requests, [n]."""
+    scratch = _Scratch(query)
+    scratch.begin_step(need, same_request=False)
+    for filtering in profile.device_filters:
+        mask = policy_answers.filter_devices(filtering, scratch)
+        if mask is not None:
+            scratch.narrow(mask)
+    fits = scratch.count(scratch.device_fits) >= need.count
+    at = np.flatnonzero(fits)
+    # A card and its instances are not held at the same time.
+    if need.count > 1 and query.table.has_parents and len(at) and not _split_need(query.demand):
+        result = _search(query.only(at), profile, [gpu_request] * need.count, None)
+        fits[at] = result.fits | ~result.exact
+    return fits
 
 
 class _Scratch(Query):
@@ -280,7 +312,7 @@ def _greedy(
         new = answer.fits & ~fits
         if new.any():
             alone = len(query.demand.needs) == 1 and index > 0
-            lone = Code.TOGETHER if index and not alone else need.lack_code
+            lone = Code.TOGETHER if index and not alone else need.short_code
             answer.codes[new] = lone
             answer.fits &= fits
         good = np.flatnonzero(answer.fits)
@@ -456,7 +488,7 @@ def _search_all(
     in_order = sorted(range(len(todo)), key=lambda i: todo[i][0])
     result = _search(query, profile, [todo[i][0] for i in in_order], policy)
     alone = len(query.demand.needs) == 1
-    lack = query.demand.needs[0].lack_code if alone else Code.TOGETHER
+    lack = query.demand.needs[0].short_code if alone else Code.TOGETHER
     answer.fits[:], answer.exact[:] = result.fits, result.exact
     answer.codes[:] = np.where(result.fits, 0, np.where(result.exact, lack, Code.NOT_SEARCHED))
     answer.score[:] = np.where(result.fits, result.score, 0)

@@ -6,21 +6,22 @@ from typing import Any, Protocol
 import msgspec
 
 from weft.lab.experiment.plan import PlannedCell
-from weft.lab.simulate.sharing.outcome import JobOutcome, UsagePoint
 
 
 class CellResult(msgspec.Struct, frozen=True):
     """What came of a cell. The same cell gives the same result, byte by byte.
 
     `measures` are numbers to compare schedulers by, None where the run has none (a percentile of
-    no jobs). `run` is all that was measured, as JSON takes it. `jobs` has one row a job, `usage`
-    what the cards did over time.
+    no jobs). `run` is all that was measured, as JSON takes it. `jobs` has one row a job
+    (`JobOutcome`'s columns, and more), `usage` what the cards did over time (`UsagePoint`'s).
+    `marks` say why the numbers are not to be relied on: such a cell is left out of comparisons.
     """
 
     measures: dict[str, float | None]
     run: Any
-    jobs: Sequence[JobOutcome] = ()
-    usage: Sequence[UsagePoint] = ()
+    jobs: Sequence[msgspec.Struct] = ()
+    usage: Sequence[msgspec.Struct] = ()
+    marks: tuple[str, ...] = ()
 
 
 class Runner(Protocol):

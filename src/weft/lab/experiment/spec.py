@@ -8,12 +8,13 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from weft.files.form import Section, place, read_document, read_form
 from weft.files.reading import read_bytes, unreadable
+from weft.lab.experiment.spec_cluster import Cluster, check_cluster
 from weft.lab.experiment.spec_workloads import (
     Name,
     OpenbPods,
@@ -39,8 +40,8 @@ class Seeds(Section, frozen=True):
 class ExperimentSpec(Section, frozen=True, kw_only=True):
     """An experiment: every scheduler meets every seed's workload at every level of the axes.
 
-    `schedulers` are policies as `weft simulate --policy` takes them. Others are compared with the
-    `baseline`, the first of them where it is left out.
+    `schedulers` are policies as `weft simulate --policy` takes them, or names of those of the
+    `cluster`. Others are compared with the `baseline`, the first of them where it is left out.
     """
 
     api_version: Literal["weft.dev/v1"]
@@ -51,6 +52,7 @@ class ExperimentSpec(Section, frozen=True, kw_only=True):
     schedulers: Annotated[tuple[str, ...], Meta(min_length=1)]
     baseline: str = ""
     seeds: Seeds = Seeds()
+    cluster: Cluster | None = None
 
     @property
     def reference(self) -> str:
@@ -58,21 +60,26 @@ class ExperimentSpec(Section, frozen=True, kw_only=True):
         return self.baseline or self.schedulers[0]
 
 
-def read_spec(path: Path) -> ExperimentSpec:
-    """The experiment in this file, data paths as they are written there."""
+def read_spec(path: Path, instead: Mapping[str, Any] | None = None) -> ExperimentSpec:
+    """The experiment in this file, data paths as they are written there.
+
+    Fields in `instead` take the place of the file's, those of a section one by one.
+    """
     try:
         text = read_bytes(path)
     except OSError as error:
         raise BadInputError(str(path), f"cannot be read: {unreadable(path, error)}") from error
-    return decode_spec(text, str(path))
+    return decode_spec(text, str(path), instead)
 
 
-def decode_spec(text: bytes, where: str) -> ExperimentSpec:
-    """The experiment in this text; `where` names it in errors."""
+def decode_spec(
+    text: bytes, where: str, instead: Mapping[str, Any] | None = None
+) -> ExperimentSpec:
+    """The experiment in this text; `where` names it in errors, `instead` is as in `read_spec`."""
     empty = f"is no {KIND}; `weft experiment init` prints one"
     document = read_document(text, where, API_VERSION, KIND, empty=empty)
     try:
-        spec = read_form(document, ExperimentSpec)
+        spec = read_form(_merged(document, instead or {}), ExperimentSpec)
         _check(spec)
     except BadInputError as error:
         raise BadInputError(place(where, error.where), error.problem) from error
@@ -88,12 +95,23 @@ def data_paths(
     return {field: folder / _expanded(text, environment) for field, text in written.items()}
 
 
+def _merged(document: Mapping[Any, Any], instead: Mapping[str, Any]) -> dict[Any, Any]:
+    both = {
+        name: _merged(document[name], value)
+        if isinstance(value, dict) and isinstance(document.get(name), dict)
+        else value
+        for name, value in instead.items()
+    }
+    return {**document, **both}
+
+
 def _check(spec: ExperimentSpec) -> None:
     """Checks what the types and their bounds cannot say."""
     no_doubles("schedulers", spec.schedulers)
     if spec.baseline and spec.baseline not in spec.schedulers:
         raise BadInputError("baseline", f"{unknown(spec.baseline, spec.schedulers)}")
     check_workload(spec.workload)
+    check_cluster(spec.workload, spec.cluster, spec.schedulers)
     if isinstance(spec.workload, OpenbPods):
         _check_openb(spec.workload, spec.seeds)
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, field
 
 from weft.files.form import Section
+from weft.lab.experiment.spec_cluster import ClusterJobs
 from weft.lab.simulate.sharing.arrival_times import ArrivalLaw
 from weft.lab.simulate.sharing.exporter import read_spoof
 from weft.lab.simulate.sharing.power import PowerModel
@@ -41,7 +42,7 @@ AXES = {
 """Fields of a workload whose values are levels, in the order of cells, and the axes' names."""
 NAMED_AXES = ("faults", "assumptions")
 """Those whose levels have a name, and settings beside it."""
-DATA_FIELDS = ("table", "mystic", "nodes", "pods", "order", "jobs_file", "manifests")
+DATA_FIELDS = ("table", "mystic", "nodes", "pods", "order", "jobs_file", "manifests", "models")
 """Fields of a workload that name files; the file of `arrivals` is another."""
 
 
@@ -317,6 +318,7 @@ Workload = (
     | InferenceList
     | ManifestPods
     | OpenbPods
+    | ClusterJobs
 )
 
 

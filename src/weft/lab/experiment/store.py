@@ -32,14 +32,25 @@ from weft.model import BadInputError
 EXPERIMENT, MANIFEST, CELLS, PARTS = "experiment.json", "manifest.json", "cells", ".parts"
 LOCK = ".lock"
 RESULT, JOBS, SERIES = "result.json", "jobs.parquet", "series.parquet"
+_HOST_FIELDS = ("nodeSelector", "hostIpc", "simulated")
+"""Fields of a cluster that results depend on; its schedulers name cells."""
 
 
-class CellRecord(msgspec.Struct, frozen=True):
-    """A cell's `result.json`; `hash` is of all that it depends on."""
+class CellRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A cell's `result.json`; `hash` is of all that it depends on, `marks` are the
+    `CellResult`'s."""
 
     hash: str
     measures: dict[str, float | None]
     run: Any
+    marks: tuple[str, ...] = ()
+
+
+class CellRows(msgspec.Struct, frozen=True):
+    """What a cell kept of its cards over time and of its jobs: columns by name, none if nothing."""
+
+    series: Mapping[str, Any]
+    jobs: Mapping[str, Any]
 
 
 class CellTiming(msgspec.Struct, frozen=True):
@@ -60,16 +71,21 @@ class RunManifest(msgspec.Struct, frozen=True):
 
 
 class StoredExperiment(msgspec.Struct, frozen=True):
-    """`experiment.json`: the experiment as it is written, and hashes of its data files by field."""
+    """`experiment.json`: the experiment as it is written, hashes of its data files by field, and
+    whether it is run in simulation or on its cluster."""
 
     experiment: ExperimentSpec
     data: dict[str, str] = {}
+    simulated: bool = True
 
     def hash_of(self, cell: PlannedCell) -> str:
         """Hash of all that the cell's result depends on."""
         settings = self._named_levels()
         named = [settings.get((level.axis, level.text)) for level in cell.levels]
-        parts = self._fixed(), [each for each in named if each is not None], cell.folder
+        parts: list[Any] = [self._fixed(), [each for each in named if each is not None]]
+        parts.append(cell.folder)
+        if self.experiment.cluster is not None:
+            parts.append(self.experiment.cluster.scheduler(cell.scheduler))
         return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:16]
 
     def differing_field(self, other: "StoredExperiment") -> str:
@@ -89,6 +105,10 @@ class StoredExperiment(msgspec.Struct, frozen=True):
             fixed["seeds.count (one, or several)"] = spec.seeds.count > 1
         for field, text in self.data.items():  # the same data elsewhere is the same
             fixed[f"workload.{field}"] = text
+        if spec.cluster is not None:
+            cluster: dict[str, Any] = msgspec.to_builtins(spec.cluster)
+            fixed |= {"host (a cluster, or simulation)": self.simulated}
+            fixed |= {f"cluster.{name}": cluster[name] for name in _HOST_FIELDS}
         return fixed
 
     def _named_levels(self) -> dict[tuple[str, str], Any]:
@@ -173,9 +193,18 @@ class RunStore:
             return None
         return record if record.hash == self._stored.hash_of(cell) else None
 
+    def differing_field(self, other: "RunStore") -> str:
+        """As `StoredExperiment.differing_field`, of another folder's experiment."""
+        return self._stored.differing_field(other._stored)
+
     def place(self, cell: PlannedCell) -> Path:
         """The folder of a cell, there or not."""
         return self.folder / CELLS / cell.folder
+
+    def rows(self, cell: PlannedCell) -> CellRows:
+        """The cell's series and jobs."""
+        place = self.place(cell)
+        return CellRows(read_rows(place / SERIES), read_rows(place / JOBS))
 
     def write(self, cell: PlannedCell, result: CellResult) -> None:
         """Put the cell there, whole, in place of what may be there."""
@@ -185,7 +214,7 @@ class RunStore:
             write_rows(part / JOBS, result.jobs)
         if result.usage:
             write_rows(part / SERIES, result.usage)
-        record = CellRecord(self._stored.hash_of(cell), result.measures, result.run)
+        record = CellRecord(self._stored.hash_of(cell), result.measures, result.run, result.marks)
         (part / RESULT).write_bytes(_json(record))
         place = self.place(cell)
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -222,9 +251,12 @@ def read_store(folder: Path) -> tuple[ExperimentSpec, RunStore]:
     return stored.experiment, RunStore(folder, stored)
 
 
-def stored_experiment(spec: ExperimentSpec, data: Mapping[str, Path]) -> StoredExperiment:
+def stored_experiment(
+    spec: ExperimentSpec, data: Mapping[str, Path], *, simulated: bool = True
+) -> StoredExperiment:
     """The experiment with the hashes of its data; `FileNotFoundError` where some is absent."""
-    return StoredExperiment(spec, {field: _hash_of(path) for field, path in data.items()})
+    hashes = {field: _hash_of(path) for field, path in data.items()}
+    return StoredExperiment(spec, hashes, simulated)
 
 
 def _hash_of(path: Path) -> str:

@@ -7,6 +7,7 @@ from prometheus_client.registry import Collector
 
 from weft.cluster.http.metric_families import counter, gauge
 from weft.node.agent.delivery import Delivery
+from weft.node.agent.device_watch import DeviceWatch
 from weft.node.agent.evictions import Evictions
 from weft.node.nri.plugin import NriPlugin
 
@@ -41,6 +42,21 @@ class PartMetrics(Collector):
         """As Prometheus asks."""
         text = "Parts of the agent that broke and were started anew."
         yield counter("weft_agent_part_restarts", text, self._broken, "part")
+
+
+class DeviceMetrics(Collector):
+    """Whether the machine's GPUs can be read: without a driver they cannot."""
+
+    def __init__(self, watch: DeviceWatch) -> None:
+        self._watch = watch
+
+    def collect(self) -> Iterator[Metric]:
+        """As Prometheus asks."""
+        watch = self._watch
+        text = "Whether the machine's GPUs could be read, the last time they were asked for."
+        yield gauge("weft_agent_gpus_readable", text, bool(watch.version) and not watch.problem)
+        text = "Readings of the machine's GPUs that failed, as without NVIDIA's driver."
+        yield counter("weft_agent_gpu_reading_failures", text, watch.failures)
 
 
 def _of_runtime(plugin: NriPlugin) -> Iterator[Metric]:

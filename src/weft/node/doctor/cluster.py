@@ -75,9 +75,11 @@ SYSTEM_NODES = Resource("/api/v1", "nodes", SystemNode)
 
 
 class ClusterFacts(NamedTuple):
-    """What the checks look at; `gpu_nodes` are those with GPUs that Weft knows of."""
+    """What the checks look at; `gpu_nodes` are those with GPUs that Weft knows of; on
+    `blind_nodes` the agent says of none that it is in service."""
 
     gpu_nodes: Sequence[SystemNode]
+    blind_nodes: Sequence[SystemNode]
     agents: Sequence[ServingPod]
     pods: Sequence[Pod]
 
@@ -87,9 +89,16 @@ async def facts_of(client: ApiClient, rules: Sequence[InventoryFallback] = ()) -
     nodes = await everything(client, SYSTEM_NODES)
     return ClusterFacts(
         [node for node in nodes if inventory(node, rules=rules)[0].gpus],
+        [node for node in nodes if _is_blind(node)],
         await everything(client, SERVING_PODS, selector=AGENTS),
         await everything(client, PODS),
     )
+
+
+def _is_blind(node: SystemNode) -> bool:
+    if AGENT not in (node.metadata.annotations or {}):
+        return False
+    return not any(gpu.in_service for gpu in inventory(node)[0].gpus)
 
 
 async def rights(client: ApiClient, needed: Iterable[ResourceRight], whose: str) -> DoctorFinding:
@@ -154,6 +163,19 @@ def offers(facts: ClusterFacts) -> DoctorFinding:
         text = "a container may start without its share while the agent is away"
         return advice(check, f"{text}, on {_some(opened)}", mend)
     return good(check, f"{len(found)} nodes: {_modes(found)}")
+
+
+def drivers(facts: ClusterFacts) -> DoctorFinding:
+    """Every agent sees GPUs: where its machine has no driver it runs on without any."""
+    check = "agents' drivers"
+    blind = [node.metadata.name for node in facts.blind_nodes]
+    if blind:
+        mend = (
+            "install NVIDIA's driver there, and see that nvidia-smi answers: the agent finds it by "
+            "itself; weft doctor on the node says more"
+        )
+        return wrong(check, f"the agent sees no GPU in service on {_some(blind)}", mend)
+    return good(check, "each agent sees GPUs in service")
 
 
 def runtimes(facts: ClusterFacts) -> DoctorFinding:

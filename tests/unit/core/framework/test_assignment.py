@@ -113,6 +113,19 @@ def test_claims_of_one_pod_keep_off_mig_relatives(policy: Policy) -> None:
     assert ask(ledger, shape(gpu_requests=[mib(3000), mib(1500)]), policy) == Code.TOGETHER
 
 
+@pytest.mark.parametrize("policy", [Silent(), Emptiest(), Sum()])
+def test_together_is_the_reason_only_where_each_claim_fits_alone(policy: Policy) -> None:
+    """A card and its only instance count as two GPUs, but nobody holds both."""
+    ledger = Ledger([node("a", gpus=1, model="A100", memory_mib=4000, mig=1)])
+    two = GpuRequest(2)
+    assert ask(ledger, shape(gpu_requests=[two]), policy) == Code.TOO_FEW_GPUS
+    assert ask(ledger, shape(gpu_requests=[mib(500), two]), policy) == Code.TOO_FEW_GPUS
+    ledger.reserve(placement("p", "a", 0, memory_mib=3500, milli=600))
+    full = [GpuRequest(1), GpuRequest(1, milli=500)]
+    assert ask(ledger, shape(gpu_requests=full), policy) == Code.GPU_CORES
+    assert ask(ledger, shape(gpu_requests=[mib(600), GpuRequest(1)]), policy) == Code.GPU_MEMORY
+
+
 def test_ratings_decide_and_ties_go_as_the_policy_says() -> None:
     ledger = Ledger([node("a", gpus=3, memory_mib=1000)])
     gpu_requests = shape(gpu_requests=[mib(400), mib(400)])

@@ -1,0 +1,100 @@
+"""An experiment on a cluster, simulated: the same Jobs, asked for in the same words.
+
+Each pod is read by the same dialects as on the cluster, its scheduler is the `policy` that stands
+for it, and it runs `run_seconds` from its binding on. What is not simulated: the Job controller,
+image pulls, a queue's back-off and interference.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from weft.core.framework import Policy
+from weft.dialects.dialect import DialectSettings
+from weft.dialects.registry import parse_pod
+from weft.lab.experiment.cluster_jobs import PlannedJob, planned_jobs, pod_template
+from weft.lab.experiment.plan import PlannedCell
+from weft.lab.experiment.runner import CellResult
+from weft.lab.experiment.spec_cluster import Cluster, ClusterJobs, ClusterScheduler
+from weft.lab.simulate.arrivals import replayed
+from weft.lab.simulate.openb import TracePod
+from weft.lab.simulate.openb_own import asked
+from weft.lab.simulate.scenario import Scenario
+from weft.lab.simulate.timed import run_timed
+from weft.model import BadInputError, Gpu, Node
+from weft.model.manifest import PodManifest
+
+
+class SimulatedClusterRunner:
+    """Runs an experiment's Jobs on the engine, on the nodes of `cluster.simulated`."""
+
+    def __init__(
+        self,
+        workload: ClusterJobs,
+        cluster: Cluster,
+        models: Path | None,
+        make_policy: Callable[[str], Policy],
+    ) -> None:
+        """`BadInputError` where a scheduler names no policy, or one that nobody knows."""
+        self._workload, self._cluster, self._models = workload, cluster, models
+        self._make_policy = make_policy
+        for at, scheduler in enumerate(cluster.schedulers):
+            try:
+                make_policy(scheduler.policy)
+            except BadInputError as error:
+                where = f"cluster.schedulers[{at}].policy"
+                raise BadInputError(where, error.problem) from error
+
+    def run(self, cell: PlannedCell) -> CellResult:
+        """One scheduler on one seed's Jobs, over-provisioned by one level."""
+        percent = self._workload.percents[cell.levels[0].index]
+        jobs = planned_jobs(self._workload, self._models, cell.seed)
+        scheduler = self._cluster.scheduler(cell.scheduler)
+        pods = [_pod(job, scheduler, self._cluster, percent) for job in jobs]
+        scenario = Scenario(_nodes(self._cluster), pods)
+        arrivals = replayed(len(pods), len(scenario.nodes), cell.seed)
+        run = run_timed(scenario, self._make_policy(scheduler.policy), arrivals, timing=False)
+        return CellResult(_measures(run.waits, run.completion), msgspec.to_builtins(run))
+
+
+def _measures(waits: Any, completion: Any) -> dict[str, float | None]:
+    return {
+        "jct_mean_s": completion.mean_s,
+        "jct_p50_s": completion.p50_s,
+        "jct_p99_s": completion.p99_s,
+        "makespan_s": waits.end_s,
+        "queue_mean_s": waits.mean_s,
+        "queue_p99_s": waits.p99_s,
+        "unfinished": waits.never_started,
+    }
+
+
+def _pod(job: PlannedJob, scheduler: ClusterScheduler, cluster: Cluster, percent: int) -> TracePod:
+    if job.run_s is None:
+        what = "does not say how long it runs, which a simulation needs; write `runSeconds`"
+        raise BadInputError(f"workload.jobs ({job.kind})", what)
+    template = pod_template(job, scheduler, cluster, percent)
+    manifest = msgspec.convert(template, PodManifest)
+    unit = scheduler.request.unit
+    settings = DialectSettings(gpushare_unit="MiB" if unit == "MiB" else "GiB")
+    request = parse_pod(manifest, settings)
+    shape = msgspec.structs.replace(request.shape, extended=(), resources=())
+    gpus, milli = asked(shape, cluster.simulated.memory_mib)
+    return TracePod(
+        name=job.name,
+        shape=shape,
+        gpus=gpus,
+        milli=milli,
+        created_s=job.arrival_s,
+        scheduled_s=0.0,
+        deleted_s=job.run_s,
+        request=msgspec.structs.replace(request, shape=shape),
+    )
+
+
+def _nodes(cluster: Cluster) -> list[Node]:
+    has = cluster.simulated
+    gpus = tuple(Gpu(index, has.memory_mib, has.model) for index in range(has.gpus))
+    return [Node(f"node-{number}", gpus) for number in range(has.nodes)]

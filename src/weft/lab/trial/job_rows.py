@@ -1,0 +1,156 @@
+"""One row a Job from Kubernetes' own timestamps, and what is wrong with them. Pure.
+
+Times are of whole seconds, as the API keeps them, counted from the first Job's creation. The
+columns are those of Ferikoglou's job statistics; differences between neighbours are theirs.
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from weft.lab.trial.objects import KubeJob, TrialPod, moment_s
+from weft.lab.trial.query_line import LoggedQueryTimes
+
+MOST_CLOCK_ERROR_S = 1.0
+
+
+class TrialJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A Job's times in seconds from the first one's creation, None for what has not happened.
+
+    arrived_s ≤ job_started_s ≤ pod_created_s ≤ bound_s ≤ pod_started_s ≤ container_started_s ≤
+    container_finished_s ≤ finished_s. Of several pods these are the last one's; `restarts` counts
+    all their containers', `evictions` the pods before the last, `ooms` ends for want of GPU memory.
+    `p90_s` and `p99_s` are of its queries.
+    """
+
+    uid: str
+    kind: str
+    arrived_s: float
+    job_started_s: float | None = None
+    pod_created_s: float | None = None
+    bound_s: float | None = None
+    pod_started_s: float | None = None
+    container_started_s: float | None = None
+    container_finished_s: float | None = None
+    finished_s: float | None = None
+    restarts: int = 0
+    evictions: int = 0
+    ooms: int = 0
+    node: str = ""
+    p90_s: float | None = None
+    p99_s: float | None = None
+
+    def moments(self) -> dict[str, float]:
+        """What has happened, in the order in which it must."""
+        names = (
+            *("arrived_s", "job_started_s", "pod_created_s", "bound_s", "pod_started_s"),
+            *("container_started_s", "container_finished_s", "finished_s"),
+        )
+        found = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def job_rows(
+    jobs: Iterable[KubeJob],
+    pods: Iterable[TrialPod],
+    kinds: Mapping[str, str],
+    ooms: Mapping[str, int],
+    queries: Mapping[str, LoggedQueryTimes],
+) -> list[TrialJob]:
+    """A row a Job, in the order of their names in `kinds`; `ooms` and `queries` by Job's name."""
+    by_job: dict[str, list[TrialPod]] = {}
+    for pod in pods:
+        by_job.setdefault(pod.job, []).append(pod)
+    found = {job.metadata.name: job for job in jobs}
+    began_s = min(_at(job.metadata.creation_timestamp) for job in found.values())
+    return [
+        _row(found[name], by_job.get(name, []), began_s, kind, ooms.get(name, 0), queries.get(name))
+        for name, kind in kinds.items()
+        if name in found
+    ]
+
+
+def _row(
+    job: KubeJob,
+    pods: list[TrialPod],
+    began_s: float,
+    kind: str,
+    ooms: int,
+    queries: LoggedQueryTimes | None,
+) -> TrialJob:
+    def since(text: str | None) -> float | None:
+        at_s = moment_s(text)
+        return None if at_s is None else at_s - began_s
+
+    pods = sorted(pods, key=lambda pod: pod.metadata.creation_timestamp or "")
+    last = pods[-1] if pods else TrialPod()
+    container = next(iter(last.status.container_statuses or ()), None)
+    ended = container.state.terminated if container else None
+    ran = ended or (container.state.running if container else None)
+    states = [one for pod in pods for one in pod.status.container_statuses or ()]
+    return TrialJob(
+        uid=job.metadata.name,
+        kind=kind,
+        arrived_s=_at(job.metadata.creation_timestamp) - began_s,
+        job_started_s=since(job.status.start_time),
+        pod_created_s=since(last.metadata.creation_timestamp),
+        bound_s=since(last.bound_at),
+        pod_started_s=since(last.status.start_time),
+        container_started_s=since(ran.started_at if ran else None),
+        container_finished_s=since(ended.finished_at if ended else None),
+        finished_s=since(job.status.completion_time),
+        restarts=sum(one.restart_count for one in states),
+        evictions=max(0, len(pods) - 1),
+        ooms=ooms,
+        node=last.spec.node_name,
+        p90_s=queries.p90_s if queries else None,
+        p99_s=queries.p99_s if queries else None,
+    )
+
+
+def clock_marks(rows: Sequence[TrialJob]) -> list[str]:
+    """What the rows say of clocks that are apart: what came later has an earlier time."""
+    worst: tuple[float, str] = (MOST_CLOCK_ERROR_S, "")
+    for row in rows:
+        for (earlier, first_s), (later, then_s) in itertools.pairwise(row.moments().items()):
+            text = (
+                f"clocks are {first_s - then_s:g} s apart: {later} of Job {row.uid} on node "
+                f"{row.node or '(none)'} is before its {earlier}; set the machines' clocks (NTP)"
+            )
+            worst = max(worst, (first_s - then_s, text))
+    return [worst[1]] if worst[1] else []
+
+
+def job_measures(rows: Sequence[TrialJob]) -> dict[str, float | None]:
+    """What schedulers are compared by, as simulated runs call it; None without any value."""
+    took = [row.finished_s - row.arrived_s for row in rows if row.finished_s is not None]
+    waits = [row.bound_s - row.arrived_s for row in rows if row.bound_s is not None]
+    ends = [row.finished_s for row in rows if row.finished_s is not None]
+    return {
+        "jct_mean_s": _mean(took),
+        "jct_p50_s": _percentile(took, 50),
+        "jct_p99_s": _percentile(took, 99),
+        "makespan_s": max(ends, default=None),
+        "queue_mean_s": _mean(waits),
+        "queue_p99_s": _percentile(waits, 99),
+        "ooms": float(sum(row.ooms for row in rows)),
+        "restarts": float(sum(row.restarts for row in rows)),
+        "evictions": float(sum(row.evictions for row in rows)),
+        "unfinished": float(sum(row.finished_s is None for row in rows)),
+        "query_p90_s": _mean([row.p90_s for row in rows if row.p90_s is not None]),
+        "query_p99_s": _mean([row.p99_s for row in rows if row.p99_s is not None]),
+    }
+
+
+def _at(text: str | None) -> float:
+    return moment_s(text) or 0.0
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return round(sum(values) / len(values), 6) if values else None
+
+
+def _percentile(values: Sequence[float], percent: float) -> float | None:
+    return round(float(np.percentile(values, percent)), 6) if values else None

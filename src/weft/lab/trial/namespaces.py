@@ -1,0 +1,66 @@
+"""A turn's namespace: made with labels, and removed with all that is in it, by whoever comes next.
+
+Every object of an experiment carries its name as a label. So a turn that was killed leaves nothing
+that the next start does not find.
+"""
+
+import msgspec
+
+from weft.kube.client import ApiClient
+from weft.kube.codec import SkippedObjects
+from weft.kube.errors import NotFoundError
+from weft.lab.trial.objects import NAMESPACES
+from weft.model import BadInputError, ObjectMeta
+from weft.model.annotations import EXPERIMENT, TURN
+
+_GONE_WITHIN_S, _LOOK_S = 300.0, 0.5
+
+
+class TurnLabels(msgspec.Struct, frozen=True):
+    """Whose an object is: the experiment's name, and its turn as a hash of the cell."""
+
+    experiment: str
+    turn: str
+
+    @property
+    def namespace(self) -> str:
+        """The turn's namespace."""
+        return f"weft-{self.experiment[:45].rstrip('-')}-{self.turn[:8]}"
+
+    def labels(self) -> dict[str, str]:
+        """The labels of everything that is made."""
+        return {EXPERIMENT: self.experiment, TURN: self.turn}
+
+
+async def make_namespace(client: ApiClient, labels: TurnLabels) -> ObjectMeta:
+    """The turn's namespace, just made."""
+    metadata = {"name": labels.namespace, "labels": labels.labels()}
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+    return (await client.create(NAMESPACES, "", msgspec.json.encode(body))).metadata
+
+
+async def remove_namespaces(client: ApiClient, experiment: str) -> list[str]:
+    """Remove all that an earlier turn of this experiment left; names of what there was.
+
+    `BadInputError` where it does not go: its pods may still hold GPUs.
+    """
+    query = {"labelSelector": f"{EXPERIMENT}={experiment}"}
+    body = await client.call("GET", NAMESPACES.of(""), query=query)
+    names = [each.metadata.name for each in NAMESPACES.decode_page(body, SkippedObjects()).items]
+    for name in names:
+        await remove_namespace(client, name)
+    return names
+
+
+async def remove_namespace(client: ApiClient, name: str) -> None:
+    """Delete the namespace, and return once it is gone."""
+    deadline_s = client.clock.monotonic() + _GONE_WITHIN_S
+    try:
+        await client.delete(NAMESPACES, "", name)
+        while client.clock.monotonic() < deadline_s:
+            await client.clock.sleep(_LOOK_S)
+            await client.get(NAMESPACES, "", name)
+    except NotFoundError:
+        return
+    what = f"is still there {_GONE_WITHIN_S:g} s after its deletion; `kubectl get namespace {name} "
+    raise BadInputError(f"namespace {name}", f"{what}-o yaml` says what keeps it")

@@ -1,0 +1,203 @@
+"""What the GPUs did in a turn, from the samples that a metrics server kept.
+
+Samples are asked for themselves, with the times of their scrapes: a range query would fill gaps
+of up to five minutes with the value before them, and nobody would see that samples were lost.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from weft.model.metric import Metric
+from weft.model.metric_aliases import ALIASES, Alias
+from weft.telemetry.meaning.metric_names import subject
+from weft.telemetry.meaning.metric_values import Floats
+from weft.telemetry.sources.answers import QueryResult, TelemetryError, labels_of
+from weft.telemetry.sources.prometheus import Prometheus
+
+METRICS = (Metric.GPU_UTIL_RATIO, Metric.MEMORY_USED_MIB, Metric.POWER_W)
+"""What experiments draw."""
+STEP_S = 1.0
+_CHUNK_S = 600.0
+_LOST_PERIODS, _LEAST_LOST_S = 3.0, 5.0
+"""No samples for more than three scrapes, and more than five seconds, are lost samples."""
+
+
+class CardUsage(msgspec.Struct, frozen=True):
+    """What all cards did together from `at_s` on, seconds from the first Job's creation.
+
+    `gpu_util_percent` is the mean over cards; `resident` counts pods with a node, `waiting` those
+    without one.
+    """
+
+    at_s: float
+    gpu_util_percent: float | None
+    memory_used_mib: float | None
+    power_w: float | None
+    resident: int
+    waiting: int
+
+
+class CardSeries(NamedTuple):
+    """Samples of one metric of one card, in the order of time."""
+
+    times_s: Floats
+    values: Floats
+
+
+Samples = Mapping[Metric, Mapping[str, CardSeries]]
+"""By metric and card."""
+
+
+class RangesRead(NamedTuple):
+    """Samples, and what is missing from them."""
+
+    samples: Samples
+    marks: list[str]
+
+
+async def read_ranges(
+    source: Prometheus, nodes: set[str], begin_s: float, end_s: float
+) -> RangesRead:
+    """Samples of these nodes' cards from `begin_s` to `end_s`, seconds since 1970.
+
+    What cannot be had is a mark, and no error: the Jobs' own times are there all the same.
+    """
+    samples: dict[Metric, Mapping[str, CardSeries]] = {}
+    marks: list[str] = []
+    for metric in METRICS:
+        try:
+            answers = await _answers(source, metric, begin_s, end_s)
+        except TelemetryError as error:
+            marks.append(f"Prometheus did not answer for {metric}: {error}")
+            continue
+        samples[metric] = cards_of(answers, nodes, source.aliases)
+        marks += lost(metric, samples[metric], begin_s, end_s)
+    return RangesRead(samples, marks)
+
+
+async def _answers(
+    source: Prometheus, metric: Metric, begin_s: float, end_s: float
+) -> list[QueryResult]:
+    selector, answers = source.selector(metric), []
+    until_s = begin_s
+    while until_s < end_s:
+        since_s, until_s = until_s, min(end_s, until_s + _CHUNK_S)
+        back_s = max(1, round(until_s - since_s))
+        answers.append(await source.query(f"{selector}[{back_s}s]", until_s))
+    return answers
+
+
+def cards_of(
+    answers: Iterable[QueryResult], nodes: set[str], aliases: Mapping[str, Alias] = ALIASES
+) -> dict[str, CardSeries]:
+    """Each card's samples, whoever tells of them; other nodes' are left out.
+
+    Where no series names one of the nodes, all are taken: exporters may know other names.
+    """
+    found: dict[str, dict[str, dict[float, float]]] = {}
+    for answer in answers:
+        ends = np.cumsum(answer.counts)
+        for labels, begin, end in zip(answer.labels, ends - answer.counts, ends, strict=True):
+            named = labels_of(labels)
+            about, scale = subject(named), _scale(named, aliases)
+            card = about.uuid or f"{about.node}/{about.gpu}"
+            values = dict(
+                zip(
+                    answer.times[begin:end].tolist(),
+                    (answer.values[begin:end] * scale).tolist(),
+                    strict=True,
+                )
+            )
+            found.setdefault(about.node, {}).setdefault(card, {}).update(values)
+    known = found.keys() & nodes or found.keys()
+    merged: dict[str, dict[float, float]] = {}
+    for node in known:
+        for card, values in found[node].items():
+            merged.setdefault(card, {}).update(values)
+    return {
+        card: CardSeries(np.array(sorted(values)), np.array([values[at] for at in sorted(values)]))
+        for card, values in sorted(merged.items())
+    }
+
+
+def lost(
+    metric: Metric, cards: Mapping[str, CardSeries], begin_s: float, end_s: float
+) -> list[str]:
+    """At most one mark: the longest time in which a card has no samples of the metric."""
+    if not cards:
+        return [f"Prometheus has no samples of {metric} in the turn; look at its targets"]
+    worst = (0.0, "")
+    for card, series in cards.items():
+        spacing = np.diff(series.times_s)
+        period_s = float(np.median(spacing)) if len(spacing) else 0.0
+        edges = np.diff(np.concatenate(([begin_s], series.times_s, [end_s])))
+        longest_s = float(edges.max())
+        if longest_s > max(_LOST_PERIODS * period_s, _LEAST_LOST_S):
+            worst = max(worst, (longest_s, card))
+    if not worst[0]:
+        return []
+    return [f"Prometheus lost samples of {metric}: none of card {worst[1]} for {worst[0]:.0f} s"]
+
+
+def usage_over_time(
+    samples: Samples, pods: Iterable[tuple[float, float | None, float | None]], length_s: float
+) -> list[CardUsage]:
+    """A row every `STEP_S` of the turn; sample times are seconds from its begin by now.
+
+    `pods`: when each came, was bound and ended, None for never.
+    """
+    at_s = np.arange(0.0, max(length_s, STEP_S), STEP_S)
+    util = _over_cards(samples.get(Metric.GPU_UTIL_RATIO, {}), at_s, mean=True)
+    memory = _over_cards(samples.get(Metric.MEMORY_USED_MIB, {}), at_s, mean=False)
+    power = _over_cards(samples.get(Metric.POWER_W, {}), at_s, mean=False)
+    waiting, resident = np.zeros(len(at_s), np.int64), np.zeros(len(at_s), np.int64)
+    for came_s, bound_s, ended_s in pods:
+        until_s = np.inf if bound_s is None else bound_s
+        waiting += (at_s >= came_s) & (at_s < until_s)
+        resident += (at_s >= until_s) & (at_s < (np.inf if ended_s is None else ended_s))
+    return [
+        CardUsage(
+            float(at_s[row]),
+            _number(util[row] * 100),
+            _number(memory[row]),
+            _number(power[row]),
+            int(resident[row]),
+            int(waiting[row]),
+        )
+        for row in range(len(at_s))
+    ]
+
+
+def usage_measures(usage: list[CardUsage]) -> dict[str, float | None]:
+    """Means over the turn, and what the cards drew."""
+    util = [row.gpu_util_percent for row in usage if row.gpu_util_percent is not None]
+    power = [row.power_w for row in usage if row.power_w is not None]
+    memory = [row.memory_used_mib for row in usage if row.memory_used_mib is not None]
+    return {
+        "gpu_util_percent": round(float(np.mean(util)), 4) if util else None,
+        "memory_used_mib": round(float(np.mean(memory)), 3) if memory else None,
+        "energy_kj": round(float(np.sum(power)) * STEP_S / 1_000, 6) if power else None,
+    }
+
+
+def _over_cards(cards: Mapping[str, CardSeries], at_s: Floats, *, mean: bool) -> Floats:
+    """Sum or mean over cards of each one's last sample by then; NaN where a card has none yet."""
+    if not cards:
+        return np.full(len(at_s), np.nan)
+    total = np.zeros(len(at_s))
+    for series in cards.values():
+        index = np.searchsorted(series.times_s, at_s, side="right") - 1
+        total += np.where(index >= 0, series.values[np.maximum(index, 0)], np.nan)
+    return total / len(cards) if mean else total
+
+
+def _scale(labels: Mapping[str, str], aliases: Mapping[str, Alias]) -> float:
+    alias = aliases.get(labels.get("__name__", ""))
+    return alias.scale if alias is not None and alias.scale else 1.0
+
+
+def _number(value: float) -> float | None:
+    return round(float(value), 4) if np.isfinite(value) else None

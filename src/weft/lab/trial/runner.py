@@ -1,0 +1,139 @@
+"""The runner of an experiment on a cluster: a cell is one scheduler's turn."""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+
+from weft.kube.client import ApiClient
+from weft.kube.codec import NODES, SkippedObjects
+from weft.kube.config import load
+from weft.lab.experiment.cluster_jobs import planned_jobs
+from weft.lab.experiment.plan import PlannedCell
+from weft.lab.experiment.runner import CellResult
+from weft.lab.experiment.spec_cluster import Cluster, ClusterJobs, PrometheusAccess
+from weft.lab.trial.clocks import prometheus_clock_marks
+from weft.lab.trial.job_rows import TrialJob, clock_marks, job_measures, job_rows
+from weft.lab.trial.namespaces import TurnLabels
+from weft.lab.trial.objects import moment_s
+from weft.lab.trial.ranges import (
+    CardSeries,
+    CardUsage,
+    RangesRead,
+    read_ranges,
+    usage_measures,
+    usage_over_time,
+)
+from weft.lab.trial.turn import Turn, TurnObjects, TurnPlan
+from weft.model import BadInputError
+from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
+
+
+class ClusterRunner:
+    """Runs an experiment's Jobs on its cluster, one turn after another.
+
+    `name` is the experiment's, `models` the workload's file, if any; `tell` gets progress.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        workload: ClusterJobs,
+        cluster: Cluster,
+        models: Path | None,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._name, self._workload, self._cluster = name, workload, cluster
+        self._models, self._tell = models, tell
+
+    def run(self, cell: PlannedCell) -> CellResult:
+        """One scheduler's turn on one seed's Jobs at one level.
+
+        `BadInputError` where the cluster cannot be reached, or the scheduler is not in the path.
+        """
+        return asyncio.run(self._run(cell))
+
+    async def _run(self, cell: PlannedCell) -> CellResult:
+        cluster = self._cluster
+        key = hashlib.sha256(cell.folder.encode()).hexdigest()[:16]
+        plan = TurnPlan(
+            TurnLabels(self._name, key),
+            cluster,
+            cluster.scheduler(cell.scheduler),
+            self._workload.percents[cell.levels[0].index],
+            planned_jobs(self._workload, self._models, cell.seed),
+        )
+        paths = (Path(cluster.kubeconfig).expanduser(),) if cluster.kubeconfig else ()
+        async with ApiClient(load(cluster.context, paths=paths)) as client:
+            nodes = await _node_names(client, cluster)
+            seen = await Turn(client, plan, self._tell).run()
+            if cluster.prometheus is None:
+                return _result(plan, seen, RangesRead({}, []))
+            async with Prometheus(_options(cluster.prometheus)) as source:
+                marks = await prometheus_clock_marks(source, seen.api_clock, client.clock)
+                begin_s, end_s = _span(seen)
+                read = await read_ranges(source, nodes, begin_s, end_s)
+        return _result(plan, seen, RangesRead(read.samples, [*marks, *read.marks]))
+
+
+def _result(plan: TurnPlan, seen: TurnObjects, read: RangesRead) -> CellResult:
+    kinds = {job.name: job.kind for job in plan.jobs}
+    ooms = {name: len(ends) for name, ends in seen.ooms.items()}
+    rows = job_rows(seen.jobs.values(), seen.pods.values(), kinds, ooms, seen.queries)
+    marks = (*seen.marks, *clock_marks(rows), *read.marks)
+    measures = job_measures(rows)
+    usage: list[CardUsage] = []
+    if read.samples:
+        begin_s, end_s = _span(seen)
+        samples = {
+            metric: {
+                card: CardSeries(series.times_s - begin_s, series.values)
+                for card, series in cards.items()
+            }
+            for metric, cards in read.samples.items()
+        }
+        usage = usage_over_time(samples, _stays(rows), end_s - begin_s)
+        measures |= usage_measures(usage)
+    run = {
+        "scheduler": msgspec.to_builtins(plan.scheduler),
+        "percent": plan.percent,
+        "jobs": len(rows),
+        "marks": list(marks),
+    }
+    return CellResult(measures, run, rows, usage, marks)
+
+
+def _stays(rows: Iterable[TrialJob]) -> list[tuple[float, float | None, float | None]]:
+    return [(row.arrived_s, row.bound_s, row.finished_s) for row in rows]
+
+
+def _span(seen: TurnObjects) -> tuple[float, float]:
+    """From the first Job's creation to the last one's completion, seconds since 1970."""
+    jobs = seen.jobs.values()
+    begins = [moment_s(job.metadata.creation_timestamp) for job in jobs]
+    ends = [moment_s(job.status.completion_time) for job in jobs]
+    begin_s = min(at for at in begins if at is not None)
+    return begin_s, max((at for at in ends if at is not None), default=begin_s)
+
+
+def _options(access: PrometheusAccess) -> PrometheusOptions:
+    return PrometheusOptions(
+        url=access.url,
+        selector=access.selector,
+        timeout_s=access.timeout_seconds,
+        bearer_token_file=access.bearer_token_file,
+        authority_file=access.authority_file,
+    )
+
+
+async def _node_names(client: ApiClient, cluster: Cluster) -> set[str]:
+    """The nodes that pods may run on; `BadInputError` where there are none."""
+    wanted = ",".join(f"{name}={value}" for name, value in cluster.node_selector.items())
+    query = {"labelSelector": wanted} if wanted else {}
+    page = NODES.decode_page(await client.call("GET", NODES.of(""), query=query), SkippedObjects())
+    if not page.items:
+        what = f"no node of the cluster has these labels: {wanted}" if wanted else "no nodes"
+        raise BadInputError("cluster.nodeSelector", what)
+    return {node.metadata.name for node in page.items}

@@ -1,0 +1,224 @@
+"""One scheduler's turn on a cluster: a namespace, a probe, Jobs at their times, what came of them.
+
+    clear what is left ─▶ namespace ─▶ clocks ─▶ probe ─▶ Jobs ─▶ all ended ─▶ logs, events
+                              └────────────── removed, whatever happens ◀──────────┘
+
+It decides nothing: where pods go is the scheduler's affair. The API server's own timestamps are
+the results; the clock of this machine only says when the next Job is due.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from weft.kube.client import ApiClient
+from weft.kube.codec import Resource, SkippedObjects
+from weft.kube.errors import ApiError, ConflictError, LostError, NotSentError
+from weft.kube.oom_ends import out_of_memory
+from weft.kube.structs import KubeObject
+from weft.lab.experiment.cluster_jobs import PlannedJob, job_manifest
+from weft.lab.experiment.spec_cluster import Cluster, ClusterScheduler
+from weft.lab.trial.clocks import ClockOffset, offset_of
+from weft.lab.trial.namespaces import (
+    TurnLabels,
+    make_namespace,
+    remove_namespace,
+    remove_namespaces,
+)
+from weft.lab.trial.objects import JOB_PODS, JOBS, KubeJob, TrialPod, moment_s
+from weft.lab.trial.probe import NOBODYS, binding_events, bound_by_another, lacking, probe
+from weft.lab.trial.query_line import LoggedQueryTimes, read_query_times
+from weft.model import BadInputError
+
+T = TypeVar("T", bound=KubeObject)
+
+_EVENTS_EVERY_S = 60.0
+_ATTEMPTS, _AGAIN_S = 5, 1.0
+_LOG_LINES, _LOGS_AT_ONCE = "100", 8
+
+
+class TurnPlan(msgspec.Struct, frozen=True):
+    """A turn: which Jobs, by which scheduler, over-provisioned by so many percent."""
+
+    labels: TurnLabels
+    cluster: Cluster
+    scheduler: ClusterScheduler
+    percent: int
+    jobs: Sequence[PlannedJob]
+
+
+class TurnObjects(msgspec.Struct):
+    """What was seen of a turn: the last of each object, pods that are gone too.
+
+    `ooms` are names of containers' ends for want of GPU memory, by Job; `marks` say what was wrong.
+    `api_clock` is the API server's clock beside this machine's.
+    """
+
+    jobs: dict[str, KubeJob] = {}
+    pods: dict[str, TrialPod] = {}
+    ooms: dict[str, set[str]] = {}
+    queries: dict[str, LoggedQueryTimes] = {}
+    marks: list[str] = []
+    api_clock: ClockOffset = ClockOffset(0.0, 0.0)
+
+
+class Turn:
+    """Carries out one plan. `tell` gets a line of progress at every look."""
+
+    def __init__(self, client: ApiClient, plan: TurnPlan, tell: Callable[[str], None]) -> None:
+        self._client, self._plan, self._tell = client, plan, tell
+        self._namespace = plan.labels.namespace
+        self._seen = TurnObjects()
+        self._bound_by_others: dict[str, str] = {}
+
+    async def run(self) -> TurnObjects:
+        """From clean-up to clean-up. `BadInputError` where the scheduler is not in the path."""
+        client, plan = self._client, self._plan
+        self._tell(f"{plan.scheduler.name}: removing what is left of earlier turns")
+        await remove_namespaces(client, plan.labels.experiment)
+        try:
+            await self._make_namespace()
+            self._tell(f"{plan.scheduler.name}: probing")
+            await probe(client, plan.cluster, plan.scheduler, plan.labels)
+            await self._run_jobs()
+            await self._look_at_events()
+            await self._read_logs()
+            self._check_bindings()
+        finally:
+            self._tell(f"{plan.scheduler.name}: removing namespace {self._namespace}")
+            await remove_namespace(client, self._namespace)
+        return self._seen
+
+    async def _make_namespace(self) -> None:
+        clock = self._client.clock
+        asked_s = clock.wall().timestamp()
+        made = await make_namespace(self._client, self._plan.labels)
+        told_s = moment_s(made.creation_timestamp) or asked_s
+        self._seen.api_clock = offset_of(told_s, 1.0, asked_s, clock.wall().timestamp())
+
+    async def _run_jobs(self) -> None:
+        """Create Jobs at their times, and look at them until all have ended."""
+        clock, plan = self._client.clock, self._plan
+        began_s = clock.monotonic()
+        creating = asyncio.create_task(self._create_jobs(began_s))
+        events_s = began_s
+        try:
+            while True:
+                await clock.sleep(plan.cluster.look_seconds)
+                await self._look()
+                if creating.done():
+                    creating.result()
+                    if self._ended() == len(plan.jobs):
+                        return
+                if clock.monotonic() - events_s >= _EVENTS_EVERY_S:
+                    events_s = clock.monotonic()
+                    await self._look_at_events()
+                if clock.monotonic() - began_s >= plan.cluster.turn_seconds:
+                    left = len(plan.jobs) - self._ended()
+                    self._seen.marks.append(
+                        f"{left} of {len(plan.jobs)} Jobs had not ended after "
+                        f"{plan.cluster.turn_seconds:g} s (cluster.turnSeconds)"
+                    )
+                    return
+        finally:
+            creating.cancel()
+
+    async def _create_jobs(self, began_s: float) -> None:
+        clock, plan = self._client.clock, self._plan
+        for job in plan.jobs:
+            await clock.sleep(max(0.0, began_s + job.arrival_s - clock.monotonic()))
+            manifest = job_manifest(job, plan.scheduler, plan.cluster, plan.percent)
+            for metadata in (manifest["metadata"], manifest["spec"]["template"]["metadata"]):
+                metadata["labels"] = {**metadata.get("labels", {}), **plan.labels.labels()}
+            await self._create(job.name, msgspec.json.encode(manifest))
+
+    async def _create(self, name: str, body: bytes) -> None:
+        """Create the Job once, whatever becomes of the answer."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                await self._client.create(JOBS, self._namespace, body)
+            except ConflictError:
+                return
+            except (LostError, NotSentError):
+                if attempt + 1 == _ATTEMPTS:
+                    raise
+                await self._client.clock.sleep(_AGAIN_S)
+            except ApiError as error:
+                raise BadInputError(f"Job {name}", f"the API server refused it: {error}") from error
+            else:
+                return
+
+    async def _look(self) -> None:
+        """Read Jobs and pods once."""
+        seen = self._seen
+        for job in await _all(self._client, JOBS, self._namespace):
+            seen.jobs[job.metadata.name] = job
+        for pod in await _all(self._client, JOB_PODS, self._namespace):
+            if pod.job:
+                seen.pods[pod.metadata.uid] = pod
+                ends = out_of_memory(pod)
+                if ends:
+                    seen.ooms.setdefault(pod.job, set()).update(end.name for end in ends)
+            elif pod.metadata.name == NOBODYS and pod.spec.node_name:
+                self._bound_by_others[NOBODYS] = "a pod of no scheduler's was bound"
+        bound = sum(bool(pod.spec.node_name) and not pod.ended for pod in seen.pods.values())
+        ended = self._ended()
+        self._tell(
+            f"{self._plan.scheduler.name}: {ended} of {len(self._plan.jobs)} Jobs ended, "
+            f"{bound} have a node, {len(seen.jobs) - ended - bound} wait"
+        )
+
+    async def _look_at_events(self) -> None:
+        for name, event in (await binding_events(self._client, self._namespace)).items():
+            wrong = bound_by_another(event, self._plan.scheduler)
+            if wrong:
+                self._bound_by_others[name] = wrong
+
+    async def _read_logs(self) -> None:
+        """What containers say of their queries; nothing where there is no log."""
+        turns = asyncio.Semaphore(_LOGS_AT_ONCE)
+
+        async def read(pod: TrialPod) -> None:
+            path = JOB_PODS.of(self._namespace, pod.metadata.name, "log")
+            async with turns:
+                try:
+                    log = await self._client.call(
+                        "GET", path, query={"tailLines": _LOG_LINES}, attempts=1
+                    )
+                except (ApiError, LostError, NotSentError):
+                    return
+            times = read_query_times(log.decode("utf-8", "replace"))
+            if times is not None:
+                self._seen.queries[pod.job] = times
+
+        done = [pod for pod in self._seen.pods.values() if pod.status.phase == "Succeeded"]
+        await asyncio.gather(*(read(pod) for pod in done))
+
+    def _check_bindings(self) -> None:
+        """Pods that another scheduler bound, or that lack what this one leaves: marks."""
+        wrong = list(self._bound_by_others.values())
+        bound = [pod for pod in self._seen.pods.values() if pod.spec.node_name]
+        wrong += filter(None, (lacking(pod, self._plan.scheduler) for pod in bound))
+        if wrong:
+            more = f" ({len(wrong)} such pods)" if len(wrong) > 1 else ""
+            self._seen.marks.append(
+                f"the turn was not {self._plan.scheduler.name}'s: {wrong[0]}{more}"
+            )
+
+    def _ended(self) -> int:
+        return sum(job.ended for job in self._seen.jobs.values())
+
+
+async def _all(client: ApiClient, resource: Resource[T], namespace: str) -> list[T]:
+    """All objects of the namespace, page by page."""
+    items: list[T] = []
+    query = {"limit": "500"}
+    while True:
+        body = await client.call("GET", resource.of(namespace), query=query)
+        page = resource.decode_page(body, SkippedObjects())
+        items += page.items
+        if not page.next:
+            return items
+        query = {"limit": "500", "continue": page.next}
