@@ -9,7 +9,7 @@ export OMP_NUM_THREADS := 1
 # pytest rewrites the tests: 15 s at each run where the result may not be kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test test-long test-faults test-data test-cluster test-node test-browser cluster-tools node-tools helm manifests image gpu-check coverage check format bench bench-cluster docs clean
+.PHONY: help venv demo test test-long test-faults test-data test-cluster test-node test-browser cluster-tools node-tools helm manifests image gpu-check coverage check format bench bench-cluster experiments docs clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -102,6 +102,10 @@ bench: venv  ## Benchmarks; results in build/bench/<name>.json.
 
 bench-cluster: venv cluster-tools  ## Weft beside kube-scheduler on a real control plane, a quarter of an hour.
 	@$(BIN)/python benchmarks/cluster
+
+experiments: venv  ## Published experiments in their short forms; build/experiments/index.html (needs WEFT_DATA).
+	@$(BIN)/weft experiment reproduce $(dir $(wildcard experiments/*/expected.yaml)) --short --out build/experiments \
+	  || { code=$$?; test $$code = 3; }  # 3: data is absent, and said to be
 
 docs: venv  ## Check that every page's links, code and names are true.
 	@$(BIN)/pytest -q tests/architecture/test_docs.py

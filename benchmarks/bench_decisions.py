@@ -6,6 +6,8 @@
 states, and the engine's placements compared with it. Writes build/bench/decisions.json.
 
 Policies that read metrics decide on one snapshot of all GPUs, and have no naive counterpart.
+Between two decisions the engine gets the ticks that it asks for, as on a cluster (`ticks`,
+`tick_most_ms`): policies with prices score there by new ones what they will be asked.
 
     python benchmarks/bench_decisions.py [--nodes 10000] [--policy best-fit] [--quick]
 """
@@ -29,6 +31,8 @@ from weft.core.engine import (
     PolicyInput,
     Record,
     SignalsChanged,
+    Tick,
+    Wake,
 )
 from weft.core.framework import Profile
 from weft.core.framework.fragments import TypicalPods, typical_input
@@ -96,6 +100,7 @@ class World:
         self.used, self.full = 0, LOAD * nodes * GPUS * 1000
         self.seq = 0
         self.records: list[Record] = []
+        self.ticks: list[float] = []
         self._load(names)
         if policy in METRICS:
             self.engine.handle(a_snapshot(names), 0)
@@ -145,16 +150,22 @@ class World:
         self.seq += 1
         pod = PodRequest(str(self.seq), f"pod-{self.seq}", shape)
         begin = time.perf_counter()
-        outcome = self.engine.handle(PodAdded(pod), self.seq)[0]
+        commands = self.engine.handle(PodAdded(pod), self.seq)
         took = time.perf_counter() - begin
+        outcome, placement = commands[0], None
         if isinstance(outcome, Bind):
             self.records.append(outcome.record)
             self.engine.handle(PodBound(pod.uid), self.seq)
             self.live.append((pod.uid, milli_of(shape)))
             self.used += milli_of(shape)
-            return took, outcome.placement
-        self.engine.handle(PodGone(pod.uid), self.seq)
-        return took, None
+            placement = outcome.placement
+        else:
+            self.engine.handle(PodGone(pod.uid), self.seq)
+        while any(isinstance(each, Wake) and each.at_ns <= self.seq for each in commands):
+            begin = time.perf_counter()
+            commands = self.engine.handle(Tick(), self.seq)
+            self.ticks.append(time.perf_counter() - begin)
+        return took, placement
 
 
 def measure(policy: str, nodes: int, kind: str, decisions: int, checks: int) -> dict[str, object]:
@@ -181,6 +192,8 @@ def measure(policy: str, nodes: int, kind: str, decisions: int, checks: int) -> 
         "median_ms": round(float(np.median(ms)), 4),
         "p99_ms": round(float(np.percentile(ms, 99)), 4),
     }
+    if world.ticks:
+        row["ticks"], row["tick_most_ms"] = len(world.ticks), round(max(world.ticks) * 1e3, 4)
     if policy not in NAIVE:
         return row
     naive = naive_times(world, start, history, checks)

@@ -13,23 +13,29 @@ from chromium import MISSING, Browser, Window, program
 
 from weft.core.policies.catalog import built_in
 from weft.lab.experiment.comparison import compare
-from weft.lab.experiment.experiment_page import write_experiment_report
+from weft.lab.experiment.expected import ExpectedResults, results_of_checks
+from weft.lab.experiment.experiment_page import page_figure, write_experiment_report
 from weft.lab.experiment.grid import RunGrid, run_grid_with_holdings
 from weft.lab.experiment.how_made import HowMade
 from weft.lab.experiment.page import ReportTexts
-from weft.lab.experiment.plan import plan
+from weft.lab.experiment.plan import PlannedCell, plan
 from weft.lab.experiment.report import write_report
+from weft.lab.experiment.reproduction import ReproducedExperiment, Reproduction
+from weft.lab.experiment.reproduction_page import write_index
+from weft.lab.experiment.runner import CellResult
 from weft.lab.experiment.spec import decode_spec
+from weft.lab.experiment.store import RunStore, stored_experiment
 from weft.lab.simulate.arrivals import draw, replayed
 from weft.lab.simulate.generate import generate_nodes, generate_pods
 from weft.lab.simulate.openb import read_nodes, read_pods
 from weft.lab.simulate.scenario import Scenario
+from weft.lab.simulate.sharing.outcome import JobOutcome, UsagePoint
 
-WIDTHS = (390, 768, 1440)
+WIDTHS = (390, 768, 1600)
 CUT_OFF = Path(__file__).with_name("cut_off.js").read_text("utf-8")
 OPEN_ALL = "document.querySelectorAll('details').forEach(part => { part.open = true; })"
 LONG = "a-policy-of-a-third-party-with-a-name-that-is-long:option=value,other=0.123456"
-KINDS = ("plain", "many", "timed", "experiment")
+KINDS = ("plain", "many", "timed", "experiment", "index")
 
 
 @pytest.fixture(scope="session")
@@ -71,6 +77,7 @@ def reports(command: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
             folder / "timed", RunGrid(world, few, tuple(own), make, "timed", compress=50)
         ),
         "experiment": experiment(folder / "experiment"),
+        "index": index(folder / "index"),
     }
 
 
@@ -113,15 +120,53 @@ schedulers: [gpushare, exclusive, "{LONG}"]
 seeds: {{count: 6}}
 """
     spec = decode_spec(text.encode(), "made-up.yaml")
-    measures: dict[str, dict[str, float | None]] = {
-        cell.folder: {
+    measures: dict[PlannedCell, dict[str, float | None]] = {
+        cell: {
             "jct_mean_s": 123_456.7 + 1000 * cell.seed + 90_000 * len(cell.scheduler) % 17,
             "energy_kj": 0.001 * (cell.seed + len(cell.scheduler)),
             "ooms": None if cell.seed else 3,
         }
         for cell in plan(spec)[:-1]
     }
-    return write_experiment_report(folder, spec, compare(spec, measures), "Weft 1, Python 3")
+    store = RunStore(folder / "runs", stored_experiment(spec, {}))
+    store.begin()
+    for cell, measured in measures.items():
+        jobs = [JobOutcome(f"job-{n}", "ssd", n, n + 40.0, n * 900.0 + 50) for n in range(20)]
+        usage = [
+            UsagePoint(at * 900.0, at * 5, 999_999 * (at % 2), 3_000.0, at, 20 - at)
+            for at in range(20 - len(cell.scheduler) % 7)
+        ]
+        store.write(cell, CellResult(measured, {}, jobs, usage))
+    store.close()
+    results = compare(spec, {cell.folder: measured for cell, measured in measures.items()})
+    return write_experiment_report(folder, spec, results, "Weft 1, Python 3", store)
+
+
+def index(folder: Path) -> Path:
+    """The page of reproductions: one check met, one missed for a long reason, one not run."""
+    spec = decode_spec(
+        b"{apiVersion: weft.dev/v1, kind: Experiment, name: made-up, question: Which is the best?, "
+        b"workload: {kind: overprovisioned}, schedulers: [gpushare, exclusive]}",
+        "made-up.yaml",
+    )
+    measures = {cell.folder: {"makespan_s": 123_456.7 + cell.seed} for cell in plan(spec)}
+    results = compare(spec, measures)
+    check = {"name": "A check " * 12, "measure": "makespan_s", "criterion": [0, 1e6]}
+    missed = {"expected": [0, 1e6], "criterion": [0, 1], "why": "It is slow. " * 20}
+    checks = [
+        {**check, "scheduler": "gpushare", "published": -0.5},
+        {**check, "scheduler": "exclusive", **missed},
+        {**check, "scheduler": "unmeasured", "published": "about a third"},
+    ]
+    document = {"apiVersion": "weft.dev/v1", "kind": "ExpectedResults", "title": "Made up " * 9}
+    expected = msgspec.convert({**document, "checks": checks}, ExpectedResults)
+    there = ReproducedExperiment("a.yaml", spec, folder / "made-up", results)
+    absent = f"workload.table: /{'long/' * 30}pairs.csv is not there; all 9 cells are skipped"
+    missing = ReproducedExperiment("b.yaml", spec, folder / "other", None, absent=absent)
+    found = tuple(results_of_checks(expected, {"experiment.yaml": results}))
+    done = Reproduction("made-up", expected, (there, missing), found)
+    shown = page_figure(spec, results, "makespan_s")
+    return write_index(folder, [done], {"made-up": shown}, short=True)
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -12,7 +12,7 @@ from weft.core.engine.events import Bind, PodAdded, PodGone, Unschedulable
 from weft.core.framework import Profile
 from weft.core.framework.gpu_sets import NO_SET, gpu_sets
 from weft.core.policies.best_fit import BestFit
-from weft.model import Node, PodRequest
+from weft.model import GpuMemoryRequest, GpuRequest, Node, PodRequest
 from weft.model.gpu_links import GpuLinks, checked_links, path_strength
 from weft.testing.builders import node, pod, shape
 from weft.testing.gpu_links import bridged_pairs, dgx_1, nvswitch, pcie_switches
@@ -130,6 +130,44 @@ def test_each_pod_gets_the_best_set_of_the_free_gpus(
             uid, gone = running.pop(leave % len(running))
             free |= set(gone)
             engine.handle(PodGone(uid), number)
+
+
+ALONE_MIB = 9_000
+"""Of a card of 16,384 MiB: two such shares are never on one."""
+
+
+@settings(max_examples=few_or_many(20, 500), deadline=None)
+@given(
+    st.sampled_from(MACHINES),
+    st.lists(st.integers(0, 2), min_size=8, max_size=8),
+    st.lists(st.integers(0, 2), min_size=2, max_size=3),
+)
+def test_several_gpu_requests_that_require_links_are_placed_wherever_they_can_be(
+    told: GpuLinks, held: list[int], asked: list[int]
+) -> None:
+    """`held`: a GPU is free, has a small share, or is full; `asked`: a share, or so many GPUs."""
+    engine = Engine([Profile("weft", [BestFit()])], [node("a", gpus=8, links=told)])
+    for gpu, how in enumerate(held):
+        if how:
+            memory_mib = 16_384 if how == 2 else 1_000
+            other = shape(memory_mib=memory_mib, uuids=[f"GPU-a-{gpu}"])
+            assert any(
+                isinstance(c, Bind) for c in engine.handle(PodAdded(pod(f"h{gpu}", asks=other)), 0)
+            )
+    share = GpuRequest(1, GpuMemoryRequest("mib", ALONE_MIB))
+    requests = tuple(GpuRequest(n, whole=True) if n else share for n in asked)
+    wanted = pod("wanted", asks=shape(gpu_requests=requests, topology="required"))
+    count, whole = sum(n or 1 for n in asked), sum(asked)
+    best = max(slow_quality(told, places) for places in combinations(range(8), count))
+    possible = [
+        places
+        for places in combinations([gpu for gpu in range(8) if held[gpu] < 2], count)
+        if sum(held[gpu] == 0 for gpu in places) >= whole and slow_quality(told, places) == best
+    ]
+    command = engine.handle(PodAdded(wanted), 1)[0]
+    assert isinstance(command, Bind) == bool(possible)
+    if isinstance(command, Bind):
+        assert tuple(sorted(s.gpu for s in command.placement.shares)) in possible
 
 
 @settings(max_examples=few_or_many(10, 200), deadline=None)

@@ -11,7 +11,9 @@ import msgspec
 from typer import Option, Typer
 
 from weft.cli import experiment_file, options
+from weft.cli.experiment_compare import compare
 from weft.cli.experiment_interference import interference
+from weft.cli.experiment_reproduce import reproduce
 from weft.cli.output import SimulateOutput, json_text
 from weft.cli.progress import bar
 from weft.model.errors import BadInputError
@@ -116,6 +118,8 @@ experiment_app.command("init")(experiment_file.init)
 experiment_app.command("check")(experiment_file.check)
 experiment_app.command("run")(experiment_file.run)
 experiment_app.command("report")(experiment_file.report)
+experiment_app.command("compare")(compare)
+experiment_app.command("reproduce")(reproduce)
 experiment_app.command("overprovision")(overprovision)
 experiment_app.command("interference")(interference)
 

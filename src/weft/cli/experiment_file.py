@@ -2,6 +2,7 @@
 
 import os
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -34,13 +35,22 @@ EXIT_ABSENT = 3
 SHOWN = ("jct_mean_s", "jct_p99_s", "makespan_s", "gpu_asked_percent", "failed_pods", "ooms")
 """Measures of the table; JSON and CSV have all."""
 
-_File = Annotated[Path, Argument(metavar="FILE", help="An experiment; `-` is stdin.")]
+_File = Annotated[
+    Path,
+    Argument(metavar="FILE", help="An experiment, or a folder with experiment.yaml; `-` is stdin."),
+]
 _Simulated = Annotated[
     bool, Option("--simulated", help="An experiment on a cluster: simulate it instead.")
 ]
 _Out = Annotated[
     Path | None, Option(help="The folder of its runs. [default: build/experiments/NAME]")
 ]
+
+
+class ReportLayout(StrEnum):
+    """Layouts of results beside the page."""
+
+    ECE = "ece"
 
 
 class OpenedExperiment(NamedTuple):
@@ -171,7 +181,7 @@ def run(
     store, cells = opened.work.store, opened.cells
     store.begin()
     where = 1 if opened.live else workers or jobs or os.cpu_count() or 1
-    ran = run_missing(opened.work, cells, where, _versions(), bar)
+    ran = run_missing(opened.work, cells, where, library_versions(), bar)
     print(f"{ran} cells run, {len(cells) - ran} were there: {opened.folder}")
     marked = [cell for cell in cells if (record := store.record(cell)) and record.marks]
     if marked:
@@ -183,6 +193,11 @@ def report(
     folder: Annotated[Path, Argument(metavar="FOLDER", help="The folder of an experiment's runs.")],
     page: Annotated[
         Path | None, Option(help="Write report.html and SVG figures into this folder.")
+    ] = None,
+    pdf: Annotated[bool, Option("--pdf", help="With --page: report.pdf too.")] = False,
+    layout: Annotated[
+        ReportLayout | None,
+        Option(help="With --page: ece writes the tree of Ferikoglou et al. instead of the page."),
     ] = None,
     output: options.ResultsOutput = SimulateOutput.table,
 ) -> None:
@@ -201,14 +216,11 @@ def report(
         name: record.measures for name, record in records.items() if record and not record.marks
     }
     results = compare(spec, found)
+    for option in ["--pdf"] * pdf + ["--layout"] * (layout is not None):
+        if page is None:
+            raise BadInputError(option, "goes into the folder of --page; name one")
     if page is not None:
-        from weft.lab.experiment.experiment_page import write_experiment_report
-
-        manifest = store.manifest()
-        written = write_experiment_report(
-            page, spec, results, manifest.versions if manifest else ""
-        )
-        print(f"weft: wrote {written}", file=sys.stderr)
+        _write(page, spec, results, store, pdf=pdf, layout=layout)
     if output is SimulateOutput.json:
         print(json_text(results))
     elif output is SimulateOutput.csv:
@@ -221,6 +233,28 @@ def report(
         left_out = "are missing" if not marked else "are missing or marked"
         print_warning(f"{len(results.missing)} of {results.planned} cells {left_out}: {few}")
         raise Exit(EXIT_ABSENT)
+
+
+def _write(
+    page: Path,
+    spec: "ExperimentSpec",
+    results: "ExperimentResults",
+    store: "RunStore",
+    *,
+    pdf: bool,
+    layout: ReportLayout | None,
+) -> None:
+    from weft.lab.experiment.ece_layout import write_ece_layout
+    from weft.lab.experiment.experiment_page import write_experiment_report
+
+    if layout is not None:
+        for folder in write_ece_layout(page, spec, store):
+            print(f"weft: wrote {folder}", file=sys.stderr)
+        return
+    manifest = store.manifest()
+    versions = manifest.versions if manifest else ""
+    written = write_experiment_report(page, spec, results, versions, store, pdf=pdf)
+    print(f"weft: wrote {written}", file=sys.stderr)
 
 
 def _warn_of_marks(store: "RunStore", cells: "list[PlannedCell]") -> None:
@@ -240,6 +274,8 @@ def _open(file: Path, out: Path | None, *, simulated: bool) -> OpenedExperiment:
     from weft.lab.experiment.spec import data_paths, read_spec
     from weft.lab.experiment.store import RunStore, stored_experiment
 
+    if file.is_dir():
+        file = file / "experiment.yaml"
     spec = read_spec(file)
     data = data_paths(spec, file.parent.absolute())  # workers may run elsewhere
     live = spec.cluster is not None and not simulated
@@ -263,7 +299,8 @@ def _open(file: Path, out: Path | None, *, simulated: bool) -> OpenedExperiment:
     return OpenedExperiment(live, spec, plan(spec), folder, CellWork(runner, store))
 
 
-def _versions() -> dict[str, str]:
+def library_versions() -> dict[str, str]:
+    """Versions that go into a run's manifest."""
     import platform
     from importlib.metadata import version
 

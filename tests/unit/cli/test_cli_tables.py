@@ -32,8 +32,10 @@ DRAWN = {
     "cluster.py",
     "defrag_plan.py",
     "doctor.py",
+    "experiment_compare.py",
     "experiment_file.py",
     "experiment_interference.py",
+    "experiment_reproduce.py",
     "experiment_tables.py",
     "inspect.py",
     "interference_tables.py",
@@ -204,3 +206,31 @@ def test_piped_without_a_width_a_row_is_a_line(weft: Weft) -> None:
     header, *rows = said.out.splitlines()
     assert header.startswith("policy  ")
     assert len([row for row in rows if row.startswith((LONG_POLICY, "fgd  "))]) == 2
+
+
+def test_reproduced_and_compared(narrow: Weft) -> None:
+    """Exit code 1, as one result is not as expected; the same results do not differ."""
+    folder = narrow.folder / "reproduced"
+    folder.mkdir()
+    (folder / "experiment.yaml").write_text(
+        "{apiVersion: weft.dev/v1, kind: Experiment, name: small, workload: "
+        "{kind: overprovisioned, percents: [0]}, schedulers: [exclusive], seeds: {count: 1}}"
+    )
+    check = "measure: makespan_s, scheduler: exclusive, criterion: "
+    (folder / "expected.yaml").write_text(
+        "{apiVersion: weft.dev/v1, kind: ExpectedResults, title: Small, checks: ["
+        f"{{name: first-check-of-a-rather-long-name, {check}[0, 99999]}}, "
+        f"{{name: second-check, {check}[0, 1]}}]}}"
+    )
+    out = narrow.folder / "out"
+    said = narrow("experiment", "reproduce", folder, "--out", out, "--jobs", "1")
+    assert said.code == 1
+    whole(said.out, "reproduced", "first-check-of-a-rather-long-name", "second-check", "met")
+    assert (out / "index.html").is_file()
+    assert (out / "small" / "report" / "report.html").is_file()
+    said = narrow("experiment", "compare", out / "small", out / "small")
+    assert said.code == 0
+    whole(said.out, "exclusive", "makespan_s", "jct_mean_s")
+    assert "No difference is beyond chance." in said.out
+    said = narrow("experiment", "compare", out / "small", out / "small", "--output", "csv")
+    assert "0,sound,exclusive,0,makespan_s," in said.out

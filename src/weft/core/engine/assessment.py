@@ -34,6 +34,8 @@ CODES = len(Code)
 LOOKS_AT_LEAST, LOOKS_CONSTRAINED, LOOKS_SEARCHED = 300, 6, 20
 """What a decision costs in looks at one node: at least; each node for a shape with constraints of
 Kubernetes' own, which are read node by node; each node for several GPU requests."""
+ASKED_LATELY = 3
+"""Price lists within which a shape was asked about that is scored by the next one beforehand."""
 TURN_LOOKS = 60_000
 """Looks for which one event may keep others waiting: some 20 ms, whatever the cluster's size."""
 
@@ -46,13 +48,15 @@ class Assessment:
     policy scores devices. `counts[c]` is the number of nodes with code c. `inexact` says on which
     nodes the search for several GPU requests ended at its bound, None if on none. `places` is what
     was found for several GPU requests when nodes were looked at last, and their rows. `observed` is
-    what policies were shown of the cluster when they were asked last. `connected` is the quality of
+    what policies were shown of the cluster when they were asked last, `prices` and
+    `asked` by which price lists they scored, and a pod asked. `connected` is the quality of
     the best connected set of GPUs that is free on each node, `connectable` that of the empty node:
     None where it does not matter.
     """
 
     __slots__ = (
         "any_declared",
+        "asked",
         "codes",
         "connectable",
         "connected",
@@ -64,6 +68,8 @@ class Assessment:
         "observed",
         "places",
         "position",
+        "prices",
+        "profile",
         "raw",
         "shape",
         "total",
@@ -72,7 +78,8 @@ class Assessment:
     )
 
     def __init__(self, shape: Shape, ledger: Ledger, profile: Profile) -> None:
-        self.shape = shape
+        self.shape, self.profile = shape, profile
+        self.prices = self.asked = 0
         self.generation = ledger.generation
         self.version, self.observed = -1, NOTHING_OBSERVED
         self.demand = Demand(shape, ledger.table, harvests=profile.harvests)
@@ -111,7 +118,8 @@ class Assessment:
 
 
 class Assessor:
-    """Keeps `Assessment`s true to the ledger. One per engine. `forgotten` counts `forget`.
+    """Keeps `Assessment`s true to the ledger. One per engine. `forgotten` counts how often
+    policies' own state changed.
 
     `observed` is shown to policies that read any of it, swapped whole between two decisions.
 
@@ -124,14 +132,41 @@ class Assessor:
         self._keep = keep
         self.observed = NOTHING_OBSERVED
         self.forgotten = self.looked = 0
+        self._prices = 0
+        self._dear: list[Assessment] = []
         self._known: OrderedDict[tuple[str, Shape], Assessment] = OrderedDict()
         self._with_places: Assessment | None = None  # one at a time: they are large
 
     def forget(self) -> None:
         """Drop every answer (a policy's own state changed)."""
         self._known.clear()
+        self._dear.clear()
         self._with_places = None
         self.forgotten += 1
+
+    def reprice(self) -> None:
+        """Policies have other prices: what they scored is out of date, what fits is not."""
+        priced = [known for known in self._known.values() if known.profile.has_prices]
+        self._dear = [known for known in priced if self._prices - known.asked < ASKED_LATELY]
+        self._prices += 1
+        self.forgotten += 1
+        for known in self._known.values():
+            if not known.profile.has_prices:
+                known.prices = self._prices
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether `work_ahead` has work."""
+        return bool(self._dear)
+
+    def work_ahead(self) -> None:
+        """Score some of the shapes that were asked about lately, the latest first, so that no
+        decision has to. It changes no answer, only when it is worked out."""
+        until = self.looked + TURN_LOOKS
+        while self._dear and self.looked < until:
+            known = self._dear.pop()
+            if self._known.get((known.profile.name, known.shape)) is known:
+                self._bring_up(known)
 
     def assess(self, profile: Profile, shape: Shape) -> Assessment:
         """The answers for `shape` as of the ledger's current version."""
@@ -147,13 +182,19 @@ class Assessor:
                 self._known.popitem(last=False)
         else:
             self._known.move_to_end(key)
-        known.observed = self.observed if profile.observes else NOTHING_OBSERVED
-        if known.version != ledger.version:
-            self._mend(known, profile)
-            known.version = ledger.version
+        known.profile, known.asked = profile, self._prices
+        self._bring_up(known)
         if len(known.raw) > 1 or known.wishes is not None:
             _weigh(known, profile)
         return known
+
+    def _bring_up(self, known: Assessment) -> None:
+        """Make the answers true to the ledger, to what is observed, and to the prices."""
+        profile, version = known.profile, self._ledger.version
+        known.observed = self.observed if profile.observes else NOTHING_OBSERVED
+        if known.version != version or known.prices != self._prices:
+            self._mend(known, profile)
+            known.version, known.prices = version, self._prices
 
     def _mend(self, known: Assessment, profile: Profile) -> None:
         table = self._ledger.table
@@ -161,11 +202,12 @@ class Assessor:
         if known.version >= 0:
             if known.version < table.closed_at:
                 known.read_nodes(table)
-            rows = (table.changed_at > known.version).nonzero()[0]
-            if len(rows) == 0:
-                return
-            if len(rows) * 4 > table.count:
-                rows = None
+            if known.prices == self._prices:
+                rows = (table.changed_at > known.version).nonzero()[0]
+                if len(rows) == 0:
+                    return
+                if len(rows) * 4 > table.count:
+                    rows = None
         query = known.query(table, rows)
         self.looked += query.n * (1 if known.demand.mode != "many" else LOOKS_SEARCHED)
         codes = feasibility.codes(query)
@@ -218,13 +260,15 @@ def _node_scores(query: Query, policy: Policy) -> Ints:
 
 
 def _score_feasible(query: Query, fits: Bools, profile: Profile) -> tuple[list[Ints], Ints | None]:
-    """Scores where devices are scored: only feasible nodes are worth the work."""
+    """Scores where devices are scored: only feasible nodes are worth the work, unless most are:
+    picking their columns out costs more than it saves. What does not fit gets no score later."""
     feasible = fits.nonzero()[0]
     scores: list[Ints] = []
     position = np.zeros(query.n, dtype=np.int64)
     if len(feasible) == 0:
         return [np.full(query.n, NEVER, dtype=np.int64) for _ in profile.scorers], position
-    part = query if len(feasible) == query.n else query.only(feasible)
+    most = query.rows is None and 4 * len(feasible) >= 3 * query.n
+    part = query if most or len(feasible) == query.n else query.only(feasible)
     for plugin in profile.scorers:
         score = _node_scores(part, plugin.policy)
         by_device = policy_answers.score_devices(plugin.policy, part)
@@ -232,7 +276,7 @@ def _score_feasible(query: Query, fits: Bools, profile: Profile) -> tuple[list[I
             best, where = part.best(by_device, last=plugin.policy.ties == "last")
             score = score + best
             if plugin.policy is profile.device_scorer:
-                position[feasible] = where
+                position[slice(None) if part is query else feasible] = where
         if part is not query:
             score, of_some = np.full(query.n, NEVER, dtype=np.int64), score
             score[feasible] = of_some

@@ -63,6 +63,7 @@ class Engine:
     may go unanswered before the place is free again, `limits` how far memory may be promised
     beyond what there is. `turn_looks`: after so many looks at a node one event's work is over; a
     `Wake` for now asks for a `Tick`, which goes on, and until then pods are only queued (0: never).
+    It also asks for one where prices are new: work for later decisions is done between them.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class Engine:
         self.residencies.now_ns = now_ns
         if isinstance(event, PodBound):
             self.ledger.commit(event.uid)
+            self._work_ahead()
             return out
         try:
             self._apply(event, now_ns, out)
@@ -127,8 +129,11 @@ class Engine:
         self.queue.tick(now_ns)
         if not self._stopped or isinstance(event, Tick):
             self._run_cycles(now_ns, out)
+        if isinstance(event, PodGone | PodSeenBound | Tick):
+            self._work_ahead()
         out.extend(self.peaks.news())
-        if (wake := now_ns if self._stopped else self.queue.next_ns()) is not None:
+        has_more = self._stopped or self.assessor.is_behind
+        if (wake := now_ns if has_more else self.queue.next_ns()) is not None:
             out.append(Wake(wake))
         return out
 
@@ -157,6 +162,11 @@ class Engine:
             case _:
                 inputs.apply(self, event, now_ns, out)
 
+    def _work_ahead(self) -> None:
+        """Prices are new: score by them what is likely to be asked, while nobody is due."""
+        if not self._stopped and self.assessor.is_behind:
+            self.assessor.work_ahead()
+
     def stop_before(self, seq: int, error: type[Exception]) -> None:
         """Raise `error` instead of making decision number `seq`, to look at the state it meets."""
         self.journal.stop_before(seq, error)
@@ -176,7 +186,7 @@ class Engine:
         if pod.uid in self.placed or pod.uid in self.ledger.holdings:
             return
         if self.price_lists.arrives(self.ledger.table, now_ns):
-            self.assessor.forget()
+            self.assessor.reprice()
         profile, first = self.profile_of(pod), self.oom_history.goes_first(pod)
         try:
             self.queue.add(pod, profile, now_ns, first=first)
@@ -320,7 +330,7 @@ class Engine:
         pod, own = event.pod, self.queue.get(event.pod.uid)
         is_held = pod.uid in self.ledger.holdings
         if not is_held and own is None and self.price_lists.arrives(self.ledger.table, now_ns):
-            self.assessor.forget()
+            self.assessor.reprice()
         try:
             self._bind_on(event, now_ns, out)
         except Exception as error:

@@ -68,12 +68,13 @@ def _slots(facts: Facts, shares: tuple[Share, ...]) -> str:
     before, after = int(facts["before"]), int(facts["after"])
     if after < before:
         return f"{before - after} of {before} idle GPUs less for pods of several GPUs"
-    return f"keeps a slot of {after} idle GPUs free" if after > 1 else ""
+    article = "an" if after in (8, 11, 18) else "a"
+    return f"keeps {article} {after}-GPU slot free" if after > 1 else ""
 
 
 def _beside(facts: Facts, shares: tuple[Share, ...]) -> str:
     short = [
-        f"{name} runs short for {float(facts[key]):.1f} GPUs"
+        f"{name} would run short for {float(facts[key]):.1f} GPUs"
         for name, key in (("CPU", "cpu_gpus"), ("memory", "memory_gpus"))
         if float(facts[key]) >= 0.05
     ]

@@ -29,6 +29,9 @@ FEW_GPUS = 4
 """Pods with so few shares are placed on any number of nodes at once, as those with one are."""
 GREEDY_CELLS = 150_000
 """Devices × GPU shares that one decision about other pods looks at: some 30 ms."""
+Step = tuple[int, Need]
+"""One GPU: the number of its GPU request, and what that needs."""
+
 NODES_CONNECTED = 256
 """Nodes on which one decision looks for other, connected GPUs where a pod requires it: some 30 ms.
 """
@@ -108,8 +111,8 @@ def place(query: Query, profile: Profile, key: str = "") -> Assignment:
 def _connected(query: Query, profile: Profile, policy: Policy, answer: Assignment) -> Assignment:
     """For a pod that requires it: other devices where those found are not connected well enough.
 
-    One GPU request gets the best scored set that is. Several get their devices exchanged for others
-    in the same state. Where that does not help, the node does not fit.
+    They are the best scored set that is, a GPU each. Without one the node does not fit; where
+    shares of several GPU requests could have gone together, it says that not all was looked at.
     """
     at = np.flatnonzero(answer.fits)
     if query.demand.shape.topology != "required" or not answer.todo or not len(at):
@@ -117,10 +120,12 @@ def _connected(query: Query, profile: Profile, policy: Policy, answer: Assignmen
     at = at[connection.lacking(query.only(at), answer.chosen[at])]
     if not len(at):
         return answer
-    answer.fits[at], answer.codes[at] = False, Code.LINKS_TAKEN
+    taken = Code.NOT_SEARCHED if connection.may_share(answer.todo) else Code.LINKS_TAKEN
+    answer.fits[at], answer.codes[at] = False, taken
     answer.codes[at[NODES_CONNECTED:]] = Code.NOT_SEARCHED
     part = query.only(at[:NODES_CONNECTED])
-    chosen = _other_devices(part, profile, policy, answer.chosen[at[:NODES_CONNECTED]])
+    before = answer.chosen[at[:NODES_CONNECTED]]
+    chosen = _other_devices(part, profile, policy, answer.todo, before)
     found = np.flatnonzero(chosen.min(axis=1) >= 0)
     if len(found):
         forced = _greedy(part.only(found), profile, policy, answer.todo, forced=chosen[found])
@@ -128,28 +133,28 @@ def _connected(query: Query, profile: Profile, policy: Policy, answer: Assignmen
     return answer
 
 
-def _other_devices(query: Query, profile: Profile, policy: Policy, chosen: Ints) -> Ints:
-    """Better connected devices for all steps, [n, steps]; −1 on nodes that have none."""
-    table, demand = query.table, query.demand
+def _other_devices(
+    query: Query, profile: Profile, policy: Policy, todo: list[Step], chosen: Ints
+) -> Ints:
+    """Better connected devices, each step its own, or the chosen ones exchanged; −1 without."""
     others = np.full_like(chosen, -1)
-    assert query.rows is not None
-    if len(demand.needs) > 1:
-        signals = query.signals if profile.observes else None
-        for at, row in enumerate(query.rows.tolist()):
-            others[at] = connection.exchanged(table, row, chosen[at].tolist(), demand, signals)
-        others[connection.lacking(query, others)] = -1
-        return others
     scratch = _Scratch(query)
-    scratch.begin_step(demand.need, same_request=False)
-    fits = scratch.device_fits & _acceptable(scratch, demand.need, profile)
-    scores = policy_answers.score_devices(policy, scratch)
-    wanted = -scratch.room if scores is None else scores
-    ends = query.gpus.cumsum()
+    fits, wanted = list[Bools](), scratch.room
+    for _, need in todo:
+        scratch.begin_step(need, same_request=False)
+        if not fits:
+            scores = policy_answers.score_devices(policy, scratch)
+            wanted = -scratch.room if scores is None else scores
+        fits.append(scratch.device_fits & _acceptable(scratch, need, profile))
+    assert query.rows is not None
+    signals, ends = query.signals if profile.observes else None, query.gpus.cumsum()
     for at, (row, end) in enumerate(zip(query.rows.tolist(), ends.tolist(), strict=True)):
         own = slice(end - int(query.gpus[at]), end)
-        found = connection.best_scored(table, row, fits[own], wanted[own], demand.need.count)
-        if found is not None:
-            others[at] = found
+        found = connection.best_scored(query.table, row, [one[own] for one in fits], wanted[own])
+        others[at] = found or connection.exchanged(
+            query.table, row, chosen[at].tolist(), query.demand, signals
+        )
+    others[connection.lacking(query, others)] = -1
     return others
 
 

@@ -5,12 +5,13 @@ settled here, by `GpuSets`. Devices that nobody's links name are left as they we
 """
 
 from collections.abc import Hashable, Sequence
+from itertools import combinations
 
 import msgspec
 import numpy as np
 
 from weft.core.framework import policy_answers
-from weft.core.framework.demand import Codes, Demand
+from weft.core.framework.demand import Codes, Demand, Need
 from weft.core.framework.gpu_sets import NO_SET, GpuSets, gpu_sets
 from weft.core.framework.profile import Profile
 from weft.core.framework.query import Query
@@ -198,29 +199,62 @@ def lacking(query: Query, chosen: Ints) -> Ints:
 
 
 def best_scored(
-    table: LedgerTable, row: int, fits: Bools, scores: Ints, count: int
+    table: LedgerTable, row: int, fits: Sequence[Bools], scores: Ints
 ) -> list[int] | None:
-    """Of the sets of `count` fitting devices that are connected as well as any on the empty node,
-    the one with the highest sum of scores; None without one. Arrays are over the node's devices."""
+    """Devices for so many steps, a device each, `fits[step]` saying which do: of the sets that are
+    connected as well as any on the empty node, the one with the highest sum of scores.
+
+    None where no such set is free. Arrays are over the node's devices.
+    """
     sets = sets_on(table, row)
-    positions = np.flatnonzero(fits).tolist()
-    bits = bits_of(table, row, positions)
     if sets is None:
         return None
+    count, any_fits = len(fits), np.any(fits, axis=0)
     begin, end = table.start[row], table.start[row + 1]
-    serving = table.serving()[begin:end] & (table.device_link_bit[begin:end] > 0)
-    all_cards = int(table.device_link_bit[begin:end][serving].sum())
-    free = sum(bits)
+    bits = table.device_link_bit[begin:end]
+    all_cards = int(bits[table.serving()[begin:end] & (bits > 0)].sum())
+    free = int(bits[any_fits].sum())
     candidates = sets.sets(count)
     candidates = candidates[(candidates & ~free) == 0]
     candidates = candidates[sets.quality.take(candidates) >= sets.best(count)[all_cards]]
-    if not len(candidates):
-        return None
     total = np.zeros(len(candidates), dtype=np.int64)
-    for position, bit in zip(positions, bits, strict=True):
-        total += np.where(candidates & bit, scores[position], 0)
-    best = int(candidates[total.argmax()])
-    return [position for position, bit in zip(positions, bits, strict=True) if best & bit]
+    for position in np.flatnonzero(any_fits & (bits > 0)).tolist():
+        total += np.where(candidates & bits[position], scores[position], 0)
+    for at in np.argsort(-total, kind="stable").tolist():
+        members = np.flatnonzero(bits & candidates[at]).tolist()
+        if (places := _matched(fits, members)) is not None:
+            return places
+    return None
+
+
+def _matched(fits: Sequence[Bools], members: Sequence[int]) -> list[int] | None:
+    """One of these devices for each step, the first ones where all do; by augmenting paths."""
+    taken: dict[int, int] = {}
+
+    def found(step: int, seen: set[int]) -> bool:
+        for device in members:
+            if fits[step][device] and device not in seen:
+                seen.add(device)
+                if device not in taken or found(taken[device], seen):
+                    taken[device] = step
+                    return True
+        return False
+
+    if not all(found(step, set()) for step in range(len(fits))):
+        return None
+    place = {step: device for device, step in taken.items()}
+    return [place[step] for step in range(len(fits))]
+
+
+def may_share(steps: Sequence[tuple[int, Need]]) -> bool:
+    """Whether shares of two GPU requests could be on one GPU: on which, not all is looked at."""
+    shares = [(at, need) for at, need in steps if not need.whole]
+    return any(
+        one[0] != other[0]
+        and one[1].milli + other[1].milli <= 1000
+        and bool((one[1].memory_mib + other[1].memory_mib <= one[1].card_mib).any())
+        for one, other in combinations(shares, 2)
+    )
 
 
 def links_chosen(table: LedgerTable, row: int, gpus: Sequence[int]) -> ChosenLinks | None:

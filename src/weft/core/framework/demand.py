@@ -23,15 +23,17 @@ class Need:
     """One GPU request on this cluster's device kinds.
 
     `memory_mib[k]` is charged on a device of kind k, `ask_mib[k]` must be free there (more than
-    charged where the dialect wants headroom), `accepts[k]` says whether the model is wanted,
-    `will_do[k]` also that the card is large enough, where free memory does not tell. `lack_code`
-    is the reason where devices lack, `short_code` where those that are there are too few together.
+    charged where the dialect wants headroom), `card_mib[k]` is all it has, `accepts[k]` says
+    whether the model is wanted, `will_do[k]` also that the card is large enough, where free memory
+    does not tell. `lack_code` is the reason where devices lack, `short_code` where those that are
+    there are too few together.
     """
 
     __slots__ = (
         "accepts",
         "ask_mib",
         "asks_memory",
+        "card_mib",
         "count",
         "gpu_request",
         "lack_code",
@@ -54,7 +56,8 @@ class Need:
         self.gpu_request, self.count, self.whole = gpu_request, gpu_request.count, gpu_request.whole
         self.milli = 1000 if gpu_request.whole else gpu_request.milli
         asked_mib = [_mib_on(gpu_request, kind) for kind in kinds]
-        sizes = np.array([kind.memory_mib for kind in kinds], dtype=np.int64)
+        self.card_mib: Ints = np.array([kind.memory_mib for kind in kinds], dtype=np.int64)
+        sizes = self.card_mib
         least = np.array(asked_mib, dtype=np.int64)
         self.memory_mib: Ints = sizes if gpu_request.whole else least
         self.ask_mib: Ints = np.maximum(self.memory_mib, least) + gpu_request.headroom_mib

@@ -20,6 +20,8 @@ NEVER = -(1 << 62)
 
 _FREE = DEVICE_COLUMNS.index("device_memory_free")
 _HARVEST = DEVICE_COLUMNS.index("device_memory_harvest")
+_AT_ONCE = 1024
+"""Devices up to which all columns are gathered together; of more, each when it is asked for."""
 _LOCAL_BITS = 12
 _LOCAL_MASK = (1 << _LOCAL_BITS) - 1
 
@@ -42,8 +44,7 @@ class _DeviceColumn:
         self._at = DEVICE_COLUMNS.index(name)
 
     def __get__(self, query: "Query", owner: object = None) -> Ints:
-        column: Ints = query._devices()[self._at]
-        return column
+        return query._device(self._at)
 
 
 class _DeviceFlag:
@@ -53,8 +54,7 @@ class _DeviceFlag:
         self._at = DEVICE_COLUMNS.index(name)
 
     def __get__(self, query: "Query", owner: object = None) -> Bools:
-        flags: Bools = query._devices()[self._at] != 0
-        return flags
+        return np.asarray(query._device(self._at) != 0)
 
 
 class Observations(NamedTuple):
@@ -80,6 +80,7 @@ class Query:
     __slots__ = (
         "_cells",
         "_device_cells",
+        "_device_columns",
         "_device_rows",
         "_fits",
         "_offsets",
@@ -104,6 +105,7 @@ class Query:
         self._cells = table.cells if rows is None else table.cells.take(rows, axis=1)
         self.n = self._cells.shape[1]
         self._device_cells: Ints | None = None
+        self._device_columns: dict[int, Ints] = {}
         self._device_rows: Ints | None = None
         self._offsets: Ints | None = None
         self._fits: Bools | None = None
@@ -159,21 +161,40 @@ class Query:
 
     # --- columns over devices ----------------------------------------------------------------
 
+    def _lay_out(self) -> None:
+        """Find out which devices the query is about."""
+        if self._offsets is not None:
+            return
+        table = self.table
+        if self.rows is None:
+            self._offsets = table.starts[:-1]
+            return
+        counts = self.gpus
+        ends = counts.cumsum()
+        self._offsets = ends - counts
+        total = int(ends[-1]) if self.n else 0
+        shift = table.starts.take(self.rows) - self._offsets
+        self._device_rows = np.repeat(shift, counts) + np.arange(total)
+
     def _devices(self) -> Ints:
+        """All device columns, [columns, d]."""
         if self._device_cells is None:
-            table = self.table
-            if self.rows is None:
-                self._device_cells, self._device_rows = table.device_cells, None
-                self._offsets = table.starts[:-1]
-            else:
-                counts = self.gpus
-                ends = counts.cumsum()
-                self._offsets = ends - counts
-                total = int(ends[-1]) if self.n else 0
-                shift = table.starts.take(self.rows) - self._offsets
-                self._device_rows = np.repeat(shift, counts) + np.arange(total)
-                self._device_cells = table.device_cells.take(self._device_rows, axis=1)
+            self._lay_out()
+            cells, rows = self.table.device_cells, self._device_rows
+            self._device_cells = cells if rows is None else cells.take(rows, axis=1)
         return self._device_cells
+
+    def _device(self, at: int) -> Ints:
+        """One device column, [d]."""
+        if self._device_cells is None:
+            self._lay_out()
+            rows = self._device_rows
+            if rows is not None and len(rows) > _AT_ONCE:
+                if at not in self._device_columns:
+                    self._device_columns[at] = self.table.device_cells[at].take(rows)
+                return self._device_columns[at]
+        column: Ints = self._devices()[at]
+        return column
 
     @property
     def device_memory_free(self) -> Ints:
@@ -181,8 +202,7 @@ class Query:
 
         What is free; for a harvesting demand what may be given away (`device_memory_harvest`).
         """
-        column: Ints = self._devices()[_HARVEST if self.demand.harvests else _FREE]
-        return column
+        return self._device(_HARVEST if self.demand.harvests else _FREE)
 
     device_memory_harvest = _DeviceColumn("device_memory_harvest")
     """What a harvesting policy may give away, MiB: within the declared limit and idle, [d]."""
@@ -211,7 +231,8 @@ class Query:
     @property
     def d(self) -> int:
         """Number of its devices."""
-        return int(self._devices().shape[1])
+        self._lay_out()
+        return self.table.devices if self._device_rows is None else len(self._device_rows)
 
     @property
     def device_co_residents(self) -> Ints:
@@ -299,7 +320,7 @@ class Query:
             fits &= need.will_do.take(self.device_kind)
         by_uuid = self.demand.device_accepts
         if by_uuid is not None:
-            self._devices()
+            self._lay_out()
             fits &= by_uuid if self._device_rows is None else by_uuid.take(self._device_rows)
         return fits
 
@@ -310,7 +331,7 @@ class Query:
 
     def take_devices(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The query's devices out of a column over all of the table's, [D] → [d]."""
-        self._devices()
+        self._lay_out()
         return column if self._device_rows is None else column.take(self._device_rows)
 
     # --- from devices to nodes -----------------------------------------------------------------
@@ -346,7 +367,7 @@ class Query:
         return np.where(best == NEVER, NEVER, best >> _LOCAL_BITS), position
 
     def _reduce(self, reducer: np.ufunc, values: npt.NDArray[np.generic], empty: int) -> Ints:
-        self._devices()
+        self._lay_out()
         assert self._offsets is not None
         counts = self.gpus
         if self.n and counts.all():

@@ -7,8 +7,9 @@ Source: Weft; measured against FGD's published experiment.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -19,7 +20,7 @@ from weft.core.framework.popularity import POPULAR_PODS
 from weft.core.ledger.table import Ints, LedgerTable
 from weft.core.policies.completion_values import Floats
 from weft.core.policies.stranding_prices import USUAL_MIB, Popularity, StrandingPrices
-from weft.core.policies.stranding_states import DeviceStates, NodeStates, left_of
+from weft.core.policies.stranding_states import DeviceStates, KeptStates, NodeStates, left_of
 from weft.model import GpuRequest, Shape
 
 _Reals = npt.NDArray[np.floating[Any]]
@@ -27,11 +28,18 @@ _Reals = npt.NDArray[np.floating[Any]]
 _UNSCORED = -(1 << 40)
 """DeviceStates that need no score of their own; scores are negative, so that 0 would win."""
 
+_MANY = 256
+"""Nodes from which on a question is answered of kept states, and node by node where it can be."""
+
 _COLD_START = [
     (Shape((GpuRequest(milli=500),), cpu_milli=4000), 1),
     (Shape((GpuRequest(whole=True),), cpu_milli=8000), 1),
 ]
 """What to expect before anything came: half cards and whole cards."""
+
+
+Slack = Annotated[float, msgspec.Meta(ge=0.0, le=10.0)]
+Pack = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 
 
 class _Constants(NamedTuple):
@@ -49,7 +57,10 @@ SETTINGS: Mapping[str, _Constants] = {
 
 
 class LeastStranding(Policy):
-    """Least expected stranding, for shared and whole GPUs and for pods without any."""
+    """Least expected stranding, for shared and whole GPUs and for pods without any.
+
+    `setting` says both constants; `slack` and `pack` each in its place.
+    """
 
     name = "least-stranding"
     summary = "least GPU stranded: by sizes that do not complete, models, slots, CPU and memory"
@@ -57,11 +68,20 @@ class LeastStranding(Policy):
     inputs: Mapping[str, Any] = dict.fromkeys((TYPICAL_PODS, POPULAR_PODS), list[tuple[Shape, int]])
     prices = True
 
-    def __init__(self, setting: Literal["inflation", "living"] = "living") -> None:
-        self._constants = SETTINGS[setting]
+    def __init__(
+        self,
+        setting: Literal["inflation", "living"] = "living",
+        slack: Slack | None = None,
+        pack: Pack | None = None,
+    ) -> None:
+        usual = SETTINGS[setting]
+        self._constants = _Constants(
+            usual.slack if slack is None else slack, usual.pack if pack is None else pack
+        )
         self._popular: Sequence[tuple[Shape, int]] = _COLD_START
         self._told_all = False
         self._prices: StrandingPrices | None = None
+        self._kept: KeptStates | None = None
 
     def take_input(self, name: str, value: Any) -> None:
         """What usually comes; once pods without a GPU are told of too, nothing less is heard."""
@@ -92,7 +112,7 @@ class LeastStranding(Policy):
         if not several and need is not None and not need.whole:
             return None
         prices = self._priced(query.table)
-        before, devices = NodeStates.now(query, prices)
+        before, devices = self._now(query, prices)
         if several or need is None:
             after = before
         elif query.table.uniform:
@@ -138,12 +158,18 @@ class LeastStranding(Policy):
         chosen = np.flatnonzero(fits)
         node = query.device_node.take(chosen)
         prices = self._priced(query.table)
-        now, devices = NodeStates.now(query, prices)
-        left = left_of(query, chosen)
+        now, devices = self._now(query, prices)
+        kept = self._kept if self._is_kept(query) else None
+        left = left_of(query, chosen) if kept is None else kept.left_of(query, chosen)
         if query.table.uniform:
             kind = devices.kind.take(chosen)
             worth = devices.worth.take(chosen) - prices.popularity.worth(kind, left)
             free, idle = devices.share.take(chosen) - left, devices.idle.take(chosen)
+            scores = np.full(len(query.device_local), _UNSCORED, dtype=np.int64)
+            if kept is not None and len(free) and (free == free[0]).all():
+                places = _Places(node, worth, idle)
+                scores[chosen] = self._by_node(query, now, int(free[0]), places)
+                return scores
             after = now.take(node).less(free, worth, idle)
         else:
             all_left = devices.share.copy()
@@ -159,6 +185,41 @@ class LeastStranding(Policy):
         scores = np.full(len(query.device_local), _UNSCORED, dtype=np.int64)
         scores[chosen] = self._scores(now, after.without(query), node, extra)
         return scores
+
+    def _by_node(self, query: Query, now: NodeStates, part: int, places: "_Places") -> Ints:
+        """Scores of places that all lose the same share: what is not of the GPU's own share is
+        worked out once a node, and once more for its idle GPUs, [places]. The sums are added in
+        the same order as elsewhere: to the last bit the same."""
+        prices = self._priced(query.table)
+        after = now.less(part, 0.0, 0).without(query)
+        terms = self._terms(after)
+        fewer = after._replace(idle=np.maximum(after.idle - 1, 0))
+        idle_slots = -prices.slots.of_one_kind(fewer.cpu_free, fewer.idle, fewer.kind)
+        slots = np.concatenate([terms[2], idle_slots])
+        node, worth, idle = places
+        rise = worth - now.worth.take(node)
+        rise += terms[1].take(node)
+        rise += slots.take(node + idle * query.n)
+        rise += terms[3].take(node)
+        rise -= _sum(self._terms(now)).take(node)
+        extra = self._constants.pack * after.free
+        need = query.need
+        if prices.sizes_differ and need is not None and need.asks_memory:
+            extra -= part
+        rise += extra.take(node)
+        return _points(rise)
+
+    def _is_kept(self, query: Query) -> bool:
+        return query.n > _MANY and query.table.uniform and not query.hypothetical
+
+    def _now(self, query: Query, prices: StrandingPrices) -> tuple[NodeStates, DeviceStates]:
+        """The query's nodes and devices as they are."""
+        if not self._is_kept(query):
+            return NodeStates.now(query, prices)
+        kept = self._kept
+        if kept is None or (kept.popularity, kept.table) != (prices.popularity, query.table):
+            kept = self._kept = KeptStates(prices.popularity, query.table)
+        return kept.of(query)
 
     def score_parts(self, query: Query, devices: Sequence[int]) -> tuple[ScorePart, ...]:
         """Completion, scarce models, slots, CPU and memory beside, and packing.
@@ -214,8 +275,7 @@ class LeastStranding(Policy):
     def _scores(self, before: NodeStates, after: NodeStates, node: Ints, extra: _Reals) -> Ints:
         rise = _sum(self._terms(after)) - _sum(self._terms(before)).take(node)
         rise += extra
-        scores: Ints = np.floor(100.0 * rise + 0.5).astype(np.int64)
-        return -scores
+        return _points(rise)
 
     def _terms(self, states: NodeStates) -> Floats:
         """Thousandths of a GPU that are expected to be stranded: by sizes that complete nothing,
@@ -229,7 +289,8 @@ class LeastStranding(Policy):
             slots = prices.slots.of_one_kind(states.cpu_free, states.idle, states.kind)
         else:
             kinds = len(states.kinds) // 2
-            scarce = prices.model[:-1] @ states.kinds[:kinds]
+            # no matrix product: its sums hang on how many columns and threads there are
+            scarce = sum(prices.model[kind] * states.kinds[kind] for kind in range(kinds))
             slots = prices.slots.of_kinds(states.cpu_free, states.kinds[kinds:])
         np.negative(scarce, out=terms[1])
         np.negative(slots, out=terms[2])
@@ -246,6 +307,21 @@ class LeastStranding(Policy):
             self.take_table(table)
         assert self._prices is not None
         return self._prices
+
+
+class _Places(NamedTuple):
+    """Devices that may be taken: the row of their node, what the pod takes of their worth, and
+    idleness (0 or 1), [places] each."""
+
+    node: Ints
+    worth: Floats
+    idle: Ints
+
+
+def _points(rise: Floats) -> Ints:
+    """The score of a rise of the cost, rounded to hundredths of a thousandth."""
+    scores: Ints = np.floor(100.0 * rise + 0.5).astype(np.int64)
+    return -scores
 
 
 def _usual_card(table: LedgerTable) -> int:

@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.core.framework import Query
-from weft.core.ledger.table import Ints
+from weft.core.framework import Demand, Query
+from weft.core.ledger.table import Ints, LedgerTable
 from weft.core.policies.completion_values import Floats
-from weft.core.policies.stranding_prices import StrandingPrices
+from weft.core.policies.stranding_prices import Popularity, StrandingPrices
+from weft.model import Shape
 
 
 class NodeStates(NamedTuple):
@@ -141,6 +142,58 @@ class DeviceStates(NamedTuple):
         out[self.kind[chosen], places] = self.share[chosen]
         out[kinds + self.kind[chosen], places] = self.idle[chosen]
         return out
+
+
+class KeptStates:
+    """States of all nodes and devices, for questions about many: mended where nodes changed.
+
+    Of tables alone whose nodes have GPUs of one kind each, none of them cut into instances.
+    """
+
+    def __init__(self, popularity: Popularity, table: LedgerTable) -> None:
+        self.popularity, self.table = popularity, table
+        self._version = -1
+        self._nothing, self._places = Demand(Shape(), table), np.arange(table.devices)
+        self._free: Ints = np.zeros(table.count, dtype=np.int64)
+        self._worth = np.zeros(table.count)
+        self._share: Ints = np.zeros(table.devices, dtype=np.int64)
+        self._memory_share, self._share_worth = self._share.copy(), np.zeros(table.devices)
+
+    def of(self, query: Query) -> tuple[NodeStates, DeviceStates]:
+        """The query's nodes and devices as they are; nothing of it may be charged yet."""
+        self._mend()
+        free, worth = self._free, self._worth
+        if query.rows is not None:
+            free, worth = free.take(query.rows), worth.take(query.rows)
+        share, share_worth = map(query.take_devices, (self._share, self._share_worth))
+        beside = query.cpu_free, query.memory_free
+        states = NodeStates(*beside, free, worth, query.idle, query.node_kind)
+        idle = query.device_idle.astype(np.int64)
+        return states, DeviceStates(share, share_worth, idle, query.device_kind)
+
+    def left_of(self, query: Query, chosen: Ints) -> Ints:
+        """As the function of that name."""
+        need = query.need
+        if need is None or need.whole or need.memory_mib.any():
+            return left_of(query, chosen)
+        milli = query.device_milli_free.take(chosen) - need.milli
+        memory: Ints = query.take_devices(self._memory_share).take(chosen)
+        return np.minimum(milli, memory)
+
+    def _mend(self) -> None:
+        changed = self.table.changed_at
+        rows = np.flatnonzero(changed > self._version)
+        if not len(rows):
+            return
+        self._version = int(changed.take(rows).max())
+        query = Query(self.table, self._nothing, rows)
+        places = query.take_devices(self._places)
+        total = np.maximum(query.device_memory_total, 1)
+        self._memory_share[places] = query.device_memory_strict * 1000 // total
+        share = shares(query)
+        worth = self.popularity.worth(query.device_kind, share)
+        self._share[places], self._share_worth[places] = share, worth
+        self._free[rows], self._worth[rows] = query.sum(share), _sums(query, worth)
 
 
 def shares(query: Query) -> Ints:

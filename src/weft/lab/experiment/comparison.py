@@ -14,7 +14,7 @@ from weft.lab.experiment.plan import CellLevel, axes_of, plan
 from weft.lab.experiment.spec import ExperimentSpec
 from weft.lab.experiment.statistics import mean_ci95
 
-HIGHER_IS_BETTER = frozenset({"gpu_asked_percent", "gpu_allocation_percent"})
+HIGHER_IS_BETTER = frozenset({"gpu_asked_percent", "gpu_allocation_percent", "jain_fairness"})
 LOWER_IS_BETTER = frozenset(
     {
         "jct_mean_s",
@@ -27,6 +27,11 @@ LOWER_IS_BETTER = frozenset(
         "evictions",
         "lost_s",
         "energy_kj",
+        "energy_kj_per_job",
+        "slowdown_mean",
+        "slowdown_p99",
+        "late_queries_percent",
+        "query_p99_s",
         "unfinished",
         "failed_pods",
         "gpu_fragmentation_percent",
@@ -45,6 +50,12 @@ TITLES = {
     "evictions": "evictions",
     "lost_s": "time lost to restarts",
     "energy_kj": "energy",
+    "energy_kj_per_job": "energy a job",
+    "late_queries_percent": "late queries (QoS violations)",
+    "query_p99_s": "p99 time of a query",
+    "slowdown_mean": "mean slowdown (completion time over time alone)",
+    "slowdown_p99": "p99 slowdown",
+    "jain_fairness": "fairness (Jain's index of slowdowns)",
     "unfinished": "unfinished jobs",
     "failed_pods": "pods without a place",
     "gpu_fragmentation_percent": "fragmentation",
@@ -117,7 +128,7 @@ def compare(spec: ExperimentSpec, measures: Mapping[str, Measures]) -> Experimen
     summary: list[MeasureSummary] = []
     for measure in dict.fromkeys(itertools.chain.from_iterable(measures.values())):
         for scheduler in spec.schedulers:
-            summary += _of_levels(found, levels, scheduler, spec.reference, measure)
+            summary += summaries_of_levels(found, levels, scheduler, spec.reference, measure)
     missing = [cell.folder for cell in cells if cell.folder not in measures]
     return ExperimentResults(
         spec.name,
@@ -131,7 +142,7 @@ def compare(spec: ExperimentSpec, measures: Mapping[str, Measures]) -> Experimen
     )
 
 
-def _of_levels(
+def summaries_of_levels(
     found: Mapping[Place, Mapping[int, Measures]],
     levels: Sequence[tuple[CellLevel, ...]],
     scheduler: str,

@@ -1,6 +1,6 @@
 """The page of an experiment's results: who wins where, in words, figures and tables."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
@@ -16,14 +16,19 @@ from weft.lab.experiment.drawing import Drawing
 from weft.lab.experiment.layouts import LAYOUTS, WIDE, Layout
 from weft.lab.experiment.line_layout import LineFigure, draw_side_by_side, draw_stacked
 from weft.lab.experiment.looks import Look, looks
+from weft.lab.experiment.measure_bars import draw_bars
 from weft.lab.experiment.page import document
-from weft.lab.experiment.plan import axes_of
+from weft.lab.experiment.pdf import text_pages, to_pdf
+from weft.lab.experiment.plan import PlannedCell, axes_of, plan
 from weft.lab.experiment.report import PAGE, write_files
 from weft.lab.experiment.spec import ExperimentSpec
+from weft.lab.experiment.store import CellRows, RunStore
 from weft.lab.experiment.svg import to_svg
 from weft.lab.experiment.tables import html_row, html_table, look_chip
+from weft.lab.experiment.usage_figures import LevelRows, names_of_level
 
-UNITS = {"_s": "s", "_kj": "kJ", "_percent": "%"}
+PDF = "report.pdf"
+UNITS = {"_s": "s", "_kj": "kJ", "_kj_per_job": "kJ", "_percent": "%"}
 """Units by how a measure's name ends; others are counts."""
 MOST_COLUMNS = 4
 """With more a table of such cells is cards on a screen that is not wide."""
@@ -32,30 +37,91 @@ MOST_LINES = 8
 
 
 def write_experiment_report(
-    folder: Path, spec: ExperimentSpec, results: ExperimentResults, versions: str
+    folder: Path,
+    spec: ExperimentSpec,
+    results: ExperimentResults,
+    versions: str,
+    store: RunStore | None = None,
+    *,
+    pdf: bool = False,
 ) -> Path:
-    """Write `report.html` and an SVG figure a measure into the folder; the page's path."""
+    """Write `report.html` and its SVG figures into the folder, a PDF too if `pdf`; the page's path.
+
+    `store` has what cells did over time; without it the page leaves that out.
+    """
     order = [name for name in TITLES if any(one.measure == name for one in results.summary)]
     look_of = looks(spec.schedulers)
-    files: dict[str, bytes] = {}
+    drawings: list[Drawing] = []
     sections = []
     for measure in order:
-        drawn = ""
-        for layout in LAYOUTS:
-            drawing = figure(spec, results, measure, look_of, layout)
-            if drawing is None:
-                continue
-            drawn += to_svg(drawing, layout.name)
-            if layout is WIDE:
-                files[f"{measure}.svg"] = to_svg(drawing).encode()
-        shown = f'<figure id="{measure}">\n{drawn}\n</figure>\n' if drawn else ""
+        shown = {at.name: figure(spec, results, measure, look_of, at) for at in LAYOUTS}
+        drawings += [drawing for at, drawing in shown.items() if drawing and at == WIDE.name]
+        svg = _in_widths(shown)
         title = escape(_capital(TITLES[measure]))
         table = measure_table(spec, results, measure, look_of)
-        sections.append(f"<section>\n<h2>{title}</h2>\n{shown}{table}\n</section>")
+        sections.append(f"<section>\n<h2>{title}</h2>\n{svg}{table}\n</section>")
+    levels = [] if store is None else rows_of_levels(spec, results, store, look_of)
+    for number, level in enumerate(levels):
+        by_layout = {at.name: level.drawings(at, number) for at in LAYOUTS}
+        drawings += by_layout[WIDE.name]
+        each = zip(*by_layout.values(), strict=True)
+        svgs = [_in_widths(dict(zip(by_layout, same, strict=True))) for same in each]
+        sections.append(_over_time(level.text, svgs, is_open=number == 0))
+    drawn = {f"{drawing.name}.svg": to_svg(drawing).encode() for drawing in drawings}
+    if pdf:
+        drawn[PDF] = to_pdf([*text_pages(spec, results), *drawings], f"Weft: {spec.name}")
     body = "\n".join([_header(spec, results), *sections, _made(spec, results, versions)])
-    files[PAGE] = document(f"Weft: {spec.name}", body).encode()
-    write_files(folder, files, [f"{name}.svg" for name in TITLES])
+    files = {**drawn, PAGE: document(f"Weft: {spec.name}", body).encode()}
+    names = [*TITLES, *(name for number in range(3) for name in names_of_level(number))]
+    write_files(folder, files, [PDF, *(f"{name}.svg" for name in names)])
     return folder / PAGE
+
+
+def rows_of_levels(
+    spec: ExperimentSpec, results: ExperimentResults, store: RunStore, look_of: dict[str, Look]
+) -> list[LevelRows]:
+    """What cells did at a few levels that were measured: the first, one in the middle, the last."""
+    measured = results.levels
+    last = len(measured) - 1
+    shown = [measured[number] for number in sorted({0, last // 2, last}) if last >= 0]
+    levels = []
+    for at in shown:
+        rows: dict[str, list[CellRows]] = {}
+        for cell in plan(spec):
+            if {level.axis: level.text for level in cell.levels} == at and _counts(store, cell):
+                rows.setdefault(cell.scheduler, []).append(store.rows(cell))
+        if len(rows) <= MOST_LINES:
+            levels.append(LevelRows(level_text(spec, at), rows, look_of))
+    return levels
+
+
+def _counts(store: RunStore, cell: PlannedCell) -> bool:
+    """True if the cell is there, and nothing marks its numbers as not to be relied on."""
+    record = store.record(cell)
+    return record is not None and not record.marks
+
+
+def _over_time(text: str, svgs: Sequence[str], *, is_open: bool) -> str:
+    if not svgs:
+        return ""
+    title = escape(f"Over time{f' at {text}' if text else ''}")
+    figures = "".join(svgs)
+    return f"<details{' open' if is_open else ''}>\n<summary>{title}</summary>\n{figures}</details>"
+
+
+def _in_widths(drawings: Mapping[str, Drawing | None]) -> str:
+    """A figure in all widths, of which the page shows one."""
+    svgs = [to_svg(drawing, name) for name, drawing in drawings.items() if drawing]
+    if not svgs:
+        return ""
+    stem = next(drawing.name for drawing in drawings.values() if drawing)
+    return f'<figure id="{stem}">\n{"".join(svgs)}\n</figure>\n'
+
+
+def page_figure(spec: ExperimentSpec, results: ExperimentResults, measure: str) -> str:
+    """A measure's figure for a page, in all widths; empty where it cannot be drawn."""
+    look_of = looks(spec.schedulers)
+    return _in_widths({at.name: figure(spec, results, measure, look_of, at) for at in LAYOUTS})
 
 
 def figure(
@@ -65,14 +131,17 @@ def figure(
     look_of: dict[str, Look],
     layout: Layout,
 ) -> Drawing | None:
-    """A measure over the first axis with several numbers, at the first level of the others.
+    """A measure over the first axis with several numbers, at the first level of the others; where
+    there is no such axis, a bar a scheduler.
 
-    None where there is no such axis, or too many schedulers for one figure.
+    None with too many schedulers for one figure.
     """
     axes = axes_of(spec)
     axis = next((name for name, texts in axes.items() if len(texts) > 1 and _numbers(texts)), None)
-    if axis is None or len(spec.schedulers) > MOST_LINES:
+    if len(spec.schedulers) > MOST_LINES:
         return None
+    if axis is None:
+        return _bars(spec, results, measure, look_of, layout)
     others = {name: texts[0] for name, texts in axes.items() if name != axis}
     series = []
     for scheduler in spec.schedulers:
@@ -102,6 +171,26 @@ def figure(
     )
     draw = draw_stacked if layout.stacked else draw_side_by_side
     return draw(shown, series, layout)
+
+
+def _bars(
+    spec: ExperimentSpec,
+    results: ExperimentResults,
+    measure: str,
+    look_of: dict[str, Look],
+    layout: Layout,
+) -> Drawing | None:
+    """At the first level, the best scheduler first."""
+    at = results.levels[0]
+    means = [one for one in _of(results, measure) if one.levels == at]
+    if not means or not any(one.mean for one in means):
+        return None
+    means = sorted(means, key=lambda one: one.mean, reverse=_more(measure))
+    text = level_text(spec, at)
+    title = _capital(TITLES[measure]) + (f" at {text}" if text else "")
+    under = f"{_unit(measure) or 'number'}, mean of {means[0].seeds} seeds"
+    under += " with its 95 % interval" if means[0].ci95 else ""
+    return draw_bars(measure, (title, under), means, look_of, layout)
 
 
 def measure_table(

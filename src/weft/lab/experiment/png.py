@@ -4,6 +4,7 @@ The layout is done already: matplotlib only puts the same marks on the same pixe
 """
 
 import io
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from weft.lab.experiment.drawing import (
@@ -22,43 +23,60 @@ from weft.model.errors import BadInputError, install_extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _PIXELS_PER_INCH = 100
 _SHARPNESS = 2
 """Pixels of the PNG per pixel of the drawing, so that it is crisp on a slide."""
 
 
-def check() -> None:
+def check(option: str = "--png", extra: str = "png") -> None:
     """Raises `BadInputError` with the way out where matplotlib is missing."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
-        problem = f"needs matplotlib, which is not installed; {install_extra('png')}"
-        raise BadInputError("--png", problem) from None
+        problem = f"needs matplotlib, which is not installed; {install_extra(extra)}"
+        raise BadInputError(option, problem) from None
 
 
 def to_png(drawing: Drawing) -> bytes:
     """The figure as a PNG on white, twice the drawing's size."""
     check()
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    with mpl.rc_context({"font.family": _installed_fonts(), "text.parse_math": False}):
-        inches = drawing.width / _PIXELS_PER_INCH, drawing.height / _PIXELS_PER_INCH
-        figure = Figure(figsize=inches, facecolor="white")
-        axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
-        axes.set_xlim(0, drawing.width)
-        axes.set_ylim(drawing.height, 0)
-        axes.axis("off")
-        order = 0
-        for item in drawing.marks:
-            for mark in item.marks if isinstance(item, DrawingGroup) else (item,):
-                order += 1
-                _draw(axes, mark, order)
+    with drawing_settings():
         out = io.BytesIO()
         dpi = _PIXELS_PER_INCH * _SHARPNESS
-        figure.savefig(out, format="png", dpi=dpi, metadata={"Software": None})
+        as_figure(drawing).savefig(out, format="png", dpi=dpi, metadata={"Software": None})
     return out.getvalue()
+
+
+def drawing_settings() -> AbstractContextManager[None]:
+    """matplotlib's settings while it draws: our fonts, and text as it is written."""
+    import matplotlib as mpl
+
+    settings: dict[Any, Any] = {
+        "font.family": _installed_fonts(),
+        "text.parse_math": False,
+        "pdf.fonttype": 42,
+    }
+    return mpl.rc_context(settings)
+
+
+def as_figure(drawing: Drawing) -> "Figure":
+    """The drawing's marks on a matplotlib figure of its size, within `drawing_settings`."""
+    from matplotlib.figure import Figure
+
+    inches = drawing.width / _PIXELS_PER_INCH, drawing.height / _PIXELS_PER_INCH
+    figure = Figure(figsize=inches, facecolor="white")
+    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+    axes.set_xlim(0, drawing.width)
+    axes.set_ylim(drawing.height, 0)
+    axes.axis("off")
+    order = 0
+    for item in drawing.marks:
+        for mark in item.marks if isinstance(item, DrawingGroup) else (item,):
+            order += 1
+            _draw(axes, mark, order)
+    return figure
 
 
 def _draw(axes: "Axes", mark: Mark, order: int) -> None:

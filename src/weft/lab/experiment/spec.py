@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -60,21 +60,26 @@ class ExperimentSpec(Section, frozen=True, kw_only=True):
         return self.baseline or self.schedulers[0]
 
 
-def read_spec(path: Path) -> ExperimentSpec:
-    """The experiment in this file, data paths as they are written there."""
+def read_spec(path: Path, instead: Mapping[str, Any] | None = None) -> ExperimentSpec:
+    """The experiment in this file, data paths as they are written there.
+
+    Fields in `instead` take the place of the file's, those of a section one by one.
+    """
     try:
         text = read_bytes(path)
     except OSError as error:
         raise BadInputError(str(path), f"cannot be read: {unreadable(path, error)}") from error
-    return decode_spec(text, str(path))
+    return decode_spec(text, str(path), instead)
 
 
-def decode_spec(text: bytes, where: str) -> ExperimentSpec:
-    """The experiment in this text; `where` names it in errors."""
+def decode_spec(
+    text: bytes, where: str, instead: Mapping[str, Any] | None = None
+) -> ExperimentSpec:
+    """The experiment in this text; `where` names it in errors, `instead` is as in `read_spec`."""
     empty = f"is no {KIND}; `weft experiment init` prints one"
     document = read_document(text, where, API_VERSION, KIND, empty=empty)
     try:
-        spec = read_form(document, ExperimentSpec)
+        spec = read_form(_merged(document, instead or {}), ExperimentSpec)
         _check(spec)
     except BadInputError as error:
         raise BadInputError(place(where, error.where), error.problem) from error
@@ -88,6 +93,16 @@ def data_paths(
     paths begin at the `folder` that the experiment's file is in."""
     written = data_texts(spec.workload)
     return {field: folder / _expanded(text, environment) for field, text in written.items()}
+
+
+def _merged(document: Mapping[Any, Any], instead: Mapping[str, Any]) -> dict[Any, Any]:
+    both = {
+        name: _merged(document[name], value)
+        if isinstance(value, dict) and isinstance(document.get(name), dict)
+        else value
+        for name, value in instead.items()
+    }
+    return {**document, **both}
 
 
 def _check(spec: ExperimentSpec) -> None:

@@ -46,6 +46,13 @@ class CellRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     marks: tuple[str, ...] = ()
 
 
+class CellRows(msgspec.Struct, frozen=True):
+    """What a cell kept of its cards over time and of its jobs: columns by name, none if nothing."""
+
+    series: Mapping[str, Any]
+    jobs: Mapping[str, Any]
+
+
 class CellTiming(msgspec.Struct, frozen=True):
     """When a cell ran, and with what."""
 
@@ -186,9 +193,18 @@ class RunStore:
             return None
         return record if record.hash == self._stored.hash_of(cell) else None
 
+    def differing_field(self, other: "RunStore") -> str:
+        """As `StoredExperiment.differing_field`, of another folder's experiment."""
+        return self._stored.differing_field(other._stored)
+
     def place(self, cell: PlannedCell) -> Path:
         """The folder of a cell, there or not."""
         return self.folder / CELLS / cell.folder
+
+    def rows(self, cell: PlannedCell) -> CellRows:
+        """The cell's series and jobs."""
+        place = self.place(cell)
+        return CellRows(read_rows(place / SERIES), read_rows(place / JOBS))
 
     def write(self, cell: PlannedCell, result: CellResult) -> None:
         """Put the cell there, whole, in place of what may be there."""

@@ -1,0 +1,76 @@
+"""`weft experiment compare`: two results, cell by cell."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Exit
+
+from weft.cli import options
+from weft.cli.experiment_file import EXIT_ABSENT, SHOWN
+from weft.cli.output import (
+    SimulateOutput,
+    json_text,
+    print_csv,
+    print_table,
+    print_warning,
+    table_with,
+)
+
+if TYPE_CHECKING:
+    from weft.lab.experiment.two_results import TwoResults
+
+_Folder = Annotated[Path, Argument(help="The folder of an experiment's runs.")]
+
+
+def compare(
+    first: _Folder, second: _Folder, output: options.ResultsOutput = SimulateOutput.table
+) -> None:
+    """Compare two results cell by cell: differences of SECOND to FIRST on the same seeds.
+
+    Exit code 3 where no cell is in both.
+    """
+    from weft.lab.experiment.store import read_store
+    from weft.lab.experiment.two_results import compare_two
+
+    results = compare_two(read_store(first), read_store(second))
+    if output is SimulateOutput.json:
+        print(json_text(results))
+    elif output is SimulateOutput.csv:
+        _print_csv(results)
+    else:
+        _print(results)
+    if results.differs:
+        print_warning(f"the experiments differ in {results.differs}")
+    for folder, cells in ((first, results.only_first), (second, results.only_second)):
+        if cells:
+            few = ", ".join(cells[:3]) + (", …" if cells[3:] else "")
+            print_warning(f"{len(cells)} cells are in {folder} alone: {few}")
+    if not results.pairs:
+        raise Exit(EXIT_ABSENT)
+
+
+def _print(results: "TwoResults") -> None:
+    table = table_with("level|scheduler|measure|>seeds|>second|difference")
+    for one in results.summary:
+        if one.measure in SHOWN:
+            level = ", ".join(f"{axis} {text}" for axis, text in one.levels.items()) or "all"
+            change = "" if one.difference is None else one.difference.text()
+            row = level, one.scheduler, one.measure, str(one.seeds), f"{one.mean:,.6g}", change
+            table.add_row(*row)
+    print_table(table)
+    for finding in results.findings:
+        print(finding)
+    if not results.findings:
+        print("No difference is beyond chance.")
+
+
+def _print_csv(results: "TwoResults") -> None:
+    axes = list(dict.fromkeys(axis for one in results.pairs for axis in one.levels))
+    rows = (
+        (*(one.levels.get(axis) for axis in axes), *(getattr(one, name) for name in _COLUMNS))
+        for one in results.pairs
+    )
+    print_csv((*axes, *_COLUMNS), rows)
+
+
+_COLUMNS = ("scheduler", "seed", "measure", "first", "second")

@@ -1,0 +1,210 @@
+"""What an experiment is expected to show: `expected.yaml` beside it, and how results compare.
+
+A check has the criterion that a paper's result sets, and where that is not met what is expected
+instead, with the reason: a result that is neither fails, and so does one that meets a criterion
+that is said to be missed.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from weft.files.form import Section, place, read_document, read_form
+from weft.files.reading import read_bytes, unreadable
+from weft.lab.experiment.comparison import ExperimentResults
+from weft.model import BadInputError
+from weft.model.nearest import unknown
+
+EXPECTED = "expected.yaml"
+API_VERSION, KIND = "weft.dev/v1", "ExpectedResults"
+
+TAKES: dict[str, Callable[[Sequence[float]], float]] = {
+    "mean": fmean,
+    "median": median,
+    "highest": max,
+    "lowest": min,
+}
+"""Of several levels' numbers one."""
+
+Range = Annotated[tuple[float, float], Meta(extra={"refused": "{} is no range; write [low, high]"})]
+Several = Annotated[tuple[str, ...], Meta(min_length=1)]
+
+
+class Check(Section, frozen=True, kw_only=True):
+    """One number of an experiment's results, and the range it should be in.
+
+    It is the mean over seeds of `measure` of `scheduler`; with `against`, in percent of the mean of
+    these schedulers; with `order`, the number of neighbours among these schedulers whose means do
+    not rise. Of several levels `take` makes one. `at` names levels by axis; an axis that is not
+    there has all. `published` is what the paper reports. `expected` is the range where the
+    `criterion` is missed, `why` the reason. Short forms widen both ranges by `short_margin` at
+    either end: fewer seeds are further from the mean.
+    """
+
+    name: str
+    experiment: str = ""
+    measure: str
+    scheduler: str = ""
+    against: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+    at: dict[str, tuple[str | float, ...]] = msgspec.field(default_factory=dict)
+    take: Literal["mean", "median", "highest", "lowest"] = "mean"
+    published: float | str | None = None
+    criterion: Range
+    expected: Range | None = None
+    why: str = ""
+    short_margin: Annotated[float, Meta(ge=0)] = 0.0
+
+
+class ExpectedResults(Section, frozen=True, kw_only=True):
+    """What a folder's experiments are expected to show.
+
+    `short` has, by file, fields that an experiment's short form has instead; `figure` is the
+    measure whose figure stands for the whole.
+    """
+
+    api_version: Literal["weft.dev/v1"]
+    kind: Literal["ExpectedResults"]
+    title: str
+    paper: str = ""
+    result: str = ""
+    experiments: Several = ("experiment.yaml",)
+    short: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
+    figure: str = "jct_mean_s"
+    checks: Annotated[tuple[Check, ...], Meta(min_length=1)]
+
+
+class CheckResult(msgspec.Struct, frozen=True):
+    """A check and its number; `value` is None where cells are missing that it needs."""
+
+    check: Check
+    value: float | None
+
+    @property
+    def meets(self) -> bool | None:
+        """True if the paper's criterion is met."""
+        return None if self.value is None else _within(self.value, self.check.criterion)
+
+    @property
+    def as_expected(self) -> bool | None:
+        """True if the number is where it is expected."""
+        if self.value is None:
+            return None
+        return _within(self.value, self.check.expected or self.check.criterion)
+
+    @property
+    def misses_by(self) -> float:
+        """How far the number is from the criterion's range."""
+        low, high = self.check.criterion
+        value = self.value or 0.0
+        return max(low - value, value - high, 0.0)
+
+
+def read_expected(folder: Path) -> ExpectedResults:
+    """What this folder's experiments are expected to show."""
+    path = folder / EXPECTED
+    try:
+        text = read_bytes(path)
+    except OSError as error:
+        raise BadInputError(str(path), f"cannot be read: {unreadable(path, error)}") from error
+    document = read_document(text, str(path), API_VERSION, KIND, empty=f"is no {KIND}")
+    try:
+        expected = read_form(document, ExpectedResults)
+        for file in expected.short:
+            if file not in expected.experiments:
+                raise BadInputError("short", unknown(file, expected.experiments))
+        for at, check in enumerate(expected.checks):
+            _check(check, expected, f"checks[{at}]")
+    except BadInputError as error:
+        raise BadInputError(place(str(path), error.where), error.problem) from error
+    return expected
+
+
+def results_of_checks(
+    expected: ExpectedResults, results: Mapping[str, ExperimentResults], *, short: bool = False
+) -> list[CheckResult]:
+    """Every check's number; `results` are the experiments' by file name."""
+    first = expected.experiments[0]
+    return [
+        CheckResult(
+            _widened(check) if short else check,
+            _number(check, results.get(check.experiment or first)),
+        )
+        for check in expected.checks
+    ]
+
+
+def _widened(check: Check) -> Check:
+    margin = check.short_margin
+    ends = {
+        name: None if (own := getattr(check, name)) is None else (own[0] - margin, own[1] + margin)
+        for name in ("criterion", "expected")
+    }
+    return msgspec.structs.replace(check, **ends)
+
+
+def _number(check: Check, results: ExperimentResults | None) -> float | None:
+    if results is None:
+        return None
+    means: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+    for one in results.summary:
+        if one.measure == check.measure and _chosen(one.levels, check.at):
+            means.setdefault(one.scheduler, {})[tuple(one.levels.items())] = one.mean
+    wanted = check.order or (check.scheduler, *check.against)
+    levels = {level for name in wanted for level in means.get(name, {})}
+    if not levels or not _all_there(check, levels):
+        return None
+    if any(level not in means.get(name, {}) for name in wanted for level in levels):
+        return None
+    each = [_at_level(check, {name: means[name][level] for name in wanted}) for level in levels]
+    return round(TAKES[check.take](each), 3)
+
+
+def _at_level(check: Check, means: Mapping[str, float]) -> float:
+    if check.order:
+        values = [means[name] for name in check.order]
+        return float(sum(b <= a for a, b in itertools.pairwise(values)))
+    own = means[check.scheduler]
+    if not check.against:
+        return own
+    base = fmean(means[name] for name in check.against)
+    return 100 * (own / base - 1) if base else (0.0 if own == base else float("inf"))
+
+
+def _all_there(check: Check, levels: set[tuple[tuple[str, str], ...]]) -> bool:
+    """True if every level that the check names was measured."""
+    return all(
+        any(dict(level).get(axis) == _text(wanted) for level in levels)
+        for axis, several in check.at.items()
+        for wanted in several
+    )
+
+
+def _chosen(levels: Mapping[str, str], at: Mapping[str, Sequence[str | float]]) -> bool:
+    return all(levels.get(axis, "") in map(_text, several) for axis, several in at.items())
+
+
+def _text(level: str | float) -> str:
+    return level if isinstance(level, str) else f"{level:g}"
+
+
+def _within(value: float, ends: Range) -> bool:
+    return ends[0] <= value <= ends[1]
+
+
+def _check(check: Check, expected: ExpectedResults, at: str) -> None:
+    """What the types cannot say."""
+    if bool(check.order) == bool(check.scheduler):
+        raise BadInputError(at, "needs a scheduler, or an order of several")
+    if check.experiment and check.experiment not in expected.experiments:
+        raise BadInputError(f"{at}.experiment", unknown(check.experiment, expected.experiments))
+    for field, ends in (("criterion", check.criterion), ("expected", check.expected)):
+        if ends is not None and not ends[0] <= ends[1]:
+            raise BadInputError(f"{at}.{field}", f"{list(ends)} runs backwards")
+    if (check.expected is None) != (not check.why):
+        raise BadInputError(at, "needs `expected` and `why` together: why a criterion is missed")

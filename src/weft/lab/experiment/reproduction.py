@@ -1,0 +1,103 @@
+"""Runs the experiments of a folder and compares what came of them with what is expected.
+
+FOLDER/experiment.yaml, …    what is run
+FOLDER/expected.yaml         what it should show (`expected.py`)
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from weft.core.framework import Policy
+from weft.lab.experiment.comparison import ExperimentResults, compare
+from weft.lab.experiment.execution import CellWork, run_missing
+from weft.lab.experiment.expected import (
+    CheckResult,
+    ExpectedResults,
+    read_expected,
+    results_of_checks,
+)
+from weft.lab.experiment.plan import PlannedCell, plan
+from weft.lab.experiment.simulated import runner_of
+from weft.lab.experiment.spec import ExperimentSpec, data_paths, read_spec
+from weft.lab.experiment.store import RunStore, stored_experiment
+
+
+class ReproducedExperiment(msgspec.Struct, frozen=True):
+    """One experiment of a folder; `store` and `results` are None where its data is `absent`."""
+
+    file: str
+    spec: ExperimentSpec
+    folder: Path
+    results: ExperimentResults | None
+    store: RunStore | None = None
+    absent: str = ""
+
+
+class Reproduction(msgspec.Struct, frozen=True):
+    """A folder's experiments and checks."""
+
+    name: str
+    expected: ExpectedResults
+    experiments: tuple[ReproducedExperiment, ...]
+    checks: tuple[CheckResult, ...]
+
+    @property
+    def absent(self) -> list[str]:
+        """What was not there, so that cells were skipped."""
+        return [each.absent for each in self.experiments if each.absent]
+
+    @property
+    def wrong(self) -> list[CheckResult]:
+        """Checks whose number is not where it is expected."""
+        return [each for each in self.checks if each.as_expected is False]
+
+
+class HowToRun(msgspec.Struct, frozen=True):
+    """What a reproduction needs beside its folder: `short` runs the short forms, `out` gets the run
+    folders; the rest is as in `run_missing`."""
+
+    out: Path
+    short: bool
+    jobs: int
+    make_policy: Callable[[str], Policy]
+    versions: dict[str, str]
+    make_progress: Callable[[int], Callable[[str, int, int], None] | None]
+
+
+def reproduce(folder: Path, how: HowToRun) -> Reproduction:
+    """Run the folder's experiments, as far as cells are missing, and check what came of them."""
+    expected = read_expected(folder)
+    experiments = tuple(_run(folder, file, expected, how) for file in expected.experiments)
+    results = {each.file: each.results for each in experiments if each.results is not None}
+    checks = tuple(results_of_checks(expected, results, short=how.short))
+    return Reproduction(folder.resolve().name, expected, experiments, checks)
+
+
+def _run(folder: Path, file: str, expected: ExpectedResults, how: HowToRun) -> ReproducedExperiment:
+    spec = read_spec(folder / file, expected.short.get(file, {}) if how.short else {})
+    data = data_paths(spec, folder)
+    out = how.out / (f"{spec.name}-short" if how.short else spec.name)
+    runner = runner_of(spec, data, how.make_policy)
+    cells = plan(spec)
+    absent = [f"workload.{name}: {path}" for name, path in data.items() if not path.is_file()]
+    if absent:
+        what = f"{absent[0]} is not there; all {len(cells)} cells are skipped"
+        return ReproducedExperiment(file, spec, out, None, absent=what)
+    store = RunStore(out, stored_experiment(spec, data))
+    store.begin()
+    work = CellWork(runner, store)
+    run_missing(work, cells, how.jobs, how.versions, how.make_progress)
+    return ReproducedExperiment(file, spec, out, stored_results(spec, store, cells), store)
+
+
+def stored_results(
+    spec: ExperimentSpec, store: RunStore, cells: Sequence[PlannedCell]
+) -> ExperimentResults:
+    """The comparison of the cells that are in the store; marked ones count as missing."""
+    records = {cell.folder: store.record(cell) for cell in cells}
+    found = {
+        name: record.measures for name, record in records.items() if record and not record.marks
+    }
+    return compare(spec, found)

@@ -1,0 +1,112 @@
+"""Two results compared cell by cell: another version, another cluster, or a simulation of it.
+
+Cells are the same where levels, scheduler and seed are. Differences are of the second to the first,
+over the seeds that both have, with the intervals and p-values of `comparison.py`.
+"""
+
+import itertools
+from collections.abc import Mapping
+
+import msgspec
+
+from weft.lab.experiment.comparison import (
+    TITLES,
+    Measures,
+    MeasureSummary,
+    Place,
+    level_text,
+    summaries_of_levels,
+)
+from weft.lab.experiment.plan import PlannedCell, plan
+from weft.lab.experiment.spec import ExperimentSpec
+from weft.lab.experiment.store import RunStore
+
+FIRST, SECOND = "first", "second"
+
+
+class CellPair(msgspec.Struct, frozen=True):
+    """One measure of one cell in both results; None where a run has none."""
+
+    levels: dict[str, str]
+    scheduler: str
+    seed: int
+    measure: str
+    first: float | None
+    second: float | None
+
+
+class TwoResults(msgspec.Struct, frozen=True):
+    """`summary` has, by level, scheduler and measure, the second result's mean and its difference
+    to the first; `differs` is the first field of the workload that is not the same, "" if none is;
+    `only_first` and `only_second` name cells that the other lacks."""
+
+    differs: str
+    only_first: list[str]
+    only_second: list[str]
+    pairs: list[CellPair]
+    summary: list[MeasureSummary]
+    findings: list[str]
+
+
+def compare_two(
+    first: tuple[ExperimentSpec, RunStore], second: tuple[ExperimentSpec, RunStore]
+) -> TwoResults:
+    """Compare what came of two experiments."""
+    spec = first[0]
+    cells, others = _found(*first), _found(*second)
+    both = {cell: (measures, others[cell]) for cell, measures in cells.items() if cell in others}
+    pairs = [
+        CellPair(_levels(cell), cell.scheduler, cell.seed, name, one.get(name), other.get(name))
+        for cell, (one, other) in both.items()
+        for name in dict.fromkeys([*one, *other])
+    ]
+    summary = _summary(both)
+    return TwoResults(
+        first[1].differing_field(second[1]),
+        [cell.folder for cell in cells if cell not in others],
+        [cell.folder for cell in others if cell not in cells],
+        pairs,
+        summary,
+        [_sentence(spec, one) for one in summary if one.measure in TITLES and one.beyond_chance],
+    )
+
+
+def _found(spec: ExperimentSpec, store: RunStore) -> dict[PlannedCell, Measures]:
+    """Measures of the cells that are there, but of marked ones; a level's number says nothing
+    outside its own file."""
+    found: dict[PlannedCell, Measures] = {}
+    for cell in plan(spec):
+        record = store.record(cell)
+        if record is not None and not record.marks:
+            levels = tuple(msgspec.structs.replace(level, index=0) for level in cell.levels)
+            found[msgspec.structs.replace(cell, levels=levels)] = record.measures
+    return found
+
+
+def _summary(both: Mapping[PlannedCell, tuple[Measures, Measures]]) -> list[MeasureSummary]:
+    levels = list(dict.fromkeys(cell.levels for cell in both))
+    names = dict.fromkeys(
+        itertools.chain.from_iterable(one for pair in both.values() for one in pair)
+    )
+    summary = []
+    for scheduler in dict.fromkeys(cell.scheduler for cell in both):
+        found: dict[Place, dict[int, Measures]] = {}
+        for cell, (one, other) in both.items():
+            if cell.scheduler == scheduler:
+                found.setdefault((cell.levels, FIRST), {})[cell.seed] = one
+                found.setdefault((cell.levels, SECOND), {})[cell.seed] = other
+        for measure in names:
+            rows = summaries_of_levels(found, levels, SECOND, FIRST, measure)
+            summary += [msgspec.structs.replace(row, scheduler=scheduler) for row in rows]
+    return summary
+
+
+def _sentence(spec: ExperimentSpec, one: MeasureSummary) -> str:
+    assert one.difference is not None
+    at = level_text(spec, one.levels)
+    changed = f"{TITLES[one.measure]} of {one.scheduler} differs: {one.difference.text()}."
+    return f"At {at} the {changed}" if at else f"The {changed}"
+
+
+def _levels(cell: PlannedCell) -> dict[str, str]:
+    return {level.axis: level.text for level in cell.levels}

@@ -1,0 +1,186 @@
+"""Least stranding decides by the events alone: whatever was worked out ahead, asked or kept."""
+
+import ast
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import weft.core
+from weft.core.engine import (
+    Bind,
+    BindOn,
+    Engine,
+    Event,
+    NodesChanged,
+    PodAdded,
+    PodBound,
+    PodGone,
+    PodSeenBound,
+    PolicyInput,
+    Tick,
+    Wake,
+)
+from weft.core.engine.pricing import PODS_PER_PRICES
+from weft.core.framework import Profile
+from weft.core.framework.popularity import POPULAR_PODS, ArrivedPods
+from weft.core.policies.catalog import built_in
+from weft.core.policies.least_stranding import LeastStranding
+from weft.core.record import (
+    DecisionsWriter,
+    Header,
+    PolicyUse,
+    ProfileUse,
+    Recorder,
+    read,
+    replay,
+)
+from weft.model import Node, Placement, PodRequest, Shape
+from weft.testing import node, shape
+
+Place = tuple[str, tuple[int, ...]] | None
+NODES = 300
+"""More than are answered one by one."""
+
+
+def _nodes(mixed: bool) -> tuple[Node, ...]:
+    models = [("V100", "T4"), "A10", "V100"] if mixed else ["V100", "A10", "T4"]
+    return tuple(
+        node(f"n{at:03}", gpus=2, model=models[at % 3], cpu_milli=16_000) for at in range(NODES)
+    )
+
+
+def _shapes(chance: random.Random) -> list[Shape]:
+    kinds = [
+        shape(milli=chance.choice((130, 250, 500, 810)), cpu_milli=chance.choice((0, 2500)))
+        for _ in range(6)
+    ]
+    kinds += [shape(gpus=1, cpu_milli=3000), shape(gpus=2, cpu_milli=6000, models=("V100",))]
+    return [*kinds, shape(cpu_milli=2000)]
+
+
+def _pods(seed: int, count: int) -> Iterator[tuple[PodRequest, str]]:
+    """Pods, and with each the name of one that ends before it comes, or none."""
+    chance = random.Random(seed)
+    kinds = _shapes(chance)
+    for at in range(count):
+        gone = str(chance.randrange(at)) if at and chance.random() < 0.3 else ""
+        yield PodRequest(str(at), f"p{at}", chance.choice(kinds)), gone
+
+
+def _place(placement: Placement) -> Place:
+    return placement.node, tuple(sorted(share.gpu for share in placement.shares))
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_what_was_worked_out_ahead_or_kept_decides_as_what_is_worked_out_when_asked(
+    mixed: bool,
+) -> None:
+    """Pods come and go over several price lists; one engine forgets all before each pod."""
+    engines = [Engine([Profile("weft", [LeastStranding()])]) for _ in range(2)]
+    for engine in engines:
+        engine.handle(NodesChanged(_nodes(mixed)), 0)
+    asked_for_ticks = 0
+    for at, (pod, gone) in enumerate(_pods(7, PODS_PER_PRICES + 50)):
+        engines[1].assessor.forget()
+        places: list[list[Place]] = []
+        for engine in engines:
+            if gone:
+                engine.handle(PodGone(gone), at)
+            commands = engine.handle(PodAdded(pod), at)
+            places.append([_place(c.placement) for c in commands if isinstance(c, Bind)])
+            engine.handle(PodBound(pod.uid), at)
+            while Wake(at) in commands:
+                asked_for_ticks += 1
+                commands = engine.handle(Tick(), at)
+        assert places[0] == places[1]
+    assert asked_for_ticks
+
+
+def test_what_will_be_asked_is_scored_between_decisions() -> None:
+    """After new prices the next decisions look at what changed, and not at all nodes."""
+    engine = Engine([Profile("weft", [LeastStranding()])])
+    engine.handle(NodesChanged(_nodes(False)), 0)
+    looks = []
+    for at, (pod, _) in enumerate(_pods(8, 2 * PODS_PER_PRICES)):
+        before = engine.assessor.looked
+        commands = engine.handle(PodAdded(pod), at)
+        looks.append(engine.assessor.looked - before)
+        engine.handle(PodBound(pod.uid), at)
+        while Wake(at) in commands:
+            commands = engine.handle(Tick(), at)
+    later = looks[PODS_PER_PRICES + 1 :]
+    assert max(later) < NODES + max(looks[PODS_PER_PRICES // 2 : PODS_PER_PRICES])
+    assert looks[PODS_PER_PRICES] >= max(later)
+
+
+def _learning(pods: list[tuple[PodRequest, str]]) -> Iterator[tuple[Event, int]]:
+    """The events of pods that come, of those that end, and of what is learnt of them."""
+    arrived = ArrivedPods(half_life_ns=60)
+    for at, (pod, gone) in enumerate(pods):
+        if gone:
+            yield PodGone(gone), at
+        if arrived.is_due:
+            yield PolicyInput(POPULAR_PODS, arrived.histogram(at)), at
+        arrived.add(pod.shape, at)
+        yield PodAdded(pod), at
+
+
+def test_the_extender_decides_as_the_scheduler_while_it_learns() -> None:
+    """kube-scheduler asks for scores, takes the best node, and has the pod bound there."""
+    pods = list(_pods(9, PODS_PER_PRICES - 20))
+    profile, other = (Profile("weft", [LeastStranding()]) for _ in range(2))
+    scheduler, extender = Engine([profile]), Engine([other])
+    for engine in (scheduler, extender):
+        engine.handle(NodesChanged(_nodes(False)), 0)
+    placed = 0
+    for event, at in _learning(pods):
+        commands = scheduler.handle(event, at)
+        if not isinstance(event, PodAdded):
+            extender.handle(event, at)
+            continue
+        known = extender.assess(other, event.pod, None)
+        best = extender.ledger.table.nodes[int(known.total.argmax())].name
+        answers = extender.handle(BindOn(event.pod, best, "weft"), at)
+        mine, theirs = (
+            [_place(c.placement) for c in each if isinstance(c, Bind)]
+            for each in (commands, answers)
+        )
+        assert mine == theirs
+        placed += len(mine)
+        for engine in (scheduler, extender):
+            engine.handle(PodBound(event.pod.uid), at)
+    assert placed > PODS_PER_PRICES // 2
+
+
+def test_what_was_learnt_replays_bit_for_bit_also_after_a_restart(tmp_path: Path) -> None:
+    """Two processes, each with a file; the second finds the first one's pods bound."""
+    pods = list(_pods(10, 160))
+    told = list(_learning(pods))
+    begun: list[tuple[Event, int]] = [(NodesChanged(_nodes(False)[:20]), 0)]
+    for part in (told[:90], told[90:]):
+        header = Header([ProfileUse("weft", [PolicyUse("least-stranding")])])
+        engine, path = header.engine(built_in().create), tmp_path / f"{len(begun)}"
+        with path.open("wb") as out:
+            recorder = Recorder(engine, header, DecisionsWriter(out).write)
+            for event, at in [*begun, *part]:
+                for command in recorder.handle(event, at):
+                    if isinstance(command, Bind):
+                        recorder.handle(PodBound(command.pod.uid), at)
+        held = [holding.placement for holding in engine.ledger.holdings.values()]
+        begun = [begun[0], *((PodSeenBound(each), 0) for each in held)]
+        result = replay(*read(path), built_in().create)
+        assert result.identical
+        assert result.decisions > 40
+
+
+def test_decisions_use_no_matrix_product() -> None:
+    """Its sums hang on how many columns and how many threads there are (BLAS)."""
+    found = []
+    for path in Path(weft.core.__path__[0]).rglob("*.py"):
+        for part in ast.walk(ast.parse(path.read_text())):
+            named = isinstance(part, ast.Attribute) and part.attr in {"dot", "matmul", "einsum"}
+            if named or isinstance(part, ast.MatMult):
+                found.append(f"{path.name}:{getattr(part, 'lineno', '')}")
+    assert not found

@@ -1,0 +1,47 @@
+"""What least stranding's score of a place is made of is said in words."""
+
+from weft.core.engine import Engine, PolicyInput
+from weft.core.explain.counterfactual import PlacementQuestion
+from weft.core.explain.score_parts import score_in_words
+from weft.core.framework import Profile
+from weft.core.framework.popularity import POPULAR_PODS
+from weft.core.policies.least_stranding import LeastStranding
+from weft.model import Placement, PodRequest, Shape, Share
+from weft.testing import node, shape
+
+USUAL = [(shape(milli=500, cpu_milli=4000), 4), (shape(gpus=8, cpu_milli=32_000), 1)]
+
+
+def _words(wanted: Shape, gpu: int, *, gpus: int = 9, cpu_milli: int = 96_000) -> str:
+    """Of a pod on this GPU of a node of which half of GPU 0 is held."""
+    profile = Profile("weft", [LeastStranding()])
+    engine = Engine([profile], [node("a", gpus=gpus, memory_mib=10_000, cpu_milli=cpu_milli)])
+    engine.ledger.adopt(Placement("held", "a", (Share(0, 0, 0, 500),)))
+    engine.handle(PolicyInput(POPULAR_PODS, [(each, count) for each, count in USUAL]), 0)
+    question = PlacementQuestion(PodRequest("p", "p", wanted), profile, 1)
+    return "\n".join(
+        score_in_words(engine, question, "a", (Share(0, gpu, 0, wanted_milli(wanted)),))
+    )
+
+
+def wanted_milli(wanted: Shape) -> int:
+    return wanted.gpu_requests[0].milli
+
+
+def test_a_share_that_completes_a_gpu_keeps_the_slot() -> None:
+    words = _words(shape(milli=500), 0)
+    assert "completes GPU 0 exactly" in words
+    assert "keeps an 8-GPU slot free" in words
+    assert "CPU and memory suffice for the GPUs left" in words
+
+
+def test_a_share_on_an_idle_gpu_takes_it_from_the_slot() -> None:
+    words = _words(shape(milli=300), 1)
+    assert "leaves 70 % of GPU 1, worth 50 % of a GPU" in words
+    assert "1 of 8 idle GPUs less for pods of several GPUs" in words
+
+
+def test_it_says_for_how_many_gpus_cpu_would_run_short() -> None:
+    """Usual pods ask 4,800 thousandths of a core a GPU; seven tenths of that count."""
+    words = _words(shape(milli=500, cpu_milli=4000), 0, cpu_milli=20_000)
+    assert "CPU would run short for 3.2 GPUs" in words

@@ -1,0 +1,161 @@
+"""Published experiments: their files, and how results are held against what is expected."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from weft.core.policies.catalog import built_in
+from weft.lab.experiment.comparison import ExperimentResults, compare
+from weft.lab.experiment.expected import (
+    EXPECTED,
+    Check,
+    ExpectedResults,
+    read_expected,
+    results_of_checks,
+)
+from weft.lab.experiment.plan import plan
+from weft.lab.experiment.reproduction import HowToRun, reproduce
+from weft.lab.experiment.reproduction_page import write_index
+from weft.lab.experiment.simulated import runner_of
+from weft.lab.experiment.spec import ExperimentSpec, data_paths, decode_spec, read_spec
+from weft.model import BadInputError
+
+ROOT = Path(__file__).resolve().parents[4]
+FOLDERS = sorted(path.parent for path in (ROOT / "experiments").glob(f"*/{EXPECTED}"))
+SMALL = """\
+apiVersion: weft.dev/v1
+kind: Experiment
+name: small
+question: How small?
+workload: {kind: overprovisioned, percents: [0, 100]}
+schedulers: [gpushare, exclusive]
+seeds: {count: 2}
+"""
+HEAD = "apiVersion: weft.dev/v1\nkind: ExpectedResults\ntitle: Small\n"
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_reproduction_is_whole(folder: Path) -> None:
+    """Its experiments can be planned, in full and in short, and its checks are about them."""
+    expected = read_expected(folder)
+    for file in expected.experiments:
+        short = read_spec(folder / file, expected.short.get(file, {}))
+        for spec in (read_spec(folder / file), short):
+            runner_of(spec, data_paths(spec, folder), built_in().from_spec)
+            assert len(plan(spec)) >= len(plan(short))
+    first = expected.experiments[0]
+    for check in expected.checks:
+        spec = read_spec(folder / (check.experiment or first))
+        named = {check.scheduler, *check.against, *check.order} - {""}
+        assert named <= set(spec.schedulers), check.name
+        axes = {level.axis for cell in plan(spec) for level in cell.levels}
+        assert set(check.at) <= axes, check.name
+    readme = (folder / "README.md").read_text()
+    for title in ("## Result", "## What differs from the paper"):
+        assert title in readme
+    assert (folder / "figure.svg").is_file()
+    assert "](figure.svg)" in readme
+
+
+def results(means: dict[str, tuple[float, float]]) -> tuple[ExperimentSpec, ExperimentResults]:
+    """Results of these makespans by scheduler: at 0 and at 100 %."""
+    spec = decode_spec(SMALL.replace("[gpushare, exclusive]", str([*means])).encode(), "small")
+    measures: dict[str, dict[str, float | None]] = {
+        cell.folder: {"makespan_s": means[cell.scheduler][cell.levels[0].index]}
+        for cell in plan(spec)
+    }
+    return spec, compare(spec, measures)
+
+
+def number(check: dict[str, object], found: ExperimentResults) -> float | None:
+    whole = {"name": "n", "measure": "makespan_s", "criterion": [0.0, 1.0], **check}
+    made = ExpectedResults(
+        api_version="weft.dev/v1",
+        kind="ExpectedResults",
+        title="t",
+        checks=(msgspec.convert(whole, Check),),
+    )
+    (one,) = results_of_checks(made, {"experiment.yaml": found})
+    return one.value
+
+
+def test_a_check_is_about_the_levels_schedulers_and_order_it_names() -> None:
+    _, found = results(
+        {"gpushare": (100.0, 200.0), "exclusive": (110.0, 300.0), "fgd": (90.0, 1.0)}
+    )
+    assert number({"scheduler": "exclusive", "at": {"percent": [100]}}, found) == 300
+    assert number({"scheduler": "exclusive", "take": "highest"}, found) == 300
+    assert number({"scheduler": "exclusive"}, found) == 205
+    assert number({"scheduler": "exclusive", "against": ["gpushare"]}, found) == 30
+    assert number(
+        {"scheduler": "fgd", "against": ["gpushare", "exclusive"], "at": {"percent": [0]}}, found
+    ) == pytest.approx(-14.286)
+    assert number({"order": ["fgd", "gpushare", "exclusive"]}, found) == 0
+    assert number({"order": ["exclusive", "gpushare"], "take": "highest"}, found) == 1
+    assert number({"scheduler": "exclusive", "at": {"percent": [50]}}, found) is None
+    assert number({"scheduler": "auto"}, found) is None
+
+
+@pytest.mark.parametrize(
+    ("check", "problem"),
+    [
+        ("{name: a, measure: m, criterion: [0, 1]}", "needs a scheduler"),
+        ("{name: a, measure: m, scheduler: s, criterion: [1, 0]}", "runs backwards"),
+        ("{name: a, measure: m, scheduler: s, criterion: [0, 1], why: late}", "together"),
+        ("{name: a, measure: m, scheduler: s, criterion: [0, 1], experiment: b}", "unknown"),
+        ("{name: a, measure: m, scheduler: s}", "missing required field `criterion`"),
+    ],
+)
+def test_a_wrong_check_is_told_by_its_place(tmp_path: Path, check: str, problem: str) -> None:
+    (tmp_path / EXPECTED).write_text(f"{HEAD}checks: [{check}]\n")
+    with pytest.raises(BadInputError, match=problem) as told:
+        read_expected(tmp_path)
+    assert "checks[0]" in told.value.where
+
+
+def test_results_are_held_against_what_is_expected(tmp_path: Path) -> None:
+    """Exclusive's makespan is above 4,000 s, gpushare's about 1,300."""
+    here = tmp_path / "small"
+    here.mkdir()
+    (here / "experiment.yaml").write_text(SMALL)
+    checks = (
+        ("gpushare", "[1000, 2000]", ""),
+        ("gpushare", "[0, 1]", ""),
+        ("exclusive", "[0, 4000]", ", expected: [4000, 5000], why: it shares nothing"),
+        ("exclusive", "[4000, 5000]", ", expected: [0, 1], why: it was slow once"),
+    )
+    text = "".join(
+        f"- {{name: '{number}', measure: makespan_s, scheduler: {who}, at: {{percent: [0]}}, "
+        f"criterion: {criterion}{more}}}\n"
+        for number, (who, criterion, more) in enumerate(checks)
+    )
+    short = "short: {experiment.yaml: {seeds: {count: 1}, workload: {percents: [0]}}}\n"
+    (here / EXPECTED).write_text(f"{HEAD}{short}checks:\n{text}")
+    how = HowToRun(tmp_path / "out", True, 1, built_in().from_spec, {}, lambda cells: None)
+    done = reproduce(here, how)
+    assert len(plan(done.experiments[0].spec)) == 2
+    assert [one.meets for one in done.checks] == [True, False, False, True]
+    assert [one.as_expected for one in done.checks] == [True, False, True, False]
+    assert done.checks[2].misses_by == pytest.approx((done.checks[2].value or 0) - 4000)
+    assert [one.check.name for one in done.wrong] == ["1", "3"]
+    page = write_index(tmp_path / "out", [done], {}, short=True).read_text()
+    assert "How small?" in page
+    assert "it shares nothing" in page
+    assert "missed by" in page
+
+
+def test_absent_data_is_said_and_its_checks_are_not_run(tmp_path: Path) -> None:
+    workload = "{kind: pairs, table: nowhere.csv}"
+    text = SMALL.replace("{kind: overprovisioned, percents: [0, 100]}", workload)
+    (tmp_path / "experiment.yaml").write_text(text)
+    check = "{name: a, measure: makespan_s, scheduler: gpushare, criterion: [0, 1]}"
+    (tmp_path / EXPECTED).write_text(f"{HEAD}checks: [{check}]\n")
+    how = HowToRun(tmp_path / "out", False, 1, built_in().from_spec, {}, lambda cells: None)
+    done = reproduce(tmp_path, how)
+    assert "nowhere.csv is not there; all" in done.absent[0]
+    assert [one.value for one in done.checks] == [None]
+    assert not done.wrong
+    page = write_index(tmp_path / "out", [done], {}, short=False).read_text()
+    assert "nowhere.csv is not there" in page
+    assert "not run" in page
