@@ -4,8 +4,8 @@ openb's cluster and a trace (WEFT_DATA), filled by a policy with its published a
 demand. Then pods are moved in three ways, each from the same state: *room*, for one pod after the
 other of those that were turned away, the smallest plan that makes room for it (of two moves at
 most); *stranded*, the moves that lower stranded GPUs by most; *random*, pods drawn at random, as
-many as *room* moved. After the moves every pod that was turned away is tried once more. Beside it:
-how long a plan takes. Any pod may be moved. Writes build/bench/defrag.json.
+many as the larger of these. After the moves every pod that was turned away is tried once more.
+Beside it: how long a plan takes. Any pod may be moved. Writes build/bench/defrag.json.
 
     python benchmarks/bench_defrag.py [--trace default] [--policy fgd] [--seeds 3] [--pods 12]
 """
@@ -124,26 +124,26 @@ def at_random(full: FullCluster, trials: MoveTrials, count: int, seed: int) -> i
 
 def one_seed(scenario: Scenario, policy: str, order: Arrivals, pods: int) -> list[dict[str, Any]]:
     full = FullCluster(scenario, policy, order)
-    begin, rows, moved = full.percent, [], 0
+    begin, rows, most = full.percent, [], 0
     for way in WAYS:
         trials = MoveTrials(full.engine, [MovablePod(pod) for pod in full.bound.values()])
         times: list[float] = []
         if way == "room":
             moved = make_room(full, trials, pods, times)
         elif way == "stranded":
-            moved_here = lower_stranded(full, trials, times)
+            moved = lower_stranded(full, trials, times)
         else:
-            moved_here = at_random(full, trials, moved, order.seed)
-        here = moved if way == "room" else moved_here
+            moved = at_random(full, trials, most, order.seed)
+        most = max(most, moved)
         retried(full, trials)
-        share = 100 * here / len(full.bound)
+        share = 100 * moved / len(full.bound)
         won = full.percent - begin
         rows.append(
             {
                 "seed": order.seed,
                 "way": way,
                 "allocation": round(begin, 3),
-                "moved": here,
+                "moved": moved,
                 "moved_percent": round(share, 3),
                 "won": round(won, 3),
                 "won_per_percent": round(won / share, 2) if share else 0.0,

@@ -28,16 +28,13 @@ import msgspec
 from weft.core.framework import Policy
 from weft.core.policies.catalog import built_in
 from weft.lab.experiment.overprovision import (
-    BEST,
     LEVELS,
-    OverprovisionLevel,
     OverprovisionRun,
     OverprovisionStudy,
-    StudyResults,
     run_cell,
-    run_study,
 )
 from weft.lab.experiment.paired import Difference, paired_difference
+from weft.lab.experiment.scenarios import BEST
 from weft.lab.experiment.workers import run_cells
 from weft.lab.simulate.sharing.ece_like import JobMix
 from weft.lab.simulate.sharing.exporter import METRICS, SOUND, ExporterFaults
@@ -47,6 +44,10 @@ from weft.lab.simulate.sharing.pipeline import ScrapeOptions
 from weft.model.metric import Metric
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from specified import against, measured, one_of, specification  # noqa: E402
+
 BARS = {0: 2.0, 50: -15.0, 100: -55.0, 150: -80.0, 200: -80.0, 250: -80.0}
 """The p99's change against gpushare must be at most so many percent."""
 MOST_SLOWER = 2.0
@@ -194,35 +195,34 @@ def only_ranks(policy: Policy) -> bool:
     return filters == (Policy.filter_nodes, Policy.filter_devices)
 
 
-def study(policy: str, baseline: str, percents: tuple[int, ...], seeds: int) -> OverprovisionStudy:
-    names = tuple(dict.fromkeys([baseline, policy]))
-    numbers, make = tuple(range(seeds)), built_in().from_spec
-    return OverprovisionStudy(names, percents, numbers, make, baseline, mix=JobMix.RIGID)
-
-
-def level_of(results: StudyResults, percent: int, policy: str) -> OverprovisionLevel:
-    return next(one for one in results.levels if (one.percent, one.policy) == (percent, policy))
-
-
 def useful(options: argparse.Namespace) -> list[dict[str, Any]]:
-    made = study(options.policy[0], "gpushare", tuple(options.percent), options.seeds)
-    results = run_study(made, options.jobs)
+    """Runs benchmarks/experiments/harvest.yaml."""
+    policy = options.policy[0]
+    spec = specification("harvest", options.seeds, percents=tuple(options.percent))
+    spec = msgspec.structs.replace(spec, schedulers=("gpushare", policy, BEST))
+    found = measured(spec, options.jobs)
+    results, to_best = against(spec, found, "gpushare"), against(spec, found, BEST)
     rows = []
-    for percent in made.percents:
-        mine, best = (level_of(results, percent, name) for name in (options.policy[0], BEST))
-        change, bound = mine.jct_p99_change, best.jct_p99_change
+    for percent in options.percent:
+        level = str(percent)
+        change = one_of(results, policy, "jct_p99_s", level).difference
+        bound = one_of(results, BEST, "jct_p99_s", level).difference
+        gap = one_of(to_best, policy, "jct_p99_s", level).difference
+        ooms, evictions = (
+            one_of(results, policy, name, level).mean for name in ("ooms", "evictions")
+        )
         assert change is not None
         assert bound is not None
-        met = change.percent <= BARS.get(percent, 0.0) and not mine.worst_ooms
+        met = change.percent <= BARS.get(percent, 0.0) and not ooms
         rows.append(
             {"percent": percent, "bar_percent": BARS.get(percent), "met": met}
-            | {"p99_change": msgspec.to_builtins(change), "ooms": mine.ooms}
-            | {"evictions": mine.evictions, "best_possible_percent": bound.percent}
-            | {"gap_to_best": msgspec.to_builtins(mine.gap_to_best)}
+            | {"p99_change": msgspec.to_builtins(change), "ooms": ooms}
+            | {"evictions": evictions, "best_possible_percent": bound.percent}
+            | {"gap_to_best": msgspec.to_builtins(gap)}
         )
         print(
             f"{percent:>4} %  p99 {change.text()}  bar {BARS.get(percent, 0.0):+.0f} %  "
-            f"best possible {bound.percent:+.1f} %  OOMs {mine.ooms:.1f}  "
+            f"best possible {bound.percent:+.1f} %  OOMs {ooms:.1f}  "
             f"{'met' if met else 'MISSED'}",
             flush=True,
         )

@@ -13,7 +13,10 @@ Needs the data in WEFT_DATA. Writes build/bench/interference-<part>.json after e
 
 import argparse
 import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -27,12 +30,20 @@ from weft.lab.experiment.interference import (
     InterferenceStudy,
     run_study,
 )
+from weft.lab.experiment.plan import axes_of
+from weft.lab.experiment.spec import ExperimentSpec
 from weft.lab.simulate.sharing import pairs
 
-DATA = Path(os.environ.get("WEFT_DATA", "../shared/data"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from specified import Measured, against, measured, one_of, specification
+
+DATA = Path(os.environ.get("WEFT_DATA", "../shared/data")).resolve()
+os.environ["WEFT_DATA"] = str(DATA)  # the specification names it
 SOURCES = ("oracle_throughputs", "simulation_throughputs", "physical_cluster_throughputs")
 CARDS = ("v100", "p100")
 LOADS = (0.7, 0.9, 1.1)
+"""Of `durations`; those of `gavel` are in its specification."""
 BRANCHES = ("coscheml:pairing=fifo", "coscheml:pairing=gpu-util", "coscheml:pairing=mystic")
 SWEEP_LOADS = (0.5, 0.7, 0.9, 1.1)
 SWEEP_GPUS = (1, 2, 4, 8)
@@ -55,36 +66,54 @@ def line(level: InterferenceLevel) -> str:
     return text + (f"  UNFINISHED {level.unfinished}" if level.unfinished else "")
 
 
-def keep(part: str, found: dict[str, list[InterferenceLevel]]) -> None:
+def keep(part: str, found: Mapping[str, Sequence[Any]]) -> None:
     OUT.mkdir(parents=True, exist_ok=True)
     encoded = msgspec.json.format(msgspec.json.encode(found), indent=1)
     (OUT / f"interference-{part}.json").write_bytes(encoded)
 
 
 def gavel(asked: argparse.Namespace, part: str, sources: list[str]) -> None:
-    ours, seeds = asked.ours, tuple(range(asked.seeds))
-    found: dict[str, list[InterferenceLevel]] = {}
+    """Runs benchmarks/experiments/interference.yaml for each campaign and GPU model."""
+    found: dict[str, list[dict[str, Any]]] = {}
     for source in sources:
         for card in CARDS:
-            table = pairs.gavel(DATA / "gavel/pairs.csv", source, card)
-            loads = tuple(pairs.OfferedLoad(rate, job_class=asked.job_class) for rate in LOADS)
-            policies = (*BASELINES, ours, ORACLE)
-            study = InterferenceStudy(
-                table,
-                card,
-                policies,
-                loads,
-                seeds,
-                make,
-                ours,
-                asked.predictor,
-                watched=asked.watched,
+            options = {"told": asked.predictor, "watched": asked.watched}
+            options |= {"job_class": asked.job_class, "source": source, "gpu": card}
+            spec = specification("interference", asked.seeds, **options)
+            name = f"{part}-{source}-{card}".replace("_", "-")
+            policies = (*BASELINES, asked.ours, ORACLE)
+            spec = msgspec.structs.replace(
+                spec, name=name, schedulers=policies, baseline=asked.ours
             )
-            levels = found[f"{source} {card}"] = run_study(study, asked.jobs)
+            cells = measured(spec, asked.jobs)
+            print(f"\n{source} on {card}", flush=True)
+            found[f"{source} {card}"] = rows = list(gavel_rows(spec, cells, asked.ours))
             keep(part, found)
-            print(f"\n{source} on {card}, {loads[0].gpus} GPUs, {loads[0].jobs} jobs", flush=True)
-            for level in levels:
-                print(f"  load {level.load.rate}  {line(level)}", flush=True)
+            for row in rows:
+                print(row["text"], flush=True)
+
+
+def gavel_rows(spec: ExperimentSpec, cells: Measured, ours: str) -> Iterator[dict[str, Any]]:
+    """Each policy at each load, and how ours compares with it."""
+    compared = {name: against(spec, cells, name) for name in spec.schedulers}
+    for load in axes_of(spec)["load"]:
+        for name in spec.schedulers:
+            mean, p99, residents, unfinished = (
+                one_of(compared[name], name, measure, load).mean
+                for measure in ("jct_mean_s", "jct_p99_s", "residents", "unfinished")
+            )
+            row = {"load": load, "policy": name, "jct_mean_s": mean, "jct_p99_s": p99}
+            text = f"  load {load}  {name:26} mean {mean:8.0f} s  p99 {p99:8.0f} s  "
+            text += f"pods/GPU {residents:.2f}"
+            for measure in ("jct_mean_s", "jct_p99_s") if name != ours else ():
+                one = one_of(compared[name], ours, measure, load)
+                assert one.difference is not None
+                row[f"ours_{measure}"] = msgspec.to_builtins(one.difference)
+                row[f"ours_{measure}_p"] = one.p_value
+                text += f"  ours {measure.split('_')[1]} {one.difference.text(decimals=2)}"
+                text += "" if one.p_value is None else f" p {one.p_value:.3f}"
+            row["text"] = text + (f"  UNFINISHED {unfinished}" if unfinished else "")
+            yield row
 
 
 def durations(asked: argparse.Namespace, part: str, sources: list[str]) -> None:

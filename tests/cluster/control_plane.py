@@ -9,14 +9,13 @@ import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import yaml
 from binaries import API_SERVER, ETCD, SCHEDULER
 from certificates import Authority, Pair
 from kube_api import Api, ApiError, Object
-from processes import Server, free_ports
+from processes import Server, StartStop, free_ports
 
 HOST = "127.0.0.1"
 SERVICE_ADDRESS = "10.0.0.1"  # of the Service `kubernetes`, by which pods know the API server
@@ -36,7 +35,7 @@ _AUDIT_POLICY = {
 }
 
 
-class ControlPlane:
+class ControlPlane(StartStop):
     """etcd and kube-apiserver: RBAC on, the default admission plugins but ServiceAccount.
 
     `as_in_clusters`: with it, the Node authorizer and NodeRestriction too; then a namespace needs a
@@ -145,22 +144,6 @@ class ControlPlane:
         return "\n".join(
             f"--- {server.log}\n{server.last_lines()}" for server in servers if server.log.exists()
         )
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     # --- who asks --------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """Servers that tests start: each with a log of its own, and gone when the tests are gone."""
 
+import abc
 import atexit
 import contextlib
 import os
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Self
 
 PATIENCE_S = 60
 _POLL_S = 0.02
@@ -116,6 +118,29 @@ class Server:
         if self.running:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
+
+
+class StartStop(abc.ABC):
+    """What a test runs in a `with`: started there, and stopped even where its start fails."""
+
+    @abc.abstractmethod
+    def start(self) -> None:
+        """All of it runs."""
+
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """End all of it, as far as it was started."""
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 def free_ports(count: int) -> list[int]:

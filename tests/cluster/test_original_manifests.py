@@ -150,7 +150,7 @@ def test_all_of_them_at_once_with_wefts_configuration(
         assert memory["in-all"] == 5000
         assert memory["no-label"] == 0
         assert memory["cost"] == 4 * 1024
-        assert memory["performance-0"] == 8 * 1024
+        assert memory["performance-0"] == 10 * 1024
         assert memory["default-resnet-0"] == CARD_MIB
 
         def told(events: Objects) -> bool:

@@ -31,7 +31,7 @@ sandbox = "{pause}"
 [plugins."io.containerd.cri.v1.runtime"]
 restrict_oom_score_adj = true  # a container in a VM may not lower its score
 netns_mounts_under_state_dir = true
-enable_cdi = true
+enable_cdi = {cdi}
 cdi_spec_dirs = ["{folder}/cdi"]
 [plugins."io.containerd.cri.v1.runtime".cni]
 bin_dirs = ["{cni}"]
@@ -95,12 +95,13 @@ class Containerd(Server):
         super().__init__(["/usr/bin/env", path, *command], folder / "containerd.log")
         self.name = CONTAINERD
 
-    def configure(self, *, nri: bool = True, validator: bool = True) -> None:
+    def configure(self, *, nri: bool = True, validator: bool = True, cdi: bool = True) -> None:
         """Write its configuration, which the next start reads."""
         (self.folder / "config.toml").write_text(
             _CONFIG.format(
                 folder=self.folder,
                 nri_socket=self.nri_socket,
+                cdi=str(cdi).lower(),
                 pause=PAUSE,
                 cni=CNI_FOLDER,
                 nri_off=str(not nri).lower(),

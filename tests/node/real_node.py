@@ -12,8 +12,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import images
 from containerd import Containerd
@@ -23,6 +21,7 @@ from kube_api import ApiError, Object, Objects
 from kubelet import DEVICE_PLUGINS, Kubelet
 from machine_state import MachineState, put_back, why_not_here
 from played_gpus import PlayedGpus
+from processes import StartStop
 
 NAME = "real-node"
 NRI_SOCKET = Path("/run/nri/nri.sock")
@@ -35,7 +34,7 @@ _RUNS_S = 60.0
 _ENDS_S = 60.0
 
 
-class RealNode:
+class RealNode(StartStop):
     """The node `real-node`. Pods bound to it run here; `inside` says what a container sees.
 
     `left_behind` is what of the machine is not as it was, once this has stopped. One that is
@@ -107,10 +106,12 @@ class RealNode:
         images.write_archive(archive, images.find_busybox(), self._more_images)
         self.containerd.ctr("images", "import", archive)
 
-    def restart_containerd(self, *, nri: bool = True, validator: bool = True) -> None:
-        """Containers go on while it is away. `nri` and `validator`: whether it has them then."""
+    def restart_containerd(
+        self, *, nri: bool = True, validator: bool = True, cdi: bool = True
+    ) -> None:
+        """Containers go on while it is away. The others say whether it has them then."""
         self.containerd.kill()
-        self.containerd.configure(nri=nri, validator=validator)
+        self.containerd.configure(nri=nri, validator=validator, cdi=cdi)
         self.containerd.begin()
 
     def restart_kubelet(self) -> None:
@@ -123,22 +124,6 @@ class RealNode:
         folder = getattr(self, "folder", Path("/nowhere"))
         found = sorted([*folder.glob("*.log"), *folder.glob("*/*.log")])
         return "\n".join(f"--- {path}\n{last_lines(path)}" for path in found)
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def advertise(self, resources: Mapping[str, str | None]) -> None:
         """The node has so much of these extended resources (None: nothing of one)."""

@@ -217,19 +217,35 @@ def test_pods_that_the_originals_schedulers_placed(
     assert inside["gpushare"].env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "2"
 
 
-def test_what_image_and_pod_both_set_would_win_and_is_refused(
+SETS_IT_TOO: Object = {
+    "metadata": {"name": "twice"},
+    "spec": {
+        "containers": [
+            {"name": "main", "image": SEES_ALL_GPUS, "env": [{"name": VISIBLE, "value": "all"}]}
+        ]
+    },
+}
+
+
+def test_what_image_and_pod_both_set_does_not_win(
     node: RealNode, gpus: PlayedGpus, namespace: str
 ) -> None:
-    main = {
-        "name": "main",
-        "image": SEES_ALL_GPUS,
-        "env": [{"name": VISIBLE, "value": "all"}],
-    }
-    refused = {"metadata": {"name": "twice"}, "spec": {"containers": [main]}}
-    with agent(node, gpus):
-        node.create([refused], namespace)
-        (found,) = node.wait(lambda pods: "both set" in state_of(pods[0]), namespace)
-    assert "CreateContainerError" in state_of(found)
+    with agent(node, gpus, "--cdi-folder", node.containerd.cdi_folder):
+        (one,) = node.run([SETS_IT_TOO], namespace)
+        assert node.inside(one, "main").env[VISIBLE] == "void"
+
+
+def test_nor_does_it_start_where_the_runtime_does_not_look_for_cdi_files(
+    node: RealNode, gpus: PlayedGpus, namespace: str
+) -> None:
+    node.restart_containerd(cdi=False)
+    try:
+        with agent(node, gpus, "--cdi-folder", node.containerd.cdi_folder):
+            node.create([SETS_IT_TOO], namespace)
+            (one,) = node.wait(lambda pods: "unresolvable" in state_of(pods[0]), namespace)
+        assert "CreateContainerError" in state_of(one)
+    finally:
+        node.restart_containerd()
 
 
 def inventory_of(node: RealNode) -> list[Gpu]:

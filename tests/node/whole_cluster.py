@@ -11,15 +11,13 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import helm
 import yaml
 from binaries import CONTROLLERS, KUBECTL, PROXY
 from control_plane import HOST, ControlPlane, Scheduler
 from kube_api import Object
-from processes import Server, free_ports
+from processes import Server, StartStop, free_ports
 from real_node import NAME, RealNode, last_lines
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +45,7 @@ def as_users_install() -> str:
     return commands()[0]
 
 
-class WholeCluster:
+class WholeCluster(StartStop):
     """`plane`, `node` and `gpus` are as in the other tests; `shell` runs what a user would type."""
 
     def __init__(self, tools: dict[str, Path], folder: Path, image_names: Sequence[str]) -> None:
@@ -129,22 +127,6 @@ class WholeCluster:
             if any(part.startswith(_OURS) for part in path.parts)
         ]
         return "\n".join(f"--- {path}\n{last_lines(path)}" for path in pods)
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     # --- what a user does ------------------------------------------------------------------------
 

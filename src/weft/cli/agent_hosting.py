@@ -28,7 +28,7 @@ from weft.model.agent_offer import DEVICE_PLUGIN, AgentOffer
 from weft.node.agent.accounting import Accounting, AccountingSettings
 from weft.node.agent.agent import AgentPart, NodeAgent, stop_signal
 from weft.node.agent.agent_metrics import DeliveryMetrics, DeviceMetrics, PartMetrics
-from weft.node.agent.container_grant import Granter
+from weft.node.agent.container_grant import ContainerGrant, Granter
 from weft.node.agent.delivery import Delivery, DeliveryOptions
 from weft.node.agent.device_nodes import CDI_DIRS, CdiSpecs
 from weft.node.agent.device_watch import DeviceWatch
@@ -45,6 +45,8 @@ from weft.node.agent.pod_events import REFUSED, PodEvents, PodName
 from weft.node.agent.reconciler import Reconciler
 from weft.node.agent.usage import UsageWatch, WatchedPod
 from weft.node.agent.usage_metrics import UsageMetrics
+from weft.node.device_plugin.cdi_files import CdiFiles
+from weft.node.device_plugin.runtime_cdi import overrides_by_cdi
 from weft.node.devices.fake import FakeReader
 from weft.node.devices.nvml import NvmlReader
 from weft.node.devices.reader import DeviceError, DeviceReader, NoDriverError
@@ -173,7 +175,9 @@ class Composition:
             DeliveryOptions(exempt=self._settings.exempt_namespaces),
             on_refused=self._refused,
             on_without=self.evictions.evict,
+            cdi_device=self._cdi_device,
         )
+        self._cdi_files = CdiFiles(hosting.cdi_folder)
         self.plugin = NriPlugin(hosting.nri_socket, self.delivery)
         self.discovery = Discovery(
             self._client,
@@ -183,6 +187,16 @@ class Composition:
         )
         if self.mps is not None:
             self.mps.listeners.append(self.discovery.nudge)
+
+    def _cdi_device(self, grant: ContainerGrant) -> str:
+        """A CDI device of this grant, for one container that is being created; "" where the
+        runtime is none that is known to put it last. OSError."""
+        if not overrides_by_cdi(self.plugin.runtime):
+            return ""
+        name = self._cdi_files.new_name()
+        self._cdi_files.write(name, grant)
+        self._cdi_files.forget_all_but((name,))
+        return name
 
     def _serve_plugins(self, hosting: AgentHosting) -> "DevicePluginPart":
         from weft.cli.agent_plugins import device_plugins  # gRPC is large

@@ -65,7 +65,8 @@ def interference(
     The table is the truth; policies only see what a predictor learnt from half of it.
     """
     from weft.cli.policies import registry
-    from weft.lab.experiment.interference import GANDIVA, ORACLE, InterferenceStudy, run_study
+    from weft.lab.experiment.interference import ORACLE, InterferenceStudy, run_study
+    from weft.lab.experiment.scenarios import GANDIVA
     from weft.lab.simulate.sharing.pairs import OfferedLoad, read_table
 
     for rate in load:

@@ -15,6 +15,7 @@ _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _BEYOND = re.compile(r"Expected `\w+` [<>]")
 _NUMBERS = (msgspec.inspect.IntType, msgspec.inspect.FloatType)
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+_MOST_SHOWN = 100
 
 Form = TypeVar("Form")
 
@@ -24,7 +25,7 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="c
 
 
 def read_document(
-    text: bytes, where: str, api_version: str, kind: str, *, empty: str
+    text: str | bytes, where: str, api_version: str, kind: str, *, empty: str
 ) -> dict[Any, Any]:
     """The YAML document of this version and kind; `where` names it in errors.
 
@@ -98,7 +99,8 @@ def _in_words(what: str, at: str, value: Any, form: Any) -> str:
         return _out_of_bounds(kind, exact, words)
     if isinstance(kind, msgspec.inspect.StrType) and "refused" in words:
         return words["refused"].format(repr(value))
-    return what
+    is_scalar = isinstance(value, str | int | float)
+    return f"{repr(value)[:_MOST_SHOWN]}: {what}" if is_scalar else what
 
 
 def _member(kind: Any, value: Any) -> Any:

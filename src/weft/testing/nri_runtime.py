@@ -124,13 +124,20 @@ class FakeRuntime:
     """Use it as `async with FakeRuntime(socket) as runtime`.
 
     `request_timeout_s` is NRI's. `has_validators`: False for a runtime before NRI 0.10, which
-    refuses a plugin that wants to validate, and requires no plugins. `containers` are those that
-    started, by id; `pods` and `running` are what a plugin is told at its registration.
+    refuses a plugin that wants to validate, and requires no plugins. `name` is what it calls
+    itself. `containers` are those that started, by id; `pods` and `running` are what a plugin is
+    told at its registration.
     """
 
     def __init__(
-        self, socket: Path, *, request_timeout_s: float = 2.0, has_validators: bool = True
+        self,
+        socket: Path,
+        *,
+        request_timeout_s: float = 2.0,
+        has_validators: bool = True,
+        name: str = "fake",
     ) -> None:
+        self.name = name
         self.socket = socket
         self.plugin: PluginPeer | None = None
         self.registrations = 0
@@ -254,7 +261,7 @@ class FakeRuntime:
         await peer.registered.wait()
         try:
             configure = nri.ConfigureRequest(
-                runtime_name="fake",
+                runtime_name=self.name,
                 runtime_version="2.2",
                 request_timeout=int(1000 * self._timeout_s),
             )

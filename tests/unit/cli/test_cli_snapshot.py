@@ -133,7 +133,7 @@ def broken(change: Any) -> bytes:
         (lambda text: broken(json.loads(text) | {"secrets": []}), "unknown field `secrets`"),
         (lambda text: broken(_in_pod(text, "image", "x")), "pods[0].spec.containers[0].image: is"),
         (lambda text: broken(_in_pod(text, "name", 3)), "Expected `str`, got `int`"),
-        (lambda text: broken(_seed(text, "x")), "field configuration.seed: Expected `int`"),
+        (lambda text: broken(_seed(text, "x")), "field configuration.seed: 'x': Expected `int`"),
         (lambda text: broken(_seed(text, -1)), "field configuration.seed: -1 is negative"),
     ],
 )

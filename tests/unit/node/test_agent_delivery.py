@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,28 @@ async def test_a_variable_that_image_and_pod_set_is_refused(tmp_path: Path) -> N
             assert f"its image and its pod both set {VISIBLE}" in problem
         same = (f"{VISIBLE}=all", f"{VISIBLE}=void")
         assert (await world.create(world.sandbox("plain"), "main", same)).env == {VISIBLE: "void"}
+
+
+async def test_what_image_and_pod_set_is_overridden_by_a_cdi_device_in_containerd(
+    tmp_path: Path,
+) -> None:
+    """Its file holds the whole environment, and goes once the container is long created."""
+    async with node_world(tmp_path, name="containerd") as world:
+        await world.start_agent()
+        twice = (f"{VISIBLE}=0", f"{VISIBLE}=all")
+        started = await world.create(world.bound("a"), "main", twice)
+        (name,) = started.cdi
+        (path,) = (tmp_path / "cdi").iterdir()
+        specification = json.loads(path.read_text())
+        (device,) = specification["devices"]
+        assert name == f"{specification['kind']}={device['name']}"
+        assert f"{VISIBLE}={world.uuids[0]}" in device["containerEdits"]["env"]
+        os.utime(path, (0, 0))
+        world.add_pod("plain")
+        await world.create(world.sandbox("plain"), "main", twice)
+        assert path not in list((tmp_path / "cdi").iterdir())
+        once = await world.create(world.sandbox("plain"), "other", (f"{VISIBLE}=all",))
+        assert once.cdi == ()
 
 
 async def test_a_pod_that_nobody_told_of_is_left_alone(tmp_path: Path) -> None:

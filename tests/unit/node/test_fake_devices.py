@@ -148,10 +148,10 @@ processes:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("gpus: [{modle: x}]", "fake.yaml, gpus[0]: Object contains unknown field `modle`; did"),
-        ("gpus: [{model: x}]", "fake.yaml, gpus[0]: Object missing required field `memoryMiB`"),
-        ("gpus: [{model: x, memoryMiB: many}]", "fake.yaml, gpus[0].memoryMiB: 'many': Expected"),
-        ("gpus: [{model: x, memoryMiB: 0}]", "fake.yaml, gpus[0].memoryMiB: 0: Expected `int` >= "),
+        ("gpus: [{modle: x}]", "fake.yaml: gpus[0]: Object contains unknown field `modle`; did"),
+        ("gpus: [{model: x}]", "fake.yaml: gpus[0]: Object missing required field `memoryMiB`"),
+        ("gpus: [{model: x, memoryMiB: many}]", "fake.yaml: gpus[0].memoryMiB: 'many': Expected"),
+        ("gpus: [{model: x, memoryMiB: 0}]", "fake.yaml: gpus[0].memoryMiB: 0 must be 1 or more"),
         (
             "gpus: [{model: x, memoryMiB: 9, reservedMiB: 9}]",
             "gpus[0].reservedMiB: 9 is all that the card has (9)",
@@ -181,7 +181,10 @@ processes:
             "processes: [{gpu: 0, memoryMiB: 1, pid: 1, pod: x}]",
             "processes[0]: names one of pid, pod",
         ),
-        ("gpus: [{model: x, memoryMiB: 9, count: 2000}]", "gpus[0].count: 2000: Expected"),
+        (
+            "gpus: [{model: x, memoryMiB: 9, count: 2000}]",
+            "gpus[0].count: 2,000 is more than 1,024; write that at most",
+        ),
         ("kind: Other", "line 3, kind: is written twice"),
         ("gpus: [", "is no YAML"),
     ],

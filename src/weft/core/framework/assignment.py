@@ -124,7 +124,8 @@ def _connected(query: Query, profile: Profile, policy: Policy, answer: Assignmen
     answer.fits[at], answer.codes[at] = False, taken
     answer.codes[at[NODES_CONNECTED:]] = Code.NOT_SEARCHED
     part = query.only(at[:NODES_CONNECTED])
-    chosen = _other_devices(part, profile, policy, answer.todo)
+    before = answer.chosen[at[:NODES_CONNECTED]]
+    chosen = _other_devices(part, profile, policy, answer.todo, before)
     found = np.flatnonzero(chosen.min(axis=1) >= 0)
     if len(found):
         forced = _greedy(part.only(found), profile, policy, answer.todo, forced=chosen[found])
@@ -132,25 +133,28 @@ def _connected(query: Query, profile: Profile, policy: Policy, answer: Assignmen
     return answer
 
 
-def _other_devices(query: Query, profile: Profile, policy: Policy, todo: list[Step]) -> Ints:
-    """Better connected devices for all steps, each its own, [n, steps]; −1 on nodes without."""
-    others = np.full((query.n, len(todo)), -1, dtype=np.int64)
+def _other_devices(
+    query: Query, profile: Profile, policy: Policy, todo: list[Step], chosen: Ints
+) -> Ints:
+    """Better connected devices, each step its own, or the chosen ones exchanged; −1 without."""
+    others = np.full_like(chosen, -1)
     scratch = _Scratch(query)
-    fits, wanted = [], None
+    fits, wanted = list[Bools](), scratch.room
     for _, need in todo:
         scratch.begin_step(need, same_request=False)
-        fits.append(scratch.device_fits & _acceptable(scratch, need, profile))
-        if wanted is None:
+        if not fits:
             scores = policy_answers.score_devices(policy, scratch)
             wanted = -scratch.room if scores is None else scores
+        fits.append(scratch.device_fits & _acceptable(scratch, need, profile))
     assert query.rows is not None
-    assert wanted is not None
-    ends = query.gpus.cumsum()
+    signals, ends = query.signals if profile.observes else None, query.gpus.cumsum()
     for at, (row, end) in enumerate(zip(query.rows.tolist(), ends.tolist(), strict=True)):
         own = slice(end - int(query.gpus[at]), end)
         found = connection.best_scored(query.table, row, [one[own] for one in fits], wanted[own])
-        if found is not None:
-            others[at] = found
+        others[at] = found or connection.exchanged(
+            query.table, row, chosen[at].tolist(), query.demand, signals
+        )
+    others[connection.lacking(query, others)] = -1
     return others
 
 

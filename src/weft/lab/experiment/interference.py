@@ -13,15 +13,15 @@ import msgspec
 from weft.core.framework import Policy
 from weft.lab.experiment import pair_predictor
 from weft.lab.experiment.paired import Difference, holm, paired_difference, paired_p_value
+from weft.lab.experiment.scenarios import GANDIVA, run_with
 from weft.lab.experiment.workers import run_cells, with_progress
 from weft.lab.simulate.sharing import pairs
 from weft.lab.simulate.sharing.feedback import Feedback
 from weft.lab.simulate.sharing.outcome import SharedRun
-from weft.lab.simulate.sharing.run import SharedScenario, run_shared
-from weft.lab.simulate.sharing.trial_packing import PackByTrial, TrialRun
+from weft.lab.simulate.sharing.run import SharedScenario
 from weft.model.interference_table import INTERFERENCE, MYSTIC, to_input
 
-ORACLE, GANDIVA, OURS = "oracle", "gandiva", "interference"
+ORACLE, OURS = "oracle", "interference"
 BASELINES = ("binpack", GANDIVA, "coscheml")
 PROGRESS = Feedback(noise=0.05, evict=False)
 
@@ -141,11 +141,8 @@ def run_scenario(
     study: InterferenceStudy, cell: InterferenceRun, scenario: SharedScenario
 ) -> SharedRun:
     """The cell's policy on this scenario."""
-    if cell.policy == GANDIVA:
-        run = TrialRun(scenario, PackByTrial()).go()
-    else:
-        name = study.reference if cell.policy == ORACLE else cell.policy
-        run = run_shared(scenario, study.make_policy(name))
+    name = study.reference if cell.policy == ORACLE else cell.policy
+    run = run_with(scenario, name, study.make_policy)
     return msgspec.structs.replace(run, policy=cell.policy)
 
 

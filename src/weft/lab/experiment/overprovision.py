@@ -13,14 +13,15 @@ import msgspec
 
 from weft.core.framework import Policy
 from weft.lab.experiment.paired import Difference, paired_difference
+from weft.lab.experiment.plan import CellLevel, PlannedCell
+from weft.lab.experiment.scenarios import BEST, ScenarioMaker, run_with
+from weft.lab.experiment.spec_workloads import OverprovisionedJobs
 from weft.lab.experiment.workers import run_cells, with_progress
 from weft.lab.simulate.sharing import ece_like
 from weft.lab.simulate.sharing.exporter import SOUND, ExporterFaults
 from weft.lab.simulate.sharing.outcome import SharedRun
 from weft.lab.simulate.sharing.pipeline import ScrapeOptions
-from weft.lab.simulate.sharing.run import SharedScenario, run_shared
 
-BEST = "best-residency"
 LEVELS = (0, 50, 100, 150, 200, 250)
 
 
@@ -116,22 +117,16 @@ def run_cell(study: OverprovisionStudy, cell: OverprovisionRun) -> SharedRun:
 
 
 def run_whole(study: OverprovisionStudy, cell: OverprovisionRun) -> SharedRun:
-    """One policy on one seed's jobs at one level."""
-    jobs = ece_like.jobs(cell.percent, cell.seed, study.gpus, study.mix)
-    nodes, watching, permille = ece_like.cluster(study.gpus), study.watching, study.harvest_permille
-    slowdown = ece_like.slowdown(cell.percent)
-    scenario = SharedScenario(nodes, jobs, slowdown, watching, study.faults, permille, cell.seed)
-    if cell.policy == BEST:
-        scenario = asking_peaks(scenario)
-    policy = study.make_policy("gpushare" if cell.policy == BEST else cell.policy)
-    run = run_shared(scenario, policy)
-    return msgspec.structs.replace(run, policy=cell.policy)
-
-
-def asking_peaks(scenario: SharedScenario) -> SharedScenario:
-    """The same jobs, each of which asks for exactly the most that it will use."""
-    peaks = (msgspec.structs.replace(job, request_mib=job.peak_mib) for job in scenario.jobs)
-    return msgspec.structs.replace(scenario, jobs=tuple(peaks))
+    """One policy on one seed's jobs at one level, as an experiment's file would run it."""
+    workload = OverprovisionedJobs(percents=(cell.percent,), mix=study.mix.value, cards=study.gpus)
+    planned = PlannedCell((CellLevel("percent", 0, str(cell.percent)),), cell.policy, cell.seed)
+    scenario = msgspec.structs.replace(
+        ScenarioMaker(workload, {}).scenario(planned),
+        watching=study.watching,
+        faults=study.faults,
+        harvest_permille=study.harvest_permille,
+    )
+    return run_with(scenario, cell.policy, study.make_policy)
 
 
 def _level(

@@ -13,6 +13,7 @@ from typing import cast
 
 import msgspec
 
+from weft.core.framework import Policy
 from weft.lab.experiment.plan import PlannedCell
 from weft.lab.experiment.spec_workloads import (
     InferenceList,
@@ -31,12 +32,16 @@ from weft.lab.simulate.openb import read_nodes
 from weft.lab.simulate.sharing import arrival_times, ece_like, job_lists, knots
 from weft.lab.simulate.sharing.exporter import ExporterFaults, read_spoof
 from weft.lab.simulate.sharing.job import SECOND_NS, Job
+from weft.lab.simulate.sharing.outcome import SharedRun
 from weft.lab.simulate.sharing.pipeline import ScrapeOptions
 from weft.lab.simulate.sharing.power import PowerModel, power_of
-from weft.lab.simulate.sharing.run import SharedScenario
+from weft.lab.simulate.sharing.run import SharedScenario, run_shared
 from weft.lab.simulate.sharing.slowdown import ByResidents
+from weft.lab.simulate.sharing.trial_packing import PackByTrial, TrialRun
 from weft.model import BadInputError, Gpu, Node, PodRequest
 
+BEST, GANDIVA = "best-residency", "gandiva"
+"""Best fit of pods that ask for exactly the most that they will use; packing by trial."""
 NO_SLOWDOWN = ByResidents((1000,))
 """Sharing costs nothing beyond what compute in proportion does."""
 IN_PROPORTION = TimeAssumptions(name="in-proportion", compute="proportional")
@@ -220,6 +225,21 @@ class ScenarioMaker:
         if self._read_pods is None:
             raise BadInputError(str(path), "is read by the command alone")
         return self._read_pods(path)
+
+
+def run_with(
+    scenario: SharedScenario, scheduler: str, make_policy: Callable[[str], Policy]
+) -> SharedRun:
+    """The scenario with a policy, or with one of those that need a run of their own."""
+    if scheduler == GANDIVA:
+        run = TrialRun(scenario, PackByTrial()).go()
+    elif scheduler == BEST:
+        peaks = (msgspec.structs.replace(job, request_mib=job.peak_mib) for job in scenario.jobs)
+        asking = msgspec.structs.replace(scenario, jobs=tuple(peaks))
+        run = run_shared(asking, make_policy("gpushare"))
+    else:
+        run = run_shared(scenario, make_policy(scheduler))
+    return msgspec.structs.replace(run, policy=scheduler)
 
 
 def exporter_faults(faults: MetricFaults) -> ExporterFaults:

@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 
 from weft.core.framework import Policy
-from weft.lab.experiment import interference, overprovision
+from weft.lab.experiment import interference
 from weft.lab.experiment.grid import RunGrid, run_cell
 from weft.lab.experiment.plan import PlannedCell
 from weft.lab.experiment.runner import CellResult, Runner
-from weft.lab.experiment.scenarios import ReadPods, ScenarioMaker
+from weft.lab.experiment.scenarios import BEST, GANDIVA, ReadPods, ScenarioMaker, run_with
 from weft.lab.experiment.simulated_cluster import SimulatedClusterRunner
 from weft.lab.experiment.spec import ExperimentSpec, Seeds
 from weft.lab.experiment.spec_cluster import ClusterJobs
@@ -24,12 +24,10 @@ from weft.lab.simulate.results import PolicyRun
 from weft.lab.simulate.scenario import Scenario
 from weft.lab.simulate.sharing import pairs
 from weft.lab.simulate.sharing.outcome import SharedRun
-from weft.lab.simulate.sharing.run import SharedScenario, run_shared
-from weft.lab.simulate.sharing.trial_packing import PackByTrial, TrialRun
 from weft.model import BadInputError
 
 _SPECIAL: dict[type, set[str]] = {
-    MeasuredPairs: {interference.GANDIVA, interference.ORACLE},
+    MeasuredPairs: {GANDIVA, interference.ORACLE},
     OpenbPods: set(),
 }
 """Schedulers that are no policies, of workloads that do not have the usual ones."""
@@ -67,7 +65,7 @@ def runner_of(
     if isinstance(workload, ClusterJobs):
         assert spec.cluster is not None  # as `read_spec` has seen
         return SimulatedClusterRunner(workload, spec.cluster, data.get("models"), make_policy)
-    special = _SPECIAL.get(type(workload), {overprovision.BEST, interference.GANDIVA})
+    special = _SPECIAL.get(type(workload), {BEST, GANDIVA})
     for at, name in enumerate(spec.schedulers):
         if name in special:
             continue
@@ -96,17 +94,6 @@ class SharedGpusRunner:
         """One scheduler on one seed's jobs at one level of each axis."""
         scenario = self._scenarios.scenario(cell)
         return _shared(run_with(scenario, cell.scheduler, self._make_policy))
-
-
-def run_with(scenario: SharedScenario, scheduler: str, make_policy: MakePolicy) -> SharedRun:
-    """The scenario with a policy, or with one of those that need a run of their own."""
-    if scheduler == interference.GANDIVA:
-        run = TrialRun(scenario, PackByTrial()).go()
-    elif scheduler == overprovision.BEST:
-        run = run_shared(overprovision.asking_peaks(scenario), make_policy("gpushare"))
-    else:
-        run = run_shared(scenario, make_policy(scheduler))
-    return msgspec.structs.replace(run, policy=scheduler)
 
 
 class PairsRunner:

@@ -70,7 +70,8 @@ class Delivery:
     """A `RuntimeHooks`. `counts` are containers by outcome.
 
     `on_refused` hears whose container did not start and why, `on_without` whose container runs
-    without its share: such a pod is evicted.
+    without its share: such a pod is evicted. `cdi_device` names a CDI device that brings a grant,
+    "" where the runtime knows none.
     """
 
     def __init__(
@@ -82,12 +83,14 @@ class Delivery:
         *,
         on_refused: Callable[[PodName, str], None],
         on_without: Callable[[PodName, str], None],
+        cdi_device: Callable[[ContainerGrant], str],
     ) -> None:
         self.counts: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
         self._held: dict[str, HeldRecord] = {}
         self._pods, self._devices, self._granter = pods, devices, granter
         self._options = options or DeliveryOptions()
         self._on_refused, self._on_without = on_refused, on_without
+        self._cdi_device = cdi_device
         self._unknown: dict[str, dict[str, tuple[nri.PodSandbox, nri.Container]]] = {}
         pods.listeners.append(self._heard_of)
 
@@ -111,14 +114,37 @@ class Delivery:
         """The container's environment, devices and mounts; `CallError` keeps it from starting."""
         try:
             outcome, grant = await self._decide(pod, container)
-            _refuse_twice_set(container, grant)
-            adjustment = _adjustment(grant)
+            names = self._names_for_twice_set(container, grant)
+            adjustment = _adjustment(msgspec.structs.replace(grant, cdi=(*grant.cdi, *names)))
         except (NotGrantedError, MissingNodeError) as error:
             self.counts[REFUSED] += 1
             self._on_refused(_name_of(pod), f"container {container.name}: {error}")
             raise CallError(f"{PLUGIN}: {error}") from error
         self.counts[outcome] += 1
         return adjustment
+
+    def _names_for_twice_set(
+        self, container: nri.Container, grant: ContainerGrant
+    ) -> tuple[str, ...]:
+        """A CDI device with the grant's environment, where image and pod both set one of it.
+
+        containerd (2.2, NRI 0.11) names such a variable twice and adjusts the first: the pod's
+        value would stand. CDI devices come after.
+        """
+        twice = _twice_set(container, grant)
+        if not twice:
+            return ()
+        try:
+            device = self._cdi_device(ContainerGrant(env=grant.env))
+        except OSError as error:
+            raise NotGrantedError(f"its environment cannot be written: {error}") from error
+        if device:
+            return (device,)
+        name, own = next(iter(twice.items()))
+        raise NotGrantedError(
+            f"its image and its pod both set {name}, and the runtime would give it the pod's "
+            f"value, {own[:80]!r}: remove it from the pod's manifest"
+        )
 
     def validate(
         self, pod: nri.PodSandbox, container: nri.Container, adjust: nri.ContainerAdjustment
@@ -289,23 +315,14 @@ def _name_of(pod: nri.PodSandbox) -> PodName:
     return PodName(pod.namespace, pod.name, pod.uid)
 
 
-def _refuse_twice_set(container: nri.Container, grant: ContainerGrant) -> None:
-    """Raise for a variable of the grant that image and pod both set, to something else.
-
-    containerd (2.2, NRI 0.11) names such a variable twice and adjusts the first: the pod's value
-    would stand.
-    """
+def _twice_set(container: nri.Container, grant: ContainerGrant) -> dict[str, str]:
+    """Variables of the grant that image and pod both set, the pod to something else: its values."""
     values: dict[str, list[str]] = {}
     for entry in container.env:
         name, _, value = entry.partition("=")
         values.setdefault(name, []).append(value)
-    for name, value in grant.env.items():
-        own = values.get(name, ())
-        if len(own) > 1 and own[-1] != value:
-            raise NotGrantedError(
-                f"its image and its pod both set {name}, and the runtime would give it the pod's "
-                f"value, {own[-1][:80]!r}: remove it from the pod's manifest"
-            )
+    twice = {name: own[-1] for name, own in values.items() if len(own) > 1}
+    return {name: own for name, own in twice.items() if grant.env.get(name, own) != own}
 
 
 def _adjustment(grant: ContainerGrant) -> nri.ContainerAdjustment:

@@ -1,20 +1,19 @@
 """The form of the file that plays GPUs, and what is said of one that is wrong."""
 
 import math
-import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
+from weft.files.form import Section, place, read_document, read_form
 from weft.files.reading import read_text
-from weft.files.yaml_text import BrokenYamlError, load
 from weft.model import BadInputError
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS, MOST_LETTERS
 from weft.model.gpu_links import UNKNOWN_NUMA, GpuLinks, checked_links, nvlink_generation
 from weft.model.metric import Metric
-from weft.model.nearest import nearest, unknown
+from weft.model.nearest import unknown
 
 API_VERSION = "weft.dev/v1"
 KIND = "FakeDevices"
@@ -24,24 +23,17 @@ Count = Annotated[int, Meta(ge=1, le=MOST_GPUS)]
 Name = Annotated[str, Meta(max_length=MOST_LETTERS)]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
 
-_AT = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
-_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
-_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 _METRICS = frozenset(metric.value for metric in Metric)
 
 
-class FakeForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Base: snake_case here, camelCase in the file; a field nobody knows is an error."""
-
-
-class FakePhase(FakeForm, frozen=True):
+class FakePhase(Section, frozen=True):
     """What a GPU does for so many seconds: values by canonical metric name."""
 
     seconds: Annotated[float, Meta(gt=0, le=1e9)]
     values: dict[str, float]
 
 
-class FakeMig(FakeForm, frozen=True):
+class FakeMig(Section, frozen=True):
     """MIG instances of one profile."""
 
     profile: Name
@@ -49,7 +41,7 @@ class FakeMig(FakeForm, frozen=True):
     count: Annotated[int, Meta(ge=1, le=14)] = 1
 
 
-class FakeGpu(FakeForm, frozen=True):
+class FakeGpu(Section, frozen=True):
     """One card, or `count` alike. `memory_mib` is all of it, `reserved_mib` the driver's part.
 
     `minor` is the first one's; the others count up. `paths` may say {index} and {minor}.
@@ -76,7 +68,7 @@ class FakeGpu(FakeForm, frozen=True):
         return msgspec.structs.replace(self, count=1, minor=minor)
 
 
-class FakeProcess(FakeForm, frozen=True):
+class FakeProcess(Section, frozen=True):
     """A process on a GPU (index or UUID): a pid, or whichever runs in a pod (UID) or cgroup."""
 
     gpu: int | str
@@ -87,7 +79,7 @@ class FakeProcess(FakeForm, frozen=True):
     sm_ratio: Ratio | None = None
 
 
-class FakeFile(FakeForm, frozen=True):
+class FakeFile(Section, frozen=True):
     """The file."""
 
     api_version: str
@@ -113,68 +105,28 @@ class FakeFile(FakeForm, frozen=True):
 def read_fake(path: Path) -> FakeFile:
     """The file's GPUs; `BadInputError` names file, field and value where it is wrong."""
     where = str(path)
-    text = read_text(path)
+    empty = f"is empty; write apiVersion: {API_VERSION}, kind: {KIND}, gpus"
+    document = read_document(read_text(path), where, API_VERSION, KIND, empty=empty)
     try:
-        document = load(text)
-    except BrokenYamlError as error:
-        line = "" if error.line is None else f", line {error.line + 1}"
-        raise BadInputError(where + line, f"is no YAML: {error}") from None
+        file = read_form(document, FakeFile)
+        _check(file)
     except BadInputError as error:
-        raise BadInputError(_place(where, error.where), error.problem) from None
-    if not isinstance(document, dict):
-        raise BadInputError(where, f"is empty; write apiVersion: {API_VERSION}, kind: {KIND}, gpus")
-    for field, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
-        if document.get(field) != wanted:
-            wrong = f"{document.get(field)!r} is unknown; write {wanted}"
-            raise BadInputError(_place(where, field), wrong)
-    try:
-        file = msgspec.convert(document, FakeFile)
-    except msgspec.ValidationError as error:
-        match = _AT.fullmatch(str(error))
-        what, at = (match[1], match[2] or "") if match else (str(error), "")
-        raise BadInputError(_place(where, at), _in_words(what, at, document)) from None
-    _check(file, where)
+        raise BadInputError(place(where, error.where), error.problem) from None
     return file
 
 
-def _place(where: str, field: str) -> str:
-    return f"{where}, {field}" if field else where
-
-
-def _in_words(what: str, at: str, value: Any) -> str:
-    """msgspec's complaint with the value, or the name that was meant."""
-    kind: Any = msgspec.inspect.type_info(FakeFile)
-    for name, index in _STEP.findall(at):
-        if isinstance(kind, msgspec.inspect.StructType):
-            kind = next((f.type for f in kind.fields if f.encode_name == name), None)
-        else:
-            kind = getattr(kind, "item_type", None)
-        try:
-            value = value[name] if name else value[int(index)]
-        except (KeyError, IndexError, TypeError):
-            break
-    if (field := _FIELD.fullmatch(what)) and isinstance(kind, msgspec.inspect.StructType):
-        known = [f.encode_name for f in kind.fields]
-        near = nearest(field[1], known)
-        return f"{what}; " + (f"did you mean {near!r}?" if near else f"it has {', '.join(known)}")
-    return what if isinstance(value, dict | list) else f"{value!r}: {what}"
-
-
-def _check(file: FakeFile, where: str) -> None:
+def _check(file: FakeFile) -> None:
     if sum(card.count * (1 + sum(m.count for m in card.mig)) for card in file.gpus) > MOST_GPUS:
-        raise BadInputError(_place(where, "gpus"), f"no node has more than {MOST_GPUS} GPUs")
+        raise BadInputError("gpus", f"no node has more than {MOST_GPUS} GPUs")
     uuids = [card.uuid for card in file.gpus if card.uuid]
     for at, card in enumerate(file.gpus):
-        _check_card(card, _place(where, f"gpus[{at}]"), uuids)
-    try:
-        _ = file.gpu_links
-    except BadInputError as error:
-        raise BadInputError(_place(where, error.where), error.problem) from None
+        _check_card(card, f"gpus[{at}]", uuids)
+    _ = file.gpu_links  # raises where they do not hold together
     for at, process in enumerate(file.processes):
         named = [process.pid is not None, bool(process.pod), bool(process.cgroup)]
         if named.count(True) != 1:
             wrong = "names one of pid, pod (its UID) and cgroup"
-            raise BadInputError(_place(where, f"processes[{at}]"), wrong)
+            raise BadInputError(f"processes[{at}]", wrong)
 
 
 def _check_card(card: FakeGpu, where: str, uuids: list[str]) -> None:

@@ -70,7 +70,7 @@ def test_default_profiles_can_be_made() -> None:
     [
         ("colour: red", "weft.yaml: Object contains unknown field `colour`"),
         ("lease: {renew: 3}", "weft.yaml: lease: Object contains unknown field `renew`"),
-        ("client: {qps: fast}", "weft.yaml: client.qps: Expected `float`, got `str`"),
+        ("client: {qps: fast}", "weft.yaml: client.qps: 'fast': Expected `float`, got `str`"),
         ("client: {qps: 0}", "weft.yaml: client.qps: 0.0 must be more than 0"),
         ("lease: {durationSeconds: 60}", "weft.yaml: lease.durationSeconds: 60 is more than 10"),
         ("http: {port: 99999}", "weft.yaml: http.port: 99999 is no port"),
@@ -97,7 +97,7 @@ def test_default_profiles_can_be_made() -> None:
             "interference: {observed: weft-lessons}",
             "weft.yaml: interference.observed: is lessons.name too; give it another name",
         ),
-        ("compat: exact", "weft.yaml: compat: Expected `object`, got `str`"),
+        ("compat: exact", "weft.yaml: compat: 'exact': Expected `object`, got `str`"),
         (
             "compat: {gpushare: exact}",
             "weft.yaml: compat: Object contains unknown field `gpushare`",

@@ -1,7 +1,8 @@
 """Experiments that a file describes: the form, the cells, the run folder, and what comes of it."""
 
+import multiprocessing
+import random
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -20,7 +21,6 @@ from weft.lab.experiment.plan import plan
 from weft.lab.experiment.simulated import runner_of
 from weft.lab.experiment.spec import ExperimentSpec, data_paths, decode_spec
 from weft.lab.experiment.store import (
-    CELLS,
     JOBS,
     LOCK,
     MANIFEST,
@@ -195,28 +195,23 @@ def test_two_processes_do_not_run_in_one_folder(tmp_path: Path) -> None:
 
 
 def test_a_killed_run_goes_on_and_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
-    """Killed with SIGKILL once more and more cells are there, each time within the next one."""
-    file = tmp_path / "small.yaml"
-    file.write_text(SMALL)
-    run(SMALL, tmp_path / "undisturbed")
-    command = [sys.executable, "-m", "weft.cli.main", "experiment", "run", str(file)]
-    out = tmp_path / "killed"
-    for kill in range(few_or_many(1, 20)):
-        with subprocess.Popen(
-            [*command, "--out", str(out), "--jobs", str(1 + kill % 2)],
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-        ) as process:
-            deadline_s = time.monotonic() + 60
-            wanted = min(7, 1 + kill)
-            while len(list((out / CELLS).rglob(RESULT))) < wanted and process.poll() is None:
-                assert time.monotonic() < deadline_s
-            if process.poll() is None:
-                process.send_signal(signal.SIGKILL)
-    left = run(SMALL, out)
-    assert left > 0 or few_or_many(1, 20) == 20
+    """Killed with SIGKILL at random moments after it began, alone and with two workers."""
+    kills = few_or_many(3, 20)
+    text = SMALL.replace("count: 2", f"count: {few_or_many(2, 12)}")
+    began_s = time.perf_counter()
+    cells = run(text, tmp_path / "undisturbed")
+    cell_s = (time.perf_counter() - began_s) / cells
+    out, chance = tmp_path / "killed", random.Random(18)
+    fork = multiprocessing.get_context("fork")
+    for kill in range(kills):
+        process = fork.Process(target=run, args=(text, out, 1 + kill % 2))
+        process.start()
+        process.join(chance.uniform(0, 2 * cell_s))  # too little for all that are left
+        process.kill()
+        process.join()
+    assert run(text, out) > 0
     assert contents(out) == contents(tmp_path / "undisturbed")
-    assert run(SMALL, out) == 0
+    assert run(text, out) == 0
 
 
 def test_findings_need_an_interval_that_leaves_out_zero() -> None:

@@ -5,12 +5,12 @@ import pytest
 
 from weft.core.policies.catalog import built_in
 from weft.lab.experiment.overprovision import (
-    BEST,
     OverprovisionLevel,
     OverprovisionStudy,
     StudyResults,
     run_study,
 )
+from weft.lab.experiment.scenarios import BEST
 
 
 def study(*policies: str, percents: tuple[int, ...] = (0, 100), jobs: int = 1) -> StudyResults:
@@ -62,3 +62,17 @@ def test_progress_counts_every_cell() -> None:
     made = OverprovisionStudy(("gpushare",), (0,), (5, 6), built_in().from_spec)
     run_study(made, 1, lambda *one: told.append(one))
     assert told == [("gpushare", 5, 1), ("gpushare", 6, 2), (BEST, 5, 3), (BEST, 6, 4)]
+
+
+def test_it_measures_what_it_did_before_an_experiments_file_ran_it() -> None:
+    """Golden, from the study's own code of before: seconds, pods on a card, kJ at 50 %, seed 7."""
+    study = OverprovisionStudy(("gpushare", "exclusive"), (50,), (7,), built_in().from_spec)
+    measured = [
+        (one.policy, one.jct_mean_s, one.jct_p99_s, one.makespan_s, one.residents, one.energy_kj)
+        for one in run_study(study, 1).levels
+    ]
+    assert measured == [
+        ("gpushare", 381.746, 643.721, 1524.926, 2.876, 65.422),
+        ("exclusive", 1733.038, 3330.579, 4254.526, 1.0, 162.191),
+        (BEST, 288.857, 444.465, 1333.766, 3.668, 59.483),
+    ]

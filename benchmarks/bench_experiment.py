@@ -1,0 +1,102 @@
+"""What experiments cost beside their cells: planning many of them, and keeping what came of each.
+
+Bars: 10,000 cells planned in at most 2 s of CPU, with their folders, hashes and the look for what
+is there; plan and store at most 5 % of the cells' own CPU time. Writes
+build/bench/experiment.json; with `--check` the exit code is 1 where a bar is missed.
+
+    python benchmarks/bench_experiment.py [--cells 12] [--check]
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from weft.core.policies.catalog import built_in
+from weft.lab.experiment.plan import plan
+from weft.lab.experiment.simulated import runner_of
+from weft.lab.experiment.spec import decode_spec
+from weft.lab.experiment.store import RunStore, stored_experiment
+
+ROOT = Path(__file__).resolve().parents[1]
+PLAN_S, OVERHEAD_PERCENT = 2.0, 5.0
+MANY = b"""\
+apiVersion: weft.dev/v1
+kind: Experiment
+name: many
+workload:
+  kind: overprovisioned
+  percents: [0, 10, 20, 30, 40, 50, 60, 70, 80, 90]
+  loads: [0.5, 1.0, 2.0, 3.0, 4.0]
+  assumptions: [{name: as-measured}, {name: unknown, earlierRuns: false}]
+  faults: [{name: sound}, {name: late, delaySeconds: 60}]
+schedulers: [gpushare, exclusive, auto, fgd, binpack]
+seeds: {count: 10}
+"""
+
+
+def planned() -> dict[str, float]:
+    """CPU seconds of planning `MANY`, from the text to the cells that are still to run."""
+    with tempfile.TemporaryDirectory() as folder:
+        began_s = time.process_time()
+        spec = decode_spec(MANY, "many")
+        cells = plan(spec)
+        there = RunStore(Path(folder), stored_experiment(spec, {})).done(cells)
+        assert not there
+        took_s = time.process_time() - began_s
+    return {"cells": len(cells), "cpu_s": round(took_s, 3)}
+
+
+def kept(wanted: int) -> dict[str, float]:
+    """CPU seconds of cells that lend memory, and of planning and writing them."""
+    spec = decode_spec(MANY, "many")
+    runner = runner_of(spec, {}, built_in().from_spec)
+    cells_s = store_s = 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        began_s = time.process_time()
+        store = RunStore(Path(folder), stored_experiment(spec, {}))
+        store.begin()
+        cells = [cell for cell in plan(spec) if cell.scheduler == "auto"]
+        cells = cells[:: max(1, len(cells) // wanted)][:wanted]
+        store.done(cells)
+        store_s += time.process_time() - began_s
+        for cell in cells:
+            began_s = time.process_time()
+            result = runner.run(cell)
+            ran_s = time.process_time()
+            store.write(cell, result)
+            cells_s += ran_s - began_s
+            store_s += time.process_time() - ran_s
+        store.close()
+    percent = 100 * store_s / cells_s
+    return {
+        "cells": len(cells),
+        "cells_cpu_s": round(cells_s, 3),
+        "store_cpu_s": round(store_s, 3),
+        "overhead_percent": round(percent, 2),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--cells", type=int, default=12)
+    parser.add_argument("--check", action="store_true", help="exit 1 where a bar is missed")
+    options = parser.parse_args()
+    many, some = planned(), kept(options.cells)
+    print(f"{many['cells']:,} cells planned in {many['cpu_s']:.2f} s (bar {PLAN_S:.0f} s)")
+    print(
+        f"{some['cells']} cells took {some['cells_cpu_s']:.2f} s, plan and store "
+        f"{some['store_cpu_s']:.2f} s: {some['overhead_percent']:.1f} % "
+        f"(bar {OVERHEAD_PERCENT:.0f} %)"
+    )
+    target = ROOT / "build" / "bench" / "experiment.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps({"planned": many, "kept": some}, indent=1) + "\n")
+    missed = many["cpu_s"] > PLAN_S or some["overhead_percent"] > OVERHEAD_PERCENT
+    sys.exit(1 if missed and options.check else 0)
+
+
+if __name__ == "__main__":
+    main()

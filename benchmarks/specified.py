@@ -1,0 +1,57 @@
+"""Runs specifications of `benchmarks/experiments/` for benchmarks, which look at their bars alone.
+
+Cells are kept in build/bench/experiments/: what is there is not run again.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from weft.core.policies.catalog import built_in
+from weft.lab.experiment.comparison import ExperimentResults, MeasureSummary, compare
+from weft.lab.experiment.execution import CellWork, run_missing
+from weft.lab.experiment.plan import plan
+from weft.lab.experiment.simulated import runner_of
+from weft.lab.experiment.spec import ExperimentSpec, Seeds, data_paths, read_spec
+from weft.lab.experiment.store import RunStore, stored_experiment
+
+ROOT = Path(__file__).resolve().parents[1]
+FILES = ROOT / "benchmarks" / "experiments"
+Measured = dict[str, dict[str, float | None]]
+"""Measures of each cell, by its folder."""
+
+
+def specification(name: str, seeds: int, **workload: Any) -> ExperimentSpec:
+    """The specification of this name with so many seeds, and other fields of its workload."""
+    spec = read_spec(FILES / f"{name}.yaml")
+    changed = msgspec.structs.replace(spec.workload, **workload)
+    return msgspec.structs.replace(spec, workload=changed, seeds=Seeds(spec.seeds.first, seeds))
+
+
+def measured(spec: ExperimentSpec, jobs: int) -> Measured:
+    """Run the cells that are missing, and give every cell's measures."""
+    data = data_paths(spec, FILES)
+    folder = ROOT / "build" / "bench" / "experiments" / spec.name
+    store = RunStore(folder, stored_experiment(spec, data))
+    store.begin()
+    work = CellWork(runner_of(spec, data, built_in().from_spec), store)
+    ran = run_missing(work, plan(spec), jobs, {}, lambda cells: None)
+    print(f"{spec.name}: {ran} cells run, the others were there", file=sys.stderr, flush=True)
+    records = {cell.folder: store.record(cell) for cell in plan(spec)}
+    return {name: record.measures for name, record in records.items() if record is not None}
+
+
+def against(spec: ExperimentSpec, found: Measured, baseline: str) -> ExperimentResults:
+    """All schedulers compared with this one."""
+    return compare(msgspec.structs.replace(spec, baseline=baseline), found)
+
+
+def one_of(results: ExperimentResults, scheduler: str, measure: str, level: str) -> MeasureSummary:
+    """A scheduler's measure at a level of the only axis that has several."""
+    return next(
+        one
+        for one in results.summary
+        if (one.scheduler, one.measure) == (scheduler, measure) and level in one.levels.values()
+    )
