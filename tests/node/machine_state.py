@@ -38,6 +38,7 @@ _FOLDERS = (
     "/etc/cni",
     "/opt/cni",
     "/opt/containerd",
+    "/run/cdi",
     "/run/cni",
     "/run/containerd",
     "/run/netns",
