@@ -105,5 +105,5 @@ def test_every_extra_that_an_error_names_is_there() -> None:
         for path in (ROOT / "src").rglob("*.py")
         for extra in re.findall(r"install_extra\([\"'](\w+)[\"']\)", path.read_text())
     }
-    assert named == {"gpu", "interference", "png"}
+    assert named == {"gpu", "interference", "png", "experiments", "workers"}
     assert named <= set(extras)

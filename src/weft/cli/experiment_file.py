@@ -178,6 +178,8 @@ def run(
     opened = _open(file, out, simulated=simulated)
     if opened.work is None:
         raise Exit(EXIT_ABSENT)
+    if opened.live and workers:
+        raise BadInputError("--workers", "is for simulated cells; add --simulated, or leave it out")
     store, cells = opened.work.store, opened.cells
     store.begin()
     where = 1 if opened.live else workers or jobs or os.cpu_count() or 1

@@ -52,8 +52,11 @@ def test_a_new_user_prints_checks_runs_and_compares(
 
 
 @pytest.mark.parametrize("workload", sorted(TEMPLATES))
-def test_what_init_prints_is_an_experiment(weft: Weft, tmp_path: Path, workload: str) -> None:
-    """Where its data is absent here the exit code is 3, and the file and field are named."""
+def test_what_init_prints_is_an_experiment(
+    weft: Weft, tmp_path: Path, workload: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its data is absent the exit code is 3, and the file and field are named."""
+    monkeypatch.setenv("WEFT_DATA", str(tmp_path / "absent"))
     file = tmp_path / "elsewhere" / "experiment.yaml"
     file.parent.mkdir()
     file.write_text(weft("experiment", "init", "--workload", workload).out)

@@ -28,6 +28,7 @@ from weft.lab.experiment.store import CellRows, RunStore
 from weft.lab.experiment.usage_figures import LevelRows
 from weft.lab.simulate.sharing import ece_like
 from weft.lab.simulate.sharing.job import SECOND_NS
+from weft.model.errors import install_extra
 
 MECHANISMS = {"exclusive": "DEFAULT", "gpushare": "ALIBABA", "ferikoglou": "CUSTSCHED"}
 """Names of schedulers there; others are written in capitals."""
@@ -46,7 +47,7 @@ Files = dict[str, bytes]
 def write_ece_layout(folder: Path, spec: ExperimentSpec, store: RunStore) -> list[Path]:
     """Write every level and seed that was run; their folders. `BadInputError` without
     matplotlib."""
-    png.check("--layout", "experiments")
+    png.check("--layout", install_extra("experiments"))
     together: dict[tuple[tuple[CellLevel, ...], int], list[PlannedCell]] = {}
     for cell in plan(spec):
         record = store.record(cell)

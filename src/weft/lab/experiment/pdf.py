@@ -14,6 +14,7 @@ from weft.lab.experiment.layouts import WIDE, heading
 from weft.lab.experiment.png import as_figure, check, drawing_settings
 from weft.lab.experiment.spec import ExperimentSpec
 from weft.lab.experiment.style import INK, fitted, wrapped
+from weft.model.errors import install_extra
 
 _LINE, _ROWS = 18.0, 40
 """Height of a line, and how many a page has."""
@@ -21,7 +22,7 @@ _LINE, _ROWS = 18.0, 40
 
 def to_pdf(drawings: Sequence[Drawing], title: str) -> bytes:
     """The same drawings give the same bytes. `BadInputError` without matplotlib."""
-    check("--pdf", "experiments")
+    check("--pdf", install_extra("experiments"))
     from matplotlib.backends.backend_pdf import PdfPages
 
     out = io.BytesIO()

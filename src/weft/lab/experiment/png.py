@@ -30,12 +30,12 @@ _SHARPNESS = 2
 """Pixels of the PNG per pixel of the drawing, so that it is crisp on a slide."""
 
 
-def check(option: str = "--png", extra: str = "png") -> None:
+def check(option: str = "--png", way_out: str = install_extra("png")) -> None:
     """Raises `BadInputError` with the way out where matplotlib is missing."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
-        problem = f"needs matplotlib, which is not installed; {install_extra(extra)}"
+        problem = f"needs matplotlib, which is not installed; {way_out}"
         raise BadInputError(option, problem) from None
 
 

@@ -13,6 +13,7 @@ import msgspec
 from weft.lab.experiment.plan import PlannedCell
 from weft.lab.experiment.runner import CellResult, Runner
 from weft.model import BadInputError
+from weft.model.errors import install_extra
 
 CONNECT_S = 30.0
 
@@ -33,7 +34,7 @@ def run_remotely(
     try:
         import distributed
     except ImportError:
-        what = "needs Dask, which is not installed; pip install -e '.[workers]'"
+        what = f"needs Dask, which is not installed; {install_extra('workers')}"
         raise BadInputError("--workers", what) from None
     try:
         client = distributed.Client(scheduler, timeout=CONNECT_S, set_as_default=False)

@@ -28,6 +28,7 @@ from weft.lab.experiment.runner import CellResult
 from weft.lab.experiment.spec import ExperimentSpec
 from weft.lab.experiment.spec_workloads import AXES, NAMED_AXES
 from weft.model import BadInputError
+from weft.model.errors import install_extra
 
 EXPERIMENT, MANIFEST, CELLS, PARTS = "experiment.json", "manifest.json", "cells", ".parts"
 LOCK = ".lock"
@@ -143,7 +144,7 @@ class RunStore:
         `BadInputError` where it holds another experiment's runs, or cannot be written.
         """
         if importlib.util.find_spec("pyarrow") is None:
-            what = "is not installed, and jobs are kept as Parquet; pip install -e '.[experiments]'"
+            what = f"is not installed, and jobs are kept as Parquet; {install_extra('experiments')}"
             raise BadInputError("pyarrow", what)
         try:
             (self.folder / CELLS).mkdir(parents=True, exist_ok=True)
