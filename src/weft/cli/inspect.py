@@ -104,7 +104,7 @@ def _wish(nodes: Sequence[str], config: Path | None, metrics_from: str) -> "Insp
     def source(devices: "Devices", addresses: Mapping[str, str]) -> "MetricSource":
         needed = "{address}" in metrics_from
         known = {name: address for name, address in addresses.items() if address or not needed}
-        found = source_of(settings, SourceContext(lambda: known, lambda: devices))
+        found = source_of(settings, SourceContext(lambda: known, lambda: devices, None))
         assert found is not None
         return found
 

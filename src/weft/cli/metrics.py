@@ -99,13 +99,13 @@ async def _look(
     settings: "TelemetrySettings", where: tuple[Path | None, str] | None
 ) -> "ScrapeReport":
     """One look, further back than a usual one; at `where` is the cluster, if it is asked."""
-    from weft.cli.telemetry import SourceContext
+    from weft.cli.telemetry import NO_CLUSTER, SourceContext
     from weft.kube.client import ApiClient
     from weft.kube.config import load
     from weft.telemetry.meaning.join import Devices
 
     if where is None:
-        return await _read(settings, SourceContext(), None)
+        return await _read(settings, NO_CLUSTER, None)
     kubeconfig, context = where
     endpoint = load(context, paths=(kubeconfig,) if kubeconfig else ())
     async with ApiClient(endpoint) as client:

@@ -30,9 +30,13 @@ class SourceContext(NamedTuple):
     Without a `client` nothing can be discovered.
     """
 
-    addresses: Callable[[], Mapping[str, str]] = dict
-    devices: Callable[[], Devices] = lambda: Devices([])
-    client: ApiClient | None = None
+    addresses: Callable[[], Mapping[str, str]]
+    devices: Callable[[], Devices]
+    client: ApiClient | None
+
+
+NO_CLUSTER = SourceContext(dict, lambda: Devices([]), None)
+"""Nothing is known of nodes and GPUs; a source of the configuration can be asked all the same."""
 
 
 def aliases_of(settings: TelemetrySettings) -> dict[str, Alias]:

@@ -1,6 +1,6 @@
 """From the configuration to a source: nobody, a server, or the nodes' own exporters."""
 
-from weft.cli.telemetry import SourceContext, options_of, source_of
+from weft.cli.telemetry import NO_CLUSTER, options_of, source_of
 from weft.cluster.config.form import LimitsSettings, TelemetrySettings
 from weft.lab.simulate.sharing.pipeline import ScrapeOptions
 from weft.model.metric import Metric
@@ -12,16 +12,14 @@ from weft.testing.exporter import FakeExporter, PlayedGpu
 
 
 def test_nobody_is_asked_unless_configured() -> None:
-    assert source_of(TelemetrySettings(), SourceContext()) is None
-    assert isinstance(
-        source_of(TelemetrySettings(url="http://p:9090"), SourceContext()), Prometheus
-    )
+    assert source_of(TelemetrySettings(), NO_CLUSTER) is None
+    assert isinstance(source_of(TelemetrySettings(url="http://p:9090"), NO_CLUSTER), Prometheus)
 
 
 async def test_exporters_are_found_by_the_nodes_addresses() -> None:
     async def story(port: str) -> SourceReading:
         found = TelemetrySettings(exporters=f"http://{{address}}:{port}/metrics")
-        source = source_of(found, SourceContext(lambda: {"a": "127.0.0.1"}))
+        source = source_of(found, NO_CLUSTER._replace(addresses=lambda: {"a": "127.0.0.1"}))
         assert isinstance(source, ExporterSource)
         try:
             return await source.read([Metric.MEMORY_USED_MIB], 45)

@@ -12,6 +12,7 @@ from weft.cluster.telemetry.exporter_discovery import DiscoveredExporters, Expor
 from weft.cluster.telemetry.server_discovery import AGAIN_S
 from weft.kube.services import ServingPod
 from weft.model import Gpu, Node
+from weft.model.metric_aliases import ALIASES
 from weft.telemetry.meaning.join import Devices, SeriesJoiner
 from weft.telemetry.sources.exporters import NameIndex
 from weft.testing.exporter import PlayedGpu, page
@@ -103,7 +104,7 @@ async def test_what_an_exporter_says_of_another_nodes_card_is_refused() -> None:
     async with cluster() as (servers, client):
         servers.api.add("pods", exporter("e", "a"), "gpu")
         servers.pages["e"] = page([PlayedGpu("b", 0, uuid="GPU-b", used_mib=9000)])
-        wish = ExporterWish(proxied=True, known=NameIndex(devices=lambda: devices))
+        wish = ExporterWish(proxied=True, known=NameIndex(ALIASES, lambda: devices))
         source = DiscoveredExporters(client, wish, Clock())
         reading = await source.read([USED], 45)
         assert [SeriesJoiner(devices).join(answer) for answer in reading.answers] == [[]]

@@ -6,6 +6,7 @@ import pytest
 from telemetry_world import NOW_S, node
 
 from weft.model.metric import Metric
+from weft.model.metric_aliases import ALIASES
 from weft.telemetry.meaning.join import Devices, JoinFailure, SeriesJoiner
 from weft.telemetry.sources.answers import TelemetryError
 from weft.telemetry.sources.exporters import ExporterSource, NameIndex, parse
@@ -66,7 +67,7 @@ async def read_of(gpus: list[PlayedGpu], devices: Devices) -> SourceReading:
     """What the exporter of node a says."""
 
     async def story(url: str) -> SourceReading:
-        source = ExporterSource(lambda: {"a": url}, known=NameIndex(devices=lambda: devices))
+        source = ExporterSource(lambda: {"a": url}, known=NameIndex(ALIASES, lambda: devices))
         try:
             return await source.read([Metric.MEMORY_USED_MIB], 45)
         finally:

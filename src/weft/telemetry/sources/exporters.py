@@ -48,11 +48,11 @@ Fetch = Callable[[str], Awaitable[tuple[int, bytes]]]
 class NameIndex(NamedTuple):
     """Meaning of the names, and the ledger's GPUs."""
 
-    aliases: Mapping[str, Alias] = ALIASES
-    devices: Callable[[], Devices] = lambda: Devices([])
+    aliases: Mapping[str, Alias]
+    devices: Callable[[], Devices]
 
 
-USUALLY = NameIndex()
+USUALLY = NameIndex(ALIASES, lambda: Devices([]))
 """The usual names, and no GPUs."""
 
 
