@@ -34,7 +34,7 @@ def test_a_file_of_gpus_that_is_wrong_is_named(weft: Weft, tmp_path: Path) -> No
     file.write_text(
         "apiVersion: weft.dev/v1\nkind: FakeDevices\ngpus: [{model: A, memoryMiB: 0}]\n"
     )
-    assert refused(weft, "agent", "--devices", file).startswith(f"{file}, gpus[0].memoryMiB: 0: ")
+    assert refused(weft, "agent", "--devices", file).startswith(f"{file}: gpus[0].memoryMiB: 0 ")
 
 
 def test_settings_of_the_agent_are_checked(weft: Weft, tmp_path: Path) -> None:
