@@ -86,6 +86,14 @@ def test_jobs_ask_each_scheduler_in_its_words_as_the_first_generator_did(
     assert "./run_local.sh tf resnet50 gpu --scenario SingleStream" in container["command"][2]
 
 
+def test_a_program_that_can_be_simulated_but_not_run_is_refused_by_field(tmp_path: Path) -> None:
+    workload, models = spec_of().workload, tmp_path / "models.json"
+    assert isinstance(workload, ClusterJobs)
+    models.write_text(json.dumps([MODEL, {**MODEL, "image_name": ""}]))
+    with pytest.raises(BadInputError, match=r"models\.json: \[1\]\.image_name.*missing"):
+        planned_jobs(workload, models, 1)
+
+
 def test_seeds_draw_orders_and_delays_that_are_the_same_for_every_scheduler(tmp_path: Path) -> None:
     workload, models = spec_of().workload, tmp_path / "models.json"
     assert isinstance(workload, ClusterJobs)

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from weft.files.reading import read_bytes
 from weft.lab.experiment.spec_cluster import Cluster, ClusterJobs, ClusterScheduler
+from weft.lab.simulate.sharing.generated_list import GeneratedProgram, read_generated
 from weft.model import BadInputError
 
 BACKOFF_LIMIT = 20
@@ -33,26 +33,6 @@ class PlannedJob(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int = 1
     run_s: float | None = None
     annotations: dict[str, str] = {}
-
-
-class _ModelRuns(msgspec.Struct, frozen=True):
-    queries: int
-    replicas: int
-
-
-class _ListedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of Ferikoglou's JSON."""
-
-    model_dir: str = msgspec.field(name="MODEL_DIR")
-    data_dir: str = msgspec.field(name="DATA_DIR")
-    backend: str
-    model: str
-    scenario: str
-    container_name: str
-    image_name: str
-    memory_gib: int = msgspec.field(name="memory_request_GB")
-    memory_mib: int = msgspec.field(name="memory_request_MiB")
-    runs: tuple[_ModelRuns, ...] = msgspec.field(name="list")
 
 
 def planned_jobs(workload: ClusterJobs, models: Path | None, seed: int) -> list[PlannedJob]:
@@ -146,10 +126,6 @@ def _own(workload: ClusterJobs) -> list[PlannedJob]:
 
 
 def _listed(path: Path) -> list[PlannedJob]:
-    try:
-        models = msgspec.json.decode(read_bytes(path), type=list[_ListedModel])
-    except msgspec.DecodeError as error:
-        raise BadInputError(str(path), f"is no list of models: {error}") from None
     return [
         PlannedJob(
             name=f"{Path(model.model_dir).name}-{runs.queries}-{number}",
@@ -161,13 +137,13 @@ def _listed(path: Path) -> list[PlannedJob]:
             memory_mib=model.memory_mib,
             memory_gib=model.memory_gib,
         )
-        for model in models
+        for model in read_generated(path, for_images=True)
         for runs in model.runs
         for number in range(runs.replicas)
     ]
 
 
-def _mlperf_command(model: _ListedModel, queries: int) -> tuple[str, ...]:
+def _mlperf_command(model: GeneratedProgram, queries: int) -> tuple[str, ...]:
     """What the images of that study are started with: MLPerf Inference v0.5."""
     root = "/root/inference/v0.5"
     script = (

@@ -31,6 +31,7 @@ from weft.lab.experiment.spec_workloads import (
 from weft.lab.simulate.openb import read_nodes
 from weft.lab.simulate.sharing import arrival_times, ece_like, job_lists, knots
 from weft.lab.simulate.sharing.exporter import ExporterFaults, read_spoof
+from weft.lab.simulate.sharing.generated_list import read_generated
 from weft.lab.simulate.sharing.job import SECOND_NS, Job
 from weft.lab.simulate.sharing.outcome import SharedRun
 from weft.lab.simulate.sharing.pipeline import ScrapeOptions
@@ -216,7 +217,7 @@ class ScenarioMaker:
             times = job_lists.QueryTimes(
                 workload.query_seconds, workload.start_seconds, workload.query_limit_seconds
             )
-            return job_lists.listed_programs(path, job_lists.read_generated(path), times)
+            return job_lists.listed_programs(path, read_generated(path), times)
         return job_lists.read_jobs(path)
 
     @cached_property

@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from weft.files.form import Section, place, read_document, read_form
 from weft.files.reading import read_bytes, unreadable
+from weft.lab.simulate.sharing.generated_list import GeneratedProgram
 from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
 from weft.lab.simulate.sharing.queries import NO_QUERIES, QueryStream
 from weft.model import BadInputError
@@ -189,37 +190,12 @@ def _whole(where: str, row: dict[str, str], column: str, default: str = "") -> i
 # --- the generator's list ----------------------------------------------------------------------
 
 
-class QueriesAndReplicas(msgspec.Struct, frozen=True):
-    """So many replicas with so many queries each."""
-
-    queries: Annotated[int, Meta(ge=1)]
-    replicas: Annotated[int, Meta(ge=1, le=10_000)]
-
-
-class GeneratedProgram(msgspec.Struct, frozen=True):
-    """A program of the generator's list; what else it says of images and folders is left aside."""
-
-    model: str
-    memory_mib: Annotated[int, Meta(ge=1)] = msgspec.field(name="memory_request_MiB")
-    list: tuple[QueriesAndReplicas, ...]
-    container_name: str = ""
-
-
 class QueryTimes(msgspec.Struct, frozen=True):
     """How long queries take: seconds of one alone by model, of loading, and of one that is late."""
 
     each_s: dict[str, float] = {}
     loading_s: float = 17.4
     limit_s: float = 0.0
-
-
-def read_generated(path: Path) -> tuple[GeneratedProgram, ...]:
-    """The programs of the generator's JSON list."""
-    try:
-        return msgspec.json.decode(_bytes_of(path), type=tuple[GeneratedProgram, ...])
-    except msgspec.DecodeError as error:
-        what = f"is no list of programs with model, memory_request_MiB and list: {error}"
-        raise BadInputError(str(path), what) from None
 
 
 def listed_programs(
@@ -236,7 +212,7 @@ def listed_programs(
             where = f"{path}: [{number}].model"
             what = f"{program.model!r} has no known time of a query; write it in querySeconds"
             raise BadInputError(where, what)
-        for asked in program.list:
+        for asked in filter(lambda run: run.replicas, program.runs):
             phases = (
                 ListedPhase(max(0.001, times.loading_s), min(540, program.memory_mib)),
                 ListedPhase(asked.queries * each_s, program.memory_mib, 0.15, 0.075),
