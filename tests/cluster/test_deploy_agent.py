@@ -186,6 +186,7 @@ def test_its_pod_is_found_reached_and_no_more_privileged_than_it_says() -> None:
     assert paths == {
         "/run/weft",
         "/var/run/nri",
+        "/var/run/cdi",
         "/var/lib/kubelet/device-plugins",
         "/var/lib/kubelet/pod-resources",
     }
