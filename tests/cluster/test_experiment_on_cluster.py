@@ -306,7 +306,9 @@ def test_after_ctrl_c_nothing_is_left_and_nothing_is_kept(
         hollow(control_plane, HollowOptions(nodes="")),
     ):
         control_plane.start_scheduler(extender_config(process.url, "gpushare"))
+        ours = signal.signal(signal.SIGINT, signal.default_int_handler)  # may be ignored by a child
         running = subprocess.Popen(command("run", file, "--out", out))
+        signal.signal(signal.SIGINT, ours)
         control_plane.api.wait_for(
             lambda jobs: len(jobs) >= 3, "Job", version="batch/v1", timeout_s=60, **EXPERIMENT
         )

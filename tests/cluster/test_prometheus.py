@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 from certificates import available
@@ -290,6 +291,18 @@ def lead_to(plane: ControlPlane, namespace: str, name: str, port: int) -> None:
     )
 
 
+def moved(gpu: PlayedGpu) -> PlayedGpu:
+    """A little more or less, as of any GPU at work: readings that stand still are doubted."""
+    step = 0.01 if gpu.power_w == 30 else -0.01
+    return msgspec.structs.replace(
+        gpu,
+        sm_active=(gpu.sm_active or 0) + step,
+        dram_active=(gpu.dram_active or 0) + step,
+        util_percent=(gpu.util_percent or 0) + 100 * step,
+        power_w=(gpu.power_w or 0) + 100 * step,
+    )
+
+
 @pytest.mark.parametrize("way", ["configured", "discovered", "exporters"])
 def test_weft_scheduler_places_by_what_gpus_do(
     played: Played, control_plane: ControlPlane, namespace: str, tmp_path: Path, way: str
@@ -314,18 +327,20 @@ def test_weft_scheduler_places_by_what_gpus_do(
     ]
     nodes(control_plane, 2)
     telemetry: dict[str, object] = {}
+    exporters: list[FakeExporter] = []
     with ExitStack() as stack:
         if way == "exporters":
             (port,) = free_ports(1)
             for index in range(2):
                 ip = f"127.0.0.{index + 2}"
                 own = [gpu for gpu in gpus if gpu.node == f"node-{index}"]
-                stack.enter_context(FakeExporter(own, port, ip))
+                exporters.append(stack.enter_context(FakeExporter(own, port, ip)))
                 status = {"addresses": [{"type": "InternalIP", "address": ip}]}
                 control_plane.api.patch("Node", f"node-{index}", {"status": status}, part="status")
             telemetry = {"exporters": f"http://{{address}}:{port}/metrics"}
         else:
             played.exporter.gpus = gpus
+            exporters.append(played.exporter)
         if way == "discovered":
             lead_to(control_plane, namespace, "some-prometheus", played.site.open_port)
             telemetry = {"discover": "servers", "namespaces": [namespace]}
@@ -334,6 +349,8 @@ def test_weft_scheduler_places_by_what_gpus_do(
         page = f"http://127.0.0.1:{process.until(r'explain on [0-9.]+:([0-9]+)')[1]}/metrics"
 
         def all_fresh() -> bool:
+            for exporter in exporters:
+                exporter.gpus = [moved(gpu) for gpu in exporter.gpus]
             with urllib.request.urlopen(page, timeout=10) as answer:
                 text = answer.read().decode()
             return 'weft_telemetry_gpus{metric="dram_active_ratio",state="fresh"} 4.0' in text
