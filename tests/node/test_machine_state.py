@@ -26,9 +26,12 @@ def a_run(tools: dict[str, Path], folder: Path) -> Iterator["subprocess.Popen[st
     names = json.dumps({name: str(path) for name, path in tools.items()})
     command = [sys.executable, str(HERE / "played_run.py"), names, str(folder)]
     path = os.pathsep.join(str(p) for p in (HERE, HERE.parent / "cluster"))
+    # Where the tests run in the background, SIGINT is ignored, and so it would be by a child.
+    ours = signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}
     ) as process:
+        signal.signal(signal.SIGINT, ours)
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "running\n"
