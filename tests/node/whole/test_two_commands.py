@@ -46,3 +46,4 @@ def test_two_commands_lead_to_a_shared_gpu(cluster: WholeCluster, tmp_path: Path
     assert "lease.coordination.k8s.io/weft" not in leases, "a scheduler made its Lease again"
     cluster.shell(f"{install} --values {cluster.values(tmp_path)}")  # nothing is in its way
     cluster.shell(uninstall)
+    cluster.api.wait_for(lambda pods: not pods, "Pod", "weft-system", timeout_s=120)
