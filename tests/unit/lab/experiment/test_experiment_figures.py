@@ -5,8 +5,9 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_form import few_or_many
 from msgspec import structs
 from report_samples import CEILINGS, results, run, timed, timed_run
 
@@ -258,6 +259,7 @@ def test_a_policy_has_its_colour_in_every_report():
         assert looks(["third-party", policy, f"{policy}:option=1"])[policy] == everybody[policy]
 
 
+@settings(max_examples=few_or_many(30, 100))
 @given(st.lists(st.text(max_size=4) | st.sampled_from(PLACES), max_size=60))
 def test_no_two_policies_of_a_report_look_alike(names):
     look_of = looks(names)
