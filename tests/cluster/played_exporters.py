@@ -147,7 +147,7 @@ def ready(url: str) -> bool:
 
 
 class Played:
-    """What one test plays: the exporters of its own stages. The first one has the cards."""
+    """What one test plays: the exporters of its own stages, which play nothing at first."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -155,7 +155,6 @@ class Played:
         self._numbers: list[int] = []
         self.more(1)
         self.exporter = self.exporters[0]
-        self.exporter.gpus = cards()
 
     def more(self, count: int) -> None:
         """So many exporters more, before anybody looks."""
@@ -278,8 +277,13 @@ def resident(server: FakeApiServer, name: str) -> str:
 async def scene(
     played: Played, pods: tuple[str, ...] = (), options: PrometheusOptions | None = None
 ) -> AsyncIterator[Scene]:
-    """A cluster with the nodes a and b on Weft's fake API, looked at through the guarded server."""
+    """A cluster with the nodes a and b on Weft's fake API, looked at through the guarded server.
+
+    Its GPUs are `cards()`, but where the test plays others already.
+    """
     clock = ShiftedClock()
+    if not any(exporter.gpus for exporter in played.exporters):
+        played.exporter.gpus = cards()
     async with FakeApiServer() as api:
         api.add("nodes", node("a", ["GPU-a0", "GPU-a1"]))
         api.add("nodes", node("b", [""]))

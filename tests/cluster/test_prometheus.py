@@ -21,7 +21,7 @@ import pytest
 import yaml
 from certificates import available
 from control_plane import ControlPlane
-from played_exporters import PATIENCE_S, SCRAPE_S, Played, Site, ready, scene
+from played_exporters import PATIENCE_S, SCRAPE_S, Played, Site, cards, ready, scene
 from processes import free_ports
 from test_scheduler_pages import address
 from weft_process import ALONE, all_bound, audited, nodes, pod, weft
@@ -134,7 +134,7 @@ async def test_a_series_that_vanishes_ages_alone_and_comes_back(played: Played) 
 async def test_exporters_that_fail_each_in_its_way_make_their_gpus_stale(played: Played) -> None:
     """One card an exporter: garbage, no answer in time, an error."""
     played.more(2)
-    for exporter, card in zip(played.exporters, played.exporter.gpus, strict=True):
+    for exporter, card in zip(played.exporters, cards(), strict=True):
         exporter.gpus = [card]
 
     async with scene(played) as now:
