@@ -3,7 +3,8 @@ the delivery record that nodes carry out, beside without.
 
 A fake API server in a process of its own, bindings with both preconditions, 32 in flight; `--runs`
 interleaved runs of each, medians. The fake answers in far less time than a real API server (about
-1.2 ms of CPU a binding), so what is compared is the client's own cost. Writes build/bench/bind.json.
+1.2 ms of CPU a binding), so what is compared is the client's own cost. Writes
+build/bench/bind.json.
 
     python benchmarks/bench_bind.py [--pods 1000] [--runs 5] [--quick]
 """
