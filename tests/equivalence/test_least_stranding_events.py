@@ -16,13 +16,13 @@ from weft.core.engine import (
     NodesChanged,
     PodAdded,
     PodBound,
+    PodFitsNowhere,
     PodGone,
     PodSeenBound,
     PolicyInput,
     Tick,
     Wake,
 )
-from weft.core.engine.pricing import PODS_PER_PRICES
 from weft.core.framework import Profile
 from weft.core.framework.popularity import POPULAR_PODS, ArrivedPods
 from weft.core.policies.catalog import built_in
@@ -40,6 +40,7 @@ from weft.model import Node, Placement, PodRequest, Shape
 from weft.testing import node, shape
 
 Place = tuple[str, tuple[int, ...]] | None
+PODS_PER_PRICES = LeastStranding().prices_every.pods
 NODES = 300
 """More than are answered one by one."""
 
@@ -110,9 +111,8 @@ def test_what_will_be_asked_is_scored_between_decisions() -> None:
         engine.handle(PodBound(pod.uid), at)
         while Wake(at) in commands:
             commands = engine.handle(Tick(), at)
-    later = looks[PODS_PER_PRICES + 1 :]
+    later = looks[PODS_PER_PRICES:]
     assert max(later) < NODES + max(looks[PODS_PER_PRICES // 2 : PODS_PER_PRICES])
-    assert looks[PODS_PER_PRICES] >= max(later)
 
 
 def _learning(pods: list[tuple[PodRequest, str]]) -> Iterator[tuple[Event, int]]:
@@ -128,30 +128,44 @@ def _learning(pods: list[tuple[PodRequest, str]]) -> Iterator[tuple[Event, int]]
 
 
 def test_the_extender_decides_as_the_scheduler_while_it_learns() -> None:
-    """kube-scheduler asks for scores, takes the best node, and has the pod bound there."""
-    pods = list(_pods(9, PODS_PER_PRICES - 20))
+    """kube-scheduler asks for scores, takes the best node, and has the pod bound there. Over
+    several price lists, by number and by age; every seventh pod fits nowhere, which is told too."""
+    pods = list(_pods(9, 2 * PODS_PER_PRICES + 30))
     profile, other = (Profile("weft", [LeastStranding()]) for _ in range(2))
     scheduler, extender = Engine([profile]), Engine([other])
     for engine in (scheduler, extender):
         engine.handle(NodesChanged(_nodes(False)), 0)
-    placed = 0
+    placed = refused = 0
     for event, at in _learning(pods):
-        commands = scheduler.handle(event, at)
+        now_ns = at * 4_000_000_000
         if not isinstance(event, PodAdded):
-            extender.handle(event, at)
+            for engine in (scheduler, extender):
+                engine.handle(event, now_ns)
             continue
-        known = extender.assess(other, event.pod, None)
-        best = extender.ledger.table.nodes[int(known.total.argmax())].name
-        answers = extender.handle(BindOn(event.pod, best, "weft"), at)
+        pod = event.pod
+        if int(pod.uid) % 7 == 3:
+            pod = PodRequest(pod.uid, pod.name, shape(gpus=3))
+        commands = scheduler.handle(PodAdded(pod), now_ns)
+        known = extender.assess(other, pod, None)
+        if not known.counts[0]:
+            extender.handle(PodFitsNowhere(pod.uid), now_ns)
+            scheduler.handle(PodGone(pod.uid), now_ns)
+            refused += 1
+            continue
+        best = int(known.total.argmax())
+        asked = extender.ledger.table.nodes[best].name, int(known.total[best])
+        answers = extender.handle(BindOn(pod, asked[0], "weft"), now_ns)
         mine, theirs = (
-            [_place(c.placement) for c in each if isinstance(c, Bind)]
+            [(_place(c.placement), c.record.score) for c in each if isinstance(c, Bind)]
             for each in (commands, answers)
         )
         assert mine == theirs
+        assert (mine[0][0][0], mine[0][1]) == asked
         placed += len(mine)
         for engine in (scheduler, extender):
-            engine.handle(PodBound(event.pod.uid), at)
-    assert placed > PODS_PER_PRICES // 2
+            engine.handle(PodBound(pod.uid), now_ns)
+    assert placed > PODS_PER_PRICES
+    assert refused > 50
 
 
 def test_what_was_learnt_replays_bit_for_bit_also_after_a_restart(tmp_path: Path) -> None:
