@@ -1,7 +1,10 @@
 """Least stranding decides by the events alone: whatever was worked out ahead, asked or kept."""
 
 import ast
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -198,3 +201,29 @@ def test_decisions_use_no_matrix_product() -> None:
             if named or isinstance(part, ast.MatMult):
                 found.append(f"{path.name}:{getattr(part, 'lineno', '')}")
     assert not found
+
+
+def record_decisions(path: str) -> None:
+    """Write what is decided of pods that come and go, while it learns, as a decisions file."""
+    header = Header([ProfileUse("weft", [PolicyUse("least-stranding")])])
+    engine = header.engine(built_in().create)
+    with Path(path).open("wb") as out:
+        recorder = Recorder(engine, header, DecisionsWriter(out).write)
+        recorder.handle(NodesChanged(_nodes(True)), 0)
+        for event, at in _learning(list(_pods(11, 130))):
+            recorder.handle(event, at)
+
+
+def test_decisions_are_byte_for_byte_the_same_with_any_number_of_threads(tmp_path: Path) -> None:
+    """Whatever NumPy and what is below it make of them."""
+    written = []
+    for threads in ("1", "4"):
+        libraries = ("OMP", "OPENBLAS", "MKL", "NUMEXPR")
+        env = os.environ | {f"{library}_NUM_THREADS": threads for library in libraries}
+        env["PYTHONPATH"] = os.pathsep.join(sys.path)
+        path = tmp_path / f"with{threads}.jsonl"
+        code = f"import {__name__} as this; this.record_decisions({str(path)!r})"
+        subprocess.run([sys.executable, "-c", code], check=True, env=env)
+        written.append(path.read_bytes())
+    assert written[0] == written[1]
+    assert written[0].count(b'"outcome":"placed"') > 100
