@@ -45,13 +45,13 @@ from weft.node.agent.pod_events import REFUSED, PodEvents, PodName
 from weft.node.agent.reconciler import Reconciler
 from weft.node.agent.usage import UsageWatch, WatchedPod
 from weft.node.agent.usage_metrics import UsageMetrics
-from weft.node.device_plugin.cdi_files import CdiFiles
-from weft.node.device_plugin.runtime_cdi import overrides_by_cdi
+from weft.node.device_plugin.cdi_files import FILE_PREFIX, CdiFiles
 from weft.node.devices.fake import FakeReader
 from weft.node.devices.nvml import NvmlReader
 from weft.node.devices.reader import DeviceError, DeviceReader, NoDriverError
 from weft.node.doctor.cluster import NODE_AGENT
 from weft.node.nri.plugin import NriPlugin
+from weft.node.nri.runtimes import puts_cdi_last, takes_cdi
 
 if TYPE_CHECKING:
     from weft.node.device_plugin.plugin_part import DevicePluginPart
@@ -171,7 +171,7 @@ class Composition:
         self.delivery = Delivery(
             self.pods,
             self.devices,
-            Granter(self.devices, self.isolation, CdiSpecs((CDI_DIRS[0], hosting.cdi_folder))),
+            Granter(self.devices, self.isolation, self._cdi_specs(hosting)),
             DeliveryOptions(exempt=self._settings.exempt_namespaces),
             on_refused=self._refused,
             on_without=self.evictions.evict,
@@ -188,10 +188,17 @@ class Composition:
         if self.mps is not None:
             self.mps.listeners.append(self.discovery.nudge)
 
+    def _cdi_specs(self, hosting: AgentHosting) -> CdiSpecs:
+        return CdiSpecs(
+            (CDI_DIRS[0], hosting.cdi_folder),
+            ignored=FILE_PREFIX,
+            heeded=lambda: takes_cdi(self.plugin.runtime),
+        )
+
     def _cdi_device(self, grant: ContainerGrant) -> str:
         """A CDI device of this grant, for one container that is being created; "" where the
         runtime is none that is known to put it last. OSError."""
-        if not overrides_by_cdi(self.plugin.runtime):
+        if not puts_cdi_last(self.plugin.runtime):
             return ""
         name = self._cdi_files.new_name()
         self._cdi_files.write(name, grant)
