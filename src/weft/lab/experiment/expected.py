@@ -61,11 +61,24 @@ class Check(Section, frozen=True, kw_only=True):
     short_margin: Annotated[float, Meta(ge=0)] = 0.0
 
 
+class Headline(Section, frozen=True, kw_only=True):
+    """A difference that is shown under every assumption of an experiment that has this axis.
+
+    It is `measure` of `scheduler` in percent of the experiment's baseline.
+    """
+
+    name: str
+    experiment: str
+    measure: str
+    scheduler: str
+
+
 class ExpectedResults(Section, frozen=True, kw_only=True):
     """What a folder's experiments are expected to show.
 
-    `short` has, by file, fields that an experiment's short form has instead; `figure` is the
-    measure whose figure stands for the whole.
+    `rests_on` says in words what has to be so for it, `headlines` what else would come. `short`
+    has, by file, fields that an experiment's short form has instead; `figure` is the measure whose
+    figure stands for the whole.
     """
 
     api_version: Literal["weft.dev/v1"]
@@ -73,6 +86,8 @@ class ExpectedResults(Section, frozen=True, kw_only=True):
     title: str
     paper: str = ""
     result: str = ""
+    rests_on: str = ""
+    headlines: tuple[Headline, ...] = ()
     experiments: Several = ("experiment.yaml",)
     short: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
     figure: str = "jct_mean_s"
@@ -118,6 +133,10 @@ def read_expected(folder: Path) -> ExpectedResults:
         for file in expected.short:
             if file not in expected.experiments:
                 raise BadInputError("short", unknown(file, expected.experiments))
+        for at, headline in enumerate(expected.headlines):
+            if headline.experiment not in expected.experiments:
+                what = unknown(headline.experiment, expected.experiments)
+                raise BadInputError(f"headlines[{at}].experiment", what)
         for at, check in enumerate(expected.checks):
             _check(check, expected, f"checks[{at}]")
     except BadInputError as error:

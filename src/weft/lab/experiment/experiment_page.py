@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
+from weft.lab.experiment.assumed import rests_on
 from weft.lab.experiment.axes import CurveSeries, nice_ceiling
 from weft.lab.experiment.comparison import (
     HIGHER_IS_BETTER,
@@ -70,7 +71,8 @@ def write_experiment_report(
     drawn = {f"{drawing.name}.svg": to_svg(drawing).encode() for drawing in drawings}
     if pdf:
         drawn[PDF] = to_pdf([*text_pages(spec, results), *drawings], f"Weft: {spec.name}")
-    body = "\n".join([_header(spec, results), *sections, _made(spec, results, versions)])
+    parts = [_header(spec, results), rests_on(spec, results), *sections]
+    body = "\n".join([*filter(None, parts), _made(spec, results, versions)])
     files = {**drawn, PAGE: document(f"Weft: {spec.name}", body).encode()}
     names = [*TITLES, *(name for number in range(3) for name in names_of_level(number))]
     write_files(folder, files, [PDF, *(f"{name}.svg" for name in names)])

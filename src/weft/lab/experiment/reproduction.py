@@ -10,11 +10,13 @@ from pathlib import Path
 import msgspec
 
 from weft.core.framework import Policy
+from weft.lab.experiment.assumed import AssumedRow, assumed_rows
 from weft.lab.experiment.comparison import ExperimentResults, compare
 from weft.lab.experiment.execution import CellWork, run_missing
 from weft.lab.experiment.expected import (
     CheckResult,
     ExpectedResults,
+    Headline,
     read_expected,
     results_of_checks,
 )
@@ -47,6 +49,17 @@ class Reproduction(msgspec.Struct, frozen=True):
     def absent(self) -> list[str]:
         """What was not there, so that cells were skipped."""
         return [each.absent for each in self.experiments if each.absent]
+
+    def assumed(self) -> list[tuple[Headline, list[AssumedRow]]]:
+        """What each headline becomes under other assumptions, as far as these were run."""
+        run = {each.file: each for each in self.experiments}
+        shown = []
+        for headline in self.expected.headlines:
+            each = run[headline.experiment]
+            if each.results is not None:
+                wanted = headline.measure, headline.scheduler
+                shown.append((headline, assumed_rows(each.spec, each.results, *wanted)))
+        return shown
 
     @property
     def wrong(self) -> list[CheckResult]:
