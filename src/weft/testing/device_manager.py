@@ -15,6 +15,7 @@ containers: `start` says with what one would begin, CDI names resolved as a runt
 """
 
 import json
+import os
 import random
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
@@ -83,7 +84,7 @@ class FakeDeviceManager:
         self.pods: dict[str, PodManifest] = {}
         self.held: dict[tuple[str, str, str], HeldAnswer] = {}
         self._folder, self._rng, self._cdi_folder = folder, rng, cdi_folder
-        self._specifications: dict[Path, tuple[int, dict[str, Any]]] = {}
+        self._specifications: dict[str, tuple[int, dict[str, Any]]] = {}
 
     # --- a pod's life ---
 
@@ -237,16 +238,23 @@ class FakeDeviceManager:
 
     def _inject(self, name: str, env: dict[str, str], devices: list[str]) -> None:
         """What a CDI name brings, from the specifications that there are now."""
-        for path in sorted((self._cdi_folder or self._folder).glob("*.json")):
-            stamp = path.stat().st_mtime_ns
+        for path, stamp in _specifications_in(self._cdi_folder or self._folder):
             if self._specifications.get(path, (0, {}))[0] != stamp:
-                self._specifications[path] = stamp, _devices_in(path)
+                self._specifications[path] = stamp, _devices_in(Path(path))
             edits = self._specifications[path][1].get(name)
             if edits is not None:
                 env |= dict(each.split("=", 1) for each in edits.get("env", ()))
                 devices += [node["path"] for node in edits.get("deviceNodes", ())]
                 return
         raise StartError(f"unresolvable CDI devices {name}")
+
+
+def _specifications_in(folder: Path) -> list[tuple[str, int]]:
+    """The folder's files of CDI specifications in the order of their names, and when written."""
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as entries:
+        return sorted((e.path, e.stat().st_mtime_ns) for e in entries if e.name.endswith(".json"))
 
 
 def _devices_in(path: Path) -> dict[str, Any]:

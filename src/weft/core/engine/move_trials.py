@@ -54,6 +54,7 @@ class MoveTrials:
         self.engine, self.ledger = engine, engine.ledger
         self.movable = {one.request.uid: one for one in movable}
         self.tried = 0
+        engine.follow_first()
         self._assessor = Assessor(engine.ledger)
         self._budgets, self._told = budgets or {}, told
 

@@ -9,6 +9,7 @@ afterwards moves nothing. (Where the node's GPUs are told anew, derived ones are
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
@@ -35,8 +36,8 @@ from weft.node.agent.usage import WatchedPod
 
 log = logging.getLogger("weft.agent")
 
-STATIC_POD_UID = "kubernetes.io/config.hash"
-"""The UID that a static pod has on its node; the API server's is its mirror's."""
+_MIRROR = "kubernetes.io/config.mirror"
+_STATIC_UID = re.compile(r"[0-9a-f]{32}")
 Asks = Literal["nothing", "share", "foreign"]
 _ENDED = ("Succeeded", "Failed")
 
@@ -220,9 +221,18 @@ class NodePods:
 
 
 def uid_on_node(manifest: PodManifest) -> str:
-    """The pod's UID as the runtime knows it."""
-    annotations = manifest.metadata.annotations or {}
-    return annotations.get(STATIC_POD_UID) or manifest.metadata.uid
+    """The pod's UID as the runtime knows it.
+
+    A static pod's is a hash, which its mirror in the API server is annotated with. Anybody may
+    write annotations: a kubelet runs no pod that has this one, and no other pod's UID is a hash.
+    """
+    mirrored = (manifest.metadata.annotations or {}).get(_MIRROR, "")
+    return mirrored if is_static(mirrored) else manifest.metadata.uid
+
+
+def is_static(uid: str) -> bool:
+    """True if a pod with this UID on its node comes from a file there, not from the API server."""
+    return _STATIC_UID.fullmatch(uid) is not None
 
 
 def what_it_asks(manifest: PodManifest, settings: DialectSettings) -> tuple[Asks, str]:
