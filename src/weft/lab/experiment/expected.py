@@ -61,7 +61,7 @@ class Check(Section, frozen=True, kw_only=True):
     short_margin: Annotated[float, Meta(ge=0)] = 0.0
 
 
-class Headline(Section, frozen=True, kw_only=True):
+class AssumedHeadline(Section, frozen=True, kw_only=True):
     """A difference that is shown under every assumption of an experiment that has this axis.
 
     It is `measure` of `scheduler` in percent of the experiment's baseline.
@@ -87,7 +87,7 @@ class ExpectedResults(Section, frozen=True, kw_only=True):
     paper: str = ""
     result: str = ""
     rests_on: str = ""
-    headlines: tuple[Headline, ...] = ()
+    headlines: tuple[AssumedHeadline, ...] = ()
     experiments: Several = ("experiment.yaml",)
     short: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
     figure: str = "jct_mean_s"

@@ -14,9 +14,9 @@ from weft.lab.experiment.assumed import AssumedRow, assumed_rows
 from weft.lab.experiment.comparison import ExperimentResults, compare
 from weft.lab.experiment.execution import CellWork, run_missing
 from weft.lab.experiment.expected import (
+    AssumedHeadline,
     CheckResult,
     ExpectedResults,
-    Headline,
     read_expected,
     results_of_checks,
 )
@@ -50,7 +50,7 @@ class Reproduction(msgspec.Struct, frozen=True):
         """What was not there, so that cells were skipped."""
         return [each.absent for each in self.experiments if each.absent]
 
-    def assumed(self) -> list[tuple[Headline, list[AssumedRow]]]:
+    def assumed(self) -> list[tuple[AssumedHeadline, list[AssumedRow]]]:
         """What each headline becomes under other assumptions, as far as these were run."""
         run = {each.file: each for each in self.experiments}
         shown = []

@@ -176,7 +176,8 @@ def test_headlines_are_shown_under_every_assumption(tmp_path: Path) -> None:
         "[{name: measured}, {name: short, compute: proportional, computeRatio: 1.0, "
         "computeShown: true}, {name: new, earlierRuns: false}]"
     )
-    workload = f"{{kind: overprovisioned, percents: [100], scrapeSeconds: 600, assumptions: {assumptions}}}"
+    levels = f"percents: [100], scrapeSeconds: 600, assumptions: {assumptions}"
+    workload = f"{{kind: overprovisioned, {levels}}}"
     text = SMALL.replace("{kind: overprovisioned, percents: [0, 100]}", workload)
     text = text.replace("[gpushare, exclusive]", "[exclusive, gpushare]").replace(
         "count: 2", "count: 5"
