@@ -45,7 +45,7 @@ class Reproduction(msgspec.Struct, frozen=True):
 
     @property
     def absent(self) -> list[str]:
-        """What was not there, so that cells were skipped."""
+        """The data that was not there, so that cells were skipped."""
         return [each.absent for each in self.experiments if each.absent]
 
     @property
@@ -55,7 +55,7 @@ class Reproduction(msgspec.Struct, frozen=True):
 
 
 class HowToRun(msgspec.Struct, frozen=True):
-    """What a reproduction needs beside its folder: `short` runs the short forms, `out` gets the run
+    """The options of a reproduction: `short` runs the short forms, `out` gets the run
     folders; the rest is as in `run_missing`."""
 
     out: Path

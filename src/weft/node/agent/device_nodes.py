@@ -1,4 +1,4 @@
-"""What makes a GPU reachable in a container: CDI names where the node has them, else device nodes.
+"""Makes a GPU reachable in a container: by CDI names where the node has them, else device nodes.
 
 Device nodes come with their numbers, so that the runtime lets the container's cgroup use them, and
 says so again whenever systemd sets the cgroup's rules anew. CDI names bring the driver's libraries

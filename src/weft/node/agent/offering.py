@@ -1,4 +1,4 @@
-"""What the agent offers of its node: shares by name, once the container runtime asks about them.
+"""Offers the node's shares by name, once the container runtime asks about them.
 
 An agent that just started says nothing before: what its predecessor wrote still holds.
 """
@@ -15,7 +15,7 @@ from weft.node.nri.plugin import NriPlugin
 
 
 def offer_of(plugin: NriPlugin, isolation: NodeIsolation) -> AgentOffer | None:
-    """What is offered through this plugin; None before it registered.
+    """The offer through this plugin; None before it registered.
 
     A runtime that has validators can also be told to wait for a plugin (its default validator, in
     containerd's configuration).
@@ -26,7 +26,7 @@ def offer_of(plugin: NriPlugin, isolation: NodeIsolation) -> AgentOffer | None:
 
 
 class Registering(Protocol):
-    """What delivers, once somebody asks it: `NriPlugin` or `DevicePluginPart`."""
+    """A part that delivers, once it is registered: `NriPlugin` or `DevicePluginPart`."""
 
     registered: asyncio.Event
     listeners: list[Callable[[], None]]
