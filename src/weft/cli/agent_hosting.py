@@ -38,7 +38,7 @@ from weft.node.agent.isolation import HookCleaner, IsolationOptions, NodeIsolati
 from weft.node.agent.kubelet_metrics import KubeletMetrics
 from weft.node.agent.mps_daemon import MpsDaemon, options_here
 from weft.node.agent.node_pods import NodePods, PodRules, rules_of
-from weft.node.agent.offering import Offering, offer_of
+from weft.node.agent.offering import Offering, RuntimeAbsence, offer_of
 from weft.node.agent.over_share import OverShareGuard, OverShareOptions
 from weft.node.agent.pages import AgentPages
 from weft.node.agent.pod_events import REFUSED, PodEvents, PodName
@@ -144,7 +144,14 @@ class Composition:
         self._isolate()
         self._deliver(hosting)
         settings = _accounting_of(config, hosting)
-        self.accounting = Accounting(client, self._node, self.devices, settings)
+        self.accounting = Accounting(
+            client,
+            self._node,
+            self.devices,
+            settings,
+            delivers=lambda: hosting.device_plugins or not self.absence.gone,
+        )
+        self.absence.listeners.append(self.accounting.nudge)
         self.device_plugins = self._serve_plugins(hosting) if hosting.device_plugins else None
         self.reconciler = self._reconcile(hosting) if hosting.pod_resources.exists() else None
         self._watch_use()
@@ -179,6 +186,7 @@ class Composition:
         )
         self._cdi_files = CdiFiles(hosting.cdi_folder)
         self.plugin = NriPlugin(hosting.nri_socket, self.delivery)
+        self.absence = RuntimeAbsence(self.plugin)
         self.discovery = Discovery(
             self._client,
             self._node,
@@ -228,7 +236,7 @@ class Composition:
 
     def _offer(self) -> AgentOffer | None:
         if self.device_plugins is None:
-            return offer_of(self.plugin, self.isolation)
+            return None if self.absence.gone else offer_of(self.plugin, self.isolation)
         if not self.device_plugins.registrations:
             return None
         return AgentOffer(weft.__version__, DEVICE_PLUGIN, self.isolation.offered())
@@ -251,7 +259,8 @@ class Composition:
         if self.device_plugins is None:
             parts |= {
                 "runtime": self.plugin,
-                "discovery": Offering(self.plugin, self.discovery),
+                "runtime-absence": self.absence,
+                "discovery": Offering(self.plugin, self.discovery, self.absence),
             }
         else:
             parts |= {

@@ -149,6 +149,7 @@ def _machine(
     return [
         machine.driver(open_reader),
         machine.device_nodes(root, open_reader),
+        machine.cdi(root, open_reader),
         machine.nri_socket(root),
         machine.validator(root),
         machine.kubelet_sockets(root),
