@@ -1,4 +1,4 @@
-"""What an experiment is expected to show: `expected.yaml` beside it, and how results compare.
+"""Expected results of an experiment: `expected.yaml` beside it, and how results compare.
 
 A check has the criterion that a paper's result sets, and where that is not met what is expected
 instead, with the reason: a result that is neither fails, and so does one that meets a criterion
@@ -74,7 +74,7 @@ class AssumedHeadline(Section, frozen=True, kw_only=True):
 
 
 class ExpectedResults(Section, frozen=True, kw_only=True):
-    """What a folder's experiments are expected to show.
+    """The expected results of a folder's experiments.
 
     `rests_on` says in words what has to be so for it, `headlines` what else would come. `short`
     has, by file, fields that an experiment's short form has instead; `figure` is the measure whose
@@ -121,7 +121,7 @@ class CheckResult(msgspec.Struct, frozen=True):
 
 
 def read_expected(folder: Path) -> ExpectedResults:
-    """What this folder's experiments are expected to show."""
+    """Reads the expected results of this folder's experiments."""
     path = folder / EXPECTED
     try:
         text = read_bytes(path)
@@ -217,7 +217,7 @@ def _within(value: float, ends: Range) -> bool:
 
 
 def _check(check: Check, expected: ExpectedResults, at: str) -> None:
-    """What the types cannot say."""
+    """Checks what the types cannot say."""
     if bool(check.order) == bool(check.scheduler):
         raise BadInputError(at, "needs a scheduler, or an order of several")
     if check.experiment and check.experiment not in expected.experiments:

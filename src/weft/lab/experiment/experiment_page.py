@@ -82,7 +82,7 @@ def write_experiment_report(
 def rows_of_levels(
     spec: ExperimentSpec, results: ExperimentResults, store: RunStore, look_of: dict[str, Look]
 ) -> list[LevelRows]:
-    """What cells did at a few levels that were measured: the first, one in the middle, the last."""
+    """Rows of cells at a few levels that were measured: the first, one in the middle, the last."""
     measured = results.levels
     last = len(measured) - 1
     shown = [measured[number] for number in sorted({0, last // 2, last}) if last >= 0]

@@ -47,7 +47,7 @@ class Reproduction(msgspec.Struct, frozen=True):
 
     @property
     def absent(self) -> list[str]:
-        """What was not there, so that cells were skipped."""
+        """The data that was not there, so that cells were skipped."""
         return [each.absent for each in self.experiments if each.absent]
 
     def assumed(self) -> list[tuple[AssumedHeadline, list[AssumedRow]]]:
@@ -68,7 +68,7 @@ class Reproduction(msgspec.Struct, frozen=True):
 
 
 class HowToRun(msgspec.Struct, frozen=True):
-    """What a reproduction needs beside its folder: `short` runs the short forms, `out` gets the run
+    """The options of a reproduction: `short` runs the short forms, `out` gets the run
     folders; the rest is as in `run_missing`."""
 
     out: Path

@@ -133,7 +133,7 @@ Arrivals = UniformArrivals | PoissonArrivals | PhillyLikeArrivals | TracedArriva
 
 
 class CardPower(Section, frozen=True):
-    """What a card draws: idle + context (memory in use) + busy · use ** gamma, in watts."""
+    """The power of a card: idle + context (memory in use) + busy · use ** gamma, in watts."""
 
     idle_watts: Annotated[float, Meta(ge=0, le=1e5)]
     context_watts: Annotated[float, Meta(ge=0, le=1e5)] = 10.0
