@@ -36,7 +36,7 @@ def offer_of(plugin: NriPlugin, isolation: NodeIsolation) -> AgentOffer | None:
 
 
 class Connecting(Protocol):
-    """What the container runtime asks about containers; `NriPlugin` is one."""
+    """The part that the container runtime asks about containers; `NriPlugin` is one."""
 
     connected: bool
 
