@@ -99,7 +99,8 @@ class LeastStranding(Policy):
         self._kept: KeptStates | None = None
 
     def take_input(self, name: str, value: Any) -> None:
-        """What usually comes; once pods without a GPU are told of too, nothing less is heard."""
+        """Takes the popular pods; once pods without a GPU are told of too, nothing less is
+        heard."""
         if name == POPULAR_PODS or not self._told_all:
             self._popular = [(shape, count) for shape, count in value if count > 0]
             self._prices = None

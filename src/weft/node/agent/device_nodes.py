@@ -1,4 +1,4 @@
-"""What makes a GPU reachable in a container: CDI names where the node has them, else device nodes.
+"""Makes a GPU reachable in a container: by CDI names where the node has them, else device nodes.
 
 Device nodes come with their numbers, so that the runtime lets the container's cgroup use them, and
 says so again whenever systemd sets the cgroup's rules anew. CDI names bring the driver's libraries
@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,7 +66,8 @@ class CdiSpecs:
 
     `dirs` are in the runtime's order: what a later one says of a name counts. `ignored` begins the
     names of files that are not looked at. `heeded` says whether the runtime gives containers what
-    CDI names bring; while it does not, there are none.
+    CDI names bring; while it does not, there are none. `problems` say which files and names cannot
+    be used, as far as was seen.
     """
 
     def __init__(
@@ -77,7 +78,8 @@ class CdiSpecs:
         heeded: Callable[[], bool] = lambda: True,
     ) -> None:
         self._dirs, self._ignored, self._heeded = tuple(dirs), ignored, heeded
-        self._files: dict[_File, Mapping[str, frozenset[str]] | None] = {}
+        self.problems: list[str] = []
+        self._files: dict[_File, _Specification] = {}
         self._nodes: dict[str, frozenset[str]] = {}
         self._told: set[str] = set()
 
@@ -101,9 +103,9 @@ class CdiSpecs:
                 return name
             if name not in self._told:
                 self._told.add(name)
-                text = "CDI device %s=%s is not used: it brings %s, and GPU %s is %s"
                 nodes = (", ".join(sorted(each)) for each in (brought, _gpu_nodes(device.paths)))
-                log.warning(text, CDI_KIND, name, next(nodes), device.gpu.index, next(nodes))
+                text = f"{CDI_KIND}={name} brings {next(nodes) or 'no device node'}"
+                self._problem(f"{text}, GPU {device.gpu.index} is {next(nodes) or 'without'}")
         return ""
 
     def _refresh(self) -> None:
@@ -112,20 +114,30 @@ class CdiSpecs:
         files = [file for folder in listed for file in folder]
         if files == list(self._files):
             return
-        self._files = {f: self._files[f] if f in self._files else _nodes_in(f) for f in files}
+        before, self.problems = set(self.problems), []
+        self._files = {f: self._files.get(f) or _read(f) for f in files}
         self._nodes, conflicts = {}, set[str]()
         self._told.clear()
+        for specification in self._files.values():
+            if specification.problem:
+                self._problem(specification.problem, before)
         for folder in listed:
             of_folder: dict[str, frozenset[str]] = {}
             for file in folder:
-                for name, nodes in (self._files[file] or {}).items():
+                for name, nodes in self._files[file].nodes.items():
                     if name in of_folder:
                         conflicts.add(name)
-                        log.warning("CDI device %s=%s is in two specifications", CDI_KIND, name)
                     of_folder[name] = nodes
             self._nodes |= of_folder
-        for name in conflicts:
+        for name in sorted(conflicts):
             del self._nodes[name]
+            text = f"{CDI_KIND}={name} is in two specifications of one folder"
+            self._problem(f"{text}: the runtime resolves it to nothing", before)
+
+    def _problem(self, text: str, known: Collection[str] = ()) -> None:
+        self.problems.append(text)
+        if text not in known:
+            log.warning("CDI: %s", text)
 
     def _look(self, folder: Path) -> Iterator["_File"]:
         try:
@@ -154,25 +166,29 @@ class _File(NamedTuple):
     size: int
 
 
-def _nodes_in(file: _File) -> dict[str, frozenset[str]] | None:
-    """The names of NVIDIA's GPUs in a specification, and the device nodes of GPUs that each brings;
-    None where the file cannot be read, or is no specification."""
+class _Specification(NamedTuple):
+    """The names of NVIDIA's GPUs in a file, with the device nodes of GPUs that each brings; or what
+    is wrong with it."""
+
+    nodes: Mapping[str, frozenset[str]] = {}
+    problem: str = ""
+
+
+def _read(file: _File) -> _Specification:
     try:
         with Path(file.path).open("rb") as opened:
             spec: Any = load(opened.read(_MOST_BYTES))
     except (OSError, BrokenYamlError, BadInputError) as error:
-        log.warning("CDI specification %s is skipped: %s", file.path, error)
-        return None
+        return _Specification(problem=f"{file.path} cannot be read: {error}")
     if not isinstance(spec, dict) or spec.get("kind") != CDI_KIND:
-        return None
+        return _Specification()
     devices = spec.get("devices")
     listed = devices if isinstance(devices, list) else []
     named = [each for each in listed if isinstance(each, dict) and "name" in each]
     found = {str(each["name"]): _nodes_of(spec) | _nodes_of(each) for each in named}
     if len(found) < len(named):
-        log.warning("CDI specification %s is skipped: it has a device twice", file.path)
-        return None
-    return found
+        return _Specification(problem=f"{file.path} has a device twice: runtimes skip it")
+    return _Specification(found)
 
 
 def _nodes_of(part: Mapping[str, Any]) -> frozenset[str]:
