@@ -321,7 +321,7 @@ class Accounting:
     def _beyond_plugins(
         self, capacity: Mapping[str, int], plugins: frozenset[str]
     ) -> frozenset[str]:
-        """What neither a device plugin can tell the kubelet nor anybody could deliver."""
+        """The amounts that no device plugin can tell the kubelet and nobody could deliver."""
         if self._settings.by_name or not self._settings.device_plugins:
             return frozenset()
         withheld = frozenset(capacity) - plugins - {GPU_COUNT}
@@ -345,7 +345,7 @@ class Accounting:
 def _changes(
     wanted: Mapping[str, int], there: Quantities, gone: Iterable[str]
 ) -> dict[str, str | None]:
-    """What to write so that `there` has these amounts and none of those gone."""
+    """The changes after which `there` has these amounts and none of those gone."""
     changes: dict[str, str | None] = {
         name: str(amount)
         for name, amount in sorted(wanted.items())

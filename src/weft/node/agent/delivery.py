@@ -52,7 +52,7 @@ _MARKS = (PLACEMENT, gpushare.PREFIX, elastic.ASSUMED, elastic.CONTAINER, alnair
 
 
 class HeldRecord(NamedTuple):
-    """What a pod was given, and in which of its sandboxes: a pod may get another one."""
+    """A pod's delivered record, and its sandboxes: a pod may get another one."""
 
     sandbox: str
     record: DeliveryRecord
@@ -238,7 +238,7 @@ class Delivery:
 
     @property
     def held(self) -> dict[str, DeliveryRecord]:
-        """Who holds GPUs, by UID: who was given them, but for pods that ended."""
+        """The holders of GPUs, by UID: who was given them, but for pods that ended."""
         ended = {uid for uid, pod in self._pods.pods.items() if pod.ended}
         return {uid: held.record for uid, held in self._held.items() if uid not in ended}
 

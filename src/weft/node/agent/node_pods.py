@@ -66,7 +66,7 @@ class NodePod(msgspec.Struct, frozen=True):
 
 
 class PodRules(msgspec.Struct, frozen=True):
-    """What the cluster's configuration says of reading pods and nodes.
+    """The cluster's configuration of reading pods and nodes.
 
     `most_permille`: how much of a GPU's memory may be promised, in thousandths.
     """
@@ -104,7 +104,7 @@ class NodePods:
 
     @property
     def records(self) -> dict[str, DeliveryRecord]:
-        """What the pods that have not ended were promised, by UID."""
+        """The delivery records of the pods that have not ended, by UID."""
         live = (pod for pod in self._pods.values() if not pod.ended)
         return {pod.uid: pod.record for pod in live if pod.record is not None}
 
@@ -264,7 +264,7 @@ def is_static(uid: str) -> bool:
 
 
 def what_it_asks(manifest: PodManifest, settings: DialectSettings) -> tuple[Asks, str]:
-    """Whose word it is by which the pod asks for GPUs, and what is wrong with that ("").
+    """The dialect by which the pod asks for GPUs, and what is wrong with its request ("").
 
     Words that NVIDIA's plugin hears too are foreign: whoever runs it delivers, unless a record or
     the pod's own marks say otherwise.
