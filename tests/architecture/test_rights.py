@@ -79,4 +79,4 @@ def test_every_right_has_its_use(right: tuple[str, str]) -> None:
 
 def test_nothing_is_said_to_use_a_right_that_nobody_is_given() -> None:
     assert set(USED) == {*granted(), *listed()}
-    assert len({*listed()}) == 3
+    assert len({*listed()}) == 6

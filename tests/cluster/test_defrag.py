@@ -170,12 +170,17 @@ def test_it_stops_where_the_pod_that_comes_anew_is_put_elsewhere(cluster: Cluste
 def test_ended_at_an_eviction_it_leaves_nothing_that_is_not_made_anew(
     cluster: Cluster, when: Any
 ) -> None:
-    """Killed before the API server has its eviction, and after."""
+    """Killed before the API server has its eviction, and after. Until then a second one waits not,
+    and moves nothing."""
     before = cluster.nodes_of()
     with cluster.controllers(), ApiProxy(cluster.plane) as proxy:
         held = proxy.hold("POST", "/eviction", when)
         process = cluster.apply("--yes", kubeconfig=proxy.kubeconfig)
         held.wait(60)
+        if when == "before":
+            code, found = cluster.applied("--yes")
+            assert (code, found["moved"]) == (1, [])
+            assert "moves pods now (lease kube-system/weft-defrag)" in found["stopped"]
         process.kill()
         process.communicate(timeout=30)
         held.drop()

@@ -8,13 +8,14 @@ from long_form import few_or_many
 from stranding_slowly import SlowStranding
 
 from weft.core.engine import Bind, Engine, PodAdded, PodBound, PolicyInput
-from weft.core.engine.pricing import PODS_PER_PRICES
 from weft.core.framework import Profile
 from weft.core.framework.fragments import TYPICAL_PODS, typical_input
 from weft.core.policies.completion_values import completion_values
 from weft.core.policies.least_stranding import SETTINGS, LeastStranding
 from weft.model import DeviceRule, GpuRequest, Node, PodRequest, Shape
 from weft.model.node import Gpu
+
+PODS_PER_PRICES = LeastStranding().prices_every.pods
 
 MODELS = ("A10", "V100", "H100")
 

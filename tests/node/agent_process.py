@@ -18,7 +18,7 @@ from real_node import RealNode
 from weft.model.annotations import AGENT
 
 ASKED = "each container"  # what it logs once the runtime asks about containers
-_STARTS_S = 30.0
+_STARTS_S = 60.0
 _numbers = itertools.count(1)
 
 

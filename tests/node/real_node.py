@@ -28,10 +28,10 @@ NRI_SOCKET = Path("/run/nri/nri.sock")
 # As real clusters have it: a kubelet may do what its node needs, and nothing to other nodes.
 API_SERVER_OPTIONS = ("--authorization-mode=Node", "--enable-admission-plugins=NodeRestriction")
 _NOTES = Path("/run/weft-node-tests")
-_TELLS_S = 30.0
+_TELLS_S = 60.0
 _POLL_S = 0.02
-_RUNS_S = 60.0
-_ENDS_S = 60.0
+_RUNS_S = 120.0
+_ENDS_S = 120.0
 
 
 class RealNode(StartStop):

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import yaml
 from agent_process import agent
 from exactness import VISIBLE, is_exact, record_of
 from images import SEES_ALL_GPUS
+from inside import Inside
 from kube_api import Object, Objects
 from original_manifests import (
     ALNAIR,
@@ -246,6 +248,66 @@ def test_nor_does_it_start_where_the_runtime_does_not_look_for_cdi_files(
         assert "CreateContainerError" in state_of(one)
     finally:
         node.restart_containerd()
+
+
+def test_an_annotation_of_static_pods_takes_nobody_out_of_sight(
+    node: RealNode, gpus: PlayedGpus, namespace: str
+) -> None:
+    says = {f"kubernetes.io/config.{name}": "0123456789abcdef" * 2 for name in ("hash", "seen")}
+    curious: Object = {
+        "metadata": {"name": "curious", "annotations": says},
+        "spec": {"containers": [{"name": "main", "image": SEES_ALL_GPUS}]},
+    }
+    with agent(node, gpus):
+        (one,) = node.run([curious], namespace)
+        assert node.inside(one, "main").env[VISIBLE] == "void"
+
+
+def test_gpus_that_two_specifications_name_come_as_device_nodes(
+    node: RealNode, gpus: PlayedGpus, namespace: str
+) -> None:
+    """The runtime resolves such a name to nothing. Nor does a damaged specification keep a pod."""
+    folder = node.containerd.cdi_folder
+
+    def inside(name: str) -> Inside:
+        (pod,) = (one for one in pods_of(ORIGINALS) if one["metadata"]["name"] == "gpushare")
+        named = {**pod, "metadata": {**pod["metadata"], "name": name}}
+        (one,) = (p for p in node.run([named], namespace) if p["metadata"]["name"] == name)
+        found = node.inside(one, "main")
+        assert found.gpus().keys() == gpus.devices_of([3])
+        return found
+
+    try:
+        with agent(node, gpus, "--cdi-folder", folder):
+            specification = cdi_specification(node, gpus)
+            (folder / "nvidia.yaml").write_text(specification)
+            assert inside("by-name").env["BROUGHT_BY"] == "cdi"
+            (folder / "damaged.yaml").write_text("kind: nvidia.com/gpu\ndevices: [{")
+            assert inside("beside-damage").env["BROUGHT_BY"] == "cdi"
+            (folder / "again.yaml").write_text(specification)
+            assert "BROUGHT_BY" not in inside("named-twice").env
+            (folder / "again.yaml").unlink()
+            assert inside("named-once").env["BROUGHT_BY"] == "cdi"
+            (folder / "nvidia.yaml").unlink()
+            assert "BROUGHT_BY" not in inside("gone").env
+    finally:
+        for path in folder.glob("*.yaml"):
+            path.unlink()
+
+
+def cdi_specification(node: RealNode, gpus: PlayedGpus) -> str:
+    """As nvidia-ctk writes one: a device for each GPU, by its UUID."""
+    devices: Objects = [
+        {
+            "name": gpu.uuid,
+            "containerEdits": {
+                "deviceNodes": [{"path": path} for path in sorted(gpus.devices_of([gpu.index]))],
+                "env": ["BROUGHT_BY=cdi"],
+            },
+        }
+        for gpu in inventory_of(node)
+    ]
+    return yaml.safe_dump({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices})
 
 
 def inventory_of(node: RealNode) -> list[Gpu]:

@@ -24,7 +24,7 @@ IN_A_POD = few_or_many(5, 10)
 PODS_A_WAVE = few_or_many(1, 2)  # 75 and 300 containers in 15 waves
 IN_EACH_CONTAINER = ("asked", "granted", "decided", "answered", "validating", "validated")
 DROPPED = "closing plugin 60-weft"
-_CRASHES_S = 25.0
+_CRASHES_S = 60.0
 _RUNS_S = 240.0
 
 

@@ -21,7 +21,7 @@ CONFIG = """apiVersion: weft.dev/v1
 kind: WeftConfiguration
 agent: {overShareSeconds: 0}
 """
-_TELLS_S = 20.0
+_TELLS_S = 60.0
 
 
 def asking(name: str, mib: int) -> Object:

@@ -20,6 +20,7 @@ from weft.testing.api_time import run
 
 MEMORY = Path("/dev/shm")  # thousands of files that nobody needs on a disk
 INTERLEAVINGS = few_or_many(4, 1_000)
+OTHER_STORIES = few_or_many(4, 250)
 
 
 def told(seed: int, *, cdi: bool, world: type[AttributionStory] = AttributionStory):
@@ -51,7 +52,7 @@ def test_no_container_starts_with_what_is_not_its_own(cdi: bool, seed: int) -> N
 def test_the_interleavings_hold_what_they_are_to_test() -> None:
     happened: Counter[str] = Counter()
     answers: Counter[str] = Counter()
-    for seed in range(INTERLEAVINGS):
+    for seed in range(OTHER_STORIES):
         story = told(seed, cdi=False)
         happened += story.happened
         answers += story.answers
@@ -71,7 +72,7 @@ class Unanswered(AttributionStory):
 
 def test_where_the_kubelet_does_not_say_pods_are_evicted_and_none_is_wrong() -> None:
     evicted = 0
-    for seed in range(INTERLEAVINGS):
+    for seed in range(OTHER_STORIES):
         story = told(seed, cdi=False, world=Unanswered)
         assert story.wrong == []
         evicted += len(story.evicted)

@@ -38,20 +38,20 @@ from weft.node.agent.isolation import HookCleaner, IsolationOptions, NodeIsolati
 from weft.node.agent.kubelet_metrics import KubeletMetrics
 from weft.node.agent.mps_daemon import MpsDaemon, options_here
 from weft.node.agent.node_pods import NodePods, PodRules, rules_of
-from weft.node.agent.offering import Offering, offer_of
+from weft.node.agent.offering import Offering, RuntimeAbsence, offer_of
 from weft.node.agent.over_share import OverShareGuard, OverShareOptions
 from weft.node.agent.pages import AgentPages
 from weft.node.agent.pod_events import REFUSED, PodEvents, PodName
 from weft.node.agent.reconciler import Reconciler
 from weft.node.agent.usage import UsageWatch, WatchedPod
 from weft.node.agent.usage_metrics import UsageMetrics
-from weft.node.device_plugin.cdi_files import CdiFiles
-from weft.node.device_plugin.runtime_cdi import overrides_by_cdi
+from weft.node.device_plugin.cdi_files import FILE_PREFIX, CdiFiles
 from weft.node.devices.fake import FakeReader
 from weft.node.devices.nvml import NvmlReader
 from weft.node.devices.reader import DeviceError, DeviceReader, NoDriverError
 from weft.node.doctor.cluster import NODE_AGENT
 from weft.node.nri.plugin import NriPlugin
+from weft.node.nri.runtimes import puts_cdi_last, takes_cdi
 
 if TYPE_CHECKING:
     from weft.node.device_plugin.plugin_part import DevicePluginPart
@@ -144,7 +144,14 @@ class Composition:
         self._isolate()
         self._deliver(hosting)
         settings = _accounting_of(config, hosting)
-        self.accounting = Accounting(client, self._node, self.devices, settings)
+        self.accounting = Accounting(
+            client,
+            self._node,
+            self.devices,
+            settings,
+            delivers=lambda: hosting.device_plugins or not self.absence.gone,
+        )
+        self.absence.listeners.append(self.accounting.nudge)
         self.device_plugins = self._serve_plugins(hosting) if hosting.device_plugins else None
         self.reconciler = self._reconcile(hosting) if hosting.pod_resources.exists() else None
         self._watch_use()
@@ -171,7 +178,7 @@ class Composition:
         self.delivery = Delivery(
             self.pods,
             self.devices,
-            Granter(self.devices, self.isolation, CdiSpecs((CDI_DIRS[0], hosting.cdi_folder))),
+            Granter(self.devices, self.isolation, self._cdi_specs(hosting)),
             DeliveryOptions(exempt=self._settings.exempt_namespaces),
             on_refused=self._refused,
             on_without=self.evictions.evict,
@@ -179,6 +186,7 @@ class Composition:
         )
         self._cdi_files = CdiFiles(hosting.cdi_folder)
         self.plugin = NriPlugin(hosting.nri_socket, self.delivery)
+        self.absence = RuntimeAbsence(self.plugin)
         self.discovery = Discovery(
             self._client,
             self._node,
@@ -188,10 +196,17 @@ class Composition:
         if self.mps is not None:
             self.mps.listeners.append(self.discovery.nudge)
 
+    def _cdi_specs(self, hosting: AgentHosting) -> CdiSpecs:
+        return CdiSpecs(
+            (CDI_DIRS[0], hosting.cdi_folder),
+            ignored=FILE_PREFIX,
+            heeded=lambda: takes_cdi(self.plugin.runtime),
+        )
+
     def _cdi_device(self, grant: ContainerGrant) -> str:
         """A CDI device of this grant, for one container that is being created; "" where the
         runtime is none that is known to put it last. OSError."""
-        if not overrides_by_cdi(self.plugin.runtime):
+        if not puts_cdi_last(self.plugin.runtime):
             return ""
         name = self._cdi_files.new_name()
         self._cdi_files.write(name, grant)
@@ -221,7 +236,7 @@ class Composition:
 
     def _offer(self) -> AgentOffer | None:
         if self.device_plugins is None:
-            return offer_of(self.plugin, self.isolation)
+            return None if self.absence.gone else offer_of(self.plugin, self.isolation)
         if not self.device_plugins.registrations:
             return None
         return AgentOffer(weft.__version__, DEVICE_PLUGIN, self.isolation.offered())
@@ -244,7 +259,8 @@ class Composition:
         if self.device_plugins is None:
             parts |= {
                 "runtime": self.plugin,
-                "discovery": Offering(self.plugin, self.discovery),
+                "runtime-absence": self.absence,
+                "discovery": Offering(self.plugin, self.discovery, self.absence),
             }
         else:
             parts |= {

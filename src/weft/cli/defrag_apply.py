@@ -9,9 +9,11 @@ from typer import echo
 from weft.cli.cluster import state_of
 from weft.cli.cluster_question import answer
 from weft.cli.defrag_plan import DefragPlan, print_json, show
+from weft.cli.defrag_turn import moving_turn
 from weft.cli.output import ListOutput, print_note
 
 if TYPE_CHECKING:
+    from weft.cluster.eviction.moving_turn import MovingTurn
     from weft.cluster.snapshot.state import SnapshotState
 
 
@@ -47,7 +49,9 @@ def carry_out(
     moved: list[Moved] = []
     why = ""
     if yes and plan.moves:
-        why = _moved_all(plan, _Cluster(kubeconfig, context, wait_s), moved, output)
+        cluster = _Cluster(kubeconfig, context, wait_s)
+        with moving_turn(kubeconfig, context) as turn:
+            why = _moved_all(plan, cluster, turn, moved, output)
     done = yes and not why
     if output is ListOutput.json:
         rows = [one._asdict() for one in moved]
@@ -59,7 +63,13 @@ def carry_out(
     return not why
 
 
-def _moved_all(plan: DefragPlan, cluster: _Cluster, moved: list[Moved], output: ListOutput) -> str:
+def _moved_all(
+    plan: DefragPlan,
+    cluster: _Cluster,
+    turn: "MovingTurn",
+    moved: list[Moved],
+    output: ListOutput,
+) -> str:
     """Why it stopped, "" if all went as planned. What was moved is added to `moved`."""
     from weft.cluster.eviction.moving import move
 
@@ -67,7 +77,7 @@ def _moved_all(plan: DefragPlan, cluster: _Cluster, moved: list[Moved], output: 
         name = plan.name_of(step.uid)
         pod = plan.state.live.pods.by_uid(step.uid)
         assert pod is not None
-        if number and (why := _changed(plan, number, cluster)):
+        if why := turn.why_not or _changed(plan, number, cluster) or turn.why_not:
             return why
         one = partial(move, pod=pod, wait_s=cluster.wait_s)
         went = answer(cluster.kubeconfig, cluster.context, one)
@@ -112,12 +122,12 @@ def _changed(plan: DefragPlan, done: int, cluster: _Cluster) -> str:
 
 
 def _is_real(plan: DefragPlan) -> bool:
-    """Whether the pod that room is made for is one of the cluster's."""
+    """Tells whether the pod that room is made for is one of the cluster's."""
     return plan.wanted is not None and plan.state.live.pods.by_uid(plan.wanted.uid) is not None
 
 
 def _waits(plan: DefragPlan, state: "SnapshotState") -> bool:
-    """Whether that pod waits for a place now."""
+    """Tells whether that pod waits for a place now."""
     if plan.wanted is None:
         return False
     pod = state.live.pods.by_uid(plan.wanted.uid)

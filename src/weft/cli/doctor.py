@@ -38,7 +38,7 @@ _Devices = Annotated[
 
 
 class _KnownNode(NamedTuple):
-    """What the API server says of this machine: its pods by UID (None: nothing), and the resources
+    """This machine on the API server: its pods by UID (None: nothing), and the resources
     that Weft's agent advertises."""
 
     pods: "dict[str, MachinePod] | None" = None
@@ -124,6 +124,7 @@ def _pods_of(facts: "ClusterFacts", node: str) -> "dict[str, MachinePod]":
     from weft.dialects.dialect import DialectSettings
     from weft.dialects.foreign import foreign_requests
     from weft.dialects.registry import parse_pod
+    from weft.node.agent.node_pods import uid_on_node
     from weft.node.doctor.machine import MachinePod
 
     pods = {}
@@ -136,8 +137,7 @@ def _pods_of(facts: "ClusterFacts", node: str) -> "dict[str, MachinePod]":
         except BadInputError:
             asks = True  # it asks, in words that contradict each other
         may_see = asks or meta.namespace in EXEMPT or bool(foreign_requests(pod, asks=False))
-        uid = (meta.annotations or {}).get("kubernetes.io/config.hash", meta.uid)
-        pods[uid] = MachinePod(f"{meta.namespace}/{meta.name}", may_see)
+        pods[uid_on_node(pod)] = MachinePod(f"{meta.namespace}/{meta.name}", may_see)
     return pods
 
 
@@ -149,6 +149,7 @@ def _machine(
     return [
         machine.driver(open_reader),
         machine.device_nodes(root, open_reader),
+        machine.cdi(root, open_reader),
         machine.nri_socket(root),
         machine.validator(root),
         machine.kubelet_sockets(root),

@@ -11,6 +11,7 @@ from typer import Argument, Option
 from weft.cli.cluster_question import answer
 from weft.cli.options import ConfigFile, Context, Kubeconfig, Output
 from weft.cli.output import ListOutput, json_text, print_note, print_table, table_with
+from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
     from weft.cli.inspected import ClusterReport, GpuReport, InspectWish, NodeReport
@@ -58,11 +59,19 @@ def inspect(
     from weft.cli.inspected import inspect_cluster
 
     wish = _wish(nodes or (), config, metrics_from)
+    looked = False
     while True:
-        inspected = answer(kubeconfig, context, lambda client: inspect_cluster(client, wish))
-        if watch and output is ListOutput.table and sys.stdout.isatty():
-            print(_CLEAR, end="")
-        _show(inspected, details, namespace, output)
+        try:
+            inspected = answer(kubeconfig, context, lambda client: inspect_cluster(client, wish))
+        except BadInputError as error:
+            if not looked:
+                raise
+            sys.stderr.write(f"weft: {error}; looks again\n")
+        else:
+            looked = True
+            if watch and output is ListOutput.table and sys.stdout.isatty():
+                print(_CLEAR, end="")
+            _show(inspected, details, namespace, output)
         if not watch:
             return
         sys.stdout.flush()
@@ -192,7 +201,7 @@ def _notes(inspected: "ClusterReport") -> list[str]:
 
 
 def troubles_of(node: "NodeReport") -> list[str]:
-    """What is wrong with the node and its GPUs."""
+    """Lists what is wrong with the node and its GPUs."""
     troubles = [] if node.ready else [f"Node {node.name} is not ready."]
     out = [str(gpu.index) for gpu in node.gpus if not gpu.in_service and not _cut(node, gpu)]
     if out:

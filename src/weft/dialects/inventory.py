@@ -117,7 +117,7 @@ def _unit_mib(
 
 
 def _offer(node: NodeManifest, warnings: list[str]) -> AgentOffer | None:
-    """What the agent there says of itself; None where there is none, or nobody can read it."""
+    """The agent's offer on the node; None where there is none, or nobody can read it."""
     text = (node.metadata.annotations or {}).get(AGENT)
     if text is None:
         return None

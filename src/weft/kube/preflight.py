@@ -1,4 +1,4 @@
-"""What a program must find before it writes anything: an API server that is new enough, its rights.
+"""Checks what a program needs before it writes anything: a new enough API server, its rights.
 
 Only a clear no counts. Whoever cannot be asked now is asked again by the first request that
 matters.

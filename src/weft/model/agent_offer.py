@@ -1,4 +1,4 @@
-"""What an agent on a node offers to pods there: the value of the annotation `weft.dev/agent`."""
+"""Offer of an agent to pods on its node: the value of the annotation `weft.dev/agent`."""
 
 from typing import Final, Literal
 

@@ -15,6 +15,7 @@ containers: `start` says with what one would begin, CDI names resolved as a runt
 """
 
 import json
+import os
 import random
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
@@ -37,7 +38,7 @@ class StartError(WeftError):
 
 
 class PluginCalls(Protocol):
-    """What the kubelet calls of a plugin."""
+    """The calls of the kubelet to a plugin."""
 
     async def preferred(
         self, request: plugin.PreferredAllocationRequest
@@ -64,7 +65,7 @@ class HeldAnswer(NamedTuple):
 
 
 class BegunContainer(NamedTuple):
-    """What a container begins with: `env` and device nodes."""
+    """The beginning of a container: `env` and device nodes."""
 
     env: dict[str, str]
     devices: tuple[str, ...]
@@ -83,7 +84,7 @@ class FakeDeviceManager:
         self.pods: dict[str, PodManifest] = {}
         self.held: dict[tuple[str, str, str], HeldAnswer] = {}
         self._folder, self._rng, self._cdi_folder = folder, rng, cdi_folder
-        self._specifications: dict[Path, tuple[int, dict[str, Any]]] = {}
+        self._specifications: dict[str, tuple[int, dict[str, Any]]] = {}
 
     # --- a pod's life ---
 
@@ -109,7 +110,7 @@ class FakeDeviceManager:
             raise AdmissionError(f"UnexpectedAdmissionError: {error}") from error
 
     async def start(self, uid: str, container: str) -> BegunContainer:
-        """What the container begins with. `StartError`: it is not created."""
+        """Starts the container. `StartError`: it is not created."""
         mine = {key: held for key, held in self.held.items() if key[:2] == (uid, container)}
         for (_, _, resource), held in mine.items():
             if resource not in self.plugins:
@@ -236,17 +237,24 @@ class FakeDeviceManager:
     # --- the container runtime ---
 
     def _inject(self, name: str, env: dict[str, str], devices: list[str]) -> None:
-        """What a CDI name brings, from the specifications that there are now."""
-        for path in sorted((self._cdi_folder or self._folder).glob("*.json")):
-            stamp = path.stat().st_mtime_ns
+        """Adds what a CDI name brings, from the specifications that there are now."""
+        for path, stamp in _specifications_in(self._cdi_folder or self._folder):
             if self._specifications.get(path, (0, {}))[0] != stamp:
-                self._specifications[path] = stamp, _devices_in(path)
+                self._specifications[path] = stamp, _devices_in(Path(path))
             edits = self._specifications[path][1].get(name)
             if edits is not None:
                 env |= dict(each.split("=", 1) for each in edits.get("env", ()))
                 devices += [node["path"] for node in edits.get("deviceNodes", ())]
                 return
         raise StartError(f"unresolvable CDI devices {name}")
+
+
+def _specifications_in(folder: Path) -> list[tuple[str, int]]:
+    """The folder's files of CDI specifications in the order of their names, and when written."""
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as entries:
+        return sorted((e.path, e.stat().st_mtime_ns) for e in entries if e.name.endswith(".json"))
 
 
 def _devices_in(path: Path) -> dict[str, Any]:

@@ -124,9 +124,9 @@ class FakeRuntime:
     """Use it as `async with FakeRuntime(socket) as runtime`.
 
     `request_timeout_s` is NRI's. `has_validators`: False for a runtime before NRI 0.10, which
-    refuses a plugin that wants to validate, and requires no plugins. `name` is what it calls
-    itself. `containers` are those that started, by id; `pods` and `running` are what a plugin is
-    told at its registration.
+    refuses a plugin that wants to validate, and requires no plugins. `name` and `version`
+    are what it calls itself. `containers` are those that started, by id; `pods` and `running` are
+    what a plugin is told at its registration.
     """
 
     def __init__(
@@ -136,8 +136,9 @@ class FakeRuntime:
         request_timeout_s: float = 2.0,
         has_validators: bool = True,
         name: str = "fake",
+        version: str = "2.2",
     ) -> None:
-        self.name = name
+        self.name, self.version = name, version
         self.socket = socket
         self.plugin: PluginPeer | None = None
         self.registrations = 0
@@ -262,7 +263,7 @@ class FakeRuntime:
         try:
             configure = nri.ConfigureRequest(
                 runtime_name=self.name,
-                runtime_version="2.2",
+                runtime_version=self.version,
                 request_timeout=int(1000 * self._timeout_s),
             )
             payload = await peer.call("Configure", configure, self._timeout_s)

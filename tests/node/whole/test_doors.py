@@ -110,7 +110,7 @@ def place(cluster: WholeCluster, request: pytest.FixtureRequest) -> Iterator[str
     cluster.api.create({"kind": "Namespace", "metadata": {"name": name, "labels": labels}})
     yield name
     cluster.shell(f"kubectl delete namespace {name} --wait=false")
-    cluster.api.wait_for(lambda pods: not pods, "Pod", name, timeout_s=60)
+    cluster.api.wait_for(lambda pods: not pods, "Pod", name, timeout_s=180)
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def no_other_weft(cluster: WholeCluster, agents: None) -> None:
         lambda pods: not [p for p in pods if "scheduler" in p["metadata"]["name"]],
         "Pod",
         "weft-system",
-        timeout_s=60,
+        timeout_s=180,
     )
 
 
@@ -270,7 +270,7 @@ def test_alnair(cluster: WholeCluster, place: str, tmp_path: Path, no_other_weft
             lambda found: not [p for p in found if p["metadata"]["name"].startswith("kube-sch")],
             "Pod",
             KUBE_SYSTEM,
-            timeout_s=60,
+            timeout_s=180,
         )
         cluster.use_kube_scheduler()
         cluster.shell("kubectl delete -f deploy/alnair/extra-rbac-kube-scheduler.yaml")

@@ -67,7 +67,7 @@ def place(cluster: WholeCluster) -> Iterator[str]:
         if one["spec"].get("nodeName") != NAME:
             with contextlib.suppress(ApiError):  # it is gone already
                 cluster.api.delete("Pod", one["metadata"]["name"], "upgraded")
-    cluster.api.wait_for(lambda pods: not pods, "Pod", "upgraded", timeout_s=60)
+    cluster.api.wait_for(lambda pods: not pods, "Pod", "upgraded", timeout_s=180)
 
 
 def wanted(number: int) -> Object:

@@ -4,6 +4,7 @@ The test plays the controllers and the scheduler: what an evicted pod's controll
 that goes, is settled when the pods are listed next.
 """
 
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -147,3 +148,40 @@ def test_it_stops_where_a_disruption_budget_refuses(weft: Weft, world: World) ->
     said, found = _apply(weft, "--yes")
     assert (said.code, found["moved"], len(world.pods())) == (1, [], 4)
     assert ": a disruption budget does not let it go now: " in found["stopped"]
+
+
+def _lease(server: FakeApiServer, holder: str) -> None:
+    spec = {"holderIdentity": holder, "leaseDurationSeconds": 1, "leaseTransitions": 3}
+    server.add("leases", {"metadata": {"name": "weft-defrag"}, "spec": spec}, "kube-system")
+
+
+def test_it_moves_nothing_while_another_one_does(weft: Weft, world: World) -> None:
+    """The other one renews its lease whenever somebody looks."""
+    _lease(world.server, "somebody")
+
+    def renews(request: Request) -> None:
+        if request.method == "GET" and request.path.endswith("/leases/weft-defrag"):
+            stamp = {"metadata": {"annotations": {"seen": str(next(looks))}}}
+            world.server.update("leases", "weft-defrag", stamp, "kube-system")
+
+    looks = itertools.count()
+    world.server.on_request = renews
+    said, found = _apply(weft, "--yes")
+    assert (said.code, found["moved"], world.evicted) == (1, [], [])
+    assert found["stopped"].startswith("somebody moves pods now (lease kube-system/weft-defrag)")
+
+
+def test_the_lease_of_a_dead_one_is_taken_over_and_given_back(weft: Weft, world: World) -> None:
+    _lease(world.server, "dead")
+    said, found = _apply(weft, "--yes")
+    assert (said.code, found["done"]) == (0, True), found["stopped"]
+    spec = world.server.get("leases", "weft-defrag", "kube-system")["spec"]
+    assert (spec["holderIdentity"], spec["leaseTransitions"]) == ("", 4)
+
+
+def test_without_the_right_to_leases_nothing_is_moved(weft: Weft, world: World) -> None:
+    world.server.fault("status", path="/leases", code=403)
+    said = weft("defrag", "apply", "--gpus", 2, "--yes")
+    assert said.code == 1
+    assert "leases" in said.err
+    assert world.evicted == []

@@ -254,3 +254,25 @@ def test_watch_looks_again_until_interrupted(
     rows = [line.split() for line in said.out.splitlines()]
     promised = [row[4] for row in rows if row[:2] == ["a", "1"]]
     assert promised == ["0", "1,000", "2,000"]
+
+
+def test_watch_goes_on_after_a_look_that_was_not_answered(
+    weft: Weft, cluster: FakeApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one must be: a cluster that never answers is a mistake in the command."""
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 1:
+            cluster.fault("status", method="GET", path="/nodes", code=403)
+        if len(waits) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(command.time, "sleep", sleep)
+    said = weft("inspect", "--watch")
+    assert (len(waits), said.code) == (3, 130)
+    assert said.err.count("looks again") == 1
+    assert said.out.count(A100) == 4  # two GPUs, twice
+    cluster.fault("status", method="GET", path="/nodes", code=403)
+    assert weft("inspect", "--watch").code == 1

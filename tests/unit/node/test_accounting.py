@@ -266,3 +266,25 @@ async def test_device_plugins_tell_what_they_can_and_the_rest_is_withheld() -> N
     )
     async with world(*large) as w, w.agent(by_name):
         assert w.status["capacity"]["elasticgpu.io/gpu-memory"] == str(8 * (81_559 * 3 // 2))
+
+
+async def test_nothing_is_advertised_while_nobody_delivers() -> None:
+    delivers = [True]
+    async with world(Gpu(0, 16_384), Gpu(1, 16_384)) as w:
+        accounting = Accounting(w.client, "n", w.devices, GPUSHARE, delivers=lambda: bool(delivers))
+        task = asyncio.create_task(accounting.run())
+        await asyncio.sleep(3)
+        assert w.status["allocatable"]["aliyun.com/gpu-mem"] == "32"
+        delivers.clear()
+        accounting.nudge()
+        await asyncio.sleep(3)
+        assert w.status == {"capacity": {"cpu": "4", "pods": "110"}, "allocatable": {"cpu": "4"}}
+        w.devices.become(Gpu(0, 16_384))
+        await asyncio.sleep(3)
+        assert "aliyun.com/gpu-mem" not in w.status["allocatable"]
+        delivers.append(True)
+        accounting.nudge()
+        await asyncio.sleep(3)
+        assert w.status["allocatable"]["aliyun.com/gpu-mem"] == "16"
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -38,16 +38,25 @@ async def test_without_an_api_server_the_record_is_enough(tmp_path: Path) -> Non
         assert (await world.create(world.bound("a"))).env[VISIBLE] == world.uuids[0]
 
 
-async def test_cdi_names_go_before_device_nodes(tmp_path: Path) -> None:
-    async with node_world(tmp_path) as world:
+@pytest.mark.parametrize("runtime", ["containerd v2.1.0", "containerd 1.7.29", "cri-o 1.33.0"])
+async def test_cdi_names_go_before_device_nodes_where_the_runtime_heeds_them(
+    tmp_path: Path, runtime: str
+) -> None:
+    """Older ones drop what a plugin names: the container would start without a GPU."""
+    name, _, version = runtime.partition(" ")
+    async with node_world(tmp_path, name=name, version=version) as world:
         (tmp_path / "cdi").mkdir()
         names = [{"name": uuid} for uuid in world.uuids]
         spec = {"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": names}
         (tmp_path / "cdi" / "nvidia.json").write_text(json.dumps(spec))
         await world.start_agent()
         started = await world.create(world.bound("a"))
-        assert started.cdi == (f"nvidia.com/gpu={world.uuids[0]}",)
-        assert (started.devices, started.env[VISIBLE]) == ((), world.uuids[0])
+        assert started.env[VISIBLE] == world.uuids[0]
+        if runtime == "containerd v2.1.0":
+            assert started.cdi == (f"nvidia.com/gpu={world.uuids[0]}",)
+            assert started.devices == ()
+        else:
+            assert (started.cdi, started.devices) == ((), ("/dev/null", "/dev/zero"))
 
 
 async def test_containers_without_a_share_see_no_gpu(tmp_path: Path) -> None:

@@ -159,9 +159,49 @@ async def test_the_end_of_an_older_sandbox_frees_nothing(tmp_path: Path) -> None
 
 async def test_a_static_pod_is_known_by_its_hash(tmp_path: Path) -> None:
     async with node_world(tmp_path) as world:
-        static = {"kubernetes.io/config.hash": "0123456789abcdef0123456789abcdef"}
-        world.add_pod("mirror", None, static)
-        world.uids["mirror"] = static["kubernetes.io/config.hash"]
+        own = "0123456789abcdef0123456789abcdef"
+        static = {"kubernetes.io/config.hash": own}
+        world.add_pod("mirror", None, {**static, "kubernetes.io/config.mirror": own})
+        world.uids["mirror"] = own
         await world.start_agent()
         started = await world.create(world.sandbox("mirror", static), env=(f"{VISIBLE}=all",))
         assert started.env == {VISIBLE: "void"}
+
+
+async def test_an_annotation_makes_no_pod_a_static_one(tmp_path: Path) -> None:
+    """Nor another pod: what anybody may write says nothing of who a pod is."""
+    async with node_world(tmp_path) as world:
+        await world.start_agent()
+        victim = recorded(world, "victim")
+        await world.create(victim)
+        uid = world.uids["victim"]
+        for number, key in enumerate(("config.hash", "config.mirror")):
+            says = {f"kubernetes.io/{key}": uid}
+            world.add_pod(f"p{number}", None, says)
+            started = await world.create(world.sandbox(f"p{number}", says), env=(f"{VISIBLE}=all",))
+            assert started.env == {VISIBLE: "void"}
+            world.api.update("pods", f"p{number}", {"status": {"phase": "Succeeded"}})
+            world.api.remove("pods", f"p{number}")
+        world.add_pod("last")
+        await world.create(world.sandbox("last"))  # the watch has told of them all
+        whole = world.bound("whole", world.record("uid-whole", mib=40_000))
+        with pytest.raises(NotCreatedError, match="promised to pods that run"):
+            await world.create(whole)
+
+
+async def test_what_runs_is_judged_once_the_nodes_gpus_are_known(tmp_path: Path) -> None:
+    """The pods are known before: what an original's marks mean on this node is not yet."""
+    async with node_world(tmp_path) as world:
+        for name in ("bad", "good"):
+            world.add_pod(name, {"aliyun.com/gpu-mem": "3"}, MARKS)
+        await world.create(world.sandbox("bad"), env=(f"{VISIBLE}=all",))
+        await world.create(world.sandbox("good"), env=(f"{VISIBLE}=1",))
+        await world.start_agent()
+        world.add_pod("plain")
+        await world.create(world.sandbox("plain"))  # the watch has told of them all
+        world.api.update("nodes", NODE, {"status": {"allocatable": GIB, "capacity": GIB}})
+        await going(world, "bad")
+        assert not is_going(world, "good")
+        whole = world.bound("whole", world.record("uid-whole", gpu=1, mib=40_000))
+        with pytest.raises(NotCreatedError, match="promised to pods that run"):
+            await world.create(whole)

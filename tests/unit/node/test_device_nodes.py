@@ -56,6 +56,89 @@ def test_specifications_are_read_again_when_they_change(tmp_path: Path) -> None:
     assert specs.names_of([gpu(0)]) == ("nvidia.com/gpu=GPU-0",)
 
 
+def test_a_damaged_specification_beside_takes_nothing_away(tmp_path: Path) -> None:
+    specs = CdiSpecs((tmp_path,))
+    spec(tmp_path, "GPU-0", file="good.json")
+    (tmp_path / "damaged.json").write_text('{"kind": "nvidia.com/gpu", "devices": [{')
+    (tmp_path / "pipe.json").symlink_to("/dev/zero")
+    assert specs.names_of([gpu(0)]) == ("nvidia.com/gpu=GPU-0",)
+
+
+def test_a_file_that_runtimes_do_not_read_names_nothing(tmp_path: Path) -> None:
+    spec(tmp_path, "GPU-0", file="nvidia.yml")
+    assert CdiSpecs((tmp_path,)).names_of([gpu(0)]) == ()
+
+
+def test_what_two_files_of_a_folder_name_is_left_to_device_nodes(tmp_path: Path) -> None:
+    """A runtime resolves such a name to nothing; of two folders the later one counts."""
+    etc, run = tmp_path / "etc", tmp_path / "run"
+    etc.mkdir()
+    run.mkdir()
+    specs = CdiSpecs((etc, run))
+    spec(etc, "GPU-0", "GPU-1")
+    spec(run, "GPU-0", "GPU-1")
+    assert specs.names_of([gpu(0)]) == ("nvidia.com/gpu=GPU-0",)
+    again = spec(etc, "GPU-0", file="nvidia-again.yaml")
+    assert specs.names_of([gpu(0)]) == ()
+    assert specs.names_of([gpu(1)]) == ("nvidia.com/gpu=GPU-1",)
+    again.unlink()
+    assert specs.names_of([gpu(0)]) == ("nvidia.com/gpu=GPU-0",)
+    spec(run, "GPU-0", "GPU-0")
+    assert specs.names_of([gpu(1)]) == ("nvidia.com/gpu=GPU-1",)
+
+
+def device_nodes(*paths: str) -> dict[str, object]:
+    return {"containerEdits": {"deviceNodes": [{"path": path} for path in paths]}}
+
+
+@pytest.mark.parametrize(
+    ("own", "of_device", "of_file", "used"),
+    [
+        (("/dev/nvidia0",), ("/dev/nvidia0", "/dev/dri/card1"), ("/dev/nvidiactl",), True),
+        (("/dev/nvidia0",), ("/dev/nvidia1",), (), False),
+        (("/dev/nvidia0",), ("/dev/nvidia0",), ("/dev/nvidia1",), False),
+        (("/dev/nvidia0",), (), ("/dev/nvidiactl",), False),
+        (("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3"), ("/dev/nvidia0",), (), False),
+        (
+            ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3"),
+            ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3"),
+            ("/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia-caps/nvidia-cap3"),
+            False,
+        ),
+        (("/dev/nvidia0",), ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3"), (), True),
+    ],
+    ids=["own", "other", "one-more", "none", "whole", "other-instance", "instance-not-known"],
+)
+def test_a_name_is_used_only_where_it_brings_the_gpu_itself(
+    tmp_path: Path,
+    own: tuple[str, ...],
+    of_device: tuple[str, ...],
+    of_file: tuple[str, ...],
+    used: bool,
+) -> None:
+    """A specification may be older than the cards, or number them in another way."""
+    device = {"name": "GPU-0", **device_nodes(*of_device)}
+    text = {"kind": "nvidia.com/gpu", "devices": [device], **device_nodes(*of_file)}
+    (tmp_path / "nvidia.json").write_text(json.dumps(text))
+    asked = GpuDevice(Gpu(0, 100, "A100", "GPU-0"), paths=own)
+    assert CdiSpecs((tmp_path,)).names_of([asked]) == (("nvidia.com/gpu=GPU-0",) if used else ())
+
+
+def test_files_of_single_containers_are_not_read(tmp_path: Path) -> None:
+    specs = CdiSpecs((tmp_path,), ignored="weft-delivery-")
+    spec(tmp_path, "GPU-0", file="weft-delivery-1.json")
+    assert specs.names_of([gpu(0)]) == ()
+
+
+def test_there_are_no_names_while_the_runtime_does_not_heed_them(tmp_path: Path) -> None:
+    heeded: list[bool] = []
+    specs = CdiSpecs((tmp_path,), heeded=lambda: bool(heeded))
+    spec(tmp_path, "GPU-0")
+    assert specs.names_of([gpu(0)]) == ()
+    heeded.append(True)
+    assert specs.names_of([gpu(0)]) == ("nvidia.com/gpu=GPU-0",)
+
+
 @pytest.mark.parametrize(
     "text", ["{", "[]", '{"kind": "nvidia.com/gpu", "devices": 3}', '{"kind": "other.com/gpu"}']
 )

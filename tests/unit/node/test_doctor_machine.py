@@ -51,6 +51,36 @@ def test_a_gpu_with_a_fault_is_named(tmp_path: Path) -> None:
     assert "GPU 0: XID 79: fallen off the bus" in found.text
 
 
+def test_cdi_specifications_of_other_gpus_are_named_with_the_remedy(tmp_path: Path) -> None:
+    text = f"gpus: [{A100}, count: 2, paths: ['/dev/nvidia{{minor}}']}}]"
+
+    def found() -> tuple[str, str, str]:
+        finding = machine.cdi(tmp_path, lambda: reader(tmp_path, text))
+        return finding.level, finding.text, finding.mend
+
+    def spec(file: str, **brought: str) -> None:
+        devices = [
+            {"name": name[1:], "containerEdits": {"deviceNodes": [{"path": path}]}}
+            for name, path in brought.items()
+        ]
+        put(tmp_path / file, json.dumps({"kind": "nvidia.com/gpu", "devices": devices}))
+
+    assert found()[:2] == ("good", "no specification names these GPUs: they come as device nodes")
+    spec("var/run/cdi/nvidia.json", _0="/dev/nvidia0", _1="/dev/nvidia1")
+    put(tmp_path / "var/run/cdi/weft-delivery-0.json", "{")
+    assert found()[:2] == ("good", "2 of 2 GPUs and instances have names")
+    spec("var/run/cdi/nvidia.json", _0="/dev/nvidia0", _1="/dev/nvidia7")
+    level, said, mend = found()
+    assert level == "advice"
+    assert "nvidia.com/gpu=1 brings /dev/nvidia7, GPU 1 is /dev/nvidia1" in said
+    assert "nvidia-ctk cdi generate" in mend
+    spec("var/run/cdi/old.json", _0="/dev/nvidia0")
+    assert "nvidia.com/gpu=0 is in two specifications of one folder" in found()[1]
+    put(tmp_path / "etc/cdi/broken.json", "{")
+    assert "broken.json cannot be read" in found()[1]
+    assert machine.cdi(tmp_path, no_driver).text == "not known: GPUs cannot be read"
+
+
 def test_device_nodes_that_are_missing_are_named(tmp_path: Path) -> None:
     text = f"gpus: [{A100}, count: 2, paths: ['/dev/nvidia{{minor}}']}}]\nsharedPaths: [/dev/ctl]"
     put(tmp_path / "dev" / "nvidia0")

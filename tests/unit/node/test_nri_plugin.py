@@ -11,6 +11,7 @@ from weft.model.annotations import REQUIRED_PLUGINS
 from weft.node.nri import nri_pb2 as nri
 from weft.node.nri.connection import CallError
 from weft.node.nri.plugin import NriPlugin, PluginOptions
+from weft.node.nri.runtimes import has_validators, puts_cdi_last, takes_cdi
 from weft.testing.nri_runtime import FakeRuntime, NotCreatedError
 
 POD = nri.PodSandbox(id="s", name="p", uid="u", namespace="d")
@@ -180,25 +181,57 @@ async def test_it_ends_after_the_answer_it_owes(tmp_path: Path) -> None:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_runtime_that_ends_while_it_is_joined_keeps_its_validator(tmp_path: Path) -> None:
-    ended = asyncio.Event()
+@pytest.mark.parametrize(
+    ("runtime", "ends"), [("unknown 1", 1), ("containerd v2.2.9", 3)], ids=["unknown", "known"]
+)
+async def test_a_runtime_that_ends_while_it_is_joined_keeps_its_validator(
+    tmp_path: Path, runtime: str, ends: int
+) -> None:
+    """Once; as often as it likes where it is known to have validators."""
+    joining: asyncio.Queue[None] = asyncio.Queue()
 
-    class EndsOnce(PlayedHooks):
+    class EndsAtFirst(PlayedHooks):
+        left = ends
+
         async def synchronize(
             self, pods: list[nri.PodSandbox], containers: list[nri.Container]
         ) -> None:
-            if not ended.is_set():
-                ended.set()
+            if self.left:
+                self.left -= 1
+                joining.put_nowait(None)
                 await asyncio.Event().wait()
 
-    hooks = EndsOnce()
-    async with FakeRuntime(tmp_path / "nri.sock") as runtime:
-        plugin = NriPlugin(runtime.socket, hooks, QUICK)
+    name, _, version = runtime.partition(" ")
+    async with FakeRuntime(tmp_path / "nri.sock", name=name, version=version) as played:
+        plugin = NriPlugin(played.socket, EndsAtFirst(), QUICK)
         task = asyncio.create_task(plugin.run())
-        await ended.wait()
-        await runtime.stop()
-        await runtime.start()
-        await runtime.has_plugin()
+        for _ in range(ends):
+            await joining.get()
+            await played.stop()
+            await played.start()
+        await played.has_plugin()
         assert plugin.validates
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "cdi", "last", "validators"),
+    [
+        ("containerd v2.2.9", True, True, True),
+        ("containerd v2.10.0-rc.1", True, True, True),
+        ("containerd v2.1.4", True, False, False),
+        ("containerd v2.0.7", False, False, False),
+        ("containerd 1.7.30", False, False, False),
+        ("cri-o 1.34.1", True, False, False),
+        ("cri-o 1.33.4", False, False, False),
+        ("containerd", False, False, False),
+        ("containerd unknown", False, False, False),
+        ("docker v29.0.0", False, False, False),
+    ],
+)
+def test_what_a_runtime_can_do_is_told_by_its_version(
+    runtime: str, cdi: bool, last: bool, validators: bool
+) -> None:
+    found = (takes_cdi(runtime), puts_cdi_last(runtime), has_validators(runtime))
+    assert found == (cdi, last, validators)

@@ -24,7 +24,8 @@ def listed(names: Iterable[str]) -> str:
 
 
 def is_one_of(key: str, names: Iterable[str]) -> str:
-    """Whether the string `key` is one of these names; a name that ends in * is a beginning."""
+    """Tells whether the string `key` is one of these names; a name that ends in * is a
+    beginning."""
     names = sorted(names)
     whole = [name for name in names if not name.endswith("*")]
     begun = [name[:-1] for name in names if name.endswith("*")]
@@ -36,8 +37,8 @@ def is_one_of(key: str, names: Iterable[str]) -> str:
 
 
 def asks_for_gpus() -> str:
-    """Whether the pod asks for GPUs in the words of any dialect: a resource that is not 0, or a
-    label, as `registry.choose` sees it.
+    """Tells whether the pod asks for GPUs in the words of any dialect: a resource that is not 0, or
+    a label, as `registry.choose` sees it.
 
     Limits tell of requests too: the API server takes no extended resource with a request alone.
     What a pod has is looked up among the dialects' names, and not the other way round: most

@@ -30,7 +30,7 @@ _ANSWER_WITHIN_S = 2
 
 
 class ReviewRequest(Api, frozen=True):
-    """What the API server asks; the object is decoded apart, for it may be anything."""
+    """An admission request; the object is decoded apart, for it may be anything."""
 
     uid: str = ""
     object: msgspec.Raw = msgspec.Raw(b"null")
@@ -81,7 +81,7 @@ def reviewed(body: bytes, scheduler_name: str) -> bytes:
 
 
 def _asks(text: msgspec.Raw) -> bool:
-    """Whether it is a pod that names no scheduler and asks for GPUs in any system's words."""
+    """Tells whether it is a pod that names no scheduler and asks for GPUs in any system's words."""
     try:
         pod = msgspec.json.decode(text, type=PodManifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

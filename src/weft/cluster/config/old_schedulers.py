@@ -31,7 +31,7 @@ _ORIGINAL_PORTS = ("39999", "12345", "32766")
 
 
 class ImportedConfiguration(msgspec.Struct, frozen=True):
-    """What a file became: both configurations (None: it says nothing of it), and the rest."""
+    """An imported file: both configurations (None: it says nothing of it), and the rest."""
 
     kube_scheduler: dict[str, Any] | None
     weft: dict[str, Any] | None
@@ -39,7 +39,7 @@ class ImportedConfiguration(msgspec.Struct, frozen=True):
 
 
 class _Collected:
-    """What the documents of one file say together."""
+    """The settings of all documents of one file."""
 
     def __init__(self) -> None:
         self.kube_scheduler: KubeSchedulerImport | None = None

@@ -2,7 +2,8 @@
 
 Rules
   1. filter, prioritize and preempt are pure questions: nothing is reserved, for kube-scheduler may
-     skip the rest of its cycle, and asks for one pod before it binds another.
+     skip the rest of its cycle, and asks for one pod before it binds another. That a pod came which
+     fits nowhere is told once where it counts: no bind will tell of it.
   2. bind decides anew, from the accounts of now. A refusal is normal: kube-scheduler asks again.
   3. A pod that holds GPUs already may only go where they are.
   4. HTTP 200 with `Error`, but 500 for a failed bind on the originals' paths, and 400 where the
@@ -27,7 +28,7 @@ from weft.cluster.extender.protocol import (
     encode,
 )
 from weft.cluster.extender.routes import Route
-from weft.core.engine import Bind, BindOn, BindOnRefused
+from weft.core.engine import Bind, BindOn, BindOnRefused, PodFitsNowhere
 from weft.core.engine.questions import Answers, RowLookup, fits_without, scores, which_fit
 from weft.core.explain.sentences import CHANGED, NO_LEASE, NOT_READY, UNANSWERED, UNKNOWN_NODE
 from weft.core.framework import Profile
@@ -85,6 +86,8 @@ class Extender:
         except Exception as error:
             why = self._broke_off(args.pod, error)
             return ExtenderReply(200, encode(FilterAnswer(error=why)), failed=True)
+        if not answers.fits and self.cluster.engine.price_lists.expects(pod.uid):
+            self.cluster.handle(PodFitsNowhere(pod.uid))
         for name in answers.unknown:
             answers.failed[name] = UNKNOWN_NODE
         nodes = args.nodes

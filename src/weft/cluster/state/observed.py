@@ -42,7 +42,8 @@ class ObservedPod(NamedTuple):
 
 
 class ObservedCluster(NamedTuple):
-    """What was seen. `left_out` counts pods and constraints that are not simulated, by why."""
+    """A cluster as it was observed. `left_out` counts pods and constraints that are not
+    simulated."""
 
     nodes: list[Node]
     pods: list[ObservedPod]

@@ -156,7 +156,7 @@ class Assessor:
 
     @property
     def is_behind(self) -> bool:
-        """Whether `work_ahead` has work."""
+        """Tells whether `work_ahead` has work."""
         return bool(self._dear)
 
     def work_ahead(self) -> None:

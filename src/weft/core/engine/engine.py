@@ -30,6 +30,7 @@ from weft.core.engine.events import (
     NodesClosed,
     PodAdded,
     PodBound,
+    PodFitsNowhere,
     PodGone,
     PodSeenBound,
     Tick,
@@ -84,8 +85,7 @@ class Engine:
         self.journal = Journal(self.ledger, keep_top)
         self.oom_history, self.peaks = OomHistory(), Peaks()
         self.assessor = Assessor(self.ledger)
-        self.price_lists = PriceLists([p for profile in profiles for p in profile.policies])
-        self.price_lists.make(self.ledger.table, 0)
+        self.price_lists = PriceLists(self.policies, self.ledger)
         self.residencies = Residencies()
         self.observe(NO_SIGNALS)
         self.queue = Queue()
@@ -129,6 +129,8 @@ class Engine:
         self.queue.tick(now_ns)
         if not self._stopped or isinstance(event, Tick):
             self._run_cycles(now_ns, out)
+        if self.price_lists.renew(now_ns):
+            self.assessor.reprice()
         if isinstance(event, PodGone | PodSeenBound | Tick):
             self._work_ahead()
         out.extend(self.peaks.news())
@@ -146,9 +148,11 @@ class Engine:
             case NodesChanged():
                 if self.ledger.set_nodes(event.nodes, event.removed) and event.nodes:
                     self.queue.wake_all(now_ns)
-                self.price_lists.follow(self.ledger.table, now_ns)
+                self.price_lists.nodes_changed(now_ns)
             case BindOn():
                 self._bind_requested(event, now_ns, out)
+            case PodFitsNowhere():
+                self._comes(event.uid, now_ns)
             case PodSeenBound():
                 self._seen_bound(event, now_ns)
             case BindFailed():
@@ -185,17 +189,21 @@ class Engine:
     def _add(self, pod: PodRequest, now_ns: int, out: list[Command]) -> None:
         if pod.uid in self.placed or pod.uid in self.ledger.holdings:
             return
-        if self.price_lists.arrives(self.ledger.table, now_ns):
-            self.assessor.reprice()
+        self._comes(pod.uid, now_ns)
         profile, first = self.profile_of(pod), self.oom_history.goes_first(pod)
         try:
             self.queue.add(pod, profile, now_ns, first=first)
         except Exception as error:  # its policy knows no place in the queue: until it changes
             self._broke_off(DecisionAttempt(pod, profile.name, 0), error, now_ns, out)
 
+    def _comes(self, uid: str, now_ns: int) -> None:
+        if self.price_lists.comes(uid, now_ns):
+            self.assessor.reprice()
+
     def _gone(self, event: PodGone, now_ns: int, out: list[Command]) -> None:
         uid = event.uid
         self.queue.remove(uid, now_ns)
+        self.price_lists.gone(uid)
         placed = self.placed.pop(uid, None)
         holding = self.ledger.release(uid)
         self.harvest.gone(uid)
@@ -329,8 +337,8 @@ class Engine:
     def _bind_requested(self, event: BindOn, now_ns: int, out: list[Command]) -> None:
         pod, own = event.pod, self.queue.get(event.pod.uid)
         is_held = pod.uid in self.ledger.holdings
-        if not is_held and own is None and self.price_lists.arrives(self.ledger.table, now_ns):
-            self.assessor.reprice()
+        if not is_held:
+            self._comes(pod.uid, now_ns)
         try:
             self._bind_on(event, now_ns, out)
         except Exception as error:
@@ -369,11 +377,17 @@ class Engine:
         out.append(Bind(pod, placement, placed.record))
         self._await_answer(now_ns, out)
 
+    def follow_first(self) -> None:
+        """Until the first pod comes: have prices by the ledger as it is."""
+        if self.price_lists.follow():
+            self.assessor.reprice()
+
     def assess(
         self, profile: Profile, pod: PodRequest, beside: Sequence[PodRequest] | None = ()
     ) -> Assessment:
         """The nodes' fit and score for the pod now: a pure question. `beside` wait
         elsewhere than in the queue; None: whoever waits is no matter."""
+        self.follow_first()
         shape = self.oom_history.shape_of(pod)
         if profile.harvests and self.ledger.table.harvests:
             shape = self.peaks.shape_of(pod, shape)

@@ -64,6 +64,13 @@ class BindOn(msgspec.Struct, frozen=True, tag=True, gc=False):
     profile: str
 
 
+class PodFitsNowhere(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """kube-scheduler asked about the pod, and it fits none of the nodes (extender): it has come,
+    and no bind will tell of it. Told for policies with prices, which count what comes."""
+
+    uid: str
+
+
 class PodBound(msgspec.Struct, frozen=True, tag=True, gc=False):
     """A `Bind` command was carried out."""
 
@@ -152,6 +159,7 @@ Event = (
     | PodAdded
     | BindOn
     | PodSeenBound
+    | PodFitsNowhere
     | PodBound
     | BindFailed
     | PodGone

@@ -289,7 +289,7 @@ class HarvestRules:
 
 
 def _unknown(_: str) -> int:
-    """What a pod will need, where no pod like it is known: nobody can say."""
+    """The need of a pod where no pod like it is known: nobody can say."""
     return 0
 
 

@@ -97,7 +97,7 @@ def _policy_input(engine: "Engine", event: PolicyInput, now_ns: int) -> None:
     for policy in takers:
         policy.take_input(name, values[policy.inputs[name]])
     if takers:
-        engine.price_lists.make(engine.ledger.table, now_ns)
+        engine.price_lists.make(now_ns)
         engine.assessor.forget()
         engine.queue.wake_all(now_ns)
 

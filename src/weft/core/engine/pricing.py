@@ -1,46 +1,107 @@
-"""Has policies make their prices anew: by how many pods came and when, never by a clock of its own.
+"""Has policies make their prices anew: after so many pods that came, and after so long.
 
-Rules: prices change here alone, between decisions, so that answers kept by shape stay true and a
-decisions file replays; what a policy was asked meanwhile changes nothing.
+Rules: prices change here alone, at the end of an event, so that a pod's filter, score and bind go
+by the same ones, whoever hosts the engine, answers kept by shape stay true and a decisions file
+replays. Until the first pod comes they follow the ledger: what is asked then changes nothing.
 """
 
 from collections.abc import Sequence
 
 from weft.core.framework import Policy
+from weft.core.framework.policy import PricesEvery
+from weft.core.ledger import Ledger
 from weft.core.ledger.table import LedgerTable
 
-PODS_PER_PRICES = 200
-"""Pods that come between two price lists; least stranding was measured with this."""
-PRICES_AGE_NS = 600 * 10**9
-"""The age at which prices are made anew although few pods came: others ended meanwhile."""
+SECOND_NS = 10**9
+MOST_KNOWN = 100_000
+"""Pods that are remembered to have come; of those that only fit nowhere no end is told."""
+
+
+class _PriceList:
+    """When one policy's prices were made last, and how many pods came since they were due."""
+
+    def __init__(self, policy: Policy, every: PricesEvery) -> None:
+        self.policy, self._pods, self._age_ns = policy, every.pods, int(every.seconds * SECOND_NS)
+        self._came = self._made_ns = 0
+
+    def make(self, table: LedgerTable, now_ns: int) -> None:
+        self._made_ns = now_ns
+        self.policy.take_table(table)
+
+    def counts(self) -> None:
+        self._came += 1
+
+    def is_due(self, now_ns: int) -> bool:
+        enough = self._came >= self._pods
+        if enough:
+            self._came -= self._pods
+        return enough or now_ns - self._made_ns >= self._age_ns
 
 
 class PriceLists:
     """When the prices of the policies that have any are made anew."""
 
-    def __init__(self, policies: Sequence[Policy]) -> None:
-        self._priced = [policy for policy in policies if policy.prices]
-        self._arrived = 0
-        self._made_ns = 0
+    def __init__(self, policies: Sequence[Policy], ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._lists = [
+            _PriceList(policy, policy.prices_every)
+            for policy in policies
+            if policy.prices_every is not None
+        ]
+        self._known: dict[str, None] = {}
+        self._has_begun = False
         self._table: LedgerTable | None = None
+        self._version = -1
+        self.make(0)
 
-    def arrives(self, table: LedgerTable, now_ns: int) -> bool:
-        """A pod comes; True if prices were made anew for it, and kept answers are worth nothing."""
-        if not self._priced:
+    def expects(self, uid: str) -> bool:
+        """Tells whether it matters that this pod came: some policy has prices, and it was not told
+        of."""
+        return bool(self._lists) and uid not in self._known
+
+    def comes(self, uid: str, now_ns: int) -> bool:
+        """A pod came; True if prices were made for it, as for the first one."""
+        if not self.expects(uid):
             return False
-        due = self._arrived % PODS_PER_PRICES == 0 or now_ns - self._made_ns >= PRICES_AGE_NS
-        self._arrived += 1
-        if due:
-            self.make(table, now_ns)
-        return due
+        self._known[uid] = None
+        if len(self._known) > MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+        for one in self._lists:
+            one.counts()
+        if self._has_begun:
+            return False
+        self._has_begun = True
+        self.make(now_ns)
+        return True
 
-    def follow(self, table: LedgerTable, now_ns: int) -> None:
-        """Nodes changed: prices of another layout are of other kinds of GPU."""
-        if self._priced and table is not self._table:
-            self.make(table, now_ns)
+    def gone(self, uid: str) -> None:
+        """The pod is gone: another one of its name counts again."""
+        self._known.pop(uid, None)
 
-    def make(self, table: LedgerTable, now_ns: int) -> None:
-        """Make the prices by the ledger as it is."""
-        self._table, self._made_ns = table, now_ns
-        for policy in self._priced:
-            policy.take_table(table)
+    def follow(self) -> bool:
+        """Before the first pod came: make the prices by the ledger as it is; True if it changed."""
+        ledger = self._ledger
+        if self._has_begun or ledger.on_trial or self._version == ledger.version:
+            return False
+        self.make(0)
+        return bool(self._lists)
+
+    def renew(self, now_ns: int) -> bool:
+        """An event is over; True if prices were due, and what was scored is out of date."""
+        is_new = False
+        for one in self._lists if self._has_begun else ():
+            if one.is_due(now_ns):
+                one.make(self._ledger.table, now_ns)
+                is_new = True
+        return is_new
+
+    def nodes_changed(self, now_ns: int) -> None:
+        """Prices of another layout are of other kinds of GPU."""
+        if self._lists and self._ledger.table is not self._table:
+            self.make(now_ns)
+
+    def make(self, now_ns: int) -> None:
+        """Make all prices by the ledger as it is."""
+        self._table, self._version = self._ledger.table, self._ledger.version
+        for one in self._lists:
+            one.make(self._table, now_ns)

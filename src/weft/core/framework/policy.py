@@ -94,6 +94,13 @@ class PolicyOrigin(msgspec.Struct, frozen=True, omit_defaults=True):
     version: str = ""
 
 
+class PricesEvery(NamedTuple):
+    """Prices are made anew after so many pods that came, and where they are so many seconds old."""
+
+    pods: int
+    seconds: float
+
+
 NO_BOUND = 1 << 62
 """A rating that none exceeds."""
 
@@ -110,7 +117,7 @@ class Policy:
     options says "". `ties` says which of equally scored devices is taken. GPU requests are placed
     largest first; of equal ones the last goes first where `last_request_first`. One that `harvests`
     may give a pod memory that residents hold but leave idle, within the ledger's declared limit.
-    One that `prices` is shown the whole cluster from time to time (`take_table`).
+    One with `prices_every` is shown the whole cluster so often (`take_table`).
     One with `raw_scores` tells kube-scheduler its scores as they are, as its original did; others'
     are made 0 to 10. `compat_system` is the system, by its name under `compat` in the
     configuration, whose flaws the option `compat: exact` keeps. Options are keyword arguments of
@@ -124,7 +131,7 @@ class Policy:
     inputs: Mapping[str, Any] = {}
     unsafe: str = ""
     harvests: ClassVar[bool] = False
-    prices: ClassVar[bool] = False
+    prices_every: PricesEvery | None = None
     raw_scores: bool = False
     compat_system: ClassVar[str] = ""
     ties: ClassVar[Literal["first", "last"]] = "first"
@@ -238,7 +245,7 @@ class Policy:
         return ()
 
     def score_parts(self, query: Query, devices: Sequence[int]) -> tuple[ScorePart, ...]:
-        """What the score of one place is made of; default: nothing to tell.
+        """The parts of one place's score; default: none.
 
         `query` is about the place's node alone, `devices` are positions of its devices.
         """
@@ -252,8 +259,8 @@ class Policy:
         nothing of the policy's own may change. Default: nothing is slow."""
 
     def take_table(self, table: LedgerTable) -> None:
-        """The whole cluster as it is, for who `prices`: at the start, after each input, and as
-        pods come (`core/engine/pricing.py`); kept answers are dropped."""
+        """The whole cluster as it is, for one with `prices_every`: at the start, after each input,
+        and as pods come (`core/engine/pricing.py`); kept answers are dropped."""
 
 
 def draw(key: str, choices: int) -> int:

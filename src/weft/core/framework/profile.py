@@ -48,7 +48,7 @@ class Profile:
         self.observes = not self.reads.isdisjoint(Observations._fields)
         self.pre_filters = tuple(p for p in self.policies if _overrides(p, "pre_filter"))
         self.harvests = any(policy.harvests for policy in self.policies)
-        self.has_prices = any(policy.prices for policy in self.policies)
+        self.has_prices = any(policy.prices_every is not None for policy in self.policies)
         self.breaks_ties = _overrides(self.lead, "choose_node")
 
     def shaped(self, shape: Shape) -> Shape:

@@ -294,6 +294,11 @@ class Ledger:
             raise RuntimeError("a checkpoint is already open")
         self._undo, self._tried_from = [], self.version
 
+    @property
+    def on_trial(self) -> bool:
+        """Tells whether a checkpoint is open: what is changed now may be undone."""
+        return self._undo is not None
+
     def keep(self) -> None:
         """Close the checkpoint and keep what was done since."""
         self._undo = None

@@ -1,4 +1,4 @@
-"""What a GPU's free share is worth to the shares that usually come: the dual of filling GPUs.
+"""Values a GPU's free share by the shares that usually come: the dual of filling GPUs.
 
 A GPU with 300 thousandths free is worth a third of a GPU only where 300s (or 100s and 200s) come.
 The worth is the dual of fractional bin packing of the usual sizes into one GPU, by multiplicative
@@ -8,6 +8,7 @@ Source: Weft (least stranding).
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,48 +17,59 @@ Floats = npt.NDArray[np.float64]
 
 LEVELS = 100
 """Sizes are rounded up to hundredths of a GPU."""
-ROUNDS = 3000
-WARM_UP = ROUNDS // 5
-"""Rounds that are not averaged: the weights begin far from where they settle."""
-STEP = 0.1
+_UNSETTLED = 5
+"""The first round of so many is not averaged: weights begin far from where they settle."""
 
 
-def completion_values(weights: Mapping[int, float]) -> Floats:
+class Rounds(NamedTuple):
+    """How multiplicative weights are run: how many rounds, and how far each one moves weights."""
+
+    number: int = 3000
+    step: float = 0.1
+
+
+USUAL_ROUNDS = Rounds()
+
+
+def completion_values(weights: Mapping[int, float], rounds: Rounds = USUAL_ROUNDS) -> Floats:
     """Thousandths that a free share of 0 to 100 hundredths is worth, [101]; 1000 for a whole GPU.
 
     `weights`: how often each size comes (hundredths of a GPU, 1 to 99). Without any, only a whole
     GPU is worth something.
     """
-    return _values(tuple(sorted(weights.items())))
+    return _values(tuple(sorted(weights.items())), rounds)
 
 
 @lru_cache(maxsize=64)
-def _values(weights: tuple[tuple[int, float], ...]) -> Floats:
+def _values(weights: tuple[tuple[int, float], ...], rounds: Rounds) -> Floats:
     mean = np.zeros(LEVELS + 1)
     if len(weights) == 1:
         size = weights[0][0]
         mean += np.arange(LEVELS + 1) // size / (LEVELS // size)
     elif weights:
-        mean += _mean_of_rounds([size for size, _ in weights], [times for _, times in weights])
+        mean += _mean_of_rounds(
+            [size for size, _ in weights], [times for _, times in weights], rounds
+        )
     mean *= 1000
     mean[LEVELS] = 1000
     mean.flags.writeable = False
     return mean
 
 
-def _mean_of_rounds(sizes: list[int], weights: list[float]) -> Floats:
+def _mean_of_rounds(sizes: list[int], weights: list[float], rounds: Rounds) -> Floats:
+    unsettled = rounds.number // _UNSETTLED
     demand = np.array(weights, dtype=np.float64)
     covered, total = np.zeros(len(weights)), np.zeros(LEVELS + 1)
-    for number in range(ROUNDS):
-        prices: Floats = np.exp(-STEP * (covered - covered.min())) / demand
+    for number in range(rounds.number):
+        prices: Floats = np.exp(-rounds.step * (covered - covered.min())) / demand
         best, taken = _knapsack(list(zip(sizes, prices.tolist(), strict=True)))
-        if number >= WARM_UP:
+        if number >= unsettled:
             total += np.array(best) / best[LEVELS]
         pattern = _pattern(taken, sizes)
         used = pattern > 0
         step = (demand[used] / pattern[used]).min()
         covered += step * pattern / demand
-    return total / (ROUNDS - WARM_UP)
+    return total / (rounds.number - unsettled)
 
 
 def _knapsack(priced: list[tuple[int, float]]) -> tuple[list[float], list[int]]:

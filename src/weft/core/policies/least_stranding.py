@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from weft.core.framework import Policy, Query
 from weft.core.framework.fragments import TYPICAL_PODS
-from weft.core.framework.policy import ScorePart
+from weft.core.framework.policy import PricesEvery, ScorePart
 from weft.core.framework.popularity import POPULAR_PODS
 from weft.core.ledger.table import Ints, LedgerTable
-from weft.core.policies.completion_values import Floats
+from weft.core.policies.completion_values import USUAL_ROUNDS, Floats, Rounds
 from weft.core.policies.stranding_prices import USUAL_MIB, Popularity, StrandingPrices
 from weft.core.policies.stranding_states import DeviceStates, KeptStates, NodeStates, left_of
 from weft.model import GpuRequest, Shape
@@ -38,8 +38,13 @@ _COLD_START = [
 """What to expect before anything came: half cards and whole cards."""
 
 
-Slack = Annotated[float, msgspec.Meta(ge=0.0, le=10.0)]
-Pack = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+Slack = Annotated[float, msgspec.Meta(ge=0, le=10)]
+Pack = Annotated[float, msgspec.Meta(ge=0, le=1)]
+PodsPerPrices = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+PricesAge = Annotated[float, msgspec.Meta(ge=1, le=31_536_000)]
+Sharpness = Annotated[int, msgspec.Meta(ge=1, le=16)]
+RoundCount = Annotated[int, msgspec.Meta(ge=100, le=100_000)]
+RoundStep = Annotated[float, msgspec.Meta(ge=0.01, le=1)]
 
 
 class _Constants(NamedTuple):
@@ -59,32 +64,43 @@ SETTINGS: Mapping[str, _Constants] = {
 class LeastStranding(Policy):
     """Least expected stranding, for shared and whole GPUs and for pods without any.
 
-    `setting` says both constants; `slack` and `pack` each in its place.
+    `setting` says both constants; `slack` and `pack` each in its place. Prices are made anew after
+    `pods_per_prices` pods that came, and at an age of `prices_age_s`. A slot counts by the power
+    `slot_sharpness` of its expected use. `completion_rounds` and `completion_step` are those of the
+    multiplicative weights.
     """
 
     name = "least-stranding"
     summary = "least GPU stranded: by sizes that do not complete, models, slots, CPU and memory"
     source = "Weft"
     inputs: Mapping[str, Any] = dict.fromkeys((TYPICAL_PODS, POPULAR_PODS), list[tuple[Shape, int]])
-    prices = True
 
     def __init__(
         self,
         setting: Literal["inflation", "living"] = "living",
         slack: Slack | None = None,
         pack: Pack | None = None,
+        pods_per_prices: PodsPerPrices = 200,
+        prices_age_s: PricesAge = 600.0,
+        slot_sharpness: Sharpness = 4,
+        completion_rounds: RoundCount = USUAL_ROUNDS.number,
+        completion_step: RoundStep = USUAL_ROUNDS.step,
     ) -> None:
         usual = SETTINGS[setting]
         self._constants = _Constants(
             usual.slack if slack is None else slack, usual.pack if pack is None else pack
         )
+        self.prices_every = PricesEvery(pods_per_prices, prices_age_s)
+        self._sharpness = slot_sharpness
+        self._rounds = Rounds(completion_rounds, completion_step)
         self._popular: Sequence[tuple[Shape, int]] = _COLD_START
         self._told_all = False
         self._prices: StrandingPrices | None = None
         self._kept: KeptStates | None = None
 
     def take_input(self, name: str, value: Any) -> None:
-        """What usually comes; once pods without a GPU are told of too, nothing less is heard."""
+        """Takes the popular pods; once pods without a GPU are told of too, nothing less is
+        heard."""
         if name == POPULAR_PODS or not self._told_all:
             self._popular = [(shape, count) for shape, count in value if count > 0]
             self._prices = None
@@ -93,7 +109,7 @@ class LeastStranding(Policy):
     def prepare_input(self, name: str, value: Any, table: LedgerTable) -> None:
         """Work the completion values out: they are remembered."""
         if name == POPULAR_PODS or not self._told_all:
-            Popularity(value, table.kinds, _usual_card(table))
+            Popularity(value, table.kinds, _usual_card(table), self._rounds)
 
     def take_table(self, table: LedgerTable) -> None:
         """Make the prices by the cluster as it is."""
@@ -101,8 +117,8 @@ class LeastStranding(Policy):
         popularity = before.popularity if before is not None else None
         kinds = tuple(table.kinds)
         if popularity is None or (popularity.kinds, popularity.card_mib) != (kinds, card_mib):
-            popularity = Popularity(self._popular, kinds, card_mib)
-        self._prices = StrandingPrices(popularity, table)
+            popularity = Popularity(self._popular, kinds, card_mib, self._rounds)
+        self._prices = StrandingPrices(popularity, table, self._sharpness)
 
     def score_nodes(self, query: Query) -> Ints | None:
         """Scores nodes with one way to place a pod: none of its GPUs is shared; of a pod with

@@ -12,7 +12,13 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.core.ledger.table import DeviceKind, Ints, LedgerTable
-from weft.core.policies.completion_values import LEVELS, Floats, completion_values
+from weft.core.policies.completion_values import (
+    LEVELS,
+    USUAL_ROUNDS,
+    Floats,
+    Rounds,
+    completion_values,
+)
 from weft.core.policies.stranding_slots import PricedSlot, SlotPrices
 from weft.model import DeviceRule, GpuRequest, Shape
 
@@ -30,7 +36,7 @@ class SlotShape(NamedTuple):
 
 
 class Popularity:
-    """What usually comes, on these kinds of device: shares, pods of several GPUs, models.
+    """The popular pods on these kinds of device: shares, pods of several GPUs, models.
 
     `completion[k]` is what a free share of a device of kind k is worth by hundredths, [kinds, 101];
     kinds differ where popular pods share by memory and cards are of different size. Of what pods
@@ -40,7 +46,11 @@ class Popularity:
     """
 
     def __init__(
-        self, popular: Sequence[tuple[Shape, int]], kinds: Iterable[DeviceKind], card_mib: int
+        self,
+        popular: Sequence[tuple[Shape, int]],
+        kinds: Iterable[DeviceKind],
+        card_mib: int,
+        rounds: Rounds = USUAL_ROUNDS,
     ) -> None:
         self.kinds, self.card_mib = tuple(kinds), card_mib
         cpu = memory = asked = 0
@@ -66,21 +76,24 @@ class Popularity:
                 slots.items(), key=lambda item: item[0][:2]
             )
         ]
-        self.completion: Floats = np.array([self._completion(popular, kind) for kind in self.kinds])
+        self.completion: Floats = np.array(
+            [completion_values(_sizes(popular, kind), rounds) for kind in self.kinds]
+        )
         self.completion.flags.writeable = False
 
-    @staticmethod
-    def _completion(popular: Sequence[tuple[Shape, int]], kind: DeviceKind) -> Floats:
-        sizes: Counter[int] = Counter()
-        for shape, count in popular:
-            for share in taken_by(shape, kind.memory_mib, kind.unit_mib)[1]:
-                sizes[-(-share // 10)] += count
-        sizes.pop(LEVELS, None)  # a share that leaves nothing is a whole GPU
-        return completion_values(sizes)
-
     def worth(self, kind: Ints, share: Ints) -> Floats:
-        """What free shares (thousandths) of devices of these kinds are worth, [k]."""
+        """The value of free shares (thousandths) of devices of these kinds, [k]."""
         return self.completion.take(kind * (LEVELS + 1) + share // 10)
+
+
+def _sizes(popular: Sequence[tuple[Shape, int]], kind: DeviceKind) -> Counter[int]:
+    """How often each share of devices of this kind comes, by hundredths, rounded up."""
+    sizes: Counter[int] = Counter()
+    for shape, count in popular:
+        for share in taken_by(shape, kind.memory_mib, kind.unit_mib)[1]:
+            sizes[-(-share // 10)] += count
+    sizes.pop(LEVELS, None)  # a share that leaves nothing is a whole GPU
+    return sizes
 
 
 def taken_by(shape: Shape, card_mib: int, unit_mib: int = 0) -> tuple[int, list[int]]:
@@ -111,11 +124,12 @@ class StrandingPrices:
 
     `model[k]` is the price of a thousandth of a GPU of kind k for the pods that accept only some
     models; the last kind is that of no GPU. Only nodes that take pods count. `sizes_differ`: there
-    are cards of more than one size.
+    are cards of more than one size. A slot counts by the power `sharpness` of the part of it that
+    is expected to be used.
     """
 
-    def __init__(self, popularity: Popularity, table: LedgerTable) -> None:
-        self.popularity, self.table = popularity, table
+    def __init__(self, popularity: Popularity, table: LedgerTable, sharpness: int = 4) -> None:
+        self.popularity, self.table, self._sharpness = popularity, table, sharpness
         self.devices = DeviceFacts(table)
         self.sizes_differ = len({kind.memory_mib for kind in table.kinds}) > 1
         models = [kind.model for kind in table.kinds]
@@ -148,7 +162,7 @@ class StrandingPrices:
             count = int(fitting.sum())
             wanted = part * total / (count * size * 1000) if count else float(LEVELS)
             priced.append(PricedSlot(size, cpu_milli, accepted, wanted))
-        return SlotPrices(priced, len(models), int(table.gpus.max(initial=0)))
+        return SlotPrices(priced, len(models), int(table.gpus.max(initial=0)), self._sharpness)
 
 
 class DeviceFacts:

@@ -1,4 +1,4 @@
-"""What idle GPUs of a node are worth as slots for popular pods of several whole GPUs.
+"""Values idle GPUs of a node as slots for popular pods of several whole GPUs.
 
 The worth of a state is a number that changes with prices only, so it is looked up: by the GPU's
 kind, how many are idle, and how many of the popular pods' CPU requests the node meets.
@@ -13,8 +13,6 @@ import numpy as np
 from weft.core.ledger.table import Bools, Ints
 from weft.core.policies.completion_values import Floats
 
-SHARPNESS = 4
-"""A slot counts by this power of the part of it that is expected to be used."""
 MOST_CELLS = 100_000
 """States that are worked out beforehand; where there are more, each is when it is asked about."""
 
@@ -30,10 +28,13 @@ class PricedSlot(NamedTuple):
 
 
 class SlotPrices:
-    """Worth of slots on nodes of at most `most` GPUs."""
+    """Worth of slots on nodes of at most `most` GPUs. A slot counts by the power `sharpness` of the
+    part of it that is expected to be used."""
 
-    def __init__(self, slots: Sequence[PricedSlot], kinds: int, most: int) -> None:
-        self._slots = slots
+    def __init__(
+        self, slots: Sequence[PricedSlot], kinds: int, most: int, sharpness: int = 4
+    ) -> None:
+        self._slots, self._sharpness = slots, sharpness
         self._sizes = sorted({slot.size for slot in slots})
         self._steps = [self._of_size(size, kinds) for size in self._sizes]
         breaks = {
@@ -59,10 +60,10 @@ class SlotPrices:
         for slot in entries:
             by_kind = np.append(slot.accepted, False) * slot.wanted
             wanted[:, steps.index(slot.cpu_milli) + 1 :] += by_kind[:, np.newaxis]
-        return np.array(steps, dtype=np.int64), _worth(size, wanted)
+        return np.array(steps, dtype=np.int64), self._worth(size, wanted)
 
     def of_one_kind(self, cpu_free: Ints, idle: Ints, kind: Ints) -> Floats:
-        """Of nodes whose idle GPUs are all of one kind, [k]."""
+        """The slots' value on nodes whose idle GPUs are all of one kind, [k]."""
         if self._known is None:
             return self._work_out(cpu_free, idle, kind)
         _, idles, steps = self._shape
@@ -79,7 +80,7 @@ class SlotPrices:
         return total
 
     def of_kinds(self, cpu_free: Ints, idle: Ints) -> Floats:
-        """Of nodes with idle GPUs of several kinds, `idle` [kinds, k]; a slot may be of several."""
+        """The same with idle GPUs of several kinds, `idle` [kinds, k]; a slot may be of several."""
         total = np.zeros(len(cpu_free))
         several = np.flatnonzero((idle > 0).sum(axis=0) > 1)
         if len(several) < len(total):
@@ -99,9 +100,8 @@ class SlotPrices:
                 for slot, gpus in zip(entries, accepted, strict=True):
                     fits = (gpus >= number * size) & (cpu_free // number >= slot.cpu_milli)
                     wanted += np.where(fits, slot.wanted, 0.0)
-                total += _worth(size, wanted)
+                total += self._worth(size, wanted)
         return total
 
-
-def _worth(size: int, wanted: Floats) -> Floats:
-    return np.asarray(1000.0 * size * np.minimum(wanted, 1.0) ** SHARPNESS)
+    def _worth(self, size: int, wanted: Floats) -> Floats:
+        return np.asarray(1000.0 * size * np.minimum(wanted, 1.0) ** self._sharpness)

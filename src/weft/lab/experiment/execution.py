@@ -26,7 +26,7 @@ BLOCK_BYTES = 4096
 
 
 class CellWork(msgspec.Struct, frozen=True):
-    """What workers need for every cell."""
+    """The inputs that workers need for every cell."""
 
     runner: Runner
     store: RunStore
@@ -93,7 +93,7 @@ def run_and_write(work: CellWork, cell: PlannedCell) -> float:
 
 
 class CellCost(msgspec.Struct, frozen=True):
-    """What a cell takes on average, from those that were `tried`."""
+    """The average cost of a cell, from those that were `tried`."""
 
     seconds: float
     disk_bytes: int

@@ -105,7 +105,7 @@ def _shade(held: float) -> int:
 
 
 def _words(node: NodeHoldings) -> str:
-    """Who holds what; GPUs next to each other that are held alike are told together."""
+    """Names the holders; GPUs next to each other that are held alike are told together."""
     held = sum(gpu.held for gpu in node.gpus)
     lines = [
         f"{node.name}: {held:.2f} of {_count(len(node.gpus), 'GPU')} held, "

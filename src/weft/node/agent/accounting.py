@@ -9,11 +9,14 @@ all those that a device plugin of another system serves.
 Those of the agent's own device plugins the kubelet writes, every ten seconds: after its restart it
 says first that there are none, and ten seconds later how many. So they are written here meanwhile,
 once it has their list (`kubelet_has`); if it then says something else, that stands.
+
+A resource that is gone, unlike one of which there is nothing, ends no pod that has it: a kubelet
+that restarts takes such pods up again.
 """
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -164,7 +167,7 @@ class Accounting:
 
     `dialects` are those whose resources are advertised, known once `decided` returned. `counts`
     are writes by why: `changed` (the GPUs or the settings), `put-back` (somebody else's change),
-    `failed`.
+    `failed`. While nobody `delivers` there are none; `nudge` says that this is another.
     """
 
     def __init__(
@@ -173,11 +176,13 @@ class Accounting:
         node: str,
         devices: DeviceSource,
         settings: AccountingSettings | None = None,
+        *,
+        delivers: Callable[[], bool] = lambda: True,
     ) -> None:
         self.dialects: tuple[str, ...] = ()
         self.counts = {"changed": 0, "put-back": 0, "failed": 0}
         self._client, self._name, self._devices = client, node, devices
-        self._settings = settings or AccountingSettings()
+        self._settings, self._delivers = settings or AccountingSettings(), delivers
         for name in self._settings.dialects or ():
             if name not in (known := dialects_with_resources()):
                 raise BadInputError("agent.dialects", unknown(name, known, "write"))
@@ -215,6 +220,10 @@ class Accounting:
             return
         self._listed_s[resource] = self._client.clock.monotonic()
         asyncio.get_running_loop().call_later(_TAKEN_S + _LATER_S, self._wake.set)
+
+    def nudge(self) -> None:
+        """Look at once."""
+        self._wake.set()
 
     async def decided(self) -> None:
         """Return when `dialects` is known, and the resources are marked as the agent's."""
@@ -267,7 +276,7 @@ class Accounting:
             return
         if not self._decided.is_set():
             self.dialects = switched_on(node, self._settings)
-        amounts = self.amounts()
+        amounts = self.amounts() if self._delivers() else AdvertisedAmounts({}, {})
         body = self._body(node, amounts)
         if body:
             try:
@@ -317,7 +326,7 @@ class Accounting:
     def _beyond_plugins(
         self, capacity: Mapping[str, int], plugins: frozenset[str]
     ) -> frozenset[str]:
-        """What neither a device plugin can tell the kubelet nor anybody could deliver."""
+        """The amounts that no device plugin can tell the kubelet and nobody could deliver."""
         if self._settings.by_name or not self._settings.device_plugins:
             return frozenset()
         withheld = frozenset(capacity) - plugins - {GPU_COUNT}
@@ -341,7 +350,7 @@ class Accounting:
 def _changes(
     wanted: Mapping[str, int], there: Quantities, gone: Iterable[str]
 ) -> dict[str, str | None]:
-    """What to write so that `there` has these amounts and none of those gone."""
+    """The changes after which `there` has these amounts and none of those gone."""
     changes: dict[str, str | None] = {
         name: str(amount)
         for name, amount in sorted(wanted.items())

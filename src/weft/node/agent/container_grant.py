@@ -1,4 +1,4 @@
-"""What one container is given by its pod's record: environment, devices, mounts.
+"""Grants one container what its pod's record says: environment, devices, mounts.
 
 The same whichever way it is delivered: by name through NRI, or through a device plugin.
 """

@@ -32,7 +32,7 @@ from weft.node.agent.container_grant import (
 )
 from weft.node.agent.device_nodes import MissingNodeError, device_node
 from weft.node.agent.device_watch import DeviceWatch
-from weft.node.agent.node_pods import STATIC_POD_UID, NodePod, NodePods
+from weft.node.agent.node_pods import NodePod, NodePods, is_static
 from weft.node.agent.pod_events import PodName
 from weft.node.agent.record_check import why_refused
 from weft.node.nri import nri_pb2 as nri
@@ -52,7 +52,7 @@ _MARKS = (PLACEMENT, gpushare.PREFIX, elastic.ASSUMED, elastic.CONTAINER, alnair
 
 
 class HeldRecord(NamedTuple):
-    """What a pod was given, and in which of its sandboxes: a pod may get another one."""
+    """A pod's delivered record, and its sandboxes: a pod may get another one."""
 
     sandbox: str
     record: DeliveryRecord
@@ -112,6 +112,7 @@ class Delivery:
         self, pod: nri.PodSandbox, container: nri.Container
     ) -> nri.ContainerAdjustment:
         """The container's environment, devices and mounts; `CallError` keeps it from starting."""
+        self._unknown.get(pod.uid, {}).pop(container.name, None)  # what ran before has ended
         try:
             outcome, grant = await self._decide(pod, container)
             names = self._names_for_twice_set(container, grant)
@@ -166,6 +167,9 @@ class Delivery:
             held = self._held.get(pod.uid)
             if held is not None and held.sandbox == pod.id:
                 del self._held[pod.uid]
+            waiting = self._unknown.pop(pod.uid, {})
+            if left := {name: each for name, each in waiting.items() if each[0].id != pod.id}:
+                self._unknown[pod.uid] = left
 
     # --- what a container gets ---
 
@@ -224,14 +228,14 @@ class Delivery:
 
     @property
     def held(self) -> dict[str, DeliveryRecord]:
-        """Who holds GPUs, by UID: who was given them, but for pods that ended."""
+        """The holders of GPUs, by UID: who was given them, but for pods that ended."""
         ended = {uid for uid, pod in self._pods.pods.items() if pod.ended}
         return {uid: held.record for uid, held in self._held.items() if uid not in ended}
 
     async def _wait_for(self, pod: nri.PodSandbox) -> NodePod | None:
         """The pod, if the API server tells of it soon; it knows no pods beside Kubernetes, and not
         all static ones."""
-        if not pod.uid or STATIC_POD_UID in pod.annotations:
+        if not pod.uid or is_static(pod.uid):
             return None
         return await self._pods.known(pod.uid, self._options.wait_s)
 
@@ -254,12 +258,11 @@ class Delivery:
     def _look_at(self, pod: nri.PodSandbox, container: nri.Container) -> None:
         record, problem = self._record_of(pod)
         known = self._pods.pods.get(pod.uid)
-        if record is None and known is None and not problem:
-            self._remember(pod, container)
-            return
-        problem = problem or (known.problem if known is not None and record is None else "")
         if record is None:
-            return  # it asks for nothing here, or nobody knows what it would get
+            # Nobody knows what it would get, yet; or it asks for nothing here.
+            if not problem and (known is None or known.asks == "share"):
+                self._remember(pod, container)
+            return
         part = record.containers.get(container.name)
         if part is None or not part.shares:
             return
@@ -272,7 +275,7 @@ class Delivery:
 
     def _remember(self, pod: nri.PodSandbox, container: nri.Container) -> None:
         if len(self._unknown) < _MOST_UNKNOWN:
-            self._unknown.setdefault(pod.uid, {})[container.id] = (pod, container)
+            self._unknown.setdefault(pod.uid, {})[container.name] = (pod, container)
 
     def _heard_of(self, uid: str) -> None:
         """A pod came or changed: look at those of its containers that nobody could judge."""

@@ -1,14 +1,16 @@
-"""What makes a GPU reachable in a container: CDI names where the node has them, else device nodes.
+"""Makes a GPU reachable in a container: by CDI names where the node has them, else device nodes.
 
 Device nodes come with their numbers, so that the runtime lets the container's cgroup use them, and
 says so again whenever systemd sets the cgroup's rules anew. CDI names bring the driver's libraries
-besides; whoever wrote the specification on the node (nvidia-ctk) knows better than we do.
+besides, by a specification that others wrote (nvidia-ctk). It may be older than the driver, or the
+cards: a name is used only where it brings the device nodes of that very GPU.
 """
 
 import logging
 import os
+import re
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +24,10 @@ CDI_DIRS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 CDI_KIND = "nvidia.com/gpu"
 
 _MOST_BYTES = 8 << 20
-_SUFFIXES = (".json", ".yaml", ".yml")
+_SUFFIXES = (".json", ".yaml")
+"""Of the files that runtimes read."""
+_GPU_NODE = re.compile(r"/dev/nvidia\d+|/dev/nvidia-caps/nvidia-cap\d+")
+_CAPABILITIES = "/dev/nvidia-caps/"
 
 
 class MissingNodeError(WeftError):
@@ -57,59 +62,155 @@ def device_node(path: str) -> DeviceNode:
 
 
 class CdiSpecs:
-    """The CDI specifications on this node, read again when a file changes."""
+    """The CDI specifications on this node, each read again when its file changes.
 
-    def __init__(self, dirs: Sequence[Path] = CDI_DIRS) -> None:
-        self._dirs = tuple(dirs)
-        self._stamps: tuple[tuple[str, int, int], ...] = ()
-        self._names: frozenset[str] = frozenset()
+    `dirs` are in the runtime's order: what a later one says of a name counts. `ignored` begins the
+    names of files that are not looked at. `heeded` says whether the runtime gives containers what
+    CDI names bring; while it does not, there are none. `problems` say which files and names cannot
+    be used, as far as was seen.
+    """
+
+    def __init__(
+        self,
+        dirs: Sequence[Path] = CDI_DIRS,
+        *,
+        ignored: str = "",
+        heeded: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._dirs, self._ignored, self._heeded = tuple(dirs), ignored, heeded
+        self.problems: list[str] = []
+        self._files: dict[_File, _Specification] = {}
+        self._nodes: dict[str, frozenset[str]] = {}
+        self._told: set[str] = set()
 
     def names_of(self, devices: Iterable[GpuDevice]) -> tuple[str, ...]:
         """The devices' qualified names, by UUID or index; none unless all of them have one."""
-        self._refresh()
-        if not self._names:
+        if not self._heeded():
             return ()
-        found = []
-        for device in devices:
-            spellings = (device.gpu.uuid, str(device.gpu.index))
-            name = next((name for name in spellings if name in self._names), None)
-            if name is None:
-                return ()
-            found.append(f"{CDI_KIND}={name}")
-        return tuple(found)
+        self._refresh()
+        if not self._nodes:
+            return ()
+        names = [self._name_of(device) for device in devices]
+        return tuple(f"{CDI_KIND}={name}" for name in names) if all(names) else ()
+
+    def _name_of(self, device: GpuDevice) -> str:
+        """The name that brings this very device; "" for none."""
+        for name in (device.gpu.uuid, str(device.gpu.index)):
+            brought = self._nodes.get(name)
+            if brought is None:
+                continue
+            if _are_of(brought, device):
+                return name
+            if name not in self._told:
+                self._told.add(name)
+                nodes = (", ".join(sorted(each)) for each in (brought, _gpu_nodes(device.paths)))
+                text = f"{CDI_KIND}={name} brings {next(nodes) or 'no device node'}"
+                self._problem(f"{text}, GPU {device.gpu.index} is {next(nodes) or 'without'}")
+        return ""
 
     def _refresh(self) -> None:
-        stamps = tuple(self._look())
-        if stamps == self._stamps:
+        """Read what changed. A name that two files of one folder have is nobody's to a runtime."""
+        listed = [list(self._look(folder)) for folder in self._dirs]
+        files = [file for folder in listed for file in folder]
+        if files == list(self._files):
             return
-        self._stamps = stamps
-        self._names = frozenset(name for path, _, _ in stamps for name in _names_in(Path(path)))
+        before, self.problems = set(self.problems), []
+        self._files = {f: self._files.get(f) or _read(f) for f in files}
+        self._nodes, conflicts = {}, set[str]()
+        self._told.clear()
+        for specification in self._files.values():
+            if specification.problem:
+                self._problem(specification.problem, before)
+        for folder in listed:
+            of_folder: dict[str, frozenset[str]] = {}
+            for file in folder:
+                for name, nodes in self._files[file].nodes.items():
+                    if name in of_folder:
+                        conflicts.add(name)
+                    of_folder[name] = nodes
+            self._nodes |= of_folder
+        for name in sorted(conflicts):
+            del self._nodes[name]
+            text = f"{CDI_KIND}={name} is in two specifications of one folder"
+            self._problem(f"{text}: the runtime resolves it to nothing", before)
 
-    def _look(self) -> Iterable[tuple[str, int, int]]:
-        for folder in self._dirs:
+    def _problem(self, text: str, known: Collection[str] = ()) -> None:
+        self.problems.append(text)
+        if text not in known:
+            log.warning("CDI: %s", text)
+
+    def _look(self, folder: Path) -> Iterator["_File"]:
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError:
+            return
+        for entry in entries:
+            if not entry.name.endswith(_SUFFIXES):
+                continue
+            if self._ignored and entry.name.startswith(self._ignored):
+                continue
             try:
-                entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+                found = entry.stat()
             except OSError:
                 continue
-            for entry in entries:
-                if entry.name.endswith(_SUFFIXES):
-                    try:
-                        found = entry.stat()
-                    except OSError:
-                        continue
-                    yield entry.path, found.st_mtime_ns, found.st_size
+            if stat.S_ISREG(found.st_mode):
+                yield _File(entry.path, found.st_ino, found.st_mtime_ns, found.st_size)
 
 
-def _names_in(path: Path) -> list[str]:
-    """The names of NVIDIA's GPUs in a specification; none of a file that cannot be read."""
+class _File(NamedTuple):
+    """A file as it was when it was read."""
+
+    path: str
+    inode: int
+    written_ns: int
+    size: int
+
+
+class _Specification(NamedTuple):
+    """The names of NVIDIA's GPUs in a file, with the device nodes of GPUs that each brings; or what
+    is wrong with it."""
+
+    nodes: Mapping[str, frozenset[str]] = {}
+    problem: str = ""
+
+
+def _read(file: _File) -> _Specification:
     try:
-        with path.open("rb") as file:
-            spec: Any = load(file.read(_MOST_BYTES))
+        with Path(file.path).open("rb") as opened:
+            spec: Any = load(opened.read(_MOST_BYTES))
     except (OSError, BrokenYamlError, BadInputError) as error:
-        log.warning("CDI specification %s is skipped: %s", path, error)
-        return []
+        return _Specification(problem=f"{file.path} cannot be read: {error}")
     if not isinstance(spec, dict) or spec.get("kind") != CDI_KIND:
-        return []
+        return _Specification()
     devices = spec.get("devices")
     listed = devices if isinstance(devices, list) else []
-    return [str(each["name"]) for each in listed if isinstance(each, dict) and "name" in each]
+    named = [each for each in listed if isinstance(each, dict) and "name" in each]
+    found = {str(each["name"]): _nodes_of(spec) | _nodes_of(each) for each in named}
+    if len(found) < len(named):
+        return _Specification(problem=f"{file.path} has a device twice: runtimes skip it")
+    return _Specification(found)
+
+
+def _nodes_of(part: Mapping[str, Any]) -> frozenset[str]:
+    """The device nodes of GPUs that a specification, or a device in it, brings."""
+    edits = part.get("containerEdits")
+    nodes = edits.get("deviceNodes") if isinstance(edits, dict) else None
+    listed = nodes if isinstance(nodes, list) else []
+    return _gpu_nodes(str(node.get("path")) for node in listed if isinstance(node, dict))
+
+
+def _are_of(nodes: frozenset[str], device: GpuDevice) -> bool:
+    """True if these are the device's: its card, and its instance where that is known."""
+    own = _gpu_nodes(device.paths)
+    instance = _capabilities(own)
+    same_card = nodes - _capabilities(nodes) == own - instance
+    return same_card and (not instance or instance == _capabilities(nodes))
+
+
+def _capabilities(nodes: frozenset[str]) -> frozenset[str]:
+    return frozenset(path for path in nodes if path.startswith(_CAPABILITIES))
+
+
+def _gpu_nodes(paths: Iterable[str]) -> frozenset[str]:
+    """Those of single GPUs and instances: others belong to the driver."""
+    return frozenset(path for path in paths if _GPU_NODE.fullmatch(path))

@@ -9,6 +9,7 @@ afterwards moves nothing. (Where the node's GPUs are told anew, derived ones are
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
@@ -35,8 +36,8 @@ from weft.node.agent.usage import WatchedPod
 
 log = logging.getLogger("weft.agent")
 
-STATIC_POD_UID = "kubernetes.io/config.hash"
-"""The UID that a static pod has on its node; the API server's is its mirror's."""
+_MIRROR = "kubernetes.io/config.mirror"
+_STATIC_UID = re.compile(r"[0-9a-f]{32}")
 Asks = Literal["nothing", "share", "foreign"]
 _ENDED = ("Succeeded", "Failed")
 
@@ -63,7 +64,7 @@ class NodePod(msgspec.Struct, frozen=True):
 
 
 class PodRules(msgspec.Struct, frozen=True):
-    """What the cluster's configuration says of reading pods and nodes.
+    """The cluster's configuration of reading pods and nodes.
 
     `most_permille`: how much of a GPU's memory may be promised, in thousandths.
     """
@@ -99,7 +100,7 @@ class NodePods:
 
     @property
     def records(self) -> dict[str, DeliveryRecord]:
-        """What the pods that have not ended were promised, by UID."""
+        """The delivery records of the pods that have not ended, by UID."""
         live = (pod for pod in self._pods.values() if not pod.ended)
         return {pod.uid: pod.record for pod in live if pod.record is not None}
 
@@ -220,13 +221,22 @@ class NodePods:
 
 
 def uid_on_node(manifest: PodManifest) -> str:
-    """The pod's UID as the runtime knows it."""
-    annotations = manifest.metadata.annotations or {}
-    return annotations.get(STATIC_POD_UID) or manifest.metadata.uid
+    """The pod's UID as the runtime knows it.
+
+    A static pod's is a hash, which its mirror in the API server is annotated with. Anybody may
+    write annotations: a kubelet runs no pod that has this one, and no other pod's UID is a hash.
+    """
+    mirrored = (manifest.metadata.annotations or {}).get(_MIRROR, "")
+    return mirrored if is_static(mirrored) else manifest.metadata.uid
+
+
+def is_static(uid: str) -> bool:
+    """True if a pod with this UID on its node comes from a file there, not from the API server."""
+    return _STATIC_UID.fullmatch(uid) is not None
 
 
 def what_it_asks(manifest: PodManifest, settings: DialectSettings) -> tuple[Asks, str]:
-    """Whose word it is by which the pod asks for GPUs, and what is wrong with that ("").
+    """The dialect by which the pod asks for GPUs, and what is wrong with its request ("").
 
     Words that NVIDIA's plugin hears too are foreign: whoever runs it delivers, unless a record or
     the pod's own marks say otherwise.

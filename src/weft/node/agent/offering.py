@@ -1,9 +1,13 @@
-"""What the agent offers of its node: shares by name, once the container runtime asks about them.
+"""Offers the node's shares by name, as long as the container runtime asks for them.
 
-An agent that just started says nothing before: what its predecessor wrote still holds.
+An agent that just started says nothing before: what its predecessor wrote still holds. A runtime
+that restarts, and one that is upgraded, is back soon. One that stays away may have lost NRI from
+its configuration, and would start every container without its share: then the offer is taken back,
+and the node's resources with it (`Accounting`), so that no more pods come.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Protocol
 
@@ -13,9 +17,15 @@ from weft.node.agent.discovery import Discovery
 from weft.node.agent.isolation import NodeIsolation
 from weft.node.nri.plugin import NriPlugin
 
+log = logging.getLogger("weft.agent")
+
+GONE_S = 120.0
+"""A runtime's upgrade takes less, with its packages unpacked."""
+_LOOK_S = 1.0
+
 
 def offer_of(plugin: NriPlugin, isolation: NodeIsolation) -> AgentOffer | None:
-    """What is offered through this plugin; None before it registered.
+    """The offer through this plugin; None before it registered.
 
     A runtime that has validators can also be told to wait for a plugin (its default validator, in
     containerd's configuration).
@@ -25,21 +35,76 @@ def offer_of(plugin: NriPlugin, isolation: NodeIsolation) -> AgentOffer | None:
     return AgentOffer(weft.__version__, BY_NAME, isolation.offered(), fail_closed=plugin.validates)
 
 
+class Connecting(Protocol):
+    """What the container runtime asks about containers; `NriPlugin` is one."""
+
+    connected: bool
+
+
+class RuntimeAbsence:
+    """An `AgentPart`: sees whether the runtime has stayed away for `gone_s`; `listeners` hear when
+    `gone` becomes another. `seen` is set once it has."""
+
+    def __init__(self, plugin: Connecting, gone_s: float = GONE_S) -> None:
+        self.gone = False
+        self.seen = asyncio.Event()
+        self.listeners: list[Callable[[], None]] = []
+        self._plugin, self._gone_s = plugin, gone_s
+
+    async def run(self) -> None:
+        """Look every second, until cancelled."""
+        loop = asyncio.get_running_loop()
+        asked_s = loop.time()
+        while True:
+            if self._plugin.connected:
+                asked_s = loop.time()
+            self._become(loop.time() - asked_s >= self._gone_s)
+            await asyncio.sleep(_LOOK_S)
+
+    def _become(self, gone: bool) -> None:
+        if gone == self.gone:
+            return
+        self.gone = gone
+        if gone:
+            self.seen.set()
+            log.error(
+                "the container runtime has not asked about containers for %d s: this node offers "
+                "no shares until it does; weft doctor on the node says what it lacks",
+                self._gone_s,
+            )
+        else:
+            log.info("the container runtime asks again: this node offers shares")
+        for listen in self.listeners:
+            listen()
+
+
 class Registering(Protocol):
-    """What delivers, once somebody asks it: `NriPlugin` or `DevicePluginPart`."""
+    """A part that delivers, once it is registered: `NriPlugin` or `DevicePluginPart`."""
 
     registered: asyncio.Event
     listeners: list[Callable[[], None]]
 
 
 class Offering:
-    """An `AgentPart`: discovery, from the first registration on and anew after each other one."""
+    """An `AgentPart`: discovery, from the first registration on and anew after each other one; or
+    from when it is clear that none comes (`absence`)."""
 
-    def __init__(self, plugin: Registering, discovery: Discovery) -> None:
-        self._plugin, self._discovery = plugin, discovery
+    def __init__(
+        self, plugin: Registering, discovery: Discovery, absence: RuntimeAbsence | None = None
+    ) -> None:
+        self._plugin, self._discovery, self._absence = plugin, discovery, absence
         plugin.listeners.append(discovery.nudge)
+        if absence is not None:
+            absence.listeners.append(discovery.nudge)
 
     async def run(self) -> None:
         """Until cancelled."""
-        await self._plugin.registered.wait()
+        events = [self._plugin.registered]
+        events += [self._absence.seen] if self._absence is not None else []
+        waits = [asyncio.ensure_future(event.wait()) for event in events]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
         await self._discovery.run()

@@ -21,7 +21,8 @@ from weft.node.agent.container_grant import ContainerGrant
 FOLDER = Path("/var/run/cdi")
 KIND = DELIVERY
 _VERSION = "0.5.0"
-_PREFIX, _SUFFIX = "weft-delivery-", ".json"
+FILE_PREFIX = "weft-delivery-"
+_SUFFIX = ".json"
 _KEEP_S = 60.0
 
 
@@ -48,14 +49,14 @@ class CdiFiles:
         """Remove the files of all other names, but for fresh ones; how many."""
         kept = {self._path(name).name for name in names}
         removed = 0
-        for path in self._folder.glob(f"{_PREFIX}*{_SUFFIX}"):
+        for path in self._folder.glob(f"{FILE_PREFIX}*{_SUFFIX}"):
             if path.name not in kept and time.time() - path.stat().st_mtime > _KEEP_S:
                 path.unlink(missing_ok=True)
                 removed += 1
         return removed
 
     def _path(self, name: str) -> Path:
-        return self._folder / f"{_PREFIX}{name.partition('=')[2]}{_SUFFIX}"
+        return self._folder / f"{FILE_PREFIX}{name.partition('=')[2]}{_SUFFIX}"
 
 
 def own_names(names: Iterable[str]) -> list[str]:

@@ -1,8 +1,7 @@
-"""Whether the node's container runtime resolves the CDI names that a kubelet passes on."""
+"""Finds whether the node's container runtime resolves the CDI names that a kubelet passes on."""
 
 import asyncio
 import logging
-import re
 
 import msgspec
 
@@ -10,13 +9,13 @@ from weft.kube.client import ApiClient
 from weft.kube.codec import NODES
 from weft.kube.errors import ApiError, LostError, NotSentError
 from weft.model.manifest import Api
+from weft.node.nri.runtimes import is_from
 
 log = logging.getLogger("weft.agent")
 
 # From these on it is on unless someone switched it off; a runtime with it off ignores the names.
 _FROM = {"containerd": (2, 0), "cri-o": (1, 28)}
 _AGAIN_S = 2.0
-_OVERRIDES_FROM = (2, 2)
 
 
 class _NodeInfo(Api, frozen=True):
@@ -33,21 +32,7 @@ class _Node(Api, frozen=True):
 
 def has_cdi(runtime: str) -> bool:
     """True if this runtime (`containerd://2.2.9`) has CDI on by default."""
-    name, _, version = runtime.partition("://")
-    numbers = re.match(r"v?(\d{1,4})\.(\d{1,4})", version)
-    if name not in _FROM or numbers is None:
-        return False
-    return (int(numbers[1]), int(numbers[2])) >= _FROM[name]
-
-
-def overrides_by_cdi(runtime: str) -> bool:
-    """True if this runtime, as NRI names it (`containerd v2.2.9`), puts the environment of CDI
-    devices that NRI adds after the image's and the pod's."""
-    name, _, version = runtime.partition(" ")
-    numbers = re.match(r"v?(\d{1,4})\.(\d{1,4})", version)
-    if name != "containerd" or numbers is None:
-        return False
-    return (int(numbers[1]), int(numbers[2])) >= _OVERRIDES_FROM
+    return is_from(_FROM, *runtime.partition("://")[::2])
 
 
 async def runtime_of(client: ApiClient, node: str) -> str:

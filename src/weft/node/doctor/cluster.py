@@ -75,7 +75,7 @@ SYSTEM_NODES = Resource("/api/v1", "nodes", SystemNode)
 
 
 class ClusterFacts(NamedTuple):
-    """What the checks look at; `gpu_nodes` are those with GPUs that Weft knows of; on
+    """The facts that the checks look at; `gpu_nodes` are those with GPUs that Weft knows of; on
     `blind_nodes` the agent says of none that it is in service."""
 
     gpu_nodes: Sequence[SystemNode]
@@ -142,7 +142,8 @@ def agents_per_node(facts: ClusterFacts) -> DoctorFinding:
 
 
 def offers(facts: ClusterFacts) -> DoctorFinding:
-    """What the agents offer is known, of one version, and closed where the runtime can be."""
+    """Checks that the agents' offers are known, of one version, and closed where the runtime can
+    be."""
     check = "agents' offers"
     found: dict[str, AgentOffer] = {}
     broken = []

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from weft.dialects.catalog import is_gpu_resource
+from weft.node.agent.device_nodes import CDI_DIRS, CdiSpecs
 from weft.node.agent.process_owner import ProcessOwner, owner_of
+from weft.node.device_plugin.cdi_files import FILE_PREFIX
 from weft.node.devices.reader import DeviceError, DeviceReader
 from weft.node.doctor.finding import DoctorFinding, advice, good, wrong
 
@@ -22,6 +24,7 @@ CHECKPOINT = "kubelet_internal_checkpoint"
 _NRI_PLUGIN = "io.containerd.nri.v1.nri"
 _GPU_NODE = re.compile(r"nvidia[0-9]+")
 _MOST_BYTES = 1 << 24
+_MOST_PROBLEMS = 3
 
 
 def driver(open_reader: Callable[[], DeviceReader]) -> DoctorFinding:
@@ -48,7 +51,7 @@ def driver(open_reader: Callable[[], DeviceReader]) -> DoctorFinding:
 
 
 def device_nodes(root: Path, open_reader: Callable[[], DeviceReader]) -> DoctorFinding:
-    """What a container needs of /dev is there."""
+    """Checks that /dev has what a container needs."""
     check = "device nodes"
     try:
         reader = open_reader()
@@ -64,6 +67,33 @@ def device_nodes(root: Path, open_reader: Callable[[], DeviceReader]) -> DoctorF
         mend = "nvidia-modprobe -u -c=0 makes them; run it at boot, or nvidia-persistenced"
         return wrong(check, f"missing: {', '.join(missing)}", mend)
     return good(check, f"{len(paths)} of them" if paths else "none are needed")
+
+
+def cdi(root: Path, open_reader: Callable[[], DeviceReader]) -> DoctorFinding:
+    """NVIDIA's CDI specifications are of the GPUs that are there."""
+    check = "CDI"
+    try:
+        reader = open_reader()
+        try:
+            devices = reader.devices()
+        finally:
+            reader.close()
+    except DeviceError:
+        return advice(check, "not known: GPUs cannot be read")
+    folders = [root / folder.relative_to("/") for folder in CDI_DIRS]
+    specs = CdiSpecs(folders, ignored=FILE_PREFIX)
+    named = sum(bool(specs.names_of([device])) for device in devices)
+    if specs.problems:
+        more = len(specs.problems) - _MOST_PROBLEMS
+        text = "; ".join(specs.problems[:_MOST_PROBLEMS]) + (f"; {more} more" if more > 0 else "")
+        mend = (
+            "nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml writes it anew; remove the "
+            "others. Such GPUs come as device nodes, without the driver's libraries"
+        )
+        return advice(check, text, mend)
+    if not named:
+        return good(check, "no specification names these GPUs: they come as device nodes")
+    return good(check, f"{named} of {len(devices)} GPUs and instances have names")
 
 
 def nri_socket(root: Path) -> DoctorFinding:
@@ -221,6 +251,6 @@ class _CheckpointData(msgspec.Struct):
 
 
 class _Checkpoint(msgspec.Struct):
-    """What the kubelet remembers of device plugins."""
+    """The kubelet's checkpoint of device plugins."""
 
     data: _CheckpointData = msgspec.field(default_factory=_CheckpointData, name="Data")

@@ -39,7 +39,7 @@ MOST_SENT_BYTES = 128 * _PIECE_BYTES
 
 
 class BrokenFrameError(WeftError):
-    """What came is not NRI; nothing after it can be read."""
+    """The bytes are not NRI; nothing after them can be read."""
 
 
 class Message(NamedTuple):

@@ -7,7 +7,8 @@
 The plugin also validates. A runtime goes on without a plugin that dies, or is late, while it is
 asked about a container; but it creates no container that a validator could not look at. So a
 container whose plugin was killed halfway fails, and is tried again. Runtimes that have no
-validators (before NRI 0.10) refuse the event: the plugin then does without.
+validators (before NRI 0.10) refuse the event: the plugin then does without. One that is known to
+have them only ended while it was joined: with it the plugin never does without.
 """
 
 import asyncio
@@ -31,6 +32,7 @@ from weft.node.nri.connection import (
 )
 from weft.node.nri.frames import BrokenFrameError
 from weft.node.nri.hook_times import HookTimes
+from weft.node.nri.runtimes import has_validators
 
 log = logging.getLogger("weft.agent")
 
@@ -58,7 +60,7 @@ _VALIDATE = _mask(nri.VALIDATE_CONTAINER_ADJUSTMENT)
 
 
 class RuntimeHooks(Protocol):
-    """What the plugin asks of whoever knows about containers. `CallError` refuses a container."""
+    """The plugin's questions to whoever knows about containers. `CallError` refuses a container."""
 
     async def synchronize(
         self, pods: list[nri.PodSandbox], containers: list[nri.Container]
@@ -69,7 +71,7 @@ class RuntimeHooks(Protocol):
     async def create_container(
         self, pod: nri.PodSandbox, container: nri.Container
     ) -> nri.ContainerAdjustment:
-        """What to change of a container that is being created."""
+        """The changes to a container that is being created."""
         ...
 
     def validate(
@@ -166,7 +168,8 @@ class NriPlugin:
         self._rejections = (
             self._rejections + 1 if self._configured and not self._synchronized else 0
         )
-        if self._rejections == _MOST_REJECTIONS:  # once may be a runtime that just ends
+        if self._rejections >= _MOST_REJECTIONS and not has_validators(self.runtime):
+            # Once may be a runtime that just ends.
             self._rejections = 0
             self.validates = not self.validates
             without = "with" if self.validates else "without"
@@ -226,6 +229,7 @@ class NriPlugin:
         if asked.request_timeout > 0:
             self._timeout_s = asked.request_timeout / 1000
         self._configured = True
+        self.validates = self.validates or has_validators(self.runtime)
         return nri.ConfigureResponse(events=_EVENTS | (_VALIDATE if self.validates else 0))
 
     async def _synchronize(self, asked: nri.SynchronizeRequest) -> Message:

@@ -27,6 +27,7 @@ from weft.core.framework import Profile, Query
 from weft.core.ledger.audit import audit
 from weft.core.policies.best_fit import BestFit
 from weft.core.policies.catalog import built_in
+from weft.core.policies.least_stranding import LeastStranding
 from weft.kube.bind import AlreadyBound, BindRequest, Gated, Gone, NotLeader, Outcome, Unknown
 from weft.kube.pods import Pod
 from weft.model import PodRequest
@@ -71,6 +72,22 @@ def test_every_sentence_about_a_node_is_about_that_node() -> None:
     assert found["NodeNames"] == ["n2"]
     assert found["FailedNodes"]["n3"].endswith("(largest free 7,160 MiB, asked 15,500)")
     assert "largest 15,109 MiB" in found["FailedAndUnresolvableNodes"]["n1"]
+
+
+def test_a_pod_that_fits_nowhere_has_come_once_however_often_it_is_asked_about() -> None:
+    """Policies with prices make them anew by how many pods came; of this one no bind tells."""
+    cluster = two()
+    prices = LeastStranding(pods_per_prices=2)
+    cluster.engine = Engine([Profile("weft", [prices])], cluster.engine.ledger.table.nodes)
+    extender, lists = Extender(cluster), cluster.engine.price_lists
+    huge = elastic("huge", memory=20_000)
+    assert lists.expects("u-huge")
+    for _ in range(3):
+        assert load(extender.filter(WEFT, args(huge, ["n1", "n2"])))["NodeNames"] == []
+    assert not lists.expects("u-huge")
+    made = cluster.engine.assessor.forgotten
+    load(extender.filter(WEFT, args(elastic("next", memory=20_000), ["n1"])))
+    assert cluster.engine.assessor.forgotten == made + 1
 
 
 @pytest.mark.parametrize("body", [{"Nodes": None, "NodeNames": None}, {}, {"nodenames": None}])

@@ -1,0 +1,89 @@
+"""One at a time moves pods: the Lease `kube-system/weft-defrag`, held for as long as it takes.
+
+Two that moved pods at once would each count on places that the other one's pods take. A holder
+that died is waited for, ten seconds at most; a living one is not.
+"""
+
+import asyncio
+import threading
+
+import msgspec
+
+from weft.kube.client import ApiClient
+from weft.kube.codec import LEASES
+from weft.kube.errors import ConflictError
+from weft.kube.lease import Elector, LeaseOptions
+
+MOVING = LeaseOptions(name="weft-defrag")
+LEASE = f"{MOVING.namespace}/{MOVING.name}"
+_LOOKS_EVERY_S = 0.1
+
+
+class MovingTurn:
+    """The right to move pods. `hold` has it on one thread's loop, another thread asks `why_not`
+    before each eviction. `settled`: it is known who has it, or (the caller says so) nobody will."""
+
+    def __init__(self, identity: str) -> None:
+        self.settled = threading.Event()
+        self._identity = identity
+        self._refused = ""
+        self._elector: Elector | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._over = asyncio.Event()
+
+    @property
+    def why_not(self) -> str:
+        """Why no pod may be moved now; "" where this process may."""
+        if self._refused or (self._elector is not None and self._elector.leading):
+            return self._refused
+        return f"the lease {LEASE} was lost, and another one may move pods now"
+
+    async def hold(self, client: ApiClient) -> None:
+        """Take the Lease, unless it is seen that another one holds it; renew it until `end`.
+
+        Raises what the client raises where there is no Lease to be had.
+        """
+        self._loop, elector = asyncio.get_running_loop(), Elector(client, self._identity, MOVING)
+        self._elector = elector
+        await _make_sure_of_lease(client)
+        self._refused = await self._take(elector)
+        self.settled.set()
+        if not self._refused:
+            await self._renew(elector)
+
+    def end(self) -> None:
+        """No more pods are moved: the next one may."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._over.set)
+
+    async def _take(self, elector: Elector) -> str:
+        """Why it was not taken; "" if it was."""
+        taking = asyncio.create_task(elector.acquire())
+        try:
+            while not (await asyncio.wait({taking}, timeout=_LOOKS_EVERY_S))[0]:
+                if elector.other:
+                    return f"{elector.other} moves pods now (lease {LEASE}); wait until it is done"
+                if elector.failing:
+                    return f"the lease {LEASE} can't be had: {elector.failing}"
+        finally:
+            taking.cancel()
+        return ""
+
+    async def _renew(self, elector: Elector) -> None:
+        """Until it is lost, or no longer needed; then it is given back."""
+        holding, over = asyncio.create_task(elector.hold()), asyncio.create_task(self._over.wait())
+        await asyncio.wait({holding, over}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (holding, over):
+            task.cancel()
+        await elector.release()
+
+
+async def _make_sure_of_lease(client: ApiClient) -> None:
+    """Make the Lease, free, where there is none: one that is missing is not taken at once."""
+    meta = {"name": MOVING.name, "namespace": MOVING.namespace}
+    kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+    body = msgspec.json.encode({**kind, "metadata": meta, "spec": {"holderIdentity": ""}})
+    try:
+        await client.create(LEASES, MOVING.namespace, body)
+    except ConflictError:
+        return  # it is there
