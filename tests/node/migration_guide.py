@@ -16,7 +16,7 @@ _IMAGE = "example.org/original"
 
 
 class Original(NamedTuple):
-    """An original as its README deploys it, under one name; `ports` of its Service, if it has one."""
+    """An original as its README deploys it, under one name; `ports` of its Service, if any."""
 
     name: str
     labels: dict[str, str]

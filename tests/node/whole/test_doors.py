@@ -98,7 +98,7 @@ def agents(cluster: WholeCluster, tmp_path_factory: pytest.TempPathFactory) -> I
     yield
     cluster.shell("helm uninstall weft --namespace weft-system --ignore-not-found")
     # The doors' manifests took the chart's Lease with them; one that a scheduler made since is none
-    # of helm's, and the chart of the version before, which the next tests install, is stopped by it.
+    # of helm's, and stops the chart of the version before, which the next tests install.
     cluster.shell("kubectl -n kube-system delete lease weft --ignore-not-found")
 
 
