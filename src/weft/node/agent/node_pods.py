@@ -15,13 +15,14 @@ from typing import Literal
 
 import msgspec
 
-from weft.dialects.catalog import NONE
+from weft.dialects.catalog import NONE, is_gpu_resource
 from weft.dialects.delivery import derived_record
 from weft.dialects.dialect import DialectSettings
-from weft.dialects.foreign import foreign_requests
+from weft.dialects.foreign import foreign_requests, foreign_resource
 from weft.dialects.inventory import InventoryFallback, inventory
 from weft.dialects.nvidia import GPU as NVIDIA_GPU
 from weft.dialects.registry import choose
+from weft.dialects.resources import names_any, slots
 from weft.kube.client import ApiClient
 from weft.kube.codec import NODES
 from weft.kube.list_diff import Added, Change, Deleted, Modified
@@ -31,6 +32,7 @@ from weft.kube.watch import ListWatch
 from weft.model import BadInputError, Node, PodManifest
 from weft.model.annotations import DELIVERY
 from weft.model.delivery import DeliveryRecord, decode_delivery
+from weft.node.agent.accounting import own_resources
 from weft.node.agent.pod_on_node import PODS_ON_NODE, PodOnNode
 from weft.node.agent.usage import WatchedPod
 
@@ -92,6 +94,8 @@ class NodePods:
         this_node = {"fieldSelector": f"metadata.name={node_name}"}
         self._pod_watch: ListWatch[PodOnNode] = ListWatch(client, PODS_ON_NODE, selectors=on_node)
         self._node_watch: ListWatch[KubeNode] = ListWatch(client, NODES, selectors=this_node)
+        self._own: frozenset[str] = frozenset()
+        self._others: frozenset[str] | None = None
 
     @property
     def pods(self) -> Mapping[str, NodePod]:
@@ -116,6 +120,27 @@ class NodePods:
             return None
         meta, containers = pod.manifest.metadata, pod.manifest.containers_by_id()
         return WatchedPod(uid, meta.namespace, meta.name, pod.record, containers)
+
+    def served_by(self, manifest: PodManifest, container: str = "") -> Literal["others", "us", ""]:
+        """Who serves on this node what a foreign pod, or one container of it, asks for; "" for
+        nobody.
+
+        A kubelet admits what its node does not advertise: then nobody gives such a pod a GPU, and
+        its words are no reason to let it see all that its image asks for.
+        """
+        if self._others is None:
+            return "others"  # the node is not known yet
+        found = foreign_requests(manifest, asks=True)
+        if container:
+            found = [each for each in found if container in each.containers]
+        asked = {each.name for each in found if each.containers}
+        if not container and _names(manifest, NVIDIA_GPU):
+            asked.add(NVIDIA_GPU)
+        # By labels and annotations alone: of whoever has GPUs here.
+        asked = asked or {name for name in self._others if _is_gpus(name)}
+        if asked & self._others:
+            return "others"
+        return "us" if asked & self._own else ""
 
     async def run(self) -> None:
         """Follow the node and its pods until cancelled."""
@@ -173,6 +198,9 @@ class NodePods:
             self.node.unit_mib,
         )
         self.node = found
+        self._own = own_resources(node)
+        # A resource that was there once: its plugin may be about to register with a new kubelet.
+        self._others = (self._others or frozenset()).union(node.status.capacity or ()) - self._own
         if not changed:
             return
         for warning in warnings:
@@ -248,6 +276,14 @@ def what_it_asks(manifest: PodManifest, settings: DialectSettings) -> tuple[Asks
     if system is NONE:
         return ("foreign" if foreign_requests(manifest, asks=False) else "nothing"), ""
     return ("foreign" if NVIDIA_GPU in (*system.counted, *system.resources) else "share"), ""
+
+
+def _names(manifest: PodManifest, resource: str) -> bool:
+    return any(names_any(slot.container, {resource}) for slot in slots(manifest))
+
+
+def _is_gpus(resource: str) -> bool:
+    return is_gpu_resource(resource) or foreign_resource(resource) is not None
 
 
 def rules_of(
