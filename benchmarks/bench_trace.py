@@ -23,7 +23,16 @@ from weft.lab.simulate.openb import read_nodes, read_pods
 from weft.lab.simulate.scenario import Scenario
 from weft.model import Placement, Share
 
-POLICIES = ("best-fit", "dot-product", "gpu-packing", "gpu-clustering", "random", "fgd")
+LEAST_STRANDING = "least-stranding:setting=inflation"
+POLICIES = (
+    "best-fit",
+    "dot-product",
+    "gpu-packing",
+    "gpu-clustering",
+    "random",
+    "fgd",
+    LEAST_STRANDING,
+)
 NAIVE_PODS = {"best-fit": 3_000, "fgd": 60}
 ROOT = Path(__file__).resolve().parents[1]
 

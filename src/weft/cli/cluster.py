@@ -24,7 +24,7 @@ cluster_app = Typer(
 
 @cluster_app.callback()
 def _about() -> None:
-    """What a cluster's GPUs could still take, and what keeps them idle."""
+    """Describes the command: what a cluster's GPUs could still take, and what keeps them idle."""
 
 
 @cluster_app.command("stranded")

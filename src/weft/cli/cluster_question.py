@@ -16,7 +16,7 @@ T = TypeVar("T")
 def answer(
     kubeconfig: Path | None, context: str, question: "Callable[[ApiClient], Awaitable[T]]"
 ) -> T:
-    """What `question` finds out; `BadInputError` naming the cluster where it is not answered."""
+    """The answer to `question`; `BadInputError` naming the cluster where it is not answered."""
     from weft.kube.client import ApiClient, ClientOptions
     from weft.kube.config import load
 

@@ -30,7 +30,7 @@ _FORBIDDEN = 403
 
 
 class LeaderStatus(msgspec.Struct):
-    """Who leads: the Lease, its holder ("" for nobody), and whether it is being renewed.
+    """The leader: its Lease, the holder ("" for nobody), and whether it is being renewed.
 
     `known` is False where the Lease may not be read.
     """

@@ -98,7 +98,7 @@ class Started(NamedTuple):
 
 
 def translate(program: str, words: Sequence[str], environment: Mapping[str, str]) -> Started:
-    """What Weft is to do where an original's program was started so."""
+    """Translates how an original's program was started into what Weft is to do."""
     rest = list(words)
     name = Path(program).name
     if rest and rest[0] == "weft":

@@ -122,12 +122,12 @@ def _changed(plan: DefragPlan, done: int, cluster: _Cluster) -> str:
 
 
 def _is_real(plan: DefragPlan) -> bool:
-    """Whether the pod that room is made for is one of the cluster's."""
+    """Tells whether the pod that room is made for is one of the cluster's."""
     return plan.wanted is not None and plan.state.live.pods.by_uid(plan.wanted.uid) is not None
 
 
 def _waits(plan: DefragPlan, state: "SnapshotState") -> bool:
-    """Whether that pod waits for a place now."""
+    """Tells whether that pod waits for a place now."""
     if plan.wanted is None:
         return False
     pod = state.live.pods.by_uid(plan.wanted.uid)

@@ -21,8 +21,8 @@ MOST_MOVES_FOR_ROOM = 8
 
 
 class DefragWish(NamedTuple):
-    """What room is wanted: for a waiting `pod` (NAMESPACE/NAME), for a pod still to come, or, with
-    `stranded`, wherever GPUs are stranded."""
+    """The room that is wanted: for a waiting `pod` (NAMESPACE/NAME), for a pod still to come, or,
+    with `stranded`, wherever GPUs are stranded."""
 
     pod: str
     gpus: int
@@ -54,7 +54,7 @@ class DefragPlan(NamedTuple):
 
     @property
     def moves(self) -> "tuple[PodMove, ...]":
-        """What to do, in order."""
+        """The moves, in order."""
         found = self.room or self.less_stranded
         return found.moves if found is not None else ()
 

@@ -38,7 +38,7 @@ _Devices = Annotated[
 
 
 class _KnownNode(NamedTuple):
-    """What the API server says of this machine: its pods by UID (None: nothing), and the resources
+    """This machine on the API server: its pods by UID (None: nothing), and the resources
     that Weft's agent advertises."""
 
     pods: "dict[str, MachinePod] | None" = None

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def runner(spec: "ExperimentSpec", data: Mapping[str, Path]) -> "Runner":
-    """What carries out its cells, on its cluster."""
+    """The runner that carries out its cells on its cluster."""
     from weft.lab.experiment.spec_cluster import ClusterJobs
     from weft.lab.trial.runner import ClusterRunner
 
@@ -22,7 +22,7 @@ def runner(spec: "ExperimentSpec", data: Mapping[str, Path]) -> "Runner":
 
 
 def how_long(spec: "ExperimentSpec", folder: Path, turns: int) -> str:
-    """What is known of the turns' length before they run."""
+    """Estimates the turns' length before they run."""
     from weft.lab.experiment.cluster_jobs import planned_jobs
     from weft.lab.experiment.spec import data_paths
     from weft.lab.experiment.spec_cluster import ClusterJobs

@@ -49,6 +49,7 @@ def reproduce(
         figures[one.name] = _write_pages(one, ", ".join(map(" ".join, how.versions.items())))
     written = write_index(out, done, figures, short=short)
     _print(done)
+    _print_assumed(done)
     print(f"weft: wrote {written}", file=sys.stderr)
     if any(one.wrong for one in done):
         raise Exit(1)
@@ -80,3 +81,14 @@ def _print(done: "list[Reproduction]") -> None:
             ends = f"{low:,.6g} to {high:,.6g}"
             table.add_row(one.name, each.check.name, value, ends, verdict(each))
     print_table(table)
+
+
+def _print_assumed(done: "list[Reproduction]") -> None:
+    """Headlines under each assumption: what they rest on."""
+    table = table_with("experiment|headline|assumed|>result")
+    shown = [(one.name, *each) for one in done for each in one.assumed()]
+    for name, headline, rows in shown:
+        for row in rows:
+            table.add_row(name, headline.name, row.assumption, row.text)
+    if shown:
+        print_table(table)

@@ -1,4 +1,4 @@
-"""What `weft experiment init` prints: an experiment of each kind of workload, to be changed."""
+"""Templates that `weft experiment init` prints: one experiment of each kind of workload."""
 
 import json
 import re
@@ -208,7 +208,7 @@ TEMPLATES = {
 
 
 class Wishes(NamedTuple):
-    """What is to differ from the template; None, () and "" leave it as it is."""
+    """Changes to the template; None, () and "" leave it as it is."""
 
     name: str = ""
     schedulers: tuple[str, ...] = ()
@@ -234,7 +234,7 @@ def written(workload: str, wishes: Wishes) -> str:
 
 
 def line_of(template: str, field: str) -> str:
-    """What stands behind a field of the first level."""
+    """The text behind a field of the first level."""
     match = re.search(rf"(?m)^{field}: (.*)$", template)
     return match[1] if match else ""
 

@@ -105,7 +105,7 @@ GRANTED_BY = "apply the ClusterRole and the Role of deploy/scheduler.yaml"
 
 
 def rights_of(config: Configuration) -> list[ResourceRight]:
-    """What a scheduler cannot do without."""
+    """The rights that a scheduler cannot do without."""
     lists = ("pods", "nodes", "persistentvolumes", "persistentvolumeclaims")
     rights = [ResourceRight(verb, name) for name in lists for verb in ("list", "watch")]
     rights += [ResourceRight(verb, "csinodes", "storage.k8s.io") for verb in ("list", "watch")]
@@ -146,8 +146,8 @@ def reading_cluster(
 def watching_parts(
     config: Configuration, registry: Registry, live: EngineCluster, where: str = ""
 ) -> list[ProcessPart]:
-    """What `host` would serve beside that makes such a cluster see more and writes nothing:
-    predictions, typical pods, what the GPUs do."""
+    """The parts that `host` would serve beside, that make such a cluster see more and write
+    nothing: predictions, typical pods, what the GPUs do."""
     plan = _plan(config, registry, Hosting(where=where))
     solos = SoloProfiles(plan.predictions.solos)
     again_s = config.interference.reload_seconds

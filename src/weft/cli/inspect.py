@@ -201,7 +201,7 @@ def _notes(inspected: "ClusterReport") -> list[str]:
 
 
 def troubles_of(node: "NodeReport") -> list[str]:
-    """What is wrong with the node and its GPUs."""
+    """Lists what is wrong with the node and its GPUs."""
     troubles = [] if node.ready else [f"Node {node.name} is not ready."]
     out = [str(gpu.index) for gpu in node.gpus if not gpu.in_service and not _cut(node, gpu)]
     if out:

@@ -1,4 +1,4 @@
-"""What a cluster promised of each GPU, and what is really used: gathered for `weft inspect`.
+"""Gathers for `weft inspect` what a cluster promised of each GPU, and what is really used.
 
 Promises are in the API: a pod's delivery record, or what its system's annotations say. Real use is
 asked of the agents on the nodes through the API server's proxy, or of a metrics server.
@@ -97,7 +97,7 @@ class ClusterReport(msgspec.Struct):
 
 
 class InspectWish(msgspec.Struct, frozen=True):
-    """What is asked: nodes by name (none: all), the settings that say how pods are read, and how
+    """The question: nodes by name (none: all), the settings that say how pods are read, and how
     to make a source of real use for the GPUs there are (None: the agents)."""
 
     names: Sequence[str] = ()
@@ -126,7 +126,7 @@ async def inspect_cluster(client: ApiClient, wish: InspectWish) -> ClusterReport
 def promises(
     found: Iterable[KubeNode], pods: Iterable[Pod], wish: InspectWish
 ) -> tuple[list[NodeReport], list[Node]]:
-    """What these pods hold of these nodes that have GPUs; and the nodes as Weft reads them."""
+    """The shares that these pods hold of nodes with GPUs; and the nodes as Weft reads them."""
     there: dict[str, list[Pod]] = {}
     for pod in pods:
         if not pod.ended:
@@ -193,7 +193,7 @@ def _gpu(gpu: Gpu) -> GpuReport:
 def _record(
     pod: Pod, node: Node, settings: DialectSettings
 ) -> tuple[DeliveryRecord | None, Literal["record", "annotations", "nobody", "nothing"]]:
-    """What the pod was promised, and who says so; `nobody` for one that asks and is not placed."""
+    """The pod's record and its author; `nobody` for one that asks and is not placed."""
     from weft.dialects.registry import parse_pod
 
     text = (pod.metadata.annotations or {}).get(DELIVERY, "")

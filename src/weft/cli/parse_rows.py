@@ -1,4 +1,4 @@
-"""What `weft parse` says of pods: one row each for programs, a table and a total for people."""
+"""Rows of `weft parse`, one for each pod: for programs, as a table, and in total."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class NotPlaced(msgspec.Struct, frozen=True):
-    """What a pod asks, in which containers (none: the pod), that Weft does not place; and why."""
+    """A request that Weft does not place, its containers (none: the pod), and the reason."""
 
     name: str
     containers: tuple[str, ...]
@@ -29,7 +29,7 @@ class NotPlaced(msgspec.Struct, frozen=True):
 
 
 class Written(msgspec.Struct, frozen=True):
-    """What Weft writes into a pod's Binding."""
+    """The annotations and labels that Weft writes into a pod's Binding."""
 
     annotations: dict[str, str]
     labels: dict[str, str]
@@ -131,7 +131,7 @@ def _cells(container: dict[str, Any], not_placed: Sequence[NotPlaced]) -> tuple[
 
 
 def written_lines(row: Row) -> list[str]:
-    """What Weft writes for the pod, and what it leaves to others."""
+    """Lists what Weft writes for the pod, and what it leaves to others."""
     lines = []
     for kind, values in (("annotation", row.writes.annotations), ("label", row.writes.labels)):
         lines += [f"writes {kind} {key}={value}" for key, value in values.items()]

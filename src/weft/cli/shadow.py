@@ -154,7 +154,7 @@ def _place(place: "ComparedPlace") -> str:
 
 
 def _differs(one: "BindingComparison") -> str:
-    """What is other with its own choice; "" for nothing."""
+    """Names the difference to its own choice; "" for none."""
     seen, own = one.seen, one.own
     if own is None:
         return one.why

@@ -28,7 +28,7 @@ class SimulationStart(NamedTuple):
         return "--snapshot" if self.of_snapshot else "--decisions-from"
 
     def check(self, trace: Path | None, seeds: int, times: bool, demand: float | None) -> None:
-        """It has its own nodes, pods, times and seed: `BadInputError` where others are given."""
+        """Checks that no nodes, pods, times or seed are given beside its own: `BadInputError`."""
         if trace is not None:
             raise BadInputError(self.option, f"is a cluster and a workload; leave {trace} out")
         if seeds != 1:

@@ -99,7 +99,7 @@ def _given(objects: str) -> "CapturedObjects":
 
 
 async def asked(client: "ApiClient", path: Path | None) -> "tuple[CapturedObjects, Configuration]":
-    """What the cluster says, and the configuration: the file's, else the one in use there."""
+    """Reads the cluster's objects, and the configuration: the file's, else the one in use there."""
     from weft.cluster.config.read import decode
     from weft.cluster.snapshot.capture import captured, configuration_text
 

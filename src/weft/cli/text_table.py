@@ -100,7 +100,7 @@ class TextTable:
         )
 
     def _grouped(self, width: int) -> Iterator[tuple[str, bool]]:
-        """What rows begin with as a heading over them; a row without one belongs to the last."""
+        """Turns common beginnings into headings; a row without one belongs to the last."""
         begins: list[str] = []
         for row in self.rows:
             begins.append(row[0] or (begins[-1] if begins else ""))
@@ -167,7 +167,7 @@ def _grown(least: Sequence[int], natural: Sequence[int], width: int) -> list[int
 
 
 def _unbreakable(column: TableColumn, texts: Sequence[str], wrap_texts: bool) -> Iterator[str]:
-    """What must stand on one line: words of the header, numbers, and of texts the words."""
+    """The widest text that must stay on one line: words of the header, numbers, words of texts."""
     header, *cells = texts
     yield from header.split() or [""]
     for cell in cells:

@@ -138,7 +138,7 @@ def history_of(
 
 
 def _unconstrained(state: dict[str, list[StateSeries]]) -> Iterator[str]:
-    """What the trace lacks of what keeps pods off nodes."""
+    """Lists the constraints on nodes that the trace does not record."""
     yield "affinity to nodes and pods is in no metric: the trace has none"
     if not state[kube_state.POD_TOLERATIONS]:
         yield f"there is no {kube_state.POD_TOLERATIONS}: the trace has no taints"

@@ -1,4 +1,4 @@
-"""What a node's GPUs are in each system's own resources: what an agent tells the kubelet.
+"""Counts a node's GPUs in each system's own resources: what an agent tells the kubelet.
 
 Each dialect says what one card is in its units (`BaseDialect.card_units`), the inverse of its
 `reported_gpus`; here they are added up. A kubelet counts each resource alone and refuses pods
@@ -31,7 +31,7 @@ class AdvertisedCard(NamedTuple):
 
 
 class AdvertisedAmounts(NamedTuple):
-    """What a node has by resource name, and what of it is in service."""
+    """A node's amounts by resource name, and how much of each is in service."""
 
     capacity: dict[str, int]
     allocatable: dict[str, int]

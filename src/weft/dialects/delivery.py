@@ -102,7 +102,7 @@ def _gpu_of(node: Node, share: Share) -> Gpu:
 def _cards(
     placement: Placement, gpus: Mapping[int, Gpu], most_permille: int
 ) -> tuple[DeliveredCard, ...]:
-    """What the pod is charged on each GPU. Several GPU requests may meet on one."""
+    """The pod's charge on each GPU. Several GPU requests may meet on one."""
     cards: dict[int, DeliveredCard] = {}
     for share in sorted(placement.shares, key=lambda share: share.gpu):
         gpu, before = gpus[share.gpu], cards.get(share.gpu)

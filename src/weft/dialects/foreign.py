@@ -74,7 +74,7 @@ _MOST_LETTERS = 64
 
 
 def foreign_requests(pod: PodManifest, *, asks: bool) -> list[ForeignRequest]:
-    """What in the pod asks for GPUs and no dialect reads; `asks`: a dialect reads other words.
+    """The pod's requests for GPUs that no dialect reads; `asks`: a dialect reads other words.
 
     An annotation beside these is only ignored: its name alone is too common to keep a pod waiting.
     """
@@ -107,7 +107,7 @@ def _unread_names(pod: PodManifest) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=1024)
 def foreign_resource(name: str) -> ForeignRequest | None:
-    """What to say of a resource that asks for GPUs in words no dialect reads; None of others."""
+    """Describes a resource that asks for GPUs in words no dialect reads; None of others."""
     native = "/" not in name and "gpu" not in name.lower()
     if native or name in _READ:
         return None

@@ -32,7 +32,7 @@ from weft.model.constraints import CORDON, Taint
 from weft.model.manifest import Quantities
 
 UNKNOWN_MIB = 100
-"""What a GPU of unknown size counts as: every GPU has this much, and percentages are exact."""
+"""The size taken for a GPU of unknown size: every GPU has this much, and percentages are exact."""
 UNLIMITED = 2**62
 _MIB = 2**20
 _RESERVE_PART = 16
@@ -117,7 +117,7 @@ def _unit_mib(
 
 
 def _offer(node: NodeManifest, warnings: list[str]) -> AgentOffer | None:
-    """What the agent there says of itself; None where there is none, or nobody can read it."""
+    """The agent's offer on the node; None where there is none, or nobody can read it."""
     text = (node.metadata.annotations or {}).get(AGENT)
     if text is None:
         return None

@@ -76,7 +76,7 @@ def of_container(
 def part_of(
     request: PodRequest, container: ContainerRequest, share: Share, node: Node, gpu: Gpu
 ) -> Share:
-    """What the container gets of this share of the pod's: what it asks of the GPU.
+    """The container's part of this share of the pod's: what it asks of the GPU.
 
     What the pod is charged beyond all it asks, since it ran out of memory before, goes to the
     container that asks most: a limit at what it asked would end it again.

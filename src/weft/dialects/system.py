@@ -64,7 +64,7 @@ class BaseDialect:
         return tuple(sorted(names))
 
     def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
-        """What one card is in the resources of this system that a node advertises; none by default.
+        """One card in the resources of this system that a node advertises; none by default.
 
         `pieces`: the MIG instances it is cut into, 1 for a card that is not.
         """

@@ -104,7 +104,7 @@ def _in_words(what: str, at: str, value: Any, form: Any) -> str:
 
 
 def _member(kind: Any, value: Any) -> Any:
-    """Of several structs told apart by a tag, the one that the value names."""
+    """The struct, of several told apart by a tag, that the value names."""
     if isinstance(kind, msgspec.inspect.UnionType) and isinstance(value, dict):
         for member in kind.types:
             if isinstance(member, msgspec.inspect.StructType) and (

@@ -46,7 +46,7 @@ def skewness(values: Sequence[float]) -> float:
 
 
 def critical_values(count: int, skew: float, level: float = 0.05) -> CriticalValues:
-    """Of an interval of the mean of so many values with this skewness, wrong at `level`."""
+    """Critical values for the mean of so many values with this skewness, wrong at `level`."""
     student = _student(count - 1, 1 - level / 2)
     strict = _student(count - 1, 1 - level * strictness(count) / 2)
     if abs(skew) < _LEAST_SKEWNESS:
@@ -123,7 +123,7 @@ class RatioOfMeans(msgspec.Struct, frozen=True):
 
 
 def ratio_of_means(measured: Floats, base: Floats) -> RatioOfMeans:
-    """Of at least three pairs."""
+    """The interval of a ratio of means, from at least three pairs."""
     means = float(measured.mean()), float(base.mean())
     (var, cov), (_, var_base) = (np.cov(measured, base) / len(measured)).tolist()
     apart = measured - means[0] / means[1] * base

@@ -41,7 +41,7 @@ class PodReference(NamedTuple):
 def about(
     pod: NamedPod | None = None, *, node: str = "", cycle: int | None = None
 ) -> dict[str, str | int]:
-    """What is known of the three, for `extra`."""
+    """The known ones of the three fields, for `extra`."""
     fields: dict[str, str | int] = {}
     if pod is not None:
         fields[POD] = f"{pod.namespace}/{pod.name}"

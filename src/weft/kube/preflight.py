@@ -1,4 +1,4 @@
-"""What a program must find before it writes anything: an API server that is new enough, its rights.
+"""Checks what a program needs before it writes anything: a new enough API server, its rights.
 
 Only a clear no counts. Whoever cannot be asked now is asked again by the first request that
 matters.
@@ -19,7 +19,7 @@ from weft.model import BadInputError
 from weft.model.manifest import Api
 
 LEAST_MINOR = 30
-"""Of Kubernetes 1: the oldest that is supported."""
+"""The oldest minor version of Kubernetes 1 that is supported."""
 _UNANSWERED = (ApiError, LostError, NotSentError, ValueError)
 
 

@@ -1,4 +1,4 @@
-"""What an agent on a node offers to pods there: the value of the annotation `weft.dev/agent`."""
+"""Offer of an agent to pods on its node: the value of the annotation `weft.dev/agent`."""
 
 from typing import Final, Literal
 
@@ -11,7 +11,7 @@ ISOLATIONS = (NO_ISOLATION, TIME_SLICING, MPS, HOOK, MIG)
 """How a container's use of a GPU may be held to its share; a pod asks by `weft.dev/isolation`."""
 
 WITHOUT_AGENT = (NO_ISOLATION, TIME_SLICING)
-"""What there is on any node: GPUs that share their time among processes, and nothing enforced."""
+"""The isolation of any node: GPUs that share their time among processes, and nothing enforced."""
 
 BY_NAME: Final = "by-name"
 DEVICE_PLUGIN: Final = "device-plugin"

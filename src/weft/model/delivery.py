@@ -28,7 +28,7 @@ class DeliveredShare(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DeliveredCard(msgspec.Struct, frozen=True, array_like=True):
-    """What the whole pod is charged on one GPU, and how much of that GPU may be promised in all.
+    """The whole pod's charge on one GPU, and how much of that GPU may be promised in all.
 
     Where memory is lent, `most_memory_mib` is more than the GPU has.
     """
@@ -91,7 +91,7 @@ def decode_delivery(text: str) -> DeliveryRecord:
 
 
 def problem_of(record: DeliveryRecord) -> str:
-    """What cannot be true of any pod and node, in words; "" for nothing."""
+    """Names what cannot be true of any pod and node; "" for nothing."""
     if record.version != VERSION:
         return f"version {record.version} is not known; this agent knows version {VERSION}"
     if not record.pod or not record.node:

@@ -1,4 +1,4 @@
-"""What exporters call the canonical metrics, and in which unit they report them.
+"""Exporters' names and units of the canonical metrics.
 
 The agent publishes under these names and telemetry reads them: both go by this one table.
 """

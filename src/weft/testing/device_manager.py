@@ -38,7 +38,7 @@ class StartError(WeftError):
 
 
 class PluginCalls(Protocol):
-    """What the kubelet calls of a plugin."""
+    """The calls of the kubelet to a plugin."""
 
     async def preferred(
         self, request: plugin.PreferredAllocationRequest
@@ -65,7 +65,7 @@ class HeldAnswer(NamedTuple):
 
 
 class BegunContainer(NamedTuple):
-    """What a container begins with: `env` and device nodes."""
+    """The beginning of a container: `env` and device nodes."""
 
     env: dict[str, str]
     devices: tuple[str, ...]
@@ -110,7 +110,7 @@ class FakeDeviceManager:
             raise AdmissionError(f"UnexpectedAdmissionError: {error}") from error
 
     async def start(self, uid: str, container: str) -> BegunContainer:
-        """What the container begins with. `StartError`: it is not created."""
+        """Starts the container. `StartError`: it is not created."""
         mine = {key: held for key, held in self.held.items() if key[:2] == (uid, container)}
         for (_, _, resource), held in mine.items():
             if resource not in self.plugins:
@@ -237,7 +237,7 @@ class FakeDeviceManager:
     # --- the container runtime ---
 
     def _inject(self, name: str, env: dict[str, str], devices: list[str]) -> None:
-        """What a CDI name brings, from the specifications that there are now."""
+        """Adds what a CDI name brings, from the specifications that there are now."""
         for path, stamp in _specifications_in(self._cdi_folder or self._folder):
             if self._specifications.get(path, (0, {}))[0] != stamp:
                 self._specifications[path] = stamp, _devices_in(Path(path))

@@ -29,7 +29,7 @@ class FakeNvmlError(Exception):
 
 
 class FakeNvmlMismatchError(Exception):
-    """What the real module raises where the driver lacks the newest form of a call."""
+    """The error of the real module where the driver lacks the newest form of a call."""
 
 
 class FakeNvmlInstance:

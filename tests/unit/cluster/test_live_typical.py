@@ -121,6 +121,7 @@ async def test_least_stranding_is_told_of_what_came_with_old_pods_counting_less(
         add(server, "beside", 0, created="2026-01-08T00:00:00Z", node="gpu")
         add(server, "elsewhere", 0, created="2026-01-08T00:00:00Z")
         events = await told(server, policy=LeastStranding())
+        assert await told(server, policy=LeastStranding()) == events  # so is who starts anew
     (popular,) = (event for event in events if event.policy == "popular-pods")
     weights = {
         shape["claims"][0]["memory"]["value"] if shape.get("claims") else "cpu": weight

@@ -1,4 +1,4 @@
-"""What the API server checks and sets for Weft by itself, in its own language (CEL).
+"""Policies that the API server enforces for Weft by itself, in its own language (CEL).
 
 In: who schedules pods that ask for GPUs, and who may write where a pod's GPUs are; both generated
 from the dialects, so that a new one cannot be forgotten. Objects as the API has them, printed by

@@ -181,7 +181,8 @@ def _metadata(field: str) -> tuple[str, str]:
 
 
 def _may_forge() -> str:
-    """Whether a pod is created with marks of an assignment, or any of its metadata changes."""
+    """Tells whether a pod is created with marks of an assignment, or any of its metadata
+    changes."""
     marked, changed = [], []
     for field in ("annotations", "labels"):
         own = f"object.metadata.{field}"
@@ -192,7 +193,7 @@ def _may_forge() -> str:
 
 
 def _shows_gpus() -> str:
-    """Whether a container that is being added names GPUs in its variable."""
+    """Tells whether a container that is being added names GPUs in its variable."""
     debugging = "(has(request.subResource) && request.subResource == 'ephemeralcontainers')"
     shown = f"({debugging} ? {EPHEMERAL} : oldObject == null ? {CONTAINERS} : [])"
     named = f"has(e.value) ? !(e.value in {listed(_HARMLESS)}) : has(e.valueFrom)"
@@ -206,7 +207,7 @@ _MAY_FORGE, _SHOWS_GPUS = _may_forge(), _shows_gpus()
 def _unchanged(
     field: str, names: Sequence[str], why: str = _WHOSE, *, from_the_start: bool = True
 ) -> dict[str, Any]:
-    """Whether these keys of metadata are as they were; on creation, not there, if
+    """Tells whether these keys of metadata are as they were; on creation, not there, if
     `from_the_start`."""
     now, before = _metadata(field)
     ours = is_one_of("k", names)
@@ -231,7 +232,7 @@ def _absent(field: str, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _same_amounts(field: str) -> dict[str, Any]:
-    """Whether the node's GPU resources are as they were."""
+    """Tells whether the node's GPU resources are unchanged."""
     now = f"(has(object.status) && has(object.status.{field}) ? object.status.{field} : {{}})"
     old = f"oldObject.status.{field}"
     before = f"(oldObject != null && has(oldObject.status) && has({old}) ? {old} : {{}})"

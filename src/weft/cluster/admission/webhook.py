@@ -25,12 +25,12 @@ log = logging.getLogger("weft.webhook")
 NAME, PATH = "weft-schedule", "/schedule"
 _LIMITS = ServerLimits(head_s=5, take_s=5, idle_s=120, most_connections=64)
 _MOST_BYTES = 8 * 2**20
-"""Of a question: an object of the API is at most 1.5 MiB, and one more is its old self."""
+"""A question's size: an object of the API is at most 1.5 MiB, and one more is its old self."""
 _ANSWER_WITHIN_S = 2
 
 
 class ReviewRequest(Api, frozen=True):
-    """What the API server asks; the object is decoded apart, for it may be anything."""
+    """An admission request; the object is decoded apart, for it may be anything."""
 
     uid: str = ""
     object: msgspec.Raw = msgspec.Raw(b"null")
@@ -81,7 +81,7 @@ def reviewed(body: bytes, scheduler_name: str) -> bytes:
 
 
 def _asks(text: msgspec.Raw) -> bool:
-    """Whether it is a pod that names no scheduler and asks for GPUs in any system's words."""
+    """Tells whether it is a pod that names no scheduler and asks for GPUs in any system's words."""
     try:
         pod = msgspec.json.decode(text, type=PodManifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

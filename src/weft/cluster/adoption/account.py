@@ -1,4 +1,4 @@
-"""What each bound pod of a cluster is charged, as a scheduler that starts now would charge it."""
+"""Charges each bound pod of a cluster as a scheduler that starts now would charge it."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
@@ -23,7 +23,7 @@ AccountState = Literal["adopted", "ambiguous", "conflicting"]
 
 
 class PodAccount(msgspec.Struct, frozen=True):
-    """What a bound pod is charged. `adopted`: its marks say it, and nothing contradicts them.
+    """The charge of a bound pod. `adopted`: its marks say it, and nothing contradicts them.
     `ambiguous`: nobody says which GPUs it has; at least what it may hold is charged.
     `conflicting`: its marks contradict its spec, its node or each other; the most is charged.
 

@@ -22,7 +22,7 @@ _ATTEMPTS = 4
 
 
 class OptInRecord(msgspec.Struct, frozen=True):
-    """What a namespace was before: its UID, its label's value (None: without), whether it had any
+    """A namespace as it was before: its UID, its label's value (None: without), whether it had any
     labels at all; and the value that was written."""
 
     uid: str
@@ -32,7 +32,7 @@ class OptInRecord(msgspec.Struct, frozen=True):
 
 
 class OptInChange(NamedTuple):
-    """What became of a namespace, in words; `done` is False where it was left as it is."""
+    """The outcome for a namespace, in words; `done` is False where it was left as it is."""
 
     namespace: str
     text: str

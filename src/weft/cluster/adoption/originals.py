@@ -1,4 +1,4 @@
-"""Who else schedules GPU pods and hands out GPUs on a cluster: the five systems', HAMi, NVIDIA."""
+"""Finds who else schedules GPU pods and hands out GPUs: the five systems', HAMi, NVIDIA."""
 
 import re
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""What adopting a cluster would change, and what speaks against it. Nothing is written here."""
+"""Plans the adoption of a cluster, and lists what speaks against it. Nothing is written here."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -66,8 +66,8 @@ class AdoptionWish(NamedTuple):
 
 
 class ClusterObjects(NamedTuple):
-    """What was read. `minor` is the API server's version, 1.`minor`; `unread` what may not be
-    read, and is done without."""
+    """The objects that were read. `minor` is the API server's version, 1.`minor`; `unread` what may
+    not be read, and is done without."""
 
     nodes: Sequence[KubeNode]
     pods: Sequence[Pod]
@@ -81,7 +81,7 @@ class ClusterObjects(NamedTuple):
 
 
 class AdoptionPlan(NamedTuple):
-    """What would be done: `opt_in` are namespaces that get the label, by name.
+    """The plan: `opt_in` are namespaces that get the label, by name.
 
     `waiting` are pods that ask for GPUs of another scheduler and keep it: a pod's cannot change.
     """
@@ -141,7 +141,7 @@ async def _workloads(
 
 
 def plan_of(found: ClusterObjects, account: ClusterAccount, wish: AdoptionWish) -> AdoptionPlan:
-    """What to do with this cluster; `BadInputError`: there is no namespace of a name."""
+    """Plans the adoption of this cluster; `BadInputError`: there is no namespace of a name."""
     asking = [pod for pod in found.pods if not pod.ended and _asks(pod, wish.reading.settings)]
     labels = {one.metadata.name: one.metadata.labels or {} for one in found.namespaces}
     chosen = _chosen(labels, asking, wish)
@@ -172,7 +172,7 @@ def plan_of(found: ClusterObjects, account: ClusterAccount, wish: AdoptionWish) 
 
 
 def account_for(client: ApiClient, found: ClusterObjects, wish: AdoptionWish) -> ClusterAccount:
-    """What every pod is charged."""
+    """Charges every pod."""
     return account_of(found.nodes, found.config_maps, found.pods, wish.reading, client.clock)
 
 

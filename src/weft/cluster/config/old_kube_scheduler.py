@@ -215,7 +215,8 @@ def _policy_of(plugins: Mapping[str, Any], where: str) -> str | None:
 
 
 def _weights(plugins: Mapping[str, Any], where: str, policy: str, left_out: list[LeftOut]) -> None:
-    """What a profile of Weft's cannot say: plugins of kube-scheduler beside, and their weights."""
+    """Lists the plugins of kube-scheduler, and their weights, that a profile of Weft's cannot
+    say."""
     for point in plugins:
         place = f"{where}.plugins"
         for at, plugin in entries(part(plugins, point, place), "enabled", f"{place}.{point}"):

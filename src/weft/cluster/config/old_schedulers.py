@@ -25,13 +25,13 @@ from weft.model import BadInputError
 
 KUBE_SCHEDULER = "kubescheduler.config.k8s.io/"
 LOAD_AWARE = "nano-load-binpack"
-"""What decides where Elastic GPU's load-aware policy is configured."""
+"""The policy that decides where Elastic GPU's load-aware policy is configured."""
 _LOAD_METRICS = ("gpu_core_usage_avg", "gpu_memory_usage_avg")
 _ORIGINAL_PORTS = ("39999", "12345", "32766")
 
 
 class ImportedConfiguration(msgspec.Struct, frozen=True):
-    """What a file became: both configurations (None: it says nothing of it), and the rest."""
+    """An imported file: both configurations (None: it says nothing of it), and the rest."""
 
     kube_scheduler: dict[str, Any] | None
     weft: dict[str, Any] | None
@@ -39,7 +39,7 @@ class ImportedConfiguration(msgspec.Struct, frozen=True):
 
 
 class _Collected:
-    """What the documents of one file say together."""
+    """The settings of all documents of one file."""
 
     def __init__(self) -> None:
         self.kube_scheduler: KubeSchedulerImport | None = None

@@ -40,7 +40,7 @@ class UsualPods(Section, frozen=True):
     models: Annotated[tuple[str, ...], "GPU models that they accept; none: any"] = ()
 
     def shape(self) -> Shape:
-        """What such a pod asks."""
+        """The shape of such a pod's request."""
         shares = self.gpu_memory_mib or self.gpu_milli
         memory = GpuMemoryRequest("mib", self.gpu_memory_mib) if self.gpu_memory_mib else None
         request = (
@@ -57,7 +57,7 @@ class UsualPods(Section, frozen=True):
 
 
 class PopularitySettings(Section, frozen=True):
-    """What usually comes, for policies that keep room for it (fgd, least-stranding)."""
+    """The popular pods, for policies that keep room for them (fgd, least-stranding)."""
 
     half_life_seconds: Annotated[
         float,

@@ -1,4 +1,4 @@
-"""What all sections of the configuration file have in common."""
+"""Base of all sections of the configuration file."""
 
 from typing import Annotated
 

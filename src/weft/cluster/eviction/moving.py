@@ -18,8 +18,8 @@ _TOO_MANY = 429
 
 
 class MovedPod(NamedTuple):
-    """What became of a pod: its `successor` (NAMESPACE/NAME) and where that went; `why_not` says
-    why it was not moved, or cannot be told to be, "" if it was."""
+    """The outcome of moving a pod: its `successor` (NAMESPACE/NAME) and where that went; `why_not`
+    says why it was not moved, or cannot be told to be, "" if it was."""
 
     successor: str = ""
     node: str = ""

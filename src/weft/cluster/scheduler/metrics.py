@@ -196,7 +196,7 @@ class SchedulerMetrics:
         yield counter("weft_slowness_evictions", slowed, live.evictor.slowdown_counts, "outcome")
 
     def _oom_history(self) -> Iterator[Metric]:
-        """What pods that ran out of GPU memory taught."""
+        """Gauges of workloads that ran out of GPU memory."""
         live = self._live
         writes = "Writes of what out-of-memory ends taught, by outcome."
         yield counter("weft_lessons_writes", writes, live.oom_history.counts, "outcome")

@@ -47,7 +47,7 @@ class StrandedGauges:
         self._by = {name: milli / 1000 for name, milli in zip(LIMITS, by, strict=True)}
 
     def collect(self) -> Iterator[Metric]:
-        """What was found last; no sample before."""
+        """Yields the last result; no sample before the first."""
         usable = "Idle GPUs that the pods there usually are could use."
         yield gauge("weft_gpus_usable", usable, self._usable)
         stranded = "Idle GPUs that usual pods cannot use, by what strands them."

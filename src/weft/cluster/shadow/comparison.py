@@ -40,7 +40,7 @@ class ComparedPlace(msgspec.Struct, frozen=True):
 
 
 class BindingComparison(msgspec.Struct, frozen=True):
-    """What was seen, and what the profile would have chosen: None for nowhere, `why` says.
+    """One binding beside the profile's own choice: None for nowhere, `why` says.
 
     `assumed`: nobody says which GPUs the pod was given, and what is charged is a guess.
     """

@@ -8,7 +8,7 @@ from weft.cluster.shadow.comparison import BindingComparison
 
 
 class ShadowSummary(msgspec.Struct, frozen=True):
-    """What a shadow saw in all. Differences are its own choice less what was seen.
+    """Totals of a shadow. Differences are its own choice less what was seen.
 
     `bindings` by agreement; `allocation_milli` and `fragmentation_percent` (points, the mean of
     bindings that have both places); `slowdown` the mean, of those for which both are expected, else

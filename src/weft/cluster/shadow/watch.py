@@ -92,7 +92,7 @@ class ShadowWatch:
             self._on_binding(self._comparer.compare(request, event.placement, assumed=assumed))
 
     def _asked(self, pod: Pod) -> PodRequest | None:
-        """What the pod asked before it was bound."""
+        """The pod as it asked before it was bound."""
         try:
             return self._live.parse(replace(pod, spec=replace(pod.spec, node_name="")))
         except BadInputError:

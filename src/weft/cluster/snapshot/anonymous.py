@@ -182,7 +182,7 @@ class _Renaming:
         return {**configuration, "profiles": profiles, "inventory": rules, "extender": extender}
 
     def _lessons(self, lessons: dict[str, str]) -> dict[str, str]:
-        """Of workloads that ran out of memory. What pods used at most is left out: its keys are
+        """Hides names of workloads that ran out of memory. Pods' peaks are left out: their keys are
         made of what they asked and who they are."""
         renamed = {}
         for key, text in lessons.items():

@@ -1,4 +1,4 @@
-"""What a snapshot keeps of each object: what Weft reads, and nothing that could be a secret.
+"""Cuts objects to what Weft reads, for a snapshot: nothing that could be a secret.
 
 Left out: environment values and arguments, images, messages, every annotation that is no system's
 of GPU scheduling, and `weft.dev/delivery`, which holds environment.
@@ -139,7 +139,7 @@ def _environment(env: Iterable[EnvVar] | None) -> list[EnvVar] | None:
 
 
 def _volume(volume: Volume) -> Volume:
-    """What kind of volume it is, and its claim: the details of a disk may hold credentials."""
+    """The volume's kind and its claim: the details of a disk may hold credentials."""
     there: dict[str, Mapping[str, Any]] = {
         field: {}
         for field in ("ephemeral", "gce_persistent_disk", "aws_elastic_block_store", "iscsi", "rbd")

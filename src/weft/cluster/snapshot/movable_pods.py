@@ -29,7 +29,8 @@ class MovablePods(NamedTuple):
 
 
 def movable_pods(state: SnapshotState) -> MovablePods:
-    """Of the bound pods. Latency-critical pods and those that nobody makes anew never are."""
+    """The bound pods that may be moved: none that is latency-critical, or that nobody makes
+    anew."""
     pods, stay = [], Counter[str]()
     budgets = state.snapshot.disruption_budgets
     for pod in state.bound:
@@ -84,7 +85,7 @@ def _covers(budget: DisruptionBudget, pod: Pod) -> bool:
 
 
 def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
-    """Whether a selector takes these labels; an empty one takes all, none takes nothing.
+    """Tells whether a selector takes these labels; an empty one takes all, none takes nothing.
 
     An operator that nobody knows takes what it names: whoever asks is careful.
     """

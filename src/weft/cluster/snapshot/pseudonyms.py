@@ -32,17 +32,18 @@ class Pseudonyms:
         self._composed: dict[str, tuple[str, ...]] = {}
 
     def name(self, text: str) -> str:
-        """Of an object, container, key or value."""
+        """The pseudonym of an object, container, key or value."""
         if text in self._composed:
             return "-".join(map(self.name, self._composed[text]))
         return text if text in self._kept else self._of("name", text)
 
     def word(self, text: str) -> str:
-        """Of a scheduler, a kind, a namespace or a container: some mean something to Weft."""
+        """The pseudonym of a scheduler, kind, namespace or container: some mean something to
+        Weft."""
         return text if text in self._words else self.name(text)
 
     def uid(self, text: str) -> str:
-        """Of an object."""
+        """The pseudonym of an object's UID."""
         return self._of("uid", text) if text else text
 
     def composed(self, *parts: str) -> None:

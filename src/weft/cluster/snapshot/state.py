@@ -83,7 +83,8 @@ class SnapshotState(NamedTuple):
         return sorted(waiting, key=lambda pod: (-(pod.spec.priority or 0), age(pod)))
 
     def events(self) -> list[Event]:
-        """What tells another engine with these nodes what is held, and what was learnt."""
+        """The events that tell another engine with these nodes what is held, and what was
+        learnt."""
         pods, learnt = self.live.pods, learnt_of(self.snapshot)
         seen: list[Event] = [learnt] if learnt is not None else []
         for uid, holding in sorted(self.engine.ledger.holdings.items()):

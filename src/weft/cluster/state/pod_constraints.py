@@ -124,7 +124,7 @@ def _unsupported(spec: ScheduledSpec) -> list[str]:
 
 
 def claims_request(spec: ScheduledSpec) -> ForeignRequest | None:
-    """What to say of the pod's ResourceClaims, of whatever devices; None where it has none."""
+    """The note on the pod's ResourceClaims, of whatever devices; None where it has none."""
     if not spec.resource_claims:
         return None
     names = ", ".join(claim.name for claim in spec.resource_claims)

@@ -50,7 +50,7 @@ def bound_ns(pod: Pod) -> int:
 
 
 def job_class_of(pod: Pod) -> str:
-    """What the pod says of how urgent it is; "" for nothing."""
+    """The pod's job class, as it says itself; "" for none."""
     return (pod.metadata.annotations or {}).get(CLASS, "")
 
 

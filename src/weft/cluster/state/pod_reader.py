@@ -39,7 +39,7 @@ def read_there(pod: Pod, node: Node, settings: DialectSettings) -> tuple[PodRequ
 
 
 def not_placed(pod: Pod, request: PodRequest) -> list[ForeignRequest]:
-    """What in the pod asks for GPUs, or may, and is not placed by Weft."""
+    """Lists requests for GPUs in the pod, or possible ones, that Weft does not place."""
     foreign = foreign_requests(pod, asks=request.dialect != "none")
     claims = claims_request(pod.spec)
     return [*foreign, *([claims] if claims is not None else [])]

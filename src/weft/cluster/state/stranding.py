@@ -1,4 +1,4 @@
-"""What of a live cluster's idle GPUs could be used by the pods there usually are."""
+"""Finds how much of a live cluster's idle GPUs typical pods could use."""
 
 from typing import NamedTuple
 

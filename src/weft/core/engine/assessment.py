@@ -32,7 +32,7 @@ from weft.model.constraints import NO_CONSTRAINTS
 CODES = len(Code)
 
 LOOKS_AT_LEAST, LOOKS_CONSTRAINED, LOOKS_SEARCHED = 300, 6, 20
-"""What a decision costs in looks at one node: at least; each node for a shape with constraints of
+"""A decision's cost in looks at one node: at least; each node for a shape with constraints of
 Kubernetes' own, which are read node by node; each node for several GPU requests."""
 ASKED_LATELY = 3
 """Price lists within which a shape was asked about that is scored by the next one beforehand."""
@@ -156,7 +156,7 @@ class Assessor:
 
     @property
     def is_behind(self) -> bool:
-        """Whether `work_ahead` has work."""
+        """Tells whether `work_ahead` has work."""
         return bool(self._dear)
 
     def work_ahead(self) -> None:

@@ -19,7 +19,7 @@ from weft.core.ledger import Holding
 from weft.model import Code, PodRequest, Shape
 
 MOST_ORDERED = 3
-"""Of so many pods all orders are tried; of more those that go by size alone."""
+"""Up to so many pods all orders are tried; of more those that go by size alone."""
 
 LOOKS_A_TRIAL = 100
 """Sets that sums rule out, or that lose too much, are looked at this often for each trial."""
@@ -99,7 +99,7 @@ class RoomSearch:
         return tried >= self._most_trials or self._looked >= LOOKS_A_TRIAL * self._most_trials
 
     def _best_of(self, pod: PodRequest, sets: Iterable[tuple[str, ...]]) -> MovePlan | None:
-        """Of these, all of one size, the plan that loses least."""
+        """Chooses, among plans of one size, the one that loses least."""
         best: MovePlan | None = None
         for chosen in sets:
             if self.cut_off:
@@ -113,7 +113,7 @@ class RoomSearch:
         return best
 
     def _played(self, pod: PodRequest, uids: Sequence[str]) -> MovesPlayed | None:
-        """What comes of these, in the first order that does."""
+        """Plays these moves in the first order that works."""
         orders = permutations(sorted(uids, key=self._by_size))
         for order in islice(orders, None if len(uids) <= MOST_ORDERED else 1):
             if (played := self._trials.play(pod, order, waits=self._waits)) is not None:
@@ -144,7 +144,7 @@ class RoomSearch:
                     yield _Candidate(node, mask, uids, self._trials.lost_gpu_s(uids))
 
     def _is_base(self, pod: PodRequest, one: _Candidate) -> bool:
-        """Whether the pod does fit there without them."""
+        """Tells whether the pod does fit there without them."""
         if self.cut_off or not self._trials.fits_without(pod, one.node, one.uids):
             return False
         self._fit.setdefault(one.node, []).append(one.mask)
@@ -201,7 +201,7 @@ class RoomSearch:
         return [node.name for node, code in nodes if code == 0 or code > Code.OUT_OF_SERVICE]
 
     def _movable_on(self, node: str, wanted: Shape) -> list[Holding]:
-        """What may go from the node for this shape: nothing that asks as much."""
+        """The pods that may leave the node for this shape: none that asks as much."""
         return [
             one
             for one in self._held_on(node)

@@ -34,7 +34,7 @@ class PodMove(msgspec.Struct, frozen=True):
 
 
 class MovesPlayed(msgspec.Struct, frozen=True):
-    """What came of moves: where each pod went, and on which node there is room for the other."""
+    """The outcome of moves: where each pod went, and on which node there is room for the other."""
 
     node: str
     moves: tuple[PodMove, ...]
@@ -79,7 +79,7 @@ class MoveTrials:
         return self._assessor.assess(profile, shape)
 
     def fits_without(self, pod: PodRequest, node: str, uids: Sequence[str]) -> bool:
-        """Whether the pod fits on the node once these are gone."""
+        """Tells whether the pod fits on the node once these are gone."""
         with self.trial() as ledger:
             for uid in uids:
                 ledger.release(uid)
@@ -88,7 +88,7 @@ class MoveTrials:
     def play(
         self, pod: PodRequest | None, uids: Sequence[str], *, waits: bool
     ) -> MovesPlayed | None:
-        """What comes of moving these in this order; None if one finds no place, or the pod.
+        """Plays these moves in this order; None if one pod finds no place.
 
         `waits`: the pod is tried after each eviction; else it comes when all are moved. Without
         one the node is "".

@@ -1,4 +1,4 @@
-"""What must go from a node at least, by sums alone, before a pod could fit: no set of pods that
+"""Bounds, by sums alone, what must leave a node before a pod could fit: no set of pods that
 makes room is missed, and few are tried out in vain.
 
 Sums are of CPU, memory and thousandths of a GPU; a GPU that the pod wants whole must be left by all
@@ -14,8 +14,8 @@ from weft.core.ledger.table import LedgerTable
 
 
 class NodeShortfall:
-    """Of one node and one demand. `movable` are holdings there that may go, numbered as given: a
-    set of them is a bit mask. All that are on the node are in `held`."""
+    """The shortfall of one node for one demand. `movable` are holdings there that may go, numbered
+    as given: a set of them is a bit mask. All that are on the node are in `held`."""
 
     def __init__(
         self,
@@ -52,14 +52,14 @@ class NodeShortfall:
                     yield mask
 
     def enough(self, mask: int) -> bool:
-        """Whether these free as much CPU, memory and GPU as is lacking, by sums."""
+        """Tells whether these free as much CPU, memory and GPU as is lacking, by sums."""
         return all(
             sum(free for at, free in enumerate(frees) if mask >> at & 1) >= lack
             for frees, lack in zip(self._frees, self._lacks, strict=True)
         )
 
     def _may_do(self, count: int) -> bool:
-        """Whether the largest so many free as much."""
+        """Tells whether the largest so many free as much."""
         return all(
             sum(sorted(frees, reverse=True)[:count]) >= lack
             for frees, lack in zip(self._frees, self._lacks, strict=True)

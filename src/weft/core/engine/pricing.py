@@ -55,7 +55,8 @@ class PriceLists:
         self.make(0)
 
     def expects(self, uid: str) -> bool:
-        """Whether it matters that this pod came: some policy has prices, and it was not told of."""
+        """Tells whether it matters that this pod came: some policy has prices, and it was not told
+        of."""
         return bool(self._lists) and uid not in self._known
 
     def comes(self, uid: str, now_ns: int) -> bool:

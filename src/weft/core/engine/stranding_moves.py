@@ -39,7 +39,7 @@ class _Arrival(msgspec.Struct, frozen=True):
 
 
 class _Promise(NamedTuple):
-    """What a move brings at most; `is_sure`: exactly that, where the profile's score is one."""
+    """The most that a move brings; `is_sure`: exactly that, where the profile's score is one."""
 
     milli: int
     uid: str
@@ -153,7 +153,7 @@ class StrandingSearch:
     # --- what one pod changes ---
 
     def _without_each(self, rows: Iterable[int]) -> dict[str, int]:
-        """Of each movable pod on these nodes, what is stranded there more once it is gone."""
+        """For each movable pod on these nodes, what is stranded there more once it is gone."""
         nodes = self._ledger.table.nodes
         found: dict[str, int] = {}
         there = {row: self._movable_on(nodes[row].name) for row in rows}

@@ -8,7 +8,7 @@ from weft.core.engine.overbooking import OverbookedGpu
 
 
 def overbooked_in_words(overbooked: Iterable[OverbookedGpu], holders: Iterable[str]) -> str:
-    """What a node's GPUs hold too much of; `holders` are their pods' names."""
+    """Says what a node's GPUs hold too much of; `holders` are their pods' names."""
     gpus = "; ".join(map(str, overbooked))
     return f"{gpus} ({', '.join(holders)}); nothing more is given away there until that ends"
 

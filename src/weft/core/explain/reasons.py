@@ -153,7 +153,7 @@ def _words(
 
 
 def _lost_links(known: Assessment, table: LedgerTable, rows: Sequence[int]) -> str:
-    """What the node whose free GPUs are connected best has, and could have."""
+    """The links of the best connected free GPUs there, and of the best that the node could have."""
     if known.connected is None or known.connectable is None or not len(rows):
         return ""
     row = max(rows, key=lambda row: int(known.connected[row]) if known.connected is not None else 0)
@@ -263,7 +263,7 @@ def _card_size(query: Query) -> list[ReasonMeasure]:
 
 
 def _told_mib(query: Query, need: Need) -> Ints:
-    """What is asked of each device, [d]: where its card lacks units, as many MiB as they are."""
+    """The request on each device, [d], MiB: where its card lacks units, as many MiB as they are."""
     memory = need.gpu_request.memory
     told = [memory.on_node(k.unit_mib).told_mib_on(k.memory_mib) for k in query.table.kinds]
     by_kind = np.maximum(need.ask_mib, np.array(told, dtype=np.int64))

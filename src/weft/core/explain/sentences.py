@@ -66,7 +66,7 @@ def chosen_in_words(record: Record, policies: Iterable[str]) -> str:
 
 
 def bound_by_in_words(scheduler_name: str, ours: bool) -> str:
-    """Who bound a pod that this process did not place."""
+    """Says who bound a pod that this process did not place."""
     if ours:
         return "Weft bound it before this process led"
     return f"{scheduler_name} bound it, or its maker named the node"

@@ -247,7 +247,8 @@ def _matched(fits: Sequence[Bools], members: Sequence[int]) -> list[int] | None:
 
 
 def may_share(steps: Sequence[tuple[int, Need]]) -> bool:
-    """Whether shares of two GPU requests could be on one GPU: on which, not all is looked at."""
+    """Tells whether shares of two GPU requests could be on one GPU: on which, not all is looked
+    at."""
     shares = [(at, need) for at, need in steps if not need.whole]
     return any(
         one[0] != other[0]

@@ -108,7 +108,7 @@ class GpuSets:
 
     @property
     def left_for_later(self) -> Masks:
-        """What free cards are worth to those who come later: of each size that is expected, the
+        """The worth of free cards to those who come later: of each size that is expected, the
         most strength that disjoint sets of it have together."""
         if self._later is None:
             later = np.zeros(1 << self.count, dtype=np.int64)

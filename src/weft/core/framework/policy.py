@@ -245,7 +245,7 @@ class Policy:
         return ()
 
     def score_parts(self, query: Query, devices: Sequence[int]) -> tuple[ScorePart, ...]:
-        """What the score of one place is made of; default: nothing to tell.
+        """The parts of one place's score; default: none.
 
         `query` is about the place's node alone, `devices` are positions of its devices.
         """

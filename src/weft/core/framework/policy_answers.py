@@ -26,7 +26,7 @@ _DIVIDE = "divide only where the divisor is not 0: np.divide(a, b, out=…, wher
 
 
 class _Things:
-    """What an answer has one value for each of, and how one of them is called in an error."""
+    """The things that an answer has one value for each of, and their name in an error."""
 
     __slots__ = ("count", "hook", "policy", "query", "word")
 

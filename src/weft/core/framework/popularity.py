@@ -1,4 +1,4 @@
-"""What usually comes, counted as it comes: older pods count less.
+"""Counts the shapes that come, as they come: older pods count less.
 
 Source: Weft (least stranding); fgd's histogram may be counted so too.
 """
@@ -21,7 +21,7 @@ _MOST_HALVINGS = 500
 
 
 def bare(shape: Shape) -> Shape:
-    """What of a shape matters to popularity: what it asks, and of which devices."""
+    """The part of a shape that popularity counts: what it asks, and of which devices."""
     return Shape(
         shape.gpu_requests,
         shape.cpu_milli,
@@ -32,7 +32,7 @@ def bare(shape: Shape) -> Shape:
 
 
 def weight_of(age_s: float, half_life_s: float) -> int:
-    """What a pod of this age counts, 1000 for one that came just now."""
+    """The weight of a pod of this age; 1000 for one that came just now."""
     halvings = min(max(0.0, age_s) / half_life_s, float(_MOST_HALVINGS))
     return round(_UNIT * float(0.5**halvings))
 
@@ -58,7 +58,7 @@ class ArrivedPods:
 
     @property
     def is_due(self) -> bool:
-        """Whether a new histogram is worth its price: so many came since the last one."""
+        """Tells whether a new histogram is worth its price: so many came since the last one."""
         return self._new >= max(FIRST_STEP, self._told / 4)
 
     def histogram(self, now_ns: int) -> Any:

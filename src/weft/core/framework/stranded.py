@@ -62,7 +62,7 @@ class StrandedMeter:
         self._milli = _column(most) * self._gpus * 1000 // _LEVELS
 
     def of(self, rows: Ints | None = None) -> StrandedGpus:
-        """What is idle on these nodes, or on each, in the table's order."""
+        """The idle GPU on these nodes, or on each, in the table's order."""
         table = self._table
         nodes = np.arange(table.count) if rows is None else rows
         sizes = table.gpus[nodes]
@@ -122,7 +122,7 @@ class StrandedMeter:
 
 
 def stranded_gpus(table: LedgerTable, usual: Iterable[Shape]) -> StrandedGpus:
-    """What is idle on each node, in the table's order, by the pods that usually come.
+    """The idle GPU of each node that is stranded for typical pods, in the table's order.
 
     Shapes without a GPU say nothing here. What no shape is told of is all stranded as `shares`.
     """
@@ -148,7 +148,7 @@ def _column(values: Iterable[int]) -> Ints:
 
 @functools.lru_cache(maxsize=256)
 def _most_filled(levels: frozenset[int]) -> Ints:
-    """Of each free level of a GPU, how much sums of these levels fill at most, [101]."""
+    """For each free level of a GPU, the most that sums of these levels fill, [101]."""
     fills = np.zeros(_LEVELS + 1, dtype=np.int64)
     sizes = np.array(sorted(size for size in levels if 0 < size <= _LEVELS), dtype=np.int64)
     for level in range(1, _LEVELS + 1):

@@ -296,7 +296,7 @@ class Ledger:
 
     @property
     def on_trial(self) -> bool:
-        """Whether a checkpoint is open: what is changed now may be undone."""
+        """Tells whether a checkpoint is open: what is changed now may be undone."""
         return self._undo is not None
 
     def keep(self) -> None:

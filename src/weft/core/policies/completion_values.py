@@ -1,4 +1,4 @@
-"""What a GPU's free share is worth to the shares that usually come: the dual of filling GPUs.
+"""Values a GPU's free share by the shares that usually come: the dual of filling GPUs.
 
 A GPU with 300 thousandths free is worth a third of a GPU only where 300s (or 100s and 200s) come.
 The worth is the dual of fractional bin packing of the usual sizes into one GPU, by multiplicative

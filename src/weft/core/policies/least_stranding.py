@@ -35,7 +35,7 @@ _COLD_START = [
     (Shape((GpuRequest(milli=500),), cpu_milli=4000), 1),
     (Shape((GpuRequest(whole=True),), cpu_milli=8000), 1),
 ]
-"""What to expect before anything came: half cards and whole cards."""
+"""The expectation before anything came: half cards and whole cards."""
 
 
 Slack = Annotated[float, msgspec.Meta(ge=0, le=10)]
@@ -99,7 +99,8 @@ class LeastStranding(Policy):
         self._kept: KeptStates | None = None
 
     def take_input(self, name: str, value: Any) -> None:
-        """What usually comes; once pods without a GPU are told of too, nothing less is heard."""
+        """Takes the popular pods; once pods without a GPU are told of too, nothing less is
+        heard."""
         if name == POPULAR_PODS or not self._told_all:
             self._popular = [(shape, count) for shape, count in value if count > 0]
             self._prices = None

@@ -36,7 +36,7 @@ class SlotShape(NamedTuple):
 
 
 class Popularity:
-    """What usually comes, on these kinds of device: shares, pods of several GPUs, models.
+    """The popular pods on these kinds of device: shares, pods of several GPUs, models.
 
     `completion[k]` is what a free share of a device of kind k is worth by hundredths, [kinds, 101];
     kinds differ where popular pods share by memory and cards are of different size. Of what pods
@@ -82,7 +82,7 @@ class Popularity:
         self.completion.flags.writeable = False
 
     def worth(self, kind: Ints, share: Ints) -> Floats:
-        """What free shares (thousandths) of devices of these kinds are worth, [k]."""
+        """The value of free shares (thousandths) of devices of these kinds, [k]."""
         return self.completion.take(kind * (LEVELS + 1) + share // 10)
 
 

@@ -1,4 +1,4 @@
-"""What idle GPUs of a node are worth as slots for popular pods of several whole GPUs.
+"""Values idle GPUs of a node as slots for popular pods of several whole GPUs.
 
 The worth of a state is a number that changes with prices only, so it is looked up: by the GPU's
 kind, how many are idle, and how many of the popular pods' CPU requests the node meets.
@@ -63,7 +63,7 @@ class SlotPrices:
         return np.array(steps, dtype=np.int64), self._worth(size, wanted)
 
     def of_one_kind(self, cpu_free: Ints, idle: Ints, kind: Ints) -> Floats:
-        """Of nodes whose idle GPUs are all of one kind, [k]."""
+        """The slots' value on nodes whose idle GPUs are all of one kind, [k]."""
         if self._known is None:
             return self._work_out(cpu_free, idle, kind)
         _, idles, steps = self._shape
@@ -80,7 +80,7 @@ class SlotPrices:
         return total
 
     def of_kinds(self, cpu_free: Ints, idle: Ints) -> Floats:
-        """Of nodes with idle GPUs of several kinds, `idle` [kinds, k]; a slot may be of several."""
+        """The same with idle GPUs of several kinds, `idle` [kinds, k]; a slot may be of several."""
         total = np.zeros(len(cpu_free))
         several = np.flatnonzero((idle > 0).sum(axis=0) > 1)
         if len(several) < len(total):

@@ -98,7 +98,7 @@ class DeviceStates(NamedTuple):
         return cls(share, prices.popularity.worth(kind, share), idle, kind)
 
     def by_kind(self, query: Query) -> Ints:
-        """What is free, and what is idle, by kind and node, [2 · kinds, n]."""
+        """Free and idle GPU by kind and node, [2 · kinds, n]."""
         kinds = len(query.table.kinds)
         at, size = self.kind * query.n + query.device_node, kinds * query.n
         columns = [
@@ -107,8 +107,8 @@ class DeviceStates(NamedTuple):
         return np.concatenate(columns).astype(np.int64).reshape(2 * kinds, query.n)
 
     def taken(self, query: Query, prices: StrandingPrices, left: Ints) -> "DeviceStates":
-        """What goes with each device if so much share of it is left: of a card cut into instances
-        all of these, of one that is idle its idleness."""
+        """The amounts that leave with each device if so much share of it is left: of a card cut
+        into instances all of these, of one that is idle its idleness."""
         gone = self.share - left
         worth = self.worth - prices.popularity.worth(self.kind, left)
         if prices.devices.is_cut is None:
@@ -136,7 +136,8 @@ class DeviceStates(NamedTuple):
         return np.where(parent < 0, -1, np.arange(query.d) - (own - parent))
 
     def kinds_of(self, query: Query, chosen: Ints) -> Ints:
-        """What goes with these devices by kind, as `NodeStates.kinds`, [2 · kinds, chosen]."""
+        """The amounts that leave with these devices by kind, as `NodeStates.kinds`, [2 · kinds,
+        chosen]."""
         kinds, places = len(query.table.kinds), np.arange(len(chosen))
         out = np.zeros((2 * kinds, len(chosen)), dtype=np.int64)
         out[self.kind[chosen], places] = self.share[chosen]

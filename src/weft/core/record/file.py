@@ -170,7 +170,7 @@ class DecisionLines:
         return self._chain.last, self._chain.lines
 
     def back_to(self, mark: ChainMark) -> None:
-        """What was sealed since is not in the file."""
+        """Drops from the file what was sealed since."""
         self._chain.last, self._chain.lines = mark
 
 

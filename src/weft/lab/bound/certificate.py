@@ -18,7 +18,7 @@ SCALE = 1 << 12
 
 
 class Proof(NamedTuple):
-    """What no policy exceeds, thousandths of a GPU, and the dearest configurations that show it."""
+    """The bound, thousandths of a GPU, and the dearest configurations that prove it."""
 
     bound_milli: Fraction
     dearest: list[Dearest]

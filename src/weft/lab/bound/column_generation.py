@@ -123,7 +123,7 @@ class BoundSearch:
         return len(self._known) > before
 
     def _forget(self, prices: Floats, node_prices: Floats) -> None:
-        """Of too many configurations, drop those that these prices want least."""
+        """Drops of too many configurations those that these prices want least."""
         if len(self._known) <= MOST_CONFIGURATIONS:
             return
         lack = {

@@ -101,7 +101,7 @@ class _ClassPricing:
         return Dearest(int(worth.tables[-1][node_type.cpu]), worth.pieces(node_type.cpu))
 
     def _one_gpu(self, kind: int, mixed: bool) -> "_OneGpu":
-        """Of a node of several kinds, pods of several GPUs are torn into parts for one each."""
+        """Tears, on nodes of several kinds, pods of several GPUs into parts for one each."""
         full = self._full[kind]
         items = [
             _Item(at, 1, one.levels[kind], one.cpu, price)

@@ -37,7 +37,7 @@ class SavedBounds:
             return
 
     def of(self, demanded: Demanded, pieces: int) -> SavedPrices | None:
-        """What is saved for this demand on a relaxation of so many pieces."""
+        """The saved bound for this demand on a relaxation of so many pieces."""
         saved = self._bounds.get(_key(demanded))
         return saved if saved is not None and len(saved.prices) == pieces else None
 

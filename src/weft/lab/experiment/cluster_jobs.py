@@ -144,7 +144,7 @@ def _listed(path: Path) -> list[PlannedJob]:
 
 
 def _mlperf_command(model: GeneratedProgram, queries: int) -> tuple[str, ...]:
-    """What the images of that study are started with: MLPerf Inference v0.5."""
+    """The command of that study's images: MLPerf Inference v0.5."""
     root = "/root/inference/v0.5"
     script = (
         f"cp /root/configs/{queries}/mlperf.conf {root}/ && cd {root}/classification_and_detection "

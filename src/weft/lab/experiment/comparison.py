@@ -96,7 +96,7 @@ class MeasureSummary(msgspec.Struct, frozen=True):
 
 
 class ExperimentResults(msgspec.Struct, frozen=True):
-    """What came of an experiment: `cells` of `planned` are there, `missing` names the others'
+    """The results of an experiment: `cells` of `planned` are there, `missing` names the others'
     folders; `findings` say in words who wins where, from intervals that leave out 0."""
 
     name: str

@@ -22,11 +22,11 @@ from weft.lab.experiment.workers import run_cells
 MANIFEST_PERIOD_S = 10.0
 """So often at most the manifest is written while cells run: a kill costs so many timings."""
 BLOCK_BYTES = 4096
-"""What a file takes on disk is rounded up to."""
+"""The block that a file's size on disk is rounded up to."""
 
 
 class CellWork(msgspec.Struct, frozen=True):
-    """What workers need for every cell."""
+    """The inputs that workers need for every cell."""
 
     runner: Runner
     store: RunStore
@@ -93,7 +93,7 @@ def run_and_write(work: CellWork, cell: PlannedCell) -> float:
 
 
 class CellCost(msgspec.Struct, frozen=True):
-    """What a cell takes on average, from those that were `tried`."""
+    """The average cost of a cell, from those that were `tried`."""
 
     seconds: float
     disk_bytes: int

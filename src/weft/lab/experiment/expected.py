@@ -1,4 +1,4 @@
-"""What an experiment is expected to show: `expected.yaml` beside it, and how results compare.
+"""Expected results of an experiment: `expected.yaml` beside it, and how results compare.
 
 A check has the criterion that a paper's result sets, and where that is not met what is expected
 instead, with the reason: a result that is neither fails, and so does one that meets a criterion
@@ -29,7 +29,7 @@ TAKES: dict[str, Callable[[Sequence[float]], float]] = {
     "highest": max,
     "lowest": min,
 }
-"""Of several levels' numbers one."""
+"""Functions that make one of several levels' numbers."""
 
 Range = Annotated[tuple[float, float], Meta(extra={"refused": "{} is no range; write [low, high]"})]
 Several = Annotated[tuple[str, ...], Meta(min_length=1)]
@@ -61,11 +61,24 @@ class Check(Section, frozen=True, kw_only=True):
     short_margin: Annotated[float, Meta(ge=0)] = 0.0
 
 
-class ExpectedResults(Section, frozen=True, kw_only=True):
-    """What a folder's experiments are expected to show.
+class AssumedHeadline(Section, frozen=True, kw_only=True):
+    """A difference that is shown under every assumption of an experiment that has this axis.
 
-    `short` has, by file, fields that an experiment's short form has instead; `figure` is the
-    measure whose figure stands for the whole.
+    It is `measure` of `scheduler` in percent of the experiment's baseline.
+    """
+
+    name: str
+    experiment: str
+    measure: str
+    scheduler: str
+
+
+class ExpectedResults(Section, frozen=True, kw_only=True):
+    """The expected results of a folder's experiments.
+
+    `rests_on` says in words what has to be so for it, `headlines` what else would come. `short`
+    has, by file, fields that an experiment's short form has instead; `figure` is the measure whose
+    figure stands for the whole.
     """
 
     api_version: Literal["weft.dev/v1"]
@@ -73,6 +86,8 @@ class ExpectedResults(Section, frozen=True, kw_only=True):
     title: str
     paper: str = ""
     result: str = ""
+    rests_on: str = ""
+    headlines: tuple[AssumedHeadline, ...] = ()
     experiments: Several = ("experiment.yaml",)
     short: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
     figure: str = "jct_mean_s"
@@ -106,7 +121,7 @@ class CheckResult(msgspec.Struct, frozen=True):
 
 
 def read_expected(folder: Path) -> ExpectedResults:
-    """What this folder's experiments are expected to show."""
+    """Reads the expected results of this folder's experiments."""
     path = folder / EXPECTED
     try:
         text = read_bytes(path)
@@ -118,6 +133,10 @@ def read_expected(folder: Path) -> ExpectedResults:
         for file in expected.short:
             if file not in expected.experiments:
                 raise BadInputError("short", unknown(file, expected.experiments))
+        for at, headline in enumerate(expected.headlines):
+            if headline.experiment not in expected.experiments:
+                what = unknown(headline.experiment, expected.experiments)
+                raise BadInputError(f"headlines[{at}].experiment", what)
         for at, check in enumerate(expected.checks):
             _check(check, expected, f"checks[{at}]")
     except BadInputError as error:
@@ -198,7 +217,7 @@ def _within(value: float, ends: Range) -> bool:
 
 
 def _check(check: Check, expected: ExpectedResults, at: str) -> None:
-    """What the types cannot say."""
+    """Checks what the types cannot say."""
     if bool(check.order) == bool(check.scheduler):
         raise BadInputError(at, "needs a scheduler, or an order of several")
     if check.experiment and check.experiment not in expected.experiments:

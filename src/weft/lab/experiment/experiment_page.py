@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
+from weft.lab.experiment.assumed import rests_on
 from weft.lab.experiment.axes import CurveSeries, nice_ceiling
 from weft.lab.experiment.comparison import (
     HIGHER_IS_BETTER,
@@ -70,7 +71,8 @@ def write_experiment_report(
     drawn = {f"{drawing.name}.svg": to_svg(drawing).encode() for drawing in drawings}
     if pdf:
         drawn[PDF] = to_pdf([*text_pages(spec, results), *drawings], f"Weft: {spec.name}")
-    body = "\n".join([_header(spec, results), *sections, _made(spec, results, versions)])
+    parts = [_header(spec, results), rests_on(spec, results), *sections]
+    body = "\n".join([*filter(None, parts), _made(spec, results, versions)])
     files = {**drawn, PAGE: document(f"Weft: {spec.name}", body).encode()}
     names = [*TITLES, *(name for number in range(3) for name in names_of_level(number))]
     write_files(folder, files, [PDF, *(f"{name}.svg" for name in names)])
@@ -80,7 +82,7 @@ def write_experiment_report(
 def rows_of_levels(
     spec: ExperimentSpec, results: ExperimentResults, store: RunStore, look_of: dict[str, Look]
 ) -> list[LevelRows]:
-    """What cells did at a few levels that were measured: the first, one in the middle, the last."""
+    """Rows of cells at a few levels that were measured: the first, one in the middle, the last."""
     measured = results.levels
     last = len(measured) - 1
     shown = [measured[number] for number in sorted({0, last // 2, last}) if last >= 0]
@@ -251,7 +253,8 @@ def _header(spec: ExperimentSpec, results: ExperimentResults) -> str:
         f"</header>\n<section>\n<h2>Who wins where</h2>\n{absent}<ul>\n{words}\n</ul>\n"
         f'<p class="note">Against {escape(results.baseline)}, on the same seeds. Only differences '
         "whose 95 % paired interval leaves out 0, and whose p-value after Holm is below 5 %; "
-        "the tables have all others in brackets.</p>\n</section>"
+        "the tables have all others in brackets. Intervals are Student's, wider where seeds are "
+        "few or skewed, as a bootstrap of so few is too narrow; none below five.</p>\n</section>"
     )
 
 

@@ -51,7 +51,7 @@ class RunGrid(msgspec.Struct, frozen=True):
         return {name: lacking(self.make_policy(name), self.scenario) for name in self.policies}
 
     def notes(self) -> list[str]:
-        """What is special about these arrivals."""
+        """Notes on these arrivals."""
         if self.mode != "timed":
             return []
         own = list(range(len(self.scenario.pods)))

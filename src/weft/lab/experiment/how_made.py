@@ -1,4 +1,4 @@
-"""What a report says of its own making, so that others can make it again."""
+"""Says how a report was made, so that others can make it again."""
 
 import msgspec
 

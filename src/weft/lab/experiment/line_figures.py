@@ -43,7 +43,7 @@ def allocation(results: SimulationResults, layout: Layout = WIDE) -> Drawing:
 
 
 def _possible(results: SimulationResults) -> float | None:
-    """What the policy that came out first could have reached at the end, where that is known."""
+    """The end that the policy that came out first could have reached, where that is known."""
     of_policy = {summary.policy: summary.possible_percent for summary in results.summary}
     return of_policy[ranked(results)[0]]
 

@@ -11,7 +11,7 @@ Marks = list[Mark | DrawingGroup]
 
 
 class LineFigure(msgspec.Struct, frozen=True):
-    """What a figure of lines shows, whatever its width.
+    """The content of a figure of lines, whatever its width.
 
     `unit` is of y and x, for the words at a point; `last` and `top` are the axes' ends, `order` is
     the policies from the best; `corner` bounds a close-up, of both axes alike; `possible` is what

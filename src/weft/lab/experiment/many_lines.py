@@ -48,7 +48,7 @@ def _panel(figure: LineFigure, series: list[CurveSeries]) -> Panel:
 
 
 class _Behind:
-    """What stands behind every policy's line: the range of all policies, and the best's line."""
+    """The background of every policy's line: the range of all policies, and the best's line."""
 
     def __init__(self, panel: Panel, order: list[CurveSeries]) -> None:
         x = np.linspace(panel.x.low, panel.x.high, _MOST_POINTS)

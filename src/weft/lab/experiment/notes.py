@@ -1,4 +1,4 @@
-"""What a reader of results must know beside the numbers: one sentence each."""
+"""Notes that a reader of results must know beside the numbers: one sentence each."""
 
 from collections.abc import Mapping, Sequence
 

@@ -8,7 +8,7 @@ from weft.lab.experiment.style import HEAT
 from weft.lab.simulate.holdings import ClusterHoldings, GpuHoldings, Holder, NodeHoldings
 
 MOST_NODES = 4_000
-"""Of all maps together: more would make the page slow to open."""
+"""The most nodes of all maps together: more would make the page slow to open."""
 _FEW_NODES = 40
 """So few are drawn large, with their names."""
 
@@ -105,7 +105,7 @@ def _shade(held: float) -> int:
 
 
 def _words(node: NodeHoldings) -> str:
-    """Who holds what; GPUs next to each other that are held alike are told together."""
+    """Names the holders; GPUs next to each other that are held alike are told together."""
     held = sum(gpu.held for gpu in node.gpus)
     lines = [
         f"{node.name}: {held:.2f} of {_count(len(node.gpus), 'GPU')} held, "

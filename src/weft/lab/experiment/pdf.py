@@ -34,8 +34,9 @@ def to_pdf(drawings: Sequence[Drawing], title: str) -> bytes:
 
 
 def text_pages(spec: ExperimentSpec, results: ExperimentResults) -> list[Drawing]:
-    """Who wins where in words, and a table of every measure that judges: mean ± half of its 95 %
-    interval, and the difference to the baseline, in brackets where chance may explain it."""
+    """Pages that say in words who wins where, and a table of every measure that judges: mean ± half
+    of its 95 % interval, and the difference to the baseline, in brackets where chance may explain
+    it."""
     found = results.findings or [f"No difference to {results.baseline} is beyond chance."]
     room = WIDE.width - 40
     words = [line for text in found for line in wrapped(f"• {text}", room, 12.5)]

@@ -19,7 +19,7 @@ CONNECT_S = 30.0
 
 
 class RemoteCell(msgspec.Struct, frozen=True):
-    """What came of a cell, how long it took, and on which host."""
+    """The result of a cell, how long it took, and on which host."""
 
     result: CellResult
     wall_s: float

@@ -10,9 +10,11 @@ from pathlib import Path
 import msgspec
 
 from weft.core.framework import Policy
+from weft.lab.experiment.assumed import AssumedRow, assumed_rows
 from weft.lab.experiment.comparison import ExperimentResults, compare
 from weft.lab.experiment.execution import CellWork, run_missing
 from weft.lab.experiment.expected import (
+    AssumedHeadline,
     CheckResult,
     ExpectedResults,
     read_expected,
@@ -45,8 +47,19 @@ class Reproduction(msgspec.Struct, frozen=True):
 
     @property
     def absent(self) -> list[str]:
-        """What was not there, so that cells were skipped."""
+        """The data that was not there, so that cells were skipped."""
         return [each.absent for each in self.experiments if each.absent]
+
+    def assumed(self) -> list[tuple[AssumedHeadline, list[AssumedRow]]]:
+        """Each headline under other assumptions, as far as these were run."""
+        run = {each.file: each for each in self.experiments}
+        shown = []
+        for headline in self.expected.headlines:
+            each = run[headline.experiment]
+            if each.results is not None:
+                wanted = headline.measure, headline.scheduler
+                shown.append((headline, assumed_rows(each.spec, each.results, *wanted)))
+        return shown
 
     @property
     def wrong(self) -> list[CheckResult]:
@@ -55,7 +68,7 @@ class Reproduction(msgspec.Struct, frozen=True):
 
 
 class HowToRun(msgspec.Struct, frozen=True):
-    """What a reproduction needs beside its folder: `short` runs the short forms, `out` gets the run
+    """The options of a reproduction: `short` runs the short forms, `out` gets the run
     folders; the rest is as in `run_missing`."""
 
     out: Path

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
+from weft.lab.experiment.assumed import assumed_table
 from weft.lab.experiment.expected import CheckResult, ExpectedResults
 from weft.lab.experiment.page import document
 from weft.lab.experiment.report import write_files
@@ -43,6 +44,7 @@ def _section(folder: Path, one: Reproduction, figure: str) -> str:
     rows = [html_row(escape(each.check.name), COLUMNS, _cells(each)) for each in one.checks]
     parts.append(html_table(f"Checks of {one.name}", COLUMNS, rows, most=3))
     parts += [f"<p>{escape(text)}</p>" for text in _reasons(expected, one.checks)]
+    parts += _rests_on(one)
     links = [
         f'<a href="{escape(_relative(each.folder, folder))}/report/report.html">'
         f"{escape(each.spec.name)}</a>"
@@ -52,6 +54,18 @@ def _section(folder: Path, one: Reproduction, figure: str) -> str:
     if links:
         parts.append(f"<p>In full: {', '.join(links)}</p>")
     return f'<section id="{escape(one.name)}">\n' + "\n".join(parts) + "\n</section>"
+
+
+def _rests_on(one: Reproduction) -> list[str]:
+    """The headlines' assumptions in words, and what they become where these do not hold."""
+    parts = []
+    if one.expected.rests_on:
+        parts.append(f"<p>It rests on: {escape(one.expected.rests_on)}</p>")
+    for headline, rows in one.assumed():
+        table = assumed_table([headline.name], [rows])
+        if table:
+            parts.append(table)
+    return parts
 
 
 def _cells(one: CheckResult) -> list[str]:

@@ -1,4 +1,4 @@
-"""What carries out a cell of an experiment; one is made for each experiment."""
+"""Carries out the cells of an experiment; one is made for each experiment."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -9,7 +9,7 @@ from weft.lab.experiment.plan import PlannedCell
 
 
 class CellResult(msgspec.Struct, frozen=True):
-    """What came of a cell. The same cell gives the same result, byte by byte.
+    """The result of a cell. The same cell gives the same result, byte by byte.
 
     `measures` are numbers to compare schedulers by, None where the run has none (a percentile of
     no jobs). `run` is all that was measured, as JSON takes it. `jobs` has one row a job

@@ -6,6 +6,7 @@ where there are more); and, where compute is shared in proportion, at least as m
 is needed of the card together than it has. What is assumed is the axis `assumptions`.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +33,7 @@ from weft.lab.simulate.openb import read_nodes
 from weft.lab.simulate.sharing import arrival_times, ece_like, job_lists, knots
 from weft.lab.simulate.sharing.exporter import ExporterFaults, read_spoof
 from weft.lab.simulate.sharing.generated_list import read_generated
-from weft.lab.simulate.sharing.job import SECOND_NS, Job
+from weft.lab.simulate.sharing.job import SECOND_NS, Job, needing_compute
 from weft.lab.simulate.sharing.outcome import SharedRun
 from weft.lab.simulate.sharing.pipeline import ScrapeOptions
 from weft.lab.simulate.sharing.power import PowerModel, power_of
@@ -46,7 +47,7 @@ BEST, GANDIVA = "best-residency", "gandiva"
 NO_SLOWDOWN = ByResidents((1000,))
 """Sharing costs nothing beyond what compute in proportion does."""
 IN_PROPORTION = TimeAssumptions(name="in-proportion", compute="proportional")
-"""What is assumed of programs whose slowdowns nobody measured."""
+"""The assumption about programs whose slowdowns nobody measured."""
 GAP_S = 30.0
 """The mean gap between two jobs a GPU, of lists that say nothing else."""
 
@@ -75,7 +76,12 @@ class ScenarioMaker:
             base = self._listed(workload, cell)
         else:
             raise TypeError(workload)
-        return self.assumed(self.watched(base, cell), cell)
+        scenario = self.assumed(self.watched(base, cell), cell)
+        if isinstance(workload, KnotsTraining):
+            workers = (knots.workers_of(job, cell.seed) for job in scenario.jobs)
+            jobs = tuple(itertools.chain.from_iterable(workers))
+            scenario = msgspec.structs.replace(scenario, jobs=jobs)
+        return scenario
 
     def watched(self, base: SharedScenario, cell: PlannedCell) -> SharedScenario:
         """The same, watched as the workload says, with the cell's faults of the metrics."""
@@ -91,11 +97,13 @@ class ScenarioMaker:
 
     def assumed(self, base: SharedScenario, cell: PlannedCell) -> SharedScenario:
         """The same with the cell's assumptions, the workload's arrivals, images and power."""
-        workload, changes = self._workload, {}
+        workload, level = self._workload, None
         if (at := cell.index("assumption")) is not None:
             level = workload.assumptions[at]
-            changes = {"sharing": level.sharing, "knows_kinds": level.earlier_runs}
+        changes = {"sharing": level.sharing, "knows_kinds": level.earlier_runs} if level else {}
         jobs = self._arriving(base, cell)
+        if level and level.compute_shown and level.compute_ratio is not None:
+            jobs = tuple(needing_compute(job, level.compute_ratio) for job in jobs)
         if workload.image_mib:
             jobs = tuple(msgspec.structs.replace(job, image_mib=workload.image_mib) for job in jobs)
         power = workload.power.model if workload.power is not None else base.power

@@ -89,7 +89,7 @@ class ClusterScheduler(Section, frozen=True, kw_only=True):
 
     @property
     def says(self) -> str:
-        """What its events name as their reporter."""
+        """The reporter that its events name."""
         return self.reporting_controller or self.scheduler_name
 
 

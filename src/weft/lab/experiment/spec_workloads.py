@@ -64,12 +64,14 @@ class TimeAssumptions(Section, frozen=True):
 
     `compute`: `measured` slowdowns alone, or at least as much slower as more is needed of the card
     than it has (`proportional`); `computeRatio` is then what each container needs, instead of what
-    its job says. Without `earlierRuns` no pod says which program it runs.
+    its job says; the card's metrics show it only with `computeShown`, as what is short may be
+    nothing that they measure. Without `earlierRuns` no pod says which program it runs.
     """
 
     name: Name = "as-measured"
     compute: Literal["measured", "proportional"] = "measured"
     compute_ratio: Ratio | None = None
+    compute_shown: bool = False
     earlier_runs: bool = True
 
     @property
@@ -131,7 +133,7 @@ Arrivals = UniformArrivals | PoissonArrivals | PhillyLikeArrivals | TracedArriva
 
 
 class CardPower(Section, frozen=True):
-    """What a card draws: idle + context (memory in use) + busy · use ** gamma, in watts."""
+    """The power of a card: idle + context (memory in use) + busy · use ** gamma, in watts."""
 
     idle_watts: Annotated[float, Meta(ge=0, le=1e5)]
     context_watts: Annotated[float, Meta(ge=0, le=1e5)] = 10.0
@@ -220,7 +222,8 @@ class KnotsCluster(
 class KnotsTraining(WatchedJobs, frozen=True, kw_only=True, tag_field="kind", tag="kube-knots-dl"):
     """Kube-Knots' simulation: training and inference jobs over some hours, on nodes of eight GPUs.
 
-    Every job takes one GPU or a share of it. Axis: `faults`.
+    A training job has one to eight GPUs, or a share of each; its workers come together, and each
+    counts as a job. Axis: `faults`.
     """
 
     gpus: Gpus = 256
@@ -369,6 +372,9 @@ def _check_simulated(workload: SimulatedJobs) -> None:
         if level.compute_ratio is not None and level.compute != "proportional":
             where = f"workload.assumptions[{at}].computeRatio"
             raise BadInputError(where, "is for compute: proportional; write that, too")
+        if level.compute_shown and level.compute_ratio is None:
+            where = f"workload.assumptions[{at}].computeShown"
+            raise BadInputError(where, "needs computeRatio: what metrics are to show")
         if isinstance(workload, MeasuredPairs) and (
             level.compute == "proportional" and level.compute_ratio is None
         ):

@@ -48,7 +48,7 @@ class CellRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CellRows(msgspec.Struct, frozen=True):
-    """What a cell kept of its cards over time and of its jobs: columns by name, none if nothing."""
+    """A cell's rows of its cards over time and of its jobs: columns by name, none if nothing."""
 
     series: Mapping[str, Any]
     jobs: Mapping[str, Any]
@@ -224,7 +224,7 @@ class RunStore:
         part.rename(place)
 
     def manifest(self) -> RunManifest | None:
-        """What earlier starts wrote; None where there is none, or it is broken."""
+        """The manifest that earlier starts wrote; None where there is none, or it is broken."""
         try:
             return msgspec.json.decode((self.folder / MANIFEST).read_bytes(), type=RunManifest)
         except (OSError, msgspec.DecodeError):

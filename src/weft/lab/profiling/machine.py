@@ -140,7 +140,7 @@ def _card_of(gpu: NvmlGpu) -> BenchGpu:
 
 @contextmanager
 def _bench_errors() -> Iterator[None]:
-    """What a GPU cannot do, measuring cannot."""
+    """Lists what a GPU cannot do, and measuring therefore cannot."""
     try:
         yield
     except DeviceError as error:

@@ -1,4 +1,4 @@
-"""Whether a Python has a PyTorch that runs workloads: asked before anything is measured."""
+"""Finds, before anything is measured, whether a Python has a PyTorch that runs workloads."""
 
 import subprocess
 

@@ -1,4 +1,4 @@
-"""Who holds which GPU at one moment of a run, and what lies in fragments: the report's map."""
+"""Holders of each GPU at one moment of a run, and what lies in fragments: the report's map."""
 
 from collections.abc import Callable, Mapping
 

@@ -26,7 +26,7 @@ REMEDIES = {
 
 
 def lacking(policy: Policy, scenario: Scenario) -> list[str]:
-    """What this policy declares to read and is not given, in a fixed order."""
+    """The inputs that this policy declares to read and is not given, in a fixed order."""
     lacks = []
     if not policy.reads.isdisjoint({"signals", "cluster"}):
         lacks.append(METRICS)

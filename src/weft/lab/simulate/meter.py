@@ -15,7 +15,7 @@ from weft.model.reason import TEXT
 
 
 def main_reason(record: Record) -> str:
-    """What most nodes said of a pod without a place."""
+    """The reason that most nodes gave for a pod without a place."""
     counts = record.counts[1:]
     code = Code(counts.index(max(counts)) + 1) if any(counts) else Code.NO_GPU
     return TEXT[code]
@@ -27,7 +27,7 @@ def commonest_first(reasons: Counter[str]) -> dict[str, int]:
 
 
 def held_milli(table: LedgerTable) -> npt.NDArray[np.int64]:
-    """What pods hold of each device, thousandths: cores, or memory where that is more."""
+    """The share of each device that pods hold, thousandths: cores, or memory where that is more."""
     cores = np.array(table.milli_used, dtype=np.int64)
     memory = np.array(table.memory_used, dtype=np.int64) * 1000
     return np.maximum(cores, memory // np.maximum(table.device_memory_total, 1))

@@ -39,7 +39,7 @@ SECOND_NS = 1_000_000_000
 
 
 class RecordedDay(msgspec.Struct, frozen=True):
-    """What is run again, and what to say of it.
+    """A recorded day that is run again, and notes on it.
 
     `arrivals` has the nodes' own ranks and the recording's seed. `left_out` counts events that
     another policy would not have met; `doubt` says how far the file can be relied on.
@@ -56,7 +56,7 @@ class RecordedDay(msgspec.Struct, frozen=True):
 
 
 class _RecordedPod:
-    """What the file says of one pod that waited for a place."""
+    """A pod that waited for a place, as the file records it."""
 
     def __init__(self, request: PodRequest, added_ns: int) -> None:
         self.request, self.added_ns = request, added_ns
@@ -201,7 +201,7 @@ def _row(pod: _RecordedPod, card_mib: int) -> TracePod:
 
 
 def summary(day: RecordedDay) -> Iterable[str]:
-    """What people must know of the day, a line each."""
+    """Lines on the day that people must know."""
     scenario = day.scenario
     gpus = sum(len(node.gpus) for node in scenario.nodes)
     used = "; ".join(

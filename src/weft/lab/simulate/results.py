@@ -53,7 +53,7 @@ class Timeline(msgspec.Struct, frozen=True):
 
 
 class PossibleAllocation(msgspec.Struct, frozen=True):
-    """What no policy exceeds at the end, percent of all GPU milli asked for by pods with a place,
+    """The bound at the end, percent of all GPU milli asked for by pods with a place,
     if it takes the first `must_take_pods` pods, that is all up to `must_take_percent` demand.
 
     `lowest`: the relaxation allows no lower bound; else the time limit came first.

@@ -82,7 +82,7 @@ class _Timed:
         self.now = now
 
     def _is_over(self, waiting: int) -> bool:
-        """Whether nothing starts any more."""
+        """Tells whether nothing starts any more."""
         return not waiting and len(self.created) == len(self.pods)
 
     def _comes_or_starts(self) -> None:

@@ -43,7 +43,7 @@ class TrialJob(msgspec.Struct, frozen=True, kw_only=True):
     p99_s: float | None = None
 
     def moments(self) -> dict[str, float]:
-        """What has happened, in the order in which it must."""
+        """The job's moments so far, in the order in which they must happen."""
         names = (
             *("arrived_s", "job_started_s", "pod_created_s", "bound_s", "pod_started_s"),
             *("container_started_s", "container_finished_s", "finished_s"),
@@ -111,7 +111,7 @@ def _row(
 
 
 def clock_marks(rows: Sequence[TrialJob]) -> list[str]:
-    """What the rows say of clocks that are apart: what came later has an earlier time."""
+    """Marks clocks that are apart: what came later has an earlier time."""
     worst: tuple[float, str] = (MOST_CLOCK_ERROR_S, "")
     for row in rows:
         for (earlier, first_s), (later, then_s) in itertools.pairwise(row.moments().items()):
@@ -125,7 +125,8 @@ def clock_marks(rows: Sequence[TrialJob]) -> list[str]:
 
 
 def job_measures(rows: Sequence[TrialJob]) -> dict[str, float | None]:
-    """What schedulers are compared by, as simulated runs call it; None without any value."""
+    """The measures that schedulers are compared by, as simulated runs call them; None without any
+    value."""
     took = [row.finished_s - row.arrived_s for row in rows if row.finished_s is not None]
     waits = [row.bound_s - row.arrived_s for row in rows if row.bound_s is not None]
     ends = [row.finished_s for row in rows if row.finished_s is not None]

@@ -17,7 +17,7 @@ _GONE_WITHIN_S, _LOOK_S = 300.0, 0.5
 
 
 class TurnLabels(msgspec.Struct, frozen=True):
-    """Whose an object is: the experiment's name, and its turn as a hash of the cell."""
+    """Labels of an object's owner: the experiment's name, and its turn as a hash of the cell."""
 
     experiment: str
     turn: str

@@ -82,7 +82,7 @@ class TrialPod(Pod, frozen=True, gc=False):
 
 
 class EventSource(Api, frozen=True, gc=False):
-    """Who wrote an event of the older API."""
+    """The author of an event of the older API."""
 
     component: str = ""
 

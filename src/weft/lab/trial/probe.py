@@ -43,7 +43,8 @@ async def probe(
 
 
 def lacking(pod: TrialPod, scheduler: ClusterScheduler) -> str:
-    """What the scheduler's binding should have left on the pod and did not; "" for nothing."""
+    """The marks that the scheduler's binding should have left on the pod and did not; "" for
+    none."""
     there = pod.metadata.annotations or {}
     absent = [name for name in scheduler.annotations if name not in there]
     if not absent:
@@ -59,7 +60,7 @@ async def binding_events(client: ApiClient, namespace: str) -> dict[str, Binding
 
 
 def bound_by_another(event: BindingEvent, scheduler: ClusterScheduler) -> str:
-    """Whose event it is, if it is not the scheduler's; else ""."""
+    """The event's author, if it is not the scheduler; else ""."""
     if event.reporter == scheduler.says:
         return ""
     return f"pod {event.regarding.name} was bound by {event.reporter or '(no name)'}"
@@ -105,7 +106,7 @@ async def _running(
 
 
 async def _reported(client: ApiClient, scheduler: ClusterScheduler, namespace: str) -> str:
-    """Who else the event names; it may come a little after the binding."""
+    """The other author that the event names; it may come a little after the binding."""
     deadline_s = client.clock.monotonic() + _EVENT_WITHIN_S
     while client.clock.monotonic() < deadline_s:
         event = (await binding_events(client, namespace)).get(PROBE)

@@ -1,4 +1,4 @@
-"""What the GPUs did in a turn, from the samples that a metrics server kept.
+"""Use of the GPUs in a turn, from the samples that a metrics server kept.
 
 Samples are asked for themselves, with the times of their scrapes: a range query would fill gaps
 of up to five minutes with the value before them, and nobody would see that samples were lost.
@@ -18,7 +18,7 @@ from weft.telemetry.sources.answers import QueryResult, TelemetryError, labels_o
 from weft.telemetry.sources.prometheus import Prometheus
 
 METRICS = (Metric.GPU_UTIL_RATIO, Metric.MEMORY_USED_MIB, Metric.POWER_W)
-"""What experiments draw."""
+"""The metrics that experiments draw."""
 STEP_S = 1.0
 _CHUNK_S = 600.0
 _LOST_PERIODS, _LEAST_LOST_S = 3.0, 5.0
@@ -26,7 +26,7 @@ _LOST_PERIODS, _LEAST_LOST_S = 3.0, 5.0
 
 
 class CardUsage(msgspec.Struct, frozen=True):
-    """What all cards did together from `at_s` on, seconds from the first Job's creation.
+    """The use of all cards together from `at_s` on, seconds from the first Job's creation.
 
     `gpu_util_percent` is the mean over cards; `resident` counts pods with a node, `waiting` those
     without one.

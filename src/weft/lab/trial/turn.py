@@ -50,7 +50,7 @@ class TurnPlan(msgspec.Struct, frozen=True):
 
 
 class TurnObjects(msgspec.Struct):
-    """What was seen of a turn: the last of each object, pods that are gone too.
+    """The last state of each object of a turn, pods that are gone too.
 
     `ooms` are names of containers' ends for want of GPU memory, by Job; `marks` say what was wrong.
     `api_clock` is the API server's clock beside this machine's.
@@ -177,7 +177,7 @@ class Turn:
                 self._bound_by_others[name] = wrong
 
     async def _read_logs(self) -> None:
-        """What containers say of their queries; nothing where there is no log."""
+        """Reads the containers' lines on their queries; nothing where there is no log."""
         turns = asyncio.Semaphore(_LOGS_AT_ONCE)
 
         async def read(pod: TrialPod) -> None:

@@ -137,10 +137,15 @@ def switched_on(node: NodeManifest, settings: AccountingSettings) -> tuple[str, 
     for resource in settings.own:
         if resource != GPU:
             raise BadInputError("--own", unknown(resource, (GPU,), "write"))
-        if resource in remembered:
+        if resource in foreign:
             raise ForeignPluginError(
                 f"{resource} is served on this node by another device plugin: the later of two "
                 "would win, silently; remove that plugin, or start without --own"
+            )
+        if resource in remembered:
+            raise ForeignPluginError(
+                f"{resource}: the kubelet still remembers another device plugin that is gone; it "
+                "forgets it five minutes after its end, and the agent can start then"
             )
         chosen.append(_NVIDIA)
     return tuple(chosen)
@@ -321,7 +326,7 @@ class Accounting:
     def _beyond_plugins(
         self, capacity: Mapping[str, int], plugins: frozenset[str]
     ) -> frozenset[str]:
-        """What neither a device plugin can tell the kubelet nor anybody could deliver."""
+        """The amounts that no device plugin can tell the kubelet and nobody could deliver."""
         if self._settings.by_name or not self._settings.device_plugins:
             return frozenset()
         withheld = frozenset(capacity) - plugins - {GPU_COUNT}
@@ -345,7 +350,7 @@ class Accounting:
 def _changes(
     wanted: Mapping[str, int], there: Quantities, gone: Iterable[str]
 ) -> dict[str, str | None]:
-    """What to write so that `there` has these amounts and none of those gone."""
+    """The changes after which `there` has these amounts and none of those gone."""
     changes: dict[str, str | None] = {
         name: str(amount)
         for name, amount in sorted(wanted.items())

@@ -45,7 +45,7 @@ class PartMetrics(Collector):
 
 
 class DeviceMetrics(Collector):
-    """Whether the machine's GPUs can be read: without a driver they cannot."""
+    """Gauges of whether the machine's GPUs can be read: without a driver they cannot."""
 
     def __init__(self, watch: DeviceWatch) -> None:
         self._watch = watch

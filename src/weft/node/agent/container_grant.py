@@ -1,4 +1,4 @@
-"""What one container is given by its pod's record: environment, devices, mounts.
+"""Grants one container what its pod's record says: environment, devices, mounts.
 
 The same whichever way it is delivered: by name through NRI, or through a device plugin.
 """
@@ -31,7 +31,7 @@ class ContainerGrant(msgspec.Struct, frozen=True):
 
 
 NOTHING = ContainerGrant(env={VISIBLE: NONE_VISIBLE})
-"""What a container is given that asks no GPU of anybody."""
+"""The grant of a container that asks no GPU of anybody."""
 
 
 class Granter:

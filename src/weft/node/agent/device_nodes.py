@@ -1,4 +1,4 @@
-"""What makes a GPU reachable in a container: CDI names where the node has them, else device nodes.
+"""Makes a GPU reachable in a container: by CDI names where the node has them, else device nodes.
 
 Device nodes come with their numbers, so that the runtime lets the container's cgroup use them, and
 says so again whenever systemd sets the cgroup's rules anew. CDI names bring the driver's libraries
@@ -25,7 +25,7 @@ CDI_KIND = "nvidia.com/gpu"
 
 _MOST_BYTES = 8 << 20
 _SUFFIXES = (".json", ".yaml")
-"""Of the files that runtimes read."""
+"""Suffixes of the files that runtimes read."""
 _GPU_NODE = re.compile(r"/dev/nvidia\d+|/dev/nvidia-caps/nvidia-cap\d+")
 _CAPABILITIES = "/dev/nvidia-caps/"
 

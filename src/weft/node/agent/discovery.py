@@ -55,7 +55,7 @@ _FAILED = (ApiError, LostError, NotSentError, msgspec.DecodeError)
 
 
 class NodeMarks(msgspec.Struct, frozen=True):
-    """What the agent writes on its node."""
+    """The annotations and labels that the agent writes on its node."""
 
     annotations: Mapping[str, str]
     labels: Mapping[str, str]
@@ -180,7 +180,7 @@ class Discovery:
 def _changes(
     there: Mapping[str, str], wanted: Mapping[str, str], ours: Callable[[str], bool]
 ) -> dict[str, str | None]:
-    """What has to be written; None: it goes."""
+    """The changes to write; None: the key goes."""
     changes: dict[str, str | None] = {
         name: value for name, value in wanted.items() if there.get(name) != value
     }

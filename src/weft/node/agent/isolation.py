@@ -1,4 +1,4 @@
-"""What a container gets, beside what its delivery record says, so that it keeps to its share.
+"""Adds to a container what keeps it to its share, beside what its delivery record says.
 
 A mode of isolation is a word of `model/agent_offer.py`. The table of what each enforces, against
 whom, is docs/explanation/isolation.md. GPUs are numbered as CUDA in the container numbers them: by
@@ -44,7 +44,7 @@ class AddedMount(msgspec.Struct, frozen=True):
 
 
 class IsolationAdditions(msgspec.Struct, frozen=True):
-    """What is added to a container: environment, which wins over the record's, and mounts."""
+    """Additions to a container: environment, which wins over the record's, and mounts."""
 
     env: Mapping[str, str] = {}
     mounts: tuple[AddedMount, ...] = ()
@@ -91,7 +91,8 @@ class NodeIsolation:
         return tuple(modes)
 
     def additions(self, record: DeliveryRecord, container: str) -> IsolationAdditions:
-        """What this container of the record's pod gets; `IsolationError` where it cannot be had."""
+        """The additions for this container of the record's pod; `IsolationError` where there can be
+        none."""
         held = record.containers.get(container)
         if held is None or not held.shares:
             return IsolationAdditions()
@@ -227,7 +228,7 @@ class HookCleaner:
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """What a container has of one GPU; 0: nothing that was asked for."""
+    """A container's part of one GPU; 0: nothing that was asked for."""
 
     device: GpuDevice
     memory_mib: int

@@ -12,7 +12,7 @@ from weft.node.agent.reconciler import Reconciler
 
 
 class PluginCounts(Protocol):
-    """What device plugins did; `DevicePluginPart` is one."""
+    """Counts of the device plugins' work; `DevicePluginPart` is one."""
 
     @property
     def registrations(self) -> int:

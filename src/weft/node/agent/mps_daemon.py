@@ -111,7 +111,7 @@ class MpsDaemon:
             await asyncio.sleep(wait_s)
 
     async def check(self) -> None:
-        """Whether it answers; where none runs, one is started."""
+        """Checks that the daemon answers; where none runs, one is started."""
         if await self._answers():
             self._tell("")
         elif self._runs():
@@ -139,7 +139,7 @@ class MpsDaemon:
         return (*self.options.run_by, self.options.program)
 
     def _runs(self) -> bool:
-        """Whether the daemon whose number stands in the folder is there."""
+        """Tells whether the daemon whose number stands in the folder is there."""
         with suppress(OSError, ValueError):
             number = int((self.pipe / PID_FILE).read_text())
             # Another process may have the number by now.

@@ -1,4 +1,4 @@
-"""What the agent offers of its node: shares by name, as long as the runtime asks for them.
+"""Offers the node's shares by name, as long as the container runtime asks for them.
 
 An agent that just started says nothing before: what its predecessor wrote still holds. A runtime
 that restarts, and one that is upgraded, is back soon. One that stays away may have lost NRI from
@@ -25,7 +25,7 @@ _LOOK_S = 1.0
 
 
 def offer_of(plugin: NriPlugin, isolation: NodeIsolation) -> AgentOffer | None:
-    """What is offered through this plugin; None before it registered.
+    """The offer through this plugin; None before it registered.
 
     A runtime that has validators can also be told to wait for a plugin (its default validator, in
     containerd's configuration).
@@ -36,7 +36,7 @@ def offer_of(plugin: NriPlugin, isolation: NodeIsolation) -> AgentOffer | None:
 
 
 class Connecting(Protocol):
-    """What the container runtime asks about containers; `NriPlugin` is one."""
+    """The part that the container runtime asks about containers; `NriPlugin` is one."""
 
     connected: bool
 
@@ -53,12 +53,10 @@ class RuntimeAbsence:
 
     async def run(self) -> None:
         """Look every second, until cancelled."""
-        loop = asyncio.get_running_loop()
-        asked_s = loop.time()
+        away_s = 0.0  # not by the clock: while this process was stopped it saw nothing
         while True:
-            if self._plugin.connected:
-                asked_s = loop.time()
-            self._become(loop.time() - asked_s >= self._gone_s)
+            away_s = 0.0 if self._plugin.connected else away_s + _LOOK_S
+            self._become(away_s >= self._gone_s)
             await asyncio.sleep(_LOOK_S)
 
     def _become(self, gone: bool) -> None:
@@ -79,7 +77,7 @@ class RuntimeAbsence:
 
 
 class Registering(Protocol):
-    """What delivers, once somebody asks it: `NriPlugin` or `DevicePluginPart`."""
+    """A part that delivers, once it is registered: `NriPlugin` or `DevicePluginPart`."""
 
     registered: asyncio.Event
     listeners: list[Callable[[], None]]

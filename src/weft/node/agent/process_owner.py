@@ -33,7 +33,8 @@ class ProcessOwner(NamedTuple):
 
 
 def owner_of(proc: Path, pid: int) -> ProcessOwner | None:
-    """Whose the process is, as `proc` (/proc) tells; None for no pod's, and for one that ended."""
+    """The pod that owns the process, as `proc` (/proc) tells; None for no pod's, and for one that
+    ended."""
     try:
         with (proc / str(pid) / "cgroup").open("rb") as file:
             text = file.read(_MOST_BYTES).decode("utf-8", "replace")
@@ -52,7 +53,7 @@ def owner_in(text: str) -> ProcessOwner | None:
 
 
 def name_of(proc: Path, pid: int) -> str:
-    """What the process is called (`comm`); "" for one that ended."""
+    """The process' name (`comm`); "" for one that ended."""
     try:
         return (proc / str(pid) / "comm").read_text(errors="replace").rstrip("\n")
     except OSError:

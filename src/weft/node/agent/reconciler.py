@@ -73,7 +73,8 @@ def differences(
     own: frozenset[str],
     uuids: Sequence[str],
 ) -> list[HeldDifference]:
-    """What differs. `own` are the resources that our device plugins serve, `uuids` the node's GPUs.
+    """Lists the differences. `own` are the resources that our device plugins serve, `uuids` the
+    node's GPUs.
 
     Pods that are not known are passed over: the API server has not told of them yet.
     """

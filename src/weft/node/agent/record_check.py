@@ -48,7 +48,8 @@ def _of_device(card: DeliveredCard, device: GpuDevice | None) -> str:
 
 
 def _of_sum(card: DeliveredCard, held: Iterable[DeliveryRecord]) -> str:
-    """Whether the card has more promised, by index, than the pod's own record says it may have."""
+    """Checks whether the card has more promised, by index, than the pod's own record says it may
+    have."""
     on_card = [other for record in held for other in record.cards if other.gpu == card.gpu]
     memory_mib = sum(other.memory_mib for other in on_card)
     milli = sum(other.milli for other in on_card)

@@ -45,7 +45,7 @@ class PodDirectory(Protocol):
 
 
 class ContainerUse(NamedTuple):
-    """What a container uses of a GPU: MiB, and its share of SM time where the driver tells it.
+    """A container's use of a GPU: MiB, and its share of SM time where the driver tells it.
 
     `pod` is None for a pod that is not known; `container` is "" for one that is not.
     """
@@ -60,7 +60,7 @@ class ContainerUse(NamedTuple):
 
 
 class StrayUse(NamedTuple):
-    """What processes of no pod use of a GPU, by their command's name."""
+    """The use of a GPU by processes of no pod, by their command's name."""
 
     gpu: int
     command: str

@@ -1,4 +1,4 @@
-"""What GPUs do and who uses them, for Prometheus, by the names and labels of dcgm-exporter.
+"""Use of GPUs by whom, for Prometheus, by the names and labels of dcgm-exporter.
 
 So whatever reads that exporter reads the agent. A GPU's own values come without a pod; what a
 container itself uses comes beside them, with namespace, pod and container. That is finer than
@@ -92,7 +92,7 @@ class UsageMetrics:
         yield from families.values()
 
     def _users(self, found: NodeUse) -> Iterator[Metric]:
-        """Who is on the GPUs beside pods with a share."""
+        """The users of the GPUs beside pods with a share."""
         of: Counter[tuple[str, str]] = Counter()
         for use in found.containers:
             of[str(use.gpu), _kind(use)] += use.processes

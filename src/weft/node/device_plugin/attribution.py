@@ -50,11 +50,11 @@ _ONE_BY_ONE = 2
 
 
 class NotAttributedError(WeftError):
-    """It is not known now whose the devices are, or what that container gets."""
+    """Nobody knows now whose the devices are, or what that container gets."""
 
 
 class HeldSource(Protocol):
-    """Who holds which devices; `KubeletRecord` is one."""
+    """The source of who holds which devices; `KubeletRecord` is one."""
 
     def held(self) -> Sequence[HeldDevices]:
         """Every container's devices."""
@@ -95,7 +95,7 @@ class LikelyContainer(NamedTuple):
 
 
 class AttributionWorld(NamedTuple):
-    """What attribution asks, and whom it tells.
+    """The world that attribution asks and informs.
 
     `grant` makes what a record's container gets. `objection` says why a pod's record must not be
     carried out now, given the records of the others that hold devices, "" for nothing. `on_refused`
@@ -123,7 +123,8 @@ class Attribution:
         self._asks: dict[tuple[str, str], tuple[PodManifest, list[tuple[str, int]]]] = {}
 
     async def allocate(self, resource: str, size: int) -> plugin.ContainerAllocateResponse:
-        """What a container gets that is given `size` devices of this resource. Never an error."""
+        """The answer for a container that is given `size` devices of this resource. Never an
+        error."""
         if self._world.cdi is not None:
             self.counts[NAMED] += 1
             name = plugin.CDIDevice(name=self._world.cdi.new_name())
@@ -212,7 +213,7 @@ class Attribution:
         return self._world.cdi.forget_all_but({name for names in named for name in names})
 
     def _asked(self, uid: str, manifest: PodManifest, resource: str) -> list[tuple[str, int]]:
-        """What containers ask of this resource, if anything, in the order of their admission."""
+        """The containers' requests of this resource, in the order of their admission."""
         known = self._asks.get((uid, resource))
         if known is None or known[0] is not manifest:
             if len(self._asks) > _REMEMBERED:
@@ -221,7 +222,7 @@ class Attribution:
         return known[1]
 
     async def _narrowed(self, resource: str, size: int) -> list[LikelyContainer]:
-        """Of the containers it may be, those of pods that the kubelet has in hand.
+        """The possible containers whose pods the kubelet has in hand.
 
         It takes up one pod after another: at this moment it knows the pods that have their devices,
         and the one that it admits.

@@ -42,7 +42,7 @@ class ServedResources(Protocol):
 
     @property
     def dialects(self) -> tuple[str, ...]:
-        """Whose resources are advertised."""
+        """The dialects whose resources are advertised."""
         ...
 
     @property

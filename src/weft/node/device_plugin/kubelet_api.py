@@ -37,10 +37,10 @@ class KubeletError(WeftError):
 
 
 class DevicePluginService(Protocol):
-    """What the kubelet calls; one for each resource."""
+    """The service that the kubelet calls; one for each resource."""
 
     async def options(self) -> plugin.DevicePluginOptions:
-        """What it may call besides."""
+        """The optional calls that it takes."""
         ...
 
     def list_and_watch(self) -> AsyncIterator[plugin.ListAndWatchResponse]:
@@ -54,7 +54,7 @@ class DevicePluginService(Protocol):
         ...
 
     async def allocate(self, request: plugin.AllocateRequest) -> plugin.AllocateResponse:
-        """What a container is started with that gets these devices."""
+        """The environment and devices of a container that gets these devices."""
         ...
 
     async def pre_start(

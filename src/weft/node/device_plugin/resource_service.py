@@ -33,7 +33,7 @@ class ResourceService:
                 self._change.notify_all()
 
     async def options(self) -> plugin.DevicePluginOptions:
-        """It wants to be asked what is preferred, and before each start of a container."""
+        """Asks for calls about preferences, and before each start of a container."""
         return plugin.DevicePluginOptions(
             pre_start_required=True, get_preferred_allocation_available=True
         )
@@ -78,7 +78,7 @@ class ResourceService:
         return response
 
     async def allocate(self, request: plugin.AllocateRequest) -> plugin.AllocateResponse:
-        """What each container is started with."""
+        """The environment and devices of each container."""
         answers = [
             await self._attribution.allocate(self.resource, len(asked.devices_ids))
             for asked in request.container_requests

@@ -1,4 +1,4 @@
-"""Whether the node's container runtime resolves the CDI names that a kubelet passes on."""
+"""Finds whether the node's container runtime resolves the CDI names that a kubelet passes on."""
 
 import asyncio
 import logging

@@ -69,7 +69,7 @@ class FakeReader:
         self._file = read_fake(path)
 
     def driver_version(self) -> str:
-        """What the file says; `fake` where it says nothing."""
+        """The file's version; `fake` where it says nothing."""
         return self._now().driver_version
 
     def devices(self) -> tuple[GpuDevice, ...]:
@@ -77,15 +77,15 @@ class FakeReader:
         return tuple(sorted(self._devices(self._now()), key=lambda device: device.gpu.index))
 
     def links(self) -> GpuLinks | None:
-        """What the file says of the cards that are plugged in."""
+        """The file's links between the cards that are plugged in."""
         return self._now().gpu_links
 
     def shared_paths(self) -> tuple[str, ...]:
-        """What the file says of them."""
+        """The file's shared paths."""
         return self._now().shared_paths
 
     def use(self) -> tuple[DeviceUse, ...]:
-        """What the file says of this moment; memory is what its processes hold, unless it says."""
+        """The file's use at this moment; memory is what its processes hold, unless it says."""
         file = self._now()
         held: dict[int, int] = {}
         for process in self._processes(file):

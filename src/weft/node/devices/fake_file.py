@@ -27,7 +27,7 @@ _METRICS = frozenset(metric.value for metric in Metric)
 
 
 class FakePhase(Section, frozen=True):
-    """What a GPU does for so many seconds: values by canonical metric name."""
+    """The load of a GPU for so many seconds: values by canonical metric name."""
 
     seconds: Annotated[float, Meta(gt=0, le=1e9)]
     values: dict[str, float]

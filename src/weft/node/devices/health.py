@@ -47,7 +47,7 @@ def fault_of_xid(xid: int) -> str:
 
 
 class CardSigns(NamedTuple):
-    """What a card shows of its health: None where card or driver do not tell."""
+    """The signs of a card's health: None where card or driver do not tell."""
 
     energy_j: float | None = None
     needs_nothing: bool | None = None

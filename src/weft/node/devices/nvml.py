@@ -87,7 +87,7 @@ class NvmlReader:
         return tuple(sorted(found, key=lambda device: device.gpu.index))
 
     def links(self) -> GpuLinks | None:
-        """What `nvidia-smi topo -m` shows of the cards that were read last."""
+        """The links that `nvidia-smi topo -m` shows of the cards that were read last."""
         nvml = self._ready()
         cards = [device for device in self._known.values() if device.gpu.parent is None]
         handles = [
@@ -132,7 +132,7 @@ class NvmlReader:
         return self._nvml
 
     def _in_kernel(self) -> bool:
-        """Whether the kernel has a driver; containers see that too."""
+        """Tells whether the kernel has a driver; containers see that too."""
         return (self._root / _DRIVER).exists()
 
     def _let_go(self) -> None:
@@ -191,7 +191,7 @@ class NvmlReader:
             yield from self._instances(card, handle, health)
 
     def _silent(self, index: int, problem: str) -> Iterator[GpuDevice]:
-        """What is known of a card that does not answer. One never seen has nothing to show."""
+        """The known facts of a card that does not answer. One never seen has nothing to show."""
         for device in self._known.values():
             if index in (device.gpu.index, device.gpu.parent):
                 if device.gpu.parent is None:

@@ -1,4 +1,4 @@
-"""What one GPU, or one MIG instance, does, by NVML; on Hopper and later by its GPM counters.
+"""Counters of one GPU, or one MIG instance, by NVML; on Hopper and later by GPM.
 
 GPM needs no DCGM and no profiler: two samples are taken, and what happened between them is asked
 for. NVML's two shares of time are there on every GPU, and are coarser: any kernel at all counts as
@@ -72,7 +72,7 @@ class NvmlCounters:
         return self._utilization() | counters | told
 
     def meters(self) -> dict[str, float]:
-        """What a card's exporter tells beside: power limit, energy, encoder and decoder."""
+        """A card's further values: power limit, energy, encoder and decoder."""
         nvml, handle = self._nvml, self._handle
         if self._instance is not None:
             return {}

@@ -1,4 +1,4 @@
-"""What NVML does not tell of a GPU and the machine's files do: device nodes, NUMA node."""
+"""Facts of a GPU that the machine's files tell and NVML does not: device nodes, NUMA node."""
 
 from pathlib import Path
 

@@ -52,7 +52,7 @@ class GpuDevice(msgspec.Struct, frozen=True):
 
 
 class DeviceUse(msgspec.Struct, frozen=True):
-    """What one GPU or instance does now: values by the names of `Metric`."""
+    """The use of one GPU or instance now: values by the names of `Metric`."""
 
     index: int
     values: Mapping[str, float]
@@ -93,7 +93,7 @@ class DeviceReader(Protocol):
         ...
 
     def use(self) -> tuple[DeviceUse, ...]:
-        """What each GPU does, since the last call where it is a rate; by index."""
+        """The use of each GPU, since the last call where it is a rate; by index."""
         ...
 
     def processes(self) -> tuple[ProcessUse, ...]:

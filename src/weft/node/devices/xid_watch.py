@@ -40,7 +40,7 @@ class XidWatch:
             self._thread.start()
 
     def take(self) -> list[XidEvent]:
-        """What was heard since the last call, in order."""
+        """The events since the last call, in order."""
         with self._lock:
             heard, self._heard = self._heard, []
         return heard
@@ -90,7 +90,7 @@ class XidWatch:
 
 
 def _identity(handle: Any) -> Any:
-    """What two handles of one device have alike: where they point."""
+    """The identity of a device that two handles share: where they point."""
     with suppress(ctypes.ArgumentError, TypeError):
         return ctypes.cast(handle, ctypes.c_void_p).value
     return handle

@@ -30,7 +30,7 @@ PERSON = (
     ResourceRight("list", "pods"),
     ResourceRight("get", "pods/proxy"),
 )
-"""What `weft inspect` and `weft doctor` need."""
+"""The rights that `weft inspect` and `weft doctor` need."""
 NODE_AGENT = (
     ResourceRight("list", "pods"),
     ResourceRight("watch", "pods"),
@@ -43,7 +43,7 @@ NODE_AGENT = (
     ResourceRight("create", "events", "events.k8s.io"),
     ResourceRight("patch", "events", "events.k8s.io"),
 )
-"""What `weft agent` needs: deploy/agent.yaml grants it."""
+"""The rights that `weft agent` needs: deploy/agent.yaml grants them."""
 
 
 class NodeSystem(Api, frozen=True, gc=False):
@@ -75,7 +75,7 @@ SYSTEM_NODES = Resource("/api/v1", "nodes", SystemNode)
 
 
 class ClusterFacts(NamedTuple):
-    """What the checks look at; `gpu_nodes` are those with GPUs that Weft knows of; on
+    """The facts that the checks look at; `gpu_nodes` are those with GPUs that Weft knows of; on
     `blind_nodes` the agent says of none that it is in service."""
 
     gpu_nodes: Sequence[SystemNode]
@@ -142,7 +142,8 @@ def agents_per_node(facts: ClusterFacts) -> DoctorFinding:
 
 
 def offers(facts: ClusterFacts) -> DoctorFinding:
-    """What the agents offer is known, of one version, and closed where the runtime can be."""
+    """Checks that the agents' offers are known, of one version, and closed where the runtime can
+    be."""
     check = "agents' offers"
     found: dict[str, AgentOffer] = {}
     broken = []

@@ -1,4 +1,4 @@
-"""What a check found, in three levels."""
+"""Findings of a check, in three levels."""
 
 from typing import Literal, NamedTuple
 

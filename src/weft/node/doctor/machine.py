@@ -51,7 +51,7 @@ def driver(open_reader: Callable[[], DeviceReader]) -> DoctorFinding:
 
 
 def device_nodes(root: Path, open_reader: Callable[[], DeviceReader]) -> DoctorFinding:
-    """What a container needs of /dev is there."""
+    """Checks that /dev has what a container needs."""
     check = "device nodes"
     try:
         reader = open_reader()
@@ -251,6 +251,6 @@ class _CheckpointData(msgspec.Struct):
 
 
 class _Checkpoint(msgspec.Struct):
-    """What the kubelet remembers of device plugins."""
+    """The kubelet's checkpoint of device plugins."""
 
     data: _CheckpointData = msgspec.field(default_factory=_CheckpointData, name="Data")

@@ -24,7 +24,7 @@ REQUEST, RESPONSE = 1, 2
 
 PLUGIN_SIDE = {PLUGIN_CALLED: REQUEST, RUNTIME_CALLED: RESPONSE}
 RUNTIME_SIDE = {PLUGIN_CALLED: RESPONSE, RUNTIME_CALLED: REQUEST}
-"""What either side is sent on each connection."""
+"""The messages that either side is sent on each connection."""
 
 MOST_BODY_BYTES = 4 << 20
 """ttrpc's own limit."""
@@ -39,7 +39,7 @@ MOST_SENT_BYTES = 128 * _PIECE_BYTES
 
 
 class BrokenFrameError(WeftError):
-    """What came is not NRI; nothing after it can be read."""
+    """The bytes are not NRI; nothing after them can be read."""
 
 
 class Message(NamedTuple):

@@ -60,7 +60,7 @@ _VALIDATE = _mask(nri.VALIDATE_CONTAINER_ADJUSTMENT)
 
 
 class RuntimeHooks(Protocol):
-    """What the plugin asks of whoever knows about containers. `CallError` refuses a container."""
+    """The plugin's questions to whoever knows about containers. `CallError` refuses a container."""
 
     async def synchronize(
         self, pods: list[nri.PodSandbox], containers: list[nri.Container]
@@ -71,7 +71,7 @@ class RuntimeHooks(Protocol):
     async def create_container(
         self, pod: nri.PodSandbox, container: nri.Container
     ) -> nri.ContainerAdjustment:
-        """What to change of a container that is being created."""
+        """The changes to a container that is being created."""
         ...
 
     def validate(

@@ -1,4 +1,4 @@
-"""What container runtimes can do for NRI plugins, by the name and version that they tell.
+"""Abilities of container runtimes for NRI plugins, by the name and version that they tell.
 
 Versions are those as released; of a runtime that is not named here nothing is taken for granted.
 """

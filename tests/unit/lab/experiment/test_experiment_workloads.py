@@ -192,6 +192,11 @@ def test_a_trace_gives_its_gaps_from_another_place_for_each_seed(tmp_path: Path)
             "compute: proportional",
         ),
         (
+            "{kind: overprovisioned, assumptions: [{compute: proportional, computeShown: true}]}",
+            "workload.assumptions[0].computeShown",
+            "needs computeRatio",
+        ),
+        (
             "{kind: pairs, table: t, assumptions: [{compute: proportional}]}",
             "workload.assumptions[0].compute",
             "needs computeRatio",
@@ -212,7 +217,8 @@ def test_a_workload_that_cannot_be_is_told(workload: str, place: str, problem: s
 
 ASSUMED = """{kind: overprovisioned, percents: [150], assumptions: [
   {name: as-measured}, {name: unknown, earlierRuns: false},
-  {name: in-proportion, compute: proportional, computeRatio: 1.0}]}"""
+  {name: in-proportion, compute: proportional, computeRatio: 1.0},
+  {name: shown, compute: proportional, computeRatio: 1.0, computeShown: true}]}"""
 
 
 def test_each_assumption_makes_another_scenario_of_the_same_jobs() -> None:
@@ -224,6 +230,9 @@ def test_each_assumption_makes_another_scenario_of_the_same_jobs() -> None:
         for name in ("as-measured", "unknown", "in-proportion")
     )
     assert measured.jobs == unknown.jobs == in_proportion.jobs
+    shown = maker.scenario(cell_at(spec, assumption="shown"))
+    assert {phase.sm_active_ratio for job in shown.jobs for phase in job.phases} == {1.0}
+    assert shown.sharing == in_proportion.sharing
     assert (measured.knows_kinds, unknown.knows_kinds) == (True, False)
     assert (measured.sharing, in_proportion.sharing) == (AS_MEASURED, ComputeSharing(True, 1.0))
 
@@ -241,10 +250,28 @@ def test_what_harvesting_saves_depends_on_what_is_assumed() -> None:
     }
     saved = {
         name: 1 - p99[name, "auto"] / p99[name, "gpushare"]
-        for name in ("as-measured", "unknown", "in-proportion")
+        for name in ("as-measured", "unknown", "in-proportion", "shown")
     }
     assert saved["as-measured"] > saved["unknown"] + 0.1
     assert saved["unknown"] > saved["in-proportion"] + 0.1
+    assert saved["shown"] > -0.02  # where metrics show it, nothing is lent, and nothing lost
+
+
+def test_a_training_job_of_kube_knots_has_a_worker_on_each_of_its_gpus() -> None:
+    spec = spec_of("{kind: kube-knots-dl, arrivals: {kind: poisson, meanSeconds: 20}}")
+    assert isinstance(spec.workload, SimulatedJobs)
+    scenario = ScenarioMaker(spec.workload, {}).scenario(plan(spec)[0])
+    by_job: dict[str, list[Job]] = {}
+    for job in scenario.jobs:
+        by_job.setdefault(
+            job.uid.rpartition("-")[0] if job.uid.count("-") > 1 else job.uid, []
+        ).append(job)
+    assert len(by_job) == 520 + 1400
+    gpus = [len(workers) for uid, workers in by_job.items() if uid.startswith("dlt")]
+    assert {*gpus} == {1, 2, 4, 8}
+    assert 2.5 < sum(gpus) / len(gpus) < 3.5
+    for workers in by_job.values():
+        assert len({(each.arrives_ns, each.phases, each.request_mib) for each in workers}) == 1
 
 
 def test_kube_knots_services_are_late_where_their_gpu_is_not_shared() -> None:

@@ -14,11 +14,13 @@ from weft.lab.experiment.expected import (
     read_expected,
     results_of_checks,
 )
+from weft.lab.experiment.experiment_page import write_experiment_report
 from weft.lab.experiment.plan import plan
 from weft.lab.experiment.reproduction import HowToRun, reproduce
 from weft.lab.experiment.reproduction_page import write_index
 from weft.lab.experiment.simulated import runner_of
 from weft.lab.experiment.spec import ExperimentSpec, data_paths, decode_spec, read_spec
+from weft.lab.experiment.spec_workloads import SimulatedJobs
 from weft.model import BadInputError
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -51,7 +53,14 @@ def test_a_reproduction_is_whole(folder: Path) -> None:
         assert named <= set(spec.schedulers), check.name
         axes = {level.axis for cell in plan(spec) for level in cell.levels}
         assert set(check.at) <= axes, check.name
+    assert expected.rests_on
+    for headline in expected.headlines:
+        spec = read_spec(folder / headline.experiment)
+        assert headline.scheduler in {*spec.schedulers} - {spec.reference}, headline.name
+        assert isinstance(spec.workload, SimulatedJobs)
+        assert len(spec.workload.assumptions) > 1, headline.name
     readme = (folder / "README.md").read_text()
+    assert "It rests on" in readme
     for title in ("## Result", "## What differs from the paper"):
         assert title in readme
     assert (folder / "figure.svg").is_file()
@@ -159,3 +168,59 @@ def test_absent_data_is_said_and_its_checks_are_not_run(tmp_path: Path) -> None:
     page = write_index(tmp_path / "out", [done], {}, short=False).read_text()
     assert "nowhere.csv is not there" in page
     assert "not run" in page
+
+
+def test_headlines_are_shown_under_every_assumption(tmp_path: Path) -> None:
+    """Two jobs at most fit a card by what they ask: where compute is short, sharing saves less."""
+    assumptions = (
+        "[{name: measured}, {name: short, compute: proportional, computeRatio: 1.0, "
+        "computeShown: true}, {name: new, earlierRuns: false}]"
+    )
+    levels = f"percents: [100], scrapeSeconds: 600, assumptions: {assumptions}"
+    workload = f"{{kind: overprovisioned, {levels}}}"
+    text = SMALL.replace("{kind: overprovisioned, percents: [0, 100]}", workload)
+    text = text.replace("[gpushare, exclusive]", "[exclusive, gpushare]").replace(
+        "count: 2", "count: 5"
+    )
+    (tmp_path / "experiment.yaml").write_text(text)
+    check = "{name: a, measure: makespan_s, scheduler: gpushare, criterion: [0, 9999]}"
+    headline = (
+        "restsOn: idle cards\nheadlines: [{name: saved, experiment: experiment.yaml, "
+        "measure: jct_mean_s, scheduler: gpushare}]\n"
+    )
+    (tmp_path / EXPECTED).write_text(f"{HEAD}{headline}checks: [{check}]\n")
+    how = HowToRun(tmp_path / "out", False, 1, built_in().from_spec, {}, lambda cells: None)
+    done = reproduce(tmp_path, how)
+    ((shown, rows),) = done.assumed()
+    assert shown.name == "saved"
+    assert [row.assumption for row in rows] == [
+        "slowdowns as measured",
+        "compute shared in proportion, each needs 100 %, as metrics show",
+        "slowdowns as measured; nothing known of earlier runs",
+    ]
+    measured, short, new = (one.difference for row in rows if (one := row.summary))
+    assert measured is not None
+    assert short is not None
+    assert new is not None
+    assert measured.percent < short.percent - 20
+    assert new.percent == pytest.approx(measured.percent, abs=1)  # nothing is learnt by these two
+    index = write_index(tmp_path / "out", [done], {}, short=False).read_text()
+    (experiment,) = done.experiments
+    assert experiment.results is not None
+    page = write_experiment_report(tmp_path / "page", experiment.spec, experiment.results, "1")
+    for html in (index, page.read_text()):
+        assert rows[0].text in html
+        assert rows[1].assumption in html
+    assert "It rests on: idle cards" in index
+    assert "measured on a V100" in page.read_text()
+    assert rows[0].text == measured.text().replace("-", "−")
+    assert measured.low_percent is not None
+
+
+def test_a_headline_of_no_experiment_is_told(tmp_path: Path) -> None:
+    headline = "headlines: [{name: a, experiment: b.yaml, measure: m, scheduler: s}]\n"
+    check = "{name: a, measure: m, scheduler: s, criterion: [0, 1]}"
+    (tmp_path / EXPECTED).write_text(f"{HEAD}{headline}checks: [{check}]\n")
+    with pytest.raises(BadInputError, match="unknown") as told:
+        read_expected(tmp_path)
+    assert "headlines[0].experiment" in told.value.where

@@ -64,3 +64,12 @@ def stretched(phases: tuple[JobPhase, ...], permille: int) -> tuple[JobPhase, ..
     return tuple(
         msgspec.structs.replace(phase, work_ns=phase.work_ns * permille // 1000) for phase in phases
     )
+
+
+def needing_compute(job: Job, ratio: float) -> Job:
+    """The same job, which needs this share of a card's SMs from its first phase to its last."""
+    phases = tuple(
+        msgspec.structs.replace(phase, sm_active_ratio=ratio, gpu_util_ratio=ratio)
+        for phase in job.phases
+    )
+    return msgspec.structs.replace(job, phases=phases)

@@ -25,7 +25,7 @@ SHORT_SHARE, SHORT_FACTOR, LONG_FACTOR = 0.8, 0.25, 4.0
 """80 % of batch jobs take a quarter of the mean time, the others four times it: a fifth of all time
 is the short ones'."""
 BATCH_SHARE = 12_951 / (12_951 + 11_089)
-"""Of the trace that the paper takes its arrivals from."""
+"""The share in the trace that the paper takes its arrivals from."""
 
 
 class BatchProgram(msgspec.Struct, frozen=True):
@@ -96,6 +96,10 @@ PEAK_SHARE = 0.06
 TRAINING_S, TRAINING_SIGMA = 5_400.0, 1.2
 """Median and spread of training jobs' time alone (log-normal, as Tiresias' trace is described)."""
 
+GPUS_OF_TRAINING = 1, 1, 1, 2, 4, 8
+"""GPUs of a training job: half take one, as many each two, four and eight. So do the sixty jobs
+that Tiresias' authors publish with their simulator, which the paper's is."""
+
 
 def cluster(gpus: int, of_node: int, model: str = "P100") -> tuple[Node, ...]:
     """So many cards, `of_node` on each node."""
@@ -152,8 +156,7 @@ def service_job(program: QueryProgram, uid: str, seconds: float) -> Job:
 
 
 def training_jobs(training: int, inference: int, seed: int) -> tuple[Job, ...]:
-    """Training and inference jobs of the paper's simulation, one GPU each, in mixed order at
-    instant 0."""
+    """Training and inference jobs of the paper's simulation, in mixed order at instant 0."""
     rng = random.Random(f"weft-knots-training-{seed}")
     order = [True] * training + [False] * inference
     rng.shuffle(order)
@@ -161,6 +164,14 @@ def training_jobs(training: int, inference: int, seed: int) -> tuple[Job, ...]:
         _training_job(rng, f"dlt-{number:05d}") if trains else _inference_job(rng, number)
         for number, trains in enumerate(order)
     )
+
+
+def workers_of(job: Job, seed: int) -> tuple[Job, ...]:
+    """The parts of it on each of its GPUs: jobs of one GPU, which come together."""
+    if job.job_class != BATCH:
+        return (job,)
+    gpus = random.Random(f"weft-knots-gpus-{seed}-{job.uid}").choice(GPUS_OF_TRAINING)
+    return tuple(msgspec.structs.replace(job, uid=f"{job.uid}-{number}") for number in range(gpus))
 
 
 def _training_job(rng: random.Random, uid: str) -> Job:

@@ -36,7 +36,7 @@ class JobOutcome(msgspec.Struct, frozen=True):
 
 
 class UsagePoint(msgspec.Struct, frozen=True):
-    """What all cards did together from `at_s` on, until the next point's time.
+    """The use of all cards together from `at_s` on, until the next point's time.
 
     `gpu_util_percent` is GPU_UTIL's mean over cards, `resident` counts pods with a place, `waiting`
     those without one.

@@ -58,7 +58,7 @@ class ByPairs:
 
 
 class ComputeSharing(msgspec.Struct, frozen=True):
-    """What containers lose that need more of a card together than it has.
+    """The slowdown of containers that need more of a card together than it has.
 
     `proportional`: as many times longer as they need of SMs or of memory bandwidth together, the
     scarcer; at least as much as the slowdowns that were measured. Else these alone count.
