@@ -27,7 +27,8 @@ def compare(
 ) -> None:
     """Compare two results cell by cell: differences of SECOND to FIRST on the same seeds.
 
-    Cells that one of them marks are left out, and told on stderr. Exit code 3 where no cell is in both.
+    Cells that one of them marks are left out, and told on stderr. Exit code 3 where no cell is in
+    both.
     """
     from weft.lab.experiment.store import read_store
     from weft.lab.experiment.two_results import compare_two

@@ -97,8 +97,9 @@ class MeasureSummary(msgspec.Struct, frozen=True):
 
 
 class ExperimentResults(msgspec.Struct, frozen=True):
-    """The results of an experiment: `cells` of `planned` count, `missing` are folders of those that
-    are not there, `marked` of those whose numbers are left out, with why; `findings` say in words who wins where, from intervals that leave out 0."""
+    """The results of an experiment: `cells` of `planned` count, `missing` are the folders of those
+    that are not there, `marked` of those whose numbers are left out, with why. `findings` say in
+    words who wins where, from intervals that leave out 0."""
 
     name: str
     question: str
