@@ -122,8 +122,8 @@ class NodePods:
         return WatchedPod(uid, meta.namespace, meta.name, pod.record, containers)
 
     def served_by(self, manifest: PodManifest, container: str = "") -> Literal["others", "us", ""]:
-        """Who serves on this node what a foreign pod, or one container of it, asks for; "" for
-        nobody.
+        """Tells who serves on this node what a foreign pod, or one container of it, asks for;
+        "" for nobody.
 
         A kubelet admits what its node does not advertise: then nobody gives such a pod a GPU, and
         its words are no reason to let it see all that its image asks for.
