@@ -42,6 +42,20 @@ def words_of_the_code() -> set[str]:
     return words
 
 
+RIDDLES = {"What", "Whether", "Who", "Whom", "Whose", "Of", "It"}
+
+
+def test_docstrings_begin_with_what_a_thing_is_or_does() -> None:
+    """Not with a question that the reader then has to put together."""
+    riddles = [
+        f"{path.relative_to(SOURCE)}:{text.lineno} {first}"
+        for path in trees()
+        for text in docstrings_of(path)
+        if (first := str(text.value).split(maxsplit=1)[0].strip(",:")) in RIDDLES
+    ]
+    assert riddles == []
+
+
 def test_names_in_docstrings_exist() -> None:
     words, unknown = words_of_the_code(), []
     for path in trees():

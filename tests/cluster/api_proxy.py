@@ -26,11 +26,11 @@ from collections import Counter
 from http.client import HTTPException, HTTPResponse, HTTPSConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 from control_plane import HOST, ControlPlane
 from kube_api import is_silent
+from processes import HttpThread
 
 When = Literal["before", "after"]
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "host"}
@@ -105,7 +105,7 @@ class Held:
             self._changed.notify_all()
 
 
-class ApiProxy:
+class ApiProxy(HttpThread):
     """Runs in threads of the tests."""
 
     def __init__(self, plane: ControlPlane) -> None:
@@ -116,8 +116,7 @@ class ApiProxy:
         self._lock = threading.RLock()
         self._news = threading.Condition(self._lock)
         self._links: dict[_Handler, str] = {}
-        self._server = _Server((HOST, 0), _Handler, self)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        super().__init__(_Server((HOST, 0), _Handler, self))
 
     @property
     def kubeconfig(self) -> Path:
@@ -199,25 +198,13 @@ class ApiProxy:
         """A connection to the server."""
         return HTTPSConnection(HOST, self._plane.port, context=self._context)
 
-    # --- its life ---
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def stop(self) -> None:
+        """Hang up on whoever waits here, then on everybody."""
         for held in self._holds:
             held.drop()
-        self._server.shutdown()
-        self._server.server_close()
+        super().stop()
         for link in self._asking(""):
             link.hang_up()
-        self._thread.join()
 
 
 class _Server(ThreadingHTTPServer):

@@ -5,12 +5,14 @@ and no pod ends.
 """
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Coroutine
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
+
+from processes import StartStop
 
 from weft.cluster.control.fault_log import FaultLog
 from weft.cluster.control.interface import OnDecision
@@ -35,7 +37,7 @@ from weft.model import PodRequest
 T = TypeVar("T")
 
 
-class Host:
+class Host(StartStop):
     """`LiveCluster` and its server. `with Host(kubeconfig) as host: host.url`."""
 
     def __init__(self, kubeconfig: Path) -> None:
@@ -54,6 +56,7 @@ class Host:
         self.url = ""
         self.outcomes: list[Outcome] = []
         self._client = ApiClient(load(paths=(kubeconfig,), env={}))
+        self._open = contextlib.AsyncExitStack()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
@@ -102,41 +105,25 @@ class Host:
 
     # --- its life ---
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
         self._thread.start()
-        try:
-            self._run(self._start())
-        except BaseException:
-            self._end()
-            raise
-        return self
+        self._run(self._start())
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._run(self._stop())
-        self._end()
-
-    def _end(self) -> None:
+    def stop(self) -> None:
+        self._run(self._open.aclose())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
     async def _start(self) -> None:
-        await self._client.__aenter__()
+        await self._open.enter_async_context(self._client)
         self._binder = Binder(self._client, may_bind=None)
         answer = await self._client.call("GET", "/api/v1/nodes")
         page = NODES.decode_page(answer, SkippedObjects())
         self.handle(NodesChanged(tuple(inventory(node)[0] for node in page.items)))
-        self._server = ExtenderServer(Extender(self), default_routes())
-        self.url = f"http://127.0.0.1:{await self._server.listen('127.0.0.1', 0)}"
-
-    async def _stop(self) -> None:
-        await self._server.close()
-        await self._client.__aexit__()
+        server = ExtenderServer(Extender(self), default_routes())
+        self._open.push_async_callback(server.close)
+        self.url = f"http://127.0.0.1:{await server.listen('127.0.0.1', 0)}"
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)

@@ -9,9 +9,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Self
 
@@ -141,6 +143,24 @@ class StartStop(abc.ABC):
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+class HttpThread(StartStop):
+    """An HTTP server that answers in a thread of the tests."""
+
+    def __init__(self, server: ThreadingHTTPServer) -> None:
+        self._server = server
+        self._thread = threading.Thread(target=server.serve_forever, daemon=True)
+
+    def start(self) -> None:
+        """Answer from now on; the server has its port already."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Answer no more."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
 
 
 def free_ports(count: int) -> list[int]:

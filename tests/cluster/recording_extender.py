@@ -1,12 +1,13 @@
 """An extender that only listens: which nodes kube-scheduler's own filters leave for each pod."""
 
 import json
-import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any
+
+from processes import HttpThread
 
 
-class RecordingExtender:
+class RecordingExtender(HttpThread):
     """Refuses every node, so that pods stay as they are, and keeps the first question about each.
 
     `feasible[pod]` are the names kube-scheduler asked about; pods that it found no node for are
@@ -34,8 +35,7 @@ class RecordingExtender:
             def log_message(self, *args: Any) -> None:
                 """Quiet."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        super().__init__(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
 
     @property
     def configuration(self) -> dict[str, Any]:
@@ -50,12 +50,3 @@ class RecordingExtender:
                 }
             ],
         }
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from control_plane import ControlPlane
 from kube_api import ApiError, Object, Objects
-from processes import Server, free_ports
+from processes import HttpThread, Server, free_ports
 from test_hollow_kubelet import hollow
 from test_telemetry_live import Scene, named, program, why  # noqa: F401
 from weft_process import ALONE, GFD, GIB, resources, sigkill, weft
@@ -48,7 +48,7 @@ telemetry:
 """
 
 
-class FakeApplications:
+class FakeApplications(HttpThread):
     """Plays pods that count their work over HTTP: each so many units a second, as it is told."""
 
     def __init__(self, namespace: str) -> None:
@@ -71,18 +71,7 @@ class FakeApplications:
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
                 """Say nothing."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-
-    def __enter__(self) -> "FakeApplications":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        super().__init__(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
 
     @property
     def address(self) -> str:

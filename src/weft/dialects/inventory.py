@@ -32,7 +32,7 @@ from weft.model.constraints import CORDON, Taint
 from weft.model.manifest import Quantities
 
 UNKNOWN_MIB = 100
-"""What a GPU of unknown size counts as: every GPU has this much, and percentages are exact."""
+"""The size taken for a GPU of unknown size: every GPU has this much, and percentages are exact."""
 UNLIMITED = 2**62
 _MIB = 2**20
 _RESERVE_PART = 16

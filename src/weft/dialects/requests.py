@@ -41,7 +41,7 @@ from weft.model.request import (
 )
 
 USED_ANNOTATIONS = (APPLICATION, CLASS, EXPECTED_DURATION, SLO_MS, SOLO_P99_MS)
-"""What a placement keeps of what the pod says of itself, beside what it asks for."""
+"""The pod's words on itself that a placement keeps, beside what it asks for."""
 
 TOPOLOGIES = ("required", "preferred", "none")
 CLASSES = (LATENCY_CRITICAL, BATCH, BEST_EFFORT)

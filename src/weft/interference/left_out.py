@@ -27,7 +27,7 @@ from weft.interference.records import CoLocatedRun
 from weft.interference.trees import QUANTILES, QuantileForests
 
 SHARES = (0.0, 0.5, 1.0)
-"""What another voice's part of a prediction may be."""
+"""The parts of a prediction that another voice may have."""
 _FOLDS, _BUNDLES = 6, 8
 _FROM_QUANTILES = 2 * 1.2816
 

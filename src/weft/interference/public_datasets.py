@@ -18,7 +18,7 @@ from weft.model.number_text import decimal_number
 FORBIDDEN = -1.0
 """Co-scheML's word for two applications that must not share."""
 MOST_SLOWDOWN = 1e6
-"""Who is slower than that stands still, and is to be forbidden."""
+"""A pair slower than that stands still, and is to be forbidden."""
 
 _GAVEL = (
     "source",

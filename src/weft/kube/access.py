@@ -12,7 +12,7 @@ from weft.kube.client import ApiClient
 from weft.model.manifest import Api
 
 LIFETIME_S = 600
-"""Of a token; the API server makes none that is shorter-lived."""
+"""A token's lifetime; the API server makes none that is shorter-lived."""
 
 _TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 _ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"

@@ -19,7 +19,7 @@ from weft.model import BadInputError
 from weft.model.manifest import Api
 
 LEAST_MINOR = 30
-"""Of Kubernetes 1: the oldest that is supported."""
+"""The oldest minor version of Kubernetes 1 that is supported."""
 _UNANSWERED = (ApiError, LostError, NotSentError, ValueError)
 
 

@@ -11,7 +11,7 @@ ISOLATIONS = (NO_ISOLATION, TIME_SLICING, MPS, HOOK, MIG)
 """How a container's use of a GPU may be held to its share; a pod asks by `weft.dev/isolation`."""
 
 WITHOUT_AGENT = (NO_ISOLATION, TIME_SLICING)
-"""What there is on any node: GPUs that share their time among processes, and nothing enforced."""
+"""The isolation of any node: GPUs that share their time among processes, and nothing enforced."""
 
 BY_NAME: Final = "by-name"
 DEVICE_PLUGIN: Final = "device-plugin"

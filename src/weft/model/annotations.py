@@ -26,7 +26,7 @@ PLACEMENT = "weft.dev/placement"
 PLACEMENT_COPY = "weft.dev/placement-copy"
 """The same text again: whoever changes one of the two is noticed."""
 DELIVERY = "weft.dev/delivery"
-"""What each container gets, for the node to carry out: see `model/delivery.py`."""
+"""The share of each container, for the node to carry out: see `model/delivery.py`."""
 REQUIRED_PLUGINS = "required-plugins.noderesource.dev/pod"
 """NRI's own: containerd (2.2 and later) creates no container of the pod without these plugins."""
 TERM = "weft.dev/term"
@@ -60,7 +60,7 @@ PROMETHEUS_PATH = "weft.dev/prometheus-path"
 # Labels of all that an experiment makes on a cluster.
 EXPERIMENT = "weft.dev/experiment"
 TURN = "weft.dev/experiment-turn"
-"""Of one scheduler's turn: its cell, as a hash."""
+"""The label of one scheduler's turn: its cell, as a hash."""
 
 # Nodes and pods of tests.
 HOLLOW = "weft.dev/hollow"

@@ -15,15 +15,15 @@ MOST_CPU_MILLI = 2**31
 MOST_MEMORY_MIB = 2**31
 """2 PiB of host memory."""
 MOST_AMOUNT = 2**52
-"""Of any other resource of a node; 4 PiB where it counts bytes."""
+"""The most of any other resource of a node; 4 PiB where it counts bytes."""
 MOST_GPU_MIB = 2**24
 """16 TiB of memory of one GPU."""
 MOST_GPU_MILLI = 2**24
-"""Of one GPU's cores, in thousandths, as a placement may tell them."""
+"""The most of one GPU's cores, in thousandths, as a placement may tell them."""
 MOST_GPUS = 1_024
 """GPUs of a node, MIG instances with them, and those that all of a pod's requests ask for."""
 MOST_ASKING = 256
 """Containers of a pod that ask for GPUs of their own. Which GPUs are best for each of them is a
 search, and no node has so many that sharing them in more parts made sense."""
 MOST_LETTERS = 253
-"""Of one name, as Kubernetes' own; an annotation may be of 256 kB."""
+"""The longest name, as Kubernetes' own; an annotation may be of 256 kB."""

@@ -3,14 +3,16 @@
 import asyncio
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from agent_world import NODE, VISIBLE, NodeWorld, node_world
 
 from weft.cluster.config.agent import AgentSettings
 from weft.cluster.config.form import Configuration
-from weft.model.annotations import DELIVERY
+from weft.model.annotations import ADVERTISES, DELIVERY
 from weft.model.delivery import DeliveredContainer
 from weft.testing.nri_runtime import NotCreatedError
 
@@ -64,6 +66,7 @@ async def test_containers_without_a_share_see_no_gpu(tmp_path: Path) -> None:
     async with node_world(tmp_path) as world:
         await world.start_agent(config)
         world.add_pod("plain")
+        world.api.update("nodes", NODE, {"status": {"capacity": {"amd.com/gpu": "2"}}}, "")
         world.add_pod("other", {"amd.com/gpu": "1"})
         everything = (f"{VISIBLE}=all",)
         beside = await world.create(world.bound("a"), "sidecar", everything)
@@ -76,6 +79,64 @@ async def test_containers_without_a_share_see_no_gpu(tmp_path: Path) -> None:
         assert other.env == {VISIBLE: "all"}
         exempt = world.sandbox("plain", namespace="gpu-operator")
         assert (await world.create(exempt, "main", everything)).env == {VISIBLE: "all"}
+
+
+ASKS_NOBODY: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
+    "a resource": ({"amd.com/gpu": "1"}, {}),
+    "whole cards": ({"nvidia.com/gpu": "1"}, {}),
+    "a misspelled resource": ({"nvidia.com/gpus": "1"}, {}),
+    "labels": ({}, {"labels": {"GPU_MEM_REQ": "100"}}),
+    "an annotation": ({}, {"annotations": {"gpu-fraction": "0.5"}}),
+}
+
+
+@pytest.mark.parametrize("asks", ASKS_NOBODY)
+async def test_who_asks_a_plugin_that_the_node_lacks_sees_no_gpu(tmp_path: Path, asks: str) -> None:
+    """A kubelet admits such a pod, and nobody gives it anything: its image would decide."""
+    limits, marks = ASKS_NOBODY[asks]
+    everything = (f"{VISIBLE}=all",)
+    async with node_world(tmp_path) as world:
+        await world.start_agent()
+        world.add_pod("first", limits, **marks)
+        if asks == "an annotation":  # whose name is common: it may mean anything
+            alone = await world.create(world.sandbox("first"), "main", everything)
+            assert alone.env == {VISIBLE: "void"}
+        else:
+            problem = await refused(world, world.sandbox("first"), "main", everything)
+            assert "nobody gives it the GPUs" in problem
+        served = dict.fromkeys(limits, "1") or {"nvidia.com/gpu": "8"}
+        world.api.update("nodes", NODE, {"status": {"capacity": served}}, "")
+        await starts_with(world, "first", everything)
+
+
+async def starts_with(world: NodeWorld, name: str, env: tuple[str, ...]) -> None:
+    """Until the container has this environment: the watch tells of node and pods apart."""
+    while True:
+        with suppress(NotCreatedError):
+            started = await world.create(world.sandbox(name), "main", env)
+            if started.env == dict(each.split("=") for each in env):
+                return
+        await asyncio.sleep(0.005)
+
+
+async def test_a_container_that_asks_for_nothing_beside_one_that_does_starts_without(
+    tmp_path: Path,
+) -> None:
+    async with node_world(tmp_path) as world:
+        await world.start_agent()
+        world.add_pod("whole", {"nvidia.com/gpu": "1"})
+        beside = await world.create(world.sandbox("whole"), "debugger", (f"{VISIBLE}=all",))
+        assert beside.env == {VISIBLE: "void"}
+
+
+async def test_whole_cards_that_the_agent_itself_advertises_need_a_record(tmp_path: Path) -> None:
+    config = Configuration(agent=AgentSettings(dialects=("hami",), own=("nvidia.com/gpu",)))
+    async with node_world(tmp_path) as world:
+        await world.start_agent(config)
+        while ADVERTISES not in world.api.get("nodes", NODE, "")["metadata"].get("annotations", {}):
+            await asyncio.sleep(0.005)
+        world.add_pod("whole", {"nvidia.com/gpu": "1"})
+        assert "nobody gives it" in await refused(world, world.sandbox("whole"), "main")
 
 
 async def test_a_variable_that_image_and_pod_set_is_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from weft.node.agent import offering
 from weft.node.agent.offering import RuntimeAbsence
 
 MEMORY = "weft.dev/gpu-memory"
+STATUS = ("capacity", "allocatable")
 
 
 class PlayedConnection:
@@ -67,3 +68,21 @@ async def test_where_the_runtime_stays_away_the_node_offers_no_shares(
         assert INVENTORY in node["metadata"]["annotations"]
         await world.runtime.start()
         await node_that(world, offers=True)
+
+
+async def test_what_an_earlier_agent_offered_is_taken_back_where_no_runtime_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offering, "_LOOK_S", 0.01)
+    soon = partial(RuntimeAbsence, gone_s=0.1)
+    monkeypatch.setattr(agent_hosting, "RuntimeAbsence", soon)
+    async with node_world(tmp_path) as world:
+        marks = {AGENT: '{"version":"1","delivery":"by-name"}', ADVERTISES: MEMORY}
+        amounts = {MEMORY: "80000"}
+        world.api.update("nodes", NODE, {"metadata": {"annotations": marks}}, "")
+        world.api.update("nodes", NODE, {"status": dict.fromkeys(STATUS, amounts)}, "")
+        await world.runtime.stop()
+        starting = asyncio.create_task(world.start_agent())
+        await node_that(world, offers=False)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)

@@ -25,7 +25,7 @@ log = logging.getLogger("weft.webhook")
 NAME, PATH = "weft-schedule", "/schedule"
 _LIMITS = ServerLimits(head_s=5, take_s=5, idle_s=120, most_connections=64)
 _MOST_BYTES = 8 * 2**20
-"""Of a question: an object of the API is at most 1.5 MiB, and one more is its old self."""
+"""A question's size: an object of the API is at most 1.5 MiB, and one more is its old self."""
 _ANSWER_WITHIN_S = 2
 
 

@@ -25,7 +25,7 @@ from weft.model import BadInputError
 
 KUBE_SCHEDULER = "kubescheduler.config.k8s.io/"
 LOAD_AWARE = "nano-load-binpack"
-"""What decides where Elastic GPU's load-aware policy is configured."""
+"""The policy that decides where Elastic GPU's load-aware policy is configured."""
 _LOAD_METRICS = ("gpu_core_usage_avg", "gpu_memory_usage_avg")
 _ORIGINAL_PORTS = ("39999", "12345", "32766")
 

@@ -20,7 +20,7 @@ from weft.kube.structs import KubeNode
 from weft.model import BadInputError, Constraints, GpuMemoryRequest, Node, Shape
 
 _ALWAYS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-"""What the API server lets every pod tolerate for a while."""
+"""The taints that the API server lets every pod tolerate for a while."""
 
 
 class PodTimes(NamedTuple):

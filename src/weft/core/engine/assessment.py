@@ -32,7 +32,7 @@ from weft.model.constraints import NO_CONSTRAINTS
 CODES = len(Code)
 
 LOOKS_AT_LEAST, LOOKS_CONSTRAINED, LOOKS_SEARCHED = 300, 6, 20
-"""What a decision costs in looks at one node: at least; each node for a shape with constraints of
+"""A decision's cost in looks at one node: at least; each node for a shape with constraints of
 Kubernetes' own, which are read node by node; each node for several GPU requests."""
 ASKED_LATELY = 3
 """Price lists within which a shape was asked about that is scored by the next one beforehand."""

@@ -30,10 +30,10 @@ COMMON_PART, COMMON_LEAST = 3, 3
 """More than one in three are slow for one reason, not for a neighbour each; of so few that fewer
 than three are slow, that says nothing."""
 GPUS_EACH = 100
-"""Of so many GPUs with pods one may lose a pod at a look: whatever nobody thought of takes half an
+"""One in so many GPUs with pods may lose a pod at a look: whatever nobody thought of takes half an
 hour, not a minute, and shows before it is done."""
 LOOK_NS = 10 * 1_000_000_000
-"""What is told within this is one look, in parts; looks are 15 s apart."""
+"""Reports within this time are parts of one look; looks are 15 s apart."""
 
 Why = Literal["alone", "in-vain", "common", "enough"]
 _WORDS: dict[Why, str] = {

@@ -29,7 +29,7 @@ NEED, BEYOND, USED = "memory_need_mib", "memory_beyond_mib", "memory_used_mib.la
 """Columns of `telemetry/feed/memory_needs.py`, and what stands in for the first one's age."""
 
 RAN_LONG_NS = 3_600_000_000_000
-"""Who held a GPU for an hour is taken for a pod of known peak: a service never ends."""
+"""A pod that held a GPU for an hour is taken for one of known peak: a service never ends."""
 
 _Gpu = tuple[str, int]
 

@@ -19,7 +19,7 @@ from weft.core.ledger import Holding
 from weft.model import Code, PodRequest, Shape
 
 MOST_ORDERED = 3
-"""Of so many pods all orders are tried; of more those that go by size alone."""
+"""Up to so many pods all orders are tried; of more those that go by size alone."""
 
 LOOKS_A_TRIAL = 100
 """Sets that sums rule out, or that lose too much, are looked at this often for each trial."""

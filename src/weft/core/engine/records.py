@@ -18,7 +18,8 @@ from weft.model import Code, Share
 from weft.model.reason import TEXT
 
 LEAVES: Final = "asked-to-leave"
-"""Whether it goes is for others to say: a disruption budget, or the API server (`NotEvicted`)."""
+"""The eviction itself is others' affair: a disruption budget's, or the API server's
+(`NotEvicted`)."""
 
 
 FAULTED: Final = "faulted"

@@ -44,7 +44,7 @@ NEW_LEADER_NS = 300 * 1_000_000_000
 """So long after it began to lead a process has nobody evicted: the one before may have had somebody
 evicted as it ended, and nothing need be left that says so."""
 GAP_NS = 60 * 1_000_000_000
-"""What was seen longer ago than this before the next look has nothing to do with it."""
+"""A look longer ago than this before the next one has nothing to do with it."""
 LEAST_TOGETHER = 1.0
 SLOWEST = 100.0
 """As which a pod is told that stood still."""

@@ -31,7 +31,7 @@ Trying = Generator[None, None, T]
 _Size = tuple[int, int, int, int, str]
 _CHUNK = 500  # pods or nodes to look at without a trial, before others have their turn
 Rank = Callable[[str], int]
-"""Of two pods (by UID) that could end, which to try first: the lower number."""
+"""The order in which pods (by UID) that could end are tried: the lower number first."""
 
 
 class SuggestedChange(msgspec.Struct, frozen=True):

@@ -205,11 +205,12 @@ class Query:
         return self._device(_HARVEST if self.demand.harvests else _FREE)
 
     device_memory_harvest = _DeviceColumn("device_memory_harvest")
-    """What a harvesting policy may give away, MiB: within the declared limit and idle, [d]."""
+    """The memory that a harvesting policy may give away, MiB: within the declared limit and idle,
+    [d]."""
     device_memory_strict = _DeviceColumn("device_memory_free")
     """Memory that nobody was promised, MiB, whether the demand harvests or not, [d]."""
     device_memory_promised = _DeviceColumn("device_memory_promised")
-    """What the pods on it were promised, MiB, [d]."""
+    """The memory that the pods on it were promised, MiB, [d]."""
     device_pods = _DeviceColumn("device_pods")
     """Other pods with a share of it, [d]."""
     device_milli_free = _DeviceColumn("device_milli_free")

@@ -64,7 +64,7 @@ _FREE, _AVAILABLE = slice(MILLI_FREE, IDLE + 1), slice(DEVICE_USABLE + 1)
 _HELD = slice(DEVICE_COLUMNS.index("device_memory_harvest"), DEVICE_PROMISED + 1)
 
 RESERVE_MIB, RESERVE_PERMILLE = 512, 20
-"""What harvesting always leaves free on a card: the larger of the two,
+"""The memory that harvesting always leaves free on a card: the larger of the two,
 for contexts of new processes and for growth between two samples."""
 
 

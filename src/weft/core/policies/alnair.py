@@ -7,7 +7,7 @@ from weft.core.ledger.table import Ints
 from weft.core.policies.compat import Compat, is_exact
 
 ENOUGH = 10_000
-"""What the original subtracts from, in GiB: more than a node has."""
+"""The number that the original subtracts from, in GiB: more than a node has."""
 
 
 class AlnairCostSaving(Policy):

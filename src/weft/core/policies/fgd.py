@@ -22,7 +22,7 @@ _BEYOND = 1 << 20
 """More than any share, whose numbers make one with it."""
 
 COLD_START = tuple(TypicalPods.shape(cpu, milli) for cpu, milli in ((4000, 500), (8000, 1000)))
-"""What to expect before anything came: half cards and whole cards."""
+"""The expectation before anything came: half cards and whole cards."""
 
 
 class Fgd(Policy):

@@ -18,7 +18,7 @@ STATIC = np.array([2.0, 2.0, 1.0, 1.0, 2.0]).reshape(-1, 1)
 DYNAMIC = np.array([2.0, 1.0, 1.0, 1.0]).reshape(-1, 1)
 """Weights of free memory, power, encoder, decoder."""
 STEPS = 18
-"""What the original's weights come to; its scores are whole numbers, and so are these."""
+"""The sum of the original's weights; its scores are whole numbers, and so are these."""
 UNUSED = 0.9
 """An idle GPU of which less is measured free is somebody's."""
 EXACT = 1e-6

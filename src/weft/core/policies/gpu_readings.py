@@ -17,7 +17,7 @@ from weft.core.ledger.table import RESERVE_MIB, RESERVE_PERMILLE, Bools, Ints, L
 BUSY_SM, BUSY_OCCUPANCY, BUSY_DRAM = 0.80, 0.45, 0.40
 """CARMA's bounds: above these one more pod would mostly wait."""
 MARGIN_MIB = 2048
-"""What must be measured free beyond a pod's request where it shares a GPU (CARMA)."""
+"""The memory that must be measured free beyond a pod's request where it shares a GPU (CARMA)."""
 STALE_FACTOR = 1.25
 """An old reading of SM or DRAM is taken for so much more."""
 

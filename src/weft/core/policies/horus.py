@@ -12,7 +12,7 @@ MEMORY, OVERLOAD = 1.3, 1.6
 PRIOR_PERCENT = {"latency-critical": 15}
 """GPU utilisation to expect of a pod of this class: inference."""
 TRAINING_PERCENT = 90
-"""Of all others: training. Residents that nobody measures are taken for this too."""
+"""The use of all others: training. Residents that nobody measures are taken for this too."""
 
 
 class Horus(Policy):

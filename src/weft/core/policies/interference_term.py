@@ -16,7 +16,7 @@ from weft.model import Shape
 from weft.model.interference_table import NO_INTERFERENCE, InterferenceTable, InterferenceView
 
 WEIGHTS = (0.6, 0.2, 0.2)
-"""Of interference, fragments and load, where interference is predicted."""
+"""Weights of interference, fragments and load, where interference is predicted."""
 MOST = 4
 """Larger sets are not predicted."""
 UNKNOWN_VALUE = 0.5

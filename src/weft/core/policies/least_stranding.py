@@ -35,7 +35,7 @@ _COLD_START = [
     (Shape((GpuRequest(milli=500),), cpu_milli=4000), 1),
     (Shape((GpuRequest(whole=True),), cpu_milli=8000), 1),
 ]
-"""What to expect before anything came: half cards and whole cards."""
+"""The expectation before anything came: half cards and whole cards."""
 
 
 Slack = Annotated[float, msgspec.Meta(ge=0, le=10)]

@@ -33,7 +33,7 @@ NOBODY_COLUMN = np.array([[1.0], [1.0], [KNOWN], [0.0]])
 MOST_VALUE, MOST_LOG = 1e9, 700.0
 """No set brings more or less, and no log slowdown above it is told as times."""
 _SIGNS = np.array([1.0, -1.0, -1.0])[:, None, None]
-"""Of `JoinedSets.logs`: how many times slower at worst, and the two speeds."""
+"""Signs of `JoinedSets.logs`: how many times slower at worst, and the two speeds."""
 
 
 class SlowdownBounds(NamedTuple):

@@ -4,7 +4,7 @@ from weft.core.framework import Policy
 from weft.model import PodRequest
 
 CARD_MIB = 32_510
-"""What a whole card or a percentage counts as: the card of the original's experiments."""
+"""The card that a whole card or a percentage stands for: that of the original's experiments."""
 
 
 class SmallestFirst(Policy):

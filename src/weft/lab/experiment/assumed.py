@@ -1,4 +1,4 @@
-"""What results rest on: the model of time on a card in words, and what a headline becomes under
+"""Assumptions of results: the model of time on a card in words, and what a headline becomes under
 other assumptions."""
 
 from collections.abc import Sequence

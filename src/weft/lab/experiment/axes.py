@@ -51,7 +51,7 @@ class CurveSeries(msgspec.Struct, frozen=True):
 
 
 Say = Callable[[CurveSeries, int], str]
-"""What a point of a curve says to those who point at it, by its number."""
+"""The text of a curve's point for those who point at it, by its number."""
 
 
 class Panel(msgspec.Struct, frozen=True):

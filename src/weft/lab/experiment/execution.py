@@ -22,7 +22,7 @@ from weft.lab.experiment.workers import run_cells
 MANIFEST_PERIOD_S = 10.0
 """So often at most the manifest is written while cells run: a kill costs so many timings."""
 BLOCK_BYTES = 4096
-"""What a file takes on disk is rounded up to."""
+"""The block that a file's size on disk is rounded up to."""
 
 
 class CellWork(msgspec.Struct, frozen=True):

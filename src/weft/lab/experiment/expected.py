@@ -29,7 +29,7 @@ TAKES: dict[str, Callable[[Sequence[float]], float]] = {
     "highest": max,
     "lowest": min,
 }
-"""Of several levels' numbers one."""
+"""Functions that make one of several levels' numbers."""
 
 Range = Annotated[tuple[float, float], Meta(extra={"refused": "{} is no range; write [low, high]"})]
 Several = Annotated[tuple[str, ...], Meta(min_length=1)]

@@ -8,7 +8,7 @@ from weft.lab.experiment.style import HEAT
 from weft.lab.simulate.holdings import ClusterHoldings, GpuHoldings, Holder, NodeHoldings
 
 MOST_NODES = 4_000
-"""Of all maps together: more would make the page slow to open."""
+"""The most nodes of all maps together: more would make the page slow to open."""
 _FEW_NODES = 40
 """So few are drawn large, with their names."""
 

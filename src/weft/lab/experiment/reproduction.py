@@ -51,7 +51,7 @@ class Reproduction(msgspec.Struct, frozen=True):
         return [each.absent for each in self.experiments if each.absent]
 
     def assumed(self) -> list[tuple[AssumedHeadline, list[AssumedRow]]]:
-        """What each headline becomes under other assumptions, as far as these were run."""
+        """Each headline under other assumptions, as far as these were run."""
         run = {each.file: each for each in self.experiments}
         shown = []
         for headline in self.expected.headlines:

@@ -57,7 +57,7 @@ def _section(folder: Path, one: Reproduction, figure: str) -> str:
 
 
 def _rests_on(one: Reproduction) -> list[str]:
-    """What the headlines rest on, in words, and what they become where that is not so."""
+    """The headlines' assumptions in words, and what they become where these do not hold."""
     parts = []
     if one.expected.rests_on:
         parts.append(f"<p>It rests on: {escape(one.expected.rests_on)}</p>")

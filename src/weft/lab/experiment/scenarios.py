@@ -47,7 +47,7 @@ BEST, GANDIVA = "best-residency", "gandiva"
 NO_SLOWDOWN = ByResidents((1000,))
 """Sharing costs nothing beyond what compute in proportion does."""
 IN_PROPORTION = TimeAssumptions(name="in-proportion", compute="proportional")
-"""What is assumed of programs whose slowdowns nobody measured."""
+"""The assumption about programs whose slowdowns nobody measured."""
 GAP_S = 30.0
 """The mean gap between two jobs a GPU, of lists that say nothing else."""
 

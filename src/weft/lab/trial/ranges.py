@@ -18,7 +18,7 @@ from weft.telemetry.sources.answers import QueryResult, TelemetryError, labels_o
 from weft.telemetry.sources.prometheus import Prometheus
 
 METRICS = (Metric.GPU_UTIL_RATIO, Metric.MEMORY_USED_MIB, Metric.POWER_W)
-"""What experiments draw."""
+"""The metrics that experiments draw."""
 STEP_S = 1.0
 _CHUNK_S = 600.0
 _LOST_PERIODS, _LEAST_LOST_S = 3.0, 5.0

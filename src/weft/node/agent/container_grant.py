@@ -31,7 +31,7 @@ class ContainerGrant(msgspec.Struct, frozen=True):
 
 
 NOTHING = ContainerGrant(env={VISIBLE: NONE_VISIBLE})
-"""What a container is given that asks no GPU of anybody."""
+"""The grant of a container that asks no GPU of anybody."""
 
 
 class Granter:

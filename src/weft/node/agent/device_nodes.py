@@ -25,7 +25,7 @@ CDI_KIND = "nvidia.com/gpu"
 
 _MOST_BYTES = 8 << 20
 _SUFFIXES = (".json", ".yaml")
-"""Of the files that runtimes read."""
+"""Suffixes of the files that runtimes read."""
 _GPU_NODE = re.compile(r"/dev/nvidia\d+|/dev/nvidia-caps/nvidia-cap\d+")
 _CAPABILITIES = "/dev/nvidia-caps/"
 

@@ -15,13 +15,14 @@ from typing import Literal
 
 import msgspec
 
-from weft.dialects.catalog import NONE
+from weft.dialects.catalog import NONE, is_gpu_resource
 from weft.dialects.delivery import derived_record
 from weft.dialects.dialect import DialectSettings
-from weft.dialects.foreign import foreign_requests
+from weft.dialects.foreign import foreign_requests, foreign_resource
 from weft.dialects.inventory import InventoryFallback, inventory
 from weft.dialects.nvidia import GPU as NVIDIA_GPU
-from weft.dialects.registry import choose
+from weft.dialects.registry import choose, parse_pod
+from weft.dialects.resources import names_any, slots
 from weft.kube.client import ApiClient
 from weft.kube.codec import NODES
 from weft.kube.list_diff import Added, Change, Deleted, Modified
@@ -31,6 +32,7 @@ from weft.kube.watch import ListWatch
 from weft.model import BadInputError, Node, PodManifest
 from weft.model.annotations import DELIVERY
 from weft.model.delivery import DeliveryRecord, decode_delivery
+from weft.node.agent.accounting import own_resources
 from weft.node.agent.pod_on_node import PODS_ON_NODE, PodOnNode
 from weft.node.agent.usage import WatchedPod
 
@@ -92,6 +94,7 @@ class NodePods:
         this_node = {"fieldSelector": f"metadata.name={node_name}"}
         self._pod_watch: ListWatch[PodOnNode] = ListWatch(client, PODS_ON_NODE, selectors=on_node)
         self._node_watch: ListWatch[KubeNode] = ListWatch(client, NODES, selectors=this_node)
+        self._others: frozenset[str] | None = None
 
     @property
     def pods(self) -> Mapping[str, NodePod]:
@@ -116,6 +119,32 @@ class NodePods:
             return None
         meta, containers = pod.manifest.metadata, pod.manifest.containers_by_id()
         return WatchedPod(uid, meta.namespace, meta.name, pod.record, containers)
+
+    def served(self, manifest: PodManifest, container: str) -> Literal["others", "nobody", ""]:
+        """Say who gives a foreign pod's container its GPUs on this node; "" if it asks for none.
+
+        A kubelet admits what its node does not advertise: then nobody gives such a pod a GPU, and
+        its words are no reason to let it see all that its image asks for.
+        """
+        if self._others is None:
+            return "others"  # the node is not known yet
+        found = foreign_requests(manifest, asks=True)
+        asking = {each.name: each.containers for each in found if each.containers}
+        if whole := _naming(manifest, NVIDIA_GPU):
+            asking[NVIDIA_GPU] = whole
+        # By labels and annotations alone: of whoever has GPUs here.
+        asked = asking.keys() or {name for name in self._others if _is_gpus(name)}
+        if asked & self._others:
+            return "others"
+        if asking:
+            return "nobody" if any(container in names for names in asking.values()) else ""
+        return "nobody" if self._asks_by_labels(manifest) else ""
+
+    def _asks_by_labels(self, manifest: PodManifest) -> bool:
+        try:
+            return bool(parse_pod(manifest, self._rules.settings).shape.gpu_requests)
+        except BadInputError:
+            return True
 
     async def run(self) -> None:
         """Follow the node and its pods until cancelled."""
@@ -173,6 +202,9 @@ class NodePods:
             self.node.unit_mib,
         )
         self.node = found
+        # A resource that was there once: its plugin may be about to register with a new kubelet.
+        there = (self._others or frozenset()).union(node.status.capacity or ())
+        self._others = there - own_resources(node)
         if not changed:
             return
         for warning in warnings:
@@ -248,6 +280,16 @@ def what_it_asks(manifest: PodManifest, settings: DialectSettings) -> tuple[Asks
     if system is NONE:
         return ("foreign" if foreign_requests(manifest, asks=False) else "nothing"), ""
     return ("foreign" if NVIDIA_GPU in (*system.counted, *system.resources) else "share"), ""
+
+
+def _naming(manifest: PodManifest, resource: str) -> tuple[str, ...]:
+    """The pod's containers that name this resource."""
+    containers = (slot.container for slot in slots(manifest))
+    return tuple(each.name for each in containers if names_any(each, {resource}))
+
+
+def _is_gpus(resource: str) -> bool:
+    return is_gpu_resource(resource) or foreign_resource(resource) is not None
 
 
 def rules_of(

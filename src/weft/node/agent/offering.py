@@ -36,7 +36,7 @@ def offer_of(plugin: NriPlugin, isolation: NodeIsolation) -> AgentOffer | None:
 
 
 class Connecting(Protocol):
-    """What the container runtime asks about containers; `NriPlugin` is one."""
+    """The part that the container runtime asks about containers; `NriPlugin` is one."""
 
     connected: bool
 
@@ -53,12 +53,10 @@ class RuntimeAbsence:
 
     async def run(self) -> None:
         """Look every second, until cancelled."""
-        loop = asyncio.get_running_loop()
-        asked_s = loop.time()
+        away_s = 0.0  # not by the clock: while this process was stopped it saw nothing
         while True:
-            if self._plugin.connected:
-                asked_s = loop.time()
-            self._become(loop.time() - asked_s >= self._gone_s)
+            away_s = 0.0 if self._plugin.connected else away_s + _LOOK_S
+            self._become(away_s >= self._gone_s)
             await asyncio.sleep(_LOOK_S)
 
     def _become(self, gone: bool) -> None:

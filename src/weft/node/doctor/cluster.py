@@ -30,7 +30,7 @@ PERSON = (
     ResourceRight("list", "pods"),
     ResourceRight("get", "pods/proxy"),
 )
-"""What `weft inspect` and `weft doctor` need."""
+"""The rights that `weft inspect` and `weft doctor` need."""
 NODE_AGENT = (
     ResourceRight("list", "pods"),
     ResourceRight("watch", "pods"),
@@ -43,7 +43,7 @@ NODE_AGENT = (
     ResourceRight("create", "events", "events.k8s.io"),
     ResourceRight("patch", "events", "events.k8s.io"),
 )
-"""What `weft agent` needs: deploy/agent.yaml grants it."""
+"""The rights that `weft agent` needs: deploy/agent.yaml grants them."""
 
 
 class NodeSystem(Api, frozen=True, gc=False):

@@ -24,7 +24,7 @@ REQUEST, RESPONSE = 1, 2
 
 PLUGIN_SIDE = {PLUGIN_CALLED: REQUEST, RUNTIME_CALLED: RESPONSE}
 RUNTIME_SIDE = {PLUGIN_CALLED: RESPONSE, RUNTIME_CALLED: REQUEST}
-"""What either side is sent on each connection."""
+"""The messages that either side is sent on each connection."""
 
 MOST_BODY_BYTES = 4 << 20
 """ttrpc's own limit."""

@@ -21,7 +21,7 @@ from weft.telemetry.feed.window import MetricWindow
 from weft.telemetry.meaning.join import PodSamples
 
 PAUSE_S = 60.0
-"""Who was bound longer ago than that was not seen to come, though the last tick was before it."""
+"""A pod bound longer ago than that was not seen to come, though the last tick was before it."""
 USED = Metric.MEMORY_USED_MIB
 
 

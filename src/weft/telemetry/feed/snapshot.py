@@ -37,7 +37,7 @@ COMPARED = (
     (Metric.SM_ACTIVE_RATIO, Metric.GRAPHICS_ACTIVE_RATIO, Metric.GPU_UTIL_RATIO),
     (Metric.DRAM_ACTIVE_RATIO, Metric.MEMORY_COPY_RATIO),
 )
-"""What is compared between applications and GPUs: of each kind the first that is measured."""
+"""The metrics compared between applications and GPUs: of each kind the first that is measured."""
 PROMISED = "memory_promised_mib"
 """The most that pods were promised of a GPU since its newest sample, and while it was taken."""
 LAG = 10

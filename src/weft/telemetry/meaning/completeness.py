@@ -47,7 +47,7 @@ EITHER = {
     Metric.MEMORY_USED_MIB: (Metric.MEMORY_FREE_MIB, Metric.MEMORY_USED_RATIO),
     Metric.GPU_UTIL_RATIO: (Metric.SM_ACTIVE_RATIO, Metric.GRAPHICS_ACTIVE_RATIO),
 }
-"""What does as well."""
+"""The metrics that do as well."""
 
 
 class CompletenessFinding(NamedTuple):

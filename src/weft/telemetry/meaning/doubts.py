@@ -18,7 +18,7 @@ from weft.telemetry.meaning.metric_values import Floats
 LEAST_STUCK = 3
 """So many GPUs at the maximum are no chance any more."""
 TOLERANCE, TOLERANCE_MIB = 1.02, 1024
-"""What rounding, and inventories that count in GiB, may leave out of a card's memory."""
+"""The part of a card's memory that rounding, and inventories that count in GiB, may leave out."""
 LEAST_TOLD = 0.85
 """So much of a card is told as used, free or reserved, less `TOLERANCE_MIB`. ECC takes a sixteenth
 of a card with GDDR6, the driver some hundred MiB, and inventories go by what is printed on the box.

@@ -25,7 +25,7 @@ DEFAULT_METRICS = (
     Metric.DECODER_RATIO,
     Metric.SM_CLOCK_MHZ,
 )
-"""What is asked for. Energy is left out: a counter of all time does not fit into float32."""
+"""The metrics asked for. Energy is left out: a counter of all time does not fit into float32."""
 
 
 class QueryOutcome(NamedTuple):

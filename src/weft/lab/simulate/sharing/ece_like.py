@@ -97,8 +97,9 @@ def _with_late_growth(seconds: float, plateau_mib: int, peak_mib: int) -> tuple[
 
 
 FALLBACK_MIB = (2887, 839)
-"""What the program takes of a card without room for all that it asks its allocator for: in the
-logs the fifth container on a card holds 2,887 MiB, the sixth 839, and both run to the end."""
+"""The memory that the program takes of a card without room for all that it asks its allocator for:
+in the logs the fifth container on a card holds 2,887 MiB, the sixth 839, and both run to the
+end."""
 SSD = JobModel("ssd-mobilenet", 6994, _loading(131.5, 6994, 0.15, FALLBACK_MIB))
 RIGID = JobModel("ssd-mobilenet", 6994, _loading(131.5, 6994, 0.15))
 RESNET = JobModel("resnet50", 8388, _loading(160.0, 8388, 0.2))

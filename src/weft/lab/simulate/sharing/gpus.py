@@ -139,7 +139,7 @@ class SimulatedGpus:
         self.ooms = 0
         self.lost_ns = 0
         self.lost_of: dict[str, int] = {}
-        """Of `lost_ns` what a job's pods lost, by the job's UID."""
+        """The part of `lost_ns` that a job's pods lost, by the job's UID."""
         self.all_used_mib = 0
         """Memory in use on all cards together."""
         self.served: dict[str, dict[int, int]] = {}

@@ -25,7 +25,7 @@ SHORT_SHARE, SHORT_FACTOR, LONG_FACTOR = 0.8, 0.25, 4.0
 """80 % of batch jobs take a quarter of the mean time, the others four times it: a fifth of all time
 is the short ones'."""
 BATCH_SHARE = 12_951 / (12_951 + 11_089)
-"""Of the trace that the paper takes its arrivals from."""
+"""The share in the trace that the paper takes its arrivals from."""
 
 
 class BatchProgram(msgspec.Struct, frozen=True):
@@ -167,7 +167,7 @@ def training_jobs(training: int, inference: int, seed: int) -> tuple[Job, ...]:
 
 
 def workers_of(job: Job, seed: int) -> tuple[Job, ...]:
-    """What runs of it on each of its GPUs: jobs of one GPU, which come together."""
+    """The parts of it on each of its GPUs: jobs of one GPU, which come together."""
     if job.job_class != BATCH:
         return (job,)
     gpus = random.Random(f"weft-knots-gpus-{seed}-{job.uid}").choice(GPUS_OF_TRAINING)
