@@ -122,18 +122,17 @@ class NodePods:
         return WatchedPod(uid, meta.namespace, meta.name, pod.record, containers)
 
     def served_by(self, manifest: PodManifest, container: str = "") -> Literal["others", "us", ""]:
-        """Who serves on this node what a foreign pod, or one container of it, asks for; "" for
-        nobody.
+        """The plugin that serves here what a foreign pod, or one container of it, asks for; "": none.
 
         A kubelet admits what its node does not advertise: then nobody gives such a pod a GPU, and
         its words are no reason to let it see all that its image asks for.
         """
         if self._others is None:
             return "others"  # the node is not known yet
-        found = foreign_requests(manifest, asks=True)
+        requests = foreign_requests(manifest, asks=True)
         if container:
-            found = [each for each in found if container in each.containers]
-        asked = {each.name for each in found if each.containers}
+            requests = [each for each in requests if container in each.containers]
+        asked = {each.name for each in requests if each.containers}
         if not container and _names(manifest, NVIDIA_GPU):
             asked.add(NVIDIA_GPU)
         # By labels and annotations alone: of whoever has GPUs here.
@@ -192,12 +191,12 @@ class NodePods:
             self._tell(pod.uid)
 
     def _take_node(self, node: KubeNode) -> None:
-        found, warnings = inventory(node, rules=self._rules.inventory)
-        changed = self.node is None or (found.gpus, found.unit_mib) != (
+        kube_node, warnings = inventory(node, rules=self._rules.inventory)
+        changed = self.node is None or (kube_node.gpus, kube_node.unit_mib) != (
             self.node.gpus,
             self.node.unit_mib,
         )
-        self.node = found
+        self.node = kube_node
         self._own = own_resources(node)
         # A resource that was there once: its plugin may be about to register with a new kubelet.
         self._others = (self._others or frozenset()).union(node.status.capacity or ()) - self._own
