@@ -35,6 +35,10 @@ WIDTHS = (390, 768, 1600)
 CUT_OFF = Path(__file__).with_name("cut_off.js").read_text("utf-8")
 OPEN_ALL = "document.querySelectorAll('details').forEach(part => { part.open = true; })"
 LONG = "a-policy-of-a-third-party-with-a-name-that-is-long:option=value,other=0.123456"
+ASSUMED = (
+    "assumptions: [{name: a, earlierRuns: false}, "
+    "{name: b, compute: proportional, computeRatio: 0.95, computeShown: true}]"
+)
 KINDS = ("plain", "many", "timed", "experiment", "index")
 
 
@@ -115,7 +119,7 @@ apiVersion: weft.dev/v1
 kind: Experiment
 name: made-up
 question: {"Which of these is the best? " * 9}
-workload: {{kind: overprovisioned, percents: [0, 50, 100], faults: [{{name: a}}, {{name: b}}]}}
+workload: {{kind: overprovisioned, percents: [0, 50, 100], faults: [{{name: a}}], {ASSUMED}}}
 schedulers: [gpushare, exclusive, "{LONG}"]
 seeds: {{count: 6}}
 """
@@ -146,7 +150,8 @@ def index(folder: Path) -> Path:
     """The page of reproductions: one check met, one missed for a long reason, one not run."""
     spec = decode_spec(
         b"{apiVersion: weft.dev/v1, kind: Experiment, name: made-up, question: Which is the best?, "
-        b"workload: {kind: overprovisioned}, schedulers: [gpushare, exclusive]}",
+        b"workload: {kind: overprovisioned, %s}, schedulers: [gpushare, exclusive]}"
+        % ASSUMED.encode(),
         "made-up.yaml",
     )
     measures = {cell.folder: {"makespan_s": 123_456.7 + cell.seed} for cell in plan(spec)}
@@ -159,6 +164,8 @@ def index(folder: Path) -> Path:
         {**check, "scheduler": "unmeasured", "published": "about a third"},
     ]
     document = {"apiVersion": "weft.dev/v1", "kind": "ExpectedResults", "title": "Made up " * 9}
+    headline = {"name": "A headline " * 9, "experiment": "a.yaml", "measure": "makespan_s"}
+    document |= {"restsOn": "Jobs. " * 40, "headlines": [{**headline, "scheduler": "exclusive"}]}
     expected = msgspec.convert({**document, "checks": checks}, ExpectedResults)
     there = ReproducedExperiment("a.yaml", spec, folder / "made-up", results)
     absent = f"workload.table: /{'long/' * 30}pairs.csv is not there; all 9 cells are skipped"

@@ -134,3 +134,13 @@ def test_pods_that_ask_and_name_no_scheduler_become_wefts(
 ) -> None:
     """The API server's CEL and `registry.choose` agree, on pods drawn at random."""
     check_agreement(people("alice"), namespace, seed=16, count=250)
+
+
+def test_no_pod_asks_in_requests_alone(control_plane: ControlPlane, namespace: str) -> None:
+    """Limits are all that the policy looks at: nothing else gets through the API server."""
+    api = control_plane.api
+    for name in RESOURCES:
+        body = pod("asking")
+        body["spec"]["containers"][0]["resources"] = {"requests": {name: "1"}}
+        said = refused(api, "POST", api.path("Pod", namespace), body)
+        assert "Limit must be set for non overcommitable resources" in said, name

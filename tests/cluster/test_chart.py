@@ -291,6 +291,30 @@ def test_it_is_installed_upgraded_and_removed(
     assert kept["data"] == {"team.Job.train": "{}"}
 
 
+def test_what_others_left_is_in_nobodys_way(
+    control_plane: ControlPlane, helm: Path, released: list[str]
+) -> None:
+    """A Lease that a scheduler made, and what an installation elsewhere has learnt and kept."""
+    api = control_plane.api
+    lease = ("Lease", "weft", "kube-system", "coordination.k8s.io/v1")
+    found = is_there(api, *lease)
+    if not found:
+        meta = {"name": "weft", "namespace": "kube-system"}
+        api.create({"apiVersion": lease[3], "kind": "Lease", "metadata": meta}, "kube-system")
+    off = "--set=admission.enabled=false"
+    options = [str(CHART), "--create-namespace", IMAGE, off]
+    helm_at(helm, "install", "weft", *options, *released)
+    helm_at(helm, "upgrade", "weft", *options, *released)
+    helm_at(helm, "uninstall", "weft", *released)
+    assert is_there(api, *lease)
+    assert is_there(api, "ConfigMap", "weft-lessons", "kube-system")
+    elsewhere = [*released[:2], "--namespace", "weft-moved"]
+    helm_at(helm, "install", "weft", *options, *elsewhere)
+    helm_at(helm, "uninstall", "weft", *elsewhere)
+    if not found:
+        api.delete("Lease", "weft", "kube-system", version=lease[3])
+
+
 def test_who_may_not_write_all_of_it_is_told_what_and_leaves_nothing(
     control_plane: ControlPlane, helm: Path, released: list[str]
 ) -> None:

@@ -67,6 +67,15 @@ imagePullSecrets:
 [{{ compact (list $lessons $observed) | join ", " }}]
 {{- end }}
 
+{{- /* "true" where the object is there and this release has not made it: what processes made, or an
+earlier installation left, serves as it is. helm would refuse to install over it. */}}
+{{- define "weft.foundThere" -}}
+{{- $there := lookup .version .kind "kube-system" .name -}}
+{{- $marks := dig "metadata" "annotations" (dict) $there -}}
+{{- $whose := printf "%v/%v" (get $marks "meta.helm.sh/release-namespace") (get $marks "meta.helm.sh/release-name") -}}
+{{- if and $there (ne $whose (printf "%s/%s" .release.Namespace .release.Name)) }}true{{ end }}
+{{- end }}
+
 {{/* How much is logged, and how a line looks, where it is not as by default. */}}
 {{- define "weft.log" -}}
 {{- if ne .Values.log.level "info" }}, --log={{ .Values.log.level }}{{ end }}

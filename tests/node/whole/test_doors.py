@@ -17,6 +17,7 @@ import yaml
 from binaries import SCHEDULER, versions
 from exactness import is_exact, record_of
 from kube_api import Object, Objects
+from migration_guide import Guide, Original
 from original_manifests import EXAMPLES, pods_of
 from real_node import has_begun
 from whole_cluster import ROOT, WholeCluster, as_users_install
@@ -26,7 +27,23 @@ from weft.model.annotations import DELIVERY
 DEPLOY = ROOT / "deploy"
 KUBE_SYSTEM = "kube-system"
 ELASTIC, GPUSHARE, GENIUS = "elastic-gpu-scheduler", "gpushare-schd-extender", "genius-scheduler"
-SETTINGS = {"gpushareUnit": "MiB", "agent": {"own": ["nvidia.com/gpu"]}}
+SETTINGS = {"gpushareUnit": "MiB"}
+HAMI_VALUES = EXAMPLES / "hami" / "values.yaml"
+PORT = {"port": 12345, "targetPort": 12345, "nodePort": 32766}
+FROM_GPUSHARE = Original(GPUSHARE, {"app": "gpushare", "component": GPUSHARE}, (PORT,))
+GUIDES = {
+    "elastic": Guide(
+        "migrate-from-elastic-gpu.md",
+        Original(ELASTIC, {"app": ELASTIC}, ({"port": 39999, "targetPort": 39999},)),
+    ),
+    "gpushare": Guide("migrate-from-gpushare.md", FROM_GPUSHARE),
+    "coscheml": Guide(
+        "migrate-from-gpushare.md",
+        FROM_GPUSHARE,
+        ("deploy/gpushare-schd", "deploy/coscheml/gpushare-schd"),
+    ),
+    "genius": Guide("migrate-from-genius.md", Original(GENIUS, {"component": "scheduler"})),
+}
 # As Elastic GPU's README has it for Kubernetes 1.23 and later.
 ELASTIC_CONFIG = """\
 apiVersion: kubescheduler.config.k8s.io/v1beta2
@@ -69,16 +86,20 @@ SLOWDOWNS = {a: dict.fromkeys(("LAMMPS", "Googlenet", "regression"), 1.2) for a 
 
 @pytest.fixture(scope="module")
 def agents(cluster: WholeCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Weft's agent on the node, and its scheduler where a door is its own. What may write beside it
-    are the schedulers under the originals' names."""
+    """Weft's agent on the node, and its scheduler where a door is its own, with the values that
+    HAMi's users take. What may write beside it are the schedulers under the originals' names."""
     own = [f"system:serviceaccount:{KUBE_SYSTEM}:{name}" for name in (ELASTIC, GPUSHARE, GENIUS)]
     users = [*own, "system:kube-scheduler"]
     more = {"configuration": SETTINGS, "admission": {"plugins": users}}
     values = cluster.values(tmp_path_factory.mktemp("values"), more)
-    cluster.shell(f"{as_users_install()} --values {values}")
+    cluster.shell("kubectl label node --all weft.dev/gpus=true")
+    cluster.shell(f"{as_users_install()} --values {HAMI_VALUES} --values {values}")
     cluster.shell("kubectl rollout status -n weft-system daemonset/weft-agent --timeout=180s")
     yield
     cluster.shell("helm uninstall weft --namespace weft-system --ignore-not-found")
+    # The doors' manifests took the chart's Lease with them; one that a scheduler made since is none
+    # of helm's, and stops the chart of the version before, which the next tests install.
+    cluster.shell("kubectl -n kube-system delete lease weft --ignore-not-found")
 
 
 @pytest.fixture
@@ -105,15 +126,17 @@ def no_other_weft(cluster: WholeCluster, agents: None) -> None:
 
 
 @contextlib.contextmanager
-def opened(cluster: WholeCluster, manifest: str, name: str) -> Iterator[None]:
-    """Weft under an original's name, as the head of the manifest says."""
-    cluster.shell(f"kubectl apply -f deploy/{manifest}")
+def opened(cluster: WholeCluster, system: str, folder: Path) -> Iterator[None]:
+    """Weft in the place of an original that was there before, as its guide says, and back."""
+    guide = GUIDES[system]
+    guide.go(cluster, folder)
     try:
+        name = guide.original.name
         cluster.shell(f"kubectl rollout status -n {KUBE_SYSTEM} deployment/{name} --timeout=180s")
         yield
     finally:
         cluster.use_kube_scheduler()
-        cluster.shell(f"kubectl delete -f deploy/{manifest} --timeout=180s")
+        guide.go_back(cluster, folder)
 
 
 def imported(cluster: WholeCluster, folder: Path, text: str) -> dict[str, Object]:
@@ -156,7 +179,7 @@ def run_all(cluster: WholeCluster, place: str, manifest: Path) -> dict[str, Obje
 
 
 def test_elastic(cluster: WholeCluster, place: str, tmp_path: Path, no_other_weft: None) -> None:
-    with opened(cluster, "elastic-gpu-scheduler.yaml", ELASTIC):
+    with opened(cluster, "elastic", tmp_path):
         address = cluster.shell(
             f"kubectl get svc {ELASTIC} -n {KUBE_SYSTEM} -o jsonpath='{{.spec.clusterIP}}'"
         )
@@ -175,7 +198,7 @@ def test_elastic(cluster: WholeCluster, place: str, tmp_path: Path, no_other_wef
 
 
 def test_gpushare(cluster: WholeCluster, place: str, tmp_path: Path, no_other_weft: None) -> None:
-    with opened(cluster, "gpushare-schd-extender.yaml", GPUSHARE):
+    with opened(cluster, "gpushare", tmp_path):
         made = imported(cluster, tmp_path, GPUSHARE_POLICY)
         follow(cluster, made["KubeSchedulerConfiguration"])
         pods = run_all(cluster, place, EXAMPLES / "gpushare" / "pods-in-mib.yaml")
@@ -204,7 +227,7 @@ def test_coscheml(cluster: WholeCluster, place: str, tmp_path: Path, no_other_we
             labels = item["spec"]["template"]["metadata"]["labels"]
             item["spec"]["selector"] = {"matchLabels": labels}
     manifest.write_text(yaml.safe_dump_all(documents))
-    with opened(cluster, "coscheml/gpushare-schd-extender.yaml", GPUSHARE):
+    with opened(cluster, "coscheml", tmp_path):
         made = imported(cluster, tmp_path, GPUSHARE_POLICY)
         follow(cluster, made["KubeSchedulerConfiguration"])
         pods = run_all(cluster, place, manifest)
@@ -214,7 +237,7 @@ def test_coscheml(cluster: WholeCluster, place: str, tmp_path: Path, no_other_we
 
 def test_genius(cluster: WholeCluster, place: str, tmp_path: Path, no_other_weft: None) -> None:
     made = imported(cluster, tmp_path, GENIUS_CONFIG)["WeftConfiguration"]
-    with opened(cluster, "genius/deploy.yaml", GENIUS):
+    with opened(cluster, "genius", tmp_path):
         deployed = cluster.api.get("ConfigMap", "weft-config", KUBE_SYSTEM)["data"]["weft.yaml"]
         theirs = {one["schedulerName"] for one in yaml.safe_load(deployed)["profiles"]}
         assert {one["schedulerName"] for one in made["profiles"]} == theirs

@@ -61,7 +61,7 @@ def test_a_pod_asks_with_what_the_api_server_looks_at_alone(system: BaseDialect)
 
 
 def test_names_become_literals_that_cel_reads_as_they_are() -> None:
-    assert is_one_of("k", ["a'b", "c*"]) == "(k in ['a\\'b'] || k.startsWith('c'))"
+    assert is_one_of("k", ["a'b", "c.d/*"]) == "(k in ['a\\'b'] || k.matches('^(c\\\\.d/)'))"
 
 
 def test_the_annotations_that_are_protected_are_in_the_reference() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from weft.dialects.dialect import UnitSettings
+from weft.dialects.nvidia import GPU
 from weft.model import Gpu
 from weft.model.annotations import ADVERTISES
 from weft.node.agent.accounting import (
@@ -159,14 +160,23 @@ async def test_a_system_that_another_plugin_serves_is_left_alone(caplog) -> None
         assert "is served here by another device plugin" in caplog.text
 
 
-async def test_own_refuses_while_another_plugin_serves_it() -> None:
+@pytest.mark.parametrize(
+    ("allocatable", "why"),
+    [("2", "nvidia.com/gpu is served"), ("0", "remembers another device plugin that is gone")],
+)
+async def test_own_refuses_while_another_plugin_serves_it(allocatable: str, why: str) -> None:
     settings = AccountingSettings(dialects=(), own=("nvidia.com/gpu",))
-    async with world(*TWO, status={"capacity": {"nvidia.com/gpu": "2"}}) as w:
+    amounts = {"capacity": {GPU: "2"}, "allocatable": {GPU: allocatable}}
+    async with world(*TWO, status=amounts) as w:
         with pytest.raises(ExceptionGroup) as caught:
             async with asyncio.timeout(10):
                 await Accounting(w.client, "n", w.devices, settings).run()
-        assert caught.group_contains(ForeignPluginError, match="nvidia.com/gpu is served")
+        assert caught.group_contains(ForeignPluginError, match=why)
         assert w.patches() == 0
+
+
+async def test_own_is_advertised_where_nobody_serves_it() -> None:
+    settings = AccountingSettings(dialects=(), own=(GPU,))
     async with world(*TWO) as w, w.agent(settings):
         assert w.status["capacity"]["nvidia.com/gpu"] == "2"
     both = AccountingSettings(dialects=("hami",), own=("nvidia.com/gpu",))

@@ -6,7 +6,7 @@ evaluated the pod is created as it is.
 
 from typing import Any
 
-from weft.cluster.admission.cel import CONTAINERS, asks_for_gpus, quoted
+from weft.cluster.admission.cel import asks_for_gpus, quoted
 from weft.model.annotations import SCHEDULE, SCHEDULE_ENABLED
 
 API = "admissionregistration.k8s.io/v1"
@@ -26,7 +26,7 @@ def asking_pods() -> tuple[dict[str, Any], list[dict[str, Any]]]:
     }
     unnamed = f"object.spec.schedulerName == {quoted(DEFAULT_SCHEDULER)}"
     # One condition: the API server evaluates each, whatever the first says.
-    asks = f"{unnamed} && ({asks_for_gpus(f'({CONTAINERS})')})"
+    asks = f"{unnamed} && ({asks_for_gpus()})"
     return rule, [{"name": "asks-for-gpus", "expression": asks}]
 
 

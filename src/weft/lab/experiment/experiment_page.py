@@ -253,7 +253,8 @@ def _header(spec: ExperimentSpec, results: ExperimentResults) -> str:
         f"</header>\n<section>\n<h2>Who wins where</h2>\n{absent}<ul>\n{words}\n</ul>\n"
         f'<p class="note">Against {escape(results.baseline)}, on the same seeds. Only differences '
         "whose 95 % paired interval leaves out 0, and whose p-value after Holm is below 5 %; "
-        "the tables have all others in brackets.</p>\n</section>"
+        "the tables have all others in brackets. Intervals are Student's, wider where seeds are "
+        "few or skewed, as a bootstrap of so few is too narrow; none below five.</p>\n</section>"
     )
 
 

@@ -137,10 +137,15 @@ def switched_on(node: NodeManifest, settings: AccountingSettings) -> tuple[str, 
     for resource in settings.own:
         if resource != GPU:
             raise BadInputError("--own", unknown(resource, (GPU,), "write"))
-        if resource in remembered:
+        if resource in foreign:
             raise ForeignPluginError(
                 f"{resource} is served on this node by another device plugin: the later of two "
                 "would win, silently; remove that plugin, or start without --own"
+            )
+        if resource in remembered:
+            raise ForeignPluginError(
+                f"{resource}: the kubelet still remembers another device plugin that is gone; it "
+                "forgets it five minutes after its end, and the agent can start then"
             )
         chosen.append(_NVIDIA)
     return tuple(chosen)

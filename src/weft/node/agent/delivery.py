@@ -2,7 +2,7 @@
 
     the record says what it gets          given, if nothing speaks against it (`record_check`)
     asks for a share, no record yet       refused: the kubelet tries again
-    asks for what another plugin gives    left alone, if the node has such a plugin
+    asks for what another plugin gives    left alone; refused where the node has no such plugin
     asks no GPU of anybody                no GPU is visible to it, but in exempt namespaces
     a pod that is not known yet           left alone, if nothing in it says that it is ours; looked
                                           at again once it is known
@@ -194,16 +194,21 @@ class Delivery:
         if known.asks == "share":
             raise NotGrantedError("nobody says yet which share is the pod's")
         if known.asks == "foreign":
-            return self._leave(pod, known)
+            return self._leave(pod, container, known)
         return self._hide(pod)
 
-    def _leave(self, pod: nri.PodSandbox, known: NodePod) -> tuple[str, ContainerGrant]:
+    def _leave(
+        self, pod: nri.PodSandbox, container: nri.Container, known: NodePod
+    ) -> tuple[str, ContainerGrant]:
         """Leave a pod to the plugin that it asks, if there is one on this node."""
-        match self._pods.served_by(known.manifest):
+        match self._pods.served(known.manifest, container.name):
             case "others":
                 return FOREIGN, ContainerGrant()
-            case "us":
-                raise NotGrantedError("nobody says which GPU of this node is the pod's")
+            case "nobody":
+                raise NotGrantedError(
+                    "nobody gives it the GPUs that it asks for: Weft did not place it, and no "
+                    "other plugin serves them on this node"
+                )
         return self._hide(pod)
 
     async def _give(
@@ -229,7 +234,7 @@ class Delivery:
             return False
         foreign = foreign_requests(known.manifest, asks=True)
         asks = any(container.name in request.containers for request in foreign)
-        return asks and self._pods.served_by(known.manifest, container.name) == "others"
+        return asks and self._pods.served(known.manifest, container.name) == "others"
 
     def _hide(self, pod: nri.PodSandbox) -> tuple[str, ContainerGrant]:
         if pod.namespace in self._options.exempt:

@@ -21,7 +21,7 @@ from weft.dialects.dialect import DialectSettings
 from weft.dialects.foreign import foreign_requests, foreign_resource
 from weft.dialects.inventory import InventoryFallback, inventory
 from weft.dialects.nvidia import GPU as NVIDIA_GPU
-from weft.dialects.registry import choose
+from weft.dialects.registry import choose, parse_pod
 from weft.dialects.resources import names_any, slots
 from weft.kube.client import ApiClient
 from weft.kube.codec import NODES
@@ -94,7 +94,6 @@ class NodePods:
         this_node = {"fieldSelector": f"metadata.name={node_name}"}
         self._pod_watch: ListWatch[PodOnNode] = ListWatch(client, PODS_ON_NODE, selectors=on_node)
         self._node_watch: ListWatch[KubeNode] = ListWatch(client, NODES, selectors=this_node)
-        self._own: frozenset[str] = frozenset()
         self._others: frozenset[str] | None = None
 
     @property
@@ -121,8 +120,8 @@ class NodePods:
         meta, containers = pod.manifest.metadata, pod.manifest.containers_by_id()
         return WatchedPod(uid, meta.namespace, meta.name, pod.record, containers)
 
-    def served_by(self, manifest: PodManifest, container: str = "") -> Literal["others", "us", ""]:
-        """The plugin that serves here what a foreign pod, or one container of it, asks for; "": none.
+    def served(self, manifest: PodManifest, container: str) -> Literal["others", "nobody", ""]:
+        """Say who gives a foreign pod's container its GPUs on this node; "" if it asks for none.
 
         A kubelet admits what its node does not advertise: then nobody gives such a pod a GPU, and
         its words are no reason to let it see all that its image asks for.
@@ -130,16 +129,22 @@ class NodePods:
         if self._others is None:
             return "others"  # the node is not known yet
         requests = foreign_requests(manifest, asks=True)
-        if container:
-            requests = [each for each in requests if container in each.containers]
-        asked = {each.name for each in requests if each.containers}
-        if not container and _names(manifest, NVIDIA_GPU):
-            asked.add(NVIDIA_GPU)
+        asking = {each.name: each.containers for each in requests if each.containers}
+        if whole := _naming(manifest, NVIDIA_GPU):
+            asking[NVIDIA_GPU] = whole
         # By labels and annotations alone: of whoever has GPUs here.
-        asked = asked or {name for name in self._others if _is_gpus(name)}
+        asked = asking.keys() or {name for name in self._others if _is_gpus(name)}
         if asked & self._others:
             return "others"
-        return "us" if asked & self._own else ""
+        if asking:
+            return "nobody" if any(container in names for names in asking.values()) else ""
+        return "nobody" if self._asks_by_labels(manifest) else ""
+
+    def _asks_by_labels(self, manifest: PodManifest) -> bool:
+        try:
+            return bool(parse_pod(manifest, self._rules.settings).shape.gpu_requests)
+        except BadInputError:
+            return True
 
     async def run(self) -> None:
         """Follow the node and its pods until cancelled."""
@@ -197,9 +202,9 @@ class NodePods:
             self.node.unit_mib,
         )
         self.node = kube_node
-        self._own = own_resources(node)
         # A resource that was there once: its plugin may be about to register with a new kubelet.
-        self._others = (self._others or frozenset()).union(node.status.capacity or ()) - self._own
+        there = (self._others or frozenset()).union(node.status.capacity or ())
+        self._others = there - own_resources(node)
         if not changed:
             return
         for warning in warnings:
@@ -277,8 +282,10 @@ def what_it_asks(manifest: PodManifest, settings: DialectSettings) -> tuple[Asks
     return ("foreign" if NVIDIA_GPU in (*system.counted, *system.resources) else "share"), ""
 
 
-def _names(manifest: PodManifest, resource: str) -> bool:
-    return any(names_any(slot.container, {resource}) for slot in slots(manifest))
+def _naming(manifest: PodManifest, resource: str) -> tuple[str, ...]:
+    """The pod's containers that name this resource."""
+    containers = (slot.container for slot in slots(manifest))
+    return tuple(each.name for each in containers if names_any(each, {resource}))
 
 
 def _is_gpus(resource: str) -> bool:
