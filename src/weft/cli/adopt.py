@@ -78,9 +78,9 @@ def _wish(namespaces: "Sequence[str]", config: Path | None) -> "AdoptionWish":
     from weft.cluster.adoption.account import Reading
     from weft.cluster.adoption.plan import AdoptionWish
 
-    found = configuration(config)
-    names = frozenset(profile.scheduler_name for profile in found.profiles)
-    how = wish_of(found)
+    settings = configuration(config)
+    names = frozenset(profile.scheduler_name for profile in settings.profiles)
+    how = wish_of(settings)
     return AdoptionWish(tuple(namespaces), names, Reading(how.settings, how.rules))
 
 
@@ -94,8 +94,8 @@ async def _planned(
     if lacking is not None:
         return None, (lacking,)
     logging.getLogger("weft").addHandler(logging.NullHandler())  # the table says it all
-    found = await plan.read_cluster(client)
-    planned = plan.plan_of(found, plan.account_for(client, found, wish), wish)
+    objects = await plan.read_cluster(client)
+    planned = plan.plan_of(objects, plan.account_for(client, objects, wish), wish)
     problems = planned.problems
     if writes and (lacking := await plan.lacking_rights(client, plan.WRITES)) is not None:
         problems = (lacking, *problems)
@@ -125,9 +125,9 @@ def _as_json(
     problems: "Sequence[AdoptionProblem]",
     changes: "Sequence[OptInChange] | None",
 ) -> dict[str, object]:
-    found: dict[str, object] = {"problems": [problem._asdict() for problem in problems]}
+    report: dict[str, object] = {"problems": [problem._asdict() for problem in problems]}
     if plan is not None:
-        found |= {
+        report |= {
             "pods": plan.account.pods,
             "overfull": [gpu._asdict() for gpu in plan.account.overfull],
             "namespaces": plan.opt_in,
@@ -138,8 +138,8 @@ def _as_json(
             "rollBack": roll_back_commands(plan),
         }
     if changes is not None:
-        found["changes"] = [change._asdict() for change in changes]
-    return found
+        report["changes"] = [change._asdict() for change in changes]
+    return report
 
 
 def _show(
@@ -231,12 +231,12 @@ def _guessed(plan: "AdoptionPlan") -> "dict[str, list[PodAccount]]":
         node.name: {gpu.index for gpu in node.gpus if gpu.parent is None}
         for node in plan.account.nodes
     }
-    found: dict[str, list[PodAccount]] = {}
+    guessed: dict[str, list[PodAccount]] = {}
     for pod in plan.account.pods:
         some = {share.gpu for share in pod.shares}
         if pod.state == "ambiguous" and some and some < cards.get(pod.node, set()):
-            found.setdefault(pod.node, []).append(pod)
-    return found
+            guessed.setdefault(pod.node, []).append(pod)
+    return guessed
 
 
 def _show_commands(title: str, commands: "Sequence[str]") -> None:
@@ -254,9 +254,9 @@ def switch_commands(plan: "AdoptionPlan") -> list[str]:
         for namespace, _, name in (found.partition("/") for found in plan.configurations)
     ]
     commands += [
-        f"kubectl -n {one.namespace} scale {one.target} --replicas=0"
-        for one in plan.originals
-        if one.role == "scheduler" and one.kind == "Deployment"
+        f"kubectl -n {original.namespace} scale {original.target} --replicas=0"
+        for original in plan.originals
+        if original.role == "scheduler" and original.kind == "Deployment"
     ]
     commands.append("kubectl apply -f deploy/scheduler.yaml")
     if plan.minor >= 36:
@@ -273,9 +273,9 @@ def roll_back_commands(plan: "AdoptionPlan") -> list[str]:
         commands.append("weft admission --only schedule | kubectl delete -f -")
     commands.append("kubectl delete -f deploy/scheduler.yaml")
     return commands + [
-        f"kubectl -n {one.namespace} scale {one.target} --replicas={one.replicas}"
-        for one in plan.originals
-        if one.role == "scheduler" and one.kind == "Deployment"
+        f"kubectl -n {original.namespace} scale {original.target} --replicas={original.replicas}"
+        for original in plan.originals
+        if original.role == "scheduler" and original.kind == "Deployment"
     ]
 
 

@@ -65,8 +65,8 @@ def state_of(snapshot: "Path | None", kubeconfig: "Path | None", context: str) -
                 str(snapshot), "is a cluster's state; leave out --kubeconfig, --context"
             )
         return open_snapshot(snapshot)
-    found, config = answer(kubeconfig, context, lambda client: asked(client, None))
-    taken = snapshot_of(found, config, datetime.datetime.now(datetime.UTC))
+    objects, config = answer(kubeconfig, context, lambda client: asked(client, None))
+    taken = snapshot_of(objects, config, datetime.datetime.now(datetime.UTC))
     known = registry()
     return snapshot_state(taken, lambda client: reading_cluster(config, known, client))
 

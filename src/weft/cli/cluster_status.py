@@ -139,7 +139,7 @@ async def _schedulers(client: ApiClient) -> list[ServingPod]:
 
 async def _leader(client: ApiClient, wish: StatusWish) -> LeaderStatus:
     """A Lease that looks run out is looked at once more after its duration: clocks may differ."""
-    found = LeaderStatus(f"{wish.lease_namespace}/{wish.lease_name}")
+    status = LeaderStatus(f"{wish.lease_namespace}/{wish.lease_name}")
     try:
         lease = await _lease(client, wish)
         leads = _renewed(lease, client.clock.wall())
@@ -148,16 +148,16 @@ async def _leader(client: ApiClient, wish: StatusWish) -> LeaderStatus:
             before, lease = lease, await _lease(client, wish)
             leads = lease.spec.renew_time != before.spec.renew_time
     except NotFoundError:
-        return found
+        return status
     except ApiError as error:
         if error.code != _FORBIDDEN:
             raise
-        found.known = False
-        return found
+        status.known = False
+        return status
     spec = lease.spec
-    found.holder, found.renewed_at = spec.holder_identity or "", spec.renew_time or ""
-    found.term, found.leads = spec.lease_transitions or 0, leads
-    return found
+    status.holder, status.renewed_at = spec.holder_identity or "", spec.renew_time or ""
+    status.term, status.leads = spec.lease_transitions or 0, leads
+    return status
 
 
 async def _lease(client: ApiClient, wish: StatusWish) -> Lease:
@@ -206,9 +206,9 @@ def _versions(
     schedulers: Sequence[ServingPod], reports: Sequence[NodeReport]
 ) -> list[VersionCount]:
     images = [("scheduler", c.image) for pod in schedulers for c in (pod.spec.containers or ())[:1]]
-    found = images + [("agent", node.agent.version) for node in reports if node.agent is not None]
+    parts = images + [("agent", node.agent.version) for node in reports if node.agent is not None]
     counts: dict[tuple[str, str], int] = {}
-    for each in sorted(found, key=lambda one: (one[0] != "scheduler", one[1])):
+    for each in sorted(parts, key=lambda named: (named[0] != "scheduler", named[1])):
         counts[each] = counts.get(each, 0) + 1
     return [VersionCount(part, version, count) for (part, version), count in counts.items()]
 
@@ -249,10 +249,10 @@ def _node_findings(reports: Sequence[NodeReport]) -> list[DoctorFinding]:
 
 async def _pods(client: ApiClient, pods: Iterable[Pod], wish: StatusWish) -> list[PodGroup]:
     chosen = [pod for pod in pods if pod.status.phase != "Succeeded" and _concerns(pod, wish)]
-    told = await _told(client) if any(_silent(pod) for pod in chosen) else {}
+    messages = await _told(client) if any(_silent(pod) for pod in chosen) else {}
     groups: dict[tuple[str, str], PodGroup] = {}
     for pod in sorted(chosen, key=lambda pod: pod.metadata.creation_timestamp or ""):
-        key = _state(pod, told.get(pod.metadata.uid, ""), wish.names)
+        key = _state(pod, messages.get(pod.metadata.uid, ""), wish.names)
         name = f"{pod.metadata.namespace}/{pod.metadata.name}"
         group = groups.setdefault(key, PodGroup(*key, count=0, oldest=name))
         group.count += 1
@@ -275,19 +275,19 @@ def _concerns(pod: Pod, wish: StatusWish) -> bool:
     return gpus or bool(foreign_requests(pod, asks=False))
 
 
-def _state(pod: Pod, told: str, names: frozenset[str]) -> tuple[str, str]:
+def _state(pod: Pod, message: str, names: frozenset[str]) -> tuple[str, str]:
     """State and reason; `told` is the newest warning about the pod."""
     if pod.status.phase == "Failed":
-        return "failed", pod.status.reason or told
+        return "failed", pod.status.reason or message
     if pod.spec.node_name:
         if pod.metadata.deletion_timestamp:
             return "ending", ""
-        return ("running", "") if pod.status.phase == "Running" else ("starting", told)
+        return ("running", "") if pod.status.phase == "Running" else ("starting", message)
     if pod.spec.scheduling_gates:
         return "gated", ", ".join(gate.name for gate in pod.spec.scheduling_gates)
     name = pod.spec.scheduler_name or "default-scheduler"
     waits = "no scheduler has said anything yet" if name in names else f"waits for {name}"
-    return "pending", _condition(pod) or told or waits
+    return "pending", _condition(pod) or message or waits
 
 
 def _condition(pod: Pod) -> str:
@@ -309,8 +309,8 @@ async def _told(client: ApiClient) -> Mapping[str, str]:
         events = await everything(client, TOLD_EVENTS)
     except ApiError:
         return {}
-    found = [e for e in events if e.type == "Warning" and e.regarding.kind == "Pod" and e.note]
-    return {event.regarding.uid: event.note for event in sorted(found, key=_when)}
+    warnings = [e for e in events if e.type == "Warning" and e.regarding.kind == "Pod" and e.note]
+    return {event.regarding.uid: event.note for event in sorted(warnings, key=_when)}
 
 
 def _when(event: Event) -> str:

@@ -47,11 +47,11 @@ def plan(
     """
     wish = DefragWish(pod, gpus, gpu_milli, cpu_milli, stranded, most_moves, most_trials)
     wish.check()
-    found = planned(state_of(snapshot, kubeconfig, context), wish)
+    result = planned(state_of(snapshot, kubeconfig, context), wish)
     if output is ListOutput.json:
-        print_json(found)
+        print_json(result)
     else:
-        show(found)
+        show(result)
 
 
 @defrag_app.command("apply")
@@ -82,6 +82,6 @@ def apply(
 
     wish = DefragWish(pod, gpus, gpu_milli, cpu_milli, stranded, most_moves, most_trials)
     wish.check()
-    found = planned(state_of(None, kubeconfig, context), wish)
-    if not carry_out(found, kubeconfig, context, wait_s, yes=yes, output=output):
+    result = planned(state_of(None, kubeconfig, context), wish)
+    if not carry_out(result, kubeconfig, context, wait_s, yes=yes, output=output):
         raise Exit(1)

@@ -54,7 +54,7 @@ def carry_out(
             why = _moved_all(plan, cluster, turn, moved, output)
     done = yes and not why
     if output is ListOutput.json:
-        rows = [one._asdict() for one in moved]
+        rows = [outcome._asdict() for outcome in moved]
         print_json(plan, done=done, moved=rows, stopped=why)
     elif plan.moves and not yes:
         print_note("Nothing was moved. With --yes these pods are evicted, one at a time.")
@@ -79,8 +79,8 @@ def _moved_all(
         assert pod is not None
         if why := turn.why_not or _changed(plan, number, cluster) or turn.why_not:
             return why
-        one = partial(move, pod=pod, wait_s=cluster.wait_s)
-        went = answer(cluster.kubeconfig, cluster.context, one)
+        move_one = partial(move, pod=pod, wait_s=cluster.wait_s)
+        went = answer(cluster.kubeconfig, cluster.context, move_one)
         if went.why_not:
             return f"{name}: {went.why_not}"
         moved.append(Moved(name, went.successor, step.from_node, went.node))

@@ -55,8 +55,8 @@ class DefragPlan(NamedTuple):
     @property
     def moves(self) -> "tuple[PodMove, ...]":
         """The moves, in order."""
-        found = self.room or self.less_stranded
-        return found.moves if found is not None else ()
+        result = self.room or self.less_stranded
+        return result.moves if result is not None else ()
 
     def name_of(self, uid: str) -> str:
         """NAMESPACE/NAME of a pod."""
@@ -65,8 +65,8 @@ class DefragPlan(NamedTuple):
 
     def as_json(self) -> dict[str, object]:
         """The plan, and which pods may not be moved."""
-        found = self.less_stranded or self.room
-        return {"plan": found, "searched_all": not self.cut_off, "stay": self.movable.stay}
+        result = self.less_stranded or self.room
+        return {"plan": result, "searched_all": not self.cut_off, "stay": self.movable.stay}
 
 
 def planned(state: "SnapshotState", wish: DefragWish) -> DefragPlan:
@@ -111,7 +111,7 @@ def _waiting(state: "SnapshotState", name: str) -> "PodRequest":
     from weft.model.nearest import nearest
 
     pending, _ = state.pending()
-    known = {f"{one.namespace}/{one.name}": one for one in pending}
+    known = {f"{pod.namespace}/{pod.name}": pod for pod in pending}
     if name in known:
         return known[name]
     near = nearest(name, list(known))
@@ -151,29 +151,27 @@ def print_json(plan: DefragPlan, **more: object) -> None:
     print(json_text(plan.as_json() | more))
 
 
-def _brings(found: "StrandingPlan") -> str:
-    before, after = found.stranded_milli[0] / 1000, found.stranded_milli[-1] / 1000
-    if not found.moves:
+def _brings(moves: "StrandingPlan") -> str:
+    before, after = moves.stranded_milli[0] / 1000, moves.stranded_milli[-1] / 1000
+    if not moves.moves:
         return f"{before:,.2f} GPUs are stranded, and no move of one pod lowers that."
     return (
         f"Stranded GPUs fall from {before:,.2f} to {after:,.2f}. "
-        f"Cost: {_cost(len(found.moves), found.lost_gpu_s)}."
+        f"Cost: {_cost(len(moves.moves), moves.lost_gpu_s)}."
     )
 
 
 def _makes_room(plan: DefragPlan) -> str:
-    found = plan.room
-    if found is None:
+    room = plan.room
+    if room is None:
         more = (
             "more trials (--most-trials) or moves may find one" if plan.cut_off else "there is none"
         )
         return f"No plan of so few moves was found: {more}."
-    if not found.moves:
-        return f"It fits on {found.node} as it is: nothing need be moved."
-    least = "" if found.smallest else "; not all sets were tried, so fewer may do"
-    return (
-        f"Then it fits on {found.node}. Cost: {_cost(len(found.moves), found.lost_gpu_s)}{least}."
-    )
+    if not room.moves:
+        return f"It fits on {room.node} as it is: nothing need be moved."
+    least = "" if room.smallest else "; not all sets were tried, so fewer may do"
+    return f"Then it fits on {room.node}. Cost: {_cost(len(room.moves), room.lost_gpu_s)}{least}."
 
 
 def _cost(moves: int, lost_gpu_s: float) -> str:

@@ -53,11 +53,18 @@ def compare(
 
 def _print(results: "TwoResults") -> None:
     table = table_with("level|scheduler|measure|>seeds|>second|difference")
-    for one in results.summary:
-        if one.measure in SHOWN:
-            level = ", ".join(f"{axis} {text}" for axis, text in one.levels.items()) or "all"
-            change = "" if one.difference is None else one.difference.text()
-            row = level, one.scheduler, one.measure, str(one.seeds), f"{one.mean:,.6g}", change
+    for summary in results.summary:
+        if summary.measure in SHOWN:
+            level = ", ".join(f"{axis} {text}" for axis, text in summary.levels.items()) or "all"
+            change = "" if summary.difference is None else summary.difference.text()
+            row = (
+                level,
+                summary.scheduler,
+                summary.measure,
+                str(summary.seeds),
+                f"{summary.mean:,.6g}",
+                change,
+            )
             table.add_row(*row)
     print_table(table)
     for finding in results.findings:
@@ -67,10 +74,10 @@ def _print(results: "TwoResults") -> None:
 
 
 def _print_csv(results: "TwoResults") -> None:
-    axes = list(dict.fromkeys(axis for one in results.pairs for axis in one.levels))
+    axes = list(dict.fromkeys(axis for pair in results.pairs for axis in pair.levels))
     rows = (
-        (*(one.levels.get(axis) for axis in axes), *(getattr(one, name) for name in _COLUMNS))
-        for one in results.pairs
+        (*(pair.levels.get(axis) for axis in axes), *(getattr(pair, name) for name in _COLUMNS))
+        for pair in results.pairs
     )
     print_csv((*axes, *_COLUMNS), rows)
 

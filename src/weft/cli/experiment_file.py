@@ -111,8 +111,8 @@ def _asked(wishes: Wishes) -> tuple[str, Wishes]:
     schedulers = wishes.schedulers
     if not schedulers:
         usual = line_of(template, "schedulers").strip("[]")
-        told = prompt("Schedulers, the baseline first", default=usual, err=True)
-        schedulers = tuple(filter(None, (each.strip() for each in told.split(","))))
+        typed = prompt("Schedulers, the baseline first", default=usual, err=True)
+        schedulers = tuple(filter(None, (each.strip() for each in typed.split(","))))
     seeds = wishes.seeds or prompt("Seeds", default=10, type=int, err=True)
     return workload, Wishes(name, schedulers, "", seeds)
 
@@ -303,27 +303,27 @@ def library_versions() -> dict[str, str]:
     from importlib.metadata import version
 
     names = {"weft": "weft-gpu", "numpy": "numpy", "scipy": "scipy", "pyarrow": "pyarrow"}
-    found = {name: version(package) for name, package in names.items()}
-    return {**found, "Python": platform.python_version()}
+    versions = {name: version(package) for name, package in names.items()}
+    return {**versions, "Python": platform.python_version()}
 
 
 def _print_csv(results: "ExperimentResults") -> None:
-    axes = list(dict.fromkeys(axis for one in results.summary for axis in one.levels))
+    axes = list(dict.fromkeys(axis for summary in results.summary for axis in summary.levels))
     columns = (*axes, "scheduler", "measure", "seeds", "mean", "ci95", "change_percent", "p_value")
     print_csv(
         columns,
         (
             (
-                *(one.levels[axis] for axis in axes),
-                one.scheduler,
-                one.measure,
-                one.seeds,
-                one.mean,
-                one.ci95,
-                None if one.difference is None else one.difference.percent,
-                one.p_value,
+                *(summary.levels[axis] for axis in axes),
+                summary.scheduler,
+                summary.measure,
+                summary.seeds,
+                summary.mean,
+                summary.ci95,
+                None if summary.difference is None else summary.difference.percent,
+                summary.p_value,
             )
-            for one in results.summary
+            for summary in results.summary
         ),
     )
 
@@ -333,13 +333,16 @@ def _print_results(spec: "ExperimentSpec", results: "ExperimentResults") -> None
 
     if results.question:
         print(results.question)
-    shown = [name for name in SHOWN if any(one.measure == name for one in results.summary)]
+    shown = [name for name in SHOWN if any(summary.measure == name for summary in results.summary)]
     table = table_with("|".join(["level", "scheduler", *(f">{name}" for name in shown)]))
-    found = {(*one.levels.values(), one.scheduler, one.measure): one for one in results.summary}
+    summaries = {
+        (*summary.levels.values(), summary.scheduler, summary.measure): summary
+        for summary in results.summary
+    }
     for levels in results.levels:
         for scheduler in spec.schedulers:
-            row = [found.get((*levels.values(), scheduler, measure)) for measure in shown]
-            means = ("" if one is None else f"{one.mean:,.6g}" for one in row)
+            row = [summaries.get((*levels.values(), scheduler, measure)) for measure in shown]
+            means = ("" if summary is None else f"{summary.mean:,.6g}" for summary in row)
             table.add_row(level_text(spec, levels) or "all", scheduler, *means)
     print_table(table)
     for finding in results.findings:

@@ -20,15 +20,15 @@ def read_pods(path: Path) -> "list[PodRequest]":
     `BadInputError` names the file, the document and the field of the first that is broken.
     """
     files = [path] if path.is_file() else sorted(path.rglob("*"))
-    found = [
+    pods = [
         pod
         for file in files
         if file.is_file() and file.suffix.lower() in SUFFIXES
         for pod in _pods_of(file)
     ]
-    if not found:
+    if not pods:
         raise BadInputError(str(path), f"has no pods that ask for GPUs in {', '.join(SUFFIXES)}")
-    return found
+    return pods
 
 
 def _pods_of(file: Path) -> "Iterator[PodRequest]":

@@ -42,31 +42,33 @@ def reproduce(
     how = HowToRun(out, short, processes, make, library_versions(), bar)
     done, figures = [], {}
     for folder in folders:
-        one = run(folder, how)
-        done.append(one)
-        for absent in one.absent:
-            print_warning(f"{one.name}: {absent}")
-        figures[one.name] = _write_pages(one, ", ".join(map(" ".join, how.versions.items())))
+        reproduction = run(folder, how)
+        done.append(reproduction)
+        for absent in reproduction.absent:
+            print_warning(f"{reproduction.name}: {absent}")
+        figures[reproduction.name] = _write_pages(
+            reproduction, ", ".join(map(" ".join, how.versions.items()))
+        )
     written = write_index(out, done, figures, short=short)
     _print(done)
     _print_assumed(done)
     print(f"weft: wrote {written}", file=sys.stderr)
-    if any(one.wrong for one in done):
+    if any(reproduction.wrong for reproduction in done):
         raise Exit(1)
-    if any(one.absent for one in done):
+    if any(reproduction.absent for reproduction in done):
         raise Exit(EXIT_ABSENT)
 
 
-def _write_pages(one: "Reproduction", versions: str) -> str:
+def _write_pages(reproduction: "Reproduction", versions: str) -> str:
     """Each experiment's own page; the figure that stands for all of them."""
     from weft.lab.experiment.experiment_page import page_figure, write_experiment_report
 
     shown = ""
-    for each in one.experiments:
+    for each in reproduction.experiments:
         if each.results is not None:
             target = each.folder / "report"
             write_experiment_report(target, each.spec, each.results, versions, each.store)
-            shown = shown or page_figure(each.spec, each.results, one.expected.figure)
+            shown = shown or page_figure(each.spec, each.results, reproduction.expected.figure)
     return shown
 
 
@@ -74,19 +76,19 @@ def _print(done: "list[Reproduction]") -> None:
     from weft.lab.experiment.reproduction_page import verdict
 
     table = table_with("experiment|check|>result|criterion|")
-    for one in done:
-        for each in one.checks:
+    for reproduction in done:
+        for each in reproduction.checks:
             low, high = each.check.criterion
             value = "" if each.value is None else f"{each.value:,.6g}"
             ends = f"{low:,.6g} to {high:,.6g}"
-            table.add_row(one.name, each.check.name, value, ends, verdict(each))
+            table.add_row(reproduction.name, each.check.name, value, ends, verdict(each))
     print_table(table)
 
 
 def _print_assumed(done: "list[Reproduction]") -> None:
     """Headlines under each assumption: what they rest on."""
     table = table_with("experiment|headline|assumed|>result")
-    shown = [(one.name, *each) for one in done for each in one.assumed()]
+    shown = [(reproduction.name, *each) for reproduction in done for each in reproduction.assumed()]
     for name, headline, rows in shown:
         for row in rows:
             table.add_row(name, headline.name, row.assumption, row.text)

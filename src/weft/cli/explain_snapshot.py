@@ -28,12 +28,12 @@ def _found(state: "SnapshotState", path: Path, name: str) -> tuple[str, str]:
 
     known = state.live.pods.pods
     namespace, slash, pod = name.rpartition("/")
-    found = [key for key in known if key[1] == pod and (not slash or key[0] == namespace)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        names = ", ".join(sorted("/".join(key) for key in found)[:5])
-        raise BadInputError(str(path), f"has {len(found)} pods {name}: {names}; name one of them")
+    keys = [key for key in known if key[1] == pod and (not slash or key[0] == namespace)]
+    if len(keys) == 1:
+        return keys[0]
+    if keys:
+        names = ", ".join(sorted("/".join(key) for key in keys)[:5])
+        raise BadInputError(str(path), f"has {len(keys)} pods {name}: {names}; name one of them")
     near = nearest(name, ["/".join(key) for key in known] if slash else [key[1] for key in known])
     hint = f"; did you mean {near!r}?" if near else ""
     raise BadInputError(str(path), f"has no pod {name}{hint}")

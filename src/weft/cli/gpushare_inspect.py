@@ -110,8 +110,8 @@ async def shared_nodes(client: "ApiClient", name: str = "") -> list[SharedNode]:
     for pod in pods:
         if pod.spec.node_name and not pod.ended:
             of_node.setdefault(pod.spec.node_name, []).append(pod)
-    told = [_node(node, of_node.get(node.metadata.name, [])) for node in nodes]
-    return [node for node in told if node.total > 0]
+    rows = [_node(node, of_node.get(node.metadata.name, [])) for node in nodes]
+    return [node for node in rows if node.total > 0]
 
 
 def summary_of(nodes: Sequence[SharedNode]) -> str:

@@ -269,9 +269,9 @@ class _Beside:
         solos, store = SoloProfiles(predictions.solos), None
         self._observer = None
         if source is not None and options.metrics:
-            kept = _kept(live.client, plan.config, settings.observed)
+            config_map = _kept(live.client, plan.config, settings.observed)
             base = predictions.interference or InterferenceTable(0)
-            self._observer = SlowdownObserver(live, source, kept, base, solos, options)
+            self._observer = SlowdownObserver(live, source, config_map, base, solos, options)
             self.progress_of, store = self._observer.about, self._observer.slowdown_store
         reloader = PredictionReloader(
             live, plan.files, predictions, settings.reload_seconds, solos, store

@@ -78,7 +78,7 @@ def inspect(
         time.sleep(interval)
 
 
-def wish_of(found: "Configuration", nodes: Sequence[str] = ()) -> "InspectWish":
+def wish_of(config: "Configuration", nodes: Sequence[str] = ()) -> "InspectWish":
     """How this configuration has pods and nodes read."""
     from weft.cli.inspected import InspectWish
     from weft.dialects.dialect import DialectSettings
@@ -86,9 +86,9 @@ def wish_of(found: "Configuration", nodes: Sequence[str] = ()) -> "InspectWish":
 
     rules = [
         InventoryFallback(r.count, r.memory_mib, r.model, r.nodes, r.labels)
-        for r in found.inventory
+        for r in config.inventory
     ]
-    unit = found.gpushare_unit
+    unit = config.gpushare_unit
     return InspectWish(nodes, DialectSettings("node" if unit == "auto" else unit), rules)
 
 
@@ -99,23 +99,23 @@ def _wish(nodes: Sequence[str], config: Path | None, metrics_from: str) -> "Insp
     from weft.cli.telemetry import SourceContext, source_of
     from weft.cluster.config.addresses import check_url
 
-    found = configuration(config)
-    wish = wish_of(found, nodes)
+    loaded = configuration(config)
+    wish = wish_of(loaded, nodes)
     if not metrics_from:
         return wish
     pages = "{address}" in metrics_from or "{node}" in metrics_from
     page = metrics_from.replace("{address}", "a").replace("{node}", "n")
     check_url(page.partition("?")[0] if pages else page, "--metrics-from")
     named = {"exporters" if pages else "url": metrics_from}
-    cleared = replace(found.telemetry, url="", exporters="", discover="")
+    cleared = replace(loaded.telemetry, url="", exporters="", discover="")
     settings = replace(cleared, **named)
 
     def source(devices: "Devices", addresses: Mapping[str, str]) -> "MetricSource":
         needed = "{address}" in metrics_from
         known = {name: address for name, address in addresses.items() if address or not needed}
-        found = source_of(settings, SourceContext(lambda: known, lambda: devices, None))
-        assert found is not None
-        return found
+        use_source = source_of(settings, SourceContext(lambda: known, lambda: devices, None))
+        assert use_source is not None
+        return use_source
 
     return replace(wish, source=source)
 

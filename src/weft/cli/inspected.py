@@ -108,15 +108,17 @@ class InspectWish(msgspec.Struct, frozen=True):
 
 async def inspect_cluster(client: ApiClient, wish: InspectWish) -> ClusterReport:
     """Everything as it is now. `BadInputError`: there is no node of a name."""
-    found = {node.metadata.name: node for node in await everything(client, NODES)}
+    kube_nodes = {node.metadata.name: node for node in await everything(client, NODES)}
     for name in wish.names:
-        if name not in found:
+        if name not in kube_nodes:
             raise BadInputError("node", f"there is no node {name}")
-    chosen = [found[name] for name in wish.names or sorted(found)]
+    chosen = [kube_nodes[name] for name in wish.names or sorted(kube_nodes)]
     nodes, seen = promises(chosen, await everything(client, PODS), wish)
     inspected = ClusterReport(nodes, "", [])
     if nodes:
-        await _look(client, inspected, seen, {name: _address(n) for name, n in found.items()}, wish)
+        await _look(
+            client, inspected, seen, {name: _address(n) for name, n in kube_nodes.items()}, wish
+        )
     return inspected
 
 
@@ -124,7 +126,7 @@ async def inspect_cluster(client: ApiClient, wish: InspectWish) -> ClusterReport
 
 
 def promises(
-    found: Iterable[KubeNode], pods: Iterable[Pod], wish: InspectWish
+    kube_nodes: Iterable[KubeNode], pods: Iterable[Pod], wish: InspectWish
 ) -> tuple[list[NodeReport], list[Node]]:
     """The shares that these pods hold of nodes with GPUs; and the nodes as Weft reads them."""
     there: dict[str, list[Pod]] = {}
@@ -132,7 +134,7 @@ def promises(
         if not pod.ended:
             there.setdefault(pod.spec.node_name, []).append(pod)
     reports, nodes = [], []
-    for each in found:
+    for each in kube_nodes:
         node = inventory(each, rules=wish.rules)[0]
         if node.gpus:
             nodes.append(node)
@@ -141,7 +143,7 @@ def promises(
 
 
 def _inspected(
-    found: KubeNode, node: Node, pods: Iterable[Pod], settings: DialectSettings
+    kube_node: KubeNode, node: Node, pods: Iterable[Pod], settings: DialectSettings
 ) -> NodeReport:
     gpus = {gpu.index: _gpu(gpu) for gpu in node.gpus}
     unplaced = []
@@ -172,9 +174,9 @@ def _inspected(
                     card.milli,
                 )
             )
-    offer = _offer(found)
+    offer = _offer(kube_node)
     ordered = [gpus[index] for index in sorted(gpus)]
-    return NodeReport(found.metadata.name, found.ready, offer, ordered, unplaced)
+    return NodeReport(kube_node.metadata.name, kube_node.ready, offer, ordered, unplaced)
 
 
 def _gpu(gpu: Gpu) -> GpuReport:
@@ -337,12 +339,12 @@ def _fill_gpu(
     gpu.used_mib = round(used)
     gpu.util_ratio = values.get(Metric.GPU_UTIL_RATIO)
     gpu.sm_active_ratio = values.get(Metric.SM_ACTIVE_RATIO)
-    told = any(metric is Metric.MEMORY_USED_MIB for metric, _ in own)
+    by_pod = any(metric is Metric.MEMORY_USED_MIB for metric, _ in own)
     for pod in gpu.pods:
         name = f"{pod.namespace}/{pod.name}"
         mib = own.get((Metric.MEMORY_USED_MIB, name))
         # Who tells of one pod tells of all: whom it does not name uses nothing.
-        pod.used_mib = round(mib) if mib is not None else 0 if told or not used else None
+        pod.used_mib = round(mib) if mib is not None else 0 if by_pod or not used else None
         pod.util_ratio = own.get((Metric.GPU_UTIL_RATIO, name))
     known = [pod.used_mib for pod in gpu.pods]
     if None not in known:

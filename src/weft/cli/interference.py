@@ -101,18 +101,18 @@ def evaluate(
             if gpu_model in ("", model):
                 note_no_trees(dataset.cell(model, isolation), f"{model} {isolation}".strip())
     how = Examination(seeds, progress=tell, gpu_model=gpu_model)
-    kept = [result for dataset in measured for result in examine(dataset, how, split or SPLITS)]
+    results = [result for dataset in measured for result in examine(dataset, how, split or SPLITS)]
     tell("")
-    for note in unexamined(kept, measured, split, gpu_model):
+    for note in unexamined(results, measured, split, gpu_model):
         print(f"weft: note: {note}", file=sys.stderr)
-    if not kept:
+    if not results:
         raise BadInputError(", ".join(map(str, data)), "hold too few pairs to examine anything")
     if report is not None:
-        write_figures(kept, report, png)
+        write_figures(results, report, png)
     if output is ListOutput.json:
-        print(json_text(kept))
+        print(json_text(results))
     else:
-        print_results(kept)
+        print_results(results)
 
 
 def predict(

@@ -78,8 +78,8 @@ class PolicyRegistry(Registry):
 
     def __getstate__(self) -> dict[str, Any]:
         """For processes that start anew: they load files by themselves."""
-        kept = {n: p for n, p in self._known.items() if not (p.origin and p.origin.file)}
-        return {"_known": kept}
+        built_in = {n: p for n, p in self._known.items() if not (p.origin and p.origin.file)}
+        return {"_known": built_in}
 
 
 def load(file: PolicyFile) -> type[Policy]:

@@ -41,8 +41,8 @@ def print_difference(verdict: "ReplayResult") -> None:
 
 def json_of(verdict: "ReplayResult") -> dict[str, Any]:
     """The verdict with its differences in words."""
-    told = msgspec.to_builtins(verdict)
-    return {**told, "differences": [each._asdict() for each in differences(verdict)]}
+    fields = msgspec.to_builtins(verdict)
+    return {**fields, "differences": [each._asdict() for each in differences(verdict)]}
 
 
 def differences(verdict: "ReplayResult") -> list[FieldDifference]:

@@ -90,9 +90,9 @@ class ShadowRun:
         async with ReadOnlyClient(endpoint, options) as client:
             live = reading_cluster(settings, known, client, where)
 
-            def seen(one: "BindingComparison") -> None:
-                totals.add(one)
-                self.show(one)
+            def seen(comparison: "BindingComparison") -> None:
+                totals.add(comparison)
+                self.show(comparison)
 
             watch = ShadowWatch(live, seen)
             if refused := await unreadable_lists(client):
@@ -128,19 +128,22 @@ class ShadowRun:
         if self._output is ListOutput.table:
             print(_row("time", "pod", "choice", "seen", "own", "fragments, slowdown"), flush=True)
 
-    def show(self, one: "BindingComparison") -> None:
+    def show(self, comparison: "BindingComparison") -> None:
         """One line."""
         import msgspec
 
         now = datetime.datetime.now(datetime.UTC)
         if self._output is ListOutput.json:
-            fields = {"at": now.strftime("%Y-%m-%dT%H:%M:%SZ"), **msgspec.to_builtins(one)}
+            fields = {"at": now.strftime("%Y-%m-%dT%H:%M:%SZ"), **msgspec.to_builtins(comparison)}
             print(msgspec.json.encode(fields).decode(), flush=True)
             return
-        own = "nowhere" if one.own is None else _place(one.own)
-        seen = _place(one.seen) + " ?" * one.assumed
-        name = f"{one.namespace}/{one.name}"
-        print(_row(f"{now:%H:%M:%S}", name, one.agrees, seen, own, _differs(one)), flush=True)
+        own = "nowhere" if comparison.own is None else _place(comparison.own)
+        seen = _place(comparison.seen) + " ?" * comparison.assumed
+        name = f"{comparison.namespace}/{comparison.name}"
+        print(
+            _row(f"{now:%H:%M:%S}", name, comparison.agrees, seen, own, _differs(comparison)),
+            flush=True,
+        )
 
 
 def _row(*cells: str) -> str:
@@ -153,11 +156,11 @@ def _place(place: "ComparedPlace") -> str:
     return f"{place.node} GPU {gpus}" if gpus else place.node
 
 
-def _differs(one: "BindingComparison") -> str:
+def _differs(comparison: "BindingComparison") -> str:
     """Names the difference to its own choice; "" for none."""
-    seen, own = one.seen, one.own
+    seen, own = comparison.seen, comparison.own
     if own is None:
-        return one.why
+        return comparison.why
     words = []
     if own.fragmentation_percent != seen.fragmentation_percent:
         words.append(f"{seen.fragmentation_percent:.2f} → {own.fragmentation_percent:.2f} %")

@@ -62,19 +62,19 @@ def snapshot(
     if objects and (kubeconfig or context):
         raise BadInputError(objects, "is what the cluster said; leave out --kubeconfig, --context")
     if objects:
-        found, settings = _given(objects), _configured(config)
+        captured, settings = _given(objects), _configured(config)
     else:
-        found, settings = answer(kubeconfig, context, lambda client: asked(client, config))
+        captured, settings = answer(kubeconfig, context, lambda client: asked(client, config))
     from weft.cluster.snapshot.anonymous import anonymous
     from weft.cluster.snapshot.capture import snapshot_of
 
-    taken = snapshot_of(found, settings, datetime.datetime.now(datetime.UTC))
+    taken = snapshot_of(captured, settings, datetime.datetime.now(datetime.UTC))
     if anonymously:
         taken = anonymous(taken)
     _write(taken, file)
-    for kind in found.unread:
+    for kind in captured.unread:
         echo(f"weft: warning: {kind}: was not to be read, and is left out", err=True)
-    for name in found.broken[:_MOST_BROKEN]:
+    for name in captured.broken[:_MOST_BROKEN]:
         echo(f"weft: warning: {name}: cannot be read, and is left out", err=True)
     _say(taken, file, output)
 
@@ -91,10 +91,12 @@ def _given(objects: str) -> "CapturedObjects":
     from weft.cluster.snapshot.form import KINDS
     from weft.cluster.state.pod_constraints import claims_of
 
-    found = objects_by_kind(objects, {kind: resource.type for kind, (_, resource) in KINDS.items()})
-    claims = any(claims_of(pod) for pod in found["Pod"])
-    lacking = tuple(kind for kind in _OF_CLAIMS if claims and not found[kind])
-    by_field = {field: found[kind] for kind, (field, _) in KINDS.items()}
+    objects_of = objects_by_kind(
+        objects, {kind: resource.type for kind, (_, resource) in KINDS.items()}
+    )
+    claims = any(claims_of(pod) for pod in objects_of["Pod"])
+    lacking = tuple(kind for kind in _OF_CLAIMS if claims and not objects_of[kind])
+    by_field = {field: objects_of[kind] for kind, (field, _) in KINDS.items()}
     return CapturedObjects(by_field, unread=lacking)
 
 

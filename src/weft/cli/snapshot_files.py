@@ -39,9 +39,9 @@ def open_snapshot(path: Path, config: "Configuration | None" = None) -> "Snapsho
     logging.getLogger("weft").addHandler(logging.NullHandler())  # who asks is told, no log
     snapshot = read(path)
     _tell(snapshot, path)
-    found = config or snapshot_configuration(snapshot, path)
+    chosen = config or snapshot_configuration(snapshot, path)
     known = registry()
-    return snapshot_state(snapshot, lambda client: reading_cluster(found, known, client))
+    return snapshot_state(snapshot, lambda client: reading_cluster(chosen, known, client))
 
 
 def snapshot_configuration(snapshot: "ClusterSnapshot", path: Path) -> "Configuration":

@@ -44,17 +44,17 @@ def _wish(config: Path | None) -> "StatusWish":
     from weft.cli.inspect import wish_of
     from weft.cli.scheduler import configuration
 
-    found = configuration(config)
-    names = frozenset(profile.scheduler_name for profile in found.profiles)
-    return StatusWish(found.lease.namespace, found.lease.name, names, wish_of(found))
+    loaded = configuration(config)
+    names = frozenset(profile.scheduler_name for profile in loaded.profiles)
+    return StatusWish(loaded.lease.namespace, loaded.lease.name, names, wish_of(loaded))
 
 
 def _as_json(report: "StatusReport") -> dict[str, object]:
     from msgspec import structs
 
-    found = structs.asdict(report)
-    found["findings"] = [finding._asdict() for finding in report.findings]
-    return found
+    fields = structs.asdict(report)
+    fields["findings"] = [finding._asdict() for finding in report.findings]
+    return fields
 
 
 def _show(report: "StatusReport") -> None:
@@ -84,7 +84,7 @@ def _head(report: "StatusReport") -> list[str]:
     else:
         who = f"nobody leads (Lease {leader.lease})"
     ready = f"{report.schedulers_ready} of {report.schedulers} pods ready"
-    versions = [f"{one.part} {one.version or '?'} ×{one.count}" for one in report.versions]
+    versions = [f"{part.part} {part.version or '?'} ×{part.count}" for part in report.versions]
     return [f"Scheduler: {who}; {ready}.", f"Versions: {', '.join(versions) or 'none known'}."]
 
 

@@ -122,7 +122,7 @@ def history_of(
     state: dict[str, list[StateSeries]], seen: list[StateSeries], span: TraceSpan
 ) -> ClusterHistory:
     """The cluster's past in what the server answered; `seen` says when each pod was last seen."""
-    nodes = [_node(one) for one in kube_state.nodes_of(state, _RESOURCES, _NAMES)]
+    nodes = [_node(kube_node) for kube_node in kube_state.nodes_of(state, _RESOURCES, _NAMES)]
     past = ClusterHistory(nodes, [], {}, [])
     for manifest, there in kube_state.pods_of(state, seen, _RESOURCES, _NAMES):
         times = _times(there, span)
@@ -169,9 +169,9 @@ def _unknown(state: dict[str, list[StateSeries]], nodes: set[str]) -> list[str]:
     from weft.telemetry.meaning.metric_names import subject
 
     named: Iterable[StateSeries] = (
-        one for metric in kube_state.MEMORY_METRICS for one in state[metric]
+        sample for metric in kube_state.MEMORY_METRICS for sample in state[metric]
     )
-    return sorted({subject(one.labels).node for one in named} - nodes - {""})[:3]
+    return sorted({subject(sample.labels).node for sample in named} - nodes - {""})[:3]
 
 
 def _node(manifest: object) -> KubeNode:

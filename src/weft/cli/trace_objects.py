@@ -23,8 +23,8 @@ class _Listed(msgspec.Struct):
 
 def read_objects(name: str) -> tuple[list[KubeNode], list[Pod]]:
     """The nodes and pods of a file, or (`-`) of standard input; other kinds are passed over."""
-    found = objects_by_kind(name, {"Node": KubeNode, "Pod": Pod})
-    return found["Node"], found["Pod"]
+    objects = objects_by_kind(name, {"Node": KubeNode, "Pod": Pod})
+    return objects["Node"], objects["Pod"]
 
 
 def objects_by_kind(name: str, kinds: Mapping[str, type]) -> dict[str, list[Any]]:
@@ -38,16 +38,16 @@ def objects_by_kind(name: str, kinds: Mapping[str, type]) -> dict[str, list[Any]
         raise BadInputError(where, f"is not what `{_COMMAND}` writes: {error}") from None
     if listed.items is None:
         raise BadInputError(f"{where}, field items", f"is missing; give what `{_COMMAND}` writes")
-    found: dict[str, list[Any]] = {kind: [] for kind in kinds}
+    objects: dict[str, list[Any]] = {kind: [] for kind in kinds}
     for index, raw in enumerate(listed.items):
-        kind, one = _read(raw, f"{where}, items[{index}]", listed.kind.removesuffix("List"), kinds)
-        if one is not None:
-            found[kind].append(one)
-    if not found["Node"]:
+        kind, item = _read(raw, f"{where}, items[{index}]", listed.kind.removesuffix("List"), kinds)
+        if item is not None:
+            objects[kind].append(item)
+    if not objects["Node"]:
         raise BadInputError(where, f"has no node; give what `{_COMMAND}` writes")
-    if not found["Pod"]:
+    if not objects["Pod"]:
         raise BadInputError(where, f"has no pod; give what `{_COMMAND}` writes, with -A")
-    return found
+    return objects
 
 
 def _read(

@@ -79,10 +79,10 @@ def foreign_requests(pod: PodManifest, *, asks: bool) -> list[ForeignRequest]:
     An annotation beside these is only ignored: its name alone is too common to keep a pod waiting.
     """
     unread = itertools.islice(_unread_names(pod), _MOST_NAMES)
-    found = [request for name in unread if (request := foreign_resource(name)) is not None]
-    naming = by_name(slots(pod)) if found else {}
+    foreign = [request for name in unread if (request := foreign_resource(name)) is not None]
+    naming = by_name(slots(pod)) if foreign else {}
     requests = []
-    for request in found:
+    for request in foreign:
         containers = [slot.container for slot in naming[request.name]]
         asking = tuple(c.name for c in containers if names_any(c, {request.name}))
         requests += [request._replace(containers=asking)] if asking else []

@@ -73,12 +73,12 @@ def links_of(
         try:
             if len(text) > _MOST_LETTERS:
                 raise BadInputError(name, f"{len(text):,} characters are more than links need")
-            found = read(text, cards)
+            links = read(text, cards)
         except BadInputError as error:
             warnings.append(f"ignored: {error}")
             continue
-        if found is not None:
-            return _of_cards(found, cards)
+        if links is not None:
+            return _of_cards(links, cards)
     rule = next((rule for rule in rules if rule.fits(node)), None)
     return None if rule is None else _of_cards(rule.links, cards)
 
@@ -99,20 +99,22 @@ def _annotated(text: str) -> GpuLinks:
 def _of_hami(text: str, cards: Sequence[Gpu]) -> GpuLinks | None:
     """Scores are sums: 100 for each NVLink, and 10 (between sockets) to 60 for the PCIe path."""
     try:
-        told = msgspec.json.decode(text, type=list[_Scores])
+        scores = msgspec.json.decode(text, type=list[_Scores])
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadInputError(HAMI_SCORES, str(error)) from None
-    score = {(one.uuid, other): value for one in told for other, value in one.score.items()}
-    known = {one.uuid for one in told}
+    score = {
+        (scored.uuid, other): value for scored in scores for other, value in scored.score.items()
+    }
+    known = {scored.uuid for scored in scores}
     linked = [card for card in cards if card.uuid in known][:MOST_LINKED]
     if not linked:
         return None
     rows = tuple(
         " ".join(
-            SELF if one is other else _hami_word(score.get((one.uuid, other.uuid)))
+            SELF if scored is other else _hami_word(score.get((scored.uuid, other.uuid)))
             for other in linked
         )
-        for one in linked
+        for scored in linked
     )
     generation = nvlink_generation(linked[0].model) if any("NV" in row for row in rows) else 0
     indexes = tuple(card.index for card in linked)

@@ -99,13 +99,13 @@ def part_of(
 
 def _hungriest(request: PodRequest, gpu_request: int, gpu: Gpu) -> ContainerRequest | None:
     """The container that asks the most of this GPU request, one that stays before one that ends."""
-    most, found = (False, -1), None
+    most, hungriest = (False, -1), None
     for container in request.containers:
         if container.asked is not None and gpu_request in container.gpu_requests:
             asks = not container.init, asked_on(gpu_request, container.asked, gpu).memory_mib
             if asks > most:
-                most, found = asks, container
-    return found
+                most, hungriest = asks, container
+    return hungriest
 
 
 def find(node: Node, identity: str) -> Gpu | None:

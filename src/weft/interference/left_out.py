@@ -241,10 +241,10 @@ def _errors(
     return _Errors(errors, np.array([float(group.targets.sum()) for group in held.families]))
 
 
-def _shares(errors: _Errors, kept: Ints) -> tuple[float, float]:
+def _shares(errors: _Errors, rows: Ints) -> tuple[float, float]:
     """The trees' by the least error over these families; the additive form's only where it is
     ahead by more than a standard error over families: with few, the best of several is chance."""
-    mean, samples = errors.mean[:, :, kept], errors.samples[kept]
+    mean, samples = errors.mean[:, :, rows], errors.samples[rows]
     if samples.sum() == 0:
         return 0.0, 0.0
     weight = samples / samples.sum()

@@ -292,7 +292,7 @@ class Elector:
         meta = lease.metadata
         self._version = meta.resource_version
         marks = (("labels", meta.labels), ("annotations", meta.annotations))
-        self._marks = {field: found for field, found in marks if found}
+        self._marks = {field: mark for field, mark in marks if mark}
         return lease
 
     async def _call(self, method: str, path: str, body: bytes = b"") -> bytes:

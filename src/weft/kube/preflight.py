@@ -78,12 +78,12 @@ async def check_alone(client: ApiClient, scheduler_names: Iterable[str], own_lea
             continue
         path = f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{lease}"
         try:
-            found = msgspec.json.decode(await client.call("GET", path), type=OtherLease).spec
+            spec = msgspec.json.decode(await client.call("GET", path), type=OtherLease).spec
         except _UNANSWERED:
             continue  # there is none, or it may not be read
-        if _is_held(found):
+        if _is_held(spec):
             problem = (
-                f"is {found.holder_identity}: it schedules the pods of schedulerName {name} too; "
+                f"is {spec.holder_identity}: it schedules the pods of schedulerName {name} too; "
                 "scale its Deployment to 0, or leave that profile out of the configuration"
             )
             raise BadInputError(f"lease kube-system/{lease}: spec.holderIdentity", problem)

@@ -98,14 +98,14 @@ def _words(paths: Sequence[str], count: int, where: str) -> list[list[str]]:
     rows = [row.split() for row in paths]
     if len(rows) != count or any(len(row) != count for row in rows):
         raise BadInputError(where, f"write {count} rows of {count} paths, a row for each GPU")
-    for one, row in enumerate(rows):
+    for row_number, row in enumerate(rows):
         for other, word in enumerate(row):
-            at = f"{where}, row {one + 1}"
-            if (word == SELF) != (one == other):
+            at = f"{where}, row {row_number + 1}"
+            if (word == SELF) != (row_number == other):
                 raise BadInputError(at, f"{word[:20]!r}: {SELF} is the path of a GPU to itself")
             if word != SELF and word not in _BY_PCIE and not _NVLINKS.fullmatch(word):
                 wrong = f"{word[:20]!r} is no path; write NV1 to NV99, {', '.join(_BY_PCIE)}"
                 raise BadInputError(at, wrong)
-            if rows[other][one] != word:
-                raise BadInputError(at, f"{word} one way, {rows[other][one][:20]} the other")
+            if rows[other][row_number] != word:
+                raise BadInputError(at, f"{word} one way, {rows[other][row_number][:20]} the other")
     return rows

@@ -162,15 +162,15 @@ class FakeDeviceManager:
 
     def _told(self, uid: str, pod: PodManifest) -> resources.PodResources:
         """Init containers are left out; each ID comes by itself."""
-        told = resources.PodResources(name=pod.metadata.name, namespace=pod.metadata.namespace)
+        answer = resources.PodResources(name=pod.metadata.name, namespace=pod.metadata.namespace)
         for slot in slots(pod):
             if slot.role != "init":
-                container = told.containers.add(name=slot.container.name)
+                container = answer.containers.add(name=slot.container.name)
                 for resource in slot.container.resources.limits or {}:
                     held = self.held.get((uid, slot.container.name, resource))
                     for device_id in sorted(held.ids if held is not None else ()):
                         container.devices.add(resource_name=resource, device_ids=[device_id])
-        return told
+        return answer
 
     # --- devices ---
 
@@ -214,9 +214,9 @@ class FakeDeviceManager:
         return [*must, *self._shuffled(set(available) - set(must))][:size]
 
     def _shuffled(self, names: Iterable[str]) -> list[str]:
-        found = sorted(names)
-        self._rng.shuffle(found)
-        return found
+        shuffled = sorted(names)
+        self._rng.shuffle(shuffled)
+        return shuffled
 
     def _write_record(self) -> None:
         entries = [

@@ -24,10 +24,10 @@ def dgx_1() -> GpuLinks:
 def bridged_pairs(gpus: int = 8) -> GpuLinks:
     """PCIe cards in pairs that are bridged by four NVLinks; the half of them on each socket."""
 
-    def word(one: int, other: int) -> str:
-        if one // 2 == other // 2:
+    def word(first: int, other: int) -> str:
+        if first // 2 == other // 2:
             return "NV4"
-        return "NODE" if (one < gpus // 2) == (other < gpus // 2) else "SYS"
+        return "NODE" if (first < gpus // 2) == (other < gpus // 2) else "SYS"
 
     numa = tuple(int(place >= gpus // 2) for place in range(gpus))
     return _links(gpus, _rows(gpus, word), 3, numa)
@@ -36,10 +36,10 @@ def bridged_pairs(gpus: int = 8) -> GpuLinks:
 def pcie_switches(gpus: int = 8, each: int = 4) -> GpuLinks:
     """No NVLink: so many cards on each PCIe switch, two switches on each socket."""
 
-    def word(one: int, other: int) -> str:
-        if one // each == other // each:
+    def word(first: int, other: int) -> str:
+        if first // each == other // each:
             return "PIX"
-        return "NODE" if one // (2 * each) == other // (2 * each) else "SYS"
+        return "NODE" if first // (2 * each) == other // (2 * each) else "SYS"
 
     numa = tuple(place // (2 * each) for place in range(gpus))
     return _links(gpus, _rows(gpus, word), 0, numa)
@@ -53,8 +53,8 @@ def nvswitch(gpus: int = 8, links: int = 12) -> GpuLinks:
 
 def _rows(gpus: int, word: Callable[[int, int], str]) -> tuple[str, ...]:
     return tuple(
-        " ".join(SELF if one == other else word(one, other) for other in range(gpus))
-        for one in range(gpus)
+        " ".join(SELF if first == other else word(first, other) for other in range(gpus))
+        for first in range(gpus)
     )
 
 

@@ -159,8 +159,8 @@ class FakeNvml:
 
     def nvmlDeviceGetFieldValues(self, device: Any, fields: list[int]) -> Any:
         action = device.recovery_action
-        told = SimpleNamespace(uiVal=action)
-        return [SimpleNamespace(nvmlReturn=NOT_SUPPORTED if action is None else 0, value=told)]
+        value = SimpleNamespace(uiVal=action)
+        return [SimpleNamespace(nvmlReturn=NOT_SUPPORTED if action is None else 0, value=value)]
 
     def nvmlDeviceGetUtilizationRates(self, device: Any) -> Any:
         self._check(device)
@@ -234,14 +234,14 @@ class FakeNvml:
         return [_process(pid, mib) for pid, mib in device.clients]
 
     def nvmlDeviceGetProcessUtilization(self, device: Any, since_us: int) -> Any:
-        found = [
+        samples = [
             SimpleNamespace(pid=pid, timeStamp=at_us, smUtil=percent)
             for pid, at_us, percent in self._told(device.sm_percent)
             if at_us > since_us
         ]
-        if not found:
+        if not samples:
             raise FakeNvmlError(NOT_FOUND)
-        return found
+        return samples
 
     # --- GPM ---
 
@@ -271,9 +271,9 @@ class FakeNvml:
         assert asked.sample1.of == asked.sample2.of
         self.gpm_asked.append((asked.sample1.number, asked.sample2.number))
         gpm = self._told(asked.sample1.of[0].gpm)
-        for told in asked.metrics[: asked.numMetrics]:
-            told.nvmlReturn = 0 if told.metricId in gpm else NOT_SUPPORTED
-            told.value = gpm.get(told.metricId, 0.0)
+        for metric in asked.metrics[: asked.numMetrics]:
+            metric.nvmlReturn = 0 if metric.metricId in gpm else NOT_SUPPORTED
+            metric.value = gpm.get(metric.metricId, 0.0)
         return asked
 
     # --- events ---

@@ -212,12 +212,12 @@ def _unchanged(
     now, before = _metadata(field)
     ours = is_one_of("k", names)
     same = f"{now}.all(k, !{ours} || (k in {before} && {before}[k] == {now}[k]))"
-    kept = f"{before}.all(k, !{ours} || k in {now})"
-    told = f"{now}.map(k, k).filter(k, {ours}).join(', ')"
-    expression = f"{same} && {kept}"
+    stayed = f"{before}.all(k, !{ours} || k in {now})"
+    listed = f"{now}.map(k, k).filter(k, {ours}).join(', ')"
+    expression = f"{same} && {stayed}"
     return {
         "expression": expression if from_the_start else f"oldObject == null || ({expression})",
-        "messageExpression": f"{quoted(f'{field} {why}: ')} + {told}",
+        "messageExpression": f"{quoted(f'{field} {why}: ')} + {listed}",
         "reason": "Forbidden",
     }
 

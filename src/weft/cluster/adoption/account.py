@@ -99,9 +99,9 @@ def account_of(
     bound.sort(key=lambda pod: (pod.metadata.namespace, pod.metadata.name))
     accounts = [_account(pod, view, reading.settings) for pod in bound]
     with_gpus = tuple(node for node in new if node.gpus)
-    known_accounts = [one for one in accounts if one is not None]
+    known_accounts = [account for account in accounts if account is not None]
     overfull = tuple(_overfull(with_gpus, known_accounts))
-    known_accounts = [_with_overfull(one, overfull) for one in known_accounts]
+    known_accounts = [_with_overfull(account, overfull) for account in known_accounts]
     return ClusterAccount(with_gpus, tuple(known_accounts), overfull, ledger)
 
 

@@ -42,19 +42,19 @@ class OptInChange(NamedTuple):
 async def opt_in(client: ApiClient, names: Iterable[str]) -> list[OptInChange]:
     """Record what these namespaces are, then label them. May be run again after a break-off."""
     known = await _records(client)
-    found = {name: await client.get(NAMESPACES, "", name) for name in names}
+    namespaces = {name: await client.get(NAMESPACES, "", name) for name in names}
     missing = {
-        name: _record(one.metadata)
-        for name, one in found.items()
-        if name not in known or known[name].uid != one.metadata.uid  # made anew since
+        name: _record(namespace.metadata)
+        for name, namespace in namespaces.items()
+        if name not in known or known[name].uid != namespace.metadata.uid  # made anew since
     }
     if missing:
         texts = {name: msgspec.json.encode(record).decode() for name, record in missing.items()}
         await known.config_map.write(texts)
     records = {**known, **missing}
     changes = []
-    for name, one in found.items():
-        done = await _set(client, name, records[name], SCHEDULE_ENABLED, one)
+    for name, namespace in namespaces.items():
+        done = await _set(client, name, records[name], SCHEDULE_ENABLED, namespace)
         text = f"labelled {SCHEDULE}={SCHEDULE_ENABLED}" if done else _CHANGED
         changes.append(OptInChange(name, text, done))
     return changes
@@ -74,16 +74,16 @@ _CHANGED = "left as it is: somebody changed its label since"
 
 async def _put_back(client: ApiClient, name: str, record: OptInRecord, write: bool) -> OptInChange:
     try:
-        found = await client.get(NAMESPACES, "", name)
+        namespace = await client.get(NAMESPACES, "", name)
     except NotFoundError:
         return OptInChange(name, "is gone", done=False)
-    if found.metadata.uid != record.uid:
+    if namespace.metadata.uid != record.uid:
         return OptInChange(name, "left as it is: it was made anew since", done=False)
-    value = (found.metadata.labels or {}).get(SCHEDULE)
+    value = (namespace.metadata.labels or {}).get(SCHEDULE)
     if value == record.before:
         return OptInChange(name, "is as it was")
     if value != record.wrote or (
-        write and not await _set(client, name, record, record.before, found)
+        write and not await _set(client, name, record, record.before, namespace)
     ):
         return OptInChange(name, _CHANGED, done=False)
     return OptInChange(name, f"label {SCHEDULE} put back")
@@ -114,11 +114,11 @@ def _record(meta: ObjectMeta) -> OptInRecord:
 
 
 async def _set(
-    client: ApiClient, name: str, record: OptInRecord, value: str | None, found: MetaOnly
+    client: ApiClient, name: str, record: OptInRecord, value: str | None, namespace: MetaOnly
 ) -> bool:
     """Give the label this value, where it still is what the record knows; whether it has it."""
     for _ in range(_ATTEMPTS):
-        meta = found.metadata
+        meta = namespace.metadata
         labels = dict(meta.labels or {})
         now = labels.get(SCHEDULE)
         if meta.uid != record.uid or now not in (record.before, record.wrote):
@@ -137,7 +137,7 @@ async def _set(
             path = NAMESPACES.of("", name)
             await client.call("PATCH", path, body, content_type=MERGE_PATCH)
         except ConflictError:
-            found = await client.get(NAMESPACES, "", name)
+            namespace = await client.get(NAMESPACES, "", name)
             continue
         return True
     return False

@@ -94,7 +94,7 @@ def originals_of(
     deployments: Iterable[KubeWorkload], daemon_sets: Iterable[KubeWorkload]
 ) -> list[Original]:
     """Those that are known, by kind, namespace and name."""
-    found = []
+    originals = []
     kinds = ("Deployment", deployments), ("DaemonSet", daemon_sets)
     for kind, workloads in kinds:
         for workload in workloads:
@@ -102,8 +102,8 @@ def originals_of(
             if known is not None:
                 meta = workload.metadata
                 replicas = workload.spec.replicas or 0
-                found.append(Original(*known, kind, meta.namespace, meta.name, replicas))
-    return sorted(found)
+                originals.append(Original(*known, kind, meta.namespace, meta.name, replicas))
+    return sorted(originals)
 
 
 def _known(workload: KubeWorkload) -> tuple[str, Role] | None:
@@ -119,7 +119,7 @@ def _known(workload: KubeWorkload) -> tuple[str, Role] | None:
 
 def scheduler_configurations(config_maps: Iterable[ConfigMap]) -> list[str]:
     """ConfigMaps ("namespace/name") that hold a scheduler's configuration that can be imported."""
-    found = []
+    configurations = []
     for config_map in config_maps:
         if any("kind" in text and "cheduler" in text for text in (config_map.data or {}).values()):
             meta = config_map.metadata
@@ -128,8 +128,8 @@ def scheduler_configurations(config_maps: Iterable[ConfigMap]) -> list[str]:
                 import_configuration(msgspec.json.encode(whole), meta.name)
             except BadInputError:
                 continue
-            found.append(f"{meta.namespace}/{meta.name}")
-    return found
+            configurations.append(f"{meta.namespace}/{meta.name}")
+    return configurations
 
 
 def plugins_of(node: KubeNode) -> Mapping[str, tuple[str, ...]]:
@@ -139,11 +139,11 @@ def plugins_of(node: KubeNode) -> Mapping[str, tuple[str, ...]]:
     """
     marks = node.metadata.annotations or {}
     own = set(filter(None, marks.get(ADVERTISES, "").split(",")))
-    found: dict[str, list[str]] = {}
+    plugins: dict[str, list[str]] = {}
     for name, amount in (node.status.allocatable or {}).items():
         if name not in own and is_gpu_resource(name) and _some(amount):
-            found.setdefault(_advertiser(name), []).append(name)
-    return {system: tuple(sorted(names)) for system, names in sorted(found.items())}
+            plugins.setdefault(_advertiser(name), []).append(name)
+    return {system: tuple(sorted(names)) for system, names in sorted(plugins.items())}
 
 
 def _advertiser(resource: str) -> str:

@@ -140,10 +140,12 @@ async def _workloads(
         return []
 
 
-def plan_of(found: ClusterObjects, account: ClusterAccount, wish: AdoptionWish) -> AdoptionPlan:
+def plan_of(objects: ClusterObjects, account: ClusterAccount, wish: AdoptionWish) -> AdoptionPlan:
     """Plans the adoption of this cluster; `BadInputError`: there is no namespace of a name."""
-    asking = [pod for pod in found.pods if not pod.ended and _asks(pod, wish.reading.settings)]
-    labels = {one.metadata.name: one.metadata.labels or {} for one in found.namespaces}
+    asking = [pod for pod in objects.pods if not pod.ended and _asks(pod, wish.reading.settings)]
+    labels = {
+        namespace.metadata.name: namespace.metadata.labels or {} for namespace in objects.namespaces
+    }
     chosen = _chosen(labels, asking, wish)
     opted = {name for name in chosen if labels[name].get(SCHEDULE) == SCHEDULE_ENABLED}
     waiting = sorted(
@@ -152,28 +154,28 @@ def plan_of(found: ClusterObjects, account: ClusterAccount, wish: AdoptionWish) 
         if not pod.spec.node_name and _scheduler(pod) not in wish.names
     )
     problems = (
-        *_version_problems(found.minor),
-        *_broken_objects(found.broken),
+        *_version_problems(objects.minor),
+        *_broken_objects(objects.broken),
         *_unreadable_pods(account.pods),
         *_kept_out(labels, chosen),
         *_two_schedulers(asking, chosen, wish.names),
-        *_two_plugins(found.nodes),
+        *_two_plugins(objects.nodes),
     )
     return AdoptionPlan(
         account,
         tuple(sorted(chosen - opted)),
         tuple(waiting),
-        tuple(originals_of(found.deployments, found.daemon_sets)),
-        tuple(scheduler_configurations(found.config_maps)),
+        tuple(originals_of(objects.deployments, objects.daemon_sets)),
+        tuple(scheduler_configurations(objects.config_maps)),
         problems,
-        found.minor,
-        tuple(found.unread),
+        objects.minor,
+        tuple(objects.unread),
     )
 
 
-def account_for(client: ApiClient, found: ClusterObjects, wish: AdoptionWish) -> ClusterAccount:
+def account_for(client: ApiClient, objects: ClusterObjects, wish: AdoptionWish) -> ClusterAccount:
     """Charges every pod."""
-    return account_of(found.nodes, found.config_maps, found.pods, wish.reading, client.clock)
+    return account_of(objects.nodes, objects.config_maps, objects.pods, wish.reading, client.clock)
 
 
 def _asks(pod: Pod, settings: DialectSettings) -> bool:

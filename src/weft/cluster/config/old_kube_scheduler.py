@@ -153,14 +153,14 @@ def import_kube_scheduler(document: Mapping[str, Any], place: str) -> KubeSchedu
             why = _GONE.get(key, "is no field of kube-scheduler's configuration")
             left_out.append(LeftOut(f"{place}.{key}", _shown(value), why))
     ours: dict[str, str] = {}
-    kept = _profiles(document, place, ours, left_out)
+    profiles = _profiles(document, place, ours, left_out)
     extenders = _extenders(document, place, left_out)
-    if kept:
-        configuration["profiles"] = kept
+    if profiles:
+        configuration["profiles"] = profiles
     if extenders:
         configuration["extenders"] = extenders
     rest = {key for key in configuration if key not in ("apiVersion", "kind")}
-    if ours and not kept and not extenders:
+    if ours and not profiles and not extenders:
         for key in sorted(rest):
             why = "kube-scheduler has no profile left; Weft's own are `client` and `lease`"
             left_out.append(LeftOut(f"{place}.{key}", _shown(configuration[key]), why))
@@ -181,15 +181,15 @@ def _profiles(
     document: Mapping[str, Any], place: str, ours: dict[str, str], left_out: list[LeftOut]
 ) -> list[dict[str, Any]]:
     """The profiles that stay kube-scheduler's; those of the originals' plugins go to `ours`."""
-    kept = []
+    profiles = []
     for where, profile in entries(document, "profiles", place):
         name = str(profile.get("schedulerName") or "default-scheduler")
         plugins = part(profile, "plugins", where)
         policy = _policy_of(plugins, where)
         if policy is None:
-            kept.append(_profile(profile, where, left_out))
+            profiles.append(_profile(profile, where, left_out))
         elif name == "default-scheduler":
-            kept.append({"schedulerName": name})
+            profiles.append({"schedulerName": name})
             why = (
                 f"pods that name no scheduler stay kube-scheduler's; {policy} decides for those "
                 "that ask for its resources through Weft's extender (weft extender config)"
@@ -201,7 +201,7 @@ def _profiles(
             if profile.get("pluginConfig"):
                 why = f"{policy} of Weft takes no arguments of the plugin"
                 left_out.append(LeftOut(f"{where}.pluginConfig", "", why))
-    return kept
+    return profiles
 
 
 def _policy_of(plugins: Mapping[str, Any], where: str) -> str | None:
@@ -293,17 +293,17 @@ def _extenders(
 ) -> list[dict[str, Any]]:
     made = []
     for where, extender in entries(document, "extenders", place):
-        kept = {}
+        extenders = {}
         for key, value in extender.items():
             name = "enableHTTPS" if key == "enableHttps" else key
             if name == "httpTimeout" and isinstance(value, int):  # a Policy counted nanoseconds
-                kept[name] = f"{value / _NS_PER_S:g}s"
+                extenders[name] = f"{value / _NS_PER_S:g}s"
             elif name in _EXTENDER_FIELDS:
-                kept[name] = value
+                extenders[name] = value
             else:
                 why = "is no field of an extender"
                 left_out.append(LeftOut(f"{where}.{key}", _shown(value), why))
-        made.append(kept)
+        made.append(extenders)
     return made
 
 

@@ -38,7 +38,7 @@ async def move(client: ApiClient, pod: Pod, wait_s: float) -> MovedPod:
 
     Raises what the client raises where the API does not answer at all.
     """
-    before = {one.metadata.uid for one in await _siblings(client, pod)}
+    before = {sibling.metadata.uid for sibling in await _siblings(client, pod)}
     if pod.metadata.uid not in before:
         return MovedPod(why_not="it is not there any more")
     refused = await _evict(client, pod)
@@ -47,8 +47,8 @@ async def move(client: ApiClient, pod: Pod, wait_s: float) -> MovedPod:
     until = client.clock.monotonic() + wait_s
     while True:
         now = await _siblings(client, pod)
-        came = [one for one in now if one.metadata.uid not in before]
-        gone = all(one.metadata.uid != pod.metadata.uid for one in now)
+        came = [sibling for sibling in now if sibling.metadata.uid not in before]
+        gone = all(sibling.metadata.uid != pod.metadata.uid for sibling in now)
         if len(came) > 1:
             text = "pods came of its controller: which is in its place is not clear"
             return MovedPod(why_not=f"{len(came)} {text}")
@@ -64,7 +64,7 @@ async def placed_on(client: ApiClient, namespace: str, uid: str, wait_s: float) 
     until = client.clock.monotonic() + wait_s
     while True:
         pods = await everything(client, PODS, namespace)
-        pod = next((one for one in pods if one.metadata.uid == uid), None)
+        pod = next((candidate for candidate in pods if candidate.metadata.uid == uid), None)
         if pod is None or pod.spec.node_name or client.clock.monotonic() >= until:
             return (pod.spec.node_name or "") if pod is not None else ""
         await client.clock.sleep(LOOKS_EVERY_S)
@@ -73,7 +73,7 @@ async def placed_on(client: ApiClient, namespace: str, uid: str, wait_s: float) 
 async def _siblings(client: ApiClient, pod: Pod) -> list[Pod]:
     """The pods of the same controller that run or wait."""
     pods = await everything(client, PODS, pod.metadata.namespace)
-    return [one for one in pods if owner_of(one) == owner_of(pod) and not one.ended]
+    return [sibling for sibling in pods if owner_of(sibling) == owner_of(pod) and not sibling.ended]
 
 
 async def _evict(client: ApiClient, pod: Pod) -> str:

@@ -128,7 +128,7 @@ class Extender:
         except BadInputError as error:
             return ExtenderReply(400, encode(ErrorAnswer(str(error))), failed=True)
         try:
-            kept = {
+            answers = {
                 node: MetaVictims([MetaPod(uid) for uid in victims.uids], victims.pdb_violations)
                 for node, victims in args.victims.items()
                 if fits_without(self.cluster.engine, profile, pod, node, victims.uids)
@@ -136,7 +136,7 @@ class Extender:
         except Exception as error:
             why = self._broke_off(args.pod, error)
             return ExtenderReply(400, encode(ErrorAnswer(why)), failed=True)
-        return ExtenderReply(200, encode(PreemptAnswer(kept)))
+        return ExtenderReply(200, encode(PreemptAnswer(answers)))
 
     # --- bind ------------------------------------------------------------------------------------
 

@@ -30,10 +30,10 @@ class PendingGauges:
             why = Code.FAULT
         else:
             counts = dict(enumerate(record.counts))
-            told = {Code(c): n for c, n in counts.items() if n and c != Code.FITS}
-            if len(told) > 1:
-                told.pop(Code.NO_GPU, None)
-            why = max(told, key=lambda code: told[code], default=Code.NO_GPU)
+            reasons = {Code(c): n for c, n in counts.items() if n and c != Code.FITS}
+            if len(reasons) > 1:
+                reasons.pop(Code.NO_GPU, None)
+            why = max(reasons, key=lambda code: reasons[code], default=Code.NO_GPU)
         if record.uid in self._why or len(self._why) < _REMEMBERED:
             self._why[record.uid] = why.name
 

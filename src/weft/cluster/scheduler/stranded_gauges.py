@@ -38,12 +38,12 @@ class StrandedGauges:
         if not usual:
             return
         try:
-            found = await asyncio.to_thread(stranded_gpus, self._live.engine.ledger.table, usual)
+            stranded = await asyncio.to_thread(stranded_gpus, self._live.engine.ledger.table, usual)
         except Exception:  # the ledger went on meanwhile
             log.warning("stranded GPUs could not be counted; next time again", exc_info=True)
             return
-        self._usable = {(): int(found.usable.sum()) / 1000}
-        by = found.by.sum(axis=1).tolist()
+        self._usable = {(): int(stranded.usable.sum()) / 1000}
+        by = stranded.by.sum(axis=1).tolist()
         self._by = {name: milli / 1000 for name, milli in zip(LIMITS, by, strict=True)}
 
     def collect(self) -> Iterator[Metric]:

@@ -71,12 +71,12 @@ class BindingComparer:
         """The pod as it waited, and the place that it was given; nothing of it is on the ledger."""
         engine = self._engine
         profile = engine.profile_of(pod)
-        found = would_place(engine, profile, pod)
-        own = found.placement
-        slowdowns = slowdowns_at(engine, profile, found.known, seen)
+        choice = would_place(engine, profile, pod)
+        own = choice.placement
+        slowdowns = slowdowns_at(engine, profile, choice.known, seen)
         why = ""
         if own is None:
-            why = str(summarise(engine.ledger.table, found.known, pod.warnings))
+            why = str(summarise(engine.ledger.table, choice.known, pod.warnings))
         return BindingComparison(
             pod.namespace,
             pod.name,
@@ -84,7 +84,7 @@ class BindingComparer:
             profile.name,
             _agreement(seen, own, assumed=assumed),
             self._place(seen, slowdowns, pod),
-            None if own is None else self._place(own, found.slowdowns, pod),
+            None if own is None else self._place(own, choice.slowdowns, pod),
             why,
             assumed,
         )

@@ -34,10 +34,10 @@ class ShadowTotals:
         self._fragmentation: list[float] = []
         self._slowdown: list[float] = []
 
-    def add(self, one: BindingComparison) -> None:
+    def add(self, comparison: BindingComparison) -> None:
         """One more."""
-        seen, own = one.seen, one.own
-        self._agreements[one.agrees] += 1
+        seen, own = comparison.seen, comparison.own
+        self._agreements[comparison.agrees] += 1
         self._allocation_milli -= seen.allocation_milli
         if own is None:
             return

@@ -80,10 +80,10 @@ async def configuration_text(client: ApiClient, namespace: str, name: str, key: 
 
 
 def snapshot_of(
-    found: CapturedObjects, config: Configuration, taken_at: datetime.datetime
+    captured: CapturedObjects, config: Configuration, taken_at: datetime.datetime
 ) -> ClusterSnapshot:
     """The snapshot of these objects, at this time (UTC), of what may be kept alone."""
-    objects = {field: _in_order(found.objects.get(field, ())) for field, _ in KINDS.values()}
+    objects = {field: _in_order(captured.objects.get(field, ())) for field, _ in KINDS.values()}
     return kept(
         ClusterSnapshot(
             API_VERSION,
@@ -92,8 +92,8 @@ def snapshot_of(
             taken_at.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             anonymous=False,
             configuration=deciding_part(config),
-            lessons=dict(found.lessons),
-            unread=found.unread,
+            lessons=dict(captured.lessons),
+            unread=captured.unread,
             **objects,
         )
     )

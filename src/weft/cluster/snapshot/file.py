@@ -104,5 +104,5 @@ def _first_difference(document: Any, written: Any, at: str = "") -> str | None:
         inner = [(f"{at}[{index}]", one, other) for index, (one, other) in pairs]
     else:
         return at
-    found = (_first_difference(one, other, place) for place, one, other in inner)
-    return next((place for place in found if place is not None), at)
+    differences = (_first_difference(one, other, place) for place, one, other in inner)
+    return next((place for place in differences if place is not None), at)

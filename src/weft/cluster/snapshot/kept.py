@@ -157,16 +157,16 @@ def _conditions(conditions: Iterable[Any]) -> list[TimedCondition]:
 
 def _ends(statuses: Iterable[ContainerStatus] | None) -> list[ContainerStatus] | None:
     """Containers that ended for want of GPU memory, in words of ours."""
-    found = []
+    ends = []
     for status in statuses or ():
         state, last = _end(status.state.terminated), _end(status.last_state.terminated)
         if state is not None or last is not None:
-            found.append(
+            ends.append(
                 ContainerStatus(
                     status.name, status.restart_count, ContainerState(state), ContainerState(last)
                 )
             )
-    return found or None
+    return ends or None
 
 
 def _end(ended: Terminated | None) -> Terminated | None:

@@ -54,7 +54,7 @@ class Pseudonyms:
 
     def gpus_in(self, text: str) -> str:
         """The text with each GPU's UUID hashed."""
-        return self._uuids.sub(lambda found: self._of(_kind_of(found[0]), found[0]), text)
+        return self._uuids.sub(lambda match: self._of(_kind_of(match[0]), match[0]), text)
 
     def gpu(self, uuid: str) -> str:
         """A GPU's UUID, whatever it looks like."""

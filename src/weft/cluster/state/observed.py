@@ -92,8 +92,8 @@ def _add_pod(
 
 def _simulated(shape: Shape) -> Shape:
     """Without what a simulation does not know, and in the plainest words."""
-    kept = tuple(t for t in shape.constraints.tolerations if t.key not in _ALWAYS)
-    constraints = replace(shape.constraints, tolerations=kept, unsupported="", volumes=())
+    tolerations = tuple(t for t in shape.constraints.tolerations if t.key not in _ALWAYS)
+    constraints = replace(shape.constraints, tolerations=tolerations, unsupported="", volumes=())
     requests = tuple(
         replace(request, memory=GpuMemoryRequest())
         if request.whole and request.memory.kind == "whole"
@@ -109,9 +109,9 @@ def _forget_what_nobody_asks(seen: ObservedCluster) -> None:
     labels = {key for shape in shapes for key in _label_keys(shape.constraints)}
     by_uuid = any(shape.devices.uuids or shape.devices.not_uuids for shape in shapes)
     for index, node in enumerate(seen.nodes):
-        kept = {key: value for key, value in node.labels.items() if key in labels}
+        asked_labels = {key: value for key, value in node.labels.items() if key in labels}
         gpus = node.gpus if by_uuid else tuple(replace(gpu, uuid="") for gpu in node.gpus)
-        seen.nodes[index] = replace(node, labels=kept, gpus=gpus)
+        seen.nodes[index] = replace(node, labels=asked_labels, gpus=gpus)
 
 
 def _label_keys(constraints: Constraints) -> set[str]:

@@ -21,7 +21,7 @@ class StrandedModel(NamedTuple):
 
 def stranded_by_model(table: LedgerTable, usual: tuple[Shape, ...]) -> list[StrandedModel]:
     """One row a GPU model, by name; a node of several counts under its first."""
-    found = stranded_gpus(table, usual)
+    stranded = stranded_gpus(table, usual)
     models = [node.gpus[0].model if node.gpus else "" for node in table.nodes]
     rows = []
     for model in sorted(
@@ -33,13 +33,13 @@ def stranded_by_model(table: LedgerTable, usual: tuple[Shape, ...]) -> list[Stra
                 for one, node in zip(models, table.nodes, strict=True)
             ]
         )
-        by = found.by[:, of].sum(axis=1).tolist()
+        by = stranded.by[:, of].sum(axis=1).tolist()
         rows.append(
             StrandedModel(
                 model or "unknown",
                 int(table.gpus[of].sum()),
-                round(int(found.idle[of].sum()) / 1000, 3),
-                round(int(found.usable[of].sum()) / 1000, 3),
+                round(int(stranded.idle[of].sum()) / 1000, 3),
+                round(int(stranded.usable[of].sum()) / 1000, 3),
                 {name: round(milli / 1000, 3) for name, milli in zip(LIMITS, by, strict=True)},
             )
         )

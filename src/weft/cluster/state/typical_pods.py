@@ -95,14 +95,14 @@ class TypicalInput:
         """
         takers = [policy for policy in self._live.engine.policies if name in policy.inputs]
         weights = {shape: weight for shape, weight in weights.items() if weight}
-        told = sorted(weighted_input(weights), key=repr)
-        if not takers or told == self._sent.get(name):
+        weighted = sorted(weighted_input(weights), key=repr)
+        if not takers or weighted == self._sent.get(name):
             return
-        self._sent[name] = told
+        self._sent[name] = weighted
         table = self._live.engine.ledger.table
         for policy in takers:
             await asyncio.to_thread(policy.prepare_input, name, list(weights.items()), table)
-        self._live.handle(PolicyInput(name, told))
+        self._live.handle(PolicyInput(name, weighted))
 
 
 def usual_shapes(shapes: Iterable[Shape]) -> tuple[Shape, ...]:

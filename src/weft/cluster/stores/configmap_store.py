@@ -59,16 +59,16 @@ class StoredValue(abc.ABC):
         """True if something is not stored yet."""
 
     @abc.abstractmethod
-    async def _read(self, kept: OwnConfigMap) -> None:
+    async def _read(self, config_map: OwnConfigMap) -> None:
         """Take over what there is, as `_stored`."""
 
     @abc.abstractmethod
-    async def _write(self, kept: OwnConfigMap) -> None:
+    async def _write(self, config_map: OwnConfigMap) -> None:
         """Write what is due; what comes meanwhile is due again."""
 
-    def _jobs(self, kept: OwnConfigMap) -> list[Coroutine[None, None, None]]:
+    def _jobs(self, config_map: OwnConfigMap) -> list[Coroutine[None, None, None]]:
         """The tasks that run while leading."""
-        return [self._run(kept)]
+        return [self._run(config_map)]
 
     def _last(self) -> None:  # noqa: B027 - most have nothing
         """Make due what waits for its time: this is the last write."""
@@ -100,25 +100,25 @@ class StoredValue(abc.ABC):
         if not await self._try(self._kept):  # what was under way may have been written
             await self._try(self._kept)
 
-    async def _run(self, kept: OwnConfigMap) -> None:
+    async def _run(self, config_map: OwnConfigMap) -> None:
         while True:
             self._news.clear()
-            while not await self._try(kept):
+            while not await self._try(config_map):
                 await self._pause(self._backoff.next_s())
             self._backoff.reset()
             await self._news.wait()
             await self._pause(self.gather_s)
 
-    async def _try(self, kept: OwnConfigMap) -> bool:
+    async def _try(self, config_map: OwnConfigMap) -> bool:
         """Read where that failed before, and write what is due; whether all of it is stored now."""
         if self._stored is not None and not self._is_due():
             return True
-        if self._may_write is not None and not self._may_write(2 * kept.timeout_s):
+        if self._may_write is not None and not self._may_write(2 * config_map.timeout_s):
             return False
         try:
             if self._stored is None:
-                await self._read(kept)
-            await self._write(kept)
+                await self._read(config_map)
+            await self._write(config_map)
         except ConflictError:
             self.counts["conflict"] += 1
             self._stored = None

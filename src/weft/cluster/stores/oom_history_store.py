@@ -106,8 +106,8 @@ class OomHistoryStore(StoredValue):
         charge = charged_in_words(OomCharge(workload, oom_record.times, oom_record.least_mib))
         log.info("learnt: the next pod is %s", charge)
 
-    def _jobs(self, kept: OwnConfigMap) -> list[Coroutine[None, None, None]]:
-        return [self._run(kept), self._remind()]
+    def _jobs(self, config_map: OwnConfigMap) -> list[Coroutine[None, None, None]]:
+        return [self._run(config_map), self._remind()]
 
     def _last(self) -> None:
         self._peaks_due |= self._peaks_news.is_set()
@@ -126,8 +126,8 @@ class OomHistoryStore(StoredValue):
 
     # --- what is stored ---
 
-    async def _read(self, kept: OwnConfigMap) -> None:
-        self._stored = await kept.read()
+    async def _read(self, config_map: OwnConfigMap) -> None:
+        self._stored = await config_map.read()
         entries = sorted(self._entries(self._stored), key=lambda entry: entry.at)
         oom_history = {entry.workload: entry.oom_record for entry in entries}
         peaks = self._stored_peaks(self._stored)
@@ -173,14 +173,14 @@ class OomHistoryStore(StoredValue):
             except msgspec.DecodeError as error:
                 self._cannot_read(key, error)
 
-    async def _write(self, kept: OwnConfigMap) -> None:
+    async def _write(self, config_map: OwnConfigMap) -> None:
         """`_due` may grow meanwhile: what was not among the changes stays due."""
         taken, peaks_due = dict(self._due), self._peaks_due
         changes = self._changes(taken) | (self._new_peaks() if peaks_due or taken else {})
         self._peaks_due = False
         try:
             if changes:
-                self._stored = await kept.write(changes)
+                self._stored = await config_map.write(changes)
                 self.counts["written"] += 1
         except BaseException:
             self._peaks_due |= peaks_due

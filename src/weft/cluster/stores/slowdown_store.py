@@ -92,10 +92,10 @@ class SlowdownStore(StoredValue):
                 waiting.cancel()
         self._hurry.clear()
 
-    async def _read(self, kept: OwnConfigMap) -> None:
-        self._stored = await kept.read()
+    async def _read(self, config_map: OwnConfigMap) -> None:
+        self._stored = await config_map.read()
         text = self._stored.get(KEY, "")
-        experience = self._understood(kept, text) if text else None
+        experience = self._understood(config_map, text) if text else None
         if experience is not None:
             self.experience = experience
             self._due = True
@@ -114,25 +114,25 @@ class SlowdownStore(StoredValue):
             log.warning("%s cannot be read and is written over (%s): %s", where, why, shown(text))
             return None
 
-    async def _write(self, kept: OwnConfigMap) -> None:
+    async def _write(self, config_map: OwnConfigMap) -> None:
         """Write; what is seen meanwhile is due again."""
         text = fitting(self.experience.kept(self.now_ns()))
         if text != (self._stored or {}).get(KEY, ""):
-            self._stored = await kept.write({KEY: text})
+            self._stored = await config_map.write({KEY: text})
             self.counts["written"] += 1
         self._due = fitting(self.experience.kept(self.now_ns())) != text
 
 
-def fitting(kept: observed_slowdown.ObservationRecord) -> str:
+def fitting(record: observed_slowdown.ObservationRecord) -> str:
     """As much of it as has room: bans before pairs, and the last seen before others."""
-    text = observed_slowdown.encode(kept)
-    while len(text.encode()) > MOST_BYTES and (kept.pairs or kept.bans):
-        pairs, bans = kept.pairs, kept.bans
+    text = observed_slowdown.encode(record)
+    while len(text.encode()) > MOST_BYTES and (record.pairs or record.bans):
+        pairs, bans = record.pairs, record.bans
         if pairs:
-            kept = msgspec.structs.replace(kept, pairs=pairs[len(pairs) // 8 + 1 :])
+            record = msgspec.structs.replace(record, pairs=pairs[len(pairs) // 8 + 1 :])
         else:
-            kept = msgspec.structs.replace(kept, bans=bans[len(bans) // 8 + 1 :])
-        text = observed_slowdown.encode(kept)
+            record = msgspec.structs.replace(record, bans=bans[len(bans) // 8 + 1 :])
+        text = observed_slowdown.encode(record)
     return text
 
 

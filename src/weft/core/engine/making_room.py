@@ -82,14 +82,20 @@ class RoomSearch:
             return MovePlan(played.node, (), 0.0)
         bases: list[tuple[str, ...]] = []
         for count in range(1, most_moves + 1):
-            candidates = sorted(self._candidates(pod, count), key=lambda one: one.lost_gpu_s)
-            sets = chain((one.uids for one in candidates), self._helped(pod, bases, count))
+            candidates = sorted(
+                self._candidates(pod, count), key=lambda candidate: candidate.lost_gpu_s
+            )
+            sets = chain(
+                (candidate.uids for candidate in candidates), self._helped(pod, bases, count)
+            )
             best = self._best_of(pod, sets)
             if best is not None:
                 smallest = not self.cut_off and count <= MOST_ORDERED
                 return msgspec.structs.replace(best, smallest=smallest)
             if count < most_moves:
-                bases += [one.uids for one in candidates if self._is_base(pod, one)]
+                bases += [
+                    candidate.uids for candidate in candidates if self._is_base(pod, candidate)
+                ]
         return None
 
     @property
@@ -108,8 +114,8 @@ class RoomSearch:
             lost = self._trials.lost_gpu_s(chosen)
             if best is not None and lost >= best.lost_gpu_s:
                 continue
-            if (found := self._played(pod, chosen)) is not None:
-                best = MovePlan(found.node, found.moves, lost)
+            if (played := self._played(pod, chosen)) is not None:
+                best = MovePlan(played.node, played.moves, lost)
         return best
 
     def _played(self, pod: PodRequest, uids: Sequence[str]) -> MovesPlayed | None:
@@ -139,15 +145,17 @@ class RoomSearch:
                     return
                 if any(mask & known == known for known in fit):
                     continue
-                uids = tuple(one.placement.uid for at, one in enumerate(here) if mask >> at & 1)
+                uids = tuple(
+                    holding.placement.uid for at, holding in enumerate(here) if mask >> at & 1
+                )
                 if self._trials.allowed(uids):
                     yield _Candidate(node, mask, uids, self._trials.lost_gpu_s(uids))
 
-    def _is_base(self, pod: PodRequest, one: _Candidate) -> bool:
+    def _is_base(self, pod: PodRequest, candidate: _Candidate) -> bool:
         """Tells whether the pod does fit there without them."""
-        if self.cut_off or not self._trials.fits_without(pod, one.node, one.uids):
+        if self.cut_off or not self._trials.fits_without(pod, candidate.node, candidate.uids):
             return False
-        self._fit.setdefault(one.node, []).append(one.mask)
+        self._fit.setdefault(candidate.node, []).append(candidate.mask)
         return True
 
     def _helped(
@@ -170,7 +178,10 @@ class RoomSearch:
             yield ()
             return
         for uid in dict.fromkeys(
-            helper for one in base for helper in self._helpers_of(one, count) if helper not in known
+            helper
+            for candidate in base
+            for helper in self._helpers_of(candidate, count)
+            if helper not in known
         ):
             for rest in self._helping((*known, uid), (*base, uid), count - 1):
                 yield uid, *rest
@@ -178,9 +189,9 @@ class RoomSearch:
     def _helpers_of(self, uid: str, most: int) -> dict[str, None]:
         """Pods that, with at most so many gone from their node, leave room there for this one."""
         request = self._trials.movable[uid].request
-        found = self._helpers.get((request.shape, most))
-        if found is None:
-            found = self._helpers[request.shape, most] = {}
+        known = self._helpers.get((request.shape, most))
+        if known is None:
+            known = self._helpers[request.shape, most] = {}
             codes = self._trials.assess(request).codes.tolist()
             for node, code in zip(self._ledger.table.nodes, codes, strict=True):
                 if code and code <= Code.OUT_OF_SERVICE:
@@ -189,10 +200,10 @@ class RoomSearch:
                 shortfall = self._shortfall(request, node.name, here)
                 for count in range(1, most + 1):
                     for mask in shortfall.masks(count):
-                        for at, one in enumerate(here):
+                        for at, holding in enumerate(here):
                             if mask >> at & 1:
-                                found[one.placement.uid] = None
-        return found
+                                known[holding.placement.uid] = None
+        return known
 
     def _in_the_way(self, pod: PodRequest) -> list[str]:
         """Nodes on which what others hold is in the pod's way."""
@@ -203,9 +214,9 @@ class RoomSearch:
     def _movable_on(self, node: str, wanted: Shape) -> list[Holding]:
         """The pods that may leave the node for this shape: none that asks as much."""
         return [
-            one
-            for one in self._held_on(node)
-            if (pod := self._trials.movable.get(one.placement.uid)) is not None
+            holding
+            for holding in self._held_on(node)
+            if (pod := self._trials.movable.get(holding.placement.uid)) is not None
             and not _asks_as_much(pod.request.shape, wanted)
         ]
 
@@ -228,10 +239,10 @@ def _asks_as_much(shape: Shape, wanted: Shape) -> bool:
         return True
     if len(shape.gpu_requests) != 1 or len(wanted.gpu_requests) != 1:
         return False
-    (one,), (other,) = shape.gpu_requests, wanted.gpu_requests
-    if one.whole:
-        return other == msgspec.structs.replace(one, count=min(one.count, other.count))
-    return other == msgspec.structs.replace(one, milli=min(one.milli, other.milli))
+    (asked,), (other,) = shape.gpu_requests, wanted.gpu_requests
+    if asked.whole:
+        return other == msgspec.structs.replace(asked, count=min(asked.count, other.count))
+    return other == msgspec.structs.replace(asked, milli=min(asked.milli, other.milli))
 
 
 def _beside(shape: Shape, wanted: Shape) -> bool:

@@ -52,7 +52,7 @@ class MoveTrials:
         told: Callable[[int], None] | None = None,
     ) -> None:
         self.engine, self.ledger = engine, engine.ledger
-        self.movable = {one.request.uid: one for one in movable}
+        self.movable = {pod.request.uid: pod for pod in movable}
         self.tried = 0
         engine.follow_first()
         self._assessor = Assessor(engine.ledger)

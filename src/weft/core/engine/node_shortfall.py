@@ -30,11 +30,11 @@ class NodeShortfall:
         self._sums_tell = not table.has_parents and table.usable_gpus[row] == table.gpus[row]
         needs = [demand.cpu_milli, demand.memory_mib, demand.milli if self._sums_tell else 0]
         free = [int(table.cpu_free[row]), int(table.memory_free[row]), int(table.milli_free[row])]
-        amounts = [_amounts(one) for one in movable]
+        amounts = [_amounts(holding) for holding in movable]
         # Who asks for nothing is not kept off a node that others overbooked.
         short = [at for at, need in enumerate(needs) if need > 0 and need > free[at]]
         self._lacks = [needs[at] - free[at] for at in short]
-        self._frees = [[one[at] for one in amounts] for at in short]
+        self._frees = [[holding[at] for holding in amounts] for at in short]
         self._table, self._row, self._demand = table, row, demand
         self._movable, self._held = movable, held
 
@@ -76,10 +76,10 @@ class NodeShortfall:
                 on[device] |= 1 << at
         if self._demand.need.whole:
             return self._cleared(on, count)
-        found: dict[int, None] = {}
+        cores: dict[int, None] = {}
         for device, mask in on.items():
-            found.update(dict.fromkeys(self._thinned(device, mask, count)))
-        return list(found)
+            cores.update(dict.fromkeys(self._thinned(device, mask, count)))
+        return list(cores)
 
     def _devices(self, holding: Holding) -> list[int]:
         rows = [self._table.device_row(self._row, share.gpu) for share in holding.placement.shares]
@@ -87,8 +87,8 @@ class NodeShortfall:
 
     def _cleared(self, on: dict[int, int], count: int) -> list[int]:
         """Those who hold as many GPUs as are lacking: all of each."""
-        may_go = {one.placement.uid for one in self._movable}
-        stay = (one for one in self._held if one.placement.uid not in may_go)
+        may_go = {movable.placement.uid for movable in self._movable}
+        stay = (movable for movable in self._held if movable.placement.uid not in may_go)
         stuck = {device for holding in stay for device in self._devices(holding)}
         masks = [
             mask
@@ -96,14 +96,14 @@ class NodeShortfall:
             if mask and device not in stuck and mask.bit_count() <= count
         ]
         idle = int(self._table.idle[self._row])
-        found: dict[int, None] = {}
+        sets: dict[int, None] = {}
         for some in combinations(masks, max(0, self._demand.need.count - idle)):
             core = 0
             for mask in some:
                 core |= mask
             if core.bit_count() <= count:
-                found[core] = None
-        return list(found)
+                sets[core] = None
+        return list(sets)
 
     def _thinned(self, device: int, mask: int, count: int) -> Iterator[int]:
         """The fewest of a shared GPU's holders that leave enough of it."""
@@ -116,17 +116,17 @@ class NodeShortfall:
         for at in range(self._count):
             if mask >> at & 1:
                 frees[1 << at] = self._on(self._movable[at], device)
-        found: list[int] = []
+        needed: list[int] = []
         for size in range(min(count, len(frees)) + 1):
             for some in combinations(frees, size):
                 core = sum(some)
-                if any(smaller & core == smaller for smaller in found):
+                if any(smaller & core == smaller for smaller in needed):
                     continue
                 if all(
-                    sum(frees[one][of] for one in some) >= lack for of, lack in enumerate(lacks)
+                    sum(frees[pod][of] for pod in some) >= lack for of, lack in enumerate(lacks)
                 ):
-                    found.append(core)
-        yield from found
+                    needed.append(core)
+        yield from needed
 
     def _on(self, holding: Holding, device: int) -> tuple[int, int]:
         """Thousandths and MiB that it holds of the device."""

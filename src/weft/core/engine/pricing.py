@@ -66,8 +66,8 @@ class PriceLists:
         self._known[uid] = None
         if len(self._known) > MOST_KNOWN:
             del self._known[next(iter(self._known))]
-        for one in self._lists:
-            one.counts()
+        for price_list in self._lists:
+            price_list.counts()
         if self._has_begun:
             return False
         self._has_begun = True
@@ -89,9 +89,9 @@ class PriceLists:
     def renew(self, now_ns: int) -> bool:
         """An event is over; True if prices were due, and what was scored is out of date."""
         is_new = False
-        for one in self._lists if self._has_begun else ():
-            if one.is_due(now_ns):
-                one.make(self._ledger.table, now_ns)
+        for price_list in self._lists if self._has_begun else ():
+            if price_list.is_due(now_ns):
+                price_list.make(self._ledger.table, now_ns)
                 is_new = True
         return is_new
 
@@ -103,5 +103,5 @@ class PriceLists:
     def make(self, now_ns: int) -> None:
         """Make all prices by the ledger as it is."""
         self._table, self._version = self._ledger.table, self._ledger.version
-        for one in self._lists:
-            one.make(self._table, now_ns)
+        for price_list in self._lists:
+            price_list.make(self._table, now_ns)

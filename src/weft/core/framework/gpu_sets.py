@@ -148,10 +148,10 @@ def gpu_sets(links: GpuLinks) -> GpuSets:
 def _strengths(links: GpuLinks) -> Masks:
     count = len(links.indexes)
     strengths = np.zeros((count, count), dtype=np.int64)
-    for one, row in enumerate(links.paths):
+    for gpu, row in enumerate(links.paths):
         for other, word in enumerate(row.split()):
-            if one != other:
-                strengths[one, other] = path_strength(word, links.nvlink_generation)
+            if gpu != other:
+                strengths[gpu, other] = path_strength(word, links.nvlink_generation)
     return strengths
 
 

@@ -182,9 +182,9 @@ def _column(things: _Things, value: Any, kinds: str, wanted: str) -> npt.NDArray
     except ValueError as error:
         raise things.error(f"returned no array: {error}; {wanted}") from None
     if array.shape != (things.count,):
-        found = f"{len(array)} values" if array.ndim == 1 else f"an array of shape {array.shape}"
+        answered = f"{len(array)} values" if array.ndim == 1 else f"an array of shape {array.shape}"
         wanted = f"{things.count} {things.word}s"
-        raise things.error(f"returned {found} for {wanted}; return one value for each")
+        raise things.error(f"returned {answered} for {wanted}; return one value for each")
     if array.dtype.kind not in kinds and things.count:
         at = _first_wrong(array)
         kind = f"{_shown(array[at])} ({array.dtype}) for {things.name(at)}"

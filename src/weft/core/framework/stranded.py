@@ -48,17 +48,17 @@ class StrandedMeter:
         self._table = table
         demands = [Demand(shape, table) for shape in usual if shape.gpu_requests]
         levels = [_levels(table, demand) for demand in demands]
-        kept = [at for at, one in enumerate(levels) if any(one)]
-        demands, self._levels = [demands[at] for at in kept], [levels[at] for at in kept]
+        nonzero = [at for at, level in enumerate(levels) if any(level)]
+        demands, self._levels = [demands[at] for at in nonzero], [levels[at] for at in nonzero]
         codes = [declared_codes(table, demand) for demand in demands]
         shape = (len(demands), table.count)
-        self._good = np.array([np.isin(one, _BY_SIZE) for one in codes], bool).reshape(shape)
-        by_model = np.array([np.isin(one, _BY_MODEL) for one in codes], bool).reshape(shape)
+        self._good = np.array([np.isin(level, _BY_SIZE) for level in codes], bool).reshape(shape)
+        by_model = np.array([np.isin(level, _BY_MODEL) for level in codes], bool).reshape(shape)
         self._open = self._good | by_model
         self._gpus = _column(demand.gpus for demand in demands)
         self._cpu = _column(demand.cpu_milli for demand in demands)
         self._memory = _column(demand.memory_mib for demand in demands)
-        most = (max(one) for one in self._levels)
+        most = (max(level) for level in self._levels)
         self._milli = _column(most) * self._gpus * 1000 // _LEVELS
 
     def of(self, rows: Ints | None = None) -> StrandedGpus:

@@ -226,8 +226,8 @@ class CoschemlPolicy(Policy):
         if self.pairing == "gpu-util":
             waits = {own: None}
         pairs = [
-            (self.cost(one, runs), one, runs)
-            for one in sorted(waits, key=lambda name: self._numbers.get(name, -1))
+            (self.cost(application, runs), application, runs)
+            for application in sorted(waits, key=lambda name: self._numbers.get(name, -1))
             for runs in sorted(running, key=lambda name: self._numbers[name])
         ]
         matched = greedy(pair for pair in pairs if pair[0] < FORBIDDEN)

@@ -175,14 +175,14 @@ class LeastStranding(Policy):
         node = query.device_node.take(chosen)
         prices = self._priced(query.table)
         now, devices = self._now(query, prices)
-        kept = self._kept if self._is_kept(query) else None
-        left = left_of(query, chosen) if kept is None else kept.left_of(query, chosen)
+        cached = self._kept if self._is_kept(query) else None
+        left = left_of(query, chosen) if cached is None else cached.left_of(query, chosen)
         if query.table.uniform:
             kind = devices.kind.take(chosen)
             worth = devices.worth.take(chosen) - prices.popularity.worth(kind, left)
             free, idle = devices.share.take(chosen) - left, devices.idle.take(chosen)
             scores = np.full(len(query.device_local), _UNSCORED, dtype=np.int64)
-            if kept is not None and len(free) and (free == free[0]).all():
+            if cached is not None and len(free) and (free == free[0]).all():
                 places = _Places(node, worth, idle)
                 scores[chosen] = self._by_node(query, now, int(free[0]), places)
                 return scores
@@ -232,10 +232,10 @@ class LeastStranding(Policy):
         """The query's nodes and devices as they are."""
         if not self._is_kept(query):
             return NodeStates.now(query, prices)
-        kept = self._kept
-        if kept is None or (kept.popularity, kept.table) != (prices.popularity, query.table):
-            kept = self._kept = KeptStates(prices.popularity, query.table)
-        return kept.of(query)
+        cached = self._kept
+        if cached is None or (cached.popularity, cached.table) != (prices.popularity, query.table):
+            cached = self._kept = KeptStates(prices.popularity, query.table)
+        return cached.of(query)
 
     def score_parts(self, query: Query, devices: Sequence[int]) -> tuple[ScorePart, ...]:
         """Completion, scarce models, slots, CPU and memory beside, and packing.

@@ -90,8 +90,8 @@ def most_valuable(values: Floats) -> Sequence[int]:
 
     worth = np.maximum(values, 0.0)
     rows, columns = linear_sum_assignment(worth, maximize=True)
-    found = [-1] * len(values)
+    mates = [-1] * len(values)
     for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
         if worth[row, column] > 0.0:
-            found[row] = column
-    return found
+            mates[row] = column
+    return mates

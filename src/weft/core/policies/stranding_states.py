@@ -92,8 +92,8 @@ class DeviceStates(NamedTuple):
         """As they are; a card cut into instances is nothing itself."""
         share, idle = shares(query), query.device_idle.astype(np.int64)
         if prices.devices.is_cut is not None:
-            kept = ~query.take_devices(prices.devices.is_cut)
-            share, idle = share * kept, idle * kept
+            uncut = ~query.take_devices(prices.devices.is_cut)
+            share, idle = share * uncut, idle * uncut
         kind = query.device_kind
         return cls(share, prices.popularity.worth(kind, share), idle, kind)
 

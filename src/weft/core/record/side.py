@@ -103,20 +103,20 @@ class Unpacker:
     def __init__(self, folder: Path) -> None:
         self._folder, self._before = folder, _NOTHING
 
-    def unpack(self, kept: SignalsKept) -> SignalsSnapshot:
+    def unpack(self, signals: SignalsKept) -> SignalsSnapshot:
         """The snapshot; `SideError` where its blob is missing or broken."""
-        path = self._folder / kept.blob
-        if not _NAME.fullmatch(kept.blob):
-            raise SideError(f"{kept.blob!r} is no name of a blob")
+        path = self._folder / signals.blob
+        if not _NAME.fullmatch(signals.blob):
+            raise SideError(f"{signals.blob!r} is no name of a blob")
         try:
             packed = path.read_bytes()
         except OSError as error:
             raise SideError(f"blob {path}: {error.strerror}") from None
-        if hashlib.sha256(packed).hexdigest() != kept.blob:
+        if hashlib.sha256(packed).hexdigest() != signals.blob:
             raise SideError(f"blob {path} is not what its name says: it was changed or cut off")
         try:
             blob = msgspec.msgpack.decode(inflate(packed), type=SnapshotBlob)
-            self._before = self._joined(kept, blob)
+            self._before = self._joined(signals, blob)
         except (zlib.error, msgspec.DecodeError, ValueError, KeyError, TypeError) as error:
             raise SideError(f"blob {path} is of another form: {error}") from None
         return self._before

@@ -30,12 +30,12 @@ def prove(relaxation: Relaxation, demanded: Demanded, prices: Sequence[int]) -> 
         0 if piece.is_free else max(0, price)
         for piece, price in zip(relaxation.pieces, prices, strict=True)
     ]
-    found = dearest(relaxation, prices)
+    configurations = dearest(relaxation, prices)
     total = sum(
-        one.worth * node_type.count
-        for one, node_type in zip(found, relaxation.node_types, strict=True)
+        configuration.worth * node_type.count
+        for configuration, node_type in zip(configurations, relaxation.node_types, strict=True)
     )
     for group, least, most in zip(relaxation.groups, *demanded, strict=True):
         left = group.milli * SCALE - sum(prices[piece] * count for piece, count in group.pieces)
         total += left * (most if left > 0 else least)
-    return Proof(Fraction(total, SCALE), found)
+    return Proof(Fraction(total, SCALE), configurations)

@@ -45,7 +45,10 @@ class BoundSearch:
         self._relaxation = relaxation
         self._known: dict[NodeConfiguration, None] = {}
         self._missing_price = 2.0 * max(
-            [1000, *(sum(n for _, n in one.gpus) * 1000 for one in relaxation.node_types)]
+            [
+                1000,
+                *(sum(n for _, n in node_type.gpus) * 1000 for node_type in relaxation.node_types),
+            ]
         )
 
     def search(
@@ -103,9 +106,9 @@ class BoundSearch:
         """Look between the best prices and these; True if that found a configuration."""
         assert self._best is not None
         for look in range(_LOOKS + 1):
-            kept = 0.0 if look == _LOOKS else SMOOTHING * (1 - look / _LOOKS)
+            weight = 0.0 if look == _LOOKS else SMOOTHING * (1 - look / _LOOKS)
             best = np.array(self._best[1], dtype=np.float64)
-            mixed = kept * best + (1 - kept) * prices * SCALE
+            mixed = weight * best + (1 - weight) * prices * SCALE
             if self._look(np.rint(mixed).astype(np.int64).tolist()):
                 return True
         return False
@@ -117,9 +120,9 @@ class BoundSearch:
         if self._best is None or proof.bound_milli < self._best[0]:
             self._best = proof.bound_milli, tuple(prices)
         before = len(self._known)
-        for at, one in enumerate(proof.dearest):
-            if one.pieces:
-                self._known[NodeConfiguration(at, one.pieces)] = None
+        for at, configuration in enumerate(proof.dearest):
+            if configuration.pieces:
+                self._known[NodeConfiguration(at, configuration.pieces)] = None
         return len(self._known) > before
 
     def _forget(self, prices: Floats, node_prices: Floats) -> None:
@@ -127,8 +130,9 @@ class BoundSearch:
         if len(self._known) <= MOST_CONFIGURATIONS:
             return
         lack = {
-            one: node_prices[one.node_type] - sum(prices[piece] * n for piece, n in one.pieces)
-            for one in self._known
+            configuration: node_prices[configuration.node_type]
+            - sum(prices[piece] * n for piece, n in configuration.pieces)
+            for configuration in self._known
         }
-        kept = sorted(self._known, key=lack.__getitem__)[: MOST_CONFIGURATIONS * 2 // 3]
-        self._known = dict.fromkeys(kept)
+        wanted = sorted(self._known, key=lack.__getitem__)[: MOST_CONFIGURATIONS * 2 // 3]
+        self._known = dict.fromkeys(wanted)

@@ -65,20 +65,20 @@ class RunBounds:
             tuple(self._relaxation.counts(self._pods[row] for row in arrivals.pod_rows[:must])),
             tuple(self._relaxation.counts(self._pods[row] for row in arrivals.pod_rows)),
         )
-        found = self._known.get(demanded)
-        if found is None:
-            found = self._known[demanded] = self._found(run, demanded)
+        known = self._known.get(demanded)
+        if known is None:
+            known = self._known[demanded] = self._found(run, demanded)
         must_milli = sum(self._pods[row][1] for row in arrivals.pod_rows[:must])
-        if found.bound_milli < must_milli:
+        if known.bound_milli < must_milli:
             raise BadInputError(
                 "--bound-demand", "no policy can place all pods up to it; give less"
             )
-        bound = min(float(found.bound_milli), float(self._relaxation.capacity_milli))
+        bound = min(float(known.bound_milli), float(self._relaxation.capacity_milli))
         return PossibleAllocation(
             math.ceil(self._percent(bound) * 1000) / 1000,
             must,
             round(self._percent(must_milli), 2),
-            found.converged,
+            known.converged,
         )
 
     def _must_take(self, run: PolicyRun, arrivals: Arrivals) -> int:
@@ -107,13 +107,13 @@ class RunBounds:
                 self._watch(run, self._percent(bound), self._percent(reached))
             return time.monotonic() < until
 
-        found = self._search.search(demanded, go_on=go_on, start=start)
+        result = self._search.search(demanded, go_on=go_on, start=start)
         if saved is not None:
             try:
-                saved.add(demanded, found)
+                saved.add(demanded, result)
             except OSError as error:
                 self.not_saved = error.strerror or str(error)
-        return found
+        return result
 
     def _percent(self, milli: float) -> float:
         return milli * 100 / max(1, self._relaxation.capacity_milli)
@@ -128,8 +128,8 @@ def with_bounds(
         msgspec.structs.replace(run, possible=bounds.of(run, by_seed[run.seed]))
         for run in results.runs
     ]
-    summary = [_with_mean(one, runs) for one in results.summary]
-    notes = [*(_note(one, runs) for one in summary), *results.notes]
+    summary = [_with_mean(summary_row, runs) for summary_row in results.summary]
+    notes = [*(_note(summary_row, runs) for summary_row in summary), *results.notes]
     return SimulationResults(runs, summary, notes)
 
 
@@ -146,12 +146,12 @@ def _possible(run: PolicyRun) -> PossibleAllocation:
 
 def _note(summary: PolicySummary, runs: Sequence[PolicyRun]) -> str:
     own = [_possible(run) for run in runs if run.policy == summary.policy]
-    demand = sum(one.must_take_percent for one in own) / len(own)
+    demand = sum(bound.must_take_percent for bound in own) / len(own)
     most = summary.possible_percent or 0.0
     text = (
         f"{summary.policy}: {summary.gpu_asked_percent:.2f} of {most:.2f} possible points at the "
         f"end, for policies that take all pods up to {demand:.1f} % demand"
     )
-    if not all(one.lowest for one in own):
+    if not all(bound.lowest for bound in own):
         text += "; the time limit came first, so that less may be possible"
     return text

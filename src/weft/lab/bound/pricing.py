@@ -52,7 +52,7 @@ def dearest(relaxation: Relaxation, prices: Sequence[int]) -> list[Dearest]:
 
     Prices are not negative, and 0 for pieces that are free.
     """
-    found: dict[int, Dearest] = {}
+    dearest_of: dict[int, Dearest] = {}
     by_class: dict[int, list[int]] = {}
     for at, node_type in enumerate(relaxation.node_types):
         by_class.setdefault(node_type.node_class, []).append(at)
@@ -65,8 +65,8 @@ def dearest(relaxation: Relaxation, prices: Sequence[int]) -> list[Dearest]:
         most = max(relaxation.node_types[at].cpu for at in types)
         pricing = _ClassPricing(relaxation.full, accepted, most)
         for at in types:
-            found[at] = pricing.of(relaxation.node_types[at])
-    return [found[at] for at in range(len(relaxation.node_types))]
+            dearest_of[at] = pricing.of(relaxation.node_types[at])
+    return [dearest_of[at] for at in range(len(relaxation.node_types))]
 
 
 class _ClassPricing:
@@ -76,11 +76,13 @@ class _ClassPricing:
         self, full: Sequence[int], accepted: Sequence[tuple[int, Piece, int]], most_cpu: int
     ) -> None:
         self._full, self._accepted, self._most = full, accepted, most_cpu
-        beside = [_Item(at, 1, 0, one.cpu, price) for at, one, price in accepted if not one.gpus]
+        beside = [
+            _Item(at, 1, 0, piece.cpu, price) for at, piece, price in accepted if not piece.gpus
+        ]
         several: dict[int, list[_Item]] = {}
-        for at, one, price in accepted:
-            if one.gpus > 1:
-                several.setdefault(one.gpus, []).append(_Item(at, 1, 0, one.cpu, price))
+        for at, piece, price in accepted:
+            if piece.gpus > 1:
+                several.setdefault(piece.gpus, []).append(_Item(at, 1, 0, piece.cpu, price))
         self._alone = _NodeWorth(_undominated(beside), several, most_cpu)
         self._torn = self._alone.without_several()
         self._gpus: dict[tuple[object, ...], _OneGpu] = {}
@@ -104,15 +106,15 @@ class _ClassPricing:
         """Tears, on nodes of several kinds, pods of several GPUs into parts for one each."""
         full = self._full[kind]
         items = [
-            _Item(at, 1, one.levels[kind], one.cpu, price)
-            for at, one, price in self._accepted
-            if one.gpus == 1 and one.levels[kind] <= full
+            _Item(at, 1, piece.levels[kind], piece.cpu, price)
+            for at, piece, price in self._accepted
+            if piece.gpus == 1 and piece.levels[kind] <= full
         ]
         if mixed:
             items += [
-                _Item(at, 1 / one.gpus, full, one.cpu // one.gpus, -(-price // one.gpus))
-                for at, one, price in self._accepted
-                if one.gpus > 1
+                _Item(at, 1 / piece.gpus, full, piece.cpu // piece.gpus, -(-price // piece.gpus))
+                for at, piece, price in self._accepted
+                if piece.gpus > 1
             ]
         key = (full, *items)
         if key not in self._gpus:
@@ -122,11 +124,15 @@ class _ClassPricing:
 
 def _undominated(items: Sequence[_Item]) -> list[_Item]:
     """Those to which no other is better: no smaller in level and CPU and as dear."""
-    kept: list[_Item] = []
-    for item in sorted(items, key=lambda one: (one.level, one.cpu, -one.price)):
-        if not any(one.cpu <= item.cpu and one.price >= item.price for one in kept):
-            kept.append(item)
-    return kept
+    undominated: list[_Item] = []
+    for item in sorted(
+        items, key=lambda candidate: (candidate.level, candidate.cpu, -candidate.price)
+    ):
+        if not any(
+            candidate.cpu <= item.cpu and candidate.price >= item.price for candidate in undominated
+        ):
+            undominated.append(item)
+    return undominated
 
 
 class _OneGpu:
@@ -152,11 +158,11 @@ class _OneGpu:
         while self.worth[level, cpu]:
             now = self.worth[level, cpu]
             item = next(
-                one
-                for one in self._items
-                if one.level <= level
-                and one.cpu <= cpu
-                and now == self.worth[level - one.level, cpu - one.cpu] + one.price
+                own
+                for own in self._items
+                if own.level <= level
+                and own.cpu <= cpu
+                and now == self.worth[level - own.level, cpu - own.cpu] + own.price
             )
             taken.append((item.piece, item.part))
             level, cpu = level - item.level, cpu - item.cpu
@@ -206,18 +212,22 @@ class _NodeWorth:
         while gpus:
             now, below = self.tables[gpus][cpu], self.tables[gpus - 1]
             last = self._gpus[gpus - 1]
-            one = next((step for step in last.steps if _gives(below, cpu, step, now)), None)
-            if one is not None:
-                for piece, part in last.pieces(one.cpu):
+            step_taken = next((step for step in last.steps if _gives(below, cpu, step, now)), None)
+            if step_taken is not None:
+                for piece, part in last.pieces(step_taken.cpu):
                     take(piece, part)
-                gpus, cpu = gpus - 1, cpu - one.cpu
+                gpus, cpu = gpus - 1, cpu - step_taken.cpu
                 continue
             size, item = self._last_several(gpus, cpu)
             take(item.piece, 1)
             gpus, cpu = gpus - size, cpu - item.cpu
         alone = self.tables[0]
         while alone[cpu]:
-            item = next(one for one in self._beside if _gives(alone, cpu, one.step, alone[cpu]))
+            item = next(
+                step_taken
+                for step_taken in self._beside
+                if _gives(alone, cpu, step_taken.step, alone[cpu])
+            )
             take(item.piece, 1)
             cpu -= item.cpu
         return tuple(sorted(counts.items()))

@@ -95,7 +95,7 @@ def relax(nodes: Sequence[Node], pods: Iterable[tuple[Shape, int]]) -> Relaxatio
     group_of: dict[tuple[Shape, int], int] = {}
     for shape, milli in counted:
         parts = Counter(_pieces(demands[shape], levels, step, accepts[shape]))
-        numbered = sorted((pieces.setdefault(one, len(pieces)), n) for one, n in parts.items())
+        numbered = sorted((pieces.setdefault(piece, len(pieces)), n) for piece, n in parts.items())
         group = AlikePods(milli, tuple(numbered))
         group_of[shape, milli] = groups.setdefault(group, len(groups))
     capacity = sum(gpu.milli for node in nodes for gpu in node.gpus)
@@ -121,7 +121,7 @@ def _classes(
 def _cpu_step(table: LedgerTable, demands: dict[Shape, Demand]) -> int:
     """Thousandths of a core in a step: exact if that takes few steps, else a multiple of 50."""
     most = max(table.cpu_total.tolist(), default=0)
-    exact = math.gcd(*table.cpu_total.tolist(), *(one.cpu_milli for one in demands.values()))
+    exact = math.gcd(*table.cpu_total.tolist(), *(demand.cpu_milli for demand in demands.values()))
     if exact and most <= exact * MOST_CPU_STEPS:
         return exact
     return max(1, -(-most // (MOST_CPU_STEPS * 50)) * 50)

@@ -43,12 +43,12 @@ class SavedBounds:
 
     def latest(self, pieces: int, count: int = 2) -> list[tuple[int, ...]]:
         """Prices for other demands, to start from."""
-        fitting = [one.prices for one in self._bounds.values() if len(one.prices) == pieces]
+        fitting = [bound.prices for bound in self._bounds.values() if len(bound.prices) == pieces]
         return fitting[-count:]
 
-    def add(self, demanded: Demanded, found: Found) -> None:
+    def add(self, demanded: Demanded, bound: Found) -> None:
         """Keep a bound, in the file too; raises `OSError` where that cannot be written."""
-        self._bounds[_key(demanded)] = SavedPrices(found.prices, found.converged)
+        self._bounds[_key(demanded)] = SavedPrices(bound.prices, bound.converged)
         for key in list(self._bounds)[:-MOST_SAVED]:
             del self._bounds[key]
         self.path.parent.mkdir(parents=True, exist_ok=True)

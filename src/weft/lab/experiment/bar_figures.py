@@ -53,7 +53,9 @@ class _ModelTable:
             {m for row in rows.values() for m in row}, key=lambda m: (-gpus.get(m, 0), m)
         )
         self.columns = [*models, "all"]
-        self.everything = {one.policy: one.gpu_allocation_percent for one in results.summary}
+        self.everything = {
+            summary.policy: summary.gpu_allocation_percent for summary in results.summary
+        }
         values = [value for row in rows.values() for value in row.values()]
         self.low = 10 * int(min([*values, *self.everything.values(), 90]) // 10)
         if layout.narrow:

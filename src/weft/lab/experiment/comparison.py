@@ -114,7 +114,7 @@ class ExperimentResults(msgspec.Struct, frozen=True):
     @property
     def levels(self) -> list[dict[str, str]]:
         """The levels that were measured, in the order of the plan."""
-        return list({tuple(one.levels.items()): one.levels for one in self.summary}.values())
+        return list({tuple(row.levels.items()): row.levels for row in self.summary}.values())
 
 
 def compare(
@@ -128,15 +128,17 @@ def compare(
     Means and differences are over the seeds that both a scheduler and the baseline have.
     """
     cells = plan(spec)
-    found: dict[Place, dict[int, Measures]] = {}
+    measures_of: dict[Place, dict[int, Measures]] = {}
     for cell in cells:
         if cell.folder in measures:
-            found.setdefault((cell.levels, cell.scheduler), {})[cell.seed] = measures[cell.folder]
+            measures_of.setdefault((cell.levels, cell.scheduler), {})[cell.seed] = measures[
+                cell.folder
+            ]
     levels = list(dict.fromkeys(cell.levels for cell in cells))
     summary: list[MeasureSummary] = []
     for measure in dict.fromkeys(itertools.chain.from_iterable(measures.values())):
         for scheduler in spec.schedulers:
-            summary += summaries_of_levels(found, levels, scheduler, spec.reference, measure)
+            summary += summaries_of_levels(measures_of, levels, scheduler, spec.reference, measure)
     absent = [cell.folder for cell in cells if cell.folder not in measures]
     return ExperimentResults(
         spec.name,
@@ -152,7 +154,7 @@ def compare(
 
 
 def summaries_of_levels(
-    found: Mapping[Place, Mapping[int, Measures]],
+    measures_of: Mapping[Place, Mapping[int, Measures]],
     levels: Sequence[tuple[CellLevel, ...]],
     scheduler: str,
     baseline: str,
@@ -164,7 +166,7 @@ def summaries_of_levels(
         own, base = (
             {
                 seed: value
-                for seed, cell in found.get((at, name), {}).items()
+                for seed, cell in measures_of.get((at, name), {}).items()
                 if (value := cell.get(measure)) is not None
             }
             for name in (scheduler, baseline)
@@ -173,32 +175,32 @@ def summaries_of_levels(
             continue
         written = {level.axis: level.text for level in at}
         mean, ci95 = mean_ci95(list(own.values()))
-        one = MeasureSummary(written, scheduler, measure, len(own), round(mean, 4), _rounded(ci95))
+        row = MeasureSummary(written, scheduler, measure, len(own), round(mean, 4), _rounded(ci95))
         both = sorted(own.keys() & base.keys())
         if scheduler != baseline and any(base[seed] for seed in both):
             pairs = [own[seed] for seed in both], [base[seed] for seed in both]
-            one = msgspec.structs.replace(
-                one, difference=paired_difference(*pairs), p_value=paired_p_value(*pairs)
+            row = msgspec.structs.replace(
+                row, difference=paired_difference(*pairs), p_value=paired_p_value(*pairs)
             )
-        summaries.append(one)
-    adjusted = holm([one.p_value for one in summaries])
+        summaries.append(row)
+    adjusted = holm([row.p_value for row in summaries])
     return [
-        msgspec.structs.replace(one, p_value=p) for one, p in zip(summaries, adjusted, strict=True)
+        msgspec.structs.replace(row, p_value=p) for row, p in zip(summaries, adjusted, strict=True)
     ]
 
 
 def _findings(spec: ExperimentSpec, summary: Iterable[MeasureSummary]) -> Iterable[str]:
     """One sentence for each difference that is none of chance, at 5 % after Holm."""
-    for one in summary:
-        difference = one.difference
-        lower, higher = one.measure in LOWER_IS_BETTER, one.measure in HIGHER_IS_BETTER
-        if difference is None or not (lower or higher) or not one.beyond_chance:
+    for row in summary:
+        difference = row.difference
+        lower, higher = row.measure in LOWER_IS_BETTER, row.measure in HIGHER_IS_BETTER
+        if difference is None or not (lower or higher) or not row.beyond_chance:
             continue
         wins = (difference.percent < 0) == lower
-        at = level_text(spec, one.levels)
+        at = level_text(spec, row.levels)
         yield (
-            f"{f'At {at} ' if at else ''}{one.scheduler} {'beats' if wins else 'loses to'} "
-            f"{spec.reference} in {TITLES[one.measure]}: {difference.text()}."
+            f"{f'At {at} ' if at else ''}{row.scheduler} {'beats' if wins else 'loses to'} "
+            f"{spec.reference} in {TITLES[row.measure]}: {difference.text()}."
         )
 
 

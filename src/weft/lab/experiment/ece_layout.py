@@ -81,13 +81,13 @@ def experiment_name(spec: ExperimentSpec, levels: Sequence[CellLevel], seed: int
 def layout_texts(seed: int, rows: Mapping[str, CellRows]) -> Files:
     """Job tables and values by second of one level and seed, by path; `rows` by scheduler."""
     files: Files = {}
-    for who, one in rows.items():
+    for who, cell_rows in rows.items():
         workload = f"WORKLOAD_{mechanism(who)}_{seed}"
-        files[f"{workload}.txt"] = _jobs(one)
+        files[f"{workload}.txt"] = _jobs(cell_rows)
         for metric, column in METRICS.items():
-            if column not in one.series:
+            if column not in cell_rows.series:
                 continue
-            values = each_second(one, column)
+            values = each_second(cell_rows, column)
             for first in range(0, len(values), PART_S):
                 part = values[first : first + PART_S]
                 name = f"{first}_{first + len(part) - 1}.csv"
@@ -102,9 +102,9 @@ def _pictures(
 ) -> Files:
     """PNGs: each scheduler's own, all in one, and all one by one."""
     files: Files = {}
-    for who, one in rows.items():
+    for who, cell_rows in rows.items():
         workload = f"WORKLOAD_{mechanism(who)}_{seed}"
-        for metric, drawing in _drawings({who: one}, look_of, "-0"):
+        for metric, drawing in _drawings({who: cell_rows}, look_of, "-0"):
             files[f"{workload}/{metric}/{workload}-{metric}.png"] = png.to_png(drawing)
     for kind, end in (("", "-0"), ("SEP-", "-0-each")):
         for metric, drawing in _drawings(rows, look_of, end):
@@ -115,7 +115,7 @@ def _pictures(
 def _drawings(
     rows: Mapping[str, CellRows], look_of: Mapping[str, Look], end: str
 ) -> Iterator[tuple[str, Drawing]]:
-    level = LevelRows("", {who: [one] for who, one in rows.items()}, look_of)
+    level = LevelRows("", {who: [cell_rows] for who, cell_rows in rows.items()}, look_of)
     drawn = {drawing.name: drawing for drawing in level.drawings(WIDE, 0)}
     for metric, column in METRICS.items():
         if f"{column}{end}" in drawn:

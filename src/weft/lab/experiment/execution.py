@@ -50,8 +50,8 @@ def run_missing(
     done = store.done(cells)
     missing = [cell for cell in cells if cell not in done]
     progress = make_progress(len(missing))
-    found = store.manifest()
-    timings = dict(found.cells) if found else {}
+    earlier = store.manifest()
+    timings = dict(earlier.cells) if earlier else {}
     text = ", ".join(f"{name} {version}" for name, version in versions.items())
     written_s = time.monotonic()
     try:

@@ -171,9 +171,9 @@ def _number(check: Check, results: ExperimentResults | None) -> float | None:
     if results is None:
         return None
     means: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
-    for one in results.summary:
-        if one.measure == check.measure and _chosen(one.levels, check.at):
-            means.setdefault(one.scheduler, {})[tuple(one.levels.items())] = one.mean
+    for row in results.summary:
+        if row.measure == check.measure and _chosen(row.levels, check.at):
+            means.setdefault(row.scheduler, {})[tuple(row.levels.items())] = row.mean
     wanted = check.order or (check.scheduler, *check.against)
     levels = {level for name in wanted for level in means.get(name, {})}
     if not levels or not _all_there(check, levels):

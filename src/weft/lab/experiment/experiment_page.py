@@ -50,7 +50,7 @@ def write_experiment_report(
 
     `store` has what cells did over time; without it the page leaves that out.
     """
-    order = [name for name in TITLES if any(one.measure == name for one in results.summary)]
+    order = [name for name in TITLES if any(row.measure == name for row in results.summary)]
     look_of = looks(spec.schedulers)
     drawings: list[Drawing] = []
     sections = []
@@ -148,9 +148,9 @@ def figure(
     series = []
     for scheduler in spec.schedulers:
         points = sorted(
-            (float(one.levels[axis]), one)
-            for one in _of(results, measure)
-            if one.scheduler == scheduler and others.items() <= one.levels.items()
+            (float(row.levels[axis]), row)
+            for row in _of(results, measure)
+            if row.scheduler == scheduler and others.items() <= row.levels.items()
         )
         if len(points) > 1:
             series.append(_series(scheduler, look_of[scheduler], points))
@@ -163,13 +163,13 @@ def figure(
         title=title,
         titles_y=False,
         under=f"{_unit(measure) or 'number'}, mean of {spec.seeds.count} seeds"
-        + (" with its 95 % interval" if any(one.low != one.mean for one in series) else ""),
+        + (" with its 95 % interval" if any(row.low != row.mean for row in series) else ""),
         x_title=_capital(axis),
         y_title=f"{_capital(TITLES[measure])}, {_unit(measure)}".removesuffix(", "),
         unit=(_unit(measure), axis),
         last=max(series[0].x),
-        top=nice_ceiling(max(max(one.high) for one in series)),
-        order=[one.name for one in sorted(series, key=lambda one: one.end, reverse=_more(measure))],
+        top=nice_ceiling(max(max(row.high) for row in series)),
+        order=[row.name for row in sorted(series, key=lambda row: row.end, reverse=_more(measure))],
     )
     draw = draw_stacked if layout.stacked else draw_side_by_side
     return draw(shown, series, layout)
@@ -184,10 +184,10 @@ def _bars(
 ) -> Drawing | None:
     """At the first level, the best scheduler first."""
     at = results.levels[0]
-    means = [one for one in _of(results, measure) if one.levels == at]
-    if not means or not any(one.mean for one in means):
+    means = [row for row in _of(results, measure) if row.levels == at]
+    if not means or not any(row.mean for row in means):
         return None
-    means = sorted(means, key=lambda one: one.mean, reverse=_more(measure))
+    means = sorted(means, key=lambda row: row.mean, reverse=_more(measure))
     text = level_text(spec, at)
     title = _capital(TITLES[measure]) + (f" at {text}" if text else "")
     under = f"{_unit(measure) or 'number'}, mean of {means[0].seeds} seeds"
@@ -202,7 +202,7 @@ def measure_table(
 
     A difference that chance may explain is in brackets.
     """
-    found = {(one.scheduler, *one.levels.values()): one for one in _of(results, measure)}
+    rows_of = {(row.scheduler, *row.levels.values()): row for row in _of(results, measure)}
     levels = results.levels
     unit = _unit(measure)
     titles = ["Scheduler"]
@@ -211,7 +211,7 @@ def measure_table(
         html_row(
             look_chip(look_of[scheduler]) + escape(scheduler),
             titles,
-            [_cell(found.get((scheduler, *at.values()))) for at in levels],
+            [_cell(rows_of.get((scheduler, *at.values()))) for at in levels],
         )
         for scheduler in spec.schedulers
     ]
@@ -221,29 +221,29 @@ def measure_table(
     )
 
 
-def _cell(one: MeasureSummary | None) -> str:
-    if one is None:
+def _cell(row: MeasureSummary | None) -> str:
+    if row is None:
         return "–"
-    text = f"{one.mean:,.6g}"
-    if one.ci95 is not None:
-        text += f' <span class="ci">± {one.ci95:,.3g}</span>'
-    if one.difference is not None:
-        change = f"{one.difference.percent:+.1f} %"
-        text += f"<br>{change if one.beyond_chance else f'({change})'}"
+    text = f"{row.mean:,.6g}"
+    if row.ci95 is not None:
+        text += f' <span class="ci">± {row.ci95:,.3g}</span>'
+    if row.difference is not None:
+        change = f"{row.difference.percent:+.1f} %"
+        text += f"<br>{change if row.beyond_chance else f'({change})'}"
     return text
 
 
 def _series(name: str, look: Look, points: Sequence[tuple[float, MeasureSummary]]) -> CurveSeries:
-    means = tuple(one.mean for _, one in points)
-    halves = [one.ci95 or 0.0 for _, one in points]
+    means = tuple(row.mean for _, row in points)
+    halves = [row.ci95 or 0.0 for _, row in points]
     low = tuple(max(0.0, mean - half) for mean, half in zip(means, halves, strict=True))
     high = tuple(mean + half for mean, half in zip(means, halves, strict=True))
     return CurveSeries(name, look, tuple(x for x, _ in points), means, low, high, means[-1])
 
 
 def _header(spec: ExperimentSpec, results: ExperimentResults) -> str:
-    found = results.findings or [f"No difference to {results.baseline} is beyond chance."]
-    words = "\n".join(f"<li>{escape(finding)}</li>" for finding in found)
+    findings = results.findings or [f"No difference to {results.baseline} is beyond chance."]
+    words = "\n".join(f"<li>{escape(finding)}</li>" for finding in findings)
     absent = ""
     if results.missing:
         count = len(results.missing)
@@ -275,7 +275,7 @@ def _made(spec: ExperimentSpec, results: ExperimentResults, versions: str) -> st
 
 
 def _of(results: ExperimentResults, measure: str) -> list[MeasureSummary]:
-    return [one for one in results.summary if one.measure == measure]
+    return [row for row in results.summary if row.measure == measure]
 
 
 def _more(measure: str) -> bool:

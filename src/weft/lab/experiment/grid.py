@@ -88,7 +88,7 @@ def run_grid_with_holdings(
     ordered = [outcomes[cell].run for cell in cells]
     holdings = [held for cell in cells if (held := outcomes[cell].holdings) is not None]
     summary = [
-        msgspec.structs.replace(one, lacks=grid.lacks()[one.policy]) for one in summarise(ordered)
+        msgspec.structs.replace(row, lacks=grid.lacks()[row.policy]) for row in summarise(ordered)
     ]
     notes = [*grid.notes(), *notes_on(ordered, summary, once=grid.once)]
     return SimulationResults(ordered, summary, notes), holdings

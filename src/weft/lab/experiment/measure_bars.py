@@ -21,26 +21,26 @@ def draw_bars(
 ) -> Drawing:
     """Bars from 0 in the order of `means`; `titles` are the figure's and what is below it."""
     head = heading(*titles, layout)
-    longest = max(text_width(shorten(one.scheduler), 12.5) for one in means)
+    longest = max(text_width(shorten(row.scheduler), 12.5) for row in means)
     left = 20.0 if layout.narrow else 34 + min(longest, layout.width / 3)
-    top = nice_ceiling(max(one.mean + (one.ci95 or 0.0) for one in means))
+    top = nice_ceiling(max(row.mean + (row.ci95 or 0.0) for row in means))
     scale = (layout.width - 90 - left) / top
     step = _ROW + (18 if layout.narrow else 0)
     marks: list[Mark | DrawingGroup] = list(head.marks)
     y = head.bottom + 16
-    for one in means:
+    for row in means:
         marks.append(
-            DrawingGroup(tuple(_bar(one, look_of, (left, y, scale), layout)), "bar", one.scheduler)
+            DrawingGroup(tuple(_bar(row, look_of, (left, y, scale), layout)), "bar", row.scheduler)
         )
         y += step
-    told = "; ".join(f"{one.scheduler} {one.mean:,.6g}" for one in means)
+    values_text = "; ".join(f"{row.scheduler} {row.mean:,.6g}" for row in means)
     return Drawing(
-        name, titles[0], f"A bar a scheduler: {told}.", layout.width, y + 10, tuple(marks)
+        name, titles[0], f"A bar a scheduler: {values_text}.", layout.width, y + 10, tuple(marks)
     )
 
 
 def _bar(
-    one: MeasureSummary,
+    row: MeasureSummary,
     look_of: Mapping[str, Look],
     at: tuple[float, float, float],
     layout: Layout,
@@ -49,16 +49,16 @@ def _bar(
     left, y, scale = at
     label_y, bar_y = y + 13, y + (18 if layout.narrow else 0)
     room = layout.width - 40 if layout.narrow else left - 30
-    middle, end = bar_y + _THICK / 2, left + one.mean * scale
-    hint = f"{one.scheduler}: {one.mean:,.6g}"
+    middle, end = bar_y + _THICK / 2, left + row.mean * scale
+    hint = f"{row.scheduler}: {row.mean:,.6g}"
     marks: list[Mark] = [
-        Text(20, label_y, fitted(one.scheduler, room, 12.5), INK, 12.5),
-        Rect(left, bar_y, max(1.0, end - left), _THICK, look_of[one.scheduler].paint, 2, hint),
+        Text(20, label_y, fitted(row.scheduler, room, 12.5), INK, 12.5),
+        Rect(left, bar_y, max(1.0, end - left), _THICK, look_of[row.scheduler].paint, 2, hint),
     ]
-    if one.ci95:
-        half = one.ci95 * scale
+    if row.ci95:
+        half = row.ci95 * scale
         ends = (max(left, end - half), end + half)
         marks.append(Stroke(((ends[0], middle), (ends[1], middle)), INK, 1.4))
         marks += [Stroke(((x, middle - 4), (x, middle + 4)), INK, 1.4) for x in ends]
         end = ends[1]
-    return [*marks, Text(end + 8, bar_y + 12, f"{one.mean:,.6g}", INK, 12)]
+    return [*marks, Text(end + 8, bar_y + 12, f"{row.mean:,.6g}", INK, 12)]

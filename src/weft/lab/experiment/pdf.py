@@ -37,28 +37,28 @@ def text_pages(spec: ExperimentSpec, results: ExperimentResults) -> list[Drawing
     """Pages that say in words who wins where, and a table of every measure that judges: mean ± half
     of its 95 % interval, and the difference to the baseline, in brackets where chance may explain
     it."""
-    found = results.findings or [f"No difference to {results.baseline} is beyond chance."]
+    findings = results.findings or [f"No difference to {results.baseline} is beyond chance."]
     room = WIDE.width - 40
-    words = [line for text in found for line in wrapped(f"• {text}", room, 12.5)]
+    words = [line for text in findings for line in wrapped(f"• {text}", room, 12.5)]
     pages = _pages(spec.name, spec.question, [[line] for line in words], [20.0])
     for measure, title in TITLES.items():
         rows = [
             [
-                level_text(spec, one.levels) or "all",
-                one.scheduler,
-                f"{one.mean:,.6g}" + ("" if one.ci95 is None else f" ± {one.ci95:,.3g}"),
-                "" if one.difference is None else _bracketed(one.difference.text(), one),
+                level_text(spec, row.levels) or "all",
+                row.scheduler,
+                f"{row.mean:,.6g}" + ("" if row.ci95 is None else f" ± {row.ci95:,.3g}"),
+                "" if row.difference is None else _bracketed(row.difference.text(), row),
             ]
-            for one in results.summary
-            if one.measure == measure
+            for row in results.summary
+            if row.measure == measure
         ]
         if rows:
             pages += _pages(title, measure, rows, [20.0, 260.0, 520.0, 700.0])
     return pages
 
 
-def _bracketed(text: str, one: MeasureSummary) -> str:
-    return text if one.beyond_chance else f"({text})"
+def _bracketed(text: str, row: MeasureSummary) -> str:
+    return text if row.beyond_chance else f"({text})"
 
 
 def _pages(

@@ -34,56 +34,60 @@ def write_index(
     return folder / INDEX
 
 
-def _section(folder: Path, one: Reproduction, figure: str) -> str:
-    expected = one.expected
+def _section(folder: Path, reproduction: Reproduction, figure: str) -> str:
+    expected = reproduction.expected
     parts = [f"<h2>{escape(expected.title)}</h2>"]
-    parts += [f"<p>{escape(each.spec.question)}</p>" for each in one.experiments[:1]]
-    parts += [f'<p class="note">{escape(text)}</p>' for text in one.absent]
+    parts += [f"<p>{escape(each.spec.question)}</p>" for each in reproduction.experiments[:1]]
+    parts += [f'<p class="note">{escape(text)}</p>' for text in reproduction.absent]
     if figure:
         parts.append(f"<figure>\n{figure}\n</figure>")
-    rows = [html_row(escape(each.check.name), COLUMNS, _cells(each)) for each in one.checks]
-    parts.append(html_table(f"Checks of {one.name}", COLUMNS, rows, most=3))
-    parts += [f"<p>{escape(text)}</p>" for text in _reasons(expected, one.checks)]
-    parts += _rests_on(one)
+    rows = [
+        html_row(escape(each.check.name), COLUMNS, _cells(each)) for each in reproduction.checks
+    ]
+    parts.append(html_table(f"Checks of {reproduction.name}", COLUMNS, rows, most=3))
+    parts += [f"<p>{escape(text)}</p>" for text in _reasons(expected, reproduction.checks)]
+    parts += _rests_on(reproduction)
     links = [
         f'<a href="{escape(_relative(each.folder, folder))}/report/report.html">'
         f"{escape(each.spec.name)}</a>"
-        for each in one.experiments
+        for each in reproduction.experiments
         if each.results is not None
     ]
     if links:
         parts.append(f"<p>In full: {', '.join(links)}</p>")
-    return f'<section id="{escape(one.name)}">\n' + "\n".join(parts) + "\n</section>"
+    return f'<section id="{escape(reproduction.name)}">\n' + "\n".join(parts) + "\n</section>"
 
 
-def _rests_on(one: Reproduction) -> list[str]:
+def _rests_on(reproduction: Reproduction) -> list[str]:
     """The headlines' assumptions in words, and what they become where these do not hold."""
     parts = []
-    if one.expected.rests_on:
-        parts.append(f"<p>It rests on: {escape(one.expected.rests_on)}</p>")
-    for headline, rows in one.assumed():
+    if reproduction.expected.rests_on:
+        parts.append(f"<p>It rests on: {escape(reproduction.expected.rests_on)}</p>")
+    for headline, rows in reproduction.assumed():
         table = assumed_table([headline.name], [rows])
         if table:
             parts.append(table)
     return parts
 
 
-def _cells(one: CheckResult) -> list[str]:
-    value = "not run" if one.value is None else _number(one.value)
-    low, high = one.check.criterion
-    published = one.check.published
-    told = _number(published) if isinstance(published, float | int) else escape(published or "–")
-    return [value, f"{_number(low)} to {_number(high)}", told, escape(verdict(one))]
+def _cells(check: CheckResult) -> list[str]:
+    value = "not run" if check.value is None else _number(check.value)
+    low, high = check.check.criterion
+    published = check.check.published
+    published_text = (
+        _number(published) if isinstance(published, float | int) else escape(published or "–")
+    )
+    return [value, f"{_number(low)} to {_number(high)}", published_text, escape(verdict(check))]
 
 
-def verdict(one: CheckResult) -> str:
+def verdict(check: CheckResult) -> str:
     """How a result compares with the criterion and with what is expected, in few words."""
-    if one.value is None:
+    if check.value is None:
         return "not run"
-    if one.meets:
-        return "met" if one.as_expected else "met, expected to be missed"
-    missed = f"missed by {_number(one.misses_by)}"
-    return f"{missed}, as expected" if one.as_expected else missed
+    if check.meets:
+        return "met" if check.as_expected else "met, expected to be missed"
+    missed = f"missed by {_number(check.misses_by)}"
+    return f"{missed}, as expected" if check.as_expected else missed
 
 
 def _reasons(expected: ExpectedResults, checks: Sequence[CheckResult]) -> list[str]:

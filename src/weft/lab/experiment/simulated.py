@@ -195,7 +195,9 @@ class OpenbRunner:
 
 def _shared(run: SharedRun) -> CellResult:
     waits = [
-        one.bound_s - one.arrived_s for one in run.outcomes if one.bound_s is not None
+        outcome.bound_s - outcome.arrived_s
+        for outcome in run.outcomes
+        if outcome.bound_s is not None
     ]  # until the first binding
     measures = {name: _finite(getattr(run, name)) for name in SHARED_MEASURES}
     if waits:
@@ -208,7 +210,9 @@ def _shared(run: SharedRun) -> CellResult:
 def _of_jobs(run: SharedRun) -> dict[str, float | None]:
     """How fairly jobs were slowed down, energy a job, and queries where they answer any."""
     stretched = [
-        one.jct_s / one.alone_s for one in run.outcomes if one.jct_s is not None and one.alone_s > 0
+        outcome.jct_s / outcome.alone_s
+        for outcome in run.outcomes
+        if outcome.jct_s is not None and outcome.alone_s > 0
     ]
     measures: dict[str, float | None] = {}
     if stretched:
@@ -218,11 +222,11 @@ def _of_jobs(run: SharedRun) -> dict[str, float | None]:
         jain = float(values.sum() ** 2 / (len(values) * (values**2).sum()))
         measures["jain_fairness"] = round(jain, 4)
         measures["energy_kj_per_job"] = round(run.energy_kj / len(values), 4)
-    queries = sum(one.queries for one in run.outcomes)
+    queries = sum(outcome.queries for outcome in run.outcomes)
     if queries:
-        late = sum(one.late_queries for one in run.outcomes)
+        late = sum(outcome.late_queries for outcome in run.outcomes)
         measures["late_queries_percent"] = round(100 * late / queries, 4)
-        p99s = [one.query_p99_s for one in run.outcomes if one.query_p99_s is not None]
+        p99s = [outcome.query_p99_s for outcome in run.outcomes if outcome.query_p99_s is not None]
         measures["query_p99_s"] = round(sum(p99s) / len(p99s), 6) if p99s else None
     return measures
 

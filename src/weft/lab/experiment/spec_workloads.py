@@ -329,8 +329,8 @@ def levels_of(workload: Workload) -> dict[str, tuple[Any, ...]]:
     """The levels of each axis that the workload has, by the axis' name."""
     if isinstance(workload, OpenbPods) and workload.mode == "timed":
         return {}
-    found = {axis: getattr(workload, name, ()) for name, axis in AXES.items()}
-    return {axis: levels for axis, levels in found.items() if levels}
+    by_axis = {axis: getattr(workload, name, ()) for name, axis in AXES.items()}
+    return {axis: levels for axis, levels in by_axis.items() if levels}
 
 
 def data_texts(workload: Workload) -> dict[str, str]:

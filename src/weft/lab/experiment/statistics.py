@@ -51,8 +51,8 @@ def _timed(runs: list[PolicyRun]) -> TimedSummary | None:
     if not both:
         return None
     waits, completions = zip(*both, strict=True)
-    wait, wait_ci = mean_ci95([one.mean_s for one in waits])
-    completion, completion_ci = mean_ci95([one.mean_s for one in completions])
+    wait, wait_ci = mean_ci95([wait_row.mean_s for wait_row in waits])
+    completion, completion_ci = mean_ci95([wait_row.mean_s for wait_row in completions])
 
     def mean(values: Sequence[float]) -> float:
         return round(sum(values) / len(values), 3)
@@ -60,14 +60,14 @@ def _timed(runs: list[PolicyRun]) -> TimedSummary | None:
     return TimedSummary(
         wait_mean_s=round(wait, 3),
         wait_mean_ci95=_rounded(wait_ci),
-        wait_p50_s=mean([one.p50_s for one in waits]),
-        wait_p95_s=mean([one.p95_s for one in waits]),
-        wait_p99_s=mean([one.p99_s for one in waits]),
+        wait_p50_s=mean([wait_row.p50_s for wait_row in waits]),
+        wait_p95_s=mean([wait_row.p95_s for wait_row in waits]),
+        wait_p99_s=mean([wait_row.p99_s for wait_row in waits]),
         completion_mean_s=round(completion, 3),
         completion_mean_ci95=_rounded(completion_ci),
-        completion_p95_s=mean([one.p95_s for one in completions]),
-        asked_percent=mean([one.mean_asked_percent for one in waits]),
-        held_percent=mean([one.mean_allocation_percent for one in waits]),
+        completion_p95_s=mean([wait_row.p95_s for wait_row in completions]),
+        asked_percent=mean([wait_row.mean_asked_percent for wait_row in waits]),
+        held_percent=mean([wait_row.mean_allocation_percent for wait_row in waits]),
     )
 
 

@@ -84,13 +84,13 @@ def compare_two(
 
 def _found(spec: ExperimentSpec, store: RunStore) -> dict[PlannedCell, CellRecord]:
     """The cells that are there; a level's number says nothing outside its own file."""
-    found: dict[PlannedCell, CellRecord] = {}
+    records: dict[PlannedCell, CellRecord] = {}
     for cell in plan(spec):
         record = store.record(cell)
         if record is not None:
             levels = tuple(msgspec.structs.replace(level, index=0) for level in cell.levels)
-            found[msgspec.structs.replace(cell, levels=levels)] = record
-    return found
+            records[msgspec.structs.replace(cell, levels=levels)] = record
+    return records
 
 
 def _summary(both: Mapping[PlannedCell, tuple[Measures, Measures]]) -> list[MeasureSummary]:
@@ -100,21 +100,21 @@ def _summary(both: Mapping[PlannedCell, tuple[Measures, Measures]]) -> list[Meas
     )
     summary = []
     for scheduler in dict.fromkeys(cell.scheduler for cell in both):
-        found: dict[Place, dict[int, Measures]] = {}
+        measures: dict[Place, dict[int, Measures]] = {}
         for cell, (one, other) in both.items():
             if cell.scheduler == scheduler:
-                found.setdefault((cell.levels, FIRST), {})[cell.seed] = one
-                found.setdefault((cell.levels, SECOND), {})[cell.seed] = other
+                measures.setdefault((cell.levels, FIRST), {})[cell.seed] = one
+                measures.setdefault((cell.levels, SECOND), {})[cell.seed] = other
         for measure in names:
-            rows = summaries_of_levels(found, levels, SECOND, FIRST, measure)
+            rows = summaries_of_levels(measures, levels, SECOND, FIRST, measure)
             summary += [msgspec.structs.replace(row, scheduler=scheduler) for row in rows]
     return summary
 
 
-def _sentence(spec: ExperimentSpec, one: MeasureSummary) -> str:
-    assert one.difference is not None
-    at = level_text(spec, one.levels)
-    changed = f"{TITLES[one.measure]} of {one.scheduler} differs: {one.difference.text()}."
+def _sentence(spec: ExperimentSpec, row: MeasureSummary) -> str:
+    assert row.difference is not None
+    at = level_text(spec, row.levels)
+    changed = f"{TITLES[row.measure]} of {row.scheduler} differs: {row.difference.text()}."
     return f"At {at} the {changed}" if at else f"The {changed}"
 
 

@@ -37,7 +37,7 @@ class UsageFigure(msgspec.Struct, frozen=True):
     def unit(self, lines: Sequence[CurveSeries]) -> tuple[str, float]:
         """The unit for these lines, and its size."""
         highest = max(max(line.mean) for line in lines)
-        return next((one for one in self.units if highest / one[1] < 10_000), self.units[-1])
+        return next((unit for unit in self.units if highest / unit[1] < 10_000), self.units[-1])
 
 
 USAGE = (
@@ -104,18 +104,18 @@ class LevelRows(msgspec.Struct, frozen=True):
     ) -> list[CurveSeries]:
         lines = []
         for scheduler, rows in self.rows.items():
-            found = curve(rows)
-            if found is not None:
-                x, y, end = (*(tuple(each.tolist()) for each in found[:2]), found[2])
+            line = curve(rows)
+            if line is not None:
+                x, y, end = (*(tuple(each.tolist()) for each in line[:2]), line[2])
                 lines.append(CurveSeries(scheduler, self.look_of[scheduler], x, y, y, y, end))
         return lines
 
     def _unit(self) -> TimeUnit:
         ends = [
-            float(one.series["at_s"][-1])
+            float(cell_rows.series["at_s"][-1])
             for rows in self.rows.values()
-            for one in rows
-            if one.series
+            for cell_rows in rows
+            if cell_rows.series
         ]
         longest_s = max(ends, default=0.0)
         return next((unit for unit in TIME_UNITS if longest_s < unit.below_s), TIME_UNITS[-1])
@@ -134,29 +134,31 @@ def _over_time(
 
     A run that has ended stays at its last value while others go on.
     """
-    found = [one.series for one in rows if column in one.series]
-    if not found:
+    all_series = [cell_rows.series for cell_rows in rows if column in cell_rows.series]
+    if not all_series:
         return None
-    last_s = max(float(series["at_s"][-1]) for series in found)
+    last_s = max(float(series["at_s"][-1]) for series in all_series)
     edges = np.linspace(0.0, max(last_s, 1e-9), BINS + 1)
     total = np.zeros(BINS)
-    for series in found:
+    for series in all_series:
         at_s = np.append(series["at_s"], max(last_s, float(series["at_s"][-1])) + 1.0)
         held = np.append(0.0, np.cumsum(series[column] * np.diff(at_s)))
         total += np.diff(np.interp(edges, at_s, held)) / np.diff(edges)
-    mean = total / len(found)
+    mean = total / len(all_series)
     middles_s = np.append((edges[:-1] + edges[1:]) / 2, last_s)
-    ends = np.mean([series[column][-1] for series in found])
+    ends = np.mean([series[column][-1] for series in all_series])
     return middles_s / unit.seconds, np.append(mean, ends), float(mean.mean())
 
 
 def _distribution(column: str, rows: Sequence[CellRows]) -> tuple[Floats, Floats, float] | None:
     """(seconds, percent of all jobs within them, the median in seconds); jobs that never got there
     count as jobs."""
-    found = [one.jobs for one in rows if column in one.jobs]
-    if not found:
+    columns = [cell_rows.jobs for cell_rows in rows if column in cell_rows.jobs]
+    if not columns:
         return None
-    times = np.concatenate([np.asarray(jobs[column] - jobs["arrived_s"], float) for jobs in found])
+    times = np.concatenate(
+        [np.asarray(jobs[column] - jobs["arrived_s"], float) for jobs in columns]
+    )
     done = np.sort(times[np.isfinite(times)])
     if not len(done):
         return None

@@ -30,12 +30,12 @@ async def prometheus_clock_marks(
     """A mark where Prometheus' clock is surely more than a second from the API server's."""
     asked_s = clock.wall().timestamp()
     try:
-        told = (await source.query("vector(time())")).values.tolist()
+        seconds = (await source.query("vector(time())")).values.tolist()
     except TelemetryError as error:
         return [f"Prometheus does not say what time it is: {error}"]
-    if not told:
+    if not seconds:
         return ["Prometheus does not say what time it is"]
-    return apart(offset_of(told[0], 0.0, asked_s, clock.wall().timestamp()), api_server)
+    return apart(offset_of(seconds[0], 0.0, asked_s, clock.wall().timestamp()), api_server)
 
 
 def apart(prometheus: ClockOffset, api_server: ClockOffset) -> list[str]:

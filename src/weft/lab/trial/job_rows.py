@@ -48,8 +48,8 @@ class TrialJob(msgspec.Struct, frozen=True, kw_only=True):
             *("arrived_s", "job_started_s", "pod_created_s", "bound_s", "pod_started_s"),
             *("container_started_s", "container_finished_s", "finished_s"),
         )
-        found = {name: getattr(self, name) for name in names}
-        return {name: value for name, value in found.items() if value is not None}
+        moments = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in moments.items() if value is not None}
 
 
 def job_rows(
@@ -63,12 +63,14 @@ def job_rows(
     by_job: dict[str, list[TrialPod]] = {}
     for pod in pods:
         by_job.setdefault(pod.job, []).append(pod)
-    found = {job.metadata.name: job for job in jobs}
-    began_s = min(_at(job.metadata.creation_timestamp) for job in found.values())
+    job_of = {job.metadata.name: job for job in jobs}
+    began_s = min(_at(job.metadata.creation_timestamp) for job in job_of.values())
     return [
-        _row(found[name], by_job.get(name, []), began_s, kind, ooms.get(name, 0), queries.get(name))
+        _row(
+            job_of[name], by_job.get(name, []), began_s, kind, ooms.get(name, 0), queries.get(name)
+        )
         for name, kind in kinds.items()
-        if name in found
+        if name in job_of
     ]
 
 
@@ -89,7 +91,7 @@ def _row(
     container = next(iter(last.status.container_statuses or ()), None)
     ended = container.state.terminated if container else None
     ran = ended or (container.state.running if container else None)
-    states = [one for pod in pods for one in pod.status.container_statuses or ()]
+    states = [state for pod in pods for state in pod.status.container_statuses or ()]
     return TrialJob(
         uid=job.metadata.name,
         kind=kind,
@@ -101,7 +103,7 @@ def _row(
         container_started_s=since(ran.started_at if ran else None),
         container_finished_s=since(ended.finished_at if ended else None),
         finished_s=since(job.status.completion_time),
-        restarts=sum(one.restart_count for one in states),
+        restarts=sum(state.restart_count for state in states),
         evictions=max(0, len(pods) - 1),
         ooms=ooms,
         node=last.spec.node_name,

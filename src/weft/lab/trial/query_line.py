@@ -25,9 +25,9 @@ def read_query_times(log: str) -> LoggedQueryTimes | None:
     for line in reversed(log.splitlines()):
         if _SCENARIO in line:
             fields = line.split(",")
-            found = [_tile(fields, at, mark) for at, mark in (_P90, _P99)]
-            if None not in found:
-                return LoggedQueryTimes(*(value for value in found if value is not None))
+            tiles = [_tile(fields, at, mark) for at, mark in (_P90, _P99)]
+            if None not in tiles:
+                return LoggedQueryTimes(*(value for value in tiles if value is not None))
     return None
 
 

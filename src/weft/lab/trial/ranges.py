@@ -97,7 +97,7 @@ def cards_of(
 
     Where no series names one of the nodes, all are taken: exporters may know other names.
     """
-    found: dict[str, dict[str, dict[float, float]]] = {}
+    cards: dict[str, dict[str, dict[float, float]]] = {}
     for answer in answers:
         ends = np.cumsum(answer.counts)
         for labels, begin, end in zip(answer.labels, ends - answer.counts, ends, strict=True):
@@ -111,11 +111,11 @@ def cards_of(
                     strict=True,
                 )
             )
-            found.setdefault(about.node, {}).setdefault(card, {}).update(values)
-    known = found.keys() & nodes or found.keys()
+            cards.setdefault(about.node, {}).setdefault(card, {}).update(values)
+    known = cards.keys() & nodes or cards.keys()
     merged: dict[str, dict[float, float]] = {}
     for node in known:
-        for card, values in found[node].items():
+        for card, values in cards[node].items():
             merged.setdefault(card, {}).update(values)
     return {
         card: CardSeries(np.array(sorted(values)), np.array([values[at] for at in sorted(values)]))

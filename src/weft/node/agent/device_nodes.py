@@ -49,16 +49,16 @@ class DeviceNode(NamedTuple):
 def device_node(path: str) -> DeviceNode:
     """The device node at this path; `MissingNodeError` where there is none."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError as error:
         raise MissingNodeError(f"device node {path}: {error.strerror}") from None
     kinds = {stat.S_IFCHR: "c", stat.S_IFBLK: "b"}
-    kind = kinds.get(stat.S_IFMT(found.st_mode))
+    kind = kinds.get(stat.S_IFMT(status.st_mode))
     if kind is None:
         raise MissingNodeError(f"{path} is no device node")
-    major, minor = os.major(found.st_rdev), os.minor(found.st_rdev)
-    mode = stat.S_IMODE(found.st_mode)
-    return DeviceNode(path, kind, major, minor, mode, found.st_uid, found.st_gid)
+    major, minor = os.major(status.st_rdev), os.minor(status.st_rdev)
+    mode = stat.S_IMODE(status.st_mode)
+    return DeviceNode(path, kind, major, minor, mode, status.st_uid, status.st_gid)
 
 
 class CdiSpecs:
@@ -150,11 +150,11 @@ class CdiSpecs:
             if self._ignored and entry.name.startswith(self._ignored):
                 continue
             try:
-                found = entry.stat()
+                status = entry.stat()
             except OSError:
                 continue
-            if stat.S_ISREG(found.st_mode):
-                yield _File(entry.path, found.st_ino, found.st_mtime_ns, found.st_size)
+            if stat.S_ISREG(status.st_mode):
+                yield _File(entry.path, status.st_ino, status.st_mtime_ns, status.st_size)
 
 
 class _File(NamedTuple):
@@ -185,10 +185,10 @@ def _read(file: _File) -> _Specification:
     devices = spec.get("devices")
     listed = devices if isinstance(devices, list) else []
     named = [each for each in listed if isinstance(each, dict) and "name" in each]
-    found = {str(each["name"]): _nodes_of(spec) | _nodes_of(each) for each in named}
-    if len(found) < len(named):
+    nodes_of = {str(each["name"]): _nodes_of(spec) | _nodes_of(each) for each in named}
+    if len(nodes_of) < len(named):
         return _Specification(problem=f"{file.path} has a device twice: runtimes skip it")
-    return _Specification(found)
+    return _Specification(nodes_of)
 
 
 def _nodes_of(part: Mapping[str, Any]) -> frozenset[str]:

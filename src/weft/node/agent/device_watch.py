@@ -59,19 +59,19 @@ class DeviceWatch:
     async def read(self) -> None:
         """Read now."""
         try:
-            found, problem = await self.ask(lambda reader: reader.devices()), ""
+            devices, problem = await self.ask(lambda reader: reader.devices()), ""
         except DeviceError as error:
             problem = str(error) or "GPUs cannot be read"
-            found = tuple(_out_of_service(device, problem) for device in self.devices)
+            devices = tuple(_out_of_service(device, problem) for device in self.devices)
             self.failures += 1
         if problem != self.problem:
             log.log(logging.ERROR if problem else logging.INFO, problem or "GPUs answer again")
-        if self.version and (found, problem) == (self.devices, self.problem):
+        if self.version and (devices, problem) == (self.devices, self.problem):
             return
-        self._tell(found)
+        self._tell(devices)
         links = None if problem else await self._links()
         async with self._change:
-            self.devices, self.problem, self.links = found, problem, links
+            self.devices, self.problem, self.links = devices, problem, links
             self.version += 1
             self._change.notify_all()
 
@@ -97,10 +97,10 @@ class DeviceWatch:
                 log.warning("GPUs were not let go: %s", error or "no answer")
             self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _tell(self, found: tuple[GpuDevice, ...]) -> None:
+    def _tell(self, devices: tuple[GpuDevice, ...]) -> None:
         """Log what came, went, broke and was mended."""
         before = {device.gpu.uuid: device for device in self.devices}
-        after = {device.gpu.uuid: device for device in found}
+        after = {device.gpu.uuid: device for device in devices}
         for uuid in before.keys() - after.keys():
             log.warning("GPU %s (%s) is gone", before[uuid].gpu.index, uuid)
         for uuid, device in after.items():

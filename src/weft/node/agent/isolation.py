@@ -109,10 +109,10 @@ class NodeIsolation:
 
         What is young is left: its pod may be one that nobody told of yet.
         """
-        kept = {_SAFE.sub("_", pod) for pod in pods}
+        names = {_SAFE.sub("_", pod) for pod in pods}
         for folder in self._cache_root().glob("*"):
             pod = folder.name.partition("@")[0]
-            if pod not in kept and now_s - folder.stat().st_mtime > _YOUNG_S:
+            if pod not in names and now_s - folder.stat().st_mtime > _YOUNG_S:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _parts(self, shares: Sequence[DeliveredShare]) -> "tuple[_Part, ...]":

@@ -183,8 +183,8 @@ class MpsDaemon:
         options = self.options
         own = OWN_SHM if options.own_shm else ()
         script = ("sh", "-c", _START, "weft-mps", options.program, str(self.shm))
-        told = ("own" if options.own_shm else "", options.cgroups)
-        return (*options.run_by, *own, *script, *told)
+        arguments = ("own" if options.own_shm else "", options.cgroups)
+        return (*options.run_by, *own, *script, *arguments)
 
     def _env(self) -> dict[str, str]:
         # Containers see their GPUs by bus; the daemon must number them alike.

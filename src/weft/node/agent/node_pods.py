@@ -128,8 +128,8 @@ class NodePods:
         """
         if self._others is None:
             return "others"  # the node is not known yet
-        found = foreign_requests(manifest, asks=True)
-        asking = {each.name: each.containers for each in found if each.containers}
+        requests = foreign_requests(manifest, asks=True)
+        asking = {each.name: each.containers for each in requests if each.containers}
         if whole := _naming(manifest, NVIDIA_GPU):
             asking[NVIDIA_GPU] = whole
         # By labels and annotations alone: of whoever has GPUs here.
@@ -196,12 +196,12 @@ class NodePods:
             self._tell(pod.uid)
 
     def _take_node(self, node: KubeNode) -> None:
-        found, warnings = inventory(node, rules=self._rules.inventory)
-        changed = self.node is None or (found.gpus, found.unit_mib) != (
+        kube_node, warnings = inventory(node, rules=self._rules.inventory)
+        changed = self.node is None or (kube_node.gpus, kube_node.unit_mib) != (
             self.node.gpus,
             self.node.unit_mib,
         )
-        self.node = found
+        self.node = kube_node
         # A resource that was there once: its plugin may be about to register with a new kubelet.
         there = (self._others or frozenset()).union(node.status.capacity or ())
         self._others = there - own_resources(node)

@@ -82,21 +82,21 @@ class OverShareGuard:
         self._tried_s: dict[str, float] = {}
         self._due: asyncio.Queue[OverShare] = asyncio.Queue(maxsize=1_000)
 
-    def observe(self, found: NodeUse) -> None:
+    def observe(self, use: NodeUse) -> None:
         """Take in a reading."""
-        exceeding = {(o.pod.uid, o.gpu): o for o in self._exceeding(found.containers)}
-        self._since_s = {key: self._since_s.get(key, found.at_s) for key in exceeding}
+        exceeding = {(o.pod.uid, o.gpu): o for o in self._exceeding(use.containers)}
+        self._since_s = {key: self._since_s.get(key, use.at_s) for key in exceeding}
         lasting = {
             key: each
             for key, each in exceeding.items()
-            if found.at_s - self._since_s[key] >= self._options.after_s
+            if use.at_s - self._since_s[key] >= self._options.after_s
         }
         for key, each in lasting.items():
             if key not in self._told:
                 self.reports += 1
                 log.warning("pod %s %s", _named(each.pod), each.text, extra=about(each.pod))
                 self._emit(_note(each, self._options.evict))
-            self._plan(each, found.at_s)
+            self._plan(each, use.at_s)
         self._told &= exceeding.keys()
         self._told |= lasting.keys()
         uids = {uid for uid, _ in lasting}

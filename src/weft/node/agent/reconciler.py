@@ -83,12 +83,12 @@ def differences(
         for pod in pods
         if not pod.ended
     }
-    found: list[HeldDifference] = []
+    differing: list[HeldDifference] = []
     for held in listed:
         pod = known.get((held.namespace, held.pod))
         if pod is not None:
-            found += _of_container(held, pod, own, uuids)
-    return found
+            differing += _of_container(held, pod, own, uuids)
+    return differing
 
 
 def _of_container(
@@ -97,10 +97,10 @@ def _of_container(
     meta = pod.manifest.metadata
     name = PodName(meta.namespace, meta.name, meta.uid)
     part = pod.record.containers.get(held.container) if pod.record is not None else None
-    found: list[HeldDifference] = []
+    differing: list[HeldDifference] = []
 
     def differs(kind: str, text: str) -> None:
-        found.append(
+        differing.append(
             HeldDifference(kind, name, held.container, f"container {held.container} {text}")
         )
 
@@ -122,7 +122,7 @@ def _of_container(
                     f"was given {', '.join(others)} by {resource}'s device plugin; its share is of "
                     f"{', '.join(sorted(promised))}",
                 )
-    return found
+    return differing
 
 
 def _gpus_in(ids: Sequence[str], uuids: Sequence[str]) -> set[str]:
@@ -180,9 +180,9 @@ class Reconciler:
         """Compare once. What is seen twice in a row is told: kubelet and API server need not be
         heard at the same moment."""
         listed = await self._listed.containers()
-        found = differences(listed, self._pods.pods.values(), self._own(), self._uuids())
-        lasting = [each for each in found if each in self._seen]
-        self._seen = set(found)
+        differing = differences(listed, self._pods.pods.values(), self._own(), self._uuids())
+        lasting = [each for each in differing if each in self._seen]
+        self._seen = set(differing)
         self._told &= self._seen
         for each in lasting:
             if each not in self._told:
@@ -190,9 +190,9 @@ class Reconciler:
                 self._report(each)
         return lasting
 
-    def _report(self, found: HeldDifference) -> None:
-        self.counts[found.kind] += 1
-        log.warning("pod %s: %s", found.pod, found.text, extra=about(found.pod))
-        self._tell(found.pod, DIFFERS, found.text)
-        if found.kind == ANOTHERS_GPU:
-            self._evict(found.pod, found.text)
+    def _report(self, difference: HeldDifference) -> None:
+        self.counts[difference.kind] += 1
+        log.warning("pod %s: %s", difference.pod, difference.text, extra=about(difference.pod))
+        self._tell(difference.pod, DIFFERS, difference.text)
+        if difference.kind == ANOTHERS_GPU:
+            self._evict(difference.pod, difference.text)

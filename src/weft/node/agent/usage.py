@@ -143,10 +143,10 @@ class UsageWatch:
         self.readings += 1
         values = {each.index: each.values for each in use}
         containers = tuple(self._containers(processes))
-        found = NodeUse(began_s, self._devices.devices, values, containers, _strays(processes))
-        self._last = found
+        node_use = NodeUse(began_s, self._devices.devices, values, containers, _strays(processes))
+        self._last = node_use
         for observe in self.observers:
-            observe(found)
+            observe(node_use)
 
     def _ask(self, reader: DeviceReader) -> tuple[tuple[DeviceUse, ...], list[_OwnedProcess]]:
         """In the thread of the devices: NVML's calls block, and so do looks into /proc."""

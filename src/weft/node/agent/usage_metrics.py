@@ -46,10 +46,10 @@ class UsageMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """Everything, as of the last reading; of GPUs nothing where that is too old."""
-        found = self._watch.latest
-        if found is not None:
-            yield from self._gpus(found)
-            yield from self._users(found)
+        use = self._watch.latest
+        if use is not None:
+            yield from self._gpus(use)
+            yield from self._users(use)
         watch, guard = self._watch, self._guard
         readings = {"read": watch.readings, "failed": watch.failures}
         text = "Readings of the GPUs' counters and processes."
@@ -67,9 +67,9 @@ class UsageMetrics:
         text = "Pods evicted for it, where that is configured."
         yield counter("weft_agent_over_share_evictions", text, dict(guard.evictions), "outcome")
 
-    def _gpus(self, found: NodeUse) -> Iterator[Metric]:
+    def _gpus(self, node_use: NodeUse) -> Iterator[Metric]:
         """One family for each of DCGM's fields that some GPU has."""
-        labels = {device.gpu.index: self._labels(device, found) for device in found.devices}
+        labels = {device.gpu.index: self._labels(device, node_use) for device in node_use.devices}
         families: dict[str, GaugeMetricFamily] = {}
 
         def add(name: str, cells: tuple[str, ...], value: float) -> None:
@@ -77,12 +77,12 @@ class UsageMetrics:
                 families[name] = GaugeMetricFamily(name, _TEXT.format(name), labels=_LABELS)
             families[name].add_metric(cells, value)
 
-        for index, values in found.use.items():
+        for index, values in node_use.use.items():
             for metric, value in values.items():
                 if index in labels and metric in _NAMES:
                     name, alias = _NAMES[metric]
                     add(name, (*labels[index], "", "", ""), value / (alias.scale or 1.0))
-        for use in _by_name(found.containers):
+        for use in _by_name(node_use.containers):
             if use.gpu in labels:
                 assert use.pod is not None
                 cells = (*labels[use.gpu], use.pod.namespace, use.pod.name, use.container)
@@ -91,20 +91,20 @@ class UsageMetrics:
                     add(_UTIL[0], cells, use.sm_ratio / _UTIL[1].scale)
         yield from families.values()
 
-    def _users(self, found: NodeUse) -> Iterator[Metric]:
+    def _users(self, node_use: NodeUse) -> Iterator[Metric]:
         """The users of the GPUs beside pods with a share."""
         of: Counter[tuple[str, str]] = Counter()
-        for use in found.containers:
+        for use in node_use.containers:
             of[str(use.gpu), _kind(use)] += use.processes
-        for stray in found.strays:
+        for stray in node_use.strays:
             of[str(stray.gpu), "no pod"] += stray.processes
         text = "Processes on a GPU: of a pod with a share, without one, unknown, or of no pod."
         yield gauge("weft_agent_gpu_processes", text, of, "gpu", "of")
-        strays = {(str(s.gpu), s.command): float(s.memory_mib) for s in found.strays}
+        strays = {(str(s.gpu), s.command): float(s.memory_mib) for s in node_use.strays}
         text = "Memory of a GPU that processes of no pod hold."
         yield gauge("weft_agent_stray_memory_mib", text, strays, "gpu", "command")
 
-    def _labels(self, device: GpuDevice, found: NodeUse) -> tuple[str, ...]:
+    def _labels(self, device: GpuDevice, use: NodeUse) -> tuple[str, ...]:
         """The first of `_LABELS`; an instance has its card's number, and its own UUID."""
         gpu, mig = device.gpu, device.mig
         number = gpu.index if gpu.parent is None else gpu.parent
@@ -113,7 +113,7 @@ class UsageMetrics:
             gpu.uuid,
             device.pci_bus_id,
             f"nvidia{device.minor}",
-            _model_of(device, {each.gpu.index: each for each in found.devices}),
+            _model_of(device, {each.gpu.index: each for each in use.devices}),
             self._node,
             mig.profile if mig else "",
             str(mig.gpu_instance) if mig else "",

@@ -189,7 +189,7 @@ class Attribution:
             for held in self._world.held.held()
             if held.resource == resource
         }
-        found = []
+        candidates = []
         for uid, pod in self._world.pods.pods.items():
             for name, asked in self._asked(uid, pod.manifest, resource):
                 if (uid, name) in having:
@@ -200,9 +200,9 @@ class Attribution:
                     and name in pod.record.containers
                     and not pod.ended
                 ):
-                    found.append(LikelyContainer(pod, name, pod.record))
+                    candidates.append(LikelyContainer(pod, name, pod.record))
                 break  # its later containers have to wait
-        return found
+        return candidates
 
     def tidy(self) -> int:
         """Remove CDI files of containers that hold no devices any more; how many."""
@@ -228,9 +228,9 @@ class Attribution:
         and the one that it admits.
         """
         for _ in range(_LOOKS):
-            found = await self._in_hand(self.candidates(resource, size))
-            if found:
-                return found
+            candidates = await self._in_hand(self.candidates(resource, size))
+            if candidates:
+                return candidates
             await asyncio.sleep(_LOOK_S)  # the API server has told the kubelet first
         return []
 
@@ -290,8 +290,8 @@ class Attribution:
         """The records of the other pods that hold devices and have not ended."""
         pods = self._world.pods.pods
         holding = {held.pod for held in self._world.held.held()} - {holder.pod}
-        found = (pods.get(uid) for uid in sorted(holding))
-        return [pod.record for pod in found if pod and pod.record and not pod.ended]
+        others = (pods.get(uid) for uid in sorted(holding))
+        return [pod.record for pod in others if pod and pod.record and not pod.ended]
 
 
 def _key(candidate: LikelyContainer) -> tuple[str, str]:

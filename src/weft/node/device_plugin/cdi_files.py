@@ -47,10 +47,10 @@ class CdiFiles:
 
     def forget_all_but(self, names: Collection[str]) -> int:
         """Remove the files of all other names, but for fresh ones; how many."""
-        kept = {self._path(name).name for name in names}
+        file_names = {self._path(name).name for name in names}
         removed = 0
         for path in self._folder.glob(f"{FILE_PREFIX}*{_SUFFIX}"):
-            if path.name not in kept and time.time() - path.stat().st_mtime > _KEEP_S:
+            if path.name not in file_names and time.time() - path.stat().st_mtime > _KEEP_S:
                 path.unlink(missing_ok=True)
                 removed += 1
         return removed

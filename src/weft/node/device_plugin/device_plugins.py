@@ -191,11 +191,11 @@ class DevicePlugins:
     async def _register_lost(self) -> None:
         """Register whatever the kubelet does not serve through us now."""
         try:
-            found = (self._folder / KUBELET_SOCKET).stat()
+            socket_status = (self._folder / KUBELET_SOCKET).stat()
         except FileNotFoundError:
             self._kubelet = None
             return
-        kubelet = (found.st_ino, found.st_ctime_ns)
+        kubelet = (socket_status.st_ino, socket_status.st_ctime_ns)
         another, before = kubelet != self._kubelet, self.registrations
         for name, server in sorted(self._servers.items()):
             if server.lost() or another:

@@ -135,14 +135,14 @@ class PodResourcesClient:
 
     async def containers(self) -> list[ListedContainer]:
         """Their containers, with IDs by resource."""
-        found = []
+        containers = []
         for pod in await self.pods():
             for container in pod.containers:
                 ids: dict[str, list[str]] = {}
                 for devices in container.devices:
                     ids.setdefault(devices.resource_name, []).extend(devices.device_ids)
-                found.append(ListedContainer(pod.namespace, pod.name, container.name, ids))
-        return found
+                containers.append(ListedContainer(pod.namespace, pod.name, container.name, ids))
+        return containers
 
     async def names(self) -> set[tuple[str, str]]:
         """Namespace and name of each."""
@@ -157,8 +157,8 @@ class PodResourcesClient:
             if "not found" in str(error):
                 return None
             raise
-        found: resources.PodResources = answer.pod_resources
-        return found
+        pod_resources: resources.PodResources = answer.pod_resources
+        return pod_resources
 
     async def close(self) -> None:
         """Hang up."""

@@ -69,8 +69,8 @@ class KubeletRecord:
     def held(self) -> tuple[HeldDevices, ...]:
         """Every container's devices; none before the kubelet has given any away."""
         try:
-            found = self._path.stat()
-            stamp = found.st_ino, found.st_mtime_ns, found.st_size
+            status = self._path.stat()
+            stamp = status.st_ino, status.st_mtime_ns, status.st_size
             if stamp != self._stamp:
                 self._held = _held_in(self._path.read_bytes())
                 self._stamp = stamp

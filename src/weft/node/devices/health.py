@@ -90,8 +90,8 @@ class CardHealth:
 
     def fault(self, gpu_instance: int | None = None) -> str:
         """Why the card, or one of its instances, is out of service; "" where it is not."""
-        found: Mapping[int | None, _CardError] = self._errors
-        error = found.get(None) or (found.get(gpu_instance) if gpu_instance is not None else None)
+        errors: Mapping[int | None, _CardError] = self._errors
+        error = errors.get(None) or (errors.get(gpu_instance) if gpu_instance is not None else None)
         return error.fault if error else ""
 
 

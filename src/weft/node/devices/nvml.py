@@ -80,11 +80,11 @@ class NvmlReader:
             raise DeviceError(f"NVML says: {error}") from error
         handles = [ask(nvml, lambda i=i: nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(count)]  # type: ignore[misc]
         self._hear(handles)
-        found: list[GpuDevice] = []
+        devices: list[GpuDevice] = []
         for index, handle in enumerate(handles):
-            found += self._card(index, handle)
-        self._known = {device.gpu.index: device for device in found}
-        return tuple(sorted(found, key=lambda device: device.gpu.index))
+            devices += self._card(index, handle)
+        self._known = {device.gpu.index: device for device in devices}
+        return tuple(sorted(devices, key=lambda device: device.gpu.index))
 
     def links(self) -> GpuLinks | None:
         """The links that `nvidia-smi topo -m` shows of the cards that were read last."""
@@ -253,14 +253,14 @@ class NvmlReader:
         nvml = self._nvml
         most = ask(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0
         for slot in range(most):
-            found = ask(nvml, lambda i=slot: nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, i))  # type: ignore[misc]
-            if found is not None:
+            mig = ask(nvml, lambda i=slot: nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, i))  # type: ignore[misc]
+            if mig is not None:
                 yield (
-                    found,
+                    mig,
                     MigInstance(
                         "",
-                        nvml.nvmlDeviceGetGpuInstanceId(found),
-                        nvml.nvmlDeviceGetComputeInstanceId(found),
+                        nvml.nvmlDeviceGetGpuInstanceId(mig),
+                        nvml.nvmlDeviceGetComputeInstanceId(mig),
                     ),
                 )
 

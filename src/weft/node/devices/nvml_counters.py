@@ -68,8 +68,8 @@ class NvmlCounters:
                 nvml, lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
             ),
         }
-        told = {name: float(value) for name, value in now.items() if value is not None}
-        return self._utilization() | counters | told
+        values = {name: float(value) for name, value in now.items() if value is not None}
+        return self._utilization() | counters | values
 
     def meters(self) -> dict[str, float]:
         """A card's further values: power limit, energy, encoder and decoder."""

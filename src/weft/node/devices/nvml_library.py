@@ -37,9 +37,9 @@ def running(nvml: Any, handle: Any, kind: str = "Compute") -> list[Any]:
     an older call."""
     for version in ("", "_v2"):
         name = f"nvmlDeviceGet{kind}RunningProcesses{version}"
-        found = ask(nvml, lambda name=name: getattr(nvml, name)(handle))  # type: ignore[misc]
-        if found is not None:
-            return list(found)
+        processes = ask(nvml, lambda name=name: getattr(nvml, name)(handle))  # type: ignore[misc]
+        if processes is not None:
+            return list(processes)
     return []
 
 

@@ -28,12 +28,12 @@ def read_links(nvml: Any, cards: Sequence[tuple[GpuDevice, Any]]) -> GpuLinks | 
     ends = [_nvlink_ends(nvml, handle) for _, handle in cards]
     buses = [_bus(device.pci_bus_id) for device, _ in cards]
     rows = []
-    for one, (_, handle) in enumerate(cards):
+    for first, (_, handle) in enumerate(cards):
         words = []
         for other, (_, second) in enumerate(cards):
-            switched = min(ends[one].count(""), ends[other].count(""))
-            nvlinks = ends[one].count(buses[other]) + switched
-            words.append(SELF if one == other else _path(nvml, handle, second, nvlinks))
+            switched = min(ends[first].count(""), ends[other].count(""))
+            nvlinks = ends[first].count(buses[other]) + switched
+            words.append(SELF if first == other else _path(nvml, handle, second, nvlinks))
         rows.append(" ".join(words))
     numa = tuple(
         UNKNOWN_NUMA if device.numa_node is None else device.numa_node for device, _ in cards
@@ -62,10 +62,10 @@ def _nvlink_ends(nvml: Any, handle: Any) -> list[str]:
     return ends
 
 
-def _path(nvml: Any, one: Any, other: Any, nvlinks: int) -> str:
+def _path(nvml: Any, first: Any, other: Any, nvlinks: int) -> str:
     if nvlinks:
         return f"NV{nvlinks}"
-    level = ask(nvml, lambda: nvml.nvmlDeviceGetTopologyCommonAncestor(one, other))
+    level = ask(nvml, lambda: nvml.nvmlDeviceGetTopologyCommonAncestor(first, other))
     return _PCIE.get(max(level, 10), "") if level is not None else ""
 
 

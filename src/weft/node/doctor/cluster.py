@@ -145,25 +145,25 @@ def offers(facts: ClusterFacts) -> DoctorFinding:
     """Checks that the agents' offers are known, of one version, and closed where the runtime can
     be."""
     check = "agents' offers"
-    found: dict[str, AgentOffer] = {}
+    offers: dict[str, AgentOffer] = {}
     broken = []
     for node in facts.gpu_nodes:
         text = (node.metadata.annotations or {}).get(AGENT)
         if text is not None:
             try:
-                found[node.metadata.name] = decode_offer(text)
+                offers[node.metadata.name] = decode_offer(text)
             except ValueError as error:
                 broken.append(f"{node.metadata.name}: {error}")
     if broken:
         return wrong(check, f"{AGENT} is damaged on {broken[0]}", "restart the agent there")
-    versions = sorted({offer.version for offer in found.values()})
+    versions = sorted({offer.version for offer in offers.values()})
     if len(versions) > 1:
         return advice(check, f"versions {', '.join(versions)}", "finish rolling out the agent")
-    if opened := [name for name, offer in found.items() if not offer.fail_closed]:
+    if opened := [name for name, offer in offers.items() if not offer.fail_closed]:
         mend = "containerd 2.2 with its default validator: weft doctor on the node says how"
         text = "a container may start without its share while the agent is away"
         return advice(check, f"{text}, on {_some(opened)}", mend)
-    return good(check, f"{len(found)} nodes: {_modes(found)}")
+    return good(check, f"{len(offers)} nodes: {_modes(offers)}")
 
 
 def drivers(facts: ClusterFacts) -> DoctorFinding:
@@ -243,8 +243,8 @@ def merged_labels(facts: ClusterFacts) -> DoctorFinding:
     return good(check, "merged" if marked else "nothing relies on them")
 
 
-def _modes(found: Mapping[str, AgentOffer]) -> str:
-    modes = sorted({mode for offer in found.values() for mode in offer.isolation})
+def _modes(offers: Mapping[str, AgentOffer]) -> str:
+    modes = sorted({mode for offer in offers.values() for mode in offer.isolation})
     return f"isolation {', '.join(modes)}" if modes else "no agent says anything yet"
 
 

@@ -51,11 +51,11 @@ class TelemetryFeed:
 
     def begin_anew(self) -> None:
         """Forget GPUs' samples: after a tick that failed, they may be half taken in."""
-        kept = self.settings
+        settings = self.settings
         window = MetricWindow(
-            kept.metrics, len(self.devices), kept.samples, kept.step_s, self._origin_s
+            settings.metrics, len(self.devices), settings.samples, settings.step_s, self._origin_s
         )
-        self._builder = SnapshotBuilder(window, self.devices, kept.snapshot)
+        self._builder = SnapshotBuilder(window, self.devices, settings.snapshot)
 
     @property
     def window(self) -> MetricWindow:

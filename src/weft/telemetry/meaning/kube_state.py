@@ -108,7 +108,7 @@ def nodes_of(state: State, resources: Names, labels: Names) -> list[dict[str, An
         node = series.labels.get("node", "")
         amounts = nodes.setdefault(node, {})
         amounts[resources[series.labels.get("resource", "")]] = _amount(series)
-    shown = {one.labels.get("node", ""): one for one in state.get(NODE_LABELS, ())}
+    shown = {sample.labels.get("node", ""): sample for sample in state.get(NODE_LABELS, ())}
     gpus, taints = _gpus(state), _taints(state)
     ready = {"conditions": [{"type": "Ready", "status": "True"}]}
     return [
@@ -165,11 +165,11 @@ def pods_of(
     state: State, last_seen: Iterable[StateSeries], resources: Names, labels: Names
 ) -> list[tuple[dict[str, Any], PodSpan]]:
     """Pod manifests, and when each was there."""
-    made = {_who(one): one.value for one in state.get(POD_CREATED, ())}
-    seen = {_who(one): one.value for one in last_seen}
-    started = {_who(one): one.value for one in state.get(POD_STARTED, ())}
-    scheduled = started | {_who(one): one.value for one in state.get(POD_SCHEDULED, ())}
-    completed = {_who(one): one.value for one in state.get(POD_COMPLETED, ())}
+    made = {_who(sample): sample.value for sample in state.get(POD_CREATED, ())}
+    seen = {_who(sample): sample.value for sample in last_seen}
+    started = {_who(sample): sample.value for sample in state.get(POD_STARTED, ())}
+    scheduled = started | {_who(sample): sample.value for sample in state.get(POD_SCHEDULED, ())}
+    completed = {_who(sample): sample.value for sample in state.get(POD_COMPLETED, ())}
     manifests = {who: _manifest(who) for who in made}
     for metric, (part, kind) in _CONTAINER.items():
         for series in state.get(metric, ()):
@@ -227,9 +227,13 @@ def _say_where_they_may_go(
 
 def unseen_selectors(state: State, labels: Names) -> set[str]:
     """Labels that pods select nodes by, and that are shown of no node."""
-    shown = {key for one in state.get(NODE_LABELS, ()) for key in labels.as_written(one, "label_")}
+    shown = {
+        key for sample in state.get(NODE_LABELS, ()) for key in labels.as_written(sample, "label_")
+    }
     asked = {
-        key for one in state.get(POD_SELECTORS, ()) for key in labels.as_written(one, _SELECTOR)
+        key
+        for sample in state.get(POD_SELECTORS, ())
+        for key in labels.as_written(sample, _SELECTOR)
     }
     return asked - shown
 

@@ -185,7 +185,7 @@ def of_node(answer: QueryResult, node: str, devices: Devices) -> QueryResult:
     Such a series keeps nothing but the reason, so that it is counted as one that nobody has.
     """
     verdicts: dict[tuple[str | None, ...], str] = {}
-    kept = []
+    own_samples = []
     for text in answer.labels:
         labels = labels_of(text)
         owner = tuple(map(labels.get, _WHOSE))
@@ -193,10 +193,10 @@ def of_node(answer: QueryResult, node: str, devices: Devices) -> QueryResult:
             verdicts[owner] = _refused(labels, node, devices)
         if verdicts[owner]:
             refusal = {"__name__": labels["__name__"], "page": node, "refused": verdicts[owner]}
-            kept.append(msgspec.json.encode(refusal))
+            own_samples.append(msgspec.json.encode(refusal))
         else:
-            kept.append(text)
-    return answer._replace(labels=kept)
+            own_samples.append(text)
+    return answer._replace(labels=own_samples)
 
 
 def _refused(labels: Mapping[str, str], node: str, devices: Devices) -> str:

@@ -107,24 +107,24 @@ def jobs_of(
 ) -> tuple[Job, ...]:
     """A job for each copy, shuffled by seed; each asks `percent` more than the list says, and no
     more than a card's `most_mib`. Those that the list gives no time come at instant 0."""
-    copies = [(one, number) for one in listed for number in range(one.count)]
+    copies = [(job, number) for job in listed for number in range(job.count)]
     random.Random(f"weft-job-list-{seed}").shuffle(copies)
     made = []
-    for one, number in copies:
-        asks_mib = min(one.ask_mib * (100 + percent) // 100, most_mib)
-        phases = tuple(phase.phase for phase in one.phases)
-        arrives_ns = round((one.arrives_seconds or 0.0) * SECOND_NS)
+    for job, number in copies:
+        asks_mib = min(job.ask_mib * (100 + percent) // 100, most_mib)
+        phases = tuple(phase.phase for phase in job.phases)
+        arrives_ns = round((job.arrives_seconds or 0.0) * SECOND_NS)
         made.append(
             Job(
-                f"{one.name}-{number:04d}",
-                one.name,
+                f"{job.name}-{number:04d}",
+                job.name,
                 arrives_ns,
                 asks_mib,
                 phases,
-                round(one.start_seconds * SECOND_NS),
+                round(job.start_seconds * SECOND_NS),
                 END_NS,
-                one.job_class,
-                queries=one.queries.stream if one.queries else NO_QUERIES,
+                job.job_class,
+                queries=job.queries.stream if job.queries else NO_QUERIES,
             )
         )
     return tuple(made)
@@ -226,8 +226,8 @@ def listed_programs(
 
 
 def _known_s(model: str) -> float | None:
-    found = [each for name, each in ALONE_S.items() if model.startswith(name)]
-    return found[0] / QUERIES if found else None
+    times_s = [each for name, each in ALONE_S.items() if model.startswith(name)]
+    return times_s[0] / QUERIES if times_s else None
 
 
 def _bytes_of(path: Path) -> bytes:

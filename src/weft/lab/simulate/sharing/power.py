@@ -44,8 +44,8 @@ _MODELS = {
 
 def power_of(model: str) -> PowerModel:
     """The power of a card whose model's name begins so; a V100's of one that nobody knows."""
-    found = [power for name, power in _MODELS.items() if model.upper().startswith(name)]
-    return found[0] if found else _MODELS["V100"]
+    powers = [power for name, power in _MODELS.items() if model.upper().startswith(name)]
+    return powers[0] if powers else _MODELS["V100"]
 
 
 class CardUse(msgspec.Struct):
