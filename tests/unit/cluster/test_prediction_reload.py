@@ -120,6 +120,7 @@ async def test_exact_coscheml_gets_new_predictions_though_something_was_observed
         reloader = reloading(made, files_in(volume, "table"))
         await made.slow()
         await until(lambda: made.deleting("train"))
+        await made.idle()  # the eviction's answer is a ban, which is told too
         volume.put(table=BADLY)
         made.events.clear()
         await reloader.reload()
