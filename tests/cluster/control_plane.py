@@ -24,7 +24,7 @@ READERS = "weft-readers"
 """A group whose requests are in the audit log, each with its verb."""
 AS_IN_CLUSTERS = ("--authorization-mode=Node", "--enable-admission-plugins=NodeRestriction")
 _CREATORS = 8
-_ADMIN = "weft-admin"
+_ADMIN, _KUBELETS_CLIENT = "weft-admin", "weft-test-apiserver"
 _SYSTEM = "kube-system"
 _LEASES = "coordination.k8s.io/v1"
 _AUDIT_POLICY = {
@@ -66,13 +66,13 @@ class ControlPlane(StartStop):
         self.authority = Authority(folder / "certificates")
         self._server_pair = self.authority.server("weft-test-server", SERVICE_ADDRESS)
         self.etcd_port, self._peer_port, self.port = free_ports(3)
+        self._users: dict[tuple[str, ...], Pair] = {}
         self._audit, self._audit_policy = folder / "audit.log", folder / "audit-policy.yaml"
         self._audit_policy.write_text(yaml.safe_dump(_AUDIT_POLICY))
         self.etcd = Server(self._etcd_command(), folder / "etcd.log")
         self.api_server = Server(self._api_server_command(), folder / "kube-apiserver.log")
         self.schedulers: list[Scheduler] = []
         self._numbers = itertools.count(1)
-        self._users: dict[tuple[str, ...], Pair] = {}
         self.kubeconfig = self.kubeconfig_for(_ADMIN, "system:masters")
         self.api = self.api_for(_ADMIN, "system:masters")
 
@@ -292,6 +292,7 @@ class ControlPlane(StartStop):
     def _api_server_command(self) -> list[str | Path]:
         self.account_key = self.authority.new_key(self.folder / "service-accounts.key")
         pods = self._for_pods
+        asks_kubelets = self._pair_of(_KUBELETS_CLIENT, "system:masters")
         return [
             self.binaries[API_SERVER],
             f"--etcd-servers=http://{HOST}:{self.etcd_port}",
@@ -301,6 +302,8 @@ class ControlPlane(StartStop):
             f"--tls-cert-file={self._server_pair.certificate}",
             f"--tls-private-key-file={self._server_pair.key}",
             f"--client-ca-file={self.authority.pair.certificate}",
+            f"--kubelet-client-certificate={asks_kubelets.certificate}",  # for containers' logs
+            f"--kubelet-client-key={asks_kubelets.key}",
             f"--service-account-issuer=https://{HOST}:{self.port}",
             f"--service-account-key-file={self.account_key}",
             f"--service-account-signing-key-file={self.account_key}",

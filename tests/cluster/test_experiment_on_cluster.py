@@ -5,6 +5,7 @@ goes on. What the cells say of Jobs is what the API said, and the same file simu
 """
 
 import contextlib
+import datetime
 import json
 import shutil
 import signal
@@ -19,6 +20,7 @@ import pytest
 import yaml
 from binaries import CONTROLLERS, find
 from control_plane import HOST, ControlPlane
+from job_controllers import job_controllers
 from played_exporters import ready
 from processes import Server, free_ports
 from test_hollow_kubelet import hollow
@@ -33,6 +35,7 @@ from weft_process import (
     weft,
 )
 
+from weft.kube.clock import SystemClock
 from weft.lab.experiment.store import JOBS, RESULT, SERIES, read_rows
 from weft.testing.exporter import FakeExporter, PlayedGpu
 from weft.testing.hollow_kubelet import HollowOptions
@@ -47,19 +50,8 @@ def controllers(control_plane: ControlPlane, namespace: str) -> Iterator[None]:
     found = find([CONTROLLERS])
     if CONTROLLERS not in found:
         pytest.skip("no kube-controller-manager: make node-tools")
-    (port,) = free_ports(1)
-    server = Server(
-        [
-            *(found[CONTROLLERS], f"--kubeconfig={control_plane.kubeconfig}"),
-            *("--leader-elect=false", f"--bind-address={HOST}", f"--secure-port={port}"),
-            f"--cert-dir={control_plane.folder / 'controllers'}",
-            "--controllers=job-controller,namespace-controller",
-        ],
-        control_plane.folder / "kube-controller-manager.log",
-    )
-    server.start()
-    yield
-    server.kill()
+    with job_controllers(control_plane, found[CONTROLLERS]):
+        yield
 
 
 class Metrics(NamedTuple):
@@ -199,10 +191,8 @@ def told_by_api(plane: ControlPlane, jobs: int) -> dict[str, dict[str, str]]:
 
 def check_times(folder: Path, scheduler: str, told: dict[str, dict[str, str]]) -> None:
     """The cell's rows say what the API said, to the second."""
-    from datetime import datetime
-
     moments = {
-        name: {at: datetime.fromisoformat(text).timestamp() for at, text in times.items()}
+        name: {at: datetime.datetime.fromisoformat(text).timestamp() for at, text in times.items()}
         for name, times in told.items()
     }
     began_s = min(times["arrived_s"] for times in moments.values())
@@ -317,3 +307,74 @@ def test_after_ctrl_c_nothing_is_left_and_nothing_is_kept(
     assert running.returncode != 0
     assert control_plane.api.list("Namespace", **EXPERIMENT) == []
     assert not cell(out, "gpushare").exists()
+
+
+class AdjustedClock(SystemClock):
+    """The machine's clock, which somebody set `behind_s` seconds back."""
+
+    behind_s = 5.0
+
+    def wall(self) -> datetime.datetime:
+        return super().wall() - datetime.timedelta(seconds=self.behind_s)
+
+
+def two_turns(folder: Path, plane: ControlPlane, url: str) -> Path:
+    """The experiment's file: kube-scheduler alone, four Jobs, two seeds."""
+    path = written(folder, plane, url, 4)
+    spec = yaml.safe_load(path.read_text())
+    spec["cluster"]["schedulers"] = [{"name": "stock", "request": {"resource": "nvidia.com/gpu"}}]
+    spec |= {"schedulers": ["stock"], "seeds": {"count": 2}}
+    for job in spec["workload"]["jobs"]:
+        job["annotations"] = {"weft.dev/hollow-run-s": "8"}
+    path.write_text(yaml.safe_dump(spec))
+    return path
+
+
+def test_a_turn_that_went_wrong_is_marked_and_in_no_average(
+    control_plane: ControlPlane,
+    namespace: str,
+    controllers: None,
+    metrics: Metrics,
+    tmp_path: Path,
+) -> None:
+    """In the first turn another binder is at work, samples get lost, and a node's clock is slow."""
+    plane, clock, out = control_plane, AdjustedClock(), tmp_path / "out"
+    plane.create_fake_node("node-0", {"nvidia.com/gpu": str(CARDS)})
+    file = two_turns(tmp_path, plane, metrics.url)
+    plane.start_scheduler()
+    with hollow(plane, HollowOptions(nodes=""), clock):
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        running = subprocess.Popen(command("run", file, "--out", out), **pipes)  # type: ignore[call-overload]
+        jobs = plane.api.wait_for(list, "Job", version="batch/v1", timeout_s=180, **EXPERIMENT)
+        first = jobs[0]["metadata"]["namespace"]
+        metrics.exporter.mood = "broken"
+        plane.api.bind(plane.api.get("Pod", "nobodys-pod", first), "node-0")
+
+        plane.api.wait_for(
+            lambda all_of: all_of and all(one["metadata"]["name"] != first for one in all_of),
+            "Namespace",
+            timeout_s=240,
+            **EXPERIMENT,
+        )
+        metrics.exporter.mood, clock.behind_s = "good", 0.0
+        _, warned = running.communicate(timeout=240)
+    assert running.returncode == 3, warned
+    bad, good = (
+        json.loads((cell(out, "stock").with_name(f"seed={seed}") / RESULT).read_text())
+        for seed in (0, 1)
+    )
+    assert not good.get("marks"), good["marks"]
+    for mark in (
+        "a pod of no scheduler's was bound",
+        "Prometheus lost samples of",
+        "set the machines' clocks (NTP)",
+    ):
+        assert any(mark in said for said in bad["marks"]), (mark, bad["marks"])
+        assert any("seed=0 is marked" in line and mark in line for line in warned.splitlines())
+
+    words = command("report", out, "--output", "json")
+    told = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert "seed=0 is marked, and left out of comparisons" in told.stderr, told.stderr
+    means = {one["measure"]: one["mean"] for one in json.loads(told.stdout)["summary"]}
+    for measure in ("jct_mean_s", "makespan_s"):
+        assert means[measure] == pytest.approx(good["measures"][measure])

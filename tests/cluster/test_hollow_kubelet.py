@@ -16,6 +16,7 @@ from weft_process import ALONE, CARD_MIB, CARDS, GIB, all_bound, nodes, pod, wef
 from weft.dialects.inventory import inventory
 from weft.dialects.registry import read_placement
 from weft.kube.client import ApiClient
+from weft.kube.clock import Clock
 from weft.kube.config import load
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
@@ -30,9 +31,16 @@ LIFE = ["Pending", "Running", "Succeeded"]
 class Hollow:
     """A hollow kubelet in a thread of its own."""
 
-    def __init__(self, kubeconfig: Path, ready: threading.Event, options: HollowOptions) -> None:
+    def __init__(
+        self,
+        kubeconfig: Path,
+        ready: threading.Event,
+        options: HollowOptions,
+        clock: Clock | None = None,
+    ) -> None:
         self.kubelet: HollowKubelet | None = None
         self._kubeconfig, self._ready, self._options = kubeconfig, ready, options
+        self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._loop = asyncio.SelectorEventLoop(self._selector)
         self._stop = asyncio.Event()
@@ -54,7 +62,7 @@ class Hollow:
         self._loop.call_soon_threadsafe(self._stop.set)
 
     async def _main(self) -> None:
-        async with ApiClient(load(paths=[self._kubeconfig])) as client:
+        async with ApiClient(load(paths=[self._kubeconfig]), clock=self._clock) as client:
             self.kubelet = HollowKubelet(client, self._options)
             async with self.kubelet.running():
                 self._ready.set()
@@ -71,9 +79,11 @@ EVERY_NODE = HollowOptions(nodes="", settings=GIB)
 
 
 @contextlib.contextmanager
-def hollow(plane: ControlPlane, options: HollowOptions = EVERY_NODE) -> Iterator[Hollow]:
+def hollow(
+    plane: ControlPlane, options: HollowOptions = EVERY_NODE, clock: Clock | None = None
+) -> Iterator[Hollow]:
     ready = threading.Event()
-    one = Hollow(plane.kubeconfig_for("hollow", "system:masters"), ready, options)
+    one = Hollow(plane.kubeconfig_for("hollow", "system:masters"), ready, options, clock)
     thread = threading.Thread(target=one.run)
     thread.start()
     try:

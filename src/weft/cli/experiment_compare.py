@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Exit
 
 from weft.cli import options
-from weft.cli.experiment_file import EXIT_ABSENT, SHOWN
+from weft.cli.experiment_file import EXIT_ABSENT, SHOWN, warn_of_marks
 from weft.cli.output import (
     SimulateOutput,
     json_text,
@@ -27,7 +27,8 @@ def compare(
 ) -> None:
     """Compare two results cell by cell: differences of SECOND to FIRST on the same seeds.
 
-    Exit code 3 where no cell is in both.
+    Cells that one of them marks are left out, and told on stderr. Exit code 3 where no cell is in
+    both.
     """
     from weft.lab.experiment.store import read_store
     from weft.lab.experiment.two_results import compare_two
@@ -45,6 +46,7 @@ def compare(
         if cells:
             few = ", ".join(cells[:3]) + (", …" if cells[3:] else "")
             print_warning(f"{len(cells)} cells are in {folder} alone: {few}")
+    warn_of_marks(results.marked)
     if not results.pairs:
         raise Exit(EXIT_ABSENT)
 

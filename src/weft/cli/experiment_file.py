@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -185,9 +186,10 @@ def run(
     where = 1 if opened.live else workers or jobs or os.cpu_count() or 1
     ran = run_missing(opened.work, cells, where, library_versions(), bar)
     print(f"{ran} cells run, {len(cells) - ran} were there: {opened.folder}")
-    marked = [cell for cell in cells if (record := store.record(cell)) and record.marks]
+    there = {cell.folder: record for cell in cells if (record := store.record(cell))}
+    marked = {name: record.marks for name, record in there.items() if record.marks}
     if marked:
-        _warn_of_marks(store, marked)
+        warn_of_marks(marked)
         raise Exit(EXIT_ABSENT)
 
 
@@ -205,19 +207,14 @@ def report(
 ) -> None:
     """Compare an experiment's schedulers, from the cells that are there.
 
-    Exit code 3 where cells are missing.
+    Exit code 3 where cells are missing, or marked and left out.
     """
-    from weft.lab.experiment.comparison import compare
     from weft.lab.experiment.plan import plan
+    from weft.lab.experiment.reproduction import stored_results
     from weft.lab.experiment.store import read_store
 
     spec, store = read_store(folder)
-    records = {cell.folder: store.record(cell) for cell in plan(spec)}
-    marked = [cell for cell in plan(spec) if (kept := records[cell.folder]) and kept.marks]
-    found = {
-        name: record.measures for name, record in records.items() if record and not record.marks
-    }
-    results = compare(spec, found)
+    results = stored_results(spec, store, plan(spec))
     for option in ["--pdf"] * pdf + ["--layout"] * (layout is not None):
         if page is None:
             raise BadInputError(option, "goes into the folder of --page; name one")
@@ -229,11 +226,11 @@ def report(
         _print_csv(results)
     else:
         _print_results(spec, results)
-    _warn_of_marks(store, marked)
+    warn_of_marks(results.marked)
     if results.missing:
         few = ", ".join(results.missing[:3]) + (", …" if results.missing[3:] else "")
-        left_out = "are missing" if not marked else "are missing or marked"
-        print_warning(f"{len(results.missing)} of {results.planned} cells {left_out}: {few}")
+        print_warning(f"{len(results.missing)} of {results.planned} cells are missing: {few}")
+    if results.missing or results.marked:
         raise Exit(EXIT_ABSENT)
 
 
@@ -259,12 +256,11 @@ def _write(
     print(f"weft: wrote {written}", file=sys.stderr)
 
 
-def _warn_of_marks(store: "RunStore", cells: "list[PlannedCell]") -> None:
+def warn_of_marks(marked: Mapping[str, tuple[str, ...]]) -> None:
     """Say why numbers of these cells are not to be relied on."""
-    for cell in cells:
-        record = store.record(cell)
-        for mark in record.marks if record else ():
-            print_warning(f"{cell.folder} is marked, and left out of comparisons: {mark}")
+    for folder, marks in marked.items():
+        for mark in marks:
+            print_warning(f"{folder} is marked, and left out of comparisons: {mark}")
 
 
 def _open(file: Path, out: Path | None, *, simulated: bool) -> OpenedExperiment:

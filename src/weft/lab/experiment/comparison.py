@@ -6,6 +6,7 @@ Differences are in percent of the baseline's mean on the same seeds, with 95 % p
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -96,8 +97,9 @@ class MeasureSummary(msgspec.Struct, frozen=True):
 
 
 class ExperimentResults(msgspec.Struct, frozen=True):
-    """The results of an experiment: `cells` of `planned` are there, `missing` names the others'
-    folders; `findings` say in words who wins where, from intervals that leave out 0."""
+    """The results of an experiment: `cells` of `planned` count, `missing` are the folders of those
+    that are not there, `marked` of those whose numbers are left out, with why. `findings` say in
+    words who wins where, from intervals that leave out 0."""
 
     name: str
     question: str
@@ -105,6 +107,7 @@ class ExperimentResults(msgspec.Struct, frozen=True):
     planned: int
     cells: int
     missing: list[str]
+    marked: dict[str, tuple[str, ...]]
     summary: list[MeasureSummary]
     findings: list[str]
 
@@ -114,8 +117,13 @@ class ExperimentResults(msgspec.Struct, frozen=True):
         return list({tuple(row.levels.items()): row.levels for row in self.summary}.values())
 
 
-def compare(spec: ExperimentSpec, measures: Mapping[str, Measures]) -> ExperimentResults:
-    """Compare the schedulers; `measures` are those of each cell that is there, by its folder.
+def compare(
+    spec: ExperimentSpec,
+    measures: Mapping[str, Measures],
+    marked: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+) -> ExperimentResults:
+    """Compare the schedulers; `measures` are those of each cell that counts, by its folder, and
+    `marked` says why the numbers of others do not.
 
     Means and differences are over the seeds that both a scheduler and the baseline have.
     """
@@ -131,14 +139,15 @@ def compare(spec: ExperimentSpec, measures: Mapping[str, Measures]) -> Experimen
     for measure in dict.fromkeys(itertools.chain.from_iterable(measures.values())):
         for scheduler in spec.schedulers:
             summary += summaries_of_levels(measures_of, levels, scheduler, spec.reference, measure)
-    missing = [cell.folder for cell in cells if cell.folder not in measures]
+    absent = [cell.folder for cell in cells if cell.folder not in measures]
     return ExperimentResults(
         spec.name,
         spec.question,
         spec.reference,
         len(cells),
-        len(cells) - len(missing),
-        missing,
+        len(cells) - len(absent),
+        [folder for folder in absent if folder not in marked],
+        {folder: marked[folder] for folder in absent if folder in marked},
         summary,
         list(_findings(spec, summary)),
     )

@@ -248,6 +248,9 @@ def _header(spec: ExperimentSpec, results: ExperimentResults) -> str:
     if results.missing:
         count = len(results.missing)
         absent = f'<p class="note">{count} of {results.planned} cells are missing.</p>\n'
+    for folder, marks in results.marked.items():
+        why = escape(f"{folder} is marked, and left out: {'; '.join(marks)}")
+        absent += f'<p class="note">{why}</p>\n'
     return (
         f'<header>\n<h1>{escape(spec.name)}</h1>\n<p class="subtitle">{escape(spec.question)}</p>\n'
         f"</header>\n<section>\n<h2>Who wins where</h2>\n{absent}<ul>\n{words}\n</ul>\n"

@@ -108,9 +108,8 @@ def _run(folder: Path, file: str, expected: ExpectedResults, how: HowToRun) -> R
 def stored_results(
     spec: ExperimentSpec, store: RunStore, cells: Sequence[PlannedCell]
 ) -> ExperimentResults:
-    """The comparison of the cells that are in the store; marked ones count as missing."""
-    records = {cell.folder: store.record(cell) for cell in cells}
-    found = {
-        name: record.measures for name, record in records.items() if record and not record.marks
-    }
-    return compare(spec, found)
+    """The comparison of the cells that are in the store, without those that are marked."""
+    there = {cell.folder: record for cell in cells if (record := store.record(cell))}
+    found = {name: record.measures for name, record in there.items() if not record.marks}
+    marked = {name: record.marks for name, record in there.items() if record.marks}
+    return compare(spec, found, marked)

@@ -19,7 +19,7 @@ from weft.lab.experiment.comparison import (
 )
 from weft.lab.experiment.plan import PlannedCell, plan
 from weft.lab.experiment.spec import ExperimentSpec
-from weft.lab.experiment.store import RunStore
+from weft.lab.experiment.store import CellRecord, RunStore
 
 FIRST, SECOND = "first", "second"
 
@@ -38,11 +38,13 @@ class CellPair(msgspec.Struct, frozen=True):
 class TwoResults(msgspec.Struct, frozen=True):
     """`summary` has, by level, scheduler and measure, the second result's mean and its difference
     to the first; `differs` is the first field of the workload that is not the same, "" if none is;
-    `only_first` and `only_second` name cells that the other lacks."""
+    `only_first` and `only_second` name cells that the other lacks, `marked` those that are left
+    out because one of the results marks them, with why."""
 
     differs: str
     only_first: list[str]
     only_second: list[str]
+    marked: dict[str, tuple[str, ...]]
     pairs: list[CellPair]
     summary: list[MeasureSummary]
     findings: list[str]
@@ -54,7 +56,15 @@ def compare_two(
     """Compare what came of two experiments."""
     spec = first[0]
     cells, others = _found(*first), _found(*second)
-    both = {cell: (measures, others[cell]) for cell, measures in cells.items() if cell in others}
+    there = [cell for cell in cells if cell in others]
+    marked = {
+        cell.folder: marks for cell in there if (marks := cells[cell].marks + others[cell].marks)
+    }
+    both = {
+        cell: (cells[cell].measures, others[cell].measures)
+        for cell in there
+        if cell.folder not in marked
+    }
     pairs = [
         CellPair(_levels(cell), cell.scheduler, cell.seed, name, one.get(name), other.get(name))
         for cell, (one, other) in both.items()
@@ -65,22 +75,22 @@ def compare_two(
         first[1].differing_field(second[1]),
         [cell.folder for cell in cells if cell not in others],
         [cell.folder for cell in others if cell not in cells],
+        marked,
         pairs,
         summary,
         [_sentence(spec, one) for one in summary if one.measure in TITLES and one.beyond_chance],
     )
 
 
-def _found(spec: ExperimentSpec, store: RunStore) -> dict[PlannedCell, Measures]:
-    """Measures of the cells that are there, but of marked ones; a level's number says nothing
-    outside its own file."""
-    measures: dict[PlannedCell, Measures] = {}
+def _found(spec: ExperimentSpec, store: RunStore) -> dict[PlannedCell, CellRecord]:
+    """The cells that are there; a level's number says nothing outside its own file."""
+    records: dict[PlannedCell, CellRecord] = {}
     for cell in plan(spec):
         record = store.record(cell)
-        if record is not None and not record.marks:
+        if record is not None:
             levels = tuple(msgspec.structs.replace(level, index=0) for level in cell.levels)
-            measures[msgspec.structs.replace(cell, levels=levels)] = record.measures
-    return measures
+            records[msgspec.structs.replace(cell, levels=levels)] = record
+    return records
 
 
 def _summary(both: Mapping[PlannedCell, tuple[Measures, Measures]]) -> list[MeasureSummary]:

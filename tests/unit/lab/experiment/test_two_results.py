@@ -67,6 +67,40 @@ def test_two_results_are_compared_cell_by_cell(stored: Path, tmp_path: Path) -> 
     assert results.findings == []  # one seed proves nothing
 
 
+def test_a_marked_cell_is_named_with_its_reason_and_in_no_average(
+    stored: Path, tmp_path: Path
+) -> None:
+    other, mark = tmp_path / "other", "clocks are 9 s apart: <of node a>"
+    shutil.copytree(stored, other)
+    spec, store = read_store(other)
+    bad, *good = plan(spec)
+    path = store.place(bad) / RESULT
+    path.write_bytes(
+        msgspec.json.encode({**msgspec.json.decode(path.read_bytes()), "marks": [mark]})
+    )
+    for pair in ((stored, other), (other, stored), (other, other)):
+        two = compare_two(read_store(pair[0]), read_store(pair[1]))
+        assert set(two.marked) == {bad.folder}
+        assert set(two.marked[bad.folder]) == {mark}
+        assert (two.only_first, two.only_second) == ([], [])
+        assert not [
+            one
+            for one in two.pairs
+            if one.levels == {"percent": "0"} and one.scheduler == bad.scheduler
+        ]
+    results = stored_results(spec, store, plan(spec))
+    assert (results.cells, results.missing, results.marked) == (
+        len(good),
+        [],
+        {bad.folder: (mark,)},
+    )
+    assert all(
+        (one.scheduler, one.levels) != (bad.scheduler, {"percent": "0"}) for one in results.summary
+    )
+    page = write_experiment_report(tmp_path / "page", spec, results, "", store).read_text()
+    assert f"{bad.folder} is marked, and left out: clocks are 9 s apart: &lt;of node a&gt;" in page
+
+
 def test_the_older_layout_says_what_the_jobs_table_says(stored: Path, tmp_path: Path) -> None:
     """The reader of the published tables reads ours."""
     spec, store = read_store(stored)
