@@ -8,6 +8,7 @@ from pathlib import Path
 
 import images
 import pytest
+import weft_image
 from binaries import CONTROL_PLANE
 from binaries import find_or_build as find_or_build_cluster
 from certificates import available
@@ -93,6 +94,17 @@ def node(
     with machine:
         yield machine
     assert machine.left_behind == []
+
+
+@pytest.fixture(scope="session")
+def debian_image(node: RealNode, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The name in containerd of Weft's image of Debian's packages."""
+    file, tag = tmp_path_factory.mktemp("image") / "weft.tar", "weft.test/weft-gpu:debian"
+    weft_image.make(file, tag)
+    assert file.stat().st_size < weft_image.MOST_MB * 10**6
+    node.containerd.ctr("images", "import", file, timeout_s=180)
+    file.unlink()
+    return tag
 
 
 @pytest.fixture(scope="session")
