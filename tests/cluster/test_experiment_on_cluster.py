@@ -345,7 +345,7 @@ def test_a_turn_that_went_wrong_is_marked_and_in_no_average(
     with hollow(plane, HollowOptions(nodes=""), clock):
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         running = subprocess.Popen(command("run", file, "--out", out), **pipes)  # type: ignore[call-overload]
-        jobs = plane.api.wait_for(list, "Job", version="batch/v1", timeout_s=60, **EXPERIMENT)
+        jobs = plane.api.wait_for(list, "Job", version="batch/v1", timeout_s=180, **EXPERIMENT)
         first = jobs[0]["metadata"]["namespace"]
         metrics.exporter.mood = "broken"
         plane.api.bind(plane.api.get("Pod", "nobodys-pod", first), "node-0")
@@ -353,11 +353,11 @@ def test_a_turn_that_went_wrong_is_marked_and_in_no_average(
         plane.api.wait_for(
             lambda all_of: all_of and all(one["metadata"]["name"] != first for one in all_of),
             "Namespace",
-            timeout_s=90,
+            timeout_s=240,
             **EXPERIMENT,
         )
         metrics.exporter.mood, clock.behind_s = "good", 0.0
-        _, warned = running.communicate(timeout=90)
+        _, warned = running.communicate(timeout=240)
     assert running.returncode == 3, warned
     bad, good = (
         json.loads((cell(out, "stock").with_name(f"seed={seed}") / RESULT).read_text())
