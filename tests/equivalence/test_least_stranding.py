@@ -59,8 +59,10 @@ def test_each_pod_is_placed_as_the_formulas_say(setting: str, seed: int) -> None
     chance = random.Random(f"{setting} {seed}")
     nodes = _cluster(chance, 40)
     kinds = [_shape(chance) for _ in range(14)]
-    shapes = [chance.choice(kinds) for _ in range(260)]
-    engine = Engine([Profile("weft", [LeastStranding(setting=setting)])], nodes)  # type: ignore[arg-type]
+    every = few_or_many(80, PODS_PER_PRICES)
+    shapes = [chance.choice(kinds) for _ in range(every + 60)]
+    policy = LeastStranding(setting=setting, pods_per_prices=every)  # type: ignore[arg-type]
+    engine = Engine([Profile("weft", [policy])], nodes)
     popular = typical_input(shapes)
     engine.handle(PolicyInput(TYPICAL_PODS, popular), 0)
     counted = list(dict.fromkeys(shapes))
@@ -69,7 +71,7 @@ def test_each_pod_is_placed_as_the_formulas_say(setting: str, seed: int) -> None
     )
     placed = 0
     for at, shape in enumerate(shapes):
-        if at % PODS_PER_PRICES == 0:
+        if at % every == 0:
             slow.refresh()
         expected = slow.place(shape)
         bound = [

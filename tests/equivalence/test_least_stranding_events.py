@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from long_form import few_or_many
 
 import weft.core
 from weft.core.engine import (
@@ -133,8 +134,9 @@ def _learning(pods: list[tuple[PodRequest, str]]) -> Iterator[tuple[Event, int]]
 def test_the_extender_decides_as_the_scheduler_while_it_learns() -> None:
     """kube-scheduler asks for scores, takes the best node, and has the pod bound there. Over
     several price lists, by number and by age; every seventh pod fits nowhere, which is told too."""
-    pods = list(_pods(9, 2 * PODS_PER_PRICES + 30))
-    profile, other = (Profile("weft", [LeastStranding()]) for _ in range(2))
+    every = few_or_many(60, PODS_PER_PRICES)
+    pods = list(_pods(9, 2 * every + 30))
+    profile, other = (Profile("weft", [LeastStranding(pods_per_prices=every)]) for _ in range(2))
     scheduler, extender = Engine([profile]), Engine([other])
     for engine in (scheduler, extender):
         engine.handle(NodesChanged(_nodes(False)), 0)
@@ -167,8 +169,8 @@ def test_the_extender_decides_as_the_scheduler_while_it_learns() -> None:
         placed += len(mine)
         for engine in (scheduler, extender):
             engine.handle(PodBound(pod.uid), now_ns)
-    assert placed > PODS_PER_PRICES
-    assert refused > 50
+    assert placed > every
+    assert refused > every // 4
 
 
 def test_what_was_learnt_replays_bit_for_bit_also_after_a_restart(tmp_path: Path) -> None:
@@ -210,7 +212,7 @@ def record_decisions(path: str) -> None:
     with Path(path).open("wb") as out:
         recorder = Recorder(engine, header, DecisionsWriter(out).write)
         recorder.handle(NodesChanged(_nodes(True)), 0)
-        for event, at in _learning(list(_pods(11, 130))):
+        for event, at in _learning(list(_pods(11, few_or_many(70, 130)))):
             recorder.handle(event, at)
 
 
@@ -226,4 +228,4 @@ def test_decisions_are_byte_for_byte_the_same_with_any_number_of_threads(tmp_pat
         subprocess.run([sys.executable, "-c", code], check=True, env=env)
         written.append(path.read_bytes())
     assert written[0] == written[1]
-    assert written[0].count(b'"outcome":"placed"') > 100
+    assert written[0].count(b'"outcome":"placed"') > 50
