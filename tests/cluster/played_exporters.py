@@ -16,7 +16,7 @@ from pathlib import Path
 
 import yaml
 from certificates import Authority
-from processes import Server, free_ports
+from processes import Server, StartStop, free_ports
 
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.telemetry.telemetry_loop import TelemetryLoop, TelemetryLoopOptions
@@ -40,7 +40,7 @@ USER, PASSWORD = "weft", "secret"
 _HASHED = "$2b$04$5xcBfeKQtzyvIq6cEWwqS.ltmOWXwXDodRnvk3wZihuOj/3E14WTW"  # of "secret"
 
 
-class Site:
+class Site(StartStop):
     """Two Prometheus servers over all stages: one guarded, one that lets everybody in.
 
     `guarded` wants TLS, a client certificate of `authority`, a user and a password. `open`
@@ -51,6 +51,7 @@ class Site:
         self.folder = folder
         self.authority = Authority(folder / "certificates")
         self.stages = [FakeExporter() for _ in range(STAGES)]
+        self._begun: list[FakeExporter] = []
         self._free = iter(range(STAGES))
         self.port, self.open_port = free_ports(2)
         (folder / "password").write_text(PASSWORD)
@@ -58,19 +59,21 @@ class Site:
         self.guarded = self._server(program, "guarded", f"127.0.0.1:{self.port}", self._web())
         self.open = self._server(program, "open", f"0.0.0.0:{self.open_port}", {})
 
-    def __enter__(self) -> "Site":
+    def start(self) -> None:
+        """Exporters and both servers answer."""
         for stage in self.stages:
+            self._begun.append(stage)
             stage.__enter__()
         self.guarded.start()
         self.open.start()
         self.open.wait_ready(lambda: ready(self.open_url))
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def stop(self) -> None:
+        """End the servers, then what they scrape."""
         self.guarded.kill()
         self.open.kill()
         with ThreadPoolExecutor(STAGES) as at_once:  # each takes half a second
-            list(at_once.map(lambda stage: stage.__exit__(), self.stages))
+            list(at_once.map(lambda stage: stage.__exit__(), self._begun))
 
     def stage(self) -> tuple[int, FakeExporter]:
         """One that nobody has played on."""

@@ -62,7 +62,7 @@ def device_plugins(
 
     options = KubeletOptions(cdi=hosting.cdi, cdi_folder=hosting.cdi_folder)
     # A CDI specification cannot name the devices of another one: GPUs come as device nodes.
-    granter = Granter(devices, isolation, CdiSpecs(()))
+    granter = Granter(devices, isolation, CdiSpecs((), heeded=lambda: False))
     world = AttributionWorld(
         pods,
         KubeletRecord(options.folder),

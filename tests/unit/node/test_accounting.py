@@ -58,7 +58,7 @@ class World:
 
     @asynccontextmanager
     async def agent(self, settings: AccountingSettings) -> AsyncIterator[Accounting]:
-        accounting = Accounting(self.client, "n", self.devices, settings)
+        accounting = Accounting(self.client, "n", self.devices, settings, delivers=lambda: True)
         task = asyncio.create_task(accounting.run())
         await asyncio.sleep(3)
         yield accounting
@@ -170,7 +170,7 @@ async def test_own_refuses_while_another_plugin_serves_it(allocatable: str, why:
     async with world(*TWO, status=amounts) as w:
         with pytest.raises(ExceptionGroup) as caught:
             async with asyncio.timeout(10):
-                await Accounting(w.client, "n", w.devices, settings).run()
+                await Accounting(w.client, "n", w.devices, settings, delivers=lambda: True).run()
         assert caught.group_contains(ForeignPluginError, match=why)
         assert w.patches() == 0
 

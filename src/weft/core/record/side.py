@@ -9,7 +9,6 @@ first one, and one with other GPUs or columns, changes from nothing. Reading is 
 """
 
 import hashlib
-import os
 import re
 import zlib
 from pathlib import Path
@@ -20,9 +19,11 @@ import numpy as np
 
 from weft.core.framework.signals import SignalsSnapshot
 from weft.files.reading import inflate
+from weft.files.writing import write_whole
 
 SUFFIX = ".signals"
 _NAME = re.compile(r"[0-9a-f]{64}")
+_CUT_OFF = re.compile(r"\.[0-9a-f]{64}\.(\d+|part)")  # as `files.writing.replacing` names it
 _LEVEL = 1  # of zlib: 9 takes ten times as long for a few percent
 _ARRAYS = {"values": 8, "freshness": 1}
 
@@ -162,9 +163,7 @@ def side_of(path: Path) -> Path:
 def keep(folder: Path, name: str, packed: bytes) -> None:
     """Write a blob whole, or not at all. OSError where that fails."""
     folder.mkdir(exist_ok=True)
-    part = folder / f".{name}.part"
-    part.write_bytes(packed)
-    os.replace(part, folder / name)
+    write_whole(folder / name, packed)
 
 
 def clear(folder: Path) -> None:
@@ -175,7 +174,6 @@ def clear(folder: Path) -> None:
     if not folder.is_dir():
         return
     for path in folder.iterdir():
-        name = path.name.removeprefix(".").removesuffix(".part")
-        if _NAME.fullmatch(name):
+        if _NAME.fullmatch(path.name) or _CUT_OFF.fullmatch(path.name):
             path.unlink()
     folder.rmdir()

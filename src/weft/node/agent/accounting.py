@@ -177,7 +177,7 @@ class Accounting:
         devices: DeviceSource,
         settings: AccountingSettings | None = None,
         *,
-        delivers: Callable[[], bool] = lambda: True,
+        delivers: Callable[[], bool],
     ) -> None:
         self.dialects: tuple[str, ...] = ()
         self.counts = {"changed": 0, "put-back": 0, "failed": 0}

@@ -41,10 +41,10 @@ class Granter:
         self,
         devices: DeviceWatch,
         isolation: NodeIsolation,
-        cdi: CdiSpecs | None = None,
+        cdi: CdiSpecs,
     ) -> None:
         self._devices, self._isolation = devices, isolation
-        self._cdi = cdi or CdiSpecs()
+        self._cdi = cdi
         self._shared: tuple[int, tuple[str, ...]] = (0, ())
 
     async def grant(self, record: DeliveryRecord, container: str) -> ContainerGrant:

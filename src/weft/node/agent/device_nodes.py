@@ -72,10 +72,10 @@ class CdiSpecs:
 
     def __init__(
         self,
-        dirs: Sequence[Path] = CDI_DIRS,
+        dirs: Sequence[Path],
         *,
+        heeded: Callable[[], bool],
         ignored: str = "",
-        heeded: Callable[[], bool] = lambda: True,
     ) -> None:
         self._dirs, self._ignored, self._heeded = tuple(dirs), ignored, heeded
         self.problems: list[str] = []

@@ -136,7 +136,7 @@ def test_a_change_without_what_it_changes_is_refused(folder: Path) -> None:
 def test_clearing_removes_blobs_and_nothing_else(folder: Path) -> None:
     clear(folder)
     stored(folder, look(1))
-    (folder / f".{'0' * 64}.part").write_bytes(b"cut off")
+    (folder / f".{'0' * 64}.4711").write_bytes(b"cut off")
     clear(folder)
     assert not folder.exists()
     stored(folder, look(1))
