@@ -7,6 +7,7 @@ goes on. What the cells say of Jobs is what the API said, and the same file simu
 import contextlib
 import datetime
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -365,12 +366,12 @@ def test_a_turn_that_went_wrong_is_marked_and_in_no_average(
     )
     assert not good.get("marks"), good["marks"]
     for mark in (
-        "a pod of no scheduler's was bound",
-        "Prometheus lost samples of",
-        "set the machines' clocks (NTP)",
+        r"a pod of no scheduler's was bound",
+        r"Prometheus (lost|has no) samples of",  # as some were there before, or none
+        r"set the machines' clocks \(NTP\)",
     ):
-        assert any(mark in said for said in bad["marks"]), (mark, bad["marks"])
-        assert any("seed=0 is marked" in line and mark in line for line in warned.splitlines())
+        assert any(re.search(mark, said) for said in bad["marks"]), (mark, bad["marks"])
+        assert re.search(rf"seed=0 is marked.*{mark}", warned), (mark, warned)
 
     words = command("report", out, "--output", "json")
     told = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
