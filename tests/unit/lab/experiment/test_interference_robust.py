@@ -5,6 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
+from long_form import few_or_many
 
 from weft.core.policies.catalog import built_in
 from weft.lab.experiment.interference_robust import (
@@ -105,7 +106,7 @@ def test_every_combination_beside_auto_that_is_told_nothing() -> None:
     ]
     assert {one.unfinished for one in levels} == {0}
     plain = [run_cell(study, RobustnessRun(0, "", seed)).jct_mean_s for seed in study.seeds]
-    for level in levels[2:7]:
+    for level in levels[2 : few_or_many(4, 7)]:
         spoilt = [
             run_cell(study, RobustnessRun(0, level.policy, seed, level.spoilt)).jct_mean_s
             for seed in study.seeds

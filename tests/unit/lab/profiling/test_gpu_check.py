@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from long_form import few_or_many
 from measuring_world import alive, played
 
 from weft.lab.profiling.campaign import CampaignSettings
@@ -158,7 +159,7 @@ def test_a_time_that_is_none_is_told(
     assert f"GPU_CHECK_S={time_s}: is no number" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM][: few_or_many(1, 2)])
 def test_who_is_interrupted_leaves_nobody_behind_and_keeps_what_was_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: signal.Signals
 ) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from long_form import few_or_many
 from measuring_world import alive, played
 
 from weft.lab.profiling.runlog import read
@@ -24,7 +25,10 @@ def until(wanted: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+STOPS = [signal.SIGKILL, signal.SIGINT, signal.SIGTERM]
+
+
+@pytest.mark.parametrize("how", STOPS[: few_or_many(1, 3)])
 def test_nobody_is_left_behind_and_nothing_measured_is_lost(
     tmp_path: Path, how: signal.Signals
 ) -> None:
