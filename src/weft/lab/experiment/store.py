@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from weft.files.reading import read_bytes
+from weft.files.reading import local, read_bytes
 from weft.files.writing import write_whole
 from weft.lab.experiment.plan import PlannedCell
 from weft.lab.experiment.runner import CellResult
@@ -263,7 +263,7 @@ def stored_experiment(
 def _hash_of(path: Path) -> str:
     """Hash of a file; of a folder, of its files with their names."""
     if not path.is_dir():
-        return hashlib.sha256(read_bytes(path)).hexdigest()
+        return hashlib.sha256(local(path).read_bytes()).hexdigest()
     files = sorted(each for each in path.rglob("*") if each.is_file())
     parts = [(str(each.relative_to(path)), _hash_of(each)) for each in files]
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
