@@ -49,7 +49,8 @@ class Without(LeastStranding):
         elif self.part == "models":
             prices.model = np.zeros_like(prices.model)
         elif self.part == "slots":
-            prices.slots = SlotPrices([], len(table.kinds), int(table.gpus.max(initial=0)))
+            most = int(table.gpus.max(initial=0))
+            prices.slots = SlotPrices([], len(table.kinds), most, self._sharpness)
 
     def _usual(self) -> tuple[float, float]:
         cpu, memory = super()._usual()

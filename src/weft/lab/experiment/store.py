@@ -183,7 +183,11 @@ class RunStore:
 
     def done(self, cells: Sequence[PlannedCell]) -> set[PlannedCell]:
         """Those of `cells` that are there, whole."""
-        return {cell for cell in cells if self.record(cell) is not None}
+        return set(self.records(cells))
+
+    def records(self, cells: Sequence[PlannedCell]) -> dict[PlannedCell, CellRecord]:
+        """Results of those of `cells` that are there."""
+        return {cell: record for cell in cells if (record := self.record(cell)) is not None}
 
     def record(self, cell: PlannedCell) -> CellRecord | None:
         """A cell's result; None where it is not there, is broken, or is of another experiment."""
@@ -240,6 +244,11 @@ class RunStore:
             shutil.rmtree(self.folder / PARTS, ignore_errors=True)
             self._held.close()
             self._held = None
+
+
+def marks_of(records: Mapping[PlannedCell, CellRecord]) -> dict[str, tuple[str, ...]]:
+    """Why the numbers of some of these cells do not count, by the cell's folder."""
+    return {cell.folder: record.marks for cell, record in records.items() if record.marks}
 
 
 def read_store(folder: Path) -> tuple[ExperimentSpec, RunStore]:
