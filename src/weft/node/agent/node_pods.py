@@ -196,12 +196,12 @@ class NodePods:
             self._tell(pod.uid)
 
     def _take_node(self, node: KubeNode) -> None:
-        kube_node, warnings = inventory(node, rules=self._rules.inventory)
-        changed = self.node is None or (kube_node.gpus, kube_node.unit_mib) != (
+        before = self.node
+        self.node, warnings = inventory(node, rules=self._rules.inventory)
+        changed = before is None or (before.gpus, before.unit_mib) != (
             self.node.gpus,
             self.node.unit_mib,
         )
-        self.node = kube_node
         # A resource that was there once: its plugin may be about to register with a new kubelet.
         there = (self._others or frozenset()).union(node.status.capacity or ())
         self._others = there - own_resources(node)
