@@ -122,7 +122,7 @@ class StrandedMeter:
 
 
 def stranded_gpus(table: LedgerTable, usual: Iterable[Shape]) -> StrandedGpus:
-    """The idle GPU of each node that is stranded for typical pods, in the table's order.
+    """The idle GPU of each node, usable by typical pods or stranded, in the table's order.
 
     Shapes without a GPU say nothing here. What no shape is told of is all stranded as `shares`.
     """

@@ -121,7 +121,7 @@ class NodePods:
         return WatchedPod(uid, meta.namespace, meta.name, pod.record, containers)
 
     def served(self, manifest: PodManifest, container: str) -> Literal["others", "nobody", ""]:
-        """Say who gives a foreign pod's container its GPUs on this node; "" if it asks for none.
+        """Tells who gives a foreign pod's container its GPUs on this node; "" if it asks for none.
 
         A kubelet admits what its node does not advertise: then nobody gives such a pod a GPU, and
         its words are no reason to let it see all that its image asks for.

@@ -1,4 +1,4 @@
-"""Use of GPUs by whom, for Prometheus, by the names and labels of dcgm-exporter.
+"""Use of GPUs, and by whom, for Prometheus, with the names and labels of dcgm-exporter.
 
 So whatever reads that exporter reads the agent. A GPU's own values come without a pod; what a
 container itself uses comes beside them, with namespace, pod and container. That is finer than
