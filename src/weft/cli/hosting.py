@@ -216,7 +216,7 @@ def _cluster(plan: _Plan, client: ApiClient, elector: Elector | None) -> EngineC
         lease=elector,
         limits=plan.limits,
         interference=plan.predictions.interference is not None,
-        oom_config_map=_own_config_map(client, config, config.oom_history.name),
+        config_map=_own_config_map(client, config, config.oom_history.name),
     )
 
 

@@ -46,7 +46,7 @@ class Scene(World):
 
     def __init__(self, server: FakeApiServer, client: ApiClient, **how: Any) -> None:
         config_map = OwnConfigMap(client, NAMED["namespace"], NAMED["name"])
-        super().__init__(server, client, Fgd(), oom_config_map=config_map, **how)
+        super().__init__(server, client, Fgd(), config_map=config_map, **how)
 
     @property
     def known(self) -> dict[str, OomRecord]:

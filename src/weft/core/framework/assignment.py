@@ -126,11 +126,10 @@ def _connected(query: Query, profile: Profile, policy: Policy, answer: Assignmen
     part = query.only(at[:NODES_CONNECTED])
     before = answer.chosen[at[:NODES_CONNECTED]]
     chosen = _other_devices(part, profile, policy, answer.todo, before)
-    connected = np.flatnonzero(chosen.min(axis=1) >= 0)
-    if len(connected):
-        forced = chosen[connected]
-        placed = _greedy(part.only(connected), profile, policy, answer.todo, forced=forced)
-        answer.put(at[connected], placed)
+    good = np.flatnonzero(chosen.min(axis=1) >= 0)
+    if len(good):
+        placed = _greedy(part.only(good), profile, policy, answer.todo, forced=chosen[good])
+        answer.put(at[good], placed)
     return answer
 
 
@@ -151,8 +150,7 @@ def _other_devices(
     signals, ends = query.signals if profile.observes else None, query.gpus.cumsum()
     for at, (row, end) in enumerate(zip(query.rows.tolist(), ends.tolist(), strict=True)):
         own = slice(end - int(query.gpus[at]), end)
-        fit_here = [fitting[own] for fitting in fits]
-        best = connection.best_scored(query.table, row, fit_here, wanted[own])
+        best = connection.best_scored(query.table, row, [fit[own] for fit in fits], wanted[own])
         others[at] = best or connection.exchanged(
             query.table, row, chosen[at].tolist(), query.demand, signals
         )
