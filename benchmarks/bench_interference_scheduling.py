@@ -41,7 +41,7 @@ from specified import DATA, Measured, against, measured, one_of, specification
 SOURCES = ("oracle_throughputs", "simulation_throughputs", "physical_cluster_throughputs")
 CARDS = ("v100", "p100")
 LOADS = (0.7, 0.9, 1.1)
-"""Of `durations`; those of `gavel` are in its specification."""
+"""Policies of `durations`; those of `gavel` are in its specification."""
 BRANCHES = ("coscheml:pairing=fifo", "coscheml:pairing=gpu-util", "coscheml:pairing=mystic")
 SWEEP_LOADS = (0.5, 0.7, 0.9, 1.1)
 SWEEP_GPUS = (1, 2, 4, 8)

@@ -1,4 +1,4 @@
-"""What each part of least stranding is worth: the published experiment with one part switched off.
+"""Worth of each part of least stranding: the published experiment with one part switched off.
 
 FGD's four traces (WEFT_DATA) in their published order, `setting=inflation`; GPU allocation % beside
 fgd's. Runs are appended to build/bench/stranding_terms.jsonl and not repeated.

@@ -78,7 +78,7 @@ def compare_two(
         marked,
         pairs,
         summary,
-        [_sentence(spec, one) for one in summary if one.measure in TITLES and one.beyond_chance],
+        [_sentence(spec, row) for row in summary if row.measure in TITLES and row.beyond_chance],
     )
 
 

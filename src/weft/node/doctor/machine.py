@@ -110,12 +110,12 @@ def validator(root: Path) -> DoctorFinding:
         "agent is away, and is evicted afterwards"
     )
     try:
-        settings = _validator(_configuration(root))
+        enabled = _validator(_configuration(root))
     except FileNotFoundError:
         return advice(check, f"not known: there is no /{CONTAINERD}; off is the default", mend)
     except (OSError, ValueError) as error:
         return advice(check, f"not known: /{CONTAINERD} cannot be read: {error}", mend)
-    if settings is True:
+    if enabled is True:
         return good(check, "default validator enabled: no share, no start")
     return advice(check, "the default validator is not enabled", mend)
 
