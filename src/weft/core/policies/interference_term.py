@@ -16,7 +16,7 @@ from weft.model import Shape
 from weft.model.interference_table import NO_INTERFERENCE, InterferenceTable, InterferenceView
 
 WEIGHTS = (0.6, 0.2, 0.2)
-"""Weights of interference, fragments and load, where interference is predicted."""
+"""Weights of interference, stranding and load, where interference is predicted."""
 MOST = 4
 """Larger sets are not predicted."""
 UNKNOWN_VALUE = 0.5
@@ -61,11 +61,11 @@ class InterferenceTerm:
         """Slowdown of the pod and of those it joins; nothing where nothing is predicted."""
         return self._joining.predictions(shape, co_residents, model) if self.known else ()
 
-    def mix(self, query: Query, fragments: Ints, load: Ints) -> Ints:
+    def mix(self, query: Query, stranding: Ints, load: Ints) -> Ints:
         """All three by weight, each 0 to 100, in thousandths, [d]."""
         value = self._value(query)
-        own, of_fragments, of_load = WEIGHTS
-        points = 1000.0 * (own * 100.0 * value + of_fragments * fragments)
+        own, of_stranding, of_load = WEIGHTS
+        points = own * 100_000.0 * value + of_stranding * stranding
         return np.asarray(np.rint(points + of_load * load)).astype(np.int64)
 
     def _value(self, query: Query) -> Floats:
