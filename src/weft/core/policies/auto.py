@@ -1,23 +1,26 @@
 """Auto: little stranded, little load, idle memory lent; each GPU by requests where unmeasured."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from weft.core.framework import Policy, Query
-from weft.core.framework.policy import ExpectedSlowdown, SlowdownTolerance
+from weft.core.framework.policy import ExpectedSlowdown, ScorePart, SlowdownTolerance
 from weft.core.ledger.residents import CoResidents
 from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.core.policies import gpu_readings
 from weft.core.policies.gpu_amounts import by_memory
 from weft.core.policies.gpu_readings import GpuReadingColumns, SnapshotCache, is_critical
-from weft.core.policies.interference_term import InterferenceTerm
+from weft.core.policies.interference_term import MIX, NO_MIX, InterferenceTerm
 from weft.core.policies.least_stranding import LeastStranding
 from weft.core.policies.load_aware import FULL, gate, load
 from weft.model import Shape
 from weft.model.interference_table import INTERFERENCE, InterferenceTable
 
+SLOPE = 0.25
+"""Steepness of the sigmoid where nothing is stranded or spared: points by least-stranding's."""
 STEEPEST = 50.0
 """GPUs stranded or spared, beyond which nothing changes."""
 
@@ -96,16 +99,45 @@ class Auto(Policy):
     def score_devices(self, query: Query) -> Ints | None:
         """100·sigmoid(GPUs spared) + 100·(1 − load), in thousandths; MISSING: 50·(1 − free) in
         place of the load, [d]."""
-        readings = self._seen.of(query)
-        calm = (FULL * (1.0 - load(query, readings))).astype(np.int64)
-        full = FULL // 2000 * (1000 - np.clip(_unpromised(query), 0, 1000))
-        points = np.where(query.take_devices(readings.known), calm, full)
+        points = self._load_points(query)
         score = self._stranding.score_devices(query)
         if score is None:
             return points
         if self._expected.known:
             return self._expected.mix(query, _spared(score), points)
         return points + _spared(score)
+
+    def _load_points(self, query: Query) -> Ints:
+        readings = self._seen.of(query)
+        calm = (FULL * (1.0 - load(query, readings))).astype(np.int64)
+        full = FULL // 2000 * (1000 - np.clip(_unpromised(query), 0, 1000))
+        return np.where(query.take_devices(readings.known), calm, full)
+
+    def score_parts(self, query: Query, devices: Sequence[int]) -> tuple[ScorePart, ...]:
+        """Least-stranding's parts, in auto's points from 50 on, and of a pod with one GPU request
+        the load of the GPU that speaks most for the place."""
+        parts = self._stranding.score_parts(query, devices)
+        total = sum(part.points for part in parts)
+        spared = int(_spared(np.array([total]))[0]) - FULL // 2
+        weights = MIX if self._expected.known else NO_MIX
+        scale = weights.stranding * (spared / total if total else SLOPE)
+        told = [msgspec.structs.replace(part, points=scale * part.points) for part in parts]
+        need = query.need
+        if need is None or len(query.demand.needs) > 1 or not devices:
+            return tuple(told)
+        readings, points = self._seen.of(query), self._load_points(query)
+        at = max(devices, key=lambda device: int(points[device]))
+        known = bool(query.take_devices(readings.known)[at])
+        facts: dict[str, float | int | str] = {
+            "position": list(devices).index(at),
+            "load": float(load(query, readings)[at]) if known else -1.0,
+            "unpromised": int(_unpromised(query)[at]) / 1000,
+        }
+        told.append(ScorePart("load", weights.load * int(points[at]), facts))
+        if self._expected.known and not need.whole:
+            value = float(self._expected.value(query)[at])
+            told.append(ScorePart("co-residents", weights.own * FULL * value, {"value": value}))
+        return tuple(told)
 
 
 def _spared(score: Ints) -> Ints:
