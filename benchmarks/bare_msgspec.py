@@ -24,7 +24,7 @@ _SIMPLE: Mapping[Any, tuple[type, ...]] = {
 
 
 class UnsetType:
-    """Of a field that is not there at all."""
+    """The value of a field that is not there at all."""
 
 
 UNSET = UnsetType()
@@ -35,7 +35,7 @@ class DecodeError(Exception):
 
 
 class Default(NamedTuple):
-    """What `field` gives: a default, or who makes it; and another name in JSON."""
+    """The result of `field`: a default, or who makes it; and another name in JSON."""
 
     default: Any = _REQUIRED
     default_factory: Any = _REQUIRED
@@ -119,7 +119,7 @@ def replace(struct: Any, /, **changes: Any) -> Any:
 
 
 def _name(kind: _StructMeta, key: str) -> str:
-    """What a field is called in JSON."""
+    """A field's name in JSON."""
     if kind.fields[key].name:
         return kind.fields[key].name
     rename = kind.options.get("rename")
@@ -132,7 +132,7 @@ def _name(kind: _StructMeta, key: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Of values that JSON has."""
+    """Turns it into values that JSON has."""
     if isinstance(value, Struct):
         return dict(_items(value))
     if isinstance(value, Mapping):
@@ -163,7 +163,7 @@ def format_(body: bytes, *, indent: int = 2) -> bytes:
 
 
 def decode(body: bytes | str, *, type: Any = Any) -> Any:  # noqa: A002 - msgspec's name of it
-    """Of JSON; `DecodeError` where it is none, or not of that type."""
+    """Decodes JSON; `DecodeError` where it is none, or not of that type."""
     try:
         return _typed(json.loads(body), type)
     except (ValueError, TypeError, KeyError, AttributeError) as error:

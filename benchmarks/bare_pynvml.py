@@ -135,7 +135,7 @@ class _Metric(ctypes.Structure):
 
 
 class c_nvmlGpmMetricsGet_t(ctypes.Structure):  # noqa: N801 - pynvml's name of it
-    """What is asked of two samples; a driver knows 98 metrics or more."""
+    """The request for metrics of two samples; a driver knows 98 metrics or more."""
 
     _fields_ = (
         ("version", c_uint),

@@ -1,4 +1,4 @@
-"""What the node's agent costs: memory, processor time, and the wait of each container for it.
+"""Costs of the node's agent: memory, processor time, and the wait of each container for it.
 
 A process `weft agent` with 8 played GPUs and 64 processes on them, between a fake API server and a
 fake container runtime, which asks about one container of each of 200 pods. Writes

@@ -47,7 +47,7 @@ LEAST_RATIO = 0.7
 GPU = Gpu(0, 16_160, "V100", uuid="GPU-8f2a4c1e-0b7d-4c2a-9d53-1f6e0a7b9c24")
 NODE = Node("node-00001", (GPU,), fail_closed=True)
 OF_THE_NODE = (DELIVERY, PLACEMENT_COPY, REQUIRED_PLUGINS)
-"""What a Binding carries for the node's agent."""
+"""The annotation in a Binding for the node's agent."""
 
 
 def pod_body(name: str) -> bytes:
@@ -69,7 +69,7 @@ def decided(pod: Pod) -> Bind:
 
 
 def binding(pod: Pod, command: Bind) -> BindRequest:
-    """What the scheduler sends."""
+    """The request that the scheduler sends."""
     request = bind_request(command, NODE, 0, 1, pod, STRICT, lambda: "")
     return msgspec.structs.replace(request, resource_version=pod.metadata.resource_version)
 

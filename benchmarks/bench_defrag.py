@@ -1,4 +1,4 @@
-"""What moving pods wins back on a full cluster: points of allocation for each 1 % of pods moved.
+"""Gain of moving pods on a full cluster: points of allocation for each 1 % of pods moved.
 
 openb's cluster and a trace (WEFT_DATA), filled by a policy with its published arrivals up to 100 %
 demand. Then pods are moved in three ways, each from the same state: *room*, for one pod after the

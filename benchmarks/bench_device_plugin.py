@@ -71,7 +71,7 @@ def pod_of(number: int) -> NodePod:
 
 
 class Served:
-    """What the agent's parts ask for: GPUs, resources, pods."""
+    """The GPUs, resources and pods that the agent's parts ask for."""
 
     dialects = ("gpushare",)
     units = UnitSettings()
@@ -199,7 +199,7 @@ class Timed:
 
 
 def cpu_s_of(pid: int) -> float:
-    """What all threads of a process have used of a core, to the microsecond."""
+    """CPU time of all threads of a process, to the microsecond."""
     used_ns = 0
     for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
         with contextlib.suppress(OSError):  # a thread that ended

@@ -1,4 +1,4 @@
-"""What experiments cost beside their cells: planning many of them, and keeping what came of each.
+"""Costs of experiments beside their cells: planning many of them, and storing their results.
 
 Bars: 10,000 cells planned in at most 2 s of CPU, with their folders, hashes and the look for what
 is there; plan and store at most 5 % of the cells' own CPU time. Writes

@@ -1,4 +1,4 @@
-"""What forecasting every series of a large cluster costs a refresh.
+"""Cost of forecasting every series of a large cluster at each refresh.
 
 10,000 GPUs × 10 metrics, windows of 5 minutes at 15 s (20 samples), a few samples missing. Timed
 in CPU seconds of one core: the features that policies read (mean, newest, 95th percentile,
@@ -42,7 +42,7 @@ def series(count: int, samples: int) -> Floats:
 
 
 def features(window: Floats) -> Floats:
-    """What a snapshot holds of each series, [4, s]."""
+    """The features that a snapshot holds of each series, [4, s]."""
     packed = stats.pack(window)
     return np.stack(
         [

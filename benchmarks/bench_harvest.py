@@ -1,4 +1,4 @@
-"""What lending idle memory saves, and whether it stays safe where the metrics do not.
+"""Gain of lending idle memory, and its safety where the metrics are wrong.
 
 Useful: jobs shaped after published measurements (docs/explanation/simulated-sharing.md), at six
 levels of over-provisioning; p99 job completion time of `auto` against `gpushare`, without any out
@@ -55,7 +55,7 @@ SURE = {5: 8.61}
 """With `--sure`: after so many seeds a cell may be settled; Student's 99.9 % quantiles for them."""
 
 BY_TREND = ("kube-knots-cbp", "kube-knots-pp", "ferikoglou", "ferikoglou-safe")
-"""Who reads how memory went over the window."""
+"""Policies that read how memory went over the window."""
 SM, DRAM, UTIL, POWER = (
     Metric.SM_ACTIVE_RATIO,
     Metric.DRAM_ACTIVE_RATIO,
@@ -189,7 +189,7 @@ def same_as(policy: str, faults: ExporterFaults, gpus: int) -> ExporterFaults:
 
 
 def only_ranks(policy: Policy) -> bool:
-    """Whether the policy refuses no place that fits."""
+    """Tells whether the policy refuses no place that fits."""
     kind = type(policy)
     filters = (kind.filter_nodes, kind.filter_devices)
     return filters == (Policy.filter_nodes, Policy.filter_devices)
@@ -263,7 +263,8 @@ def looked_at(
 
 
 def is_sure(mine: list[SharedRun], base: list[SharedRun]) -> bool:
-    """Whether the upper end of Student's 99.9 % interval of the difference is within the bar."""
+    """Tells whether the upper end of Student's 99.9 % interval of the difference is within the
+    bar."""
     ratios = [one.jct_mean_s / two.jct_mean_s for one, two in zip(mine, base, strict=True)]
     spread = statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else float("inf")
     return 100 * (statistics.mean(ratios) - 1 + SURE.get(len(ratios), 0.0) * spread) <= MOST_SLOWER

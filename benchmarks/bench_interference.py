@@ -89,7 +89,7 @@ def made_up(applications: int, pairs: int, triples: int = 0) -> Measurements:
 
 
 def table(applications: int) -> dict[str, object]:
-    """What it costs to say every pair of so many applications."""
+    """The cost of saying every pair of so many applications."""
     predictor = Predictor(fit(made_up(applications, 5_000)))
     begin, cpu = time.perf_counter(), time.process_time()
     from_predictors(1, [predictor], tuple(predictor.solos))

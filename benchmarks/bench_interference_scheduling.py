@@ -43,7 +43,7 @@ os.environ["WEFT_DATA"] = str(DATA)  # the specification names it
 SOURCES = ("oracle_throughputs", "simulation_throughputs", "physical_cluster_throughputs")
 CARDS = ("v100", "p100")
 LOADS = (0.7, 0.9, 1.1)
-"""Of `durations`; those of `gavel` are in its specification."""
+"""Policies of `durations`; those of `gavel` are in its specification."""
 BRANCHES = ("coscheml:pairing=fifo", "coscheml:pairing=gpu-util", "coscheml:pairing=mystic")
 SWEEP_LOADS = (0.5, 0.7, 0.9, 1.1)
 SWEEP_GPUS = (1, 2, 4, 8)

@@ -44,7 +44,7 @@ a second."""
 
 
 class Figures(NamedTuple):
-    """What is compared: seconds, and deaths by out of memory."""
+    """The figures that are compared: seconds, and deaths by out of memory."""
 
     jct_mean_s: float
     makespan_s: float
@@ -61,7 +61,7 @@ class Ask(NamedTuple):
 
 
 def figures(outcomes: Sequence[JobOutcome]) -> Figures:
-    """Of one run in which every job finished."""
+    """Figures of one run in which every job finished."""
     jct = mean(outcome.jct_s or 0.0 for outcome in outcomes)
     makespan = max(outcome.finished_s or 0.0 for outcome in outcomes)
     return Figures(jct, makespan, sum(outcome.restarts for outcome in outcomes))

@@ -1,4 +1,4 @@
-"""What each part of least stranding is worth: the published experiment with one part switched off.
+"""Worth of each part of least stranding: the published experiment with one part switched off.
 
 FGD's four traces (WEFT_DATA) in their published order, `setting=inflation`; GPU allocation % beside
 fgd's. Runs are appended to build/bench/stranding_terms.jsonl and not repeated.
@@ -49,7 +49,8 @@ class Without(LeastStranding):
         elif self.part == "models":
             prices.model = np.zeros_like(prices.model)
         elif self.part == "slots":
-            prices.slots = SlotPrices([], len(table.kinds), int(table.gpus.max(initial=0)))
+            most = int(table.gpus.max(initial=0))
+            prices.slots = SlotPrices([], len(table.kinds), most, self._sharpness)
 
     def _usual(self) -> tuple[float, float]:
         cpu, memory = super()._usual()

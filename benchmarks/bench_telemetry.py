@@ -1,4 +1,4 @@
-"""What one look at a large cluster costs: answers to a new snapshot, on one core.
+"""Cost of one look at a large cluster: answers to a new snapshot, on one core.
 
 10,000 GPUs × 10 metrics, windows of 5 minutes at 15 s (20 samples). Two looks are timed in CPU
 seconds: a usual tick, whose answers hold the last 3 samples of each series, and the first look,

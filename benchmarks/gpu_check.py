@@ -60,7 +60,8 @@ WORKLOADS = (
 
 
 class Plan(NamedTuple):
-    """What to run with: Weft's Python, PyTorch's Python, where results go, when it must be over."""
+    """The plan of a run: Weft's Python, PyTorch's Python, where results go, when it must be
+    over."""
 
     weft: str
     torch: str
@@ -119,7 +120,7 @@ def say(text: str) -> None:
 
 
 def find_gpus() -> list[str]:
-    """What nvidia-smi lists."""
+    """The GPUs that nvidia-smi lists."""
     program = shutil.which("nvidia-smi")
     if program is None:
         raise StepError("there is no nvidia-smi; run this where an NVIDIA driver is installed")
@@ -265,7 +266,7 @@ def measure(plan: Plan, argv: Sequence[str]) -> int:
 
 
 def summarise(out: Path) -> str:
-    """What was found, from the dataset, in a few lines."""
+    """The findings in the dataset, in a few lines."""
     try:
         found = json.loads((out / "dataset.json").read_text())
     except (OSError, ValueError) as error:
@@ -296,7 +297,7 @@ def summarise(out: Path) -> str:
 
 
 def checked(out: Path) -> list[str]:
-    """What came of the agent's checks, a line each."""
+    """Results of the agent's checks, a line each."""
     try:
         found = json.loads((out / "node.json").read_text())
     except (OSError, ValueError):

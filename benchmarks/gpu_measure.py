@@ -1,4 +1,4 @@
-"""What `weft profile measure` does, for a Python that has NumPy and nothing else of Weft's needs.
+"""`weft profile measure` for a Python that has NumPy and nothing else of Weft's needs.
 
 `gpu_check` starts it with whichever Python is at hand on a GPU machine, often without a network.
 """

@@ -1,4 +1,4 @@
-"""What the node's agent relies on, tried on the GPU at hand: discovery, MPS, use by process.
+"""Tries on the GPU at hand what the node's agent relies on: discovery, MPS, use by process.
 
     gpu_node.py FOLDER --python PYTHON_WITH_PYTORCH --gpu 0 --budget-s 120
 
@@ -44,7 +44,7 @@ NOBODY = 65_534
 
 
 class Outcome(NamedTuple):
-    """What came of a check."""
+    """The outcome of a check."""
 
     check: str
     result: str
@@ -71,7 +71,7 @@ class Probe:
         self.pid = self._process.pid
 
     def ask(self, timeout_s: float = START_S) -> dict[str, Any]:
-        """What it says; {} where it ends or says nothing within the time."""
+        """Its answer; {} where it ends or says nothing within the time."""
         assert self._process.stdout is not None
         import select
 
@@ -195,7 +195,7 @@ def share_of_threads(bench: Bench, env: Mapping[str, str]) -> Outcome:
 
 
 def two_users(bench: Bench, env: Mapping[str, str]) -> Outcome:
-    """What a second user's program does beside the first's."""
+    """Tries a second user's program beside the first's."""
     if os.getuid() != 0:
         raise CannotRunError("only root can run programs of another user")
     first = bench.start(env, "hold", 100)
@@ -218,7 +218,7 @@ def two_users(bench: Bench, env: Mapping[str, str]) -> Outcome:
 
 
 def fault(bench: Bench, env: Mapping[str, str]) -> Outcome:
-    """What becomes of a program while another one's kernel fails."""
+    """Tries what becomes of a program while another one's kernel fails."""
     bystander = bench.start(env, "hold", 100)
     if bystander.ask().get("said") != "held":
         raise CannotRunError("a program could not take 100 MiB")

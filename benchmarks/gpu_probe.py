@@ -1,4 +1,4 @@
-"""What a container's program does to a GPU, for `gpu_node`: run by a Python that has PyTorch.
+"""A container's program on a GPU, for `gpu_node`: run by a Python that has PyTorch.
 
     gpu_probe.py hold MIB       take so much, say so, and keep it until stdin closes
     gpu_probe.py rate SECONDS   multiply matrices for so long; says how many

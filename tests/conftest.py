@@ -1,4 +1,4 @@
-"""What all tests share: Hypothesis' profile, the event loop, and where the real traces lie."""
+"""Shared by all tests: Hypothesis' profile, the event loop, and where the real traces lie."""
 
 import asyncio
 import functools
@@ -25,7 +25,7 @@ ASYNC_TEST_LIMIT_S = 120.0  # what an `async def` test waits for must come
 
 
 def pytest_collection_finish() -> None:
-    """What collecting made (800,000 objects) stays: the garbage collector need not walk it."""
+    """Keeps what collecting made (800,000 objects): the garbage collector need not walk it."""
     gc.collect()
     gc.freeze()
 

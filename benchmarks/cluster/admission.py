@@ -165,7 +165,7 @@ def _cpu_so_far_ms(server: Server) -> float:
 
 
 def _figures(took: dict[str, list[float]]) -> dict[str, float]:
-    """What is added is the median of the differences of pods that were created in the same turn:
+    """The cost added is the median of the differences of pods that were created in the same turn:
     other load on the machine comes and goes, and weighs on all of a turn alike."""
     figures = {f"{name}_ms": statistics.median(took[name]) for name in (WITHOUT, WEFT)}
     for name, added in (

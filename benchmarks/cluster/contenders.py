@@ -1,4 +1,4 @@
-"""Who is measured: the processes, and how each is started and known to be ready."""
+"""The contenders: processes that are measured, how each is started and known to be ready."""
 
 import hashlib
 import os
@@ -150,7 +150,7 @@ def extender_port(server: Server) -> str:
 
 
 def said(server: Server) -> str:
-    """What the process has logged so far."""
+    """The process' log so far."""
     return server.log.read_text(errors="replace")
 
 
@@ -174,7 +174,7 @@ def _settings(percent: int = 0) -> dict[str, Any]:
 
 
 def _extended(url: str, dialects: str) -> dict[str, Any]:
-    """What `weft extender config` prints, with the client's limit lifted."""
+    """The output of `weft extender config`, with the client's limit lifted."""
     printed = subprocess.run(
         [
             sys.executable,

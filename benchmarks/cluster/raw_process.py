@@ -28,7 +28,7 @@ TAIL = "binding?timeout=3s"
 
 
 def request_for(pod: Pod, node: Node, gpu: int) -> BindRequest:
-    """What Weft would write for this place."""
+    """The request that Weft would write for this place."""
     asked = parse_pod(pod, DialectSettings())
     shares = (Share(0, gpu, CARD_MIB, 1000, node.gpus[gpu].uuid),)
     shape = asked.shape

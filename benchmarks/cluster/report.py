@@ -1,4 +1,4 @@
-"""What a row comes to, and the file that is written."""
+"""Sums a row up, and writes the file."""
 
 import os
 import platform
@@ -79,7 +79,7 @@ class Row(NamedTuple):
 
 
 def machine() -> dict[str, Any]:
-    """What this was measured on."""
+    """The machine that this was measured on."""
     cpu = re.search(r"model name\s*: (.*)", _text("/proc/cpuinfo"))
     memory = re.search(r"MemTotal:\s+(\d+)", _text("/proc/meminfo"))
     return {
@@ -92,7 +92,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions(binaries: dict[str, str]) -> dict[str, str]:
-    """Of everything that was measured."""
+    """Versions of everything that was measured."""
     return {"weft": __version__, "python": platform.python_version(), **binaries}
 
 

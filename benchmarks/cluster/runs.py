@@ -147,7 +147,7 @@ def interleaved(
 
 
 def sound(found: dict[str, Figures]) -> bool:
-    """Whether no audit of these runs found a fault."""
+    """Tells whether no audit of these runs found a fault."""
     return not any("faults" in run["audit"] for one in found.values() for run in one["runs"])
 
 

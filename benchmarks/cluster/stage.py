@@ -36,7 +36,7 @@ SETTINGS = DialectSettings(gpushare_unit="GiB")
 
 
 class Audit(NamedTuple):
-    """What the API shows in the end. `faults` is empty where all is well."""
+    """The API's state in the end. `faults` is empty where all is well."""
 
     pods: int
     bound: int

@@ -138,12 +138,12 @@ def test_every_page_of_docs_is_in_the_index() -> None:
 
 
 def first_cells(text: str) -> list[str]:
-    """What stands in backticks in the first column of the tables of `text`."""
+    """The words in backticks in the first column of the tables of `text`."""
     return re.findall(r"^\| *`([^`]+)` *\|", text, flags=re.MULTILINE)
 
 
 def section(page: Path, title: str) -> str:
-    """What stands under this heading, up to the next of its level."""
+    """The text under this heading, up to the next of its level."""
     level = len(title) - len(title.lstrip("#"))
     rest = page.read_text().partition(f"\n{title}\n")[2]
     return re.split(rf"^#{{1,{level}}} ", rest, maxsplit=1, flags=re.MULTILINE)[0]

@@ -36,7 +36,7 @@ NOT_READ = {"OMP_NUM_THREADS", "PYTHONPATH", "KUBERNETES_EXEC_INFO", "NVIDIA_VIS
 
 
 def named(page: str, column: int = 0) -> list[str]:
-    """What stands in backticks alone in this column of the page's tables."""
+    """Cells of this column of the page's tables that are one word in backticks."""
     rows = (DOCS / page).read_text().splitlines()
     cells = [row.split("|")[column + 1].strip() for row in rows if row.startswith("|")]
     return [m[1] for cell in cells if (m := re.fullmatch(r"`([^`]+)`", cell))]

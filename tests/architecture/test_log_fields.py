@@ -9,7 +9,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "weft"
 LOGGED = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 NAMES_ONE = re.compile(r"\b(pod|node) %s|%s/%s")
 OTHERS = {"lease %s/%s: %s", "waiting for the lease %s/%s", "%s/%s: key %s %s: %s"}
-"""Of Leases and ConfigMaps."""
+"""Constructors of records of Leases and ConfigMaps."""
 _ELSEWHERE = ("lab", "testing")
 
 

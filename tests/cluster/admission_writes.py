@@ -60,7 +60,7 @@ def with_mark(item: Object, key: str, value: str | None) -> Object:
 
 
 def forbidden(cluster: StrictCluster) -> Iterator[Write]:
-    """What nobody but schedulers, agents and the originals' plugins may write."""
+    """Writes that nobody but schedulers, agents and the originals' plugins may make."""
     yield from _forged_pods()
     yield from _off_by_one(cluster)
     yield from _by_known_users()
@@ -145,7 +145,7 @@ def _by_known_users() -> Iterator[Write]:
 
 
 def _forged_nodes() -> Iterator[Write]:
-    """What a node has, by others than its own agent."""
+    """Changes of a node's GPUs, by others than its own agent."""
     own, other = f"{NODES}/{NODE}", f"{NODES}/{OTHER}"
     for key in NODE_KEYS:
         for user, path in (
@@ -174,7 +174,8 @@ def _forged_nodes() -> Iterator[Write]:
 
 
 def needed(cluster: StrictCluster) -> Iterator[Write]:
-    """What schedulers, agents, plugins, Kubernetes' own programs and users write every day."""
+    """Writes of schedulers, agents, plugins, Kubernetes' own programs and users, as on every
+    day."""
     bound = f"{PODS}/plain/binding"
     for key in KEYS:
         yield Write(f"binds with {key}", "scheduler", "POST", bound, binding({key: "1"}))
@@ -262,7 +263,7 @@ def _mirror(cluster: StrictCluster) -> Object:
 
 
 def _of_users(cluster: StrictCluster) -> Iterator[Write]:
-    """What is right beside a mark, or the same as it was."""
+    """Writes that are right: beside a mark, or leaving it as it was."""
     placed, path = cluster.object_of("Pod", "placed", TEAM), f"{PODS}/placed"
     yield Write("sends it back", "alice", "PUT", path, placed)
     for key, value in cluster.marks.items():

@@ -1,4 +1,4 @@
-"""What each alert of deploy/monitoring/rules.yaml is for, as series that Prometheus would have.
+"""A case for each alert of deploy/monitoring/rules.yaml, as series that Prometheus would have.
 
 `HEALTHY` is a cluster on which nothing is wrong, a sample a minute for two hours in promtool's own
 words (`0+1x120`: 0, 1, … 120). A case says which series are otherwise when its alert must fire.

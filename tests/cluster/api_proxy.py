@@ -81,7 +81,7 @@ class Held:
             self._changed.notify_all()
 
     def takes(self, method: str, path: str) -> bool:
-        """Whether this request is one to hold. It then is."""
+        """Tells whether this request is one to hold; then it is held."""
         with self._changed:
             if self._open or self._left <= 0 or method != self._method or self._part not in path:
                 return False
@@ -186,7 +186,7 @@ class ApiProxy(HttpThread):
             self._news.notify_all()
 
     def link(self, handler: "_Handler", path: str | None) -> None:
-        """What this connection asks for now; None at its end."""
+        """Notes the request of this connection; None at its end."""
         with self._lock:
             if path is None:
                 self._links.pop(handler, None)

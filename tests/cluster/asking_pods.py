@@ -84,7 +84,8 @@ def check_agreement(user: Api, elsewhere: str, *, seed: int, count: int) -> None
 
 
 def _asks(manifest: PodManifest) -> bool:
-    """Whether the scheduler would take it for one that asks; of two systems at once it says so."""
+    """Tells whether the scheduler would take it for one that asks; of two systems at once it says
+    so."""
     try:
         return registry.choose(manifest, DialectSettings())[0] is not NONE
     except BadInputError:

@@ -26,7 +26,7 @@ _ETCD = "go.etcd.io/etcd/server/v3"
 
 
 def _link_flags(versions: Mapping[str, str]) -> list[str]:
-    """What makes them tell their version as released binaries do."""
+    """Linker flags with which they tell their version as released binaries do."""
     kubernetes = versions[API_SERVER]
     major, minor, _ = kubernetes.removeprefix("v").split(".", 2)
     told = {"gitVersion": kubernetes, "gitMajor": major, "gitMinor": minor}

@@ -60,7 +60,7 @@ class Authority:
 
 
 def available() -> bool:
-    """Whether there is an openssl command."""
+    """Tells whether there is an openssl command."""
     return shutil.which("openssl") is not None
 
 

@@ -56,17 +56,17 @@ def render(helm: Path, *options: str, name: str = "weft") -> list[dict[str, obje
 
 
 def text(helm: Path, *options: str, name: str = "weft") -> str:
-    """What `helm template` prints for the chart; in weft-system unless the options say else."""
+    """The output of `helm template` for the chart; in weft-system unless the options say else."""
     return _run(helm, ["template", name, str(CHART), "--namespace", "weft-system", *options])
 
 
 def lint(helm: Path, *options: str) -> str:
-    """What `helm lint --strict` says of the chart."""
+    """The output of `helm lint --strict` on the chart."""
     return _run(helm, ["lint", "--strict", str(CHART), *options])
 
 
 def helm_at(helm: Path, *arguments: str) -> str:
-    """What helm says when it is run so."""
+    """The output of helm with these arguments."""
     return _run(helm, arguments)
 
 

@@ -35,7 +35,7 @@ class ApiError(Exception):
 
 
 class Event(NamedTuple):
-    """What a watch tells: ADDED, MODIFIED, DELETED or BOOKMARK, and the object as it then was."""
+    """An event of a watch: ADDED, MODIFIED, DELETED or BOOKMARK, and the object as it then was."""
 
     type: str
     object: Object
@@ -179,7 +179,8 @@ class Api:
         timeout_s: float = PATIENCE_S,
         **query: str,
     ) -> T:
-        """What `wanted` says of all objects of a kind as soon as that is true, by list and watch.
+        """Waits, by list and watch, until `wanted` is true of all objects of a kind; returns its
+        value.
 
         It goes on through broken connections and through a restart of the API server.
         """
@@ -254,7 +255,7 @@ class Api:
         return answer
 
     def ready(self) -> bool:
-        """Whether the server says that all of it works."""
+        """Tells whether the server says that all of it works."""
         try:
             return bool(self.request("GET", "/readyz", timeout_s=2) == "ok")
         except (*_BROKEN, ApiError):
@@ -283,7 +284,7 @@ class Api:
 
 
 def is_silent(sock: ssl.SSLSocket) -> bool:
-    """Whether the other side has neither closed it nor said anything unasked."""
+    """Tells whether the other side has neither closed it nor said anything unasked."""
     sock.settimeout(0)
     try:
         sock.recv(1)

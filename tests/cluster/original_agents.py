@@ -1,4 +1,4 @@
-"""What the original systems' own programs look for on bound pods, written from their behaviour.
+"""Stand-ins for the original systems' programs that read bound pods, by these programs' behaviour.
 
 Each goes as far as the original does until it knows the pod's GPUs, on the real API server, and
 writes what the original writes. They are stand-ins: no kubelet is here to call them, so a test
@@ -39,13 +39,13 @@ def marks_of(pod: Object) -> dict[str, str]:
 
 
 def limit(container: Object, resource: str) -> int:
-    """What a container asks of this resource; 0 for nothing. The server may say 12k for 12000."""
+    """The container's request of this resource; 0 for none. The server may say 12k for 12000."""
     asked = container.get("resources", {}).get("limits", {})
     return parse_quantity(asked.get(resource, 0), resource)
 
 
 def total(pod: Object, resource: str) -> int:
-    """What the pod's containers ask of it together."""
+    """The request of the pod's containers together."""
     return sum(limit(container, resource) for container in pod["spec"]["containers"])
 
 

@@ -1,4 +1,4 @@
-"""What users of the five systems apply: `examples/`, in the form each system's own documents have.
+"""Manifests of users of the five systems: `examples/`, in the form of each system's own documents.
 
 `pods_of(text)` makes of workloads the pods that their controllers would make; there is no
 controller here.

@@ -150,7 +150,7 @@ def ready(url: str) -> bool:
 
 
 class Played:
-    """What one test plays: the exporters of its own stages, which play nothing at first."""
+    """The exporters that one test plays: of its own stages, which play nothing at first."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -168,7 +168,7 @@ class Played:
 
     @property
     def selector(self) -> str:
-        """What finds their series alone."""
+        """The label selector that finds their series alone."""
         return f'stage=~"{"|".join(map(str, self._numbers))}"'
 
     def clear(self) -> None:

@@ -56,7 +56,7 @@ class Server:
 
     @property
     def running(self) -> bool:
-        """Whether its process is there, stopped by `pause` or not."""
+        """Tells whether its process is there, stopped by `pause` or not."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
@@ -123,7 +123,8 @@ class Server:
 
 
 class StartStop(abc.ABC):
-    """What a test runs in a `with`: started there, and stopped even where its start fails."""
+    """A part that a test runs in a `with`: started there, and stopped even where its start
+    fails."""
 
     @abc.abstractmethod
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""What a Service does where kube-proxy runs: one address that leads to the pod with a label.
+"""A Service as kube-proxy makes it: one address that leads to the pod with a label.
 
 There are no kubelets and no kube-proxy here, so this stands in for them: each connection is led to
 the port of the pod that is labelled leader at that moment.

@@ -87,7 +87,7 @@ class StrictCluster:
             api.close()
 
     def refusal(self, write: Write) -> str:
-        """What the server says against it; "" where it does not. Nothing is kept."""
+        """The server's objection to the write; "" where it has none. Nothing is kept."""
         try:
             self.answer(write)
         except ApiError as error:

@@ -26,7 +26,7 @@ NODE_KEYS = tuple(name.replace("*", "some") for name in ON_NODES)
 
 
 def refused(api: Api, method: str, path: str, body: Object, content: str = "") -> str:
-    """What the server says against the write; "" where it does not."""
+    """The server's objection to the write; "" where it has none."""
     kind = content or ("application/merge-patch+json" if method == "PATCH" else "application/json")
     try:
         api.request(method, path, body, content=kind, query={"dryRun": "All"})
@@ -56,7 +56,7 @@ def people(control_plane: ControlPlane) -> Iterator[People]:
 
 
 def in_force(user: Api) -> list[bool]:
-    """Whether each of the policies is: the API server hears of them one by one."""
+    """Tells of each policy whether it is in force: the API server hears of them one by one."""
     path = user.path("Pod", "opted-in")
     seeing = pod("probe")
     seeing["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]

@@ -1,4 +1,4 @@
-"""Who may write where a pod's GPUs are, asked of the real API server by all who write there."""
+"""The real API server lets only those write where a pod's GPUs are who have to."""
 
 import sys
 from collections.abc import Iterator

@@ -171,7 +171,8 @@ def allocate_all(plane: ControlPlane, namespace: str, ledger: Ledger) -> int:
 def test_gpushares_plugin_finds_every_pod_and_its_card(
     control_plane: ControlPlane, namespace: str, running: Weft, scheduler: str, tmp_path: Path
 ) -> None:
-    """It then marks the pods assigned. Weft goes on, also a new one, and fills what is left."""
+    """The plugin then marks the pods assigned. Weft goes on, also a new one, and fills what is
+    left."""
     first = [pod(f"p-{i}", scheduler, {GPU_MEM: size}) for i, size in enumerate(SIZES)]
     pods = bind_all(control_plane, namespace, first)
     before = audited(control_plane, namespace)

@@ -62,7 +62,7 @@ def promtool() -> str:
 
 
 def judged(promtool: str, folder: Path, files: dict[str, dict[str, Any]]) -> str:
-    """What promtool says against these files of tests; "" for nothing."""
+    """The objections of promtool to these files of tests; "" for none."""
     for name, file in files.items():
         (folder / f"{name}.yaml").write_text(yaml.safe_dump({"rule_files": [str(RULES)], **file}))
     done = subprocess.run(

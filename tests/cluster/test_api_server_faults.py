@@ -56,7 +56,7 @@ def slowly(tmp_path: Path) -> tuple[str, str]:
 
 
 def at_least(count: int) -> Callable[[Objects], bool]:
-    """Whether so many pods have a node."""
+    """Makes the question whether so many pods have a node."""
     return lambda pods: bound(pods) >= count
 
 
@@ -244,14 +244,15 @@ def only_on(name: str) -> Object:
 
 
 def node(name: str) -> Object:
-    """What `create_fake_node` is told for one more node like the others."""
+    """The arguments of `create_fake_node` for one more node like the others."""
     return {"name": name, "allocatable": resources(), "labels": GFD}
 
 
 def test_a_binding_that_comes_too_late_is_void(
     control_plane: ControlPlane, namespace: str, tmp_path: Path, proxy: ApiProxy
 ) -> None:
-    """It stands in the network until Weft has given it up and decided anew, with one card less."""
+    """The binding stands in the network until Weft has given it up and decided anew, with one card
+    less."""
     nodes(control_plane, 1)
     late = proxy.hold("POST", "/pods/late" + BIND, "before")
     looked = proxy.hold("GET", "/pods/late", "before")

@@ -92,7 +92,7 @@ def is_there(api: Api, kind: str, name: str, namespace: str = "", version: str =
 
 
 def apply(plane: ControlPlane, item: Object) -> None:
-    """What a strict server-side apply says of it; nothing is written."""
+    """Applies it strictly, server-side and dry: nothing is written."""
     meta = item["metadata"]
     path = plane.api.path(item["kind"], meta.get("namespace"), item["apiVersion"])
     query = {"dryRun": "All", "fieldManager": "test", "force": "true", "fieldValidation": "Strict"}
@@ -400,7 +400,7 @@ def test_its_policies_are_in_force_for_the_users_of_the_release(
 
 
 def refused(api: Api, path: str, item: Object) -> bool:
-    """Whether a policy keeps this user from writing it; nothing is written."""
+    """Tells whether a policy keeps this user from writing it; nothing is written."""
     try:
         api.request("POST", path, item, query={"dryRun": "All"})
     except ApiError as error:

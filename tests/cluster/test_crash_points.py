@@ -143,7 +143,7 @@ def test_kill_9_during_the_first_sync(
 
 
 def closed(url: str) -> bool:
-    """Whether nobody listens there any more."""
+    """Tells whether nobody listens there any more."""
     where = urllib.parse.urlsplit(url)
     with contextlib.suppress(OSError), socket.create_connection((where.hostname, where.port), 2):
         return False

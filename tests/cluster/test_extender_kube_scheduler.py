@@ -26,7 +26,7 @@ PRINT = "from weft.cli.extender import extender_app; extender_app()"
 
 
 def has() -> dict[str, str]:
-    """What the device plugins of three systems report for two cards of 16 GiB."""
+    """Resources as the device plugins of three systems report them for two cards of 16 GiB."""
     return {
         "elasticgpu.io/gpu-core": str(100 * CARDS),
         "elasticgpu.io/gpu-memory": str(CARD_MIB * CARDS),
@@ -56,7 +56,7 @@ def pod(name: str, limits: dict[str, int], scheduler: str = "default-scheduler")
 
 
 def configured(url: str, dialects: str, *words: str) -> dict[str, Any]:
-    """What the command prints, as a user would pass it on."""
+    """The output of `weft extender config`, as a user would pass it on."""
     printed = subprocess.run(
         [sys.executable, "-c", PRINT, "config", "--dialects", dialects, "--url", url, *words],
         check=True,

@@ -34,7 +34,7 @@ CLASSES = "scheduling.k8s.io/v1"
 
 
 def message(pods: Objects, name: str) -> str:
-    """What the PodScheduled condition of this pod says."""
+    """The message of this pod's PodScheduled condition."""
     for one in pods:
         if one["metadata"]["name"] == name:
             conditions = one.get("status", {}).get("conditions") or []
@@ -172,7 +172,7 @@ def post(url: str, body: Object) -> tuple[int, Object]:
 def test_a_follower_answers_questions_and_binds_nothing(
     control_plane: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:
-    """What the leader bound is in the follower's answers."""
+    """The leader's bindings are in the follower's answers."""
     control_plane.create_fake_node("a", has(), annotations=alnair_marks("a"))
     with (
         weft(control_plane, tmp_path, *EXTENDER) as leader,

@@ -133,7 +133,7 @@ class World:
         return spec
 
     def there(self) -> Object:
-        """What a pod is that has a node: now and then it keeps others away."""
+        """A pod that already has a node: now and then it keeps others away."""
         spec = self.spec()
         if self.some(0.25):
             term = {"topologyKey": self.rng.choice(DOMAINS), "labelSelector": self.selected}
@@ -143,7 +143,8 @@ class World:
         return spec
 
     def labels(self) -> dict[str, str]:
-        """Of a node or a volume: zone and region, as clouds write them and wrote them once."""
+        """Labels of a node or a volume: zone and region, as clouds write them and wrote them
+        once."""
         found = {}
         for label, values, share in (
             (ZONE, ZONES, 0.6),

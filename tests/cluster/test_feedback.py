@@ -116,7 +116,7 @@ class Stage:
 
 
 def observed(maps: Objects) -> Any:
-    """What is kept of bans."""
+    """The bans in the ConfigMap."""
     data = next((one.get("data") or {} for one in maps if one["metadata"]["name"] == NAME), {})
     return json.loads(data.get(KEY, "{}")).get("bans")
 
@@ -236,7 +236,7 @@ def test_who_slows_a_critical_pod_down_goes_and_stays_away_also_after_a_crash(
 
 
 def until_explained(now: Scene, name: str, pattern: str) -> str:
-    """What `weft explain` says of the pod, once that is in it."""
+    """Waits until `weft explain` says this of the pod, and returns all that it says."""
     told: list[str] = []
 
     def said() -> bool:

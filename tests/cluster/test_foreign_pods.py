@@ -15,13 +15,13 @@ OTHER = "someone-else"
 
 
 def mark(made: Object, gpu: int, memory_mib: int, node: str = "node-0") -> dict[str, str]:
-    """What Weft writes into a Binding of this pod, as far as its own accounts need it."""
+    """Annotations of a Binding of this pod by Weft, as far as its own accounts need them."""
     value = {"pod": made["metadata"]["uid"], "node": node, "shares": [[0, gpu, memory_mib, 0, ""]]}
     return dict.fromkeys(("weft.dev/placement", "weft.dev/placement-copy"), json.dumps(value))
 
 
 def said(about: str, reason: str) -> Callable[[Objects], str]:
-    """What an event about this object says; "" while there is none."""
+    """Makes the question for the message of an event about this object; "" while there is none."""
 
     def find(events: Objects) -> str:
         for one in events:

@@ -46,7 +46,7 @@ class Hollow:
         self._stop = asyncio.Event()
 
     def ask(self, question: Callable[[HollowKubelet], T]) -> T:
-        """What it says, asked where it runs."""
+        """Asks it this where it runs."""
 
         async def answer() -> T:
             assert self.kubelet is not None

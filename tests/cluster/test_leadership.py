@@ -151,7 +151,7 @@ def test_a_follower_answers_and_binds_nothing(
 def test_a_leader_stopped_between_check_and_send_overbooks_no_gpu(
     control_plane: ControlPlane, namespace: str, replicas: Replicas
 ) -> None:
-    """It wakes when another leads and has filled the GPU: what slips through is evicted."""
+    """The leader wakes when another leads and has filled the GPU: what slips through is evicted."""
     nodes(control_plane, 1)
     late = control_plane.api.create(elastic("late", CARD_MIB), namespace)
     first = replicas.start("a", STOPPING)

@@ -126,7 +126,7 @@ class Scraped:
         return {a["labels"]["alertname"] for a in alerts if a["state"] == "firing"}
 
     def seen(self, query: str) -> bool:
-        """Whether there is an answer yet."""
+        """Tells whether there is an answer yet."""
         try:
             return bool(self.ask(query))
         except OSError:
@@ -209,7 +209,7 @@ COUNTED_FROM_THE_START = (
     "weft_pod_faults_total",
     "weft_out_of_gpu_memory_total",
 )
-"""What is not there at 0 does not seem to grow when it is 1."""
+"""A series that is not there at 0 does not seem to grow when it is 1."""
 THERE = (
     "weft_ready == 1",
     'leader_election_master_status{job=~".*weft-scheduler"} == 1',

@@ -105,7 +105,7 @@ def gpus_of(ledger: Ledger, one: Object) -> list[int]:
 
 
 def elastic_pods_are_right(ledger: Ledger, pods: dict[str, Object]) -> None:
-    """What Elastic's agent reads is what the ledger holds."""
+    """Elastic's agent reads from the pods what the ledger holds."""
     for name in ("sharing-0", "sharing-1", "cores", "two-containers", "cards-0"):
         one = pods[name]
         found = [gpu for c in one["spec"]["containers"] for gpu in elastic_agent(one, c)]

@@ -49,7 +49,7 @@ def no_lessons(plane: ControlPlane) -> None:
 
 
 def oom_record(namespace: str, times: int) -> Callable[[Objects], Object | None]:
-    """What is kept of `web`, once it says so many times."""
+    """Makes the question for the record of `web`, once it says so many times."""
 
     def said(maps: Objects) -> Object | None:
         data = next((m.get("data") or {} for m in maps if m["metadata"]["name"] == NAME), {})

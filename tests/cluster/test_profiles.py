@@ -26,7 +26,7 @@ SM, USED, UTIL = "DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_G
 MODEL = "NVIDIA A100-PCIE-40GB"
 Values = float | tuple[float, ...]
 BLANK = 9223372036854775794
-"""What DCGM says where it has no value."""
+"""The value that DCGM has for "no value"."""
 
 
 class History:
@@ -47,7 +47,7 @@ class History:
             lines.append(f"{name}{{{inner}}} {value} {self.now_s - ago_s}")
 
     def pod(self, gpu: str, name: str, begin_s: int, end_s: int, **values: Values) -> None:
-        """What the exporter tells of a GPU while this pod is on it."""
+        """Plays the exporter's series of a GPU while this pod is on it."""
         labels = {
             "gpu": gpu[-1],
             "UUID": gpu,

@@ -48,7 +48,7 @@ class Shadow(Server):
         super().__init__(command, log)
 
     def lines(self) -> list[Any]:
-        """What it has printed so far."""
+        """The lines that it has printed so far."""
         return [json.loads(line) for line in self.log.read_text().splitlines() if line[:1] == "{"]
 
 

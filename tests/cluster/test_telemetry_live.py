@@ -89,7 +89,7 @@ class Cards(FakeExporter):
 
     @gpus.setter
     def gpus(self, _: object) -> None:
-        """What is played is not for others to say."""
+        """Refuses: played GPUs are not for others to say."""
 
 
 class Scene:
@@ -135,7 +135,7 @@ class Scene:
         self.until(lambda pods: name not in {one["metadata"]["name"] for one in pods})
 
     def explained(self, name: str) -> str:
-        """What `weft explain` says to people, without starting a command for it."""
+        """The text of `weft explain` for people, without starting a command for it."""
         page = f"{self.url}/explain/pods/{self.namespace}/{name}"
         with urllib.request.urlopen(page, timeout=10) as answer:
             return "\n".join(lines_of(live_explanation(answer.read())))
@@ -194,7 +194,7 @@ def program(pytestconfig: pytest.Config) -> str:
 
 @pytest.fixture
 def uses_mib() -> dict[str, int]:
-    """What pods use, by name; 2,000 MiB unless something else is said."""
+    """Memory use of the pods, by name; 2,000 MiB unless something else is said."""
     return {}
 
 
@@ -340,6 +340,6 @@ def is_all_on_record(decisions: Path) -> None:
 
 
 def why(pods: Objects, name: str) -> str:
-    """What the pod's PodScheduled condition says."""
+    """The message of the pod's PodScheduled condition."""
     found: list[Object] = named(pods, (name,))[0]["status"].get("conditions") or []
     return " ".join(one.get("message", "") for one in found)

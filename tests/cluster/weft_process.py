@@ -68,7 +68,7 @@ class Weft(Server):
         return f"http://127.0.0.1:{port}"
 
     def metrics(self) -> dict[str, float]:
-        """What its extender's /metrics says, by name with labels as written there."""
+        """Values of its extender's /metrics, by name with labels as written there."""
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
         pairs = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
@@ -96,7 +96,8 @@ class Weft(Server):
 def weft(
     plane: ControlPlane, tmp_path: Path, *options: str, kubeconfig: Path | None = None
 ) -> Iterator[Weft]:
-    """It knows all there is when this returns; it is killed at the end if it still runs.
+    """Starts Weft; it knows all there is when this returns, and is killed at the end if it still
+    runs.
 
     Options of the command follow; with ALONE it need not wait for the lease of one that was
     killed. `kubeconfig` may lead it to the API server by another way.
@@ -120,14 +121,14 @@ def starting(
 
 
 def extender_config(url: str, dialects: str) -> Object:
-    """What `weft extender config` prints, as a user would pass it on to kube-scheduler."""
+    """The output of `weft extender config`, as a user would pass it on to kube-scheduler."""
     found: Object = yaml.safe_load(_printed(dialects).replace(_SOME_URL, url))
     return found
 
 
 @functools.cache
 def _printed(dialects: str) -> str:
-    """It is printed once: what another URL changes is the URL."""
+    """The command's output for one URL, printed once: another URL changes nothing else."""
     return subprocess.run(
         [
             sys.executable,
@@ -150,7 +151,8 @@ def _printed(dialects: str) -> str:
 
 
 def resources(cards: int = CARDS, card_mib: int = CARD_MIB) -> dict[str, str]:
-    """What the device plugins of several systems report of a node with so many cards."""
+    """Resources as the device plugins of several systems report them for a node with so many
+    cards."""
     gib = card_mib // 1024
     return {
         "elasticgpu.io/gpu-core": str(100 * cards),
@@ -189,7 +191,7 @@ def bound(pods: Objects) -> int:
 
 
 def all_bound(count: int) -> Callable[[Objects], bool]:
-    """Whether there are so many pods, and each has a node."""
+    """Makes the question whether there are so many pods, and each has a node."""
     return lambda pods: len(pods) == count == bound(pods)
 
 

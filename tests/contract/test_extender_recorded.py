@@ -130,7 +130,7 @@ def test_preempt(recorded: Path, cached: str) -> None:
 
 
 def test_the_bodies_are_the_recorded_bytes(recorded: Path) -> None:
-    """What is fed in here is as long as what came over the wire (one newline ends Go's JSON)."""
+    """The bodies sent here are as long as those on the wire were (one newline ends Go's JSON)."""
     for path in sorted(recorded.glob("nodeCacheCapable-*-?.json")):
         case = Recorded(recorded, path.stem)
         assert case.bytes - len(case.body) in {0, 1}, path.name

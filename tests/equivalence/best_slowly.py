@@ -7,7 +7,7 @@ from weft.model import Node, Shape
 
 
 class FreeGpu(NamedTuple):
-    """What is free of a GPU: thousandths of its cores, MiB."""
+    """The free part of a GPU: thousandths of its cores, MiB."""
 
     model: str
     milli: int
@@ -16,7 +16,7 @@ class FreeGpu(NamedTuple):
 
 
 class FreeNode(NamedTuple):
-    """What is free of a node: CPU, memory, each GPU."""
+    """The free part of a node: CPU, memory, each GPU."""
 
     cpu_milli: int
     memory_mib: int
@@ -30,7 +30,8 @@ def free(node: Node) -> FreeNode:
 
 
 def placements(node: FreeNode, shape: Shape) -> Iterator[FreeNode]:
-    """What is left of the node after each way to place a pod of one GPU request, or none, there."""
+    """Yields the rest of the node after each way to place a pod of one GPU request, or none,
+    there."""
     if node.cpu_milli < shape.cpu_milli or node.memory_mib < shape.memory_mib:
         return
     left = node.cpu_milli - shape.cpu_milli, node.memory_mib - shape.memory_mib

@@ -19,7 +19,7 @@ def asked(core: int, memory: int) -> Ask:
 
 
 class Card:
-    """What is free of one."""
+    """A card: its free cores and memory."""
 
     def __init__(self, memory: int) -> None:
         self.core_total = self.core = 100

@@ -1,4 +1,4 @@
-"""What joining a company brings, one company at a time, pod by pod: as the words of it say."""
+"""Slow reference of the cost of joining co-residents: one group at a time, pod by pod."""
 
 import math
 from collections.abc import Sequence

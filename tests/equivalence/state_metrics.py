@@ -1,4 +1,4 @@
-"""What kube-state-metrics and DCGM's exporter say of API objects, written from their documentation.
+"""Series of kube-state-metrics and DCGM's exporter on API objects, after their documentation.
 
 A second opinion on how names and units are written, for `weft trace from-prometheus`.
 """

@@ -103,7 +103,7 @@ def test_the_bound_is_never_below_the_best_placement_and_seldom_far_above() -> N
 
 
 def _holds(node: NodeType, relaxation: Relaxation, counts: list[int]) -> bool:
-    """Whether pieces fit a node of one kind of GPU, tried one after another."""
+    """Tells whether pieces fit a node of one kind of GPU, tried one after another."""
     kind, gpus = node.gpus[0]
     cpu = sum(n * piece.cpu for n, piece in zip(counts, relaxation.pieces, strict=True))
     whole = sum(n * p.gpus for n, p in zip(counts, relaxation.pieces, strict=True) if p.gpus > 1)

@@ -78,7 +78,7 @@ class World:
         self.engine.handle(PodSeenBound(held), 0)
 
     def theirs(self, asks: list[tuple[int, int]]) -> dict[str, Found]:
-        """What the original finds on each node for these containers."""
+        """The original's answer for these containers, by node."""
         wanted = [asked(core, mib) for core, mib in asks]
         found = {name: trade(cards, wanted) for name, cards in self.cards.items()}
         return {name: one for name, one in found.items() if one is not None}

@@ -133,7 +133,7 @@ def test_each_pod_gets_the_best_set_of_the_free_gpus(
 
 
 ALONE_MIB = 9_000
-"""Of a card of 16,384 MiB: two such shares are never on one."""
+"""More than half of a card of 16,384 MiB: two such shares are never on one."""
 
 
 @settings(max_examples=few_or_many(20, 500), deadline=None)
@@ -173,8 +173,8 @@ def test_several_gpu_requests_that_require_links_are_placed_wherever_they_can_be
 @settings(max_examples=few_or_many(10, 200), deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3)), min_size=1, max_size=14))
 def test_links_change_no_score_node_or_outcome(arrivals: list[tuple[int, int]]) -> None:
-    """Of one node's GPUs others are taken, in the same states: as long as nobody leaves, whatever
-    comes fits alike."""
+    """Other GPUs of a node are taken, in the same states: as long as nobody leaves, whatever comes
+    fits alike."""
 
     def play(nodes: list[Node]) -> list[tuple[str, str, int, tuple[int, ...]]]:
         engine = Engine([Profile("weft", [BestFit()])], nodes)

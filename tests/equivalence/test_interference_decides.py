@@ -62,7 +62,7 @@ class Slowly:
         return self.co_residents(card, there, what)
 
     def bound(self, card: int, job_class: str, slowdown_limit) -> float:
-        """What its class is allowed, and the pod itself by its SLO."""
+        """The slowdown that its class allows, and the pod itself by its SLO."""
         found = BOUND.get(job_class, 1.30 * (1 + 1 / len(self.gpus)))
         own = [percent / 100 for part, percent in slowdown_limit if part in CARDS[card][0].lower()]
         return min([found, *own[:1]]) if job_class == "latency-critical" else found

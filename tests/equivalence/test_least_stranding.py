@@ -10,7 +10,7 @@ from stranding_slowly import SlowStranding
 from weft.core.engine import Bind, Engine, PodAdded, PodBound, PolicyInput
 from weft.core.framework import Profile
 from weft.core.framework.fragments import TYPICAL_PODS, typical_input
-from weft.core.policies.completion_values import completion_values
+from weft.core.policies.completion_values import USUAL_ROUNDS, completion_values
 from weft.core.policies.least_stranding import SETTINGS, LeastStranding
 from weft.model import DeviceRule, GpuRequest, Node, PodRequest, Shape
 from weft.model.node import Gpu
@@ -108,11 +108,11 @@ def test_nodes_are_asked_alike_one_by_one_and_together() -> None:
 
 
 def test_a_share_is_worth_what_completes_it() -> None:
-    halves = completion_values({50: 1.0})
+    halves = completion_values({50: 1.0}, USUAL_ROUNDS)
     assert halves[49] == 0
     assert halves[50] == halves[99] == 500
     assert halves[100] == 1000
-    mixed = completion_values({30: 1.0, 70: 1.0})
+    mixed = completion_values({30: 1.0, 70: 1.0}, USUAL_ROUNDS)
     assert np.all(np.diff(mixed) >= 0)
     assert mixed[30] + mixed[70] == pytest.approx(1000, abs=5)  # together they fill a GPU
-    assert completion_values({}).tolist() == [0.0] * 100 + [1000.0]
+    assert completion_values({}, USUAL_ROUNDS).tolist() == [0.0] * 100 + [1000.0]

@@ -9,8 +9,11 @@ from weft.core.engine import Bind, Engine, PodAdded, PodBound, PolicyInput
 from weft.core.framework import Demand, Profile, Query
 from weft.core.framework.fragments import TYPICAL_PODS, typical_input
 from weft.core.ledger import Ledger
+from weft.core.ledger.table import LedgerTable
+from weft.core.policies.completion_values import USUAL_ROUNDS
 from weft.core.policies.least_stranding import LeastStranding
 from weft.core.policies.stranding_prices import Popularity, StrandingPrices
+from weft.core.policies.stranding_slots import USUAL_SHARPNESS
 from weft.model import GpuMemoryRequest, GpuRequest, Node, Placement, PodRequest, Shape, Share
 from weft.testing import node, shape
 
@@ -47,6 +50,16 @@ def _first(nodes: list[Node], wanted: Shape, popular: list[Shape] = HALVES, held
             placed = command.placement
             return placed.node, tuple(sorted(share.gpu for share in placed.shares))
     return None
+
+
+def _popularity(
+    popular: list[tuple[Shape, int]], table: LedgerTable, card_mib: int = 1
+) -> Popularity:
+    return Popularity(popular, table.kinds, card_mib, USUAL_ROUNDS)
+
+
+def _prices(popular: list[tuple[Shape, int]], table: LedgerTable) -> StrandingPrices:
+    return StrandingPrices(_popularity(popular, table), table, USUAL_SHARPNESS)
 
 
 def _random_shapes(seed: int, count: int) -> list[Shape]:
@@ -90,7 +103,7 @@ def test_memory_is_worth_by_the_size_of_the_card() -> None:
     table = Ledger(
         [node("a", gpus=1, memory_mib=10_000), node("b", gpus=1, memory_mib=40_000)]
     ).table
-    popularity = Popularity([(shape(memory_mib=5_000), 1)], table.kinds, 25_000)
+    popularity = _popularity([(shape(memory_mib=5_000), 1)], table, 25_000)
     small, large = popularity.completion
     assert (small[49], small[50]) == (0, 500)
     assert (large[12], large[13]) == (0, pytest.approx(1000 / 7))  # 12.5 %, rounded up
@@ -106,7 +119,7 @@ def test_each_gpu_of_a_mixed_node_has_the_price_of_its_own_model() -> None:
     ]
     popular = [shape(gpus=1, models=("A100",))] * 3 + [shape(milli=500)]
     table = Ledger(nodes).table
-    prices = StrandingPrices(Popularity([(each, 1) for each in popular], table.kinds, 1), table)
+    prices = _prices([(each, 1) for each in popular], table)
     t4, a100, _ = prices.model.tolist()
     assert (t4, a100) == (0.0, 1.0)
     held = [("a-mixed", 0, 500), ("b-plain", 0, 500), ("b-plain", 1, 500)]
@@ -121,7 +134,7 @@ def test_a_slot_on_a_mixed_node_is_of_the_models_that_its_pods_accept() -> None:
     ]
     popular = [shape(gpus=2, models=("A100",))]
     table = Ledger(nodes).table
-    prices = StrandingPrices(Popularity([(popular[0], 1)], table.kinds, 1), table)
+    prices = _prices([(popular[0], 1)], table)
     idle = prices.devices.idle_by_kind()
     worth = prices.slots.of_kinds(table.cpu_free, idle)
     assert worth[0] == 0 < worth[1]
@@ -132,7 +145,7 @@ def test_a_slot_on_a_mixed_node_is_of_the_models_that_its_pods_accept() -> None:
 def test_a_mig_instance_is_a_gpu_and_its_card_counts_only_by_it() -> None:
     nodes = [node("a-cut", gpus=1, model="A100", mig=2), node("b-plain", gpus=1, model="A100")]
     table = Ledger(nodes).table
-    prices = StrandingPrices(Popularity([], table.kinds, 1), table)
+    prices = _prices([], table)
     assert prices.devices.shares().tolist() == [0, 1000, 1000, 1000]
     assert prices.devices.idle_by_kind().sum(axis=0).tolist() == [2, 1]
 
@@ -158,11 +171,11 @@ def test_parts_of_several_gpus_go_where_they_complete() -> None:
 
 def test_parts_of_several_gpus_are_shares_and_no_slots() -> None:
     table = Ledger([node("a", gpus=4)]).table
-    two_parts = Popularity([(shape(gpus=2, milli=500), 1)], table.kinds, 1)
+    two_parts = _popularity([(shape(gpus=2, milli=500), 1)], table)
     assert not two_parts.slots
     assert two_parts.completion[0][50] == 500
     both = Shape((GpuRequest(whole=True), GpuRequest(whole=True)), cpu_milli=1000)
-    assert [slot.size for slot in Popularity([(both, 1)], table.kinds, 1).slots] == [2]
+    assert [slot.size for slot in _popularity([(both, 1)], table).slots] == [2]
 
 
 def test_of_several_requests_the_score_is_the_rise_of_all_steps_together() -> None:
@@ -203,12 +216,7 @@ def test_gpus_and_nodes_out_of_service_are_worth_nothing() -> None:
         node("c", gpus=2, model="A100", schedulable=False),
         node("d", gpus=2, model="A100", broken=(0, 1)),
     ]
-
-    def prices(each: list[Node]) -> StrandingPrices:
-        table = Ledger(each).table
-        return StrandingPrices(Popularity(popular, table.kinds, 1), table)
-
-    few, more = prices(nodes), prices([*nodes, *out])
+    few, more = (_prices(popular, Ledger(each).table) for each in (nodes, [*nodes, *out]))
     assert few.model.tolist() == more.model.tolist()
     one = np.array([100_000]), np.array([2]), np.array([0])
     assert few.slots.of_one_kind(*one) == more.slots.of_one_kind(*one)

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.virtual_time
 MODEL, KINDS = "V100", ("a", "b", "c", "d", "e")
 CLASSES = ("best-effort", "batch", "", "latency-critical")
 INSTANT_S = 1e-6
-"""What happens at one time happens one after another."""
+"""Events of one time happen one after another, so far apart."""
 PART = 10
 """So many pods come or end in a process' life, where it is started anew again and again."""
 

@@ -181,7 +181,8 @@ def test_hami() -> None:
 
 
 def test_genius() -> None:
-    """It asks as one: each container may use all of it, those that name no resource too."""
+    """A pod of Genius asks as one: each container may use all of it, also those that name no
+    resource."""
     labels = {"genius/gpu-number": "2", "genius/gpu-memory-each": "1500"}
     record = recorded(parsed({}, labels=labels), 3, 1)
     both = [(3, "GPU-3", 1500, 0), (1, "GPU-1", 1500, 0)]

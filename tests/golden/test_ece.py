@@ -87,7 +87,7 @@ class Check:
 
 @dataclass
 class Round:
-    """What is logged between two prints of the state: pods tried, and then the state."""
+    """The log between two prints of the state: pods tried, and then the state."""
 
     checks: list[Check] = field(default_factory=list)
     found: list[tuple[int, str]] = field(default_factory=list)  # while check i ran, a pod
@@ -99,7 +99,7 @@ class Round:
 
 @dataclass
 class Told:
-    """What is logged between rounds: a pod was found or placed, or could not be bound."""
+    """The log between rounds: a pod was found or placed, or could not be bound."""
 
     kind: str
     pod: str
@@ -191,7 +191,7 @@ def numbers(said: str) -> list[float]:
 
 
 def as_logged(verdict: KnotsDecision) -> dict[str, str]:
-    """What the original prints for these numbers."""
+    """The original's output for these numbers."""
     printed = {
         "cov": verdict.cov,
         "percentile": verdict.percentile,
@@ -246,7 +246,7 @@ def test_every_logged_number_and_decision(run: tuple[int, Log]) -> None:
 
 
 class Account:
-    """Who runs, and what of the card nobody asked for: a place takes, a finished pod gives back."""
+    """The account of a card: its pods, and the rest; a place takes, a finished pod gives back."""
 
     def __init__(self, requests: dict[str, int]) -> None:
         self.requests, self.running, self.available_mib = requests, list[str](), CAPACITY

@@ -19,7 +19,7 @@ from weft.lab.simulate.sharing.run import SharedScenario
 
 LEVELS = (0, 50, 100)
 DRIVER_MIB = 11
-"""What a card with any container holds besides."""
+"""Memory that any container at all costs a card besides."""
 
 
 class Level:

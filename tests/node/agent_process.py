@@ -73,14 +73,14 @@ class Agent(Server):
         self.wait_ready(lambda: re.search(pattern, self.said) is not None, timeout_s)
 
     def metrics(self) -> dict[str, float]:
-        """What its /metrics says, by name with labels as written there."""
+        """Values of its /metrics, by name with labels as written there."""
         with urllib.request.urlopen(f"http://{HOST}:{self.port}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
         pairs = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
         return {name: float(value) for name, value in pairs}
 
     def wait_killed(self, timeout_s: float) -> bool:
-        """Whether it ended by itself in time."""
+        """Tells whether it ended by itself in time."""
         process = self._process
         assert process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):

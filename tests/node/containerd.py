@@ -115,7 +115,7 @@ class Containerd(Server):
         self.wait_ready(self.ready)
 
     def ready(self) -> bool:
-        """Whether its CRI is served: that comes last."""
+        """Tells whether its CRI is served: that comes last."""
         done = subprocess.run(
             [*self._command(), "plugins", "ls", "id==cri"],
             capture_output=True,
@@ -125,7 +125,7 @@ class Containerd(Server):
         return done.returncode == 0 and " ok" in done.stdout
 
     def ctr(self, *arguments: str | Path, timeout_s: float = 60) -> str:
-        """What `ctr` prints, in the namespace of Kubernetes."""
+        """The output of `ctr`, in the namespace of Kubernetes."""
         done = subprocess.run(
             [*self._command(), "-n", "k8s.io", *map(str, arguments)],
             capture_output=True,

@@ -1,4 +1,4 @@
-"""What a container must find inside itself: what its pod's record says, and nothing else."""
+"""Compares a container's inside with its pod's record: that, and nothing else, must be there."""
 
 from kube_api import Object
 from played_gpus import PlayedGpus
@@ -11,7 +11,7 @@ VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 
 def record_of(pod: Object) -> DeliveryRecord:
-    """What the pod's Binding promised."""
+    """The delivery record of the pod's Binding."""
     return decode_delivery(pod["metadata"]["annotations"][DELIVERY])
 
 

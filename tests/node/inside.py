@@ -1,4 +1,4 @@
-"""What a container has found inside itself: the lines that its image's `/bin/tell` has written."""
+"""The findings of a container about itself: the lines that its image's `/bin/tell` has written."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -52,7 +52,7 @@ class Kubelet(Server):
         self.plane.api.patch("Node", self.node, {"spec": {"taints": None}})
 
     def _is_ready(self) -> bool:
-        """Whether this very process has said so of its node."""
+        """Tells whether this very process has said so of its node."""
         if "Started kubelet" not in self.last_start():
             return False
         found = [n for n in self.plane.api.list("Node") if n["metadata"]["name"] == self.node]
@@ -62,7 +62,7 @@ class Kubelet(Server):
         )
 
     def last_start(self) -> str:
-        """What it has logged since it was last started."""
+        """The log since it was last started."""
         return self.log.read_bytes()[self._began :].decode(errors="replace")
 
     _began = 0

@@ -1,4 +1,4 @@
-"""What a node changes of the machine it runs on, and how that is put back.
+"""Changes that a node makes to the machine it runs on, and how they are undone.
 
 `MachineState.now()` is what may be changed: sysctls, mounts, cgroups, links, network namespaces,
 iptables rules, folders. `put_back` ends what still runs of a node and makes the machine what it
@@ -84,7 +84,7 @@ class MachineState:
         )
 
     def differences(self, later: "MachineState") -> list[str]:
-        """What is otherwise in `later`, each in a line."""
+        """Lists the differences in `later`, each in a line."""
         found = []
         for what, before in asdict(self).items():
             after = asdict(later)[what]
@@ -102,7 +102,7 @@ class MachineState:
 
     @classmethod
     def load(cls, text: str) -> Self:
-        """What `dump` has written."""
+        """Reads what `dump` has written."""
         return cls(**json.loads(text))
 
 
@@ -205,12 +205,12 @@ def _is_of_pods(path: Path) -> bool:
 
 
 def _may_be_ours(path: Path) -> bool:
-    """Whether a node could have made it: what others have below their own is theirs."""
+    """Tells whether a node could have made it: what others have below their own is theirs."""
     return len(path.relative_to(_CGROUPS).parts) <= _OF_THE_MACHINE or _is_of_pods(path)
 
 
 def _remove_cgroup(path: Path) -> None:
-    """It can be removed as soon as the last process in it is quite gone."""
+    """Removes the cgroup as soon as the last process in it is quite gone."""
     deadline = time.monotonic() + _PATIENCE_S
     while path.exists():
         try:
@@ -222,7 +222,7 @@ def _remove_cgroup(path: Path) -> None:
 
 
 def _firewall() -> list[str]:
-    """What iptables-restore reads, without counters and comments."""
+    """The input of iptables-restore, without counters and comments."""
     done = subprocess.run(["iptables-save"], capture_output=True, text=True, check=False)
     lines = [line for line in done.stdout.splitlines() if not line.startswith("#")]
     return [line.partition(" [")[0] if line.startswith(":") else line for line in lines]

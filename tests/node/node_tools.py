@@ -1,5 +1,5 @@
-"""What a real node needs of this machine: root, Debian's runc, CNI plugins and busybox, and Go to
-build kubelet, containerd, its shim and ctr with.
+"""Tools that a real node needs of this machine: root, Debian's runc, CNI plugins and busybox, and
+Go to build kubelet, containerd, its shim and ctr with.
 
 Run this file to build what is missing; it is quick when nothing is.
 """

@@ -181,7 +181,7 @@ class RealNode(StartStop):
         )
 
     def inside(self, pod: Object, container: str, attempt: int | None = None) -> Inside:
-        """What a container, init containers too, has found in itself when it began.
+        """The findings of a container, init containers too, about itself when it began.
 
         Its image must be one of `images` and its command begin with `/bin/tell`. `attempt` is the
         number of its restarts; without, the last there is.
@@ -196,12 +196,12 @@ class RealNode(StartStop):
                 time.sleep(_POLL_S)
 
     def says(self, pod: Object, container: str, attempt: int | None = None) -> str:
-        """What a container has written."""
+        """The output of a container."""
         lines = self._log(pod, container, attempt).read_text().splitlines()
         return "".join(f"{line.split(' ', 3)[3]}\n" for line in lines)
 
     def execute(self, pod: Object, container: str, *command: str) -> str:
-        """What a command prints that is run inside a container; it must succeed."""
+        """The output of a command that is run inside a container; it must succeed."""
         found = self.containers(pod)[container]
         return self.containerd.ctr(
             "task", "exec", "--exec-id", secrets.token_hex(8), found, *command
@@ -266,7 +266,7 @@ def _runnable_container(container: Object, field: str) -> Object:
 
 
 def has_begun(pod: Object) -> bool:
-    """Whether every container of the pod runs, or the pod has ended."""
+    """Tells whether every container of the pod runs, or the pod has ended."""
     status = pod.get("status", {})
     if status.get("phase") in {"Succeeded", "Failed"}:
         return True
@@ -304,7 +304,7 @@ def _alone() -> Iterator[None]:
 
 
 def put_back_what_is_noted() -> None:
-    """What a node has left whose process was killed; nothing where none has."""
+    """Undoes what a node has left whose process was killed; nothing where none has."""
     notes = _NOTES / "running.json"
     if not notes.exists():
         return

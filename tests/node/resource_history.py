@@ -1,4 +1,4 @@
-"""What a node says of a resource while its kubelet is restarted."""
+"""Records what a node reports of a resource while its kubelet is restarted."""
 
 import contextlib
 import sys

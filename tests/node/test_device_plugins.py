@@ -134,7 +134,7 @@ def test_every_manifest_with_devices(
 
 
 async def is_reconciled(node: RealNode, pods: list[Object], own: frozenset[str]) -> None:
-    """What the kubelet says of devices is what the records say; what differs would be seen."""
+    """The kubelet's account of devices equals the records; a difference would be seen."""
     client = PodResourcesClient(node.kubelet.pod_resources)
     listed = await client.containers()
     await client.close()

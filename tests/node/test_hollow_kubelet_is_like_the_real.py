@@ -54,7 +54,7 @@ def lives() -> Objects:
 
 
 def settled(pods: Objects) -> bool:
-    """Whether each of `lives` is as it will stay for a while."""
+    """Tells whether each of `lives` is as it will stay for a while."""
     by_name = {one["metadata"]["name"]: one for one in pods}
     return (
         len(pods) == len(lives())
@@ -66,13 +66,14 @@ def settled(pods: Objects) -> bool:
 
 
 def backs_off(one: Object) -> bool:
-    """Whether its container waits to be started for the third time."""
+    """Tells whether its container waits to be started for the third time."""
     (container,) = one["status"].get("containerStatuses") or [{}]
     return container.get("restartCount") == 1 and "waiting" in container["state"]
 
 
 def told(one: Object) -> Object:
-    """What both kubelets say of a pod, without times, addresses, IDs and words of comfort."""
+    """The status that both kubelets write for a pod, without times, addresses, IDs and free
+    text."""
     status = one["status"]
     return {
         "phase": status["phase"],

@@ -1,4 +1,4 @@
-"""What a node changes of the machine is put back, however its run ends.
+"""A machine is as it was before a node ran on it, however that run ended.
 
 These tests start nodes of their own, so they run before the session's.
 """

@@ -112,7 +112,7 @@ class Scene:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal stopped the process."""
+    """Tells whether a signal stopped the process."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 

@@ -127,7 +127,7 @@ def rows(value: object) -> str:
 
 
 def bare(pod: Object) -> Object:
-    """What counts of a pod."""
+    """The fields of a pod that count."""
 
     def containers(field: str) -> Objects:
         kept = ("name", "resources", "restartPolicy")

@@ -1,5 +1,5 @@
-"""Who uses what: processes in real containers, found by their cgroups as a real kubelet and
-containerd make them, told on the agent's page, by events, and by `weft inspect`."""
+"""Users of GPUs are told by name: processes in real containers, found by their cgroups as a real
+kubelet and containerd make them, told on the agent's page, by events, and by `weft inspect`."""
 
 import json
 import re
@@ -54,7 +54,7 @@ def used(process: Agent, pod: str, container: str, value: float) -> dict[str, st
 
 
 def told(node: RealNode, *words: str | Path) -> Any:
-    """What a command of weft prints as JSON, whatever its exit code."""
+    """The JSON that a command of weft prints, whatever its exit code."""
     kubeconfig = node.plane.kubeconfig_for("weft", "system:masters")
     command = [sys.executable, "-m", "weft.cli.main", *words, "--kubeconfig", kubeconfig]
     done = subprocess.run([*command, "-o", "json"], capture_output=True, text=True, check=False)

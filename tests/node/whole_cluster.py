@@ -35,7 +35,7 @@ _OURS = ("weft-system_", "kube-system_")  # folders of their pods' logs
 
 
 def commands() -> list[str]:
-    """What the tutorial has to be typed before the first pod runs."""
+    """The commands that the tutorial has typed before the first pod runs."""
     (block,) = re.findall(r"```console\n(.*?)```", PAGE.read_text(), re.DOTALL)
     return [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
 
@@ -105,7 +105,7 @@ class WholeCluster(StartStop):
         return server
 
     def _prepare(self) -> None:
-        """What a cluster with GPUs has before Weft comes; images are never pulled."""
+        """Sets up what a cluster with GPUs has before Weft comes; images are never pulled."""
         self.api.patch("Node", NAME, {"metadata": {"labels": LABELS}})
         version = "node.k8s.io/v1"
         handler = {"apiVersion": version, "kind": "RuntimeClass", "handler": RUNTIME_CLASS}
@@ -131,7 +131,7 @@ class WholeCluster(StartStop):
     # --- what a user does ------------------------------------------------------------------------
 
     def shell(self, command: str, stdin: str | None = None) -> str:
-        """What a command prints that a user types in a checkout; it must succeed."""
+        """The output of a command that a user types in a checkout; it must succeed."""
         done = subprocess.run(
             ["/bin/bash", "-c", command],
             cwd=ROOT,
@@ -145,7 +145,7 @@ class WholeCluster(StartStop):
         return done.stdout
 
     def kubectl(self, *arguments: str | Path, stdin: str | None = None) -> str:
-        """What kubectl prints."""
+        """The output of kubectl."""
         words = " ".join(f"'{word}'" for word in arguments)
         return self.shell(f"kubectl {words}", stdin)
 

@@ -92,7 +92,7 @@ def a_pod(number: int, rng: random.Random) -> tuple[PodManifest, DeliveryRecord]
 
 
 def a_record(pod: PodManifest, rng: random.Random) -> DeliveryRecord:
-    """What the pod's Binding may say: cards by chance."""
+    """A record that the pod's Binding may carry: cards by chance."""
     request = parse_pod(pod, SETTINGS)
     cards = [rng.choice(NODE.gpus) for _ in request.shape.gpu_requests]
     shares = [
@@ -167,7 +167,7 @@ class AttributionStory:
         return await self.manager.pod(namespace, name)
 
     async def names(self) -> set[tuple[str, str]]:
-        """Of all its pods."""
+        """Namespace and name of all its pods."""
         return await self.manager.names()
 
     async def tell(self) -> None:

@@ -65,7 +65,7 @@ NAMES = tuple(profile.name for profile in profiles())
 
 
 class World:
-    """What is true, and `engine`, which hears of it through events."""
+    """The truth, and `engine`, which hears of it through events."""
 
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes = {one.name: one for one in nodes}
@@ -197,7 +197,8 @@ class World:
         assert self.facts or not sentences
 
     def _check_nobody_waits_in_vain(self) -> None:
-        """Who is parked fits nowhere, unless one of its kind has been woken and will try."""
+        """Checks that parked pods fit nowhere, unless one of their kind has been woken and will
+        try."""
         resting, on_their_way = set(), set()
         for one in self.engine.queue.waiting():
             assert one.state in {"parked", "backoff"}
@@ -266,7 +267,7 @@ class World:
 
 
 def decision(engine: Engine, shape: Shape, profile: str, now: int) -> tuple[object, ...]:
-    """What the engine decides for a most urgent pod of this shape; it is withdrawn after."""
+    """The engine's decision for a most urgent pod of this shape; it is withdrawn after."""
     most = 1 << 40
     pod = PodRequest(
         "probe", "probe", shape, scheduler_name=profile, priority=most, queue_priority=most

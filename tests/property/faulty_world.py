@@ -108,7 +108,7 @@ class World:
         self.server.remove("pods", pod["metadata"]["name"], NAMESPACE)
 
     def try_remove(self, resource: str, name: str, namespace: str) -> bool:
-        """Whether there was such an object."""
+        """Removes the object, and tells whether there was one."""
         if resource == "leases":  # whoever held it leads on; a stopped one's binding still slips
             self._held_when_deleted = self._holder()
         try:
@@ -155,11 +155,12 @@ class World:
         return True
 
     def stops_here(self) -> bool:
-        """Whether a process that is just sending a binding is stopped, after its last check."""
+        """Tells whether a process that is just sending a binding is stopped, after its last
+        check."""
         return self.slips and not self.calm and self.random.random() < 0.1
 
     def ends_here(self) -> bool:
-        """Whether a process that is just sending a binding is told to end."""
+        """Tells whether a process that is just sending a binding is told to end."""
         return not self.calm and self.random.random() < 0.01
 
     def stop(self, one: Instance, length_s: float) -> None:
@@ -286,7 +287,8 @@ class World:
                     self.violation(f"{sender} bound {pod['metadata']['uid']}, and had given it up")
 
     def _holder(self) -> str | None:
-        """Who holds the lease, or did when somebody deleted it; None where nobody does."""
+        """The lease's holder, or the last one where somebody deleted it; None where there is
+        none."""
         try:
             lease = self.server.get("leases", "weft", "kube-system")
         except ApiRefusal:

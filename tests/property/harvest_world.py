@@ -77,7 +77,7 @@ class Pod(NamedTuple):
 
 
 class World:
-    """What is true, and `engine`, which hears of it. `honest`: metrics are right and on time."""
+    """The truth, and `engine`, which hears of it. `honest`: metrics are right and on time."""
 
     def __init__(self, random: Random, limits: RequestLimits, *, honest: bool) -> None:
         self.random, self.honest, self.limits = random, honest, limits
@@ -171,7 +171,7 @@ class World:
         return self.seen.get(uid, 1 << 62), self.order.index(uid)
 
     def complete(self, uid: str) -> None:
-        """It ends; what it was told to have used at most is what is known of its kind."""
+        """Ends the pod; the peak that the engine was told of is what is known of its kind."""
         pod, peak = self.pods[uid], self.engine.signals.source.peaks_mib.get(uid)
         if peak is not None:
             self.hits["a run was seen whole"] += 1
@@ -327,7 +327,7 @@ class World:
     # --- what must hold ---
 
     def needs(self, gpu: tuple[str, int]) -> dict[str, int]:
-        """What the engine thinks each pod of the GPU needs."""
+        """The engine's expectation of each pod of the GPU."""
         held = [self.engine.ledger.holdings[uid] for uid in self.engine.ledger.occupants(*gpu)]
         return {
             one.placement.uid: one.placement.shares[0].memory_mib - sum(one.idle_mib)
@@ -390,7 +390,7 @@ class World:
         self.leaving.add(uid)
 
     def borrowers(self, gpu: tuple[str, int]) -> list[str]:
-        """Who may be asked to go, the first one first: the rule, read slowly."""
+        """The borrowers that may be asked to go, the first one first: the rule, read slowly."""
         ledger = self.engine.ledger
         there = sorted(ledger.occupants(*gpu), key=self.place_of)
         promised, found = 0, []

@@ -45,7 +45,7 @@ def random_spec(random: Random) -> tuple[Json, Json]:
 
 
 def ask_of(pod: Json) -> Ask:
-    """What the pod asks for, by the rules of its system."""
+    """The pod's request, by the rules of its system."""
     labels = pod["metadata"].get("labels") or {}
     if "genius/gpu-number" in labels:
         count, mib = int(labels["genius/gpu-number"]), int(labels["genius/gpu-memory-each"])
@@ -69,7 +69,7 @@ def node_of(pod: Json) -> str:
 
 
 def waits(pod: Json) -> bool:
-    """Whether somebody should find a node for it."""
+    """Tells whether somebody should find a node for it."""
     gone = pod["metadata"].get("deletionTimestamp")
     return not (node_of(pod) or ended(pod) or gone or pod["spec"].get("schedulingGates"))
 
@@ -84,7 +84,7 @@ def marks_of(pod: Json) -> list[tuple[int, int, int]] | None:
 
 
 def not_its_marks(pod: Json) -> str:
-    """What is wrong with whose the marks are; "" for nothing."""
+    """Names what is wrong with whose the marks are; "" for nothing."""
     return "its marks are another pod's or another node's" if marks_of(pod) is None else ""
 
 
@@ -114,7 +114,7 @@ def overbooked(pods: list[Json], node: str) -> list[int]:
 
 
 def expected(pod: Json, gpus: int) -> list[tuple[int, int, int]] | None:
-    """What must be charged for a bound pod on a node of so many GPUs; None where it is a guess.
+    """The charge of a bound pod on a node of so many GPUs; None where it is a guess.
 
     Never less than it asks, which a label may have raised since it was decided.
     """
@@ -127,7 +127,7 @@ def expected(pod: Json, gpus: int) -> list[tuple[int, int, int]] | None:
 
 
 def fits(ask: Ask, free: list[tuple[int, int, bool]]) -> bool:
-    """Whether GPUs with so much (MiB, milli, idle) free could take it."""
+    """Tells whether GPUs with so much (MiB, milli, idle) free could take it."""
     good = [
         1
         for mib, milli, idle in free

@@ -1,4 +1,4 @@
-"""What goes wrong between a process and the API server, one request at a time."""
+"""Faults between a process and the API server, one request at a time."""
 
 import asyncio
 import json
@@ -150,7 +150,7 @@ def change_label(world: "World", pod: Json) -> bool:
 
 
 def _kind(request: Request) -> tuple[str, float, tuple[tuple[str, int], ...]]:
-    """What is asked, how often it goes wrong, and how."""
+    """The kind of the request, how often it goes wrong, and how."""
     path, method = request.path, request.method
     by_path = (
         (path.endswith("/binding"), ("binding", 0.45, _BINDING)),

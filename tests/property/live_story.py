@@ -180,7 +180,8 @@ def _compact(world: World) -> bool:
 
 
 def _restart_server(world: World) -> bool:
-    """What happens meanwhile no watch tells, and sometimes no history either."""
+    """Restarts the server; no watch tells what happens meanwhile, and sometimes no history
+    either."""
     server = world.server
     server.reachable = False
     server.reset()

@@ -18,7 +18,8 @@ CARDS = (16_160, 32_510, 40_960)
 
 
 class Held(NamedTuple):
-    """What a pod truly holds: (GPU, MiB, thousandths) of its node. `told`: its marks name them."""
+    """The true holding of a pod: (GPU, MiB, thousandths) of its node. `told`: its marks name
+    them."""
 
     node: str
     system: str

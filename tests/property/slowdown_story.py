@@ -56,7 +56,7 @@ class Tolerant(Policy):
 
 
 class Look(NamedTuple):
-    """What was there, and what was seen of it: (slowdown or None, late) by UID.
+    """The pods at one look, and what was seen of them: (slowdown or None, late) by UID.
 
     `touched` are GPUs of pods of which that counts.
     """
@@ -142,7 +142,7 @@ class Reference:
         return []
 
     def alone(self, victim: str) -> bool:
-        """Whether it was as bad alone, since it was last in order."""
+        """Tells whether it was as bad alone, since it was last in order."""
         alone = late = False
         for number, look in enumerate(self.log, 1):
             if victim not in look.seen:
@@ -167,7 +167,7 @@ class Reference:
         return "in-vain" if len(lately) >= 3 else ""
 
     def why_not(self, now_ns: int) -> str:
-        """What speaks against letting anybody go at all."""
+        """The reason against letting anybody go at all."""
         critical = [uid for uid, (told, _) in self.pods.items() if told == "latency-critical"]
         watched = [windows for windows in map(self.seen_last, critical) if windows]
         slow = sum(1 for one in watched if bad_in(one[:1]) or bad_in(one) >= 2)
@@ -188,7 +188,7 @@ class Reference:
         return job_class != "latency-critical" and not lately and not busy
 
     def look(self, now_ns: int, observed: tuple[PodProgress, ...]) -> list[str]:
-        """Who goes."""
+        """Takes one look; returns who goes."""
         seen = {
             one.uid: (None if one.proxy else one.slowdown, one.late)
             for one in observed
@@ -250,7 +250,7 @@ class Reference:
             self.evict(able[0], now_ns, (), victim, "together", [victim, *sorted(there)])
 
     def is_slow(self, there: list[str], number: int) -> bool:
-        """Whether these were slow together as they were last counted, so many looks ago."""
+        """Tells whether these were slow together as they were last counted, so many looks ago."""
         log, self.log = self.log, self.log[: len(self.log) - number]
         try:
             windows = [self.windows(uid, 1) for uid in there]

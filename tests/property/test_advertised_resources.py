@@ -1,4 +1,4 @@
-"""What an agent advertises of a node's GPUs is read back as these, and is what may be promised."""
+"""Resources that an agent advertises are read back as its GPUs, and are what may be promised."""
 
 import pytest
 from hypothesis import given

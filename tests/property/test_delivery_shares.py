@@ -184,7 +184,7 @@ def gives_what_is_charged_beyond_that_to_one_container(name, drawn):
 
 
 def is_derived_alike_from_the_pods_marks(name, drawn):
-    """Of a pod that was bound without a record: by an older Weft."""
+    """Pods that an older Weft bound without a record get the one that their marks say."""
     _, _, _, node, chosen, record, pod = drawn
     assert derived_record(pod, node, chosen) == record
     annotations = dict(pod.metadata.annotations)

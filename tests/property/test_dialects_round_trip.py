@@ -1,4 +1,4 @@
-"""What is written can be read back: with Weft's annotation, and from each system's own marks."""
+"""Written placements can be read back: from Weft's annotation, and from each system's own marks."""
 
 import json
 
@@ -157,7 +157,7 @@ def charges(placement):
 
 @st.composite
 def edits(draw, text, node):
-    """What an owner may make of Weft's annotation; None: it is removed."""
+    """Weft's annotation as an owner may change it; None: it is removed."""
     value = json.loads(text)
     shares = value["shares"]
     how = draw(st.sampled_from(["gone", "damaged", "another's", "none", "less", "moved", "new"]))

@@ -15,7 +15,7 @@ Mutant = Callable[[pytest.MonkeyPatch], None]
 
 
 def nothing(*_: object, **__: object) -> None:
-    """What a forgotten call does."""
+    """Does nothing, as a forgotten call."""
 
 
 def a_dropped_reservation(patch: pytest.MonkeyPatch) -> None:

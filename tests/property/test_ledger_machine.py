@@ -65,7 +65,8 @@ def placements(draw: st.DrawFn) -> Placement:
 
 
 FACTS = ("overbooked", "holds a GPU the node has not", "is held beside its instance")
-"""What `audit` may say about pods that others placed; anything else is a fault of the ledger."""
+"""Faults that `audit` may name about pods that others placed; any other is a fault of the
+ledger."""
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -255,8 +256,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_overbooked_but_by_facts(self) -> None:
-        """What `audit` says beyond overbooking is never excused, and that only by an adopted pod
-        or by a node that came back smaller."""
+        """Faults beyond overbooking are never excused, and overbooking only by an adopted pod or by
+        a node that came back smaller."""
         self.judge(audit(self.live))
 
     def judge(self, sentences: list[str]) -> None:

@@ -31,7 +31,7 @@ Mutant = Callable[[Patch], None]
 
 
 async def _at_once(*_: object, **__: object) -> None:
-    """What a forgotten step does."""
+    """Does nothing, as a forgotten step."""
 
 
 def a_dropped_reservation(patch: Patch) -> None:

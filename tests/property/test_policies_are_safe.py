@@ -62,7 +62,7 @@ ages = st.sampled_from(AGES)
 
 
 def scale(column: str) -> float:
-    """What 1 stands for."""
+    """The amount that 1 stands for."""
     if column.startswith("memory_") and "mib" in column and column.endswith(("mib", "last", "p80")):
         return 10_000.0
     return {
@@ -108,7 +108,7 @@ def promised(engine: Engine, place: Placement) -> int:
 
 
 def most_of(policy: Policy, limits: RequestLimits, total: int, *, measured: bool) -> int:
-    """What was declared: for everybody, and where the card is measured, for those that harvest."""
+    """The declared limit: for everybody, and where the card is measured, for those that harvest."""
     lent = limits.harvest_permille if policy.harvests and measured else 1000
     return total * max(limits.overcommit_permille, lent) // 1000
 

@@ -44,7 +44,7 @@ class Harvesting(Policy):
 
 
 class Order(RuleBasedStateMachine):
-    """What came when, and who has a place."""
+    """The order in which pods came, and those that have a place."""
 
     def __init__(self) -> None:
         super().__init__()

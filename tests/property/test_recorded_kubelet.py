@@ -79,7 +79,7 @@ class Replay:
         return resources.PodResources() if (namespace, name) in self._in_hand else None
 
     async def names(self) -> set[tuple[str, str]]:
-        """Of all that it had in hand."""
+        """Names of all that it had in hand."""
         return self._in_hand
 
     async def tell(self) -> None:
@@ -111,7 +111,7 @@ class Replay:
                 await self._look_at(serial_of(entry))
 
     async def _look_at(self, serial: str) -> None:
-        """Whether what that Allocate gave is what the container's record says, which found the
+        """Checks that the Allocate gave what the record says of the container which found the
         serial in itself when it ran."""
         uid, container = self.holders[serial]
         own, given = await grant_of(self.records[uid], container), self._answers[serial]

@@ -45,7 +45,7 @@ ASKS = (
 
 
 class Seen(NamedTuple):
-    """What a cluster knows: what is held, its nodes, and each pod explained."""
+    """A cluster's knowledge: what is held, its nodes, and each pod explained."""
 
     holdings: dict[str, Holding]
     nodes: dict[str, Node]
@@ -53,7 +53,7 @@ class Seen(NamedTuple):
 
 
 class LiveStory(NamedTuple):
-    """What the live cluster said, and the snapshot taken of it."""
+    """The live cluster's answers, and the snapshot taken of it."""
 
     live: Seen
     snapshot: ClusterSnapshot

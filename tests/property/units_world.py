@@ -35,7 +35,7 @@ SETTLED_S = 3.0
 
 
 def mib_of(asked: int, card_units: int) -> int:
-    """What so many units are on a node that counts so; where it does not say, by the number."""
+    """MiB of so many units on a node that counts so; where it does not say, by the number."""
     return asked * (UNITS[card_units] or (1 if asked > 192 else 1024))
 
 
@@ -83,7 +83,8 @@ class World:
         assert self.live.pods.doubts == before.pods.doubts
 
     def _held(self, live: EngineCluster) -> dict[str, Placement]:
-        """Of a pod whose node is away, nobody says which GPUs it had there."""
+        """The placements to compare; without pods whose node is away: nobody says which GPUs they
+        had."""
         held = {uid: one.placement for uid, one in live.engine.ledger.holdings.items()}
         return {
             uid: one if one.node in self.units else replace(one, shares=())
@@ -203,7 +204,8 @@ class World:
         return sorted(self.units)[number % len(self.units)] if self.units else ""
 
     def _keeps_its_unit(self, node: str) -> bool:
-        """What an unmarked pod was given in another unit than its node's now, nobody can know."""
+        """Tells whether the node's unit stays: an unmarked pod's share in another unit nobody can
+        know."""
         return any(
             pod["spec"]["nodeName"] == node and not pod["metadata"].get("annotations")
             for pod in self._bound()

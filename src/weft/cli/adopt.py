@@ -247,8 +247,8 @@ def _show_commands(title: str, commands: "Sequence[str]") -> None:
 
 
 def switch_commands(plan: "AdoptionPlan") -> list[str]:
-    """Lists the commands that stop the present distributor of GPUs, start Weft, and opt in
-    namespaces."""
+    """Lists the commands in their order: the present distributor of GPUs stops, then Weft starts,
+    then namespaces opt in."""
     commands = [
         f"kubectl -n {namespace} get configmap {name} -o yaml | weft config import -"
         for namespace, _, name in (found.partition("/") for found in plan.configurations)

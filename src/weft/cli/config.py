@@ -92,12 +92,9 @@ def import_old(
     import yaml
 
     from weft.cluster.config.old_schedulers import import_configuration
-    from weft.files.reading import read_bytes, unreadable
+    from weft.files.reading import read_bytes
 
-    try:
-        text = read_bytes(file)
-    except OSError as error:
-        raise BadInputError(str(file), f"cannot be read: {unreadable(file, error)}") from error
+    text = read_bytes(file)
     imported = import_configuration(text, str(file))
     if output is ImportOutput.json:
         print(json_text(imported))

@@ -175,6 +175,7 @@ def run(
     3 where its data is absent, or cells are marked: their numbers are not to be relied on.
     """
     from weft.lab.experiment.execution import run_missing
+    from weft.lab.experiment.store import marks_of
 
     opened = _open(file, out, simulated=simulated)
     if opened.work is None:
@@ -186,8 +187,7 @@ def run(
     where = 1 if opened.live else workers or jobs or os.cpu_count() or 1
     ran = run_missing(opened.work, cells, where, library_versions(), bar)
     print(f"{ran} cells run, {len(cells) - ran} were there: {opened.folder}")
-    there = {cell.folder: record for cell in cells if (record := store.record(cell))}
-    marked = {name: record.marks for name, record in there.items() if record.marks}
+    marked = marks_of(store.records(cells))
     if marked:
         warn_of_marks(marked)
         raise Exit(EXIT_ABSENT)

@@ -113,9 +113,9 @@ def _wish(nodes: Sequence[str], config: Path | None, metrics_from: str) -> "Insp
     def source(devices: "Devices", addresses: Mapping[str, str]) -> "MetricSource":
         needed = "{address}" in metrics_from
         known = {name: address for name, address in addresses.items() if address or not needed}
-        use_source = source_of(settings, SourceContext(lambda: known, lambda: devices, None))
-        assert use_source is not None
-        return use_source
+        asked = source_of(settings, SourceContext(lambda: known, lambda: devices, None))
+        assert asked is not None
+        return asked
 
     return replace(wish, source=source)
 

@@ -128,7 +128,8 @@ async def inspect_cluster(client: ApiClient, wish: InspectWish) -> ClusterReport
 def promises(
     kube_nodes: Iterable[KubeNode], pods: Iterable[Pod], wish: InspectWish
 ) -> tuple[list[NodeReport], list[Node]]:
-    """The shares that these pods hold of nodes with GPUs; and the nodes as Weft reads them."""
+    """The shares that these pods hold of those of these nodes that have GPUs; and the nodes as Weft
+    reads them."""
     there: dict[str, list[Pod]] = {}
     for pod in pods:
         if not pod.ended:

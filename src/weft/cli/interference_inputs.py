@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.files import writing
-from weft.files.reading import read_bytes, unreadable
+from weft.files.reading import read_bytes
 from weft.model.errors import BadInputError, install_extra
 from weft.model.nearest import nearest, unknown
 
@@ -26,7 +26,7 @@ def read_measured(paths: Sequence[Path], sources: Sequence[str]) -> "list[Measur
 
     measured: list[Measurements] = []
     for path in paths:
-        body = _bytes(path)
+        body = read_bytes(path)
         if body[:2] == _GZIP or body.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"["):
             decoded = dataset.decode(body, str(path))
             measured.append(dataset.measured(decoded, path.stem))
@@ -50,7 +50,7 @@ def read_model(path: Path) -> "PredictorFile | StaticTable":
     from weft.cli.interference_files import read_predictor
     from weft.interference.public_datasets import static_table
 
-    body = _bytes(path)
+    body = read_bytes(path)
     if body[:2] == _GZIP or b'"schema"' in body[:200]:
         return read_predictor(body, str(path))
     return static_table(_text(body, path), str(path))
@@ -62,13 +62,6 @@ def _text(body: bytes, path: Path) -> str:
     except UnicodeDecodeError as error:
         place = f"{path}, byte {error.start}"
         raise BadInputError(place, "is not UTF-8; save it as that") from None
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return read_bytes(path)
-    except OSError as error:
-        raise BadInputError(str(path), f"cannot be read: {unreadable(path, error)}") from None
 
 
 def note_unknown(model: "PredictorFile | StaticTable", path: Path, names: Sequence[str]) -> None:

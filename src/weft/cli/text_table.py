@@ -167,7 +167,7 @@ def _grown(least: Sequence[int], natural: Sequence[int], width: int) -> list[int
 
 
 def _unbreakable(column: TableColumn, texts: Sequence[str], wrap_texts: bool) -> Iterator[str]:
-    """The widest text that must stay on one line: words of the header, numbers, words of texts."""
+    """Yields the texts that must stay on one line: words of the header, numbers, words of texts."""
     header, *cells = texts
     yield from header.split() or [""]
     for cell in cells:

@@ -122,7 +122,7 @@ def history_of(
     state: dict[str, list[StateSeries]], seen: list[StateSeries], span: TraceSpan
 ) -> ClusterHistory:
     """The cluster's past in what the server answered; `seen` says when each pod was last seen."""
-    nodes = [_node(kube_node) for kube_node in kube_state.nodes_of(state, _RESOURCES, _NAMES)]
+    nodes = [_node(manifest) for manifest in kube_state.nodes_of(state, _RESOURCES, _NAMES)]
     past = ClusterHistory(nodes, [], {}, [])
     for manifest, there in kube_state.pods_of(state, seen, _RESOURCES, _NAMES):
         times = _times(there, span)

@@ -111,10 +111,10 @@ def _of_hami(text: str, cards: Sequence[Gpu]) -> GpuLinks | None:
         return None
     rows = tuple(
         " ".join(
-            SELF if scored is other else _hami_word(score.get((scored.uuid, other.uuid)))
+            SELF if card is other else _hami_word(score.get((card.uuid, other.uuid)))
             for other in linked
         )
-        for scored in linked
+        for card in linked
     )
     generation = nvlink_generation(linked[0].model) if any("NV" in row for row in rows) else 0
     indexes = tuple(card.index for card in linked)

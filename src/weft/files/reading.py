@@ -58,8 +58,11 @@ def open_plain(path: Path) -> BinaryIO:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The file as it is, packed or not; OSError."""
-    return local(path).read_bytes()
+    """The file as it is, packed or not; `BadInputError` where it cannot be read."""
+    try:
+        return local(path).read_bytes()
+    except OSError as error:
+        raise BadInputError(str(path), f"cannot be read: {unreadable(path, error)}") from error
 
 
 def local(path: Path) -> Path:

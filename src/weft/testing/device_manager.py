@@ -110,7 +110,7 @@ class FakeDeviceManager:
             raise AdmissionError(f"UnexpectedAdmissionError: {error}") from error
 
     async def start(self, uid: str, container: str) -> BegunContainer:
-        """Starts the container. `StartError`: it is not created."""
+        """Starts the container, and says what it begins with. `StartError`: it is not created."""
         mine = {key: held for key, held in self.held.items() if key[:2] == (uid, container)}
         for (_, _, resource), held in mine.items():
             if resource not in self.plugins:

@@ -140,8 +140,8 @@ def opened(cluster: WholeCluster, system: str, folder: Path) -> Iterator[None]:
 
 
 def imported(cluster: WholeCluster, folder: Path, text: str) -> dict[str, Object]:
-    """What `weft config import` makes of an old file, by kind. Nothing is lost but, of Genius', the
-    weight of the only plugin that scores."""
+    """The result of `weft config import` for an old file, by kind. Nothing is lost but, of Genius',
+    the weight of the only plugin that scores."""
     file = folder / "old"
     file.write_text(text)
     loss = ".weight (300): genius is the only one that scores there"

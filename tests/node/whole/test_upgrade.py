@@ -83,7 +83,7 @@ def wanted(number: int) -> Object:
 
 
 def life(one: Object) -> Object:
-    """What may not change of a pod that runs."""
+    """The part of a running pod that may not change."""
     meta, status = one["metadata"], one["status"]
     (container,) = status["containerStatuses"]
     return {

@@ -1,4 +1,4 @@
-"""What every command's tests start with."""
+"""Fixtures of every command's tests."""
 
 from pathlib import Path
 

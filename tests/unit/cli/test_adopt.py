@@ -179,7 +179,7 @@ def test_what_somebody_changed_since_is_left(weft: Weft, cluster: FakeApiServer)
 
 
 def refused(weft: Weft, cluster: FakeApiServer, *more: str) -> list[tuple[str, str]]:
-    """What is to be mended; nothing is written, though it was told to."""
+    """The problems to be mended; nothing is written, though it was told to."""
     said = weft("adopt", "--yes", "-o", "json", *more)
     assert (said.code, writes(cluster)) == (1, set())
     problems = json.loads(said.out)["problems"]

@@ -259,7 +259,7 @@ def kubeconfig(tmp_path: Path, url: str) -> Path:
 
 
 async def in_a_cluster(weft: Weft, tmp_path: Path, nodes: tuple[str, ...], *words: Any) -> Said:
-    """What is said beside a cluster with these nodes, of two GPUs each, on 127.0.0.1."""
+    """The output beside a cluster with these nodes, of two GPUs each, on 127.0.0.1."""
 
     async def story() -> Said:
         async with FakeApiServer() as api:

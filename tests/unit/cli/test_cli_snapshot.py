@@ -55,7 +55,7 @@ def with_secrets(pod: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def objects(weft: Weft) -> Path:
-    """What kubectl wrote of a cluster whose pods wait."""
+    """A file of objects, as kubectl writes it, of a cluster whose pods wait."""
     path = weft.folder / "cluster.json"
     items = [SECRET, node("a"), node("b"), *map(with_secrets, pods())]
     path.write_text(json.dumps({"kind": "List", "items": items}))

@@ -17,7 +17,7 @@ from weft.cli.experiment_templates import TEMPLATES
 
 @pytest.fixture
 def small(weft: Weft, tmp_path: Path) -> Path:
-    """What `init` prints, made small."""
+    """The output of `init`, made small."""
     text = weft("experiment", "init").out
     text = text.replace("[0, 50, 100, 150, 200, 250]", "[0]").replace("count: 10", "count: 1")
     file = tmp_path / "small.yaml"

@@ -1,5 +1,5 @@
-"""What keeps `weft scheduler`, `weft extender serve` and `weft agent` from starting: said in one
-line that names object, field and remedy, before anything is written."""
+"""`weft scheduler`, `weft extender serve` and `weft agent` say why they do not start in one line
+that names object, field and remedy, before anything is written."""
 
 import asyncio
 import logging

@@ -29,7 +29,7 @@ LONG_AGO = "2020-01-01T00:00:00Z"
 
 
 async def until(wanted: Callable[[], T]) -> T:
-    """What `wanted` says, as soon as that is true."""
+    """Waits until `wanted` is true; returns its value."""
     while not (answer := wanted()):
         await asyncio.sleep(0.005)
     return answer
@@ -88,7 +88,7 @@ def bind(
 
 
 def stored(server: FakeApiServer, name: str) -> dict[str, str]:
-    """What this ConfigMap says; nothing without one."""
+    """The data of this ConfigMap; empty without one."""
     with contextlib.suppress(ApiRefusal):
         found: dict[str, str] = server.get("configmaps", name, "kube-system")["data"]
         return found
@@ -107,7 +107,7 @@ class World:
         self.live.on_notice.append(self.notices.append)
 
     async def start(self) -> None:
-        """It follows."""
+        """Starts following."""
         await self.live.start()
 
     def uid(self, name: str) -> str:
@@ -116,7 +116,7 @@ class World:
         return found
 
     def deleting(self, name: str) -> bool:
-        """Whether the API server has been told to delete the pod, or did."""
+        """Tells whether the API server has been told to delete the pod, or did."""
         with contextlib.suppress(ApiRefusal):
             found = self.server.get("pods", name, "d")["metadata"]
             return bool(found.get("deletionTimestamp"))

@@ -32,7 +32,7 @@ def terminated(code: int = 1, reason: str = "Error") -> Json:
 
 
 def stored(server: FakeApiServer) -> dict[str, str]:
-    """What the ConfigMap says, as it is."""
+    """The ConfigMap's data, as it is."""
     return live_world.stored(server, NAMED["name"])
 
 
@@ -64,7 +64,7 @@ class Scene(World):
         return share[2], share[3]
 
     def fails(self, name: str, restarts: int | None = None, **how: Any) -> None:
-        """It runs out of memory: for good, or to run again for the so-many-th time."""
+        """Lets the pod run out of memory: for good, or to run again for the so-many-th time."""
         last = terminated(**how)
         one: Json = {"name": "c", "restartCount": restarts or 0}
         one |= {"state": last} if restarts is None else {"lastState": last, "state": {}}

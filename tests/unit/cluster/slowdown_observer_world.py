@@ -142,7 +142,7 @@ class Scene(World):
         self.live.decide = heard
 
     async def start(self) -> None:
-        """It follows, and knows what is predicted."""
+        """Starts following, with what is predicted known."""
         await super().start()
         self.live.handle(PolicyInput(INTERFERENCE, to_input(TABLE)))
         self.events.clear()
@@ -184,7 +184,7 @@ class Scene(World):
         return here and held is not None and held.state == "committed"
 
     def application(self, name: str) -> str:
-        """What the engine takes it to run."""
+        """The application that the engine takes it to run."""
         return self.live.engine.ledger.holdings[self.uid(name)].placement.application
 
     async def look(self, **per_s: float) -> None:
@@ -260,6 +260,6 @@ async def scene(
 
 
 def stored(server: FakeApiServer) -> Any:
-    """What the ConfigMap says; None without one."""
+    """The ConfigMap's content; None without one."""
     text = live_world.stored(server, NAMED["name"]).get(KEY)
     return json.loads(text) if text else None

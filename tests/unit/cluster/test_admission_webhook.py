@@ -1,4 +1,4 @@
-"""What the webhook answers, and what `weft admission --webhook` refuses to print."""
+"""The webhook's answers, and the settings that `weft admission --webhook` refuses to print."""
 
 import asyncio
 import base64

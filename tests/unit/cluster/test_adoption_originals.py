@@ -1,4 +1,4 @@
-"""Who else schedules and hands out GPUs: by names, by images, by what nodes advertise."""
+"""Other schedulers and device plugins are found by names, by images, by what nodes advertise."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What people are told, once, and also what was said last before the end."""
+"""People are told everything once, and also what was said last before the end."""
 
 import asyncio
 import datetime
@@ -36,7 +36,7 @@ def events(made: World, about: str) -> list[tuple[str, str]]:
 
 
 def condition(made: World, name: str) -> str:
-    """What PodScheduled=False says; "" where it does not say so."""
+    """The message of PodScheduled=False; "" where the pod has none."""
     for one in made.server.get("pods", name, "d")["status"].get("conditions") or []:
         if one["type"] == "PodScheduled" and one["status"] == "False":
             return str(one["message"])
@@ -74,7 +74,7 @@ async def test_a_contradiction_that_is_mended_gets_a_place() -> None:
 
 
 def fields_of(record: logging.LogRecord) -> Json:
-    """What a log line is about, beside the pod's name."""
+    """The objects of a log line, beside the pod's name."""
     return {key: record.__dict__[key] for key in FIELDS[1:] if key in record.__dict__}
 
 

@@ -10,7 +10,8 @@ from weft.testing import pod as asks
 
 
 async def test_a_pod_that_changed_while_it_was_held_back_is_bound_as_it_is_now() -> None:
-    """It was decided, then edited, then not sent for want of the lease: it is decided afresh."""
+    """The pod was decided, then edited, then not sent for want of the lease: it is decided
+    afresh."""
 
     async with world() as made:
         answers = [False]

@@ -166,7 +166,7 @@ async def test_a_node_closed_and_opened_at_once_is_open() -> None:
 
 
 async def test_an_older_word_of_the_node_does_not_open_it() -> None:
-    """What the consumer comes to late is not how the node is by then."""
+    """An event that the consumer comes to late is not how the node is by then."""
 
     server = FakeApiServer()
     server.add("nodes", node(count=90))

@@ -22,7 +22,7 @@ def view() -> NodeView:
 
 
 def again(found: NodeView, **parts: Any) -> bool:
-    """Whether the node as it is now is news."""
+    """Tells whether the node as it is now is news."""
     found.take_node(Modified(known(**parts), known()))
     return found.dirty
 
@@ -73,7 +73,7 @@ def test_only_smaller_gpus_are_remembered_as_shrunk() -> None:
 
 
 def shows(found: NodeView, count: int, memory_mib: int) -> bool:
-    """Whether the node counts as shrunk when it has shown so many cards of this size."""
+    """Tells whether the node counts as shrunk when it has shown so many cards of this size."""
     again(found, metadata={"name": "n", "annotations": gpus(count, memory_mib)})
     found.changed()
     return "n" in found.shrunk

@@ -1,4 +1,4 @@
-"""What the API shows of pods, and what the engine is told of it."""
+"""Pods of the API become events of the engine."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a pod takes of its node beside GPUs, as Kubernetes counts it."""
+"""A pod takes of its node, beside GPUs, what Kubernetes counts."""
 
 from typing import Any
 

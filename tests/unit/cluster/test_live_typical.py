@@ -1,4 +1,4 @@
-"""What usually comes is counted from the API's objects, and told only when it changed."""
+"""Typical pods are counted from the API's objects, and told only when they changed."""
 
 import asyncio
 from datetime import datetime
@@ -56,7 +56,7 @@ async def told(
     policy: Policy | None = None,
     settings: PopularitySettings | None = None,
 ) -> list[PolicyInput]:
-    """What the engine is told by two counts, `names` being removed between them."""
+    """The engine's inputs from two counts, `names` being removed between them."""
     async with ApiClient(Endpoint(server.url, FixedCredentials())) as client:
         live = EngineCluster(client, [Profile("weft", [policy or Fgd()])], lease=None)
         found: list[PolicyInput] = []

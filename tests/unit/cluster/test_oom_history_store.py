@@ -1,4 +1,4 @@
-"""What was learnt of pods that ran out of memory, as it is kept in the ConfigMap."""
+"""The ConfigMap keeps what was learnt of pods that ran out of memory."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""What the watch shows of GPUs that were given away twice, and what is done about it."""
+"""GPUs that were given away twice are seen on the watch, and the later pod is evicted."""
 
 import datetime
 

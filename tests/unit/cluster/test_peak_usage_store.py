@@ -1,4 +1,4 @@
-"""What pods used at most is kept beside the lessons: the next process expects no less."""
+"""Peaks of pods are kept beside the OOM history: the next process expects no less."""
 
 import json
 import logging

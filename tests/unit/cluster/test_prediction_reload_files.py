@@ -17,7 +17,7 @@ from weft.model import BadInputError
 
 
 class Counting:
-    """What files say: their text, and how often somebody asked."""
+    """Files that count: their text, and how often somebody asked."""
 
     def __init__(self) -> None:
         self.asked = 0

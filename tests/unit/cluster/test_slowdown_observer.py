@@ -275,7 +275,8 @@ async def test_a_pair_slower_than_one_alone_is_dissolved_though_one_counts_seldo
 
 
 async def test_a_pods_own_bound_counts_and_outlives_a_restart() -> None:
-    """It is read from the pod's annotations again: where it is shown, and where others come."""
+    """The bound is read from the pod's annotations again: where it is shown, and where others
+    come."""
     marks = {"slo_ms": "107", "solo_p99_ms": "A100=10, T4=100"}
 
     async def bounds(made: Scene) -> tuple[float, int]:

@@ -1,4 +1,4 @@
-"""What was observed is kept in a ConfigMap: bans hold for the next process, whatever happened."""
+"""Observed slowdowns are kept in a ConfigMap: bans hold for the next process, whatever happened."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ def put(server: FakeApiServer, text: str) -> None:
 
 
 def kept_bans(server: FakeApiServer) -> tuple[Ban, ...]:
-    """What a process that comes after would go by; none where nobody can read it."""
+    """The bans that a process that comes after would go by; none where nobody can read them."""
     try:
         return decode(json.dumps(stored(server))).bans
     except (ValueError, msgspec.MsgspecError, RecursionError):
@@ -47,7 +47,7 @@ def ban(until_ns: int, model: str = "T4", one: str = "serve", other: str = "trai
 
 
 class Unhurried(Ahead):
-    """Who sleeps for a minute sleeps on."""
+    """A clock on which a sleep of a minute goes on for ever."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a snapshot takes of a live API server, and what it does where it may not read."""
+"""A snapshot takes what it may read of a live API server, and names what it may not."""
 
 import asyncio
 

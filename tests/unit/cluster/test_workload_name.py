@@ -1,4 +1,4 @@
-"""Whose pod a pod is, by the names that its metadata shows."""
+"""A pod's workload is found by the names that its metadata shows."""
 
 import msgspec
 import pytest

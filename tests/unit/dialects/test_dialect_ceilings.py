@@ -1,4 +1,4 @@
-"""What is more than any node has is refused, also where only the sum is."""
+"""Requests for more than any node has are refused, also where only the sum is more."""
 
 import contextlib
 import sys

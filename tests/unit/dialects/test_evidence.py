@@ -1,4 +1,4 @@
-"""What marks of bound pods are worth where they say more, less or other than they should."""
+"""Marks of bound pods count for what they are worth: where they say more, less or other."""
 
 import pytest
 from manifests import SANE, ask, asks, node, parsed, place, pod

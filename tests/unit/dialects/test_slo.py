@@ -1,4 +1,4 @@
-"""What a latency-critical pod says of its SLO and its p99 alone: how much slower it may get."""
+"""A latency-critical pod's SLO and its p99 alone say how much slower it may get."""
 
 import random
 

@@ -13,12 +13,12 @@ FAMILIES = ("cnn", "lm", "gan", "rec", "rl", "ssd")
 
 
 def demand(family: str, size: int) -> float:
-    """What share of the card it takes alone."""
+    """The share of the card that it takes alone."""
     return float(0.25 + 0.12 * FAMILIES.index(family) + 0.06 * size)
 
 
 def looked(family: str, size: int, profiles: bool) -> dict[str, float]:
-    """What a profile would show."""
+    """Metrics as a profile would show them."""
     if not profiles:
         return {}
     used = demand(family, size)

@@ -1,4 +1,4 @@
-"""What people hand in: datasets, tables of pairs and models that make no sense, or look unusual."""
+"""Datasets, tables of pairs and models that make no sense, or look unusual, are named as such."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is left out is judged by those it had no say in; who gets a say; many asked at once."""
+"""Left-out families are judged by those they had no say in; who gets a say; many asked at once."""
 
 import msgspec
 import numpy as np
@@ -62,7 +62,7 @@ def test_a_family_has_no_vote_on_who_is_judged_by_it() -> None:
 
 
 def errors(kernels: list[float], added: list[float]) -> left_out_module._Errors:
-    """Of families with ten victims each; half of each voice errs half way."""
+    """Errors of families with ten victims each; half of each voice errs half way."""
     rows = np.array([kernels, [(k + a) / 2 for k, a in zip(kernels, added, strict=True)], added])
     return left_out_module._Errors(rows[None], np.full(len(kernels), 10.0))
 

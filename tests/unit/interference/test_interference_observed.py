@@ -1,4 +1,4 @@
-"""What is observed goes over what was predicted, for as long as it should."""
+"""Observations go over predictions, for as long as they should."""
 
 import math
 
@@ -225,7 +225,7 @@ def test_a_clock_that_went_back_makes_no_ban_longer() -> None:
 
 @pytest.mark.parametrize("pair", [("", ""), ("", "a"), ("a", "")])
 def test_pods_without_an_application_are_not_kept_apart_by_name(pair: tuple[str, str]) -> None:
-    """It would be all of them."""
+    """A ban by the name of no application would be of all such pods."""
     seen = ObservedSlowdowns(base())
     seen.ban("V100", *pair, S)
     assert (seen.bans(S), seen.due(S)) == ((), None)

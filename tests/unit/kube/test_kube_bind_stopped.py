@@ -18,8 +18,8 @@ STOPPED_S = 8.0
 
 
 async def bind(*, versioned: bool) -> tuple[Outcome, str]:
-    """What the binder says of a binding that arrives after the first look at the pod, and where
-    the pod is in the end."""
+    """The binder's word on a binding that arrives after the first look at the pod, and where the
+    pod is in the end."""
     server = FakeApiServer()
     line = MemoryLine(server, delay=lambda: 0, lag=lambda: 0)
 

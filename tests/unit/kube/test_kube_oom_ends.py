@@ -112,7 +112,7 @@ def test_a_mark_that_no_agent_writes_is_none(mark: str) -> None:
 
 
 def test_a_mark_whose_end_is_no_name_is_not_looked_at() -> None:
-    """It is kept, with others', where only so much fits."""
+    """The mark is kept, with others', where only so much fits."""
     last = container(state=ended())
     assert out_of_memory(pod(last, mark=json.dumps({"end": "e" * 253}))) == [
         OomEnd(f"u/{'e' * 253}")

@@ -1,4 +1,4 @@
-"""What containers get: exactly what the record says, and nothing where nothing may be given."""
+"""Containers get exactly what the record says, and nothing where nothing may be given."""
 
 import asyncio
 import json

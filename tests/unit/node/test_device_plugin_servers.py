@@ -237,7 +237,7 @@ async def test_a_guess_that_proves_wrong_does_not_start() -> None:
 
 
 async def test_a_kubelet_that_was_asked_too_often_is_asked_again() -> None:
-    """It lets itself be asked for pod resources 10 times at once and 100 times a second."""
+    """The kubelet answers questions for pod resources 10 times at once and 100 times a second."""
     async with node() as n, n.agent(cdi=False):
         pods = [n.machine.pod(f"p{number}", 1, number % 2) for number in range(24)]
         for number in reversed(range(24)):

@@ -76,7 +76,7 @@ async def test_a_driver_that_never_answered_shows_no_gpu_and_a_problem(
 
 
 def metrics_of(watch: DeviceWatch) -> dict[str, float]:
-    """What the agent's page says of the machine's GPUs."""
+    """Metrics of the machine's GPUs on the agent's page."""
     return {family.name: family.samples[0].value for family in DeviceMetrics(watch).collect()}
 
 

@@ -1,4 +1,4 @@
-"""What the agent finds is written on its node, and read back as exactly that."""
+"""Findings of the agent are written on its node, and read back as exactly that."""
 
 import asyncio
 import json

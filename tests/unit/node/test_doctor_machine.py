@@ -1,4 +1,4 @@
-"""What `weft doctor` says of a machine, from trees of files."""
+"""`weft doctor` judges a machine by trees of files."""
 
 import json
 from pathlib import Path

@@ -152,7 +152,7 @@ def test_an_agent_in_a_container_runs_the_hosts_program(tmp_path: Path) -> None:
 
 
 def may_mount() -> bool:
-    """Whether this machine lets us have mounts of our own: root with the right to mount."""
+    """Tells whether this machine lets us have mounts of our own: root with the right to mount."""
     try:
         code = subprocess.run([*OWN_SHM, "mount", "--bind", "/tmp", "/tmp"], check=False).returncode
     except OSError:

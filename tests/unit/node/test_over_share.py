@@ -1,4 +1,4 @@
-"""Who exceeds its share is told once, when it lasts; and evicted where that is wanted."""
+"""Pods over their share are told once, when it lasts; and evicted where that is wanted."""
 
 import asyncio
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Whose a process is: cgroups as kubelets, runtimes and both versions of cgroups write them."""
+"""Owners of processes: cgroups as kubelets, runtimes and both versions of cgroups write them."""
 
 from pathlib import Path
 

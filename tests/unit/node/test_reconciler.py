@@ -1,4 +1,4 @@
-"""What the kubelet counts and what pods were promised are held against each other."""
+"""The kubelet's account of devices and the promises to pods are held against each other."""
 
 from weft.model import ObjectMeta, PodManifest
 from weft.model.delivery import (

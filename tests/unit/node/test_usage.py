@@ -1,4 +1,4 @@
-"""Who uses how much of which GPU, and what the agent's page says of it to Weft's own telemetry."""
+"""Use of each GPU by container, as the agent measures it and Weft's own telemetry reads it."""
 
 import re
 from pathlib import Path

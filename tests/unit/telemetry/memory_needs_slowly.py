@@ -115,7 +115,7 @@ def slow_holds(
 
 
 def will_need(pod: Pod, own: Series | None) -> int:
-    """What pods like it needed, where it lends and used no more than they; else what it asked."""
+    """The need of pods like it, where it lends and used no more than they; else its request."""
     if pod.expected is None or not pod.lends:
         return pod.asked
     used = max([v for v in own if v is not None]) if own is not None else 0

@@ -1,4 +1,4 @@
-"""What is idle: equal to policies.md 7.1 read slowly, never more, and nothing where unsure."""
+"""Idle memory is that of policies.md 7.1 read slowly, never more, and none where unsure."""
 
 import math
 
@@ -219,7 +219,7 @@ def test_shares_become_rows_and_rows_become_shares() -> None:
 
 
 def idle_after(age_s: float, warm_up: WarmUp, watched: float = math.inf) -> int:
-    """What a pod of 4,500 MiB that uses 2,000 leaves idle of its GPU, which it has for so long."""
+    """Idle memory of the GPU of a pod of 4,500 MiB that uses 2,000, which it has for so long."""
     residents = ResidentRows(
         np.array([0]),
         np.array([4_500]),

@@ -1,4 +1,4 @@
-"""Whose largest use is told: pods that were watched from their start, at every look."""
+"""Peaks are told of pods that were watched from their start, at every look."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What was promised while a sample was taken, and since."""
+"""Memory that was promised while a sample was taken, and since."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Who asks, and whom we believe: against a server that really checks it. And what Thanos says."""
+"""Credentials and trust, against a server that really checks them. And what Thanos says."""
 
 import base64
 import ssl
@@ -108,7 +108,7 @@ async def read(source: Prometheus | ExporterSource) -> SourceReading:
 
 
 def kind(reading: SourceReading) -> str:
-    """What was wrong; "" where the samples came."""
+    """The kind of fault; "" where the samples came."""
     (asked,) = reading.asked
     assert bool(reading.answers) is (asked.error is None)
     return asked.error.kind if asked.error else ""

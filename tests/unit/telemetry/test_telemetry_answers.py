@@ -1,4 +1,4 @@
-"""What a server answers becomes arrays; what is no answer becomes one clear error."""
+"""A server's answers become arrays; what is no answer becomes one clear error."""
 
 import json
 import math

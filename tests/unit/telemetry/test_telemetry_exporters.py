@@ -64,7 +64,7 @@ def test_a_page_is_about_the_node_it_was_read_from_whatever_it_says(label: str) 
 
 
 async def read_of(gpus: list[PlayedGpu], devices: Devices) -> SourceReading:
-    """What the exporter of node a says."""
+    """The reading of the exporter of node a."""
 
     async def story(url: str) -> SourceReading:
         source = ExporterSource(lambda: {"a": url}, known=NameIndex(ALIASES, lambda: devices))
@@ -146,7 +146,7 @@ def test_an_exemplar_beside_a_sample_without_labels_is_none_of_it() -> None:
 
 
 def test_an_open_metrics_page_tells_seconds() -> None:
-    """It ends with a line of its own; a label's text is not that line."""
+    """The page ends with a line of its own; a label's text is not that line."""
     line = f'{USED}{{gpu="1",m="# EOF"}} 7 1700000000.5'
     (seconds,) = parse(f"{line}\n# EOF\n".encode(), "a", NOW_S, WANTED, "u").times.tolist()
     (milli,) = parse(f"{line}\n".encode(), "a", NOW_S, WANTED, "u").times.tolist()

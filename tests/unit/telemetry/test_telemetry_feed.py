@@ -1,4 +1,4 @@
-"""What pods leave idle: their own series, the GPUs', and the time of binding."""
+"""Idle memory of pods: their own series, the GPUs', and the time of binding."""
 
 import msgspec
 import numpy as np

@@ -38,7 +38,7 @@ class Server:
 async def reading(
     answering: Answering, *metrics: Metric, **options: Any
 ) -> tuple[SourceReading, Server]:
-    """What one tick reads from such a server."""
+    """The reading of one tick from such a server."""
     prefix = options.pop("prefix", "")
 
     async def story(server: Server, url: str) -> SourceReading:
@@ -51,7 +51,7 @@ async def reading(
 async def asked_of(
     answering: Answering, asking: Callable[[Server, str], Awaitable[SourceReading]]
 ) -> tuple[SourceReading, Server]:
-    """What is read from such a server, at its address."""
+    """The reading from such a server, at its address."""
 
     async def story() -> tuple[SourceReading, Server]:
         server = Server(answering)

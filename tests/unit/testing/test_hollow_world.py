@@ -1,4 +1,4 @@
-"""What hollow pods do in time, without an API."""
+"""Hollow pods in time, without an API."""
 
 import msgspec
 import pytest

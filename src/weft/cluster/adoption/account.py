@@ -1,4 +1,4 @@
-"""Charges each bound pod of a cluster as a scheduler that starts now would charge it."""
+"""Finds what a scheduler that starts now would charge each bound pod of a cluster."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple

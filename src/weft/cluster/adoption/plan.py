@@ -174,7 +174,7 @@ def plan_of(objects: ClusterObjects, account: ClusterAccount, wish: AdoptionWish
 
 
 def account_for(client: ApiClient, objects: ClusterObjects, wish: AdoptionWish) -> ClusterAccount:
-    """Charges every pod."""
+    """The account of every pod's charge."""
     return account_of(objects.nodes, objects.config_maps, objects.pods, wish.reading, client.clock)
 
 

@@ -291,20 +291,20 @@ def _priorities(
 def _extenders(
     document: Mapping[str, Any], place: str, left_out: list[LeftOut]
 ) -> list[dict[str, Any]]:
-    made = []
+    extenders = []
     for where, extender in entries(document, "extenders", place):
-        extenders = {}
+        fields = {}
         for key, value in extender.items():
             name = "enableHTTPS" if key == "enableHttps" else key
             if name == "httpTimeout" and isinstance(value, int):  # a Policy counted nanoseconds
-                extenders[name] = f"{value / _NS_PER_S:g}s"
+                fields[name] = f"{value / _NS_PER_S:g}s"
             elif name in _EXTENDER_FIELDS:
-                extenders[name] = value
+                fields[name] = value
             else:
                 why = "is no field of an extender"
                 left_out.append(LeftOut(f"{where}.{key}", _shown(value), why))
-        made.append(extenders)
-    return made
+        extenders.append(fields)
+    return extenders
 
 
 def entries(

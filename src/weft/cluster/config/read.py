@@ -18,7 +18,7 @@ from weft.cluster.config.form import (
 )
 from weft.cluster.config.telemetry import check_telemetry, telemetry_files
 from weft.files.form import place, read_document
-from weft.files.reading import read_bytes, unreadable
+from weft.files.reading import read_bytes
 from weft.model import BadInputError
 
 _ROUTE = re.compile(r"(/[A-Za-z0-9._~-]+)+")
@@ -27,10 +27,7 @@ _METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,199}")
 
 def read(path: Path) -> Configuration:
     """The configuration in this file, checked as far as it can be without a cluster."""
-    try:
-        text = read_bytes(path)
-    except OSError as error:
-        raise BadInputError(str(path), f"cannot be read: {unreadable(path, error)}") from error
+    text = read_bytes(path)
     config = decode(text, str(path))
     _check_files(config, str(path))
     return config

@@ -42,8 +42,8 @@ class ObservedPod(NamedTuple):
 
 
 class ObservedCluster(NamedTuple):
-    """A cluster as it was observed. `left_out` counts pods and constraints that are not
-    simulated."""
+    """A cluster as it was observed. `left_out` counts, by the reason, pods and constraints that
+    are not simulated."""
 
     nodes: list[Node]
     pods: list[ObservedPod]

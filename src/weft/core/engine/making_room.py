@@ -105,7 +105,7 @@ class RoomSearch:
         return tried >= self._most_trials or self._looked >= LOOKS_A_TRIAL * self._most_trials
 
     def _best_of(self, pod: PodRequest, sets: Iterable[tuple[str, ...]]) -> MovePlan | None:
-        """Chooses, among plans of one size, the one that loses least."""
+        """The plan that loses least, of those that move one of these sets of one size."""
         best: MovePlan | None = None
         for chosen in sets:
             if self.cut_off:

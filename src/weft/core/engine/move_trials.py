@@ -88,7 +88,7 @@ class MoveTrials:
     def play(
         self, pod: PodRequest | None, uids: Sequence[str], *, waits: bool
     ) -> MovesPlayed | None:
-        """Plays these moves in this order; None if one pod finds no place.
+        """Plays these moves in this order; None if one of the moved pods finds no place, or `pod`.
 
         `waits`: the pod is tried after each eviction; else it comes when all are moved. Without
         one the node is "".

@@ -87,8 +87,8 @@ class NodeShortfall:
 
     def _cleared(self, on: dict[int, int], count: int) -> list[int]:
         """Those who hold as many GPUs as are lacking: all of each."""
-        may_go = {movable.placement.uid for movable in self._movable}
-        stay = (movable for movable in self._held if movable.placement.uid not in may_go)
+        may_go = {holding.placement.uid for holding in self._movable}
+        stay = (holding for holding in self._held if holding.placement.uid not in may_go)
         stuck = {device for holding in stay for device in self._devices(holding)}
         masks = [
             mask

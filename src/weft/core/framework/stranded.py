@@ -52,8 +52,8 @@ class StrandedMeter:
         demands, self._levels = [demands[at] for at in nonzero], [levels[at] for at in nonzero]
         codes = [declared_codes(table, demand) for demand in demands]
         shape = (len(demands), table.count)
-        self._good = np.array([np.isin(level, _BY_SIZE) for level in codes], bool).reshape(shape)
-        by_model = np.array([np.isin(level, _BY_MODEL) for level in codes], bool).reshape(shape)
+        self._good = np.array([np.isin(row, _BY_SIZE) for row in codes], bool).reshape(shape)
+        by_model = np.array([np.isin(row, _BY_MODEL) for row in codes], bool).reshape(shape)
         self._open = self._good | by_model
         self._gpus = _column(demand.gpus for demand in demands)
         self._cpu = _column(demand.cpu_milli for demand in demands)
@@ -122,7 +122,7 @@ class StrandedMeter:
 
 
 def stranded_gpus(table: LedgerTable, usual: Iterable[Shape]) -> StrandedGpus:
-    """The idle GPU of each node that is stranded for typical pods, in the table's order.
+    """The idle GPU of each node, usable by typical pods or stranded, in the table's order.
 
     Shapes without a GPU say nothing here. What no shape is told of is all stranded as `shares`.
     """

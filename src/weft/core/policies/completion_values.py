@@ -31,7 +31,7 @@ class Rounds(NamedTuple):
 USUAL_ROUNDS = Rounds()
 
 
-def completion_values(weights: Mapping[int, float], rounds: Rounds = USUAL_ROUNDS) -> Floats:
+def completion_values(weights: Mapping[int, float], rounds: Rounds) -> Floats:
     """Thousandths that a free share of 0 to 100 hundredths is worth, [101]; 1000 for a whole GPU.
 
     `weights`: how often each size comes (hundredths of a GPU, 1 to 99). Without any, only a whole

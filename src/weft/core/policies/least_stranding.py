@@ -20,6 +20,7 @@ from weft.core.framework.popularity import POPULAR_PODS
 from weft.core.ledger.table import Ints, LedgerTable
 from weft.core.policies.completion_values import USUAL_ROUNDS, Floats, Rounds
 from weft.core.policies.stranding_prices import USUAL_MIB, Popularity, StrandingPrices
+from weft.core.policies.stranding_slots import USUAL_SHARPNESS
 from weft.core.policies.stranding_states import DeviceStates, KeptStates, NodeStates, left_of
 from weft.model import GpuRequest, Shape
 
@@ -86,7 +87,7 @@ class LeastStranding(Policy):
         pack: Pack | None = None,
         pods_per_prices: PodsPerPrices = 200,
         prices_age_s: PricesAge = 600.0,
-        slot_sharpness: Sharpness = 4,
+        slot_sharpness: Sharpness = USUAL_SHARPNESS,
         completion_rounds: RoundCount = USUAL_ROUNDS.number,
         completion_step: RoundStep = USUAL_ROUNDS.step,
     ) -> None:

@@ -14,7 +14,6 @@ import numpy as np
 from weft.core.ledger.table import DeviceKind, Ints, LedgerTable
 from weft.core.policies.completion_values import (
     LEVELS,
-    USUAL_ROUNDS,
     Floats,
     Rounds,
     completion_values,
@@ -50,7 +49,7 @@ class Popularity:
         popular: Sequence[tuple[Shape, int]],
         kinds: Iterable[DeviceKind],
         card_mib: int,
-        rounds: Rounds = USUAL_ROUNDS,
+        rounds: Rounds,
     ) -> None:
         self.kinds, self.card_mib = tuple(kinds), card_mib
         cpu = memory = asked = 0
@@ -128,7 +127,7 @@ class StrandingPrices:
     is expected to be used.
     """
 
-    def __init__(self, popularity: Popularity, table: LedgerTable, sharpness: int = 4) -> None:
+    def __init__(self, popularity: Popularity, table: LedgerTable, sharpness: int) -> None:
         self.popularity, self.table, self._sharpness = popularity, table, sharpness
         self.devices = DeviceFacts(table)
         self.sizes_differ = len({kind.memory_mib for kind in table.kinds}) > 1

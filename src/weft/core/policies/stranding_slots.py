@@ -16,6 +16,9 @@ from weft.core.policies.completion_values import Floats
 MOST_CELLS = 100_000
 """States that are worked out beforehand; where there are more, each is when it is asked about."""
 
+USUAL_SHARPNESS = 4
+"""Only slots that are almost sure to be used are worth much."""
+
 
 class PricedSlot(NamedTuple):
     """A popular pod of `size` whole GPUs: the device kinds it accepts, [kinds], and how much of a
@@ -31,9 +34,7 @@ class SlotPrices:
     """Worth of slots on nodes of at most `most` GPUs. A slot counts by the power `sharpness` of the
     part of it that is expected to be used."""
 
-    def __init__(
-        self, slots: Sequence[PricedSlot], kinds: int, most: int, sharpness: int = 4
-    ) -> None:
+    def __init__(self, slots: Sequence[PricedSlot], kinds: int, most: int, sharpness: int) -> None:
         self._slots, self._sharpness = slots, sharpness
         self._sizes = sorted({slot.size for slot in slots})
         self._steps = [self._of_size(size, kinds) for size in self._sizes]

@@ -18,7 +18,8 @@ SCALE = 1 << 12
 
 
 class Proof(NamedTuple):
-    """The bound, thousandths of a GPU, and the dearest configurations that prove it."""
+    """The bound that no policy exceeds, thousandths of a GPU, and the dearest configurations that
+    prove it."""
 
     bound_milli: Fraction
     dearest: list[Dearest]

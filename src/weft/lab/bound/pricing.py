@@ -158,11 +158,11 @@ class _OneGpu:
         while self.worth[level, cpu]:
             now = self.worth[level, cpu]
             item = next(
-                own
-                for own in self._items
-                if own.level <= level
-                and own.cpu <= cpu
-                and now == self.worth[level - own.level, cpu - own.cpu] + own.price
+                item
+                for item in self._items
+                if item.level <= level
+                and item.cpu <= cpu
+                and now == self.worth[level - item.level, cpu - item.cpu] + item.price
             )
             taken.append((item.piece, item.part))
             level, cpu = level - item.level, cpu - item.cpu
@@ -223,11 +223,7 @@ class _NodeWorth:
             gpus, cpu = gpus - size, cpu - item.cpu
         alone = self.tables[0]
         while alone[cpu]:
-            item = next(
-                step_taken
-                for step_taken in self._beside
-                if _gives(alone, cpu, step_taken.step, alone[cpu])
-            )
+            item = next(item for item in self._beside if _gives(alone, cpu, item.step, alone[cpu]))
             take(item.piece, 1)
             cpu -= item.cpu
         return tuple(sorted(counts.items()))

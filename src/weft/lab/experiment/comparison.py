@@ -131,9 +131,8 @@ def compare(
     measures_of: dict[Place, dict[int, Measures]] = {}
     for cell in cells:
         if cell.folder in measures:
-            measures_of.setdefault((cell.levels, cell.scheduler), {})[cell.seed] = measures[
-                cell.folder
-            ]
+            of_seeds = measures_of.setdefault((cell.levels, cell.scheduler), {})
+            of_seeds[cell.seed] = measures[cell.folder]
     levels = list(dict.fromkeys(cell.levels for cell in cells))
     summary: list[MeasureSummary] = []
     for measure in dict.fromkeys(itertools.chain.from_iterable(measures.values())):
@@ -160,7 +159,7 @@ def summaries_of_levels(
     baseline: str,
     measure: str,
 ) -> list[MeasureSummary]:
-    """One scheduler's measure, level by level; `found` are the cells' measures by seed."""
+    """One scheduler's measure, level by level; `measures_of` has those of each cell by seed."""
     summaries = []
     for at in levels:
         own, base = (

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from weft.files.form import Section, place, read_document, read_form
-from weft.files.reading import read_bytes, unreadable
+from weft.files.reading import read_bytes
 from weft.lab.experiment.comparison import ExperimentResults
 from weft.model import BadInputError
 from weft.model.nearest import unknown
@@ -123,10 +123,7 @@ class CheckResult(msgspec.Struct, frozen=True):
 def read_expected(folder: Path) -> ExpectedResults:
     """Reads the expected results of this folder's experiments."""
     path = folder / EXPECTED
-    try:
-        text = read_bytes(path)
-    except OSError as error:
-        raise BadInputError(str(path), f"cannot be read: {unreadable(path, error)}") from error
+    text = read_bytes(path)
     document = read_document(text, str(path), API_VERSION, KIND, empty=f"is no {KIND}")
     try:
         expected = read_form(document, ExpectedResults)

@@ -23,7 +23,7 @@ from weft.lab.experiment.expected import (
 from weft.lab.experiment.plan import PlannedCell, plan
 from weft.lab.experiment.simulated import runner_of
 from weft.lab.experiment.spec import ExperimentSpec, data_paths, read_spec
-from weft.lab.experiment.store import RunStore, stored_experiment
+from weft.lab.experiment.store import RunStore, marks_of, stored_experiment
 
 
 class ReproducedExperiment(msgspec.Struct, frozen=True):
@@ -109,7 +109,11 @@ def stored_results(
     spec: ExperimentSpec, store: RunStore, cells: Sequence[PlannedCell]
 ) -> ExperimentResults:
     """The comparison of the cells that are in the store, without those that are marked."""
-    there = {cell.folder: record for cell in cells if (record := store.record(cell))}
-    found = {name: record.measures for name, record in there.items() if not record.marks}
-    marked = {name: record.marks for name, record in there.items() if record.marks}
-    return compare(spec, found, marked)
+    records = store.records(cells)
+    marked = marks_of(records)
+    measures = {
+        cell.folder: record.measures
+        for cell, record in records.items()
+        if cell.folder not in marked
+    }
+    return compare(spec, measures, marked)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from weft.files.form import Section, place, read_document, read_form
-from weft.files.reading import read_bytes, unreadable
+from weft.files.reading import read_bytes
 from weft.lab.experiment.spec_cluster import Cluster, check_cluster
 from weft.lab.experiment.spec_workloads import (
     Name,
@@ -65,10 +65,7 @@ def read_spec(path: Path, instead: Mapping[str, Any] | None = None) -> Experimen
 
     Fields in `instead` take the place of the file's, those of a section one by one.
     """
-    try:
-        text = read_bytes(path)
-    except OSError as error:
-        raise BadInputError(str(path), f"cannot be read: {unreadable(path, error)}") from error
+    text = read_bytes(path)
     return decode_spec(text, str(path), instead)
 
 

@@ -51,23 +51,23 @@ def _timed(runs: list[PolicyRun]) -> TimedSummary | None:
     if not both:
         return None
     waits, completions = zip(*both, strict=True)
-    wait, wait_ci = mean_ci95([wait_row.mean_s for wait_row in waits])
-    completion, completion_ci = mean_ci95([wait_row.mean_s for wait_row in completions])
+    wait_s, wait_ci = mean_ci95([wait.mean_s for wait in waits])
+    completion_s, completion_ci = mean_ci95([completion.mean_s for completion in completions])
 
     def mean(values: Sequence[float]) -> float:
         return round(sum(values) / len(values), 3)
 
     return TimedSummary(
-        wait_mean_s=round(wait, 3),
+        wait_mean_s=round(wait_s, 3),
         wait_mean_ci95=_rounded(wait_ci),
-        wait_p50_s=mean([wait_row.p50_s for wait_row in waits]),
-        wait_p95_s=mean([wait_row.p95_s for wait_row in waits]),
-        wait_p99_s=mean([wait_row.p99_s for wait_row in waits]),
-        completion_mean_s=round(completion, 3),
+        wait_p50_s=mean([wait.p50_s for wait in waits]),
+        wait_p95_s=mean([wait.p95_s for wait in waits]),
+        wait_p99_s=mean([wait.p99_s for wait in waits]),
+        completion_mean_s=round(completion_s, 3),
         completion_mean_ci95=_rounded(completion_ci),
-        completion_p95_s=mean([wait_row.p95_s for wait_row in completions]),
-        asked_percent=mean([wait_row.mean_asked_percent for wait_row in waits]),
-        held_percent=mean([wait_row.mean_allocation_percent for wait_row in waits]),
+        completion_p95_s=mean([completion.p95_s for completion in completions]),
+        asked_percent=mean([wait.mean_asked_percent for wait in waits]),
+        held_percent=mean([wait.mean_allocation_percent for wait in waits]),
     )
 
 

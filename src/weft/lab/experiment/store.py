@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from weft.files.reading import read_bytes
+from weft.files.reading import local, read_bytes
 from weft.files.writing import write_whole
 from weft.lab.experiment.plan import PlannedCell
 from weft.lab.experiment.runner import CellResult
@@ -183,7 +183,11 @@ class RunStore:
 
     def done(self, cells: Sequence[PlannedCell]) -> set[PlannedCell]:
         """Those of `cells` that are there, whole."""
-        return {cell for cell in cells if self.record(cell) is not None}
+        return set(self.records(cells))
+
+    def records(self, cells: Sequence[PlannedCell]) -> dict[PlannedCell, CellRecord]:
+        """Results of those of `cells` that are there."""
+        return {cell: record for cell in cells if (record := self.record(cell)) is not None}
 
     def record(self, cell: PlannedCell) -> CellRecord | None:
         """A cell's result; None where it is not there, is broken, or is of another experiment."""
@@ -242,6 +246,11 @@ class RunStore:
             self._held = None
 
 
+def marks_of(records: Mapping[PlannedCell, CellRecord]) -> dict[str, tuple[str, ...]]:
+    """Why the numbers of some of these cells do not count, by the cell's folder."""
+    return {cell.folder: record.marks for cell, record in records.items() if record.marks}
+
+
 def read_store(folder: Path) -> tuple[ExperimentSpec, RunStore]:
     """The experiment whose runs are in this folder, and them."""
     path = folder / EXPERIMENT
@@ -263,7 +272,7 @@ def stored_experiment(
 def _hash_of(path: Path) -> str:
     """Hash of a file; of a folder, of its files with their names."""
     if not path.is_dir():
-        return hashlib.sha256(read_bytes(path)).hexdigest()
+        return hashlib.sha256(local(path).read_bytes()).hexdigest()
     files = sorted(each for each in path.rglob("*") if each.is_file())
     parts = [(str(each.relative_to(path)), _hash_of(each)) for each in files]
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()

@@ -78,18 +78,16 @@ def compare_two(
         marked,
         pairs,
         summary,
-        [_sentence(spec, one) for one in summary if one.measure in TITLES and one.beyond_chance],
+        [_sentence(spec, row) for row in summary if row.measure in TITLES and row.beyond_chance],
     )
 
 
 def _found(spec: ExperimentSpec, store: RunStore) -> dict[PlannedCell, CellRecord]:
     """The cells that are there; a level's number says nothing outside its own file."""
     records: dict[PlannedCell, CellRecord] = {}
-    for cell in plan(spec):
-        record = store.record(cell)
-        if record is not None:
-            levels = tuple(msgspec.structs.replace(level, index=0) for level in cell.levels)
-            records[msgspec.structs.replace(cell, levels=levels)] = record
+    for cell, record in store.records(plan(spec)).items():
+        levels = tuple(msgspec.structs.replace(level, index=0) for level in cell.levels)
+        records[msgspec.structs.replace(cell, levels=levels)] = record
     return records
 
 

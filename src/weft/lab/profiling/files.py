@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from weft.files.reading import read_bytes, unreadable
+from weft.files.reading import read_bytes
 from weft.files.writing import replacing
 from weft.interference.dataset import Dataset, decode, encode
 from weft.model import BadInputError
@@ -10,10 +10,7 @@ from weft.model import BadInputError
 
 def read(path: Path) -> Dataset:
     """The dataset in this file; `BadInputError` where it cannot be read, or is none."""
-    try:
-        return decode(read_bytes(path), str(path))
-    except OSError as error:
-        raise BadInputError(str(path), f"cannot be read: {unreadable(path, error)}") from error
+    return decode(read_bytes(path), str(path))
 
 
 def write(path: Path, dataset: Dataset) -> None:

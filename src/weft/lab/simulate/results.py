@@ -53,8 +53,9 @@ class Timeline(msgspec.Struct, frozen=True):
 
 
 class PossibleAllocation(msgspec.Struct, frozen=True):
-    """The bound at the end, percent of all GPU milli asked for by pods with a place,
-    if it takes the first `must_take_pods` pods, that is all up to `must_take_percent` demand.
+    """The most that any policy reaches at the end, percent of all GPU milli asked for by pods with
+    a place, if it takes the first `must_take_pods` pods, that is all up to `must_take_percent`
+    demand.
 
     `lowest`: the relaxation allows no lower bound; else the time limit came first.
     """

@@ -121,7 +121,7 @@ class NodePods:
         return WatchedPod(uid, meta.namespace, meta.name, pod.record, containers)
 
     def served(self, manifest: PodManifest, container: str) -> Literal["others", "nobody", ""]:
-        """Say who gives a foreign pod's container its GPUs on this node; "" if it asks for none.
+        """Tells who gives a foreign pod's container its GPUs on this node; "" if it asks for none.
 
         A kubelet admits what its node does not advertise: then nobody gives such a pod a GPU, and
         its words are no reason to let it see all that its image asks for.
@@ -196,12 +196,12 @@ class NodePods:
             self._tell(pod.uid)
 
     def _take_node(self, node: KubeNode) -> None:
-        kube_node, warnings = inventory(node, rules=self._rules.inventory)
-        changed = self.node is None or (kube_node.gpus, kube_node.unit_mib) != (
+        before = self.node
+        self.node, warnings = inventory(node, rules=self._rules.inventory)
+        changed = before is None or (before.gpus, before.unit_mib) != (
             self.node.gpus,
             self.node.unit_mib,
         )
-        self.node = kube_node
         # A resource that was there once: its plugin may be about to register with a new kubelet.
         there = (self._others or frozenset()).union(node.status.capacity or ())
         self._others = there - own_resources(node)

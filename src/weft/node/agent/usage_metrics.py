@@ -1,4 +1,4 @@
-"""Use of GPUs by whom, for Prometheus, by the names and labels of dcgm-exporter.
+"""Use of GPUs, and by whom, for Prometheus, with the names and labels of dcgm-exporter.
 
 So whatever reads that exporter reads the agent. A GPU's own values come without a pod; what a
 container itself uses comes beside them, with namespace, pod and container. That is finer than
@@ -46,10 +46,10 @@ class UsageMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """Everything, as of the last reading; of GPUs nothing where that is too old."""
-        use = self._watch.latest
-        if use is not None:
-            yield from self._gpus(use)
-            yield from self._users(use)
+        node_use = self._watch.latest
+        if node_use is not None:
+            yield from self._gpus(node_use)
+            yield from self._users(node_use)
         watch, guard = self._watch, self._guard
         readings = {"read": watch.readings, "failed": watch.failures}
         text = "Readings of the GPUs' counters and processes."
@@ -104,7 +104,7 @@ class UsageMetrics:
         text = "Memory of a GPU that processes of no pod hold."
         yield gauge("weft_agent_stray_memory_mib", text, strays, "gpu", "command")
 
-    def _labels(self, device: GpuDevice, use: NodeUse) -> tuple[str, ...]:
+    def _labels(self, device: GpuDevice, node_use: NodeUse) -> tuple[str, ...]:
         """The first of `_LABELS`; an instance has its card's number, and its own UUID."""
         gpu, mig = device.gpu, device.mig
         number = gpu.index if gpu.parent is None else gpu.parent
@@ -113,7 +113,7 @@ class UsageMetrics:
             gpu.uuid,
             device.pci_bus_id,
             f"nvidia{device.minor}",
-            _model_of(device, {each.gpu.index: each for each in use.devices}),
+            _model_of(device, {each.gpu.index: each for each in node_use.devices}),
             self._node,
             mig.profile if mig else "",
             str(mig.gpu_instance) if mig else "",

@@ -213,7 +213,8 @@ class Attribution:
         return self._world.cdi.forget_all_but({name for names in named for name in names})
 
     def _asked(self, uid: str, manifest: PodManifest, resource: str) -> list[tuple[str, int]]:
-        """The containers' requests of this resource, in the order of their admission."""
+        """The requests of those containers that ask for this resource, in the order of their
+        admission."""
         known = self._asks.get((uid, resource))
         if known is None or known[0] is not manifest:
             if len(self._asks) > _REMEMBERED:

@@ -40,11 +40,9 @@ async def runtime_of(client: ApiClient, node: str) -> str:
     while True:
         try:
             body = await client.call("GET", NODES.of("", node))
-            version = msgspec.json.decode(
-                body, type=_Node
-            ).status.node_info.container_runtime_version
-            if version:
-                return version
+            node_info = msgspec.json.decode(body, type=_Node).status.node_info
+            if node_info.container_runtime_version:
+                return node_info.container_runtime_version
         except (ApiError, LostError, NotSentError, msgspec.DecodeError) as error:
             log.warning("which container runtime this is cannot be read: %s", error)
         await asyncio.sleep(_AGAIN_S)

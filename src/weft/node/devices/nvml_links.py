@@ -30,10 +30,10 @@ def read_links(nvml: Any, cards: Sequence[tuple[GpuDevice, Any]]) -> GpuLinks | 
     rows = []
     for first, (_, handle) in enumerate(cards):
         words = []
-        for other, (_, second) in enumerate(cards):
+        for other, (_, other_handle) in enumerate(cards):
             switched = min(ends[first].count(""), ends[other].count(""))
             nvlinks = ends[first].count(buses[other]) + switched
-            words.append(SELF if first == other else _path(nvml, handle, second, nvlinks))
+            words.append(SELF if first == other else _path(nvml, handle, other_handle, nvlinks))
         rows.append(" ".join(words))
     numa = tuple(
         UNKNOWN_NUMA if device.numa_node is None else device.numa_node for device, _ in cards

@@ -4,6 +4,7 @@ at its host, and a test at a tree of its own."""
 import re
 import tomllib
 from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,11 +36,10 @@ def driver(open_reader: Callable[[], DeviceReader]) -> DoctorFinding:
     except DeviceError as error:
         return wrong(check, str(error), "install NVIDIA's driver, and see that nvidia-smi answers")
     try:
-        devices, version = reader.devices(), reader.driver_version()
+        with closing(reader):
+            devices, version = reader.devices(), reader.driver_version()
     except DeviceError as error:
         return wrong(check, str(error), "see what nvidia-smi and dmesg say of the driver")
-    finally:
-        reader.close()
     cards = [device for device in devices if device.gpu.parent is None]
     faults = [f"GPU {d.gpu.index}: {d.fault}" for d in devices if d.fault]
     if not cards:
@@ -54,12 +54,9 @@ def device_nodes(root: Path, open_reader: Callable[[], DeviceReader]) -> DoctorF
     """Checks that /dev has what a container needs."""
     check = "device nodes"
     try:
-        reader = open_reader()
-        try:
+        with closing(open_reader()) as reader:
             paths = {path for device in reader.devices() for path in device.paths}
             paths.update(reader.shared_paths())
-        finally:
-            reader.close()
     except DeviceError:
         return advice(check, "not known: GPUs cannot be read")
     missing = sorted(path for path in paths if not (root / path.lstrip("/")).exists())
@@ -73,11 +70,8 @@ def cdi(root: Path, open_reader: Callable[[], DeviceReader]) -> DoctorFinding:
     """NVIDIA's CDI specifications are of the GPUs that are there."""
     check = "CDI"
     try:
-        reader = open_reader()
-        try:
+        with closing(open_reader()) as reader:
             devices = reader.devices()
-        finally:
-            reader.close()
     except DeviceError:
         return advice(check, "not known: GPUs cannot be read")
     folders = [root / folder.relative_to("/") for folder in CDI_DIRS]
@@ -116,12 +110,12 @@ def validator(root: Path) -> DoctorFinding:
         "agent is away, and is evicted afterwards"
     )
     try:
-        settings = _validator(_configuration(root))
+        enabled = _validator(_configuration(root))
     except FileNotFoundError:
         return advice(check, f"not known: there is no /{CONTAINERD}; off is the default", mend)
     except (OSError, ValueError) as error:
         return advice(check, f"not known: /{CONTAINERD} cannot be read: {error}", mend)
-    if settings is True:
+    if enabled is True:
         return good(check, "default validator enabled: no share, no start")
     return advice(check, "the default validator is not enabled", mend)
 

@@ -35,7 +35,7 @@ def profiles(routes: list[Route]) -> list[Profile]:
 
 
 class Watched:
-    """Of a `PodView`, what the extender asks for."""
+    """The part of a `PodView` that the extender asks for."""
 
     def __init__(self, known: dict[tuple[str, str], Pod]) -> None:
         self._known = known
@@ -67,7 +67,7 @@ class StubCluster:
         return parse_pod(pod, self.settings)
 
     def parse_asked(self, pod: Pod) -> PodRequest:
-        """What is asked about is what the API has, until a test says otherwise (`told`)."""
+        """The pod as the API has it, until a test says otherwise (`told`)."""
         self.told.setdefault((pod.metadata.namespace, pod.metadata.name), pod)
         return self.parse(pod)
 

@@ -28,7 +28,7 @@ SMALL = {
     "classification": {"LAMMPS": 1.03, "QMCPACK": 1.03, "classification": 1.0, "CNN": 1.8},
     "CNN": {"LAMMPS": 1.14, "QMCPACK": 1.14, "classification": 1.1, "CNN": 1.9},
 }
-"""Of the same order as the published one."""
+"""A table of the same order as the published one."""
 PUBLISHED = Path(os.environ.get("WEFT_DATA", "../shared/data")) / "coscheml/interference.json"
 
 

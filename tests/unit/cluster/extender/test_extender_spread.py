@@ -1,4 +1,4 @@
-"""What people mean by Elastic GPU's `-priority spread`: equal pods go where nobody is yet."""
+"""Elastic GPU's `-priority spread` as people mean it: equal pods go where nobody is yet."""
 
 import json
 from collections import Counter

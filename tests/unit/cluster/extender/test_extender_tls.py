@@ -140,7 +140,8 @@ async def test_everybody_is_let_in_where_that_is_what_was_said() -> None:
 async def test_the_shipped_certificates_let_kube_scheduler_in_and_nobody_else(
     tmp_path: Path,
 ) -> None:
-    """What deploy/extender-certificates.sh makes, with what the configuration makes of it."""
+    """The files that deploy/extender-certificates.sh makes, with the configuration's reading of
+    them."""
     script = Path(__file__).parents[4] / "deploy" / "extender-certificates.sh"
     folder = tmp_path / "made"
     subprocess.run([script, folder, "IP:127.0.0.1"], check=True, capture_output=True)

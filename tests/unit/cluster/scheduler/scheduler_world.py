@@ -110,7 +110,7 @@ class World:
             await asyncio.sleep(0.005)
 
     def bound(self, name: str) -> bool:
-        """Whether the watch has shown it."""
+        """Tells whether the watch has shown it."""
         pod = self.live.pod("d", name)
         return pod is not None and bool(pod.spec.node_name)
 

@@ -1,4 +1,4 @@
-"""What the pages say of pods that ran out of GPU memory, and of borrowers that were asked to go."""
+"""The pages show pods that ran out of GPU memory, and borrowers that were asked to go."""
 
 from scheduler_world import add_node, add_pod, world
 

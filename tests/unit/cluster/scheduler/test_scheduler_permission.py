@@ -1,4 +1,4 @@
-"""Who has a pod explained: this machine, or whom the API server lets; nobody else."""
+"""A pod is explained to this machine, or to whom the API server lets; to nobody else."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""What the pages say of how fast pods go, and the sentences that `weft explain pod` makes of it."""
+"""The pages show how fast pods go, and `weft explain pod` makes sentences of it."""
 
 import re
 from pathlib import Path

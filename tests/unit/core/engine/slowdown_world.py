@@ -74,7 +74,7 @@ class Life:
     def look(
         self, late: str = "", proxy: str = "", after_s: int = LOOK_S, **slowdowns: float
     ) -> Any:
-        """What a look saw: pods by name, and how slow they were; who is asked to go, and why."""
+        """One look: pods by name, and how slow they were; returns who is asked to go, and why."""
         self.now_s += after_s
         seen = tuple(PodProgress(u, s, u == proxy, u == late) for u, s in slowdowns.items())
         return evicted(self.tell(ProgressSeen(seen)))

@@ -1,4 +1,4 @@
-"""What metrics had to do with a decision: read off, and decided again without them."""
+"""The part of metrics in a decision is read off, and it is decided again without them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -32,7 +32,7 @@ class Lent(Life):
         self.add("borrower", "best-effort", 5_000)
 
     def measured(self, idle_mib: int) -> list[str]:
-        """Who goes where so much of the lender's memory is idle."""
+        """Lets so much of the lender's memory be idle; returns who is evicted."""
         self.version += 1
         ages = np.full(1, FRESH, dtype=np.int8)
         columns = {NEED: (np.zeros(1), ages), BEYOND: (np.zeros(1), ages)}

@@ -125,7 +125,7 @@ def test_three_go_in_vain_and_no_fourth_although_it_is_never_alone() -> None:
 
 
 def test_a_window_within_its_bound_gives_it_no_more() -> None:
-    """Who lies shows one where it is alone, and is never doubted for it."""
+    """A pod that lies shows a slow window where it is alone, and is never doubted for it."""
     assert served_in_vain(better_after=2) == ["be0", "be1", "be2"]
 
 
@@ -196,7 +196,7 @@ def test_one_that_was_seen_at_full_speed_is_believed_again() -> None:
 
 @pytest.mark.parametrize("calm", [0, 1, 3])
 def test_ten_neighbours_do_not_go_for_one_pod(calm: int) -> None:
-    """It lies only beside others; that takes two and a half hours."""
+    """The pod lies only beside others; that takes two and a half hours."""
     life = liar(3, 1.0)
     start_s = life.now_s
     found = neighbours(life, 100.0, 1.02, calm)

@@ -1,4 +1,4 @@
-"""What pods like a pod used is room enough for it; what it asks is promised all the same."""
+"""The peak of pods like it is room enough for a pod; what it asks is promised all the same."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Who goes first, who rests, and whom an event wakes."""
+"""The queue: which pod goes first, which rests, and which an event wakes."""
 
 import pytest
 from engine_talk import (

@@ -96,7 +96,8 @@ def test_idle_memory_is_for_harvesting_policies_within_the_declared_limit() -> N
 
 
 def test_what_fits_by_requests_is_no_loan_and_needs_no_reserve() -> None:
-    """Who asks for all of an idle card, or the rest of one, gets it as from any other policy."""
+    """A pod that asks for all of an idle card, or the rest of one, gets it as from any other
+    policy."""
     engine = Engine(
         [Profile("harvest", [Harvesting()])], limits=RequestLimits(harvest_permille=2000)
     )

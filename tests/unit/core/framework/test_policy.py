@@ -1,4 +1,4 @@
-"""What a policy gets for free, and what a profile makes of several."""
+"""Defaults of a policy, and what a profile makes of several."""
 
 from typing import Any
 

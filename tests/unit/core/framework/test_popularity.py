@@ -1,4 +1,4 @@
-"""What usually comes is counted as it comes, and forgotten."""
+"""Shapes that come are counted as they come, and forgotten."""
 
 from weft.core.engine import Bind, Engine, NodesChanged, PodAdded, PodBound, PolicyInput
 from weft.core.framework import Profile

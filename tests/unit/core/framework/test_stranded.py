@@ -1,4 +1,4 @@
-"""What strands idle GPUs is told apart, and adds up."""
+"""Causes of stranded GPUs are told apart, and add up."""
 
 import random
 

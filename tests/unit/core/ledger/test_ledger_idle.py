@@ -1,4 +1,4 @@
-"""What pods leave idle: only what moved is written anew, and a question can look past it."""
+"""Idle memory of pods: only what moved is written anew, and a question can look past it."""
 
 import numpy as np
 from hypothesis import given

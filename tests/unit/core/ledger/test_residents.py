@@ -1,4 +1,4 @@
-"""What runs on each GPU, by number: equal company, equal number, whatever came first."""
+"""Sets of co-residents have numbers: equal sets, equal number, whatever came first."""
 
 import random
 

@@ -12,7 +12,7 @@ from weft.core.ledger import RequestLimits
 from weft.model import Node, Placement, Share
 
 Told = dict[tuple[str, int], dict[str, float]]
-"""What is known of each GPU, by column."""
+"""Readings of each GPU, by column."""
 
 
 def readings(

@@ -415,7 +415,8 @@ def test_records_of_takes_decisions_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("reasons", [24, 27, 28])
 def test_a_file_of_before_a_reason_was_added_is_decided_alike(tmp_path: Path, reasons: int) -> None:
-    """It counts fewer reasons, and its nodes and pods say nothing of how GPUs are delivered."""
+    """The file counts fewer reasons, and its nodes and pods say nothing of how GPUs are
+    delivered."""
     path = write(tmp_path / "d.jsonl")
     lines = lines_of(path)
     for line in lines[1:]:

@@ -36,7 +36,7 @@ def recorded(path: Path, policy: str, events: list[Event], harvest_permille: int
 
 
 def look(version: int, sm: list[float], age: int = FRESH) -> SignalsChanged:
-    """Of GPU 0 of a and of b."""
+    """Readings of GPU 0 of nodes a and b."""
     ages = np.full(2, age, dtype=np.int8)
     columns = {
         "sm_active_ratio": (np.array(sm), ages),

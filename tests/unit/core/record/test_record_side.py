@@ -54,7 +54,7 @@ def look(version: int, seed: int = 0, moved: int = 0, **more: Any) -> SignalsSna
 
 
 def stored(folder: Path, *snapshots: SignalsSnapshot) -> list[tuple[SignalsKept, int]]:
-    """What stands for each in the file, and the size of its blob."""
+    """The stand-in for each snapshot in the file, and the size of its blob."""
     packer, found = SnapshotPacker(), []
     for one in snapshots:
         kept, packed = packer.pack(one)

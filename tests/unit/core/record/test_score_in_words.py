@@ -1,4 +1,4 @@
-"""The parts of a place's score are said in words, of least-stranding and auto."""
+"""The parts of the score of a place are said in words, of least-stranding and of auto."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ USUAL = [(shape(milli=500, cpu_milli=4000), 4), (shape(gpus=8, cpu_milli=32_000)
 
 
 def _words(wanted: Shape, gpu: int, *, gpus: int = 9, cpu_milli: int = 96_000) -> str:
-    """Of a pod on this GPU of a node of which half of GPU 0 is held."""
+    """The words on a pod on this GPU of a node of which half of GPU 0 is held."""
     profile = Profile("weft", [LeastStranding()])
     engine = Engine([profile], [node("a", gpus=gpus, memory_mib=10_000, cpu_milli=cpu_milli)])
     engine.ledger.adopt(Placement("held", "a", (Share(0, 0, 0, 500),)))

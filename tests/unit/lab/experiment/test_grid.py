@@ -25,7 +25,7 @@ WORLD = Scenario([node(f"n{i}", gpus=2, model="T4") for i in range(4)], PODS)
 
 
 class FailingError(Exception):
-    """What a broken policy raises."""
+    """The error of a broken policy."""
 
 
 class Broken(FirstFit):

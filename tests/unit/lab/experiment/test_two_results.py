@@ -1,4 +1,4 @@
-"""What can be made of stored results: two compared, and the layout of older experiments."""
+"""Uses of stored results: two compared, and the layout of older experiments."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What tests of measuring share: a fake GPU, the workloads on it, and a campaign's log."""
+"""Parts of tests of measuring: a fake GPU, the workloads on it, and a campaign's log."""
 
 import sys
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ def played(folder: Path, sees: object = 0) -> Path:
 
 
 def alive(pid: int) -> bool:
-    """Whether it runs."""
+    """Tells whether it runs."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -1,4 +1,4 @@
-"""What stands in for msgspec and pynvml on a machine without them does the same as they do."""
+"""Stand-ins for msgspec and pynvml, on a machine without them, do the same as they do."""
 
 import os
 import shutil
@@ -67,14 +67,14 @@ reader.close()
 
 
 def dataset(path: Path) -> bytes:
-    """What measuring on a fake GPU writes in the end."""
+    """The dataset that measuring on a fake GPU writes in the end."""
     return encode(
         compile_dataset(measured(path, {**WORLD, "broken": FakeWorkload(fails="run")})[0])
     )
 
 
 def bare(story: str, *args: object, **env: str) -> str:
-    """What this Python prints where msgspec is the stand-in."""
+    """The output of this Python where msgspec is the stand-in."""
     return subprocess.run(
         [sys.executable, "-c", BARE + story, *map(str, args)],
         env={**os.environ, **env},

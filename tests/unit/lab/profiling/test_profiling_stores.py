@@ -215,7 +215,7 @@ def test_a_binding_says_card_time_and_application() -> None:
 
 
 def test_a_pod_that_is_over_held_its_gpu_until_then() -> None:
-    """It is still in the API: who was beside it was not alone."""
+    """The pod is still in the API: who was beside it was not alone."""
     over = bound("over", 0, "Succeeded")
     when = [
         {"state": {"terminated": {"finishedAt": f"2026-01-01T00:0{minute}:00Z"}}}

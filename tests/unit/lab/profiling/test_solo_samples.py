@@ -1,4 +1,5 @@
-"""Who was alone, which application it is: arithmetic on answers as a metrics server gives them."""
+"""Pods that were alone, and their applications: arithmetic on answers as a metrics server gives
+them."""
 
 import json
 

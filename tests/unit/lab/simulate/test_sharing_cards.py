@@ -68,7 +68,7 @@ def test_who_grows_beyond_the_card_dies_and_comes_back_when_there_is_room() -> N
 
 
 def test_a_program_that_can_takes_less_where_the_card_has_less_and_keeps_its_speed() -> None:
-    """Of 100 MiB a takes 60, b makes do with 30, c with 10, and d finds nothing."""
+    """On 100 MiB, a takes 60, b makes do with 30, c with 10, and d finds nothing."""
     cards = SimulatedGpus({GPU: 100}, ALONE)
     phases = (JobPhase(5 * SECOND_NS, 0), JobPhase(40 * SECOND_NS, 60, fallback_mib=(30, 10)))
     for uid in "abcd":

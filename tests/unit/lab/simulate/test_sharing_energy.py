@@ -1,4 +1,4 @@
-"""What cards draw, and how busy they are, over a run."""
+"""Power and use of cards over a run."""
 
 import pytest
 from long_form import few_or_many

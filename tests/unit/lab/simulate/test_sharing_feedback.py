@@ -199,7 +199,7 @@ def test_a_jobs_own_slack_decides_who_comes_and_who_goes() -> None:
 
 
 def test_slow_looks_are_counted_by_the_jobs_own_slack() -> None:
-    """It is 1.5 times slower than alone, and 1.6 is allowed to those who say nothing."""
+    """The job is 1.5 times slower than alone, and 1.6 is allowed to those who say nothing."""
     for jobs, slow in ((SERVED, False), (with_slack(300), False), (with_slack(106), True)):
         found = Logged(world(*jobs, teach=False, evict=False, bound=1.6)).go()
         assert (found.critical_slow_percent > 0) == slow  # type: ignore[operator]

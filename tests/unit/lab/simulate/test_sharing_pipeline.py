@@ -1,4 +1,4 @@
-"""What policies get to see of the simulated cards: sound, late, lost, noisy and wrong."""
+"""Readings of the simulated cards as policies get them: sound, late, lost, noisy and wrong."""
 
 import numpy as np
 import pytest

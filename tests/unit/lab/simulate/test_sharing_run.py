@@ -184,7 +184,8 @@ def test_columns_that_can_be_left_out_decide_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["load-aware", "auto"])
 def test_a_page_that_stands_still_at_work_shuts_no_card(name: str) -> None:
-    """It hung long before: b shares the card at once. Frozen while a runs, in a minute or so."""
+    """A page that hung long before: b shares the card at once. Frozen while a runs: in a minute or
+    so."""
     jobs = (job("a", (600, 2000), asks=4000), job("b", (100, 2000), asks=4000, comes_s=100))
     for frozen_s, bound_s in ((0, 100), (90, 155)):
         hangs = ExporterFaults(frozen_ns=frozen_s * SECOND_NS, busy=True)

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from weft.files.form import Section, place, read_document, read_form
-from weft.files.reading import read_bytes, unreadable
+from weft.files.reading import read_bytes
 from weft.lab.simulate.sharing.generated_list import GeneratedProgram
 from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
 from weft.lab.simulate.sharing.queries import NO_QUERIES, QueryStream
@@ -93,7 +93,7 @@ def read_jobs(path: Path) -> tuple[ListedJob, ...]:
     """The jobs of a list, YAML or CSV by its name. `BadInputError` names the field or row."""
     if path.suffix.lower() == ".csv":
         return _read_csv(path)
-    text = _bytes_of(path)
+    text = read_bytes(path)
     empty = f"is no {LIST_KIND}; write kind: {LIST_KIND} and jobs"
     document = read_document(text, str(path), LIST_VERSION, LIST_KIND, empty=empty)
     try:
@@ -132,7 +132,7 @@ def jobs_of(
 
 def _read_csv(path: Path) -> tuple[ListedJob, ...]:
     try:
-        rows = list(csv.DictReader(_bytes_of(path).decode("utf-8-sig").splitlines()))
+        rows = list(csv.DictReader(read_bytes(path).decode("utf-8-sig").splitlines()))
     except UnicodeDecodeError:
         raise BadInputError(str(path), "cannot be read: not UTF-8 text") from None
     columns = list(rows[0]) if rows else []
@@ -228,10 +228,3 @@ def listed_programs(
 def _known_s(model: str) -> float | None:
     times_s = [each for name, each in ALONE_S.items() if model.startswith(name)]
     return times_s[0] / QUERIES if times_s else None
-
-
-def _bytes_of(path: Path) -> bytes:
-    try:
-        return read_bytes(path)
-    except OSError as error:
-        raise BadInputError(str(path), f"cannot be read: {unreadable(path, error)}") from error

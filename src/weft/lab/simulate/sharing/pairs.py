@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from weft.files.reading import STDIN, local, read_bytes, unreadable
+from weft.files.reading import STDIN, local, unreadable
 from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
 from weft.lab.simulate.sharing.slowdown import ByPairs
 from weft.model import BadInputError, Gpu, Node
@@ -87,7 +87,7 @@ def read_table(path: Path, source: str, gpu: str) -> PairTable:
     """Pairs of a file: CSV as Gavel's (one `source` and `gpu` of it), or JSON as Co-scheML's."""
     try:
         is_json = path.suffix == ".json" or (
-            path == STDIN and read_bytes(path).lstrip()[:1] == b"{"
+            path == STDIN and local(path).read_bytes().lstrip()[:1] == b"{"
         )
         table = coscheml(path) if is_json else gavel(path, source, gpu)
     except OSError as error:
@@ -133,7 +133,7 @@ def coscheml(path: Path) -> PairTable:
 
     Every job asks for half a card: policies must keep apart what cannot be together themselves.
     """
-    slowdowns = msgspec.json.decode(read_bytes(path), type=dict[str, dict[str, float]])
+    slowdowns = msgspec.json.decode(local(path).read_bytes(), type=dict[str, dict[str, float]])
     kinds = tuple(slowdowns)
     rows = ([slowdowns[kind][other] for other in kinds] for kind in kinds)
     speed = tuple(tuple(1 / slow if slow > 0 else 0.0 for slow in row) for row in rows)

@@ -35,7 +35,7 @@ NO_QUERIES = QueryStream()
 
 
 class AnsweredQueries(msgspec.Struct, frozen=True):
-    """A job's answered queries; percentiles in seconds."""
+    """The outcome of a job's queries; percentiles in seconds, over those that were answered."""
 
     queries: int = 0
     late: int = 0
