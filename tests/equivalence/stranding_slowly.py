@@ -135,7 +135,7 @@ class SlowStranding:
 
 
 class ColdStranding:
-    """What a pod strands on a machine of cards, where halves of a GPU with four cores and whole
+    """Cost of a pod on a machine of cards, where halves of a GPU with four cores and whole
     ones with eight are all that is expected: no models, no slots, no memory beside."""
 
     def __init__(self, f: float, pack: float) -> None:
@@ -153,7 +153,7 @@ class ColdStranding:
         return sum(min(card.free_milli, card.strict * 1000 // card.total) for card in machine.cards)
 
     def points(self, machine, shape: Shape, chosen, *, is_step: bool) -> int:
-        """What the place spares, through FGD's sigmoid: thousandths of 0 to 100. A step is one of
+        """The points for what the place spares, through FGD's sigmoid: thousandths of 0 to 100. A step is one of
         several GPU requests, whose pod has its CPU already."""
         cpu_after = machine.cpu - shape.cpu_milli
         before = self.cost(machine, cpu_after if is_step else machine.cpu)
