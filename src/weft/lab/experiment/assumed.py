@@ -74,13 +74,13 @@ def assumed_rows(
         return []
     rows = []
     for assumed in workload.assumptions:
-        found = (
-            one
-            for one in results.summary
-            if (one.measure, one.scheduler) == (measure, scheduler)
-            and one.levels.get(AXIS) == assumed.name
+        summaries = (
+            summary
+            for summary in results.summary
+            if (summary.measure, summary.scheduler) == (measure, scheduler)
+            and summary.levels.get(AXIS) == assumed.name
         )
-        rows.append(AssumedRow(in_words(assumed, workload), next(found, None)))
+        rows.append(AssumedRow(in_words(assumed, workload), next(summaries, None)))
     return rows
 
 

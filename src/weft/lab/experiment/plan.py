@@ -7,7 +7,7 @@ from urllib.parse import quote
 import msgspec
 
 from weft.lab.experiment.spec import ExperimentSpec
-from weft.lab.experiment.spec_workloads import MetricFaults, TimeAssumptions, levels_of
+from weft.lab.experiment.spec_workloads import levels_of
 
 _PLAIN = "=,:.-_"
 """Characters that stay as they are in a folder's name, beside letters and digits."""
@@ -65,6 +65,4 @@ def axes_of(spec: ExperimentSpec) -> dict[str, list[str]]:
 
 
 def _text(level: Any) -> str:
-    if isinstance(level, (MetricFaults, TimeAssumptions)):
-        return level.name
-    return f"{level:g}"
+    return str(getattr(level, "name", "")) or f"{level:g}"

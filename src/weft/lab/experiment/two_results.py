@@ -94,7 +94,7 @@ def _found(spec: ExperimentSpec, store: RunStore) -> dict[PlannedCell, CellRecor
 def _summary(both: Mapping[PlannedCell, tuple[Measures, Measures]]) -> list[MeasureSummary]:
     levels = list(dict.fromkeys(cell.levels for cell in both))
     names = dict.fromkeys(
-        itertools.chain.from_iterable(one for pair in both.values() for one in pair)
+        itertools.chain.from_iterable(measures for pair in both.values() for measures in pair)
     )
     summary = []
     for scheduler in dict.fromkeys(cell.scheduler for cell in both):
