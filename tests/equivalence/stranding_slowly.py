@@ -153,8 +153,8 @@ class ColdStranding:
         return sum(min(card.free_milli, card.strict * 1000 // card.total) for card in machine.cards)
 
     def points(self, machine, shape: Shape, chosen, *, is_step: bool) -> int:
-        """The points for what the place spares, through FGD's sigmoid: thousandths of 0 to 100. A step is one of
-        several GPU requests, whose pod has its CPU already."""
+        """Points by what the place spares, through FGD's sigmoid: thousandths of 0 to 100. A step
+        is one of several GPU requests, whose pod has its CPU already."""
         cpu_after = machine.cpu - shape.cpu_milli
         before = self.cost(machine, cpu_after if is_step else machine.cpu)
         free_before = self.free(machine)
