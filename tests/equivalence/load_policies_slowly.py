@@ -337,7 +337,7 @@ class FerikoglouSafe(Ferikoglou):
 
 
 class Auto(LoadAware):
-    """Points for what is stranded and for the load, each 0 to 100; requests alone where nothing is known."""
+    """Points for what is stranded and for the load, 0 to 100 each; requests where nothing is known."""
 
     harvests = True
 
