@@ -337,7 +337,7 @@ class FerikoglouSafe(Ferikoglou):
 
 
 class Auto(LoadAware):
-    """Points for what is stranded and for the load, 0 to 100 each; requests where nothing is known."""
+    """Points for what is stranded and the load, 0 to 100 each; by requests where not known."""
 
     harvests = True
 
