@@ -1,4 +1,4 @@
-"""What does it bring to watch how pods get on? `interference`, told poor predictions.
+"""Gain of watching how pods get on: `interference`, told poor predictions.
 
 Runs benchmarks/experiments/feedback.yaml on two of Gavel's tables. A fifth of the jobs is
 latency-critical, the others are best-effort. The policy is told what Weft learnt from half of the

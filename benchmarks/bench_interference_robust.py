@@ -1,4 +1,4 @@
-"""What does it cost to believe poor predictions? Against `auto`, which is told none.
+"""Cost of believing poor predictions, against `auto`, which is told none.
 
 Runs benchmarks/experiments/interference-robust.yaml on two of Gavel's tables. So many of the
 applications are missing (never measured, nothing said of them), and every predicted slowdown and

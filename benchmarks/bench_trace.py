@@ -36,7 +36,7 @@ from specified import DATA, FILES, OUT, specification
 
 NAIVE_PODS = {"best-fit": 3_000, "fgd": 60}
 SEED = 42
-"""Of the generated cluster's arrivals; the trace has its own order."""
+"""The seed of the generated cluster's arrivals; the trace has its own order."""
 
 
 def experiment() -> ExperimentSpec:
