@@ -27,6 +27,8 @@ from test_scheduler_pages import address
 from weft_process import ALONE, all_bound, audited, nodes, pod, weft
 
 from weft.core.framework.signals import FRESH, MISSING, STALE
+from weft.kube.clock import SystemClock
+from weft.lab.trial.clocks import offset_of, prometheus_clock_marks
 from weft.telemetry.meaning.join import JoinFailure
 from weft.telemetry.sources.answers import TelemetryError
 from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
@@ -179,6 +181,27 @@ async def test_clocks_that_disagree_are_no_measurement(played: Played, ahead_s: 
         assert now.ages() == [MISSING] * 3
         now.clock.ahead_s = 0
         await now.until(lambda: now.ages() == [FRESH] * 3)
+
+
+@pytest.mark.parametrize(("api_ahead_s", "said"), [(30, "behind"), (-30, "ahead of"), (0, "")])
+async def test_an_experiment_tells_that_this_servers_clock_and_the_apis_are_apart(
+    played: Played, api_ahead_s: float, said: str
+) -> None:
+    """The server tells its own time; the API server's is told from its clock here, in seconds."""
+    clock = SystemClock()
+    asked_s = clock.wall().timestamp()
+    api_server = offset_of(int(asked_s) + api_ahead_s, 1.0, asked_s, asked_s)
+    async with Prometheus(played.site.options(timeout_s=30)) as source:
+        marks = await prometheus_clock_marks(source, api_server, clock)
+    assert len(marks) == bool(said), marks
+    assert all(f" s {said} the API server's" in mark for mark in marks), marks
+
+
+async def test_a_server_that_is_gone_does_not_say_what_time_it_is(played: Played) -> None:
+    gone = played.site.options(url="https://127.0.0.1:1")
+    async with Prometheus(gone) as source:
+        (mark,) = await prometheus_clock_marks(source, offset_of(0, 1.0, 0, 0), SystemClock())
+    assert mark.startswith("Prometheus does not say what time it is: "), mark
 
 
 async def test_gpus_that_the_cluster_does_not_have_are_counted(played: Played) -> None:

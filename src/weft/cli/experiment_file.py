@@ -137,6 +137,7 @@ def check(
     spec, cells, work = opened.spec, opened.cells, opened.work
     axes = [f"{len(texts)} × {axis}" for axis, texts in axes_of(spec).items()]
     axes += [f"{len(spec.schedulers)} × scheduler", f"{spec.seeds.count} × seed"]
+    axes += [f"{spec.repeats} × repeat"] if spec.repeats > 1 else []
     print(f"{spec.name}: {len(cells)} cells ({', '.join(axes)})")
     if work is None:
         raise Exit(EXIT_ABSENT)
@@ -333,7 +334,8 @@ def _print_results(spec: "ExperimentSpec", results: "ExperimentResults") -> None
 
     if results.question:
         print(results.question)
-    shown = [name for name in SHOWN if any(summary.measure == name for summary in results.summary)]
+    wanted = spec.measures or SHOWN
+    shown = [name for name in wanted if any(summary.measure == name for summary in results.summary)]
     table = table_with("|".join(["level", "scheduler", *(f">{name}" for name in shown)]))
     summaries = {
         (*summary.levels.values(), summary.scheduler, summary.measure): summary

@@ -6,7 +6,8 @@ from html import escape
 
 import msgspec
 
-from weft.lab.experiment.comparison import TITLES, ExperimentResults, MeasureSummary, level_text
+from weft.lab.experiment.comparison import ExperimentResults, MeasureSummary, level_text
+from weft.lab.experiment.measures import TITLES
 from weft.lab.experiment.spec import ExperimentSpec
 from weft.lab.experiment.spec_workloads import (
     MeasuredPairs,

@@ -10,67 +10,11 @@ from types import MappingProxyType
 
 import msgspec
 
+from weft.lab.experiment.measures import HIGHER_IS_BETTER, LOWER_IS_BETTER, TITLES
 from weft.lab.experiment.paired import Difference, holm, paired_difference, paired_p_value
 from weft.lab.experiment.plan import CellLevel, axes_of, plan
 from weft.lab.experiment.spec import ExperimentSpec
 from weft.lab.experiment.statistics import mean_ci95
-
-HIGHER_IS_BETTER = frozenset({"gpu_asked_percent", "gpu_allocation_percent", "jain_fairness"})
-LOWER_IS_BETTER = frozenset(
-    {
-        "jct_mean_s",
-        "jct_p50_s",
-        "jct_p99_s",
-        "makespan_s",
-        "queue_mean_s",
-        "queue_p99_s",
-        "ooms",
-        "evictions",
-        "lost_s",
-        "energy_kj",
-        "energy_kj_per_job",
-        "slowdown_mean",
-        "slowdown_p99",
-        "late_queries_percent",
-        "query_p99_s",
-        "critical_slow_percent",
-        "jct_critical_mean_s",
-        "jct_other_mean_s",
-        "unfinished",
-        "failed_pods",
-        "gpu_fragmentation_percent",
-    }
-)
-"""All other measures judge nothing: more memory in use may be good or waste."""
-
-TITLES = {
-    "jct_mean_s": "mean completion time",
-    "jct_p50_s": "median completion time",
-    "jct_p99_s": "p99 completion time",
-    "makespan_s": "makespan",
-    "queue_mean_s": "mean queueing time",
-    "queue_p99_s": "p99 queueing time",
-    "ooms": "out-of-memory kills",
-    "evictions": "evictions",
-    "lost_s": "time lost to restarts",
-    "energy_kj": "energy",
-    "energy_kj_per_job": "energy a job",
-    "late_queries_percent": "late queries (QoS violations)",
-    "query_p99_s": "p99 time of a query",
-    "slowdown_mean": "mean slowdown (completion time over time alone)",
-    "slowdown_p99": "p99 slowdown",
-    "jain_fairness": "fairness (Jain's index of slowdowns)",
-    "critical_slow_percent": "looks that found a latency-critical job too slow",
-    "jct_critical_mean_s": "mean completion time of latency-critical jobs",
-    "jct_other_mean_s": "mean completion time of other jobs",
-    "unfinished": "unfinished jobs",
-    "failed_pods": "pods without a place",
-    "gpu_fragmentation_percent": "fragmentation",
-    "gpu_asked_percent": "GPU allocation asked for",
-    "gpu_allocation_percent": "GPU allocation",
-}
-"""How measures that judge are called in sentences."""
-
 
 Measures = Mapping[str, float | None]
 Place = tuple[tuple[CellLevel, ...], str]
@@ -131,17 +75,19 @@ def compare(
     """Compare the schedulers; `measures` are those of each cell that counts, by its folder, and
     `marked` says why the numbers of others do not.
 
-    Means and differences are over the seeds that both a scheduler and the baseline have.
+    Means and differences are over the seeds that both a scheduler and the baseline have; a seed's
+    value is the mean of its repeats. Only the experiment's `measures` are compared, if it has any.
     """
     cells = plan(spec)
-    measures_of: dict[Place, dict[int, Measures]] = {}
-    for cell in cells:
-        if cell.folder in measures:
-            of_seeds = measures_of.setdefault((cell.levels, cell.scheduler), {})
-            of_seeds[cell.seed] = measures[cell.folder]
+    measures_of = of_places(
+        ((cell.levels, cell.scheduler), cell.seed, measures[cell.folder])
+        for cell in cells
+        if cell.folder in measures
+    )
     levels = list(dict.fromkeys(cell.levels for cell in cells))
     summary: list[MeasureSummary] = []
-    for measure in dict.fromkeys(itertools.chain.from_iterable(measures.values())):
+    named = spec.measures or dict.fromkeys(itertools.chain.from_iterable(measures.values()))
+    for measure in named:
         for scheduler in spec.schedulers:
             summary += summaries_of_levels(measures_of, levels, scheduler, spec.reference, measure)
     absent = [cell.folder for cell in cells if cell.folder not in measures]
@@ -156,6 +102,30 @@ def compare(
         summary,
         list(_findings(spec, summary)),
     )
+
+
+def of_places(cells: Iterable[tuple[Place, int, Measures]]) -> dict[Place, dict[int, Measures]]:
+    """Measures by place and seed, of (place, seed, measures) of each cell.
+
+    Where a seed was run several times, the means of those runs that have a value.
+    """
+    runs: dict[Place, dict[int, list[Measures]]] = {}
+    for place, seed, measures in cells:
+        runs.setdefault(place, {}).setdefault(seed, []).append(measures)
+    return {
+        place: {seed: _mean_of(repeats) for seed, repeats in of_seeds.items()}
+        for place, of_seeds in runs.items()
+    }
+
+
+def _mean_of(repeats: Sequence[Measures]) -> Measures:
+    if len(repeats) == 1:
+        return repeats[0]
+    means: dict[str, float | None] = {}
+    for name in dict.fromkeys(itertools.chain.from_iterable(repeats)):
+        values = [value for run in repeats if (value := run.get(name)) is not None]
+        means[name] = sum(values) / len(values) if values else None
+    return means
 
 
 def summaries_of_levels(
