@@ -1,138 +1,77 @@
-"""What does it bring to watch how pods get on? `interference`, told poor predictions.
+"""Gain of watching how pods get on: `interference`, told poor predictions.
 
-Truth is two of Gavel's tables on the V100. A fifth of the jobs is latency-critical, the others are
-best-effort. The policy is told what Weft learnt from half of the pairs, every slowdown and its
-bound multiplied by a lognormal factor of sigma 0.4. Progress is read each 15 s with 5 % noise.
-Compared on the same jobs and predictions: nobody watches; what is seen teaches; and evicts, too,
-where an evicted job loses all it has done, or goes on from there. `slow` is the share of looks at
-latency-critical jobs that found them slower than 1.10. Also: how long it takes to patch a table of
-200 applications on 3 GPU models. Needs the data in WEFT_DATA. Writes build/bench/feedback.json.
+Runs benchmarks/experiments/feedback.yaml on two of Gavel's tables. A fifth of the jobs is
+latency-critical, the others are best-effort. The policy is told what Weft learnt from half of the
+pairs, every slowdown and its bound multiplied by a lognormal factor of sigma 0.4. Progress is read
+each 15 s with 5 % noise. Compared on the same jobs and predictions: nobody watches; what is seen
+teaches; and evicts, too, where an evicted job loses all it has done, or goes on from there. `slow`
+is the share of looks at latency-critical jobs that found them slower than 1.10. Also: how long it
+takes to patch a table of 200 applications on 3 GPU models. Needs the data in WEFT_DATA. Writes
+build/bench/feedback.json.
 
     python benchmarks/bench_feedback.py [--jobs 2] [--seeds 10] [--noise 0.4] [--load 0.7]
 """
 
 import argparse
+import json
 import os
 import random
 import statistics
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from weft.core.policies.catalog import built_in
 from weft.interference.observed_slowdown import ObservedSlowdowns
-from weft.lab.experiment import pair_predictor
-from weft.lab.experiment.interference_robust import noisy
-from weft.lab.experiment.paired import paired_difference
-from weft.lab.experiment.workers import run_cells
-from weft.lab.simulate.sharing import pairs
-from weft.lab.simulate.sharing.feedback import Feedback
-from weft.lab.simulate.sharing.job import Job
-from weft.lab.simulate.sharing.run import SharedScenario, run_shared
-from weft.model.interference_table import INTERFERENCE, PredictionTier, interference, to_input
-from weft.model.request import LATENCY_CRITICAL
+from weft.lab.experiment.paired import Difference, paired_difference
+from weft.lab.experiment.spec import ExperimentSpec
+from weft.lab.experiment.spec_workloads import PoorPredictions
+from weft.model.interference_table import PredictionTier, interference
 
-DATA = Path(os.environ.get("WEFT_DATA", "../shared/data"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from specified import DATA, OUT, Measured, by_place, measured, pairs_of_table
+
 TABLES = ("oracle_throughputs:v100", "physical_cluster_throughputs:v100")
-CRITICAL_SHARE = 0.2
-READ_NOISE = 0.05
-NOBODY = "nobody watches"
-ARMS = {
-    NOBODY: Feedback(teach=False, evict=False),
-    "it teaches": Feedback(noise=READ_NOISE, evict=False),
-    "and evicts": Feedback(noise=READ_NOISE),
-    "who keep their work": Feedback(noise=READ_NOISE, keeps_work=True),
+NOBODY = "nobody-watches"
+FIELDS = {
+    "slow_percent": "critical_slow_percent",
+    "jct_mean_s": "jct_mean_s",
+    "critical_jct_s": "jct_critical_mean_s",
+    "other_jct_s": "jct_other_mean_s",
+    "relieved": "slowdown_evictions",
+    "lost_s": "lost_s",
+    "unfinished": "unfinished",
 }
+"""Means that are written, and the measures that they are of."""
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """What is compared."""
-
-    table: pairs.PairTable
-    card: str
-    load: pairs.OfferedLoad
-    noise: float
-    policy: str
-
-
-class Cell(msgspec.Struct, frozen=True):
-    """One run."""
-
-    arm: str
-    seed: int
+def rows(spec: ExperimentSpec, found: Measured) -> Iterator[dict[str, Any]]:
+    """Each feedback at each load and level of noise, against that nobody watches."""
+    places = by_place(spec, found)
+    for (policy, load, noise, arm, share), runs in places.items():
+        base = places[policy, load, noise, NOBODY, share]
+        of_both = ([run["jct_mean_s"] for run in some] for some in (runs, base))
+        row: dict[str, Any] = {"load": load, "noise": noise, "feedback": arm}
+        row["jct_mean"] = msgspec.to_builtins(paired_difference(*of_both))
+        for field, measure in FIELDS.items():
+            row[field] = statistics.fmean(run[measure] or 0.0 for run in runs)
+        yield row
 
 
-class Found(msgspec.Struct, frozen=True):
-    """What one run measured."""
-
-    slow_percent: float
-    jct_mean_s: float
-    critical_jct_s: float
-    other_jct_s: float
-    relieved: int
-    lost_s: float
-    unfinished: int
-
-
-def mixed(jobs: tuple[Job, ...], seed: int) -> tuple[Job, ...]:
-    """The same jobs, some of them latency-critical."""
-    dice = random.Random(f"weft-critical-{seed}")
-    return tuple(
-        msgspec.structs.replace(job, job_class=LATENCY_CRITICAL)
-        if dice.random() < CRITICAL_SHARE
-        else job
-        for job in jobs
-    )
-
-
-def run_cell(asked: Asked, cell: Cell) -> Found:
-    learnt = pair_predictor.trained(asked.table, asked.card, cell.seed)
-    told = noisy(learnt, cell.seed, asked.noise)
-    jobs = mixed(pairs.jobs(asked.table, asked.load, cell.seed), cell.seed)
-    critical = {job.uid for job in jobs if job.job_class == LATENCY_CRITICAL}
-    run = run_shared(
-        SharedScenario(
-            pairs.cluster(asked.load.gpus, asked.card),
-            jobs,
-            asked.table.truth(),
-            seed=cell.seed,
-            inputs={INTERFERENCE: to_input(told)},
-            measured=False,
-            feedback=ARMS[cell.arm],
-        ),
-        built_in().from_spec(asked.policy),
-    )
-    jct = {one.uid: one.jct_s for one in run.outcomes if one.jct_s is not None}
-    return Found(
-        run.critical_slow_percent or 0.0,
-        run.jct_mean_s,
-        statistics.fmean(jct[uid] for uid in jct if uid in critical),
-        statistics.fmean(jct[uid] for uid in jct if uid not in critical),
-        run.slowdown_evictions,
-        run.lost_s,
-        run.unfinished,
-    )
-
-
-def compare(asked: Asked, seeds: int, jobs: int) -> dict[str, list[Found]]:
-    cells = [Cell(arm, seed) for seed in range(seeds) for arm in ARMS]
-    done = dict(run_cells(run_cell, asked, cells, jobs))
-    return {arm: [done[Cell(arm, seed)] for seed in range(seeds)] for arm in ARMS}
-
-
-def line(arm: str, mine: list[Found], base: list[Found]) -> str:
-    def mean(field: str) -> float:
-        return statistics.fmean(getattr(one, field) for one in mine)
-
-    change = paired_difference([x.jct_mean_s for x in mine], [x.jct_mean_s for x in base])
+def line(row: dict[str, Any]) -> str:
+    change = msgspec.convert(row["jct_mean"], Difference)
     return (
-        f"  {arm:20} slow {mean('slow_percent'):5.2f} %  mean JCT {mean('jct_mean_s'):6.0f} s "
-        f"({change.text()}), "
-        f"critical {mean('critical_jct_s'):6.0f}, others {mean('other_jct_s'):6.0f}; evicted "
-        f"{mean('relieved'):5.1f}, lost {mean('lost_s') / 3600:5.1f} h"
-        + (f"  UNFINISHED {sum(one.unfinished for one in mine)}" if mean("unfinished") else "")
+        f"  load {row['load']}, {row['noise']}  {row['feedback']:20} "
+        f"slow {row['slow_percent']:5.2f} %  "
+        f"mean JCT {row['jct_mean_s']:6.0f} s ({change.text()}), "
+        f"critical {row['critical_jct_s']:6.0f}, others {row['other_jct_s']:6.0f}; evicted "
+        f"{row['relieved']:5.1f}, lost {row['lost_s'] / 3600:5.1f} h"
+        + (f"  UNFINISHED {row['unfinished']:.1f}" if row["unfinished"] else "")
     )
 
 
@@ -169,22 +108,21 @@ def main() -> None:
     if not DATA.exists():
         print(f"no tables in {DATA}: nothing to simulate; set WEFT_DATA")
         return
-    found: dict[str, dict[str, list[Found]]] = {}
-    out = Path("build/bench")
-    out.mkdir(parents=True, exist_ok=True)
+    levels: dict[str, Any] = {"loads": tuple(asked.load)} if asked.load else {}
+    if asked.noise:
+        named = (
+            PoorPredictions(f"noise-{round(100 * noise)}", noise=noise) for noise in asked.noise
+        )
+        levels["predictions"] = tuple(named)
+    found: dict[str, list[dict[str, Any]]] = {}
     for name in asked.table or TABLES:
-        source, _, card = name.partition(":")
-        table = pairs.gavel(DATA / "gavel/pairs.csv", source, card)
-        for noise in asked.noise or [0.4]:
-            for rate in asked.load or [0.9]:
-                where = f"{source} on {card}, load {rate}, predictions off by {100 * noise:.0f} %"
-                what = Asked(table, card, pairs.OfferedLoad(rate), noise, asked.policy)
-                found[where] = compare(what, asked.seeds, asked.jobs)
-                print(f"\n{where}, {what.load.gpus} GPUs, {what.load.jobs} jobs", flush=True)
-                for arm, runs in found[where].items():
-                    print(line(arm, runs, found[where][NOBODY]), flush=True)
-                encoded = msgspec.json.format(msgspec.json.encode(found), indent=1)
-                (out / "feedback.json").write_bytes(encoded)
+        spec = pairs_of_table("feedback", name, asked.seeds, **levels)
+        spec = msgspec.structs.replace(spec, schedulers=(asked.policy,))
+        found[name] = list(rows(spec, measured(spec, asked.jobs)))
+        (OUT / "feedback.json").write_text(json.dumps(found, indent=1) + "\n")
+        print(f"\n{name}", flush=True)
+        for row in found[name]:
+            print(line(row), flush=True)
 
 
 if __name__ == "__main__":

@@ -36,10 +36,8 @@ from weft.lab.simulate.sharing import pairs
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from specified import Measured, against, measured, one_of, specification
+from specified import DATA, Measured, against, measured, one_of, specification
 
-DATA = Path(os.environ.get("WEFT_DATA", "../shared/data")).resolve()
-os.environ["WEFT_DATA"] = str(DATA)  # the specification names it
 SOURCES = ("oracle_throughputs", "simulation_throughputs", "physical_cluster_throughputs")
 CARDS = ("v100", "p100")
 LOADS = (0.7, 0.9, 1.1)

@@ -5,12 +5,14 @@ steady rate (Poisson), durations openb's own or spread as Philly's were (log-nor
 two hours. A fixed number of pods comes; runs go on until all have ended. Load is the GPU time asked
 for per second, over the cluster's GPUs. `again`: a tenth of the pods are ended half-way and come
 again for the rest. All policies get the same pods, times and histogram; intervals are of paired
-differences. Runs are appended to build/bench/stranding.jsonl and not repeated.
+differences. Runs are appended to build/bench/stranding.jsonl and not repeated; all differences are
+written beside it as CSV.
 
     python benchmarks/bench_stranding.py [--seeds 10] [--load 0.9] [--trace default] [--quick]
 """
 
 import argparse
+import csv
 import heapq
 import json
 import math
@@ -41,7 +43,6 @@ from weft.core.engine import (
 from weft.core.framework import Profile
 from weft.core.framework.fragments import typical_input
 from weft.core.policies.catalog import built_in
-from weft.interference.intervals import ENOUGH_FOR_INTERVAL
 from weft.lab.experiment.statistics import mean_ci95
 from weft.lab.simulate.openb import TracePod, read_nodes, read_pods
 from weft.lab.simulate.openb_own import usual_card_mib
@@ -49,6 +50,7 @@ from weft.model import Node, PodRequest
 
 DATA = Path(os.environ.get("WEFT_DATA", "../shared/data")) / "openb"
 OUT = Path("build/bench/stranding.jsonl")
+TABLE = OUT.with_suffix(".csv")
 TRACES = ("default", "gpushare100", "gpuspec33", "multigpu50")
 POLICIES = ("fgd", "least-stranding", "best-fit", "gpu-packing")
 LOADS = (0.7, 0.9, 1.0, 1.1)
@@ -262,26 +264,59 @@ def rows() -> list[dict[str, Any]]:
     return [json.loads(line) for line in OUT.read_text().splitlines()]
 
 
-def report(baseline: str = "fgd") -> None:
-    """Differences to the baseline, seed by seed: mean and 95 % interval."""
+class Difference(NamedTuple):
+    """One figure of `least-stranding` less another policy's, over the seeds that both ran."""
+
+    trace: str
+    durations: str
+    load: float
+    against: str
+    figure: str
+    seeds: int
+    mean_against: float
+    difference: float
+    half_interval: float | None
+    seeds_higher: int
+
+    @property
+    def is_sure(self) -> bool:
+        return self.half_interval is not None and abs(self.difference) > self.half_interval
+
+
+def differences(mine: str = "least-stranding") -> Iterator[Difference]:
+    """Differences to each other policy, seed by seed: mean and 95 % interval."""
     by: dict[tuple[Any, ...], dict[int, dict[str, Any]]] = defaultdict(dict)
     for row in rows():
         trace, durations, load, seed = row["cell"]
         by[trace, durations, load, row["policy"]][seed] = row
-    for (trace, durations, load, policy), mine in sorted(by.items(), key=repr):
-        base = by.get((trace, durations, load, baseline), {})
-        seeds = sorted(mine.keys() & base.keys())
-        if policy == baseline or len(seeds) < ENOUGH_FOR_INTERVAL:
-            continue
-        words = []
-        for what in ("allocation", *(f"{c} {m}" for c in CLASSES for m in ("mean", "p99"))):
-            if any(what not in runs[seed] for seed in seeds for runs in (mine, base)):
+    figures = ["allocation", *(f"{c} {m}" for c in CLASSES for m in ("mean", "p99", "longest"))]
+    for (trace, durations, load, against), theirs in sorted(by.items(), key=repr):
+        ours = by.get((trace, durations, load, mine), {})
+        seeds = sorted(ours.keys() & theirs.keys())
+        for figure in figures if against != mine and seeds else ():
+            if any(figure not in runs[seed] for seed in seeds for runs in (ours, theirs)):
                 continue
-            change, half = mean_ci95([mine[seed][what] - base[seed][what] for seed in seeds])
-            usual = float(np.mean([base[seed][what] for seed in seeds]))
-            sure = "" if half is None or abs(change) <= half else "*"
-            words.append(f"{what} {usual:.1f} {change:+.2f}±{half or 0:.2f}{sure}")
-        print(f"{trace} {durations} {load} {policy} ({len(seeds)}):", "; ".join(words))
+            each = [ours[seed][figure] - theirs[seed][figure] for seed in seeds]
+            change, half = mean_ci95(each)
+            usual = float(np.mean([theirs[seed][figure] for seed in seeds]))
+            half = None if half is None else round(half, 2)
+            yield Difference(
+                *(trace, durations, load, against, figure, len(seeds)),
+                *(round(usual, 2), round(change, 2), half, sum(more > 0 for more in each)),
+            )
+
+
+def report() -> None:
+    """Prints what is beyond chance, and writes all differences as CSV."""
+    found = list(differences())
+    with TABLE.open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([Difference._fields, *found])
+    sure = [each for each in found if each.is_sure]
+    for each in sure:
+        where = f"{each.trace} {each.durations} {each.load} against {each.against}"
+        change = f"{each.difference:+.2f} ± {each.half_interval:.2f}"
+        print(f"{where}, {each.seeds} seeds: {each.figure} {each.mean_against:.2f} {change}")
+    print(f"{len(sure)} of {len(found)} differences are beyond chance; all: {TABLE}")
 
 
 def main() -> None:

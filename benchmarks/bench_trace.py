@@ -1,8 +1,9 @@
 """Whole-process cost of replaying a trace, one policy a process: CPU seconds and peak memory.
 
-With WEFT_DATA (default ../shared/data) the published default trace at 130 % in its published
-order; else a generated cluster. Beside it, in this script: the naive way (`naive.py`) on the same
-arrivals, and the ratio of CPU seconds per pod. Writes build/bench/trace.json.
+Runs benchmarks/experiments/trace.yaml as `weft experiment run` does: with WEFT_DATA (default
+../shared/data) the published default trace at 130 % in its published order; else a generated
+cluster. Beside it, in this script: the naive way (`naive.py`) on the same arrivals, and the ratio
+of CPU seconds per pod. Writes build/bench/trace.json.
 
     python benchmarks/bench_trace.py [--policy fgd]
 """
@@ -10,78 +11,66 @@ arrivals, and the ratio of CPU seconds per pod. Writes build/bench/trace.json.
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from naive import NaiveCluster
+from weft.lab.experiment.plan import plan
+from weft.lab.experiment.spec import ExperimentSpec, Seeds, data_paths
+from weft.lab.experiment.store import read_store
 from weft.lab.simulate.arrivals import Arrivals, draw, read_orders
+from weft.lab.simulate.generate import demo_cluster
 from weft.lab.simulate.openb import read_nodes, read_pods
 from weft.lab.simulate.scenario import Scenario
 from weft.model import Placement, Share
 
-LEAST_STRANDING = "least-stranding:setting=inflation"
-POLICIES = (
-    "best-fit",
-    "dot-product",
-    "gpu-packing",
-    "gpu-clustering",
-    "random",
-    "fgd",
-    LEAST_STRANDING,
-)
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from specified import DATA, FILES, OUT, specification
+
 NAIVE_PODS = {"best-fit": 3_000, "fgd": 60}
-ROOT = Path(__file__).resolve().parents[1]
+SEED = 42
+"""The seed of the generated cluster's arrivals; the trace has its own order."""
 
 
-def inputs() -> tuple[list[str], Path, Path, Path | None]:
-    """(options for `weft simulate`, nodes, pods, order)."""
-    data = Path(os.environ.get("WEFT_DATA", ROOT.parent / "shared" / "data")) / "openb"
-    if data.is_dir():
-        nodes, pods = data / "openb_node_list_gpu_node.csv", data / "openb_pod_list_default.csv"
-        order: Path | None = data / "openb_order_default.json.gz"
-    else:
-        from weft.lab.simulate.generate import demo_cluster
-
-        folder = ROOT / "build" / "bench"
-        folder.mkdir(parents=True, exist_ok=True)
-        nodes, pods, order = folder / "nodes.csv", folder / "pods.csv", None
-        for path, text in zip((nodes, pods), demo_cluster(1), strict=True):
-            path.write_text(text)
-    options = ["--nodes", str(nodes), "--pods", str(pods)]
-    return options + (["--order", str(order)] if order else []), nodes, pods, order
+def experiment() -> ExperimentSpec:
+    """The specification, with a generated cluster's files where the trace is absent."""
+    if (DATA / "openb").is_dir():
+        return specification("trace", 1)
+    OUT.mkdir(parents=True, exist_ok=True)
+    nodes, pods = OUT / "nodes.csv", OUT / "pods.csv"
+    for path, text in zip((nodes, pods), demo_cluster(1), strict=True):
+        path.write_text(text)
+    spec = specification("trace", 1, nodes=str(nodes), pods=str(pods), order="")
+    return msgspec.structs.replace(spec, seeds=Seeds(SEED, 1))
 
 
-def whole_process(options: list[str], policy: str) -> dict[str, object]:
-    """Run `weft simulate` in a process of its own and read what the system says it cost."""
-    command = [
-        sys.executable,
-        "-m",
-        "weft.cli.main",
-        "simulate",
-        *options,
-        "--policy",
-        policy,
-        "--output",
-        "json",
-    ]
-    begin = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    text = process.stdout.read()
+def whole_process(spec: ExperimentSpec, policy: str) -> dict[str, object]:
+    """Run the policy's cell in a process of its own and read what the system says it cost."""
+    spec = msgspec.structs.replace(spec, schedulers=(policy,))
+    file, folder = OUT / "trace-experiment.json", OUT / "experiments" / "trace"
+    file.write_bytes(msgspec.json.encode(spec))
+    shutil.rmtree(folder, ignore_errors=True)  # what is there would not be run again
+    command = [sys.executable, "-m", "weft.cli.main", "experiment", "run", str(file)]
+    began_s = time.perf_counter()
+    process = subprocess.Popen([*command, "--out", str(folder), "--jobs", "1"], stdout=sys.stderr)
     _, status, usage = os.wait4(process.pid, 0)
     assert status == 0, f"{policy} ended with {status}"
-    run = json.loads(text)["runs"][0]
+    record = read_store(folder)[1].record(plan(spec)[0])
+    assert record is not None
     return {
         "policy": policy,
-        "pods": run["pods"],
+        "pods": record.run["pods"],
         "cpu_s": round(usage.ru_utime + usage.ru_stime, 3),
-        "wall_s": round(time.perf_counter() - begin, 3),
+        "wall_s": round(time.perf_counter() - began_s, 3),
         "peak_mib": round(usage.ru_maxrss / 1024),
-        "allocation_percent": run["gpu_allocation_percent"],
+        "allocation_percent": record.measures["gpu_allocation_percent"],
     }
 
 
@@ -109,30 +98,32 @@ def naive_cpu_per_pod(world: Scenario, order: Arrivals, policy: str) -> float:
     return (time.process_time() - begin) / len(rows)
 
 
+def arrivals(spec: ExperimentSpec) -> tuple[Scenario, Arrivals]:
+    """The same nodes, pods and order of arrivals."""
+    data = data_paths(spec, FILES)
+    world = Scenario(read_nodes(data["nodes"]), read_pods(data["pods"]))
+    count = len(world.nodes)
+    if "order" in data:
+        return world, read_orders(data["order"], len(world.pods), count, 1)[0]
+    return world, draw(world.pods, count, world.capacity_milli, SEED, 1.3)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--policy", action="append", choices=POLICIES)
-    wanted = parser.parse_args().policy or POLICIES
-    options, nodes, pods, order = inputs()
-    world = Scenario(read_nodes(nodes), read_pods(pods))
-    count, capacity = len(world.nodes), world.capacity_milli
-    arrivals = (
-        read_orders(order, len(world.pods), count, 1)[0]
-        if order
-        else draw(world.pods, count, capacity, 42, 1.3)
-    )
+    spec = experiment()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--policy", action="append", choices=spec.schedulers)
+    wanted = parser.parse_args().policy or spec.schedulers
+    world, order = arrivals(spec)
     rows = []
     for policy in wanted:
-        row = whole_process(options, policy)
+        row = whole_process(spec, policy)
         if policy in NAIVE_PODS:
-            naive = naive_cpu_per_pod(world, arrivals, policy)
+            naive = naive_cpu_per_pod(world, order, policy)
             row["naive_ms_per_pod"] = round(naive * 1e3, 3)
             row["naive_over_weft"] = round(naive * row["pods"] / row["cpu_s"], 1)  # type: ignore[operator]
         rows.append(row)
         print(json.dumps(row), flush=True)
-    out = ROOT / "build" / "bench" / "trace.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(rows, indent=1) + "\n")
+        (OUT / "trace.json").write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 Cells are kept in build/bench/experiments/: what is there is not run again.
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from weft.lab.experiment.store import RunStore, stored_experiment
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = ROOT / "benchmarks" / "experiments"
+OUT = ROOT / "build" / "bench"
+DATA = Path(os.environ.get("WEFT_DATA", "../shared/data")).resolve()
+os.environ["WEFT_DATA"] = str(DATA)  # specifications name it
 Measured = dict[str, dict[str, float | None]]
 """Measures of each cell, by its folder."""
 
@@ -33,7 +37,7 @@ def specification(name: str, seeds: int, **workload: Any) -> ExperimentSpec:
 def measured(spec: ExperimentSpec, jobs: int) -> Measured:
     """Run the cells that are missing, and give every cell's measures."""
     data = data_paths(spec, FILES)
-    folder = ROOT / "build" / "bench" / "experiments" / spec.name
+    folder = OUT / "experiments" / spec.name
     store = RunStore(folder, stored_experiment(spec, data))
     store.begin()
     work = CellWork(runner_of(spec, data, built_in().from_spec), store)
@@ -55,3 +59,24 @@ def one_of(results: ExperimentResults, scheduler: str, measure: str, level: str)
         for one in results.summary
         if (one.scheduler, one.measure) == (scheduler, measure) and level in one.levels.values()
     )
+
+
+def by_place(spec: ExperimentSpec, found: Measured) -> dict[tuple[str, ...], list[Any]]:
+    """Measures of all seeds, by (scheduler, level of each axis)."""
+    places: dict[tuple[str, ...], list[Any]] = {}
+    for cell in plan(spec):
+        place = cell.scheduler, *(level.text for level in cell.levels)
+        places.setdefault(place, []).append(found[cell.folder])
+    return places
+
+
+def pairs_of_table(name: str, asked: str, seeds: int, **workload: Any) -> ExperimentSpec:
+    """The specification `name` on one of Gavel's tables, SOURCE:GPU as it is `asked` for.
+
+    Its cells have a folder for each table and each value of `workload` that is no axis.
+    """
+    source, _, card = asked.partition(":")
+    spec = specification(name, seeds, source=source, gpu=card, **workload)
+    own = [text for text in workload.values() if isinstance(text, str)]
+    parts = [name, source.removesuffix("_throughputs").replace("_", "-"), card, *own]
+    return msgspec.structs.replace(spec, name="-".join(parts))

@@ -66,6 +66,11 @@ def chart_files() -> dict[Path, str]:
     }
 
 
+TEXT, FLAG = {"type": "string"}, {"type": "boolean"}
+ANYTHING: dict[str, Any] = {"type": "object"}
+TEXTS = {"type": "object", "additionalProperties": TEXT}
+
+
 def _webhook() -> dict[str, Any]:
     """With what the chart fills in."""
     made: dict[str, Any] = webhook_configuration("NAMESPACE", "weft-webhook", b"")
@@ -82,22 +87,14 @@ def schema() -> dict[str, Any]:
     for decided in ("apiVersion", "kind"):
         del whole[decided], definitions["FakeFile"]["properties"][decided]
     del definitions["FakeFile"]["required"]
-    text, flag = {"type": "string"}, {"type": "boolean"}
-    some = {"type": "integer", "minimum": 1}
-    anything = {"type": "object"}
-    texts = {"type": "object", "additionalProperties": text}
-    objects = {"type": "array", "items": anything}
-    port = {"type": "integer", "minimum": 1, "maximum": 65535}
-    service = _closed(name=text, port=port, targetPort=port, labels=texts)
-    service["properties"]["nodePort"] = {"type": "integer", "minimum": 0, "maximum": 65535}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **_closed(
             image=_closed(
-                repository=text,
-                tag=text,
+                repository=TEXT,
+                tag=TEXT,
                 pullPolicy={"enum": ["Always", "IfNotPresent", "Never"]},
-                pullSecrets={"type": "array", "items": text},
+                pullSecrets={"type": "array", "items": TEXT},
             ),
             log=_closed(
                 format={"enum": ["text", "json"]},
@@ -105,54 +102,66 @@ def schema() -> dict[str, Any]:
             ),
             profiles=whole["profiles"],
             configuration={"$ref": "#/$defs/Configuration"},
-            scheduler=_closed(
-                name=text,
-                podLabels=texts,
-                replicas=some,
-                minAvailable={"type": "integer", "minimum": 0},
-                resources=anything,
-                nodeSelector=texts,
-                tolerations=objects,
-                extraVolumes=objects,
-                extraVolumeMounts=objects,
-            ),
-            extender=_closed(
-                enabled=flag,
-                certificates={"enum": ["secret", "generate", "none"]},
-                secret=text,
-                service=service,
-            ),
-            kubeScheduler=_closed(
-                enabled=flag, image=text, replicas=some, everyPod=flag, resources=anything
-            ),
-            agent=_closed(
-                enabled=flag,
-                nodeSelector=texts,
-                runtimeClassName=text,
-                devicePlugins=flag,
-                mig=flag,
-                playedGpus={"$ref": "#/$defs/FakeFile"},
-                resources=anything,
-            ),
+            **_processes(),
             admission=_closed(
-                enabled=flag,
+                enabled=FLAG,
                 schedule={"enum": ["auto", "always", "webhook", "never"]},
-                schedulerName=text,
-                plugins={"type": "array", "items": text},
+                schedulerName=TEXT,
+                plugins={"type": "array", "items": TEXT},
             ),
             monitoring=_closed(
-                enabled=flag,
+                enabled=FLAG,
                 interval={"type": "string", "pattern": "^[1-9][0-9]*(ms|s|m|h)$"},
-                labels=texts,
+                labels=TEXTS,
                 runbook={"type": "string", "minLength": 1},
             ),
             priorityClass=_closed(
-                create=flag, value={"type": "integer", "minimum": 0, "maximum": 1_000_000_000}
+                create=FLAG, value={"type": "integer", "minimum": 0, "maximum": 1_000_000_000}
             ),
-            namespace=_closed(create=flag),
-            **{"global": anything},  # helm's own
+            namespace=_closed(create=FLAG),
+            **{"global": ANYTHING},  # helm's own
         ),
         "$defs": definitions,
+    }
+
+
+def _processes() -> dict[str, Any]:
+    """Values of the processes that the chart runs."""
+    some = {"type": "integer", "minimum": 1}
+    objects = {"type": "array", "items": ANYTHING}
+    port = {"type": "integer", "minimum": 1, "maximum": 65535}
+    service = _closed(name=TEXT, port=port, targetPort=port, labels=TEXTS)
+    service["properties"]["nodePort"] = {"type": "integer", "minimum": 0, "maximum": 65535}
+    return {
+        "scheduler": _closed(
+            name=TEXT,
+            podLabels=TEXTS,
+            replicas=some,
+            minAvailable={"type": "integer", "minimum": 0},
+            resources=ANYTHING,
+            nodeSelector=TEXTS,
+            tolerations=objects,
+            extraVolumes=objects,
+            extraVolumeMounts=objects,
+        ),
+        "extender": _closed(
+            enabled=FLAG,
+            certificates={"enum": ["secret", "generate", "none"]},
+            secret=TEXT,
+            service=service,
+        ),
+        "kubeScheduler": _closed(
+            enabled=FLAG, image=TEXT, replicas=some, everyPod=FLAG, resources=ANYTHING
+        ),
+        "agent": _closed(
+            enabled=FLAG,
+            nodeSelector=TEXTS,
+            runtimeClassName=TEXT,
+            devicePlugins=FLAG,
+            mig=FLAG,
+            playedGpus={"$ref": "#/$defs/FakeFile"},
+            resources=ANYTHING,
+        ),
     }
 
 

@@ -48,7 +48,7 @@ def words_of_the_code() -> set[str]:
 RIDDLE = re.compile(r'^ *"""(What|Whether|Who|Whom|Whose|Of|It)(?=[\s,:])', re.MULTILINE)
 
 
-@pytest.mark.parametrize("folder", ["src/weft", "tests"])
+@pytest.mark.parametrize("folder", ["src/weft", "tests", "benchmarks"])
 def test_docstrings_begin_with_what_a_thing_is_or_does(folder: str) -> None:
     """Not with a question that the reader then has to put together."""
     riddles = [

@@ -64,17 +64,27 @@ def ran_out(plane: ControlPlane, namespace: str, name: str) -> None:
     plane.api.patch("Pod", name, {"status": status}, namespace, part="status")
 
 
-def test_its_rights_suffice_to_lead_to_bind_and_to_tell(
-    control_plane: ControlPlane, namespace: str, tmp_path: Path, installed: None
-) -> None:
-    nodes(control_plane, 1)
-    own = pod("weft-0", "nobody", {})
-    control_plane.api.create(own, "weft-system")
-    process = Weft(control_plane.kubeconfig_for(USER, *GROUPS), tmp_path / "log", *EXTENDER)
+def leading(plane: ControlPlane, log: Path) -> Weft:
+    """A scheduler with the manifests' rights in the pod weft-0, once it leads."""
+    plane.api.create(pod("weft-0", "nobody", {}), "weft-system")
+    process = Weft(plane.kubeconfig_for(USER, *GROUPS), log, *EXTENDER)
     named = ["POD_NAME=weft-0", "POD_NAMESPACE=weft-system"]
     process.command = ["/usr/bin/env", *named, *process.command]
     process.start()
     process.until(r"leading, term \d+")
+    return process
+
+
+def names_of_placed(plane: ControlPlane, namespace: str) -> list[str]:
+    pods = plane.api.list("Pod", namespace)
+    return [one["metadata"]["name"] for one in pods if one["spec"].get("nodeName")]
+
+
+def test_its_rights_suffice_to_lead_to_bind_and_to_tell(
+    control_plane: ControlPlane, namespace: str, tmp_path: Path, installed: None
+) -> None:
+    nodes(control_plane, 1)
+    process = leading(control_plane, tmp_path / "log")
     limits = {"elasticgpu.io/gpu-memory": 10_000}
     job = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "controller": True, "uid": "u"}
     pods = [pod(f"p{n}", "weft", limits, ownerReferences=[job]) for n in range(3)]
@@ -95,11 +105,7 @@ def test_its_rights_suffice_to_lead_to_bind_and_to_tell(
         timeout_s=10,
     )
     # They are created all at once: any of the three may be the one that is refused.
-    placed = [
-        one["metadata"]["name"]
-        for one in control_plane.api.list("Pod", namespace)
-        if one["spec"].get("nodeName")
-    ]
+    placed = names_of_placed(control_plane, namespace)
     ran_out(control_plane, namespace, placed[0])
     control_plane.api.wait_for(
         lambda maps: any(f"{namespace}.Job.train" in (m.get("data") or {}) for m in maps),

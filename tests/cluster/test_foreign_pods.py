@@ -77,6 +77,34 @@ def test_a_pod_bound_by_hand_is_reported_and_its_share_is_given_to_nobody(
         assert not any("deletionTimestamp" in p["metadata"] for p in api.list("Pod", namespace))
 
 
+def double_book(plane: ControlPlane, namespace: str) -> None:
+    """Bind two pods to one card as Weft would, named so that only the time tells them apart."""
+    later, first = plane.create_pods(
+        namespace, [pod("a-later", OTHER, MOST), pod("z-first", OTHER, MOST)]
+    )
+    plane.api.bind(first, "node-0", mark(first, 0, 10_000))
+    second = bound_at(plane, namespace, "z-first")
+    await_other_second(plane, namespace, second)
+    plane.api.bind(later, "node-0", mark(later, 0, 10_000))
+    assert bound_at(plane, namespace, "a-later") > second
+
+
+def bound_at(plane: ControlPlane, namespace: str, name: str) -> str:
+    status = plane.api.get("Pod", name, namespace)["status"]
+    times = {one["type"]: one["lastTransitionTime"] for one in status["conditions"]}
+    return str(times["PodScheduled"])
+
+
+def await_other_second(plane: ControlPlane, namespace: str, second: str) -> None:
+    """Return when the API server writes another second than this: it writes no smaller ones."""
+    while True:
+        (probe,) = plane.create_pods(namespace, [pod("probe", OTHER, {})])
+        created = probe["metadata"]["creationTimestamp"]
+        plane.api.delete("Pod", "probe", namespace)
+        if created > second:
+            return
+
+
 @pytest.mark.parametrize("running", [True, False], ids=["seen on the watch", "found at the start"])
 def test_of_two_pods_that_weft_placed_on_one_card_the_later_bound_is_evicted(
     control_plane: ControlPlane, namespace: str, tmp_path: Path, running: bool
@@ -84,39 +112,14 @@ def test_of_two_pods_that_weft_placed_on_one_card_the_later_bound_is_evicted(
     api = control_plane.api
     nodes(control_plane, 1)
 
-    def double_book() -> None:
-        # Named and created so that only the time of binding can tell them apart.
-        later, first = control_plane.create_pods(
-            namespace, [pod("a-later", OTHER, MOST), pod("z-first", OTHER, MOST)]
-        )
-        api.bind(first, "node-0", mark(first, 0, 10_000))
-        second = bound_at("z-first")
-        other_second(second)
-        api.bind(later, "node-0", mark(later, 0, 10_000))
-        assert bound_at("a-later") > second
-
-    def bound_at(name: str) -> str:
-        status = api.get("Pod", name, namespace)["status"]
-        times = {one["type"]: one["lastTransitionTime"] for one in status["conditions"]}
-        return str(times["PodScheduled"])
-
-    def other_second(second: str) -> None:
-        """Return when the API server writes another second than this: it writes no smaller ones."""
-        while True:
-            (probe,) = control_plane.create_pods(namespace, [pod("probe", OTHER, {})])
-            created = probe["metadata"]["creationTimestamp"]
-            api.delete("Pod", "probe", namespace)
-            if created > second:
-                return
-
     def double_booked(events: Objects) -> str:
         return said("a-later", "DoubleBooked")(events)
 
     if not running:
-        double_book()
+        double_book(control_plane, namespace)
     with weft(control_plane, tmp_path, ALONE) as process:
         if running:
-            double_book()
+            double_book(control_plane, namespace)
         text = api.wait_for(double_booked, "Event", namespace, timeout_s=15)
         assert text == (
             f"evicted: GPU 0 of node node-0 was given away twice; beside {namespace}/z-first, "

@@ -132,11 +132,19 @@ def test_a_follower_answers_and_binds_nothing(
     control_plane: ControlPlane, namespace: str, replicas: Replicas
 ) -> None:
     nodes(control_plane, 1)
-    replicas.start("a").until(LEADS)
+    leader = replicas.start("a")
+    leader.until(LEADS)
     follower = replicas.start("b")
     one = control_plane.api.create(elastic("p", 100), namespace)
-    code, error = bind(follower, one, "node-0")
-    assert (code, "leader" in error) == (200, True), error
+    answers: list[tuple[int, str]] = []
+
+    def knows_the_leader() -> bool:
+        answers.append(bind(follower, one, "node-0"))
+        return "no Weft process leads yet" not in answers[-1][1]
+
+    leader.wait_ready(knows_the_leader)
+    assert {code for code, _ in answers} == {200}
+    assert "leader" in answers[-1][1]
     assert not bound(control_plane.api.list("Pod", namespace))
 
 

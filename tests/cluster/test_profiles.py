@@ -230,44 +230,19 @@ def test_the_cluster_says_which_card_it_is_and_since_when_pods_are_there(
         {"index": at, "memory_mib": 40_000, "uuid": f"GPU-{at}", "model": "A100-by-inventory"}
         for at in range(2)
     ]
-    control_plane.create_fake_node(
-        "a",
-        annotations={
-            "weft.dev/inventory": json.dumps({"gpus": gpus}),
-            **AGENT_BY_NAME,
-        },
-    )
-    control_plane.create_pods(
-        namespace,
-        [
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {"name": "foreign"},
-                "spec": {
-                    "nodeName": "a",
-                    "containers": [
-                        {
-                            "name": "c",
-                            "image": "none",
-                            "resources": {"limits": {"nvidia.com/gpu": "1"}},
-                        }
-                    ],
-                },
-            }
-        ],
-    )
-    code, out, err = weft(
-        "collect",
-        "--url",
-        url,
-        "--hours",
-        "1.1",
-        "--output",
-        "json",
-        "--kubeconfig",
-        control_plane.kubeconfig,
-    )
+    inventory = {"weft.dev/inventory": json.dumps({"gpus": gpus})}
+    control_plane.create_fake_node("a", annotations={**inventory, **AGENT_BY_NAME})
+    limits = {"nvidia.com/gpu": "1"}
+    container = {"name": "c", "image": "none", "resources": {"limits": limits}}
+    foreign = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "foreign"},
+        "spec": {"nodeName": "a", "containers": [container]},
+    }
+    control_plane.create_pods(namespace, [foreign])
+    asked = ["--url", url, "--hours", "1.1", "--output", "json"]
+    code, out, err = weft("collect", *asked, "--kubeconfig", control_plane.kubeconfig)
     assert code == 0, err
     found = json.loads(out)["solo"]
     assert {(one["application"], one["gpu_model"]) for one in found} == {

@@ -27,6 +27,8 @@ from test_scheduler_pages import address
 from weft_process import ALONE, all_bound, audited, nodes, pod, weft
 
 from weft.core.framework.signals import FRESH, MISSING, STALE
+from weft.kube.clock import SystemClock
+from weft.lab.trial.clocks import offset_of, prometheus_clock_marks
 from weft.telemetry.meaning.join import JoinFailure
 from weft.telemetry.sources.answers import TelemetryError
 from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
@@ -181,6 +183,27 @@ async def test_clocks_that_disagree_are_no_measurement(played: Played, ahead_s: 
         await now.until(lambda: now.ages() == [FRESH] * 3)
 
 
+@pytest.mark.parametrize(("api_ahead_s", "said"), [(30, "behind"), (-30, "ahead of"), (0, "")])
+async def test_an_experiment_tells_that_this_servers_clock_and_the_apis_are_apart(
+    played: Played, api_ahead_s: float, said: str
+) -> None:
+    """The server tells its own time; the API server's is told from its clock here, in seconds."""
+    clock = SystemClock()
+    asked_s = clock.wall().timestamp()
+    api_server = offset_of(int(asked_s) + api_ahead_s, 1.0, asked_s, asked_s)
+    async with Prometheus(played.site.options(timeout_s=30)) as source:
+        marks = await prometheus_clock_marks(source, api_server, clock)
+    assert len(marks) == bool(said), marks
+    assert all(f" s {said} the API server's" in mark for mark in marks), marks
+
+
+async def test_a_server_that_is_gone_does_not_say_what_time_it_is(played: Played) -> None:
+    gone = played.site.options(url="https://127.0.0.1:1")
+    async with Prometheus(gone) as source:
+        (mark,) = await prometheus_clock_marks(source, offset_of(0, 1.0, 0, 0), SystemClock())
+    assert mark.startswith("Prometheus does not say what time it is: "), mark
+
+
 async def test_gpus_that_the_cluster_does_not_have_are_counted(played: Played) -> None:
     async with scene(played) as now:
         more = [PlayedGpu("a", 2, "GPU-new"), PlayedGpu("c", 0, "GPU-c0")]
@@ -303,17 +326,9 @@ def moved(gpu: PlayedGpu) -> PlayedGpu:
     )
 
 
-@pytest.mark.parametrize("way", ["configured", "discovered", "exporters"])
-def test_weft_scheduler_places_by_what_gpus_do(
-    played: Played, control_plane: ControlPlane, namespace: str, tmp_path: Path, way: str
-) -> None:
-    """The whole way on a real API server: the pod goes to the one GPU that has little to do.
-
-    Through the guarded Prometheus, one found by its Service and asked through the API server's
-    proxy, and without any: from an exporter on each node.
-    """
+def one_idle_of_four() -> list[PlayedGpu]:
     busy = {("node-0", 0): 0.9, ("node-0", 1): 0.8, ("node-1", 0): 0.9, ("node-1", 1): 0.05}
-    gpus = [
+    return [
         PlayedGpu(
             node,
             gpu,
@@ -325,37 +340,65 @@ def test_weft_scheduler_places_by_what_gpus_do(
         )
         for (node, gpu), load in busy.items()
     ]
+
+
+def one_on_each_node(plane: ControlPlane, gpus: list[PlayedGpu], port: int) -> list[FakeExporter]:
+    """An exporter of each node's GPUs, at an address that is the node's."""
+    exporters = []
+    for index in range(2):
+        ip = f"127.0.0.{index + 2}"
+        own = [gpu for gpu in gpus if gpu.node == f"node-{index}"]
+        exporters.append(FakeExporter(own, port, ip))
+        status = {"addresses": [{"type": "InternalIP", "address": ip}]}
+        plane.api.patch("Node", f"node-{index}", {"status": status}, part="status")
+    return exporters
+
+
+def all_fresh(page: str, exporters: list[FakeExporter]) -> bool:
+    """Tells whether all four GPUs' readings are fresh; the GPUs move on."""
+    for exporter in exporters:
+        exporter.gpus = [moved(gpu) for gpu in exporter.gpus]
+    with urllib.request.urlopen(page, timeout=10) as answer:
+        text = answer.read().decode()
+    return 'weft_telemetry_gpus{metric="dram_active_ratio",state="fresh"} 4.0' in text
+
+
+def checks_well(config: Path, kubeconfig: Path, server: str) -> None:
+    """`weft metrics check` finds this server by itself, and its four GPUs."""
+    code, text = said("check", "--config", config, "--kubeconfig", kubeconfig)
+    assert code == 0, text
+    assert f"good    asked: {server} (annotated weft.dev/prometheus): sees 4 GPUs" in text
+
+
+@pytest.mark.parametrize("way", ["configured", "discovered", "exporters"])
+def test_weft_scheduler_places_by_what_gpus_do(
+    played: Played, control_plane: ControlPlane, namespace: str, tmp_path: Path, way: str
+) -> None:
+    """The whole way on a real API server: the pod goes to the one GPU that has little to do.
+
+    Through the guarded Prometheus, one found by its Service and asked through the API server's
+    proxy, and without any: from an exporter on each node.
+    """
+    gpus = one_idle_of_four()
     nodes(control_plane, 2)
     telemetry: dict[str, object] = {}
-    exporters: list[FakeExporter] = []
+    exporters = [played.exporter]
     with ExitStack() as stack:
         if way == "exporters":
             (port,) = free_ports(1)
-            for index in range(2):
-                ip = f"127.0.0.{index + 2}"
-                own = [gpu for gpu in gpus if gpu.node == f"node-{index}"]
-                exporters.append(stack.enter_context(FakeExporter(own, port, ip)))
-                status = {"addresses": [{"type": "InternalIP", "address": ip}]}
-                control_plane.api.patch("Node", f"node-{index}", {"status": status}, part="status")
+            exporters = one_on_each_node(control_plane, gpus, port)
+            for exporter in exporters:
+                stack.enter_context(exporter)
             telemetry = {"exporters": f"http://{{address}}:{port}/metrics"}
         else:
             played.exporter.gpus = gpus
-            exporters.append(played.exporter)
         if way == "discovered":
             lead_to(control_plane, namespace, "some-prometheus", played.site.open_port)
             telemetry = {"discover": "servers", "namespaces": [namespace]}
         config = configured(played, tmp_path, **telemetry)
         process = stack.enter_context(weft(control_plane, tmp_path, "--config", str(config), ALONE))
         page = f"http://127.0.0.1:{process.until(r'explain on [0-9.]+:([0-9]+)')[1]}/metrics"
-
-        def all_fresh() -> bool:
-            for exporter in exporters:
-                exporter.gpus = [moved(gpu) for gpu in exporter.gpus]
-            with urllib.request.urlopen(page, timeout=10) as answer:
-                text = answer.read().decode()
-            return 'weft_telemetry_gpus{metric="dram_active_ratio",state="fresh"} 4.0' in text
-
-        process.wait_ready(all_fresh, PATIENCE_S)
+        process.wait_ready(lambda: all_fresh(page, exporters), PATIENCE_S)
         limits = {"elasticgpu.io/gpu-memory": 3000, "elasticgpu.io/gpu-core": 20}
         control_plane.create_pods(namespace, [pod("p", "weft", limits)])
         control_plane.api.wait_for(
@@ -368,12 +411,10 @@ def test_weft_scheduler_places_by_what_gpus_do(
         assert held.placement.node == "node-1"
         assert [share.gpu for share in held.placement.shares] == [1]
         if way == "discovered":
-            assert f"metrics: taken: Service {namespace}/some-prometheus" in process.said
+            server = f"Service {namespace}/some-prometheus"
+            assert f"metrics: taken: {server}" in process.said
             access = control_plane.kubeconfig_for("weft", "system:masters")
-            code, text = said("check", "--config", config, "--kubeconfig", access)
-            assert code == 0, text
-            taken = f"Service {namespace}/some-prometheus (annotated weft.dev/prometheus)"
-            assert f"good    asked: {taken}: sees 4 GPUs" in text
+            checks_well(config, access, server)
         assert process.end(signal.SIGTERM) == 0
 
 

@@ -100,6 +100,22 @@ def explain(kubeconfig: Path, *arguments: str) -> subprocess.CompletedProcess[st
     )
 
 
+def says_why(pods: Objects) -> bool:
+    late = next(p for p in pods if p["metadata"]["name"] == "late")
+    return bool(late["status"].get("conditions"))
+
+
+def shows_metrics(port: int) -> None:
+    """The pages of a scheduler that has placed two pods and leads."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    assert 'scheduler_schedule_attempts_total{profile="weft",result="scheduled"} 2.0' in text
+    assert 'weft_ledger_gpu_memory_used_mib{node="node-0"} 20000.0' in text
+    assert 'leader_election_master_status{name="weft"} 1.0' in text
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10) as answer:
+        assert answer.read() == b"ok"
+
+
 def test_explain_and_metrics_of_a_running_scheduler(
     control_plane: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:
@@ -113,11 +129,6 @@ def test_explain_and_metrics_of_a_running_scheduler(
         control_plane.create_pods(namespace, [pod(f"p-{i}", "weft", limits) for i in range(2)])
         control_plane.api.wait_for(all_bound(3), "Pod", namespace, timeout_s=15)
         control_plane.create_pods(namespace, [pod("late", "weft", limits)])
-
-        def says_why(pods: Objects) -> bool:
-            late = next(p for p in pods if p["metadata"]["name"] == "late")
-            return bool(late["status"].get("conditions"))
-
         control_plane.api.wait_for(says_why, "Pod", namespace, timeout_s=10)
         said = explain(kubeconfig, f"{namespace}/late", "--service", service)
         assert said.returncode == 0, said.stderr
@@ -144,13 +155,7 @@ def test_explain_and_metrics_of_a_running_scheduler(
         assert said.returncode == 1, "who reaches the proxy is not yet somebody who may know"
         assert f"no token of the service account {namespace}/weft-explain was made" in said.stderr
         assert "late" not in said.stdout
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-            text = answer.read().decode()
-        assert 'scheduler_schedule_attempts_total{profile="weft",result="scheduled"} 2.0' in text
-        assert 'weft_ledger_gpu_memory_used_mib{node="node-0"} 20000.0' in text
-        assert 'leader_election_master_status{name="weft"} 1.0' in text
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10) as answer:
-            assert answer.read() == b"ok"
+        shows_metrics(port)
 
 
 def test_explain_needs_nobody_who_keeps_endpoints(

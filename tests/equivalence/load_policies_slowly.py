@@ -8,7 +8,7 @@ import contextlib
 import math
 
 from placing_slowly import Card, Chosen, Machine, Reference, asks_memory
-from policies_slowly import Fgd
+from stranding_slowly import ColdStranding
 
 from weft.core.framework.signals import FRESH, STALE
 from weft.model import GpuRequest, Node
@@ -337,13 +337,13 @@ class FerikoglouSafe(Ferikoglou):
 
 
 class Auto(LoadAware):
-    """FGD's points and the load's, each 0 to 100; requests alone where nothing is known."""
+    """Points for what is stranded and the load, 0 to 100 each; by requests where not known."""
 
     harvests = True
 
-    def __init__(self, typical):
+    def __init__(self):
         super().__init__()
-        self.fgd = Fgd(typical)
+        self.stranding = ColdStranding(f=0.7, pack=0.01)
 
     def allows(self, machine, gpu, shape, gpu_request):
         card = machine.cards[gpu]
@@ -359,20 +359,30 @@ class Auto(LoadAware):
         return super().allows(machine, gpu, shape, gpu_request)
 
     def node_score(self, machine, shape):
+        requests, chosen = shape.gpu_requests, []
+        if len(requests) == 1 and requests[0].whole:
+            fits = [gpu for gpu, card in enumerate(machine.cards) if card.fits(requests[0], shape)]
+            chosen = [(0, gpu) for gpu in fits[: requests[0].count]]
+        elif len(requests) == 1 and requests[0].count == 1:
+            return 0
         with strictly(machine):
-            return 1000 * self.fgd.node_score(machine, shape)
+            return self.stranding.points(machine, shape, chosen, is_step=False)
 
     def gpu_score(self, machine, gpu, shape, gpu_request):
-        card = machine.cards[gpu]
+        card, several = machine.cards[gpu], len(shape.gpu_requests) > 1
         if card.load(*SM) is None:
             memory = any(asks_memory(gpu_request) for gpu_request in shape.gpu_requests)
             free = card.strict * 1000 // card.total if memory else card.free_milli
             points = 50 * (1000 - free)
         else:
             points = math.trunc(100_000 * (1 - measured_load(card)))
+        asked = shape.gpu_requests[gpu_request]
+        if asked.whole and not several:
+            return points
+        is_step = several or asked.count > 1
+        chosen = [(gpu_request, gpu)]
         with strictly(machine):
-            fragments = self.fgd.gpu_score(machine, gpu, shape, gpu_request)
-        return points + 1000 * (fragments or 0)
+            return points + self.stranding.points(machine, shape, chosen, is_step=is_step)
 
 
 @contextlib.contextmanager

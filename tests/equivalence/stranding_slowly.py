@@ -134,6 +134,40 @@ class SlowStranding:
         return node.name, taken
 
 
+class ColdStranding:
+    """Cost of a pod on a machine of cards, where halves of a GPU with four cores and whole
+    ones with eight are all that is expected: no models, no slots, no memory beside."""
+
+    def __init__(self, f: float, pack: float) -> None:
+        self.cpu_per_milli, self.pack = f * 12_000 / 1_500, pack
+
+    def cost(self, machine, cpu: int) -> float:
+        """GPU thousandths that are stranded."""
+        shares = [min(card.free_milli, card.strict * 1000 // card.total) for card in machine.cards]
+        free = sum(shares)
+        worth = sum(1000 if share == 1000 else 500 if share >= 500 else 0 for share in shares)
+        short = max(0.0, 1 - cpu / (self.cpu_per_milli * free)) if free else 0.0
+        return free - worth + free * short**2
+
+    def free(self, machine) -> int:
+        return sum(min(card.free_milli, card.strict * 1000 // card.total) for card in machine.cards)
+
+    def points(self, machine, shape: Shape, chosen, *, is_step: bool) -> int:
+        """Points by what the place spares, through FGD's sigmoid: thousandths of 0 to 100. A step
+        is one of several GPU requests, whose pod has its CPU already."""
+        cpu_after = machine.cpu - shape.cpu_milli
+        before = self.cost(machine, cpu_after if is_step else machine.cpu)
+        free_before = self.free(machine)
+        for gpu_request, gpu in chosen:
+            machine.cards[gpu].take(shape.gpu_requests[gpu_request])
+        packed = self.free(machine) - (free_before if is_step else 0)
+        rise = self.cost(machine, cpu_after) - before + self.pack * packed
+        for gpu_request, gpu in chosen:
+            machine.cards[gpu].take(shape.gpu_requests[gpu_request], -1)
+        rounded = math.floor(100 * rise + 0.5) / 100_000
+        return round(100_000 / (1 + math.exp(rounded)))
+
+
 def _ways(gpus: Sequence[int], pod: Popular) -> list[tuple[tuple[int, ...], list[int]]]:
     """The GPUs that the pod could take, and what is free then."""
     if pod.is_share:

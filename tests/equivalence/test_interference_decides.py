@@ -12,7 +12,7 @@ from weft.core.engine import Bind, Engine, PodAdded, PodBound, PodGone, PolicyIn
 from weft.core.framework import Profile
 from weft.core.policies.catalog import built_in
 from weft.core.policies.co_resident_costs import CAUTION
-from weft.model import PodRequest
+from weft.model import Node, PodRequest
 from weft.model.interference_table import INTERFERENCE, PredictionTier, interference, to_input
 from weft.testing import node, pod
 
@@ -128,6 +128,26 @@ class SlowLucid(Slowly):
         return float(-points) if points <= 2 else None
 
 
+def drawn_cluster(dice: random.Random, slowly: Slowly) -> list[Node]:
+    """One to three nodes of drawn cards; the reference knows their GPUs, all empty."""
+    cluster = []
+    for where in ("n0", "n1", "n2")[: dice.randint(1, 3)]:
+        (model, mib), gpus = dice.choice(CARDS), dice.randint(1, 3)
+        cluster.append(node(where, gpus=gpus, model=model, memory_mib=mib))
+        slowly.gpus |= {(where, gpu): (model, mib, []) for gpu in range(gpus)}
+    return cluster
+
+
+def drawn_pod(dice: random.Random, step: int, classes: list[str]) -> PodRequest:
+    new = pod(
+        f"p{step}",
+        memory_mib=dice.choice([1000, 4000, 9000]),
+        application=dice.choice(NAMES),
+        job_class=dice.choice(classes),
+    )
+    return replace(new, shape=replace(new.shape, slowdown_limit=dice.choice(SLACKS)))
+
+
 @pytest.mark.parametrize(
     ("name", "options", "reference", "most"),
     [
@@ -145,22 +165,12 @@ def test_decides_like_the_slow_reference(name, options, reference, most: int) ->
         classes = dice.choice(
             [["", "batch", "best-effort", "latency-critical"]] * 3 + [["latency-critical"]]
         )
-        cluster = []
-        for where in ("n0", "n1", "n2")[: dice.randint(1, 3)]:
-            (model, mib), gpus = dice.choice(CARDS), dice.randint(1, 3)
-            cluster.append(node(where, gpus=gpus, model=model, memory_mib=mib))
-            slowly.gpus |= {(where, gpu): (model, mib, []) for gpu in range(gpus)}
+        cluster = drawn_cluster(dice, slowly)
         engine = Engine([Profile("weft", [built_in().create(name, **options)])], cluster)
         engine.handle(PolicyInput(INTERFERENCE, slowly.told()), 0)
         there: dict[str, tuple[tuple[str, int], tuple]] = {}
         for step in range(PODS):
-            new = pod(
-                f"p{step}",
-                memory_mib=dice.choice([1000, 4000, 9000]),
-                application=dice.choice(NAMES),
-                job_class=dice.choice(classes),
-            )
-            new = replace(new, shape=replace(new.shape, slowdown_limit=dice.choice(SLACKS)))
+            new = drawn_pod(dice, step, classes)
             values = {gpu: slowly.value(gpu, new) for gpu in slowly.gpus}
             good = {gpu: value for gpu, value in values.items() if value is not None}
             command = engine.handle(PodAdded(new), step)[0]

@@ -13,11 +13,9 @@ from test_policies_decide import a_node, a_shape
 
 from weft.core.engine import Bind, Engine, PodAdded, PodBound, PodGone, SignalsChanged
 from weft.core.framework import Profile
-from weft.core.framework.fragments import TypicalPods
 from weft.core.framework.signals import FRESH, MISSING, STALE, snapshot
 from weft.core.ledger import RequestLimits, audit
 from weft.core.policies.catalog import BUILT_IN, built_in
-from weft.core.policies.fgd import COLD_START
 from weft.model import PodRequest
 
 CLUSTERS = few_or_many(3, 14)
@@ -38,7 +36,7 @@ PAIRS = [
     ("ferikoglou-safe", {}, slowly.FerikoglouSafe()),
     ("nano-load-binpack", {}, systems_slowly.NanoLoadBinpack()),
     ("nano-load-spread", {}, systems_slowly.NanoLoadSpread()),
-    ("auto", {}, slowly.Auto(TypicalPods(COLD_START))),
+    ("auto", {}, slowly.Auto()),
 ]
 
 RATIOS = (

@@ -50,6 +50,32 @@ def serials(node: RealNode, pod: Object) -> dict[str, list[str]]:
     return found
 
 
+def await_restarted(node: RealNode, namespace: str, name: str, container: str) -> None:
+    """Wait until this container of the pod runs again."""
+    node.wait(
+        lambda now: any(
+            status["restartCount"] and "running" in status["state"]
+            for one in now
+            if one["metadata"]["name"] == name
+            for status in one["status"]["containerStatuses"]
+            if status["name"] == container
+        ),
+        namespace,
+    )
+
+
+def write(node: RealNode, recorder: KubeletRecorder, made: Objects, holders: Object) -> None:
+    told = {
+        "kubelet": node.api.get("Node", node.name)["status"]["nodeInfo"]["kubeletVersion"],
+        "pods": [bare(one) for one in made],
+        "holders": holders,
+        "calls": recorder.calls,
+        **shortened(recorder.records),
+    }
+    lines = [f"{json.dumps(key)}: {rows(value)}" for key, value in told.items()]
+    Path(FILE).write_text("{" + ",\n".join(lines) + "}\n")
+
+
 @pytest.mark.skipif(not FILE, reason="WEFT_RECORD_KUBELET names no file to write")
 def test_record(node: RealNode, namespace: str) -> None:
     recorder = KubeletRecorder(DEVICES, node.kubelet.pod_resources)
@@ -71,16 +97,7 @@ def test_record(node: RealNode, namespace: str) -> None:
     def restart(name: str, container: str) -> None:
         found = node.containers(made[name])[container]
         node.containerd.ctr("task", "kill", "--signal", "SIGKILL", found)
-        node.wait(
-            lambda now: any(
-                status["restartCount"] and "running" in status["state"]
-                for one in now
-                if one["metadata"]["name"] == name
-                for status in one["status"]["containerStatuses"]
-                if status["name"] == container
-            ),
-            namespace,
-        )
+        await_restarted(node, namespace, name, container)
 
     with recorder.recording():
         node.api.wait_for(
@@ -101,15 +118,7 @@ def test_record(node: RealNode, namespace: str) -> None:
         begin(*pods("d", *(simple(ONE) for _ in range(3)), simple(BOTH)))
         restart("a-2", "main")
         restart("d-1", "main")
-    told = {
-        "kubelet": node.api.get("Node", node.name)["status"]["nodeInfo"]["kubeletVersion"],
-        "pods": [bare(one) for one in made.values()],
-        "holders": truth,
-        "calls": recorder.calls,
-        **shortened(recorder.records),
-    }
-    lines = [f"{json.dumps(key)}: {rows(value)}" for key, value in told.items()]
-    Path(FILE).write_text("{" + ",\n".join(lines) + "}\n")
+    write(node, recorder, [*made.values()], truth)
 
 
 def shortened(records: list[Objects]) -> dict[str, object]:

@@ -6,6 +6,7 @@ what must hold, and each eviction against the rule read slowly.
 """
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Any, NamedTuple
 
@@ -30,11 +31,12 @@ from weft.core.engine import (
 )
 from weft.core.framework import Policy, Profile
 from weft.core.framework.signals import FRESH, MISSING, SignalsSnapshot
-from weft.core.ledger import RequestLimits, audit
+from weft.core.ledger import Holding, RequestLimits, audit
 from weft.model import Node, Placement, PodRequest
 from weft.telemetry.feed.freshness import freshness_of
 from weft.telemetry.feed.memory_needs import (
     GpuMemory,
+    ResidentKeys,
     ResidentRows,
     idle_by_uid,
     measure,
@@ -238,8 +240,32 @@ class World:
         table = self.engine.ledger.table
         held = list(self.engine.ledger.holdings.values())
         rows = rows_of(table, held)
-        held_by = {one.placement.uid: one for one in held}
         ages = np.array([(self.now - at) / S for at, _ in past])
+        residents, memory = self._readings(rows, past, ages)
+        answer = measure(residents, memory, ages)
+        self.warmed = dict(zip(rows.uids, answer.warm.tolist(), strict=True))
+        idle = idle_by_uid(table, held, rows, answer.idle_mib)
+        self.hits["memory is idle"] += bool(idle)
+        self._check_lenders(idle, {one.placement.uid: one for one in held})
+        empty = SignalsSnapshot(self.version, self.now, tuple(self.gpus))
+        peaks = self.watch.observe(rows.uids, residents, answer)
+        fresh_now = np.flatnonzero(answer.freshness == FRESH).tolist()
+        self.measured = {self.gpus[row] for row in fresh_now}
+        self.tell(SignalsChanged(with_memory_needs(empty, table, answer, idle, peaks)))
+        self.undecided = {
+            uid
+            for row in fresh_now
+            if table.short_of(row) > 0
+            for uid in self.engine.ledger.occupants(*self.gpus[row])
+            if uid not in self.seen
+        }
+        self._check_borrowers_leave(fresh_now)
+
+    def _readings(
+        self, rows: ResidentKeys, past: list[tuple[int, dict[str, int]]], ages: np.ndarray
+    ) -> tuple[ResidentRows, GpuMemory]:
+        """The exporters' samples of pods and of GPUs, spoilt where the world is not honest."""
+        table = self.engine.ledger.table
         bound = [self.bound.get(uid) for uid in rows.uids]
         own = np.array(
             [[use.get(uid, np.nan) for _, use in past] for uid in rows.uids], dtype=np.float64
@@ -261,28 +287,20 @@ class World:
             own,
             rows.expected_mib,
         )
-        answer = measure(residents, GpuMemory(table.device_memory_total, used, fresh), ages)
-        self.warmed = dict(zip(rows.uids, answer.warm.tolist(), strict=True))
-        idle = idle_by_uid(table, held, rows, answer.idle_mib)
-        self.hits["memory is idle"] += bool(idle)
-        empty = SignalsSnapshot(self.version, self.now, tuple(self.gpus))
+        return residents, GpuMemory(table.device_memory_total, used, fresh)
+
+    def _check_lenders(self, idle: Iterable[str], held: Mapping[str, Holding]) -> None:
+        """Only pods that are warm or of a known kind lend; latency-critical ones never."""
         for uid in idle:
             pod = self.bound.get(uid)
-            if not held_by[uid].expected_mib:
+            if not held[uid].expected_mib:
                 assert pod is not None
                 assert self.now - pod.bound_ns >= 60 * S, "a pod lends before it has warmed up"
             assert self.pods[uid].shape.job_class != "latency-critical"
-        peaks = self.watch.observe(rows.uids, residents, answer)
-        fresh_now = np.flatnonzero(answer.freshness == FRESH).tolist()
-        self.measured = {self.gpus[row] for row in fresh_now}
-        self.tell(SignalsChanged(with_memory_needs(empty, table, answer, idle, peaks)))
-        self.undecided = {
-            uid
-            for row in fresh_now
-            if table.short_of(row) > 0
-            for uid in self.engine.ledger.occupants(*self.gpus[row])
-            if uid not in self.seen
-        }
+
+    def _check_borrowers_leave(self, fresh_now: Iterable[int]) -> None:
+        """A GPU that is short of memory has no borrower, unless a pod is leaving it already."""
+        table = self.engine.ledger.table
         for row in fresh_now:
             there = set(self.engine.ledger.occupants(*self.gpus[row]))
             lent_since = self.gpus[row] in self.closed  # what it is short of is held back then

@@ -251,7 +251,7 @@ def switch_commands(plan: "AdoptionPlan") -> list[str]:
     then namespaces opt in."""
     commands = [
         f"kubectl -n {namespace} get configmap {name} -o yaml | weft config import -"
-        for namespace, _, name in (found.partition("/") for found in plan.configurations)
+        for namespace, _, name in (name.partition("/") for name in plan.configurations)
     ]
     commands += [
         f"kubectl -n {original.namespace} scale {original.target} --replicas=0"

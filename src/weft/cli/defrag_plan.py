@@ -83,8 +83,8 @@ def planned(state: "SnapshotState", wish: DefragWish) -> DefragPlan:
     pods, budgets = movable.pods, movable.budgets
     if wanted is None:
         usual = usual_shapes(state.usual())
-        told = lambda moves: tell(f"{moves:,} moves found")  # noqa: E731
-        greedy = StrandingSearch(state.engine, pods, usual, budgets, told=told)
+        say = lambda moves: tell(f"{moves:,} moves found")  # noqa: E731
+        greedy = StrandingSearch(state.engine, pods, usual, budgets, progress=say)
         less = greedy.plan(wish.most_moves)
         tell("")
         return DefragPlan(state, movable, None, None, less, cut_off=False)
@@ -94,7 +94,7 @@ def planned(state: "SnapshotState", wish: DefragWish) -> DefragPlan:
         budgets,
         most_trials=wish.most_trials,
         waits=bool(wish.pod),
-        told=lambda trials: tell(f"{trials:,} moves tried"),
+        progress=lambda trials: tell(f"{trials:,} moves tried"),
     )
     room = search.plan(wanted, wish.most_moves)
     tell("")

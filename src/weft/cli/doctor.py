@@ -102,12 +102,12 @@ async def _asked(
 
     inside = endpoint.inside
     needed = cluster.NODE_AGENT if inside else cluster.PERSON
-    found = [
+    findings = [
         good("API server", endpoint.url),
         await cluster.rights(client, needed, "the agent" if inside else "yours"),
     ]
     facts = await cluster.facts_of(client)
-    found += [
+    findings += [
         cluster.agents_per_node(facts),
         cluster.drivers(facts),
         cluster.offers(facts),
@@ -116,7 +116,7 @@ async def _asked(
         cluster.merged_labels(facts),
     ]
     own = next((n.advertised for n in facts.gpu_nodes if n.metadata.name == node), frozenset())
-    return found, _KnownNode(_pods_of(facts, node), own)
+    return findings, _KnownNode(_pods_of(facts, node), own)
 
 
 def _pods_of(facts: "ClusterFacts", node: str) -> "dict[str, MachinePod]":

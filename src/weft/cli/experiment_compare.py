@@ -82,4 +82,4 @@ def _print_csv(results: "TwoResults") -> None:
     print_csv((*axes, *_COLUMNS), rows)
 
 
-_COLUMNS = ("scheduler", "seed", "measure", "first", "second")
+_COLUMNS = ("scheduler", "seed", "repeat", "measure", "first", "second")

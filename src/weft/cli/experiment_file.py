@@ -137,6 +137,7 @@ def check(
     spec, cells, work = opened.spec, opened.cells, opened.work
     axes = [f"{len(texts)} × {axis}" for axis, texts in axes_of(spec).items()]
     axes += [f"{len(spec.schedulers)} × scheduler", f"{spec.seeds.count} × seed"]
+    axes += [f"{spec.repeats} × repeat"] if spec.repeats > 1 else []
     print(f"{spec.name}: {len(cells)} cells ({', '.join(axes)})")
     if work is None:
         raise Exit(EXIT_ABSENT)
@@ -333,7 +334,8 @@ def _print_results(spec: "ExperimentSpec", results: "ExperimentResults") -> None
 
     if results.question:
         print(results.question)
-    shown = [name for name in SHOWN if any(summary.measure == name for summary in results.summary)]
+    wanted = spec.measures or SHOWN
+    shown = [name for name in wanted if any(summary.measure == name for summary in results.summary)]
     table = table_with("|".join(["level", "scheduler", *(f">{name}" for name in shown)]))
     summaries = {
         (*summary.levels.values(), summary.scheduler, summary.measure): summary
@@ -345,10 +347,10 @@ def _print_results(spec: "ExperimentSpec", results: "ExperimentResults") -> None
             means = ("" if summary is None else f"{summary.mean:,.6g}" for summary in row)
             table.add_row(level_text(spec, levels) or "all", scheduler, *means)
     print_table(table)
-    for finding in results.findings:
+    for finding in results.findings or [f"No difference to {results.baseline} is beyond chance."]:
         print(finding)
-    if not results.findings:
-        print(f"No difference to {results.baseline} is beyond chance.")
+    for note in results.notes:
+        print(note)
 
 
 def _duration(seconds: float) -> str:

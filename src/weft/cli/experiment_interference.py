@@ -65,7 +65,7 @@ def interference(
     The table is the truth; policies only see what a predictor learnt from half of it.
     """
     from weft.cli.policies import registry
-    from weft.lab.experiment.interference import ORACLE, InterferenceStudy, run_study
+    from weft.lab.experiment.interference import ORACLE, PROGRESS, InterferenceStudy, run_study
     from weft.lab.experiment.scenarios import GANDIVA
     from weft.lab.simulate.sharing.pairs import OfferedLoad, read_table
 
@@ -82,8 +82,9 @@ def interference(
     loads = tuple(OfferedLoad(rate, gpus, pods) for rate in dict.fromkeys(load))
     workloads = tuple(range(first_seed, first_seed + seeds))
     pairs, make = read_table(table, source, gpu), policies.from_spec
+    feedback = PROGRESS if watched else None
     study = InterferenceStudy(
-        pairs, gpu, names, loads, workloads, make, ours, told, watched=watched
+        pairs, gpu, names, loads, workloads, make, ours, told, feedback=feedback
     )
     cells = len(study.cells())
     _print(run_study(study, min(jobs or os.cpu_count() or 1, cells), bar(cells)), ours, output)

@@ -52,6 +52,12 @@ workload:
   # trained, ridge: learnt from half of the pairs; truth: all is known.
   told: trained
   watched: false
+  # What is wrong with that: levels of name, missing (share of applications), noise (sigma).
+  predictions: []
+  # Jobs' progress: levels of name, teach, evict, keepsWork, noise, missing, periodSeconds.
+  feedback: []
+  # So many of the jobs are latency-critical.
+  criticalShares: []
 """
 
 _OPENB = """\

@@ -216,7 +216,7 @@ def _cluster(plan: _Plan, client: ApiClient, elector: Elector | None) -> EngineC
         lease=elector,
         limits=plan.limits,
         interference=plan.predictions.interference is not None,
-        kept=_kept(client, config, config.oom_history.name),
+        config_map=_own_config_map(client, config, config.oom_history.name),
     )
 
 
@@ -269,7 +269,7 @@ class _Beside:
         solos, store = SoloProfiles(predictions.solos), None
         self._observer = None
         if source is not None and options.metrics:
-            config_map = _kept(live.client, plan.config, settings.observed)
+            config_map = _own_config_map(live.client, plan.config, settings.observed)
             base = predictions.interference or InterferenceTable(0)
             self._observer = SlowdownObserver(live, source, config_map, base, solos, options)
             self.progress_of, store = self._observer.about, self._observer.slowdown_store
@@ -325,7 +325,7 @@ def _elector(client: ApiClient, lease: LeaseSettings) -> Elector:
     return Elector(client, f"{socket.gethostname()}_{uuid.uuid4()}", options)
 
 
-def _kept(client: ApiClient, config: Configuration, name: str) -> OwnConfigMap | None:
+def _own_config_map(client: ApiClient, config: Configuration, name: str) -> OwnConfigMap | None:
     """The ConfigMap of this name beside the Lease; none where it has none."""
     return OwnConfigMap(client, config.lease.namespace, name) if name else None
 

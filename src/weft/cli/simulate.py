@@ -190,8 +190,8 @@ def simulate(
     grid = _completed(grid, interference, mystic, decisions, keeps_holdings=report is not None)
     results, holdings = _run(grid, jobs, of_bound, strict)
     _print(results, output)
-    told = (start.path or pods or Path()).name, png, timing
-    _write_report((results, holdings, report, grid.scenario), *told)
+    workload = (start.path or pods or Path()).name
+    _write_report((results, holdings, report, grid.scenario), workload, png, timing)
 
 
 def _write_report(

@@ -75,8 +75,8 @@ def load(text: str | bytes, first_line: int = 0) -> Any:
 
 class _Loader(Composer, _Words, SafeConstructor, Resolver):
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own name and kind
-        first: [(tag, regexp) for tag, regexp in found if not tag.endswith(":timestamp")]
-        for first, found in Resolver.yaml_implicit_resolvers.items()
+        first: [(tag, regexp) for tag, regexp in resolvers if not tag.endswith(":timestamp")]
+        for first, resolvers in Resolver.yaml_implicit_resolvers.items()
     }
 
     def __init__(self, text: str | bytes, first_line: int) -> None:

@@ -105,8 +105,8 @@ def elect(applications: Applications, samples: PairSamples, effort: Effort = USU
     rng = np.random.default_rng(20)
     if len(samples) > MOST_JUDGED:
         pairs = rng.permutation(np.unique(samples.pair))
-        kept = pairs[: max(2, round(len(pairs) * MOST_JUDGED / len(samples)))]
-        samples = samples.take(np.isin(samples.pair, kept))
+        judged_pairs = pairs[: max(2, round(len(pairs) * MOST_JUDGED / len(samples)))]
+        samples = samples.take(np.isin(samples.pair, judged_pairs))
     groups = groups_of(samples, labels_of(applications, samples))
     choices = _column_choices(applications.columns)
     judged: list[JudgedKernel] = []

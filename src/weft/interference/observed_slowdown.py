@@ -125,10 +125,10 @@ class _Cells(NamedTuple):
 class ObservedSlowdowns:
     """Observations over a base table. Times are of one clock that outlives the process (UTC).
 
-    `kept` is what another process observed: this one goes on from there.
+    `before` is what another process observed: this one goes on from there.
     """
 
-    def __init__(self, base: InterferenceTable, kept: ObservationRecord | None = None) -> None:
+    def __init__(self, base: InterferenceTable, before: ObservationRecord | None = None) -> None:
         self._history: dict[str, History] = {}
         self._seen: OrderedDict[Key, RememberedSlowdown | None] = OrderedDict()
         self._seen_ns: dict[Key, int] = {}
@@ -137,13 +137,13 @@ class ObservedSlowdowns:
         self._told_ns = 0
         self._version = base.version
         self.base, self._view = base, InterferenceView(base)
-        for pair in (kept or ObservationRecord()).pairs[-MOST_PAIRS:]:
+        for pair in (before or ObservationRecord()).pairs[-MOST_PAIRS:]:
             key = (pair.gpu_model, pair.target, tuple(sorted(pair.others)))
             history = self._of(pair.gpu_model)
             history.put(*key[1:], RecentMean(pair.mean, list(pair.values[-MOST_VALUES:])))
             self._seen[key] = history.of(*key[1:])
             self._seen_ns[key] = pair.seen_ns
-        for ban in (kept or ObservationRecord()).bans:
+        for ban in (before or ObservationRecord()).bans:
             self._put(ban.gpu_model, ban.application, ban.other, ban.until_ns)
 
     def rebase(self, base: InterferenceTable) -> None:

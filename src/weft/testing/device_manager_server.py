@@ -162,11 +162,11 @@ class DeviceManagerServer:
             request: resources.GetPodResourcesRequest, context: Any
         ) -> resources.GetPodResourcesResponse:
             await limit.take(context)
-            found = await self.manager.pod(request.pod_namespace, request.pod_name)
-            if found is None:
+            pod_resources = await self.manager.pod(request.pod_namespace, request.pod_name)
+            if pod_resources is None:
                 name = f"pod {request.pod_name} in namespace {request.pod_namespace} not found"
                 await context.abort(grpc.StatusCode.UNKNOWN, name)
-            return resources.GetPodResourcesResponse(pod_resources=found)
+            return resources.GetPodResourcesResponse(pod_resources=pod_resources)
 
         methods = {
             "List": grpc.unary_unary_rpc_method_handler(

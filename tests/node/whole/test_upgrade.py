@@ -27,6 +27,7 @@ ASKS_MIB = 3_000
 RESOURCE = "weft.dev/gpu-memory"
 HOLLOW_LABEL = {HOLLOW: "true"}
 STAYS = ("weft.dev/placement", DELIVERY)
+PARTS = ("deployment/weft-scheduler", "daemonset/weft-agent")
 
 
 @pytest.fixture
@@ -130,25 +131,37 @@ def scheduled_once(cluster: WholeCluster, place: str) -> None:
     assert len(said) == len(set(said))
 
 
+def values_of_both(cluster: WholeCluster, folder: Path) -> tuple[Path, Path]:
+    """Values of this version, and of the one before."""
+    here = {"scheduler": {"nodeSelector": {"kubernetes.io/hostname": NAME}}}
+    this = cluster.values(folder, here)
+    values = yaml.safe_load(this.read_text())
+    del values["agent"]["playedGpus"]  # its image plays them
+    before = folder / "before.yaml"
+    before.write_text(yaml.safe_dump(values))
+    return this, before
+
+
+def all_ready(cluster: WholeCluster) -> None:
+    for part in PARTS:
+        cluster.shell(f"kubectl rollout status -n weft-system {part} --timeout=180s")
+
+
+def is_previous(cluster: WholeCluster) -> None:
+    """Both parts run the image of the version before."""
+    for part in PARTS:
+        shown = cluster.shell(f"kubectl get -n weft-system {part} -o yaml")
+        assert "weft-gpu:previous" in shown
+
+
 def test_to_this_version_and_back(
     cluster: WholeCluster, tmp_path: Path, hollow_nodes: None, place: str
 ) -> None:
-    here = {"scheduler": {"nodeSelector": {"kubernetes.io/hostname": NAME}}}
-    this = cluster.values(tmp_path, here)
-    values = yaml.safe_load(this.read_text())
-    del values["agent"]["playedGpus"]  # its image plays them
-    before = tmp_path / "before.yaml"
-    before.write_text(yaml.safe_dump(values))
+    this, before = values_of_both(cluster, tmp_path)
     image = "--set image.repository=registry.example/weft-gpu"
     where = "--namespace weft-system"
     chart = cluster.previous / "deploy" / "chart"
     old = f"{chart} {where} {image} --set image.tag=previous --values {before}"
-    ready = "kubectl rollout status -n weft-system {} --timeout=180s"
-    parts = ("deployment/weft-scheduler", "daemonset/weft-agent")
-
-    def all_ready() -> None:
-        for part in parts:
-            cluster.shell(ready.format(part))
 
     def create(numbers: range) -> None:
         cluster.plane.create_pods(place, [wanted(number) for number in numbers])
@@ -158,24 +171,22 @@ def test_to_this_version_and_back(
         create(range(PODS, PODS + WAITING))
         create(range(100))
         first = running(cluster, place, 100)
-        all_ready()
+        all_ready(cluster)
         with ThreadPoolExecutor(1) as beside:  # pods come while it is upgraded
             coming = beside.submit(create, range(100, 150))
             cluster.shell(f"helm upgrade weft deploy/chart {where} {image} --values {this}")
             coming.result()
-        all_ready()
+        all_ready(cluster)
         second = running(cluster, place, 150)
         unchanged(first, second)
         with ThreadPoolExecutor(1) as beside:
             coming = beside.submit(create, range(150, PODS))
             cluster.shell(f"helm rollback weft 1 {where}")
             coming.result()
-        all_ready()
+        all_ready(cluster)
         third = running(cluster, place, PODS)
         unchanged(second, third)
-        for part in parts:
-            shown = cluster.shell(f"kubectl get -n weft-system {part} -o yaml")
-            assert "weft-gpu:previous" in shown
+        is_previous(cluster)
         assert waiting(cluster, place) == WAITING
         assert len(audited(cluster.plane, place).holdings) == PODS
         scheduled_once(cluster, place)

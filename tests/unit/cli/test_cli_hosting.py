@@ -78,6 +78,20 @@ async def until(what: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
+def replayed_tables(decisions: Path, least: int) -> list[InterferenceView]:
+    """The tables of a decisions file that replays, with so many decisions at least."""
+    header, lines = read(decisions)
+    verdict = replay(header, lines, built_in().create)
+    assert verdict.identical, verdict
+    assert verdict.decisions >= least
+    events = [line.event for line in read(decisions)[1]]
+    return [
+        InterferenceView(msgspec.convert(event.value, InterferenceTable))
+        for event in events
+        if getattr(event, "policy", "") == INTERFERENCE
+    ]
+
+
 @pytest.mark.parametrize("schedules", [True, False], ids=["scheduler", "extender alone"])
 async def test_a_table_that_changes_while_it_runs_decides_from_then_on(
     tmp_path: Path, schedules: bool, caplog: pytest.LogCaptureFixture
@@ -122,15 +136,6 @@ async def test_a_table_that_changes_while_it_runs_decides_from_then_on(
                 process.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await process
-    header, lines = read(decisions)
-    verdict = replay(header, lines, built_in().create)
-    assert verdict.identical, verdict
-    assert verdict.decisions >= 2 * schedules
-    told = [line.event for line in read(decisions)[1]]
-    tables = [
-        InterferenceView(msgspec.convert(event.value, InterferenceTable))
-        for event in told
-        if getattr(event, "policy", "") == INTERFERENCE
-    ]
+    tables = replayed_tables(decisions, least=2 * schedules)
     assert [view.version for view in tables] == [1, 2]
     assert tables[1].costs("T4", "serve", "train") == pytest.approx(0.0198, abs=1e-4)

@@ -233,4 +233,4 @@ def test_reproduced_and_compared(narrow: Weft) -> None:
     whole(said.out, "exclusive", "makespan_s", "jct_mean_s")
     assert "No difference is beyond chance." in said.out
     said = narrow("experiment", "compare", out / "small", out / "small", "--output", "csv")
-    assert "0,sound,exclusive,0,makespan_s," in said.out
+    assert "0,sound,exclusive,0,0,makespan_s," in said.out

@@ -45,8 +45,8 @@ class Scene(World):
     """A cluster on a fake API server, whose lessons are kept there."""
 
     def __init__(self, server: FakeApiServer, client: ApiClient, **how: Any) -> None:
-        kept = OwnConfigMap(client, NAMED["namespace"], NAMED["name"])
-        super().__init__(server, client, Fgd(), kept=kept, **how)
+        config_map = OwnConfigMap(client, NAMED["namespace"], NAMED["name"])
+        super().__init__(server, client, Fgd(), config_map=config_map, **how)
 
     @property
     def known(self) -> dict[str, OomRecord]:

@@ -45,11 +45,11 @@ def _check_names(config: Configuration) -> None:
     if not is_label(lease.namespace):
         what = f"{lease.namespace!r} is no namespace; write lower-case letters, digits and -"
         raise BadInputError("lease.namespace", what)
-    kept = (
+    config_maps = (
         ("lessons.name", config.oom_history.name),
         ("interference.observed", config.interference.observed),
     )
-    for field, name in kept:
+    for field, name in config_maps:
         if name and not is_subdomain(name):
             what = f"{name!r} is no name of a ConfigMap; write lower-case letters, digits, - and ."
             raise BadInputError(field, what)

@@ -42,8 +42,8 @@ class PolicySettings(Section, frozen=True):
 
     name: Annotated[
         str,
-        "fgd is the default of `weft`: of the policies that look at requests alone it strands the "
-        "fewest GPUs for the pods that usually come",
+        "least-stranding is the default of `weft`: of the policies that look at requests alone it "
+        "strands the fewest GPUs, and where pods come and go none waits longer than under fgd",
     ]
     weight: Annotated[
         int,
@@ -425,7 +425,7 @@ class InterferenceSettings(Section, frozen=True):
 
 
 DEFAULT_PROFILES = (
-    ProfileSettings("weft", (PolicySettings("fgd"),)),
+    ProfileSettings("weft", (PolicySettings("least-stranding"),)),
     ProfileSettings("alnair-cost-saving", (PolicySettings("alnair-cost-saving"),)),
     ProfileSettings("alnair-high-performance", (PolicySettings("alnair-high-performance"),)),
     ProfileSettings("genius-scheduler", (PolicySettings("genius"),)),

@@ -57,14 +57,14 @@ class UsualPods(Section, frozen=True):
 
 
 class PopularitySettings(Section, frozen=True):
-    """The popular pods, for policies that keep room for them (fgd, least-stranding)."""
+    """The popular pods, for policies that keep room for them (least-stranding, auto, fgd)."""
 
     half_life_seconds: Annotated[
         float,
         Meta(ge=60, le=MOST_DAYS * DAY_S),
         "seconds after which a pod counts half of a new one; a week, for clusters repeat by weeks. "
         "Counted from the pods that the API shows, also ended ones, so that a restart changes "
-        "nothing; for least-stranding",
+        "nothing; for least-stranding and auto",
     ] = 7 * DAY_S
     usual_pods: Annotated[
         tuple[UsualPods, ...],

@@ -120,7 +120,7 @@ class EngineCluster:
         binding: BindOptions | None = None,
         limits: RequestLimits = STRICT,
         interference: bool = False,
-        kept: OwnConfigMap | None = None,
+        config_map: OwnConfigMap | None = None,
     ) -> None:
         may_bind = lease.may_bind if lease else None
         self.engine = Engine(profiles, seed=seed, limits=limits, turn_looks=TURN_LOOKS)
@@ -150,7 +150,7 @@ class EngineCluster:
         views = (self.engine, self._pods, self._nodes)
         self.guard = OverbookingGuard(client, *views, self._notice, self.handle, self.evictor)
         self.ends = OomWatch(self._pods, self._nodes, self._peak_mib)
-        self.oom_history = OomHistoryStore(client, kept, self.engine, self.handle, may_bind)
+        self.oom_history = OomHistoryStore(client, config_map, self.engine, self.handle, may_bind)
         self.keepers: list[StateStore] = [self.oom_history]
         self._stream, self._alarm = ChangeStream(), Alarm(client.clock, lambda: self.handle(Tick()))
         self._node_feed = WatchFeed(client, NODES, self._take_nodes, on_batch=self._close_nodes)

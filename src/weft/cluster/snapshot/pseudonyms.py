@@ -15,14 +15,14 @@ _GPU = re.compile(r"\b(GPU|MIG)-[0-9A-Za-z-]+")
 class Pseudonyms:
     """First it is told every name (each stays as it is), then, once `allot` was called, hashes.
 
-    `kept` are words that say nothing of whose they are, `sorted_names` those whose order decides:
+    `words` are those that say nothing of whose they are, `sorted_names` those whose order decides:
     these are hashed, all of them. `uuids` are GPUs' that look like no UUID.
     """
 
     def __init__(
-        self, kept: Iterable[str], sorted_names: Iterable[str], uuids: Iterable[str]
+        self, words: Iterable[str], sorted_names: Iterable[str], uuids: Iterable[str]
     ) -> None:
-        self._words = frozenset(kept)
+        self._words = frozenset(words)
         self._kept = self._words - set(sorted_names)
         self._known: dict[str, dict[str, str]] = {kind: {} for kind in _KINDS}
         others = sorted(

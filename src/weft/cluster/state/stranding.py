@@ -29,8 +29,8 @@ def stranded_by_model(table: LedgerTable, usual: tuple[Shape, ...]) -> list[Stra
     ):
         of = np.array(
             [
-                bool(node.gpus) and one == model
-                for one, node in zip(models, table.nodes, strict=True)
+                bool(node.gpus) and own == model
+                for own, node in zip(models, table.nodes, strict=True)
             ]
         )
         by = stranded.by[:, of].sum(axis=1).tolist()

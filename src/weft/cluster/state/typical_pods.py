@@ -1,4 +1,4 @@
-"""Counts the pods that the API shows: what fgd and least-stranding take for typical.
+"""Counts the pods that the API shows: what least-stranding, auto and fgd take for typical.
 
 Like all of Weft's state it is read from API objects alone, so that a new leader expects what the
 old one did. Until there are enough pods to tell anything, the policy's own cold start stays.

@@ -41,11 +41,12 @@ class StoredValue(abc.ABC):
     def __init__(
         self,
         client: ApiClient,
-        kept: OwnConfigMap | None,
+        config_map: OwnConfigMap | None,
         may_write: Callable[[float], bool] | None,
     ) -> None:
         self.counts = {"written": 0, "conflict": 0, "failed": 0}
-        self._kept, self._may_write, self._clock = kept, may_write, client.clock
+        self._config_map, self._may_write = config_map, may_write
+        self._clock = client.clock
         self._backoff = Backoff(_FIRST_DELAY_S, _MOST_DELAY_S, client.rng)
         self._stored: dict[str, str] | None = None
         self._news = asyncio.Event()
@@ -80,25 +81,25 @@ class StoredValue(abc.ABC):
 
     async def lead(self) -> None:
         """Take over what there is, as far as it can be read now; write from now on."""
-        if self._kept is None:
+        if self._config_map is None:
             return
         try:
-            await self._read(self._kept)
+            await self._read(self._config_map)
         except _BROKEN as error:
             self._fails(error)
-        self._tasks = [asyncio.create_task(job) for job in self._jobs(self._kept)]
+        self._tasks = [asyncio.create_task(job) for job in self._jobs(self._config_map)]
 
     async def stop(self) -> None:
         """Write what is left, if that goes at once, and then no more."""
         tasks, self._tasks = self._tasks, []
-        if not tasks or self._kept is None:
+        if not tasks or self._config_map is None:
             return
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._last()
-        if not await self._try(self._kept):  # what was under way may have been written
-            await self._try(self._kept)
+        if not await self._try(self._config_map):  # what was under way may have been written
+            await self._try(self._config_map)
 
     async def _run(self, config_map: OwnConfigMap) -> None:
         while True:
@@ -135,7 +136,7 @@ class StoredValue(abc.ABC):
     def _fails(self, error: Exception) -> None:
         """Told once while it stays the same."""
         self.counts["failed"] += 1
-        if str(error) != self._failing and self._kept is not None:
+        if str(error) != self._failing and self._config_map is not None:
             self._failing = str(error)
-            where = f"{self._kept.namespace}/{self._kept.name}"
+            where = f"{self._config_map.namespace}/{self._config_map.name}"
             log.warning("%s not kept in %s for now: %s", self.subject, where, error)

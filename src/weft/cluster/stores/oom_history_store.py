@@ -82,12 +82,12 @@ class OomHistoryStore(StoredValue):
     def __init__(
         self,
         client: ApiClient,
-        kept: OwnConfigMap | None,
+        config_map: OwnConfigMap | None,
         engine: Engine,
         handle: Callable[[Event], object],
         may_write: Callable[[float], bool] | None,
     ) -> None:
-        super().__init__(client, kept, may_write)
+        super().__init__(client, config_map, may_write)
         self.unreadable: set[str] = set()
         self._known, self._handle = engine.oom_history.known, handle
         self._due: dict[str, str] = {}  # workload: when it taught what is not stored yet
@@ -154,12 +154,11 @@ class OomHistoryStore(StoredValue):
 
     def _cannot_read(self, key: str, error: msgspec.DecodeError) -> None:
         """Told once while it is there."""
-        if key not in self.unreadable and self._kept is not None:
+        if key not in self.unreadable and self._config_map is not None:
             self.unreadable.add(key)
             what = "holds no peaks" if key == _PEAKS else "is no lesson and is left as it is"
-            log.warning(
-                "%s/%s: key %s %s: %s", self._kept.namespace, self._kept.name, key, what, error
-            )
+            where = self._config_map
+            log.warning("%s/%s: key %s %s: %s", where.namespace, where.name, key, what, error)
 
     def _entries(self, data: Mapping[str, str]) -> Iterator[OomHistoryEntry]:
         self.unreadable &= data.keys()

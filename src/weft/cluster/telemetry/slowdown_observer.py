@@ -84,20 +84,21 @@ class _Seen:
 class SlowdownObserver:
     """Observes for one live cluster. `errors` counts our own mistakes, `counts` the pods of the
     last look: by source, `late` for their SLO, and `slow` beyond their bound. What was observed is
-    `kept` there, over the predictions `base`."""
+    kept in `config_map`, over the predictions `base`."""
 
     def __init__(
         self,
         live: EngineCluster,
         source: MetricSource,
-        kept: OwnConfigMap | None,
+        config_map: OwnConfigMap | None,
         base: InterferenceTable,
         solos: SoloProfiles,
         options: SlowdownObserverOptions | None = None,
     ) -> None:
         self.options = options or SlowdownObserverOptions()
         tell = partial(self._tell_policies, at_once=True)
-        self.slowdown_store = SlowdownStore(live.client, kept, base, live.evictor.may_write, tell)
+        may_write = live.evictor.may_write
+        self.slowdown_store = SlowdownStore(live.client, config_map, base, may_write, tell)
         self.errors = 0
         self.counts: Counter[str] = Counter()
         self._live, self._source = live, source

@@ -63,9 +63,9 @@ class RoomSearch:
         *,
         most_trials: int = 3_000,
         waits: bool = True,
-        told: Callable[[int], None] | None = None,
+        progress: Callable[[int], None] | None = None,
     ) -> None:
-        self._trials = MoveTrials(engine, movable, budgets, told)
+        self._trials = MoveTrials(engine, movable, budgets, progress)
         self._ledger, self._most_trials, self._waits = engine.ledger, most_trials, waits
         self._begin = self._looked = 0
         self._fit: dict[str, list[int]] = {}

@@ -49,14 +49,14 @@ class MoveTrials:
         engine: Engine,
         movable: Sequence[MovablePod],
         budgets: Mapping[str, int] | None = None,
-        told: Callable[[int], None] | None = None,
+        progress: Callable[[int], None] | None = None,
     ) -> None:
         self.engine, self.ledger = engine, engine.ledger
         self.movable = {pod.request.uid: pod for pod in movable}
         self.tried = 0
         engine.follow_first()
         self._assessor = Assessor(engine.ledger)
-        self._budgets, self._told = budgets or {}, told
+        self._budgets, self._progress = budgets or {}, progress
 
     def allowed(self, uids: Sequence[str]) -> bool:
         """True if every disruption budget lets as many go."""
@@ -113,8 +113,8 @@ class MoveTrials:
     def trial(self) -> Iterator[Ledger]:
         """The ledger, for changes that are undone at the end."""
         self.tried += 1
-        if self._told is not None and self.tried % 100 == 0:
-            self._told(self.tried)
+        if self._progress is not None and self.tried % 100 == 0:
+            self._progress(self.tried)
         self.ledger.checkpoint()
         try:
             yield self.ledger

@@ -61,10 +61,10 @@ class StrandingSearch:
         budgets: Mapping[str, int] | None = None,
         *,
         least_milli: int = 1,
-        told: Callable[[int], None] | None = None,
+        progress: Callable[[int], None] | None = None,
     ) -> None:
         self._trials = MoveTrials(engine, movable, budgets)
-        self._ledger, self._least_milli, self._told = engine.ledger, least_milli, told
+        self._ledger, self._least_milli, self._progress = engine.ledger, least_milli, progress
         self._meter = StrandedMeter(engine.ledger.table, usual)
         self._stranded: Ints = np.zeros(0, dtype=np.int64)
         self._leaving: dict[str, int] = {}
@@ -85,8 +85,8 @@ class StrandingSearch:
                 while len(moves) < most_moves and (uid := self._best(moves)) is not None:
                     moves.append(self._take(uid))
                     milli.append(int(self._stranded.sum()))
-                    if self._told is not None:
-                        self._told(len(moves))
+                    if self._progress is not None:
+                        self._progress(len(moves))
             finally:
                 self._under_trial = False
         lost = self._trials.lost_gpu_s([move.uid for move in moves])
@@ -97,7 +97,7 @@ class StrandingSearch:
         moved = [move.uid for move in moves]
         self._renew_arrivals()
         best, gain, tried = None, self._least_milli - 1, 0
-        for promise in sorted(self._promised(), key=lambda one: (-one.milli, one.uid)):
+        for promise in sorted(self._promised(), key=lambda promise: (-promise.milli, promise.uid)):
             if promise.milli <= gain or tried >= MOST_TRIED:
                 break
             if not self._trials.allowed([*moved, promise.uid]):
@@ -141,7 +141,7 @@ class StrandingSearch:
         self._stranded[rows] = self._meter.of(rows).by.sum(axis=0)
         del self._leaving[uid]
         anew = self._without_each(rows.tolist())
-        self._leaving |= {one: milli for one, milli in anew.items() if one in self._leaving}
+        self._leaving |= {pod: milli for pod, milli in anew.items() if pod in self._leaving}
         for key, arrival in self._arriving.items():
             if arrival is not None and arrival.row in rows:
                 self._arriving[key] = None
@@ -155,15 +155,15 @@ class StrandingSearch:
     def _without_each(self, rows: Iterable[int]) -> dict[str, int]:
         """For each movable pod on these nodes, what is stranded there more once it is gone."""
         nodes = self._ledger.table.nodes
-        found: dict[str, int] = {}
+        stranded: dict[str, int] = {}
         there = {row: self._movable_on(nodes[row].name) for row in rows}
         while there := {row: uids for row, uids in there.items() if uids}:
             layer = {row: uids.pop() for row, uids in there.items()}  # nodes don't touch each other
             of = np.array(list(layer))
             with self._gone(list(layer.values())):
                 more = self._meter.of(of).by.sum(axis=0) - self._stranded[of]
-            found.update(zip(layer.values(), more.tolist(), strict=True))
-        return found
+            stranded.update(zip(layer.values(), more.tolist(), strict=True))
+        return stranded
 
     def _movable_on(self, node: str) -> list[str]:
         held = (holding.placement.uid for holding in self._ledger.pods_on(node))

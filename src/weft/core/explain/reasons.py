@@ -265,8 +265,8 @@ def _card_size(query: Query) -> list[ReasonMeasure]:
 def _told_mib(query: Query, need: Need) -> Ints:
     """The request on each device, [d], MiB: where its card lacks units, as many MiB as they are."""
     memory = need.gpu_request.memory
-    told = [memory.on_node(k.unit_mib).told_mib_on(k.memory_mib) for k in query.table.kinds]
-    by_kind = np.maximum(need.ask_mib, np.array(told, dtype=np.int64))
+    by_unit = [memory.on_node(k.unit_mib).told_mib_on(k.memory_mib) for k in query.table.kinds]
+    by_kind = np.maximum(need.ask_mib, np.array(by_unit, dtype=np.int64))
     return np.asarray(by_kind.take(query.device_kind))
 
 

@@ -9,6 +9,7 @@ from weft.core.explain.counterfactual import PlacementQuestion, without
 from weft.core.framework import Query
 from weft.core.framework.demand import Demand
 from weft.core.framework.policy import ScorePart
+from weft.core.framework.query import NOTHING_OBSERVED
 from weft.model import Share
 
 Facts = Mapping[str, float | int | str]
@@ -27,7 +28,8 @@ def score_in_words(
         return ()
     with without(engine, question.gone):
         demand = Demand(engine.oom_history.shape_of(question.pod), table)
-        query = Query(table, demand, np.array([row], dtype=np.int64))
+        observed = engine.assessor.observed if question.profile.observes else NOTHING_OBSERVED
+        query = Query(table, demand, np.array([row], dtype=np.int64), observed)
         devices = [table.device_row(row, share.gpu) - table.start[row] for share in shares]
         if any(device < 0 for device in devices):
             return ()
@@ -85,10 +87,23 @@ def _packing(facts: Facts, shares: tuple[Share, ...]) -> str:
     return f"{int(facts['free']) / 1000:.1f} GPUs are left free on the node"
 
 
+def _load(facts: Facts, shares: tuple[Share, ...]) -> str:
+    gpu, load = shares[int(facts["position"])].gpu, float(facts["load"])
+    if load >= 0:
+        return f"GPU {gpu} is measured {load:.0%} loaded"
+    return f"GPU {gpu}'s load is not measured; {float(facts['unpromised']):.0%} of it is free"
+
+
+def _co_residents(facts: Facts, shares: tuple[Share, ...]) -> str:
+    return f"worth {float(facts['value']):.0%} of a GPU of its own, by predicted interference"
+
+
 _WORDS: Mapping[str, Callable[[Facts, tuple[Share, ...]], str]] = {
     "completion": _completion,
     "models": _models,
     "slots": _slots,
     "beside": _beside,
     "packing": _packing,
+    "load": _load,
+    "co-residents": _co_residents,
 }

@@ -103,8 +103,8 @@ def place(query: Query, profile: Profile, key: str = "") -> Assignment:
     answer.fits[:], answer.codes[:] = False, Code.NOT_SEARCHED
     if len(rows):
         part = query.only(rows)
-        found = _place(part, profile, policy, todo, key)
-        answer.put(rows, _connected(part, profile, policy, found))
+        placed = _place(part, profile, policy, todo, key)
+        answer.put(rows, _connected(part, profile, policy, placed))
     return answer
 
 
@@ -126,10 +126,10 @@ def _connected(query: Query, profile: Profile, policy: Policy, answer: Assignmen
     part = query.only(at[:NODES_CONNECTED])
     before = answer.chosen[at[:NODES_CONNECTED]]
     chosen = _other_devices(part, profile, policy, answer.todo, before)
-    found = np.flatnonzero(chosen.min(axis=1) >= 0)
-    if len(found):
-        forced = _greedy(part.only(found), profile, policy, answer.todo, forced=chosen[found])
-        answer.put(at[found], forced)
+    good = np.flatnonzero(chosen.min(axis=1) >= 0)
+    if len(good):
+        placed = _greedy(part.only(good), profile, policy, answer.todo, forced=chosen[good])
+        answer.put(at[good], placed)
     return answer
 
 
@@ -150,8 +150,8 @@ def _other_devices(
     signals, ends = query.signals if profile.observes else None, query.gpus.cumsum()
     for at, (row, end) in enumerate(zip(query.rows.tolist(), ends.tolist(), strict=True)):
         own = slice(end - int(query.gpus[at]), end)
-        found = connection.best_scored(query.table, row, [one[own] for one in fits], wanted[own])
-        others[at] = found or connection.exchanged(
+        best = connection.best_scored(query.table, row, [fit[own] for fit in fits], wanted[own])
+        others[at] = best or connection.exchanged(
             query.table, row, chosen[at].tolist(), query.demand, signals
         )
     others[connection.lacking(query, others)] = -1

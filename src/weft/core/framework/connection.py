@@ -266,7 +266,7 @@ def links_chosen(table: LedgerTable, row: int, gpus: Sequence[int]) -> ChosenLin
     mask = sum(1 << sets.place[index] for index in indexes)
     weakest = sets.weakest(mask)
     cards = sets.links.indexes
-    told = ChosenLinks(
+    chosen = ChosenLinks(
         indexes,
         weakest.word,
         (cards[weakest.one], cards[weakest.other]),
@@ -278,11 +278,11 @@ def links_chosen(table: LedgerTable, row: int, gpus: Sequence[int]) -> ChosenLin
     serving = int(ours[table.serving()[begin:end]].sum())
     best = sets.first_best(len(indexes), serving | mask)
     if sets.quality[best] <= sets.quality[mask]:
-        return told
+        return chosen
     best_gpus = tuple(sorted(index for index, place in sets.place.items() if best >> place & 1))
     held = [index for index in best_gpus if _held(table, row, index)]
     return msgspec.structs.replace(
-        told,
+        chosen,
         best_path=sets.weakest(best).word,
         best_gbps=gbps_of(sets.ring(best)),
         best_gpus=best_gpus,

@@ -1,57 +1,70 @@
-"""Auto: little waste and little load, idle memory lent; each GPU by requests where unmeasured."""
+"""Auto: little stranded, little load, idle memory lent; each GPU by requests where unmeasured."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from weft.core.framework import Policy, Query
-from weft.core.framework.policy import ExpectedSlowdown, SlowdownTolerance
+from weft.core.framework.policy import ExpectedSlowdown, ScorePart, SlowdownTolerance
 from weft.core.ledger.residents import CoResidents
-from weft.core.ledger.table import Bools, Ints
+from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.core.policies import gpu_readings
-from weft.core.policies.fgd import Fgd
 from weft.core.policies.gpu_amounts import by_memory
 from weft.core.policies.gpu_readings import GpuReadingColumns, SnapshotCache, is_critical
-from weft.core.policies.interference_term import InterferenceTerm
+from weft.core.policies.interference_term import MIX, NO_MIX, InterferenceTerm
+from weft.core.policies.least_stranding import LeastStranding
 from weft.core.policies.load_aware import FULL, gate, load
 from weft.model import Shape
 from weft.model.interference_table import INTERFERENCE, InterferenceTable
 
-FRAGMENTS = 1000
-"""Weight of fgd's 0 to 100 against load-aware's thousandths of 0 to 100: both count the same."""
+SLOPE = 0.25
+"""Steepness of the sigmoid where nothing is stranded or spared: points by least-stranding's."""
+STEEPEST = 50.0
+"""GPUs stranded or spared, beyond which nothing changes."""
 
 
 class Auto(Policy):
-    """FGD and load-aware in equal parts, behind CARMA's gate; where interference is predicted, it
-    counts three times as much as both, and may refuse co-residents.
+    """Least-stranding and load-aware in equal parts, behind CARMA's gate; where interference is
+    predicted, it counts three times as much as both, and may refuse co-residents.
 
     It degrades by itself, GPU by GPU: without profiling metrics to GPU_UTIL; where memory is not
-    FRESH, or compute is used up, nothing is lent; where the load is MISSING, fgd and binpack on
-    requests.
+    FRESH, or compute is used up, nothing is lent; where the load is MISSING, least-stranding and
+    binpack on requests.
     """
 
     name = "auto"
     summary = (
-        "fgd and load-aware together; memory idle so far is lent; unmeasured GPUs go by requests"
+        "least-stranding and load-aware together; lends idle memory; unmeasured GPUs go by requests"
     )
     source = "Weft"
     reads = frozenset({"signals", "occupants", "co_residents"})
-    inputs: Mapping[str, Any] = {INTERFERENCE: InterferenceTable, **Fgd.inputs}
+    inputs: Mapping[str, Any] = {INTERFERENCE: InterferenceTable, **LeastStranding.inputs}
     harvests = True
 
     def __init__(self) -> None:
         self._seen = SnapshotCache(GpuReadingColumns)
         self._expected = InterferenceTerm()
-        self._fgd = Fgd()
-        self._fgd.every_device = True
+        self._stranding = LeastStranding()
+        self._stranding.is_part = True
+        self.prices_every = self._stranding.prices_every
 
     def take_input(self, name: str, value: Any) -> None:
-        """Predicted interference, or what usually comes, as for fgd."""
+        """Predicted interference, or what usually comes, as for least-stranding."""
         if name == INTERFERENCE:
             self._expected.predict_by(value)
         else:
-            self._fgd.take_input(name, value)
+            self._stranding.take_input(name, value)
+
+    def prepare_input(self, name: str, value: Any, table: LedgerTable) -> None:
+        """As least-stranding does, for what usually comes."""
+        if name != INTERFERENCE:
+            self._stranding.prepare_input(name, value, table)
+
+    def take_table(self, table: LedgerTable) -> None:
+        """Make least-stranding's prices by the cluster as it is."""
+        self._stranding.take_table(table)
 
     @property
     def tolerance(self) -> SlowdownTolerance | None:
@@ -78,20 +91,60 @@ class Auto(Policy):
         return self._expected.predict(shape, co_residents, model)
 
     def score_nodes(self, query: Query) -> Ints | None:
-        """Scores nodes with one way to place a pod: fgd's score, [n]."""
-        score = self._fgd.score_nodes(query)
-        return None if score is None else FRAGMENTS * score
+        """Scores nodes with one way to place a pod: by what is stranded there, in thousandths of
+        0 to 100, [n]."""
+        score = self._stranding.score_nodes(query)
+        return None if score is None else _spared(score)
 
     def score_devices(self, query: Query) -> Ints | None:
-        """fgd + 100·(1 − load), in thousandths; MISSING: fgd + 50·(1 − free), [d]."""
+        """100·sigmoid(GPUs spared) + 100·(1 − load), in thousandths; MISSING: 50·(1 − free) in
+        place of the load, [d]."""
+        points = self._load_points(query)
+        score = self._stranding.score_devices(query)
+        if score is None:
+            return points
+        if self._expected.known:
+            return self._expected.mix(query, _spared(score), points)
+        return points + _spared(score)
+
+    def _load_points(self, query: Query) -> Ints:
         readings = self._seen.of(query)
         calm = (FULL * (1.0 - load(query, readings))).astype(np.int64)
         full = FULL // 2000 * (1000 - np.clip(_unpromised(query), 0, 1000))
-        points = np.where(query.take_devices(readings.known), calm, full)
-        fragments = self._fgd.score_devices(query)
-        if self._expected.known and fragments is not None:
-            return self._expected.mix(query, fragments, points)
-        return points if fragments is None else points + FRAGMENTS * fragments
+        return np.where(query.take_devices(readings.known), calm, full)
+
+    def score_parts(self, query: Query, devices: Sequence[int]) -> tuple[ScorePart, ...]:
+        """Least-stranding's parts, in auto's points from 50 on, and of a pod with one GPU request
+        the load of the GPU that speaks most for the place."""
+        parts = self._stranding.score_parts(query, devices)
+        total = sum(part.points for part in parts)
+        spared = int(_spared(np.array([total]))[0]) - FULL // 2
+        weights = MIX if self._expected.known else NO_MIX
+        scale = weights.stranding * (spared / total if total else SLOPE)
+        told = [msgspec.structs.replace(part, points=scale * part.points) for part in parts]
+        need = query.need
+        if need is None or len(query.demand.needs) > 1 or not devices:
+            return tuple(told)
+        readings, points = self._seen.of(query), self._load_points(query)
+        at = max(devices, key=lambda device: int(points[device]))
+        known = bool(query.take_devices(readings.known)[at])
+        facts: dict[str, float | int | str] = {
+            "position": list(devices).index(at),
+            "load": float(load(query, readings)[at]) if known else -1.0,
+            "unpromised": int(_unpromised(query)[at]) / 1000,
+        }
+        told.append(ScorePart("load", weights.load * int(points[at]), facts))
+        if self._expected.known and not need.whole:
+            value = float(self._expected.value(query)[at])
+            told.append(ScorePart("co-residents", weights.own * FULL * value, {"value": value}))
+        return tuple(told)
+
+
+def _spared(score: Ints) -> Ints:
+    """Least-stranding's score, in hundredths of a thousandth of a GPU, as thousandths of 0 to 100:
+    FGD's sigmoid, 50 where nothing is stranded or spared more than before."""
+    gpus = np.clip(score / FULL, -STEEPEST, STEEPEST)
+    return np.rint(FULL / (1.0 + np.exp(-gpus))).astype(np.int64)
 
 
 def _unpromised(query: Query) -> Ints:

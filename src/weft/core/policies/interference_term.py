@@ -3,6 +3,8 @@
 What is not known neither closes a GPU nor speaks for it; the other parts decide there.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from weft.core.framework import Query
@@ -15,8 +17,19 @@ from weft.core.policies.sharing_cost import BY_USE, KNOWN, NEVER, SharingCost, S
 from weft.model import Shape
 from weft.model.interference_table import NO_INTERFERENCE, InterferenceTable, InterferenceView
 
-WEIGHTS = (0.6, 0.2, 0.2)
-"""Weights of interference, fragments and load, where interference is predicted."""
+
+class Weights(NamedTuple):
+    """Weights of predicted interference (`own`), of what is stranded and of the load."""
+
+    own: float
+    stranding: float
+    load: float
+
+
+MIX = Weights(0.6, 0.2, 0.2)
+"""Where interference is predicted."""
+NO_MIX = Weights(0.0, 1.0, 1.0)
+"""Where it is not."""
 MOST = 4
 """Larger sets are not predicted."""
 UNKNOWN_VALUE = 0.5
@@ -61,13 +74,12 @@ class InterferenceTerm:
         """Slowdown of the pod and of those it joins; nothing where nothing is predicted."""
         return self._joining.predictions(shape, co_residents, model) if self.known else ()
 
-    def mix(self, query: Query, fragments: Ints, load: Ints) -> Ints:
+    def mix(self, query: Query, stranding: Ints, load: Ints) -> Ints:
         """All three by weight, each 0 to 100, in thousandths, [d]."""
-        value = self._value(query)
-        own, of_fragments, of_load = WEIGHTS
-        points = 1000.0 * (own * 100.0 * value + of_fragments * fragments)
-        return np.asarray(np.rint(points + of_load * load)).astype(np.int64)
+        points = MIX.own * 100_000.0 * self.value(query) + MIX.stranding * stranding
+        return np.asarray(np.rint(points + MIX.load * load)).astype(np.int64)
 
-    def _value(self, query: Query) -> Floats:
+    def value(self, query: Query) -> Floats:
+        """Gain from joining each GPU, 0 to 1, of a GPU of one's own; half where unknown, [d]."""
         _, value, judged_by, _ = self._judged.over(query)
         return np.asarray(np.where(judged_by == KNOWN, np.clip(value, 0.0, 1.0), UNKNOWN_VALUE))

@@ -76,6 +76,10 @@ class LeastStranding(Policy):
     source = "Weft"
     inputs: Mapping[str, Any] = dict.fromkeys((TYPICAL_PODS, POPULAR_PODS), list[tuple[Shape, int]])
 
+    is_part = False
+    """Score for another policy, to which devices differ otherwise too: each device by itself, and
+    only what the pod strands beside the part of the GPUs that it takes."""
+
     def __init__(
         self,
         setting: Literal["inflation", "living"] = "living",
@@ -137,6 +141,8 @@ class LeastStranding(Policy):
         else:
             after = self._without_first_fitting(query, before, devices)
         extra = self._constants.pack * after.free
+        if self.is_part:
+            extra -= before.free - after.free
         return self._scores(before, after.without(query), np.arange(query.n), extra)
 
     def _without_first_fitting(
@@ -170,7 +176,7 @@ class LeastStranding(Policy):
         if need is None or (need.whole and not query.hypothetical):
             return None
         fits = query.device_fits
-        if not query.narrowed:
+        if not (self.is_part or query.narrowed):
             fits = fits & query.device_first
         chosen = np.flatnonzero(fits)
         node = query.device_node.take(chosen)
@@ -197,7 +203,7 @@ class LeastStranding(Policy):
             after = now.take(node).less(free, worth, gone.idle.take(chosen), kinds)
         packed = after.free - now.free.take(node) if query.hypothetical else after.free
         extra = self._constants.pack * packed
-        if prices.sizes_differ and need.asks_memory:
+        if self._is_beside_taken(query, prices):
             extra -= now.free.take(node) - after.free
         scores = np.full(len(query.device_local), _UNSCORED, dtype=np.int64)
         scores[chosen] = self._scores(now, after.without(query), node, extra)
@@ -220,11 +226,15 @@ class LeastStranding(Policy):
         rise += terms[3].take(node)
         rise -= _sum(self._terms(now)).take(node)
         extra = self._constants.pack * after.free
-        need = query.need
-        if prices.sizes_differ and need is not None and need.asks_memory:
+        if self._is_beside_taken(query, prices):
             extra -= part
         rise += extra.take(node)
         return _points(rise)
+
+    def _is_beside_taken(self, query: Query, prices: StrandingPrices) -> bool:
+        """Tells whether what the pod takes differs between devices, or has to be left out."""
+        need = query.need
+        return self.is_part or (prices.sizes_differ and need is not None and need.asks_memory)
 
     def _is_kept(self, query: Query) -> bool:
         return query.n > _MANY and query.table.uniform and not query.hypothetical

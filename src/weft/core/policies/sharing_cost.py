@@ -138,13 +138,13 @@ def predictions(
     What is beyond all numbers (a pair that a policy lets in although it is forbidden) is said as 0.
     """
     card = view.of(model)
-    names = [shape.application, *(one.application for one in there)]
+    names = [shape.application, *(resident.application for resident in there)]
     index = [view.index_of(name) for name in names]
     expected = []
-    for at, one in enumerate(index):
+    for at, target in enumerate(index):
         others = [other for k, other in enumerate(index) if k != at]
-        tiers = card.tier[one, others]
-        mean, upper = (_times(float(log[one, others].sum())) for log in (card.mean, card.upper))
+        tiers = card.tier[target, others]
+        mean, upper = (_times(float(log[target, others].sum())) for log in (card.mean, card.upper))
         tier, sure = PredictionTier(int(abs(tiers).max())).name.lower(), bool((tiers >= 0).all())
         expected.append(ExpectedSlowdown(names[at], mean, upper, tier, sure))
     return tuple(expected)

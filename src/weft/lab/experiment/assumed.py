@@ -6,7 +6,8 @@ from html import escape
 
 import msgspec
 
-from weft.lab.experiment.comparison import TITLES, ExperimentResults, MeasureSummary, level_text
+from weft.lab.experiment.comparison import ExperimentResults, MeasureSummary, level_text
+from weft.lab.experiment.measures import TITLES
 from weft.lab.experiment.spec import ExperimentSpec
 from weft.lab.experiment.spec_workloads import (
     MeasuredPairs,
@@ -74,13 +75,13 @@ def assumed_rows(
         return []
     rows = []
     for assumed in workload.assumptions:
-        found = (
-            one
-            for one in results.summary
-            if (one.measure, one.scheduler) == (measure, scheduler)
-            and one.levels.get(AXIS) == assumed.name
+        summaries = (
+            summary
+            for summary in results.summary
+            if (summary.measure, summary.scheduler) == (measure, scheduler)
+            and summary.levels.get(AXIS) == assumed.name
         )
-        rows.append(AssumedRow(in_words(assumed, workload), next(found, None)))
+        rows.append(AssumedRow(in_words(assumed, workload), next(summaries, None)))
     return rows
 
 
@@ -98,7 +99,7 @@ def assumed_table(headings: Sequence[str], columns: Sequence[Sequence[AssumedRow
 
 def rests_on(spec: ExperimentSpec, results: ExperimentResults) -> str:
     """The section of an experiment's page: its model of time, and its headlines under others."""
-    model = model_of_time(spec)
+    model = " ".join(filter(None, [model_of_time(spec), *results.notes]))
     if not model:
         return ""
     tables = []

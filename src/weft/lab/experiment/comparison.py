@@ -10,61 +10,13 @@ from types import MappingProxyType
 
 import msgspec
 
+from weft.lab.experiment.measures import HIGHER_IS_BETTER, LOWER_IS_BETTER, TITLES
 from weft.lab.experiment.paired import Difference, holm, paired_difference, paired_p_value
 from weft.lab.experiment.plan import CellLevel, axes_of, plan
 from weft.lab.experiment.spec import ExperimentSpec
+from weft.lab.experiment.spec_workloads import OverprovisionedJobs
 from weft.lab.experiment.statistics import mean_ci95
-
-HIGHER_IS_BETTER = frozenset({"gpu_asked_percent", "gpu_allocation_percent", "jain_fairness"})
-LOWER_IS_BETTER = frozenset(
-    {
-        "jct_mean_s",
-        "jct_p50_s",
-        "jct_p99_s",
-        "makespan_s",
-        "queue_mean_s",
-        "queue_p99_s",
-        "ooms",
-        "evictions",
-        "lost_s",
-        "energy_kj",
-        "energy_kj_per_job",
-        "slowdown_mean",
-        "slowdown_p99",
-        "late_queries_percent",
-        "query_p99_s",
-        "unfinished",
-        "failed_pods",
-        "gpu_fragmentation_percent",
-    }
-)
-"""All other measures judge nothing: more memory in use may be good or waste."""
-
-TITLES = {
-    "jct_mean_s": "mean completion time",
-    "jct_p50_s": "median completion time",
-    "jct_p99_s": "p99 completion time",
-    "makespan_s": "makespan",
-    "queue_mean_s": "mean queueing time",
-    "queue_p99_s": "p99 queueing time",
-    "ooms": "out-of-memory kills",
-    "evictions": "evictions",
-    "lost_s": "time lost to restarts",
-    "energy_kj": "energy",
-    "energy_kj_per_job": "energy a job",
-    "late_queries_percent": "late queries (QoS violations)",
-    "query_p99_s": "p99 time of a query",
-    "slowdown_mean": "mean slowdown (completion time over time alone)",
-    "slowdown_p99": "p99 slowdown",
-    "jain_fairness": "fairness (Jain's index of slowdowns)",
-    "unfinished": "unfinished jobs",
-    "failed_pods": "pods without a place",
-    "gpu_fragmentation_percent": "fragmentation",
-    "gpu_asked_percent": "GPU allocation asked for",
-    "gpu_allocation_percent": "GPU allocation",
-}
-"""How measures that judge are called in sentences."""
-
+from weft.lab.simulate.sharing.ece_like import CALIBRATED_PERCENTS
 
 Measures = Mapping[str, float | None]
 Place = tuple[tuple[CellLevel, ...], str]
@@ -99,7 +51,7 @@ class MeasureSummary(msgspec.Struct, frozen=True):
 class ExperimentResults(msgspec.Struct, frozen=True):
     """The results of an experiment: `cells` of `planned` count, `missing` are the folders of those
     that are not there, `marked` of those whose numbers are left out, with why. `findings` say in
-    words who wins where, from intervals that leave out 0."""
+    words who wins where, from intervals that leave out 0, `notes` which levels are predictions."""
 
     name: str
     question: str
@@ -110,6 +62,7 @@ class ExperimentResults(msgspec.Struct, frozen=True):
     marked: dict[str, tuple[str, ...]]
     summary: list[MeasureSummary]
     findings: list[str]
+    notes: list[str] = []
 
     @property
     def levels(self) -> list[dict[str, str]]:
@@ -125,17 +78,19 @@ def compare(
     """Compare the schedulers; `measures` are those of each cell that counts, by its folder, and
     `marked` says why the numbers of others do not.
 
-    Means and differences are over the seeds that both a scheduler and the baseline have.
+    Means and differences are over the seeds that both a scheduler and the baseline have; a seed's
+    value is the mean of its repeats. Only the experiment's `measures` are compared, if it has any.
     """
     cells = plan(spec)
-    measures_of: dict[Place, dict[int, Measures]] = {}
-    for cell in cells:
-        if cell.folder in measures:
-            of_seeds = measures_of.setdefault((cell.levels, cell.scheduler), {})
-            of_seeds[cell.seed] = measures[cell.folder]
+    measures_of = of_places(
+        ((cell.levels, cell.scheduler), cell.seed, measures[cell.folder])
+        for cell in cells
+        if cell.folder in measures
+    )
     levels = list(dict.fromkeys(cell.levels for cell in cells))
     summary: list[MeasureSummary] = []
-    for measure in dict.fromkeys(itertools.chain.from_iterable(measures.values())):
+    named = spec.measures or dict.fromkeys(itertools.chain.from_iterable(measures.values()))
+    for measure in named:
         for scheduler in spec.schedulers:
             summary += summaries_of_levels(measures_of, levels, scheduler, spec.reference, measure)
     absent = [cell.folder for cell in cells if cell.folder not in measures]
@@ -149,7 +104,32 @@ def compare(
         {folder: marked[folder] for folder in absent if folder in marked},
         summary,
         list(_findings(spec, summary)),
+        list(_notes(spec)),
     )
+
+
+def of_places(cells: Iterable[tuple[Place, int, Measures]]) -> dict[Place, dict[int, Measures]]:
+    """Measures by place and seed, of (place, seed, measures) of each cell.
+
+    Where a seed was run several times, the means of those runs that have a value.
+    """
+    runs: dict[Place, dict[int, list[Measures]]] = {}
+    for place, seed, measures in cells:
+        runs.setdefault(place, {}).setdefault(seed, []).append(measures)
+    return {
+        place: {seed: _mean_of(repeats) for seed, repeats in of_seeds.items()}
+        for place, of_seeds in runs.items()
+    }
+
+
+def _mean_of(repeats: Sequence[Measures]) -> Measures:
+    if len(repeats) == 1:
+        return repeats[0]
+    means: dict[str, float | None] = {}
+    for name in dict.fromkeys(itertools.chain.from_iterable(repeats)):
+        values = [value for run in repeats if (value := run.get(name)) is not None]
+        means[name] = sum(values) / len(values) if values else None
+    return means
 
 
 def summaries_of_levels(
@@ -204,9 +184,28 @@ def _findings(spec: ExperimentSpec, summary: Iterable[MeasureSummary]) -> Iterab
 
 
 def level_text(spec: ExperimentSpec, levels: Mapping[str, str]) -> str:
-    """A level in words; an axis with one level goes without saying."""
+    """A level in words; an axis with one level goes without saying, a prediction does not."""
     several = {axis for axis, texts in axes_of(spec).items() if len(texts) > 1}
-    return ", ".join(f"{axis} {text}" for axis, text in levels.items() if axis in several)
+    return ", ".join(
+        f"{axis} {text}" + (" (predicted)" if is_predicted(spec, axis, text) else "")
+        for axis, text in levels.items()
+        if axis in several
+    )
+
+
+def is_predicted(spec: ExperimentSpec, axis: str, text: str) -> bool:
+    """True if the simulation was calibrated at other levels of this axis, and not at this one."""
+    workload = spec.workload
+    if not isinstance(workload, OverprovisionedJobs) or axis != "percent":
+        return False
+    return int(text) not in CALIBRATED_PERCENTS
+
+
+def _notes(spec: ExperimentSpec) -> Iterable[str]:
+    for axis, texts in axes_of(spec).items():
+        if predicted := [text for text in texts if is_predicted(spec, axis, text)]:
+            fitted = " and ".join(map(str, CALIBRATED_PERCENTS))
+            yield f"Calibrated at {axis} {fitted}; predicted: {axis} {', '.join(predicted)}."
 
 
 def _rounded(value: float | None) -> float | None:

@@ -45,17 +45,17 @@ Files = dict[str, bytes]
 
 
 def write_ece_layout(folder: Path, spec: ExperimentSpec, store: RunStore) -> list[Path]:
-    """Write every level and seed that was run; their folders. `BadInputError` without
+    """Write every level, seed and repeat that was run; their folders. `BadInputError` without
     matplotlib."""
     png.check("--layout", install_extra("experiments"))
-    together: dict[tuple[tuple[CellLevel, ...], int], list[PlannedCell]] = {}
+    together: dict[tuple[tuple[CellLevel, ...], int, int], list[PlannedCell]] = {}
     for cell in plan(spec):
         record = store.record(cell)
         if record is not None and not record.marks:
-            together.setdefault((cell.levels, cell.seed), []).append(cell)
+            together.setdefault((cell.levels, cell.seed, cell.repeat), []).append(cell)
     look_of, written = looks(spec.schedulers), []
-    for (levels, seed), cells in together.items():
-        name = experiment_name(spec, levels, seed)
+    for (levels, seed, repeat), cells in together.items():
+        name = experiment_name(spec, levels, seed) + (f"_REPEAT_{repeat}" if repeat else "")
         rows = {cell.scheduler: store.rows(cell) for cell in cells}
         files = {**layout_texts(seed, rows), **_pictures(name, seed, rows, look_of)}
         for place in sorted({Path(path).parent for path in files}):

@@ -7,8 +7,6 @@ from pathlib import Path
 from weft.lab.experiment.assumed import rests_on
 from weft.lab.experiment.axes import CurveSeries, nice_ceiling
 from weft.lab.experiment.comparison import (
-    HIGHER_IS_BETTER,
-    TITLES,
     ExperimentResults,
     MeasureSummary,
     level_text,
@@ -18,6 +16,7 @@ from weft.lab.experiment.layouts import LAYOUTS, WIDE, Layout
 from weft.lab.experiment.line_layout import LineFigure, draw_side_by_side, draw_stacked
 from weft.lab.experiment.looks import Look, looks
 from weft.lab.experiment.measure_bars import draw_bars
+from weft.lab.experiment.measures import HIGHER_IS_BETTER, TITLES
 from weft.lab.experiment.page import document
 from weft.lab.experiment.pdf import text_pages, to_pdf
 from weft.lab.experiment.plan import PlannedCell, axes_of, plan
@@ -267,6 +266,7 @@ def _made(spec: ExperimentSpec, results: ExperimentResults, versions: str) -> st
         "Workload": spec.workload.__struct_config__.tag,
         **{_capital(axis): ", ".join(texts) for axis, texts in axes_of(spec).items()},
         "Seeds": f"{first} to {first + spec.seeds.count - 1}",
+        **({"Repeats": str(spec.repeats)} if spec.repeats > 1 else {}),
         "Cells": f"{results.cells:,} of {results.planned:,}",
         "Versions": versions,
     }

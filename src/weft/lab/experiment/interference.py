@@ -13,6 +13,7 @@ import msgspec
 from weft.core.framework import Policy
 from weft.lab.experiment import pair_predictor
 from weft.lab.experiment.paired import Difference, holm, paired_difference, paired_p_value
+from weft.lab.experiment.poor_predictions import SpoiltPredictions, told
 from weft.lab.experiment.scenarios import GANDIVA, run_with
 from weft.lab.experiment.workers import run_cells, with_progress
 from weft.lab.simulate.sharing import pairs
@@ -24,6 +25,7 @@ from weft.model.interference_table import INTERFERENCE, MYSTIC, to_input
 ORACLE, OURS = "oracle", "interference"
 BASELINES = ("binpack", GANDIVA, "coscheml")
 PROGRESS = Feedback(noise=0.05, evict=False)
+"""Progress corrects what policies were told; nobody is evicted."""
 
 
 class InterferenceStudy(msgspec.Struct, frozen=True):
@@ -31,8 +33,8 @@ class InterferenceStudy(msgspec.Struct, frozen=True):
     "truth" where the table itself is what everybody knows.
 
     All others are compared with `reference`; `mystic` are distances for Co-scheML's baseline.
-    Where it is `watched`, jobs report their `PROGRESS`, and what it shows corrects what policies
-    were told, the same for all; nobody is evicted. `oracle` needs no correction, and gandiva looks
+    `spoilt` is what is wrong with the predictions. Where jobs report their progress, as `feedback`
+    says, it is the same for all but `oracle`, which needs no correction, and gandiva, which looks
     for itself.
     """
 
@@ -45,7 +47,8 @@ class InterferenceStudy(msgspec.Struct, frozen=True):
     reference: str = OURS
     predictor: str = "trained"
     mystic: dict[str, dict[str, float]] = {}
-    watched: bool = False
+    feedback: Feedback | None = None
+    spoilt: SpoiltPredictions = SpoiltPredictions()
 
     def cells(self) -> list["InterferenceRun"]:
         """Every run, in the order of the results."""
@@ -118,10 +121,11 @@ def run_whole(study: InterferenceStudy, cell: InterferenceRun) -> SharedRun:
 
 def scenario_of(study: InterferenceStudy, cell: InterferenceRun) -> SharedScenario:
     """One seed's jobs at one load, and what the cell's policy is told of them."""
-    knows_all = study.predictor == "truth" or cell.policy == ORACLE
-    learnt = pair_predictor.ridge if study.predictor == "ridge" else pair_predictor.trained
-    pairs_of = study.table, study.gpu_model
-    table = pair_predictor.truth(*pairs_of) if knows_all else learnt(*pairs_of, cell.seed)
+    if cell.policy == ORACLE:
+        table = pair_predictor.truth(study.table, study.gpu_model)
+    else:
+        known = study.table, study.gpu_model, cell.seed
+        table = told(*known, study.predictor, study.spoilt)
     inputs = {INTERFERENCE: to_input(table)}
     if study.mystic:
         inputs[MYSTIC] = study.mystic
@@ -133,7 +137,7 @@ def scenario_of(study: InterferenceStudy, cell: InterferenceRun) -> SharedScenar
         seed=cell.seed,
         inputs=inputs,
         measured=False,
-        feedback=PROGRESS if study.watched and cell.policy not in {ORACLE, GANDIVA} else None,
+        feedback=None if cell.policy in {ORACLE, GANDIVA} else study.feedback,
     )
 
 

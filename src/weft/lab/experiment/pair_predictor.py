@@ -50,10 +50,15 @@ def trained(table: PairTable, gpu_model: str, seed: int, share: float = 0.5) -> 
 
 
 def ridge(table: PairTable, gpu_model: str, seed: int, share: float = 0.5) -> InterferenceTable:
-    """The plain predictor's table after it saw this share of the unordered pairs."""
+    """The plain predictor's table after it saw this share of the unordered pairs.
+
+    A table of nothing where that is no pair.
+    """
     speed = table.array()
     count = len(speed)
     pairs = _drawn(table, seed, share)
+    if not pairs:
+        return InterferenceTable(0)
     cells = np.array([cell for a, b in pairs for cell in sorted({(a, b), (b, a)})])
     samples = PairSamples(cells[:, 0], cells[:, 1], speed[cells[:, 0], cells[:, 1]])
     slower = -np.log(samples.speed)

@@ -4,13 +4,13 @@ import io
 from collections.abc import Sequence
 
 from weft.lab.experiment.comparison import (
-    TITLES,
     ExperimentResults,
     MeasureSummary,
     level_text,
 )
 from weft.lab.experiment.drawing import Drawing, DrawingGroup, Mark, Text
 from weft.lab.experiment.layouts import WIDE, heading
+from weft.lab.experiment.measures import TITLES
 from weft.lab.experiment.png import as_figure, check, drawing_settings
 from weft.lab.experiment.spec import ExperimentSpec
 from weft.lab.experiment.style import INK, fitted, wrapped

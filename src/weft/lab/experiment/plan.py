@@ -7,7 +7,7 @@ from urllib.parse import quote
 import msgspec
 
 from weft.lab.experiment.spec import ExperimentSpec
-from weft.lab.experiment.spec_workloads import MetricFaults, TimeAssumptions, levels_of
+from weft.lab.experiment.spec_workloads import levels_of
 
 _PLAIN = "=,:.-_"
 """Characters that stay as they are in a folder's name, beside letters and digits."""
@@ -22,11 +22,12 @@ class CellLevel(msgspec.Struct, frozen=True):
 
 
 class PlannedCell(msgspec.Struct, frozen=True):
-    """One run: a scheduler meets one seed's workload at these levels."""
+    """One run: a scheduler meets one seed's workload at these levels, for the `repeat`-th time."""
 
     levels: tuple[CellLevel, ...]
     scheduler: str
     seed: int
+    repeat: int = 0
 
     def index(self, axis: str) -> int | None:
         """The number of its level on this axis; None where the experiment has no such axis."""
@@ -37,22 +38,23 @@ class PlannedCell(msgspec.Struct, frozen=True):
         """Its folder within the run's, the same for equal cells of any plan."""
         parts = [f"{level.axis}={level.text}" for level in self.levels]
         return "/".join(quote(part, safe=_PLAIN) for part in [*parts, self.scheduler]) + (
-            f"/seed={self.seed}"
+            f"/seed={self.seed}" + (f",repeat={self.repeat}" if self.repeat else "")
         )
 
 
 def plan(spec: ExperimentSpec) -> list[PlannedCell]:
-    """Every cell: levels, then schedulers, then seeds."""
+    """Every cell: levels, then schedulers, then seeds, then repeats."""
     axes = [
         [CellLevel(axis, index, text) for index, text in enumerate(texts)]
         for axis, texts in axes_of(spec).items()
     ]
     seeds = range(spec.seeds.first, spec.seeds.first + spec.seeds.count)
     return [
-        PlannedCell(levels, scheduler, seed)
+        PlannedCell(levels, scheduler, seed, repeat)
         for levels in itertools.product(*axes)
         for scheduler in spec.schedulers
         for seed in seeds
+        for repeat in range(spec.repeats)
     ]
 
 
@@ -65,6 +67,4 @@ def axes_of(spec: ExperimentSpec) -> dict[str, list[str]]:
 
 
 def _text(level: Any) -> str:
-    if isinstance(level, (MetricFaults, TimeAssumptions)):
-        return level.name
-    return f"{level:g}"
+    return str(getattr(level, "name", "")) or f"{level:g}"

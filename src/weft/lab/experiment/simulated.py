@@ -12,19 +12,24 @@ from weft.core.framework import Policy
 from weft.lab.experiment import interference
 from weft.lab.experiment.grid import RunGrid, run_cell
 from weft.lab.experiment.plan import PlannedCell
+from weft.lab.experiment.poor_predictions import SpoiltPredictions
 from weft.lab.experiment.runner import CellResult, Runner
 from weft.lab.experiment.scenarios import BEST, GANDIVA, ReadPods, ScenarioMaker, run_with
 from weft.lab.experiment.simulated_cluster import SimulatedClusterRunner
 from weft.lab.experiment.spec import ExperimentSpec, Seeds
 from weft.lab.experiment.spec_cluster import ClusterJobs
-from weft.lab.experiment.spec_workloads import MeasuredPairs, OpenbPods
+from weft.lab.experiment.spec_workloads import MeasuredPairs, OpenbPods, ProgressFeedback
 from weft.lab.simulate import arrivals
 from weft.lab.simulate.openb_scenario import read_scenario
 from weft.lab.simulate.results import PolicyRun
 from weft.lab.simulate.scenario import Scenario
 from weft.lab.simulate.sharing import pairs
+from weft.lab.simulate.sharing.feedback import Feedback
+from weft.lab.simulate.sharing.job import SECOND_NS
 from weft.lab.simulate.sharing.outcome import SharedRun
+from weft.lab.simulate.sharing.run import SharedScenario
 from weft.model import BadInputError
+from weft.model.request import LATENCY_CRITICAL
 
 _SPECIAL: dict[type, set[str]] = {
     MeasuredPairs: {GANDIVA, interference.ORACLE},
@@ -119,8 +124,19 @@ class PairsRunner:
             raise BadInputError(str(path), f"is no table of distances: {error}") from None
 
     def run(self, cell: PlannedCell) -> CellResult:
-        """One scheduler on one seed's jobs at one load."""
-        workload = self._workload
+        """One scheduler on one seed's jobs at one level of each axis."""
+        study = self._study(cell)
+        scenarios = ScenarioMaker(self._workload, self._data)
+        pairs_run = interference.InterferenceRun(0, cell.scheduler, cell.seed)
+        scenario = scenarios.assumed(interference.scenario_of(study, pairs_run), cell)
+        run = interference.run_scenario(study, pairs_run, scenario)
+        result = _shared(run)
+        measures = result.measures | _of_critical_jobs(scenario, run)
+        return msgspec.structs.replace(result, measures=measures)
+
+    def _study(self, cell: PlannedCell) -> interference.InterferenceStudy:
+        workload, shares = self._workload, self._workload.critical_shares
+        at = cell.index("critical-share")
         load = pairs.OfferedLoad(
             workload.loads[cell.index("load") or 0],
             workload.gpus,
@@ -129,8 +145,16 @@ class PairsRunner:
             pairs.DurationLaw(workload.durations),
             workload.job_class,
             workload.expected_error,
+            shares[at] if at is not None else 0.0,
         )
-        study = interference.InterferenceStudy(
+        at, spoilt = cell.index("predictions"), SpoiltPredictions()
+        if at is not None:
+            level = workload.predictions[at]
+            spoilt = SpoiltPredictions(level.missing, level.noise)
+        at, feedback = cell.index("feedback"), interference.PROGRESS if workload.watched else None
+        if at is not None:
+            feedback = _feedback(workload.feedback[at])
+        return interference.InterferenceStudy(
             self._table,
             workload.gpu,
             (cell.scheduler,),
@@ -139,12 +163,9 @@ class PairsRunner:
             self._make_policy,
             predictor=workload.told,
             mystic=self._mystic,
-            watched=workload.watched,
+            feedback=feedback,
+            spoilt=spoilt,
         )
-        scenarios = ScenarioMaker(workload, self._data)
-        run = interference.InterferenceRun(0, cell.scheduler, cell.seed)
-        scenario = scenarios.assumed(interference.scenario_of(study, run), cell)
-        return _shared(interference.run_scenario(study, run, scenario))
 
 
 class OpenbRunner:
@@ -229,6 +250,34 @@ def _of_jobs(run: SharedRun) -> dict[str, float | None]:
         p99s = [outcome.query_p99_s for outcome in run.outcomes if outcome.query_p99_s is not None]
         measures["query_p99_s"] = round(sum(p99s) / len(p99s), 6) if p99s else None
     return measures
+
+
+def _of_critical_jobs(scenario: SharedScenario, run: SharedRun) -> dict[str, float | None]:
+    """How latency-critical jobs and others fared where there are both, and what progress showed."""
+    critical = {job.uid for job in scenario.jobs if job.job_class == LATENCY_CRITICAL}
+    measures: dict[str, float | None] = {}
+    if scenario.feedback is not None:
+        measures["slowdown_evictions"] = run.slowdown_evictions
+        if critical:
+            measures["critical_slow_percent"] = run.critical_slow_percent
+    if 0 < len(critical) < len(scenario.jobs):
+        jct_s = {one.uid: one.jct_s for one in run.outcomes if one.jct_s is not None}
+        for name, of in (("critical", critical), ("other", jct_s.keys() - critical)):
+            times = [jct_s[uid] for uid in sorted(of & jct_s.keys())]
+            mean_s = round(sum(times) / len(times), 3) if times else None
+            measures[f"jct_{name}_mean_s"] = mean_s
+    return measures
+
+
+def _feedback(level: ProgressFeedback) -> Feedback:
+    return Feedback(
+        round(level.period_seconds * SECOND_NS),
+        level.noise,
+        level.missing,
+        level.teach,
+        level.evict,
+        level.keeps_work,
+    )
 
 
 def _openb_measures(run: PolicyRun) -> dict[str, float | None]:

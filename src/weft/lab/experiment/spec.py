@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from weft.files.form import Section, place, read_document, read_form
 from weft.files.reading import read_bytes
+from weft.lab.experiment.measures import MEASURES
 from weft.lab.experiment.spec_cluster import Cluster, check_cluster
 from weft.lab.experiment.spec_workloads import (
     Name,
@@ -41,7 +42,8 @@ class ExperimentSpec(Section, frozen=True, kw_only=True):
     """An experiment: every scheduler meets every seed's workload at every level of the axes.
 
     `schedulers` are policies as `weft simulate --policy` takes them, or names of those of the
-    `cluster`. Others are compared with the `baseline`, the first of them where it is left out.
+    `cluster`. Others are compared with the `baseline`, the first of them where it is left out. On a
+    cluster each turn is run `repeats` times. Reports are about these `measures`, all if empty.
     """
 
     api_version: Literal["weft.dev/v1"]
@@ -52,6 +54,8 @@ class ExperimentSpec(Section, frozen=True, kw_only=True):
     schedulers: Annotated[tuple[str, ...], Meta(min_length=1)]
     baseline: str = ""
     seeds: Seeds = Seeds()
+    repeats: Annotated[int, Meta(ge=1, le=1_000)] = 1
+    measures: tuple[str, ...] = ()
     cluster: Cluster | None = None
 
     @property
@@ -107,6 +111,13 @@ def _check(spec: ExperimentSpec) -> None:
     no_doubles("schedulers", spec.schedulers)
     if spec.baseline and spec.baseline not in spec.schedulers:
         raise BadInputError("baseline", f"{unknown(spec.baseline, spec.schedulers)}")
+    no_doubles("measures", spec.measures)
+    for at, name in enumerate(spec.measures):
+        if name not in MEASURES:
+            raise BadInputError(f"measures[{at}]", unknown(name, MEASURES))
+    if spec.repeats > 1 and spec.cluster is None:
+        what = "is of turns on a cluster: simulated, the same seed gives the same; add seeds"
+        raise BadInputError("repeats", what)
     check_workload(spec.workload)
     check_cluster(spec.workload, spec.cluster, spec.schedulers)
     if isinstance(spec.workload, OpenbPods):

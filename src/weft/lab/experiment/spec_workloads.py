@@ -6,6 +6,7 @@ Fields with several levels are axes. Fields that name files are data: paths, or 
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
+from msgspec.structs import fields
 
 from weft.files.form import Section
 from weft.lab.experiment.spec_cluster import ClusterJobs
@@ -14,6 +15,7 @@ from weft.lab.simulate.sharing.exporter import read_spoof
 from weft.lab.simulate.sharing.power import PowerModel
 from weft.lab.simulate.sharing.slowdown import ComputeSharing
 from weft.model import BadInputError
+from weft.model.request import LATENCY_CRITICAL
 
 _NAME = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 Name = Annotated[
@@ -38,9 +40,12 @@ AXES = {
     "demands": "demand",
     "faults": "faults",
     "assumptions": "assumption",
+    "predictions": "predictions",
+    "feedback": "feedback",
+    "critical_shares": "critical-share",
 }
 """Fields of a workload whose values are levels, in the order of cells, and the axes' names."""
-NAMED_AXES = ("faults", "assumptions")
+NAMED_AXES = ("faults", "assumptions", "predictions", "feedback")
 """Those whose levels have a name, and settings beside it."""
 DATA_FIELDS = ("table", "mystic", "nodes", "pods", "order", "jobs_file", "manifests", "models")
 """Fields of a workload that name files; the file of `arrivals` is another."""
@@ -78,6 +83,37 @@ class TimeAssumptions(Section, frozen=True):
     def sharing(self) -> ComputeSharing:
         """The simulation's own form of it."""
         return ComputeSharing(self.compute == "proportional", self.compute_ratio)
+
+
+class PoorPredictions(Section, frozen=True):
+    """One level of the axis `predictions`: what is wrong with what policies are told of pairs.
+
+    Of a share `missing` of the applications no pair was ever measured, so that nothing is said of
+    them; 1: nobody is told anything. Every predicted slowdown, with its bound, is multiplied by a
+    lognormal factor that nobody knows of, `noise` being the sigma of its logarithm.
+    """
+
+    name: Name = "as-learnt"
+    missing: Ratio = 0.0
+    noise: Annotated[float, Meta(ge=0, le=4)] = 0.0
+
+
+class ProgressFeedback(Section, frozen=True):
+    """One level of the axis `feedback`: whose progress is read, and what comes of it.
+
+    Each `periodSeconds` it is seen how fast every job gets on, wrong by a lognormal factor of sigma
+    `noise`; a share `missing` of these looks brings nothing. What is seen corrects what policies
+    are told (`teach`), and may evict who slows latency-critical jobs down (`evict`). An evicted job
+    loses what it has done, unless it `keepsWork`. With neither the looks are only counted.
+    """
+
+    name: Name = "watched"
+    teach: bool = True
+    evict: bool = False
+    keeps_work: bool = False
+    noise: Annotated[float, Meta(ge=0, le=4)] = 0.05
+    missing: Ratio = 0.0
+    period_seconds: Annotated[float, Meta(ge=0.1, le=3_600)] = 15.0
 
 
 class UniformArrivals(Section, frozen=True, tag_field="kind", tag="uniform"):
@@ -186,8 +222,10 @@ class OverprovisionedJobs(
 class MeasuredPairs(SimulatedJobs, frozen=True, kw_only=True, tag_field="kind", tag="pairs"):
     """Jobs that slow each other down as measured pairs did (Gavel's CSV, Co-scheML's JSON).
 
-    Axis: `loads`, jobs that come by mean time alone for each GPU. `told` is what policies know,
-    `mystic` the file of distances for Co-scheML's baseline of that name.
+    Axes: `loads`, jobs that come by mean time alone for each GPU; what is wrong with `predictions`;
+    `feedback` by the jobs' progress; `criticalShares` of the jobs that are latency-critical, drawn
+    by seed. `told` is what policies know, `mystic` the file of distances for Co-scheML's baseline
+    of that name. `watched` is feedback's level of that name.
     """
 
     table: str
@@ -203,6 +241,9 @@ class MeasuredPairs(SimulatedJobs, frozen=True, kw_only=True, tag_field="kind", 
     expected_error: Annotated[float, Meta(ge=0, le=1)] | None = None
     told: Literal["trained", "ridge", "truth"] = "trained"
     watched: bool = False
+    predictions: tuple[PoorPredictions, ...] = ()
+    feedback: tuple[ProgressFeedback, ...] = ()
+    critical_shares: tuple[Ratio, ...] = ()
 
 
 class KnotsCluster(
@@ -346,9 +387,11 @@ def check_workload(workload: Workload) -> None:
     for name, text in data_texts(workload).items():
         if "\0" in text:
             raise BadInputError(f"workload.{name}", f"{text!r} is no path")
-    for name in AXES:
-        levels = getattr(workload, name, ())
-        no_doubles(f"workload.{name}", [getattr(level, "name", level) for level in levels])
+    for axis in fields(workload):
+        if axis.name in AXES:
+            levels = getattr(workload, axis.name)
+            named = [getattr(level, "name", level) for level in levels]
+            no_doubles(f"workload.{axis.encode_name}", named)
     if isinstance(workload, SimulatedJobs):
         _check_simulated(workload)
 
@@ -380,9 +423,23 @@ def _check_simulated(workload: SimulatedJobs) -> None:
         ):
             where = f"workload.assumptions[{at}].compute"
             raise BadInputError(where, "needs computeRatio: the pairs' table has no load of each")
+    if isinstance(workload, MeasuredPairs):
+        _check_pairs(workload)
     if isinstance(workload, WatchedJobs):
         for at, faults in enumerate(workload.faults):
             _check_faults(faults, f"workload.faults[{at}]")
+
+
+def _check_pairs(workload: MeasuredPairs) -> None:
+    if workload.watched and workload.feedback:
+        raise BadInputError("workload.watched", "is a level of `feedback`; leave it out")
+    if workload.critical_shares and workload.job_class == LATENCY_CRITICAL:
+        what = "is of jobs that are not latency-critical anyway; change jobClass"
+        raise BadInputError("workload.criticalShares", what)
+    for at, level in enumerate(workload.feedback):
+        if level.keeps_work and not level.evict:
+            where = f"workload.feedback[{at}].keepsWork"
+            raise BadInputError(where, "is of evicted jobs; write evict: true, too")
 
 
 def _check_faults(faults: MetricFaults, at: str) -> None:

@@ -1,7 +1,7 @@
 """Two results compared cell by cell: another version, another cluster, or a simulation of it.
 
-Cells are the same where levels, scheduler and seed are. Differences are of the second to the first,
-over the seeds that both have, with the intervals and p-values of `comparison.py`.
+Cells are the same where levels, scheduler, seed and repeat are. Differences are of the second to
+the first, over the seeds that both have, with the intervals and p-values of `comparison.py`.
 """
 
 import itertools
@@ -10,13 +10,13 @@ from collections.abc import Mapping
 import msgspec
 
 from weft.lab.experiment.comparison import (
-    TITLES,
     Measures,
     MeasureSummary,
-    Place,
     level_text,
+    of_places,
     summaries_of_levels,
 )
+from weft.lab.experiment.measures import TITLES
 from weft.lab.experiment.plan import PlannedCell, plan
 from weft.lab.experiment.spec import ExperimentSpec
 from weft.lab.experiment.store import CellRecord, RunStore
@@ -33,6 +33,7 @@ class CellPair(msgspec.Struct, frozen=True):
     measure: str
     first: float | None
     second: float | None
+    repeat: int = 0
 
 
 class TwoResults(msgspec.Struct, frozen=True):
@@ -66,7 +67,15 @@ def compare_two(
         if cell.folder not in marked
     }
     pairs = [
-        CellPair(_levels(cell), cell.scheduler, cell.seed, name, one.get(name), other.get(name))
+        CellPair(
+            _levels(cell),
+            cell.scheduler,
+            cell.seed,
+            name,
+            one.get(name),
+            other.get(name),
+            cell.repeat,
+        )
         for cell, (one, other) in both.items()
         for name in dict.fromkeys([*one, *other])
     ]
@@ -94,15 +103,16 @@ def _found(spec: ExperimentSpec, store: RunStore) -> dict[PlannedCell, CellRecor
 def _summary(both: Mapping[PlannedCell, tuple[Measures, Measures]]) -> list[MeasureSummary]:
     levels = list(dict.fromkeys(cell.levels for cell in both))
     names = dict.fromkeys(
-        itertools.chain.from_iterable(one for pair in both.values() for one in pair)
+        itertools.chain.from_iterable(measures for pair in both.values() for measures in pair)
     )
     summary = []
     for scheduler in dict.fromkeys(cell.scheduler for cell in both):
-        measures: dict[Place, dict[int, Measures]] = {}
-        for cell, (one, other) in both.items():
-            if cell.scheduler == scheduler:
-                measures.setdefault((cell.levels, FIRST), {})[cell.seed] = one
-                measures.setdefault((cell.levels, SECOND), {})[cell.seed] = other
+        measures = of_places(
+            ((cell.levels, side), cell.seed, of_side)
+            for cell, pair in both.items()
+            if cell.scheduler == scheduler
+            for side, of_side in zip((FIRST, SECOND), pair, strict=True)
+        )
         for measure in names:
             rows = summaries_of_levels(measures, levels, SECOND, FIRST, measure)
             summary += [msgspec.structs.replace(row, scheduler=scheduler) for row in rows]

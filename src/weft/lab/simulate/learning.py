@@ -15,11 +15,11 @@ def learning(handle: Handle, half_life_ns: int) -> Handle:
     arrived = ArrivedPods(half_life_ns)
 
     def handle_and_count(event: Event, now_ns: int) -> list[Any]:
-        told: list[Any] = []
+        commands: list[Any] = []
         if isinstance(event, PodAdded):
             if arrived.is_due:
-                told = handle(PolicyInput(TYPICAL_PODS, arrived.histogram(now_ns)), now_ns)
+                commands = handle(PolicyInput(TYPICAL_PODS, arrived.histogram(now_ns)), now_ns)
             arrived.add(event.pod.shape, now_ns)
-        return [*handle(event, now_ns), *told]
+        return [*handle(event, now_ns), *commands]
 
     return handle_and_count

@@ -1,6 +1,7 @@
 """Metrics say what happened: read by Prometheus' own parser, held against the cluster."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -12,6 +13,16 @@ from weft.cluster.scheduler.stranded_gauges import StrandedGauges
 from weft.cluster.state.typical_pods import LEAST_PODS, TypicalInput
 
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "reference"
+
+
+def three_attempts_were_counted(found: Mapping[tuple[str, ...], float]) -> None:
+    profile = "profile=weft"
+    attempts = "scheduler_schedule_attempts_total"
+    assert found[attempts, profile, "result=scheduled"] == 3
+    assert found[attempts, profile, "result=unschedulable"] >= 1
+    took = "scheduler_scheduling_attempt_duration_seconds"
+    assert found[f"{took}_count", profile, "result=scheduled"] == 3
+    assert 0 < found[f"{took}_sum", profile, "result=scheduled"] < 10
 
 
 async def test_what_happened_is_what_is_told() -> None:
@@ -28,13 +39,7 @@ async def test_what_happened_is_what_is_told() -> None:
         await cluster.live.lead(afresh=False)
         await cluster.until(lambda: all(cluster.bound(f"p{n}") for n in range(3)))
         found = await cluster.samples()
-        profile = "profile=weft"
-        attempts = "scheduler_schedule_attempts_total"
-        assert found[attempts, profile, "result=scheduled"] == 3
-        assert found[attempts, profile, "result=unschedulable"] >= 1
-        took = "scheduler_scheduling_attempt_duration_seconds"
-        assert found[f"{took}_count", profile, "result=scheduled"] == 3
-        assert 0 < found[f"{took}_sum", profile, "result=scheduled"] < 10
+        three_attempts_were_counted(found)
         assert found["scheduler_pod_scheduling_sli_duration_seconds_count", "attempts=1"] == 3
         assert found["scheduler_pod_scheduling_attempts_sum",] == 3
         assert found["scheduler_pending_pods", "queue=unschedulable"] == 1

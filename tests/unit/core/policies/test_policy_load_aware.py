@@ -192,21 +192,30 @@ def test_auto_lends_while_memory_is_fresh_and_never_beyond():
     assert place(lending(Auto(), seen={SM: 0.2}), pod(memory_mib=4_500)) is None
 
 
-def test_auto_without_metrics_is_fgd_and_binpack():
+def test_auto_without_metrics_is_least_stranding_and_binpack():
     nodes = [node("a", gpus=2), node("b", gpus=2)]
     engine = engine_of(Auto(), nodes, {})
     resident(engine, "old", "b", 1, 5_000)
     assert place(engine, asking()) == ("b", 1)
 
 
-def test_auto_takes_what_fgd_is_told_of_usual_pods():
-    policy = Auto()
-    engine = engine_of(policy, [node("a", gpus=1)], {})
-    engine.handle(PolicyInput("fgd", typical_input([TypicalPods.shape(1000, 250)] * 3)), 1)
-    assert [kind[1] for kind in policy._fgd.typical.gpu_types] == [250]
+def test_auto_takes_what_usually_comes():
+    """Beside a quarter that is taken, another one spares what no half completes."""
+    gains = {}
+    for usual in (250, 500):
+        engine = engine_of(Auto(), two(memory_mib=10_000), {})
+        resident(engine, "old", "a", 0, 2_500)
+        shapes = [TypicalPods.shape(0, usual)] * 3
+        engine.handle(PolicyInput("fgd", typical_input(shapes)), 1)
+        profile = next(iter(engine.profiles.values()))
+        beside, alone = engine.assess(profile, pod(memory_mib=2_500)).raw[0].tolist()
+        gains[usual] = beside - alone
+    binpack = 50 * 250
+    assert gains[250] == pytest.approx(binpack, abs=500)  # and a little for a node in use
+    assert gains[500] == pytest.approx(binpack + 12_500, abs=500)
 
 
-def test_fgd_scores_devices_of_one_state_apart_for_auto():
+def test_devices_of_one_state_are_scored_apart_for_auto():
     told = {A0: {SM: 0.7}, A1: {SM: 0.1}}
     assert place(engine_of(Auto(), [node("a", gpus=2)], told), asking()) == A1
 

@@ -24,7 +24,7 @@ from weft.core.policies.catalog import built_in
 from weft.core.record import DecisionsWriter, Header, PolicyUse, ProfileUse, Recorder
 from weft.core.record.reading import read
 from weft.core.record.replay import replay
-from weft.model import GpuMemoryRequest, Placement, Shape
+from weft.model import GpuMemoryRequest, Placement, PodRequest, Shape
 from weft.model.interference_table import INTERFERENCE, PredictionTier, interference, to_input
 from weft.model.request import rounded_s
 from weft.testing import node, pod
@@ -38,6 +38,39 @@ def told(width: float = 0.1) -> object:
     mean = rng.random((1, 4, 4)) * 1.2 * width
     tier = np.full(mean.shape, PredictionTier.LEARNED, dtype=np.int8)
     return to_input(interference(1, ["T4"], NAMES, (mean, mean + width, tier)))
+
+
+def drawn(
+    dice: random.Random, step: int, expected_s: tuple[int, ...], slowdown_limit: tuple[int, ...]
+) -> PodRequest:
+    """A pod of one of the applications; with limits given, most are small and latency-critical."""
+    new = pod(
+        f"p{step}",
+        memory_mib=4000,
+        application=dice.choice(NAMES),
+        job_class=dice.choice(["", "best-effort"]),
+        created_ns=step * 5 * S,
+    )
+    if slowdown_limit and dice.random() < 0.8:
+        own = (("t4", dice.choice(slowdown_limit)), ("", 100))
+        small = replace(new.shape.gpu_requests[0], memory=GpuMemoryRequest("mib", 1000))
+        shape = replace(
+            new.shape, job_class="latency-critical", slowdown_limit=own, gpu_requests=(small,)
+        )
+        new = replace(new, shape=shape)
+    if expected_s:
+        shape = replace(new.shape, expected_s=rounded_s(dice.choice(expected_s)))
+        new = replace(new, shape=shape)
+    return new
+
+
+def replays(written: bytes, folder: Path) -> None:
+    file = folder / "decisions.jsonl"
+    file.write_bytes(written)
+    header, lines = read(file)
+    verdict = replay(header, lines, built_in().create)
+    assert verdict.identical, verdict
+    assert verdict.decisions > 60
 
 
 @pytest.mark.parametrize(
@@ -70,27 +103,7 @@ def test_it_replays_and_says_what_was_predicted(
         if there and dice.random() < 0.45:
             commands = handle(PodGone(there.pop(dice.randrange(len(there)))), now)
         else:
-            new = pod(
-                f"p{step}",
-                memory_mib=4000,
-                application=dice.choice(NAMES),
-                job_class=dice.choice(["", "best-effort"]),
-                created_ns=now,
-            )
-            if slowdown_limit and dice.random() < 0.8:
-                own = (("t4", dice.choice(slowdown_limit)), ("", 100))
-                small = replace(new.shape.gpu_requests[0], memory=GpuMemoryRequest("mib", 1000))
-                shape = replace(
-                    new.shape,
-                    job_class="latency-critical",
-                    slowdown_limit=own,
-                    gpu_requests=(small,),
-                )
-                new = replace(new, shape=shape)
-            if expected_s:
-                shape = replace(new.shape, expected_s=rounded_s(dice.choice(expected_s)))
-                new = replace(new, shape=shape)
-            commands = handle(PodAdded(new), now)
+            commands = handle(PodAdded(drawn(dice, step, expected_s, slowdown_limit)), now)
         commands += handle(Tick(), now + 3 * S)
         for command in commands:
             if isinstance(command, Bind):
@@ -111,12 +124,7 @@ def test_it_replays_and_says_what_was_predicted(
     assert shared > 5
     if slowdown_limit:
         assert b'"slack":[["t4",108],["",100]]' in out.getvalue()
-    file = tmp_path / "decisions.jsonl"
-    file.write_bytes(out.getvalue())
-    header, lines = read(file)
-    verdict = replay(header, lines, built_in().create)
-    assert verdict.identical, verdict
-    assert verdict.decisions > 60
+    replays(out.getvalue(), tmp_path)
 
 
 @pytest.mark.parametrize("value", [Placement("a", "n"), Shape(application="x")])

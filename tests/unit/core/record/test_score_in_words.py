@@ -1,10 +1,15 @@
-"""The parts of least stranding's score of a place are said in words."""
+"""The parts of the score of a place are said in words, of least-stranding and of auto."""
 
-from weft.core.engine import Engine, PolicyInput
+import numpy as np
+import pytest
+
+from weft.core.engine import Engine, PolicyInput, SignalsChanged
 from weft.core.explain.counterfactual import PlacementQuestion
 from weft.core.explain.score_parts import score_in_words
 from weft.core.framework import Profile
 from weft.core.framework.popularity import POPULAR_PODS
+from weft.core.framework.signals import FRESH, MISSING, snapshot
+from weft.core.policies.auto import Auto
 from weft.core.policies.least_stranding import LeastStranding
 from weft.model import Placement, PodRequest, Shape, Share
 from weft.testing import node, shape
@@ -45,3 +50,23 @@ def test_it_says_for_how_many_gpus_cpu_would_run_short() -> None:
     """Usual pods ask 4,800 thousandths of a core a GPU; seven tenths of that count."""
     words = _words(shape(milli=500, cpu_milli=4000), 0, cpu_milli=20_000)
     assert "CPU would run short for 3.2 GPUs" in words
+
+
+def test_auto_says_what_is_stranded_and_the_load() -> None:
+    profile = Profile("weft", [Auto()])
+    gpus = [("a", 0), ("a", 1)]
+    seen = {"sm_active_ratio": (np.array([0.5, 0.0]), np.array([FRESH, MISSING], dtype=np.int8))}
+    engine = Engine([profile], [node("a", gpus=2, memory_mib=10_000, cpu_milli=96_000)])
+    engine.ledger.adopt(Placement("held", "a", (Share(0, 0, 0, 500), Share(0, 1, 0, 500))))
+    engine.handle(PolicyInput(POPULAR_PODS, [(each, count) for each, count in USUAL]), 0)
+    engine.handle(SignalsChanged(snapshot(1, 0, gpus, seen)), 0)
+    question = PlacementQuestion(PodRequest("p", "p", shape(milli=500)), profile, 1)
+    score = int(engine.assess(profile, question.pod).raw[0][0])
+    points = {}
+    for gpu in (0, 1):
+        lines = score_in_words(engine, question, "a", (Share(0, gpu, 0, 500),))
+        points[gpu] = sum(float(line.partition(":")[0]) for line in lines)
+        assert any(line.endswith(f"completes GPU {gpu} exactly") for line in lines)
+        said = ["GPU 0 is measured 33% loaded", "GPU 1's load is not measured; 50% of it is free"]
+        assert any(line.endswith(said[gpu]) for line in lines), lines
+    assert max(points.values()) == pytest.approx(score - 50_000, abs=2)

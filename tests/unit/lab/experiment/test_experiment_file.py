@@ -78,6 +78,10 @@ def contents(folder: Path) -> dict[str, bytes]:
         ("[gpushare,", "[gpushare, gpushare,", "schedulers[1]", "twice"),
         ("seeds:", "baseline: gpushar\nseeds:", "baseline", "gpushare"),
         ("name: small", "name: ../../etc", "name", "is no name; write"),
+        ("seeds:", "measures: [jct_p99]\nseeds:", "measures[0]", "did you mean 'jct_p99_s'?"),
+        ("seeds:", "measures: [ooms, ooms]\nseeds:", "measures[1]", "twice"),
+        ("seeds:", "repeats: 0\nseeds:", "repeats", "0 must be 1 or more"),
+        ("seeds:", "repeats: 2\nseeds:", "repeats", "simulated, the same seed gives the same"),
         (
             "[0, 100]",
             "[0, 100], faults: [{spoof: power=zero}]",
@@ -237,6 +241,78 @@ def test_findings_need_an_interval_that_leaves_out_zero() -> None:
     ]
     results = compare(spec, {cells[0].folder: {"jct_mean_s": 1.0}})
     assert (results.planned, results.cells, len(results.missing)) == (24, 1, 23)
+
+
+def test_levels_that_nobody_measured_are_said_to_be_predicted() -> None:
+    spec = spec_of(SMALL.replace("[0, 100]", "[0, 100, 150]").replace("count: 2", "count: 6"))
+    measures = {
+        cell.folder: {"jct_mean_s": 100.0 + cell.seed - 20 * (cell.scheduler == "exclusive")}
+        for cell in plan(spec)
+    }
+    results = compare(spec, measures)
+    assert results.notes == ["Calibrated at percent 0 and 100; predicted: percent 150."]
+    assert [line.split(" exclusive beats")[0] for line in results.findings] == [
+        "At percent 0",
+        "At percent 100",
+        "At percent 150 (predicted)",
+    ]
+    assert compare(spec_of(SMALL), {}).notes == []
+
+
+def test_only_measures_that_are_named_are_compared(tmp_path: Path) -> None:
+    text = SMALL.replace("seeds:", "measures: [jct_p99_s, residents]\nseeds:")
+    spec = spec_of(text)
+    cells = plan(spec)
+    found = {cell.folder: {"ooms": 1.0, "residents": 2.0, "jct_p99_s": 3.0} for cell in cells}
+    assert [one.measure for one in compare(spec, found).summary] == ["jct_p99_s"] * 4 + [
+        "residents"
+    ] * 4
+
+
+ON_CLUSTER = """\
+apiVersion: weft.dev/v1
+kind: Experiment
+name: turns
+workload:
+  kind: cluster-jobs
+  jobs: [{name: a, image: pause, memoryMib: 100, runSeconds: 1}]
+cluster:
+  schedulers:
+    - {name: stock, request: {resource: nvidia.com/gpu}}
+    - {name: weft, request: {resource: weft.dev/gpu-memory, unit: MiB}}
+schedulers: [stock, weft]
+seeds: {count: 5}
+repeats: 3
+"""
+
+
+def test_a_seeds_value_is_the_mean_of_its_repeats() -> None:
+    """However often a turn is repeated, a seed is one pair of the comparison."""
+    spec = spec_of(ON_CLUSTER)
+    cells = plan(spec)
+    assert len({cell.folder for cell in cells}) == len(cells) == 30
+    once = plan(msgspec.structs.replace(spec, repeats=1))
+    assert {cell.folder for cell in once} < {cell.folder for cell in cells}, "more may be added"
+
+    def took_s(seed: int, repeat: int, scheduler: str) -> float:
+        return 100 + 10 * seed + repeat + (scheduler == "weft") * (-30 + seed)
+
+    measures = {
+        cell.folder: {"jct_mean_s": took_s(cell.seed, cell.repeat, cell.scheduler)}
+        for cell in cells
+    }
+    del measures[cells[2].folder]  # of stock's first seed only repeats 0 and 1 are there
+    averaged = {
+        cell.folder: {
+            "jct_mean_s": took_s(cell.seed, 0, cell.scheduler)
+            + (0.5 if (cell.seed, cell.scheduler) == (0, "stock") else 1)
+        }
+        for cell in once
+    }
+    assert compare(spec, measures).summary == (
+        compare(msgspec.structs.replace(spec, repeats=1), averaged).summary
+    )
+    assert compare(spec, measures).summary[0].seeds == 5
 
 
 def test_each_cell_has_a_folder_of_its_own() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from weft.core.policies.catalog import built_in
 from weft.lab.experiment import pair_predictor
-from weft.lab.experiment.interference import InterferenceStudy, run_study
+from weft.lab.experiment.interference import PROGRESS, InterferenceStudy, run_study
 from weft.lab.simulate.sharing import pairs
 from weft.model.interference_table import InterferenceView, PredictionTier
 
@@ -101,7 +101,7 @@ def test_what_is_seen_corrects_what_everybody_was_told_but_for_who_knows_it() ->
             (1,),
             make,
             predictor="ridge",
-            watched=watched,
+            feedback=PROGRESS if watched else None,
         )
         return {level.policy: level.jct_mean_s for level in run_study(study, 1)}
 

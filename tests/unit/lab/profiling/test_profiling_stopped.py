@@ -28,40 +28,30 @@ def until(wanted: Callable[[], bool]) -> None:
 STOPS = [signal.SIGKILL, signal.SIGINT, signal.SIGTERM]
 
 
+def measure(folder: Path, program: Path, tmp_path: Path) -> "subprocess.Popen[bytes]":
+    """The command, started, with far more runs than it will get to do."""
+    workloads = ["--workload", "softmax", "--workload", "copies"]
+    short = ["--window-s", "0.2", "--warm-s", "0.05", "--runs", "1000"]
+    where = ["--device", "cpu", "--python", str(program)]
+    command = [sys.executable, "-m", "weft.cli.main", "profile", "measure", str(folder)]
+    command += [*where, *workloads, *short]
+    env = {**os.environ, "TMPDIR": str(tmp_path)}  # who is killed cannot tidy up
+    # Where the tests run in the background, SIGINT is ignored, and so it would be by a child.
+    ours = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen(
+            command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+    finally:
+        signal.signal(signal.SIGINT, ours)
+
+
 @pytest.mark.parametrize("how", STOPS[: few_or_many(1, 3)])
 def test_nobody_is_left_behind_and_nothing_measured_is_lost(
     tmp_path: Path, how: signal.Signals
 ) -> None:
     program, pids, folder = played(tmp_path), tmp_path / "pids", tmp_path / "out"
-    command = [
-        sys.executable,
-        "-m",
-        "weft.cli.main",
-        "profile",
-        "measure",
-        str(folder),
-        "--device",
-        "cpu",
-        "--python",
-        str(program),
-        "--workload",
-        "softmax",
-        "--workload",
-        "copies",
-        "--window-s",
-        "0.2",
-        "--warm-s",
-        "0.05",
-        "--runs",
-        "1000",
-    ]
-    env = {**os.environ, "TMPDIR": str(tmp_path)}  # who is killed cannot tidy up
-    # Where the tests run in the background, SIGINT is ignored, and so it would be by a child.
-    ours = signal.signal(signal.SIGINT, signal.default_int_handler)
-    process = subprocess.Popen(
-        command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    signal.signal(signal.SIGINT, ours)
+    process = measure(folder, program, tmp_path)
     try:
         log = folder / "runs.jsonl"
         until(lambda: log.exists() and len(read(log).runs) >= 3)

@@ -23,7 +23,7 @@ from weft.model import BadInputError, Gpu, Node
 from weft.model.interference_table import Floats
 from weft.model.nearest import unknown
 from weft.model.number_text import decimal_number
-from weft.model.request import BEST_EFFORT
+from weft.model.request import BEST_EFFORT, LATENCY_CRITICAL
 
 CARD_MIB = 16_384
 SWING_MIB = 1_024
@@ -71,7 +71,8 @@ class OfferedLoad(msgspec.Struct, frozen=True):
     """Poisson arrivals: `rate` is jobs · mean time alone ÷ GPUs, for `jobs` jobs on `gpus` GPUs.
 
     Where pods say how long they take, `expected_error` is by how much of it at most they are wrong,
-    evenly drawn; 0: they know. None: they say nothing.
+    evenly drawn; 0: they know. None: they say nothing. Of all jobs a share `critical_share` is
+    latency-critical, drawn by seed; the others are of the `job_class`.
     """
 
     rate: float
@@ -81,6 +82,7 @@ class OfferedLoad(msgspec.Struct, frozen=True):
     law: DurationLaw = DurationLaw.LOGNORMAL
     job_class: str = BEST_EFFORT
     expected_error: float | None = None
+    critical_share: float = 0.0
 
 
 def read_table(path: Path, source: str, gpu: str) -> PairTable:
@@ -155,6 +157,7 @@ def jobs(table: PairTable, load: OfferedLoad, seed: int) -> tuple[Job, ...]:
     """The arrivals of a seed, the same for every policy; kinds are equally likely."""
     rng = random.Random(f"weft-pairs-{seed}")
     guess = random.Random(f"weft-guesses-{seed}")
+    critical = random.Random(f"weft-critical-{seed}")
     gap_s = load.mean_s / (load.rate * load.gpus)
     asks_mib = table.asks_mib
     made, at_s = [], 0.0
@@ -164,7 +167,9 @@ def jobs(table: PairTable, load: OfferedLoad, seed: int) -> tuple[Job, ...]:
         phase = JobPhase(max(SECOND_NS, round(_time_s(rng, load) * SECOND_NS)), asks_mib[kind])
         expected_s = _expected_s(guess, load, phase.work_ns / SECOND_NS)
         asks = f"job-{number}", table.kinds[kind], round(at_s * SECOND_NS), asks_mib[kind]
-        job = Job(*asks, (phase,), START_NS, job_class=load.job_class, expected_s=expected_s)
+        is_critical = critical.random() < load.critical_share
+        job_class = LATENCY_CRITICAL if is_critical else load.job_class
+        job = Job(*asks, (phase,), START_NS, job_class=job_class, expected_s=expected_s)
         made.append(job)
     return tuple(made)
 
