@@ -54,8 +54,6 @@ MOST_SLOWER = 2.0
 SURE = {5: 8.61}
 """With `--sure`: after so many seeds a cell may be settled; Student's 99.9 % quantiles for them."""
 
-BY_TREND = ("kube-knots-cbp", "kube-knots-pp", "ferikoglou", "ferikoglou-safe")
-"""Policies that read how memory went over the window."""
 SM, DRAM, UTIL, POWER = (
     Metric.SM_ACTIVE_RATIO,
     Metric.DRAM_ACTIVE_RATIO,
@@ -141,12 +139,9 @@ class Ask(NamedTuple):
 
 
 def answer(_: object, ask: Ask) -> SharedRun:
-    """Columns that decide nothing are left out: no pod here is latency-critical (pipeline.py)."""
-    lends = built_in().from_spec(ask.policy).harvests
+    """One run; forecasts are left out, as no pod here is latency-critical."""
     mix = JobMix.RIGID if ask.mix is JobMix.SSD else ask.mix  # who makes do with less never dies
-    watching = ScrapeOptions(
-        forecasts=False, holds=lends, peaks=False, trends=ask.policy in BY_TREND
-    )
+    watching = ScrapeOptions(forecasts=False)
     made = OverprovisionStudy(
         (ask.policy,),
         (ask.percent,),

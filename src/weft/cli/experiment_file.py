@@ -347,10 +347,10 @@ def _print_results(spec: "ExperimentSpec", results: "ExperimentResults") -> None
             means = ("" if summary is None else f"{summary.mean:,.6g}" for summary in row)
             table.add_row(level_text(spec, levels) or "all", scheduler, *means)
     print_table(table)
-    for finding in results.findings:
+    for finding in results.findings or [f"No difference to {results.baseline} is beyond chance."]:
         print(finding)
-    if not results.findings:
-        print(f"No difference to {results.baseline} is beyond chance.")
+    for note in results.notes:
+        print(note)
 
 
 def _duration(seconds: float) -> str:

@@ -90,6 +90,25 @@ def test_a_report_names_the_cells_that_are_missing(weft: Weft, small: Path, tmp_
     assert "1 of 2 cells are missing: percent=0/faults=sound/" in said.err
 
 
+def test_page_figures_and_csv_are_the_same_bytes_however_cells_were_run(
+    weft: Weft, small: Path, tmp_path: Path
+) -> None:
+    """By one process, and by two of which one cell was lost on the way."""
+
+    def report(name: str) -> dict[str, bytes]:
+        out, page = tmp_path / name, tmp_path / f"{name}-page"
+        csv_text = weft("experiment", "report", out, "-o", "csv", "--page", page).out
+        return {"csv": csv_text.encode(), **{one.name: one.read_bytes() for one in page.iterdir()}}
+
+    weft("experiment", "run", small, "--out", tmp_path / "one", "--jobs", 1)
+    weft("experiment", "run", small, "--out", tmp_path / "two", "--jobs", 2)
+    next((tmp_path / "two").rglob("result.json")).unlink()
+    weft("experiment", "run", small, "--out", tmp_path / "two", "--jobs", 2)
+    reports = report("one"), report("two")
+    assert {"csv", "report.html", "jct_p99_s.svg", "power_w-0.svg"} <= reports[0].keys()
+    assert reports[0] == reports[1]
+
+
 def test_init_writes_what_its_options_say(weft: Weft, tmp_path: Path) -> None:
     given = (
         "--name",

@@ -14,7 +14,9 @@ from weft.lab.experiment.measures import HIGHER_IS_BETTER, LOWER_IS_BETTER, TITL
 from weft.lab.experiment.paired import Difference, holm, paired_difference, paired_p_value
 from weft.lab.experiment.plan import CellLevel, axes_of, plan
 from weft.lab.experiment.spec import ExperimentSpec
+from weft.lab.experiment.spec_workloads import OverprovisionedJobs
 from weft.lab.experiment.statistics import mean_ci95
+from weft.lab.simulate.sharing.ece_like import CALIBRATED_PERCENTS
 
 Measures = Mapping[str, float | None]
 Place = tuple[tuple[CellLevel, ...], str]
@@ -49,7 +51,7 @@ class MeasureSummary(msgspec.Struct, frozen=True):
 class ExperimentResults(msgspec.Struct, frozen=True):
     """The results of an experiment: `cells` of `planned` count, `missing` are the folders of those
     that are not there, `marked` of those whose numbers are left out, with why. `findings` say in
-    words who wins where, from intervals that leave out 0."""
+    words who wins where, from intervals that leave out 0, `notes` which levels are predictions."""
 
     name: str
     question: str
@@ -60,6 +62,7 @@ class ExperimentResults(msgspec.Struct, frozen=True):
     marked: dict[str, tuple[str, ...]]
     summary: list[MeasureSummary]
     findings: list[str]
+    notes: list[str] = []
 
     @property
     def levels(self) -> list[dict[str, str]]:
@@ -101,6 +104,7 @@ def compare(
         {folder: marked[folder] for folder in absent if folder in marked},
         summary,
         list(_findings(spec, summary)),
+        list(_notes(spec)),
     )
 
 
@@ -180,9 +184,28 @@ def _findings(spec: ExperimentSpec, summary: Iterable[MeasureSummary]) -> Iterab
 
 
 def level_text(spec: ExperimentSpec, levels: Mapping[str, str]) -> str:
-    """A level in words; an axis with one level goes without saying."""
+    """A level in words; an axis with one level goes without saying, a prediction does not."""
     several = {axis for axis, texts in axes_of(spec).items() if len(texts) > 1}
-    return ", ".join(f"{axis} {text}" for axis, text in levels.items() if axis in several)
+    return ", ".join(
+        f"{axis} {text}" + (" (predicted)" if is_predicted(spec, axis, text) else "")
+        for axis, text in levels.items()
+        if axis in several
+    )
+
+
+def is_predicted(spec: ExperimentSpec, axis: str, text: str) -> bool:
+    """True if the simulation was calibrated at other levels of this axis, and not at this one."""
+    workload = spec.workload
+    if not isinstance(workload, OverprovisionedJobs) or axis != "percent":
+        return False
+    return int(text) not in CALIBRATED_PERCENTS
+
+
+def _notes(spec: ExperimentSpec) -> Iterable[str]:
+    for axis, texts in axes_of(spec).items():
+        if predicted := [text for text in texts if is_predicted(spec, axis, text)]:
+            fitted = " and ".join(map(str, CALIBRATED_PERCENTS))
+            yield f"Calibrated at {axis} {fitted}; predicted: {axis} {', '.join(predicted)}."
 
 
 def _rounded(value: float | None) -> float | None:

@@ -243,6 +243,22 @@ def test_findings_need_an_interval_that_leaves_out_zero() -> None:
     assert (results.planned, results.cells, len(results.missing)) == (24, 1, 23)
 
 
+def test_levels_that_nobody_measured_are_said_to_be_predicted() -> None:
+    spec = spec_of(SMALL.replace("[0, 100]", "[0, 100, 150]").replace("count: 2", "count: 6"))
+    measures = {
+        cell.folder: {"jct_mean_s": 100.0 + cell.seed - 20 * (cell.scheduler == "exclusive")}
+        for cell in plan(spec)
+    }
+    results = compare(spec, measures)
+    assert results.notes == ["Calibrated at percent 0 and 100; predicted: percent 150."]
+    assert [line.split(" exclusive beats")[0] for line in results.findings] == [
+        "At percent 0",
+        "At percent 100",
+        "At percent 150 (predicted)",
+    ]
+    assert compare(spec_of(SMALL), {}).notes == []
+
+
 def test_only_measures_that_are_named_are_compared(tmp_path: Path) -> None:
     text = SMALL.replace("seeds:", "measures: [jct_p99_s, residents]\nseeds:")
     spec = spec_of(text)

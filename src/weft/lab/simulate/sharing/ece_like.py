@@ -16,6 +16,8 @@ from weft.model import Gpu, Node
 
 CARD_MIB = 32510
 JOBS_A_GPU = 30
+CALIBRATED_PERCENTS = (0, 100)
+"""Levels of over-provisioning that parameters were fitted at; all others are predictions."""
 ARRIVAL_LEAST_S, ARRIVAL_MOST_S = 20, 40
 """Whole seconds between two jobs, evenly drawn."""
 FIRST_NS = 6 * SECOND_NS

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from weft.core.framework import Policy
 from weft.core.framework.signals import SignalsSnapshot
 from weft.core.ledger import Ledger
 from weft.lab.simulate.sharing.exporter import METRICS, Scrape, SimulatedExporters
@@ -20,15 +21,17 @@ from weft.telemetry.feed.memory_needs import USUAL, WarmUp
 from weft.telemetry.feed.snapshot import FORECAST, SnapshotSettings
 from weft.telemetry.meaning.join import Devices, PodSamples
 
+READ_TRENDS = frozenset({"kube-knots-cbp", "kube-knots-pp", "ferikoglou", "ferikoglou-safe"})
+"""Policies of Weft's that read how memory went over the window."""
+READ_FORECASTS = frozenset({"kube-knots-pp"})
+
 
 class ScrapeOptions(msgspec.Struct, frozen=True):
     """Options of watching the cards: the period of scrapes, how much is kept, and how long
     pods are held at what they asked.
 
     `forecasts`, `holds`, `peaks` and `trends` say whether the snapshots have such columns. They are
-    most of the work, and no policy of Weft's decides otherwise where it does not lend (holds), no
-    pod is latency-critical (forecasts), without 95th percentiles (peaks), or where it is not after
-    Kube-Knots (trends).
+    most of the work; `read_by` leaves out those that a policy does not read.
     """
 
     scrape_ns: int = 5 * SECOND_NS
@@ -38,6 +41,22 @@ class ScrapeOptions(msgspec.Struct, frozen=True):
     peaks: bool = True
     trends: bool = True
     warm_up: WarmUp = USUAL
+
+    def read_by(self, policy: Policy) -> "ScrapeOptions":
+        """The same without columns that this policy does not read: it decides the same, sooner.
+
+        Only one that lends is shown holds, and none of Weft's reads 95th percentiles. Of policies
+        that are not Weft's nothing is known: they are shown all.
+        """
+        if not policy.is_built_in:
+            return self
+        return msgspec.structs.replace(
+            self,
+            forecasts=self.forecasts and policy.name in READ_FORECASTS,
+            holds=self.holds and policy.harvests,
+            peaks=False,
+            trends=self.trends and policy.name in READ_TRENDS,
+        )
 
     @property
     def feed(self) -> FeedSettings:

@@ -380,8 +380,9 @@ class SharingRun:
 
 
 def run_shared(scenario: SharedScenario, policy: Policy) -> SharedRun:
-    """One policy on one workload, to the end."""
-    return SharingRun(scenario, policy).go()
+    """One policy on one workload, to the end, shown only what it reads."""
+    watching = scenario.watching.read_by(policy)
+    return SharingRun(msgspec.structs.replace(scenario, watching=watching), policy).go()
 
 
 def _looks(policy: Policy) -> bool:
