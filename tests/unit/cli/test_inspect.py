@@ -1,7 +1,9 @@
 """`weft inspect`: promises beside real use; promises alone, said so, where nobody tells the use."""
 
 import json
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +239,16 @@ def test_a_cluster_without_gpus(weft: Weft, cluster: FakeApiServer) -> None:
     assert weft("inspect").out == "No node of this cluster has GPUs that Weft knows of.\n"
 
 
+def of_this_thread(monkeypatch: pytest.MonkeyPatch, sleep: Callable[[float], None]) -> None:
+    """The command's thread sleeps so; others that may be there sleep as ever."""
+    ours, as_ever = threading.get_ident(), time.sleep
+
+    def either(seconds: float) -> None:
+        (sleep if threading.get_ident() == ours else as_ever)(seconds)
+
+    monkeypatch.setattr(command.time, "sleep", either)
+
+
 def test_watch_looks_again_until_interrupted(
     weft: Weft, cluster: FakeApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,7 +260,7 @@ def test_watch_looks_again_until_interrupted(
         if len(waits) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(command.time, "sleep", sleep)
+    of_this_thread(monkeypatch, sleep)
     said = weft("inspect", "--watch", "--interval", "7")
     assert (waits, said.code) == ([7.0] * 3, 130)
     rows = [line.split() for line in said.out.splitlines()]
@@ -269,7 +281,7 @@ def test_watch_goes_on_after_a_look_that_was_not_answered(
         if len(waits) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(command.time, "sleep", sleep)
+    of_this_thread(monkeypatch, sleep)
     said = weft("inspect", "--watch")
     assert (len(waits), said.code) == (3, 130)
     assert said.err.count("looks again") == 1

@@ -293,7 +293,7 @@ async def test_without_an_api_that_keeps_it_pods_are_evicted_all_the_same(
             async with scene(server) as made:
                 await made.slow()
                 await until(lambda: made.deleting("train"))
-                assert made.slowdown_observer.banned == 1
+                await until(lambda: made.slowdown_observer.banned == 1)
                 server.remove("pods", "train", "d")
                 await keeps_apart(made)
     assert caplog.text.count("is not kept in kube-system/weft-observed") == 1
