@@ -310,7 +310,7 @@ async def test_a_mistake_of_ours_in_keeping_apart_leaves_the_eviction(
         monkeypatch.setattr(made.slowdown_store.experience, "ban", wrong)
         await made.slow()
         await until(lambda: made.deleting("train"))
-        assert made.slowdown_observer.errors == 1
+        await until(lambda: made.slowdown_observer.errors == 1)
 
 
 def test_what_is_kept_fits_into_a_config_map() -> None:
