@@ -164,4 +164,4 @@ async def test_without_an_api_that_answers_memory_has_to_do(
                 assert len(said) == 1
                 server.faults.forget()
                 await until(lambda: entry(server))
-                assert made.live.oom_history.counts["written"] == 1
+                await until(lambda: made.live.oom_history.counts["written"] == 1)
