@@ -26,3 +26,10 @@ def write_whole(path: Path, body: bytes) -> None:
         return
     with replacing(path) as beside:
         beside.write_bytes(body)
+
+
+def remove_scraps(path: Path) -> None:
+    """Remove what writers of this file that were killed left beside it; no other may be writing."""
+    for scrap in path.parent.glob(f".{path.name}.*"):
+        if scrap.suffix[1:].isdecimal():
+            scrap.unlink(missing_ok=True)

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from weft.files.reading import local, read_bytes
-from weft.files.writing import write_whole
+from weft.files.writing import remove_scraps, write_whole
 from weft.lab.experiment.plan import PlannedCell
 from weft.lab.experiment.runner import CellResult
 from weft.lab.experiment.spec import ExperimentSpec
@@ -139,7 +139,7 @@ class RunStore:
         return RunStore(folder, self._stored)
 
     def begin(self) -> None:
-        """Make the folder, or go on in it; scraps of cells are removed.
+        """Make the folder, or go on in it; scraps of a run that was killed are removed.
 
         `BadInputError` where it holds another experiment's runs, or cannot be written.
         """
@@ -151,6 +151,8 @@ class RunStore:
             self._lock()
             shutil.rmtree(self.folder / PARTS, ignore_errors=True)
             (self.folder / PARTS).mkdir()
+            for name in (EXPERIMENT, MANIFEST):
+                remove_scraps(self.folder / name)
             self._check_same()
             write_whole(self.folder / EXPERIMENT, _json(self._stored))
         except OSError as error:

@@ -25,6 +25,7 @@ from weft.lab.experiment.store import (
     JOBS,
     LOCK,
     MANIFEST,
+    PARTS,
     RESULT,
     SERIES,
     RunStore,
@@ -176,6 +177,18 @@ def test_it_goes_on_with_what_is_missing_broken_or_new(tmp_path: Path) -> None:
     assert contents(tmp_path) == whole
     assert run(SMALL.replace("count: 2", "count: 3"), tmp_path) == 4
     assert run(SMALL, tmp_path) == 0
+
+
+def test_scraps_of_a_killed_run_are_removed(tmp_path: Path) -> None:
+    run(SMALL, tmp_path)
+    before = contents(tmp_path)
+    scraps = [tmp_path / f".{name}.4711" for name in ("experiment.json", MANIFEST)]
+    for scrap in scraps:
+        scrap.write_bytes(b"")
+    (tmp_path / PARTS / "4711-1").mkdir(parents=True)
+    run(SMALL, tmp_path)
+    assert contents(tmp_path) == before
+    assert not [scrap for scrap in scraps if scrap.exists()]
 
 
 def test_runs_of_another_workload_are_refused(tmp_path: Path) -> None:
