@@ -13,7 +13,7 @@ from weft.model import Gpu, Node
 
 READERS = [one.name for one in BUILT_IN if "signals" in one.reads or one.harvests]
 if not LONG:
-    READERS = ["kube-knots-pp", "ferikoglou", "auto", "load-aware"]
+    READERS = ["kube-knots-pp", "auto", "load-aware"]
 LOSSY = ExporterFaults(delay_ns=5 * SECOND_NS, dropped=0.3, noise=0.1)
 
 

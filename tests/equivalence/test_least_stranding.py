@@ -57,7 +57,7 @@ def _shape(chance: random.Random) -> Shape:
 @pytest.mark.parametrize("seed", range(few_or_many(1, 40)))
 def test_each_pod_is_placed_as_the_formulas_say(setting: str, seed: int) -> None:
     chance = random.Random(f"{setting} {seed}")
-    nodes = _cluster(chance, 40)
+    nodes = _cluster(chance, few_or_many(24, 40))
     kinds = [_shape(chance) for _ in range(14)]
     every = few_or_many(80, PODS_PER_PRICES)
     shapes = [chance.choice(kinds) for _ in range(every + 60)]

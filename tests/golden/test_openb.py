@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 import pytest
+from long_form import LONG
 
 from weft.cli.policies import registry
 from weft.core.engine import Bind, Engine, Event, PodAdded
@@ -33,7 +34,7 @@ PUBLISHED = {
 }
 EXACT = tuple(name for name in PUBLISHED if name != "random")
 TRACES = ("default", "gpushare100", "multigpu50", "gpuspec33")
-SOME = (("fgd", "multigpu50"),)
+SOME = (("fgd" if LONG else "best-fit", "multigpu50"),)
 """Beside fgd on the default trace. `make test-data` plays all policies on all traces."""
 GOLDEN = {  # used milli, failed pods of 10,866: default trace, seed 42
     "fgd": (5_919_410, 2_532),

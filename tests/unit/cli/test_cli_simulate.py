@@ -7,6 +7,7 @@ import json
 
 import pytest
 from commands import SHORT_PODS, Weft
+from long_form import few_or_many
 
 from weft.cli.tables import CSV_COLUMNS
 
@@ -192,7 +193,7 @@ def test_a_table_of_one_seed_has_no_intervals_and_timed_ones_have_waits(weft: We
 def test_without_timing_equal_runs_print_equal_bytes_for_any_jobs(
     weft: Weft, mode: tuple[str, ...]
 ) -> None:
-    for output in ("json", "csv", "table"):
+    for output in ("json", "csv", "table")[: few_or_many(2, 3)]:
         wanted = (
             "--policy",
             "random",

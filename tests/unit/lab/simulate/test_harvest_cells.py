@@ -31,8 +31,8 @@ def bench() -> ModuleType:
 @pytest.mark.parametrize(
     ("policy", "faults", "same"),
     [
-        ("auto", ExporterFaults(delay_ns=300 * SECOND_NS), ExporterFaults(missing=1.0)),
         ("horus", ExporterFaults(noise=0.1), SOUND),
+        ("auto", ExporterFaults(delay_ns=300 * SECOND_NS), ExporterFaults(missing=1.0)),
         ("ferikoglou-safe", ExporterFaults(spoofed="sm_active_ratio", reads="most"), SOUND),
         ("kube-knots-cbp", ExporterFaults(spoofed="power_w", reads="zero"), SOUND),
         ("genius", ExporterFaults(spoofed="gpu_util_ratio", reads="most"), SOUND),
