@@ -35,7 +35,7 @@ from weft.testing.exporter import FakeExporter, PlayedGpu
 CARD_MIB = 16_384
 PATIENCE_S = 30.0
 SCRAPE_S = 0.5
-STAGES = 16  # how many there are for all tests of a file
+STAGES = 24  # how many there are for all tests of a file
 USER, PASSWORD = "weft", "secret"
 _HASHED = "$2b$04$5xcBfeKQtzyvIq6cEWwqS.ltmOWXwXDodRnvk3wZihuOj/3E14WTW"  # of "secret"
 
@@ -78,7 +78,7 @@ class Site(StartStop):
     def stage(self) -> tuple[int, FakeExporter]:
         """One that nobody has played on."""
         number = next(self._free, STAGES)
-        assert number < STAGES, "raise STAGES"
+        assert number < STAGES, "more tests than stages: raise STAGES"
         return number, self.stages[number]
 
     @property
