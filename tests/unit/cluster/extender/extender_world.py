@@ -1,6 +1,7 @@
 """A live cluster in memory: the real engine, and an API server that says what a test wants."""
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -45,7 +46,8 @@ class Watched:
 
 
 class StubCluster:
-    """`LiveCluster`, with a world that a test can bend: `outcome`, `ready`, `leadership`."""
+    """`LiveCluster`, with a world that a test can bend: `outcome`, `ready`, `leadership`. `binding`
+    is set once a binding was asked for, which goes on when `may_bind` is."""
 
     def __init__(
         self, nodes: Iterable[Node] = (), unit: str = "MiB", routes: list[Route] = ROUTES
@@ -54,7 +56,8 @@ class StubCluster:
         self.settings = DialectSettings(gpushare_unit=unit)  # type: ignore[arg-type]
         self.ready, self.leadership = True, Leadership(None, here=True)
         self.outcome: Callable[[Bind], Outcome] = lambda _: Bound()
-        self.delay_s = 0.0
+        self.binding, self.may_bind = asyncio.Event(), asyncio.Event()
+        self.may_bind.set()
         self.bound: list[Bind] = []
         self.known: dict[tuple[str, str], Pod] = {}
         self.told: dict[tuple[str, str], Pod] = {}
@@ -84,7 +87,8 @@ class StubCluster:
         return self.engine.handle(event, next(self._times))
 
     async def bind(self, command: Bind) -> Outcome:
-        await asyncio.sleep(self.delay_s)
+        self.binding.set()
+        await self.may_bind.wait()
         outcome = self.outcome(command)
         if isinstance(outcome, Bound):
             self.bound.append(command)
@@ -133,3 +137,15 @@ async def serving(
             yield server, port, session
     finally:
         await server.close()
+
+
+async def is_well(session: aiohttp.ClientSession) -> None:
+    """The server answers; asked again where a slow machine used up the time of the request."""
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(aiohttp.ClientConnectionError):
+                async with session.post("/weft/filter", data=args(elastic(), ["n1"])) as answer:
+                    if answer.status != 408:
+                        assert (await answer.json())["NodeNames"] == ["n1"]
+                        return
+            await asyncio.sleep(0.005)

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 import aiohttp
 import msgspec
 import pytest
-from extender_world import StubCluster, args, bind_args, elastic, serving
+from extender_world import StubCluster, args, bind_args, elastic, is_well, serving
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -197,12 +197,20 @@ async def test_too_much_is_turned_away() -> None:
 
 
 async def test_all_requests_together_have_a_budget() -> None:
-    async with on_server(options=QUICK) as (_, port, session):
+    options = ServerOptions(100_000, 150_000, read_timeout_s=60, linger_s=0.1)
+    async with on_server(options=options) as (_, port, session):
         half = b"POST /weft/filter HTTP/1.1\r\nHost: x\r\nContent-Length: 90000\r\n\r\n"
-        answers = await asyncio.gather(*(raw(port, half + b" " * 80_000) for _ in range(2)))
-        assert sorted(answer.split()[1] for answer in answers) == [b"408", b"503"]
-        async with session.post("/weft/filter", data=args(elastic(), ["n1"])) as answer:
-            assert (await answer.json())["NodeNames"] == ["n1"], "what was held is free again"
+        sent = {asyncio.create_task(raw(port, half + b" " * 80_000)) for _ in range(2)}
+        over, held = await asyncio.wait(sent, return_when=asyncio.FIRST_COMPLETED)
+        assert [one.result().split()[1] for one in over] == [b"503"]
+        for one in held:
+            one.cancel()
+        large = args(elastic(), ["n1"]) + b" " * 80_000
+        status = 503
+        while status == 503:  # until the server has heard that the other one is gone
+            async with session.post("/weft/filter", data=large) as answer:
+                status = answer.status
+        assert status == 200, "what was held is free again"
 
 
 @pytest.mark.parametrize(
@@ -222,7 +230,6 @@ async def test_a_half_sent_body_is_told_so() -> None:
         writer.write(head)
         await writer.drain()
         writer.close()  # and gone
-        await asyncio.sleep(0.05)
         async with session.get("/readyz") as answer:
             assert answer.status == 200
 
@@ -243,40 +250,40 @@ async def test_an_idle_connection_is_kept() -> None:
 
 
 async def test_closing_does_not_wait_for_idle_connections() -> None:
-    async with serving(cluster()) as (server, port, _):
+    async with serving(cluster(), ServerOptions(drain_s=600)) as (server, port, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b"200" in await reader.readline()
-        started = asyncio.get_running_loop().time()
-        await server.close()
+        async with asyncio.timeout(60):
+            await server.close()
         writer.close()
-        assert asyncio.get_running_loop().time() - started < 2
 
 
 async def test_connections_have_a_limit() -> None:
     async with on_server(options=ServerOptions(most_connections=3)) as (server, port, session):
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
-        await asyncio.sleep(0.05)
         assert await raw(port, b"GET /readyz HTTP/1.1\r\n\r\n") == b""
+        assert server.metrics.rejected["connections"] == 1
         for _, writer in held:
             writer.close()
-        await asyncio.sleep(0.05)
-        async with session.get("/readyz") as answer:
-            assert answer.status == 200
-        assert server.metrics.rejected["connections"] == 1
+        await is_well(session)  # once the server has heard of it
 
 
 async def test_a_binding_goes_on_when_the_asker_is_gone() -> None:
     world = cluster()
-    world.delay_s = 0.2
+    world.may_bind.clear()
 
     async with on_server(world) as (_, _, session):
         async with session.post("/weft/filter", data=args(elastic(), ["n1"])) as answer:
             await answer.read()
-        timeout = aiohttp.ClientTimeout(total=0.05)
-        with pytest.raises(asyncio.TimeoutError):
-            await session.post("/weft/bind", data=bind_args("a", "n1"), timeout=timeout)
-        async with asyncio.timeout(20):
+        asking = asyncio.ensure_future(session.post("/weft/bind", data=bind_args("a", "n1")))
+        await world.binding.wait()
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        async with session.get("/readyz") as answer:  # the server goes on meanwhile
+            assert answer.status == 200
+        world.may_bind.set()
+        async with asyncio.timeout(60):
             while not world.bound:
                 await asyncio.sleep(0.01)
         assert [one.pod.uid for one in world.bound] == ["u-a"]
@@ -284,14 +291,15 @@ async def test_a_binding_goes_on_when_the_asker_is_gone() -> None:
 
 async def test_an_answer_does_not_wait_for_ever() -> None:
     world = cluster()
-    world.delay_s = 0.5
+    world.may_bind.clear()
 
-    async with on_server(world, ServerOptions(bind_timeout_s=0.1, drain_s=2)) as (_, _, session):
+    async with on_server(world, ServerOptions(bind_timeout_s=0.1, drain_s=60)) as (_, _, session):
         async with session.post("/weft/filter", data=args(elastic(), ["n1"])) as answer:
             await answer.read()
         async with session.post("/scheduler/bind", data=bind_args("a", "n1")) as answer:
             assert answer.status == 500
             assert "not settled" in (await answer.json())["Error"]
+        asyncio.get_running_loop().call_later(0.2, world.may_bind.set)
     assert len(world.bound) == 1, "closing waits for it"
 
 
@@ -324,5 +332,4 @@ async def test_any_bytes_on_the_wire_leave_the_server_well(streams: list[bytes])
     async with on_server(options=ServerOptions(read_timeout_s=0.05)) as (_, port, session):
         sent = [heads[number % 3] + data for number, data in enumerate(streams)]
         await asyncio.gather(*(raw(port, data) for data in sent))
-        async with session.post("/weft/filter", data=args(elastic(), ["n1"])) as answer:
-            assert (await answer.json())["NodeNames"] == ["n1"]
+        await is_well(session)
