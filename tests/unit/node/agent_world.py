@@ -32,6 +32,7 @@ GPUS = """gpus: [{model: A100, memoryMiB: 40000, count: 2, paths: [/dev/null]}]
 sharedPaths: [/dev/zero]
 """
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+PATIENCE_S = 60.0
 
 
 class NodeWorld:
@@ -46,8 +47,11 @@ class NodeWorld:
         self._agent: asyncio.Task[None] | None = None
         self._registrations = 0
 
-    async def start_agent(self, config: Configuration | None = None) -> None:
-        """Start an agent, and wait until the runtime has it."""
+    async def start_agent(
+        self, config: Configuration | None = None, *, hears_api: bool = True
+    ) -> None:
+        """Start an agent, and wait until the runtime has it; and, where it can hear the API server,
+        until it knows its node. It waits long then for a pod that it will be told of."""
         hosting = AgentHosting(
             NODE,
             str(self.file),
@@ -57,16 +61,24 @@ class NodeWorld:
             cdi_folder=self.folder / "cdi",
         )
         stop, started = asyncio.Event(), self.runtime.registrations + 1
+        composed: asyncio.Queue[Composition] = asyncio.Queue()
 
         async def run() -> None:
             endpoint = Endpoint(self.api.url, FixedCredentials())
             async with ApiClient(endpoint) as client:
                 reader = FakeReader(self.file, NODE)
                 made = Composition(config or Configuration(), hosting, reader, client)
+                composed.put_nowait(made)
                 await made.agent.run(stop)
 
         self._stop, self._agent = stop, asyncio.create_task(run())
+        made = await composed.get()
+        if hears_api:
+            options = made.delivery._options
+            made.delivery._options = msgspec.structs.replace(options, wait_s=PATIENCE_S)
         await self.runtime.has_plugin(started)
+        while hears_api and made.pods.node is None:
+            await asyncio.sleep(0.005)
 
     async def stop_agent(self) -> None:
         """As SIGTERM does."""
@@ -155,6 +167,7 @@ async def node_world(folder: Path, **how: Any) -> AsyncIterator[NodeWorld]:
     async with AsyncExitStack() as stack:
         api = await stack.enter_async_context(FakeApiServer())
         api.add("nodes", {"metadata": {"name": NODE}, "status": {"allocatable": {}}})
+        how = {"request_timeout_s": 2 * PATIENCE_S, **how}
         runtime = await stack.enter_async_context(FakeRuntime(folder / "nri.sock", **how))
         world = NodeWorld(folder, api, runtime)
         try:

@@ -72,11 +72,10 @@ async def test_a_pod_that_was_left_alone_is_judged_once_it_is_known(tmp_path: Pa
         world.api.update("nodes", NODE, {"status": {"allocatable": GIB, "capacity": GIB}})
         world.add_pod("share", {"aliyun.com/gpu-mem": "3"}, MARKS)
         unmarked = world.sandbox("share")  # its sandbox is older than its marks
-        await world.api.stop()
-        await world.start_agent()
+        world.api.fault("status", code=503, times=1_000_000)
+        await world.start_agent(hears_api=False)
         assert (await world.create(unmarked, env=("A=1",))).env == {"A": "1"}
-        port = int(world.api.url.rpartition(":")[2])
-        await world.api.start(port)
+        world.api.faults.forget()
         await going(world, "share")
 
 
@@ -98,7 +97,7 @@ async def test_a_pod_that_an_originals_agent_gave_its_card_goes_on(tmp_path: Pat
 async def test_marks_of_a_pod_that_is_not_known_keep_it_waiting(tmp_path: Path) -> None:
     async with node_world(tmp_path) as world:
         await world.api.stop()
-        await world.start_agent()
+        await world.start_agent(hears_api=False)
         for marks in (MARKS, {"elasticgpu.io/container-main": "0"}, {"weft.dev/placement": "x"}):
             with pytest.raises(NotCreatedError, match="not known yet"):
                 await world.create(world.sandbox("share", marks))

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from weft.model.annotations import REQUIRED_PLUGINS
@@ -123,7 +124,8 @@ async def test_no_container_starts_whose_plugin_goes_away_while_it_is_asked(tmp_
 
 
 async def test_what_takes_too_long_is_refused_before_the_runtime_gives_up(tmp_path: Path) -> None:
-    async with running(tmp_path, request_timeout_s=0.1) as (runtime, plugin, hooks):
+    soon = msgspec.structs.replace(QUICK, patience=0.02)
+    async with running(tmp_path, soon, request_timeout_s=60) as (runtime, plugin, hooks):
         hooks.hold = asyncio.Event()
         with pytest.raises(NotCreatedError, match="not in time; try again"):
             await runtime.create(OURS, MAIN)
