@@ -27,21 +27,11 @@ import msgspec
 
 from weft.core.framework import Policy
 from weft.core.policies.catalog import built_in
-from weft.lab.experiment.overprovision import (
-    LEVELS,
-    OverprovisionRun,
-    OverprovisionStudy,
-    run_cell,
-)
 from weft.lab.experiment.paired import Difference, paired_difference
+from weft.lab.experiment.plan import plan
 from weft.lab.experiment.scenarios import BEST
-from weft.lab.experiment.workers import run_cells
-from weft.lab.simulate.sharing.ece_like import JobMix
-from weft.lab.simulate.sharing.exporter import METRICS, SOUND, ExporterFaults
-from weft.lab.simulate.sharing.job import SECOND_NS
-from weft.lab.simulate.sharing.outcome import SharedRun
-from weft.lab.simulate.sharing.pipeline import ScrapeOptions
-from weft.model.metric import Metric
+from weft.lab.experiment.spec import ExperimentSpec, Seeds
+from weft.lab.experiment.spec_workloads import MetricFaults, OverprovisionedJobs
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -53,134 +43,91 @@ BARS = {0: 2.0, 50: -15.0, 100: -55.0, 150: -80.0, 200: -80.0, 250: -80.0}
 MOST_SLOWER = 2.0
 SURE = {5: 8.61}
 """With `--sure`: after so many seeds a cell may be settled; Student's 99.9 % quantiles for them."""
-
-SM, DRAM, UTIL, POWER = (
-    Metric.SM_ACTIVE_RATIO,
-    Metric.DRAM_ACTIVE_RATIO,
-    Metric.GPU_UTIL_RATIO,
-    Metric.POWER_W,
-)
 UNREAD = {
-    "genius": (SM, DRAM, UTIL),
-    "horus": (DRAM, POWER),
-    "nano-load-binpack": (DRAM, POWER),
-    "nano-load-spread": (DRAM, POWER),
-    "kube-knots-cbp": (POWER,),
-    "kube-knots-pp": (POWER,),
-    "ferikoglou-safe": (SM, DRAM, UTIL, POWER),
+    "genius": ("sm_active_ratio", "dram_active_ratio", "gpu_util_ratio"),
+    "horus": ("dram_active_ratio", "power_w"),
+    "nano-load-binpack": ("dram_active_ratio", "power_w"),
+    "nano-load-spread": ("dram_active_ratio", "power_w"),
+    "kube-knots-cbp": ("power_w",),
+    "kube-knots-pp": ("power_w",),
+    "ferikoglou-safe": ("sm_active_ratio", "dram_active_ratio", "gpu_util_ratio", "power_w"),
 }
 """Metrics that a policy does not read, nor any that is doubted because of them (doubts.py)."""
-LONG_NS = 120 * SECOND_NS
+LONG_S = 120.0
+SOUND, ABSENT = "sound", "missing-100"
+NO_LIMIT = 4.0
 
 
-class Cell(NamedTuple):
-    """A cell of the safety grid: `permille` is the declared limit of harvesting."""
+class Cards(NamedTuple):
+    """Where a cell of the safety grid is run: how many cards, which jobs, which declared limit."""
 
-    name: str
-    faults: ExporterFaults = SOUND
-    gpus: int = 1
-    mix: JobMix = JobMix.SSD
-    permille: int = 4000
+    number: int = 1
+    mix: str = "rigid"
+    limit: float = NO_LIMIT
+
+    @property
+    def spec(self) -> ExperimentSpec:
+        """benchmarks/experiments/harvest-safe.yaml on these cards."""
+        own = {"cards": self.number, "mix": self.mix, "harvest_limit": self.limit}
+        spec = specification("harvest-safe", 1, **own)
+        name = f"{spec.name}-{self.mix}-{self.number}-{self.limit * 10:.0f}"
+        return msgspec.structs.replace(spec, name=name)
 
 
-def safe_cells() -> Iterator[Cell]:
+class SafeCell(NamedTuple):
+    """A cell of the safety grid: cards, and the level of `faults` by its name."""
+
+    cards: Cards
+    fault: str
+
+    def __str__(self) -> str:
+        count, mix, limit = self.cards
+        parts = [self.fault, *[mix] * (mix != "rigid"), *[f"{count} cards"] * (count > 1)]
+        return ", ".join([*parts, *[f"limit {limit:g}"] * (mix in {"late", "grown"})])
+
+
+def safe_cells() -> Iterator[SafeCell]:
     """Every cell of the safety grid."""
-    for mix in (JobMix.SSD, JobMix.MIXED, JobMix.PEAKY):
-        yield Cell(f"sound, {mix}", mix=mix)
-    for delay_s in (5, 10, 15, 30, 60, 120, 300, 600):
-        yield Cell(f"late by {delay_s} s", ExporterFaults(delay_ns=delay_s * SECOND_NS))
-    for missing in (0.0, 0.25, 0.5, 0.75, 1.0):
-        yield Cell(f"{missing:.0%} of cards missing", ExporterFaults(missing=missing), 4)
-    for dropped in (0.1, 0.5, 0.9):
-        yield Cell(f"{dropped:.0%} of samples lost", ExporterFaults(dropped=dropped))
-    yield Cell("10 % noise", ExporterFaults(noise=0.1))
-    for mix in (JobMix.MIXED, JobMix.PEAKY):
-        yield Cell(f"10% of samples lost, {mix}", ExporterFaults(dropped=0.1), mix=mix)
-        yield Cell(f"10 % noise, {mix}", ExporterFaults(noise=0.1), mix=mix)
-        yield Cell(f"all cards missing, {mix}", ExporterFaults(missing=1.0), mix=mix)
-    for mix in (JobMix.MIXED, JobMix.PEAKY):
-        yield Cell(f"4 cards, {mix}", SOUND, 4, mix)
-        yield Cell(f"4 cards, 10 % noise, {mix}", ExporterFaults(noise=0.1), 4, mix)
-    for metric in METRICS:
-        for reads in ("zero", "most"):
-            yield Cell(f"{metric} reads {reads}", ExporterFaults(spoofed=metric, reads=reads))
-    yield from frozen_cells()
-    yield from surprising_cells()
+    names = [fault.name for fault in faults_of(Cards().spec).values()]
+    shares = [name for name in names if name.startswith("missing-")]
+    yield from (SafeCell(Cards(), name) for name in names if name not in shares)
+    for name in (SOUND, *shares, "frozen-busy"):
+        yield SafeCell(Cards(4), name)
+    for mix in ("mixed", "peaky"):
+        for name in (SOUND, "dropped-10", "noise-10", ABSENT):
+            yield SafeCell(Cards(1, mix), name)
+        for name in (SOUND, "noise-10"):
+            yield SafeCell(Cards(4, mix), name)
+    yield SafeCell(Cards(1, "peaky"), "frozen-after-600")
+    for limit in (1.5, NO_LIMIT):
+        for mix in ("late", "grown"):
+            yield SafeCell(Cards(1, mix, limit), SOUND)
 
 
-def frozen_cells() -> Iterator[Cell]:
-    """Exporters that hang: from the start with a busy page, after ten minutes with any."""
-    for gpus, cards in ((1, ""), (4, ", 4 cards")):
-        yield Cell(f"frozen busy{cards}", ExporterFaults(frozen_ns=0, busy=True), gpus)
-    for mix in (JobMix.SSD, JobMix.PEAKY):
-        hangs = ExporterFaults(frozen_ns=600 * SECOND_NS)
-        yield Cell(f"frozen after 600 s, {mix}", hangs, mix=mix)
-    hangs = ExporterFaults(frozen_ns=600 * SECOND_NS, busy=True)
-    yield Cell("frozen busy after 600 s", hangs)
+def faults_of(spec: ExperimentSpec) -> dict[str, MetricFaults]:
+    """The levels of the axis `faults`, by name."""
+    assert isinstance(spec.workload, OverprovisionedJobs)
+    return {level.name: level for level in spec.workload.faults}
 
 
-def surprising_cells() -> Iterator[Cell]:
-    """Jobs that use more than they did, or than those like them did, and no more than they ask."""
-    for permille in (1500, 4000):
-        for mix in (JobMix.LATE, JobMix.GROWN):
-            yield Cell(f"{mix}, limit {permille / 1000:g}", mix=mix, permille=permille)
-
-
-class Ask(NamedTuple):
-    """One run of the safety grid."""
-
-    policy: str
-    percent: int
-    seed: int
-    gpus: int
-    mix: JobMix
-    faults: ExporterFaults
-    permille: int = 4000
-
-
-def answer(_: object, ask: Ask) -> SharedRun:
-    """One run; forecasts are left out, as no pod here is latency-critical."""
-    mix = JobMix.RIGID if ask.mix is JobMix.SSD else ask.mix  # who makes do with less never dies
-    watching = ScrapeOptions(forecasts=False)
-    made = OverprovisionStudy(
-        (ask.policy,),
-        (ask.percent,),
-        (ask.seed,),
-        built_in().from_spec,
-        ask.policy,
-        ask.gpus,
-        mix,
-        watching,
-        ask.faults,
-        ask.permille,
-    )
-    return run_cell(made, OverprovisionRun(ask.percent, ask.policy, ask.seed))
-
-
-def asks_of(policy: str, cell: Cell, percent: int, seeds: int) -> list[Ask]:
-    """The runs of a cell, a seed each."""
-    faults = same_as(policy, cell.faults, cell.gpus)
-    permille = cell.permille if built_in().from_spec(policy).harvests else 4000
-    return [
-        Ask(policy, percent, seed, cell.gpus, cell.mix, faults, permille) for seed in range(seeds)
-    ]
-
-
-def same_as(policy: str, faults: ExporterFaults, gpus: int) -> ExporterFaults:
-    """Faults with which every run of the policy is the same as with these (the tests compare).
+def same_as(policy: str, cell: SafeCell) -> SafeCell:
+    """The cell whose runs of the policy are the same as of this one (the tests compare).
 
     For a policy that reads no metrics nothing goes wrong, nor where all it does is choose among
     cards and there is one, nor with a metric that it does not read. What is late by more than a
-    minute at every look is MISSING, as if it never came.
+    minute at every look is MISSING, as if it never came. A limit is for policies that harvest.
     """
     made = built_in().from_spec(policy)
-    if not made.harvests and ("signals" not in made.reads or (gpus == 1 and only_ranks(made))):
-        return SOUND
-    if faults == ExporterFaults(spoofed=faults.spoofed, reads=faults.reads):
-        return SOUND if faults.spoofed in UNREAD.get(made.name, ()) else faults
-    if faults == ExporterFaults(delay_ns=faults.delay_ns) and faults.delay_ns >= LONG_NS:
-        return ExporterFaults(missing=1.0)
-    return faults
+    cards, fault = cell.cards, faults_of(cell.cards.spec)[cell.fault]
+    if not made.harvests:
+        cards = cards._replace(limit=NO_LIMIT)
+        if "signals" not in made.reads or (cards.number == 1 and only_ranks(made)):
+            return SafeCell(cards, SOUND)
+    if fault.spoof.partition("=")[0] in UNREAD.get(made.name, ()):
+        return SafeCell(cards, SOUND)
+    if fault.delay_seconds >= LONG_S:
+        return SafeCell(cards, ABSENT)
+    return SafeCell(cards, cell.fault)
 
 
 def only_ranks(policy: Policy) -> bool:
@@ -226,50 +173,69 @@ def useful(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def safe(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A row for each policy, cell and level; equal runs are made once."""
-    known: dict[Ask, SharedRun] = {}
     wanted = [
         cell
         for cell in safe_cells()
-        if not options.cell or any(part in cell.name for part in options.cell)
+        if not options.cell or any(part in str(cell) for part in options.cell)
     ]
     for policy in options.policy:
         for cell in wanted[:3] if options.quick else wanted:
             for percent in options.percent:
-                mine, base = (
-                    asks_of(who, cell, percent, options.seeds) for who in (policy, "binpack")
-                )
-                row = {"policy": policy, "cell": cell.name, "percent": percent}
-                yield row | looked_at(mine, base, options, known)
+                row = {"policy": policy, "cell": str(cell), "percent": percent}
+                yield row | looked_at(policy, cell, percent, options)
 
 
 def looked_at(
-    mine: list[Ask], base: list[Ask], options: argparse.Namespace, known: dict[Ask, SharedRun]
+    policy: str, cell: SafeCell, percent: int, options: argparse.Namespace
 ) -> dict[str, Any]:
     """The bars of one cell after all its runs, or after as many as leave no doubt."""
-    for count in (*(SURE if options.sure else ()), len(mine)):
-        asks = [*mine[:count], *base[:count]]
-        new = [ask for ask in dict.fromkeys(asks) if ask not in known]
-        known |= dict(run_cells(answer, None, new, options.jobs))
-        runs = [[known[ask] for ask in some[:count]] for some in (mine, base)]
-        found = compared(*runs) | {"seeds": len(runs[0])}
-        if found["met"] and is_sure(*runs):
+    for count in (*(SURE if options.sure else ()), options.seeds):
+        mine, base = (
+            runs_of(name, cell, percent, count, options.jobs) for name in (policy, "binpack")
+        )
+        found = compared(mine, base) | {"seeds": count}
+        if found["met"] and is_sure(mine, base):
             break
     return found
 
 
-def is_sure(mine: list[SharedRun], base: list[SharedRun]) -> bool:
+def runs_of(
+    policy: str, cell: SafeCell, percent: int, seeds: int, jobs: int
+) -> list[dict[str, float | None]]:
+    """The measures of a policy's runs of a cell, by seed; what is there is not run again."""
+    same = same_as(policy, cell)
+    spec = same.cards.spec
+    spec = msgspec.structs.replace(spec, schedulers=(policy,), baseline="", seeds=Seeds(0, seeds))
+    place = {"percent": str(percent), "faults": same.fault}
+    cells = [
+        each for each in plan(spec) if {level.axis: level.text for level in each.levels} == place
+    ]
+    return list(measured(spec, jobs, cells).values())
+
+
+def is_sure(mine: list[dict[str, float | None]], base: list[dict[str, float | None]]) -> bool:
     """Tells whether the upper end of Student's 99.9 % interval of the difference is within the
     bar."""
-    ratios = [one.jct_mean_s / two.jct_mean_s for one, two in zip(mine, base, strict=True)]
+    ratios = [one / two for one, two in zip(*map(means_s, (mine, base)), strict=True)]
     spread = statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else float("inf")
-    return 100 * (statistics.mean(ratios) - 1 + SURE.get(len(ratios), 0.0) * spread) <= MOST_SLOWER
+    most = statistics.mean(ratios) + SURE.get(len(ratios), 0.0) * spread
+    return bool(100 * (most - 1) <= MOST_SLOWER)
 
 
-def compared(mine: list[SharedRun], base: list[SharedRun]) -> dict[str, Any]:
+def means_s(runs: list[dict[str, float | None]]) -> list[float]:
+    """Mean completion times; NaN where no job completed."""
+    return [float("nan") if (mean := run["jct_mean_s"]) is None else mean for run in runs]
+
+
+def compared(
+    mine: list[dict[str, float | None]], base: list[dict[str, float | None]]
+) -> dict[str, Any]:
     """The bars of one cell, all seeds together."""
-    change = paired_difference([run.jct_mean_s for run in mine], [run.jct_mean_s for run in base])
-    ooms, ooms_of_binpack = (sum(run.ooms for run in runs) / len(runs) for runs in (mine, base))
-    unfinished = sum(run.unfinished for run in mine)
+    change = paired_difference(means_s(mine), means_s(base))
+    ooms, ooms_of_binpack = (
+        sum(run["ooms"] or 0 for run in runs) / len(runs) for runs in (mine, base)
+    )
+    unfinished = sum(run["unfinished"] or 0 for run in mine)
     met = change.at_most_percent <= MOST_SLOWER and ooms <= ooms_of_binpack and not unfinished
     return {
         "met": met,
@@ -277,7 +243,7 @@ def compared(mine: list[SharedRun], base: list[SharedRun]) -> dict[str, Any]:
         "ooms": ooms,
         "ooms_of_binpack": ooms_of_binpack,
         "unfinished": unfinished,
-        "evictions": sum(run.evictions for run in mine) / len(mine),
+        "evictions": sum(run["evictions"] or 0 for run in mine) / len(mine),
     }
 
 
@@ -323,7 +289,7 @@ def main() -> None:
     parser.add_argument("--percent", type=int, action="append")
     parser.add_argument("--quick", action="store_true", help="five seeds, three cells")
     options = parser.parse_args()
-    options.percent = options.percent or list(LEVELS)
+    options.percent = options.percent or list(BARS)
     options.policy = options.policy or ["auto"]
     options.seeds = 5 if options.quick else options.seeds
     part = "safe" if options.safe else "useful"

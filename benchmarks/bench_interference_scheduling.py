@@ -20,48 +20,22 @@ from typing import Any
 
 import msgspec
 
-from weft.core.framework import Policy
-from weft.core.policies.catalog import built_in
-from weft.lab.experiment.interference import (
-    BASELINES,
-    ORACLE,
-    OURS,
-    InterferenceLevel,
-    InterferenceStudy,
-    run_study,
-)
+from weft.lab.experiment.measured_pairs import ORACLE
 from weft.lab.experiment.plan import axes_of
+from weft.lab.experiment.scenarios import GANDIVA
 from weft.lab.experiment.spec import ExperimentSpec
-from weft.lab.simulate.sharing import pairs
+from weft.lab.simulate.sharing.pairs import DurationLaw
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from specified import DATA, Measured, against, measured, one_of, specification
 
+BASELINES = ("binpack", GANDIVA, "coscheml")
 SOURCES = ("oracle_throughputs", "simulation_throughputs", "physical_cluster_throughputs")
 CARDS = ("v100", "p100")
-LOADS = (0.7, 0.9, 1.1)
-"""Policies of `durations`; those of `gavel` are in its specification."""
-BRANCHES = ("coscheml:pairing=fifo", "coscheml:pairing=gpu-util", "coscheml:pairing=mystic")
-SWEEP_LOADS = (0.5, 0.7, 0.9, 1.1)
 SWEEP_GPUS = (1, 2, 4, 8)
 WRONG = (0.0, 0.5)
 OUT = Path("build/bench")
-
-
-def make(spec: str) -> Policy:
-    return built_in().from_spec(spec)
-
-
-def line(level: InterferenceLevel) -> str:
-    text = f"{level.policy:26} mean {level.jct_mean_s:8.0f} s  p99 {level.jct_p99_s:8.0f} s  "
-    text += f"pods/GPU {level.residents:.2f}"
-    for name, change in (("mean", level.jct_mean), ("p99", level.jct_p99)):
-        if change is not None:
-            one = change.difference
-            text += f"  ours {name} {one.text(decimals=2)}"
-            text += "" if change.p_value is None else f" p {change.p_value:.3f}"
-    return text + (f"  UNFINISHED {level.unfinished}" if level.unfinished else "")
 
 
 def keep(part: str, found: Mapping[str, Sequence[Any]]) -> None:
@@ -115,67 +89,79 @@ def gavel_rows(spec: ExperimentSpec, cells: Measured, ours: str) -> Iterator[dic
 
 
 def durations(asked: argparse.Namespace, part: str, sources: list[str]) -> None:
-    found: dict[str, list[InterferenceLevel]] = {}
+    """Runs interference.yaml where pods say how long they take, `WRONG` by so much of it."""
+    found: dict[str, list[dict[str, Any]]] = {}
     for source in sources:
         for card in CARDS:
-            table = pairs.gavel(DATA / "gavel/pairs.csv", source, card)
-            loads = tuple(
-                pairs.OfferedLoad(rate, expected_error=wrong) for wrong in WRONG for rate in LOADS
-            )
-            policies = (asked.ours, f"{asked.ours}:overlap=false")
-            study = InterferenceStudy(
-                table,
-                card,
-                policies,
-                loads,
-                tuple(range(asked.seeds)),
-                make,
-                asked.ours,
-                asked.predictor,
-            )
-            levels = found[f"{source} {card}"] = run_study(study, asked.jobs)
+            rows = found[f"{source} {card}"] = []
+            print(f"\n{source} on {card}", flush=True)
+            for wrong in WRONG:
+                options = {"source": source, "gpu": card, "told": asked.predictor}
+                options |= {"expected_error": wrong}
+                spec = specification("interference", asked.seeds, **options)
+                name = f"{part}-{source}-{card}-wrong-{wrong * 100:.0f}".replace("_", "-")
+                policies = (asked.ours, f"{asked.ours}:overlap=false")
+                spec = msgspec.structs.replace(
+                    spec, name=name, schedulers=policies, baseline=asked.ours
+                )
+                cells = measured(spec, asked.jobs)
+                for row in gavel_rows(spec, cells, asked.ours):
+                    if row["policy"] != asked.ours:
+                        rows.append({"wrong_by": wrong} | row)
+                        print(f"  wrong by {wrong}{row['text']}", flush=True)
             keep(part, found)
-            print(f"\n{source} on {card}, {loads[0].gpus} GPUs, {loads[0].jobs} jobs", flush=True)
-            for level in levels:
-                if level.policy != asked.ours:
-                    wrong = level.load.expected_error
-                    print(f"  load {level.load.rate}  wrong by {wrong}  {line(level)}", flush=True)
 
 
-def coscheml(seeds: int, jobs: int, ours: str, part: str) -> None:
-    table = pairs.coscheml(DATA / "coscheml/interference.json")
-    mystic = msgspec.json.decode((DATA / "coscheml/mystic_interference.json").read_bytes())
-    found: dict[str, list[InterferenceLevel]] = {}
-    good = cells = 0
-    worst = -100.0
-    for law in pairs.DurationLaw:
-        loads = tuple(
-            pairs.OfferedLoad(rate, gpus, jobs=200, law=law)
-            for gpus in SWEEP_GPUS
-            for rate in SWEEP_LOADS
+def coscheml(asked: argparse.Namespace, part: str) -> None:
+    """Runs benchmarks/experiments/coscheml.yaml for each law of time and number of GPUs."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for law in DurationLaw:
+        rows = found[law] = []
+        for gpus in SWEEP_GPUS:
+            spec = specification("coscheml", asked.seeds, durations=law.value, gpus=gpus)
+            policies = (*spec.schedulers[:-1], asked.ours)
+            name = f"{part}-{law}-{gpus}-gpus"
+            spec = msgspec.structs.replace(spec, name=name, schedulers=policies)
+            cells = measured(spec, asked.jobs)
+            for row in coscheml_rows(spec, cells):
+                rows.append({"gpus": gpus} | row)
+                print(f"{law:11} {gpus} GPUs {row['text']}", flush=True)
+            keep(part, found)
+    changes = [row["ours_percent"] for rows in found.values() for row in rows]
+    good = sum(change <= 0 for change in changes)
+    print(
+        f"ours as good or better in {good} of {len(changes)} cells, at worst {max(changes):+.2f} %"
+    )
+
+
+def coscheml_rows(spec: ExperimentSpec, cells: Measured) -> Iterator[dict[str, Any]]:
+    """Ours beside Co-scheML at each load, and Co-scheML beside its own branches."""
+    theirs, *branches, ours = spec.schedulers
+    results = against(spec, cells, theirs)
+    for load in axes_of(spec)["load"]:
+        mine = one_of(results, ours, "jct_mean_s", load)
+        jct_s, makespan_s = (
+            {name: one_of(results, name, measure, load).mean for name in spec.schedulers}
+            for measure in ("jct_mean_s", "makespan_s")
         )
-        policies = ("coscheml", *BRANCHES, ours)
-        study = InterferenceStudy(
-            table, "any", policies, loads, tuple(range(seeds)), make, ours, "truth", mystic
+        assert mine.difference is not None
+        to_branches = {
+            measure: 100 * (of[theirs] / (sum(of[name] for name in branches) / len(branches)) - 1)
+            for measure, of in (("jct", jct_s), ("makespan", makespan_s))
+        }
+        text = (
+            f"load {load}: ours {jct_s[ours]:8.0f} s, coscheml {jct_s[theirs]:8.0f} s, ours "
+            f"{mine.difference.percent:+.2f} %; coscheml against the mean of its branches: "
+            f"JCT {to_branches['jct']:+.1f} %, makespan {to_branches['makespan']:+.1f} %"
         )
-        levels = found[law] = run_study(study, jobs)
-        keep(part, found)
-        for load in loads:
-            here = {level.policy: level for level in levels if level.load == load}
-            theirs, mine = here["coscheml"], here[ours]
-            assert theirs.jct_mean is not None
-            change = theirs.jct_mean.difference.percent
-            good, cells, worst = good + (change <= 0), cells + 1, max(worst, change)
-            others = sum(here[name].jct_mean_s for name in BRANCHES) / len(BRANCHES)
-            spans = sum(here[name].makespan_s for name in BRANCHES) / len(BRANCHES)
-            print(
-                f"{law:11} load {load.rate} {load.gpus} GPUs: ours {mine.jct_mean_s:8.0f} s, "
-                f"coscheml {theirs.jct_mean_s:8.0f} s, ours {change:+.2f} %; coscheml against the "
-                f"mean of its branches: JCT {100 * (theirs.jct_mean_s / others - 1):+.1f} %, "
-                f"makespan {100 * (theirs.makespan_s / spans - 1):+.1f} %",
-                flush=True,
-            )
-    print(f"ours as good or better in {good} of {cells} cells, at worst {worst:+.2f} %")
+        yield {
+            "load": load,
+            "jct_mean_s": jct_s,
+            "makespan_s": makespan_s,
+            "ours_percent": mine.difference.percent,
+            "coscheml_to_branches_percent": to_branches,
+            "text": text,
+        }
 
 
 def main() -> None:
@@ -183,7 +169,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=["gavel", "coscheml"])
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--ours", default=OURS)
+    parser.add_argument("--ours", default="interference")
     parser.add_argument("--job-class", default="best-effort")
     parser.add_argument("--source", action="append")
     parser.add_argument("--predictor", choices=["trained", "ridge"], default="trained")
@@ -200,7 +186,7 @@ def main() -> None:
     if "durations" in asked.parts:
         durations(asked, asked.name or "durations", asked.source or list(SOURCES))
     if "coscheml" in asked.parts:
-        coscheml(asked.seeds, asked.jobs, asked.ours, asked.name or "coscheml")
+        coscheml(asked, asked.name or "coscheml-sweep")
 
 
 if __name__ == "__main__":

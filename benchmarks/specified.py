@@ -5,6 +5,7 @@ Cells are kept in build/bench/experiments/: what is there is not run again.
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import msgspec
 from weft.core.policies.catalog import built_in
 from weft.lab.experiment.comparison import ExperimentResults, MeasureSummary, compare
 from weft.lab.experiment.execution import CellWork, run_missing
-from weft.lab.experiment.plan import plan
+from weft.lab.experiment.plan import PlannedCell, plan
 from weft.lab.experiment.simulated import runner_of
 from weft.lab.experiment.spec import ExperimentSpec, Seeds, data_paths, read_spec
 from weft.lab.experiment.store import RunStore, stored_experiment
@@ -34,16 +35,20 @@ def specification(name: str, seeds: int, **workload: Any) -> ExperimentSpec:
     return msgspec.structs.replace(spec, workload=changed, seeds=Seeds(spec.seeds.first, seeds))
 
 
-def measured(spec: ExperimentSpec, jobs: int) -> Measured:
-    """Run the cells that are missing, and give every cell's measures."""
+def measured(
+    spec: ExperimentSpec, jobs: int, cells: Sequence[PlannedCell] | None = None
+) -> Measured:
+    """Run the cells that are missing, and give the measures of every cell, or of these `cells`."""
+    wanted = plan(spec) if cells is None else cells
     data = data_paths(spec, FILES)
     folder = OUT / "experiments" / spec.name
     store = RunStore(folder, stored_experiment(spec, data))
     store.begin()
     work = CellWork(runner_of(spec, data, built_in().from_spec), store)
-    ran = run_missing(work, plan(spec), jobs, {}, lambda cells: None)
-    print(f"{spec.name}: {ran} cells run, the others were there", file=sys.stderr, flush=True)
-    records = {cell.folder: store.record(cell) for cell in plan(spec)}
+    ran = run_missing(work, wanted, jobs, {}, lambda cells: None)
+    if ran:
+        print(f"{spec.name}: {ran} cells run, the others were there", file=sys.stderr, flush=True)
+    records = {cell.folder: store.record(cell) for cell in wanted}
     return {name: record.measures for name, record in records.items() if record is not None}
 
 

@@ -4,25 +4,22 @@ The others have modules of their own: `interference`, and experiments that a fil
 """
 
 import math
-import os
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
-import msgspec
 from typer import Option, Typer
 
 from weft.cli import experiment_file, options
 from weft.cli.experiment_compare import compare
 from weft.cli.experiment_interference import interference
+from weft.cli.experiment_options import known_policies, results_of, spec_of_options
 from weft.cli.experiment_reproduce import reproduce
 from weft.cli.output import SimulateOutput, json_text
-from weft.cli.progress import bar
 from weft.model.errors import BadInputError
 from weft.model.nearest import unknown
 
 if TYPE_CHECKING:
-    from weft.lab.experiment.overprovision import StudyResults
-    from weft.lab.simulate.sharing.ece_like import JobMix
-    from weft.lab.simulate.sharing.exporter import ExporterFaults
+    from weft.lab.experiment.overprovision import OverprovisionResults
+    from weft.lab.experiment.spec_workloads import MetricFaults, MixName
 
 experiment_app = Typer(
     help="Experiments: of a file, or that make their own workload.", no_args_is_help=True
@@ -93,25 +90,25 @@ def overprovision(
     the cards through a metric pipeline that can be late, lossy, noisy or lying.
     """
     from weft.cli.policies import registry
-    from weft.lab.experiment.overprovision import OverprovisionStudy, run_study
-    from weft.lab.simulate.sharing.job import SECOND_NS
-    from weft.lab.simulate.sharing.pipeline import ScrapeOptions
+    from weft.lab.experiment.overprovision import overprovision_results
+    from weft.lab.experiment.scenarios import BEST
+    from weft.lab.experiment.simulated import runner_of
+    from weft.lab.experiment.spec_workloads import MetricFaults, OverprovisionedJobs
 
     _finite(harvest_limit=harvest_limit, scrape_s=scrape_s, delay_s=delay_s, noise=noise)
-    policies = registry()
-    names = tuple(dict.fromkeys([baseline, *policy]))
-    for name in names:
-        policies.from_spec(name)  # a wrong name fails before anything long is run
-    percents, workloads = dict.fromkeys(percent), range(first_seed, first_seed + seeds)
-    grid = names, tuple(percents), tuple(workloads), policies.from_spec, baseline
-    scrapes = ScrapeOptions(scrape_ns=round(scrape_s * SECOND_NS))
-    faults = msgspec.structs.replace(
-        _faults(delay_s, dropped, missing, noise, spoof), **_frozen(frozen_s, busy=frozen_busy)
+    names = *known_policies([baseline, *policy]), BEST
+    faults = MetricFaults("asked", delay_s, dropped, missing, noise, spoof, frozen_s, frozen_busy)
+    workload = OverprovisionedJobs(
+        percents=tuple(dict.fromkeys(percent)),
+        mix=_known_mix(mix),
+        cards=gpus,
+        faults=(_checked(faults),),
+        harvest_limit=harvest_limit,
+        scrape_seconds=scrape_s,
     )
-    permille = round(harvest_limit * 1000)
-    study = OverprovisionStudy(*grid, gpus, _known_mix(mix), scrapes, faults, permille)
-    cells = len(study.cells())
-    _print(run_study(study, min(jobs or os.cpu_count() or 1, cells), bar(cells)), output)
+    spec = spec_of_options("overprovision", workload, names, (first_seed, seeds))
+    cells = results_of(spec, runner_of(spec, {}, registry().from_spec), jobs)
+    _print(overprovision_results(spec, cells), output)
 
 
 experiment_app.command("init")(experiment_file.init)
@@ -129,29 +126,19 @@ def experiment() -> None:
     """Options that come before the experiment's name."""
 
 
-def _faults(
-    delay_s: float, dropped: float, missing: float, noise: float, spoof: str
-) -> "ExporterFaults":
-    from weft.lab.simulate.sharing.exporter import ExporterFaults, read_spoof
-    from weft.lab.simulate.sharing.job import SECOND_NS
+def _checked(faults: "MetricFaults") -> "MetricFaults":
+    """The same; `BadInputError` names the option that is wrong."""
+    from weft.lab.simulate.sharing.exporter import read_spoof
 
     try:
-        metric, reads = read_spoof(spoof)
+        read_spoof(faults.spoof)
     except BadInputError as error:
-        raise BadInputError(f"--spoof {spoof}", error.problem) from None
-    delay_ns = round(delay_s * SECOND_NS)
-    return ExporterFaults(delay_ns, dropped, missing, noise, metric, reads)
-
-
-def _frozen(frozen_s: float | None, *, busy: bool) -> dict[str, int | bool]:
-    from weft.lab.simulate.sharing.job import SECOND_NS
-
-    if frozen_s is None:
-        if busy:
-            raise BadInputError("--frozen-busy", "says what a frozen page shows; add --frozen-s")
-        return {}
-    _finite(frozen_s=frozen_s)
-    return {"frozen_ns": round(frozen_s * SECOND_NS), "busy": busy}
+        raise BadInputError(f"--spoof {faults.spoof}", error.problem) from None
+    if faults.frozen_seconds is not None:
+        _finite(frozen_s=faults.frozen_seconds)
+    elif faults.frozen_busy:
+        raise BadInputError("--frozen-busy", "says what a frozen page shows; add --frozen-s")
+    return faults
 
 
 def _finite(**amounts: float) -> None:
@@ -161,15 +148,13 @@ def _finite(**amounts: float) -> None:
             raise BadInputError(option, f"{value} is no amount; write a finite number")
 
 
-def _known_mix(mix: str) -> "JobMix":
-    from weft.lab.simulate.sharing.ece_like import JobMix
-
+def _known_mix(mix: str) -> "MixName":
     if mix not in MIXES:
         raise BadInputError("--mix", unknown(mix, MIXES))
-    return JobMix(mix)
+    return cast("MixName", mix)
 
 
-def _print(results: "StudyResults", output: SimulateOutput) -> None:
+def _print(results: "OverprovisionResults", output: SimulateOutput) -> None:
     if output is SimulateOutput.json:
         print(json_text(results))
         return

@@ -1,21 +1,21 @@
 """`weft experiment interference`: policies on jobs that slow each other down as measured."""
 
 import math
-import os
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 from typer import Argument, Option
 
 from weft.cli import options
+from weft.cli.experiment_options import known_policies, results_of, spec_of_options
 from weft.cli.output import SimulateOutput, json_text, print_csv, print_table, table_with
-from weft.cli.progress import bar
 from weft.model.errors import BadInputError
 from weft.model.nearest import unknown
 
 if TYPE_CHECKING:
     from weft.lab.experiment.interference import InterferenceLevel, PolicyDifference
+    from weft.lab.experiment.spec_workloads import PredictorName
 
 TOLD = ("trained", "ridge", "truth")
 CSV_COLUMNS = ("load", "policy", "jct_mean_s", "jct_p99_s", "makespan_s", "residents", "unfinished")
@@ -65,36 +65,37 @@ def interference(
     The table is the truth; policies only see what a predictor learnt from half of it.
     """
     from weft.cli.policies import registry
-    from weft.lab.experiment.interference import ORACLE, PROGRESS, InterferenceStudy, run_study
+    from weft.lab.experiment.interference import interference_results
+    from weft.lab.experiment.measured_pairs import ORACLE, PairsRunner
     from weft.lab.experiment.scenarios import GANDIVA
-    from weft.lab.simulate.sharing.pairs import OfferedLoad, read_table
+    from weft.lab.experiment.spec_workloads import MeasuredPairs
 
     for rate in load:
         if not (math.isfinite(rate) and rate > 0):
             raise BadInputError("--load", f"{rate} is no load; write a number above 0")
     if told not in TOLD:
         raise BadInputError("--told", unknown(told, TOLD))
-    policies = registry()
-    names = tuple(dict.fromkeys([ours, *policy]))
-    for name in names:
-        if name not in {GANDIVA, ORACLE} or name == ours:
-            policies.from_spec(name)  # a wrong name fails before anything long is run
-    loads = tuple(OfferedLoad(rate, gpus, pods) for rate in dict.fromkeys(load))
-    workloads = tuple(range(first_seed, first_seed + seeds))
-    pairs, make = read_table(table, source, gpu), policies.from_spec
-    feedback = PROGRESS if watched else None
-    study = InterferenceStudy(
-        pairs, gpu, names, loads, workloads, make, ours, told, feedback=feedback
+    names = known_policies([ours, *policy], {GANDIVA, ORACLE} - {ours})
+    workload = MeasuredPairs(
+        table=str(table),
+        source=source,
+        gpu=gpu,
+        loads=tuple(dict.fromkeys(load)),
+        gpus=gpus,
+        jobs=pods,
+        told=cast("PredictorName", told),
+        watched=watched,
     )
-    cells = len(study.cells())
-    _print(run_study(study, min(jobs or os.cpu_count() or 1, cells), bar(cells)), ours, output)
+    runner = PairsRunner(workload, {"table": table}, registry().from_spec, ours).read()
+    spec = spec_of_options("interference", workload, names, (first_seed, seeds))
+    _print(interference_results(spec, results_of(spec, runner, jobs)), ours, output)
 
 
 def _print(levels: "list[InterferenceLevel]", base: str, output: SimulateOutput) -> None:
     if output is SimulateOutput.json:
         print(json_text({"ours": base, "levels": levels}))
     elif output is SimulateOutput.csv:
-        cells = attrgetter("load.rate", *CSV_COLUMNS[1:])
+        cells = attrgetter(*CSV_COLUMNS)
         print_csv(CSV_COLUMNS, map(cells, levels))
     else:
         _print_levels(levels, base)
@@ -111,7 +112,7 @@ def _print_levels(levels: "list[InterferenceLevel]", base: str) -> None:
         mean = f"{level.jct_mean_s:,.0f}", _change(level.jct_mean)
         p99 = f"{level.jct_p99_s:,.0f}", _change(level.jct_p99)
         others = f"{level.makespan_s:,.0f}", f"{level.residents:.2f}"
-        table.add_row(f"{level.load.rate:g}", level.policy + never, *mean, *p99, *others)
+        table.add_row(f"{level.load:g}", level.policy + never, *mean, *p99, *others)
     print_table(table)
     changes = [level.jct_mean for level in levels if level.jct_mean is not None]
     print_chance(any(change.p_value is None for change in changes))

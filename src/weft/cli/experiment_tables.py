@@ -6,7 +6,7 @@ from weft.cli import output
 from weft.cli.output import print_table, table_with
 from weft.interference.intervals import ENOUGH_FOR_INTERVAL
 from weft.lab.experiment.notes import FEW_SEEDS, MAY_BE_CHANCE
-from weft.lab.experiment.overprovision import OverprovisionLevel, StudyResults
+from weft.lab.experiment.overprovision import OverprovisionLevel, OverprovisionResults
 from weft.lab.experiment.paired import Difference
 
 CSV_COLUMNS = (
@@ -30,14 +30,14 @@ CSV_COLUMNS = (
 """Fields of a run, after its level and its policy."""
 
 
-def print_csv(results: StudyResults) -> None:
+def print_csv(results: OverprovisionResults) -> None:
     """One line a run."""
     columns = ("policy", *CSV_COLUMNS)
     rows = ((level.percent, *attrgetter(*columns)(level.run)) for level in results.runs)
     output.print_csv(("percent", *columns), rows)
 
 
-def print_levels(results: StudyResults) -> None:
+def print_levels(results: OverprovisionResults) -> None:
     """One row a level and policy, in the order they were asked for."""
     table = table_with(
         f"level %|policy|>mean JCT s|>p99 JCT s|>p99 against {results.baseline}|>gap to best"

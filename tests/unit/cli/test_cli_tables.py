@@ -21,7 +21,7 @@ from weft.interference.dataset import (
 from weft.interference.evaluate import ExaminationResult
 from weft.interference.scores import PredictionScore
 from weft.lab.experiment.interference import InterferenceLevel
-from weft.lab.experiment.overprovision import OverprovisionLevel, StudyResults
+from weft.lab.experiment.overprovision import OverprovisionLevel, OverprovisionResults
 
 WIDTH = 80
 CLI = Path(experiment_tables.__file__).parent
@@ -193,7 +193,7 @@ def test_experiments(narrow: Weft, capsys: pytest.CaptureFixture[str]) -> None:
     policy, small = "kube-knots-pp:horizon=5", {"percent": 250, "unfinished": 3, "residents": 1.25}
     levels = [filled(OverprovisionLevel, policy=name, **small) for name in (policy, "gpushare")]
     capsys.readouterr()
-    experiment_tables.print_levels(StudyResults("gpushare", levels, []))
+    experiment_tables.print_levels(OverprovisionResults("gpushare", levels, []))
     whole(capsys.readouterr().out, policy, "gpushare", "123,457")
     pairs = [filled(InterferenceLevel, policy=policy, residents=1.25, unfinished=3)]
     experiment_interference._print_levels(pairs, "interference")

@@ -15,9 +15,9 @@ import msgspec
 
 from weft.lab.experiment.plan import PlannedCell
 from weft.lab.experiment.remote_workers import run_remotely
-from weft.lab.experiment.runner import Runner
+from weft.lab.experiment.runner import CellResult, Runner
 from weft.lab.experiment.store import CellTiming, RunManifest, RunStore
-from weft.lab.experiment.workers import run_cells
+from weft.lab.experiment.workers import run_cells, with_progress
 
 MANIFEST_PERIOD_S = 10.0
 """So often at most the manifest is written while cells run: a kill costs so many timings."""
@@ -83,6 +83,26 @@ def _runs(
         return
     for cell, wall_s in run_cells(run_and_write, work, cells, min(where, len(cells))):
         yield cell, (wall_s, platform.node())
+
+
+def run_in_memory(
+    runner: Runner,
+    cells: Sequence[PlannedCell],
+    jobs: int,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> dict[PlannedCell, CellResult]:
+    """Run all cells on at most `jobs` processes, and keep nothing on disk.
+
+    Results are in the order of `cells`, without rows of jobs and series: these are too many to
+    keep. `progress(scheduler, seed, done_cells)` after each.
+    """
+    runs = run_cells(_run_without_rows, runner, cells, min(jobs, len(cells)))
+    done = dict(with_progress(runs, progress, lambda cell: (cell.scheduler, cell.seed)))
+    return {cell: done[cell] for cell in cells}
+
+
+def _run_without_rows(runner: Runner, cell: PlannedCell) -> CellResult:
+    return msgspec.structs.replace(runner.run(cell), jobs=(), usage=())
 
 
 def run_and_write(work: CellWork, cell: PlannedCell) -> float:

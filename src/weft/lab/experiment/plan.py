@@ -67,4 +67,7 @@ def axes_of(spec: ExperimentSpec) -> dict[str, list[str]]:
 
 
 def _text(level: Any) -> str:
-    return str(getattr(level, "name", "")) or f"{level:g}"
+    if name := str(getattr(level, "name", "")):
+        return name
+    short = f"{level:g}"
+    return short if float(short) == level else repr(level)

@@ -32,6 +32,8 @@ Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 Mib = Annotated[int, Meta(ge=0, le=100_000_000)]
 Percent = Annotated[int, Meta(ge=0, le=1_000)]
 Load = Annotated[float, Meta(gt=0, le=100)]
+MixName = Literal["ssd", "rigid", "mixed", "peaky", "late", "grown"]
+PredictorName = Literal["trained", "ridge", "truth"]
 
 AXES = {
     "mixes": "mix",
@@ -215,7 +217,7 @@ class OverprovisionedJobs(
 
     percents: Annotated[tuple[Percent, ...], Meta(min_length=1)] = (0, 50, 100, 150, 200, 250)
     loads: tuple[Load, ...] = ()
-    mix: Literal["ssd", "rigid", "mixed", "peaky", "late", "grown"] = "ssd"
+    mix: MixName = "ssd"
     cards: Gpus = 1
 
 
@@ -239,7 +241,7 @@ class MeasuredPairs(SimulatedJobs, frozen=True, kw_only=True, tag_field="kind", 
     durations: Literal["fixed", "exponential", "lognormal"] = "lognormal"
     job_class: Literal["best-effort", "batch", "latency-critical"] = "best-effort"
     expected_error: Annotated[float, Meta(ge=0, le=1)] | None = None
-    told: Literal["trained", "ridge", "truth"] = "trained"
+    told: PredictorName = "trained"
     watched: bool = False
     predictions: tuple[PoorPredictions, ...] = ()
     feedback: tuple[ProgressFeedback, ...] = ()

@@ -16,8 +16,7 @@ from long_form import few_or_many
 
 from weft.core.policies.catalog import built_in
 from weft.lab.experiment.comparison import compare
-from weft.lab.experiment.execution import CellWork, run_missing
-from weft.lab.experiment.overprovision import OverprovisionStudy, run_study
+from weft.lab.experiment.execution import CellWork, run_in_memory, run_missing
 from weft.lab.experiment.plan import plan
 from weft.lab.experiment.simulated import runner_of
 from weft.lab.experiment.spec import ExperimentSpec, data_paths, decode_spec
@@ -119,27 +118,26 @@ def test_data_paths_begin_at_the_files_folder_and_take_the_environments_values()
     }
 
 
-def test_it_measures_what_the_study_does(tmp_path: Path) -> None:
+def test_levels_that_are_nearly_equal_have_folders_of_their_own() -> None:
+    """They would have overwritten each other."""
+    text = SMALL.replace("percents: [0, 100]", "loads: [0.5, 0.70000001, 0.70000002]")
+    cells = plan(spec_of(text))
+    assert len({cell.folder for cell in cells}) == len(cells)
+    assert cells[0].folder.startswith("percent=0/load=0.5/")
+
+
+def test_cells_kept_in_memory_measure_what_cells_in_folders_do(tmp_path: Path) -> None:
     """The command `weft experiment overprovision` runs the same cells."""
     run(SMALL, tmp_path)
     spec = spec_of(SMALL)
     stored = RunStore(tmp_path, stored_experiment(spec, {}))
-    records = {cell.folder: stored.record(cell) for cell in plan(spec)}
-    results = compare(spec, {name: one.measures for name, one in records.items() if one})
-    study = OverprovisionStudy(("gpushare", "exclusive"), (0, 100), (0, 1), built_in().from_spec)
-    for level in run_study(study, 1).levels:
-        if level.policy not in study.policies:
-            continue
-        for measure in ("jct_mean_s", "jct_p99_s", "makespan_s", "energy_kj"):
-            found = next(
-                one
-                for one in results.summary
-                if (one.scheduler, one.measure) == (level.policy, measure)
-                and one.levels["percent"] == str(level.percent)
-            )
-            assert found.mean == pytest.approx(getattr(level, measure), abs=0.001)
-            if measure == "jct_p99_s":
-                assert found.difference == level.jct_p99_change
+    cells = plan(spec)
+    kept = run_in_memory(runner_of(spec, {}, built_in().from_spec), cells, 1)
+    assert list(kept) == cells
+    for cell in cells:
+        record = stored.record(cell)
+        assert record is not None
+        assert record.measures == kept[cell].measures
 
 
 def test_a_cell_keeps_what_its_cards_did_over_time(tmp_path: Path) -> None:

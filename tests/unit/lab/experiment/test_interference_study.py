@@ -1,11 +1,20 @@
 """Policies on measured pairs: what they are told, how they are compared."""
 
+import json
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
 from weft.core.policies.catalog import built_in
 from weft.lab.experiment import pair_predictor
-from weft.lab.experiment.interference import PROGRESS, InterferenceStudy, run_study
+from weft.lab.experiment.execution import run_in_memory
+from weft.lab.experiment.interference import InterferenceLevel, interference_results
+from weft.lab.experiment.measured_pairs import PairsRunner
+from weft.lab.experiment.plan import plan
+from weft.lab.experiment.spec import ExperimentSpec, Seeds
+from weft.lab.experiment.spec_workloads import MeasuredPairs
 from weft.lab.simulate.sharing import pairs
 from weft.model.interference_table import InterferenceView, PredictionTier
 
@@ -19,8 +28,38 @@ def a_table(count: int = 6) -> pairs.PairTable:
     return pairs.PairTable(kinds, tuple(map(tuple, speed.tolist())), (8192,) * count)
 
 
-def make(name: str):
-    return built_in().from_spec(name)
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The table as Co-scheML's JSON has it."""
+    table = a_table()
+    slowdowns = {
+        kind: {
+            other: 1 / speed if speed else -1 for other, speed in zip(table.kinds, row, strict=True)
+        }
+        for kind, row in zip(table.kinds, table.speed, strict=True)
+    }
+    path = tmp_path / "pairs.json"
+    path.write_text(json.dumps(slowdowns))
+    return path
+
+
+POLICIES = ("interference", "binpack", "gandiva", "coscheml", "oracle")
+
+
+def levels_of(
+    file: Path, seeds: Seeds, processes: int = 1, **workload: Any
+) -> list[InterferenceLevel]:
+    made = MeasuredPairs(table=str(file), gpus=4, **workload)
+    spec = ExperimentSpec(
+        api_version="weft.dev/v1",
+        kind="Experiment",
+        name="pairs",
+        workload=made,
+        schedulers=POLICIES,
+        seeds=seeds,
+    )
+    runner = PairsRunner(made, {"table": file}, built_in().from_spec).read()
+    return interference_results(spec, run_in_memory(runner, plan(spec), processes))
 
 
 def test_the_predictor_sees_half_of_the_pairs_and_never_the_others() -> None:
@@ -67,43 +106,28 @@ def test_the_truth_forbids_what_cannot_be() -> None:
     assert view.mean[0][2, 3] == view.upper[0][2, 3]
 
 
-def test_a_study_compares_ours_with_the_others_on_the_same_jobs() -> None:
-    study = InterferenceStudy(
-        a_table(),
-        "v100",
-        ("binpack", "gandiva", "coscheml", "interference", "oracle"),
-        (pairs.OfferedLoad(0.5, 4, jobs=15), pairs.OfferedLoad(1.2, 4, jobs=15)),
-        (0, 1, 2),
-        make,
-    )
-    levels = run_study(study, 1)
-    assert [(level.load.rate, level.policy) for level in levels] == [
-        (rate, name) for rate in (0.5, 1.2) for name in study.policies
+def test_ours_is_compared_with_the_others_on_the_same_jobs(file: Path) -> None:
+    levels = levels_of(file, Seeds(0, 3), loads=(0.5, 1.2), jobs=15)
+    assert [(level.load, level.policy) for level in levels] == [
+        (rate, name) for rate in (0.5, 1.2) for name in POLICIES
     ]
     assert {level.unfinished for level in levels} == {0}
-    ours = [level for level in levels if level.policy == "interference"]
-    assert [level.jct_mean for level in ours] == [None, None]
-    for level in levels:
-        if level.jct_mean is not None:
-            mine = next(one for one in ours if one.load == level.load)
-            percent = 100 * (mine.jct_mean_s / level.jct_mean_s - 1)
-            assert level.jct_mean.difference.percent == pytest.approx(percent, abs=0.02)
-    assert run_study(study, 2) == levels, "any number of processes"
+    ours = {level.load: level for level in levels if level.policy == "interference"}
+    assert [level.jct_mean for level in ours.values()] == [None, None]
+    compared = [level for level in levels if level.jct_mean is not None]
+    assert len(compared) == 8
+    for level in compared:
+        assert level.jct_mean is not None
+        percent = 100 * (ours[level.load].jct_mean_s / level.jct_mean_s - 1)
+        assert level.jct_mean.difference.percent == pytest.approx(percent, abs=0.02)
+    again = levels_of(file, Seeds(0, 3), 2, loads=(0.5, 1.2), jobs=15)
+    assert again == levels, "any number of processes"
 
 
-def test_what_is_seen_corrects_what_everybody_was_told_but_for_who_knows_it() -> None:
+def test_what_is_seen_corrects_what_everybody_was_told_but_for_who_knows_it(file: Path) -> None:
     def means(*, watched: bool) -> dict[str, float]:
-        study = InterferenceStudy(
-            a_table(),
-            "v100",
-            ("binpack", "gandiva", "coscheml", "interference", "oracle"),
-            (pairs.OfferedLoad(1.2, 4, jobs=40),),
-            (1,),
-            make,
-            predictor="ridge",
-            feedback=PROGRESS if watched else None,
-        )
-        return {level.policy: level.jct_mean_s for level in run_study(study, 1)}
+        asked = {"loads": (1.2,), "jobs": 40, "told": "ridge", "watched": watched}
+        return {level.policy: level.jct_mean_s for level in levels_of(file, Seeds(1, 1), **asked)}
 
     plain, seen = means(watched=False), means(watched=True)
     assert {name for name in plain if plain[name] != seen[name]} == {"coscheml", "interference"}

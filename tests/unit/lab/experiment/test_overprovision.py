@@ -4,22 +4,42 @@ import msgspec
 import pytest
 
 from weft.core.policies.catalog import built_in
+from weft.lab.experiment.execution import run_in_memory
 from weft.lab.experiment.overprovision import (
     OverprovisionLevel,
-    OverprovisionStudy,
-    StudyResults,
-    run_study,
+    OverprovisionResults,
+    overprovision_results,
 )
+from weft.lab.experiment.plan import plan
 from weft.lab.experiment.scenarios import BEST
+from weft.lab.experiment.simulated import runner_of
+from weft.lab.experiment.spec import ExperimentSpec, Seeds
+from weft.lab.experiment.spec_workloads import OverprovisionedJobs
+
+TWO = Seeds(0, 2)
 
 
-def study(*policies: str, percents: tuple[int, ...] = (0, 100), jobs: int = 1) -> StudyResults:
+def spec_of(*policies: str, percents: tuple[int, ...], seeds: Seeds) -> ExperimentSpec:
+    return ExperimentSpec(
+        api_version="weft.dev/v1",
+        kind="Experiment",
+        name="overprovision",
+        workload=OverprovisionedJobs(percents=percents),
+        schedulers=(*policies, BEST),
+        seeds=seeds,
+    )
+
+
+def study(
+    *policies: str, percents: tuple[int, ...] = (0, 100), seeds: Seeds = TWO, jobs: int = 1
+) -> OverprovisionResults:
     """Two seeds of it."""
-    made = OverprovisionStudy(policies, percents, (0, 1), built_in().from_spec)
-    return run_study(made, jobs)
+    spec = spec_of(*policies, percents=percents, seeds=seeds)
+    cells = run_in_memory(runner_of(spec, {}, built_in().from_spec), plan(spec), jobs)
+    return overprovision_results(spec, cells)
 
 
-def level(results: StudyResults, percent: int, policy: str) -> OverprovisionLevel:
+def level(results: OverprovisionResults, percent: int, policy: str) -> OverprovisionLevel:
     """The one summary."""
     (found,) = [one for one in results.levels if (one.percent, one.policy) == (percent, policy)]
     return found
@@ -59,17 +79,18 @@ def test_results_do_not_depend_on_the_number_of_processes() -> None:
 
 def test_progress_counts_every_cell() -> None:
     told: list[tuple[str, int, int]] = []
-    made = OverprovisionStudy(("gpushare",), (0,), (5, 6), built_in().from_spec)
-    run_study(made, 1, lambda *one: told.append(one))
+    spec = spec_of("gpushare", percents=(0,), seeds=Seeds(5, 2))
+    runner = runner_of(spec, {}, built_in().from_spec)
+    run_in_memory(runner, plan(spec), 1, lambda *one: told.append(one))
     assert told == [("gpushare", 5, 1), ("gpushare", 6, 2), (BEST, 5, 3), (BEST, 6, 4)]
 
 
 def test_it_measures_what_it_did_before_an_experiments_file_ran_it() -> None:
     """Golden, from the study's own code of before: seconds, pods on a card, kJ at 50 %, seed 7."""
-    study = OverprovisionStudy(("gpushare", "exclusive"), (50,), (7,), built_in().from_spec)
+    results = study("gpushare", "exclusive", percents=(50,), seeds=Seeds(7, 1))
     measured = [
         (one.policy, one.jct_mean_s, one.jct_p99_s, one.makespan_s, one.residents, one.energy_kj)
-        for one in run_study(study, 1).levels
+        for one in results.levels
     ]
     assert measured == [
         ("gpushare", 381.746, 643.721, 1524.926, 2.876, 65.422),

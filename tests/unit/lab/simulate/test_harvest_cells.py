@@ -5,14 +5,13 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-import msgspec
 import pytest
 from long_form import few_or_many
 
-from weft.lab.simulate.sharing.ece_like import JobMix
-from weft.lab.simulate.sharing.exporter import METRICS, SOUND, ExporterFaults
-from weft.lab.simulate.sharing.job import SECOND_NS
-from weft.lab.simulate.sharing.outcome import SharedRun
+from weft.core.policies.catalog import built_in
+from weft.lab.experiment.plan import CellLevel, PlannedCell
+from weft.lab.experiment.simulated import runner_of
+from weft.lab.simulate.sharing.exporter import METRICS
 
 SCRIPT = Path(__file__).resolve().parents[4] / "benchmarks" / "bench_harvest.py"
 
@@ -29,42 +28,62 @@ def bench() -> ModuleType:
 
 
 @pytest.mark.parametrize(
-    ("policy", "faults", "same"),
+    ("policy", "fault", "same"),
     [
-        ("horus", ExporterFaults(noise=0.1), SOUND),
-        ("auto", ExporterFaults(delay_ns=300 * SECOND_NS), ExporterFaults(missing=1.0)),
-        ("ferikoglou-safe", ExporterFaults(spoofed="sm_active_ratio", reads="most"), SOUND),
-        ("kube-knots-cbp", ExporterFaults(spoofed="power_w", reads="zero"), SOUND),
-        ("genius", ExporterFaults(spoofed="gpu_util_ratio", reads="most"), SOUND),
+        ("horus", "noise-10", "sound"),
+        ("auto", "late-300", "missing-100"),
+        ("ferikoglou-safe", "sm-active-most", "sound"),
+        ("kube-knots-cbp", "power-zero", "sound"),
+        ("genius", "gpu-util-most", "sound"),
     ][: few_or_many(1, 5)],
 )
 def test_faults_that_change_nothing_change_nothing(
-    bench: ModuleType, policy: str, faults: ExporterFaults, same: ExporterFaults
+    bench: ModuleType, policy: str, fault: str, same: str
 ) -> None:
-    assert bench.same_as(policy, faults, 1) == same
-    one, other = (
-        bench.answer(None, bench.Ask(policy, 100, 1, 1, JobMix.SSD, each))
-        for each in (faults, same)
-    )
-    assert one == other
+    cards = bench.Cards()
+    assert bench.same_as(policy, bench.SafeCell(cards, fault)) == bench.SafeCell(cards, same)
+    runner = runner_of(cards.spec, {}, built_in().from_spec)
+    levels = list(bench.faults_of(cards.spec))
+    runs = [
+        runner.run(
+            PlannedCell(
+                (CellLevel("percent", 2, "100"), CellLevel("faults", levels.index(name), name)),
+                policy,
+                1,
+            )
+        ).run
+        for name in (fault, same)
+    ]
+    assert runs[0] == runs[1]
 
 
 def test_what_a_policy_reads_is_run(bench: ModuleType) -> None:
     """Every metric for those that read all; every fault where there are several cards."""
-    for metric in METRICS:
-        faults = ExporterFaults(spoofed=metric)
-        assert bench.same_as("auto", faults, 1) == faults
-        assert bench.same_as("load-aware", faults, 1) == faults
-    assert bench.same_as("horus", ExporterFaults(noise=0.1), 4) == ExporterFaults(noise=0.1)
-    assert bench.same_as("binpack", ExporterFaults(noise=0.1), 4) == SOUND
-    assert bench.same_as("auto", ExporterFaults(delay_ns=60 * SECOND_NS), 1).delay_ns
+    one, four = bench.Cards(), bench.Cards(4)
+    spoofed = [name for name, fault in bench.faults_of(one.spec).items() if fault.spoof]
+    assert len(spoofed) == 2 * len(METRICS)
+    for name in [*spoofed, "late-60"]:
+        cell = bench.SafeCell(one, name)
+        assert bench.same_as("auto", cell) == cell
+        assert bench.same_as("load-aware", cell) == cell
+    noisy = bench.SafeCell(four, "noise-10")
+    assert bench.same_as("horus", noisy) == noisy
+    assert bench.same_as("binpack", noisy) == bench.SafeCell(four, "sound")
+    limited = bench.SafeCell(bench.Cards(1, "late", 1.5), "sound")
+    assert bench.same_as("auto", limited) == limited
+    assert bench.same_as("binpack", limited).cards.limit == bench.NO_LIMIT
+
+
+def test_every_cell_of_the_safety_grid_is_a_cell_of_its_specification(bench: ModuleType) -> None:
+    cells = list(bench.safe_cells())
+    assert len({str(cell) for cell in cells}) == len(cells) == 51
+    for cell in cells:
+        assert cell.fault in bench.faults_of(cell.cards.spec)
 
 
 def test_a_cell_is_settled_early_only_where_nothing_is_in_doubt(bench: ModuleType) -> None:
-    run = bench.answer(None, bench.Ask("binpack", 100, 1, 1, JobMix.SSD, SOUND))
-
-    def runs(*percents: float) -> list[SharedRun]:
-        return [msgspec.structs.replace(run, jct_mean_s=100.0 + one) for one in percents]
+    def runs(*percents: float) -> list[dict[str, float]]:
+        return [{"jct_mean_s": 100.0 + one} for one in percents]
 
     base = runs(0, 0, 0, 0, 0)
     assert bench.is_sure(runs(0.0, 0.1, 0.0, 0.1, 0.0), base)

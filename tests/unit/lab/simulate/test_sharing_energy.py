@@ -7,7 +7,9 @@ from sharing_worlds import job, scenario
 from weft.core.policies.exclusive import Exclusive
 from weft.core.policies.ferikoglou import Ferikoglou
 from weft.core.policies.gpushare import GpuShare
-from weft.lab.experiment.overprovision import OverprovisionRun, OverprovisionStudy, run_cell
+from weft.lab.experiment.plan import CellLevel, PlannedCell
+from weft.lab.experiment.scenarios import ScenarioMaker
+from weft.lab.experiment.spec_workloads import OverprovisionedJobs
 from weft.lab.simulate.sharing.exporter import METRICS, SOUND, SimulatedExporters
 from weft.lab.simulate.sharing.gpus import SimulatedGpus
 from weft.lab.simulate.sharing.job import SECOND_NS
@@ -75,6 +77,7 @@ def test_energy_is_near_the_published_runs(
     percent: int, policy: type[Exclusive | GpuShare | Ferikoglou], published_kj: float
 ) -> None:
     """Within 16 %: the logged cards drew up to 12 W more with four jobs than the fit says."""
-    study = OverprovisionStudy((policy.name,), (percent,), (1,), lambda _: policy())
-    run = run_cell(study, OverprovisionRun(percent, policy.name, 1))
+    jobs = ScenarioMaker(OverprovisionedJobs(percents=(percent,)), {})
+    cell = PlannedCell((CellLevel("percent", 0, str(percent)),), policy.name, 1)
+    run = run_shared(jobs.scenario(cell), policy())
     assert run.energy_kj == pytest.approx(published_kj, rel=0.16)
