@@ -26,6 +26,7 @@ def spec_of_options(
         workload=workload,
         schedulers=tuple(schedulers),
         seeds=Seeds(*seeds),
+        decisions=False,
     )
 
 

@@ -19,6 +19,8 @@ schedulers: {schedulers}
 baseline: {baseline}
 # Each seed is one workload, the same for all schedulers. Five and more give intervals.
 seeds: {{first: 0, count: 10}}
+# Each cell keeps its decisions, for `weft replay` and `weft explain pod --decisions`.
+decisions: true
 """
 
 _OVERPROVISIONED = """\

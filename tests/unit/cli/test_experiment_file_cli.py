@@ -77,6 +77,13 @@ def test_a_trace_of_ones_own_is_run(weft: Weft, tmp_path: Path) -> None:
     said = weft("simulate", *weft.trace, "--policy", "fgd", "--first-seed", 0, "-o", "json")
     expected = json.loads(said.out)["runs"][0]["gpu_allocation_percent"]
     found = json.loads(weft("experiment", "report", out, "-o", "json").out)["summary"]
+    page = tmp_path / "page"
+    assert weft("experiment", "report", out, "--page", page).code == 0
+    drawn = tmp_path / "drawn"
+    policies = ("--policy", "fgd", "--policy", "best-fit")
+    weft("simulate", *weft.trace, *policies, "--first-seed", 0, "--report", drawn)
+    for figure in ("allocation.svg", "fragmentation.svg"):
+        assert (page / figure).read_text() == (drawn / figure).read_text()
     measured = {(one["scheduler"], one["measure"]): one["mean"] for one in found}
     assert measured["fgd", "gpu_allocation_percent"] == pytest.approx(expected, abs=0.0001)
 

@@ -25,6 +25,8 @@ from weft.lab.experiment.spec import ExperimentSpec
 from weft.lab.experiment.store import CellRows, RunStore
 from weft.lab.experiment.svg import to_svg
 from weft.lab.experiment.tables import html_row, html_table, look_chip
+from weft.lab.experiment.trace_figures import NAMES as TRACE_NAMES
+from weft.lab.experiment.trace_figures import trace_drawings, trace_results
 from weft.lab.experiment.usage_figures import LevelRows, names_of_level
 
 PDF = "report.pdf"
@@ -67,13 +69,21 @@ def write_experiment_report(
         each = zip(*by_layout.values(), strict=True)
         svgs = [_in_widths(dict(zip(by_layout, same, strict=True))) for same in each]
         sections.append(_over_time(level.text, svgs, is_open=number == 0))
+    if store is not None and (runs := trace_results(spec, store)) is not None:
+        by_layout = {at.name: trace_drawings(runs, at) for at in LAYOUTS}
+        drawings += by_layout[WIDE.name]
+        sections.insert(0, _trace_section(by_layout))
     drawn = {f"{drawing.name}.svg": to_svg(drawing).encode() for drawing in drawings}
     if pdf:
         drawn[PDF] = to_pdf([*text_pages(spec, results), *drawings], f"Weft: {spec.name}")
     parts = [_header(spec, results), rests_on(spec, results), *sections]
     body = "\n".join([*filter(None, parts), _made(spec, results, versions)])
     files = {**drawn, PAGE: document(f"Weft: {spec.name}", body).encode()}
-    names = [*TITLES, *(name for number in range(3) for name in names_of_level(number))]
+    names = [
+        *TITLES,
+        *TRACE_NAMES,
+        *(name for number in range(3) for name in names_of_level(number)),
+    ]
     write_files(folder, files, [PDF, *(f"{name}.svg" for name in names)])
     return folder / PAGE
 
@@ -94,6 +104,12 @@ def rows_of_levels(
         if len(rows) <= MOST_LINES:
             levels.append(LevelRows(level_text(spec, at), rows, look_of))
     return levels
+
+
+def _trace_section(by_layout: Mapping[str, Sequence[Drawing]]) -> str:
+    each = zip(*by_layout.values(), strict=True)
+    figures = "".join(_in_widths(dict(zip(by_layout, same, strict=True))) for same in each)
+    return f"<section>\n<h2>As pods come</h2>\n{figures}</section>"
 
 
 def _counts(store: RunStore, cell: PlannedCell) -> bool:
@@ -161,7 +177,7 @@ def figure(
         name=measure,
         title=title,
         titles_y=False,
-        under=f"{_unit(measure) or 'number'}, mean of {spec.seeds.count} seeds"
+        under=f"{_unit(measure) or 'number'}, {_mean_of(spec.seeds.count)}"
         + (" with its 95 % interval" if any(row.low != row.mean for row in series) else ""),
         x_title=_capital(axis),
         y_title=f"{_capital(TITLES[measure])}, {_unit(measure)}".removesuffix(", "),
@@ -189,9 +205,13 @@ def _bars(
     means = sorted(means, key=lambda row: row.mean, reverse=_more(measure))
     text = level_text(spec, at)
     title = _capital(TITLES[measure]) + (f" at {text}" if text else "")
-    under = f"{_unit(measure) or 'number'}, mean of {means[0].seeds} seeds"
+    under = f"{_unit(measure) or 'number'}, {_mean_of(means[0].seeds)}"
     under += " with its 95 % interval" if means[0].ci95 else ""
     return draw_bars(measure, (title, under), means, look_of, layout)
+
+
+def _mean_of(seeds: int) -> str:
+    return "one seed" if seeds == 1 else f"mean of {seeds} seeds"
 
 
 def measure_table(

@@ -97,7 +97,7 @@ def run_grid_with_holdings(
 def run_cell(grid: RunGrid, cell: tuple[str, int]) -> CellOutcome:
     """One policy on one arrival order."""
     if grid.decisions is None:
-        return _run(grid, cell, None)
+        return run_recorded(grid, cell, None)
     try:
         return _recorded(grid, cell, grid.decisions)
     except OSError as error:
@@ -110,12 +110,15 @@ def _recorded(grid: RunGrid, cell: tuple[str, int], path: Path) -> CellOutcome:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     with replacing(path) as part, part.open("wb") as file:
         decisions = DecisionsWriter(file)
-        run = _run(grid, cell, decisions)
+        run = run_recorded(grid, cell, decisions)
         decisions.close()
     return run
 
 
-def _run(grid: RunGrid, cell: tuple[str, int], decisions: DecisionsWriter | None) -> CellOutcome:
+def run_recorded(
+    grid: RunGrid, cell: tuple[str, int], decisions: DecisionsWriter | None
+) -> CellOutcome:
+    """One policy on one arrival order; what it decides goes to `decisions`, if wanted."""
     name, index = cell
     scenario, arrivals, timed = grid.scenario, grid.arrivals[index], grid.mode == "timed"
     nodes: list[NodeHoldings] = []

@@ -13,6 +13,7 @@ import msgspec
 
 from weft.core.framework import Policy
 from weft.lab.experiment import pair_predictor
+from weft.lab.experiment.decisions_kept import DecisionsKept
 from weft.lab.experiment.plan import PlannedCell
 from weft.lab.experiment.poor_predictions import SpoiltPredictions, told
 from weft.lab.experiment.runner import CellResult
@@ -38,7 +39,7 @@ class PairsRunner:
 
     `oracle` names the policy that the scheduler of that name is. Where jobs report their progress,
     it is the same for all but `oracle`, which needs no correction, and gandiva, which looks for
-    itself.
+    itself. Cells keep their decisions if `records`.
     """
 
     def __init__(
@@ -47,9 +48,11 @@ class PairsRunner:
         data: Mapping[str, Path],
         make_policy: Callable[[str], Policy],
         oracle: str = "interference",
+        *,
+        records: bool = False,
     ) -> None:
         self._workload, self._data = workload, data
-        self._make_policy, self._oracle = make_policy, oracle
+        self._make_policy, self._oracle, self._records = make_policy, oracle, records
 
     def read(self) -> "PairsRunner":
         """The same with its table in memory: standard input can be read once, by one process."""
@@ -74,11 +77,12 @@ class PairsRunner:
         """One scheduler on one seed's jobs at one level of each axis."""
         scenario = ScenarioMaker(self._workload, self._data).assumed(self._scenario(cell), cell)
         policy = self._oracle if cell.scheduler == ORACLE else cell.scheduler
-        run = run_with(scenario, policy, self._make_policy)
+        decisions = DecisionsKept(wanted=self._records)
+        run = run_with(scenario, policy, self._make_policy, decisions.writer)
         run = msgspec.structs.replace(run, policy=cell.scheduler)
         result = shared_result(run)
         measures = result.measures | _of_critical_jobs(scenario, run)
-        return msgspec.structs.replace(result, measures=measures)
+        return msgspec.structs.replace(result, measures=measures, decisions=decisions.packed())
 
     def _scenario(self, cell: PlannedCell) -> SharedScenario:
         """The jobs of the cell's seed and levels, and what its scheduler is told of them."""

@@ -15,6 +15,7 @@ class CellResult(msgspec.Struct, frozen=True):
     no jobs). `run` is all that was measured, as JSON takes it. `jobs` has one row a job
     (`JobOutcome`'s columns, and more), `usage` what the cards did over time (`UsagePoint`'s).
     `marks` say why the numbers are not to be relied on: such a cell is left out of comparisons.
+    `decisions` is the run's decisions file, gzipped; empty where it has none.
     """
 
     measures: dict[str, float | None]
@@ -22,6 +23,7 @@ class CellResult(msgspec.Struct, frozen=True):
     jobs: Sequence[msgspec.Struct] = ()
     usage: Sequence[msgspec.Struct] = ()
     marks: tuple[str, ...] = ()
+    decisions: bytes = b""
 
 
 class Runner(Protocol):

@@ -15,6 +15,7 @@ from typing import cast
 import msgspec
 
 from weft.core.framework import Policy
+from weft.core.record import DecisionsWriter
 from weft.lab.experiment.plan import PlannedCell
 from weft.lab.experiment.spec_workloads import (
     InferenceList,
@@ -237,17 +238,23 @@ class ScenarioMaker:
 
 
 def run_with(
-    scenario: SharedScenario, scheduler: str, make_policy: Callable[[str], Policy]
+    scenario: SharedScenario,
+    scheduler: str,
+    make_policy: Callable[[str], Policy],
+    decisions: DecisionsWriter | None = None,
 ) -> SharedRun:
-    """The scenario with a policy, or with one of those that need a run of their own."""
+    """The scenario with a policy, or with one of those that need a run of their own.
+
+    Decisions go on record where wanted, but for gandiva's: its trials cannot be decided again.
+    """
     if scheduler == GANDIVA:
         run = TrialRun(scenario, PackByTrial()).go()
     elif scheduler == BEST:
         peaks = (msgspec.structs.replace(job, request_mib=job.peak_mib) for job in scenario.jobs)
         asking = msgspec.structs.replace(scenario, jobs=tuple(peaks))
-        run = run_shared(asking, make_policy("gpushare"))
+        run = run_shared(asking, make_policy("gpushare"), decisions)
     else:
-        run = run_shared(scenario, make_policy(scheduler))
+        run = run_shared(scenario, make_policy(scheduler), decisions)
     return msgspec.structs.replace(run, policy=scheduler)
 
 

@@ -7,14 +7,15 @@ from pathlib import Path
 import msgspec
 
 from weft.core.framework import Policy
-from weft.lab.experiment.grid import RunGrid, run_cell
+from weft.lab.experiment.decisions_kept import DecisionsKept
+from weft.lab.experiment.grid import RunGrid, run_recorded
 from weft.lab.experiment.measured_pairs import ORACLE, PairsRunner
 from weft.lab.experiment.plan import PlannedCell
 from weft.lab.experiment.runner import CellResult, Runner
 from weft.lab.experiment.scenarios import BEST, GANDIVA, ReadPods, ScenarioMaker, run_with
 from weft.lab.experiment.shared_results import finite_or_none, shared_result
 from weft.lab.experiment.simulated_cluster import SimulatedClusterRunner
-from weft.lab.experiment.spec import ExperimentSpec, Seeds
+from weft.lab.experiment.spec import ExperimentSpec
 from weft.lab.experiment.spec_cluster import ClusterJobs
 from weft.lab.experiment.spec_workloads import MeasuredPairs, OpenbPods
 from weft.lab.simulate import arrivals
@@ -44,8 +45,7 @@ def runner_of(
     """
     workload = spec.workload
     if isinstance(workload, ClusterJobs):
-        assert spec.cluster is not None  # as `read_spec` has seen
-        return SimulatedClusterRunner(workload, spec.cluster, data.get("models"), make_policy)
+        return SimulatedClusterRunner(spec, workload, data.get("models"), make_policy)
     special = _SPECIAL.get(type(workload), {BEST, GANDIVA})
     for at, name in enumerate(spec.schedulers):
         if name in special:
@@ -55,10 +55,11 @@ def runner_of(
         except BadInputError as error:
             raise BadInputError(f"schedulers[{at}]", error.problem) from error
     if isinstance(workload, MeasuredPairs):
-        return PairsRunner(workload, data, make_policy)
+        return PairsRunner(workload, data, make_policy, records=spec.decisions)
     if isinstance(workload, OpenbPods):
-        return OpenbRunner(workload, data, spec.seeds, make_policy)
-    return SharedGpusRunner(ScenarioMaker(workload, data, read_pods), make_policy)
+        return OpenbRunner(spec, workload, data, make_policy)
+    scenarios = ScenarioMaker(workload, data, read_pods)
+    return SharedGpusRunner(scenarios, make_policy, records=spec.decisions)
 
 
 class SharedGpusRunner:
@@ -68,23 +69,31 @@ class SharedGpusRunner:
     know; `gandiva` packs by trial.
     """
 
-    def __init__(self, scenarios: ScenarioMaker, make_policy: MakePolicy) -> None:
-        self._scenarios, self._make_policy = scenarios, make_policy
+    def __init__(
+        self, scenarios: ScenarioMaker, make_policy: MakePolicy, *, records: bool = False
+    ) -> None:
+        self._scenarios, self._make_policy, self._records = scenarios, make_policy, records
 
     def run(self, cell: PlannedCell) -> CellResult:
         """One scheduler on one seed's jobs at one level of each axis."""
         scenario = self._scenarios.scenario(cell)
-        return shared_result(run_with(scenario, cell.scheduler, self._make_policy))
+        decisions = DecisionsKept(wanted=self._records)
+        run = run_with(scenario, cell.scheduler, self._make_policy, decisions.writer)
+        return msgspec.structs.replace(shared_result(run), decisions=decisions.packed())
 
 
 class OpenbRunner:
     """Runs pods of a trace that never leave, or that come and go."""
 
     def __init__(
-        self, workload: OpenbPods, data: Mapping[str, Path], seeds: Seeds, make_policy: MakePolicy
+        self,
+        spec: ExperimentSpec,
+        workload: OpenbPods,
+        data: Mapping[str, Path],
+        make_policy: MakePolicy,
     ) -> None:
-        self._workload, self._data = workload, data
-        self._seeds, self._make_policy = seeds, make_policy
+        self._workload, self._data, self._make_policy = workload, data, make_policy
+        self._seeds, self._records = spec.seeds, spec.decisions
 
     @cached_property
     def _scenario(self) -> Scenario:
@@ -105,8 +114,10 @@ class OpenbRunner:
         order = self._arrivals(cell)
         work = scenario, (cell.scheduler,), (order,), self._make_policy, workload.mode
         grid = RunGrid(*work, compress=workload.compress, timing=False)
-        run = run_cell(grid, (cell.scheduler, 0)).run
-        return CellResult(_openb_measures(run), msgspec.to_builtins(run))
+        decisions = DecisionsKept(wanted=self._records)
+        run = run_recorded(grid, (cell.scheduler, 0), decisions.writer).run
+        packed = decisions.packed()
+        return CellResult(_openb_measures(run), msgspec.to_builtins(run), decisions=packed)
 
     def _arrivals(self, cell: PlannedCell) -> arrivals.Arrivals:
         scenario = self._scenario

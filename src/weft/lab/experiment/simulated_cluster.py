@@ -15,8 +15,10 @@ from weft.core.framework import Policy
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.registry import parse_pod
 from weft.lab.experiment.cluster_jobs import PlannedJob, planned_jobs, pod_template
+from weft.lab.experiment.decisions_kept import DecisionsKept
 from weft.lab.experiment.plan import PlannedCell
 from weft.lab.experiment.runner import CellResult
+from weft.lab.experiment.spec import ExperimentSpec
 from weft.lab.experiment.spec_cluster import Cluster, ClusterJobs, ClusterScheduler
 from weft.lab.simulate.arrivals import replayed
 from weft.lab.simulate.openb import TracePod
@@ -32,15 +34,16 @@ class SimulatedClusterRunner:
 
     def __init__(
         self,
+        spec: ExperimentSpec,
         workload: ClusterJobs,
-        cluster: Cluster,
         models: Path | None,
         make_policy: Callable[[str], Policy],
     ) -> None:
         """`BadInputError` where a scheduler names no policy, or one that nobody knows."""
-        self._workload, self._cluster, self._models = workload, cluster, models
-        self._make_policy = make_policy
-        for at, scheduler in enumerate(cluster.schedulers):
+        assert spec.cluster is not None  # as `read_spec` has seen
+        self._workload, self._cluster, self._models = workload, spec.cluster, models
+        self._make_policy, self._records = make_policy, spec.decisions
+        for at, scheduler in enumerate(self._cluster.schedulers):
             try:
                 make_policy(scheduler.policy)
             except BadInputError as error:
@@ -55,8 +58,10 @@ class SimulatedClusterRunner:
         pods = [_pod(job, scheduler, self._cluster, percent) for job in jobs]
         scenario = Scenario(_nodes(self._cluster), pods)
         arrivals = replayed(len(pods), len(scenario.nodes), cell.seed)
-        run = run_timed(scenario, self._make_policy(scheduler.policy), arrivals, timing=False)
-        return CellResult(_measures(run.waits, run.completion), msgspec.to_builtins(run))
+        policy, decisions = self._make_policy(scheduler.policy), DecisionsKept(wanted=self._records)
+        run = run_timed(scenario, policy, arrivals, timing=False, decisions=decisions.writer)
+        measures, packed = _measures(run.waits, run.completion), decisions.packed()
+        return CellResult(measures, msgspec.to_builtins(run), decisions=packed)
 
 
 def _measures(waits: Any, completion: Any) -> dict[str, float | None]:

@@ -44,6 +44,7 @@ class ExperimentSpec(Section, frozen=True, kw_only=True):
     `schedulers` are policies as `weft simulate --policy` takes them, or names of those of the
     `cluster`. Others are compared with the `baseline`, the first of them where it is left out. On a
     cluster each turn is run `repeats` times. Reports are about these `measures`, all if empty.
+    Simulated cells keep their `decisions`, for `weft replay` and `weft explain pod --decisions`.
     """
 
     api_version: Literal["weft.dev/v1"]
@@ -56,6 +57,7 @@ class ExperimentSpec(Section, frozen=True, kw_only=True):
     seeds: Seeds = Seeds()
     repeats: Annotated[int, Meta(ge=1, le=1_000)] = 1
     measures: tuple[str, ...] = ()
+    decisions: bool = True
     cluster: Cluster | None = None
 
     @property

@@ -33,6 +33,7 @@ from weft.model.errors import install_extra
 EXPERIMENT, MANIFEST, CELLS, PARTS = "experiment.json", "manifest.json", "cells", ".parts"
 LOCK = ".lock"
 RESULT, JOBS, SERIES = "result.json", "jobs.parquet", "series.parquet"
+DECISIONS = "decisions.jsonl.gz"
 _HOST_FIELDS = ("nodeSelector", "hostIpc", "simulated")
 """Fields of a cluster that results depend on; its schedulers name cells."""
 
@@ -221,6 +222,8 @@ class RunStore:
             write_rows(part / JOBS, result.jobs)
         if result.usage:
             write_rows(part / SERIES, result.usage)
+        if result.decisions:
+            (part / DECISIONS).write_bytes(result.decisions)
         record = CellRecord(self._stored.hash_of(cell), result.measures, result.run, result.marks)
         (part / RESULT).write_bytes(_json(record))
         place = self.place(cell)

@@ -11,9 +11,10 @@ from weft.core.record import DecisionsWriter
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.holdings import OnHoldings
 from weft.lab.simulate.meter import Meter
+from weft.lab.simulate.on_record import PROFILE
 from weft.lab.simulate.openb import TracePod
 from weft.lab.simulate.results import PolicyRun
-from weft.lab.simulate.scenario import PROFILE, Scenario
+from weft.lab.simulate.scenario import Scenario
 from weft.model import PodRequest
 
 

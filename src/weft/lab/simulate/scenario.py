@@ -6,12 +6,13 @@ from typing import Any
 import msgspec
 
 from weft.core.engine import Engine, Event, NodesChanged, PolicyInput
-from weft.core.framework import Policy, Profile
+from weft.core.framework import Policy
 from weft.core.framework.fragments import TYPICAL_PODS, TypicalPods, typical_input
 from weft.core.ledger import RequestLimits
-from weft.core.record import DecisionsWriter, Header, PolicyUse, ProfileUse, Recorder
+from weft.core.record import DecisionsWriter
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.learning import learning
+from weft.lab.simulate.on_record import engine_on_record
 from weft.lab.simulate.openb import TracePod
 from weft.model import Node, Shape
 from weft.model.interference_table import (
@@ -21,10 +22,6 @@ from weft.model.interference_table import (
     InterferenceTable,
     to_input,
 )
-
-PROFILE = "weft"
-TOP_ON_RECORD = 3
-"""How many of the best nodes a written record lists."""
 
 
 class WorldEvent(msgspec.Struct, frozen=True):
@@ -72,14 +69,7 @@ class Scenario(msgspec.Struct, frozen=True):
 
         That is the engine's own `handle`, or where `decisions` is given, a recorder's.
         """
-        keep_top = TOP_ON_RECORD if decisions is not None else 0
-        profiles = [Profile(PROFILE, [policy])]
-        engine = Engine(profiles, seed=arrivals.seed, keep_top=keep_top, limits=self.limits)
-        handle = engine.handle
-        if decisions is not None:
-            uses = [ProfileUse(PROFILE, [PolicyUse.of(policy)])]
-            header = Header(uses, arrivals.seed, keep_top, *self.limits)
-            handle = Recorder(engine, header, decisions.write).handle
+        engine, handle = engine_on_record(policy, arrivals.seed, self.limits, decisions)
         ranked = tuple(
             msgspec.structs.replace(node, rank=rank)
             for node, rank in zip(self.nodes, arrivals.node_rank, strict=True)

@@ -15,12 +15,14 @@ import pytest
 from long_form import few_or_many
 
 from weft.core.policies.catalog import built_in
+from weft.core.record import read, replay
 from weft.lab.experiment.comparison import compare
 from weft.lab.experiment.execution import CellWork, run_in_memory, run_missing
 from weft.lab.experiment.plan import plan
 from weft.lab.experiment.simulated import runner_of
 from weft.lab.experiment.spec import ExperimentSpec, data_paths, decode_spec
 from weft.lab.experiment.store import (
+    DECISIONS,
     JOBS,
     LOCK,
     MANIFEST,
@@ -124,6 +126,30 @@ def test_levels_that_are_nearly_equal_have_folders_of_their_own() -> None:
     cells = plan(spec_of(text))
     assert len({cell.folder for cell in cells}) == len(cells)
     assert cells[0].folder.startswith("percent=0/load=0.5/")
+
+
+def test_a_cell_keeps_decisions_that_are_made_alike_again(tmp_path: Path) -> None:
+    """But for gandiva, and where they are not wanted."""
+    text = SMALL.replace("[gpushare, exclusive]", "[auto, gandiva]").replace("[0, 100]", "[50]")
+    spec = spec_of(text.replace("count: 2", "count: 1"))
+    folders = {name: tmp_path / name for name in ("kept", "not-kept")}
+    for name, folder in folders.items():
+        wanted = msgspec.structs.replace(spec, decisions=name == "kept")
+        store = RunStore(folder, stored_experiment(wanted, {}))
+        store.begin()
+        work = CellWork(runner_of(wanted, {}, built_in().from_spec), store)
+        run_missing(work, plan(wanted), 1, VERSIONS, lambda cells: None)
+    (path,) = tmp_path.rglob(DECISIONS)
+    assert path.is_relative_to(folders["kept"] / "cells" / "percent=50")
+    assert "auto" in path.parts
+    header, lines = read(path)
+    replayed = replay(header, lines, built_in().create)
+    assert replayed.identical
+    assert replayed.decisions >= 30
+    assert lines.check.state == "verified"
+    for result in folders["kept"].rglob(RESULT):
+        same = folders["not-kept"] / result.relative_to(folders["kept"])
+        assert same.read_bytes() == result.read_bytes()
 
 
 def test_cells_kept_in_memory_measure_what_cells_in_folders_do(tmp_path: Path) -> None:

@@ -7,24 +7,17 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from weft.core.engine import Command, Engine, Event, Evict, NodesChanged
-from weft.core.framework import Profile
-from weft.core.ledger import RequestLimits
+from weft.core.engine import Evict
 from weft.core.policies.catalog import built_in
 from weft.core.record import (
-    DecisionLine,
     DecisionsWriter,
-    Header,
-    PolicyUse,
-    ProfileUse,
     read,
-    records_of,
     replay,
 )
 from weft.lab.simulate.sharing.feedback import Feedback
 from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
 from weft.lab.simulate.sharing.outcome import SharedRun
-from weft.lab.simulate.sharing.run import PROFILE, SharedScenario, SharingRun
+from weft.lab.simulate.sharing.run import SharedScenario, SharingRun
 from weft.lab.simulate.sharing.slowdown import ByPairs
 from weft.model import Gpu, Node
 from weft.model.interference_table import INTERFERENCE, PredictionTier, interference, to_input
@@ -59,29 +52,17 @@ def world(*jobs: Job, gpus: int = 1, **feedback: Any) -> SharedScenario:
 
 
 class Logged(SharingRun):
-    """A run that keeps what the engine was told, and what it said."""
+    """A run that keeps who was evicted for making others slow."""
 
-    def __init__(self, scenario: SharedScenario) -> None:
-        policy = built_in().create("interference", patience=0.0)
-        super().__init__(scenario, policy)
-        self.engine = Engine(
-            [Profile(PROFILE, [policy])], limits=RequestLimits(harvest_permille=4000)
-        )
-        self.lines: list[DecisionLine] = []
+    def __init__(self, scenario: SharedScenario, decisions: DecisionsWriter | None = None) -> None:
+        super().__init__(scenario, built_in().create("interference", patience=0.0), decisions)
         self.evicted: list[tuple[float, str, str]] = []
-        inner = self.engine.handle
 
-        def handle(event: Event, now_ns: int) -> list[Command]:
-            commands = inner(event, now_ns)
-            self.lines.append(DecisionLine(now_ns, event, records_of(commands)))
-            for one in commands:
-                if isinstance(one, Evict) and one.record.slowed is not None:
-                    slowed = one.record.slowed
-                    self.evicted.append((now_ns / SECOND_NS, one.placement.uid, slowed.rule))
-            return commands
-
-        self.engine.handle = handle  # type: ignore[method-assign]
-        self.tell(NodesChanged(scenario.nodes))
+    def _evict(self, command: Evict) -> None:
+        if command.record.slowed is not None:
+            rule = command.record.slowed.rule
+            self.evicted.append((self.now / SECOND_NS, command.placement.uid, rule))
+        super()._evict(command)
 
 
 SERVED = (job("lc", "server", "latency-critical", 4_000), job("be", "bad", "best-effort", 600, 1))
@@ -169,18 +150,15 @@ def test_runs_are_the_same_however_often(jobs: tuple[Job, ...]) -> None:
 
 @pytest.mark.parametrize("jobs", [SERVED, PAIR])
 def test_a_run_replays_out_of_its_file(jobs: tuple[Job, ...], tmp_path: Path) -> None:
-    run = Logged(world(*jobs, noise=0.1))
-    run.go()
     path = tmp_path / "decisions.jsonl"
-    use = ProfileUse(PROFILE, [PolicyUse("interference", options={"patience": 0.0})])
     with path.open("wb") as file:
         writer = DecisionsWriter(file)
-        writer.write(Header([use], harvest_permille=4000))
-        for line in run.lines:
-            writer.write(line)
+        Logged(world(*jobs, noise=0.1), writer).go()
+        writer.close()
     header, lines = read(path)
-    assert any(one.slowed for line in run.lines for one in line.records)
-    assert replay(header, lines, built_in().create).identical
+    told = list(lines)
+    assert any(one.slowed for line in told for one in line.records)
+    assert replay(header, told, built_in().create).identical
 
 
 def with_slack(percent: int) -> tuple[Job, ...]:

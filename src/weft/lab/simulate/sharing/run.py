@@ -10,10 +10,12 @@ from typing import Any
 
 import msgspec
 
-from weft.core.engine import Bind, Engine, Event, Evict, Wake, events
+from weft.core.engine import Bind, Event, Evict, Wake, events
 from weft.core.engine.decision_faults import unless_faulted
-from weft.core.framework import Policy, Profile
+from weft.core.framework import Policy
 from weft.core.ledger import RequestLimits
+from weft.core.record import DecisionsWriter
+from weft.lab.simulate.on_record import engine_on_record
 from weft.lab.simulate.sharing.exporter import SOUND, ExporterFaults, SimulatedExporters
 from weft.lab.simulate.sharing.feedback import Feedback, SimulatedProgress
 from weft.lab.simulate.sharing.gpus import SimulatedGpus
@@ -33,7 +35,6 @@ from weft.lab.simulate.sharing.slowdown import AS_MEASURED, ComputeSharing, Slow
 from weft.model import GpuMemoryRequest, GpuRequest, Node, PodRequest, Shape
 from weft.model.request import rounded_s
 
-PROFILE = "weft"
 _ENDS, _SCRAPES, _ARRIVES, _WAKES = range(4)
 _LOOKS = 9
 """At one instant: containers end, then cards are looked at, then pods come, then retries; and at
@@ -96,10 +97,13 @@ class JobPod:
 class SharingRun:
     """The clock, the heap of what is to come, and what was measured so far."""
 
-    def __init__(self, scenario: SharedScenario, policy: Policy) -> None:
+    def __init__(
+        self, scenario: SharedScenario, policy: Policy, decisions: DecisionsWriter | None = None
+    ) -> None:
         self.scenario, self.policy = scenario, policy
-        limits, profile = _limits(policy, scenario.harvest_permille), Profile(PROFILE, [policy])
-        self.engine = Engine([profile], scenario.nodes, seed=scenario.seed, limits=limits)
+        limits = _limits(policy, scenario.harvest_permille)
+        self.engine, self._handle = engine_on_record(policy, scenario.seed, limits, decisions)
+        self._handle(events.NodesChanged(scenario.nodes), 0)
         nodes = scenario.nodes
         gpus = {(node.name, gpu.index): gpu.memory_mib for node in nodes for gpu in node.gpus}
         self.now = self.began = min((job.arrives_ns for job in scenario.jobs), default=0)
@@ -274,7 +278,7 @@ class SharingRun:
     def tell(self, event: Event, at_ns: int | None = None) -> None:
         """Hand an event to the engine (as of now by default) and carry out what it wants."""
         now_ns = self.now if at_ns is None else at_ns
-        for command in unless_faulted(self.engine.handle(event, now_ns)):
+        for command in unless_faulted(self._handle(event, now_ns)):
             self._carry_out(command)
 
     def _carry_out(self, command: Any) -> None:
@@ -305,7 +309,7 @@ class SharingRun:
         pod = self.pods[_job_uid(uid)]
         self.without_place -= 1
         pod.bound_ns = self.now if pod.bound_ns is None else pod.bound_ns
-        self.engine.handle(events.PodBound(uid), self.now)
+        self._handle(events.PodBound(uid), self.now)
         if self.pipeline is not None:
             self.pipeline.bound_s[uid] = self.now / SECOND_NS
         job = msgspec.structs.replace(pod.job, uid=uid)
@@ -379,10 +383,13 @@ class SharingRun:
         return all_served
 
 
-def run_shared(scenario: SharedScenario, policy: Policy) -> SharedRun:
-    """One policy on one workload, to the end, shown only what it reads."""
+def run_shared(
+    scenario: SharedScenario, policy: Policy, decisions: DecisionsWriter | None = None
+) -> SharedRun:
+    """One policy on one workload, to the end, shown only what it reads; on record, if wanted."""
     watching = scenario.watching.read_by(policy)
-    return SharingRun(msgspec.structs.replace(scenario, watching=watching), policy).go()
+    shown = msgspec.structs.replace(scenario, watching=watching)
+    return SharingRun(shown, policy, decisions).go()
 
 
 def _looks(policy: Policy) -> bool:
