@@ -75,7 +75,8 @@ def init(
             help="overprovisioned: jobs that ask for more than they use; pairs: measured "
             "slowdowns; openb: pods of a trace; kube-knots-cluster, kube-knots-dl: Kube-Knots' "
             "mixes and training; job-list: your jobs; mlperf-list: programs, queries, replicas; "
-            "pods: manifests.  [default: asked for at a terminal, else overprovisioned]",
+            "pods: manifests; cluster-jobs: Jobs on a cluster.  [default: asked for at a "
+            "terminal, else overprovisioned]",
         ),
     ] = "",
     name: Annotated[str, Option(help="The experiment's name.", show_default=False)] = "",
@@ -269,6 +270,7 @@ def _open(file: Path, out: Path | None, *, simulated: bool) -> OpenedExperiment:
     from weft.cli.policies import registry
     from weft.lab.experiment.execution import CellWork
     from weft.lab.experiment.plan import plan
+    from weft.lab.experiment.schedulers import sources_of
     from weft.lab.experiment.simulated import runner_of
     from weft.lab.experiment.spec import data_paths, read_spec
     from weft.lab.experiment.store import RunStore, stored_experiment
@@ -277,12 +279,12 @@ def _open(file: Path, out: Path | None, *, simulated: bool) -> OpenedExperiment:
         file = file / "experiment.yaml"
     spec = read_spec(file)
     data = data_paths(spec, file.parent.absolute())  # workers may run elsewhere
-    live = spec.cluster is not None and not simulated
+    live, make_policy = spec.cluster is not None and not simulated, registry().from_spec
     try:
         runner: Runner = (
             experiment_cluster.runner(spec, data)
             if live
-            else runner_of(spec, data, registry().from_spec, read_pods)
+            else runner_of(spec, data, make_policy, read_pods)
         )
     except BadInputError as error:
         raise BadInputError(f"{file}: {error.where}", error.problem) from error
@@ -294,7 +296,9 @@ def _open(file: Path, out: Path | None, *, simulated: bool) -> OpenedExperiment:
     if absent:
         print_warning(f"{file}: {absent[0]}; all {len(plan(spec))} cells are skipped")
         return OpenedExperiment(live, spec, plan(spec), folder, None)
-    store = RunStore(folder, stored_experiment(spec, data, simulated=not live))
+    sources = {} if live else sources_of(spec, make_policy)
+    stored = stored_experiment(spec, data, simulated=not live, sources=sources)
+    store = RunStore(folder, stored)
     return OpenedExperiment(live, spec, plan(spec), folder, CellWork(runner, store))
 
 

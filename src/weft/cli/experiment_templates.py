@@ -4,6 +4,8 @@ import json
 import re
 from typing import NamedTuple
 
+from weft.model import annotations
+
 API_VERSION = "weft.dev/v1"
 _HEAD = """\
 apiVersion: {version}
@@ -15,6 +17,8 @@ question: {question}
 _TAIL = """\
 # Policies, as `weft simulate --policy` takes them: NAME, NAME:option=value, ./file.py:Class.
 schedulers: {schedulers}
+# Schedulers of several policies: levels of name, policies (policy, weight).
+profiles: []
 # What the others are compared with.
 baseline: {baseline}
 # Each seed is one workload, the same for all schedulers. Five and more give intervals.
@@ -165,6 +169,50 @@ workload:
     + _COMMON
 )
 
+_CLUSTER_JOBS = """\
+workload:
+  kind: cluster-jobs
+  # How much more memory than memoryMib they ask for, percent.
+  percents: [0, 100]
+  # One comes after another at delays drawn by seed.
+  delaySeconds: [20, 40]
+  # `models: FILE` takes the place of jobs for Ferikoglou's JSON. runSeconds: in simulations.
+  jobs:
+    - name: classify
+      image: registry.example/weft-workloads:1
+      command: [python, -m, weft.lab.workloads, answer, resnet-infer-1, --queries, "1024"]
+      memoryMib: 7000
+      count: 30
+      runSeconds: 60
+cluster:
+  # Of nodes with all these labels; kubeconfig, context: as kubectl's where left out.
+  nodeSelector: {nvidia.com/gpu.present: "true"}
+  # Its samples of GPUs; left out, there are no series.
+  prometheus: {url: "http://prometheus.monitoring:9090"}
+  # How each is asked for GPUs; before its turn a probe pod must get these annotations.
+  # mend: the command that puts it in the path. policy: its name in simulations.
+  schedulers:
+    - name: whole-cards
+      request: {resource: nvidia.com/gpu}
+      policy: exclusive
+    - name: gpushare
+      request: {resource: aliyun.com/gpu-mem, unit: GiB}
+      annotations: [ALIYUN_COM_GPU_MEM_IDX]
+      mend: kubectl -n kube-system rollout restart deployment gpushare-schd-extender
+      policy: gpushare
+    - name: weft
+      schedulerName: weft
+      reportingController: weft-scheduler
+      request: {resource: MEMORY, unit: MiB}
+      annotations: [PLACEMENT]
+      mend: kubectl -n weft-system rollout restart deployment weft-scheduler
+      policy: best-fit
+  # Nodes of `run --simulated`.
+  simulated: {nodes: 1, gpus: 1, memoryMib: 32510}
+# Each turn is run so often; a seed's value is the mean.
+repeats: 1
+""".replace("MEMORY", annotations.GPU_MEMORY).replace("PLACEMENT", annotations.PLACEMENT)
+
 _SHARING = {"schedulers": "[gpushare, exclusive, auto]", "baseline": "gpushare"}
 _KNOTS = {
     "schedulers": "[res-ag, exclusive, kube-knots-cbp, kube-knots-pp]",
@@ -211,6 +259,12 @@ TEMPLATES = {
         "mlperf-list", "Which policy is best for these programs?", _MLPERF_LIST, _SHARING
     ),
     "pods": _template("pods", "Which policy is best for my pods?", _PODS, _SHARING),
+    "cluster-jobs": _template(
+        "cluster-jobs",
+        "Which scheduler runs these Jobs soonest?",
+        _CLUSTER_JOBS,
+        {"schedulers": "[whole-cards, gpushare, weft]", "baseline": "whole-cards"},
+    ),
 }
 """Text of an experiment by its kind of workload."""
 

@@ -9,10 +9,10 @@ from typing import Literal
 import msgspec
 
 from weft.core.engine import Engine
-from weft.core.framework import Policy
 from weft.core.record import DecisionsWriter
 from weft.files.writing import replacing
 from weft.lab.experiment.notes import REPLAYED, RESAMPLED, notes_on
+from weft.lab.experiment.schedulers import MakeScheduler
 from weft.lab.experiment.statistics import summarise
 from weft.lab.experiment.workers import run_cells, with_progress
 from weft.lab.simulate.arrivals import Arrivals
@@ -23,8 +23,6 @@ from weft.lab.simulate.results import PolicyRun, SimulationResults
 from weft.lab.simulate.scenario import Scenario
 from weft.lab.simulate.timed import run_timed
 from weft.model import BadInputError
-
-MakePolicy = Callable[[str], Policy]
 
 
 class RunGrid(msgspec.Struct, frozen=True):
@@ -38,7 +36,7 @@ class RunGrid(msgspec.Struct, frozen=True):
     scenario: Scenario
     policies: tuple[str, ...]
     arrivals: tuple[Arrivals, ...]
-    make_policy: MakePolicy
+    make: MakeScheduler
     mode: Literal["inflation", "timed"] = "inflation"
     compress: float = 1.0
     timing: bool = True
@@ -48,7 +46,7 @@ class RunGrid(msgspec.Struct, frozen=True):
 
     def lacks(self) -> dict[str, list[str]]:
         """Inputs that each policy is not given, by its name as it was asked for."""
-        return {name: lacking(self.make_policy(name), self.scenario) for name in self.policies}
+        return {name: lacking(self.make(name), self.scenario) for name in self.policies}
 
     def notes(self) -> list[str]:
         """Notes on these arrivals."""
@@ -126,7 +124,7 @@ def run_recorded(
     def keep(engine: Engine, pod_name: Callable[[str], str]) -> None:
         nodes.extend(holdings_now(engine, scenario.typical(), pod_name))
 
-    work = scenario, grid.make_policy(name), arrivals
+    work = scenario, grid.make(name), arrivals
     on_holdings = keep if grid.keeps_holdings and index == 0 else None
     if timed:
         run = run_timed(

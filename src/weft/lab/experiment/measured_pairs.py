@@ -5,19 +5,19 @@ same. `oracle` is a policy that is told the truth. Arrivals and training pairs o
 same for all schedulers.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
 import msgspec
 
-from weft.core.framework import Policy
 from weft.lab.experiment import pair_predictor
 from weft.lab.experiment.decisions_kept import DecisionsKept
 from weft.lab.experiment.plan import PlannedCell
 from weft.lab.experiment.poor_predictions import SpoiltPredictions, told
 from weft.lab.experiment.runner import CellResult
 from weft.lab.experiment.scenarios import GANDIVA, ScenarioMaker, run_with
+from weft.lab.experiment.schedulers import MakeScheduler
 from weft.lab.experiment.shared_results import shared_result
 from weft.lab.experiment.spec_workloads import MeasuredPairs, ProgressFeedback
 from weft.lab.simulate.sharing import pairs
@@ -46,13 +46,13 @@ class PairsRunner:
         self,
         workload: MeasuredPairs,
         data: Mapping[str, Path],
-        make_policy: Callable[[str], Policy],
+        make: MakeScheduler,
         oracle: str = "interference",
         *,
         records: bool = False,
     ) -> None:
         self._workload, self._data = workload, data
-        self._make_policy, self._oracle, self._records = make_policy, oracle, records
+        self._make, self._oracle, self._records = make, oracle, records
 
     def read(self) -> "PairsRunner":
         """The same with its table in memory: standard input can be read once, by one process."""
@@ -78,7 +78,7 @@ class PairsRunner:
         scenario = ScenarioMaker(self._workload, self._data).assumed(self._scenario(cell), cell)
         policy = self._oracle if cell.scheduler == ORACLE else cell.scheduler
         decisions = DecisionsKept(wanted=self._records)
-        run = run_with(scenario, policy, self._make_policy, decisions.writer)
+        run = run_with(scenario, policy, self._make, decisions.writer)
         run = msgspec.structs.replace(run, policy=cell.scheduler)
         result = shared_result(run)
         measures = result.measures | _of_critical_jobs(scenario, run)

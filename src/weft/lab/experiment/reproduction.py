@@ -21,6 +21,7 @@ from weft.lab.experiment.expected import (
     results_of_checks,
 )
 from weft.lab.experiment.plan import PlannedCell, plan
+from weft.lab.experiment.schedulers import sources_of
 from weft.lab.experiment.simulated import runner_of
 from weft.lab.experiment.spec import ExperimentSpec, data_paths, read_spec
 from weft.lab.experiment.store import RunStore, marks_of, stored_experiment
@@ -98,7 +99,8 @@ def _run(folder: Path, file: str, expected: ExpectedResults, how: HowToRun) -> R
     if absent:
         what = f"{absent[0]} is not there; all {len(cells)} cells are skipped"
         return ReproducedExperiment(file, spec, out, None, absent=what)
-    store = RunStore(out, stored_experiment(spec, data))
+    sources = sources_of(spec, how.make_policy)
+    store = RunStore(out, stored_experiment(spec, data, sources=sources))
     store.begin()
     work = CellWork(runner, store)
     run_missing(work, cells, how.jobs, how.versions, how.make_progress)

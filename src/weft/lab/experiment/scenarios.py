@@ -14,9 +14,9 @@ from typing import cast
 
 import msgspec
 
-from weft.core.framework import Policy
 from weft.core.record import DecisionsWriter
 from weft.lab.experiment.plan import PlannedCell
+from weft.lab.experiment.schedulers import MakeScheduler
 from weft.lab.experiment.spec_workloads import (
     InferenceList,
     KnotsCluster,
@@ -240,7 +240,7 @@ class ScenarioMaker:
 def run_with(
     scenario: SharedScenario,
     scheduler: str,
-    make_policy: Callable[[str], Policy],
+    make: MakeScheduler,
     decisions: DecisionsWriter | None = None,
 ) -> SharedRun:
     """The scenario with a policy, or with one of those that need a run of their own.
@@ -252,9 +252,9 @@ def run_with(
     elif scheduler == BEST:
         peaks = (msgspec.structs.replace(job, request_mib=job.peak_mib) for job in scenario.jobs)
         asking = msgspec.structs.replace(scenario, jobs=tuple(peaks))
-        run = run_shared(asking, make_policy("gpushare"), decisions)
+        run = run_shared(asking, make("gpushare"), decisions)
     else:
-        run = run_shared(scenario, make_policy(scheduler), decisions)
+        run = run_shared(scenario, make(scheduler), decisions)
     return msgspec.structs.replace(run, policy=scheduler)
 
 

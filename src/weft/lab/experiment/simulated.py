@@ -1,18 +1,18 @@
 """Runners of simulated experiments: each kind of workload by the engine under `lab/simulate`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
 import msgspec
 
-from weft.core.framework import Policy
 from weft.lab.experiment.decisions_kept import DecisionsKept
 from weft.lab.experiment.grid import RunGrid, run_recorded
 from weft.lab.experiment.measured_pairs import ORACLE, PairsRunner
 from weft.lab.experiment.plan import PlannedCell
 from weft.lab.experiment.runner import CellResult, Runner
 from weft.lab.experiment.scenarios import BEST, GANDIVA, ReadPods, ScenarioMaker, run_with
+from weft.lab.experiment.schedulers import MakePolicy, MakeScheduler, SchedulerMaker
 from weft.lab.experiment.shared_results import finite_or_none, shared_result
 from weft.lab.experiment.simulated_cluster import SimulatedClusterRunner
 from weft.lab.experiment.spec import ExperimentSpec
@@ -22,15 +22,12 @@ from weft.lab.simulate import arrivals
 from weft.lab.simulate.openb_scenario import read_scenario
 from weft.lab.simulate.results import PolicyRun
 from weft.lab.simulate.scenario import Scenario
-from weft.model import BadInputError
 
 _SPECIAL: dict[type, set[str]] = {
     MeasuredPairs: {GANDIVA, ORACLE},
     OpenbPods: set(),
 }
 """Schedulers that are no policies, of workloads that do not have the usual ones."""
-
-MakePolicy = Callable[[str], Policy]
 
 
 def runner_of(
@@ -43,23 +40,19 @@ def runner_of(
 
     `data` are the workload's files by field; `read_pods` reads manifests, where these are the jobs.
     """
-    workload = spec.workload
+    workload, make = spec.workload, SchedulerMaker(make_policy, spec.profiles)
     if isinstance(workload, ClusterJobs):
-        return SimulatedClusterRunner(spec, workload, data.get("models"), make_policy)
+        return SimulatedClusterRunner(spec, workload, data.get("models"), make)
     special = _SPECIAL.get(type(workload), {BEST, GANDIVA})
     for at, name in enumerate(spec.schedulers):
-        if name in special:
-            continue
-        try:
-            make_policy(name)
-        except BadInputError as error:
-            raise BadInputError(f"schedulers[{at}]", error.problem) from error
+        if name not in special:
+            make.check(name, f"schedulers[{at}]")
     if isinstance(workload, MeasuredPairs):
-        return PairsRunner(workload, data, make_policy, records=spec.decisions)
+        return PairsRunner(workload, data, make, records=spec.decisions)
     if isinstance(workload, OpenbPods):
-        return OpenbRunner(spec, workload, data, make_policy)
+        return OpenbRunner(spec, workload, data, make)
     scenarios = ScenarioMaker(workload, data, read_pods)
-    return SharedGpusRunner(scenarios, make_policy, records=spec.decisions)
+    return SharedGpusRunner(scenarios, make, records=spec.decisions)
 
 
 class SharedGpusRunner:
@@ -70,15 +63,15 @@ class SharedGpusRunner:
     """
 
     def __init__(
-        self, scenarios: ScenarioMaker, make_policy: MakePolicy, *, records: bool = False
+        self, scenarios: ScenarioMaker, make: MakeScheduler, *, records: bool = False
     ) -> None:
-        self._scenarios, self._make_policy, self._records = scenarios, make_policy, records
+        self._scenarios, self._make, self._records = scenarios, make, records
 
     def run(self, cell: PlannedCell) -> CellResult:
         """One scheduler on one seed's jobs at one level of each axis."""
         scenario = self._scenarios.scenario(cell)
         decisions = DecisionsKept(wanted=self._records)
-        run = run_with(scenario, cell.scheduler, self._make_policy, decisions.writer)
+        run = run_with(scenario, cell.scheduler, self._make, decisions.writer)
         return msgspec.structs.replace(shared_result(run), decisions=decisions.packed())
 
 
@@ -90,9 +83,9 @@ class OpenbRunner:
         spec: ExperimentSpec,
         workload: OpenbPods,
         data: Mapping[str, Path],
-        make_policy: MakePolicy,
+        make: MakeScheduler,
     ) -> None:
-        self._workload, self._data, self._make_policy = workload, data, make_policy
+        self._workload, self._data, self._make = workload, data, make
         self._seeds, self._records = spec.seeds, spec.decisions
 
     @cached_property
@@ -112,7 +105,7 @@ class OpenbRunner:
         """One scheduler on one arrival order, up to one demand."""
         workload, scenario = self._workload, self._scenario
         order = self._arrivals(cell)
-        work = scenario, (cell.scheduler,), (order,), self._make_policy, workload.mode
+        work = scenario, (cell.scheduler,), (order,), self._make, workload.mode
         grid = RunGrid(*work, compress=workload.compress, timing=False)
         decisions = DecisionsKept(wanted=self._records)
         run = run_recorded(grid, (cell.scheduler, 0), decisions.writer).run

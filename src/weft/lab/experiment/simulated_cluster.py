@@ -5,19 +5,18 @@ for it, and it runs `run_seconds` from its binding on. What is not simulated: th
 image pulls, a queue's back-off and interference.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from weft.core.framework import Policy
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.registry import parse_pod
 from weft.lab.experiment.cluster_jobs import PlannedJob, planned_jobs, pod_template
 from weft.lab.experiment.decisions_kept import DecisionsKept
 from weft.lab.experiment.plan import PlannedCell
 from weft.lab.experiment.runner import CellResult
+from weft.lab.experiment.schedulers import SchedulerMaker
 from weft.lab.experiment.spec import ExperimentSpec
 from weft.lab.experiment.spec_cluster import Cluster, ClusterJobs, ClusterScheduler
 from weft.lab.simulate.arrivals import replayed
@@ -37,18 +36,14 @@ class SimulatedClusterRunner:
         spec: ExperimentSpec,
         workload: ClusterJobs,
         models: Path | None,
-        make_policy: Callable[[str], Policy],
+        make: SchedulerMaker,
     ) -> None:
         """`BadInputError` where a scheduler names no policy, or one that nobody knows."""
         assert spec.cluster is not None  # as `read_spec` has seen
         self._workload, self._cluster, self._models = workload, spec.cluster, models
-        self._make_policy, self._records = make_policy, spec.decisions
+        self._make, self._records = make, spec.decisions
         for at, scheduler in enumerate(self._cluster.schedulers):
-            try:
-                make_policy(scheduler.policy)
-            except BadInputError as error:
-                where = f"cluster.schedulers[{at}].policy"
-                raise BadInputError(where, error.problem) from error
+            make.check(scheduler.policy, f"cluster.schedulers[{at}].policy")
 
     def run(self, cell: PlannedCell) -> CellResult:
         """One scheduler on one seed's Jobs, over-provisioned by one level."""
@@ -58,8 +53,8 @@ class SimulatedClusterRunner:
         pods = [_pod(job, scheduler, self._cluster, percent) for job in jobs]
         scenario = Scenario(_nodes(self._cluster), pods)
         arrivals = replayed(len(pods), len(scenario.nodes), cell.seed)
-        policy, decisions = self._make_policy(scheduler.policy), DecisionsKept(wanted=self._records)
-        run = run_timed(scenario, policy, arrivals, timing=False, decisions=decisions.writer)
+        decider, decisions = self._make(scheduler.policy), DecisionsKept(wanted=self._records)
+        run = run_timed(scenario, decider, arrivals, timing=False, decisions=decisions.writer)
         measures, packed = _measures(run.waits, run.completion), decisions.packed()
         return CellResult(measures, msgspec.to_builtins(run), decisions=packed)
 

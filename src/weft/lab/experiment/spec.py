@@ -38,13 +38,31 @@ class Seeds(Section, frozen=True):
     count: Annotated[int, Meta(ge=1, le=10_000)] = 10
 
 
+class WeightedPolicy(Section, frozen=True):
+    """A policy of a profile, written as in `schedulers`. `weight` counts where several score."""
+
+    policy: Annotated[str, Meta(min_length=1)]
+    weight: Annotated[int, Meta(ge=0, le=1_000_000)] = 1
+
+
+class SchedulerProfile(Section, frozen=True):
+    """A scheduler of several policies, as a profile of `WeftConfiguration`.
+
+    The first queues, breaks ties and picks GPUs.
+    """
+
+    name: Name
+    policies: Annotated[tuple[WeightedPolicy, ...], Meta(min_length=1)]
+
+
 class ExperimentSpec(Section, frozen=True, kw_only=True):
     """An experiment: every scheduler meets every seed's workload at every level of the axes.
 
-    `schedulers` are policies as `weft simulate --policy` takes them, or names of those of the
-    `cluster`. Others are compared with the `baseline`, the first of them where it is left out. On a
-    cluster each turn is run `repeats` times. Reports are about these `measures`, all if empty.
-    Simulated cells keep their `decisions`, for `weft replay` and `weft explain pod --decisions`.
+    `schedulers` are policies as `weft simulate --policy` takes them, names of `profiles`, or names
+    of those of the `cluster`, whose `policy` may be a profile too. Others are compared with the
+    `baseline`, the first where it is left out. On a cluster each turn is run `repeats` times.
+    Reports are about these `measures`, all if empty. Simulated cells keep their `decisions`, for
+    `weft replay` and `weft explain pod --decisions`.
     """
 
     api_version: Literal["weft.dev/v1"]
@@ -53,12 +71,21 @@ class ExperimentSpec(Section, frozen=True, kw_only=True):
     question: Annotated[str, Meta(max_length=1_000)] = ""
     workload: Workload
     schedulers: Annotated[tuple[str, ...], Meta(min_length=1)]
+    profiles: tuple[SchedulerProfile, ...] = ()
     baseline: str = ""
     seeds: Seeds = Seeds()
     repeats: Annotated[int, Meta(ge=1, le=1_000)] = 1
     measures: tuple[str, ...] = ()
     decisions: bool = True
     cluster: Cluster | None = None
+
+    def profile(self, name: str) -> SchedulerProfile | None:
+        """The profile of this name; None where it is none."""
+        return next((profile for profile in self.profiles if profile.name == name), None)
+
+    def decider(self, scheduler: str) -> str:
+        """The policy or profile that a scheduler is in simulations."""
+        return scheduler if self.cluster is None else self.cluster.scheduler(scheduler).policy
 
     @property
     def reference(self) -> str:
@@ -113,6 +140,7 @@ def _check(spec: ExperimentSpec) -> None:
     no_doubles("schedulers", spec.schedulers)
     if spec.baseline and spec.baseline not in spec.schedulers:
         raise BadInputError("baseline", f"{unknown(spec.baseline, spec.schedulers)}")
+    no_doubles("profiles", [profile.name for profile in spec.profiles])
     no_doubles("measures", spec.measures)
     for at, name in enumerate(spec.measures):
         if name not in MEASURES:

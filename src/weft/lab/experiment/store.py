@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from weft.core.framework.policy import PolicyOrigin
 from weft.files.reading import local, read_bytes
 from weft.files.writing import remove_scraps, write_whole
 from weft.lab.experiment.plan import PlannedCell
@@ -73,12 +74,14 @@ class RunManifest(msgspec.Struct, frozen=True):
 
 
 class StoredExperiment(msgspec.Struct, frozen=True):
-    """`experiment.json`: the experiment as it is written, hashes of its data files by field, and
-    whether it is run in simulation or on its cluster."""
+    """`experiment.json`: the experiment as it is written, hashes of its data files by field,
+    whether it is run in simulation or on its cluster, and where schedulers that are not Weft's own
+    come from, as `sources_of` says."""
 
     experiment: ExperimentSpec
     data: dict[str, str] = {}
     simulated: bool = True
+    sources: dict[str, list[PolicyOrigin]] = {}
 
     def hash_of(self, cell: PlannedCell) -> str:
         """Hash of all that the cell's result depends on."""
@@ -88,6 +91,8 @@ class StoredExperiment(msgspec.Struct, frozen=True):
         parts.append(cell.folder)
         if self.experiment.cluster is not None:
             parts.append(self.experiment.cluster.scheduler(cell.scheduler))
+        profile = self.experiment.profile(self.experiment.decider(cell.scheduler))
+        parts += [each for each in (profile, self.sources.get(cell.scheduler)) if each]
         return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:16]
 
     def differing_field(self, other: "StoredExperiment") -> str:
@@ -267,11 +272,15 @@ def read_store(folder: Path) -> tuple[ExperimentSpec, RunStore]:
 
 
 def stored_experiment(
-    spec: ExperimentSpec, data: Mapping[str, Path], *, simulated: bool = True
+    spec: ExperimentSpec,
+    data: Mapping[str, Path],
+    *,
+    simulated: bool = True,
+    sources: Mapping[str, list[PolicyOrigin]] | None = None,
 ) -> StoredExperiment:
     """The experiment with the hashes of its data; `FileNotFoundError` where some is absent."""
     hashes = {field: _hash_of(path) for field, path in data.items()}
-    return StoredExperiment(spec, hashes, simulated)
+    return StoredExperiment(spec, hashes, simulated, dict(sources or {}))
 
 
 def _hash_of(path: Path) -> str:

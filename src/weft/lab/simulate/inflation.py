@@ -6,12 +6,11 @@ from msgspec.structs import replace
 
 from weft.core.engine import Bind, PodAdded, PodBound, PodGone, Unschedulable
 from weft.core.engine.decision_faults import unless_faulted
-from weft.core.framework import Policy
 from weft.core.record import DecisionsWriter
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.holdings import OnHoldings
 from weft.lab.simulate.meter import Meter
-from weft.lab.simulate.on_record import PROFILE
+from weft.lab.simulate.on_record import PROFILE, Decider
 from weft.lab.simulate.openb import TracePod
 from weft.lab.simulate.results import PolicyRun
 from weft.lab.simulate.scenario import Scenario
@@ -20,7 +19,7 @@ from weft.model import PodRequest
 
 def run_inflation(
     scenario: Scenario,
-    policy: Policy,
+    decider: Decider,
     arrivals: Arrivals,
     *,
     timing: bool = True,
@@ -28,13 +27,13 @@ def run_inflation(
     progress: Callable[[int], None] | None = None,
     on_holdings: OnHoldings | None = None,
 ) -> PolicyRun:
-    """One policy on one arrival order. A pod that fits nowhere is withdrawn.
+    """One policy or profile on one arrival order. A pod that fits nowhere is withdrawn.
 
     What happens in the scenario's world has happened before the first pod comes. `decisions` takes
     the decisions file. `progress` is called with the number of pods done, every thousand;
     `on_holdings` after the last.
     """
-    engine, handle = scenario.start(policy, arrivals, decisions)
+    engine, handle = scenario.start(decider, arrivals, decisions)
     for happens in scenario.world:
         handle(happens.event, 0)
     meter = Meter(engine, scenario.typical(), scenario.capacity_milli)
@@ -55,7 +54,7 @@ def run_inflation(
         meter.arrived(pod.total_milli, asked_milli)
         if progress is not None and at % 1000 == 999:
             progress(at + 1)
-    run = meter.result(policy.name, arrivals.seed, meter.refusals, asked_milli, timing=timing)
+    run = meter.result(decider.name, arrivals.seed, meter.refusals, asked_milli, timing=timing)
     if on_holdings is not None:
         arrived = [scenario.pods[row] for row in arrivals.pod_rows]
         on_holdings(engine, lambda uid: name_of(uid, arrived))

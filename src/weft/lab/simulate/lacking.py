@@ -3,9 +3,9 @@
 A policy without its inputs decides by requests alone, so a comparison would not be about it.
 """
 
-from weft.core.framework import Policy
 from weft.core.framework.fragments import TYPICAL_PODS
 from weft.core.framework.popularity import POPULAR_PODS
+from weft.lab.simulate.on_record import Decider, profile_of
 from weft.lab.simulate.scenario import Scenario
 from weft.model.interference_table import INTERFERENCE, MYSTIC, PREDICTED
 
@@ -25,19 +25,20 @@ REMEDIES = {
 """How each may be had."""
 
 
-def lacking(policy: Policy, scenario: Scenario) -> list[str]:
-    """The inputs that this policy declares to read and is not given, in a fixed order."""
-    lacks = []
-    if not policy.reads.isdisjoint({"signals", "cluster"}):
+def lacking(decider: Decider, scenario: Scenario) -> list[str]:
+    """The inputs that its policies declare to read and are not given, in a fixed order."""
+    profile, lacks = profile_of(decider), list[str]()
+    inputs = {name: None for policy in profile.policies for name in policy.inputs}
+    if not profile.reads.isdisjoint({"signals", "cluster"}):
         lacks.append(METRICS)
-    if not {INTERFERENCE, PREDICTED}.isdisjoint(policy.inputs):
+    if not {INTERFERENCE, PREDICTED}.isdisjoint(inputs):
         if scenario.interference is None:
             lacks.append(SLOWDOWNS)
         elif not any(pod.shape.application for pod in scenario.pods):
             lacks.append(APPLICATIONS)
-    if MYSTIC in policy.inputs and not scenario.mystic:
+    if MYSTIC in inputs and not scenario.mystic:
         lacks.append(DISTANCES)
-    if "residencies" in policy.reads and not any(pod.shape.expected_s for pod in scenario.pods):
+    if "residencies" in profile.reads and not any(pod.shape.expected_s for pod in scenario.pods):
         lacks.append(DURATIONS)
     given = {TYPICAL_PODS, POPULAR_PODS, INTERFERENCE, PREDICTED, MYSTIC}
-    return lacks + [f"input {name}" for name in policy.inputs if name not in given]
+    return lacks + [f"input {name}" for name in inputs if name not in given]

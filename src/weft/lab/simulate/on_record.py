@@ -1,4 +1,4 @@
-"""A simulation's engine, with or without its decisions on record."""
+"""Decides in a simulation: an engine of one policy or profile, its decisions on record or not."""
 
 from collections.abc import Callable
 
@@ -11,20 +11,28 @@ PROFILE = "weft"
 TOP_ON_RECORD = 3
 """How many of the best nodes a written record lists."""
 
+Decider = Policy | Profile
+"""Decides for all pods: one policy, or several that are weighted."""
 HandleEvent = Callable[[Event, int], list[Command]]
 
 
+def profile_of(decider: Decider) -> Profile:
+    """The profile itself, or one of this policy alone."""
+    return decider if isinstance(decider, Profile) else Profile(PROFILE, [decider])
+
+
 def engine_on_record(
-    policy: Policy, seed: int, limits: RequestLimits, decisions: DecisionsWriter | None
+    decider: Decider, seed: int, limits: RequestLimits, decisions: DecisionsWriter | None
 ) -> tuple[Engine, HandleEvent]:
     """A fresh engine of one profile, and what to hand events to.
 
     That is the engine's own `handle`, or where there are `decisions` to write, a recorder's.
     """
+    profile = profile_of(decider)
     keep_top = TOP_ON_RECORD if decisions is not None else 0
-    engine = Engine([Profile(PROFILE, [policy])], seed=seed, keep_top=keep_top, limits=limits)
+    engine = Engine([profile], seed=seed, keep_top=keep_top, limits=limits)
     if decisions is None:
         return engine, engine.handle
-    uses = [ProfileUse(PROFILE, [PolicyUse.of(policy)])]
-    header = Header(uses, seed, keep_top, *limits)
+    policies = [PolicyUse.of(plugin.policy, plugin.weight) for plugin in profile.plugins]
+    header = Header([ProfileUse(profile.name, policies)], seed, keep_top, *limits)
     return engine, Recorder(engine, header, decisions.write).handle

@@ -6,13 +6,12 @@ from typing import Any
 import msgspec
 
 from weft.core.engine import Engine, Event, NodesChanged, PolicyInput
-from weft.core.framework import Policy
 from weft.core.framework.fragments import TYPICAL_PODS, TypicalPods, typical_input
 from weft.core.ledger import RequestLimits
 from weft.core.record import DecisionsWriter
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.learning import learning
-from weft.lab.simulate.on_record import engine_on_record
+from weft.lab.simulate.on_record import Decider, engine_on_record
 from weft.lab.simulate.openb import TracePod
 from weft.model import Node, Shape
 from weft.model.interference_table import (
@@ -63,13 +62,13 @@ class Scenario(msgspec.Struct, frozen=True):
         return self.usual or (pod.shape for pod in self.pods)
 
     def start(
-        self, policy: Policy, arrivals: Arrivals, decisions: DecisionsWriter | None = None
+        self, decider: Decider, arrivals: Arrivals, decisions: DecisionsWriter | None = None
     ) -> tuple[Engine, Any]:
         """A fresh engine that knows the cluster, and what to hand events to.
 
         That is the engine's own `handle`, or where `decisions` is given, a recorder's.
         """
-        engine, handle = engine_on_record(policy, arrivals.seed, self.limits, decisions)
+        engine, handle = engine_on_record(decider, arrivals.seed, self.limits, decisions)
         ranked = tuple(
             msgspec.structs.replace(node, rank=rank)
             for node, rank in zip(self.nodes, arrivals.node_rank, strict=True)

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from weft.core.engine import Bind, Event, PodAdded, PodBound, PodGone, Tick, Unschedulable, Wake
 from weft.core.engine.decision_faults import unless_faulted
-from weft.core.framework import Policy
 from weft.core.record import DecisionsWriter
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.holdings import OnHoldings
 from weft.lab.simulate.inflation import name_of
 from weft.lab.simulate.meter import Meter, commonest_first, main_reason
+from weft.lab.simulate.on_record import Decider
 from weft.lab.simulate.openb import TracePod
 from weft.lab.simulate.results import CompletionTimes, PolicyRun, WaitTimes
 from weft.lab.simulate.scenario import Scenario
@@ -43,13 +43,13 @@ class _Timed:
     def __init__(
         self,
         scenario: Scenario,
-        policy: Policy,
+        decider: Decider,
         arrivals: Arrivals,
         decisions: DecisionsWriter | None,
         heap: list[tuple[int, int, int]],
     ) -> None:
         self.pods = [scenario.pods[row] for row in arrivals.pod_rows]
-        self.engine, self.handle = scenario.start(policy, arrivals, decisions)
+        self.engine, self.handle = scenario.start(decider, arrivals, decisions)
         self.meter = Meter(self.engine, scenario.typical(), scenario.capacity_milli)
         self.capacity_milli = scenario.capacity_milli
         self.heap, first_ns = heap, heap[0][0] if heap else 0
@@ -237,7 +237,7 @@ def _happenings(scenario: Scenario, compress: float) -> list[tuple[int, int, int
 
 def run_timed(
     scenario: Scenario,
-    policy: Policy,
+    decider: Decider,
     arrivals: Arrivals,
     *,
     compress: float = 1.0,
@@ -246,12 +246,12 @@ def run_timed(
     progress: Callable[[int], None] | None = None,
     on_holdings: OnHoldings | None = None,
 ) -> PolicyRun:
-    """One policy over the trace's own time.
+    """One policy or profile over the trace's own time.
 
     `failed_pods` counts pods that never started, `unscheduled` why, `waited` those that had to
     wait. `on_holdings` is called when the last pod has come: at the end nearly all have left.
     """
-    run = _Timed(scenario, policy, arrivals, decisions, _happenings(scenario, compress))
+    run = _Timed(scenario, decider, arrivals, decisions, _happenings(scenario, compress))
     done = 0
     while run.heap:
         at, kind, number = heapq.heappop(run.heap)
@@ -271,4 +271,4 @@ def run_timed(
             run.tell(scenario.world[number].event)
         else:
             run.tell(Tick())
-    return run.result(policy.name, arrivals.seed, timing=timing)
+    return run.result(decider.name, arrivals.seed, timing=timing)

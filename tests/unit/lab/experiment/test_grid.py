@@ -131,7 +131,7 @@ def test_a_disk_that_fills_up_leaves_nothing_behind(tmp_path: Path) -> None:
         raise OSError(28, "No space left on device")
 
     path = tmp_path / "decisions.jsonl"
-    wanted = msgspec.structs.replace(grid("full", seeds=1, decisions=path), make_policy=full)
+    wanted = msgspec.structs.replace(grid("full", seeds=1, decisions=path), make=full)
     with pytest.raises(BadInputError, match="cannot be written: No space left on device"):
         run_cell(wanted, ("full", 0))
     assert list(tmp_path.iterdir()) == []

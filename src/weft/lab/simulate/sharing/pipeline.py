@@ -42,20 +42,21 @@ class ScrapeOptions(msgspec.Struct, frozen=True):
     trends: bool = True
     warm_up: WarmUp = USUAL
 
-    def read_by(self, policy: Policy) -> "ScrapeOptions":
-        """The same without columns that this policy does not read: it decides the same, sooner.
+    def read_by(self, policies: Sequence[Policy]) -> "ScrapeOptions":
+        """The same without columns that none of these reads: they decide the same, sooner.
 
         Only one that lends is shown holds, and none of Weft's reads 95th percentiles. Of policies
         that are not Weft's nothing is known: they are shown all.
         """
-        if not policy.is_built_in:
+        if not all(policy.is_built_in for policy in policies):
             return self
+        names = {policy.name for policy in policies}
         return msgspec.structs.replace(
             self,
-            forecasts=self.forecasts and policy.name in READ_FORECASTS,
-            holds=self.holds and policy.harvests,
+            forecasts=self.forecasts and not names.isdisjoint(READ_FORECASTS),
+            holds=self.holds and any(policy.harvests for policy in policies),
             peaks=False,
-            trends=self.trends and policy.name in READ_TRENDS,
+            trends=self.trends and not names.isdisjoint(READ_TRENDS),
         )
 
     @property

@@ -12,10 +12,10 @@ import msgspec
 
 from weft.core.engine import Bind, Event, Evict, Wake, events
 from weft.core.engine.decision_faults import unless_faulted
-from weft.core.framework import Policy
+from weft.core.framework import Profile
 from weft.core.ledger import RequestLimits
 from weft.core.record import DecisionsWriter
-from weft.lab.simulate.on_record import engine_on_record
+from weft.lab.simulate.on_record import Decider, engine_on_record, profile_of
 from weft.lab.simulate.sharing.exporter import SOUND, ExporterFaults, SimulatedExporters
 from weft.lab.simulate.sharing.feedback import Feedback, SimulatedProgress
 from weft.lab.simulate.sharing.gpus import SimulatedGpus
@@ -98,11 +98,13 @@ class SharingRun:
     """The clock, the heap of what is to come, and what was measured so far."""
 
     def __init__(
-        self, scenario: SharedScenario, policy: Policy, decisions: DecisionsWriter | None = None
+        self, scenario: SharedScenario, decider: Decider, decisions: DecisionsWriter | None = None
     ) -> None:
-        self.scenario, self.policy = scenario, policy
-        limits = _limits(policy, scenario.harvest_permille)
-        self.engine, self._handle = engine_on_record(policy, scenario.seed, limits, decisions)
+        self.scenario, self.profile = scenario, profile_of(decider)
+        limits = _limits(self.profile, scenario.harvest_permille)
+        recorded = engine_on_record(self.profile, scenario.seed, limits, decisions)
+        self.engine, self._handle = recorded
+        self.name = decider.name
         self._handle(events.NodesChanged(scenario.nodes), 0)
         nodes = scenario.nodes
         gpus = {(node.name, gpu.index): gpu.memory_mib for node in nodes for gpu in node.gpus}
@@ -110,7 +112,7 @@ class SharingRun:
         model = scenario.slowdown, self.began, scenario.power, scenario.sharing
         self.cards = SimulatedGpus(gpus, *model)
         self.images = NodeImages(scenario.pull_mib_per_s)
-        looks = scenario.measured and _looks(policy)
+        looks = scenario.measured and _looks(self.profile)
         self.pipeline = _pipeline(scenario, self.cards) if looks else None
         self.progress = None
         if scenario.feedback is not None:
@@ -227,7 +229,7 @@ class SharingRun:
         """True if what the cards show changes nothing before the next event: nobody borrows, and
         whoever waits asks for more than is free of any card.
         """
-        if self.pipeline is None or not self.pipeline.can_wait or self.policy.harvests:
+        if self.pipeline is None or not self.pipeline.can_wait or self.profile.harvests:
             return False
         if self.wake_ns is not None and self.wake_ns > self.now:
             return False
@@ -333,7 +335,7 @@ class SharingRun:
         util_s, energy_j = self.cards.used_until(self.now)
         idle_w = self.scenario.power.watts(used=False, activity=0.0)
         return SharedRun(
-            policy=self.policy.name,
+            policy=self.name,
             seed=self.scenario.seed,
             jobs=len(outcomes),
             unfinished=sum(outcome.finished_s is None for outcome in outcomes),
@@ -384,22 +386,25 @@ class SharingRun:
 
 
 def run_shared(
-    scenario: SharedScenario, policy: Policy, decisions: DecisionsWriter | None = None
+    scenario: SharedScenario, decider: Decider, decisions: DecisionsWriter | None = None
 ) -> SharedRun:
-    """One policy on one workload, to the end, shown only what it reads; on record, if wanted."""
-    watching = scenario.watching.read_by(policy)
+    """One policy or profile on one workload, to the end, shown what it reads.
+
+    What it decides goes to `decisions`, if wanted.
+    """
+    watching = scenario.watching.read_by(profile_of(decider).policies)
     shown = msgspec.structs.replace(scenario, watching=watching)
-    return SharingRun(shown, policy, decisions).go()
+    return SharingRun(shown, decider, decisions).go()
 
 
-def _looks(policy: Policy) -> bool:
-    """True if anything that is measured can change what the policy decides."""
-    return "signals" in policy.reads or policy.harvests
+def _looks(profile: Profile) -> bool:
+    """True if anything that is measured can change what the profile decides."""
+    return "signals" in profile.reads or profile.harvests
 
 
-def _limits(policy: Policy, permille: int) -> RequestLimits:
+def _limits(profile: Profile, permille: int) -> RequestLimits:
     """Limits on promising memory: by harvesting; outright, where the original did just that."""
-    if policy.unsafe and not policy.harvests:
+    if not profile.harvests and any(policy.unsafe for policy in profile.policies):
         return RequestLimits(overcommit_permille=permille)
     return RequestLimits.declared(harvest_permille=permille)
 

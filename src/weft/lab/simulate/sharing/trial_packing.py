@@ -89,7 +89,7 @@ class TrialRun(SharingRun):
         ]
         if sum(speeds) >= LEAST_TOGETHER:
             return
-        self.tell(PolicyInput(self.policy.name, kinds))
+        self.tell(PolicyInput(self.name, kinds))
         self._suspend(uid)
 
     def _suspend(self, uid: str) -> None:

@@ -1,0 +1,81 @@
+"""Makes an experiment's schedulers: policies, and profiles of several weighted ones."""
+
+from collections.abc import Callable, Sequence
+
+from weft.core.framework import Plugin, Policy, Profile
+from weft.core.framework.policy import PolicyOrigin
+from weft.lab.experiment.spec import ExperimentSpec, SchedulerProfile
+from weft.lab.simulate.on_record import Decider, profile_of
+from weft.model import BadInputError
+from weft.model.nearest import nearest
+
+MakePolicy = Callable[[str], Policy]
+"""A policy as it is written, `name:option=value` or FILE.py:Class; not known: `BadInputError`."""
+MakeScheduler = Callable[[str], Decider]
+
+
+class SchedulerMaker:
+    """Makes schedulers by name, each anew: policies may keep what they learn.
+
+    It is handed to other processes.
+    """
+
+    def __init__(self, make_policy: MakePolicy, profiles: Sequence[SchedulerProfile] = ()) -> None:
+        """`BadInputError` where a profile has a policy's name, or a policy that nobody knows."""
+        self._make_policy = make_policy
+        self._profiles = {profile.name: profile for profile in profiles}
+        for at, profile in enumerate(profiles):
+            if self._is_policy(profile.name):
+                what = f"{profile.name!r} is a policy; give the profile another name"
+                raise BadInputError(f"profiles[{at}].name", what)
+            for number, use in enumerate(profile.policies):
+                self._checked(use.policy, f"profiles[{at}].policies[{number}].policy")
+
+    def __call__(self, name: str) -> Decider:
+        """The scheduler of this name."""
+        profile = self._profiles.get(name)
+        if profile is None:
+            return self._make_policy(name)
+        plugins = [Plugin(self._make_policy(use.policy), use.weight) for use in profile.policies]
+        return Profile(name, plugins)
+
+    def check(self, name: str, where: str) -> None:
+        """`BadInputError` at the field `where` if there is no such scheduler."""
+        if name in self._profiles:
+            return
+        near = nearest(name, self._profiles)
+        if near and not self._is_policy(name):
+            raise BadInputError(where, f"{name!r} is unknown; did you mean {near!r}?")
+        self._checked(name, where)
+
+    def origins(self, name: str) -> list[PolicyOrigin]:
+        """Where policies of this scheduler come from that are not Weft's own."""
+        policies = profile_of(self(name)).policies
+        return [policy.origin for policy in policies if policy.origin is not None]
+
+    def _is_policy(self, name: str) -> bool:
+        try:
+            self._make_policy(name)
+        except BadInputError:
+            return False
+        return True
+
+    def _checked(self, policy: str, where: str) -> None:
+        try:
+            self._make_policy(policy)
+        except BadInputError as error:
+            raise BadInputError(where, error.problem) from error
+
+
+def sources_of(spec: ExperimentSpec, make_policy: MakePolicy) -> dict[str, list[PolicyOrigin]]:
+    """Where schedulers that are not all Weft's own come from, by name.
+
+    Cells depend on it: those of a policy's file that was changed are run anew.
+    """
+    make, sources = SchedulerMaker(make_policy, spec.profiles), {}
+    for name in spec.schedulers:
+        try:
+            sources[name] = make.origins(spec.decider(name))
+        except BadInputError:  # not a policy: gandiva, and whatever runs on a cluster alone
+            continue
+    return {name: origins for name, origins in sources.items() if origins}
