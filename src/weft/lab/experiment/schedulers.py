@@ -64,7 +64,10 @@ class SchedulerMaker:
         try:
             self._make_policy(policy)
         except BadInputError as error:
-            raise BadInputError(where, error.problem) from error
+            # Of a policy's file the place names the line; an unknown name is in the problem.
+            named = repr(policy) in error.problem
+            what = error.problem if named else f"{error.where}: {error.problem}"
+            raise BadInputError(where, what) from error
 
 
 def sources_of(spec: ExperimentSpec, make_policy: MakePolicy) -> dict[str, list[PolicyOrigin]]:

@@ -84,6 +84,12 @@ def test_a_cell_depends_on_its_profile_alone() -> None:
         ("name: alone", "name: binpack", "profiles[1].name", "'binpack' is a policy"),
         ("name: alone", "name: both", "profiles[1]", "twice"),
         ("spread}]", "worst}]", "profiles[1].policies[0].policy", "worst"),
+        (
+            "spread}]",
+            "'no.py:Mine'}]",
+            "profiles[1].policies[0].policy",
+            "policy no.py:Mine: no such",
+        ),
         ("weight: 3", "weight: -3", "profiles[0].policies[1].weight", "0 or more"),
         ("alone, both]", "alone, boht]", "schedulers[3]", "did you mean 'both'?"),
     ],
@@ -92,7 +98,7 @@ def test_what_is_wrong_with_a_profile_is_told_by_field(
     wrong: str, instead: str, place: str, problem: str
 ) -> None:
     with pytest.raises(BadInputError) as told:
-        runner_of(spec_of(PROFILES.replace(wrong, instead)), {}, built_in().from_spec)
+        runner_of(spec_of(PROFILES.replace(wrong, instead)), {}, registry().from_spec)
     assert told.value.where.endswith(place)
     assert problem in told.value.problem
 
