@@ -1,4 +1,4 @@
-"""A grid of runs, policies × seeds, in parallel processes; the same results for any `jobs`."""
+"""The cells of `weft simulate`: policies × seeds on one trace, kept in memory."""
 
 import errno
 import os
@@ -11,10 +11,13 @@ import msgspec
 from weft.core.engine import Engine
 from weft.core.record import DecisionsWriter
 from weft.files.writing import replacing
+from weft.lab.experiment.execution import run_in_memory
 from weft.lab.experiment.notes import REPLAYED, RESAMPLED, notes_on
+from weft.lab.experiment.plan import PlannedCell
+from weft.lab.experiment.runner import CellResult
 from weft.lab.experiment.schedulers import MakeScheduler
+from weft.lab.experiment.shared_results import finite_or_none
 from weft.lab.experiment.statistics import summarise
-from weft.lab.experiment.workers import run_cells, with_progress
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.holdings import ClusterHoldings, NodeHoldings, holdings_now
 from weft.lab.simulate.inflation import run_inflation
@@ -26,7 +29,7 @@ from weft.model import BadInputError
 
 
 class RunGrid(msgspec.Struct, frozen=True):
-    """The experiment's runs: every policy on every arrival order.
+    """A `Runner` of every policy on every arrival order.
 
     `compress` is for timed mode; `decisions` is where the one run's decisions file goes; with
     `keeps_holdings` each policy's first run also tells who held what; `once` is why there is
@@ -55,9 +58,15 @@ class RunGrid(msgspec.Struct, frozen=True):
         own = list(range(len(self.scenario.pods)))
         return [REPLAYED if all(o.pod_rows == own for o in self.arrivals) else RESAMPLED]
 
-    def cells(self) -> list[tuple[str, int]]:
-        """(policy, index of the arrival order), in the order of the results."""
-        return [(policy, i) for policy in self.policies for i in range(len(self.arrivals))]
+    def cells(self) -> list[PlannedCell]:
+        """Every policy on every arrival order, in the order of the results."""
+        seeds = [order.seed for order in self.arrivals]
+        return [PlannedCell((), policy, seed) for policy in self.policies for seed in seeds]
+
+    def run(self, cell: PlannedCell) -> CellResult:
+        """One policy on one arrival order; its `run` is a `CellOutcome`."""
+        outcome = run_cell(self, cell)
+        return CellResult(openb_measures(outcome.run), outcome)
 
 
 class CellOutcome(msgspec.Struct, frozen=True):
@@ -78,13 +87,10 @@ def run_grid_with_holdings(
     grid: RunGrid, jobs: int, progress: Callable[[str, int, int], None] | None = None
 ) -> tuple[SimulationResults, list[ClusterHoldings]]:
     """The same, and who held what in the first run of each policy, if the grid keeps it."""
-    cells = grid.cells()
-    finished = run_cells(run_cell, grid, cells, jobs)
-    outcomes = dict(
-        with_progress(finished, progress, lambda cell: (cell[0], grid.arrivals[cell[1]].seed))
-    )
-    ordered = [outcomes[cell].run for cell in cells]
-    holdings = [held for cell in cells if (held := outcomes[cell].holdings) is not None]
+    results = run_in_memory(grid, grid.cells(), jobs, progress)
+    outcomes: list[CellOutcome] = [result.run for result in results.values()]
+    ordered = [outcome.run for outcome in outcomes]
+    holdings = [outcome.holdings for outcome in outcomes if outcome.holdings is not None]
     summary = [
         msgspec.structs.replace(row, lacks=grid.lacks()[row.policy]) for row in summarise(ordered)
     ]
@@ -92,40 +98,40 @@ def run_grid_with_holdings(
     return SimulationResults(ordered, summary, notes), holdings
 
 
-def run_cell(grid: RunGrid, cell: tuple[str, int]) -> CellOutcome:
-    """One policy on one arrival order."""
+def run_cell(grid: RunGrid, cell: PlannedCell) -> CellOutcome:
+    """One policy on one arrival order; the decisions file is written, if one is wanted."""
+    arrivals = next(order for order in grid.arrivals if order.seed == cell.seed)
     if grid.decisions is None:
-        return run_recorded(grid, cell, None)
+        return run_recorded(grid, cell.scheduler, arrivals, None)
     try:
-        return _recorded(grid, cell, grid.decisions)
+        return _recorded(grid, cell.scheduler, arrivals, grid.decisions)
     except OSError as error:
         raise BadInputError(str(grid.decisions), f"cannot be written: {error.strerror}") from None
 
 
-def _recorded(grid: RunGrid, cell: tuple[str, int], path: Path) -> CellOutcome:
+def _recorded(grid: RunGrid, name: str, arrivals: Arrivals, path: Path) -> CellOutcome:
     """A run with its decisions file, which is there whole or not at all."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     with replacing(path) as part, part.open("wb") as file:
         decisions = DecisionsWriter(file)
-        run = run_recorded(grid, cell, decisions)
+        run = run_recorded(grid, name, arrivals, decisions)
         decisions.close()
     return run
 
 
 def run_recorded(
-    grid: RunGrid, cell: tuple[str, int], decisions: DecisionsWriter | None
+    grid: RunGrid, name: str, arrivals: Arrivals, decisions: DecisionsWriter | None
 ) -> CellOutcome:
     """One policy on one arrival order; what it decides goes to `decisions`, if wanted."""
-    name, index = cell
-    scenario, arrivals, timed = grid.scenario, grid.arrivals[index], grid.mode == "timed"
+    scenario, timed = grid.scenario, grid.mode == "timed"
     nodes: list[NodeHoldings] = []
 
     def keep(engine: Engine, pod_name: Callable[[str], str]) -> None:
         nodes.extend(holdings_now(engine, scenario.typical(), pod_name))
 
     work = scenario, grid.make(name), arrivals
-    on_holdings = keep if grid.keeps_holdings and index == 0 else None
+    on_holdings = keep if grid.keeps_holdings and arrivals is grid.arrivals[0] else None
     if timed:
         run = run_timed(
             *work,
@@ -141,3 +147,23 @@ def run_recorded(
         return CellOutcome(run)
     moment = "when the last pod had come" if timed else "at the end"
     return CellOutcome(run, ClusterHoldings(name, arrivals.seed, moment, tuple(nodes)))
+
+
+def openb_measures(run: PolicyRun) -> dict[str, float | None]:
+    """The measures of pods of a trace, by name."""
+    measures: dict[str, float | None] = {
+        "gpu_asked_percent": run.gpu_asked_percent,
+        "gpu_allocation_percent": run.gpu_allocation_percent,
+        "gpu_fragmentation_percent": run.gpu_fragmentation_percent,
+        "failed_pods": run.failed_pods,
+    }
+    if run.waits is not None:
+        waits = run.waits
+        measures |= {
+            "queue_mean_s": waits.mean_s,
+            "queue_p99_s": waits.p99_s,
+            "mean_allocation_percent": waits.mean_allocation_percent,
+        }
+    if run.completion is not None:
+        measures |= {"jct_mean_s": run.completion.mean_s, "jct_p99_s": run.completion.p99_s}
+    return {name: finite_or_none(value) for name, value in measures.items()}

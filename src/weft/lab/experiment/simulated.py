@@ -7,20 +7,19 @@ from pathlib import Path
 import msgspec
 
 from weft.lab.experiment.decisions_kept import DecisionsKept
-from weft.lab.experiment.grid import RunGrid, run_recorded
+from weft.lab.experiment.grid import RunGrid, openb_measures, run_recorded
 from weft.lab.experiment.measured_pairs import ORACLE, PairsRunner
 from weft.lab.experiment.plan import PlannedCell
 from weft.lab.experiment.runner import CellResult, Runner
 from weft.lab.experiment.scenarios import BEST, GANDIVA, ReadPods, ScenarioMaker, run_with
 from weft.lab.experiment.schedulers import MakePolicy, MakeScheduler, SchedulerMaker
-from weft.lab.experiment.shared_results import finite_or_none, shared_result
+from weft.lab.experiment.shared_results import shared_result
 from weft.lab.experiment.simulated_cluster import SimulatedClusterRunner
 from weft.lab.experiment.spec import ExperimentSpec
 from weft.lab.experiment.spec_cluster import ClusterJobs
 from weft.lab.experiment.spec_workloads import MeasuredPairs, OpenbPods
 from weft.lab.simulate import arrivals
 from weft.lab.simulate.openb_scenario import read_scenario
-from weft.lab.simulate.results import PolicyRun
 from weft.lab.simulate.scenario import Scenario
 
 _SPECIAL: dict[type, set[str]] = {
@@ -108,9 +107,9 @@ class OpenbRunner:
         work = scenario, (cell.scheduler,), (order,), self._make, workload.mode
         grid = RunGrid(*work, compress=workload.compress, timing=False)
         decisions = DecisionsKept(wanted=self._records)
-        run = run_recorded(grid, (cell.scheduler, 0), decisions.writer).run
+        run = run_recorded(grid, cell.scheduler, order, decisions.writer).run
         packed = decisions.packed()
-        return CellResult(_openb_measures(run), msgspec.to_builtins(run), decisions=packed)
+        return CellResult(openb_measures(run), msgspec.to_builtins(run), decisions=packed)
 
     def _arrivals(self, cell: PlannedCell) -> arrivals.Arrivals:
         scenario = self._scenario
@@ -125,22 +124,3 @@ class OpenbRunner:
             return arrivals.cut(order, scenario.pods, scenario.capacity_milli, demand)
         drawn = scenario.pods, len(scenario.nodes), scenario.capacity_milli
         return arrivals.draw(*drawn, cell.seed, demand)
-
-
-def _openb_measures(run: PolicyRun) -> dict[str, float | None]:
-    measures: dict[str, float | None] = {
-        "gpu_asked_percent": run.gpu_asked_percent,
-        "gpu_allocation_percent": run.gpu_allocation_percent,
-        "gpu_fragmentation_percent": run.gpu_fragmentation_percent,
-        "failed_pods": run.failed_pods,
-    }
-    if run.waits is not None:
-        waits = run.waits
-        measures |= {
-            "queue_mean_s": waits.mean_s,
-            "queue_p99_s": waits.p99_s,
-            "mean_allocation_percent": waits.mean_allocation_percent,
-        }
-    if run.completion is not None:
-        measures |= {"jct_mean_s": run.completion.mean_s, "jct_p99_s": run.completion.p99_s}
-    return {name: finite_or_none(value) for name, value in measures.items()}

@@ -10,6 +10,7 @@ from weft.core.policies.catalog import built_in
 from weft.core.policies.first_fit import FirstFit
 from weft.core.record import read, replay
 from weft.lab.experiment.grid import RunGrid, run_cell, run_grid, run_grid_with_holdings
+from weft.lab.experiment.plan import PlannedCell
 from weft.lab.simulate.arrivals import draw, replayed, resampled
 from weft.lab.simulate.openb import TracePod, shape_of
 from weft.lab.simulate.scenario import Scenario
@@ -53,6 +54,10 @@ def grid(*policies: str, seeds: int = 2, **options: object) -> RunGrid:
         for seed in range(42, 42 + seeds)
     )
     return RunGrid(WORLD, policies, arrivals, make, timing=False, **options)  # type: ignore[arg-type]
+
+
+def first(policy: str) -> PlannedCell:
+    return PlannedCell((), policy, 42)
 
 
 @pytest.mark.parametrize("mode", ["inflation", "timed"])
@@ -117,11 +122,11 @@ def test_a_recorded_run_replays_alike(tmp_path: Path, mode: str) -> None:
 def test_a_run_that_fails_leaves_no_file_and_spoils_no_older_one(tmp_path: Path) -> None:
     path = tmp_path / "decisions.jsonl"
     with pytest.raises(PolicyError):
-        run_cell(grid("broken", seeds=1, decisions=path), ("broken", 0))
+        run_cell(grid("broken", seeds=1, decisions=path), first("broken"))
     assert list(tmp_path.iterdir()) == []
     path.write_text("older")
     with pytest.raises(PolicyError):
-        run_cell(grid("broken", seeds=1, decisions=path), ("broken", 0))
+        run_cell(grid("broken", seeds=1, decisions=path), first("broken"))
     assert path.read_text() == "older"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -133,7 +138,7 @@ def test_a_disk_that_fills_up_leaves_nothing_behind(tmp_path: Path) -> None:
     path = tmp_path / "decisions.jsonl"
     wanted = msgspec.structs.replace(grid("full", seeds=1, decisions=path), make=full)
     with pytest.raises(BadInputError, match="cannot be written: No space left on device"):
-        run_cell(wanted, ("full", 0))
+        run_cell(wanted, first("full"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -143,14 +148,14 @@ def test_places_that_cannot_be_written_are_named(tmp_path: Path, where: str) -> 
     (tmp_path / "file").write_text("x")
     path = tmp_path / where
     with pytest.raises(BadInputError) as caught:
-        run_cell(grid("best-fit", seeds=1, decisions=path), ("best-fit", 0))
+        run_cell(grid("best-fit", seeds=1, decisions=path), first("best-fit"))
     assert str(caught.value).startswith(f"{path}: cannot be written: ")
     assert sorted(found.name for found in tmp_path.iterdir()) == ["file", "folder"]
 
 
 def test_a_name_that_is_none_is_refused() -> None:
     with pytest.raises(BadInputError, match="cannot be written: Is a directory"):
-        run_cell(grid("best-fit", seeds=1, decisions=Path()), ("best-fit", 0))
+        run_cell(grid("best-fit", seeds=1, decisions=Path()), first("best-fit"))
 
 
 @pytest.mark.parametrize("mode", ["inflation", "timed"])
