@@ -30,7 +30,7 @@ class Watched(SharingRun):
     def tell(self, event: Event, at_ns: int | None = None) -> None:
         super().tell(event, at_ns)
         table = self.engine.ledger.table
-        lends = self.policy.harvests or self.policy.unsafe
+        lends = self.profile.harvests or any(each.unsafe for each in self.profile.policies)
         most = table.device_memory_total * (PERMILLE if lends else 1000) // 1000
         assert (table.device_memory_promised <= most).all(), event
         assert audit(self.engine.ledger) == []
