@@ -52,6 +52,8 @@ def compare(
 
 
 def _print(results: "TwoResults") -> None:
+    from weft.lab.experiment.comparison import why_none
+
     table = table_with("level|scheduler|measure|>seeds|>second|difference")
     for summary in results.summary:
         if summary.measure in SHOWN:
@@ -70,7 +72,7 @@ def _print(results: "TwoResults") -> None:
     for finding in results.findings:
         print(finding)
     if not results.findings:
-        print("No difference is beyond chance.")
+        print(why_none(results.summary, "No difference"))
 
 
 def _print_csv(results: "TwoResults") -> None:

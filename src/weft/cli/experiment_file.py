@@ -15,6 +15,7 @@ from weft.cli.output import (
     SimulateOutput,
     json_text,
     print_csv,
+    print_note,
     print_table,
     print_warning,
     table_with,
@@ -334,6 +335,7 @@ def _print_csv(results: "ExperimentResults") -> None:
 
 
 def _print_results(spec: "ExperimentSpec", results: "ExperimentResults") -> None:
+    from weft.lab.experiment.assumed import model_of_time
     from weft.lab.experiment.comparison import level_text
 
     if results.question:
@@ -351,10 +353,10 @@ def _print_results(spec: "ExperimentSpec", results: "ExperimentResults") -> None
             means = ("" if summary is None else f"{summary.mean:,.6g}" for summary in row)
             table.add_row(level_text(spec, levels) or "all", scheduler, *means)
     print_table(table)
-    for finding in results.findings or [f"No difference to {results.baseline} is beyond chance."]:
-        print(finding)
-    for note in results.notes:
-        print(note)
+    for text in [*results.in_words, *results.notes]:
+        print_note(text)
+    if model := model_of_time(spec):
+        print_note(f"It rests on: {model[:1].lower()}{model[1:]}")
 
 
 def _duration(seconds: float) -> str:

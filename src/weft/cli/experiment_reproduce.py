@@ -33,13 +33,14 @@ def reproduce(
 
     Exit code 1 where a result is not as expected, 3 where data is absent.
     """
+    from weft.cli.experiment_pods import read_pods
     from weft.cli.policies import registry
     from weft.lab.experiment.reproduction import HowToRun
     from weft.lab.experiment.reproduction import reproduce as run
     from weft.lab.experiment.reproduction_page import write_index
 
     processes, make = jobs or os.cpu_count() or 1, registry().from_spec
-    how = HowToRun(out, short, processes, make, library_versions(), bar)
+    how = HowToRun(out, short, processes, make, library_versions(), bar, read_pods)
     done, figures = [], {}
     for folder in folders:
         reproduction = run(folder, how)

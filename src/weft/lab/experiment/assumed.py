@@ -99,7 +99,7 @@ def assumed_table(headings: Sequence[str], columns: Sequence[Sequence[AssumedRow
 
 def rests_on(spec: ExperimentSpec, results: ExperimentResults) -> str:
     """The section of an experiment's page: its model of time, and its headlines under others."""
-    model = " ".join(filter(None, [model_of_time(spec), *results.notes]))
+    model = model_of_time(spec)
     if not model:
         return ""
     tables = []

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 import msgspec
 
+from weft.interference.intervals import ENOUGH_FOR_INTERVAL
 from weft.lab.experiment.measures import HIGHER_IS_BETTER, LOWER_IS_BETTER, TITLES
 from weft.lab.experiment.paired import Difference, holm, paired_difference, paired_p_value
 from weft.lab.experiment.plan import CellLevel, axes_of, plan
@@ -18,6 +19,9 @@ from weft.lab.experiment.spec_workloads import OverprovisionedJobs
 from weft.lab.experiment.statistics import mean_ci95
 from weft.lab.simulate.sharing.ece_like import CALIBRATED_PERCENTS
 
+TOO_FEW_SEEDS = (
+    f"Fewer than {ENOUGH_FOR_INTERVAL} seeds: no intervals, and any difference may be chance."
+)
 Measures = Mapping[str, float | None]
 Place = tuple[tuple[CellLevel, ...], str]
 """A cell's levels and scheduler."""
@@ -51,7 +55,8 @@ class MeasureSummary(msgspec.Struct, frozen=True):
 class ExperimentResults(msgspec.Struct, frozen=True):
     """The results of an experiment: `cells` of `planned` count, `missing` are the folders of those
     that are not there, `marked` of those whose numbers are left out, with why. `findings` say in
-    words who wins where, from intervals that leave out 0, `notes` which levels are predictions."""
+    words who wins where, from intervals that leave out 0, `notes` which levels are predictions, and
+    why means may not be what they seem."""
 
     name: str
     question: str
@@ -65,9 +70,22 @@ class ExperimentResults(msgspec.Struct, frozen=True):
     notes: list[str] = []
 
     @property
+    def in_words(self) -> list[str]:
+        """The findings, or why there are none."""
+        return self.findings or [why_none(self.summary, f"No difference to {self.baseline}")]
+
+    @property
     def levels(self) -> list[dict[str, str]]:
         """The levels that were measured, in the order of the plan."""
         return list({tuple(row.levels.items()): row.levels for row in self.summary}.values())
+
+
+def why_none(summary: Sequence[MeasureSummary], difference: str) -> str:
+    """One sentence in place of findings; it begins with `difference` where all may be chance."""
+    seeds = max((row.seeds for row in summary), default=0)
+    if seeds >= ENOUGH_FOR_INTERVAL:
+        return f"{difference} is beyond chance."
+    return TOO_FEW_SEEDS if seeds else "Nothing is compared: no cell is there."
 
 
 def compare(
@@ -78,16 +96,18 @@ def compare(
     """Compare the schedulers; `measures` are those of each cell that counts, by its folder, and
     `marked` says why the numbers of others do not.
 
-    Means and differences are over the seeds that both a scheduler and the baseline have; a seed's
-    value is the mean of its repeats. Only the experiment's `measures` are compared, if it has any.
+    Means and differences are over the seeds that all schedulers of a level have, but for those that
+    have none there; notes name what is left out. A seed's value is the mean of its repeats. Only
+    the experiment's `measures` are compared, if it has any.
     """
     cells = plan(spec)
-    measures_of = of_places(
+    all_measures = of_places(
         ((cell.levels, cell.scheduler), cell.seed, measures[cell.folder])
         for cell in cells
         if cell.folder in measures
     )
     levels = list(dict.fromkeys(cell.levels for cell in cells))
+    measures_of = _common_seeds(all_measures)
     summary: list[MeasureSummary] = []
     named = spec.measures or dict.fromkeys(itertools.chain.from_iterable(measures.values()))
     for measure in named:
@@ -104,8 +124,21 @@ def compare(
         {folder: marked[folder] for folder in absent if folder in marked},
         summary,
         list(_findings(spec, summary)),
-        list(_notes(spec)),
+        [*_notes(spec), *_left_out(spec, all_measures, measures_of), *_doubts(spec, summary)],
     )
+
+
+def _common_seeds(
+    measures_of: Mapping[Place, Mapping[int, Measures]],
+) -> dict[Place, dict[int, Measures]]:
+    """The seeds that all schedulers of a level have: means of different seeds say nothing."""
+    common: dict[tuple[CellLevel, ...], set[int]] = {}
+    for (levels, _), of_seeds in measures_of.items():
+        common[levels] = common.get(levels, set(of_seeds)) & of_seeds.keys()
+    return {
+        place: {seed: value for seed, value in of_seeds.items() if seed in common[place[0]]}
+        for place, of_seeds in measures_of.items()
+    }
 
 
 def of_places(cells: Iterable[tuple[Place, int, Measures]]) -> dict[Place, dict[int, Measures]]:
@@ -206,6 +239,41 @@ def _notes(spec: ExperimentSpec) -> Iterable[str]:
         if predicted := [text for text in texts if is_predicted(spec, axis, text)]:
             fitted = " and ".join(map(str, CALIBRATED_PERCENTS))
             yield f"Calibrated at {axis} {fitted}; predicted: {axis} {', '.join(predicted)}."
+
+
+def _left_out(
+    spec: ExperimentSpec,
+    measures_of: Mapping[Place, Mapping[int, Measures]],
+    compared: Mapping[Place, Mapping[int, Measures]],
+) -> Iterable[str]:
+    """A note for each level at which some scheduler lacks seeds that another has."""
+    seeds: dict[tuple[CellLevel, ...], tuple[set[int], set[int]]] = {}
+    for place, of_seeds in measures_of.items():
+        every, both = seeds.setdefault(place[0], (set(), set()))
+        every.update(of_seeds)
+        both.update(compared[place])
+    for levels, (every, both) in seeds.items():
+        if left := sorted(every - both):
+            at = level_text(spec, {level.axis: level.text for level in levels})
+            told = ", ".join(map(str, left[:5])) + (", …" if left[5:] else "")
+            yield f"{_at(at)}not compared, as some scheduler lacks them: seeds {told}."
+
+
+def _doubts(spec: ExperimentSpec, summary: Sequence[MeasureSummary]) -> Iterable[str]:
+    """Measures that no cell has, and completion times that are not of all jobs."""
+    there = {row.measure for row in summary}
+    for measure in spec.measures:
+        if summary and measure not in there:
+            yield f"No cell has {measure}."
+    for row in summary:
+        if row.measure == "unfinished" and row.mean:
+            at = _at(level_text(spec, row.levels))
+            text = f"{row.scheduler} leaves {row.mean:,.6g} jobs unfinished a run; its completion "
+            yield f"{at}{text}times are of the others."
+
+
+def _at(level: str) -> str:
+    return f"At {level}: " if level else ""
 
 
 def _rounded(value: float | None) -> float | None:

@@ -6,7 +6,7 @@ that is said to be missed.
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Annotated, Any, Literal
@@ -17,6 +17,9 @@ from msgspec import Meta
 from weft.files.form import Section, place, read_document, read_form
 from weft.files.reading import read_bytes
 from weft.lab.experiment.comparison import ExperimentResults
+from weft.lab.experiment.measures import MEASURES
+from weft.lab.experiment.plan import axes_of
+from weft.lab.experiment.spec import ExperimentSpec
 from weft.model import BadInputError
 from weft.model.nearest import unknown
 
@@ -139,6 +142,38 @@ def read_expected(folder: Path) -> ExpectedResults:
     except BadInputError as error:
         raise BadInputError(place(str(path), error.where), error.problem) from error
     return expected
+
+
+def check_names(
+    expected: ExpectedResults, specs: Mapping[str, ExperimentSpec], folder: Path
+) -> None:
+    """`BadInputError` at the first check or headline about something its experiment does not have.
+
+    `specs` are the experiments by file name, in full.
+    """
+    first = expected.experiments[0]
+    for number, check in enumerate(expected.checks):
+        spec, at = specs[check.experiment or first], f"checks[{number}]"
+        for name in (*check.order, check.scheduler, *check.against):
+            _named(name, ["", *spec.schedulers], f"{at}, a scheduler", folder)
+        _named(check.measure, MEASURES, f"{at}.measure", folder)
+        axes = axes_of(spec)
+        for axis, levels in check.at.items():
+            _named(axis, axes, f"{at}.at", folder)
+            for level in levels:
+                _named(_text(level), axes[axis], f"{at}.at.{axis}", folder)
+    for number, headline in enumerate(expected.headlines):
+        at = f"headlines[{number}]"
+        _named(headline.scheduler, specs[headline.experiment].schedulers, f"{at}.scheduler", folder)
+        _named(headline.measure, MEASURES, f"{at}.measure", folder)
+
+
+def _named(name: str, known: Iterable[str], field: str, folder: Path) -> None:
+    names = list(known)
+    if name not in names:
+        raise BadInputError(
+            place(str(folder / EXPECTED), field), unknown(name, filter(None, names))
+        )
 
 
 def results_of_checks(

@@ -173,11 +173,12 @@ def figure(
         return None
     at = level_text(spec, others)
     title = _capital(TITLES[measure]) + (f" at {at}" if at else "")
+    seeds = max(row.seeds for row in _of(results, measure))
     shown = LineFigure(
         name=measure,
         title=title,
         titles_y=False,
-        under=f"{_unit(measure) or 'number'}, {_mean_of(spec.seeds.count)}"
+        under=f"{_unit(measure) or 'number'}, {_mean_of(seeds)}"
         + (" with its 95 % interval" if any(row.low != row.mean for row in series) else ""),
         x_title=_capital(axis),
         y_title=f"{_capital(TITLES[measure])}, {_unit(measure)}".removesuffix(", "),
@@ -261,8 +262,7 @@ def _series(name: str, look: Look, points: Sequence[tuple[float, MeasureSummary]
 
 
 def _header(spec: ExperimentSpec, results: ExperimentResults) -> str:
-    findings = results.findings or [f"No difference to {results.baseline} is beyond chance."]
-    words = "\n".join(f"<li>{escape(finding)}</li>" for finding in findings)
+    words = "\n".join(f"<li>{escape(finding)}</li>" for finding in results.in_words)
     absent = ""
     if results.missing:
         count = len(results.missing)
@@ -270,6 +270,8 @@ def _header(spec: ExperimentSpec, results: ExperimentResults) -> str:
     for folder, marks in results.marked.items():
         why = escape(f"{folder} is marked, and left out: {'; '.join(marks)}")
         absent += f'<p class="note">{why}</p>\n'
+    for note in results.notes:
+        absent += f'<p class="note">{escape(note)}</p>\n'
     return (
         f'<header>\n<h1>{escape(spec.name)}</h1>\n<p class="subtitle">{escape(spec.question)}</p>\n'
         f"</header>\n<section>\n<h2>Who wins where</h2>\n{absent}<ul>\n{words}\n</ul>\n"

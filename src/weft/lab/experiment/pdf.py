@@ -37,9 +37,8 @@ def text_pages(spec: ExperimentSpec, results: ExperimentResults) -> list[Drawing
     """Pages that say in words who wins where, and a table of every measure that judges: mean ± half
     of its 95 % interval, and the difference to the baseline, in brackets where chance may explain
     it."""
-    findings = results.findings or [f"No difference to {results.baseline} is beyond chance."]
     room = WIDE.width - 40
-    words = [line for text in findings for line in wrapped(f"• {text}", room, 12.5)]
+    words = [line for text in results.in_words for line in wrapped(f"• {text}", room, 12.5)]
     pages = _pages(spec.name, spec.question, [[line] for line in words], [20.0])
     for measure, title in TITLES.items():
         rows = [

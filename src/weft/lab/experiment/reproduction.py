@@ -17,10 +17,12 @@ from weft.lab.experiment.expected import (
     AssumedHeadline,
     CheckResult,
     ExpectedResults,
+    check_names,
     read_expected,
     results_of_checks,
 )
 from weft.lab.experiment.plan import PlannedCell, plan
+from weft.lab.experiment.scenarios import ReadPods
 from weft.lab.experiment.schedulers import sources_of
 from weft.lab.experiment.simulated import runner_of
 from weft.lab.experiment.spec import ExperimentSpec, data_paths, read_spec
@@ -45,6 +47,7 @@ class Reproduction(msgspec.Struct, frozen=True):
     expected: ExpectedResults
     experiments: tuple[ReproducedExperiment, ...]
     checks: tuple[CheckResult, ...]
+    short: bool = False
 
     @property
     def absent(self) -> list[str]:
@@ -64,13 +67,19 @@ class Reproduction(msgspec.Struct, frozen=True):
 
     @property
     def wrong(self) -> list[CheckResult]:
-        """Checks whose number is not where it is expected."""
-        return [each for each in self.checks if each.as_expected is False]
+        """Checks whose number is not where it is expected, or not there though all was run."""
+        return [each for each in self.checks if each.as_expected is False or self._lacks(each)]
+
+    def _lacks(self, check: CheckResult) -> bool:
+        """True if the full form was run, and has no number for this check."""
+        file = check.check.experiment or self.expected.experiments[0]
+        run = {each.file: each.results for each in self.experiments}[file]
+        return not self.short and run is not None and check.value is None
 
 
 class HowToRun(msgspec.Struct, frozen=True):
     """The options of a reproduction: `short` runs the short forms, `out` gets the run
-    folders; the rest is as in `run_missing`."""
+    folders; the rest is as in `runner_of` and `run_missing`."""
 
     out: Path
     short: bool
@@ -78,24 +87,27 @@ class HowToRun(msgspec.Struct, frozen=True):
     make_policy: Callable[[str], Policy]
     versions: dict[str, str]
     make_progress: Callable[[int], Callable[[str, int, int], None] | None]
+    read_pods: ReadPods | None = None
 
 
 def reproduce(folder: Path, how: HowToRun) -> Reproduction:
     """Run the folder's experiments, as far as cells are missing, and check what came of them."""
     expected = read_expected(folder)
+    specs = {file: read_spec(folder / file) for file in expected.experiments}
+    check_names(expected, specs, folder)
     experiments = tuple(_run(folder, file, expected, how) for file in expected.experiments)
     results = {each.file: each.results for each in experiments if each.results is not None}
     checks = tuple(results_of_checks(expected, results, short=how.short))
-    return Reproduction(folder.resolve().name, expected, experiments, checks)
+    return Reproduction(folder.resolve().name, expected, experiments, checks, how.short)
 
 
 def _run(folder: Path, file: str, expected: ExpectedResults, how: HowToRun) -> ReproducedExperiment:
     spec = read_spec(folder / file, expected.short.get(file, {}) if how.short else {})
     data = data_paths(spec, folder)
     out = how.out / (f"{spec.name}-short" if how.short else spec.name)
-    runner = runner_of(spec, data, how.make_policy)
+    runner = runner_of(spec, data, how.make_policy, how.read_pods)
     cells = plan(spec)
-    absent = [f"workload.{name}: {path}" for name, path in data.items() if not path.is_file()]
+    absent = [f"workload.{name}: {path}" for name, path in data.items() if not path.exists()]
     if absent:
         what = f"{absent[0]} is not there; all {len(cells)} cells are skipped"
         return ReproducedExperiment(file, spec, out, None, absent=what)

@@ -154,6 +154,41 @@ def test_results_are_held_against_what_is_expected(tmp_path: Path) -> None:
     assert "missed by" in page
 
 
+@pytest.mark.parametrize(
+    ("wrong", "where", "problem"),
+    [
+        ("measure: makespan, scheduler: gpushare", "checks[0].measure", "'makespan_s'"),
+        ("measure: makespan_s, scheduler: gpushar", "checks[0], a scheduler", "'gpushare'"),
+        ("measure: makespan_s, order: [gpushare, exclusiv]", "checks[0], a sch", "'exclusive'"),
+        ("measure: makespan_s, scheduler: gpushare, at: {percents: [0]}", "].at", "'percent'"),
+        ("measure: makespan_s, scheduler: gpushare, at: {percent: [77]}", "at.percent", "'77'"),
+    ],
+)
+def test_a_check_of_something_that_is_not_in_the_experiment_is_told(
+    tmp_path: Path, wrong: str, where: str, problem: str
+) -> None:
+    (tmp_path / "experiment.yaml").write_text(SMALL)
+    (tmp_path / EXPECTED).write_text(f"{HEAD}checks: [{{name: a, {wrong}, criterion: [0, 1]}}]\n")
+    how = HowToRun(tmp_path / "out", False, 1, built_in().from_spec, {}, lambda cells: None)
+    with pytest.raises(BadInputError) as told:
+        reproduce(tmp_path, how)
+    assert where in told.value.where
+    assert problem in told.value.problem
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_check_without_a_number_though_all_was_run_is_wrong(tmp_path: Path) -> None:
+    """No job of this workload answers queries."""
+    (tmp_path / "experiment.yaml").write_text(SMALL)
+    check = "name: a, measure: query_p99_s, scheduler: gpushare, criterion: [0, 1]"
+    (tmp_path / EXPECTED).write_text(f"{HEAD}checks: [{{{check}}}]\n")
+    how = HowToRun(tmp_path / "out", False, 1, built_in().from_spec, {}, lambda cells: None)
+    done = reproduce(tmp_path, how)
+    assert [one.check.name for one in done.wrong] == ["a"]
+    short = msgspec.structs.replace(done, short=True)
+    assert not short.wrong
+
+
 def test_absent_data_is_said_and_its_checks_are_not_run(tmp_path: Path) -> None:
     workload = "{kind: pairs, table: nowhere.csv}"
     text = SMALL.replace("{kind: overprovisioned, percents: [0, 100]}", workload)
