@@ -58,7 +58,8 @@ class ReportLayout(StrEnum):
 class OpenedExperiment(NamedTuple):
     """An experiment's file, its cells, and what runs them; None where data is absent.
 
-    `live`: on a cluster, where one turn comes after another.
+    `live`: on a cluster, where one turn comes after another. `without_data`: its runs, where data
+    is absent.
     """
 
     live: bool
@@ -66,6 +67,7 @@ class OpenedExperiment(NamedTuple):
     cells: "list[PlannedCell]"
     folder: Path
     work: "CellWork | None"
+    without_data: "RunStore | None" = None
 
 
 def init(
@@ -181,6 +183,8 @@ def run(
     from weft.lab.experiment.store import marks_of
 
     opened = _open(file, out, simulated=simulated)
+    if opened.without_data is not None:
+        opened.without_data.note_absent()
     if opened.work is None:
         raise Exit(EXIT_ABSENT)
     if opened.live and workers:
@@ -273,8 +277,8 @@ def _open(file: Path, out: Path | None, *, simulated: bool) -> OpenedExperiment:
     from weft.lab.experiment.plan import plan
     from weft.lab.experiment.schedulers import sources_of
     from weft.lab.experiment.simulated import runner_of
-    from weft.lab.experiment.spec import data_paths, read_spec
-    from weft.lab.experiment.store import RunStore, stored_experiment
+    from weft.lab.experiment.spec import absent_data, data_paths, read_spec
+    from weft.lab.experiment.store import RunStore, StoredExperiment, stored_experiment
 
     if file.is_dir():
         file = file / "experiment.yaml"
@@ -291,12 +295,11 @@ def _open(file: Path, out: Path | None, *, simulated: bool) -> OpenedExperiment:
         raise BadInputError(f"{file}: {error.where}", error.problem) from error
     suffix = "-simulated" if simulated else ""
     folder = out or Path("build") / "experiments" / f"{spec.name}{suffix}"
-    absent = [
-        f"workload.{name}: {path} is not there" for name, path in data.items() if not path.exists()
-    ]
-    if absent:
-        print_warning(f"{file}: {absent[0]}; all {len(plan(spec))} cells are skipped")
-        return OpenedExperiment(live, spec, plan(spec), folder, None)
+    if absent := absent_data(data):
+        store = RunStore(folder, StoredExperiment(spec, {}, not live, absent=absent))
+        field, path = next(iter(absent.items()))
+        print_warning(f"{file}: {field}: {path} is not there; cells that are to run are skipped")
+        return OpenedExperiment(live, spec, plan(spec), folder, None, store)
     sources = {} if live else sources_of(spec, make_policy)
     stored = stored_experiment(spec, data, simulated=not live, sources=sources)
     store = RunStore(folder, stored)

@@ -250,7 +250,7 @@ def test_published_orders_are_used_whole_or_cut_at_a_demand(weft: Weft) -> None:
     assert (run["pods"], run["arrived_percent"]) == (20, 225.0)
     (run,) = json.loads(weft.simulate(*wanted, "--demand", 1.0).out)["runs"]
     assert (run["pods"], run["arrived_percent"]) == (8, 100.0)
-    assert weft.error(*wanted, "--seeds", 3).endswith("holds 2 seeds, --seeds asks for 3")
+    assert weft.error(*wanted, "--seeds", 3).endswith("holds 2 seeds, 3 are asked for")
 
 
 # --- errors of one line ----------

@@ -65,7 +65,7 @@ def test_what_init_prints_is_an_experiment(
     assert said.out.startswith(f"{workload}: ")
     absent = not workload.startswith(("overprovisioned", "kube-knots-", "cluster-jobs"))
     assert said.code == (3 if absent else 0)
-    assert ("is not there; all" in said.err) == absent
+    assert ("is not there; cells" in said.err) == absent
 
 
 def test_a_trace_of_ones_own_is_run(weft: Weft, tmp_path: Path) -> None:
@@ -156,3 +156,29 @@ def test_init_asks_at_a_terminal_for_what_is_not_given(tmp_path: Path) -> None:
         "baseline: spread",
         "seeds: {first: 0, count: 4}",
     ]
+
+
+def test_data_that_is_absent_is_said_in_the_report_until_it_is_there(
+    weft: Weft, tmp_path: Path
+) -> None:
+    file, out = tmp_path / "experiment.yaml", tmp_path / "runs"
+    file.write_text(
+        "{apiVersion: weft.dev/v1, kind: Experiment, name: mine, workload: "
+        "{kind: job-list, jobsFile: jobs.csv, gpus: 1}, schedulers: [gpushare], seeds: {count: 1}}"
+    )
+    said = weft("experiment", "run", file, "--out", out)
+    told = f"workload.jobsFile: {tmp_path / 'jobs.csv'} is not there"
+    assert said.code == 3
+    assert f"{told}; cells that are to run are skipped" in said.err
+    said = weft("experiment", "report", out, "--page", tmp_path / "page", "-o", "json")
+    assert said.code == 3
+    assert json.loads(said.out)["notes"] == [f"All 1 cells are skipped: {told}."]
+    assert told in (tmp_path / "page" / "report.html").read_text("utf-8")
+    (tmp_path / "jobs.csv").write_text("name,ask_mib,memory_mib,seconds\none,900,800,30\n")
+    assert weft("experiment", "run", file, "--out", out).out.startswith("1 cells run")
+    said = weft("experiment", "report", out, "-o", "json")
+    assert (said.code, json.loads(said.out)["notes"]) == (0, [])
+    (tmp_path / "jobs.csv").unlink()
+    assert weft("experiment", "run", file, "--out", out).code == 3
+    said = weft("experiment", "report", out, "-o", "json")
+    assert (said.code, json.loads(said.out)["notes"]) == (0, [])

@@ -25,7 +25,7 @@ from weft.lab.experiment.plan import PlannedCell, plan
 from weft.lab.experiment.scenarios import ReadPods
 from weft.lab.experiment.schedulers import sources_of
 from weft.lab.experiment.simulated import runner_of
-from weft.lab.experiment.spec import ExperimentSpec, data_paths, read_spec
+from weft.lab.experiment.spec import ExperimentSpec, absent_data, data_paths, read_spec
 from weft.lab.experiment.store import RunStore, marks_of, stored_experiment
 
 
@@ -107,9 +107,9 @@ def _run(folder: Path, file: str, expected: ExpectedResults, how: HowToRun) -> R
     out = how.out / (f"{spec.name}-short" if how.short else spec.name)
     runner = runner_of(spec, data, how.make_policy, how.read_pods)
     cells = plan(spec)
-    absent = [f"workload.{name}: {path}" for name, path in data.items() if not path.exists()]
-    if absent:
-        what = f"{absent[0]} is not there; all {len(cells)} cells are skipped"
+    if absent := absent_data(data):
+        field, path = next(iter(absent.items()))
+        what = f"{field}: {path} is not there; all {len(cells)} cells are skipped"
         return ReproducedExperiment(file, spec, out, None, absent=what)
     sources = sources_of(spec, how.make_policy)
     store = RunStore(out, stored_experiment(spec, data, sources=sources))
@@ -130,4 +130,6 @@ def stored_results(
         for cell, record in records.items()
         if cell.folder not in marked
     }
-    return compare(spec, measures, marked)
+    results = compare(spec, measures, marked)
+    skipped = [f"All {len(cells)} cells are skipped: {absent}." for absent in store.absent]
+    return msgspec.structs.replace(results, notes=[*results.notes, *skipped])

@@ -290,7 +290,7 @@ def _pod_jobs(
         requests = pod.shape.gpu_requests
         if len(requests) != 1 or requests[0].count != 1:
             what = f"asks for {sum(each.count for each in requests)} GPUs; simulated pods take one"
-            raise BadInputError(f"{pod.namespace}/{pod.name}", what)
+            raise BadInputError(f"workload.manifests, pod {pod.namespace}/{pod.name}", what)
         asks_mib = min(most_mib, 0 if requests[0].whole else requests[0].memory.mib_on(most_mib))
         ratio = workload.compute_ratio
         asks_mib = asks_mib or most_mib

@@ -28,6 +28,7 @@ from weft.model import BadInputError
 from weft.model.nearest import unknown
 
 API_VERSION, KIND = "weft.dev/v1", "Experiment"
+_SNAKE = re.compile(r"_([a-z])")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -123,6 +124,16 @@ def data_paths(
     paths begin at the `folder` that the experiment's file is in."""
     written = data_texts(spec.workload)
     return {field: folder / _expanded(text, environment) for field, text in written.items()}
+
+
+def absent_data(data: Mapping[str, Path]) -> dict[str, str]:
+    """Those of `data_paths` that are not there, by their field as it is written."""
+    absent = {name: str(path) for name, path in data.items() if not path.exists()}
+    return {f"workload.{_SNAKE.sub(_capital, name)}": path for name, path in absent.items()}
+
+
+def _capital(match: re.Match[str]) -> str:
+    return match[1].upper()
 
 
 def _merged(document: Mapping[Any, Any], instead: Mapping[str, Any]) -> dict[Any, Any]:

@@ -76,12 +76,14 @@ class RunManifest(msgspec.Struct, frozen=True):
 class StoredExperiment(msgspec.Struct, frozen=True):
     """`experiment.json`: the experiment as it is written, hashes of its data files by field,
     whether it is run in simulation or on its cluster, and where schedulers that are not Weft's own
-    come from, as `sources_of` says."""
+    come from, as `sources_of` says. `absent` is the data that was not there when nothing had been
+    run yet, by field."""
 
     experiment: ExperimentSpec
     data: dict[str, str] = {}
     simulated: bool = True
     sources: dict[str, list[PolicyOrigin]] = {}
+    absent: dict[str, str] = {}
 
     def hash_of(self, cell: PlannedCell) -> str:
         """Hash of all that the cell's result depends on."""
@@ -182,12 +184,24 @@ class RunStore:
 
     def _check_same(self) -> None:
         path = self.folder / EXPERIMENT
-        if not path.exists():
+        earlier = _decoded(path) if path.exists() else None
+        if earlier is None or earlier.absent:
             return
-        differs = self._stored.differing_field(_decoded(path))
+        differs = self._stored.differing_field(earlier)
         if differs:
             what = f"holds runs with another {differs}; name another --out, or remove the folder"
             raise BadInputError(str(self.folder), what)
+
+    def note_absent(self) -> None:
+        """Keep what data is absent for reports, unless runs are there already."""
+        if not (self.folder / EXPERIMENT).exists():
+            self.begin()
+            self.close()
+
+    @property
+    def absent(self) -> list[str]:
+        """The data that was not there, in words; none once something could be run."""
+        return [f"{field}: {path} is not there" for field, path in self._stored.absent.items()]
 
     def done(self, cells: Sequence[PlannedCell]) -> set[PlannedCell]:
         """Those of `cells` that are there, whole."""
@@ -311,7 +325,11 @@ def read_rows(path: Path) -> dict[str, Any]:
 
     if not path.is_file():
         return {}
-    table = pyarrow.parquet.read_table(path, use_threads=False)
+    try:
+        table = pyarrow.parquet.read_table(path, use_threads=False)
+    except (pyarrow.ArrowException, OSError) as error:
+        what = f"cannot be read: {error}; remove its folder, and run the cell again"
+        raise BadInputError(str(path), what) from None
     return {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
 
 

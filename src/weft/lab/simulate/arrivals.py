@@ -103,7 +103,7 @@ def read_orders(path: Path, pods: int, nodes: int, seeds: int) -> list[Arrivals]
     except ValueError:
         raise BadInputError(str(path), "its keys must be seeds (whole numbers)") from None
     if len(names) < seeds:
-        raise BadInputError(str(path), f"holds {len(names)} seeds, --seeds asks for {seeds}")
+        raise BadInputError(str(path), f"holds {len(names)} seeds, {seeds} are asked for")
     return [_order(path, name, orders[name], pods, nodes) for name in names[:seeds]]
 
 

@@ -185,6 +185,15 @@ def test_a_cell_keeps_what_its_cards_did_over_time(tmp_path: Path) -> None:
         assert len(read_rows(store.place(cell) / JOBS)["uid"]) == 30
 
 
+def test_rows_that_are_cut_off_are_told_with_the_way_out(tmp_path: Path) -> None:
+    run(SMALL.replace("count: 2", "count: 1"), tmp_path)
+    path = next(tmp_path.rglob(SERIES))
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(BadInputError, match="run the cell again") as told:
+        read_rows(path)
+    assert told.value.where == str(path)
+
+
 def test_any_number_of_processes_gives_the_same_bytes(tmp_path: Path) -> None:
     assert run(SMALL, tmp_path / "one") == 8
     assert run(SMALL, tmp_path / "two", jobs=2) == 8

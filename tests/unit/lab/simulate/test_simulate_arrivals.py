@@ -119,7 +119,7 @@ def test_orders_come_by_seed_plain_or_gzipped(tmp_path: Path) -> None:
 
 
 def test_too_few_seeds_are_said(tmp_path: Path) -> None:
-    assert error_of(orders_file(tmp_path, GOOD), 3) == "FILE: holds 2 seeds, --seeds asks for 3"
+    assert error_of(orders_file(tmp_path, GOOD), 3) == "FILE: holds 2 seeds, 3 are asked for"
 
 
 def changed(seed: str, **fields: object) -> dict[str, object]:

@@ -19,6 +19,7 @@ from weft.lab.simulate.sharing.generated_list import GeneratedProgram
 from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
 from weft.lab.simulate.sharing.queries import NO_QUERIES, QueryStream
 from weft.model import BadInputError
+from weft.model.nearest import unknown
 from weft.model.number_text import decimal_number
 
 LIST_VERSION, LIST_KIND = "weft.dev/v1", "JobList"
@@ -138,9 +139,11 @@ def _read_csv(path: Path) -> tuple[ListedJob, ...]:
     columns = list(rows[0]) if rows else []
     lacking = [name for name in REQUIRED if name not in columns]
     strange = [name for name in columns if name not in {*REQUIRED, *OPTIONAL}]
-    if lacking or strange:
-        what = f"lacks column {lacking[0]}" if lacking else f"has an unknown column {strange[0]!r}"
-        raise BadInputError(str(path), f"{what}; it has {', '.join((*REQUIRED, *OPTIONAL))}")
+    if lacking:
+        has = ", ".join(columns) or "none"
+        raise BadInputError(str(path), f"lacks column {lacking[0]}; it has {has}")
+    if strange:
+        raise BadInputError(str(path), f"column {unknown(strange[0], (*REQUIRED, *OPTIONAL))}")
     jobs: list[dict[str, Any]] = []
     for line, row in enumerate(rows, 2):
         where = f"{path}, line {line}"

@@ -94,7 +94,11 @@ def read_table(path: Path, source: str, gpu: str) -> PairTable:
         table = coscheml(path) if is_json else gavel(path, source, gpu)
     except OSError as error:
         raise BadInputError(str(path), unreadable(path, error)) from None
-    except (KeyError, ValueError, TypeError, msgspec.DecodeError) as error:
+    except KeyError as error:
+        raise BadInputError(
+            str(path), f"is no table of measured pairs: it has no {error}"
+        ) from None
+    except (ValueError, TypeError, msgspec.DecodeError) as error:
         raise BadInputError(str(path), f"is no table of measured pairs: {error}") from None
     speeds = [speed for row in table.speed for speed in row]
     if not all(math.isfinite(speed) and speed >= 0 for speed in speeds) or not any(speeds):
@@ -107,10 +111,10 @@ def gavel(path: Path, source: str, gpu: str) -> PairTable:
     everything = _rows(path)
     rows = [row for row in everything if row["source"] == source and row["gpu"] == gpu]
     if not rows:
-        for option, column, value in (("--source", "source", source), ("--gpu", "gpu", gpu)):
+        for column, value in (("source", source), ("gpu", gpu)):
             known = sorted({row[column] for row in everything})
             if value not in known:
-                raise BadInputError(option, unknown(value, known, f"{path} has"))
+                raise BadInputError(str(path), f"{column} {unknown(value, known, 'it has')}")
         raise BadInputError(str(path), f"has no pairs of source {source} on {gpu}")
     kinds = tuple(sorted({row[side] for row in rows for side in ("job_a", "job_b")}))
     position = {kind: index for index, kind in enumerate(kinds)}
