@@ -216,9 +216,7 @@ def _jobs(rows: CellRows) -> bytes:
     finished = np.asarray(rows.jobs["finished_s"], float)
     order = [int(at) for at in np.argsort(finished, kind="stable") if np.isfinite(finished[at])]
     columns = {
-        name: np.asarray(column, float)
-        for name, column in rows.jobs.items()
-        if name.endswith("_s")
+        name: np.asarray(column, float) for name, column in rows.jobs.items() if name.endswith("_s")
     }
     parts_of = _measured_parts if "container_started_s" in columns else _played_parts
     parts = parts_of(columns)
