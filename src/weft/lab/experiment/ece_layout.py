@@ -156,7 +156,7 @@ def layout_texts(seed: int, rows: Mapping[str, CellRows]) -> Files:
         workload = f"WORKLOAD_{mechanism(who)}_{seed}"
         files[f"{workload}.txt"] = _jobs(cell_rows)
         for metric, column in METRICS.items():
-            if column not in cell_rows.series:
+            if not np.isfinite(cell_rows.series.get(column, np.nan)).any():
                 continue
             values = each_second(cell_rows, column)
             for first in range(0, len(values), PART_S):
@@ -207,7 +207,9 @@ def each_second(rows: CellRows, column: str) -> list[float]:
 
 
 def _csv(first_s: int, values: Sequence[float], mark: str = "") -> bytes:
-    lines = (f"{first_s + number},{value:f}\n" for number, value in enumerate(values))
+    """A line a second; none before a cluster's first sample, where nothing is known."""
+    known = ((first_s + at, value) for at, value in enumerate(values) if np.isfinite(value))
+    lines = (f"{second},{value:f}\n" for second, value in known)
     return (mark + "".join(lines)).encode()
 
 

@@ -2,11 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from weft.lab.experiment.ece_layout import experiment_name, layout_texts, write_ece_layout
+from weft.lab.experiment.layouts import WIDE
+from weft.lab.experiment.looks import looks
 from weft.lab.experiment.plan import plan
 from weft.lab.experiment.runner import CellResult
 from weft.lab.experiment.spec import ExperimentSpec, decode_spec
@@ -18,6 +22,8 @@ from weft.lab.experiment.store import (
     stored_experiment,
     write_rows,
 )
+from weft.lab.experiment.svg import to_svg
+from weft.lab.experiment.usage_figures import LevelRows
 from weft.lab.simulate.pod_rows import PodRow
 from weft.lab.simulate.sharing.outcome import JobOutcome
 from weft.lab.trial.job_rows import TrialJob
@@ -107,6 +113,31 @@ def test_simulated_jobs_start_and_end_as_they_do_in_their_simulation(
     said = list(blocks(tmp_path, row)[0].values())
     assert said[2:9] == ["0:00:00", "0:00:00", *parts, "0:02:00"]
     assert said[9:] == (["20.0000 msec", "100.0000 msec"] if isinstance(row, JobOutcome) else [])
+
+
+def test_samples_of_a_cluster_that_begin_late_or_never_are_drawn_as_they_are() -> None:
+    """Nothing is known of the first two seconds, nor ever of memory."""
+    unknown = float("nan")
+    series = {
+        "at_s": np.arange(6.0),
+        "gpu_util_percent": np.array([unknown, unknown, 50, 60, 70, 70.0]),
+        "memory_used_mib": np.full(6, unknown),
+        "power_w": np.full(6, 100.0),
+    }
+    rows = CellRows(series, only_job())
+    files = layout_texts(7, {"auto": rows})
+    combined = files["OVERALL/dcgm_gpu_utilization/combined_AUTO.csv"].decode("utf-8-sig")
+    assert combined.split() == ["2,50.000000", "3,60.000000", "4,70.000000", "5,70.000000"]
+    assert not [path for path in files if "dcgm_fb_used" in path]
+    drawn = LevelRows("", {"auto": [rows]}, looks(("auto",))).drawings(WIDE, 0)
+    names = [drawing.name for drawing in drawn]
+    assert names == ["gpu_util_percent-0", "power_w-0", "jct-0", "queueing-0"]
+    assert "nan" not in "".join(to_svg(drawing) for drawing in drawn).lower()
+
+
+def only_job() -> dict[str, Any]:
+    """The columns of the one Job of a cluster."""
+    return {name: np.array([value]) for name, value in msgspec.structs.asdict(ON_CLUSTER).items()}
 
 
 CLUSTER = """
