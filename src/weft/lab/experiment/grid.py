@@ -22,7 +22,7 @@ from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.holdings import ClusterHoldings, NodeHoldings, holdings_now
 from weft.lab.simulate.inflation import run_inflation
 from weft.lab.simulate.lacking import lacking
-from weft.lab.simulate.pod_rows import PodTimes
+from weft.lab.simulate.pod_rows import TimedPods
 from weft.lab.simulate.results import PolicyRun, SimulationResults
 from weft.lab.simulate.scenario import Scenario
 from weft.lab.simulate.timed import run_timed
@@ -126,7 +126,7 @@ def run_recorded(
     name: str,
     arrivals: Arrivals,
     decisions: DecisionsWriter | None,
-    on_times: Callable[[PodTimes], None] | None = None,
+    on_times: Callable[[TimedPods], None] | None = None,
 ) -> CellOutcome:
     """One policy on one arrival order; what it decides goes to `decisions`, if wanted, and in
     timed mode pods' times to `on_times`."""

@@ -20,7 +20,7 @@ from weft.lab.experiment.spec_cluster import ClusterJobs
 from weft.lab.experiment.spec_workloads import MeasuredPairs, OpenbPods
 from weft.lab.simulate import arrivals
 from weft.lab.simulate.openb_scenario import read_scenario
-from weft.lab.simulate.pod_rows import PodRow, PodTimes, pod_rows
+from weft.lab.simulate.pod_rows import PodRow, TimedPods, pod_rows
 from weft.lab.simulate.scenario import Scenario
 
 _SPECIAL: dict[type, set[str]] = {
@@ -110,7 +110,7 @@ class OpenbRunner:
         decisions = DecisionsKept(wanted=self._records)
         rows: list[PodRow] = []
 
-        def keep(times: PodTimes) -> None:
+        def keep(times: TimedPods) -> None:
             rows.extend(pod_rows(times))
 
         run = run_recorded(grid, cell.scheduler, order, decisions.writer, keep).run

@@ -22,7 +22,7 @@ from weft.lab.experiment.spec_cluster import Cluster, ClusterJobs, ClusterSchedu
 from weft.lab.simulate.arrivals import replayed
 from weft.lab.simulate.openb import TracePod
 from weft.lab.simulate.openb_own import asked
-from weft.lab.simulate.pod_rows import PodRow, PodTimes, pod_rows, pods_over_time
+from weft.lab.simulate.pod_rows import PodRow, TimedPods, pod_rows, pods_over_time
 from weft.lab.simulate.scenario import Scenario
 from weft.lab.simulate.timed import run_timed
 from weft.model import BadInputError, Gpu, Node
@@ -57,7 +57,7 @@ class SimulatedClusterRunner:
         decider, decisions = self._make(scheduler.policy), DecisionsKept(wanted=self._records)
         rows: list[PodRow] = []
 
-        def keep(times: PodTimes) -> None:
+        def keep(times: TimedPods) -> None:
             rows.extend(pod_rows(times, lambda number: (jobs[number].name, jobs[number].kind)))
 
         run = run_timed(

@@ -14,7 +14,7 @@ from weft.lab.simulate.openb import TracePod
 from weft.lab.simulate.sharing.outcome import seconds
 
 
-class PodTimes(NamedTuple):
+class TimedPods(NamedTuple):
     """Nanoseconds at which pods came, were bound and ended, by number; `pods` by number, too."""
 
     pods: Sequence[TracePod]
@@ -47,7 +47,7 @@ class PodsPoint(msgspec.Struct, frozen=True):
 
 
 def pod_rows(
-    times: PodTimes, named: Callable[[int], tuple[str, str]] | None = None
+    times: TimedPods, named: Callable[[int], tuple[str, str]] | None = None
 ) -> list[PodRow]:
     """A row a pod, in the order in which they came.
 

@@ -24,7 +24,7 @@ from weft.lab.simulate.inflation import name_of
 from weft.lab.simulate.meter import Meter, commonest_first, main_reason
 from weft.lab.simulate.on_record import Decider
 from weft.lab.simulate.openb import TracePod
-from weft.lab.simulate.pod_rows import PodTimes
+from weft.lab.simulate.pod_rows import TimedPods
 from weft.lab.simulate.results import CompletionTimes, PolicyRun, WaitTimes
 from weft.lab.simulate.scenario import Scenario
 from weft.lab.simulate.timeline import TimelineRecorder
@@ -246,7 +246,7 @@ def run_timed(
     decisions: DecisionsWriter | None = None,
     progress: Callable[[int], None] | None = None,
     on_holdings: OnHoldings | None = None,
-    on_times: Callable[[PodTimes], None] | None = None,
+    on_times: Callable[[TimedPods], None] | None = None,
 ) -> PolicyRun:
     """One policy or profile over the trace's own time.
 
@@ -275,5 +275,5 @@ def run_timed(
         else:
             run.tell(Tick())
     if on_times is not None:
-        on_times(PodTimes(run.pods, run.created, run.started, run.ended))
+        on_times(TimedPods(run.pods, run.created, run.started, run.ended))
     return run.result(decider.name, arrivals.seed, timing=timing)

@@ -52,7 +52,7 @@ def spec_of(workload: str, beside: str = "schedulers: [auto]") -> ExperimentSpec
 
 
 def blocks(folder: Path, *rows: msgspec.Struct) -> list[dict[str, str]]:
-    """What the jobs table says of these rows, once they were kept."""
+    """The jobs table of these rows, once they were kept."""
     write_rows(folder / "jobs.parquet", rows)
     files = layout_texts(7, {"auto": CellRows({}, read_rows(folder / "jobs.parquet"))})
     return [

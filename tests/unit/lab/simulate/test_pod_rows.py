@@ -4,7 +4,7 @@ from traces import scenario, trace_pod
 
 from weft.core.policies.first_fit import FirstFit
 from weft.lab.simulate.arrivals import Arrivals
-from weft.lab.simulate.pod_rows import PodRow, PodTimes, pod_rows, pods_over_time
+from weft.lab.simulate.pod_rows import PodRow, TimedPods, pod_rows, pods_over_time
 from weft.lab.simulate.timed import run_timed
 from weft.testing import node
 
@@ -19,8 +19,8 @@ WORLD = scenario(
 """One card: `a` holds it to 100, `b` from then on without an end, `c` never gets it."""
 
 
-def times_of(*rows: int) -> PodTimes:
-    told: list[PodTimes] = []
+def times_of(*rows: int) -> TimedPods:
+    told: list[TimedPods] = []
     order = Arrivals(0, list(rows), [0])
     measured = run_timed(WORLD, FirstFit(), order, timing=False, on_times=told.append)
     assert measured == run_timed(WORLD, FirstFit(), order, timing=False)
@@ -47,4 +47,4 @@ def test_pods_of_one_row_are_told_apart() -> None:
 
 
 def test_nobody_gives_nothing() -> None:
-    assert pods_over_time(pod_rows(PodTimes([], {}, {}, {}))) == []
+    assert pods_over_time(pod_rows(TimedPods([], {}, {}, {}))) == []
