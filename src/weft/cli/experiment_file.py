@@ -254,7 +254,7 @@ def _write(
     from weft.lab.experiment.experiment_page import write_experiment_report
 
     if layout is not None:
-        for folder in write_ece_layout(page, spec, store):
+        for folder in write_ece_layout(page, spec, store, print_warning):
             print(f"weft: wrote {folder}", file=sys.stderr)
         return
     manifest = store.manifest()

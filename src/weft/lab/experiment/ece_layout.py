@@ -1,6 +1,6 @@
 """Writes results as the first experiments of this kind kept them (Ferikoglou et al., ECE-Diploma).
 
-    EXPERIMENT_<seed>_MIN_<a>_MAX_<b>_OVERPROV_<p>/
+    EXPERIMENT_<seed>_MIN_<a>_MAX_<b>_OVERPROV_<p>/   a and b: least and most seconds between jobs
         WORKLOAD_<MECHANISM>_<seed>.txt           a block a job, and the makespan
         WORKLOAD_<MECHANISM>_<seed>/<metric>/     <start>_<end>.csv, combined.csv, a PNG
         OVERALL/<metric>/                         combined_<MECHANISM>.csv, and PNGs:
@@ -8,14 +8,19 @@
 
 Where they had the time of the start there is the seed; a run's clock begins at 0. Values are one a
 second, percentiles of queries of jobs that answer some. The scheduler's log is left out.
+
+Jobs of a cluster have the times that Kubernetes told. Simulated ones are told when they were bound
+and when they ended: those that share cards take `START_NS` and `END_NS` of `ece_like` beside their
+container's run, others run from the one to the other.
 """
 
 import datetime
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.lab.experiment import png
 from weft.lab.experiment.drawing import Drawing
@@ -24,10 +29,18 @@ from weft.lab.experiment.looks import Look, looks
 from weft.lab.experiment.plan import CellLevel, PlannedCell, axes_of, plan
 from weft.lab.experiment.report import write_files
 from weft.lab.experiment.spec import ExperimentSpec
-from weft.lab.experiment.store import CellRows, RunStore
+from weft.lab.experiment.spec_cluster import ClusterJobs
+from weft.lab.experiment.spec_workloads import (
+    InferenceList,
+    OverprovisionedJobs,
+    UniformArrivals,
+    Workload,
+)
+from weft.lab.experiment.store import JOBS, CellRows, RunStore
 from weft.lab.experiment.usage_figures import LevelRows
 from weft.lab.simulate.sharing import ece_like
 from weft.lab.simulate.sharing.job import SECOND_NS
+from weft.model import BadInputError
 from weft.model.errors import install_extra
 
 MECHANISMS = {"exclusive": "DEFAULT", "gpushare": "ALIBABA", "ferikoglou": "CUSTSCHED"}
@@ -40,19 +53,37 @@ METRICS = {
 """The old exporter's names, and ours."""
 PART_S = 453
 """So many seconds a CSV file holds, as the original asked Prometheus for."""
+DIFFERENCES = {
+    "Job_Start_Time - Job_Creation_Timestamp": ("job_started_s", "arrived_s"),
+    "Pod_Creation_Timestamp - Job_Start_Time": ("pod_created_s", "job_started_s"),
+    "Pod_Start_Time - Pod_Creation_Timestamp": ("pod_started_s", "pod_created_s"),
+    "Container_Started_At - Pod_Start_Time": ("container_started_s", "pod_started_s"),
+    "Container_Finished_At - Container_Started_At": ("container_finished_s", "container_started_s"),
+    "Job_Completion_Time - Container_Finished_At": ("finished_s", "container_finished_s"),
+}
+"""A job's parts, and the columns of a cluster's rows whose difference each of them is."""
+PLAYED = "alone_s"
+"""Only rows of jobs that share simulated cards have this column."""
 _BOM = "\ufeff"
 Files = dict[str, bytes]
+Floats = NDArray[np.float64]
 
 
-def write_ece_layout(folder: Path, spec: ExperimentSpec, store: RunStore) -> list[Path]:
-    """Write every level, seed and repeat that was run; their folders. `BadInputError` without
-    matplotlib."""
+def write_ece_layout(
+    folder: Path,
+    spec: ExperimentSpec,
+    store: RunStore,
+    warn: Callable[[str], None] = lambda text: None,
+) -> list[Path]:
+    """Write every level, seed and repeat that was run; their folders.
+
+    Cells that keep no rows of jobs are left out, and `warn` is told of each. `BadInputError` where
+    no cell keeps any, and without matplotlib; nothing is written then.
+    """
     png.check("--layout", install_extra("experiments"))
     together: dict[tuple[tuple[CellLevel, ...], int, int], list[PlannedCell]] = {}
-    for cell in plan(spec):
-        record = store.record(cell)
-        if record is not None and not record.marks:
-            together.setdefault((cell.levels, cell.seed, cell.repeat), []).append(cell)
+    for cell in _with_jobs(spec, store, warn):
+        together.setdefault((cell.levels, cell.seed, cell.repeat), []).append(cell)
     look_of, written = looks(spec.schedulers), []
     for (levels, seed, repeat), cells in together.items():
         name = experiment_name(spec, levels, seed) + (f"_REPEAT_{repeat}" if repeat else "")
@@ -65,17 +96,57 @@ def write_ece_layout(folder: Path, spec: ExperimentSpec, store: RunStore) -> lis
     return written
 
 
+def _with_jobs(
+    spec: ExperimentSpec, store: RunStore, warn: Callable[[str], None]
+) -> list[PlannedCell]:
+    """The cells that count and keep rows of jobs; `BadInputError` where none of several does."""
+    records = store.records(plan(spec))
+    counting = [cell for cell, record in records.items() if not record.marks]
+    keeping = [cell for cell in counting if (store.place(cell) / JOBS).is_file()]
+    if counting and not keeping:
+        what = (
+            f"ece is a table of jobs, and no cell of {store.folder} keeps rows of jobs ({JOBS}); "
+            "leave it out for the page"
+        )
+        raise BadInputError("--layout", what)
+    for cell in counting:
+        if cell not in keeping:
+            warn(f"{cell.folder} keeps no rows of jobs ({JOBS}), and is not in the layout")
+    return keeping
+
+
 def experiment_name(spec: ExperimentSpec, levels: Sequence[CellLevel], seed: int) -> str:
-    """The folder of a level and seed; axes that the original had not, only if they have levels."""
-    least, most = ece_like.ARRIVAL_LEAST_S, ece_like.ARRIVAL_MOST_S
+    """The folder of a level and seed; axes that the original had not, only if they have levels.
+
+    MIN and MAX are `gap_bounds`; without any the name leaves them out.
+    """
     several = {axis for axis, texts in axes_of(spec).items() if len(texts) > 1}
     parts = [f"EXPERIMENT_{seed}"]
+    if (bounds := gap_bounds(spec.workload)) is not None:
+        parts.append("MIN_{:.15g}_MAX_{:.15g}".format(*bounds))
     for level in levels:
         if level.axis == "percent":
-            parts.append(f"MIN_{least}_MAX_{most}_OVERPROV_{level.text}")
+            parts.append(f"OVERPROV_{level.text}")
         elif level.axis in several:
             parts.append(f"{level.axis.upper()}_{level.text}")
     return "_".join(parts)
+
+
+def gap_bounds(workload: Workload) -> tuple[float, float] | None:
+    """Least and most seconds between two jobs, before `loads` scale them: `delaySeconds`, those of
+    uniform `arrivals`, or the original's own where its jobs come as they come.
+
+    None where gaps have no bounds: with another law, or where jobs say themselves when they come.
+    """
+    if isinstance(workload, ClusterJobs):
+        told = workload.jobs and all(job.arrival_seconds for job in workload.jobs)
+        return None if told else workload.delay_seconds
+    arrivals = getattr(workload, "arrivals", None)
+    if isinstance(arrivals, UniformArrivals):
+        return arrivals.least_seconds, arrivals.most_seconds
+    if arrivals is None and isinstance(workload, OverprovisionedJobs | InferenceList):
+        return ece_like.ARRIVAL_LEAST_S, ece_like.ARRIVAL_MOST_S
+    return None
 
 
 def layout_texts(seed: int, rows: Mapping[str, CellRows]) -> Files:
@@ -85,7 +156,7 @@ def layout_texts(seed: int, rows: Mapping[str, CellRows]) -> Files:
         workload = f"WORKLOAD_{mechanism(who)}_{seed}"
         files[f"{workload}.txt"] = _jobs(cell_rows)
         for metric, column in METRICS.items():
-            if column not in cell_rows.series:
+            if not np.isfinite(cell_rows.series.get(column, np.nan)).any():
                 continue
             values = each_second(cell_rows, column)
             for first in range(0, len(values), PART_S):
@@ -136,42 +207,63 @@ def each_second(rows: CellRows, column: str) -> list[float]:
 
 
 def _csv(first_s: int, values: Sequence[float], mark: str = "") -> bytes:
-    lines = (f"{first_s + number},{value:f}\n" for number, value in enumerate(values))
+    """A line a second; none before a cluster's first sample, where nothing is known."""
+    known = ((first_s + at, value) for at, value in enumerate(values) if np.isfinite(value))
+    lines = (f"{second},{value:f}\n" for second, value in known)
     return (mark + "".join(lines)).encode()
 
 
 def _jobs(rows: CellRows) -> bytes:
     """A block a job that ended, in the order of their ends, and the makespan."""
-    jobs = rows.jobs
-    if "finished_s" not in jobs:
-        return b""
-    finished = np.asarray(jobs["finished_s"], float)
+    finished = np.asarray(rows.jobs["finished_s"], float)
     order = [int(at) for at in np.argsort(finished, kind="stable") if np.isfinite(finished[at])]
-    start_s, end_s = (part / SECOND_NS for part in (ece_like.START_NS, ece_like.END_NS))
+    columns = {
+        name: np.asarray(column, float) for name, column in rows.jobs.items() if name.endswith("_s")
+    }
+    parts_of = _measured_parts if "container_started_s" in columns else _played_parts
+    parts = parts_of(columns)
     blocks = []
     for at in order:
-        came, bound, ended = (float(jobs[n][at]) for n in ("arrived_s", "bound_s", "finished_s"))
         said = {
-            "Job Name": str(jobs["uid"][at]),
-            "Container Restart Count": str(int(jobs["restarts"][at])),
-            "Job_Start_Time - Job_Creation_Timestamp": _clock(0),
-            "Pod_Creation_Timestamp - Job_Start_Time": _clock(0),
-            "Pod_Start_Time - Pod_Creation_Timestamp": _clock(bound - came),
-            "Container_Started_At - Pod_Start_Time": _clock(start_s),
-            "Container_Finished_At - Container_Started_At": _clock(
-                max(0.0, ended - bound - start_s - end_s)
-            ),
-            "Job_Completion_Time - Container_Finished_At": _clock(end_s),
-            "Job Execution Time": _clock(ended - came),
+            "Job Name": str(rows.jobs["uid"][at]),
+            "Container Restart Count": str(int(rows.jobs["restarts"][at])),
         }
+        said |= {what: _clock(part[at]) for what, part in parts.items() if np.isfinite(part[at])}
+        said["Job Execution Time"] = _clock(finished[at] - columns["arrived_s"][at])
         for percent in (90, 99):
-            query_s = jobs.get(f"query_p{percent}_s", {at: np.nan})[at]
-            if query_s is not None and np.isfinite(query_s):
-                said[f"Container {percent}%-ile"] = f"{1000 * query_s:.4f} msec"
+            column = columns.get(f"query_p{percent}_s", columns.get(f"p{percent}_s"))
+            if column is not None and np.isfinite(column[at]):
+                said[f"Container {percent}%-ile"] = f"{1000 * column[at]:.4f} msec"
         blocks.append("".join(f"{what:<44} = {value}\n" for what, value in said.items()))
     makespan_s = max((finished[at] for at in order), default=0.0)
     blocks.append(f"{'Overall Duration':<44} = {makespan_s:.0f} sec\n")
     return "\n".join(blocks).encode()
+
+
+def _measured_parts(columns: Mapping[str, Floats]) -> dict[str, Floats]:
+    """`DIFFERENCES` of a cluster's rows, NaN where the cluster did not tell both times.
+
+    At least 0: machines' clocks may be a second apart (cells where it is more are marked).
+    """
+    return {
+        what: np.maximum(columns[later] - columns[earlier], 0.0)
+        for what, (later, earlier) in DIFFERENCES.items()
+    }
+
+
+def _played_parts(columns: Mapping[str, Floats]) -> dict[str, Floats]:
+    """The same of simulated rows."""
+    came, bound, ended = (columns[name] for name in ("arrived_s", "bound_s", "finished_s"))
+    start_s, end_s = (
+        part / SECOND_NS if PLAYED in columns else 0.0
+        for part in (ece_like.START_NS, ece_like.END_NS)
+    )
+    nothing = np.zeros(len(came))
+    parts = (
+        *(nothing, nothing, bound - came, nothing + start_s),
+        *(np.maximum(0.0, ended - bound - start_s - end_s), nothing + end_s),
+    )
+    return dict(zip(DIFFERENCES, parts, strict=True))
 
 
 def _clock(seconds: float) -> str:

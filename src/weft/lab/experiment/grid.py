@@ -22,6 +22,7 @@ from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.holdings import ClusterHoldings, NodeHoldings, holdings_now
 from weft.lab.simulate.inflation import run_inflation
 from weft.lab.simulate.lacking import lacking
+from weft.lab.simulate.pod_rows import TimedPods
 from weft.lab.simulate.results import PolicyRun, SimulationResults
 from weft.lab.simulate.scenario import Scenario
 from weft.lab.simulate.timed import run_timed
@@ -121,9 +122,14 @@ def _recorded(grid: RunGrid, name: str, arrivals: Arrivals, path: Path) -> CellO
 
 
 def run_recorded(
-    grid: RunGrid, name: str, arrivals: Arrivals, decisions: DecisionsWriter | None
+    grid: RunGrid,
+    name: str,
+    arrivals: Arrivals,
+    decisions: DecisionsWriter | None,
+    on_times: Callable[[TimedPods], None] | None = None,
 ) -> CellOutcome:
-    """One policy on one arrival order; what it decides goes to `decisions`, if wanted."""
+    """One policy on one arrival order; what it decides goes to `decisions`, if wanted, and in
+    timed mode pods' times to `on_times`."""
     scenario, timed = grid.scenario, grid.mode == "timed"
     nodes: list[NodeHoldings] = []
 
@@ -139,6 +145,7 @@ def run_recorded(
             timing=grid.timing,
             decisions=decisions,
             on_holdings=on_holdings,
+            on_times=on_times,
         )
     else:
         run = run_inflation(*work, timing=grid.timing, decisions=decisions, on_holdings=on_holdings)

@@ -20,6 +20,7 @@ from weft.lab.experiment.spec_cluster import ClusterJobs
 from weft.lab.experiment.spec_workloads import MeasuredPairs, OpenbPods
 from weft.lab.simulate import arrivals
 from weft.lab.simulate.openb_scenario import read_scenario
+from weft.lab.simulate.pod_rows import PodRow, TimedPods, pod_rows
 from weft.lab.simulate.scenario import Scenario
 
 _SPECIAL: dict[type, set[str]] = {
@@ -107,9 +108,14 @@ class OpenbRunner:
         work = scenario, (cell.scheduler,), (order,), self._make, workload.mode
         grid = RunGrid(*work, compress=workload.compress, timing=False)
         decisions = DecisionsKept(wanted=self._records)
-        run = run_recorded(grid, cell.scheduler, order, decisions.writer).run
+        rows: list[PodRow] = []
+
+        def keep(times: TimedPods) -> None:
+            rows.extend(pod_rows(times))
+
+        run = run_recorded(grid, cell.scheduler, order, decisions.writer, keep).run
         packed = decisions.packed()
-        return CellResult(openb_measures(run), msgspec.to_builtins(run), decisions=packed)
+        return CellResult(openb_measures(run), msgspec.to_builtins(run), rows, decisions=packed)
 
     def _arrivals(self, cell: PlannedCell) -> arrivals.Arrivals:
         scenario = self._scenario

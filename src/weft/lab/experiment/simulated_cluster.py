@@ -22,6 +22,7 @@ from weft.lab.experiment.spec_cluster import Cluster, ClusterJobs, ClusterSchedu
 from weft.lab.simulate.arrivals import replayed
 from weft.lab.simulate.openb import TracePod
 from weft.lab.simulate.openb_own import asked
+from weft.lab.simulate.pod_rows import PodRow, TimedPods, pod_rows, pods_over_time
 from weft.lab.simulate.scenario import Scenario
 from weft.lab.simulate.timed import run_timed
 from weft.model import BadInputError, Gpu, Node
@@ -54,9 +55,20 @@ class SimulatedClusterRunner:
         scenario = Scenario(_nodes(self._cluster), pods)
         arrivals = replayed(len(pods), len(scenario.nodes), cell.seed)
         decider, decisions = self._make(scheduler.policy), DecisionsKept(wanted=self._records)
-        run = run_timed(scenario, decider, arrivals, timing=False, decisions=decisions.writer)
-        measures, packed = _measures(run.waits, run.completion), decisions.packed()
-        return CellResult(measures, msgspec.to_builtins(run), decisions=packed)
+        rows: list[PodRow] = []
+
+        def keep(times: TimedPods) -> None:
+            rows.extend(pod_rows(times, lambda number: (jobs[number].name, jobs[number].kind)))
+
+        run = run_timed(
+            *(scenario, decider, arrivals),
+            timing=False,
+            decisions=decisions.writer,
+            on_times=keep,
+        )
+        measures, usage = _measures(run.waits, run.completion), pods_over_time(rows)
+        built, packed = msgspec.to_builtins(run), decisions.packed()
+        return CellResult(measures, built, rows, usage, decisions=packed)
 
 
 def _measures(waits: Any, completion: Any) -> dict[str, float | None]:

@@ -134,20 +134,35 @@ def _over_time(
 
     A run that has ended stays at its last value while others go on.
     """
-    all_series = [cell_rows.series for cell_rows in rows if column in cell_rows.series]
+    columns = [_known(cell_rows, column) for cell_rows in rows]
+    all_series = [known for known in columns if known is not None]
     if not all_series:
         return None
-    last_s = max(float(series["at_s"][-1]) for series in all_series)
+    last_s = max(float(times_s[-1]) for times_s, _ in all_series)
     edges = np.linspace(0.0, max(last_s, 1e-9), BINS + 1)
     total = np.zeros(BINS)
-    for series in all_series:
-        at_s = np.append(series["at_s"], max(last_s, float(series["at_s"][-1])) + 1.0)
-        held = np.append(0.0, np.cumsum(series[column] * np.diff(at_s)))
+    for times_s, values in all_series:
+        at_s = np.append(times_s, last_s + 1.0)
+        held = np.append(0.0, np.cumsum(values * np.diff(at_s)))
         total += np.diff(np.interp(edges, at_s, held)) / np.diff(edges)
     mean = total / len(all_series)
     middles_s = np.append((edges[:-1] + edges[1:]) / 2, last_s)
-    ends = np.mean([series[column][-1] for series in all_series])
+    ends = np.mean([values[-1] for _, values in all_series])
     return middles_s / unit.seconds, np.append(mean, ends), float(mean.mean())
+
+
+def _known(rows: CellRows, column: str) -> tuple[Floats, Floats] | None:
+    """(times, values) of the column where it has values; None where it has none.
+
+    On a cluster nothing is known before a card's first sample: that one's value stands for it.
+    """
+    if column not in rows.series:
+        return None
+    at_s, values = (np.asarray(rows.series[name], float) for name in ("at_s", column))
+    there = np.isfinite(values)
+    if not there.any():
+        return None
+    return np.append(at_s[0], at_s[there][1:]), values[there]
 
 
 def _distribution(column: str, rows: Sequence[CellRows]) -> tuple[Floats, Floats, float] | None:

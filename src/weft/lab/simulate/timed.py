@@ -24,6 +24,7 @@ from weft.lab.simulate.inflation import name_of
 from weft.lab.simulate.meter import Meter, commonest_first, main_reason
 from weft.lab.simulate.on_record import Decider
 from weft.lab.simulate.openb import TracePod
+from weft.lab.simulate.pod_rows import TimedPods
 from weft.lab.simulate.results import CompletionTimes, PolicyRun, WaitTimes
 from weft.lab.simulate.scenario import Scenario
 from weft.lab.simulate.timeline import TimelineRecorder
@@ -245,11 +246,13 @@ def run_timed(
     decisions: DecisionsWriter | None = None,
     progress: Callable[[int], None] | None = None,
     on_holdings: OnHoldings | None = None,
+    on_times: Callable[[TimedPods], None] | None = None,
 ) -> PolicyRun:
     """One policy or profile over the trace's own time.
 
     `failed_pods` counts pods that never started, `unscheduled` why, `waited` those that had to
     wait. `on_holdings` is called when the last pod has come: at the end nearly all have left.
+    `on_times` is called at the end, with when each pod came, was bound and ended.
     """
     run = _Timed(scenario, decider, arrivals, decisions, _happenings(scenario, compress))
     done = 0
@@ -271,4 +274,6 @@ def run_timed(
             run.tell(scenario.world[number].event)
         else:
             run.tell(Tick())
+    if on_times is not None:
+        on_times(TimedPods(run.pods, run.created, run.started, run.ended))
     return run.result(decider.name, arrivals.seed, timing=timing)
