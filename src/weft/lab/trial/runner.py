@@ -8,15 +8,15 @@ from pathlib import Path
 import msgspec
 
 from weft.kube.client import ApiClient
-from weft.kube.codec import NODES, SkippedObjects
 from weft.kube.config import load
 from weft.lab.experiment.cluster_jobs import planned_jobs
 from weft.lab.experiment.plan import PlannedCell
 from weft.lab.experiment.runner import CellResult
 from weft.lab.experiment.spec_cluster import Cluster, ClusterJobs, PrometheusAccess
 from weft.lab.trial.clocks import prometheus_clock_marks
-from weft.lab.trial.job_rows import TrialJob, clock_marks, job_measures, job_rows
+from weft.lab.trial.job_rows import TrialJob, clock_marks, job_marks, job_measures, job_rows
 from weft.lab.trial.namespaces import TurnLabels
+from weft.lab.trial.nodes import read_nodes
 from weft.lab.trial.objects import moment_s
 from weft.lab.trial.ranges import (
     CardSeries,
@@ -27,7 +27,6 @@ from weft.lab.trial.ranges import (
     usage_over_time,
 )
 from weft.lab.trial.turn import Turn, TurnObjects, TurnPlan
-from weft.model import BadInputError
 from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
 
 
@@ -67,9 +66,9 @@ class ClusterRunner:
         )
         paths = (Path(cluster.kubeconfig).expanduser(),) if cluster.kubeconfig else ()
         async with ApiClient(load(cluster.context, paths=paths)) as client:
-            nodes = await _node_names(client, cluster)
+            nodes = await read_nodes(client, cluster)
             seen = await Turn(client, plan, self._tell).run()
-            if cluster.prometheus is None:
+            if cluster.prometheus is None or not seen.jobs:
                 return _result(plan, seen, RangesRead({}, []))
             async with Prometheus(_options(cluster.prometheus)) as source:
                 marks = await prometheus_clock_marks(source, seen.api_clock, client.clock)
@@ -82,7 +81,8 @@ def _result(plan: TurnPlan, seen: TurnObjects, read: RangesRead) -> CellResult:
     kinds = {job.name: job.kind for job in plan.jobs}
     ooms = {name: len(ends) for name, ends in seen.ooms.items()}
     rows = job_rows(seen.jobs.values(), seen.pods.values(), kinds, ooms, seen.queries)
-    marks = (*seen.marks, *clock_marks(rows), *read.marks)
+    failed = job_marks(seen.jobs, [job.name for job in plan.jobs])
+    marks = (*seen.marks, *failed, *clock_marks(rows), *read.marks)
     measures = job_measures(rows)
     usage: list[CardUsage] = []
     if read.samples:
@@ -110,7 +110,10 @@ def _stays(rows: Iterable[TrialJob]) -> list[tuple[float, float | None, float | 
 
 
 def _span(seen: TurnObjects) -> tuple[float, float]:
-    """From the first Job's creation to the last one's completion, seconds since 1970."""
+    """From the first Job's creation to the last one's completion, seconds since 1970.
+
+    There must be a Job.
+    """
     jobs = seen.jobs.values()
     begins = [moment_s(job.metadata.creation_timestamp) for job in jobs]
     ends = [moment_s(job.status.completion_time) for job in jobs]
@@ -126,14 +129,3 @@ def _options(access: PrometheusAccess) -> PrometheusOptions:
         bearer_token_file=access.bearer_token_file,
         authority_file=access.authority_file,
     )
-
-
-async def _node_names(client: ApiClient, cluster: Cluster) -> set[str]:
-    """The nodes that pods may run on; `BadInputError` where there are none."""
-    wanted = ",".join(f"{name}={value}" for name, value in cluster.node_selector.items())
-    query = {"labelSelector": wanted} if wanted else {}
-    page = NODES.decode_page(await client.call("GET", NODES.of(""), query=query), SkippedObjects())
-    if not page.items:
-        what = f"no node of the cluster has these labels: {wanted}" if wanted else "no nodes"
-        raise BadInputError("cluster.nodeSelector", what)
-    return {node.metadata.name for node in page.items}
