@@ -1,6 +1,5 @@
 """The runner of an experiment on a cluster: a cell is one scheduler's turn."""
 
-import asyncio
 import hashlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -26,6 +25,7 @@ from weft.lab.trial.ranges import (
     usage_measures,
     usage_over_time,
 )
+from weft.lab.trial.stopping import run_cleaning_up
 from weft.lab.trial.turn import Turn, TurnObjects, TurnPlan
 from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
 
@@ -51,8 +51,9 @@ class ClusterRunner:
         """One scheduler's turn on one seed's Jobs at one level.
 
         `BadInputError` where the cluster cannot be reached, or the scheduler is not in the path.
+        SIGTERM ends it as Ctrl-C does: the turn's namespace is removed.
         """
-        return asyncio.run(self._run(cell))
+        return run_cleaning_up(self._run(cell))
 
     async def _run(self, cell: PlannedCell) -> CellResult:
         cluster = self._cluster
