@@ -299,7 +299,7 @@ def failed_job(name: str, created: int) -> KubeJob:
 
 def test_jobs_that_failed_mark_the_cell_for_times_are_of_the_others() -> None:
     jobs = {"a": job_of("a", 10, 11), "b": failed_job("b", 10), "c": failed_job("c", 12)}
-    kinds = {name: "x" for name in jobs}
+    kinds = dict.fromkeys(jobs, "x")
     assert job_measures(job_rows(jobs.values(), [], kinds, {}, {}))["jct_mean_s"] == 1
     assert job_marks(jobs, list(kinds)) == [
         "2 of 3 Jobs failed, the first b: completion times are of the others"

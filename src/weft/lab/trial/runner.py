@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from weft.kube.client import ApiClient
-from weft.kube.config import load
-from weft.lab.experiment.cluster_jobs import planned_jobs
+from weft.kube.config import Endpoint, load
+from weft.lab.experiment.cluster_jobs import PlannedJob, planned_jobs
 from weft.lab.experiment.plan import PlannedCell
 from weft.lab.experiment.runner import CellResult
 from weft.lab.experiment.spec_cluster import Cluster, ClusterJobs, PrometheusAccess
@@ -55,6 +55,10 @@ class ClusterRunner:
         """
         return run_cleaning_up(self._run(cell))
 
+    def jobs(self, seed: int) -> list[PlannedJob]:
+        """The Jobs of every turn on this seed, in the order of their times."""
+        return planned_jobs(self._workload, self._models, seed)
+
     async def _run(self, cell: PlannedCell) -> CellResult:
         cluster = self._cluster
         key = hashlib.sha256(cell.folder.encode()).hexdigest()[:16]
@@ -63,10 +67,9 @@ class ClusterRunner:
             cluster,
             cluster.scheduler(cell.scheduler),
             self._workload.percents[cell.levels[0].index],
-            planned_jobs(self._workload, self._models, cell.seed),
+            self.jobs(cell.seed),
         )
-        paths = (Path(cluster.kubeconfig).expanduser(),) if cluster.kubeconfig else ()
-        async with ApiClient(load(cluster.context, paths=paths)) as client:
+        async with ApiClient(endpoint_of(cluster)) as client:
             nodes = await read_nodes(client, cluster)
             seen = await Turn(client, plan, self._tell).run()
             if cluster.prometheus is None or not seen.jobs:
@@ -76,6 +79,12 @@ class ClusterRunner:
                 begin_s, end_s = _span(seen)
                 read = await read_ranges(source, nodes, begin_s, end_s)
         return _result(plan, seen, RangesRead(read.samples, [*marks, *read.marks]))
+
+
+def endpoint_of(cluster: Cluster) -> Endpoint:
+    """The cluster's API server; `BadInputError` where kubeconfig or context are not there."""
+    paths = (Path(cluster.kubeconfig).expanduser(),) if cluster.kubeconfig else ()
+    return load(cluster.context, paths=paths)
 
 
 def _result(plan: TurnPlan, seen: TurnObjects, read: RangesRead) -> CellResult:

@@ -32,7 +32,7 @@ def run_cleaning_up(work: Coroutine[Any, Any, T]) -> T:
             signal.signal(signal.SIGTERM, before)
 
     if threading.current_thread() is not threading.main_thread():
-        return asyncio.run(work)  # type: ignore[arg-type]
+        return asyncio.run(work)
     try:
         result = asyncio.run(stoppable())
     except asyncio.CancelledError:
