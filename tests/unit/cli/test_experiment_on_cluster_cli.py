@@ -140,7 +140,7 @@ def test_a_written_cell_takes_what_check_says(tmp_path: Path, jobs: int, seconds
 
 
 def test_only_schedulers_that_are_compared_need_a_policy(weft: Weft, tmp_path: Path) -> None:
-    """Of the cluster's others a simulation knows nothing."""
+    """A simulation knows nothing of the cluster's others."""
     kubeconfig(tmp_path)
     other = "  schedulers: [{name: other, request: {resource: nvidia.com/gpu}}, "
     file = written(tmp_path, "  schedulers: [", other)
