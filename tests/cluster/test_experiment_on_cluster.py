@@ -287,8 +287,13 @@ def test_a_scheduler_that_is_not_in_the_path_is_told_with_what_mends_it(
     assert control_plane.api.list("Namespace", **EXPERIMENT) == []
 
 
-def test_after_ctrl_c_nothing_is_left_and_nothing_is_kept(
-    control_plane: ControlPlane, namespace: str, controllers: None, tmp_path: Path
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_after_ctrl_c_and_sigterm_nothing_is_left_and_nothing_is_kept(
+    control_plane: ControlPlane,
+    namespace: str,
+    controllers: None,
+    tmp_path: Path,
+    how: signal.Signals,
 ) -> None:
     has_cards(control_plane)
     file, out = written(tmp_path, control_plane, "http://127.0.0.1:1", 20), tmp_path / "out"
@@ -303,9 +308,9 @@ def test_after_ctrl_c_nothing_is_left_and_nothing_is_kept(
         control_plane.api.wait_for(
             lambda jobs: len(jobs) >= 3, "Job", version="batch/v1", timeout_s=60, **EXPERIMENT
         )
-        running.send_signal(signal.SIGINT)
+        running.send_signal(how)
         running.wait(timeout=90)
-    assert running.returncode != 0
+    assert running.returncode == 130
     assert control_plane.api.list("Namespace", **EXPERIMENT) == []
     assert not cell(out, "gpushare").exists()
 

@@ -13,6 +13,7 @@ from weft.cli import experiment_cluster, options
 from weft.cli.experiment_templates import TEMPLATES, Wishes, line_of, written
 from weft.cli.output import (
     SimulateOutput,
+    duration_text,
     json_text,
     print_csv,
     print_note,
@@ -132,7 +133,7 @@ def check(
 ) -> None:
     """Check an experiment, and say how many cells, how much time and disk it takes.
 
-    Exit code 3 where its data is absent.
+    Exit code 3 where its data is absent. On a cluster it reads the kubeconfig and tries no turn.
     """
     from weft.lab.experiment.execution import cost_of_cells
     from weft.lab.experiment.plan import axes_of
@@ -149,13 +150,13 @@ def check(
     left = len(cells) - there
     print(f"in {opened.folder}: {there} are there, {left} to run")
     if left and opened.live:
-        print(experiment_cluster.how_long(spec, file.parent, left))
+        print(experiment_cluster.how_long(spec, work, cells))
     elif left and try_s:
         processes = min(jobs or os.cpu_count() or 1, left)
         cost = cost_of_cells(work, cells, try_s)
         disk_mib = max(1, -(-left * cost.disk_bytes // 2**20))
         print(
-            f"about {_duration(cost.seconds * left / processes)} on {processes} processes "
+            f"about {duration_text(cost.seconds * left / processes)} on {processes} processes "
             f"({cost.seconds:.2f} s a cell, {cost.tried} tried), and {disk_mib:,} MiB of disk"
         )
 
@@ -300,6 +301,8 @@ def _open(file: Path, out: Path | None, *, simulated: bool) -> OpenedExperiment:
         field, path = next(iter(absent.items()))
         print_warning(f"{file}: {field}: {path} is not there; cells that are to run are skipped")
         return OpenedExperiment(live, spec, plan(spec), folder, None, store)
+    if live:
+        experiment_cluster.check_access(spec)
     sources = {} if live else sources_of(spec, make_policy)
     stored = stored_experiment(spec, data, simulated=not live, sources=sources)
     store = RunStore(folder, stored)
@@ -360,9 +363,3 @@ def _print_results(spec: "ExperimentSpec", results: "ExperimentResults") -> None
         print_note(text)
     if model := model_of_time(spec):
         print_note(f"It rests on: {model[:1].lower()}{model[1:]}")
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5_400 else f"{seconds / 3_600:.1f} h"

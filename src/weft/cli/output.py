@@ -72,3 +72,10 @@ def print_table(table: "TextTable") -> None:
     narrow = console.is_terminal or os.environ.get("COLUMNS", "").isdigit()
     for line, header in table.lines(console.width if narrow else None):
         console.print(line, style="bold" if header else None)
+
+
+def duration_text(seconds: float) -> str:
+    """Seconds as people say it: 80 s, 12 min, 3.4 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5_400 else f"{seconds / 3_600:.1f} h"

@@ -50,6 +50,7 @@ KINDS = (
     ResourceKind("events", "Event", "events.k8s.io"),
     ResourceKind("deployments", "Deployment", "apps"),
     ResourceKind("daemonsets", "DaemonSet", "apps"),
+    ResourceKind("jobs", "Job", "batch"),
     ResourceKind("runtimeclasses", "RuntimeClass", "node.k8s.io", namespaced=False),
 )
 _OLD_TOKEN = (

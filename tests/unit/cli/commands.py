@@ -41,6 +41,15 @@ class Mine(Policy):
 {body}"""
 
 
+def kubeconfig(folder: Path) -> Path:
+    """A kubeconfig whose one context, `here`, nobody listens at."""
+    cluster = "{name: here, cluster: {server: 'http://127.0.0.1:1'}}"
+    context = "{name: here, context: {cluster: here}}"
+    file = folder / "kubeconfig"
+    file.write_text(f"current-context: here\nclusters: [{cluster}]\ncontexts: [{context}]\n")
+    return file
+
+
 class Said(NamedTuple):
     """How a command ended."""
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import Weft
+from commands import Weft, kubeconfig
 
 from weft.cli.experiment_templates import TEMPLATES
 
@@ -58,6 +58,7 @@ def test_what_init_prints_is_an_experiment(
 ) -> None:
     """Where its data is absent the exit code is 3, and the file and field are named."""
     monkeypatch.setenv("WEFT_DATA", str(tmp_path / "absent"))
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path)))
     file = tmp_path / "elsewhere" / "experiment.yaml"
     file.parent.mkdir()
     file.write_text(weft("experiment", "init", "--workload", workload).out)

@@ -7,18 +7,29 @@ import msgspec
 import numpy as np
 import pytest
 
+from weft.kube.structs import KubeNode
 from weft.lab.experiment.cluster_jobs import job_manifest, planned_jobs
 from weft.lab.experiment.spec import ExperimentSpec, decode_spec
 from weft.lab.experiment.spec_cluster import ClusterJobs
 from weft.lab.trial.clocks import ClockOffset, apart, offset_of
-from weft.lab.trial.job_rows import clock_marks, job_measures, job_rows
+from weft.lab.trial.job_rows import clock_marks, job_marks, job_measures, job_rows
+from weft.lab.trial.nodes import TurnNodes, turn_nodes
 from weft.lab.trial.objects import KubeJob, TrialPod
 from weft.lab.trial.query_line import LoggedQueryTimes, read_query_times
-from weft.lab.trial.ranges import CardSeries, cards_of, lost, usage_measures, usage_over_time
+from weft.lab.trial.ranges import (
+    CardSeries,
+    cards_of,
+    lost,
+    silent,
+    usage_measures,
+    usage_over_time,
+)
 from weft.lab.workloads.queries import last_line
 from weft.model import BadInputError
 from weft.model.metric import Metric
-from weft.telemetry.sources.answers import decode
+from weft.telemetry.sources.answers import QueryResult, decode
+
+GPUSHARE = "aliyun.com/gpu-mem"
 
 FILE = """\
 apiVersion: weft.dev/v1
@@ -214,18 +225,89 @@ def test_lost_samples_are_told_and_neighbours_do_not_hide_them() -> None:
     assert "no samples" in lost(Metric.POWER_W, {}, 0.0, 60.0)[0]
 
 
-def test_usage_is_summed_over_the_nodes_cards() -> None:
-    def answer(host: str, watts: int) -> dict[str, object]:
-        labels = {"__name__": "DCGM_FI_DEV_POWER_USAGE", "Hostname": host, "gpu": "0"}
-        return {"metric": labels, "values": [[at_s, str(watts)] for at_s in range(4)]}
-
-    result = [answer("a", 100), answer("b", 50), answer("other", 999)]
+def samples_of(name: str, values: dict[str, int]) -> QueryResult:
+    """Prometheus' answer: this metric of GPU 0 of each node, at four seconds."""
+    result = [
+        {
+            "metric": {"__name__": name, "Hostname": host, "gpu": "0"},
+            "values": [[at_s, str(value)] for at_s in range(4)],
+        }
+        for host, value in values.items()
+    ]
     data = {"resultType": "matrix", "result": result}
-    body = json.dumps({"status": "success", "data": data}).encode()
-    cards = cards_of([decode(body, "here")], {"a", "b"})
+    return decode(json.dumps({"status": "success", "data": data}).encode(), "here")
+
+
+POWER, MEMORY = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_FB_USED"
+
+
+def test_usage_is_summed_over_the_nodes_cards() -> None:
+    cards = cards_of([samples_of(POWER, {"a": 100, "b": 50, "other": 999})], {"a", "b"}).cards
     assert sorted(cards) == ["a/0", "b/0"]
     usage = usage_over_time({Metric.POWER_W: cards}, [(0, 1, 3), (2, None, None)], 4.0)
     assert [row.power_w for row in usage] == [150.0] * 4
     assert [row.resident for row in usage] == [0, 1, 1, 0]
     assert [row.waiting for row in usage] == [1, 0, 1, 1]
     assert usage_measures(usage)["energy_kj"] == 0.6
+
+
+def nodes_of(**resources: dict[str, str]) -> TurnNodes:
+    """Nodes of this capacity; schedulers are asked by gpushare's resource, or by a label."""
+    nodes = [
+        msgspec.convert({"metadata": {"name": name}, "status": {"capacity": has}}, KubeNode)
+        for name, has in resources.items()
+    ]
+    return turn_nodes(nodes, [GPUSHARE, ""])
+
+
+@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "nvidia.com/mig-1g.5gb", GPUSHARE])
+def test_a_node_whose_exporter_is_silent_is_told_by_name(resource: str) -> None:
+    nodes = nodes_of(a={resource: "2"}, b={resource: "2"}, c={"cpu": "8", resource: "0"})
+    read = {Metric.POWER_W: cards_of([samples_of(POWER, {"a": 100})], nodes.names)}
+    assert silent(read, nodes) == [
+        "Prometheus has no samples of power_w from node b; look at its target"
+    ]
+    read = {Metric.POWER_W: cards_of([samples_of(POWER, {"a": 100, "b": 100})], nodes.names)}
+    assert silent(read, nodes) == []
+
+
+def test_a_node_has_cards_where_another_metric_tells_of_some() -> None:
+    nodes = nodes_of(a={}, b={}, c={})
+    read = {
+        Metric.POWER_W: cards_of([samples_of(POWER, {"a": 100})], nodes.names),
+        Metric.MEMORY_USED_MIB: cards_of([samples_of(MEMORY, {"a": 1, "b": 1})], nodes.names),
+    }
+    (mark,) = silent(read, nodes)
+    assert "no samples of power_w from node b" in mark
+
+
+def test_cards_of_nodes_by_other_names_are_taken_and_that_is_told() -> None:
+    nodes = nodes_of(a={"nvidia.com/gpu": "1"})
+    cards = cards_of([samples_of(POWER, {"10.0.0.1": 100, "10.0.0.2": 50})], nodes.names)
+    assert sorted(cards.cards) == ["10.0.0.1/0", "10.0.0.2/0"]
+    (mark,) = silent({Metric.POWER_W: cards}, nodes)
+    assert "they name 10.0.0.1, Kubernetes a" in mark
+    assert "the samples of all cards were taken" in mark
+    assert silent({Metric.POWER_W: cards_of([], nodes.names)}, nodes) == []  # `lost` says so
+
+
+def failed_job(name: str, created: int) -> KubeJob:
+    conditions = [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]
+    metadata = {"name": name, "creationTimestamp": at(created)}
+    return msgspec.convert({"metadata": metadata, "status": {"conditions": conditions}}, KubeJob)
+
+
+def test_jobs_that_failed_mark_the_cell_for_times_are_of_the_others() -> None:
+    jobs = {"a": job_of("a", 10, 11), "b": failed_job("b", 10), "c": failed_job("c", 12)}
+    kinds = dict.fromkeys(jobs, "x")
+    assert job_measures(job_rows(jobs.values(), [], kinds, {}, {}))["jct_mean_s"] == 1
+    assert job_marks(jobs, list(kinds)) == [
+        "2 of 3 Jobs failed, the first b: completion times are of the others"
+    ]
+    assert job_marks({"a": jobs["a"]}, ["a"]) == []
+
+
+def test_a_turn_without_any_job_is_marked_and_has_no_rows() -> None:
+    assert job_rows([], [], {"a": "x"}, {}, {}) == []
+    assert job_measures([])["jct_mean_s"] is None
+    assert "no Job was seen" in job_marks({}, ["a"])[0]

@@ -59,12 +59,15 @@ def job_rows(
     ooms: Mapping[str, int],
     queries: Mapping[str, LoggedQueryTimes],
 ) -> list[TrialJob]:
-    """A row a Job, in the order of their names in `kinds`; `ooms` and `queries` by Job's name."""
+    """A row a Job, in the order of their names in `kinds`; `ooms` and `queries` by Job's name.
+
+    No rows where there are no Jobs.
+    """
     by_job: dict[str, list[TrialPod]] = {}
     for pod in pods:
         by_job.setdefault(pod.job, []).append(pod)
     job_of = {job.metadata.name: job for job in jobs}
-    began_s = min(_at(job.metadata.creation_timestamp) for job in job_of.values())
+    began_s = min((_at(job.metadata.creation_timestamp) for job in job_of.values()), default=0.0)
     return [
         _row(
             job_of[name], by_job.get(name, []), began_s, kind, ooms.get(name, 0), queries.get(name)
@@ -110,6 +113,21 @@ def _row(
         p90_s=queries.p90_s if queries else None,
         p99_s=queries.p99_s if queries else None,
     )
+
+
+def job_marks(jobs: Mapping[str, KubeJob], names: Sequence[str]) -> list[str]:
+    """Marks a turn in which Jobs were given up, or none was seen; `names` are those planned.
+
+    Times are of Jobs that completed, so a scheduler whose Jobs fail would look fast. Jobs that had
+    not ended when the turn did are the turn's own mark.
+    """
+    if not jobs:
+        return ["no Job was seen: none arrives within cluster.turnSeconds, or none was created"]
+    failed = [name for name in names if name in jobs and jobs[name].failed]
+    if not failed:
+        return []
+    count = f"{len(failed)} of {len(names)} Jobs failed, the first {failed[0]}"
+    return [f"{count}: completion times are of the others"]
 
 
 def clock_marks(rows: Sequence[TrialJob]) -> list[str]:

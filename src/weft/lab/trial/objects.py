@@ -29,10 +29,16 @@ class KubeJob(Api, frozen=True, gc=False):
     @property
     def ended(self) -> bool:
         """True if it is complete, or was given up."""
-        return any(
-            each.type in ("Complete", "Failed") and each.status == "True"
-            for each in self.status.conditions or ()
-        )
+        return self._is("Complete") or self.failed
+
+    @property
+    def failed(self) -> bool:
+        """True if it was given up, as after `backoffLimit` restarts."""
+        return self._is("Failed")
+
+    def _is(self, type_: str) -> bool:
+        conditions = self.status.conditions or ()
+        return any(each.type == type_ and each.status == "True" for each in conditions)
 
 
 class RanTerminated(pods.Terminated, frozen=True, gc=False):

@@ -4,12 +4,13 @@ Samples are asked for themselves, with the times of their scrapes: a range query
 of up to five minutes with the value before them, and nobody would see that samples were lost.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
+from weft.lab.trial.nodes import TurnNodes
 from weft.model.metric import Metric
 from weft.model.metric_aliases import ALIASES, Alias
 from weft.telemetry.meaning.metric_names import subject
@@ -51,6 +52,17 @@ Samples = Mapping[Metric, Mapping[str, CardSeries]]
 """By metric and card."""
 
 
+class CardsRead(NamedTuple):
+    """One metric's samples by card, and where they are from.
+
+    `nodes` are those of the turn that series name, `others` the names that stand in their place.
+    """
+
+    cards: Mapping[str, CardSeries]
+    nodes: frozenset[str] = frozenset()
+    others: frozenset[str] = frozenset()
+
+
 class RangesRead(NamedTuple):
     """Samples, and what is missing from them."""
 
@@ -59,13 +71,13 @@ class RangesRead(NamedTuple):
 
 
 async def read_ranges(
-    source: Prometheus, nodes: set[str], begin_s: float, end_s: float
+    source: Prometheus, nodes: TurnNodes, begin_s: float, end_s: float
 ) -> RangesRead:
     """Samples of these nodes' cards from `begin_s` to `end_s`, seconds since 1970.
 
     What cannot be had is a mark, and no error: the Jobs' own times are there all the same.
     """
-    samples: dict[Metric, Mapping[str, CardSeries]] = {}
+    read: dict[Metric, CardsRead] = {}
     marks: list[str] = []
     for metric in METRICS:
         try:
@@ -73,9 +85,10 @@ async def read_ranges(
         except TelemetryError as error:
             marks.append(f"Prometheus did not answer for {metric}: {error}")
             continue
-        samples[metric] = cards_of(answers, nodes, source.aliases)
-        marks += lost(metric, samples[metric], begin_s, end_s)
-    return RangesRead(samples, marks)
+        read[metric] = cards_of(answers, nodes.names, source.aliases)
+        marks += lost(metric, read[metric].cards, begin_s, end_s)
+    marks += silent(read, nodes)
+    return RangesRead({metric: of.cards for metric, of in read.items()}, marks)
 
 
 async def _answers(
@@ -91,16 +104,21 @@ async def _answers(
 
 
 def cards_of(
-    answers: Iterable[QueryResult], nodes: set[str], aliases: Mapping[str, Alias] = ALIASES
-) -> dict[str, CardSeries]:
+    answers: Iterable[QueryResult],
+    nodes: Collection[str],
+    aliases: Mapping[str, Alias] = ALIASES,
+) -> CardsRead:
     """Each card's samples, whoever tells of them; other nodes' are left out.
 
-    Where no series names one of the nodes, all are taken: exporters may know other names.
+    Where no series names one of the nodes, all are taken, and `others` says whose: exporters may
+    know other names.
     """
     cards: dict[str, dict[str, dict[float, float]]] = {}
     for answer in answers:
         ends = np.cumsum(answer.counts)
         for labels, begin, end in zip(answer.labels, ends - answer.counts, ends, strict=True):
+            if begin == end:
+                continue
             named = labels_of(labels)
             about, scale = subject(named), _scale(named, aliases)
             card = about.uuid or f"{about.node}/{about.gpu}"
@@ -112,15 +130,43 @@ def cards_of(
                 )
             )
             cards.setdefault(about.node, {}).setdefault(card, {}).update(values)
-    known = cards.keys() & nodes or cards.keys()
+    known = frozenset(cards) & frozenset(nodes)
+    others = frozenset() if known else frozenset(cards)
     merged: dict[str, dict[float, float]] = {}
-    for node in known:
+    for node in sorted(known or others):
         for card, values in cards[node].items():
             merged.setdefault(card, {}).update(values)
-    return {
-        card: CardSeries(np.array(sorted(values)), np.array([values[at] for at in sorted(values)]))
-        for card, values in sorted(merged.items())
-    }
+    return CardsRead({card: _series(merged[card]) for card in sorted(merged)}, known, others)
+
+
+def _series(values: Mapping[float, float]) -> CardSeries:
+    times = sorted(values)
+    return CardSeries(np.array(times), np.array([values[at_s] for at_s in times]))
+
+
+def silent(read: Mapping[Metric, CardsRead], nodes: TurnNodes) -> list[str]:
+    """Marks metrics that a node with cards does not tell while others do: sums lack its cards.
+
+    A node has cards if it says so to Kubernetes, or if another metric tells of some. Where a metric
+    names no node of the turn nobody knows whose cards these are, which is a mark too.
+    """
+    with_cards = nodes.with_cards.union(*(of.nodes for of in read.values()))
+    marks = []
+    for metric, of in read.items():
+        absent = sorted(with_cards - of.nodes)
+        if of.others:
+            names = f"they name {min(of.others) or '(none)'}, Kubernetes {min(nodes.names)}"
+            marks.append(
+                f"no samples of {metric} name a node of the turn ({names}): the samples of all "
+                "cards were taken; let the exporters' label be the node's name"
+            )
+        elif of.nodes and absent:
+            more = f" ({len(absent)} such nodes)" if len(absent) > 1 else ""
+            marks.append(
+                f"Prometheus has no samples of {metric} from node {absent[0]}{more}; "
+                "look at its target"
+            )
+    return marks
 
 
 def lost(

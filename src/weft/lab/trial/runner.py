@@ -1,6 +1,5 @@
 """The runner of an experiment on a cluster: a cell is one scheduler's turn."""
 
-import asyncio
 import hashlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -8,15 +7,15 @@ from pathlib import Path
 import msgspec
 
 from weft.kube.client import ApiClient
-from weft.kube.codec import NODES, SkippedObjects
-from weft.kube.config import load
-from weft.lab.experiment.cluster_jobs import planned_jobs
+from weft.kube.config import Endpoint, load
+from weft.lab.experiment.cluster_jobs import PlannedJob, planned_jobs
 from weft.lab.experiment.plan import PlannedCell
 from weft.lab.experiment.runner import CellResult
 from weft.lab.experiment.spec_cluster import Cluster, ClusterJobs, PrometheusAccess
 from weft.lab.trial.clocks import prometheus_clock_marks
-from weft.lab.trial.job_rows import TrialJob, clock_marks, job_measures, job_rows
+from weft.lab.trial.job_rows import TrialJob, clock_marks, job_marks, job_measures, job_rows
 from weft.lab.trial.namespaces import TurnLabels
+from weft.lab.trial.nodes import read_nodes
 from weft.lab.trial.objects import moment_s
 from weft.lab.trial.ranges import (
     CardSeries,
@@ -26,8 +25,8 @@ from weft.lab.trial.ranges import (
     usage_measures,
     usage_over_time,
 )
+from weft.lab.trial.stopping import run_cleaning_up
 from weft.lab.trial.turn import Turn, TurnObjects, TurnPlan
-from weft.model import BadInputError
 from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
 
 
@@ -52,8 +51,13 @@ class ClusterRunner:
         """One scheduler's turn on one seed's Jobs at one level.
 
         `BadInputError` where the cluster cannot be reached, or the scheduler is not in the path.
+        SIGTERM ends it as Ctrl-C does: the turn's namespace is removed.
         """
-        return asyncio.run(self._run(cell))
+        return run_cleaning_up(self._run(cell))
+
+    def jobs(self, seed: int) -> list[PlannedJob]:
+        """The Jobs of every turn on this seed, in the order of their times."""
+        return planned_jobs(self._workload, self._models, seed)
 
     async def _run(self, cell: PlannedCell) -> CellResult:
         cluster = self._cluster
@@ -63,13 +67,12 @@ class ClusterRunner:
             cluster,
             cluster.scheduler(cell.scheduler),
             self._workload.percents[cell.levels[0].index],
-            planned_jobs(self._workload, self._models, cell.seed),
+            self.jobs(cell.seed),
         )
-        paths = (Path(cluster.kubeconfig).expanduser(),) if cluster.kubeconfig else ()
-        async with ApiClient(load(cluster.context, paths=paths)) as client:
-            nodes = await _node_names(client, cluster)
+        async with ApiClient(endpoint_of(cluster)) as client:
+            nodes = await read_nodes(client, cluster)
             seen = await Turn(client, plan, self._tell).run()
-            if cluster.prometheus is None:
+            if cluster.prometheus is None or not seen.jobs:
                 return _result(plan, seen, RangesRead({}, []))
             async with Prometheus(_options(cluster.prometheus)) as source:
                 marks = await prometheus_clock_marks(source, seen.api_clock, client.clock)
@@ -78,11 +81,18 @@ class ClusterRunner:
         return _result(plan, seen, RangesRead(read.samples, [*marks, *read.marks]))
 
 
+def endpoint_of(cluster: Cluster) -> Endpoint:
+    """The cluster's API server; `BadInputError` where kubeconfig or context are not there."""
+    paths = (Path(cluster.kubeconfig).expanduser(),) if cluster.kubeconfig else ()
+    return load(cluster.context, paths=paths)
+
+
 def _result(plan: TurnPlan, seen: TurnObjects, read: RangesRead) -> CellResult:
     kinds = {job.name: job.kind for job in plan.jobs}
     ooms = {name: len(ends) for name, ends in seen.ooms.items()}
     rows = job_rows(seen.jobs.values(), seen.pods.values(), kinds, ooms, seen.queries)
-    marks = (*seen.marks, *clock_marks(rows), *read.marks)
+    failed = job_marks(seen.jobs, [job.name for job in plan.jobs])
+    marks = (*seen.marks, *failed, *clock_marks(rows), *read.marks)
     measures = job_measures(rows)
     usage: list[CardUsage] = []
     if read.samples:
@@ -110,7 +120,10 @@ def _stays(rows: Iterable[TrialJob]) -> list[tuple[float, float | None, float | 
 
 
 def _span(seen: TurnObjects) -> tuple[float, float]:
-    """From the first Job's creation to the last one's completion, seconds since 1970."""
+    """From the first Job's creation to the last one's completion, seconds since 1970.
+
+    There must be a Job.
+    """
     jobs = seen.jobs.values()
     begins = [moment_s(job.metadata.creation_timestamp) for job in jobs]
     ends = [moment_s(job.status.completion_time) for job in jobs]
@@ -126,14 +139,3 @@ def _options(access: PrometheusAccess) -> PrometheusOptions:
         bearer_token_file=access.bearer_token_file,
         authority_file=access.authority_file,
     )
-
-
-async def _node_names(client: ApiClient, cluster: Cluster) -> set[str]:
-    """The nodes that pods may run on; `BadInputError` where there are none."""
-    wanted = ",".join(f"{name}={value}" for name, value in cluster.node_selector.items())
-    query = {"labelSelector": wanted} if wanted else {}
-    page = NODES.decode_page(await client.call("GET", NODES.of(""), query=query), SkippedObjects())
-    if not page.items:
-        what = f"no node of the cluster has these labels: {wanted}" if wanted else "no nodes"
-        raise BadInputError("cluster.nodeSelector", what)
-    return {node.metadata.name for node in page.items}

@@ -1,0 +1,52 @@
+"""The nodes of a turn, and which of them have GPUs whose samples must be there."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from weft.kube.client import ApiClient
+from weft.kube.codec import NODES, SkippedObjects
+from weft.kube.structs import KubeNode
+from weft.lab.experiment.spec_cluster import Cluster
+from weft.model import BadInputError
+from weft.model.quantity import parse_quantity
+
+_NVIDIA = ("nvidia.com/gpu", "nvidia.com/mig-")
+"""NVIDIA's device plugin calls cards so, `nvidia.com/gpu.shared` and MIG instances too."""
+
+
+class TurnNodes(NamedTuple):
+    """Names of the nodes that pods may run on, and of those that say that they have GPUs.
+
+    A node says so by its capacity of `nvidia.com/gpu` (or MIG instances), or of a resource that one
+    of the cluster's schedulers is asked by. One that only a label tells of is not known as such.
+    """
+
+    names: frozenset[str]
+    with_cards: frozenset[str] = frozenset()
+
+
+async def read_nodes(client: ApiClient, cluster: Cluster) -> TurnNodes:
+    """The cluster's nodes; `BadInputError` where `nodeSelector` finds none."""
+    wanted = ",".join(f"{name}={value}" for name, value in cluster.node_selector.items())
+    query = {"labelSelector": wanted} if wanted else {}
+    page = NODES.decode_page(await client.call("GET", NODES.of(""), query=query), SkippedObjects())
+    if not page.items:
+        what = f"no node of the cluster has these labels: {wanted}" if wanted else "no nodes"
+        raise BadInputError("cluster.nodeSelector", what)
+    return turn_nodes(page.items, (each.request.resource for each in cluster.schedulers))
+
+
+def turn_nodes(nodes: Iterable[KubeNode], resources: Iterable[str]) -> TurnNodes:
+    """Names of these nodes; GPUs are asked for by these `resources` and NVIDIA's."""
+    asked = {name for name in resources if name}
+    names, with_cards = set(), set()
+    for node in nodes:
+        names.add(node.metadata.name)
+        # Allocatable falls to 0 where a device plugin is away; the cards still draw power.
+        has = [*(node.status.capacity or {}).items(), *(node.status.allocatable or {}).items()]
+        if any(
+            (name in asked or name.startswith(_NVIDIA)) and parse_quantity(amount) > 0
+            for name, amount in has
+        ):
+            with_cards.add(node.metadata.name)
+    return TurnNodes(frozenset(names), frozenset(with_cards))
