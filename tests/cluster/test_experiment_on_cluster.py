@@ -325,11 +325,11 @@ class AdjustedClock(SystemClock):
 
 
 def two_turns(folder: Path, plane: ControlPlane, url: str) -> Path:
-    """The experiment's file: kube-scheduler alone, four Jobs, two seeds."""
+    """The experiment's file: kube-scheduler alone, four Jobs, one seed twice."""
     path = written(folder, plane, url, 4)
     spec = yaml.safe_load(path.read_text())
     spec["cluster"]["schedulers"] = [{"name": "stock", "request": {"resource": "nvidia.com/gpu"}}]
-    spec |= {"schedulers": ["stock"], "seeds": {"count": 2}}
+    spec |= {"schedulers": ["stock"], "seeds": {"count": 1}, "repeats": 2}
     for job in spec["workload"]["jobs"]:
         job["annotations"] = {"weft.dev/hollow-run-s": "8"}
     path.write_text(yaml.safe_dump(spec))
@@ -366,8 +366,8 @@ def test_a_turn_that_went_wrong_is_marked_and_in_no_average(
         _, warned = running.communicate(timeout=240)
     assert running.returncode == 3, warned
     bad, good = (
-        json.loads((cell(out, "stock").with_name(f"seed={seed}") / RESULT).read_text())
-        for seed in (0, 1)
+        json.loads((cell(out, "stock").with_name(name) / RESULT).read_text())
+        for name in ("seed=0", "seed=0,repeat=1")
     )
     assert not good.get("marks"), good["marks"]
     for mark in (
