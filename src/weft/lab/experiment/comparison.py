@@ -201,8 +201,12 @@ def summaries_of_levels(
     ]
 
 
-def _findings(spec: ExperimentSpec, summary: Iterable[MeasureSummary]) -> Iterable[str]:
-    """One sentence for each difference that is none of chance, at 5 % after Holm."""
+def _findings(spec: ExperimentSpec, summary: Sequence[MeasureSummary]) -> Iterable[str]:
+    """One sentence for each difference that is none of chance, at 5 % after Holm.
+
+    Of energy it says how much is the makespan's: what idle cards draw for longer, or no longer.
+    """
+    means = {(row.measure, row.scheduler, *row.levels.values()): row.mean for row in summary}
     for row in summary:
         difference = row.difference
         lower, higher = row.measure in LOWER_IS_BETTER, row.measure in HIGHER_IS_BETTER
@@ -212,8 +216,23 @@ def _findings(spec: ExperimentSpec, summary: Iterable[MeasureSummary]) -> Iterab
         at = level_text(spec, row.levels)
         yield (
             f"{f'At {at} ' if at else ''}{row.scheduler} {'beats' if wins else 'loses to'} "
-            f"{spec.reference} in {TITLES[row.measure]}: {difference.text()}."
+            f"{spec.reference} in {TITLES[row.measure]}: {difference.text()}"
+            + (_of_makespan(spec, row, means) if row.measure == "energy_kj" else "")
+            + "."
         )
+
+
+def _of_makespan(
+    spec: ExperimentSpec, row: MeasureSummary, means: Mapping[tuple[str, ...], float]
+) -> str:
+    """How much of the difference in energy is that idle cards draw for another time, in percent."""
+    own, base = ((name, *row.levels.values()) for name in (row.scheduler, spec.reference))
+    idle_kj = [means.get(("idle_energy_kj", *place)) for place in (own, base)]
+    saved_kj = means[("energy_kj", *own)] - means[("energy_kj", *base)]
+    if idle_kj[0] is None or idle_kj[1] is None or not saved_kj:
+        return ""
+    share = (idle_kj[0] - idle_kj[1]) / saved_kj
+    return f" ({100 * share:.0f} % of it by the makespan, the rest by how cards are shared)"
 
 
 def level_text(spec: ExperimentSpec, levels: Mapping[str, str]) -> str:

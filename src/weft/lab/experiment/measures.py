@@ -62,6 +62,7 @@ TITLES = {
 
 UNJUDGED = frozenset(
     {
+        "idle_energy_kj",
         "residents",
         "memory_used_percent",
         "memory_used_mib",

@@ -20,6 +20,7 @@ SHARED_MEASURES = (
     "memory_used_percent",
     "gpu_util_percent",
     "energy_kj",
+    "idle_energy_kj",
     "unfinished",
 )
 """Fields of a run of shared GPUs that are measures as they stand."""

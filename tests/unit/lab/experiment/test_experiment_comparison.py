@@ -66,3 +66,18 @@ def test_measures_that_no_cell_has_and_jobs_that_never_ended_are_said() -> None:
         "No cell has lost_s.",
         "auto leaves 3 jobs unfinished a run; its completion times are of the others.",
     ]
+
+
+def test_a_difference_in_energy_says_how_much_of_it_is_the_makespans() -> None:
+    """Idle cards draw 60 kJ less of the 80 that are saved."""
+    spec = spec_of(SMALL.replace("[0, 100]", "[0]"))
+    measures: dict[str, dict[str, float | None]] = {
+        cell.folder: {
+            "energy_kj": cell.seed + (100.0 if cell.scheduler == "auto" else 180.0),
+            "idle_energy_kj": 40.0 if cell.scheduler == "auto" else 100.0,
+        }
+        for cell in plan(spec)
+    }
+    (finding,) = compare(spec, measures).findings
+    assert finding.startswith("auto beats gpushare in energy: -43.8 %")
+    assert finding.endswith("(75 % of it by the makespan, the rest by how cards are shared).")
