@@ -23,11 +23,26 @@ profiles: []
 baseline: {baseline}
 # Each seed is one workload, the same for all schedulers. Five and more give intervals.
 seeds: {{first: 0, count: 10}}
+# Measures that reports are about; left out: all.
+measures: []
 # Each cell keeps its decisions, for `weft replay` and `weft explain pod --decisions`.
 decisions: true
 """
 
-_OVERPROVISIONED = """\
+_HOW_THEY_RUN = """\
+  # Left out, jobs come as this workload says, and cards draw what their model does.
+  # arrivals: {kind: poisson, meanSeconds: 30.0}
+  # power: {idleWatts: 27.0, contextWatts: 10.0, busyWatts: 200.0, gamma: 1.0}
+  # Levels of what is assumed of time on a card: name, compute, computeRatio, computeShown,
+  # earlierRuns. Reports show headlines under each.
+  assumptions: []
+  # Images are pulled where a node first needs them; 0: they are there.
+  imageMib: 0
+  pullMibPerSecond: 0.0
+"""
+
+_OVERPROVISIONED = (
+    """\
 workload:
   kind: overprovisioned
   # How much more memory jobs ask for than they use, percent.
@@ -39,12 +54,17 @@ workload:
   mix: ssd
   # Each card gets thirty jobs.
   cards: 1
+  # Arrival rate × mean time alone ÷ GPUs; left out, the logs' own gaps.
+  loads: []
   # Harvesting promises at most so many times a card's memory.
   harvestLimit: 4.0
   scrapeSeconds: 5.0
 """
+    + _HOW_THEY_RUN
+)
 
-_PAIRS = """\
+_PAIRS = (
+    """\
 workload:
   kind: pairs
   # Measured pairs: Gavel's CSV (one source and GPU model of it), or Co-scheML's JSON.
@@ -62,9 +82,19 @@ workload:
   predictions: []
   # Jobs' progress: levels of name, teach, evict, keepsWork, noise, missing, periodSeconds.
   feedback: []
-  # So many of the jobs are latency-critical.
+  # So many of the jobs are latency-critical; else all are of jobClass.
   criticalShares: []
+  jobClass: best-effort
+  # Time alone: its mean, and fixed, exponential or lognormal.
+  meanSeconds: 3600.0
+  durations: lognormal
+  # Where given, jobs say how long they take, wrong by up to this ratio.
+  # expectedError: 0.2
+  # Distances between applications, for coscheml:pairing=mystic.
+  mystic: ""
 """
+    + _HOW_THEY_RUN
+)
 
 _OPENB = """\
 workload:
@@ -77,6 +107,8 @@ workload:
   mode: inflation
   # GPUs asked for in the end, percent of all.
   demands: [130.0]
+  # timed: pods come so many times faster, and last as long.
+  compress: 1.0
 """
 
 _CARDS = """\
@@ -94,13 +126,20 @@ _COMMON = """\
   # Assumed of time on a card: compute measured or proportional, earlierRuns known or not.
   assumptions:
     - {name: in-proportion, compute: proportional}
+  # Arrival rate × mean time alone ÷ GPUs, which sets the mean gap; left out, that above.
+  loads: []
   faults: [{name: sound}]
+  harvestLimit: 4.0
+  scrapeSeconds: 5.0
   # Images are pulled where a node first needs them: imageMib, pullMibPerSecond.
   imageMib: 0
   pullMibPerSecond: 0.0
+  # Left out, cards draw what their model does.
+  # power: {idleWatts: 27.0, contextWatts: 10.0, busyWatts: 200.0, gamma: 1.0}
 """
 
-_KNOTS_CLUSTER = """\
+_KNOTS_CLUSTER = (
+    """\
 workload:
   kind: kube-knots-cluster
   # Application mixes of Rodinia programs and services; their queries are late at 150 ms.
@@ -108,11 +147,17 @@ workload:
   # P100s of 16 GB, a node each.
   gpus: 10
   jobs: 240
+  # Arrival rate × mean time alone ÷ GPUs; left out, each mix's own.
+  loads: []
   faults: [{name: sound}]
+  harvestLimit: 4.0
   scrapeSeconds: 5.0
 """
+    + _HOW_THEY_RUN
+)
 
-_KNOTS_DL = """\
+_KNOTS_DL = (
+    """\
 workload:
   kind: kube-knots-dl
   # P100s of 16 GB, eight a node.
@@ -120,8 +165,12 @@ workload:
   training: 520
   inference: 1400
   hours: 12.0
+  faults: [{name: sound}]
+  harvestLimit: 4.0
   scrapeSeconds: 60.0
 """
+    + _HOW_THEY_RUN
+)
 
 _JOB_LIST = (
     """\

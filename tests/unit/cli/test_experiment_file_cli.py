@@ -5,14 +5,17 @@ import io
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from commands import Weft, kubeconfig
 
 from weft.cli.experiment_templates import TEMPLATES
+from weft.lab.experiment.spec import decode_spec
 
 
 @pytest.fixture
@@ -67,6 +70,14 @@ def test_what_init_prints_is_an_experiment(
     absent = not workload.startswith(("overprovisioned", "kube-knots-", "cluster-jobs"))
     assert said.code == (3 if absent else 0)
     assert ("is not there; cells" in said.err) == absent
+
+
+@pytest.mark.parametrize("workload", sorted(TEMPLATES))
+def test_what_init_prints_names_every_field_of_the_workload(workload: str) -> None:
+    text = TEMPLATES[workload]
+    form = decode_spec(text.encode(), workload).workload
+    names = [field.encode_name for field in msgspec.structs.fields(form)]
+    assert [name for name in names if not re.search(rf"\b{name}:\s", text)] == []
 
 
 def test_a_trace_of_ones_own_is_run(weft: Weft, tmp_path: Path) -> None:
