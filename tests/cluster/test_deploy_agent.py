@@ -139,6 +139,7 @@ def test_as_it_is_deployed_it_tells_of_its_node(
         agent.start()
         control_plane.api.wait_for(told, "Node", timeout_s=60)
         assert agent.end(signal.SIGTERM) == 0
+    control_plane.api.delete("Node", "gpu-deployed")
     assert not re.search("forbidden|Traceback", agent.said), agent.said
 
 

@@ -251,10 +251,14 @@ def test_usage_is_summed_over_the_nodes_cards() -> None:
     assert usage_measures(usage)["energy_kj"] == 0.6
 
 
-def nodes_of(**resources: dict[str, str]) -> TurnNodes:
+def nodes_of(ready: str = "True", **resources: dict[str, str]) -> TurnNodes:
     """Nodes of this capacity; schedulers are asked by gpushare's resource, or by a label."""
+    conditions = [{"type": "Ready", "status": ready}]
     nodes = [
-        msgspec.convert({"metadata": {"name": name}, "status": {"capacity": has}}, KubeNode)
+        msgspec.convert(
+            {"metadata": {"name": name}, "status": {"capacity": has, "conditions": conditions}},
+            KubeNode,
+        )
         for name, has in resources.items()
     ]
     return turn_nodes(nodes, [GPUSHARE, ""])
@@ -268,6 +272,12 @@ def test_a_node_whose_exporter_is_silent_is_told_by_name(resource: str) -> None:
         "Prometheus has no samples of power_w from node b; look at its target"
     ]
     read = {Metric.POWER_W: cards_of([samples_of(POWER, {"a": 100, "b": 100})], nodes.names)}
+    assert silent(read, nodes) == []
+
+
+def test_a_node_that_takes_no_pods_need_not_tell_of_its_cards() -> None:
+    nodes = nodes_of(ready="Unknown", a={"nvidia.com/gpu": "2"}, b={"nvidia.com/gpu": "2"})
+    read = {Metric.POWER_W: cards_of([samples_of(POWER, {"a": 100})], nodes.names)}
     assert silent(read, nodes) == []
 
 

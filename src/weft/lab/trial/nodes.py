@@ -15,7 +15,7 @@ _NVIDIA = ("nvidia.com/gpu", "nvidia.com/mig-")
 
 
 class TurnNodes(NamedTuple):
-    """Names of the nodes that pods may run on, and of those that say that they have GPUs.
+    """Names of the nodes that pods may run on, and of those that are Ready and say they have GPUs.
 
     A node says so by its capacity of `nvidia.com/gpu` (or MIG instances), or of a resource that one
     of the cluster's schedulers is asked by. One that only a label tells of is not known as such.
@@ -42,6 +42,8 @@ def turn_nodes(nodes: Iterable[KubeNode], resources: Iterable[str]) -> TurnNodes
     names, with_cards = set(), set()
     for node in nodes:
         names.add(node.metadata.name)
+        if not node.ready:
+            continue  # It runs none of the turn's pods, and its exporter is likely gone with it.
         # Allocatable falls to 0 where a device plugin is away; the cards still draw power.
         has = [*(node.status.capacity or {}).items(), *(node.status.allocatable or {}).items()]
         if any(
