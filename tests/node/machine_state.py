@@ -78,7 +78,7 @@ class MachineState:
             cgroups=sorted(str(path) for path in _cgroups() if _may_be_ours(path)),
             links=sorted(os.listdir("/sys/class/net")),
             namespaces=sorted(os.listdir(_NAMESPACES)) if _NAMESPACES.exists() else [],
-            firewall=_firewall(),
+            firewall=firewall(),
             folders=[folder for folder in _FOLDERS if Path(folder).exists()],
             devices=sorted(f"/dev/{name}" for name in os.listdir("/dev")),
         )
@@ -136,9 +136,7 @@ def put_back(before: MachineState, folder: Path) -> None:
     for device in set(MachineState.now().devices) - set(before.devices):
         if device.startswith(DEVICE_PREFIX):
             Path(device).unlink()
-    if _firewall() != before.firewall:
-        text = "\n".join([*before.firewall, ""])
-        subprocess.run(["iptables-restore"], input=text, text=True, check=False)
+    put_firewall_back(before.firewall)
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -221,8 +219,36 @@ def _remove_cgroup(path: Path) -> None:
             time.sleep(_POLL_S)
 
 
-def _firewall() -> list[str]:
-    """The input of iptables-restore, without counters and comments."""
+def put_firewall_back(before: list[str]) -> None:
+    """The rules as `before`; tables that had none are emptied, as iptables cannot remove them."""
+    if firewall() == before:
+        return
+    emptied = [
+        line for table in _tables() if table[0] not in before for line in (table[0], "COMMIT")
+    ]
+    text = "\n".join([*before, *emptied, ""])
+    subprocess.run(["iptables-restore"], input=text, text=True, check=False)
+
+
+def firewall() -> list[str]:
+    """The input of iptables-restore, without counters, comments and tables that let all through.
+
+    Such a table is there or not without any difference: reading rules may bring it about.
+    """
+    return [line for table in _tables() if not _lets_all_through(table) for line in table]
+
+
+def _lets_all_through(table: list[str]) -> bool:
+    return all(line.startswith(":") and line.endswith(" ACCEPT") for line in table[1:-1])
+
+
+def _tables() -> list[list[str]]:
+    """Each table's lines, from its `*name` to its COMMIT."""
     done = subprocess.run(["iptables-save"], capture_output=True, text=True, check=False)
-    lines = [line for line in done.stdout.splitlines() if not line.startswith("#")]
-    return [line.partition(" [")[0] if line.startswith(":") else line for line in lines]
+    tables: list[list[str]] = []
+    for line in done.stdout.splitlines():
+        if line.startswith("*"):
+            tables.append([])
+        if tables and not line.startswith("#"):
+            tables[-1].append(line.partition(" [")[0] if line.startswith(":") else line)
+    return tables

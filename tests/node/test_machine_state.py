@@ -90,6 +90,38 @@ def test_a_change_of_each_kind_is_noticed() -> None:
     )
 
 
+FIREWALL = """
+import subprocess
+from machine_state import firewall, put_firewall_back
+run = lambda *words: subprocess.run(["iptables", *words], check=True)
+if {rule!r}:
+    run("-A", "INPUT", "-j", "DROP", "-s", "192.0.2.1")
+before = firewall()
+run("-t", "nat", "-L")
+run("-N", "KUBE-FIREWALL")
+run("-A", "OUTPUT", "-j", "KUBE-FIREWALL")
+assert firewall() != before
+put_firewall_back(before)
+assert firewall() == before, firewall()
+print("kept" if any("192.0.2.1" in line for line in before) else "empty")
+"""
+
+
+@pytest.mark.parametrize(("rule", "was"), [(False, "empty"), (True, "kept")])
+def test_the_firewall_is_put_back_where_it_had_rules_and_where_none(rule: bool, was: str) -> None:
+    """In a network of its own, in which nobody has asked for any table so far."""
+    program = FIREWALL.format(rule=rule)
+    done = subprocess.run(
+        ["unshare", "--net", sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(HERE)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == was
+
+
 @pytest.mark.parametrize("what", ["sysctls", "folders"])
 def test_a_state_is_read_back(what: str) -> None:
     now = MachineState.now()
