@@ -59,16 +59,14 @@ class ReportLayout(StrEnum):
 class OpenedExperiment(NamedTuple):
     """An experiment's file, its cells, and what runs them; None where data is absent.
 
-    `live`: on a cluster, where one turn comes after another. `without_data`: its runs, where data
-    is absent.
+    `live`: on a cluster, where one turn comes after another.
     """
 
     live: bool
     spec: "ExperimentSpec"
     cells: "list[PlannedCell]"
-    folder: Path
+    store: "RunStore"
     work: "CellWork | None"
-    without_data: "RunStore | None" = None
 
 
 def init(
@@ -146,9 +144,9 @@ def check(
     print(f"{spec.name}: {len(cells)} cells ({', '.join(axes)})")
     if work is None:
         raise Exit(EXIT_ABSENT)
-    there = len(work.store.done(cells))
+    there = len(opened.store.done(cells))
     left = len(cells) - there
-    print(f"in {opened.folder}: {there} are there, {left} to run")
+    print(f"in {opened.store.folder}: {there} are there, {left} to run")
     if left and opened.live:
         print(experiment_cluster.how_long(spec, work, cells))
     elif left and try_s:
@@ -184,17 +182,16 @@ def run(
     from weft.lab.experiment.store import marks_of
 
     opened = _open(file, out, simulated=simulated)
-    if opened.without_data is not None:
-        opened.without_data.note_absent()
     if opened.work is None:
+        opened.store.note_absent()
         raise Exit(EXIT_ABSENT)
     if opened.live and workers:
         raise BadInputError("--workers", "is for simulated cells; add --simulated, or leave it out")
-    store, cells = opened.work.store, opened.cells
+    store, cells = opened.store, opened.cells
     store.begin()
     where = 1 if opened.live else workers or jobs or os.cpu_count() or 1
     ran = run_missing(opened.work, cells, where, library_versions(), bar)
-    print(f"{ran} cells run, {len(cells) - ran} were there: {opened.folder}")
+    print(f"{ran} cells run, {len(cells) - ran} were there: {opened.store.folder}")
     marked = marks_of(store.records(cells))
     if marked:
         warn_of_marks(marked)
@@ -298,15 +295,14 @@ def _open(file: Path, out: Path | None, *, simulated: bool) -> OpenedExperiment:
     folder = out or Path("build") / "experiments" / f"{spec.name}{suffix}"
     if absent := absent_data(data):
         store = RunStore(folder, StoredExperiment(spec, {}, not live, absent=absent))
-        field, path = next(iter(absent.items()))
-        print_warning(f"{file}: {field}: {path} is not there; cells that are to run are skipped")
-        return OpenedExperiment(live, spec, plan(spec), folder, None, store)
+        print_warning(f"{file}: {absent[0]}; cells that are to run are skipped")
+        return OpenedExperiment(live, spec, plan(spec), store, None)
     if live:
         experiment_cluster.check_access(spec)
     sources = {} if live else sources_of(spec, make_policy)
     stored = stored_experiment(spec, data, simulated=not live, sources=sources)
     store = RunStore(folder, stored)
-    return OpenedExperiment(live, spec, plan(spec), folder, CellWork(runner, store))
+    return OpenedExperiment(live, spec, plan(spec), store, CellWork(runner, store))
 
 
 def library_versions() -> dict[str, str]:

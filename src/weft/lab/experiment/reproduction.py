@@ -108,8 +108,7 @@ def _run(folder: Path, file: str, expected: ExpectedResults, how: HowToRun) -> R
     runner = runner_of(spec, data, how.make_policy, how.read_pods)
     cells = plan(spec)
     if absent := absent_data(data):
-        field, path = next(iter(absent.items()))
-        what = f"{field}: {path} is not there; all {len(cells)} cells are skipped"
+        what = f"{absent[0]}; all {len(cells)} cells are skipped"
         return ReproducedExperiment(file, spec, out, None, absent=what)
     sources = sources_of(spec, how.make_policy)
     store = RunStore(out, stored_experiment(spec, data, sources=sources))

@@ -12,8 +12,8 @@ class CellResult(msgspec.Struct, frozen=True):
     """The result of a cell. The same cell gives the same result, byte by byte.
 
     `measures` are numbers to compare schedulers by, None where the run has none (a percentile of
-    no jobs). `run` is all that was measured, as JSON takes it. `jobs` has one row a job (`PodRow`'s
-    columns, and more), `usage` what the cards did over time (`UsagePoint`'s that are known).
+    no jobs). `run` is all that was measured, as JSON takes it. `jobs` has one row a job
+    (`JobTimes` and more), `usage` what the cards did over time (`UsagePoint`'s that are known).
     `marks` say why the numbers are not to be relied on: such a cell is left out of comparisons.
     `decisions` is the run's decisions file, gzipped; empty where it has none.
     """

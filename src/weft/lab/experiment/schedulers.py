@@ -1,6 +1,6 @@
 """Makes an experiment's schedulers: policies, and profiles of several weighted ones."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from weft.core.framework import Plugin, Policy, Profile
 from weft.core.framework.policy import PolicyOrigin
@@ -41,12 +41,8 @@ class SchedulerMaker:
 
     def check(self, name: str, where: str) -> None:
         """`BadInputError` at the field `where` if there is no such scheduler."""
-        if name in self._profiles:
-            return
-        near = nearest(name, self._profiles)
-        if near and not self._is_policy(name):
-            raise BadInputError(where, f"{name!r} is unknown; did you mean {near!r}?")
-        self._checked(name, where)
+        if name not in self._profiles:
+            self._checked(name, where, self._profiles)
 
     def origins(self, name: str) -> list[PolicyOrigin]:
         """Where policies of this scheduler come from that are not Weft's own."""
@@ -60,10 +56,13 @@ class SchedulerMaker:
             return False
         return True
 
-    def _checked(self, policy: str, where: str) -> None:
+    def _checked(self, policy: str, where: str, profiles: Iterable[str] = ()) -> None:
         try:
             self._make_policy(policy)
         except BadInputError as error:
+            if near := nearest(policy, profiles):
+                what = f"{policy!r} is unknown; did you mean {near!r}?"
+                raise BadInputError(where, what) from error
             # Of a policy's file the place names the line; an unknown name is in the problem.
             named = repr(policy) in error.problem
             what = error.problem if named else f"{error.where}: {error.problem}"

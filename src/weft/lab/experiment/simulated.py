@@ -20,7 +20,7 @@ from weft.lab.experiment.spec_cluster import ClusterJobs
 from weft.lab.experiment.spec_workloads import MeasuredPairs, OpenbPods
 from weft.lab.simulate import arrivals
 from weft.lab.simulate.openb_scenario import read_scenario
-from weft.lab.simulate.pod_rows import PodRow, TimedPods, pod_rows
+from weft.lab.simulate.pod_rows import TimedPods, pod_rows
 from weft.lab.simulate.scenario import Scenario
 
 _SPECIAL: dict[type, set[str]] = {
@@ -108,12 +108,9 @@ class OpenbRunner:
         work = scenario, (cell.scheduler,), (order,), self._make, workload.mode
         grid = RunGrid(*work, compress=workload.compress, timing=False)
         decisions = DecisionsKept(wanted=self._records)
-        rows: list[PodRow] = []
-
-        def keep(times: TimedPods) -> None:
-            rows.extend(pod_rows(times))
-
-        run = run_recorded(grid, cell.scheduler, order, decisions.writer, keep).run
+        times: list[TimedPods] = []
+        run = run_recorded(grid, cell.scheduler, order, decisions.writer, times.append).run
+        rows = [row for timed in times for row in pod_rows(timed)]
         packed = decisions.packed()
         return CellResult(openb_measures(run), msgspec.to_builtins(run), rows, decisions=packed)
 

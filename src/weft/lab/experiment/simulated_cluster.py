@@ -22,7 +22,7 @@ from weft.lab.experiment.spec_cluster import Cluster, ClusterJobs, ClusterSchedu
 from weft.lab.simulate.arrivals import replayed
 from weft.lab.simulate.openb import TracePod
 from weft.lab.simulate.openb_own import asked
-from weft.lab.simulate.pod_rows import PodRow, TimedPods, pod_rows, pods_over_time
+from weft.lab.simulate.pod_rows import TimedPods, pod_rows, pods_over_time
 from weft.lab.simulate.scenario import Scenario
 from weft.lab.simulate.timed import run_timed
 from weft.model import BadInputError, Gpu, Node
@@ -56,17 +56,14 @@ class SimulatedClusterRunner:
         scenario = Scenario(_nodes(self._cluster), pods)
         arrivals = replayed(len(pods), len(scenario.nodes), cell.seed)
         decider, decisions = self._make(scheduler.policy), DecisionsKept(wanted=self._records)
-        rows: list[PodRow] = []
-
-        def keep(times: TimedPods) -> None:
-            rows.extend(pod_rows(times, lambda number: (jobs[number].name, jobs[number].kind)))
-
+        times: list[TimedPods] = []
         run = run_timed(
             *(scenario, decider, arrivals),
             timing=False,
             decisions=decisions.writer,
-            on_times=keep,
+            on_times=times.append,
         )
+        rows = pod_rows(times[0], lambda number: (jobs[number].name, jobs[number].kind))
         measures, usage = _measures(run.waits, run.completion), pods_over_time(rows)
         built, packed = msgspec.to_builtins(run), decisions.packed()
         return CellResult(measures, built, rows, usage, decisions=packed)

@@ -126,10 +126,10 @@ def data_paths(
     return {field: folder / _expanded(text, environment) for field, text in written.items()}
 
 
-def absent_data(data: Mapping[str, Path]) -> dict[str, str]:
-    """Those of `data_paths` that are not there, by their field as it is written."""
-    absent = {name: str(path) for name, path in data.items() if not path.exists()}
-    return {f"workload.{_SNAKE.sub(_capital, name)}": path for name, path in absent.items()}
+def absent_data(data: Mapping[str, Path]) -> list[str]:
+    """A sentence for each of `data_paths` that is not there, with its field as it is written."""
+    absent = [(name, path) for name, path in data.items() if not path.exists()]
+    return [f"workload.{_SNAKE.sub(_capital, name)}: {path} is not there" for name, path in absent]
 
 
 def _capital(match: re.Match[str]) -> str:

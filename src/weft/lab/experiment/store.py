@@ -76,14 +76,14 @@ class RunManifest(msgspec.Struct, frozen=True):
 class StoredExperiment(msgspec.Struct, frozen=True):
     """`experiment.json`: the experiment as it is written, hashes of its data files by field,
     whether it is run in simulation or on its cluster, and where schedulers that are not Weft's own
-    come from, as `sources_of` says. `absent` is the data that was not there when nothing had been
-    run yet, by field."""
+    come from, as `sources_of` says. `absent` says what data was not there when nothing had been
+    run yet."""
 
     experiment: ExperimentSpec
     data: dict[str, str] = {}
     simulated: bool = True
     sources: dict[str, list[PolicyOrigin]] = {}
-    absent: dict[str, str] = {}
+    absent: list[str] = []
 
     def hash_of(self, cell: PlannedCell) -> str:
         """Hash of all that the cell's result depends on."""
@@ -201,7 +201,7 @@ class RunStore:
     @property
     def absent(self) -> list[str]:
         """The data that was not there, in words; none once something could be run."""
-        return [f"{field}: {path} is not there" for field, path in self._stored.absent.items()]
+        return self._stored.absent
 
     def done(self, cells: Sequence[PlannedCell]) -> set[PlannedCell]:
         """Those of `cells` that are there, whole."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from weft.lab.simulate.openb import TracePod
-from weft.lab.simulate.sharing.outcome import seconds
+from weft.lab.simulate.sharing.outcome import JobTimes, seconds
 
 
 class TimedPods(NamedTuple):
@@ -21,21 +21,6 @@ class TimedPods(NamedTuple):
     created: Mapping[int, int]
     bound: Mapping[int, int]
     ended: Mapping[int, int]
-
-
-class PodRow(msgspec.Struct, frozen=True):
-    """One pod; None for what has not happened. Nothing restarts or evicts pods in a timed run.
-
-    `kind` is the job's program, or the row of the trace that the pod was made of.
-    """
-
-    uid: str
-    kind: str
-    arrived_s: float
-    bound_s: float | None
-    finished_s: float | None
-    restarts: int = 0
-    evictions: int = 0
 
 
 class PodsPoint(msgspec.Struct, frozen=True):
@@ -48,11 +33,11 @@ class PodsPoint(msgspec.Struct, frozen=True):
 
 def pod_rows(
     times: TimedPods, named: Callable[[int], tuple[str, str]] | None = None
-) -> list[PodRow]:
+) -> list[JobTimes]:
     """A row a pod, in the order in which they came.
 
     `named(number)` is its (uid, kind); left out: the number, as in decisions, and the name of
-    the trace's pod.
+    the trace's pod. Nothing restarts or evicts pods in a timed run.
     """
 
     def second(at_ns: int | None) -> float | None:
@@ -62,11 +47,11 @@ def pod_rows(
     for number, came_ns in times.created.items():
         uid, kind = named(number) if named else (str(number), times.pods[number].name)
         bound_s, ended_s = second(times.bound.get(number)), second(times.ended.get(number))
-        rows.append(PodRow(uid, kind, seconds(came_ns), bound_s, ended_s))
+        rows.append(JobTimes(uid, kind, seconds(came_ns), bound_s, ended_s))
     return rows
 
 
-def pods_over_time(rows: Iterable[PodRow]) -> list[PodsPoint]:
+def pods_over_time(rows: Iterable[JobTimes]) -> list[PodsPoint]:
     """A point wherever a pod came, was bound or ended; who never was bound waits to the end."""
     resident, waiting = Counter[float](), Counter[float]()
     for row in rows:

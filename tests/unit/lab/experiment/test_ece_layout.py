@@ -24,8 +24,7 @@ from weft.lab.experiment.store import (
 )
 from weft.lab.experiment.svg import to_svg
 from weft.lab.experiment.usage_figures import LevelRows
-from weft.lab.simulate.pod_rows import PodRow
-from weft.lab.simulate.sharing.outcome import JobOutcome
+from weft.lab.simulate.sharing.outcome import JobOutcome, JobTimes
 from weft.lab.trial.job_rows import TrialJob
 from weft.model import BadInputError
 
@@ -103,7 +102,7 @@ def test_what_a_cluster_did_not_tell_is_left_out(tmp_path: Path) -> None:
             JobOutcome("a", "a", 10, 30, 130, 1, alone_s=90, query_p90_s=0.02, query_p99_s=0.1),
             ["0:00:20", "0:00:04", "0:01:36", "0:00:01"],
         ),
-        (PodRow("a", "a", 10, 30, 130), ["0:00:20", "0:00:00", "0:01:40", "0:00:00"]),
+        (JobTimes("a", "a", 10, 30, 130), ["0:00:20", "0:00:00", "0:01:40", "0:00:00"]),
     ],
 )
 def test_simulated_jobs_start_and_end_as_they_do_in_their_simulation(
@@ -197,7 +196,7 @@ def test_cells_without_rows_of_jobs_are_left_out_and_said(tmp_path: Path) -> Non
     assert error.value.where == "--layout"
     assert (out.exists(), said) == (False, [])
     first, *others = plan(spec)
-    store.write(first, CellResult({"jct_mean_s": 1.0}, {}, [PodRow("a", "a", 0.0, 1.0, 2.0)]))
+    store.write(first, CellResult({"jct_mean_s": 1.0}, {}, [JobTimes("a", "a", 0.0, 1.0, 2.0)]))
     store.close()
     written = write_ece_layout(out, *read_store(store.folder), said.append)
     files = [path for path in out.rglob("*") if path.is_file()]

@@ -4,7 +4,8 @@ from traces import scenario, trace_pod
 
 from weft.core.policies.first_fit import FirstFit
 from weft.lab.simulate.arrivals import Arrivals
-from weft.lab.simulate.pod_rows import PodRow, TimedPods, pod_rows, pods_over_time
+from weft.lab.simulate.pod_rows import TimedPods, pod_rows, pods_over_time
+from weft.lab.simulate.sharing.outcome import JobTimes
 from weft.lab.simulate.timed import run_timed
 from weft.testing import node
 
@@ -31,9 +32,9 @@ def times_of(*rows: int) -> TimedPods:
 def test_each_pod_has_its_times_and_none_for_what_never_was() -> None:
     rows = pod_rows(times_of(0, 1, 2))
     assert rows == [
-        PodRow("0", "a", 0.0, 0.0, 100.0),
-        PodRow("1", "b", 10.0, 100.0, None),
-        PodRow("2", "c", 20.0, None, None),
+        JobTimes("0", "a", 0.0, 0.0, 100.0),
+        JobTimes("1", "b", 10.0, 100.0, None),
+        JobTimes("2", "c", 20.0, None, None),
     ]
     points = [(point.at_s, point.resident, point.waiting) for point in pods_over_time(rows)]
     assert points == [(0.0, 1, 0), (10.0, 1, 1), (20.0, 1, 2), (100.0, 1, 1)]

@@ -8,12 +8,10 @@ import numpy as np
 from weft.lab.simulate.sharing.job import SECOND_NS
 
 
-class JobOutcome(msgspec.Struct, frozen=True):
-    """One job: seconds since the run began. `finished_s` is None where it never completed.
+class JobTimes(msgspec.Struct, frozen=True):
+    """One job: seconds since the run began, None for what has not happened.
 
     `restarts` are deaths of its container by out of memory, `evictions` times it was sent away.
-    `alone_s` is how long its container runs alone on a card. `queries` are those it answers, `late`
-    of them took too long; the percentiles are of those that were answered.
     """
 
     uid: str
@@ -23,16 +21,25 @@ class JobOutcome(msgspec.Struct, frozen=True):
     finished_s: float | None
     restarts: int = 0
     evictions: int = 0
-    alone_s: float = 0.0
-    queries: int = 0
-    late_queries: int = 0
-    query_p90_s: float | None = None
-    query_p99_s: float | None = None
 
     @property
     def jct_s(self) -> float | None:
         """Job completion time: from its creation to its completion."""
         return None if self.finished_s is None else self.finished_s - self.arrived_s
+
+
+class JobOutcome(JobTimes, frozen=True):
+    """One job that shared cards.
+
+    `alone_s` is how long its container runs alone on a card. `queries` are those it answers, `late`
+    of them took too long; the percentiles are of those that were answered.
+    """
+
+    alone_s: float = 0.0
+    queries: int = 0
+    late_queries: int = 0
+    query_p90_s: float | None = None
+    query_p99_s: float | None = None
 
 
 class UsagePoint(msgspec.Struct, frozen=True):
