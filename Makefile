@@ -25,15 +25,15 @@ venv: .venv/.made  ## .venv with the locked dependencies.
 	@$(BIN)/python -m compileall -q src
 	@touch $@
 
-demo: venv  ## Generate a cluster, compare six policies on it, write a report.
+demo: venv  ## Generate a cluster, compare seven policies on it, write a report.
 	@mkdir -p build/demo
 	@echo "Making a cluster of 800 GPUs and a workload for it, in build/demo." >&2
 	@$(BIN)/weft generate nodes build/demo/nodes.csv --gpus 800
 	@$(BIN)/weft generate pods build/demo/pods.csv --gpus 800
-	@echo "Simulating six policies on ten arrival orders each, a report of them at the end." >&2
+	@echo "Simulating seven policies on ten arrival orders each, a report of them at the end." >&2
 	@$(BIN)/weft simulate --nodes build/demo/nodes.csv --pods build/demo/pods.csv --seeds 10 \
 	  --policy random --policy dot-product --policy gpu-clustering --policy gpu-packing \
-	  --policy best-fit --policy fgd --report build/demo/report
+	  --policy best-fit --policy fgd --policy least-stranding --report build/demo/report
 
 test: venv  ## The tests, in under three minutes.
 	@$(BIN)/pytest -n 3 --dist worksteal -m "not data_full and not faults" --ignore tests/architecture
@@ -41,7 +41,7 @@ test: venv  ## The tests, in under three minutes.
 test-long: venv  ## The same tests with the full numbers of examples and seeds, in six minutes.
 	@WEFT_TEST_LONG=1 $(BIN)/pytest -n 3 --dist worksteal -m "not data_full and not faults" --ignore tests/architecture
 
-test-faults: venv  ## A thousand schedules of crashes and faults, and mutants they must catch.
+test-faults: venv  ## Thousands of schedules of crashes and faults, and mutants they must catch.
 	@$(BIN)/pytest -s -m "faults"
 
 test-data: venv  ## Every seed of the published experiment (needs WEFT_DATA).

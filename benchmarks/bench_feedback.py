@@ -27,6 +27,7 @@ import msgspec
 import numpy as np
 
 from weft.interference.observed_slowdown import ObservedSlowdowns
+from weft.lab.experiment.measures import SECOND
 from weft.lab.experiment.paired import Difference, paired_difference
 from weft.lab.experiment.spec import ExperimentSpec
 from weft.lab.experiment.spec_workloads import PoorPredictions
@@ -55,9 +56,9 @@ def rows(spec: ExperimentSpec, found: Measured) -> Iterator[dict[str, Any]]:
     places = by_place(spec, found)
     for (policy, load, noise, arm, share), runs in places.items():
         base = places[policy, load, noise, NOBODY, share]
-        of_both = ([run["jct_mean_s"] for run in some] for some in (runs, base))
+        mine, theirs = ([run["jct_mean_s"] for run in some] for some in (runs, base))
         row: dict[str, Any] = {"load": load, "noise": noise, "feedback": arm}
-        row["jct_mean"] = msgspec.to_builtins(paired_difference(*of_both))
+        row["jct_mean"] = msgspec.to_builtins(paired_difference(mine, theirs, SECOND, "s"))
         for field, measure in FIELDS.items():
             row[field] = statistics.fmean(run[measure] or 0.0 for run in runs)
         yield row

@@ -27,6 +27,7 @@ import msgspec
 
 from weft.core.framework import Policy
 from weft.core.policies.catalog import built_in
+from weft.lab.experiment.measures import SECOND
 from weft.lab.experiment.paired import Difference, paired_difference
 from weft.lab.experiment.plan import plan
 from weft.lab.experiment.scenarios import BEST
@@ -155,6 +156,7 @@ def useful(options: argparse.Namespace) -> list[dict[str, Any]]:
         )
         assert change is not None
         assert bound is not None
+        assert change.percent is not None
         met = change.percent <= BARS.get(percent, 0.0) and not ooms
         rows.append(
             {"percent": percent, "bar_percent": BARS.get(percent), "met": met}
@@ -231,7 +233,7 @@ def compared(
     mine: list[dict[str, float | None]], base: list[dict[str, float | None]]
 ) -> dict[str, Any]:
     """The bars of one cell, all seeds together."""
-    change = paired_difference(means_s(mine), means_s(base))
+    change = paired_difference(means_s(mine), means_s(base), SECOND, "s")
     ooms, ooms_of_binpack = (
         sum(run["ooms"] or 0 for run in runs) / len(runs) for runs in (mine, base)
     )

@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from weft.lab.experiment.measures import SECOND
 from weft.lab.experiment.paired import Difference, paired_difference
 from weft.lab.experiment.spec import ExperimentSpec
 
@@ -45,7 +46,7 @@ def rows(spec: ExperimentSpec, found: Measured) -> Iterator[dict[str, Any]]:
             "policy": policy,
             "predictions": level,
             "jct_mean_s": round(sum(means) / len(means), 3),
-            "jct_mean": msgspec.to_builtins(paired_difference(means, plain)),
+            "jct_mean": msgspec.to_builtins(paired_difference(means, plain, SECOND, "s")),
             "worst_percent": round(worst, 2),
             "worst_seed": spec.seeds.first + percents.index(worst),
             "unfinished": sum(run["unfinished"] for run in runs),

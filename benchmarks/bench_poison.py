@@ -2,7 +2,9 @@
 
 A case that takes longer than --limit seconds is ended there and shows so. Times are CPU times of
 the process, so that waiting for a processor is not in them; what a live loop is blocked for is the
-longest single `Engine.handle`. Writes build/bench/poison.json.
+longest single `Engine.handle`, and what an honest pod of another namespace, of the same priority,
+waits for: the work from an event that wakes everybody to that pod's decision. Exit code 1 where the
+one is more than 50 ms or the other more than 1 s. Writes build/bench/poison.json.
 
     python benchmarks/bench_poison.py [--limit 30] [--case NAME] [--policy NAME]
 """
@@ -22,35 +24,78 @@ import msgspec
 
 from weft.cluster.state.pod_reader import read
 from weft.cluster.state.volumes import VolumeView
-from weft.core.engine import Command, Engine, Event, PodAdded, PodGone, PodSeenBound, Tick, Wake
+from weft.core.engine import (
+    Bind,
+    Command,
+    Engine,
+    Event,
+    NodesChanged,
+    PodAdded,
+    PodGone,
+    PodSeenBound,
+    Tick,
+    Unschedulable,
+    Wake,
+)
 from weft.core.engine.assessment import TURN_LOOKS
 from weft.core.framework import Profile
 from weft.core.policies.catalog import built_in
 from weft.dialects.dialect import DialectSettings
 from weft.kube.pods import Pod
-from weft.model import BadInputError, GpuMemoryRequest, GpuRequest, Node
+from weft.model import (
+    BadInputError,
+    Constraints,
+    GpuMemoryRequest,
+    GpuRequest,
+    Node,
+    PodRequest,
+)
+from weft.model.constraints import Requirement, Term
 from weft.testing import node, placement, pod, shape
 
 POLICIES = ("auto", "fgd", "elastic-binpack", "binpack", "interference")
 SECOND = 1_000_000_000
+HONEST = "honest"
+
+
+EVENT_MS, HONEST_S = 50.0, 1.0
+"""The limits: of one event, and until an honest pod's turn, CPU time."""
 
 
 class Worst:
-    """The longest `handle`, CPU seconds; wakes for now are followed at once, as a host does."""
+    """The longest `handle`, CPU seconds; wakes for now are followed at once, as a host does.
+
+    `honest_s` is the work until a pod of that name was decided, since `await_honest`.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.worst_s, self.total_s = engine, 0.0, 0.0
+        self.honest_s, self._since_s = 0.0, -1.0
+
+    def begin(self) -> None:
+        """Only what the attack itself costs is counted."""
+        gc.freeze()  # as the scheduler does
+        self.worst_s = 0.0
+
+    def await_honest(self) -> None:
+        self._since_s = self.total_s
 
     def __call__(self, event: Event, now_ns: int) -> None:
-        commands = self._timed(event, now_ns)
-        while any(isinstance(c, Wake) and c.at_ns <= now_ns for c in commands):
-            commands = self._timed(Tick(), now_ns)
+        self.follow(self.first(event, now_ns), now_ns)
 
-    def _timed(self, event: Event, now_ns: int) -> list[Command]:
+    def follow(self, commands: list[Command], now_ns: int) -> None:
+        """Do what is left of an event's work."""
+        while any(isinstance(c, Wake) and c.at_ns <= now_ns for c in commands):
+            commands = self.first(Tick(), now_ns)
+
+    def first(self, event: Event, now_ns: int) -> list[Command]:
         began = time.process_time()
         commands = self.engine.handle(event, now_ns)
         took = time.process_time() - began
         self.worst_s, self.total_s = max(self.worst_s, took), self.total_s + took
+        decided = [c.pod.uid for c in commands if isinstance(c, Bind | Unschedulable)]
+        if self._since_s >= 0 and HONEST in decided:
+            self.honest_s, self._since_s = self.total_s - self._since_s, -1.0
         return commands
 
 
@@ -134,10 +179,93 @@ def hopeless(worst: Worst, world: Random) -> None:
             gpu_requests=gpu_requests if number % 10 else gpu_requests + each_mib(1, 15_000)
         )
         worst(PodAdded(pod(f"p{number}", asks=asks)), SECOND)
-    gc.freeze()  # as the scheduler does
-    worst.worst_s = 0.0
+    worst.begin()
     for number in range(5):
         worst(PodGone(f"x{number}"), (number + 1) * 60 * SECOND)
+
+
+def full(worst: Worst) -> None:
+    """No GPU has more than 1,500 MiB left."""
+    for each in worst.engine.ledger.table.nodes:
+        for gpu in each.gpus:
+            there = placement(
+                f"{each.name}-{gpu.index}", each.name, gpu.index, memory_mib=15_000, milli=900
+            )
+            worst(PodSeenBound(there), 0)
+
+
+def woken(pods: Callable[[int], PodRequest], count: int) -> "Callable[[Worst, Random], None]":
+    """So many pods wait; a node joins, changes, and leaves, and an honest pod comes each time.
+
+    The node is found by all of them to be too small.
+    """
+
+    def play(worst: Worst, world: Random) -> None:
+        full(worst)
+        for number in range(count):
+            worst(PodAdded(pods(number)), SECOND)
+        worst.begin()
+        honest_s = 0.0
+        for number, gpus in enumerate([1, 2, 1]):
+            now = (number + 1) * 600 * SECOND
+            asks = pod(HONEST, memory_mib=100, created_ns=now)
+            worst.await_honest()
+            handled = worst.first(NodesChanged((node("new", gpus=gpus, memory_mib=1_500),)), now)
+            worst.first(PodAdded(msgspec.structs.replace(asks, namespace=HONEST)), now)
+            worst.follow(handled, now)
+            honest_s = max(honest_s, worst.honest_s)
+            worst(PodGone(HONEST), now)
+        worst(NodesChanged(removed=("new",)), 3_000 * SECOND)
+        worst.honest_s = honest_s
+
+    return play
+
+
+def plain_pod(number: int) -> PodRequest:
+    return pod(f"p{number}", memory_mib=7_000 + number, milli=310)
+
+
+def containers_pod(count: int) -> "Callable[[int], PodRequest]":
+    return lambda number: pod(f"p{number}", gpu_requests=each_mib(count, 7_000 + number))
+
+
+def small_containers_pod(number: int) -> PodRequest:
+    """As many as are looked for one by one."""
+    return pod(f"p{number}", gpu_requests=each_mib(64, 100 + number))
+
+
+def picky_pod(number: int) -> PodRequest:
+    """Node affinity of 40 terms on a label of which every node has another value."""
+    others = tuple(f"n{at}" for at in range(5))
+    terms = tuple(
+        Term(
+            (
+                Requirement("name", "NotIn", (*others, str(term))),
+                Requirement("zone", "In", (str(number),)),
+            )
+        )
+        for term in range(40)
+    )
+    asks = msgspec.structs.replace(shape(memory_mib=7_000), constraints=Constraints(affinity=terms))
+    return pod(f"p{number}", asks=asks)
+
+
+def labelled(count: int) -> list[Node]:
+    return [
+        msgspec.structs.replace(node(f"n{i}", gpus=8), labels={"name": f"n{i}", "zone": "a"})
+        for i in range(count)
+    ]
+
+
+def a_flood(worst: Worst, world: Random) -> None:
+    """2,000 unlike pods in one breath, then an honest one."""
+    full(worst)
+    worst.begin()
+    worst.await_honest()
+    for number in range(2_000):
+        worst.first(PodAdded(plain_pod(number)), SECOND)
+    honest = msgspec.structs.replace(pod(HONEST, memory_mib=100), namespace=HONEST)
+    worst(PodAdded(honest), SECOND)
 
 
 CASES: dict[str, tuple[list[Node], Callable[[Worst, Random], Any]]] = {
@@ -156,6 +284,12 @@ CASES: dict[str, tuple[list[Node], Callable[[Worst, Random], Any]]] = {
         most_containers,
     ),
     "5,000 hopeless pods, 1,000 nodes": ([node(f"n{i}", gpus=8) for i in range(1_000)], hopeless),
+    "2,000 shapes, a node of 1,000": (labelled(1_000), woken(plain_pod, 2_000)),
+    "2,000 shapes of 80 rules, a node": (labelled(1_000), woken(picky_pod, 2_000)),
+    "200 pods of 4 containers, a node": (labelled(100), woken(containers_pod(4), 200)),
+    "60 pods of 136 containers, a node": (labelled(20), woken(containers_pod(136), 60)),
+    "60 pods of 64 containers, a node": (labelled(20), woken(small_containers_pod, 60)),
+    "a flood of 2,000 shapes": (labelled(1_000), a_flood),
 }
 READING = "5,000 containers, read"
 
@@ -178,17 +312,17 @@ def reading() -> float:
 
 
 def play(
-    case: str, policy: str, answer: "multiprocessing.SimpleQueue[tuple[float, float]]"
+    case: str, policy: str, answer: "multiprocessing.SimpleQueue[tuple[float, float, float]]"
 ) -> None:
     """In a process of its own."""
     if case == READING:
-        answer.put((reading(), 0.0))
+        answer.put((reading(), 0.0, 0.0))
         return
     nodes, work = CASES[case]
     profile = Profile("weft", [built_in().create(policy)])
     worst = Worst(Engine([profile], nodes, turn_looks=TURN_LOOKS))
     work(worst, Random(1))
-    answer.put((worst.worst_s, worst.total_s))
+    answer.put((worst.worst_s, worst.total_s, worst.honest_s))
 
 
 def measured(case: str, policy: str, limit_s: float) -> dict[str, Any]:
@@ -204,14 +338,23 @@ def measured(case: str, policy: str, limit_s: float) -> dict[str, Any]:
         return row | {"over": True}
     if answer.empty():
         return row | {"failed": process.exitcode}
-    worst_s, total_s = answer.get()
-    return row | {"worst_ms": round(worst_s * 1e3, 2), "total_s": round(total_s, 3)}
+    worst_s, total_s, honest_s = answer.get()
+    times = {"worst_ms": round(worst_s * 1e3, 2), "total_s": round(total_s, 3)}
+    return row | times | {"honest_ms": round(honest_s * 1e3, 2)}
+
+
+def is_within(row: dict[str, Any]) -> bool:
+    worst_ms: float = row.get("worst_ms", EVENT_MS + 1)
+    return worst_ms <= EVENT_MS and bool(row["honest_ms"] <= HONEST_S * 1e3)
 
 
 def told(row: dict[str, Any]) -> str:
     if row.get("over"):
         return f"> {row['limit_s']:g} s in all"
-    return f"{row['worst_ms']:.1f} ms" if "worst_ms" in row else f"failed ({row['failed']})"
+    if "worst_ms" not in row:
+        return f"failed ({row['failed']})"
+    honest = f", an honest pod after {row['honest_ms']:.0f} ms" if row["honest_ms"] else ""
+    return f"{row['worst_ms']:.1f} ms{honest}"
 
 
 def main() -> None:
@@ -230,6 +373,7 @@ def main() -> None:
     out = Path("build/bench")
     out.mkdir(parents=True, exist_ok=True)
     (out / "poison.json").write_text(json.dumps(rows, indent=1))
+    raise SystemExit(0 if all(map(is_within, rows)) else 1)
 
 
 if __name__ == "__main__":

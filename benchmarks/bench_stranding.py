@@ -297,7 +297,7 @@ def differences(mine: str = "least-stranding") -> Iterator[Difference]:
             if any(figure not in runs[seed] for seed in seeds for runs in (ours, theirs)):
                 continue
             each = [ours[seed][figure] - theirs[seed][figure] for seed in seeds]
-            change, half = mean_ci95(each)
+            change, half = (found := mean_ci95(each)).mean, found.half
             usual = float(np.mean([theirs[seed][figure] for seed in seeds]))
             half = None if half is None else round(half, 2)
             yield Difference(

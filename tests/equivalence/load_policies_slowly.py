@@ -343,7 +343,7 @@ class Auto(LoadAware):
 
     def __init__(self):
         super().__init__()
-        self.stranding = ColdStranding(f=0.7, pack=0.01)
+        self.stranding = ColdStranding()
 
     def allows(self, machine, gpu, shape, gpu_request):
         card = machine.cards[gpu]

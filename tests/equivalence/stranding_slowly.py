@@ -50,6 +50,37 @@ class SlowState:
         return self.gpus.count(1000)
 
 
+class SlowTurnover:
+    """Tells whose place pods took: all that is held is known by pod, and counted anew each time."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, int] = {}
+        self.before: dict[int, int] = {}
+        self.came: list[int] = []
+        self.went: list[int] = []
+        self.part, self.seen = 0.0, 0
+
+    def takes(self, pod: int, amount: int) -> None:
+        self.held[pod] = amount
+        self.came.append(amount)
+
+    def frees(self, pod: int) -> None:
+        self.went.append(self.held.pop(pod))
+
+    def settle(self) -> float:
+        old, new = sum(self.before.values()), sum(self.came)
+        if old + new:
+            self.part = min(1.0, (self.part * old + sum(self.went)) / (old + new))
+        self.before, self.came, self.went = dict(self.held), [], []
+        return self.part
+
+    @property
+    def comes_back(self) -> float:
+        """How much of what is taken is reckoned to come back: from a half on everything, and
+        while fewer than 200 pods were `seen` to come."""
+        return min(1.0, 2 * self.part) if self.seen >= 200 else 1.0
+
+
 class SlowStranding:
     """Decides for pods in order; `refresh` makes the prices anew."""
 
@@ -107,6 +138,15 @@ class SlowStranding:
         ]
         return cost + free * max(short)
 
+    def end(self, shape: Shape, place: tuple[str, tuple[int, ...]]) -> None:
+        """The pod that was placed there gives everything back."""
+        pod = Popular(shape, 1)
+        node = next(node for node in self.nodes if node.name == place[0])
+        node.cpu += shape.cpu_milli
+        node.memory += shape.memory_mib
+        for gpu in place[1]:
+            node.gpus[gpu] += pod.milli if pod.is_share else 1000
+
     def place(self, shape: Shape) -> tuple[str, tuple[int, ...]] | None:
         """Node and GPUs of the pod, which it then holds; None where it fits nowhere."""
         pod = Popular(shape, 1)
@@ -138,7 +178,8 @@ class ColdStranding:
     """Cost of a pod on a machine of cards, where halves of a GPU with four cores and whole
     ones with eight are all that is expected: no models, no slots, no memory beside."""
 
-    def __init__(self, f: float, pack: float) -> None:
+    def take(self, f: float, pack: float) -> None:
+        """The constants from now on."""
         self.cpu_per_milli, self.pack = f * 12_000 / 1_500, pack
 
     def cost(self, machine, cpu: int) -> float:

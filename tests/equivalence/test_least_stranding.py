@@ -5,9 +5,9 @@ import random
 import numpy as np
 import pytest
 from long_form import few_or_many
-from stranding_slowly import SlowStranding
+from stranding_slowly import SlowStranding, SlowTurnover
 
-from weft.core.engine import Bind, Engine, PodAdded, PodBound, PolicyInput
+from weft.core.engine import Bind, Engine, PodAdded, PodBound, PodGone, PolicyInput
 from weft.core.framework import Profile
 from weft.core.framework.fragments import TYPICAL_PODS, typical_input
 from weft.core.policies.completion_values import USUAL_ROUNDS, completion_values
@@ -53,26 +53,33 @@ def _shape(chance: random.Random) -> Shape:
     )
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("setting", [*SETTINGS, "learnt"])
 @pytest.mark.parametrize("seed", range(few_or_many(1, 40)))
 def test_each_pod_is_placed_as_the_formulas_say(setting: str, seed: int) -> None:
+    """Pods come; where capacity is learnt to come back, some of them end too."""
     chance = random.Random(f"{setting} {seed}")
-    nodes = _cluster(chance, few_or_many(24, 40))
+    nodes = _cluster(chance, few_or_many(24, 40) // (3 if setting == "learnt" else 1))
     kinds = [_shape(chance) for _ in range(14)]
-    every = few_or_many(80, PODS_PER_PRICES)
-    shapes = [chance.choice(kinds) for _ in range(every + 60)]
+    every = few_or_many(60, PODS_PER_PRICES)
+    count = 300 if setting == "learnt" else every + 60
+    shapes = [chance.choice(kinds) for _ in range(count)]
     policy = LeastStranding(setting=setting, pods_per_prices=every)  # type: ignore[arg-type]
     engine = Engine([Profile("weft", [policy])], nodes)
-    popular = typical_input(shapes)
-    engine.handle(PolicyInput(TYPICAL_PODS, popular), 0)
-    counted = list(dict.fromkeys(shapes))
-    slow = SlowStranding(
-        nodes, [(shape, shapes.count(shape)) for shape in counted], *SETTINGS[setting]
-    )
-    placed = 0
+    engine.handle(PolicyInput(TYPICAL_PODS, typical_input(shapes)), 0)
+    counted = [(shape, shapes.count(shape)) for shape in dict.fromkeys(shapes)]
+    slow = SlowStranding(nodes, counted, *SETTINGS.get(setting, SETTINGS["inflation"]))
+    turnover, placed = SlowTurnover(), {}
     for at, shape in enumerate(shapes):
         if at % every == 0:
+            turnover.seen = at
+            turnover.settle()
+            slow.f, slow.pack = _constants(setting, turnover.comes_back)
             slow.refresh()
+        if setting == "learnt" and placed and chance.random() < 0.15:
+            gone = chance.choice(list(placed))
+            slow.end(shapes[gone], placed.pop(gone))
+            turnover.frees(gone)
+            engine.handle(PodGone(str(gone)), at)
         expected = slow.place(shape)
         bound = [
             (
@@ -82,11 +89,24 @@ def test_each_pod_is_placed_as_the_formulas_say(setting: str, seed: int) -> None
             for command in engine.handle(PodAdded(PodRequest(str(at), f"p{at}", shape)), at)
             if isinstance(command, Bind)
         ]
-        assert bound == ([expected] if expected else [])
-        if bound:
-            placed += 1
-            engine.handle(PodBound(str(at)), at)
-    assert placed > 20
+        if expected is None:
+            assert not bound
+            engine.handle(PodGone(str(at)), at)
+            continue
+        assert bound == [expected]
+        placed[at] = expected
+        on_gpus = next(bool(node.gpus) for node in nodes if node.name == expected[0])
+        turnover.takes(at, shape.cpu_milli + 1 if on_gpus else 0)
+        engine.handle(PodBound(str(at)), at)
+    assert len(placed) > 20
+    assert setting != "learnt" or 0 < turnover.comes_back < 1
+
+
+def _constants(setting: str, part: float) -> tuple[float, float]:
+    if setting != "learnt":
+        return SETTINGS[setting]
+    (f_fixed, pack_fixed), (f_living, pack_living) = SETTINGS["inflation"], SETTINGS["living"]
+    return (1 - part) * f_fixed + part * f_living, (1 - part) * pack_fixed + part * pack_living
 
 
 def test_nodes_are_asked_alike_one_by_one_and_together() -> None:

@@ -15,6 +15,7 @@ from weft.core.engine import Bind, Engine, PodAdded, PodBound, PodGone, SignalsC
 from weft.core.framework import Profile
 from weft.core.framework.signals import FRESH, MISSING, STALE, snapshot
 from weft.core.ledger import RequestLimits, audit
+from weft.core.policies.auto import Auto
 from weft.core.policies.catalog import BUILT_IN, built_in
 from weft.model import PodRequest
 
@@ -155,6 +156,8 @@ def replay(dice: random.Random, policy, reference) -> None:
         if dice.random() < 0.4:
             engine.handle(watch.look(placed), number)
         uid, shape = f"pod-{number}", dice.choice(shapes)
+        if isinstance(policy, Auto):  # it learns them between decisions, as least-stranding does
+            reference.stranding.take(*policy._stranding.constants)
         command = engine.handle(PodAdded(PodRequest(uid, uid, shape)), number)[0]
         expected = reference.decide(machines, shape, f"7/{uid}/1")
         if expected is None:

@@ -7,6 +7,8 @@ checked at every write, from the API's objects alone.
 
 import asyncio
 import json
+import math
+import traceback
 from collections import Counter
 from random import Random
 from typing import Any
@@ -23,9 +25,13 @@ from live_asks import (
     waits,
 )
 from live_faults import Faulty
-from live_instance import BIND_S, NAMES, Instance, task_factory
+from live_instance import BIND_S, LEASE_S, Instance, task_factory
+from live_ways import Way
 
+from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.extender.routes import Route
+from weft.kube.client import ApiClient
+from weft.kube.lease import Elector
 from weft.testing import AGENT_BY_NAME
 from weft.testing.api_http import Request
 from weft.testing.api_server import FakeApiServer
@@ -39,19 +45,24 @@ ASKS_S = 5.0  # how long kube-scheduler waits for an answer to its bind
 
 
 class World:
-    """See this module's head. `slips`: processes may be stopped for longer than their lease."""
+    """See this module's head. `slips`: processes may be stopped for longer than their lease.
+    `mistakes`: what is done beside deciding (prices, learning, scores) breaks off at times."""
 
-    def __init__(self, seed: int, *, slips: bool = False) -> None:
+    def __init__(self, seed: int, way: Way, *, slips: bool = False, mistakes: bool = False) -> None:
         self.random = Random(seed)
-        self.slips = slips
+        self.seed, self.way, self.slips = seed, way, slips
+        self.mistakes = mistakes
+        self.gives_more = any(profile.pre_filters for profile in way.profiles(seed))
         self.hits: Counter[str] = Counter()
         self.violations: list[str] = []
         self.slipped: set[str] = set()
         self._held_when_deleted: str | None = None
+        self._lease_stays_until = -math.inf
         self.server = FakeApiServer()
         self.faulty = Faulty(self, Random(seed + 1))
         self.instances: list[Instance] = []
         self.gpus: dict[str, int] = {}
+        self.nodes_made = 0
         self.calm = False
         self._crashes: dict[str, int] = {}
         self._made = 0
@@ -69,27 +80,47 @@ class World:
         asyncio.get_running_loop().set_task_factory(task_factory)
         asyncio.get_running_loop().set_exception_handler(self._unhandled)
         self.server.add("leases", {"metadata": {"name": "weft"}, "spec": {}}, "kube-system")
-        for number in range(1 if self.slips else self.random.choice((1, 1, 2, 4))):
-            self.gpus[f"n{number}"] = self.random.choice((1, 2, 2, 4))
-            self.add_node(f"n{number}")
+        for _ in range(1 if self.slips else self.random.choice((1, 1, 2, 4))):
+            self.new_node()
         for _ in range(self.random.randint(0, 12)):
             self.add_pod()
         for number in range(2 if self.slips else self.random.choice((1, 1, 2))):
             self.start(number)
 
+    def new_node(self) -> None:
+        """One that was never there joins."""
+        name = f"n{self.nodes_made}"
+        self.nodes_made += 1
+        self.gpus[name] = self.random.choice((1, 2, 2, 4))
+        self.add_node(name)
+
     def add_node(self, name: str) -> None:
-        cards = [{"index": i, "memory_mib": CARD_MIB} for i in range(self.gpus[name])]
         has = {"cpu": "640", "memory": "640Gi", "pods": "110"}
         status = {"allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]}
-        marks = {"weft.dev/inventory": json.dumps({"gpus": cards}), **AGENT_BY_NAME}
+        marks = {**self._inventory(name), **AGENT_BY_NAME}
         body = {"metadata": {"name": name, "annotations": marks}, "spec": {}, "status": status}
         self.server.add("nodes", body)
+
+    def change_gpus(self, name: str, count: int) -> None:
+        """The node, which is there, has so many GPUs from now on."""
+        self.gpus[name] = count
+        self.server.update("nodes", name, {"metadata": {"annotations": self._inventory(name)}}, "")
+
+    def _inventory(self, name: str) -> dict[str, str]:
+        cards = [{"index": i, "memory_mib": CARD_MIB} for i in range(self.gpus[name])]
+        return {"weft.dev/inventory": json.dumps({"gpus": cards})}
+
+    def collect_strays(self) -> None:
+        """As the cluster's garbage collection does with pods of nodes that left for good."""
+        for pod in self.pods():
+            if node_of(pod) and node_of(pod) not in self.gpus:
+                self.remove(pod)
 
     def add_pod(self, *, scheduler: str = "", name: str = "", **more: Any) -> Json:
         self._made += 1
         spec, labels = random_spec(self.random)
         if not scheduler:
-            scheduler = self.random.choice((*NAMES, ANOTHER))
+            scheduler = self.random.choice((*self.way.pods_names, ANOTHER))
         meta = {"name": name or f"p{self._made}", "namespace": NAMESPACE, "labels": labels}
         priority = self.random.choice((0, 0, 1, 2, 3))
         spec = {**spec, "schedulerName": scheduler, "priority": priority, **more}
@@ -110,6 +141,10 @@ class World:
     def try_remove(self, resource: str, name: str, namespace: str) -> bool:
         """Removes the object, and tells whether there was one."""
         if resource == "leases":  # whoever held it leads on; a stopped one's binding still slips
+            now = asyncio.get_running_loop().time()
+            if now < self._lease_stays_until:  # twice in one duration is a limit, see `kube.lease`
+                return False
+            self._lease_stays_until = now + 3 * LEASE_S
             self._held_when_deleted = self._holder()
         try:
             self.server.remove(resource, name, namespace)
@@ -128,10 +163,46 @@ class World:
 
     # --- processes ---
 
+    def cluster(self, client: ApiClient, lease: Elector | None) -> EngineCluster:
+        """The cluster that a process decides by, its policies made anew."""
+        profiles, names = self.way.profiles(self.seed), self.way.pods_names
+        live = EngineCluster(client, profiles, names=names, seed=1, lease=lease)
+        for policy in live.engine.policies:
+            if policy.prices_every is not None:
+                self._count(policy, "take_table", "prices made")
+            if policy.inputs:
+                self._count(policy, "take_input", "typical pods learnt")
+                self._count(policy, "prepare_input", "typical pods prepared")
+        self._count(live.engine.assessor, "work_ahead", "scores made ahead")
+        return live
+
+    def _count(self, of: Any, method: str, point: str) -> None:
+        """Counts how often a process does something of itself, beside the fault points."""
+        rightly = getattr(of, method)
+
+        def counted(*given: Any) -> Any:
+            self.hits[point] += 1
+            if self.mistakes and not self.calm and self.random.random() < 0.3:
+                self.hits["mistakes"] += 1
+                raise ZeroDivisionError(point)
+            return rightly(*given)
+
+        setattr(of, method, counted)
+
     def start(self, number: int) -> None:
         """A process in place `number`, its identity new."""
         name = f"weft-{number}-{len(self.instances)}"
         self.instances.append(Instance(self, name, self.random.getrandbits(32)))
+        if len(self.instances) > len({one.name.split("-")[1] for one in self.instances}):
+            for after_s in (self.random.uniform(0, 3), self.random.uniform(3, 15)):
+                asyncio.get_running_loop().call_later(after_s, self._delete_bound)
+
+    def _delete_bound(self) -> None:
+        """A bound pod goes, which a process that began anew has only read of."""
+        pod = None if self.calm else self.some([p for p in self.pods() if node_of(p)])
+        if pod is not None:
+            self.remove(pod)
+            self.hits["deleted after a restart"] += 1
 
     def behind_s(self) -> float:
         """How much longer what the watches tell is on its way to somebody."""
@@ -202,7 +273,7 @@ class World:
         try:
             if asked.extender is None or not asked.live or not asked.live.ready:
                 return
-            names = [node["metadata"]["name"] for node in self._nodes()]
+            names = [node["metadata"]["name"] for node in self.nodes()]
             reply = asked.extender.filter(ROUTE, _encode({"Pod": pod, "NodeNames": names}))
             fits = json.loads(reply.body)["NodeNames"] or []
             if not fits:
@@ -221,7 +292,7 @@ class World:
         finally:
             self._asking.discard(meta["uid"])
 
-    def _nodes(self) -> list[Json]:
+    def nodes(self) -> list[Json]:
         return self.server.store.all(self.server.kind("nodes"))
 
     def _check_promise(self, uid: str, node: str) -> None:
@@ -238,7 +309,8 @@ class World:
     def _unhandled(self, _: Any, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if error is not None and not isinstance(error, asyncio.CancelledError):
-            self.violation(f"unhandled: {error!r} {context.get('message')}")
+            told = "".join(traceback.format_exception(error))
+            self.violation(f"unhandled: {context.get('message')}: {error!r}\n{told}")
 
     def _changed(self, change: StoredWrite) -> None:
         """A write is in the store. Was it one of our bindings, or an eviction?"""
@@ -270,7 +342,9 @@ class World:
             self.violation(f"{sender} bound {uid} while {holder} holds the lease")
         told = json.loads(serving.body)["metadata"]
         # Without a version a label may change meanwhile; whose the marks are may not.
-        wrong = mismatch(pod) if told.get("resourceVersion") else not_its_marks(pod)
+        versioned = bool(told.get("resourceVersion"))
+        more = self.gives_more
+        wrong = mismatch(pod, at_least=more) if versioned else not_its_marks(pod)
         if wrong:
             self.violation(f"{uid} of {sender}: {wrong}")
         self._check_reserved(sender, pod)

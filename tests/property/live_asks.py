@@ -88,17 +88,33 @@ def not_its_marks(pod: Json) -> str:
     return "its marks are another pod's or another node's" if marks_of(pod) is None else ""
 
 
-def mismatch(pod: Json) -> str:
-    """How the marks differ from what the pod asks; "" for not at all."""
+def mismatch(pod: Json, *, at_least: bool = False) -> str:
+    """How the marks differ from what the pod asks; "" for not at all. `at_least`: they may say
+    more, of a policy that gives more than is asked."""
     ask, shares = ask_of(pod), marks_of(pod)
     if shares is None:
         return not_its_marks(pod)
-    right = {(ask.mib, ask.milli)}
     if len({gpu for gpu, _, _ in shares}) != ask.count or len(shares) != ask.count:
         return f"{shares} are not {ask.count} GPUs"
-    if {(mib, milli) for _, mib, milli in shares} - right:
-        return f"{shares} is not what {ask} means"
+    for _, mib, milli in shares:
+        exact = (mib, milli) == (ask.mib, ask.milli)
+        if not exact and not (at_least and mib >= ask.mib and milli >= ask.milli):
+            return f"{shares} is not what {ask} means"
     return ""
+
+
+def raised(pod: Json) -> bool:
+    """Tells whether the pod asks for more than was decided for it: its owner edited it since. It is
+    charged the more and told of; it makes nobody go, and is not made to go."""
+    ask = ask_of(pod)
+    return any(mib < ask.mib or milli < ask.milli for _, mib, milli in marks_of(pod) or ())
+
+
+def bound_at(pod: Json) -> str:
+    """When it was bound, as the API server wrote it; "" where it did not."""
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    times = [one["lastTransitionTime"] for one in conditions if one["type"] == "PodScheduled"]
+    return times[0] if times else ""
 
 
 def overbooked(pods: list[Json], node: str) -> list[int]:

@@ -7,7 +7,8 @@ they end, and what it had sent is still on its way.
 
 import asyncio
 import math
-from collections.abc import Coroutine
+import traceback
+from collections.abc import Callable, Coroutine
 from contextvars import ContextVar, copy_context
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -17,11 +18,13 @@ import msgspec
 from weft.cluster.control.event_reporter import EventReporter
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.extender.service import Extender
+from weft.cluster.scheduler.explain_service import Explainer
 from weft.cluster.scheduler.leader_label import LeaderLabel
+from weft.cluster.scheduler.metrics import SchedulerMetrics
 from weft.cluster.scheduler.process import LeadershipLostError, SchedulerProcess
-from weft.core.framework import Profile
-from weft.core.policies.best_fit import BestFit
-from weft.core.policies.spread import SpreadPolicy
+from weft.cluster.scheduler.process_part import BackgroundPart
+from weft.cluster.scheduler.stranded_gauges import StrandedGauges
+from weft.cluster.state.typical_pods import TypicalInput
 from weft.kube.lease import Elector
 from weft.testing.api_http import Request
 from weft.testing.api_memory import MemoryClient, MemoryConnection, MemoryLine
@@ -31,9 +34,9 @@ if TYPE_CHECKING:
     from faulty_world import World
 
 OWNER: ContextVar["Instance | None"] = ContextVar("owner", default=None)
-NAMES = ("weft", "spread")
 BIND_S = 6.0  # two request time-outs: so long a binding may be under way
 LEASE_S = 10.0
+LEARNS_EVERY_S, COUNTS_EVERY_S = 7.0, 20.0  # what usually comes; what is stranded
 
 POINTS = (
     "before the POST",
@@ -45,10 +48,6 @@ POINTS = (
     "at the fence",
     "at a renewal",
 )
-
-
-def profiles() -> list[Profile]:
-    return [Profile("weft", [BestFit()]), Profile("spread", [SpreadPolicy()])]
 
 
 def task_factory(
@@ -77,6 +76,21 @@ class PausedClock(LoopClock):
         await self._gate.wait()
 
 
+class _Watched(BackgroundPart):
+    """One that does not end before its process does."""
+
+    def __init__(
+        self, owner: "Instance", what: str, run: Callable[[], Coroutine[None, None, None]]
+    ) -> None:
+        async def watched() -> None:
+            try:
+                await run()
+            except Exception:
+                owner.world.violation(f"{owner.name}: {what} ended: {traceback.format_exc()}")
+
+        super().__init__(what, watched)
+
+
 class Instance:
     """One process, from its start to its end."""
 
@@ -92,6 +106,8 @@ class Instance:
         self.in_flight: set[tuple[str, str]] = set()
         self.live: EngineCluster | None = None
         self.extender: Extender | None = None
+        self.explainer: Explainer | None = None
+        self.metrics: SchedulerMetrics | None = None
         self._sent_at: dict[int, float] = {}
         self._random = Random(seed)
         self._context = copy_context()
@@ -152,23 +168,37 @@ class Instance:
         line.leaving, line.answered, line.over = self._leaving, self._answered, self._ended
         try:
             async with MemoryClient(line, self.name, clock=self.clock, rng=random) as client:
-                elector = Elector(client, self.name)
-                live = self.live = EngineCluster(
-                    client, profiles(), names=NAMES, seed=1, lease=elector
-                )
-                self.extender = Extender(live)
-                teller = EventReporter(live, client, self.name)
-                process = SchedulerProcess(live, teller, LeaderLabel(client), elector)
-                await process.run(self._told_to_stop())
+                await self._process(client).run(self._told_to_stop())
+            if not self.stopping and not self.dead:
+                self.world.violation(f"{self.name} ended, and nobody told it to")
         except LeadershipLostError:
             self.world.hits["leadership lost"] += 1
-        except Exception as error:
+        except Exception:
             if not self.dead:
-                self.world.violation(f"{self.name} ended with {error!r}")
+                self.world.violation(f"{self.name} ended: {traceback.format_exc()}")
                 raise
         finally:
             self.over = True
             self.kill()
+
+    def _process(self, client: MemoryClient) -> SchedulerProcess:
+        """As `weft scheduler` puts it together, but for what listens on ports."""
+        elector = Elector(client, self.name)
+        live = self.live = self.world.cluster(client, elector)
+        self.extender, self.metrics = Extender(live), SchedulerMetrics(live)
+        self.explainer = Explainer(live, None, clock=self.clock.monotonic)
+        typical = TypicalInput(live, every_s=LEARNS_EVERY_S, least_pods=3)
+        gauges = StrandedGauges(live, typical, COUNTS_EVERY_S)
+        return SchedulerProcess(
+            live,
+            EventReporter(live, client, self.name),
+            LeaderLabel(client),
+            elector,
+            parts=[
+                _Watched(self, "counting typical pods", typical.run),
+                _Watched(self, "counting stranded GPUs", gauges.run),
+            ],
+        )
 
     async def _told_to_stop(self) -> None:
         await self.stop.wait()

@@ -1,51 +1,82 @@
 """One schedule: chaos for a while, then quiet, then everything must be in order."""
 
 import asyncio
+import datetime
 import math
 from collections import Counter
 from collections.abc import Callable
 
+import live_nodes
 from faulty_world import ANOTHER, NAMESPACE, World
 from live_asks import (
     CARD_MIB,
     CARD_MILLI,
     Json,
     ask_of,
+    bound_at,
     ended,
     expected,
     fits,
     node_of,
     overbooked,
+    raised,
     waits,
 )
 from live_faults import change_label
-from live_instance import POINTS, Instance, profiles
+from live_instance import POINTS, Instance
+from live_ways import DEFAULT, Way
 
 from weft.cluster.control.live_cluster import EngineCluster
+from weft.core.engine import PolicyInput
+from weft.core.engine.assessment import Assessment
+from weft.core.engine.overbooking import RECENT_NS
+from weft.core.framework.fragments import TYPICAL_PODS
+from weft.core.framework.popularity import POPULAR_PODS, weighted_input
 from weft.core.ledger import audit
 from weft.core.ledger.audit import differences
+from weft.model import Code
+from weft.testing import shape
 from weft.testing.api_memory import MemoryClient, MemoryLine
 from weft.testing.api_time import LoopClock, run
 
+OFTEN_S, LEAP_S, LEAPS = 0.5, 700.0, 0.001  # between two steps; one in a thousand takes minutes
+MOST_PODS = 40
+FACTS = ("overbooked", "holds a GPU the node has not")  # others' bindings; a GPU that was lost
 QUIET_S, SILENT_S = 60, 90  # a watch is given up 120 s after the last that came, maybe late
 
 
-def schedule(seed: int, *, slips: bool = False, steps: int = 60) -> Counter[str]:
-    """Play it; the hits of its fault points. Raises AssertionError with what did not hold."""
+def schedule(
+    seed: int,
+    way: Way = DEFAULT,
+    *,
+    slips: bool = False,
+    mistakes: bool = False,
+    steps: int = 60,
+    hours: float = 0,
+) -> Counter[str]:
+    """Play it; the hits of its fault points. Raises AssertionError with what did not hold.
+
+    `hours`: so long, with a step every ten seconds or so, instead of `steps` that follow sooner.
+    """
 
     async def play() -> Counter[str]:
-        world = World(seed, slips=slips)
+        world = World(seed, way, slips=slips, mistakes=mistakes)
         world.begin()
-        actors = [
-            asyncio.get_running_loop().create_task(work)
-            for work in (world.keep_alive(), world.kube_scheduler())
-        ]
+        loop = asyncio.get_running_loop()
+        actors = [loop.create_task(work) for work in (world.keep_alive(), world.kube_scheduler())]
         for point in world.random.sample(POINTS, world.random.choice((1, 2, 3))):
             world.plan_crash(point)
-        for _ in range(steps):
-            await asyncio.sleep(world.random.expovariate(2))
+        done, until = 0, loop.time() + hours * 3600
+        while loop.time() < until if hours else done < steps:
+            done += 1
+            leaps = world.random.random() < LEAPS
+            world.hits["minutes without an event"] += leaps
+            mean_s = LEAP_S if leaps else OFTEN_S if not hours else world.random.choice((0.5, 20))
+            await asyncio.sleep(world.random.expovariate(1 / mean_s))
             step(world)
             assert not world.violations, told(world, seed)
+            if hours:
+                thin_out(world)
         await quiet(world)
         actors[0].cancel()
         await settled(world)
@@ -55,6 +86,13 @@ def schedule(seed: int, *, slips: bool = False, steps: int = 60) -> Counter[str]
         return world.hits
 
     return run(play())
+
+
+def thin_out(world: World) -> None:
+    """In hours, more pods come than go."""
+    pods = world.pods()
+    for pod in pods[: len(pods) - MOST_PODS]:
+        world.remove(pod)
 
 
 def told(world: World, seed: int) -> str:
@@ -136,23 +174,6 @@ def _steal(world: World) -> bool:
     if pod is not None:
         world.bind_foreign(pod, world.random.choice(list(world.gpus)))
     return pod is not None
-
-
-def _node_goes(world: World) -> bool:
-    here = [node["metadata"]["name"] for node in world._nodes()]
-    if len(here) < 2:
-        return False
-    world.server.remove("nodes", world.random.choice(here))
-    return True
-
-
-def _node_comes(world: World) -> bool:
-    here = {node["metadata"]["name"] for node in world._nodes()}
-    for name in world.gpus:
-        if name not in here:
-            world.add_node(name)
-            return True
-    return False
 
 
 def _kubelet(world: World) -> bool:
@@ -240,6 +261,25 @@ def _clock(world: World) -> bool:
     return _one(world, jump)
 
 
+def _ask_why(world: World) -> bool:
+    """Somebody asks about a pod; no process ends by it, and some answer comes."""
+    pod = world.some(world.pods())
+
+    def ask(one: Instance) -> None:
+        if pod is not None and one.explainer is not None and one.live and one.live.ready:
+            one.spawn(one.explainer.explain(NAMESPACE, pod["metadata"]["name"]))
+
+    return pod is not None and _one(world, ask)
+
+
+def _read_metrics(world: World) -> bool:
+    def read(one: Instance) -> None:
+        if one.metrics is not None and one.live and one.live.ready:
+            list(one.metrics.collect())
+
+    return _one(world, read)
+
+
 def _plan(world: World) -> bool:
     world.plan_crash(world.random.choice(POINTS))
     return True
@@ -255,8 +295,12 @@ _STEPS: tuple[tuple[str, float, Callable[[World], bool]], ...] = (
     ("label changed", 1.5, _label),
     ("foreign pod", 1, _foreign),
     ("pod bound by another", 0.7, _steal),
-    ("node deleted", 0.7, _node_goes),
-    ("node back", 1.5, _node_comes),
+    ("node deleted", 0.7, live_nodes.goes),
+    ("node back", 1.5, live_nodes.comes),
+    ("node joins", 1, live_nodes.joins),
+    ("node leaves", 0.5, live_nodes.leaves),
+    ("node gains a GPU", 0.8, live_nodes.gains),
+    ("node loses a GPU", 0.5, live_nodes.loses),
     ("kubelet", 14, _kubelet),
     ("watches cut", 1, _cut),
     ("watch silent", 0.6, _silence),
@@ -268,6 +312,8 @@ _STEPS: tuple[tuple[str, float, Callable[[World], bool]], ...] = (
     ("handed over to one behind", 1.5, _hand_over),
     ("wall clock jumped", 0.7, _clock),
     ("crash planned", 1.5, _plan),
+    ("asked why", 2, _ask_why),
+    ("metrics read", 1, _read_metrics),
 )
 
 
@@ -280,14 +326,18 @@ async def quiet(world: World) -> None:
     for instance in world.instances:
         instance.wake()
     longer = SILENT_S + world.behind_s() if world.hits["watch silent"] else 0
-    for _ in range(math.ceil((QUIET_S + longer) / 10)):
+    rounds, since_last = math.ceil((QUIET_S + longer) / 10), 0
+    while rounds > 0 or since_last < 2:  # who waits for what went last needs a while, too
         await asyncio.sleep(10)
+        rounds, since_last = rounds - 1, since_last + 1
         world.server.bookmark()
-        while _node_comes(world):
+        while live_nodes.comes(world):
             pass
+        world.collect_strays()
         for pod in world.pods():
             if pod["metadata"].get("deletionTimestamp"):
                 world.remove(pod)
+                since_last = 0
 
 
 async def settled(world: World) -> None:
@@ -299,22 +349,38 @@ async def settled(world: World) -> None:
     for instance in world.living():
         assert instance.live is not None
         _agrees(world, instance.live, instance.name)
+    for instance in world.instances:
+        if instance.live is not None and instance.live.faults.count and not world.mistakes:
+            world.violation(f"{instance.name}: {instance.live.faults.count} faults of its own")
     live = leaders[0].live
     assert live is not None
     _nobody_waits_in_vain(world, live)
     for name in world.gpus:
-        if overbooked(world.pods(), name):
+        here = [pod for pod in world.pods() if node_of(pod) == name and not raised(pod)]
+        if overbooked(here, name) and not _all_long_ago(here):
             world.violation(f"{name} is still overbooked by Weft's own pods")
     line = MemoryLine(world.server, delay=lambda: 0, lag=lambda: 0)
     async with MemoryClient(line, "fresh", clock=LoopClock(), rng=world.random) as client:
-        fresh = EngineCluster(client, profiles(), names=("weft", "spread"), seed=1, lease=None)
+        fresh = world.cluster(client, None)
         await fresh.start()
         _agrees(world, fresh, "a fresh start")
         for text in differences(live.engine.ledger.table, fresh.engine.ledger.table):
             world.violation(f"a fresh start differs: {text}")
+        for cluster in (live, fresh):
+            _tell_what_is_usual(cluster)
         for pod in world.pods():
             _decides_alike(world, live, fresh, pod)
         await fresh.stop()
+
+
+def _all_long_ago(pods: list[Json]) -> bool:
+    """Tells whether who was bound last has run for so long that it stays, as where its node was
+    away all the while."""
+    last = max(map(bound_at, pods))
+    if not last:
+        return False
+    since = LoopClock().wall() - datetime.datetime.fromisoformat(last)
+    return since.total_seconds() * 1e9 > RECENT_NS
 
 
 def _agrees(world: World, live: EngineCluster, name: str) -> None:
@@ -332,37 +398,65 @@ def _agrees(world: World, live: EngineCluster, name: str) -> None:
         if want is not None and has != want:
             world.violation(f"{name}: {uid} is charged {has} instead of {want}")
     for text in audit(live.engine.ledger):
-        if "overbooked" not in text:
+        if not any(fact in text for fact in FACTS):
             world.violation(f"{name}: {text}")
 
 
 def _nobody_waits_in_vain(world: World, live: EngineCluster) -> None:
+    """By arithmetic on the API's objects, but where the pod's policy keeps it off for reasons of
+    its own."""
     free = {
         name: [[CARD_MIB, CARD_MILLI, True] for _ in range(count)]
         for name, count in world.gpus.items()
     }
     for held in live.engine.ledger.holdings.values():
         for share in held.placement.shares:
-            card = free[held.placement.node][share.gpu]
-            card[0] -= share.memory_mib
-            card[1] -= share.milli
-            card[2] = False
+            if share.gpu < len(free[held.placement.node]):  # else the node lost it
+                card = free[held.placement.node][share.gpu]
+                card[0] -= share.memory_mib
+                card[1] -= share.milli
+                card[2] = False
     for pod in world.pods():
-        if not waits(pod) or pod["spec"]["schedulerName"] not in ("weft", "spread", ANOTHER):
+        if not waits(pod) or pod["spec"]["schedulerName"] not in (*world.way.pods_names, ANOTHER):
             continue
+        found = _assessed(live, pod)
+        if found is not None and found.counts[0]:
+            world.violation(f"{pod['metadata']['uid']} waits, and Weft knows where it fits")
+        refused = set() if found is None else _refused_by_policy(live, found)
+        # Of several GPUs at once the reason of the last search stands, not the policy's.
+        filtered = found is not None and found.profile.device_filters
         for name, cards in free.items():
+            if name in refused or world.gives_more or (filtered and ask_of(pod).count > 1):
+                continue
             if fits(ask_of(pod), [(mib, milli, bool(idle)) for mib, milli, idle in cards]):
                 world.violation(f"{pod['metadata']['uid']} waits, and fits on {name}")
 
 
+def _assessed(cluster: EngineCluster, pod: Json) -> Assessment | None:
+    """The answers of the pod's profile about all nodes."""
+    known = cluster.pod(NAMESPACE, pod["metadata"]["name"])
+    if known is None:
+        return None
+    request = cluster.parse_asked(known)
+    return cluster.engine.assess(cluster.engine.profile_of(request), request)
+
+
+def _refused_by_policy(live: EngineCluster, found: Assessment) -> set[str]:
+    rows = (found.codes == Code.POLICY).nonzero()[0].tolist()
+    return {live.engine.ledger.table.nodes[row].name for row in rows}
+
+
+def _tell_what_is_usual(cluster: EngineCluster) -> None:
+    """Prices depend on when they were made, and by what had come then: make them now, alike."""
+    usual = weighted_input({shape(memory_mib=4_000): 3, shape(gpus=1): 1})
+    for name in (TYPICAL_PODS, POPULAR_PODS):
+        cluster.handle(PolicyInput(name, usual))
+
+
 def _decides_alike(world: World, live: EngineCluster, fresh: EngineCluster, pod: Json) -> None:
-    known = live.pod(NAMESPACE, pod["metadata"]["name"])
-    if known is None or not waits(pod):
+    if not waits(pod):
         return
-    totals = []
-    for cluster in (live, fresh):
-        request = cluster.parse_asked(known)
-        found = cluster.engine.assess(cluster.engine.profile_of(request), request)
-        totals.append(found.total.tolist())
+    found = [_assessed(cluster, pod) for cluster in (live, fresh)]
+    totals = [None if one is None else one.total.tolist() for one in found]
     if totals[0] != totals[1]:
         world.violation(f"a fresh start decides otherwise about {pod['metadata']['name']}")

@@ -1,27 +1,32 @@
 """The whole live scheduler through random faults and crashes, against the fake API server.
 
-`make test` plays some schedules of each kind, `make test-faults` more than a thousand, and says how
-often each fault point was hit (build/faults.txt).
+It decides by what ships: each profile of `weft config defaults`, `auto`, and every policy.
+`make test` plays a schedule of each, `make test-faults` some ten thousand, and says how often each
+fault point was hit (build/faults.txt).
 """
 
 import logging
 import multiprocessing
 import os
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
+from fault_cases import CHOSEN, FIRST, KINDS, Block, Played, blocks, cases, play
 from live_faults import BINDING_FAULTS
 from live_instance import POINTS
 from live_story import schedule
+from live_ways import SHIPPED, WAYS
 from long_form import few_or_many
 
+from weft.cluster.config.form import Configuration
+
 AT_LEAST = 20
-BLOCK = 10
-MANY = [(seed, False) for seed in range(0, 800, BLOCK)] + [
-    (seed, True) for seed in range(0, 600, BLOCK)
-]
+SHORT = 5000  # the first seed of the short form
+BOTH_KINDS = ("profile weft", "auto")
+SHIPPED_POLICIES = {use.name for profile in Configuration().profiles for use in profile.policies}
 
 FAULT_POINTS = (
     *(f"crash {point}" for point in POINTS),
@@ -43,6 +48,10 @@ FAULT_POINTS = (
     "API server restarted",
     "node deleted",
     "node back",
+    "node joins",
+    "node leaves",
+    "node gains a GPU",
+    "node loses a GPU",
     "pod made again",
     "pod edited at once",
     "label changed",
@@ -50,41 +59,61 @@ FAULT_POINTS = (
     "pod bound by another",
     "pod ungated",
     "pod deletion asked",
+    "deleted after a restart",
+    "asked why",
+    "metrics read",
     "kube-scheduler gave up waiting",
+    "prices made",
+    "scores made ahead",
+    "typical pods learnt",
+    "minutes without an event",
 )
-KINDS = ("lease", "list", "watch", "read-back", "fence")  # of requests, whatever goes wrong
+REQUESTS = ("lease", "list", "watch", "read-back", "fence")  # whatever goes wrong with them
 
 
-def play(block: tuple[int, bool]) -> Counter[str]:
-    """One block of schedules. What a broken API server makes of the log is of no interest."""
-    first, slips = block
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Nothing is logged: a broken API server has much to say."""
     logging.disable(logging.CRITICAL)
-    hits: Counter[str] = Counter()
-    try:
-        for seed in range(first, first + BLOCK):
-            hits += schedule(seed, slips=slips)
-    finally:
-        logging.disable(logging.NOTSET)
-    return hits
+    yield
+    logging.disable(logging.NOTSET)
 
 
-def of_kinds(hits: Counter[str]) -> dict[str, int]:
-    return {
+def with_requests(hits: Counter[str]) -> dict[str, int]:
+    return {name: hits[name] for name in FAULT_POINTS} | {
         f"{kind}: any": sum(n for name, n in hits.items() if name.startswith(f"{kind}: "))
-        for kind in KINDS
+        for kind in REQUESTS
     }
 
 
-@pytest.mark.parametrize("first", range(5000, 5000 + few_or_many(10, 60), BLOCK))
-def test_whatever_goes_wrong_nothing_is_given_away_twice_and_nobody_forgotten(first: int) -> None:
-    hits = play((first, False))
-    assert hits["bound"] > 50
+def short(way: str) -> int:
+    """How many schedules of it the short form plays."""
+    return few_or_many(1, 6 if WAYS[way] in SHIPPED else 2)
 
 
-@pytest.mark.parametrize("first", range(5000, 5000 + few_or_many(10, 20), BLOCK))
-def test_what_slips_through_a_stopped_leader_is_settled(first: int) -> None:
-    hits = play((first, True))
-    assert hits["stopped beyond its lease"]
+def is_played(way: str, kind: str) -> bool:
+    """Tells whether the schedules of this kind are played; of most ways the short form plays one
+    kind, and a policy that is a profile's own once."""
+    if CHOSEN or few_or_many(0, 1) or way in BOTH_KINDS:
+        return True
+    return way not in SHIPPED_POLICIES and kind == KINDS[list(WAYS).index(way) % 2]
+
+
+@pytest.mark.parametrize(
+    ("way", "kind"),
+    [
+        pytest.param(way, kind, id=f"{way}-{kind}" if kind else way)
+        for way in WAYS
+        for kind in KINDS
+        if is_played(way, kind)
+    ],
+)
+def test_whatever_goes_wrong_the_process_lives_on(way: str, kind: str) -> None:
+    """And nothing is given away twice, nobody is forgotten, and what slips through is settled."""
+    first = FIRST if CHOSEN else SHORT + list(WAYS).index(way)
+    played = play(Block(way, kind, first, cases(way, kind) if CHOSEN else short(way)))
+    assert not played.failed, "\n".join(played.failed)
+    assert played.hits["bound"]
 
 
 def test_a_seed_is_one_story() -> None:
@@ -93,20 +122,42 @@ def test_a_seed_is_one_story() -> None:
 
 
 @pytest.mark.faults
-def test_a_thousand_schedules_hit_every_fault_point() -> None:
-    hits: Counter[str] = Counter()
+@pytest.mark.parametrize("way", ["profile weft", "auto", "all of config defaults"])
+def test_twelve_hours(way: str) -> None:
+    hits = schedule(FIRST, WAYS[way], hours=12)
+    assert hits["prices made"] > 1_000
+    assert hits["node joins"] > 10
+
+
+@pytest.mark.faults
+def test_ten_thousand_schedules_hit_every_fault_point() -> None:
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=spawn) as pool:
-        for found in pool.map(play, MANY):
-            hits += found
-    points = {name: hits[name] for name in FAULT_POINTS} | of_kinds(hits)
-    table = [
-        f"{len(MANY) * BLOCK} schedules, {hits['bound']} pods bound, {hits['slip']} bindings "
-        f"by a stopped leader, {hits['evicted']} pods evicted for it"
-    ]
-    table += [f"{count:7} {name}" for name, count in points.items()]
+    with ProcessPoolExecutor(
+        os.cpu_count(), mp_context=spawn, initializer=logging.disable, initargs=(logging.CRITICAL,)
+    ) as pool:
+        found = list(pool.map(play, blocks()))
+    points = with_requests(sum((played.hits for played in found), Counter()))
+    table = [*by_way(found), "", *(f"{count:7} {name}" for name, count in points.items())]
     path = Path("build/faults.txt")
     path.parent.mkdir(exist_ok=True)
     path.write_text("\n".join(table) + "\n")
     print("\n" + "\n".join(table))  # noqa: T201 - the figures are the result
-    assert {name: count for name, count in points.items() if count < AT_LEAST} == {}
+    failed = [text for played in found for text in played.failed]
+    assert not failed, f"{len(failed)} schedules failed:\n" + "\n\n".join(failed)
+    if not CHOSEN:
+        assert {name: count for name, count in points.items() if count < AT_LEAST} == {}
+
+
+def by_way(found: list[Played]) -> list[str]:
+    """A line for each way: its schedules, and what happened in them."""
+    lines = []
+    for way in WAYS:
+        mine = [played for played in found if played.block.way == way]
+        hits = sum((played.hits for played in mine), Counter[str]())
+        failed = sum(len(played.failed) for played in mine)
+        lines.append(
+            f"{way}: {sum(played.block.count for played in mine)} schedules, {failed} failed; "
+            f"{hits['bound']} pods bound, {hits['prices made']} price lists, "
+            f"{hits['slip']} bindings by a stopped leader, {hits['evicted']} pods evicted for it"
+        )
+    return lines

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from live_story import schedule
+from live_ways import DEFAULT, WAYS
 
 import weft.cluster.state.pods
 import weft.kube.bind
@@ -17,7 +18,9 @@ from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.control.watch_feeds import ChangeStream
 from weft.cluster.state.bound_share import BoundShare, held_by
 from weft.cluster.state.pods import PodView
-from weft.core.engine import Bind, BindFailed, Engine
+from weft.cluster.state.typical_pods import TypicalInput
+from weft.core.engine import Bind, BindFailed, Engine, PodGone
+from weft.core.engine.assessment import Assessor
 from weft.core.ledger import Ledger
 from weft.kube.bind import Binder, BindRequest, Bound, Refused
 from weft.kube.client import ApiClient
@@ -141,8 +144,8 @@ def foreign_pods_charged_nothing(patch: Patch) -> None:
 def deletions_lost_when_listing_again(patch: Patch) -> None:
     rightly = KnownObjects.replace
 
-    def replace(self: KnownObjects[Any], pages: Any) -> list[Any]:
-        return [change for change in rightly(self, pages) if not isinstance(change, Deleted)]
+    def replace(self: KnownObjects[Any], *given: Any) -> list[Any]:
+        return [change for change in rightly(self, *given) if not isinstance(change, Deleted)]
 
     patch.setattr(KnownObjects, "replace", replace)
 
@@ -175,6 +178,57 @@ def a_failed_binding_forgotten(patch: Patch) -> None:
     patch.setattr(EngineCluster, "handle", handle)
 
 
+def scores_made_ahead_for_the_nodes_of_before(patch: Patch) -> None:
+    def work_ahead(self: Assessor) -> None:
+        while self._dear:
+            known = self._dear.pop()
+            if self._known.get((known.profile.name, known.shape)) is known:
+                self._bring_up(known)
+
+    patch.setattr(Assessor, "work_ahead", work_ahead)
+
+
+def learning_that_breaks_off(patch: Patch) -> None:
+    """Where nothing is left to learn from."""
+    rightly = TypicalInput.count
+
+    async def count(self: TypicalInput) -> None:
+        if not self._live.pods.unbound():
+            raise ZeroDivisionError
+        await rightly(self)
+
+    patch.setattr(TypicalInput, "count", count)
+
+
+def what_was_there_at_the_start_is_never_freed(patch: Patch) -> None:
+    rightly = Engine._gone
+
+    def gone(self: Engine, event: PodGone, *given: Any) -> None:
+        if event.uid in self.placed or event.uid not in self.ledger.holdings:
+            rightly(self, event, *given)
+
+    patch.setattr(Engine, "_gone", gone)
+
+
+def a_lost_gpu_is_given_away(patch: Patch) -> None:
+    """A node's changed inventory is not taken in."""
+    rightly = Ledger.set_nodes
+
+    def set_nodes(self: Ledger, nodes: Any, removed: Any = ()) -> bool:
+        known = self.table.row_of
+        return rightly(self, [node for node in nodes if node.name not in known], removed)
+
+    patch.setattr(Ledger, "set_nodes", set_nodes)
+
+
+def gated_pods_wait_too(patch: Patch) -> None:
+    def unbound(self: PodView) -> list[Any]:
+        pods = self.pods.values()
+        return [pod for pod in pods if not pod.spec.node_name and not pod.ended]
+
+    patch.setattr(PodView, "unbound", unbound)
+
+
 MUTANTS = [
     a_dropped_reservation,
     a_double_release,
@@ -194,12 +248,19 @@ MUTANTS = [
     leading_on_old_lists,
     a_silent_watch_never_given_up,
     a_failed_binding_forgotten,
+    scores_made_ahead_for_the_nodes_of_before,
+    learning_that_breaks_off,
+    what_was_there_at_the_start_is_never_freed,
+    a_lost_gpu_is_given_away,
+    gated_pods_wait_too,
 ]
+SHOWN_BY = {"gated_pods_wait_too": WAYS["interference"]}  # by policies that match waiting pods
 CAUGHT_SOON = [
     a_dropped_reservation,
     a_double_release,
     freed_when_deletion_is_asked,
     no_waiting_for_the_old_lease,
+    scores_made_ahead_for_the_nodes_of_before,
 ]
 MOST = 400
 
@@ -213,8 +274,8 @@ def caught_after(name: str) -> tuple[int, str]:
             mutant(patch)
             for seed in range(MOST):
                 try:
-                    schedule(seed)
-                except (AssertionError, RuntimeError, KeyError) as error:
+                    schedule(seed, SHOWN_BY.get(name, DEFAULT))
+                except (AssertionError, RuntimeError, KeyError, ValueError) as error:
                     return seed + 1, str(error).splitlines()[0][:100]
     finally:
         logging.disable(logging.NOTSET)

@@ -123,11 +123,11 @@ class Order(RuleBasedStateMachine):
         """As soon as those who rest have rested, who still waits does not fit."""
         queue, profile = self.engine.queue, self.engine.profiles["weft"]
         resting = [one for one in queue.waiting() if one.state == "backoff"]
-        groups = {one.group for one in resting}
+        shapes = {one.shape for one in resting}
         for asks in self.waiting.values():
             known = self.engine.assess(profile, asks)
             fits = bool((known.codes == 0).any())
-            assert not fits or ("weft", known.shape) in groups, f"{asks.uid} fits and is not tried"
+            assert not fits or known.shape in shapes, f"{asks.uid} fits and is not tried"
         assert all(one.ready_ns - self.now <= BACKOFF_MOST_NS for one in resting)
         if resting:
             wake = queue.next_ns()

@@ -9,6 +9,7 @@ from typing import Annotated, NamedTuple
 from typer import Option
 
 from weft.cli import logs
+from weft.files.reading import raw_bytes
 from weft.model.errors import BadInputError
 
 
@@ -104,7 +105,7 @@ def _webhook(place: str, authority: Path | None) -> dict[str, object]:
     if authority is None:
         raise BadInputError("--ca-file", "is missing: the API server asks over TLS alone")
     try:
-        text = authority.read_bytes()
+        text = raw_bytes(authority)
     except OSError as error:
         raise BadInputError("--ca-file", f"{authority}: {error.strerror}") from error
     if b"BEGIN CERTIFICATE" not in text:

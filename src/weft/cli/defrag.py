@@ -15,10 +15,12 @@ defrag_app = Typer(help="Room won back by moving pods.", no_args_is_help=True)
 _Pod = Annotated[str, Option(help="NAMESPACE/NAME of a waiting pod.")]
 _Gpus = Annotated[int, Option(min=0, max=64, help="Instead: a pod of so many GPUs.")]
 _GpuMilli = Annotated[int, Option(min=1, max=1000, help="Thousandths of each GPU.")]
-_CpuMilli = Annotated[int, Option(min=0, help="With --gpus: CPU, thousandths.")]
+_CpuMilli = Annotated[int, Option(min=0, max=10**9, help="With --gpus: CPU, thousandths.")]
 _Stranded = Annotated[bool, Option("--stranded", help="Instead: less GPU stranded.")]
 _MostMoves = Annotated[int, Option(min=1, max=1000, help="Pods to move at most.")]
-_MostTrials = Annotated[int, Option(min=1, help="Moves of pods to try at most, for room.")]
+_MostTrials = Annotated[
+    int, Option(min=1, max=1_000_000, help="Moves of pods to try at most, for room.")
+]
 
 
 @defrag_app.callback()

@@ -66,9 +66,9 @@ def overprovision(
     policy: _Policies,
     percent: _Percents = [0, 50, 100, 150, 200, 250],  # noqa: B006 - typer's way of a list default
     baseline: _Baseline = "gpushare",
-    seeds: options.Workloads = 10,
+    seeds: options.Workloads = 20,
     first_seed: options.FirstSeed = 0,
-    gpus: Annotated[int, Option(min=1, help="Cards; each gets thirty jobs.")] = 1,
+    gpus: Annotated[int, Option(min=1, max=10_000, help="Cards; each gets thirty jobs.")] = 1,
     mix: _Mix = "ssd",
     harvest_limit: _Limit = 4.0,
     scrape_s: _Seconds = 5.0,

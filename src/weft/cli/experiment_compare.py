@@ -72,7 +72,7 @@ def _print(results: "TwoResults") -> None:
     for finding in results.findings:
         print(finding)
     if not results.findings:
-        print(why_none(results.summary, "No difference"))
+        print(why_none(results.summary))
 
 
 def _print_csv(results: "TwoResults") -> None:

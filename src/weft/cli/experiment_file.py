@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 from typer import Argument, Exit, Option
 
 from weft.cli import experiment_cluster, options
-from weft.cli.experiment_templates import TEMPLATES, Wishes, line_of, written
+from weft.cli.experiment_templates import TEMPLATES, Wishes, line_of, usual_seeds, written
 from weft.cli.output import (
     SimulateOutput,
     duration_text,
@@ -35,7 +35,15 @@ if TYPE_CHECKING:
 
 EXIT_ABSENT = 3
 """Data is absent, or cells are missing: nothing is wrong, and not all of it is there."""
-SHOWN = ("jct_mean_s", "jct_p99_s", "makespan_s", "gpu_asked_percent", "failed_pods", "ooms")
+SHOWN = (
+    "jct_mean_s",
+    "jct_p99_s",
+    "makespan_s",
+    "gpu_asked_at_100_percent",
+    "gpu_asked_percent",
+    "failed_pods",
+    "ooms",
+)
 """Measures of the table; JSON and CSV have all."""
 
 _File = Annotated[
@@ -86,7 +94,9 @@ def init(
         list[str] | None,
         Option(help="A policy to compare; repeat. Others are compared with the first."),
     ] = None,
-    seeds: Annotated[int | None, Option(min=1, help="How many workloads are drawn.")] = None,
+    seeds: Annotated[
+        int | None, Option(min=1, max=options.MOST_SEEDS, help="How many workloads are drawn.")
+    ] = None,
 ) -> None:
     """Print an experiment to change: every field with its default, and what it means.
 
@@ -116,7 +126,7 @@ def _asked(wishes: Wishes) -> tuple[str, Wishes]:
         usual = line_of(template, "schedulers").strip("[]")
         typed = prompt("Schedulers, the baseline first", default=usual, err=True)
         schedulers = tuple(filter(None, (each.strip() for each in typed.split(","))))
-    seeds = wishes.seeds or prompt("Seeds", default=10, type=int, err=True)
+    seeds = wishes.seeds or prompt("Seeds", default=usual_seeds(workload), type=int, err=True)
     return workload, Wishes(name, schedulers, "", seeds)
 
 
@@ -175,8 +185,9 @@ def run(
 ) -> None:
     """Run an experiment's cells that are still to run; on a cluster, one turn after another.
 
-    Stop it whenever you want: started again, it goes on with the cells that are missing. Exit code
-    3 where its data is absent, or cells are marked: their numbers are not to be relied on.
+    Stop it (Ctrl-C) whenever you want: started again, it goes on with the cells that are missing.
+    Exit code 3 where its data is absent, or cells are marked: their numbers are not to be relied
+    on.
     """
     from weft.lab.experiment.execution import run_missing
     from weft.lab.experiment.store import marks_of
@@ -190,7 +201,12 @@ def run(
     store, cells = opened.store, opened.cells
     store.begin()
     where = 1 if opened.live else workers or jobs or os.cpu_count() or 1
-    ran = run_missing(opened.work, cells, where, library_versions(), bar)
+    try:
+        ran = run_missing(opened.work, cells, where, library_versions(), bar)
+    except KeyboardInterrupt:
+        there = f"{len(store.done(cells))} of {len(cells)} cells are in {store.folder}"
+        print(f"weft: {there}; the same command goes on with the others", file=sys.stderr)
+        raise
     print(f"{ran} cells run, {len(cells) - ran} were there: {opened.store.folder}")
     marked = marks_of(store.records(cells))
     if marked:
@@ -317,23 +333,32 @@ def library_versions() -> dict[str, str]:
 
 def _print_csv(results: "ExperimentResults") -> None:
     axes = list(dict.fromkeys(axis for summary in results.summary for axis in summary.levels))
-    columns = (*axes, "scheduler", "measure", "seeds", "mean", "ci95", "change_percent", "p_value")
+    columns = (*axes, *_SUMMARY_COLUMNS, *_DIFFERENCE_COLUMNS, "p_value")
     print_csv(
         columns,
         (
             (
                 *(summary.levels[axis] for axis in axes),
-                summary.scheduler,
-                summary.measure,
-                summary.seeds,
-                summary.mean,
-                summary.ci95,
-                None if summary.difference is None else summary.difference.percent,
+                *(getattr(summary, name) for name in _SUMMARY_COLUMNS),
+                *(
+                    None if summary.difference is None else getattr(summary.difference, field)
+                    for field in _DIFFERENCE_COLUMNS.values()
+                ),
                 summary.p_value,
             )
             for summary in results.summary
         ),
     )
+
+
+_SUMMARY_COLUMNS = ("scheduler", "measure", "seeds", "mean", "ci95")
+_DIFFERENCE_COLUMNS = {
+    "change_percent": "percent",
+    "change": "mean",
+    "change_low": "low",
+    "change_high": "high",
+}
+"""Each column and its field of a difference."""
 
 
 def _print_results(spec: "ExperimentSpec", results: "ExperimentResults") -> None:

@@ -53,7 +53,7 @@ def interference(
     load: _Loads = [0.7, 0.9, 1.1],  # noqa: B006
     told: _Told = "trained",
     watched: _Watched = False,
-    seeds: options.Workloads = 10,
+    seeds: options.Workloads = 20,
     first_seed: options.FirstSeed = 0,
     gpus: Annotated[int, Option(min=1, max=10_000, help="GPUs, four on a node.")] = 16,
     pods: Annotated[int, Option(min=1, max=1_000_000, help="Jobs, each one pod.")] = 400,

@@ -7,6 +7,8 @@ from typing import NamedTuple
 from weft.model import annotations
 
 API_VERSION = "weft.dev/v1"
+USUAL_SEEDS = 20
+"""The number of seeds where a run takes seconds."""
 _HEAD = """\
 apiVersion: {version}
 kind: Experiment
@@ -22,7 +24,7 @@ profiles: []
 # What the others are compared with.
 baseline: {baseline}
 # Each seed is one workload, the same for all schedulers. Five and more give intervals.
-seeds: {{first: 0, count: 10}}
+seeds: {{first: 0, count: {seeds}}}
 # Measures that reports are about; left out: all.
 measures: []
 # Each cell keeps its decisions, for `weft replay` and `weft explain pod --decisions`.
@@ -272,7 +274,7 @@ _TRAINING = {"schedulers": "[res-ag, gandiva, kube-knots-pp]", "baseline": "res-
 
 def _template(name: str, question: str, workload: str, tail: dict[str, str]) -> str:
     head = _HEAD.format(version=API_VERSION, name=name, question=question)
-    return head + workload + _TAIL.format(**tail)
+    return head + workload + _TAIL.format(**{"seeds": str(USUAL_SEEDS), **tail})
 
 
 TEMPLATES = {
@@ -301,7 +303,10 @@ TEMPLATES = {
         _KNOTS,
     ),
     "kube-knots-dl": _template(
-        "kube-knots-dl", "How long do training jobs take?", _KNOTS_DL, _TRAINING
+        "kube-knots-dl",
+        "How long do training jobs take?",
+        _KNOTS_DL,
+        {**_TRAINING, "seeds": "10"},  # a run takes minutes
     ),
     "job-list": _template("job-list", "Which policy is best for my jobs?", _JOB_LIST, _SHARING),
     "mlperf-list": _template(
@@ -312,7 +317,7 @@ TEMPLATES = {
         "cluster-jobs",
         "Which scheduler runs these Jobs soonest?",
         _CLUSTER_JOBS,
-        {"schedulers": "[whole-cards, gpushare, weft]", "baseline": "whole-cards"},
+        {"schedulers": "[whole-cards, gpushare, weft]", "baseline": "whole-cards", "seeds": "10"},
     ),
 }
 """Text of an experiment by its kind of workload."""
@@ -348,6 +353,13 @@ def line_of(template: str, field: str) -> str:
     """The text behind a field of the first level."""
     match = re.search(rf"(?m)^{field}: (.*)$", template)
     return match[1] if match else ""
+
+
+def usual_seeds(workload: str) -> int:
+    """How many seeds the template of this workload has."""
+    match = re.search(r"count: (\d+)}", line_of(TEMPLATES[workload], "seeds"))
+    assert match is not None
+    return int(match[1])
 
 
 def _quoted(name: str) -> str:

@@ -191,9 +191,10 @@ def live_explanation(body: bytes) -> "Explanation":
     import msgspec
 
     from weft.core.explain.explanation import Explanation
+    from weft.files.reading import UNDECODABLE
 
     try:
         return msgspec.json.decode(body, type=Explanation)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         text = f"is of another version than this command ({error}); --output json shows it as it is"
         raise BadInputError("the scheduler", text) from error

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Argument, Option, Typer
 
-from weft.files.writing import write_whole
+from weft.files.writing import unwritten, write_whole
 from weft.lab.simulate.generate_shapes import WorkloadMix
 from weft.model.errors import BadInputError
 
@@ -96,5 +96,4 @@ def _write(file: str, text: str) -> None:
     try:
         write_whole(Path(file), text.encode())
     except OSError as error:
-        why = f"can't be written: {error.strerror}; name a file in a folder you own"
-        raise BadInputError(file, why) from None
+        raise unwritten(file, error) from None

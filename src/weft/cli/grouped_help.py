@@ -1,4 +1,4 @@
-"""Help that lists commands by task, each with its whole sentence; and the value that was meant."""
+"""Help that lists commands by task, each with its whole sentence; what is wrong with a value."""
 
 import re
 from typing import Any
@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 from weft.model.nearest import nearest
 
 _NOT_ONE_OF = re.compile(r"'(?P<value>.*)' is not one of (?P<choices>'.*')\.", re.DOTALL)
+_MOST_SHOWN = 100
 _PREFIX = "Value error, "  # of the library that typer checks with
 
 
@@ -33,10 +34,11 @@ class CommandGroup(TyperGroup):
                 formatter.write_dl(commands)
 
     def invoke(self, ctx: Any) -> Any:
-        """As typer does; of a value that is none of an option's, the nearest is named."""
+        """As typer does; what is wrong with a value is said in words, with the value."""
         try:
             return super().invoke(ctx)
         except BadParameter as error:
+            error.message = _number_in_words(error) or error.message
             match = _NOT_ONE_OF.fullmatch(error.message.removeprefix(_PREFIX))
             if match:
                 error.message = match[0]
@@ -44,6 +46,26 @@ class CommandGroup(TyperGroup):
                 near = nearest(match["value"], choices)
                 error.message += f" Did you mean {near!r}?" if near else ""
             raise
+
+
+def _number_in_words(error: BadParameter) -> str:
+    """A wrong number in words, with its bound; "" where something else is wrong."""
+    errors = getattr(error.__cause__, "errors", list)  # of the library that typer checks with
+    for wrong in errors():
+        value, bounds = str(wrong.get("input"))[:_MOST_SHOWN], wrong.get("ctx", {})
+        if "le" in bounds:
+            return f"{value} is too much; at most {_plain(bounds['le'])} is possible"
+        if "ge" in bounds:
+            return f"{value} is too little; at least {_plain(bounds['ge'])} is possible"
+        if wrong.get("type") in ("int_parsing", "int_from_float", "int_parsing_size"):
+            return f"{value!r} is no whole number"
+        if wrong.get("type") == "float_parsing":
+            return f"{value!r} is no number"
+    return ""
+
+
+def _plain(bound: float) -> str:
+    return f"{bound:,}".removesuffix(".0")
 
 
 def _first_sentence(text: str) -> str:

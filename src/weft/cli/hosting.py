@@ -410,5 +410,5 @@ class _Typical(BackgroundPart):
 
     async def start(self) -> str:
         """Count now, and then now and again."""
-        await self._input.count()
+        await self._input.learn()
         return await super().start()

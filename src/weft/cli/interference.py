@@ -77,7 +77,7 @@ def evaluate(
         list[str],
         Option(help="random, new pair, new application, new GPU or several others; repeat."),
     ] = [],  # noqa: B006
-    seeds: Annotated[int, Option(min=1, help="Draws of each random split.")] = 5,
+    seeds: Annotated[int, Option(min=1, max=1_000, help="Draws of each random split.")] = 5,
     report: Annotated[
         Path | None, Option(help="Folder for the calibration plots and the numbers.")
     ] = None,

@@ -9,7 +9,7 @@ import msgspec
 
 from weft.cluster.config.form import Configuration
 from weft.cluster.extender.setup import table_of
-from weft.files.reading import UNREADABLE, local, unpack, unreadable
+from weft.files.reading import UNREADABLE, raw_bytes, unpack, unreadable
 from weft.model.errors import BadInputError
 from weft.model.interference_table import (
     InterferenceTable,
@@ -103,7 +103,7 @@ def _place(where: str, path: Path | str) -> str:
 
 def _read(path: Path, place: str) -> bytes:
     try:
-        return local(path).read_bytes()
+        return raw_bytes(path)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         why = unreadable(path, error) if isinstance(error, OSError) else error
         raise BadInputError(place, f"cannot be read: {why}") from None

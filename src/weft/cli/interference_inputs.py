@@ -100,9 +100,9 @@ def note_no_trees(cell: "Measurements", place: str) -> None:
 def check_place(path: Path) -> None:
     """`BadInputError` where no file can be written there: before the work, not after it."""
     if path.is_dir():
-        raise BadInputError(str(path), "can't be written: Is a directory")
+        raise BadInputError(str(path), "cannot be written: Is a directory; name a file")
     if not path.parent.is_dir():
-        raise BadInputError(str(path), f"can't be written: there is no folder {path.parent}")
+        raise BadInputError(str(path), f"cannot be written: there is no folder {path.parent}")
 
 
 def write_whole(path: Path, body: bytes) -> None:
@@ -110,4 +110,4 @@ def write_whole(path: Path, body: bytes) -> None:
     try:
         writing.write_whole(path, body)
     except OSError as error:
-        raise BadInputError(str(path), f"can't be written: {error.strerror}") from None
+        raise writing.unwritten(path, error) from None

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.cli.output import json_text, print_table, table_with
-from weft.model.errors import BadInputError
+from weft.files.writing import unwritten
 
 if TYPE_CHECKING:
     from weft.interference.evaluate import ExaminationResult
@@ -133,7 +133,7 @@ def write_figures(results: "Sequence[ExaminationResult]", folder: Path, png: boo
             if png:
                 (folder / f"{stem}.png").write_bytes(png_writer.to_png(drawing))
     except OSError as error:
-        raise BadInputError(str(folder), f"can't be written: {error.strerror}") from None
+        raise unwritten(folder, error) from None
 
 
 def _times(log_slowdown: float) -> str:

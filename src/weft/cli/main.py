@@ -1,6 +1,6 @@
 """`weft`: the commands, and how errors end."""
 
-import io
+import errno
 import os
 import re
 import sys
@@ -12,7 +12,9 @@ from typer import Exit, Option, Typer, echo
 from typer.main import get_command
 
 import weft
+from weft.cli import standard_streams
 from weft.cli.grouped_help import CommandGroup
+from weft.files.writing import ANYWHERE, what_may_help
 from weft.model.errors import BadInputError, PolicyError
 from weft.model.number_text import is_text
 
@@ -41,6 +43,12 @@ def root(
 ) -> None:
     """Options that come before the command."""
 
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C; of commands that clean up, after SIGTERM too."""
+
+READER_GONE = 141
+"""The exit code where nobody reads the output any more (`| head`), as of other tools."""
 
 _Commands = dict[str, Typer | Callable[..., None]]
 
@@ -153,26 +161,48 @@ def main() -> None:
     # Matrices are small: a second thread of BLAS waits more than it works, and on a busy machine
     # learning takes ten times as long with it.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # whatever a name holds, it is shown
+    standard_streams.prepare()
+    try:
+        code = _exit_code()
+        sys.stdout.flush()
+    except standard_streams.OutputError as fault:
+        if fault.error.errno == errno.EPIPE:
+            code = READER_GONE
+        else:
+            code = _refused(f"standard output cannot be written: {what_may_help(fault.error)}")
+    except KeyboardInterrupt:
+        code = _interrupted()
+    sys.exit(code)
+
+
+def _exit_code() -> int | str | None:
+    """Run the command; what is wrong is said on stderr."""
     try:
         _check_arguments(sys.argv)
         _commands()()
     except PolicyError as error:
-        print(f"weft: error: {error}", file=sys.stderr)
-        sys.exit(1)
+        return _refused(str(error))
     except BadInputError as error:
         where = re.sub(r"^-(?=$|[,:])", "standard input", error.where)
-        print(f"weft: error: {BadInputError(where, error.problem)}", file=sys.stderr)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        print("weft: interrupted", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:
-        # The reader of our output is gone (`| head`): end quietly, as other tools do.
-        sys.stderr.close()
-        sys.exit(141)
+        return _refused(str(BadInputError(where, error.problem)))
+    except OSError as error:
+        if error.errno not in ANYWHERE:
+            raise
+        return _refused(str(BadInputError(error.filename or "a file", what_may_help(error))))
+    except SystemExit as ended:
+        # Typer makes this of Ctrl-C.
+        return _interrupted() if ended.code == INTERRUPTED else ended.code
+    return 0
+
+
+def _interrupted() -> int:
+    print("weft: interrupted", file=sys.stderr)
+    return INTERRUPTED
+
+
+def _refused(why: str) -> int:
+    print(f"weft: error: {why}", file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """`weft parse FILE…`: how Weft reads each pod in a manifest, and what it would write for it.
 
 Good documents are printed on stdout. Bad ones, and what pods ask that Weft does not place, are
-named on stderr one line each; any of these makes the exit code 1.
+named on stderr one line each; any of these makes the exit code 1, as does finding no pod.
 """
 
 import sys
@@ -25,6 +25,9 @@ from weft.model import BadInputError
 
 if TYPE_CHECKING:
     from weft.cli.manifests import ManifestPod
+
+
+NO_PODS = "has no pods; give a Pod, a workload with a pod template, or a list of them"
 
 
 class ParseOutput(StrEnum):
@@ -69,7 +72,8 @@ def parse(
 ) -> None:
     """Show how Weft reads each pod: dialect, request per container, warnings, what it writes.
 
-    Exit code 1: something could not be read, or asks for GPUs in words that Weft does not place.
+    Exit code 1: something could not be read, or asks for GPUs in words that Weft does not place;
+    or there is no pod in any file.
     """
     settings = DialectSettings(
         gpushare_unit=gpushare_unit.value,
@@ -78,8 +82,16 @@ def parse(
     )
     readings: list[PodReading] = []
     errors: list[BadInputError] = []
+    without: list[str] = []
     for file in files:
+        before = len(readings) + len(errors)
         read_file(file, settings, readings, errors)
+        without += [file] * (len(readings) + len(errors) == before)
+    if not (readings or errors):
+        errors = [BadInputError(file, NO_PODS) for file in without]
+    elif not quiet:
+        for file in without:
+            print(f"weft: note: {file}: has no pods", file=sys.stderr)
     for error in errors:
         print(f"weft: error: {error}", file=sys.stderr)
     if output is ParseOutput.JSON:
@@ -96,16 +108,12 @@ def read_file(
     """Add a reading for every pod in `file`, an error for every document that has none to give,
     and one for what a pod asks and is not placed."""
     from weft.cli.manifests import load, pods_in, split
-    from weft.files.reading import unreadable
+    from weft.files.reading import read_text
 
     try:
-        raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        text = raw.decode("utf-8-sig")
-    except OSError as broken:
-        errors.append(BadInputError(file, f"can't be read: {unreadable(Path(file), broken)}"))
-        return
-    except UnicodeDecodeError:
-        errors.append(BadInputError(file, "can't be read: not UTF-8 text"))
+        text = read_text(Path(file))
+    except BadInputError as error:
+        errors.append(error)
         return
     for document in split(text):
         where = document.place

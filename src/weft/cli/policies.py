@@ -11,10 +11,14 @@ if TYPE_CHECKING:
     from weft.cli.policy_files import PolicyRegistry
 
 
+_said: set[str] = set()
+"""Complaints of plugins that this process has printed: commands make several registries."""
+
+
 def registry() -> "PolicyRegistry":
     """All policies: Weft's own and those of installed packages (entry points `weft.policies`).
 
-    A plugin that cannot be loaded is named on stderr and left out; the others work.
+    A plugin that cannot be loaded is named on stderr, once, and left out; the others work.
     """
     from weft.cli.policy_files import PolicyRegistry
     from weft.core.framework.registry import register_entry_points
@@ -24,7 +28,9 @@ def registry() -> "PolicyRegistry":
     for policy in BUILT_IN:
         policies.register(policy)
     for problem in register_entry_points(policies, entry_points(group="weft.policies")):
-        print(f"weft: warning: {problem}", file=sys.stderr)
+        if problem not in _said:
+            print(f"weft: warning: {problem}", file=sys.stderr)
+        _said.add(problem)
     return policies
 
 

@@ -84,8 +84,10 @@ class PolicyRegistry(Registry):
 
 def load(file: PolicyFile) -> type[Policy]:
     """The policy class of a file; `BadInputError` names the line that is wrong, or what it has."""
+    from weft.files.reading import raw_bytes
+
     try:
-        text = file.path.read_bytes()
+        text = raw_bytes(file.path)
     except OSError as error:
         raise BadInputError(f"policy {file}", _unreadable(file.path, error)) from None
     sha256 = hashlib.sha256(text).hexdigest()

@@ -50,7 +50,9 @@ def measure(
     folder: _Folder,
     workload: _Workloads = [],  # noqa: B006 - typer's way of a list default
     isolation: _Isolations = [Isolation.time_slicing],  # noqa: B006
-    runs: Annotated[int, Option(min=1, help="Of each solo and pair; their median counts.")] = 3,
+    runs: Annotated[
+        int, Option(min=1, max=1_000, help="Of each solo and pair; their median counts.")
+    ] = 3,
     budget_s: _Budget = 0.0,
     window_s: _Window = 3.0,
     warm_s: _Warm = 1.5,

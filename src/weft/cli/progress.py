@@ -24,6 +24,8 @@ def bar(cells: int) -> Callable[[str, int, int], None] | None:
     """A bar over `cells` runs; call it with (policy, seed, runs done). None where nobody waits."""
     if cells < 2 or not on_terminal():
         return None
+    import atexit
+
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -32,6 +34,7 @@ def bar(cells: int) -> Callable[[str, int, int], None] | None:
     progress = Progress(*columns, console=Console(stderr=True), transient=True)
     task = progress.add_task("simulating", total=cells)
     progress.start()
+    atexit.register(progress.stop)  # the terminal gets its cursor back, however this ends
 
     def update(policy: str, seed: int, done: int) -> None:
         progress.update(task, completed=done, description=f"{policy}, seed {seed}")

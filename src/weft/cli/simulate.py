@@ -13,6 +13,7 @@ from weft.cli.output import SimulateOutput, json_text
 from weft.cli.progress import bar
 from weft.cli.simulate_bound import BoundOptions
 from weft.cli.simulate_report import write_simulation_report
+from weft.files.writing import unwritten
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -70,7 +71,24 @@ _Timed = Annotated[
 _Compress = Annotated[
     float, Option(min=0.001, help="With --timed: arrivals come this much faster.")
 ]
-_FirstSeed = Annotated[int, Option(help="Without --order: the first seed; the others follow.")]
+_Seeds = Annotated[
+    int | None,
+    Option(
+        min=1,
+        max=options.MOST_SEEDS,
+        show_default=False,
+        help="How many arrival orders.  [default: 20, or all of --order; 1 with --timed, --bound, "
+        "--decisions]",
+    ),
+]
+_FirstSeed = Annotated[
+    int,
+    Option(
+        min=0,
+        max=options.LARGEST_SEED,
+        help="Without --order: the first seed; the others follow.",
+    ),
+]
 _Report = Annotated[Path | None, Option(help="Write report.html and SVG figures into this folder.")]
 _Png = Annotated[
     bool, Option("--png", help="With --report: figures as PNG too (needs the extra `png`).")
@@ -124,6 +142,7 @@ _HalfLife = Annotated[
     float | None,
     Option(
         min=1,
+        max=1e9,
         show_default=False,
         help="With --learn and times: seconds after which a pod that came counts half.  [default: "
         "never]",
@@ -148,7 +167,7 @@ def simulate(
     pods: _Pods = None,
     decisions_from: _DecisionsFrom = None,
     snapshot: _Snapshot = None,
-    seeds: Annotated[int, Option(min=1, help="How many arrival orders.")] = 1,
+    seeds: _Seeds = None,
     order: _Order = None,
     demand: _Demand = None,
     timed: _Timed = False,
@@ -181,17 +200,22 @@ def simulate(
     of_bound.check(grows=not timed and start.path is None)
     _check_files([nodes, pods, order, interference, mystic, start.path], decisions, report)
     if start.path is not None:
-        start.check(nodes or pods or order, seeds, timed or compress != 1.0, demand)
+        start.check(nodes or pods or order, seeds or 1, timed or compress != 1.0, demand)
         grid = start.grid(policy, timing)
     else:
-        how = demand, timed, compress, first_seed, timing
-        grid = _grid(nodes, pods, policy, seeds, order, *how)
+        seeds = seeds or _usual_seeds(once=timed or bound or decisions is not None)
+        grid = _grid(nodes, pods, policy, seeds, order, demand, timed, compress, first_seed, timing)
     grid = _learning(grid, learn, half_life)
     grid = _completed(grid, interference, mystic, decisions, keeps_holdings=report is not None)
-    results, holdings = _run(grid, jobs, of_bound, strict)
+    results, holdings = _run(grid, jobs, of_bound, output, strict)
     _print(results, output)
     workload = (start.path or pods or Path()).name
     _write_report((results, holdings, report, grid.scenario), workload, png, timing)
+
+
+def _usual_seeds(*, once: bool) -> int | None:
+    """One where more would be another question or take long; None: as many as are usual."""
+    return 1 if once else None
 
 
 def _write_report(
@@ -207,11 +231,11 @@ def _write_report(
 
 
 def _run(
-    grid: "RunGrid", jobs: int | None, of_bound: BoundOptions, strict: bool
+    grid: "RunGrid", jobs: int | None, of_bound: BoundOptions, output: SimulateOutput, strict: bool
 ) -> "tuple[SimulationResults, list[ClusterHoldings]]":
     from weft.lab.experiment.grid import run_grid_with_holdings
 
-    _tell_lacks(grid.lacks(), strict=strict)
+    _tell_lacks(grid.lacks(), strict=strict, in_table=output is SimulateOutput.table)
     cells = len(grid.cells())
     jobs = min(jobs or os.cpu_count() or 1, cells)
     results, holdings = run_grid_with_holdings(grid, jobs, bar(cells))
@@ -262,14 +286,15 @@ def _start(decisions_from: Path | None, snapshot: Path | None) -> "SimulationSta
     return SimulationStart(decisions_from or snapshot, of_snapshot=snapshot is not None)
 
 
-def _tell_lacks(lacks: dict[str, list[str]], *, strict: bool) -> None:
-    """Warn of policies that run without inputs they decide by, or refuse them."""
+def _tell_lacks(lacks: dict[str, list[str]], *, strict: bool, in_table: bool) -> None:
+    """Refuse policies that would run without inputs they decide by, or warn of them: a table says
+    so itself."""
     from weft.lab.experiment.notes import lacking_notes
 
     notes = lacking_notes(lacks)
     if strict and notes:
         raise BadInputError("--strict", f"policies would run {'; '.join(notes)}")
-    for note in notes:
+    for note in () if in_table else notes:
         print(f"weft: warning: policies run {note}", file=sys.stderr)
 
 
@@ -314,8 +339,7 @@ def _check_files(given: list[Path | None], decisions: Path | None, report: Path 
         try:
             report.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            why = error.strerror or "cannot be made"
-            raise BadInputError("--report", f"{report} is no folder to write to: {why}") from None
+            raise unwritten(f"--report {report}", error) from None
         if not os.access(report, os.W_OK):
             raise BadInputError("--report", f"{report} cannot be written to")
 
@@ -324,7 +348,7 @@ def _grid(
     nodes_path: Path | None,
     pods_path: Path | None,
     policies: list[str],
-    seeds: int,
+    seeds: int | None,
     order: Path | None,
     demand: float | None,
     timed: bool,
@@ -344,7 +368,7 @@ def _grid(
         known.from_spec(name)  # a wrong name fails before a long file is read
     scenario = read_scenario(nodes, pods, timed=timed)
     arrivals = tuple(
-        _timed_arrivals(scenario, seeds, first_seed)
+        _timed_arrivals(scenario, seeds or 1, first_seed)
         if timed
         else _arrivals(scenario, seeds, order, demand, first_seed)
     )
@@ -354,7 +378,11 @@ def _grid(
 
 
 def _arrivals(
-    scenario: "Scenario", seeds: int, order: Path | None, demand: float | None, first_seed: int
+    scenario: "Scenario",
+    seeds: int | None,
+    order: Path | None,
+    demand: float | None,
+    first_seed: int,
 ) -> "list[Arrivals]":
     from weft.lab.simulate import arrivals
 
@@ -366,7 +394,7 @@ def _arrivals(
     demand = arrivals.DEMAND if demand is None else demand
     return [
         arrivals.draw(scenario.pods, len(scenario.nodes), scenario.capacity_milli, seed, demand)
-        for seed in range(first_seed, first_seed + seeds)
+        for seed in range(first_seed, first_seed + (seeds or arrivals.USUAL_SEEDS))
     ]
 
 

@@ -10,6 +10,7 @@ from weft.cli.cluster_question import answer
 from weft.cli.options import Context, Kubeconfig, Output
 from weft.cli.output import ListOutput, json_text
 from weft.cli.snapshot_files import MANIFEST_KEY, MANIFEST_NAME, SYSTEM_NAMESPACE
+from weft.files.writing import unwritten
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -121,8 +122,7 @@ def _write(taken: "ClusterSnapshot", file: Path) -> None:
     try:
         write(taken, file)
     except OSError as error:
-        why = f"cannot be written: {error.strerror}; name a file in a folder you own"
-        raise BadInputError(str(file), why) from None
+        raise unwritten(str(file), error) from None
 
 
 def _say(taken: "ClusterSnapshot", file: Path, output: ListOutput) -> None:

@@ -7,6 +7,7 @@ from weft.cli import output
 from weft.cli.output import print_note, print_table, table_with
 from weft.lab.experiment.notes import policy_text, seeds_text
 from weft.lab.experiment.ranking import is_timed, ranked
+from weft.lab.experiment.statistics import SeedMean
 from weft.lab.simulate.results import PolicyRun, PolicySummary, SimulationResults
 
 _FIRST, _LAST = ("policy", "seed", "arrived_percent"), ("failed_pods", "pods", "cpu_s", "wall_s")
@@ -72,10 +73,10 @@ _TIMED_COLUMNS = ">wait s, mean|>p50|>p95|>p99|>completion s|>asked %|>held %|>n
 
 def _row(summary: PolicySummary) -> list[str]:
     return [
-        _with_interval(summary.at_100_percent, summary.at_100_ci95),
-        _with_interval(summary.gpu_asked_percent, summary.gpu_asked_ci95),
+        _with_interval(summary, "at_100"),
+        _with_interval(summary, "gpu_asked"),
         f"{summary.gpu_allocation_percent:.2f}",
-        _with_interval(summary.gpu_fragmentation_percent, summary.gpu_fragmentation_ci95),
+        _with_interval(summary, "gpu_fragmentation"),
         f"{summary.failed_pods:,.0f}",
     ]
 
@@ -85,17 +86,23 @@ def _timed_row(summary: PolicySummary) -> list[str]:
     if timed is None:
         return ["–"] * 8
     return [
-        _with_interval(timed.wait_mean_s, timed.wait_mean_ci95, 1),
+        _time(summary, "wait_mean"),
         *(f"{wait:,.1f}" for wait in (timed.wait_p50_s, timed.wait_p95_s, timed.wait_p99_s)),
-        _with_interval(timed.completion_mean_s, timed.completion_mean_ci95, 1),
+        _time(summary, "completion_mean"),
         f"{timed.asked_percent:.2f}",
         f"{timed.held_percent:.2f}",
         f"{summary.failed_pods:,.1f}",
     ]
 
 
-def _with_interval(mean: float | None, half: float | None, decimals: int = 2) -> str:
-    if mean is None:
-        return "–"
-    value = f"{mean:,.{decimals}f}"
-    return value if half is None else f"{value} ± {half:,.{decimals}f}"
+def _with_interval(summary: PolicySummary, measure: str) -> str:
+    mean = getattr(summary, f"{measure}_percent")
+    half = getattr(summary, f"{measure}_ci95")
+    equal = f"{measure}_percent" in summary.equal_in_all_seeds
+    return "–" if mean is None else SeedMean(mean, half, equal).text(2)
+
+
+def _time(summary: PolicySummary, name: str) -> str:
+    timed = summary.timed
+    mean, half = getattr(timed, f"{name}_s"), getattr(timed, f"{name}_ci95")
+    return SeedMean(mean, half, f"{name}_s" in summary.equal_in_all_seeds).text(1)

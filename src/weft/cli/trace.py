@@ -178,13 +178,12 @@ def _row(pod: "ObservedPod", origin_s: float, card_mib: int) -> "TracePod":
 
 
 def _write(path: Path, option: str, text: str) -> None:
-    from weft.files.writing import write_whole
+    from weft.files.writing import unwritten, write_whole
 
     try:
         write_whole(path, text.encode())
     except OSError as error:
-        why = f"cannot be written: {error.strerror}; name a file in a folder you own"
-        raise BadInputError(f"{option} {path}", why) from None
+        raise unwritten(f"{option} {path}", error) from None
 
 
 def _say(

@@ -1,13 +1,12 @@
 """Nodes and pods in what `kubectl get nodes,pods -A -o json` wrote."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from weft.files.reading import MOST_BYTES, MOST_MIB, read_text
+from weft.files.reading import read_text
 from weft.kube.codec import MetaOnly
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
@@ -31,7 +30,7 @@ def objects_by_kind(name: str, kinds: Mapping[str, type]) -> dict[str, list[Any]
     """The objects of these kinds in a file, or (`-`) in standard input, by kind; others are passed
     over unread. There are nodes and pods among them."""
     where = "standard input" if name == "-" else name
-    text = _standard_input() if name == "-" else read_text(Path(name)).encode()
+    text = read_text(Path(name)).encode()
     try:
         listed = msgspec.json.decode(text, type=_Listed)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -63,10 +62,3 @@ def _read(
         return kind, msgspec.json.decode(raw, type=kinds[kind])
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadInputError(where, f"is no object as Kubernetes writes it: {error}") from None
-
-
-def _standard_input() -> bytes:
-    text = sys.stdin.buffer.read(MOST_BYTES + 1)
-    if len(text) > MOST_BYTES:
-        raise BadInputError("standard input", f"has more than {MOST_MIB} MiB; ask the cluster")
-    return text

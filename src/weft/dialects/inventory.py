@@ -254,7 +254,7 @@ def _out_of_service(
     broken: set[int] = set()
     for part in unhealthy.split(","):
         text = part.strip()
-        if text.isdecimal() and len(text) < 9:
+        if text.isascii() and text.isdecimal() and len(text) < 9:
             broken.add(int(text))
         elif text:
             warnings.append(f"ConfigMap {config_map}: {text[:40]!r} is no GPU index")

@@ -57,7 +57,7 @@ def listed_parts(text: str) -> list[str]:
 def whole_number(annotations: Mapping[str, str], name: str) -> int:
     """The whole number in this annotation or label."""
     text = annotations[name].strip()
-    if not text.isdecimal() or len(text) > 9:
+    if not (text.isascii() and text.isdecimal()) or len(text) > 9:
         raise BadInputError(name, f"{text[:40]!r} is no whole number")
     return int(text)
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from weft.model.annotations import SLO_MS, SOLO_P99_MS
 from weft.model.model_names import contains
+from weft.model.number_text import decimal_number
 from weft.model.request import LATENCY_CRITICAL
 from weft.model.slowdown_limit import SlowdownLimit, limit_percent, no_limit_in_words
 
@@ -58,7 +59,7 @@ def _ignored(name: str, text: str) -> str:
 def number(text: str) -> float | None:
     """A number above 0, of a size that something can have."""
     try:
-        value = float(text) if len(text) <= _LONGEST else 0.0
+        value = decimal_number(text.strip()) if len(text) <= _LONGEST else 0.0
     except ValueError:
         return None
     return value if 0.0 < value <= _MOST else None

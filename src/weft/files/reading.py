@@ -5,13 +5,14 @@ Some kB of gzip can stand for gigabytes: it is unpacked piece by piece, no furth
 
 import gzip
 import io
-import shutil
 import sys
 import tempfile
 import zlib
 from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, TextIO
+
+import msgspec
 
 from weft.model import BadInputError
 from weft.model.nearest import nearest
@@ -23,6 +24,9 @@ pods, and snapshots of clusters of ten thousand GPUs, stay below."""
 MOST_BYTES = MOST_MIB << 20
 UNREADABLE = (UnicodeDecodeError, OSError, EOFError, zlib.error)
 """Errors of a file that is no text, or is packed badly."""
+
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""Errors of what should be JSON: another form, no text, or nested a thousand deep."""
 
 STDIN = Path("-")
 """Stands for standard input wherever a file is read."""
@@ -36,45 +40,77 @@ _FILES_ALIKE = 0.85
 def read_text(path: Path) -> str:
     """A text file, plain or gzipped; `BadInputError` where there is none."""
     try:
-        with open_plain(path) as file:
+        with open_plain(path, MOST_BYTES) as file:
             return _whole(file, str(path)).decode("utf-8-sig")
     except FileNotFoundError:
         raise BadInputError(str(path), "no such file" + did_you_mean(path)) from None
     except IsADirectoryError:
         raise BadInputError(str(path), "is a directory; name a file") from None
+    except UnicodeDecodeError:
+        raise BadInputError(str(path), "cannot be read: not UTF-8 text") from None
+    except OSError as error:
+        raise BadInputError(str(path), f"cannot be read: {error.strerror or error}") from None
     except UNREADABLE as error:
         raise BadInputError(str(path), f"cannot be read: {error}") from None
 
 
-def open_plain(path: Path) -> BinaryIO:
-    """The file, to be read unpacked where it is gzipped; `OSError` where it can't be opened."""
-    file = local(path).open("rb")
-    magic = file.read(len(_MAGIC))
-    file.seek(0)
-    if magic != _MAGIC:
+def open_plain(path: Path, most_bytes: int | None = None) -> BinaryIO:
+    """The file, to be read unpacked where it is gzipped; `OSError` where it can't be opened.
+
+    It may be a pipe, and as long as it likes: whoever reads it says how much. Of standard input
+    that is `most_bytes`, where not all of it can be needed.
+    """
+    file = local(path, most_bytes).open("rb")
+    if file.peek(len(_MAGIC))[: len(_MAGIC)] != _MAGIC:
         return file
-    file.close()
-    return gzip.open(local(path))  # type: ignore[return-value]
+    return _Unpacked(file)  # type: ignore[return-value]
 
 
 def read_bytes(path: Path) -> bytes:
     """The file as it is, packed or not; `BadInputError` where it cannot be read."""
     try:
-        return local(path).read_bytes()
+        return raw_bytes(path)
     except OSError as error:
         raise BadInputError(str(path), f"cannot be read: {unreadable(path, error)}") from error
 
 
-def local(path: Path) -> Path:
-    """The same; for `STDIN` a file of what came there, which can be read more than once."""
-    return Path(_spooled(sys.stdin).name) if path == STDIN else path
+class _Unpacked(gzip.GzipFile):
+    """A gzipped file that closes what it reads from, too."""
+
+    def __init__(self, packed: BinaryIO) -> None:
+        super().__init__(fileobj=packed, mode="rb")
+        self._packed = packed
+
+    def close(self) -> None:
+        """Close both."""
+        super().close()
+        self._packed.close()
+
+
+def raw_bytes(path: Path) -> bytes:
+    """As `Path.read_bytes`, with `OSError`; but a file may be a device that never ends:
+    `BadInputError` for more than `MOST_MIB`."""
+    with local(path, MOST_BYTES).open("rb") as file:
+        return _whole(file, str(path))
+
+
+def local(path: Path, most_bytes: int | None = None) -> Path:
+    """The same; for `STDIN` a file of what came there, which can be read more than once.
+
+    `BadInputError` where more than `most_bytes` come.
+    """
+    return Path(_spooled(sys.stdin, most_bytes).name) if path == STDIN else path
 
 
 @lru_cache(maxsize=1)
-def _spooled(stream: TextIO) -> "tempfile._TemporaryFileWrapper[bytes]":
+def _spooled(stream: TextIO, most_bytes: int | None) -> "tempfile._TemporaryFileWrapper[bytes]":
     """All of a stream in a file that goes when the process ends, or reads another stream."""
     file = tempfile.NamedTemporaryFile(prefix="weft-stdin-")  # noqa: SIM115 - it outlives us
-    shutil.copyfileobj(stream.buffer, file)
+    size = 0
+    while piece := stream.buffer.read(_PIECE):
+        size += file.write(piece)
+        if most_bytes is not None and size > most_bytes:
+            raise _too_large(str(STDIN), "it has")
     file.flush()
     return file
 

@@ -85,7 +85,10 @@ def _rows(text: str, where: str) -> Iterator[tuple[int, Mapping[str, str]]]:
         raise BadInputError(where, "is empty")
     lines = io.StringIO(text.removeprefix("\ufeff"), newline=None)
     reader = csv.DictReader(lines, skipinitialspace=True)
-    head = [name.strip() for name in reader.fieldnames or ()]
+    try:
+        head = [name.strip() for name in reader.fieldnames or ()]
+    except csv.Error as error:
+        raise BadInputError(f"{where}, line 1", f"is no CSV: {error}") from None
     reader.fieldnames = head
     missing = [name for name in _GAVEL if name not in head]
     for sign, called in ((";", "';'"), ("\t", "a tab")):
@@ -133,7 +136,7 @@ def static_table(text: str | bytes, where: str) -> StaticTable:
     try:
         body = body.removeprefix(codecs.BOM_UTF8)
         rows = msgspec.json.decode(body, type=dict[str, dict[str, float]])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadInputError(where, f"is no table of slowdowns: {error}") from None
     return slowdowns(rows, where)
 

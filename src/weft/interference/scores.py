@@ -13,6 +13,8 @@ from weft.interference.features import Applications, Bools, Floats, Ints, PairSa
 from weft.interference.intervals import ENOUGH_FOR_INTERVAL, ratio_of_means
 
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
+ONE_SAMPLE = 1.0
+"""A family's hits differ by one sample at least."""
 _AT_90 = NormalDist().inv_cdf(0.9)
 
 
@@ -80,7 +82,7 @@ def family_interval(samples: ScoredSamples) -> tuple[float, float]:
     within = samples.speed >= samples.lowest
     hits = np.array([within[samples.family == name].sum() for name in names], np.float64)
     sizes = np.array([(samples.family == name).sum() for name in names], np.float64)
-    ends = ratio_of_means(hits, sizes).interval()
+    ends = ratio_of_means(hits, sizes, ONE_SAMPLE).interval()
     return (math.nan, math.nan) if ends is None else (max(0.0, ends[0]), min(1.0, ends[1]))
 
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from weft.files.reading import raw_bytes
 from weft.kube.clock import Clock, SystemClock
 from weft.kube.credentials import Credentials, ExecPlugin, FixedCredentials, TokenFile
 from weft.kube.kubeconfig import ChosenContext, Exec, choose, read
@@ -188,6 +189,6 @@ def _data_or_file(data: str, path: str, beside: Path, at: str) -> bytes:
 
 def _file(path: Path, at: str) -> bytes:
     try:
-        return path.read_bytes()
+        return raw_bytes(path)
     except OSError as error:
         raise BadInputError(at, f"cannot read {path}: {error.strerror}") from error

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from weft.files.reading import UNDECODABLE
 from weft.kube.clock import Clock
 from weft.kube.tls import load_certificate
 from weft.model import BadInputError
@@ -207,7 +208,7 @@ class ExecPlugin:
     def _read(self, out: bytes) -> ExecStatus:
         try:
             status = msgspec.json.decode(out, type=ExecCredential).status
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             text = f"{self._argv[0]!r} printed no ExecCredential: {error}"
             raise BadInputError(self._where, text) from error
         if status is None or not (status.token or status.client_certificate_data):

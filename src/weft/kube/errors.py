@@ -2,6 +2,7 @@
 
 import msgspec
 
+from weft.files.reading import UNDECODABLE
 from weft.kube.structs import ApiStatus
 from weft.model import WeftError
 
@@ -67,7 +68,7 @@ def api_error(code: int, body: bytes, what: str = "", retry_after: str = "") -> 
     """The error for this answer; bodies that are no Status are quoted."""
     try:
         status = _status.decode(body)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         text = body[:_MOST_SHOWN].decode("utf-8", "replace").strip()
         status = ApiStatus(message=text)
     retry_after_s = float(retry_after) if retry_after.isdecimal() else 0.0

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from weft.files.reading import did_you_mean, local
+from weft.files.reading import did_you_mean, raw_bytes
 from weft.files.yaml_text import BrokenYamlError, load
 from weft.model import BadInputError
 from weft.model.nearest import nearest
@@ -120,7 +120,7 @@ def read(paths: Sequence[Path]) -> list[tuple[Path, KubeconfigFile]]:
     files = []
     for path in paths:
         try:
-            text = local(path).read_bytes()
+            text = raw_bytes(path)
         except FileNotFoundError:
             continue
         except OSError as error:

@@ -14,6 +14,10 @@ What makes it safe:
 
 A Lease that somebody deletes is made again as it was, with its labels and annotations, but not at
 once: who removes Weft takes its rights and ends it, and would find a Lease that was made meanwhile.
+
+A limit: a candidate looks every two seconds. Where somebody deletes the Lease, a second candidate
+takes it, and somebody deletes it again before the first one looked, the first one has seen it
+missing all the while, and leads before the second one's time is over.
 """
 
 import logging

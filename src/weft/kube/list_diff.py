@@ -43,10 +43,12 @@ class Deleted(msgspec.Struct, Generic[T], frozen=True, gc=False):
 
 
 class Synced(msgspec.Struct, frozen=True, gc=False):
-    """Everything up to this version has been told; `again` after the first time."""
+    """Everything up to this version has been told; `again` after the first time. `asked_s` is when
+    the list was asked for (the client's monotonic clock): it shows all that was there then."""
 
     version: str
     again: bool = False
+    asked_s: float = 0.0
 
 
 Change = Added[T] | Modified[T] | Deleted[T] | Synced
@@ -59,7 +61,7 @@ class KnownObjects(Generic[T]):
         self.objects: dict[Key, T] = {}
         self._synced = False
 
-    def replace(self, pages: Iterable[ObjectPage[T]]) -> list[Change[T]]:
+    def replace(self, pages: Iterable[ObjectPage[T]], asked_s: float = 0.0) -> list[Change[T]]:
         """The changes that lead from what was known to this list, and `Synced`.
 
         Objects that could not be read stay as they were known, if they were.
@@ -77,7 +79,7 @@ class KnownObjects(Generic[T]):
                 changes += self._unreadable(meta)
         for key in [key for key in self.objects if key not in seen]:
             changes.append(Deleted(self.objects.pop(key)))
-        changes.append(Synced(version, self._synced))
+        changes.append(Synced(version, self._synced, asked_s))
         self._synced = True
         return changes
 

@@ -20,7 +20,7 @@ from weft.model.manifest import Api
 
 LEAST_MINOR = 30
 """The oldest minor version of Kubernetes 1 that is supported."""
-_UNANSWERED = (ApiError, LostError, NotSentError, ValueError)
+_UNANSWERED = (ApiError, LostError, NotSentError, ValueError, AttributeError, RecursionError)
 
 
 async def minor_of(client: ApiClient) -> int:

@@ -165,8 +165,9 @@ class ListWatch(Generic[T]):
                 await self._client.clock.sleep(then.delay_s)
             try:
                 if then.step == "list":
+                    asked_s = self._client.clock.monotonic()
                     pages = await self._list()
-                    changes = self.known.replace(pages)
+                    changes = self.known.replace(pages, asked_s)
                     self.plan.listed(pages[-1].version)
                     yield changes
                 began, any_event = self._client.clock.monotonic(), False

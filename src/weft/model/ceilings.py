@@ -25,5 +25,7 @@ MOST_GPUS = 1_024
 MOST_ASKING = 256
 """Containers of a pod that ask for GPUs of their own. Which GPUs are best for each of them is a
 search, and no node has so many that sharing them in more parts made sense."""
+MOST_RULES = 2_000
+"""Rules on nodes, tolerations and host ports of a pod: each is asked about all nodes."""
 MOST_LETTERS = 253
 """The longest name, as Kubernetes' own; an annotation may be of 256 kB."""

@@ -4,10 +4,12 @@ Words and meanings are Kubernetes' own (core/v1). Everything is hashable, becaus
 pod's shape.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
+
+from weft.model.number_text import whole_number
 
 Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
@@ -74,7 +76,7 @@ class Requirement(msgspec.Struct, frozen=True, gc=False):
 
     def _compares(self, value: str | None) -> bool:
         try:
-            left, right = int(value or ""), int(self.values[0])
+            left, right = whole_number(value or ""), whole_number(self.values[0])
         except (ValueError, IndexError):
             return False
         return left > right if self.operator == "Gt" else left < right
@@ -121,6 +123,18 @@ class HostPort(msgspec.Struct, frozen=True, gc=False):
         return self.ip in anywhere or other.ip in anywhere or self.ip == other.ip
 
 
+def have_conflicts(wanted: Sequence[HostPort], used: Iterable[HostPort]) -> bool:
+    """True if one of the wanted ports is taken by one of the used."""
+    by_number: dict[tuple[int, str], list[HostPort]] = {}
+    for want in wanted:
+        by_number.setdefault((want.port, want.protocol), []).append(want)
+    return any(
+        want.conflicts(port)
+        for port in used
+        for want in by_number.get((port.port, port.protocol), ())
+    )
+
+
 class Constraints(msgspec.Struct, frozen=True, gc=False):
     """All of it for one pod.
 
@@ -139,6 +153,16 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
     volumes: tuple[tuple[Term, ...], ...] = ()
     unsupported: str = ""
     judged_elsewhere: bool = False
+
+    @property
+    def rules(self) -> int:
+        """Rules on nodes, tolerations and ports: a decision's work grows with them."""
+        terms = [*(self.affinity or ()), *(wish.term for wish in self.preferences)]
+        for either in self.volumes:
+            terms += either
+        asked = [rule for term in terms for rule in (*term.labels, *term.fields)]
+        others = len(self.selector) + len(self.tolerations) + len(self.ports)
+        return others + len(asked) + sum(len(rule.values) for rule in asked) // 10
 
     def accepts_labels(self, name: str, labels: Mapping[str, str]) -> bool:
         """nodeSelector and required node affinity."""

@@ -4,6 +4,7 @@ Python's `int` and `float` take more for a number than a table may mean: digits 
 `1_000`, blanks around.
 """
 
+import math
 import re
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,100}")
@@ -19,10 +20,14 @@ def whole_number(text: str) -> int:
 
 
 def decimal_number(text: str) -> float:
-    """The same, with a fraction after a point and a power of ten behind `e`; else `ValueError`."""
-    if _NUMBER.fullmatch(text) is None:
+    """The same, with a fraction after a point and a power of ten behind `e`; else `ValueError`.
+
+    Also where it is too large to be told from infinity.
+    """
+    number = float(text) if _NUMBER.fullmatch(text) else math.inf
+    if math.isinf(number):
         raise ValueError(text)
-    return float(text)
+    return number
 
 
 def is_text(text: str) -> bool:

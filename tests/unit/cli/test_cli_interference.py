@@ -181,7 +181,7 @@ def test_a_model_is_written_whole_or_not_at_all(
         patch.setattr(Path, "replace", full)
         said = weft("interference", "train", small, "--to", kept)
     assert said.code == 1
-    assert f"{kept}: can't be written: No space left" in said.err
+    assert f"{kept}: cannot be written: No space left" in said.err
     assert kept.read_bytes() == b"old"
     assert not list(tmp_path.glob(".*"))
     assert weft("interference", "train", small, "--to", "/dev/null").code == 0

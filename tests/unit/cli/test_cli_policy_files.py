@@ -27,7 +27,9 @@ def places(weft: Weft, *policy: object) -> list[str]:
 
 
 def test_the_class_of_a_file_decides(weft: Weft, mine: Path) -> None:
-    said = weft.simulate("--policy", "./mine.py:Mine", "--policy", "mine.py", "--output", "json")
+    said = weft.simulate(
+        *("--policy", "./mine.py:Mine", "--policy", "mine.py", "--seeds", 1, "--output", "json")
+    )
     assert (said.code, said.err) == (0, "")
     runs = json.loads(said.out)["runs"]
     assert [run["policy"] for run in runs] == ["./mine.py:Mine", "mine.py"]
@@ -54,7 +56,9 @@ def test_options_stand_behind_another_colon(weft: Weft, mine: Path) -> None:
     assert weft.simulate("--policy", "./mine.py:Mine:bias=3").code == 0
     assert weft.simulate("--policy", "./mine.py:bias=3").code == 0
     error = weft.error("--policy", "./mine.py:Mine:bais=3")
-    assert error == "policy mine: option 'bais' is unknown; did you mean 'bias'? It has bias"
+    assert (
+        error == "policy mine: option 'bais' is unknown; did you mean 'bias'? Its options are bias"
+    )
 
 
 def test_the_header_has_the_file_s_hash_and_records_its_name(weft: Weft, mine: Path) -> None:

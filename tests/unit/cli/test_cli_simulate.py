@@ -52,6 +52,7 @@ SUMMARY_KEYS = [
     "possible_percent",
     "lacks",
     "cpu_s",
+    "equal_in_all_seeds",
 ]
 WAIT_KEYS = [
     "started",
@@ -117,23 +118,24 @@ def test_timed_csv_has_waits_and_completion_and_nothing_of_the_end(weft: Weft) -
     assert float(row["completion_mean_s"]) == pytest.approx(float(row["wait_mean_s"]) + 30)
 
 
-def test_policies_without_their_inputs_are_told_on_stderr_in_table_json_and_report(
-    weft: Weft,
-) -> None:
+def test_policies_without_their_inputs_are_told_of_once_and_in_the_report(weft: Weft) -> None:
+    """Below the table, or on stderr where programs read what is printed."""
     policies = ("--policy", "best-fit", "--policy", "load-aware", "--policy", "lucid")
     metrics = "without metrics: load-aware (a trace has none; `weft experiment overprovision` "
     slowdowns = "without slowdowns: lucid (give --interference FILE)"
     said = weft.simulate(*policies, "--no-timing", "--report", weft.folder / "report")
-    first, second, _ = said.err.splitlines()
-    assert first.startswith(f"weft: warning: policies run {metrics}")
-    assert second == f"weft: warning: policies run {slowdowns}"
+    assert said.err == f"report: {weft.folder}/report/report.html\n"
     marked = [line.split()[0] for line in said.out.splitlines()[1:4]]
     assert sorted(marked) == ["best-fit", "load-aware*", "lucid*"]
-    assert f"* {slowdowns}" in said.out.splitlines()
+    assert said.out.splitlines().count(f"* {slowdowns}") == 1
     page = (weft.folder / "report" / "report.html").read_text()
     assert "lucid*</th>" in page
     assert slowdowns in page
-    found = json.loads(weft.simulate(*policies, "--output", "json").out)
+    said = weft.simulate(*policies, "--output", "json")
+    first, second = said.err.splitlines()
+    assert first.startswith(f"weft: warning: policies run {metrics}")
+    assert second == f"weft: warning: policies run {slowdowns}"
+    found = json.loads(said.out)
     assert [one["lacks"] for one in found["summary"]] == [[], ["metrics"], ["slowdowns"]]
 
 
@@ -241,14 +243,26 @@ def test_demand_decides_how_much_arrives(weft: Weft) -> None:
     assert 100 < arrived[1.3] <= 140 < arrived[2.0] <= 212.5
 
 
+def test_without_saying_there_are_twenty_seeds_or_one_where_more_would_be_another_question(
+    weft: Weft,
+) -> None:
+    wanted = ("--policy", "spread", "--no-timing", "--output", "json")
+    runs = json.loads(weft.simulate(*wanted).out)["runs"]
+    assert [run["seed"] for run in runs] == list(range(42, 62))
+    decisions = weft.folder / "decisions.jsonl"
+    for once in (("--timed",), ("--decisions", decisions)):
+        assert len(json.loads(weft.simulate(*wanted, *once).out)["runs"]) == 1
+
+
 def test_published_orders_are_used_whole_or_cut_at_a_demand(weft: Weft) -> None:
     orders = weft.folder / "orders.json.gz"
     order = {"pod_rows": [*range(20)], "node_rank": [3, 2, 1, 0]}
     orders.write_bytes(gzip.compress(json.dumps({"42": order, "43": order}).encode()))
     wanted = ("--policy", "first-fit", "--order", orders, "--output", "json", "--no-timing")
-    (run,) = json.loads(weft.simulate(*wanted).out)["runs"]
+    run, other = json.loads(weft.simulate(*wanted).out)["runs"]
     assert (run["pods"], run["arrived_percent"]) == (20, 225.0)
-    (run,) = json.loads(weft.simulate(*wanted, "--demand", 1.0).out)["runs"]
+    assert (run["seed"], other["seed"]) == (42, 43)
+    (run,) = json.loads(weft.simulate(*wanted, "--seeds", 1, "--demand", 1.0).out)["runs"]
     assert (run["pods"], run["arrived_percent"]) == (8, 100.0)
     assert weft.error(*wanted, "--seeds", 3).endswith("holds 2 seeds, 3 are asked for")
 

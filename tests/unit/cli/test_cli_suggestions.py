@@ -78,7 +78,7 @@ def test_files(weft: Weft) -> None:
     said = weft("replay", weft.folder / "nodes.cvs")
     assert said.err.endswith(f"No such file or directory; did you mean '{weft.nodes}'?\n")
     said = weft("parse", weft.folder / "nodes.cvs")
-    assert said.err.endswith(f"No such file or directory; did you mean '{weft.nodes}'?\n")
+    assert said.err.endswith(f"no such file; did you mean '{weft.nodes}'?\n")
     said = weft("profile", "list", "--file", weft.folder / "nodes.cvs")
     assert said.err == (
         f"weft: error: {weft.folder}/nodes.cvs: is not there; `weft profile import` and `collect` "

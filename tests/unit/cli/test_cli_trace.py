@@ -4,7 +4,6 @@ import io
 import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from commands import Weft
@@ -40,7 +39,7 @@ def test_a_clusters_nodes_and_pods_are_simulated(weft: Weft, objects: Path) -> N
 def test_standard_input_is_read_and_json_printed(
     weft: Weft, objects: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stdin = SimpleNamespace(buffer=io.BytesIO(objects.read_bytes()))
+    stdin = io.TextIOWrapper(io.BytesIO(objects.read_bytes()))
     monkeypatch.setattr(sys, "stdin", stdin)
     said = weft(*written(weft, "from-cluster", "-", "--output", "json"))
     found = json.loads(said.out)

@@ -22,3 +22,12 @@ def test_a_pod_whose_binding_no_watch_showed_is_freed_when_it_is_gone() -> None:
     pods = view(ledger=ledger)
     assert pods.update(pod(schedulerName="other")) is None
     assert pods.forget(pod(schedulerName="other")) == PodGone("u")
+
+
+def test_a_gated_pod_does_not_wait_for_a_node() -> None:
+    """Policies that match waiting pods to GPUs would keep one for it that others could have."""
+    pods = view()
+    pods.update(pod(schedulerName="other"))
+    assert [one.metadata.uid for one in pods.unbound()] == ["u"]
+    pods.update(pod(schedulerName="other", schedulingGates=[{"name": "quota"}]))
+    assert pods.unbound() == []

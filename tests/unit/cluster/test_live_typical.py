@@ -9,6 +9,7 @@ from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.state.typical_pods import LEAST_PODS, TypicalInput
 from weft.core.engine import PolicyInput
 from weft.core.framework import Policy, Profile
+from weft.core.ledger.table import LedgerTable
 from weft.core.policies.fgd import Fgd
 from weft.core.policies.least_stranding import LeastStranding
 from weft.kube.client import ApiClient
@@ -140,3 +141,33 @@ async def test_declared_pods_are_taken_as_they_are() -> None:
         popular, typical = await told(server, policy=LeastStranding(), settings=settings)
     assert (popular.policy, typical.policy) == ("popular-pods", "fgd")
     assert sorted(weight for _, weight in popular.value) == [1, 3]
+
+
+class Broken(Fgd):
+    """A policy that cannot work out what it is told, at first."""
+
+    tries = 0
+
+    def prepare_input(self, name: str, value: Any, table: LedgerTable) -> None:
+        self.tries += 1
+        if self.tries < 3:
+            raise ZeroDivisionError
+
+
+async def test_learning_that_breaks_off_is_counted_and_goes_on() -> None:
+    policy = Broken()
+    async with FakeApiServer() as server:
+        add(server, "p", 1000)
+        async with ApiClient(Endpoint(server.url, FixedCredentials())) as client:
+            live = EngineCluster(client, [Profile("weft", [policy])], lease=None)
+            await live.start()
+            counting = TypicalInput(live, every_s=0.001, least_pods=1)
+            await counting.learn()  # at the start, too
+            running = asyncio.create_task(counting.run())
+            while policy.tries < 3:
+                await asyncio.sleep(0.005)
+            await asyncio.sleep(0.02)
+            assert not running.done()
+            assert (policy.tries, live.faults.count) == (3, 2)
+            running.cancel()
+            await live.stop()

@@ -44,6 +44,13 @@ def rows(text, *options):
     return json.loads(done.stdout)
 
 
+def no_pods(text):
+    """The exit code and what is said of a text without pods."""
+    done = run("-", "--output", "json", text=text)
+    assert json.loads(done.stdout) == []
+    return done.exit_code == 1 and "-: has no pods" in done.stderr
+
+
 def error(text):
     done = run("-", text=text)
     assert done.exit_code == 1

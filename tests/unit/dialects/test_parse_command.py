@@ -5,7 +5,7 @@ import json
 
 import msgspec
 import pytest
-from parse_runs import GPUSHARE, PLAIN, SANE, SPEC, asking, error, rows, run, template
+from parse_runs import GPUSHARE, PLAIN, SANE, SPEC, asking, error, no_pods, rows, run, template
 from rich.console import Console
 
 from weft.cli.manifests import ManifestPod, manifest_of, pods_in
@@ -140,9 +140,9 @@ def test_lists_other_kinds_and_empty_documents():
     pods = {"kind": "PodList", "items": [{"metadata": {"name": "p"}, "spec": SPEC}]}
     (row,) = rows(json.dumps(pods))
     assert (row["kind"], row["name"]) == ("Pod", "p")
-    assert rows("") == []
-    assert rows("null\n---\nkind: Service\nspec: {ports: [80, {port: 81}]}\n") == []
-    assert rows("---\n# nothing\n---\n---\nkind: ConfigMap\ndata: {template: x}\n") == []
+    assert no_pods("")
+    assert no_pods("null\n---\nkind: Service\nspec: {ports: [80, {port: 81}]}\n")
+    assert no_pods("---\n# nothing\n---\n---\nkind: ConfigMap\ndata: {template: x}\n")
     assert rows("%YAML 1.1\n---\n" + PLAIN + "...\n") == rows(PLAIN)
 
 

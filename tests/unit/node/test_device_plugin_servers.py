@@ -255,8 +255,10 @@ async def test_a_kubelet_that_was_asked_too_often_is_asked_again() -> None:
 async def test_what_is_not_the_kubelets_record_is_not_believed(tmp_path: Path) -> None:
     record = KubeletRecord(tmp_path)
     assert record.held() == ()
-    for text in ("", "{}", '{"Data": {"PodDeviceEntries": [{"AllocResp": 4}]}}'):
-        (tmp_path / FILE).write_text(text)
+    wrong = (b"", b"{}", b'{"Data": {"PodDeviceEntries": [{"AllocResp": 4}]}}')
+    deep, no_text = b'{"Data":' * 50_000, b'{"Data": {"PodDeviceEntries": [{"PodUID": "\xff"}]}}'
+    for text in (*wrong, deep, no_text):
+        (tmp_path / FILE).write_bytes(text)
         with pytest.raises(KubeletRecordError, match=FILE):
             record.held()
 

@@ -17,6 +17,7 @@ from weft.cluster.http.server import HttpAnswer, HttpServer, ServerLimits
 from weft.dialects import registry
 from weft.dialects.catalog import NONE
 from weft.dialects.dialect import DialectSettings
+from weft.files.reading import UNDECODABLE
 from weft.model import BadInputError, PodManifest
 from weft.model.manifest import Api
 
@@ -69,7 +70,7 @@ def reviewed(body: bytes, scheduler_name: str) -> bytes:
     where it is none."""
     try:
         request = msgspec.json.decode(body, type=AdmissionReview).request
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise BadInputError("AdmissionReview", f"cannot be read: {error}") from error
     response: dict[str, object] = {"uid": request.uid, "allowed": True}
     if _asks(request.object):
@@ -84,7 +85,7 @@ def _asks(text: msgspec.Raw) -> bool:
     """Tells whether it is a pod that names no scheduler and asks for GPUs in any system's words."""
     try:
         pod = msgspec.json.decode(text, type=PodManifest)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         log.warning("a pod that cannot be read is left as it is: %s", error)
         return False
     if pod.spec.scheduler_name not in ("", DEFAULT_SCHEDULER):

@@ -1,6 +1,7 @@
 """The configuration for people: all defaults as a file, each setting with its reason."""
 
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
@@ -24,23 +25,40 @@ def _reasons(form: type[Section], prefix: str = "") -> Iterator[tuple[str, str]]
             yield from _reasons(kind, f"{path}.")
 
 
+_WIDTH = 90
 REASONS = dict(_reasons(Configuration))
 
 
 def as_yaml(config: Configuration) -> str:
-    """The whole configuration as a file that means the same."""
-    lines: list[str] = []
-    for field, value in msgspec.to_builtins(config).items():
-        lines.append(f"# {REASONS[field]}" if field in REASONS else "")
+    """The whole configuration as a file that means the same, each reason where it first counts."""
+    return "\n".join(_fields(msgspec.to_builtins(config), "", dict(REASONS))) + "\n"
+
+
+def _fields(fields: dict[str, Any], path: str, reasons: dict[str, str]) -> Iterator[str]:
+    """The lines of a mapping; each reason that is given is taken out of `reasons`."""
+    for name, value in fields.items():
+        reason = reasons.pop(f"{path}{name}", "")
+        for line in textwrap.wrap(reason, _WIDTH, break_on_hyphens=False):
+            yield f"# {line}"
+        key = name if name.isidentifier() else _flow(name)
+        if not (value and isinstance(value, dict | list | tuple)):
+            yield f"{key}: {_flow(value)}"
+            continue
+        yield f"{key}:"
         if isinstance(value, dict):
-            lines.append(f"{field}:")
-            for name, inner in value.items():
-                lines += [f"  # {REASONS[f'{field}.{name}']}", f"  {name}: {_flow(inner)}"]
-        elif isinstance(value, list) and value:
-            lines += [f"{field}:", *(f"- {_flow(item)}" for item in value)]
+            yield from (f"  {line}" for line in _fields(value, f"{path}{name}.", reasons))
         else:
-            lines.append(f"{field}: {_flow(value)}")
-    return "\n".join(line for line in lines if line) + "\n"
+            yield from _items(value, f"{path}{name}[].", reasons)
+
+
+def _items(items: Iterable[Any], path: str, reasons: dict[str, str]) -> Iterator[str]:
+    """The lines of a list, its mappings in blocks."""
+    for item in items:
+        lines = list(_fields(item, path, reasons)) if isinstance(item, dict) else [_flow(item)]
+        first = next(at for at, line in enumerate(lines) if not line.startswith("#"))
+        yield from (f"  {line}" for line in lines[:first])
+        yield f"- {lines[first]}"
+        yield from (f"  {line}" for line in lines[first + 1 :])
 
 
 def settings() -> list[tuple[str, str, str]]:

@@ -1,7 +1,10 @@
-"""Decisions and answers that broke off: counted, and told once for each pod and fault."""
+"""Decisions, answers and work beside them that broke off: counted, and told once for each pod and
+fault, or task."""
 
+import contextlib
 import logging
 from collections import OrderedDict
+from collections.abc import Iterator
 
 from weft.core.engine.decision_faults import Faulted, in_words
 from weft.kube.log_fields import NamedPod, about
@@ -26,14 +29,22 @@ class FaultLog:
         return command.pod is not None
 
     def report(
-        self, pod: NamedPod | None, why: str, error: BaseException, *, cycle: int | None = None
+        self,
+        pod: NamedPod | None,
+        why: str,
+        error: BaseException,
+        *,
+        cycle: int | None = None,
+        kind: str = "",
     ) -> None:
-        """Something about a pod (or none) broke off; `why` in words."""
+        """Something about a pod (or none) broke off; `why` in words. It is told once for each
+        pod and `kind`, by default each `why`."""
         self.count += 1
         name = f"{pod.namespace}/{pod.name}" if pod is not None else ""
-        known = (name, why) in self._logged
-        self._logged[name, why] = None
-        self._logged.move_to_end((name, why))
+        key = name, kind or why
+        known = key in self._logged
+        self._logged[key] = None
+        self._logged.move_to_end(key)
         if known:
             return
         if len(self._logged) > _KEPT:
@@ -42,6 +53,19 @@ class FaultLog:
         whose = f"policy {error.policy}" if isinstance(error, PolicyError) else "Weft"
         text, fields = "%s%s; this is a mistake in %s", about(pod, cycle=cycle)
         log.error(text, subject, why, whose, exc_info=error, extra=fields)
+
+    def task(self, task: str, error: Exception) -> None:
+        """Something beside deciding broke off: told once for each task and kind of error."""
+        whose = error.policy if isinstance(error, PolicyError) else type(error).__name__
+        self.report(None, in_words(error, task), error, kind=f"{task}: {whose}")
+
+    @contextlib.contextmanager
+    def beside(self, task: str) -> Iterator[None]:
+        """Count and tell what breaks off in here: it ends nothing else."""
+        try:
+            yield
+        except Exception as error:
+            self.task(task, error)
 
     def answering(self, pod: NamedPod | None, error: BaseException) -> str:
         """Log that an answer about a pod broke off; returns what to say instead."""

@@ -60,6 +60,7 @@ from weft.core.engine import (
     PodGone,
     PodSeenBound,
     SlowdownReason,
+    TaskFaulted,
     Tick,
     Unschedulable,
     Wake,
@@ -87,7 +88,7 @@ from weft.kube.client import ApiClient
 from weft.kube.codec import CONFIG_MAPS, NODES, PODS
 from weft.kube.configmap import OwnConfigMap
 from weft.kube.errors import NotFoundError
-from weft.kube.list_diff import Change, Deleted
+from weft.kube.list_diff import Change, Deleted, Synced
 from weft.kube.pods import Pod
 from weft.model import Node, PodRequest
 
@@ -135,15 +136,9 @@ class EngineCluster:
         self.client = self._client = client
         settings = _settings(gpushare_unit, limits, interference)
         self._nodes, self._volumes = NodeView(rules, links, lends=settings.lends), VolumeView()
-        self._pods = PodView(
-            [profile.name for profile in profiles] if names is None else names,
-            self._nodes,
-            self._volumes,
-            self.engine.ledger,
-            settings,
-            on_bad=self._unreadable,
-            clock=client.clock,
-        )
+        ours = [profile.name for profile in profiles] if names is None else names
+        known = self._nodes, self._volumes, self.engine.ledger, settings
+        self._pods = PodView(ours, *known, on_bad=self._unreadable, clock=client.clock)
         self.units = UnitMismatches(self._nodes, gpushare_unit, self._notice)
         tell = self._notice, self.handle, may_bind, self._slowed
         self.evictor = Evictor(client, self._pods, *tell)
@@ -156,6 +151,7 @@ class EngineCluster:
         self._node_feed = WatchFeed(client, NODES, self._take_nodes, on_batch=self._close_nodes)
         self._gathering = NodeBatches(client.clock, self._apply_nodes, self._nudge_nodes)
         self._binding: dict[str, asyncio.Task[Outcome]] = {}
+        self._unseen: dict[str, float] = {}  # bound, and no watch showed them yet; since when
 
     @property
     def settings(self) -> DialectSettings:
@@ -190,7 +186,9 @@ class EngineCluster:
             WatchFeed(client, CONFIG_MAPS, self._take_config_maps, UNHEALTHY_NAMESPACE),
             *feeds_of(self._volumes, client, self._volumes_changed),
         )
-        await self._stream.start(WatchFeed(client, PODS, self._take_pods))
+        await self._stream.start(
+            WatchFeed(client, PODS, self._take_pods, on_synced=self._free_unseen)
+        )
         self.ready = True
 
     async def lead(self, *, afresh: bool = True, term: int = 0) -> None:
@@ -265,12 +263,14 @@ class EngineCluster:
             if isinstance(command, _CarriedOut):
                 self._carry_out(command)
                 continue
+            if isinstance(command, TaskFaulted):
+                self.faults.task(command.task, command.error)
+                continue
             if isinstance(command, Faulted) and not self.faults.observe(command):
                 continue
             if isinstance(command, Bind | Unschedulable | Faulted):
                 took = self._client.clock.monotonic() - began
-                for hook in self.on_decision:
-                    hook(Attempt(command, took))
+                self._tell(Attempt(command, took))
             if command.pod is not None and command.pod.uid == asked:
                 left.append(command)
             elif isinstance(command, Bind) and self.leadership.here:
@@ -328,6 +328,8 @@ class EngineCluster:
             outcome = await self.binder.resolve(outcome)
         uid = command.pod.uid
         self._binding.pop(uid, None)
+        if self._pods.by_uid(uid) is None:
+            self._unseen[uid] = self._client.clock.monotonic()
         if isinstance(outcome, Bound):
             self.handle(PodBound(uid))
         elif isinstance(outcome, AlreadyBound):
@@ -341,9 +343,14 @@ class EngineCluster:
             if versioned and (event := self._pods.resend(uid)) is not None:
                 self.handle(event)
         took = self._client.clock.monotonic() - began
-        for hook in self.on_decision:
-            hook(BindOutcome(command, outcome, took))
+        self._tell(BindOutcome(command, outcome, took))
         return outcome
+
+    def _tell(self, decision: Attempt | BindOutcome) -> None:
+        """Tell those who count and report: what breaks off there changes no decision."""
+        for hook in self.on_decision:
+            with self.faults.beside("telling of a decision"):
+                hook(decision)
 
     def _request(self, command: Bind, version: str) -> BindRequest:
         name, pod = command.placement.node, self._pods.by_uid(command.pod.uid)
@@ -376,6 +383,7 @@ class EngineCluster:
         for change in changes:
             pod = change.object  # type: ignore[union-attr]
             gone = isinstance(change, Deleted)
+            self._unseen.pop(pod.metadata.uid, None)
             ends: list[OutOfMemory] = []
             event: Event | None = None
             with self._spared(pod):
@@ -390,6 +398,14 @@ class EngineCluster:
         self._volumes_changed()
         self._nodes_changed()
         self.guard.check()
+
+    def _free_unseen(self, synced: Synced) -> None:
+        """Pods that were bound before this list was asked for, and that it does not show, are gone:
+        no change says so of those that no watch ever showed."""
+        for uid in [uid for uid, since in self._unseen.items() if since < synced.asked_s]:
+            del self._unseen[uid]
+            self._pods.mark_gone(uid)
+            self.handle(PodGone(uid))
 
     @contextlib.contextmanager
     def _spared(self, pod: Pod) -> Iterator[None]:

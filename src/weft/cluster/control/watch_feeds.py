@@ -21,11 +21,13 @@ from weft.kube.watch import ListWatch
 T = TypeVar("T", bound=KubeObject)
 ApplyBatch = Callable[[list[Change[T]]], Awaitable[None]]
 OnBatch = Callable[[list[Change[T]]], None]
+OnSynced = Callable[[Synced], None]
 
 
 class WatchFeed(Generic[T]):
     """One resource. `on_batch` is called with each batch the moment it is there; `take` in its
-    turn, by the stream's consumer, which may have much before it.
+    turn, by the stream's consumer, which may have much before it. `on_synced` is called when a
+    whole list has been taken in.
     """
 
     def __init__(
@@ -35,8 +37,10 @@ class WatchFeed(Generic[T]):
         take: ApplyBatch[T],
         namespace: str = "",
         on_batch: OnBatch[T] | None = None,
+        on_synced: OnSynced | None = None,
     ) -> None:
-        self.resource, self.take, self.on_batch = resource, take, on_batch
+        self.resource, self.take = resource, take
+        self.on_batch, self.on_synced = on_batch, on_synced
         self.synced = asyncio.Event()
         self.watch: ListWatch[T] = ListWatch(client, resource, namespace=namespace)
         self._client, self._namespace = client, namespace
@@ -56,7 +60,7 @@ class ChangeStream:
 
     def __init__(self) -> None:
         self.feeds: list[WatchFeed[Any]] = []
-        self._queue: asyncio.Queue[tuple[WatchFeed[Any], list[Change[Any]], bool]]
+        self._queue: asyncio.Queue[tuple[WatchFeed[Any], list[Change[Any]], Synced | None]]
         self._queue = asyncio.Queue()
         self._pumps: dict[WatchFeed[Any], asyncio.Task[None]] = {}
         self._consumer: asyncio.Task[None] | None = None
@@ -85,7 +89,7 @@ class ChangeStream:
 
     def nudge(self, feed: WatchFeed[Any]) -> None:
         """Have the feed's `take` called once more, with no changes, in its turn."""
-        self._queue.put_nowait((feed, [], False))
+        self._queue.put_nowait((feed, [], None))
 
     async def idle(self) -> None:
         """Return when all that came so far has been taken in."""
@@ -133,7 +137,8 @@ class ChangeStream:
 
     async def _pump(self, feed: WatchFeed[Any]) -> None:
         async for batch in feed.watch.batches():
-            synced = isinstance(batch[-1], Synced)
+            last = batch[-1]
+            synced = last if isinstance(last, Synced) else None
             changes = batch[:-1] if synced else batch
             if feed.on_batch is not None:
                 feed.on_batch(changes)
@@ -143,6 +148,8 @@ class ChangeStream:
         while True:
             feed, changes, synced = await self._queue.get()
             await feed.take(changes)
-            if synced:
+            if synced is not None:
+                if feed.on_synced is not None:
+                    feed.on_synced(synced)
                 feed.synced.set()
             self._queue.task_done()

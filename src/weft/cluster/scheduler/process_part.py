@@ -1,8 +1,11 @@
 """Something that serves beside the deciding, from the process's start to its end."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Protocol
+
+log = logging.getLogger("weft.scheduler")
 
 
 class ProcessPart(Protocol):
@@ -32,7 +35,14 @@ class BackgroundPart:
     async def start(self) -> str:
         """Run it; nobody waits for it."""
         self._task = asyncio.create_task(self._run())
+        self._task.add_done_callback(self._ended)
         return self.what
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """Tell of one that broke off: the process goes on without it."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            text = "broke off, and goes on with the next start: %s"
+            log.error(text, self.what or "work in the background", exc_info=error)
 
     async def close(self) -> None:
         """Cancel it, and do what is left."""

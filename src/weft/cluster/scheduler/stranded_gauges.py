@@ -30,7 +30,7 @@ class StrandedGauges:
         """Look for ever."""
         while True:
             await self.look()
-            await asyncio.sleep(self._every_s)
+            await self._live.client.clock.sleep(self._every_s)
 
     async def look(self) -> None:
         """Look once. What goes wrong costs the gauges, and nothing else."""

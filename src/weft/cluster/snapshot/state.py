@@ -79,7 +79,7 @@ class SnapshotState(NamedTuple):
         return requests, bad
 
     def _waiting(self) -> list[Pod]:
-        waiting = [pod for pod in self.live.pods.unbound() if not pod.spec.scheduling_gates]
+        waiting = self.live.pods.unbound()
         return sorted(waiting, key=lambda pod: (-(pod.spec.priority or 0), age(pod)))
 
     def events(self) -> list[Event]:

@@ -11,6 +11,7 @@ from weft.dialects.foreign import ForeignRequest
 from weft.kube import pods as kube
 from weft.kube.pods import Pod, ScheduledSpec
 from weft.model import Constraints, HostPort, Preference, Requirement, Term, Toleration
+from weft.model.ceilings import MOST_RULES
 
 WAY_OUT = "run this pod through kube-scheduler with Weft as its extender"
 
@@ -51,7 +52,7 @@ def constraints_of(pod: Pod, volumes: Volumes) -> Constraints:
     # kube-scheduler would wait for the other pod as well: that is no way out.
     held = [why for claim in claims_of(pod) if (why := volumes.held_by_other(pod, claim))]
     way_out = f": {WAY_OUT}" if unsupported else ""
-    return Constraints(
+    constraints = Constraints(
         selector=tuple(sorted((spec.node_selector or {}).items())),
         affinity=None if required is None else terms_of(required),
         preferences=tuple(
@@ -65,6 +66,10 @@ def constraints_of(pod: Pod, volumes: Volumes) -> Constraints:
         volumes=rules,
         unsupported="; ".join([*held, *unsupported]) + way_out,
     )
+    if constraints.rules > MOST_RULES:
+        stated = f"{constraints.rules} rules on nodes, tolerations and host ports"
+        return Constraints(unsupported=f"the pod has {stated}; Weft reads {MOST_RULES} at most")
+    return constraints
 
 
 def ports_of(spec: ScheduledSpec) -> tuple[HostPort, ...]:

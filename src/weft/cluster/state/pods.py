@@ -202,11 +202,14 @@ class PodView:
         return sorted(waiting, key=lambda pod: (-(pod.spec.priority or 0), age(pod)))
 
     def unbound(self) -> list[Pod]:
-        """All that wait for a node, whoever schedules them."""
+        """All that wait for a node, whoever schedules them; who is gated waits for its gates."""
         return [
             pod
             for pod in self._by_uid.values()
-            if not pod.spec.node_name and not pod.ended and not pod.metadata.deletion_timestamp
+            if not pod.spec.node_name
+            and not pod.spec.scheduling_gates
+            and not pod.ended
+            and not pod.metadata.deletion_timestamp
         ]
 
     def pending_with_volume_claims(self) -> Iterator[Pod]:

@@ -13,6 +13,7 @@ from weft.cluster.config.popularity import PopularitySettings
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.state.pod_reader import read_bound
 from weft.core.engine import PolicyInput
+from weft.core.engine.decision_faults import in_words
 from weft.core.framework.fragments import POPULAR, TYPICAL_PODS
 from weft.core.framework.popularity import POPULAR_PODS, bare, weight_of, weighted_input
 from weft.dialects.dialect import DialectSettings
@@ -27,7 +28,8 @@ _TURN = 200  # pods read before others have their turn
 
 
 class TypicalInput:
-    """Tells the engine at most every `every_s`, and only where something changed.
+    """Tells the engine at most every `every_s`, and only where something changed; nothing of fewer
+    than `least_pods`.
 
     Counting anew makes the policy score every node anew: often enough to follow the day, seldom
     enough to cost nothing. fgd is told of the GPU pods that there are: those without a GPU have no
@@ -40,8 +42,10 @@ class TypicalInput:
         live: EngineCluster,
         settings: PopularitySettings = LEARNT,
         every_s: float = 600,
+        least_pods: int = LEAST_PODS,
     ) -> None:
         self._live, self._settings, self._every_s = live, settings, every_s
+        self._least_pods = least_pods
         self._sent: dict[str, object] = {}
         self.usual: tuple[Shape, ...] = ()
         """The commonest shapes that make up most pods of the last count; none before."""
@@ -49,8 +53,16 @@ class TypicalInput:
     async def run(self) -> None:
         """Count for ever, after `every_s` for the first time."""
         while True:
-            await asyncio.sleep(self._every_s)
+            await self._live.client.clock.sleep(self._every_s)
+            await self.learn()
+
+    async def learn(self) -> None:
+        """Count once; what breaks off costs this count, and is told."""
+        try:
             await self.count()
+        except Exception as error:
+            why = in_words(error, "counting typical pods")
+            self._live.faults.report(None, why, error)
 
     async def count(self) -> None:
         """Count once, and tell the engine what is new."""
@@ -76,9 +88,9 @@ class TypicalInput:
             came[shape] += weight_of(newest_s - _created_s(pod), self._settings.half_life_seconds)
             if shape.gpu_requests and not pod.ended:
                 now[shape] += 1
-        if counted >= LEAST_PODS:
+        if counted >= self._least_pods:
             await self._tell(POPULAR_PODS, came)
-        if now.total() >= LEAST_PODS:
+        if now.total() >= self._least_pods:
             self.usual = usual_shapes(now.elements())
             await self._tell(TYPICAL_PODS, now)
 
@@ -98,10 +110,10 @@ class TypicalInput:
         weighted = sorted(weighted_input(weights), key=repr)
         if not takers or weighted == self._sent.get(name):
             return
-        self._sent[name] = weighted
         table = self._live.engine.ledger.table
         for policy in takers:
             await asyncio.to_thread(policy.prepare_input, name, list(weights.items()), table)
+        self._sent[name] = weighted
         self._live.handle(PolicyInput(name, weighted))
 
 

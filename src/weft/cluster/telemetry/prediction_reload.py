@@ -25,6 +25,7 @@ from weft.cluster.http.metric_families import counter
 from weft.cluster.stores.slowdown_store import SlowdownStore
 from weft.cluster.telemetry.solo_rates import SoloProfiles
 from weft.core.engine import PolicyInput
+from weft.files.reading import raw_bytes
 from weft.interference.records import SoloRun
 from weft.model import BadInputError
 from weft.model.interference_table import (
@@ -115,7 +116,7 @@ class PredictionFiles:
         bodies = {}
         for place, path in self.named.items():
             try:
-                bodies[place] = path.read_bytes()
+                bodies[place] = raw_bytes(path)
             except (OSError, ValueError) as error:  # ValueError: a NUL in the name
                 why = error.strerror if isinstance(error, OSError) else error
                 raise BadInputError(place, f"cannot be read: {why}") from None

@@ -4,7 +4,7 @@ In: the queue and its back-off, the scheduling cycle, decision records, explanat
 Out: the world (hosts drive the engine and carry out its commands), and any strategy.
 """
 
-from weft.core.engine.decision_faults import Faulted
+from weft.core.engine.decision_faults import Faulted, TaskFaulted
 from weft.core.engine.engine import Engine
 from weft.core.engine.events import (
     Bind,
@@ -78,6 +78,7 @@ __all__ = [
     "Record",
     "SignalsChanged",
     "SlowdownReason",
+    "TaskFaulted",
     "Tick",
     "Unschedulable",
     "Wake",

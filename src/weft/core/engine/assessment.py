@@ -1,8 +1,8 @@
 """The fit and the score of every node for a shape: kept per shape, mended where nodes changed.
 
 Each (profile, shape) keeps its answers as columns over all nodes and the ledger version they were
-true at. Asking again looks only at nodes changed since; past a quarter of them, at all. The least
-recently used shapes are forgotten.
+true at. Asking again looks only at nodes changed since; past a quarter of them, at all. Where nodes
+come or go, the others keep their answers. The least recently used shapes are forgotten.
 """
 
 from collections import OrderedDict
@@ -21,19 +21,26 @@ from weft.core.framework import (
     feasibility,
     policy_answers,
 )
-from weft.core.framework.constraints import preferences
+from weft.core.framework.constraints import has_preferences, preferences
 from weft.core.framework.feasibility import Codes
 from weft.core.framework.query import NOTHING_OBSERVED
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import Code, Shape
-from weft.model.constraints import NO_CONSTRAINTS
 
 CODES = len(Code)
 
-LOOKS_AT_LEAST, LOOKS_CONSTRAINED, LOOKS_SEARCHED = 300, 6, 20
-"""A decision's cost in looks at one node: at least; each node for a shape with constraints of
-Kubernetes' own, which are read node by node; each node for several GPU requests."""
+LOOKS_AT_LEAST, LOOKS_NEW, LOOKS_SEARCHED = 300, 300, 20
+"""A decision's cost in looks at one node: at least; more for a shape of which nothing is kept; each
+node for several GPU requests."""
+LOOKS_REQUEST, LOOKS_STEP, LOOKS_RULE = 160, 1_000, 10
+"""Beside: each GPU request of a new shape, each GPU of one with several requests that is looked
+for, each rule on labels."""
+LOOKS_LAID_OUT, LOOKS_WOKEN, LOOKS_AHEAD = 40, 12, 100
+"""A change of nodes: each node that there is. An event that wakes: each group of pods alike. Work
+ahead: each shape, at least."""
+KEPT_AT_MOST, KEPT_ROWS = 4_096, 3_000_000
+"""Shapes whose answers are kept, and nodes in them together: some 60 MiB."""
 ASKED_LATELY = 3
 """Price lists within which a shape was asked about that is scored by the next one beforehand."""
 TURN_LOOKS = 60_000
@@ -51,7 +58,7 @@ class Assessment:
     what policies were shown of the cluster when they were asked last, `prices` and
     `asked` by which price lists they scored, and a pod asked. `connected` is the quality of
     the best connected set of GPUs that is free on each node, `connectable` that of the empty node:
-    None where it does not matter.
+    None where it does not matter. `kinds` is what the layout tells GPUs apart by.
     """
 
     __slots__ = (
@@ -65,6 +72,7 @@ class Assessment:
         "demand",
         "generation",
         "inexact",
+        "kinds",
         "observed",
         "places",
         "position",
@@ -83,6 +91,7 @@ class Assessment:
         self.generation = ledger.generation
         self.version, self.observed = -1, NOTHING_OBSERVED
         self.demand = Demand(shape, ledger.table, harvests=profile.harvests)
+        self.kinds = ledger.table.told_apart
         rows = ledger.table.count
         self.read_nodes(ledger.table)
         self.codes: Codes = np.zeros(rows, dtype=np.int8)
@@ -109,6 +118,55 @@ class Assessment:
         self.declared: Codes = feasibility.declared_codes(table, self.demand)
         self.any_declared = bool(self.declared.any())
 
+    def carry(self, ledger: Ledger) -> bool:
+        """Take the answers over to the ledger's layout, but for nodes that came or changed, which
+        are asked about when the answers are mended next.
+
+        False, and nothing is changed, where the others could get other answers there, or not
+        everything was looked at.
+        """
+        table, then = ledger.table, ledger.rows_then(self.generation)
+        if then is None or not len(self.codes) or self.inexact is not None:
+            return False
+        came = np.flatnonzero(then < 0)
+        if 4 * len(came) > table.count or self.counts[Code.NOT_SEARCHED]:
+            return False
+        if not self.profile.answers_by_node or self._asks_otherwise(table):
+            return False
+        demand = self.demand
+        if self.kinds != table.told_apart or demand.device_accepts is not None:
+            demand = Demand(self.shape, table, harvests=self.profile.harvests)
+            if demand.mode != self.demand.mode:
+                return False
+        declared = feasibility.declared_codes(table, demand, came)
+        wishes = preferences(table, self.shape.constraints, came)
+        connectable = connection.best_by_node(table, demand, came)
+        if (connectable is None) != (self.connectable is None):
+            return False
+        self.demand, self.generation, self.kinds = demand, ledger.generation, table.told_apart
+        self.places = None
+        self._take_rows(np.maximum(then, 0))
+        self.declared[came] = declared
+        self.any_declared = bool(self.declared.any())
+        if self.wishes is not None and wishes is not None:
+            self.wishes[came] = wishes
+        if self.connectable is not None and connectable is not None:
+            self.connectable[came] = connectable
+        return True
+
+    def _asks_otherwise(self, table: LedgerTable) -> bool:
+        return has_preferences(table, self.shape.constraints) != (self.wishes is not None)
+
+    def _take_rows(self, rows: Ints) -> None:
+        alone = self.raw and self.total is self.raw[0]
+        self.codes, self.declared = self.codes.take(rows), self.declared.take(rows)
+        self.counts = np.bincount(self.codes, minlength=CODES)
+        self.raw = [scores.take(rows) for scores in self.raw]
+        self.total = self.raw[0] if alone else self.total.take(rows)
+        for name in ("position", "wishes", "connectable", "connected"):
+            if (column := getattr(self, name)) is not None:
+                setattr(self, name, column.take(rows))
+
     @property
     def never(self) -> Never:
         """The nodes that could not take the shape whatever leaves them."""
@@ -128,6 +186,7 @@ class Assessor:
     """
 
     def __init__(self, ledger: Ledger, keep: int = 256) -> None:
+        """`keep` shapes, whatever they take, and more where that is little."""
         self._ledger = ledger
         self._keep = keep
         self.observed = NOTHING_OBSERVED
@@ -146,55 +205,94 @@ class Assessor:
 
     def reprice(self) -> None:
         """Policies have other prices: what they scored is out of date, what fits is not."""
-        priced = [known for known in self._known.values() if known.profile.has_prices]
-        self._dear = [known for known in priced if self._prices - known.asked < ASKED_LATELY]
+        self._dear = []
+        for known in reversed(self._known.values()):
+            if self._prices - known.asked >= ASKED_LATELY:
+                break  # the others were asked about before
+            if known.profile.has_prices:
+                self._dear.append(known)
+        self._dear.reverse()
         self._prices += 1
         self.forgotten += 1
-        for known in self._known.values():
-            if not known.profile.has_prices:
-                known.prices = self._prices
 
     @property
     def is_behind(self) -> bool:
         """Tells whether `work_ahead` has work."""
         return bool(self._dear)
 
-    def work_ahead(self) -> None:
-        """Score some of the shapes that were asked about lately, the latest first, so that no
-        decision has to. It changes no answer, only when it is worked out."""
-        until = self.looked + TURN_LOOKS
+    def work_ahead(self, until: int) -> None:
+        """Score shapes that were asked about lately, the latest first, until so much was looked at,
+        so that no decision has to. It changes no answer, only when it is worked out."""
         while self._dear and self.looked < until:
-            known = self._dear.pop()
-            if self._known.get((known.profile.name, known.shape)) is known:
+            stale = self._dear.pop()
+            self.looked += LOOKS_AHEAD
+            if self._known.get((stale.profile.name, stale.shape)) is stale:
+                known = self._of_this_layout(stale.profile, stale.shape)
+                known.asked = stale.asked
                 self._bring_up(known)
 
     def assess(self, profile: Profile, shape: Shape) -> Assessment:
         """The answers for `shape` as of the ledger's current version."""
-        key = (profile.name, shape)
-        ledger = self._ledger
         self.looked += LOOKS_AT_LEAST
-        known = self._known.get(key)
-        if known is None or known.generation != ledger.generation:
-            known = self._known[key] = Assessment(shape, ledger, profile)
-            constrained = shape.constraints != NO_CONSTRAINTS
-            self.looked += ledger.table.count * (LOOKS_CONSTRAINED if constrained else 1)
-            if len(self._known) > self._keep:
-                self._known.popitem(last=False)
-        else:
-            self._known.move_to_end(key)
+        known = self._of_this_layout(profile, shape)
+        self._known.move_to_end((profile.name, shape))
         known.profile, known.asked = profile, self._prices
         self._bring_up(known)
         if len(known.raw) > 1 or known.wishes is not None:
             _weigh(known, profile)
         return known
 
+    def _of_this_layout(self, profile: Profile, shape: Shape) -> Assessment:
+        """The answers kept for `shape`; new ones where the nodes are others since (its columns have
+        a place for each node and GPU of one layout)."""
+        key = (profile.name, shape)
+        ledger = self._ledger
+        known = self._known.get(key)
+        if known is not None and known.generation != ledger.generation:
+            self.looked += LOOKS_NEW + LOOKS_RULE * shape.constraints.rules // 2
+            if not known.carry(ledger):
+                known = None
+        if known is None:
+            known = self._known[key] = Assessment(shape, ledger, profile)
+            self.looked += LOOKS_NEW + ledger.table.count + LOOKS_REQUEST * len(known.demand.needs)
+            self.looked += LOOKS_RULE * shape.constraints.rules
+            if len(self._known) > self._kept():
+                self._known.popitem(last=False)
+        return known
+
+    def _kept(self) -> int:
+        within = KEPT_ROWS // max(1, self._ledger.table.count)
+        return max(self._keep, min(KEPT_AT_MOST, within))
+
     def _bring_up(self, known: Assessment) -> None:
         """Make the answers true to the ledger, to what is observed, and to the prices."""
         profile, version = known.profile, self._ledger.version
         known.observed = self.observed if profile.observes else NOTHING_OBSERVED
-        if known.version != version or known.prices != self._prices:
-            self._mend(known, profile)
+        if known.version != version or self._is_dear(known):
+            try:
+                self._mend(known, profile)
+            except Exception:  # half of it may be written
+                self._known.pop((profile.name, known.shape), None)
+                raise
             known.version, known.prices = version, self._prices
+
+    def _is_dear(self, known: Assessment) -> bool:
+        """True if it was scored by other prices than there are."""
+        return known.profile.has_prices and known.prices != self._prices
+
+    def _stale(self, known: Assessment) -> Ints | None:
+        """Rows whose answers may not be true any more, None for all. By other prices these are
+        all that fit: what fits they do not change."""
+        table = self._ledger.table
+        stale = table.changed_at > known.version
+        if self._is_dear(known):
+            if known.inexact is not None or known.counts[Code.NOT_SEARCHED]:
+                return None
+            if known.profile.filters_by_prices:
+                return None
+            stale |= known.codes == 0
+        rows = stale.nonzero()[0]
+        return None if len(rows) * 4 > table.count else rows
 
     def _mend(self, known: Assessment, profile: Profile) -> None:
         table = self._ledger.table
@@ -202,14 +300,11 @@ class Assessor:
         if known.version >= 0:
             if known.version < table.closed_at:
                 known.read_nodes(table)
-            if known.prices == self._prices:
-                rows = (table.changed_at > known.version).nonzero()[0]
-                if len(rows) == 0:
-                    return
-                if len(rows) * 4 > table.count:
-                    rows = None
+            rows = self._stale(known)
+            if rows is not None and len(rows) == 0:
+                return
         query = known.query(table, rows)
-        self.looked += query.n * (1 if known.demand.mode != "many" else LOOKS_SEARCHED)
+        self.looked += _looks(query)
         codes = feasibility.codes(query)
         if known.any_declared:
             declared = known.declared if rows is None else known.declared.take(rows)
@@ -233,6 +328,15 @@ class Assessor:
         else:
             scores, position = [_node_scores(query, s.policy) for s in profile.scorers], None
         _store(known, rows, codes, fits, scores, position)
+
+
+def _looks(query: Query) -> int:
+    demand = query.demand
+    nodes: int = query.n
+    if demand.mode != "many":
+        return nodes
+    steps: int = demand.gpus if demand.gpus <= assignment.MOST_GPUS else 0
+    return nodes * LOOKS_SEARCHED + steps * LOOKS_STEP
 
 
 def _filter(query: Query, codes: Codes, profile: Profile) -> Codes:

@@ -3,9 +3,13 @@
 Whatever one pod provokes in a decision (a policy that raises, a number that no array holds) is
 undone, and the pod waits apart: it is tried again when the cluster or the pod changes, after a
 back-off that doubles each time. The same event breaks off alike in a replay, so it is on record.
+
+What is done beside deciding (`SideTasks`: prices, scores ahead, learning, explanations) is nobody's
+turn: where it breaks off its result is dropped, and the decision goes on without.
 """
 
 import re
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -18,9 +22,12 @@ FAULT_BACKOFF_FIRST_NS, FAULT_BACKOFF_MOST_NS = 1_000_000_000, 300_000_000_000
 """A fault of ours mostly comes again: that costs one try in five minutes in the end."""
 
 C = TypeVar("C")
+T = TypeVar("T")
 
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 _MOST_LETTERS = 300
+_MOST_UNTOLD = 100
+"""Faults kept for the next event: of questions that break off between two, one tells enough."""
 
 
 class Faulted(msgspec.Struct, frozen=True, gc=False):
@@ -34,6 +41,35 @@ class Faulted(msgspec.Struct, frozen=True, gc=False):
     pod: PodRequest | None = None
 
 
+class TaskFaulted(msgspec.Struct, frozen=True, gc=False):
+    """A `task` beside deciding broke off: its result is dropped. It is not on record: tasks depend
+    also on what was only asked, and no replay hears of questions."""
+
+    task: str
+    error: Exception
+
+
+class SideTasks:
+    """Runs what an engine does beside deciding; `take_faults` says what broke off since."""
+
+    def __init__(self) -> None:
+        self._faults: list[TaskFaulted] = []
+
+    def run(self, task: str, call: Callable[[], T], instead: C) -> T | C:
+        """Return what `call` returns; `instead` where it breaks off."""
+        try:
+            return call()
+        except Exception as error:
+            if len(self._faults) < _MOST_UNTOLD:
+                self._faults.append(TaskFaulted(task, error))
+            return instead
+
+    def take_faults(self) -> list[TaskFaulted]:
+        """The faults since the last call."""
+        faults, self._faults = self._faults, []
+        return faults
+
+
 def fault_backoff_ns(faults: int) -> int:
     """The back-off of a pod after its decision broke off so many times, nanoseconds."""
     return min(FAULT_BACKOFF_FIRST_NS << min(faults - 1, 10), FAULT_BACKOFF_MOST_NS)
@@ -42,7 +78,7 @@ def fault_backoff_ns(faults: int) -> int:
 def unless_faulted(commands: list[C]) -> list[C]:
     """The commands; or what broke a decision off is raised, where nothing depends on going on."""
     for command in commands:
-        if isinstance(command, Faulted):
+        if isinstance(command, Faulted | TaskFaulted):
             raise command.error
     return commands
 

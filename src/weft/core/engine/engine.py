@@ -11,13 +11,21 @@ A pod's life here
                    └─────────────────┘         PodGone, from anywhere ──▶ forgotten, share freed
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import msgspec
+from msgspec import UNSET
 
 from weft.core.engine import decision_faults, inputs, pair_matching, selection
-from weft.core.engine.assessment import Assessment, Assessor
-from weft.core.engine.decision_faults import Faulted
+from weft.core.engine.assessment import (
+    LOOKS_LAID_OUT,
+    LOOKS_WOKEN,
+    TURN_LOOKS,
+    Assessment,
+    Assessor,
+)
+from weft.core.engine.decision_faults import Faulted, SideTasks
 from weft.core.engine.events import (
     Bind,
     BindFailed,
@@ -38,11 +46,11 @@ from weft.core.engine.events import (
     Wake,
 )
 from weft.core.engine.harvest import HarvestRules
-from weft.core.engine.journal import DecisionAttempt, EvictionReason, Journal
-from weft.core.engine.oom_history import OomHistory, OutOfMemory, workload_of
+from weft.core.engine.journal import EXPLAINING, DecisionAttempt, EvictionReason, Journal
+from weft.core.engine.oom_history import OomCharge, OomHistory, OutOfMemory, workload_of
 from weft.core.engine.peak_usage import Peaks, peak_owner
 from weft.core.engine.placed_pod import PlacedPod
-from weft.core.engine.pricing import PriceLists
+from weft.core.engine.pricing import PRICING, PriceLists
 from weft.core.engine.queue import Queue
 from weft.core.engine.slowdown_eviction import SlowdownEviction
 from weft.core.engine.slowdown_tolerance import tolerance_of
@@ -53,7 +61,7 @@ from weft.core.framework.query import Observations
 from weft.core.framework.residency import Residencies
 from weft.core.framework.signals import NO_SIGNALS, SignalsView
 from weft.core.ledger import FAR, STRICT, Holding, Ledger, RequestLimits
-from weft.model import Code, Node, Placement, PodRequest
+from weft.model import Code, Node, Placement, PodRequest, Shape
 
 
 class Engine:
@@ -82,17 +90,18 @@ class Engine:
         self.ledger = Ledger(nodes, limits)
         self.harvest = HarvestRules(self.ledger)
         self.slowdown_eviction = SlowdownEviction(self.ledger, self.harvest)
-        self.journal = Journal(self.ledger, keep_top)
+        self.side_tasks = SideTasks()
+        self.journal = Journal(self.ledger, keep_top, self.side_tasks)
         self.oom_history, self.peaks = OomHistory(), Peaks()
         self.assessor = Assessor(self.ledger)
-        self.price_lists = PriceLists(self.policies, self.ledger)
+        self.price_lists = PriceLists(self.policies, self.ledger, self.side_tasks)
         self.residencies = Residencies()
         self.observe(NO_SIGNALS)
         self.queue = Queue()
         self.placed: dict[str, PlacedPod] = {}
         self.seed, self.keep_top = seed, keep_top
         self.bind_timeout_ns, self.turn_looks = bind_timeout_ns, turn_looks
-        self._stopped = False
+        self._stopped, self._until = False, 0
         self._default = profiles[0]
 
     @property
@@ -110,13 +119,17 @@ class Engine:
         self.assessor.observed = Observations(signals, self.residencies)
 
     def handle(self, event: Event, now_ns: int) -> list[Command]:
-        """Take in one event at `now_ns` (any clock that does not go back); what to do about it."""
+        """Take in one event at `now_ns` (any clock that does not go back); what to do about it.
+
+        It raises where the ledger's own accounts break, and nowhere else.
+        """
         out: list[Command] = []
+        self._until = self.assessor.looked + (self.turn_looks or TURN_LOOKS)
         self.residencies.now_ns = now_ns
         if isinstance(event, PodBound):
             self.ledger.commit(event.uid)
             self._work_ahead()
-            return out
+            return [*self.side_tasks.take_faults()]
         try:
             self._apply(event, now_ns, out)
         except Exception as error:
@@ -127,13 +140,14 @@ class Engine:
             record = self.journal.broke_off(None, now_ns, decision_faults.in_words(error, task))
             out.append(Faulted(record, error))
         self.queue.tick(now_ns)
+        self.assessor.looked += LOOKS_WOKEN * self.queue.groups_looked_at()
         if not self._stopped or isinstance(event, Tick):
             self._run_cycles(now_ns, out)
-        if self.price_lists.renew(now_ns):
-            self.assessor.reprice()
+        self._price(partial(self.price_lists.renew, now_ns))
         if isinstance(event, PodGone | PodSeenBound | Tick):
             self._work_ahead()
-        out.extend(self.peaks.news())
+        out.extend(self.side_tasks.run(inputs.LEARNING, self.peaks.news, []))
+        out.extend(self.side_tasks.take_faults())
         has_more = self._stopped or self.assessor.is_behind
         if (wake := now_ns if has_more else self.queue.next_ns()) is not None:
             out.append(Wake(wake))
@@ -146,9 +160,7 @@ class Engine:
             case PodGone():
                 self._gone(event, now_ns, out)
             case NodesChanged():
-                if self.ledger.set_nodes(event.nodes, event.removed) and event.nodes:
-                    self.queue.wake_all(now_ns)
-                self.price_lists.nodes_changed(now_ns)
+                self._nodes_changed(event, now_ns)
             case BindOn():
                 self._bind_requested(event, now_ns, out)
             case PodFitsNowhere():
@@ -166,10 +178,27 @@ class Engine:
             case _:
                 inputs.apply(self, event, now_ns, out)
 
+    def _nodes_changed(self, event: NodesChanged, now_ns: int) -> None:
+        if self.ledger.set_nodes(event.nodes, event.removed):
+            self.assessor.looked += LOOKS_LAID_OUT * self.ledger.table.count
+            if event.nodes:
+                self.queue.wake_all(now_ns)
+        self._price(partial(self.price_lists.nodes_changed, now_ns))
+
     def _work_ahead(self) -> None:
         """Prices are new: score by them what is likely to be asked, while nobody is due."""
         if not self._stopped and self.assessor.is_behind:
-            self.assessor.work_ahead()
+            work_ahead = partial(self.assessor.work_ahead, self._until)
+            self.side_tasks.run("scoring ahead", work_ahead, None)
+
+    def _price(self, make: Callable[[], bool]) -> None:
+        """Have prices made where they are due: `make` says whether scores are out of date."""
+
+        def make_and_note() -> None:
+            if make():
+                self.assessor.reprice()
+
+        self.side_tasks.run(PRICING, make_and_note, None)
 
     def stop_before(self, seq: int, error: type[Exception]) -> None:
         """Raise `error` instead of making decision number `seq`, to look at the state it meets."""
@@ -190,20 +219,21 @@ class Engine:
         if pod.uid in self.placed or pod.uid in self.ledger.holdings:
             return
         self._comes(pod.uid, now_ns)
-        profile, first = self.profile_of(pod), self.oom_history.goes_first(pod)
+        profile = self.profile_of(pod)
+        goes_first = partial(self.oom_history.goes_first, pod)
+        first = self.side_tasks.run(inputs.LEARNING, goes_first, instead=False)
         try:
             self.queue.add(pod, profile, now_ns, first=first)
         except Exception as error:  # its policy knows no place in the queue: until it changes
             self._broke_off(DecisionAttempt(pod, profile.name, 0), error, now_ns, out)
 
     def _comes(self, uid: str, now_ns: int) -> None:
-        if self.price_lists.comes(uid, now_ns):
-            self.assessor.reprice()
+        self._price(partial(self.price_lists.comes, uid, now_ns))
 
     def _gone(self, event: PodGone, now_ns: int, out: list[Command]) -> None:
         uid = event.uid
         self.queue.remove(uid, now_ns)
-        self.price_lists.gone(uid)
+        self.side_tasks.run(PRICING, partial(self.price_lists.gone, uid), None)
         placed = self.placed.pop(uid, None)
         holding = self.ledger.release(uid)
         self.harvest.gone(uid)
@@ -211,17 +241,23 @@ class Engine:
         self.slowdown_eviction.gone(uid)
         if holding is None:
             return
+        learn = partial(self._learn, event, holding, placed, out)
+        if self.side_tasks.run(inputs.LEARNING, learn, instead=False):
+            self.queue.wake_all(now_ns, skip_backoff=True)
+        self._wake_for_freed(holding.placement.node, now_ns)
+
+    def _learn(
+        self, event: PodGone, holding: Holding, placed: PlacedPod | None, out: list[Command]
+    ) -> bool:
+        """Learn from a pod's end; True where others may now be expected to use less."""
+        uid = event.uid
         if event.out_of_memory and holding.placement.shares:
             workload = event.workload or (workload_of(placed.pod) if placed else uid)
             end = OutOfMemory(holding.placement, workload, uid, event.peak_mib, over=True)
             inputs.learn(self, end, placed, out)
-        elif (
-            placed is not None
-            and event.completed
-            and self.peaks.ran(placed.pod, self.signals.source.peaks_mib.get(uid, 0))
-        ):
-            self.queue.wake_all(now_ns, skip_backoff=True)
-        self._wake_for_freed(holding.placement.node, now_ns)
+        elif placed is not None and event.completed:
+            return self.peaks.ran(placed.pod, self.signals.source.peaks_mib.get(uid, 0))
+        return False
 
     def _seen_bound(self, event: PodSeenBound, now_ns: int) -> None:
         """The API is right: a pod that we put elsewhere is there."""
@@ -285,18 +321,20 @@ class Engine:
 
     def _run_cycles(self, now_ns: int, out: list[Command]) -> None:
         """Run scheduling cycles until the work of one event is done; a `Tick` goes on then."""
-        until = self.assessor.looked + self.turn_looks
         while (waiting := self.queue.pop()) is not None:
             self.journal.begin()
+            began = self.assessor.looked
             try:
                 self._cycle(waiting, now_ns, out)
             except Exception as error:  # it costs this pod its place, and nobody else's
                 self._undo(waiting.pod.uid)
                 self.queue.park_faulty(waiting, now_ns)
                 self._broke_off(DecisionAttempt.of(waiting), error, now_ns, out)
-            if self.turn_looks and self.assessor.looked >= until:
+            self.queue.worked(waiting, self.assessor.looked - began)
+            if self.turn_looks and self.assessor.looked >= self._until:
                 break
         self._stopped = self.queue.active
+        self.queue.take_turns(by_turns=self._stopped)
 
     def _undo(self, uid: str) -> None:
         """A decision broke off: nothing of it stays."""
@@ -320,7 +358,7 @@ class Engine:
         key = f"{self.seed}/{pod.uid}/{waiting.tries}"
         row = selection.best_row(known, profile, key)
         if row < 0:
-            record = self.journal.decided(waiting, known, now_ns, self.oom_history.charged(pod))
+            record = self.journal.decided(waiting, known, now_ns, self._charged(pod))
             self.queue.park(waiting, known.shape, known.demand, now_ns, known.never)
             out.append(Unschedulable(pod, record))
             return
@@ -379,8 +417,7 @@ class Engine:
 
     def follow_first(self) -> None:
         """Until the first pod comes: have prices by the ledger as it is."""
-        if self.price_lists.follow():
-            self.assessor.reprice()
+        self._price(self.price_lists.follow)
 
     def assess(
         self, profile: Profile, pod: PodRequest, beside: Sequence[PodRequest] | None = ()
@@ -388,16 +425,24 @@ class Engine:
         """The nodes' fit and score for the pod now: a pure question. `beside` wait
         elsewhere than in the queue; None: whoever waits is no matter."""
         self.follow_first()
-        shape = self.oom_history.shape_of(pod)
-        if profile.harvests and self.ledger.table.harvests:
-            shape = self.peaks.shape_of(pod, shape)
-        shape = profile.shaped(shape)
+        learnt = partial(self._learnt_shape, profile, pod)
+        shape = profile.shaped(self.side_tasks.run(inputs.LEARNING, learnt, pod.shape))
         known = self.assessor.assess(profile, shape)
         if profile.matcher is None or beside is None or not known.counts[0]:
             return known
         self.assessor.looked += len(self.queue)
         waiting = pair_matching.pending(self.queue, profile, pod, shape, beside)
         return pair_matching.among(self.ledger.table, known, profile, waiting)
+
+    def _learnt_shape(self, profile: Profile, pod: PodRequest) -> Shape:
+        """The request of the pod, and what was learnt of pods like it."""
+        shape = self.oom_history.shape_of(pod)
+        if profile.harvests and self.ledger.table.harvests:
+            shape = self.peaks.shape_of(pod, shape)
+        return shape
+
+    def _charged(self, pod: PodRequest) -> OomCharge | None:
+        return self.side_tasks.run(EXPLAINING, partial(self.oom_history.charged, pod), None)
 
     def _take_place(
         self, waiting: WaitingPod, known: Assessment, row: int, key: str, now_ns: int
@@ -407,13 +452,13 @@ class Engine:
         shares = selection.shares_on(self.ledger.table, row, known, profile, key)
         placement = selection.placement_on(self.ledger.table, row, pod.uid, shares, shape)
         harvested = self.harvest.placed(placement, shape, peak_owner(pod))
+        predict = partial(selection.predicted, self.ledger.table, row, known, profile, shares)
+        links = partial(selection.links, self.ledger.table, row, known, shares)
         record = msgspec.structs.replace(
-            self.journal.decided(
-                waiting, known, now_ns, self.oom_history.charged(pod), (row, shares)
-            ),
+            self.journal.decided(waiting, known, now_ns, self._charged(pod), (row, shares)),
             harvested=harvested,
-            predicted=selection.predicted(self.ledger.table, row, known, profile, shares),
-            links=selection.links(self.ledger.table, row, known, shares),
+            predicted=self.side_tasks.run(EXPLAINING, predict, ()),
+            links=self.side_tasks.run(EXPLAINING, links, UNSET),
         )
         if not self.ledger.reserve(placement, now_ns + self.bind_timeout_ns, known.demand.asks):
             raise RuntimeError(f"{profile.lead.name} chose a place that does not fit: {placement}")

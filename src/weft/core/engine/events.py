@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from weft.core.engine.decision_faults import Faulted
+from weft.core.engine.decision_faults import Faulted, TaskFaulted
 from weft.core.engine.oom_history import OomRecord, OutOfMemory
 from weft.core.engine.overbooking import DoubleBooking, Excuse, PodBinding
 from weft.core.engine.peak_usage import PeakLearnt
@@ -240,4 +240,5 @@ Command = (
     | Learnt
     | PeakLearnt
     | Faulted
+    | TaskFaulted
 )

@@ -1,5 +1,6 @@
 """Takes in what policies see, and rules decide by: inputs, signals, progress, OOM history."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,13 +23,15 @@ from weft.core.engine.harvest import RAN_LONG_NS
 from weft.core.engine.oom_history import OutOfMemory
 from weft.core.engine.overbooking import first_overbooked
 from weft.core.engine.placed_pod import PlacedPod
+from weft.core.framework import policy_answers
 from weft.core.framework.signals import NO_SIGNALS, SignalsSnapshot, SignalsView
 
 if TYPE_CHECKING:
     from weft.core.engine.engine import Engine
 
-MEASURED = (SignalsChanged, ProgressSeen, OutOfMemory, OomHistoryLearnt)
+MEASURED = (SignalsChanged, ProgressSeen, OutOfMemory, OomHistoryLearnt, PolicyInput)
 """Events of what others measured, wrote or kept: one that breaks off is left out."""
+LEARNING = "learning what pods use"
 
 
 def apply(engine: "Engine", event: Event, now_ns: int, out: list[Command]) -> None:
@@ -95,7 +98,10 @@ def _policy_input(engine: "Engine", event: PolicyInput, now_ns: int) -> None:
     types = dict.fromkeys(policy.inputs[name] for policy in takers)
     values = {kind: msgspec.convert(event.value, kind) for kind in types}
     for policy in takers:
-        policy.take_input(name, values[policy.inputs[name]])
+        value = values[policy.inputs[name]]
+        engine.side_tasks.run(
+            f"taking in {name}", partial(policy_answers.take_input, policy, name, value), None
+        )
     if takers:
         engine.price_lists.make(now_ns)
         engine.assessor.forget()
@@ -115,7 +121,8 @@ def _signals_changed(
     engine.observe(SignalsView(source))
     readers = [policy for policy in engine.policies if "signals" in policy.reads]
     if engine.ledger.table.harvests:
-        engine.peaks.running(engine.placed, source.peaks_mib)
+        running = partial(engine.peaks.running, engine.placed, source.peaks_mib)
+        engine.side_tasks.run(LEARNING, running, None)
     needs = engine.peaks.needs(engine.placed)
 
     def ran_long(uid: str) -> bool:

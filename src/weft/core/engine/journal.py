@@ -9,17 +9,20 @@ from typing import NamedTuple
 import msgspec
 
 from weft.core.engine.assessment import Assessment
+from weft.core.engine.decision_faults import SideTasks
 from weft.core.engine.harvest import Eviction
 from weft.core.engine.oom_history import OomCharge
 from weft.core.engine.overbooking import DoubleBooking
 from weft.core.engine.placed_pod import PlacedPod
-from weft.core.engine.records import FAULTED, LEAVES, Outcome, Record
+from weft.core.engine.records import FAULTED, LEAVES, Candidate, Outcome, Record
 from weft.core.engine.slowdown_eviction import SlowdownReason
 from weft.core.engine.waiting_pods import WaitingPod
 from weft.core.explain.reasons import best_nodes
+from weft.core.framework import Profile
 from weft.core.ledger import Holding, Ledger
 from weft.model import PodRequest, Shape, Share
 
+EXPLAINING = "explaining a decision"
 EvictionReason = Eviction | SlowdownReason | DoubleBooking
 
 
@@ -39,8 +42,8 @@ class DecisionAttempt(NamedTuple):
 class Journal:
     """One engine's journal. `keep_top` is how many best nodes each record lists."""
 
-    def __init__(self, ledger: Ledger, keep_top: int) -> None:
-        self._ledger, self._keep_top = ledger, keep_top
+    def __init__(self, ledger: Ledger, keep_top: int, side_tasks: SideTasks) -> None:
+        self._ledger, self._keep_top, self._side_tasks = ledger, keep_top, side_tasks
         self._seq = 0
         self._stop: tuple[int, type[Exception]] | None = None
 
@@ -83,12 +86,15 @@ class Journal:
             shares,
             int(known.total[row]) if row >= 0 else 0,
             tuple(known.counts.tolist()),
-            tuple(best_nodes(table, known, waiting.profile, self._keep_top))
-            if self._keep_top
-            else (),
+            self._side_tasks.run(EXPLAINING, lambda: self._top(known, waiting.profile), ()),
             charged=charged,
             bounded=bool(known.inexact is not None and known.inexact[row]),
         )
+
+    def _top(self, known: Assessment, profile: Profile) -> tuple[Candidate, ...]:
+        if not self._keep_top:
+            return ()
+        return tuple(best_nodes(self._ledger.table, known, profile, self._keep_top))
 
     def asked_to_leave(
         self, holding: Holding, placed: PlacedPod | None, now_ns: int, why: EvictionReason

@@ -1,18 +1,26 @@
-"""Has policies make their prices anew: after so many pods that came, and after so long.
+"""Has policies make their prices anew: after so many pods, so long, or so much change.
 
 Rules: prices change here alone, at the end of an event, so that a pod's filter, score and bind go
 by the same ones, whoever hosts the engine, answers kept by shape stay true and a decisions file
 replays. Until the first pod comes they follow the ledger: what is asked then changes nothing.
+
+A policy whose prices cannot be made keeps the last ones while the nodes are the same; with other
+nodes it scores nothing (`unpriced`). It is asked again when prices are due, or with other nodes.
 """
 
 from collections.abc import Sequence
 
-from weft.core.framework import Policy
+from weft.core.engine.decision_faults import SideTasks
+from weft.core.engine.turnover import Turnover
+from weft.core.framework import Policy, policy_answers
 from weft.core.framework.policy import PricesEvery
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import LedgerTable
 
 SECOND_NS = 10**9
+PODS_PER_LOOK = 10
+"""After so many pods that came it is looked whether the cluster's free GPU is another."""
+PRICING = "making prices"
 MOST_KNOWN = 100_000
 """Pods that are remembered to have come; of those that only fit nowhere no end is told."""
 
@@ -20,34 +28,59 @@ MOST_KNOWN = 100_000
 class _PriceList:
     """When one policy's prices were made last, and how many pods came since they were due."""
 
-    def __init__(self, policy: Policy, every: PricesEvery) -> None:
-        self.policy, self._pods, self._age_ns = policy, every.pods, int(every.seconds * SECOND_NS)
-        self._came = self._made_ns = 0
+    def __init__(self, policy: Policy, every: PricesEvery, side_tasks: SideTasks) -> None:
+        self.policy, self._every, self._age_ns = policy, every, int(every.seconds * SECOND_NS)
+        self._came = self._unseen = self._made_ns = self._free = 0
+        self._side_tasks = side_tasks
+        self._made_for: LedgerTable | None = None
 
-    def make(self, table: LedgerTable, now_ns: int) -> None:
-        self._made_ns = now_ns
-        self.policy.take_table(table)
+    def make(self, table: LedgerTable, part: float, now_ns: int) -> None:
+        self._made_ns, self._free = now_ns, _free_milli(table)
+
+        def make() -> None:
+            self.policy.take_turnover(part)
+            policy_answers.take_table(self.policy, table)
+            self._made_for = table
+
+        self._side_tasks.run(PRICING, make, None)
+        self.policy.unpriced = self._made_for is not table
 
     def counts(self) -> None:
         self._came += 1
+        self._unseen += 1
 
-    def is_due(self, now_ns: int) -> bool:
-        enough = self._came >= self._pods
+    def is_due(self, table: LedgerTable, now_ns: int) -> bool:
+        enough = self._came >= self._every.pods
         if enough:
-            self._came -= self._pods
+            self._came -= self._every.pods
+        elif self._has_moved(table):
+            enough, self._came = True, 0
         return enough or now_ns - self._made_ns >= self._age_ns
+
+    def _has_moved(self, table: LedgerTable) -> bool:
+        """Tells whether the free GPU is another than at the last prices, after each few pods."""
+        if not self._every.gpu_part or self._unseen < PODS_PER_LOOK:
+            return False
+        self._unseen = 0
+        moved = abs(_free_milli(table) - self._free)
+        return moved >= self._every.gpu_part * 1000 * table.devices
+
+
+def _free_milli(table: LedgerTable) -> int:
+    return int(table.device_milli_free.sum())
 
 
 class PriceLists:
     """When the prices of the policies that have any are made anew."""
 
-    def __init__(self, policies: Sequence[Policy], ledger: Ledger) -> None:
+    def __init__(self, policies: Sequence[Policy], ledger: Ledger, side_tasks: SideTasks) -> None:
         self._ledger = ledger
         self._lists = [
-            _PriceList(policy, policy.prices_every)
+            _PriceList(policy, policy.prices_every, side_tasks)
             for policy in policies
             if policy.prices_every is not None
         ]
+        self._turnover = Turnover(ledger)
         self._known: dict[str, None] = {}
         self._has_begun = False
         self._table: LedgerTable | None = None
@@ -68,6 +101,9 @@ class PriceLists:
             del self._known[next(iter(self._known))]
         for price_list in self._lists:
             price_list.counts()
+        if not self._has_begun:
+            self._turnover.begin()
+        self._turnover.comes()
         if self._has_begun:
             return False
         self._has_begun = True
@@ -75,8 +111,10 @@ class PriceLists:
         return True
 
     def gone(self, uid: str) -> None:
-        """The pod is gone: another one of its name counts again."""
+        """The pod goes, and is still held: another one of its name counts again."""
         self._known.pop(uid, None)
+        if self._lists:
+            self._turnover.gone(uid)
 
     def follow(self) -> bool:
         """Before the first pod came: make the prices by the ledger as it is; True if it changed."""
@@ -88,20 +126,27 @@ class PriceLists:
 
     def renew(self, now_ns: int) -> bool:
         """An event is over; True if prices were due, and what was scored is out of date."""
-        is_new = False
-        for price_list in self._lists if self._has_begun else ():
-            if price_list.is_due(now_ns):
-                price_list.make(self._ledger.table, now_ns)
-                is_new = True
-        return is_new
+        if not self._has_begun:
+            return False
+        due = [each for each in self._lists if each.is_due(self._ledger.table, now_ns)]
+        self._make(due, now_ns)
+        return bool(due)
 
-    def nodes_changed(self, now_ns: int) -> None:
-        """Prices of another layout are of other kinds of GPU."""
-        if self._lists and self._ledger.table is not self._table:
-            self.make(now_ns)
+    def nodes_changed(self, now_ns: int) -> bool:
+        """Prices of another layout are of other kinds of GPU; True if they were made anew."""
+        if not self._lists or self._ledger.table is self._table:
+            return False
+        self.make(now_ns)
+        return True
 
     def make(self, now_ns: int) -> None:
         """Make all prices by the ledger as it is."""
         self._table, self._version = self._ledger.table, self._ledger.version
-        for price_list in self._lists:
-            price_list.make(self._table, now_ns)
+        self._make(self._lists, now_ns)
+
+    def _make(self, price_lists: Sequence[_PriceList], now_ns: int) -> None:
+        if not price_lists:
+            return
+        part = self._turnover.settle()
+        for price_list in price_lists:
+            price_list.make(self._ledger.table, part, now_ns)

@@ -9,17 +9,18 @@
 Pods of one profile and shape fit alike, so only the first of each parked group is woken.
 When it gets a place or leaves before its turn, the next one is. Until it was tried nobody else is
 woken: it will meet whatever changes. And nobody overtakes: before a pod takes a place, those alike
-that came before it are tried (`defers`), whether they back off or are parked.
+that came before it are tried (`defers`), whether they back off, are parked or wait for their turn.
 """
 
 import heapq
 from collections.abc import Iterator
 
+from weft.core.engine.active_pods import ActivePods
 from weft.core.engine.decision_faults import fault_backoff_ns
 from weft.core.engine.waiting_pods import (
     NOWHERE,
     FreedNode,
-    Key,
+    GroupKey,
     Never,
     ParkedGroup,
     WaitingPod,
@@ -31,20 +32,20 @@ from weft.model import PodRequest, Shape
 BACKOFF_FIRST_NS = 1_000_000_000
 BACKOFF_MOST_NS = 10_000_000_000
 """kube-scheduler's podInitialBackoffSeconds and podMaxBackoffSeconds."""
-FIRST = -1 << 62
 
 
 class Queue:
-    """All waiting pods. Heads of different profiles are compared by priority, then age."""
+    """All waiting pods. Heads of different profiles are compared by priority, then age; who is
+    next while there is more to do than one event's work, `ActivePods` says."""
 
     def __init__(self) -> None:
-        self._active: dict[str, list[tuple[Key, WaitingPod]]] = {}
+        self._active = ActivePods()
         self._backoff: list[tuple[int, int, WaitingPod]] = []
-        self._parked: dict[tuple[str, Shape], ParkedGroup] = {}
-        self._woken: dict[tuple[str, Shape], WaitingPod] = {}
+        self._parked: dict[GroupKey, ParkedGroup] = {}
+        self._woken: dict[GroupKey, WaitingPod] = {}
         self._known: dict[str, WaitingPod] = {}
         self._faulty: dict[str, WaitingPod] = {}
-        self._seq = self._held = 0
+        self._seq = self._held = self._looked_at = 0
 
     def __len__(self) -> int:
         return len(self._known)
@@ -73,7 +74,7 @@ class Queue:
         self._seq += 1
         waiting = WaitingPod(pod, profile, self._seq)
         if first:
-            waiting.key = (*(FIRST for _ in waiting.key[:-1]), self._seq)
+            waiting.go_first()
         self._known[pod.uid] = waiting
         self._activate(waiting)
 
@@ -96,19 +97,9 @@ class Queue:
 
     def pop(self) -> WaitingPod | None:
         """The pod to try next, taken out of the active queue; None when there is none."""
-        best: list[tuple[Key, WaitingPod]] | None = None
-        best_key: tuple[int, int, int] | None = None
-        for heap in self._active.values():
-            while heap and heap[0][1].state != "active":
-                heapq.heappop(heap)
-            if heap:
-                pod = heap[0][1].pod
-                key = (-pod.priority, pod.created_ns, heap[0][0][-1])
-                if best_key is None or key < best_key:
-                    best, best_key = heap, key
-        if best is None:
+        waiting = self._active.pop()
+        if waiting is None:
             return None
-        waiting = heapq.heappop(best)[1]
         waiting.state = "trying"
         waiting.tries += 1
         self._end_turn(waiting)
@@ -117,20 +108,28 @@ class Queue:
     @property
     def active(self) -> bool:
         """True while `pop` has a pod to try."""
-        for heap in self._active.values():
-            while heap and heap[0][1].state != "active":
-                heapq.heappop(heap)
-        return any(self._active.values())
+        return bool(self._active)
+
+    def worked(self, waiting: WaitingPod, looks: int) -> None:
+        """So much work was done for the pod."""
+        self._active.worked(waiting, looks)
+
+    def take_turns(self, *, by_turns: bool) -> None:
+        """Have active pods take turns, as one event's work was not enough for all, or no more."""
+        self._active.take_turns(by_turns=by_turns)
 
     def defers(self, waiting: WaitingPod, shape: Shape) -> bool:
-        """True if a pod of this shape that came before `waiting` still backs off or is parked.
+        """True if a pod of this shape that came before `waiting` backs off, is parked, or waits for
+        its namespace's turn.
 
         To be asked before `waiting` takes a place: then that one is tried first, and this again.
         """
-        key = waiting.profile.name, shape
+        key = GroupKey(waiting.profile.name, shape)
         group, woken = self._parked.get(key), self._woken.get(key)
         there = [group.first() if group is not None else None, woken]
         ahead = [pod for pod in there if pod is not None and pod.state in {"parked", "backoff"}]
+        if (elder := self._active.elder(waiting, shape)) is not None:
+            ahead.append(elder)
         first = min(ahead, key=lambda pod: pod.key, default=waiting)
         if first.key >= waiting.key:
             return False
@@ -138,9 +137,9 @@ class Queue:
             heapq.heappop(group.heap)
             first.woken = True
             self._leave(group)
-        self._activate(first)
+        self._activate(first, waiting.turn_of)
         waiting.tries -= 1
-        self._activate(waiting)
+        self._activate(waiting, waiting.turn_of)
         return True
 
     def done(self, waiting: WaitingPod) -> None:
@@ -163,7 +162,7 @@ class Queue:
         """
         if shape != waiting.shape:
             self.next_of_group(waiting, now_ns)
-            waiting.shape = shape
+            waiting.group = GroupKey(waiting.profile.name, shape)
         waiting.state = "parked"
         waiting.ready_ns = now_ns if waiting.skip_backoff else now_ns + backoff_ns(waiting.tries)
         waiting.woken = waiting.skip_backoff = False
@@ -173,6 +172,7 @@ class Queue:
             group = self._parked[key] = ParkedGroup(key, demand)
         elif group.demand is not demand:
             group.set_demand(demand)
+        waiting.group = group.key
         group.never = never
         group.parked += 1
         heapq.heappush(group.heap, (waiting.key, waiting))
@@ -212,6 +212,7 @@ class Queue:
             if woken.state == "backoff" and fits_without_harvest(woken.parked_in, freed):
                 woken.skip_backoff = True
                 self._activate(woken)
+        self._looked_at += len(self._parked)
         for group in list(self._parked.values()):
             if group.could_fit(freed):
                 self._wake_first(group, now_ns, skip_backoff=fits_without_harvest(group, freed))
@@ -226,8 +227,14 @@ class Queue:
             woken.skip_backoff = True
             if woken.state == "backoff":
                 self._activate(woken)
+        self._looked_at += len(self._parked)
         for group in list(self._parked.values()):
             self._wake_first(group, now_ns, skip_backoff=skip_backoff)
+
+    def groups_looked_at(self) -> int:
+        """Groups that were gone through since this was asked last, to wake somebody."""
+        count, self._looked_at = self._looked_at, 0
+        return count
 
     def tick(self, now_ns: int) -> None:
         """Move pods whose back-off has ended to the active queue."""
@@ -245,9 +252,9 @@ class Queue:
             heapq.heappop(self._backoff)  # it left, or was activated before its time
         return None
 
-    def _activate(self, waiting: WaitingPod) -> None:
+    def _activate(self, waiting: WaitingPod, turn_of: str | None = None) -> None:
         waiting.state = "active"
-        heapq.heappush(self._active.setdefault(waiting.profile.name, []), (waiting.key, waiting))
+        self._active.push(waiting, turn_of)
 
     def _wake_first(self, group: ParkedGroup, now_ns: int, *, skip_backoff: bool = False) -> None:
         """Let the group's first pod try, unless one that was woken was not tried yet."""

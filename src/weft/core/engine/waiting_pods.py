@@ -11,6 +11,9 @@ from weft.model import PodRequest, Shape
 NOWHERE_MIB = 1 << 60
 """More memory than any GPU has: no kind of GPU will do."""
 
+FIRST = -1 << 62
+"""A part of the key of pods that go before all others of their profile."""
+
 Key = tuple[int, ...]
 
 
@@ -59,42 +62,74 @@ class Never(NamedTuple):
 NOWHERE = Never(-1, b"")
 
 
+class GroupKey:
+    """A profile and a shape as a key that is hashed once: a shape may have thousands of parts, and
+    one event looks thousands of keys up."""
+
+    __slots__ = ("_hash", "profile", "shape")
+
+    def __init__(self, profile: str, shape: Shape) -> None:
+        self.profile, self.shape = profile, shape
+        self._hash = hash((profile, shape))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, GroupKey) or self._hash != other._hash:
+            return False
+        return self.profile == other.profile and self.shape == other.shape
+
+
 class WaitingPod:
     """A pod in the queue. `tries` counts attempts so far, `state` says where it waits.
 
     `woken` says that it left its group for a try, `skip_backoff` that what comes at a steady pace
     (GPU metrics) is why: it needs no back-off before the try, nor after it. `parked_in` is the
-    group that it was parked in last. `faults` counts the tries that broke off.
+    group that it was parked in last, `group` that one's key. `faults` counts the tries that broke
+    off. `rank` is its priority, smaller is higher, `turn_of` the namespace on whose turn it is
+    tried.
     """
 
     __slots__ = (
         "faults",
+        "group",
         "key",
         "parked_in",
         "pod",
         "profile",
+        "rank",
         "ready_ns",
-        "shape",
         "skip_backoff",
         "state",
         "tries",
+        "turn_of",
         "woken",
     )
 
     def __init__(self, pod: PodRequest, profile: Profile, seq: int) -> None:
         self.pod, self.profile = pod, profile
         self.key: Key = (*policy_answers.queue_key(profile.lead, pod), seq)
-        self.shape: Shape = pod.shape
+        self.rank = -pod.queue_priority, -pod.priority
+        self.turn_of = pod.namespace
+        self.group = GroupKey(profile.name, pod.shape)
         self.tries = self.faults = 0
         self.ready_ns = 0
         self.state = "active"
         self.woken = self.skip_backoff = False
         self.parked_in: ParkedGroup | None = None
 
+    def go_first(self) -> None:
+        """Before all others of its profile, in the order in which they came."""
+        self.key = (*(FIRST for _ in self.key[:-1]), self.key[-1])
+        self.rank = FIRST, FIRST
+
     @property
-    def group(self) -> tuple[str, Shape]:
-        """The key of the group that it was parked in last."""
-        return self.profile.name, self.shape
+    def shape(self) -> Shape:
+        """The shape that was assessed for it last; the pod's own before."""
+        return self.group.shape
 
 
 class ParkedGroup:
@@ -106,7 +141,7 @@ class ParkedGroup:
 
     __slots__ = ("_least_mib", "demand", "heap", "key", "never", "parked")
 
-    def __init__(self, key: tuple[str, Shape], demand: Demand) -> None:
+    def __init__(self, key: GroupKey, demand: Demand) -> None:
         self.key = key
         self.heap: list[tuple[Key, WaitingPod]] = []
         self.parked = 0

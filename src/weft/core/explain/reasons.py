@@ -17,6 +17,9 @@ _FAR = 1 << 60
 """More than any GPU lacks."""
 
 
+_BY_DEVICE = (Code.GPU_MEMORY, Code.GPU_CORES, Code.GPU_SHARE, Code.OUT_OF_SERVICE)
+_BEYOND = "pods hold more of a GPU's {} than there is ({:,} of {:,} {}), so it takes no others"
+
 Numbers = tuple[int, int, str]
 """(asked, the most there is, unit) behind a reason; unit "" for none."""
 
@@ -79,6 +82,10 @@ def reasons_of(
         if code == 0 or count == 0:
             continue
         query = Query(table, known.demand, rows[codes == code])
+        over = _overbooked_words(code, query)
+        if over and all(over):
+            reasons.append(Reason(code, count, words=over[0]))
+            continue
         words = _words(code, known, table, _rows(query).tolist(), warnings)
         reasons.append(Reason(code, count, *_of_all(_measures(code, query)), words))
     return tuple(reasons)
@@ -95,10 +102,16 @@ def reason_of_each(
         query = Query(table, known.demand, rows.take(places))
         texts: dict[tuple[Numbers, str], str] = {}
         numbers = _of_each(_measures(code, query), query.n)
-        for place, row, about in zip(places.tolist(), _rows(query).tolist(), numbers, strict=True):
+        over = _overbooked_words(code, query) or [""] * query.n
+        rows_here = _rows(query).tolist()
+        for place, row, about, beyond in zip(
+            places.tolist(), rows_here, numbers, over, strict=True
+        ):
             key = about, _words(code, known, table, (row,), warnings)
+            if beyond:
+                key = (0, 0, ""), beyond
             if key not in texts:
-                texts[key] = Reason(code, 1, *about, key[1]).text
+                texts[key] = Reason(code, 1, *key[0], key[1]).text
             reasons[place] = texts[key]
     return reasons
 
@@ -150,6 +163,32 @@ def _words(
         ]
         return f"{TEXT[code]}: {'; '.join(foreign)}" if foreign else ""
     return ""
+
+
+def _overbooked_words(code: Code, query: Query) -> list[str]:
+    """For each node: which GPU would have what the code says is missing, were not so much more
+    promised of its other side that nobody gets a part of it; "" where that is not why."""
+    if code not in _BY_DEVICE:
+        return []
+    need = _hungriest(query)
+    if code is Code.GPU_CORES:
+        need = max(query.demand.needs, key=lambda need: need.milli)
+    words = [""] * query.n
+    unusable = np.flatnonzero(_accepted(query, need) & ~query.device_usable)
+    starts = query.table.starts.take(_rows(query))
+    for at in unusable.tolist():
+        node = int(query.device_node[at])
+        promised = query.table.promised(int(starts[node] + query.device_local[at]))
+        if promised is None or words[node]:
+            continue
+        (mib, most_mib), (milli, most_milli) = promised
+        enough_mib = int(need.ask_mib[query.device_kind[at]]) <= most_mib - mib
+        enough_milli = need.milli <= most_milli - milli
+        if mib > most_mib and enough_milli and code is not Code.GPU_MEMORY:
+            words[node] = _BEYOND.format("memory", mib, most_mib, "MiB")
+        elif milli > most_milli and enough_mib and code is not Code.GPU_CORES:
+            words[node] = _BEYOND.format("cores", milli, most_milli, "m")
+    return words
 
 
 def _lost_links(known: Assessment, table: LedgerTable, rows: Sequence[int]) -> str:

@@ -62,8 +62,9 @@ def unknown_to(table: LedgerTable, demand: Demand) -> Bools | None:
     return np.asarray(table.links_of < 0)
 
 
-def best_by_node(table: LedgerTable, demand: Demand) -> Ints | None:
-    """The best quality of any set as large as the pod asks for, were the node empty, [N].
+def best_by_node(table: LedgerTable, demand: Demand, rows: Ints | None = None) -> Ints | None:
+    """The best quality of any set as large as the pod asks for, were the node empty, of all nodes
+    or those of `rows`.
 
     None where links say nothing of this demand: it has several GPU requests, or asks for one GPU.
     """
@@ -71,10 +72,11 @@ def best_by_node(table: LedgerTable, demand: Demand) -> Ints | None:
         return None
     if not matters(demand.shape, table):
         return None
-    accepted = table.serving() & demand.need.will_do.take(table.device_kind)
+    query = Query(table, demand, rows)
+    accepted = query.take_devices(table.serving()) & demand.need.will_do.take(query.device_kind)
     if demand.device_accepts is not None:
-        accepted &= demand.device_accepts
-    return _best(table, Query(table, demand), accepted, np.arange(table.count))
+        accepted &= query.take_devices(demand.device_accepts)
+    return _best(table, query, accepted, np.arange(table.count) if rows is None else rows)
 
 
 def best_free(query: Query, profile: Profile) -> Ints:

@@ -1,8 +1,11 @@
 """Does a demand fit? One reason code per node, vectorised; 0 means it fits.
 
-Declared facts (model, size, cordon) are checked once per shape and layout (`declared_codes`), what
-others hold each time a node's account changes (`codes`).
+Declared facts (model, size, cordon) are checked once per shape, and again where a node comes or
+changes (`declared_codes`), what others hold each time a node's account changes (`codes`).
 """
+
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +14,8 @@ from weft.core.framework import connection
 from weft.core.framework.constraints import constraint_codes, port_codes
 from weft.core.framework.demand import Demand, Need
 from weft.core.framework.query import Query
-from weft.core.ledger.table import Bools, LedgerTable
-from weft.model import Code
+from weft.core.ledger.table import Bools, Ints, LedgerTable
+from weft.model import Code, Node
 
 Codes = npt.NDArray[np.int8]
 # Plain numbers: looking a member up in an enum costs more than the comparison it is for.
@@ -20,62 +23,70 @@ _EXTENDED, _MEMORY = int(Code.EXTENDED), int(Code.GPU_MEMORY)
 _CORES, _SHARE = int(Code.GPU_CORES), int(Code.GPU_SHARE)
 
 
-def declared_codes(table: LedgerTable, demand: Demand) -> Codes:
-    """Reason codes that follow from nodes and demand alone, for all nodes, int8[N]."""
-    codes = _gpu_told(table, demand)
-    if demand.shape.unit_mib:
-        other = (table.unit_mib != demand.shape.unit_mib) & (table.unit_mib != 0)
-        codes[other & (codes == 0)] = Code.WRONG_UNIT
-    if demand.shape.isolation and demand.needs and table.tells_isolation:
-        codes[_lacks_isolation(table, demand.shape.isolation) & (codes != Code.NO_GPU)] = (
-            Code.NO_ISOLATION
-        )
-    if demand.shape.resources and not table.all_deliver:
-        codes[_not_advertised(table, demand.shape.resources) & (codes != Code.NO_GPU)] = (
-            Code.NOT_ADVERTISED
-        )
-    kept_off = constraint_codes(table, demand.shape.constraints)
+def declared_codes(table: LedgerTable, demand: Demand, rows: Ints | None = None) -> Codes:
+    """Reason codes that follow from nodes and demand alone, for all nodes, or those of `rows`."""
+    shape, codes = demand.shape, _gpu_told(table, demand, rows)
+    if shape.unit_mib:
+        unit_mib = _of(table.unit_mib, rows)
+        codes[(unit_mib != shape.unit_mib) & (unit_mib != 0) & (codes == 0)] = Code.WRONG_UNIT
+    if shape.isolation and demand.needs and table.tells_isolation:
+        lacking = _lacks_isolation(_nodes(table, rows), shape.isolation)
+        codes[lacking & (codes != Code.NO_GPU)] = Code.NO_ISOLATION
+    if shape.resources and not table.all_deliver:
+        lacking = _not_advertised(_nodes(table, rows), shape.resources)
+        codes[lacking & (codes != Code.NO_GPU)] = Code.NOT_ADVERTISED
+    kept_off = constraint_codes(table, shape.constraints, rows)
     if kept_off is not None:
         codes = np.where(kept_off == 0, codes, kept_off)
-    if demand.shape.node_name:
-        row = table.row_of.get(demand.shape.node_name, -1)
-        codes = np.where(np.arange(table.count) == row, codes, np.int8(Code.OTHER_NODE))
+    if shape.node_name:
+        row = table.row_of.get(shape.node_name, -1)
+        each = np.arange(table.count) if rows is None else rows
+        codes = np.where(each == row, codes, np.int8(Code.OTHER_NODE))
     unlinked = connection.unknown_to(table, demand)
     if unlinked is not None:
-        codes[(codes == 0) & unlinked] = Code.LINKS_UNKNOWN
-    if not table.schedulable.all():
-        codes[~table.schedulable] = Code.UNSCHEDULABLE
+        codes[(codes == 0) & _of(unlinked, rows)] = Code.LINKS_UNKNOWN
+    codes[~_of(table.schedulable, rows)] = Code.UNSCHEDULABLE
     return codes
 
 
-def _not_advertised(table: LedgerTable, resources: tuple[str, ...]) -> Bools:
-    """Nodes that lack one of these, [N]; most nodes deliver what many others do."""
+def _of(column: npt.NDArray[Any], rows: Ints | None) -> npt.NDArray[Any]:
+    return column if rows is None else column.take(rows)
+
+
+def _nodes(table: LedgerTable, rows: Ints | None) -> Sequence[Node]:
+    return table.nodes if rows is None else [table.nodes[row] for row in rows.tolist()]
+
+
+def _not_advertised(nodes: Sequence[Node], resources: tuple[str, ...]) -> Bools:
+    """Nodes that lack one of these; most nodes deliver what many others do."""
     lacks: dict[tuple[str, ...] | None, bool] = {}
-    lacking = np.zeros(table.count, dtype=np.bool_)
-    for row, node in enumerate(table.nodes):
+    lacking = np.zeros(len(nodes), dtype=np.bool_)
+    for row, node in enumerate(nodes):
         if node.delivers not in lacks:
             lacks[node.delivers] = bool(node.lacks(resources))
         lacking[row] = lacks[node.delivers]
     return lacking
 
 
-def _lacks_isolation(table: LedgerTable, mode: str) -> Bools:
-    """Nodes on which containers cannot have GPUs in this mode, [N]."""
-    return np.array([not node.isolates(mode) for node in table.nodes], dtype=np.bool_)
+def _lacks_isolation(nodes: Sequence[Node], mode: str) -> Bools:
+    """Nodes on which containers cannot have GPUs in this mode."""
+    return np.array([not node.isolates(mode) for node in nodes], dtype=np.bool_)
 
 
-def _gpu_told(table: LedgerTable, demand: Demand) -> Codes:
+def _gpu_told(table: LedgerTable, demand: Demand, rows: Ints | None) -> Codes:
+    count = table.count if rows is None else len(rows)
+    codes = np.zeros(count, dtype=np.int8)
     if not demand.needs:
-        codes = np.zeros(table.count, dtype=np.int8)
         if demand.shape.needs_gpu_node:
-            codes[table.gpus == 0] = Code.NO_GPU
+            codes[_of(table.gpus, rows) == 0] = Code.NO_GPU
         return codes
     plain = table.uniform and table.all_in_service and demand.device_accepts is None
     if plain and demand.mode != "many":
-        return _told_by_kind(table, demand.need)
-    codes = np.zeros(table.count, dtype=np.int8)
+        return _told_by_kind(table, demand.need, rows)
+    query = Query(table, demand, rows)
+    in_service = query.sum(query.take_devices(table.serving()))
     for need in demand.needs:
-        need_codes = _told_by_device(table, demand, need)
+        need_codes = _told_by_device(query, need, in_service)
         codes = np.where(codes == 0, need_codes, codes)
     return codes
 
@@ -89,29 +100,27 @@ def _kind_codes(table: LedgerTable, need: Need) -> Codes:
     return np.append(codes, Code.NO_GPU).astype(np.int8)
 
 
-def _told_by_kind(table: LedgerTable, need: Need) -> Codes:
-    codes = _kind_codes(table, need).take(table.node_kind)
+def _told_by_kind(table: LedgerTable, need: Need, rows: Ints | None) -> Codes:
+    codes = _kind_codes(table, need).take(_of(table.node_kind, rows))
     if need.count > 1:
-        codes[(codes == 0) & (table.gpus < need.count)] = Code.TOO_FEW_GPUS
+        codes[(codes == 0) & (_of(table.gpus, rows) < need.count)] = Code.TOO_FEW_GPUS
     return codes
 
 
-def _told_by_device(table: LedgerTable, demand: Demand, need: Need) -> Codes:
-    query = Query(table, demand)
-    code = _kind_codes(table, need).take(query.device_kind)
-    if demand.device_accepts is not None:
-        code[~demand.device_accepts] = Code.WRONG_MODEL
-    right = code != Code.WRONG_MODEL
-    large = code == 0
-    counts = [query.count(right), query.count(large)]
-    need_count = np.int64(need.count)
-    node_codes = np.zeros(table.count, dtype=np.int8)
-    node_codes[table.in_service() < need_count] = Code.OUT_OF_SERVICE
-    node_codes[table.gpus < need_count] = Code.TOO_FEW_GPUS
-    node_codes[counts[1] < need_count] = Code.TOO_FEW_GPUS
-    node_codes[counts[1] == 0] = Code.GPU_TOO_SMALL
-    node_codes[counts[0] == 0] = Code.WRONG_MODEL
-    node_codes[table.gpus == 0] = Code.NO_GPU
+def _told_by_device(query: Query, need: Need, in_service: Ints) -> Codes:
+    code = _kind_codes(query.table, need).take(query.device_kind)
+    accepts = query.demand.device_accepts
+    if accepts is not None:
+        code[~query.take_devices(accepts)] = Code.WRONG_MODEL
+    right = query.count(code != Code.WRONG_MODEL)
+    large = query.count(code == 0)
+    node_codes = np.zeros(query.n, dtype=np.int8)
+    node_codes[in_service < need.count] = Code.OUT_OF_SERVICE
+    node_codes[query.gpus < need.count] = Code.TOO_FEW_GPUS
+    node_codes[large < need.count] = Code.TOO_FEW_GPUS
+    node_codes[large == 0] = Code.GPU_TOO_SMALL
+    node_codes[right == 0] = Code.WRONG_MODEL
+    node_codes[query.gpus == 0] = Code.NO_GPU
     return node_codes
 
 

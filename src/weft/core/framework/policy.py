@@ -95,10 +95,12 @@ class PolicyOrigin(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PricesEvery(NamedTuple):
-    """Prices are made anew after so many pods that came, and where they are so many seconds old."""
+    """Prices are made anew after so many pods that came, where they are so many seconds old, and
+    where the cluster's free GPU has changed by this part of all since (0: whatever it does)."""
 
     pods: int
     seconds: float
+    gpu_part: float = 0.0
 
 
 NO_BOUND = 1 << 62
@@ -132,6 +134,9 @@ class Policy:
     unsafe: str = ""
     harvests: ClassVar[bool] = False
     prices_every: PricesEvery | None = None
+    unpriced: bool = False
+    """Set by the engine while prices could not be made for the nodes as they are: no score is asked
+    for then, and its pods go wherever they fit."""
     raw_scores: bool = False
     compat_system: ClassVar[str] = ""
     ties: ClassVar[Literal["first", "last"]] = "first"
@@ -258,9 +263,14 @@ class Policy:
         """Work out beforehand what is slow in taking this input, on a thread beside decisions:
         nothing of the policy's own may change. Default: nothing is slow."""
 
+    def take_turnover(self, part: float) -> None:
+        """Before each `take_table`: the part (0 to 1) of what pods hold that took the place of
+        what others had freed (`core/engine/turnover.py`)."""
+
     def take_table(self, table: LedgerTable) -> None:
         """The whole cluster as it is, for one with `prices_every`: at the start, after each input,
-        and as pods come (`core/engine/pricing.py`); kept answers are dropped."""
+        and as pods come (`core/engine/pricing.py`); kept answers are dropped. Change nothing before
+        all is worked out: where this raises, the prices from before stand while the nodes do."""
 
 
 def draw(key: str, choices: int) -> int:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from weft.core.framework.policy import PlacementOptions, Policy, RemainingRequest
 from weft.core.framework.query import NEVER, Query
-from weft.core.ledger.table import Bools, Ints
+from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import PodRequest, Shape
 from weft.model.errors import PolicyError
 
@@ -56,6 +56,8 @@ class _Things:
 
 def score_nodes(policy: Policy, query: Query) -> Ints | None:
     """The policy's scores of the nodes, [n]."""
+    if policy.unpriced:
+        return None
     scores = _ask(policy, "score_nodes", query)
     if scores is None or (policy.is_built_in and _is_column(scores, query.n, _INT64)):
         return scores  # type: ignore[no-any-return]
@@ -63,7 +65,9 @@ def score_nodes(policy: Policy, query: Query) -> Ints | None:
 
 
 def score_devices(policy: Policy, query: Query) -> Ints | None:
-    """The policy's scores of the devices, [d]."""
+    """The policy's scores of the devices, [d]; all the same where it has no prices for them."""
+    if policy.unpriced:
+        return np.zeros(query.d, dtype=np.int64)
     scores = _ask(policy, "score_devices", query)
     if scores is None or (policy.is_built_in and _is_column(scores, query.d, _INT64)):
         return scores  # type: ignore[no-any-return]
@@ -141,6 +145,16 @@ def pre_filter(policy: Policy, shape: Shape) -> Shape:
         return instead
     what = f"returned {_shown(instead)}; return the Shape to place, or the one it was given"
     raise PolicyError(policy.name, "pre_filter", what)
+
+
+def take_input(policy: Policy, name: str, value: Any) -> None:
+    """The policy takes an input."""
+    _ask(policy, "take_input", name, value)
+
+
+def take_table(policy: Policy, table: LedgerTable) -> None:
+    """The policy makes its prices."""
+    _ask(policy, "take_table", table)
 
 
 # --- the checks ----------------------------------------------------------------------------------

@@ -49,7 +49,18 @@ class Profile:
         self.pre_filters = tuple(p for p in self.policies if _overrides(p, "pre_filter"))
         self.harvests = any(policy.harvests for policy in self.policies)
         self.has_prices = any(policy.prices_every is not None for policy in self.policies)
+        self.filters_by_prices = any(
+            policy.prices_every is not None
+            and not policy.is_built_in
+            and _overrides(policy, "filter_nodes", "filter_devices")
+            for policy in self.policies
+        )
         self.breaks_ties = _overrides(self.lead, "choose_node")
+
+    @property
+    def answers_by_node(self) -> bool:
+        """True if what a policy says of a node does not hang on which other nodes there are."""
+        return "cluster" not in self.reads
 
     def shaped(self, shape: Shape) -> Shape:
         """The shape that is placed for a pod of this one (preFilter)."""

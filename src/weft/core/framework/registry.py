@@ -72,8 +72,7 @@ class Registry:
         valid = _options(policy)
         for option in options:
             if option not in valid:
-                problem = f"option {unknown(option, valid, 'it has')}"
-                raise BadInputError(f"policy {name}", problem)
+                raise BadInputError(f"policy {name}", _unknown_option(option, policy))
         missing = [
             option
             for option, default in valid.items()
@@ -98,7 +97,7 @@ class Registry:
         options = {}
         for part in filter(None, rest.split(",")):
             option, equals, value = part.partition("=")
-            if not equals:
+            if not (equals and option.strip()):
                 raise BadInputError(f"policy {spec}", f"{part!r} is no option; write option=value")
             options[option.strip()] = _value(value.strip())
         return self.create(name.strip(), **options)
@@ -209,6 +208,22 @@ def _options(policy: type[Policy]) -> dict[str, Any]:
         return {}
     parameters = list(inspect.signature(policy.__init__).parameters.values())
     return {parameter.name: parameter.default for parameter in parameters[1:]}
+
+
+def _unknown_option(option: str, policy: type[Policy]) -> str:
+    """Says that it has no such option, and which it has that people can write."""
+    kinds = _kinds(policy)
+    written = [name for name in _options(policy) if _is_written(kinds.get(name, Any))]
+    if not written:
+        return f"option {option!r} is unknown: this policy takes no options"
+    return f"option {unknown(option, written, 'its options are')}"
+
+
+def _is_written(kind: Any) -> bool:
+    """False for an object that only code can make, or nothing in its place."""
+    if get_origin(kind) in (Union, UnionType):
+        return any(_is_written(each) for each in get_args(kind) if each is not type(None))
+    return kind in _IN_WORDS or not isinstance(kind, type) or kind.__module__ == "builtins"
 
 
 def _shown(default: Any) -> str:

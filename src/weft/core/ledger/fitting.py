@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from weft.core.ledger.table import LedgerTable
 from weft.model import Placement, Share
+from weft.model.constraints import have_conflicts
 
 
 class MemoryAmount(NamedTuple):
@@ -44,8 +45,7 @@ def _has(free: int, amount: int) -> bool:
 
 
 def _ports_taken(table: LedgerTable, row: int, placement: Placement) -> bool:
-    used_ports = table.ports.get(row, ())
-    return any(want.conflicts(port) for port in used_ports for want in placement.ports)
+    return have_conflicts(placement.ports, table.ports.get(row, ()))
 
 
 def _extended_fits(table: LedgerTable, row: int, placement: Placement) -> bool:

@@ -20,16 +20,20 @@ A pod's life here
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 import numpy as np
 from msgspec.structs import replace
 
 from weft.core.ledger.fitting import STRICTLY, MemoryAmount, fits
 from weft.core.ledger.holding import FAR, Holding
+from weft.core.ledger.relayout import relaid
 from weft.core.ledger.residents import resident_on
 from weft.core.ledger.table import STRICT, Bools, Ints, LedgerTable, RequestLimits
 from weft.model import ClosedNode, Node, Placement, Share
+
+LAYOUTS = 16
+"""Layouts back to which it is known which row a node had: enough for whoever is asked about."""
 
 
 class Ledger:
@@ -46,6 +50,7 @@ class Ledger:
         self._on_node: dict[str, dict[str, Holding]] = {}
         self._reserved: set[str] = set()
         self._undo: list[tuple[str, Holding | None, tuple[str, ...]]] | None = None
+        self._rows_before: dict[int, Ints] = {}
         self._lay_out(list(nodes))
 
     # --- nodes -----------------------------------------------------------------------------
@@ -69,8 +74,20 @@ class Ledger:
             relayout = True
             nodes[node.name] = node
         if relayout:
-            self._lay_out(list(nodes.values()))
+            self._lay_out_anew(list(nodes.values()))
         return touched
+
+    def rows_then(self, generation: int) -> Ints | None:
+        """For each row of now the row that its node had in the layout of this generation, −1 where
+        it was not there or changed since; None where that is not known any more."""
+        rows = self._rows_then.get(generation)
+        if rows is None and (before := self._rows_before.get(generation)) is not None:
+            later = self.rows_then(generation + 1)
+            if later is not None:
+                rows = later.copy()
+                rows[later >= 0] = before[later[later >= 0]]
+                self._rows_then[generation] = rows
+        return rows
 
     def close(self, closed: Iterable[ClosedNode]) -> None:
         """Take over at once what keeps pods off nodes, without a new layout.
@@ -94,12 +111,53 @@ class Ledger:
         self.table = LedgerTable(nodes, self.limits)
         self.table.changed_at[:] = self.version
         self._charge_held_back(self.held_back)
-        for name, pods in self._on_node.items():
-            row = self.table.row_of.get(name)
-            if row is not None:
-                for holding in pods.values():
-                    self._charge(row, holding, 1)
-                self.table.refresh_row(row)
+        self._rows_before.clear()
+        self._rows_then = {self.generation: np.arange(self.table.count)}
+        for row in range(self.table.count):
+            self._charge_node(row)
+
+    def _lay_out_anew(self, nodes: list[Node]) -> None:
+        """`_lay_out` at the cost of the nodes that came or changed."""
+        old, resources = self.table, set(self.table.extended)
+        self.generation += 1
+        self.version += 1
+        self.closed.clear()
+        self.table, rows = relaid(old, nodes, self.limits)
+        self._rows_before[self.generation - 1] = rows
+        self._rows_before.pop(self.generation - LAYOUTS, None)
+        self._rows_then = {self.generation: np.arange(self.table.count)}
+        table = self.table
+        came = np.flatnonzero(rows < 0)
+        names = {table.nodes[row].name for row in came.tolist()}
+        self._charge_held_back({gpu: m for gpu, m in self.held_back.items() if gpu[0] in names})
+        for row in came.tolist():
+            self._charge_node(row)
+        self._charge_new_resources(table.extended.keys() - resources, names)
+        unmeasured = np.zeros(old.count + 1, dtype=np.bool_)  # the last one is row −1
+        unmeasured[old.device_node[old.measured]] = True
+        kept = np.flatnonzero(unmeasured[rows])
+        for row in kept.tolist():
+            table.refresh_row(row)
+        table.changed_at[came] = table.changed_at[kept] = self.version
+
+    def _charge_node(self, row: int) -> None:
+        """Charge all that is held on a node on which nothing is charged yet."""
+        pods = self._on_node.get(self.table.nodes[row].name)
+        if pods:
+            for holding in pods.values():
+                self._charge(row, holding, 1)
+            self.table.refresh_row(row)
+
+    def _charge_new_resources(self, resources: Set[str], charged: Set[str]) -> None:
+        """Charge on the other nodes what is held of resources that no node had before."""
+        if not resources:
+            return
+        for holding in self.holdings.values():
+            row = self.table.row_of.get(holding.placement.node)
+            if row is not None and holding.placement.node not in charged:
+                for name, amount in holding.placement.extended:
+                    if name in resources:
+                        self.table.use_extended(name, row, amount)
 
     # --- holdings --------------------------------------------------------------------------
 

@@ -79,6 +79,18 @@ class Residents:
         self._number: dict[CoResidents, int] = {(): 0}
         self._now = [0] * devices
 
+    @property
+    def numbers(self) -> list[int]:
+        """`co_residents`, as a list."""
+        return self._now
+
+    def moved(self, numbers: list[int]) -> "Residents":
+        """The same numbers, of other devices; this one is not to be used any more."""
+        moved = Residents(0)
+        moved.co_residents, moved._now = np.array(numbers, dtype=np.int64), numbers
+        moved.members, moved._number, moved.epoch = self.members, self._number, self.epoch
+        return moved
+
     def on(self, device: int) -> CoResidents:
         """Residents of the device."""
         return self.members[self._now[device]]

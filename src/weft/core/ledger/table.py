@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
+from weft.core.ledger.node_labels import NodeLabels, NodeTaints
 from weft.core.ledger.residents import Residents
 from weft.model import ClosedNode, Gpu, HostPort, Node
 from weft.model.gpu_links import GpuLinks
@@ -176,6 +177,17 @@ class LedgerTable:
 
     def __init__(self, nodes: Sequence[Node], limits: RequestLimits = STRICT) -> None:
         """Lay out `nodes` (any order; sorted here)."""
+        self._allocate(nodes, limits)
+        self._tell_all(limits)
+
+    @classmethod
+    def unfilled(cls, nodes: Sequence[Node], limits: RequestLimits) -> Self:
+        """A table of these nodes whose columns are still to be filled (`relayout.py`)."""
+        table = cls.__new__(cls)
+        table._allocate(nodes, limits)
+        return table
+
+    def _allocate(self, nodes: Sequence[Node], limits: RequestLimits) -> None:
         self.nodes: list[Node] = sorted(nodes, key=lambda node: (node.rank, node.name))
         self.row_of = {node.name: row for row, node in enumerate(self.nodes)}
         self.kinds: dict[DeviceKind, int] = {}
@@ -220,7 +232,35 @@ class LedgerTable:
         self.closed_at = 0
         self.overcommits = limits.overcommit_permille > 1000
         self.harvests = limits.harvest_permille > 1000
-        self._tell_all(limits)
+        self._labels: NodeLabels | None = None
+        self._taints: NodeTaints | None = None
+
+    @property
+    def labels(self) -> NodeLabels:
+        """The nodes' labels, by column."""
+        if self._labels is None:
+            self._labels = NodeLabels(self.nodes)
+        return self._labels
+
+    @property
+    def taints(self) -> NodeTaints:
+        """The nodes' taints, each set of them once."""
+        if self._taints is None:
+            self._taints = NodeTaints(self.nodes)
+        return self._taints
+
+    @property
+    def told_apart(self) -> tuple[object, ...]:
+        """The kinds of GPU, by number, and what else of all nodes together says how a pod's request
+        is checked on each."""
+        return (self.uniform, self.has_parents, *self.kinds)
+
+    def tell_together(self) -> None:
+        """Tell what is told of all nodes and devices together."""
+        self.has_parents = any(parent >= 0 for parent in self.parents)
+        self.uniform = not self.has_parents and self._each_node_is_of_one_kind()
+        self._serving: Bools = np.asarray(self._serves, dtype=np.bool_)
+        self.all_in_service = bool(self._serving.all())
 
     def _tell_all(self, limits: RequestLimits) -> None:
         """Fill the told columns from the nodes, in whole-column writes."""
@@ -244,13 +284,12 @@ class LedgerTable:
         for row, node in enumerate(nodes):
             self._tell_odd_parts(row, node)
         self.device_parent: Ints = np.array(self.parents, dtype=np.int64)
-        self.has_parents = any(parent >= 0 for parent in self.parents)
-        self.uniform = not self.has_parents and self._each_node_is_of_one_kind()
+        self._serves = [gpu.in_service for gpu in gpus]
+        self.tell_together()
         self.node_kind[:] = -1
         with_gpus = np.flatnonzero(self.gpus)
         self.node_kind[with_gpus] = self.device_kind[self.starts[with_gpus]]
         self.kind_of: list[int] = self.device_kind.tolist()
-        self._serves = [gpu.in_service for gpu in gpus]
         self.milli_total = [gpu.milli for gpu in gpus]
         totals = self.device_memory_total
         self._card = totals.tolist()
@@ -259,7 +298,6 @@ class LedgerTable:
         self._most = (totals * max(limits) // 1000).tolist()
         reserves = np.maximum(RESERVE_MIB, totals * RESERVE_PERMILLE // 1000)
         self._harvest_total = (totals - reserves).tolist()
-        self.all_in_service = all(self._serves)
         self._tell_links()
         for row in range(self.count):
             self.refresh_row(row)
@@ -312,17 +350,25 @@ class LedgerTable:
         """The node of this row has more taints than it had, or is not schedulable any more."""
         taints, schedulable = closed.taints, closed.schedulable
         self.nodes[row] = replace(self.nodes[row], taints=taints, schedulable=schedulable)
-        self.schedulable[row] = schedulable
+        self.schedulable[row], self._taints = schedulable, None
         self.has_taints = self.has_taints or bool(taints)
 
     def serving(self) -> Bools:
         """Devices in service, whoever holds them, [D]."""
-        return np.asarray(self._serves, dtype=np.bool_)
+        return self._serving
+
+    def promised(self, device: int) -> tuple[tuple[int, int], tuple[int, int]] | None:
+        """MiB and thousandths of cores that pods hold of a device, each with the most that may be
+        promised; beyond either nobody else gets any part of it. None where it is out of service."""
+        if not self._serves[device]:
+            return None
+        memory = self.memory_used[device], int(self._most[device])
+        return memory, (self.milli_used[device], self.milli_total[device])
 
     def in_service(self) -> Ints:
         """GPUs in service on each node, whoever holds them, [N]."""
         counts = np.zeros(self.count, dtype=np.int64)
-        np.add.at(counts, self.device_node, np.asarray(self._serves, dtype=np.int64))
+        np.add.at(counts, self.device_node, self._serving)
         return counts
 
     def device_row(self, row: int, gpu_index: int) -> int:

@@ -62,6 +62,10 @@ class Auto(Policy):
         if name != INTERFERENCE:
             self._stranding.prepare_input(name, value, table)
 
+    def take_turnover(self, part: float) -> None:
+        """As least-stranding does, by whether capacity comes back."""
+        self._stranding.take_turnover(part)
+
     def take_table(self, table: LedgerTable) -> None:
         """Make least-stranding's prices by the cluster as it is."""
         self._stranding.take_table(table)

@@ -32,6 +32,10 @@ _UNSCORED = -(1 << 40)
 _MANY = 256
 """Nodes from which on a question is answered of kept states, and node by node where it can be."""
 
+USUAL_PODS, GPU_PART = 200, 1 / 40
+"""Prices are made anew after so many pods, and where so much of all GPU is free more or less: in
+FGD's experiment so many pods take about as much, in a smaller cluster fewer do."""
+
 _COLD_START = [
     (Shape((GpuRequest(milli=500),), cpu_milli=4000), 1),
     (Shape((GpuRequest(whole=True),), cpu_milli=8000), 1),
@@ -62,10 +66,18 @@ SETTINGS: Mapping[str, _Constants] = {
 }
 
 
+def learnt(turnover: float) -> _Constants:
+    """Between the settings, by the part of what pods hold that took the place of what was freed:
+    `living` from a half on."""
+    fixed, living, part = SETTINGS["inflation"], SETTINGS["living"], min(1.0, 2 * turnover)
+    return _Constants(*((1 - part) * a + part * b for a, b in zip(fixed, living, strict=True)))
+
+
 class LeastStranding(Policy):
     """Least expected stranding, for shared and whole GPUs and for pods without any.
 
-    `setting` says both constants; `slack` and `pack` each in its place. Prices are made anew after
+    `setting` says both constants, `learnt` between the others by whether capacity comes back;
+    `slack` and `pack` each in its place. Prices are made anew after
     `pods_per_prices` pods that came, and at an age of `prices_age_s`. A slot counts by the power
     `slot_sharpness` of its expected use. `completion_rounds` and `completion_step` are those of the
     multiplicative weights.
@@ -82,20 +94,19 @@ class LeastStranding(Policy):
 
     def __init__(
         self,
-        setting: Literal["inflation", "living"] = "living",
+        setting: Literal["learnt", "inflation", "living"] = "learnt",
         slack: Slack | None = None,
         pack: Pack | None = None,
-        pods_per_prices: PodsPerPrices = 200,
+        pods_per_prices: PodsPerPrices | None = None,
         prices_age_s: PricesAge = 600.0,
         slot_sharpness: Sharpness = USUAL_SHARPNESS,
         completion_rounds: RoundCount = USUAL_ROUNDS.number,
         completion_step: RoundStep = USUAL_ROUNDS.step,
     ) -> None:
-        usual = SETTINGS[setting]
-        self._constants = _Constants(
-            usual.slack if slack is None else slack, usual.pack if pack is None else pack
-        )
-        self.prices_every = PricesEvery(pods_per_prices, prices_age_s)
+        self._setting, self._given = setting, (slack, pack)
+        self.take_turnover(1.0)
+        usual, given = PricesEvery(USUAL_PODS, prices_age_s, GPU_PART), pods_per_prices
+        self.prices_every = usual if given is None else PricesEvery(given, prices_age_s)
         self._sharpness = slot_sharpness
         self._rounds = Rounds(completion_rounds, completion_step)
         self._popular: Sequence[tuple[Shape, int]] = _COLD_START
@@ -115,6 +126,14 @@ class LeastStranding(Policy):
         """Work the completion values out: they are remembered."""
         if name == POPULAR_PODS or not self._told_all:
             Popularity(value, table.kinds, _usual_card(table), self._rounds)
+
+    def take_turnover(self, part: float) -> None:
+        """Takes CPU that is short, and GPUs left free, for a risk by whether they come back."""
+        usual = learnt(part) if self._setting == "learnt" else SETTINGS[self._setting]
+        slack, pack = self._given
+        self.constants = _Constants(
+            usual.slack if slack is None else slack, usual.pack if pack is None else pack
+        )
 
     def take_table(self, table: LedgerTable) -> None:
         """Make the prices by the cluster as it is."""
@@ -140,7 +159,7 @@ class LeastStranding(Policy):
             after = before.less(1000 * need.count, 1000.0 * need.count, need.count)
         else:
             after = self._without_first_fitting(query, before, devices)
-        extra = self._constants.pack * after.free
+        extra = self.constants.pack * after.free
         if self.is_part:
             extra -= before.free - after.free
         return self._scores(before, after.without(query), np.arange(query.n), extra)
@@ -202,7 +221,7 @@ class LeastStranding(Policy):
             kinds = gone.kinds_of(query, chosen)
             after = now.take(node).less(free, worth, gone.idle.take(chosen), kinds)
         packed = after.free - now.free.take(node) if query.hypothetical else after.free
-        extra = self._constants.pack * packed
+        extra = self.constants.pack * packed
         if self._is_beside_taken(query, prices):
             extra -= now.free.take(node) - after.free
         scores = np.full(len(query.device_local), _UNSCORED, dtype=np.int64)
@@ -225,7 +244,7 @@ class LeastStranding(Policy):
         rise += slots.take(node + idle * query.n)
         rise += terms[3].take(node)
         rise -= _sum(self._terms(now)).take(node)
-        extra = self._constants.pack * after.free
+        extra = self.constants.pack * after.free
         if self._is_beside_taken(query, prices):
             extra -= part
         rise += extra.take(node)
@@ -275,7 +294,7 @@ class LeastStranding(Policy):
             {"cpu_gpus": self._short_of(after, 0), "memory_gpus": self._short_of(after, 1)},
             {"free": int(after.free[0])},
         ]
-        points = [*(-rise), -self._constants.pack * after.free[0]]
+        points = [*(-rise), -self.constants.pack * after.free[0]]
         names = ("completion", "models", "slots", "beside", "packing")
         return tuple(
             ScorePart(name, round(100 * float(each), 2), known)
@@ -296,7 +315,7 @@ class LeastStranding(Policy):
         """CPU (thousandths of a core) and memory (MiB) below which a thousandth of a GPU is short
         of them."""
         assert self._prices is not None
-        known, slack = self._prices.popularity, self._constants.slack
+        known, slack = self._prices.popularity, self.constants.slack
         return slack * known.cpu_per_milli, slack * known.memory_per_milli
 
     def _scores(self, before: NodeStates, after: NodeStates, node: Ints, extra: _Reals) -> Ints:

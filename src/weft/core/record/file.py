@@ -212,12 +212,13 @@ class Recorder:
 
 def hand_over(engine: Engine, line: DecisionLine, number: int) -> list[Command]:
     """Hand the `number`-th event to the engine; `BadInputError` if a policy cannot read it."""
-    try:
-        return engine.handle(line.event, line.at_ns)
-    except msgspec.ValidationError as error:
-        subject = line.event.policy if isinstance(line.event, PolicyInput) else "the engine"
-        location = f"event {number}, {type(line.event).__name__} for {subject}"
-        raise BadInputError(location, str(error)) from None
+    commands = engine.handle(line.event, line.at_ns)
+    if isinstance(line.event, PolicyInput) and not line.records:
+        for command in commands:
+            if isinstance(command, Faulted) and isinstance(command.error, msgspec.ValidationError):
+                location = f"event {number}, PolicyInput for {line.event.policy}"
+                raise BadInputError(location, str(command.error)) from None
+    return commands
 
 
 def records_of(commands: list[Command]) -> list[Record]:

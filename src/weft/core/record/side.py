@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from weft.core.framework.signals import SignalsSnapshot
-from weft.files.reading import inflate
+from weft.files.reading import inflate, raw_bytes
 from weft.files.writing import write_whole
 
 SUFFIX = ".signals"
@@ -110,7 +110,7 @@ class Unpacker:
         if not _NAME.fullmatch(signals.blob):
             raise SideError(f"{signals.blob!r} is no name of a blob")
         try:
-            packed = path.read_bytes()
+            packed = raw_bytes(path)
         except OSError as error:
             raise SideError(f"blob {path}: {error.strerror}") from None
         if hashlib.sha256(packed).hexdigest() != signals.blob:

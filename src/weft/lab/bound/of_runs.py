@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from weft.files.writing import what_may_help
 from weft.lab.bound.certificate import prove
 from weft.lab.bound.column_generation import BoundSearch, Found
 from weft.lab.bound.master import Demanded
@@ -112,7 +113,7 @@ class RunBounds:
             try:
                 saved.add(demanded, result)
             except OSError as error:
-                self.not_saved = error.strerror or str(error)
+                self.not_saved = what_may_help(error)
         return result
 
     def _percent(self, milli: float) -> float:

@@ -6,7 +6,8 @@ from pathlib import Path
 import msgspec
 
 import weft
-from weft.files.writing import replacing
+from weft.files.reading import UNDECODABLE
+from weft.files.writing import write_whole
 from weft.lab.bound.certificate import SCALE
 from weft.lab.bound.column_generation import Found
 from weft.lab.bound.master import Demanded
@@ -33,7 +34,7 @@ class SavedBounds:
         self._bounds: dict[str, SavedPrices] = {}
         try:
             self._bounds = msgspec.json.decode(self.path.read_bytes(), type=dict[str, SavedPrices])
-        except (OSError, msgspec.DecodeError):
+        except (OSError, *UNDECODABLE):
             return
 
     def of(self, demanded: Demanded, pieces: int) -> SavedPrices | None:
@@ -52,8 +53,7 @@ class SavedBounds:
         for key in list(self._bounds)[:-MOST_SAVED]:
             del self._bounds[key]
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(self.path) as part:
-            part.write_bytes(msgspec.json.encode(self._bounds))
+        write_whole(self.path, msgspec.json.encode(self._bounds))
 
 
 def _key(demanded: Demanded) -> str:

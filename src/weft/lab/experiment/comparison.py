@@ -1,18 +1,25 @@
 """Schedulers compared on an experiment's cells: means, paired differences, who wins where.
 
-Differences are in percent of the baseline's mean on the same seeds, with 95 % paired intervals
-(`paired.py`); p-values are adjusted by Holm over the levels of one measure and scheduler.
+Differences are to the baseline on the same seeds, with 95 % paired intervals (`paired.py`), of
+percentages in points; p-values are adjusted by Holm over the levels of one measure and scheduler.
 """
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
 
 from weft.interference.intervals import ENOUGH_FOR_INTERVAL
-from weft.lab.experiment.measures import HIGHER_IS_BETTER, LOWER_IS_BETTER, TITLES
-from weft.lab.experiment.paired import Difference, holm, paired_difference, paired_p_value
+from weft.lab.experiment.measures import TITLES, measure_of
+from weft.lab.experiment.paired import (
+    EQUAL,
+    POINTS,
+    Difference,
+    holm,
+    paired_difference,
+    paired_p_value,
+)
 from weft.lab.experiment.plan import CellLevel, axes_of, plan
 from weft.lab.experiment.spec import ExperimentSpec
 from weft.lab.experiment.spec_workloads import OverprovisionedJobs
@@ -30,8 +37,9 @@ Place = tuple[tuple[CellLevel, ...], str]
 class MeasureSummary(msgspec.Struct, frozen=True):
     """One measure of one scheduler at one level, over its seeds.
 
-    `ci95` is the half-width of the mean's interval, None below five seeds; `difference` to the
-    baseline is None for the baseline itself and where the baseline's mean is 0.
+    `ci95` is the half-width of the mean's interval, None below five seeds, `equal` is true where
+    several seeds all have the same value; `difference` to the baseline is None for the baseline
+    itself, and where no seed has both.
     """
 
     levels: dict[str, str]
@@ -42,21 +50,28 @@ class MeasureSummary(msgspec.Struct, frozen=True):
     ci95: float | None
     difference: Difference | None = None
     p_value: float | None = None
+    equal: bool = False
 
     @property
     def beyond_chance(self) -> bool:
-        """True if the difference's interval leaves out 0, and p after Holm is below 5 %."""
-        ends = self.difference and (self.difference.low_percent, self.difference.high_percent)
-        if not ends or ends[0] is None or ends[1] is None or self.p_value is None:
-            return False
-        return not ends[0] <= 0 <= ends[1] and self.p_value < 0.05
+        """True if p after Holm is below 5 %: the difference's interval leaves out 0 then."""
+        return self.p_value is not None and self.p_value < 0.05
+
+    @property
+    def mean_text(self) -> str:
+        """The mean with half of its interval, or that it is equal in all seeds."""
+        mean = f"{self.mean:,.6g}"
+        if self.ci95 is None:
+            return mean
+        return f"{mean}, {EQUAL}" if self.equal else f"{mean} ± {self.ci95:,.3g}"
 
 
 class ExperimentResults(msgspec.Struct, frozen=True):
     """The results of an experiment: `cells` of `planned` count, `missing` are the folders of those
     that are not there, `marked` of those whose numbers are left out, with why. `findings` say in
     words who wins where, from intervals that leave out 0, `notes` which levels are predictions, and
-    why means may not be what they seem."""
+    why means may not be what they seem. `same_as` has measures that are another one in every run,
+    by which they are shown."""
 
     name: str
     question: str
@@ -68,11 +83,12 @@ class ExperimentResults(msgspec.Struct, frozen=True):
     summary: list[MeasureSummary]
     findings: list[str]
     notes: list[str] = []
+    same_as: dict[str, str] = {}
 
     @property
     def in_words(self) -> list[str]:
         """The findings, or why there are none."""
-        return self.findings or [why_none(self.summary, f"No difference to {self.baseline}")]
+        return self.findings or [why_none(self.summary, f" to {self.baseline}")]
 
     @property
     def levels(self) -> list[dict[str, str]]:
@@ -80,11 +96,11 @@ class ExperimentResults(msgspec.Struct, frozen=True):
         return list({tuple(row.levels.items()): row.levels for row in self.summary}.values())
 
 
-def why_none(summary: Sequence[MeasureSummary], difference: str) -> str:
-    """One sentence in place of findings; it begins with `difference` where all may be chance."""
+def why_none(summary: Sequence[MeasureSummary], to: str = "") -> str:
+    """One sentence in place of findings; `to` says of what there is no difference."""
     seeds = max((row.seeds for row in summary), default=0)
     if seeds >= ENOUGH_FOR_INTERVAL:
-        return f"{difference} is beyond chance."
+        return f"No difference shown{to}."
     return TOO_FEW_SEEDS if seeds else "Nothing is compared: no cell is there."
 
 
@@ -92,9 +108,10 @@ def compare(
     spec: ExperimentSpec,
     measures: Mapping[str, Measures],
     marked: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    gpus: float | None = None,
 ) -> ExperimentResults:
-    """Compare the schedulers; `measures` are those of each cell that counts, by its folder, and
-    `marked` says why the numbers of others do not.
+    """Compare the schedulers; `measures` are those of each cell that counts, by its folder,
+    `marked` says why the numbers of others do not, `gpus` is how many the cluster has.
 
     Means and differences are over the seeds that all schedulers of a level have, but for those that
     have none there; notes name what is left out. A seed's value is the mean of its repeats. Only
@@ -112,8 +129,11 @@ def compare(
     named = spec.measures or dict.fromkeys(itertools.chain.from_iterable(measures.values()))
     for measure in named:
         for scheduler in spec.schedulers:
-            summary += summaries_of_levels(measures_of, levels, scheduler, spec.reference, measure)
+            of_both = scheduler, spec.reference
+            summary += summaries_of_levels(measures_of, levels, of_both, measure, gpus)
     absent = [cell.folder for cell in cells if cell.folder not in measures]
+    same_as = _same_as(named, measures.values())
+    judged = [row for row in summary if row.measure not in same_as]
     return ExperimentResults(
         spec.name,
         spec.question,
@@ -123,9 +143,21 @@ def compare(
         [folder for folder in absent if folder not in marked],
         {folder: marked[folder] for folder in absent if folder in marked},
         summary,
-        list(_findings(spec, summary)),
+        list(_findings(spec, judged)),
         [*_notes(spec), *_left_out(spec, all_measures, measures_of), *_doubts(spec, summary)],
+        same_as,
     )
+
+
+def _same_as(named: Iterable[str], cells: Collection[Measures]) -> dict[str, str]:
+    """Shares of the cluster's GPUs that are equal to one before them in every cell: what is held is
+    what was asked for, unless a policy gives more."""
+    shares = [name for name in named if measure_of(name).of_capacity]
+    same: dict[str, str] = {}
+    for one, other in itertools.combinations(shares, 2):
+        if other not in same and all(cell.get(one) == cell.get(other) for cell in cells):
+            same[other] = one
+    return same
 
 
 def _common_seeds(
@@ -168,11 +200,16 @@ def _mean_of(repeats: Sequence[Measures]) -> Measures:
 def summaries_of_levels(
     measures_of: Mapping[Place, Mapping[int, Measures]],
     levels: Sequence[tuple[CellLevel, ...]],
-    scheduler: str,
-    baseline: str,
+    schedulers: tuple[str, str],
     measure: str,
+    gpus: float | None = None,
 ) -> list[MeasureSummary]:
-    """One scheduler's measure, level by level; `measures_of` has those of each cell by seed."""
+    """A measure of the first of two schedulers, and its difference to the second, level by level.
+
+    `measures_of` has those of each cell by seed.
+    """
+    known, (scheduler, baseline) = measure_of(measure), schedulers
+    resolution, unit = known.resolution_on(gpus), POINTS if known.unit == "%" else known.unit
     summaries = []
     for at in levels:
         own, base = (
@@ -186,14 +223,15 @@ def summaries_of_levels(
         if not own:
             continue
         written = {level.axis: level.text for level in at}
-        mean, ci95 = mean_ci95(list(own.values()))
-        row = MeasureSummary(written, scheduler, measure, len(own), round(mean, 4), _rounded(ci95))
+        mean = mean_ci95(list(own.values()), resolution)
+        numbers = len(own), round(mean.mean, 4), _rounded(mean.half)
+        row = MeasureSummary(written, scheduler, measure, *numbers, equal=mean.equal)
         both = sorted(own.keys() & base.keys())
-        if scheduler != baseline and any(base[seed] for seed in both):
+        if scheduler != baseline and both:
             pairs = [own[seed] for seed in both], [base[seed] for seed in both]
-            row = msgspec.structs.replace(
-                row, difference=paired_difference(*pairs), p_value=paired_p_value(*pairs)
-            )
+            difference = paired_difference(*pairs, resolution, unit)
+            p_value = paired_p_value(*pairs, resolution)
+            row = msgspec.structs.replace(row, difference=difference, p_value=p_value)
         summaries.append(row)
     adjusted = holm([row.p_value for row in summaries])
     return [
@@ -208,11 +246,10 @@ def _findings(spec: ExperimentSpec, summary: Sequence[MeasureSummary]) -> Iterab
     """
     means = {(row.measure, row.scheduler, *row.levels.values()): row.mean for row in summary}
     for row in summary:
-        difference = row.difference
-        lower, higher = row.measure in LOWER_IS_BETTER, row.measure in HIGHER_IS_BETTER
-        if difference is None or not (lower or higher) or not row.beyond_chance:
+        difference, more_is_better = row.difference, measure_of(row.measure).more_is_better
+        if difference is None or more_is_better is None or not row.beyond_chance:
             continue
-        wins = (difference.percent < 0) == lower
+        wins = (difference.mean > 0) == more_is_better
         at = level_text(spec, row.levels)
         yield (
             f"{f'At {at} ' if at else ''}{row.scheduler} {'beats' if wins else 'loses to'} "

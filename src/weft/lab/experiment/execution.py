@@ -8,7 +8,8 @@ import datetime
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,8 @@ from weft.lab.experiment.plan import PlannedCell
 from weft.lab.experiment.remote_workers import run_remotely
 from weft.lab.experiment.runner import CellResult, Runner
 from weft.lab.experiment.store import CellTiming, RunManifest, RunStore
-from weft.lab.experiment.workers import run_cells, with_progress
+from weft.lab.experiment.workers import run_cells
+from weft.lab.stopping import interrupted_by_sigterm
 
 MANIFEST_PERIOD_S = 10.0
 """So often at most the manifest is written while cells run: a kill costs so many timings."""
@@ -55,16 +57,16 @@ def run_missing(
     text = ", ".join(f"{name} {version}" for name, version in versions.items())
     written_s = time.monotonic()
     try:
-        for number, (cell, (wall_s, host)) in enumerate(_runs(work, missing, where), 1):
-            ended = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-            timings[cell.folder] = CellTiming(
-                ended, round(wall_s, 3), host, versions.get("weft", "")
-            )
-            if progress is not None:
-                progress(cell.scheduler, cell.seed, number)
-            if time.monotonic() - written_s >= MANIFEST_PERIOD_S:
-                store.write_manifest(RunManifest(text, timings))
-                written_s = time.monotonic()
+        with interrupted_by_sigterm(), closing(_runs(work, missing, where)) as runs:
+            for number, (cell, (wall_s, host)) in enumerate(runs, 1):
+                ended = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+                weft = versions.get("weft", "")
+                timings[cell.folder] = CellTiming(ended, round(wall_s, 3), host, weft)
+                if progress is not None:
+                    progress(cell.scheduler, cell.seed, number)
+                if time.monotonic() - written_s >= MANIFEST_PERIOD_S:
+                    store.write_manifest(RunManifest(text, timings))
+                    written_s = time.monotonic()
     finally:
         if missing:
             store.write_manifest(RunManifest(text, dict(sorted(timings.items()))))
@@ -74,15 +76,16 @@ def run_missing(
 
 def _runs(
     work: CellWork, cells: Sequence[PlannedCell], where: int | str
-) -> Iterator[tuple[PlannedCell, tuple[float, str]]]:
+) -> Generator[tuple[PlannedCell, tuple[float, str]], None, None]:
     """(cell, (seconds that it took, host)) for each, once it is written."""
     if isinstance(where, str):
         for cell, remote in run_remotely(work.runner, cells, where) if cells else ():
             work.store.write(cell, remote.result)
             yield cell, (remote.wall_s, remote.host)
         return
-    for cell, wall_s in run_cells(run_and_write, work, cells, min(where, len(cells))):
-        yield cell, (wall_s, platform.node())
+    with closing(run_cells(run_and_write, work, cells, min(where, len(cells)))) as runs:
+        for cell, wall_s in runs:
+            yield cell, (wall_s, platform.node())
 
 
 def run_in_memory(
@@ -96,8 +99,13 @@ def run_in_memory(
     Results are in the order of `cells`, without rows of jobs and series: these are too many to
     keep. `progress(scheduler, seed, done_cells)` after each.
     """
-    runs = run_cells(_run_without_rows, runner, cells, min(jobs, len(cells)))
-    done = dict(with_progress(runs, progress, lambda cell: (cell.scheduler, cell.seed)))
+    done: dict[PlannedCell, CellResult] = {}
+    of_cells = run_cells(_run_without_rows, runner, cells, min(jobs, len(cells)))
+    with interrupted_by_sigterm(), closing(of_cells) as runs:
+        for cell, result in runs:
+            done[cell] = result
+            if progress is not None:
+                progress(cell.scheduler, cell.seed, len(done))
     return {cell: done[cell] for cell in cells}
 
 

@@ -16,7 +16,7 @@ from weft.lab.experiment.layouts import LAYOUTS, WIDE, Layout
 from weft.lab.experiment.line_layout import LineFigure, draw_side_by_side, draw_stacked
 from weft.lab.experiment.looks import Look, looks
 from weft.lab.experiment.measure_bars import draw_bars
-from weft.lab.experiment.measures import HIGHER_IS_BETTER, TITLES
+from weft.lab.experiment.measures import TITLES, capital, measure_of
 from weft.lab.experiment.page import document
 from weft.lab.experiment.pdf import text_pages, to_pdf
 from weft.lab.experiment.plan import PlannedCell, axes_of, plan
@@ -30,8 +30,6 @@ from weft.lab.experiment.trace_figures import trace_drawings, trace_results
 from weft.lab.experiment.usage_figures import LevelRows, names_of_level
 
 PDF = "report.pdf"
-UNITS = {"_s": "s", "_kj": "kJ", "_kj_per_job": "kJ", "_percent": "%"}
-"""Units by how a measure's name ends; others are counts."""
 MOST_COLUMNS = 4
 """With more a table of such cells is cards on a screen that is not wide."""
 MOST_LINES = 8
@@ -51,17 +49,8 @@ def write_experiment_report(
 
     `store` has what cells did over time; without it the page leaves that out.
     """
-    order = [name for name in TITLES if any(row.measure == name for row in results.summary)]
     look_of = looks(spec.schedulers)
-    drawings: list[Drawing] = []
-    sections = []
-    for measure in order:
-        shown = {at.name: figure(spec, results, measure, look_of, at) for at in LAYOUTS}
-        drawings += [drawing for at, drawing in shown.items() if drawing and at == WIDE.name]
-        svg = _in_widths(shown)
-        title = escape(_capital(TITLES[measure]))
-        table = measure_table(spec, results, measure, look_of)
-        sections.append(f"<section>\n<h2>{title}</h2>\n{svg}{table}\n</section>")
+    sections, drawings = _measure_sections(spec, results, look_of)
     levels = [] if store is None else rows_of_levels(spec, results, store, look_of)
     for number, level in enumerate(levels):
         by_layout = {at.name: level.drawings(at, number) for at in LAYOUTS}
@@ -86,6 +75,25 @@ def write_experiment_report(
     ]
     write_files(folder, files, [PDF, *(f"{name}.svg" for name in names)])
     return folder / PAGE
+
+
+def _measure_sections(
+    spec: ExperimentSpec, results: ExperimentResults, look_of: dict[str, Look]
+) -> tuple[list[str], list[Drawing]]:
+    """A section a measure that judges, and the figures in them; one that is another in every run
+    says so."""
+    drawings: list[Drawing] = []
+    sections = []
+    for measure in (name for name in TITLES if _of(results, name)):
+        title = escape(capital(TITLES[measure]))
+        if other := results.same_as.get(measure):
+            text = f'<p class="note">The same as {escape(TITLES[other])}, in every run.</p>'
+        else:
+            shown = {at.name: figure(spec, results, measure, look_of, at) for at in LAYOUTS}
+            drawings += [drawing for at, drawing in shown.items() if drawing and at == WIDE.name]
+            text = _in_widths(shown) + measure_table(spec, results, measure, look_of)
+        sections.append(f"<section>\n<h2>{title}</h2>\n{text}\n</section>")
+    return sections, drawings
 
 
 def rows_of_levels(
@@ -172,7 +180,7 @@ def figure(
     if not series:
         return None
     at = level_text(spec, others)
-    title = _capital(TITLES[measure]) + (f" at {at}" if at else "")
+    title = capital(TITLES[measure]) + (f" at {at}" if at else "")
     seeds = max(row.seeds for row in _of(results, measure))
     shown = LineFigure(
         name=measure,
@@ -180,8 +188,8 @@ def figure(
         titles_y=False,
         under=f"{_unit(measure) or 'number'}, {_mean_of(seeds)}"
         + (" with its 95 % interval" if any(row.low != row.mean for row in series) else ""),
-        x_title=_capital(axis),
-        y_title=f"{_capital(TITLES[measure])}, {_unit(measure)}".removesuffix(", "),
+        x_title=capital(axis),
+        y_title=f"{capital(TITLES[measure])}, {_unit(measure)}".removesuffix(", "),
         unit=(_unit(measure), axis),
         last=max(series[0].x),
         top=nice_ceiling(max(max(row.high) for row in series)),
@@ -205,7 +213,7 @@ def _bars(
         return None
     means = sorted(means, key=lambda row: row.mean, reverse=_more(measure))
     text = level_text(spec, at)
-    title = _capital(TITLES[measure]) + (f" at {text}" if text else "")
+    title = capital(TITLES[measure]) + (f" at {text}" if text else "")
     under = f"{_unit(measure) or 'number'}, {_mean_of(means[0].seeds)}"
     under += " with its 95 % interval" if means[0].ci95 else ""
     return draw_bars(measure, (title, under), means, look_of, layout)
@@ -244,11 +252,10 @@ def measure_table(
 def _cell(row: MeasureSummary | None) -> str:
     if row is None:
         return "–"
-    text = f"{row.mean:,.6g}"
-    if row.ci95 is not None:
-        text += f' <span class="ci">± {row.ci95:,.3g}</span>'
+    mean, _, interval = row.mean_text.partition(" ")
+    text = f'{mean} <span class="ci">{interval}</span>' if interval else mean
     if row.difference is not None:
-        change = f"{row.difference.percent:+.1f} %"
+        change = row.difference.short_text()
         text += f"<br>{change if row.beyond_chance else f'({change})'}"
     return text
 
@@ -277,8 +284,8 @@ def _header(spec: ExperimentSpec, results: ExperimentResults) -> str:
         f"</header>\n<section>\n<h2>Who wins where</h2>\n{absent}<ul>\n{words}\n</ul>\n"
         f'<p class="note">Against {escape(results.baseline)}, on the same seeds. Only differences '
         "whose 95 % paired interval leaves out 0, and whose p-value after Holm is below 5 %; "
-        "the tables have all others in brackets. Intervals are Student's, wider where seeds are "
-        "few or skewed, as a bootstrap of so few is too narrow; none below five.</p>\n</section>"
+        "the tables have all others in brackets: for them no difference is shown, which does not "
+        "mean that there is none. Intervals are Student's; none below five seeds.</p>\n</section>"
     )
 
 
@@ -286,7 +293,7 @@ def _made(spec: ExperimentSpec, results: ExperimentResults, versions: str) -> st
     first = spec.seeds.first
     rows = {
         "Workload": spec.workload.__struct_config__.tag,
-        **{_capital(axis): ", ".join(texts) for axis, texts in axes_of(spec).items()},
+        **{capital(axis): ", ".join(texts) for axis, texts in axes_of(spec).items()},
         "Seeds": f"{first} to {first + spec.seeds.count - 1}",
         **({"Repeats": str(spec.repeats)} if spec.repeats > 1 else {}),
         "Cells": f"{results.cells:,} of {results.planned:,}",
@@ -301,15 +308,11 @@ def _of(results: ExperimentResults, measure: str) -> list[MeasureSummary]:
 
 
 def _more(measure: str) -> bool:
-    return measure in HIGHER_IS_BETTER
+    return measure_of(measure).more_is_better is True
 
 
 def _unit(measure: str) -> str:
-    return next((unit for end, unit in UNITS.items() if measure.endswith(end)), "")
-
-
-def _capital(text: str) -> str:
-    return text[0].upper() + text[1:]
+    return measure_of(measure).unit
 
 
 def _numbers(texts: Sequence[str]) -> bool:

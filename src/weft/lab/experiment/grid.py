@@ -10,7 +10,7 @@ import msgspec
 
 from weft.core.engine import Engine
 from weft.core.record import DecisionsWriter
-from weft.files.writing import replacing
+from weft.files.writing import replacing, unwritten
 from weft.lab.experiment.execution import run_in_memory
 from weft.lab.experiment.notes import REPLAYED, RESAMPLED, notes_on
 from weft.lab.experiment.plan import PlannedCell
@@ -26,7 +26,6 @@ from weft.lab.simulate.pod_rows import TimedPods
 from weft.lab.simulate.results import PolicyRun, SimulationResults
 from weft.lab.simulate.scenario import Scenario
 from weft.lab.simulate.timed import run_timed
-from weft.model import BadInputError
 
 
 class RunGrid(msgspec.Struct, frozen=True):
@@ -107,14 +106,14 @@ def run_cell(grid: RunGrid, cell: PlannedCell) -> CellOutcome:
     try:
         return _recorded(grid, cell.scheduler, arrivals, grid.decisions)
     except OSError as error:
-        raise BadInputError(str(grid.decisions), f"cannot be written: {error.strerror}") from None
+        raise unwritten(grid.decisions, error) from None
 
 
 def _recorded(grid: RunGrid, name: str, arrivals: Arrivals, path: Path) -> CellOutcome:
     """A run with its decisions file, which is there whole or not at all."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    with replacing(path) as part, part.open("wb") as file:
+    with replacing(path) as file:
         decisions = DecisionsWriter(file)
         run = run_recorded(grid, name, arrivals, decisions)
         decisions.close()
@@ -159,6 +158,7 @@ def run_recorded(
 def openb_measures(run: PolicyRun) -> dict[str, float | None]:
     """The measures of pods of a trace, by name."""
     measures: dict[str, float | None] = {
+        "gpu_asked_at_100_percent": run.at_100_percent,
         "gpu_asked_percent": run.gpu_asked_percent,
         "gpu_allocation_percent": run.gpu_allocation_percent,
         "gpu_fragmentation_percent": run.gpu_fragmentation_percent,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from weft.files.reading import UNDECODABLE, raw_bytes
 from weft.lab.experiment import pair_predictor
 from weft.lab.experiment.decisions_kept import DecisionsKept
 from weft.lab.experiment.plan import PlannedCell
@@ -69,8 +70,8 @@ class PairsRunner:
         if path is None:
             return {}
         try:
-            return msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, float]])
-        except (OSError, msgspec.DecodeError) as error:
+            return msgspec.json.decode(raw_bytes(path), type=dict[str, dict[str, float]])
+        except (OSError, *UNDECODABLE) as error:
             raise BadInputError(str(path), f"is no table of distances: {error}") from None
 
     def run(self, cell: PlannedCell) -> CellResult:

@@ -1,9 +1,8 @@
 """Differences between two policies on the same seeds: intervals and p-values that agree.
 
-Both are of the paired t-test, corrected for skewness and few seeds as all intervals here are
-(interference/intervals.py). The interval of a ratio of means is Fieller's: all ratios R for which
-the mean of value − R × baseline, seed by seed, may be 0. It leaves out 0 % exactly where p is below
-0.05.
+Both are Student's, of the differences seed by seed (interference/intervals.py). In percent of the
+baseline's mean the interval is Fieller's: all ratios R for which the mean of value − R × baseline
+may be 0. Either leaves out 0 exactly where p is below 0.05.
 """
 
 import math
@@ -12,61 +11,121 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from weft.interference.intervals import ENOUGH_FOR_INTERVAL, Floats, ratio_of_means
+from weft.interference.intervals import (
+    ENOUGH_FOR_INTERVAL,
+    Floats,
+    mean_interval,
+    p_value,
+    ratio_of_means,
+)
 
-_HALVINGS = 40
-"""p-values are found by halving: to twelve digits."""
+EQUAL = "equal in all seeds"
+POINTS = "points"
+"""The unit of differences between percentages."""
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A difference in percent of the baseline's mean, and its 95 % interval.
+    """A mean difference to a baseline over the same seeds, and its 95 % interval: in the measure's
+    own unit (`mean`, `low`, `high`), and in percent of the baseline's mean.
 
-    No interval below five seeds, nor where the baseline's own mean may be 0.
+    No intervals below five seeds; none in percent where the baseline's own mean may be 0, and no
+    percent where it is. `zeros` counts the seeds whose baseline is 0, `equal` is true where the two
+    are equal in every one.
     """
 
-    percent: float
+    percent: float | None
     low_percent: float | None = None
     high_percent: float | None = None
+    mean: float = 0.0
+    low: float | None = None
+    high: float | None = None
+    unit: str = ""
+    seeds: int = 1
+    zeros: int = 0
+    equal: bool = False
 
     @property
     def at_most_percent(self) -> float:
         """Upper end of the interval, infinite without one."""
         return math.inf if self.high_percent is None else self.high_percent
 
+    @property
+    def has_interval(self) -> bool:
+        """True if there are seeds enough."""
+        return self.low is not None
+
     def text(self, mark: str = "", decimals: int = 1) -> str:
-        """The percent, `mark` behind its sign, and its interval if it has one."""
-        ends = "" if self.low_percent is None else f" [{self.low_percent:+.{decimals}f}, "
-        ends += "" if self.high_percent is None else f"{self.high_percent:+.{decimals}f}]"
-        return f"{self.percent:+.{decimals}f} %{mark}{ends}"
+        """The difference with `mark` behind its unit and its interval if it has one: of percentages
+        in points, of others in percent where that is defined, else in their own unit."""
+        if self.equal:
+            return f"{EQUAL if self.seeds > 1 else 'equal'}{mark}"
+        if self.unit == POINTS:
+            return _with_ends(self.mean, self.low, self.high, " points" + mark, 2)
+        if self.percent is None:
+            return f"{self.own_text}{mark} (in percent not defined: {self._zeros_text})"
+        ends = self.low_percent, self.high_percent
+        in_percent = _with_ends(self.percent, *ends, f" %{mark}", decimals)
+        if self.low_percent is not None or not self.has_interval:
+            return in_percent
+        return f"{in_percent} ({self.own_text}; no interval in percent: {self._zeros_text})"
+
+    def short_text(self) -> str:
+        """The difference alone, for a table's cell."""
+        bare = msgspec.structs.replace(self, low=None, high=None, low_percent=None)
+        return bare.text() if self.percent is not None or self.equal else bare.own_text
+
+    @property
+    def own_text(self) -> str:
+        """The difference in the measure's own unit, with its interval if it has one."""
+        unit = f" {self.unit}" if self.unit else ""
+        return _with_ends(self.mean, self.low, self.high, unit)
+
+    @property
+    def _zeros_text(self) -> str:
+        if not self.zeros:
+            return "the baseline differs too much between seeds"
+        return f"baseline is 0 in {self.zeros} of {self.seeds} seeds"
 
 
-def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Difference:
-    """Ratio of means less 1, in percent; value i and baseline i are of one seed."""
-    measured, base = _pairs(values, baseline)
-    ratio = float(measured.mean() / base.mean())
-    if len(measured) < ENOUGH_FOR_INTERVAL:
-        return Difference(_percent(ratio))
-    ends = ratio_of_means(measured, base).interval()
-    return Difference(_percent(ratio), *(() if ends is None else map(_percent, ends)))
+def paired_difference(
+    values: Sequence[float], baseline: Sequence[float], resolution: float = 0.0, unit: str = ""
+) -> Difference:
+    """The mean difference; value i and baseline i are of one seed.
 
-
-def paired_p_value(values: Sequence[float], baseline: Sequence[float]) -> float | None:
-    """How likely means this far apart are without any effect, two-sided; None below five seeds.
-
-    It is the level at which the interval ends at 0 %.
+    `resolution` is the measure's: the least by which two of its values differ.
     """
     measured, base = _pairs(values, baseline)
-    if len(measured) < ENOUGH_FOR_INTERVAL:
-        return None
-    ratio, without, within = ratio_of_means(measured, base), 0.0, 1.0
-    for _ in range(_HALVINGS):
-        level = (without + within) / 2
-        ends = ratio.interval(level)
-        if ends is None or ends[0] <= 1 <= ends[1]:
-            without = level
-        else:
-            within = level
-    return round((without + within) / 2, 9)
+    apart: list[float] = (measured - base).tolist()
+    low, high = mean_interval(apart, resolution) or (None, None)
+    percent = low_percent = high_percent = None
+    if base.any() and float(base.mean()):
+        percent = _percent(float(measured.mean() / base.mean()))
+        if len(measured) >= ENOUGH_FOR_INTERVAL:
+            ends = ratio_of_means(measured, base, resolution).interval()
+            low_percent, high_percent = map(_percent, ends) if ends else (None, None)
+    return Difference(
+        percent,
+        low_percent,
+        high_percent,
+        mean=_rounded(sum(apart) / len(apart)),
+        low=None if low is None else _rounded(low),
+        high=None if high is None else _rounded(high),
+        unit=unit,
+        seeds=len(apart),
+        zeros=int((base == 0).sum()),
+        equal=not any(apart),
+    )
+
+
+def paired_p_value(
+    values: Sequence[float], baseline: Sequence[float], resolution: float = 0.0
+) -> float | None:
+    """How likely means this far apart are without any effect, two-sided; None below five seeds.
+
+    It is below 5 % exactly where the interval leaves out 0.
+    """
+    measured, base = _pairs(values, baseline)
+    return p_value((measured - base).tolist(), resolution)
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
@@ -88,3 +147,16 @@ def _pairs(values: Sequence[float], baseline: Sequence[float]) -> tuple[Floats, 
 
 def _percent(ratio: float) -> float:
     return round(100 * (ratio - 1), 2)
+
+
+def _rounded(value: float) -> float:
+    """Six digits, as many as the differences of recorded values have."""
+    return float(f"{value:.6g}")
+
+
+def _with_ends(
+    value: float, low: float | None, high: float | None, unit: str, decimals: int | None = None
+) -> str:
+    form = "+,.4g" if decimals is None else f"+.{decimals}f"
+    ends = "" if low is None or high is None else f" [{low:{form}}, {high:{form}}]"
+    return f"{value:{form}}{unit}{ends}"

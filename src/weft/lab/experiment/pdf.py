@@ -45,11 +45,11 @@ def text_pages(spec: ExperimentSpec, results: ExperimentResults) -> list[Drawing
             [
                 level_text(spec, row.levels) or "all",
                 row.scheduler,
-                f"{row.mean:,.6g}" + ("" if row.ci95 is None else f" ± {row.ci95:,.3g}"),
+                row.mean_text,
                 "" if row.difference is None else _bracketed(row.difference.text(), row),
             ]
             for row in results.summary
-            if row.measure == measure
+            if row.measure == measure and measure not in results.same_as
         ]
         if rows:
             pages += _pages(title, measure, rows, [20.0, 260.0, 520.0, 700.0])

@@ -4,17 +4,23 @@ from collections.abc import Callable
 
 import msgspec
 
-from weft.interference.intervals import ENOUGH_FOR_INTERVAL, mean_interval
+from weft.interference.intervals import ENOUGH_FOR_INTERVAL
+from weft.lab.experiment.measures import Measure, measure_of
+from weft.lab.experiment.paired import Difference, paired_difference
+from weft.lab.experiment.statistics import gpus_of
 from weft.lab.simulate.results import PolicyRun, SimulationResults
 
 
 class RankingMeasure(msgspec.Struct, frozen=True):
-    """The measure that ranks policies: `value` of a run; `more` is better unless it is a wait."""
+    """The measure that ranks policies, named as in experiments: its `value` of a run."""
 
     name: str
-    unit: str
     value: Callable[[PolicyRun], float | None]
-    more_is_better: bool
+
+    @property
+    def measure(self) -> Measure:
+        """Its unit, resolution and better end."""
+        return measure_of(self.name)
 
 
 class Headline(msgspec.Struct, frozen=True):
@@ -28,9 +34,9 @@ class Headline(msgspec.Struct, frozen=True):
     settled: bool = False
 
 
-AT_100 = RankingMeasure("at 100 % demand", "%", lambda run: run.curve.get("100"), True)
-AT_END = RankingMeasure("at the end", "%", lambda run: run.gpu_asked_percent, True)
-WAIT = RankingMeasure("mean wait", "s", lambda run: run.waits.mean_s if run.waits else None, False)
+AT_100 = RankingMeasure("gpu_asked_at_100_percent", lambda run: run.at_100_percent)
+AT_END = RankingMeasure("gpu_asked_percent", lambda run: run.gpu_asked_percent)
+WAIT = RankingMeasure("queue_mean_s", lambda run: run.waits.mean_s if run.waits else None)
 
 
 def is_timed(results: SimulationResults) -> bool:
@@ -38,7 +44,7 @@ def is_timed(results: SimulationResults) -> bool:
     return any(run.waits is not None for run in results.runs)
 
 
-def measure_of(results: SimulationResults) -> RankingMeasure:
+def ranking_measure(results: SimulationResults) -> RankingMeasure:
     """The mean wait in timed mode, else what pods with a place asked for where demand meets
     capacity, else at the end."""
     if is_timed(results):
@@ -57,8 +63,8 @@ def ranked(results: SimulationResults) -> list[str]:
 
     In timed mode the fewest pods that never started come first: they count in no mean wait.
     """
-    measure = measure_of(results)
-    sign = -1 if measure.more_is_better else 1
+    measure = ranking_measure(results)
+    sign = -1 if measure.measure.more_is_better else 1
 
     def key(policy: str) -> tuple[float, float]:
         values = by_seed(results, policy, measure).values()
@@ -76,7 +82,7 @@ def never_started(results: SimulationResults, policy: str) -> float:
 
 def headline(results: SimulationResults, gpus: int | None = None) -> Headline:
     """Names the winner and its lead; `gpus` turns percentage points into cards."""
-    measure, order = measure_of(results), ranked(results)
+    measure, order = ranking_measure(results), ranked(results)
     best = by_seed(results, order[0], measure)
     if not best:
         return Headline("No run measured anything to compare.", "")
@@ -92,33 +98,39 @@ def headline(results: SimulationResults, gpus: int | None = None) -> Headline:
     shared = sorted(best.keys() & second.keys())
     if not shared:
         return Headline(f"{order[0]} {_does(measure, value)}.", "No seed is shared with another.")
-    sign = 1 if measure.more_is_better else -1
-    apart = [sign * (best[seed] - second[seed]) for seed in shared]
+    apart = _apart(measure, [(best[seed], second[seed]) for seed in shared], gpus_of(results.runs))
     return _against((order[0], order[1]), measure, value, apart, gpus)
 
 
+def _apart(
+    measure: RankingMeasure, pairs: list[tuple[float, float]], gpus: float | None
+) -> Difference:
+    """By how much the first of each pair is better."""
+    one, other = (list(values) for values in zip(*pairs, strict=True))
+    better = (one, other) if measure.measure.more_is_better else (other, one)
+    return paired_difference(*better, measure.measure.resolution_on(gpus))
+
+
 def _against(
-    names: tuple[str, str],
-    measure: RankingMeasure,
-    value: str,
-    apart: list[float],
-    gpus: int | None,
+    names: tuple[str, str], measure: RankingMeasure, value: str, apart: Difference, gpus: int | None
 ) -> Headline:
-    """The winner against the next, by how far they are `apart` in each seed."""
+    """The winner against the next, by how far they are `apart`, seed by seed."""
     best, second = names
-    if not any(apart):
-        same = f"{best} {_does(measure, value)}; {second} does the same in every seed."
-        return Headline(f"{best} and {second} come out level.", same)
-    mean, ends = sum(apart) / len(apart), mean_interval(apart)
     did = f"{best} {_does(measure, value)}"
-    than = f"{_gap(mean, measure)} {'more' if measure.more_is_better else 'less'} than {second}"
-    if ends is None:
-        return Headline(f"{did}.", f"{than}, {_too_few(len(apart))}.")
-    interval = _interval(ends, measure, len(apart))
-    if ends[0] <= 0:
+    if apart.equal:
+        seeds = "in the one seed" if apart.seeds == 1 else "in all seeds"
+        return Headline(f"{best} and {second} are equal {seeds}.", f"{did}.")
+    more = "more" if measure.measure.more_is_better else "less"
+    than = f"{_gap(apart.mean, measure)} {more} than {second}"
+    if apart.low is None or apart.high is None:
+        return Headline(f"{did}.", f"{than}, {_too_few(apart.seeds)}.")
+    interval = _interval((apart.low, apart.high), measure, apart.seeds)
+    if apart.low <= 0:
         # The order may be chance: a bold claim would often be wrong.
-        return Headline(f"{best} and {second} come out level.", f"{did}, {than} {interval}.")
-    return Headline(f"{did}.", f"{than} {interval}." + _cards(mean, measure, gpus), settled=True)
+        lead = f"No difference shown between {best} and {second}."
+        return Headline(lead, f"{did}, {than} {interval}.")
+    cards = _cards(apart.mean, measure, gpus)
+    return Headline(f"{did}.", f"{than} {interval}.{cards}", settled=True)
 
 
 def _too_few(seeds: int) -> str:
@@ -134,11 +146,11 @@ def _does(measure: RankingMeasure, value: str) -> str:
 
 
 def _shown(value: float, measure: RankingMeasure) -> str:
-    return f"{value:.2f} %" if measure.unit == "%" else f"{value:,.1f} s"
+    return f"{value:.2f} %" if measure.measure.unit == "%" else f"{value:,.1f} s"
 
 
 def _gap(value: float, measure: RankingMeasure) -> str:
-    return f"{value:.2f} points" if measure.unit == "%" else f"{value:,.1f} s"
+    return f"{value:.2f} points" if measure.measure.unit == "%" else f"{value:,.1f} s"
 
 
 def _interval(ends: tuple[float, float], measure: RankingMeasure, seeds: int) -> str:
@@ -147,12 +159,12 @@ def _interval(ends: tuple[float, float], measure: RankingMeasure, seeds: int) ->
 
 
 def _bare(value: float, measure: RankingMeasure) -> str:
-    text = f"{value:.2f}" if measure.unit == "%" else f"{value:,.1f}"
+    text = f"{value:.2f}" if measure.measure.unit == "%" else f"{value:,.1f}"
     return text.replace("-", "−")
 
 
 def _cards(points: float, measure: RankingMeasure, gpus: int | None) -> str:
-    if measure.unit != "%" or not gpus:
+    if measure.measure.unit != "%" or not gpus:
         return ""
     return f" On {gpus:,} GPUs that is {points * gpus / 100:,.1f} more at work."
 

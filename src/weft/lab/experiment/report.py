@@ -4,11 +4,11 @@ Everything is drawn in memory first and written beside its name, then renamed: a
 the report that was there. `report.html` is renamed last. The folder's other files are not touched.
 """
 
-import os
-import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
+from weft.files.writing import replacing, unwritten
 from weft.lab.experiment import png as png_writer
 from weft.lab.experiment.figures import NAMES, draw_all
 from weft.lab.experiment.layouts import LAYOUTS, WIDE
@@ -55,8 +55,7 @@ def write_files(directory: Path, files: dict[str, bytes], stale: Sequence[str]) 
     except FileExistsError:
         raise BadInputError(str(directory), "is a file; name a folder for the report") from None
     except OSError as error:
-        problem = f"can't be written: {error.strerror}; name a folder you may write to"
-        raise BadInputError(str(directory), problem) from None
+        raise unwritten(directory, error) from None
 
 
 def _draw(
@@ -87,23 +86,8 @@ def _draw(
 
 def _replace(directory: Path, files: dict[str, bytes]) -> None:
     """Put all files beside their names, then rename them; nothing is left over on failure."""
-    ready: dict[str, str] = {}
-    try:
-        for name, content in files.items():
-            handle, ready[name] = tempfile.mkstemp(dir=directory, prefix=f".{name}-")
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            # mkstemp is for secrets; a report is as readable as the user's other files.
-            Path(ready[name]).chmod(0o666 & ~_umask())
-        for name in files:
-            Path(ready[name]).replace(directory / name)
-            del ready[name]
-    finally:
-        for left in ready.values():
-            Path(left).unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
+    with ExitStack() as ready:
+        for name, content in reversed(files.items()):  # the first is renamed first
+            file = ready.enter_context(replacing(directory / name))
+            file.write(content)
+            file.flush()

@@ -4,7 +4,7 @@ FOLDER/experiment.yaml, …    what is run
 FOLDER/expected.yaml         what it should show (`expected.py`)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -26,7 +26,10 @@ from weft.lab.experiment.scenarios import ReadPods
 from weft.lab.experiment.schedulers import sources_of
 from weft.lab.experiment.simulated import runner_of
 from weft.lab.experiment.spec import ExperimentSpec, absent_data, data_paths, read_spec
-from weft.lab.experiment.store import RunStore, marks_of, stored_experiment
+from weft.lab.experiment.spec_workloads import OpenbPods
+from weft.lab.experiment.statistics import gpus_of
+from weft.lab.experiment.store import CellRecord, RunStore, marks_of, stored_experiment
+from weft.lab.simulate.results import PolicyRun
 
 
 class ReproducedExperiment(msgspec.Struct, frozen=True):
@@ -129,6 +132,13 @@ def stored_results(
         for cell, record in records.items()
         if cell.folder not in marked
     }
-    results = compare(spec, measures, marked)
+    results = compare(spec, measures, marked, _gpus_of(spec, records.values()))
     skipped = [f"All {len(cells)} cells are skipped: {absent}." for absent in store.absent]
     return msgspec.structs.replace(results, notes=[*results.notes, *skipped])
+
+
+def _gpus_of(spec: ExperimentSpec, records: Iterable[CellRecord]) -> float | None:
+    """How many GPUs the cluster of a trace has, as the runs say."""
+    if not isinstance(spec.workload, OpenbPods):
+        return None
+    return gpus_of([msgspec.convert(record.run, PolicyRun) for record in records])

@@ -35,7 +35,7 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 class Seeds(Section, frozen=True):
     """Seeds `first`, `first` + 1, …: each is one workload, the same for all schedulers."""
 
-    first: Annotated[int, Meta(ge=0)] = 0
+    first: Annotated[int, Meta(ge=0, le=1 << 53)] = 0
     count: Annotated[int, Meta(ge=1, le=10_000)] = 10
 
 
@@ -129,7 +129,18 @@ def data_paths(
 def absent_data(data: Mapping[str, Path]) -> list[str]:
     """A sentence for each of `data_paths` that is not there, with its field as it is written."""
     absent = [(name, path) for name, path in data.items() if not path.exists()]
-    return [f"workload.{_SNAKE.sub(_capital, name)}: {path} is not there" for name, path in absent]
+    return [f"workload.{_SNAKE.sub(_capital, name)}: {_why_absent(path)}" for name, path in absent]
+
+
+def _why_absent(path: Path) -> str:
+    unset = _VARIABLE.search(str(path))
+    if unset is None:
+        return f"{path} is not there"
+    name, below = unset[1], str(path)[unset.end() :]
+    return (
+        f"the environment variable {name} is not set; set it to the folder that has "
+        f"{below.lstrip('/')}, as in `export {name}=$HOME/data`"
+    )
 
 
 def _capital(match: re.Match[str]) -> str:

@@ -22,8 +22,8 @@ from typing import Any, BinaryIO
 import msgspec
 
 from weft.core.framework.policy import PolicyOrigin
-from weft.files.reading import local, read_bytes
-from weft.files.writing import remove_scraps, write_whole
+from weft.files.reading import UNDECODABLE, raw_bytes, read_bytes
+from weft.files.writing import remove_scraps, unwritten, write_whole
 from weft.lab.experiment.plan import PlannedCell
 from weft.lab.experiment.runner import CellResult
 from weft.lab.experiment.spec import ExperimentSpec
@@ -165,8 +165,7 @@ class RunStore:
             write_whole(self.folder / EXPERIMENT, _json(self._stored))
         except OSError as error:
             self.close()
-            what = f"cannot be written: {error.strerror}"
-            raise BadInputError(str(self.folder), what) from None
+            raise unwritten(self.folder, error) from None
         except BadInputError:
             self.close()
             raise
@@ -216,7 +215,7 @@ class RunStore:
         path = self.place(cell) / RESULT
         try:
             record = msgspec.json.decode(path.read_bytes(), type=CellRecord)
-        except (OSError, msgspec.DecodeError):
+        except (OSError, *UNDECODABLE):
             return None
         return record if record.hash == self._stored.hash_of(cell) else None
 
@@ -255,7 +254,7 @@ class RunStore:
         """The manifest that earlier starts wrote; None where there is none, or it is broken."""
         try:
             return msgspec.json.decode((self.folder / MANIFEST).read_bytes(), type=RunManifest)
-        except (OSError, msgspec.DecodeError):
+        except (OSError, *UNDECODABLE):
             return None
 
     def write_manifest(self, manifest: RunManifest) -> None:
@@ -300,7 +299,7 @@ def stored_experiment(
 def _hash_of(path: Path) -> str:
     """Hash of a file; of a folder, of its files with their names."""
     if not path.is_dir():
-        return hashlib.sha256(local(path).read_bytes()).hexdigest()
+        return hashlib.sha256(raw_bytes(path)).hexdigest()
     files = sorted(each for each in path.rglob("*") if each.is_file())
     parts = [(str(each.relative_to(path)), _hash_of(each)) for each in files]
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
@@ -344,5 +343,5 @@ def _json(value: Any) -> bytes:
 def _decoded(path: Path) -> StoredExperiment:
     try:
         return msgspec.json.decode(read_bytes(path), type=StoredExperiment)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise BadInputError(str(path), f"is broken: {error}; remove it and run anew") from None

@@ -6,30 +6,30 @@ a card of titles and values. Rows are in their order without the page's script, 
 
 from collections.abc import Callable, Sequence
 from html import escape
-from operator import attrgetter
 
 import msgspec
 
 from weft.lab.experiment.bar_figures import reason_means
 from weft.lab.experiment.looks import Look, looks
+from weft.lab.experiment.measures import capital, measure_of
 from weft.lab.experiment.notes import policy_text, seeds_text
 from weft.lab.experiment.ranking import headline, is_timed, ranked
-from weft.lab.experiment.statistics import mean_ci95
+from weft.lab.experiment.statistics import SeedMean, mean_ci95, measured_mean
 from weft.lab.experiment.svg import line_sample
-from weft.lab.simulate.results import PolicyRun, PolicySummary, SimulationResults, WaitTimes
+from weft.lab.simulate.results import PolicyRun, SimulationResults, WaitTimes
 
 MANY_COLUMNS = 7
 """A table with more becomes cards below 1,000 pixels, others only on a telephone."""
 
 
 class Column(msgspec.Struct, frozen=True):
-    """One measure of a policy: mean and half-width of its interval, from the policy's runs.
+    """One measure of a policy over its seeds, from the policy's runs.
 
     `best` is `max` or `min` where one end is better, None where the number judges nothing.
     """
 
     title: str
-    value: Callable[[PolicySummary, Sequence[PolicyRun]], tuple[float, float | None] | None]
+    value: Callable[[Sequence[PolicyRun]], SeedMean | None]
     decimals: int
     best: Callable[[Sequence[float]], float] | None = None
 
@@ -117,83 +117,88 @@ def _timed_values(run: PolicyRun) -> list[float | None]:
 
 
 def _columns(results: SimulationResults) -> list[Column]:
-    def of_summary(
-        title: str, field: str, best: Callable[[Sequence[float]], float] | None
-    ) -> Column:
-        fields = attrgetter(f"{field}_percent", f"{field}_ci95")
-        return Column(title, lambda summary, _: _pair(*fields(summary)), 2, best)
-
     columns = [
-        of_summary("Asked at 100 % demand, %", "at_100", max),
-        of_summary("Asked at the end, %", "gpu_asked", max),
-        of_summary("Held at the end, %", "gpu_allocation", None),
+        _column("gpu_asked_at_100_percent", lambda run: run.at_100_percent, 2),
+        _column("gpu_asked_percent", lambda run: run.gpu_asked_percent, 2),
+        _column("gpu_allocation_percent", lambda run: run.gpu_allocation_percent, 2, judges=False),
         # Few fragments are no merit by themselves: who holds everything has none.
-        of_summary("Fragmented at the end, %", "gpu_fragmentation", None),
-        Column("Failed pods", lambda _, runs: mean_ci95([run.failed_pods for run in runs]), 1, min),
+        _column(
+            "gpu_fragmentation_percent", lambda run: run.gpu_fragmentation_percent, 2, judges=False
+        ),
+        _column("failed_pods", lambda run: run.failed_pods, 1),
     ]
     if is_timed(results):
         # Everybody has left by the end, so what is allocated then says nothing.
         columns = _wait_columns()
     if any(summary.cpu_s is not None for summary in results.summary):
-        columns.append(Column("CPU, s", lambda _, runs: _over(runs, lambda run: run.cpu_s), 2))
+        columns.append(Column("CPU, s", _cpu, 2))
     return columns
+
+
+def _column(
+    name: str,
+    value: Callable[[PolicyRun], float | None],
+    decimals: int,
+    *,
+    title: str = "",
+    judges: bool = True,
+) -> Column:
+    """The column of a measure, named as in experiments unless it has a `title` of its own."""
+    measure = measure_of(name)
+    title = title or measure.title
+    unit = f", {measure.unit}" if measure.unit else ""
+    best = max if measure.more_is_better else min
+    return Column(
+        f"{capital(title)}{unit}",
+        lambda runs: measured_mean(runs, name, value),
+        decimals,
+        best if judges and measure.more_is_better is not None else None,
+    )
 
 
 def _wait_columns() -> list[Column]:
     def of(
-        title: str,
-        value: Callable[[WaitTimes], float],
-        decimals: int,
-        best: Callable[[Sequence[float]], float] | None,
+        name: str, value: Callable[[WaitTimes], float], decimals: int, title: str = ""
     ) -> Column:
-        def over(_: PolicySummary, runs: Sequence[PolicyRun]) -> tuple[float, float | None] | None:
-            return _over(runs, lambda run: value(run.waits) if run.waits else None)
+        def of_run(run: PolicyRun) -> float | None:
+            return value(run.waits) if run.waits else None
 
-        return Column(title, over, decimals, best)
+        return _column(name, of_run, decimals, title=title)
 
     return [
-        of("Failed pods", lambda w: w.never_started, 1, min),
-        of("Mean wait, s", lambda w: w.mean_s, 1, min),
-        of("p50 wait, s", lambda w: w.p50_s, 1, min),
-        of("p95 wait, s", lambda w: w.p95_s, 1, min),
-        of("p99 wait, s", lambda w: w.p99_s, 1, min),
-        Column(
-            "Mean completion, s",
-            lambda _, runs: mean_ci95([run.completion.mean_s for run in runs if run.completion]),
-            1,
-            min,
-        ),
-        of("Asked over time, %", lambda w: w.mean_asked_percent, 2, None),
-        of("Held over time, %", lambda w: w.mean_allocation_percent, 2, None),
+        of("failed_pods", lambda w: w.never_started, 1),
+        of("queue_mean_s", lambda w: w.mean_s, 1),
+        of("queue_p99_s", lambda w: w.p50_s, 1, "p50 wait"),
+        of("queue_p99_s", lambda w: w.p95_s, 1, "p95 wait"),
+        of("queue_p99_s", lambda w: w.p99_s, 1),
+        _column("jct_mean_s", lambda run: run.completion.mean_s if run.completion else None, 1),
+        of("mean_allocation_percent", lambda w: w.mean_asked_percent, 2, _ASKED_OVER_TIME),
+        of("mean_allocation_percent", lambda w: w.mean_allocation_percent, 2),
     ]
 
 
-def _pair(mean: float | None, half: float | None) -> tuple[float, float | None] | None:
-    return None if mean is None else (mean, half)
+_CPU_RESOLUTION_S = 0.01
+_ASKED_OVER_TIME = "GPUs asked for over time"
 
 
-def _over(
-    runs: Sequence[PolicyRun], value: Callable[[PolicyRun], float | None]
-) -> tuple[float, float | None] | None:
-    values = [number for run in runs if (number := value(run)) is not None]
-    return mean_ci95(values) if values else None
+def _cpu(runs: Sequence[PolicyRun]) -> SeedMean | None:
+    values = [run.cpu_s for run in runs if run.cpu_s is not None]
+    return mean_ci95(values, _CPU_RESOLUTION_S) if values else None
 
 
 def _values(
     results: SimulationResults, policy: str, columns: list[Column]
-) -> list[tuple[float, float | None] | None]:
+) -> list[SeedMean | None]:
     runs = [run for run in results.runs if run.policy == policy]
-    summary = next(each for each in results.summary if each.policy == policy)
-    return [column.value(summary, runs) if runs else None for column in columns]
+    return [column.value(runs) if runs else None for column in columns]
 
 
-def _best(column: Column, cells: list[tuple[float, float | None] | None]) -> str | None:
+def _best(column: Column, cells: list[SeedMean | None]) -> str | None:
     """The value to print bold, as it is shown; none where nothing is better, or all are equal."""
     there = [cell for cell in cells if cell is not None]
     if column.best is None or len({_shown(cell, column) for cell in there}) < 2:
         return None
-    top = column.best([mean for mean, _ in there])
-    return _shown((top, None), column)
+    return _shown(SeedMean(column.best([cell.mean for cell in there])), column)
 
 
 def _better(column: Column) -> str:
@@ -203,14 +208,15 @@ def _better(column: Column) -> str:
     return "higher is better" if column.best is max else "lower is better"
 
 
-def _shown(cell: tuple[float, float | None] | None, column: Column) -> str:
-    return "–" if cell is None else f"{cell[0]:,.{column.decimals}f}"
+def _shown(cell: SeedMean | None, column: Column) -> str:
+    return "–" if cell is None else f"{cell.mean:,.{column.decimals}f}"
 
 
-def _cell(cell: tuple[float, float | None] | None, column: Column) -> str:
-    if cell is None or cell[1] is None:
+def _cell(cell: SeedMean | None, column: Column) -> str:
+    if cell is None or cell.half is None:
         return _shown(cell, column)
-    return f'{_shown(cell, column)} <span class="ci">± {cell[1]:,.{column.decimals}f}</span>'
+    mean, _, interval = cell.text(column.decimals).partition(" ")
+    return f'{mean} <span class="ci">{interval}</span>'
 
 
 def look_chip(look: Look) -> str:

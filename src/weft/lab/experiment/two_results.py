@@ -114,7 +114,7 @@ def _summary(both: Mapping[PlannedCell, tuple[Measures, Measures]]) -> list[Meas
             for side, of_side in zip((FIRST, SECOND), pair, strict=True)
         )
         for measure in names:
-            rows = summaries_of_levels(measures, levels, SECOND, FIRST, measure)
+            rows = summaries_of_levels(measures, levels, (SECOND, FIRST), measure)
             summary += [msgspec.structs.replace(row, scheduler=scheduler) for row in rows]
     return summary
 

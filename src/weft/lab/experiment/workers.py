@@ -1,7 +1,11 @@
 """Cells of an experiment on several processes; the answers are the same for any number of them."""
 
-from collections.abc import Callable, Iterator, Sequence
+import signal
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
+
+from weft.model import BadInputError
 
 Shared = TypeVar("Shared")
 Cell = TypeVar("Cell")
@@ -12,26 +16,15 @@ PARENT_PERIOD_S = 0.5
 
 def run_cells(
     work: Callable[[Shared, Cell], Result], shared: Shared, cells: Sequence[Cell], jobs: int
-) -> Iterator[tuple[Cell, Result]]:
+) -> Generator[tuple[Cell, Result], None, None]:
     """`work(shared, cell)` for every cell, in the order in which they finish.
 
-    Workers get `shared` once, not with every cell. `work` must be a function of a module.
+    Close it where you leave early: that ends the workers at once, whatever they are doing. Workers
+    get `shared` once, not with every cell. `work` must be a function of a module.
     """
     if jobs <= 1:
         return ((cell, work(shared, cell)) for cell in cells)
     return _in_parallel(work, shared, cells, jobs)
-
-
-def with_progress(
-    runs: Iterator[tuple[Cell, Result]],
-    progress: Callable[[str, int, int], None] | None,
-    name_of: Callable[[Cell], tuple[str, int]],
-) -> Iterator[tuple[Cell, Result]]:
-    """The same; `progress(policy, seed, done_cells)` at each, the first two as `who(cell)` says."""
-    for number, (cell, run) in enumerate(runs, 1):
-        if progress is not None:
-            progress(*name_of(cell), number)
-        yield cell, run
 
 
 _kept: list[Any] = []
@@ -41,6 +34,7 @@ def _adopt(shared: object, parent: int) -> None:
     """A worker process keeps what all cells share here: it has nowhere else."""
     import threading
 
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a forked worker has its parent's handler
     _kept[:] = [shared]
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
@@ -61,20 +55,39 @@ def _work(work: Callable[[Any, Cell], Result], cell: Cell) -> Result:
 
 def _in_parallel(
     work: Callable[[Shared, Cell], Result], shared: Shared, cells: Sequence[Cell], jobs: int
-) -> Iterator[tuple[Cell, Result]]:
+) -> Generator[tuple[Cell, Result], None, None]:
     import multiprocessing
     import os
     from concurrent.futures import ProcessPoolExecutor, as_completed
+    from concurrent.futures.process import BrokenProcessPool
 
     context = multiprocessing.get_context("fork" if _can_fork() else "spawn")
+    others = multiprocessing.active_children()
     with ProcessPoolExecutor(jobs, context, _adopt, (shared, os.getpid())) as pool:
-        futures = {pool.submit(_work, work, cell): cell for cell in cells}
         try:
+            with _workers_hear_no_ctrl_c():
+                futures = {pool.submit(_work, work, cell): cell for cell in cells}
             for future in as_completed(futures):
                 yield futures[future], future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+        except BaseException as error:
+            for worker in multiprocessing.active_children():
+                if worker not in others:
+                    worker.kill()  # a cell may take minutes, and leaving the pool waits for it
+            pool.shutdown(cancel_futures=True)
+            if isinstance(error, BrokenProcessPool):
+                why = "a process that ran a cell was killed, perhaps because memory ran out"
+                raise BadInputError("--jobs", f"{why}; use fewer") from None
             raise
+
+
+@contextmanager
+def _workers_hear_no_ctrl_c() -> Iterator[None]:
+    """Processes that start meanwhile leave Ctrl-C to this one, which a terminal tells as well."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _can_fork() -> bool:

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from weft.files.reading import UNDECODABLE, raw_bytes
+from weft.files.writing import unwritten
 from weft.interference.dataset import OUT_OF_MEMORY, Feature
 from weft.lab.profiling.gpu_bench import BenchGpu
 from weft.lab.profiling.plan import PlannedRun
@@ -89,7 +91,7 @@ def read(path: Path) -> RunLog:
     """Everything in the file; nothing where there is none. `BadInputError` names a bad line."""
     log = RunLog([], [])
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = raw_bytes(path).split(b"\n")
     except (FileNotFoundError, NotADirectoryError):
         return log
     except OSError as error:
@@ -97,7 +99,7 @@ def read(path: Path) -> RunLog:
     for number, line in enumerate(lines[:-1], start=1):
         try:
             entry = _line.decode(line)
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             raise BadInputError(f"{path}, line {number}", f"is no run: {error}") from error
         if isinstance(entry, LoggedRun):
             log.runs.append(entry)
@@ -137,7 +139,7 @@ class RunLogWriter:
             self._file.close()
 
     def _unwritten(self, error: OSError) -> BadInputError:
-        return BadInputError(str(self._path), f"cannot be written: {error.strerror}")
+        return unwritten(self._path, error)
 
 
 def _cut_off(path: Path) -> None:

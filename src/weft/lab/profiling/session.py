@@ -4,9 +4,7 @@ wishes ─▶ a machine ─▶ a campaign ─▶ runs.jsonl ─▶ dataset.json
 """
 
 import datetime
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +16,7 @@ from weft.lab.profiling.gpu_bench import Bench, BenchError
 from weft.lab.profiling.machine import Machine, MachineOptions
 from weft.lab.profiling.pytorch import check_pytorch
 from weft.lab.profiling.runlog import MeasuringBegan, RunLogWriter, read
+from weft.lab.stopping import interrupted_by_sigterm
 from weft.lab.workloads.catalog import BY_NAME, WORKLOADS, Workload
 from weft.model import BadInputError
 from weft.model.nearest import unknown
@@ -68,20 +67,6 @@ def workloads_named(names: Sequence[str]) -> list[Workload]:
     if wrong:
         raise BadInputError("--workload", unknown(wrong[0], BY_NAME))
     return [BY_NAME[name] for name in dict.fromkeys(names)] or list(WORKLOADS)
-
-
-@contextmanager
-def interrupted_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends it as Ctrl-C does: workloads and MPS are stopped, what was measured is kept."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def run(bench: Bench, wishes: MeasuringPlan, tell: Callable[[str], None]) -> bool:

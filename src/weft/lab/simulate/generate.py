@@ -89,7 +89,7 @@ def generate_pods(
 
 
 def demo_cluster(seed: int = 42) -> tuple[str, str]:
-    """A node list and a pod list small enough to compare six policies in half a minute.
+    """A node list and a pod list small enough to compare seven policies in half a minute.
 
     800 GPUs on about 160 nodes, about 1,050 pods that ask for all of them.
     """

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from weft.core.engine import Bind, PodAdded, PodBound, PodGone, Unschedulable
-from weft.core.engine.decision_faults import unless_faulted
 from weft.core.record import DecisionsWriter
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.holdings import OnHoldings
@@ -43,7 +42,7 @@ def run_inflation(
         uid = str(at)
         meter.arrives(pod.total_milli)
         commands = handle(PodAdded(_request(pod, uid)), at)
-        outcome = unless_faulted(commands)[0]
+        outcome = commands[0]
         if isinstance(outcome, Bind):
             handle(PodBound(uid), at)
             asked_milli += pod.total_milli

@@ -104,6 +104,19 @@ class PolicyRun(msgspec.Struct, frozen=True, omit_defaults=False):
     cpu_s: float | None = None
     wall_s: float | None = None
 
+    @property
+    def at_100_percent(self) -> float | None:
+        """The GPUs that pods with a place asked for where demand equals capacity, percent; None
+        where it never does."""
+        return self.curve.get("100")
+
+    @property
+    def gpus(self) -> float | None:
+        """The number of the cluster's GPUs, by what of them is held; None where too little is."""
+        held_percent = self.gpu_allocation_percent
+        gpus = self.used_gpu_milli / 10 / held_percent if held_percent else 0.0
+        return gpus if gpus >= 1 else None
+
 
 class TimedSummary(msgspec.Struct, frozen=True):
     """Timed mode, over a policy's seeds: means of its runs' waits, completion times and use."""
@@ -123,6 +136,7 @@ class TimedSummary(msgspec.Struct, frozen=True):
 class PolicySummary(msgspec.Struct, frozen=True):
     """A policy over its seeds: means with half-widths of 95 % intervals, None below five.
 
+    `equal_in_all_seeds` names the means whose seeds, more than one, all have the same value.
     `at_100_percent` is what pods with a place asked for where demand equals capacity, None if it
     never does; `possible_percent` is what no policy exceeds at the end; `lacks` what the policy
     would have decided by and was not given.
@@ -144,6 +158,7 @@ class PolicySummary(msgspec.Struct, frozen=True):
     possible_percent: float | None = None
     lacks: list[str] = []
     cpu_s: float | None = None
+    equal_in_all_seeds: list[str] = []
 
 
 class SimulationResults(msgspec.Struct, frozen=True):

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from weft.core.engine import Bind, Event, PodAdded, PodBound, PodGone, Tick, Unschedulable, Wake
-from weft.core.engine.decision_faults import unless_faulted
 from weft.core.record import DecisionsWriter
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.holdings import OnHoldings
@@ -93,7 +92,7 @@ class _Timed:
 
     def tell(self, event: Event) -> None:
         """Hand an event to the engine and carry out what it wants."""
-        for command in unless_faulted(self.handle(event, self.now)):
+        for command in self.handle(event, self.now):
             if isinstance(command, Bind):
                 self._start(int(command.pod.uid), command.placement)
             elif isinstance(command, Unschedulable):

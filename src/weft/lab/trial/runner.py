@@ -12,6 +12,7 @@ from weft.lab.experiment.cluster_jobs import PlannedJob, planned_jobs
 from weft.lab.experiment.plan import PlannedCell
 from weft.lab.experiment.runner import CellResult
 from weft.lab.experiment.spec_cluster import Cluster, ClusterJobs, PrometheusAccess
+from weft.lab.stopping import run_cleaning_up
 from weft.lab.trial.clocks import prometheus_clock_marks
 from weft.lab.trial.job_rows import TrialJob, clock_marks, job_marks, job_measures, job_rows
 from weft.lab.trial.namespaces import TurnLabels
@@ -25,7 +26,6 @@ from weft.lab.trial.ranges import (
     usage_measures,
     usage_over_time,
 )
-from weft.lab.trial.stopping import run_cleaning_up
 from weft.lab.trial.turn import Turn, TurnObjects, TurnPlan
 from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from weft.files.writing import write_whole
 from weft.model import WeftError
 from weft.model.agent_offer import HOOK, MIG, MPS, NO_ISOLATION, TIME_SLICING, WITHOUT_AGENT
 from weft.model.delivery import DeliveredShare, DeliveryRecord
@@ -203,7 +204,7 @@ class NodeIsolation:
             each.mkdir(parents=True, exist_ok=True)
             each.chmod(0o1777)  # containers run as whoever they like
         if not preload.exists():
-            preload.write_text(HOOK_LIBRARY + "\n")
+            write_whole(preload, f"{HOOK_LIBRARY}\n".encode())
         return preload, lock, cache
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 from google.protobuf.message import DecodeError
 
+from weft.files.reading import UNDECODABLE
 from weft.model import WeftError
 from weft.node.device_plugin import device_plugin_pb2 as plugin
 
@@ -76,7 +77,7 @@ class KubeletRecord:
                 self._stamp = stamp
         except FileNotFoundError:
             self._held, self._stamp = (), (0, 0, 0)
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, *UNDECODABLE) as error:
             raise KubeletRecordError(f"{self._path} cannot be read: {error}") from error
         return self._held
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from weft.dialects.catalog import is_gpu_resource
+from weft.files.reading import UNDECODABLE
 from weft.node.agent.device_nodes import CDI_DIRS, CdiSpecs
 from weft.node.agent.process_owner import ProcessOwner, owner_of
 from weft.node.device_plugin.cdi_files import FILE_PREFIX
@@ -113,7 +114,7 @@ def validator(root: Path) -> DoctorFinding:
         enabled = _validator(_configuration(root))
     except FileNotFoundError:
         return advice(check, f"not known: there is no /{CONTAINERD}; off is the default", mend)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         return advice(check, f"not known: /{CONTAINERD} cannot be read: {error}", mend)
     if enabled is True:
         return good(check, "default validator enabled: no share, no start")
@@ -141,7 +142,7 @@ def other_plugins(root: Path, own: Collection[str]) -> DoctorFinding:
         registered = msgspec.json.decode(_read(path), type=_Checkpoint).data.registered
     except FileNotFoundError:
         return good(check, "no device plugin has registered")
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *UNDECODABLE) as error:
         return advice(check, f"not known: {path} cannot be read: {error}")
     others = sorted(
         name

@@ -29,6 +29,26 @@ def test_the_defaults_printed_are_the_defaults_read() -> None:
     assert decode(as_yaml(Configuration()).encode(), "printed") == Configuration()
 
 
+def test_defaults_are_printed_to_be_read() -> None:
+    """Each setting in a line of its own below its reason, lists too."""
+    lines = as_yaml(Configuration()).splitlines()
+    assert max(map(len, lines)) <= 100
+    at = lines.index("profiles:")
+    assert lines[at - 1].startswith("# ")
+    shown = [line for line in lines[at + 1 :] if "#" not in line]
+    assert shown[:6] == [
+        '- schedulerName: "weft"',
+        "  policies:",
+        '  - name: "least-stranding"',
+        "    weight: 1",
+        "    options: {}",
+        '  via: "scheduler"',
+    ]
+    words = " ".join(" ".join(line.strip(" #") for line in lines).split())
+    for path, reason in REASONS.items():
+        assert "[]" in path or words.count(" ".join(reason.split())) >= 1, path
+
+
 def test_every_system_has_its_own_switch_for_its_own_policies() -> None:
     registry = built_in()
     able = {one.name for one in registry.describe() if "compat" in one.options}

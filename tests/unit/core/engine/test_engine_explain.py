@@ -2,13 +2,14 @@
 
 from random import Random
 
+import numpy as np
 import pytest
 from engine_talk import bind, engine_of, one_card
 from long_form import few_or_many
 from msgspec.structs import replace
 
 from weft.core.engine import Engine, PodAdded, PodSeenBound
-from weft.core.explain.reasons import FeasibilitySummary, summarise
+from weft.core.explain.reasons import FeasibilitySummary, reason_of_each, summarise
 from weft.core.policies.best_fit import BestFit
 from weft.model import Code, DeviceRule, GpuMemoryRequest, GpuRequest, PodRequest, Reason, Shape
 from weft.testing import node, placement, random_nodes, random_shape, shape
@@ -76,6 +77,51 @@ def test_overbooked_nodes_have_nothing_free_not_less() -> None:
     engine = engine_of(node("a", cpu_milli=1000))
     engine.handle(PodSeenBound(placement("x", "a", cpu_milli=5000)), 0)
     assert said(engine, shape(cpu_milli=1)) == [(Code.CPU, 1, 1, 0, "m cpu")]
+
+
+MEMORY_BEYOND = (
+    "pods hold more of a GPU's memory than there is (17,000 of 16,384 MiB), so it takes no others"
+)
+CORES_BEYOND = (
+    "pods hold more of a GPU's cores than there is (1,100 of 1,000 m), so it takes no others"
+)
+NO_MEMORY = "insufficient memory on any one GPU (largest free 0 MiB, asked 1,000)"
+
+
+@pytest.mark.parametrize(
+    ("held", "asked", "told"),
+    [
+        ({"memory_mib": 17_000}, {"milli": 200}, MEMORY_BEYOND),
+        ({"memory_mib": 17_000, "milli": 900}, {"milli": 200}, "insufficient cores on any one GPU"),
+        ({"memory_mib": 17_000}, {"memory_mib": 1000}, NO_MEMORY),
+        ({"milli": 1100}, {"memory_mib": 1000}, CORES_BEYOND),
+        ({"milli": 1100}, {"milli": 100}, "insufficient cores on any one GPU (largest free 0 m, "),
+    ],
+)
+def test_what_others_overbooked_is_why_nothing_of_a_gpu_is_free(
+    held: dict[str, int], asked: dict[str, int], told: str
+) -> None:
+    """There is enough of what the pod asks; it gets none, because of the other side."""
+    engine = engine_of(one_card("a"), one_card("b"))
+    for name in "ab":
+        engine.handle(PodSeenBound(placement(name, name, 0, **held)), 0)
+    summary = summary_of(engine, shape(**asked))
+    assert str(summary).startswith(f"0/2 GPU nodes: 2 × {told}")
+    known = engine.assessor.assess(engine.profiles["weft"], shape(**asked))
+    each = reason_of_each(engine.ledger.table, known, np.arange(2), ())
+    assert all(text.startswith(told) for text in each)
+
+
+def test_of_several_nodes_only_those_that_are_overbooked_say_so() -> None:
+    engine = engine_of(one_card("a"), one_card("b"))
+    engine.handle(PodSeenBound(placement("x", "a", 0, memory_mib=17_000)), 0)
+    engine.handle(PodSeenBound(placement("y", "b", 0, milli=900)), 0)
+    asked = shape(milli=200)
+    assert said(engine, asked) == [(Code.GPU_CORES, 2, 200, 100, "m")]
+    known = engine.assessor.assess(engine.profiles["weft"], asked)
+    first, second = reason_of_each(engine.ledger.table, known, np.arange(2), ())
+    assert first == MEMORY_BEYOND
+    assert second == "insufficient cores on any one GPU (largest free 100 m, asked 200)"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from engine_talk import bind, engine_of, one_card
 from long_form import few_or_many
 
-from weft.core.engine import Bind, Engine, PodAdded, PodGone, Record, Unschedulable
+from weft.core.engine import Bind, Engine, PodAdded, PodGone, Record, Unschedulable, assessment
 from weft.core.framework import Plugin, Policy, Profile, Query
 from weft.core.policies.best_fit import BestFit
 from weft.core.policies.binpack import Binpack
@@ -162,12 +162,15 @@ def test_a_record_names_pod_time_attempt_and_sequence() -> None:
     assert record.reasons() == {"too few idle GPUs": 1}
 
 
-def test_least_used_shapes_are_forgotten_and_answers_stay_right() -> None:
+def test_least_used_shapes_are_forgotten_and_answers_stay_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(assessment, "KEPT_ROWS", 2 * 300)
     engine = engine_of(one_card("a"), one_card("b", memory_mib=1000))
     profile = engine.profiles["weft"]
     for mib in range(1, 400):
         assert engine.assessor.assess(profile, pod(memory_mib=mib).shape).counts[0] == 2
-    assert len(engine.assessor._known) == 256
+    assert len(engine.assessor._known) == 300
     bind(engine, pod("x", memory_mib=16_384))
     for mib in (1, 399, 1000, 1001):
         fits = engine.assessor.assess(profile, pod(memory_mib=mib).shape).counts[0]

@@ -2,6 +2,8 @@
 
 from random import Random
 
+from msgspec.structs import replace
+
 from weft.core.engine import (
     Bind,
     Command,
@@ -132,3 +134,56 @@ def test_pods_that_a_node_can_never_take_are_not_woken_for_it():
     assert tried == []
     tried = decided(engine.handle(PodGone("h1"), 2 * MINUTE))
     assert [uid for uid, _ in tried] == ["apart", "could"]
+
+
+def parked(engine: Engine, names: dict[str, int], each: int = 100) -> None:
+    """Full nodes, and so many pods of unlike shapes in each namespace, by its pods' priority."""
+    for gpu in range(2 * engine.ledger.table.count):
+        there = placement(f"h{gpu}", f"n{gpu // 2}", gpu % 2, memory_mib=16_000)
+        engine.handle(PodSeenBound(there), 0)
+    made = 0
+    for namespace, priority in names.items():
+        for _ in range(each):
+            made += 1
+            asks = pod(f"{namespace}{made:04}", memory_mib=1_000 + made, priority=priority)
+            drained(engine, PodAdded(replace(asks, namespace=namespace, created_ns=made)), made)
+
+
+def test_many_pods_of_one_namespace_keep_no_other_waiting():
+    """Pods that are woken take turns by namespaces, as those that come meanwhile. A pod costs 300
+    looks at least, so that one event's work is for a few of them."""
+    engine = engine_of(2_000, nodes=4)
+    parked(engine, {"poison": 0})
+    honest = [replace(pod(f"well{i}", memory_mib=900 - i), namespace="honest") for i in range(2)]
+    drained(engine, PodAdded(replace(honest[0], created_ns=1_000)), 1_000)
+    first = engine.handle(NodesChanged((node("new", gpus=2, memory_mib=950),)), MINUTE)
+    assert all(uid.startswith("poison") for uid, _ in decided(first)), "the oldest first"
+    second = decided(engine.handle(Tick(), MINUTE))
+    assert second[0] == ("well0", "new")
+    engine.handle(PodAdded(replace(honest[1], created_ns=2_000)), MINUTE)
+    assert ("well1", "new") in decided(engine.handle(Tick(), MINUTE))[:2]
+
+
+def test_turns_are_of_one_priority_and_forgotten_once_nobody_waits():
+    engine = engine_of(2_000, nodes=4)
+    parked(engine, {"low": 0, "high": 5}, each=20)
+    few = NodesChanged((node("new", gpus=1, memory_mib=9),))
+    everyone, turns = drained(engine, few, MINUTE)
+    order = [uid[:-4] for uid, _ in decided(everyone)]
+    assert order == ["high"] * 20 + ["low"] * 20
+    assert turns > 3
+    assert not engine.queue.active
+    assert engine.queue._active._work == {}
+
+
+def test_nobody_alike_is_overtaken_by_another_namespace():
+    """The older one is tried on the turn of the younger one's namespace."""
+    engine = engine_of(1, nodes=2)
+    parked(engine, {"busy": 0}, each=6)
+    engine.handle(NodesChanged((node("new", gpus=1, memory_mib=900),)), MINUTE)
+    for number, namespace in enumerate(["busy", "busy", "other"]):
+        asks = replace(pod(f"alike{number}", memory_mib=400), namespace=namespace)
+        engine.handle(PodAdded(replace(asks, created_ns=1_000 + number)), MINUTE)
+    tried = [uid for uid, _ in decided(drained(engine, Tick(), MINUTE)[0])]
+    assert [uid for uid in tried if "alike" in uid] == ["alike0", "alike1", "alike2"]
+    assert tried.index("alike0") < 5, "it does not wait behind all of its own namespace"

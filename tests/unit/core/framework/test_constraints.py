@@ -107,6 +107,8 @@ def test_prefer_no_schedule_is_a_wish() -> None:
         (term("cores", "Lt", "9"), True),
         (term("zone", "Gt", "1"), False),
         (term("cores", "Gt"), False),
+        (term("cores", "Gt", "0_7"), False),
+        (term("cores", "Gt", "\u0667"), False),
         (term("zone", "Near", "a"), False),
         (Term(), False),
         (Term(fields=(Requirement("metadata.name", "In", ("a",)),)), True),

@@ -86,7 +86,13 @@ def test_describe_gives_options_as_text():
     ("name", "options", "message"),
     [
         ("nope", {}, r"policy: 'nope' is unknown; write one of alnair-cost-saving, "),
-        ("spread", {"compat": "exact"}, r"policy spread: option 'compat' is unknown; it has none"),
+        (
+            "spread",
+            {"compat": "exact"},
+            r"option 'compat' is unknown: this policy takes no options",
+        ),
+        ("fgd", {"foo": 3}, r"policy fgd: option 'foo' is unknown: this policy takes no options"),
+        ("genius", {"foo": 3}, r"policy genius: option 'foo' is unknown; its options are compat"),
         ("mine", {"limits": 1}, r"policy mine: option 'limits' is unknown; did you mean 'limit'"),
         ("mine", {"bias": 1}, r"policy mine: it needs the option limit"),
     ],

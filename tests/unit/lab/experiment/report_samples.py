@@ -31,7 +31,7 @@ def run(policy: str, seed: int, ceiling: float, **changes: object) -> PolicyRun:
         "gpu_allocation_percent": ceiling,
         "gpu_fragmentation_percent": round(100 - ceiling - 0.25, 2),
         "fragmentation_of_idle_percent": 90.0,
-        "used_gpu_milli": round(ceiling * 80),
+        "used_gpu_milli": round(ceiling * 8000),
         "failed_pods": failed,
         "pods": 1300,
         "curve": {str(x): min(float(x), ceiling) for x in range(0, 131)},

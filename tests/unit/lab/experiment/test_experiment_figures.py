@@ -414,7 +414,7 @@ def test_readmes_figure_has_the_colours_of_todays_reports() -> None:
     """`make demo` draws it anew: build/demo/report/allocation.svg."""
     drawn = (Path(__file__).parents[4] / "docs" / "images" / "allocation.svg").read_text()
     policies = re.findall(r"([a-z-]+) \d+\.\d\d", drawn.partition("</desc>")[0])
-    assert len(policies) == 6
+    assert len(policies) == 7
     wanted = {(look.paint.name, look.paint.light) for look in looks(policies).values()}
     found = set(re.findall(r'class="l-(s\d)" stroke="(#[0-9a-f]{6})"', drawn))
     assert found == wanted

@@ -1,6 +1,7 @@
 import builtins
 import hashlib
 import html.parser
+import os
 import re
 import sys
 from base64 import b64encode
@@ -86,8 +87,8 @@ def test_the_folder_holds_the_page_and_its_figures_and_nothing_else(tmp_path):
 def test_the_page_says_who_won_by_how_much_and_how_sure(tmp_path):
     page = write(tmp_path, models_gpus={"G2": 900, "T4": 90, "A10": 10})
     assert page.text("lead") == "fgd gives pods 95.20 % of the GPUs when demand equals capacity."
-    # Differences are 2.0, 2.2, 2.1, 2.05 and 2.15: mean 2.1, half-width 3.961 × 0.079 / √5.
-    assert "2.10 points more than best-fit (95 % interval 1.96 to 2.24, 5 paired" in page.text(
+    # Differences are 2.0, 2.2, 2.1, 2.05 and 2.15: mean 2.1, half-width 2.776 × 0.079 / √5.
+    assert "2.10 points more than best-fit (95 % interval 2.00 to 2.20, 5 paired" in page.text(
         "rest"
     )
     assert "On 1,000 GPUs that is 21.0 more at work." in page.text("rest")
@@ -98,13 +99,13 @@ def test_a_lead_that_may_be_chance_is_not_called_one(tmp_path):
         tmp_path,
         results({"a": (90.0, 91.0, 92.0, 91.0, 90.0), "b": (91.0, 90.0, 91.8, 90.8, 90.2)}),
     )
-    assert page.text("lead") == "a and b come out level."
+    assert page.text("lead") == "No difference shown between a and b."
     assert "interval −" in page.text("rest")
 
 
-def test_equal_policies_are_level(tmp_path):
+def test_equal_policies_are_said_to_be(tmp_path):
     page = write(tmp_path, results({"a": (90.0, 91.0), "b": (90.0, 91.0)}))
-    assert page.text("lead") == "a and b come out level."
+    assert page.text("lead") == "a and b are equal in all seeds."
 
 
 def test_one_seed_claims_no_interval(tmp_path):
@@ -135,7 +136,11 @@ def test_without_full_demand_the_end_decides(tmp_path):
 def test_the_numbers_in_the_table_are_the_results(tmp_path):
     what = results()
     head, *rows = write(tmp_path, what).tables["Policies compared"]
-    assert head[1:4] == ["Seeds", "Asked at 100 % demand, %", "Asked at the end, %"]
+    assert head[1:4] == [
+        "Seeds",
+        "GPUs asked for at 100 % demand, %",
+        "GPUs asked for at the end, %",
+    ]
     assert [row[0] for row in rows] == ["fgd", "best-fit", "random"]
     for row, summary in zip(rows, what.summary, strict=True):
         assert row[1] == "5"
@@ -146,7 +151,7 @@ def test_the_numbers_in_the_table_are_the_results(tmp_path):
             f"{summary.gpu_fragmentation_percent:.2f} ± {summary.gpu_fragmentation_ci95:.2f}"
         )
         assert row[6].startswith(f"{summary.failed_pods:.1f} ± ")
-        assert row[7] == "0.50 ± 0.00"
+        assert row[7] == "0.50, equal in all seeds"
 
 
 def test_every_run_is_listed(tmp_path):
@@ -171,10 +176,10 @@ def test_timed_runs_are_ranked_by_their_waits(tmp_path):
     assert cells["Mean wait, s"].startswith("12.0 ± ")
     assert cells["p99 wait, s"].startswith("200.0")
     assert cells["p95 wait, s"].startswith("150.0")
-    assert cells["Mean completion, s"].startswith("42.0 ± ")
-    assert cells["Held over time, %"].startswith("61.50")
-    assert cells["Asked over time, %"].startswith("51.50")
-    assert "Held at the end, %" not in cells
+    assert cells["Mean completion time, s"].startswith("42.0 ± ")
+    assert cells["GPUs held over time, %"].startswith("61.50")
+    assert cells["GPUs asked for over time, %"].startswith("51.50")
+    assert "GPUs held at the end, %" not in cells
 
 
 def test_pods_that_never_start_rank_before_waits(tmp_path):
@@ -280,8 +285,8 @@ def test_only_columns_with_a_better_end_have_a_bold_value_and_say_so(tmp_path):
     text = (tmp_path / "report.html").read_text("utf-8")
     said = dict(re.findall(r'<th scope="col">([^<]+)<small>(\w+) is better</small>', text))
     assert said == {
-        "Asked at 100 % demand, %": "higher",
-        "Asked at the end, %": "higher",
+        "GPUs asked for at 100 % demand, %": "higher",
+        "GPUs asked for at the end, %": "higher",
         "Failed pods": "lower",
     }
     assert set(bold(tmp_path)) == set(said)
@@ -290,7 +295,7 @@ def test_only_columns_with_a_better_end_have_a_bold_value_and_say_so(tmp_path):
 
 def test_values_that_look_the_same_are_bold_together(tmp_path):
     write(tmp_path, results({"a": (90.001,), "b": (90.004,), "c": (80.0,)}))
-    assert bold(tmp_path)["Asked at the end, %"] == ["90.00", "90.00"]
+    assert bold(tmp_path)["GPUs asked for at the end, %"] == ["90.00", "90.00"]
 
 
 def test_where_all_are_alike_none_is_bold(tmp_path):
@@ -411,7 +416,7 @@ def test_when_the_disk_fails_the_old_report_stays_whole(tmp_path, monkeypatch):
             raise OSError(28, "No space left on device")
         return builtins.open(handle, mode)
 
-    monkeypatch.setattr(report_module.os, "fdopen", full)
+    monkeypatch.setattr(os, "fdopen", full)
     with pytest.raises(BadInputError, match="No space left on device"):
         write(tmp_path, results({"new": (60.0,)}))
     monkeypatch.undo()

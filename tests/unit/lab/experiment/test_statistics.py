@@ -1,10 +1,8 @@
 """Means and intervals against numbers worked out by hand."""
 
 import pytest
-import scipy  # its `stats` is imported when it is first used, which takes a second
 
-from weft.interference.intervals import mean_interval
-from weft.lab.experiment.statistics import mean_ci95, summarise
+from weft.lab.experiment.statistics import SeedMean, mean_ci95, summarise
 from weft.lab.simulate.results import PolicyRun, WaitTimes
 
 
@@ -34,32 +32,21 @@ def waits(mean_s: float) -> WaitTimes:
 
 @pytest.mark.parametrize("values", [[5.0], [4.0, 6.0], [4.0, 5.0, 5.0, 6.0]])
 def test_fewer_than_five_values_have_no_interval(values: list[float]) -> None:
-    assert mean_ci95(values) == (5.0, None)
-    assert mean_interval(values) is None
+    assert mean_ci95(values) == SeedMean(5.0)
 
 
-def test_five_values_are_judged_at_a_third_of_5_percent() -> None:
-    """1..5: deviation √2.5; Student's quantile for 1.67 %, four degrees, is 3.9608."""
-    half = scipy.stats.t.ppf(1 - 0.05 / 3 / 2, 4) * 2.5**0.5 / 5**0.5
-    assert mean_ci95([1.0, 2.0, 3.0, 4.0, 5.0]) == pytest.approx((3.0, half), abs=1e-7)
+def test_the_half_width_is_students() -> None:
+    """1..5: deviation √2.5; Student's quantile for four degrees of freedom is 2.7764."""
+    found = mean_ci95([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert (found.mean, found.half) == pytest.approx((3.0, 2.7764451 * 2.5**0.5 / 5**0.5))
+    assert found.text(2) == "3.00 ± 1.96"
 
 
-def test_ten_seeds_use_nine_degrees_of_freedom_and_half_of_5_percent() -> None:
-    values, student = [float(i) for i in range(10)], scipy.stats.t.ppf(1 - 0.05 / 2 / 2, 9)
-    assert mean_ci95(values) == pytest.approx((4.5, student * 3.0276504 / 10**0.5), abs=1e-6)
-
-
-def test_many_values_have_the_t_of_their_degrees_of_freedom() -> None:
-    flat = [0.0, 1.0] * 15
-    for extra, t in (([0.5], 2.042), ([0.5, 0.5], 2.0395)):
-        values = flat + extra
-        n, mean = len(values), 0.5
-        deviation = (sum((value - mean) ** 2 for value in values) / (n - 1)) ** 0.5
-        assert mean_ci95(values) == pytest.approx((mean, t * deviation / n**0.5), rel=3e-3)
-
-
-def test_equal_values_are_certain() -> None:
-    assert mean_ci95([7.0] * 5) == (7.0, 0.0)
+def test_equal_values_are_said_to_be_and_have_the_width_of_their_resolution() -> None:
+    found = mean_ci95([7.0] * 5, 1.0)
+    assert found.half == pytest.approx(2.7764451 / 30**0.5)
+    assert found.text(1) == "7.0, equal in all seeds"
+    assert mean_ci95([7.0]).text(1) == "7.0"
 
 
 def test_one_summary_a_policy_in_order_of_appearance() -> None:
@@ -70,11 +57,18 @@ def test_one_summary_a_policy_in_order_of_appearance() -> None:
         "b",
         5,
         92.0,
-        2.801,
+        1.963,
     )
-    assert (b.at_100_percent, b.at_100_ci95, b.failed_pods) == (90.0, 2.801, 3)
-    assert (a.policy, a.gpu_allocation_percent, a.gpu_allocation_ci95) == ("a", 80.0, 0.0)
-    assert (a.gpu_fragmentation_percent, a.gpu_fragmentation_ci95) == (10.0, 0.0)
+    assert (b.at_100_percent, b.at_100_ci95, b.failed_pods) == (90.0, 1.963, 3)
+    assert (a.policy, a.gpu_allocation_percent, a.gpu_allocation_ci95) == ("a", 80.0, 0.005)
+    assert a.equal_in_all_seeds == [
+        "gpu_asked_percent",
+        "gpu_allocation_percent",
+        "gpu_fragmentation_percent",
+        "at_100_percent",
+    ]
+    assert b.equal_in_all_seeds == ["gpu_fragmentation_percent"]
+    assert (a.gpu_fragmentation_percent, a.gpu_fragmentation_ci95) == (10.0, 0.005)
     assert (a.mean_wait_s, a.cpu_s) == (None, None)
 
 

@@ -285,7 +285,7 @@ def test_the_command_writes_a_file(tmp_path):
 def test_a_file_that_cant_be_written_is_named(tmp_path, name):
     found = CliRunner().invoke(app, ["pods", "--gpus", "8", "-o", str(tmp_path / name)])
     assert isinstance(found.exception, BadInputError)
-    assert "can't be written" in str(found.exception)
+    assert "cannot be written" in str(found.exception)
 
 
 def test_an_unknown_mix_is_refused_with_the_known_ones():

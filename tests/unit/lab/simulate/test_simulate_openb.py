@@ -176,7 +176,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(NODES.encode() + b"\xff\xfe,1,1,1,T4\n")
-    assert error_of(read_nodes, path).startswith("FILE: cannot be read: 'utf-8' codec")
+    assert error_of(read_nodes, path).startswith("FILE: cannot be read: not UTF-8 text")
 
 
 @pytest.mark.parametrize("damage", ["cut", "header", "body", "checksum"])

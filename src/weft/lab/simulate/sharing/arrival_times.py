@@ -7,6 +7,7 @@ over 24 hours. It is fitted to no trace: for a trace's own times there is `trace
 """
 
 import csv
+import io
 import itertools
 import math
 import random
@@ -15,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from weft.files.reading import local, unreadable
+from weft.files.reading import read_text
 from weft.lab.simulate.sharing.job import SECOND_NS, Job
 from weft.model import BadInputError
 from weft.model.number_text import decimal_number
@@ -61,11 +62,10 @@ def read_times_s(path: Path) -> list[float]:
     """A trace's times in seconds, sorted, the first as 0: a number a line, or a CSV with a column
     `creation_time` (as openb's pods), `submitted_s` or `arrives_s`."""
     try:
-        with local(path).open(newline="") as file:
-            lines = [row for row in csv.reader(file) if row and row[0].strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        why = unreadable(path, error) if isinstance(error, OSError) else "not UTF-8 text"
-        raise BadInputError(str(path), f"cannot be read: {why}") from None
+        rows = csv.reader(io.StringIO(read_text(path), newline=""))
+        lines = [row for row in rows if row and row[0].strip()]
+    except csv.Error as error:
+        raise BadInputError(str(path), f"is no CSV: {error}") from None
     column, first = 0, 1
     named = [lines[0].index(name) for name in COLUMNS if name in lines[0]] if lines else []
     if named:

@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from weft.files.reading import read_bytes
+from weft.files.reading import UNDECODABLE, read_bytes
 from weft.model import BadInputError
 
 FOR_IMAGES = (
@@ -54,7 +54,7 @@ def read_generated(path: Path, *, for_images: bool = False) -> tuple[GeneratedPr
     """
     try:
         programs = msgspec.json.decode(read_bytes(path), type=tuple[GeneratedProgram, ...])
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         what = f"is no list of programs with model, memory_request_MiB and list: {error}"
         raise BadInputError(str(path), what) from None
     for number, program in enumerate(programs if for_images else ()):

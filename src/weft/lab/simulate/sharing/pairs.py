@@ -7,6 +7,7 @@ measured.
 """
 
 import csv
+import io
 import math
 import random
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from weft.files.reading import STDIN, local, unreadable
+from weft.files.reading import STDIN, raw_bytes, read_text, unreadable
 from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
 from weft.lab.simulate.sharing.slowdown import ByPairs
 from weft.model import BadInputError, Gpu, Node
@@ -88,9 +89,7 @@ class OfferedLoad(msgspec.Struct, frozen=True):
 def read_table(path: Path, source: str, gpu: str) -> PairTable:
     """Pairs of a file: CSV as Gavel's (one `source` and `gpu` of it), or JSON as Co-scheML's."""
     try:
-        is_json = path.suffix == ".json" or (
-            path == STDIN and local(path).read_bytes().lstrip()[:1] == b"{"
-        )
+        is_json = path.suffix == ".json" or (path == STDIN and raw_bytes(path).lstrip()[:1] == b"{")
         table = coscheml(path) if is_json else gavel(path, source, gpu)
     except OSError as error:
         raise BadInputError(str(path), unreadable(path, error)) from None
@@ -98,7 +97,7 @@ def read_table(path: Path, source: str, gpu: str) -> PairTable:
         raise BadInputError(
             str(path), f"is no table of measured pairs: it has no {error}"
         ) from None
-    except (ValueError, TypeError, msgspec.DecodeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise BadInputError(str(path), f"is no table of measured pairs: {error}") from None
     speeds = [speed for row in table.speed for speed in row]
     if not all(math.isfinite(speed) and speed >= 0 for speed in speeds) or not any(speeds):
@@ -114,7 +113,7 @@ def gavel(path: Path, source: str, gpu: str) -> PairTable:
         for column, value in (("source", source), ("gpu", gpu)):
             known = sorted({row[column] for row in everything})
             if value not in known:
-                raise BadInputError(str(path), f"{column} {unknown(value, known, 'it has')}")
+                raise BadInputError(str(path), f"{column} {unknown(value, known)}")
         raise BadInputError(str(path), f"has no pairs of source {source} on {gpu}")
     kinds = tuple(sorted({row[side] for row in rows for side in ("job_a", "job_b")}))
     position = {kind: index for index, kind in enumerate(kinds)}
@@ -139,7 +138,7 @@ def coscheml(path: Path) -> PairTable:
 
     Every job asks for half a card: policies must keep apart what cannot be together themselves.
     """
-    slowdowns = msgspec.json.decode(local(path).read_bytes(), type=dict[str, dict[str, float]])
+    slowdowns = msgspec.json.decode(raw_bytes(path), type=dict[str, dict[str, float]])
     kinds = tuple(slowdowns)
     rows = ([slowdowns[kind][other] for other in kinds] for kind in kinds)
     speed = tuple(tuple(1 / slow if slow > 0 else 0.0 for slow in row) for row in rows)
@@ -228,7 +227,6 @@ def _number(path: Path, row: dict[str, str], column: str) -> float:
 
 def _rows(path: Path) -> Sequence[dict[str, str]]:
     try:
-        with local(path).open(newline="") as file:
-            return list(csv.DictReader(file))
-    except OSError as error:
-        raise BadInputError(str(path), unreadable(path, error)) from None
+        return list(csv.DictReader(io.StringIO(read_text(path), newline="")))
+    except csv.Error as error:
+        raise BadInputError(str(path), f"is no CSV: {error}") from None

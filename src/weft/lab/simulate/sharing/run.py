@@ -103,7 +103,7 @@ class SharingRun:
         self.scenario, self.profile = scenario, profile_of(decider)
         limits = _limits(self.profile, scenario.harvest_permille)
         recorded = engine_on_record(self.profile, scenario.seed, limits, decisions)
-        self.engine, self._handle = recorded
+        self.engine, self._forgiving = recorded
         self.name = decider.name
         self._handle(events.NodesChanged(scenario.nodes), 0)
         nodes = scenario.nodes
@@ -280,8 +280,12 @@ class SharingRun:
     def tell(self, event: Event, at_ns: int | None = None) -> None:
         """Hand an event to the engine (as of now by default) and carry out what it wants."""
         now_ns = self.now if at_ns is None else at_ns
-        for command in unless_faulted(self._handle(event, now_ns)):
+        for command in self._handle(event, now_ns):
             self._carry_out(command)
+
+    def _handle(self, event: Event, now_ns: int) -> list[Any]:
+        """Raise what breaks off: a result without it would not be the policy's."""
+        return unless_faulted(self._forgiving(event, now_ns))
 
     def _carry_out(self, command: Any) -> None:
         if isinstance(command, Bind):

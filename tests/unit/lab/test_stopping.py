@@ -15,7 +15,7 @@ import yaml
 from weft.cli.experiment_cluster import runner
 from weft.lab.experiment.plan import plan
 from weft.lab.experiment.spec import read_spec
-from weft.lab.trial.stopping import run_cleaning_up
+from weft.lab.stopping import run_cleaning_up
 from weft.testing.api_server import FakeApiServer
 
 

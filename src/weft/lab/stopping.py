@@ -1,18 +1,37 @@
-"""Stopping a turn by SIGTERM as by Ctrl-C: its coroutine is cancelled, and cleans up."""
+"""Long work ends by SIGTERM as it does by Ctrl-C: it cleans up, and keeps what is done."""
 
 import asyncio
 import signal
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
+@contextmanager
+def interrupted_by_sigterm() -> Iterator[None]:
+    """`KeyboardInterrupt` at SIGTERM, meanwhile. Only the main thread hears signals."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def run_cleaning_up(work: Coroutine[Any, Any, T]) -> T:
     """`asyncio.run(work)`; `KeyboardInterrupt` once it has cleaned up after Ctrl-C or SIGTERM.
 
-    A second SIGTERM does not cut the clean-up short. Only the main thread hears signals.
+    Its coroutine is cancelled. A second SIGTERM does not cut the clean-up short. Only the main
+    thread hears signals.
     """
     stops: list[int] = []
 

@@ -1,0 +1,155 @@
+"""Labels and taints of all nodes as columns: a rule is asked about each value once, not each node.
+
+Made once a layout, each label when a pod first asks by it. A pod may come with thousands of rules.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.model import Constraints, Node, Taint
+from weft.model.constraints import Requirement, Term
+from weft.model.number_text import whole_number
+
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+
+_NAME = "metadata.name"
+
+
+class _Column(NamedTuple):
+    """A label's values: their numbers from 1 on, which each node has, [N] (0: none), and each as a
+    whole number, where it is one."""
+
+    numbers: dict[str, int]
+    of_node: Ints
+    whole: list[int | None]
+
+
+class NodeLabels:
+    """The columns of these nodes."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+        self._keys = {key for node in nodes for key in node.labels}
+        self._labels: dict[str, _Column] = {}
+        self._fields: _Column | None = None
+
+    def accepts_labels(self, constraints: Constraints) -> Bools:
+        """nodeSelector and required node affinity, [N]."""
+        accepted = np.ones(len(self._nodes), dtype=np.bool_)
+        for key, value in constraints.selector:
+            accepted &= self._matches(Requirement(key, "In", (value,)))
+            if not accepted.any():
+                return accepted
+        if constraints.affinity is not None:
+            accepted &= self._any_of(constraints.affinity)
+        return accepted
+
+    def accepts_volumes(self, constraints: Constraints) -> Bools:
+        """The node affinity of every bound volume, [N]."""
+        accepted = np.ones(len(self._nodes), dtype=np.bool_)
+        for terms in constraints.volumes:
+            accepted &= self._any_of(terms)
+        return accepted
+
+    def preference(self, constraints: Constraints) -> Ints:
+        """Sums of the weights of preferred terms that match, [N]."""
+        total = np.zeros(len(self._nodes), dtype=np.int64)
+        for preference in constraints.preferences:
+            total += preference.weight * self._satisfy(preference.term)
+        return total
+
+    def _any_of(self, terms: Sequence[Term]) -> Bools:
+        found = np.zeros(len(self._nodes), dtype=np.bool_)
+        for term in terms:
+            found |= self._satisfy(term)
+            if found.all():
+                break
+        return found
+
+    def _satisfy(self, term: Term) -> Bools:
+        if not term.labels and not term.fields:
+            return np.zeros(len(self._nodes), dtype=np.bool_)
+        good = np.ones(len(self._nodes), dtype=np.bool_)
+        for requirements, is_field in ((term.labels, False), (term.fields, True)):
+            for requirement in requirements:
+                good &= self._matches(requirement, is_field=is_field)
+                if not good.any():
+                    return good
+        return good
+
+    def _matches(self, requirement: Requirement, *, is_field: bool = False) -> Bools | np.bool_:
+        """As `Requirement.matches`, [N]; one answer for all where no node has such a label."""
+        column = self._field(requirement.key) if is_field else self._label(requirement.key)
+        if column is None:
+            return np.bool_(requirement.matches({}))
+        numbers = column.numbers
+        by_value = np.zeros(len(numbers) + 1, dtype=np.bool_)
+        match requirement.operator:
+            case "In" | "NotIn":
+                for value in requirement.values:
+                    if (number := numbers.get(value)) is not None:
+                        by_value[number] = True
+                if requirement.operator == "NotIn":
+                    by_value = ~by_value
+            case "Exists" | "DoesNotExist":
+                by_value[1:] = True
+                if requirement.operator == "DoesNotExist":
+                    by_value = ~by_value
+            case "Gt" | "Lt":
+                by_value[:] = _compared(requirement, column.whole)
+        return np.asarray(by_value.take(column.of_node))
+
+    def _label(self, key: str) -> _Column | None:
+        if key not in self._keys:
+            return None
+        if key not in self._labels:
+            self._labels[key] = _column([node.labels.get(key) for node in self._nodes])
+        return self._labels[key]
+
+    def _field(self, key: str) -> _Column | None:
+        if key != _NAME:
+            return None
+        if self._fields is None:
+            self._fields = _column([node.name for node in self._nodes])
+        return self._fields
+
+
+def _column(values: Sequence[str | None]) -> _Column:
+    numbers: dict[str, int] = {}
+    of_node = [
+        0 if value is None else numbers.setdefault(value, len(numbers) + 1) for value in values
+    ]
+    whole = [None, *map(_whole, numbers)]
+    return _Column(numbers, np.array(of_node, dtype=np.int64), whole)
+
+
+def _whole(value: str | None) -> int | None:
+    try:
+        return whole_number(value or "")
+    except ValueError:
+        return None
+
+
+def _compared(requirement: Requirement, values: Sequence[int | None]) -> list[bool]:
+    bound = _whole(requirement.values[0]) if requirement.values else None
+    if bound is None:
+        return [False] * len(values)
+    if requirement.operator == "Gt":
+        return [value is not None and value > bound for value in values]
+    return [value is not None and value < bound for value in values]
+
+
+class NodeTaints:
+    """The different sets of taints that nodes have, the number of each node's, and which nodes are
+    kept free for others (`Node.keeps_away`), [N]."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        numbers: dict[tuple[Taint, ...], int] = {}
+        of_node = [numbers.setdefault(node.taints, len(numbers)) for node in nodes]
+        self.sets, self.of_node = list(numbers), np.array(of_node, dtype=np.int64)
+        self.keeps_away = np.array([node.keeps_away for node in nodes], dtype=np.bool_)
+        self.are_disliked = any(not taint.hard for taints in self.sets for taint in taints)
