@@ -1,13 +1,18 @@
 """The API's truth and an engine that is told about it: late, twice, and through crashes.
 
 `World` keeps what a cluster would know (nodes, pods, bindings), carries the engine's commands out
-or refuses them, and checks after every event what must always hold.
+or refuses them, and checks after every event what must always hold. The engine decides by a `Way`
+of what ships; prices, scores ahead and what is learnt are due tens of times a walk.
 """
 
 from collections import Counter
+from collections.abc import Callable, Iterable
 from random import Random
+from typing import Any
 
+import numpy as np
 from long_form import AUDITED_EVERY
+from ways import DEFAULT, Way
 
 from weft.core.engine import (
     Bind,
@@ -20,20 +25,21 @@ from weft.core.engine import (
     PodBound,
     PodGone,
     PodSeenBound,
+    PolicyInput,
     Record,
+    SignalsChanged,
+    TaskFaulted,
     Tick,
     Unschedulable,
     Wake,
 )
 from weft.core.engine.decision_faults import unless_faulted
-from weft.core.framework import Plugin, Profile
+from weft.core.engine.turnover import FEW_PODS
+from weft.core.framework.fragments import TYPICAL_PODS
+from weft.core.framework.popularity import POPULAR_PODS, bare, weighted_input
+from weft.core.framework.signals import FRESH, MISSING, STALE, snapshot
 from weft.core.ledger import audit
 from weft.core.ledger.audit import differences
-from weft.core.policies.best_fit import BestFit
-from weft.core.policies.exclusive import Exclusive
-from weft.core.policies.fgd import Fgd
-from weft.core.policies.random_choice import Random as RandomPolicy
-from weft.core.policies.spread import SpreadPolicy
 from weft.model import Node, Placement, PodRequest, Shape
 from weft.testing import node, placement, random_nodes, random_shape, shape
 
@@ -50,24 +56,29 @@ SMALL = (
 )
 
 
-def profiles() -> list[Profile]:
-    """Every way to decide: by node, by device, at random, weighed, exclusively."""
-    return [
-        Profile("best-fit", [BestFit()]),
-        Profile("fgd", [Fgd()]),
-        Profile("random", [RandomPolicy()]),
-        Profile("weighed", [Plugin(BestFit(), 2), Plugin(SpreadPolicy(), 3)]),
-        Profile("exclusive", [Exclusive()]),
-    ]
-
-
-NAMES = tuple(profile.name for profile in profiles())
+MEASURED = {"sm_active_ratio": 1.0, "gpu_util_ratio": 1.0, "memory_used_ratio": 1.0}
+MEASURED |= {"memory_used_mib": 10_000.0, "memory_free_mib": 10_000.0, "memory_free_mib.last": 8e3}
+"""What exporters tell of a GPU, and the amount that 1 stands for."""
+STEPS = {"add": 8, "answer": 8, "gone": 4, "time": 4, "repeat": 2, "change": 2, "learn": 1}
+STEPS |= {"look": 1, "foreign": 1, "leave": 1, "come": 2, "crash": 1}
+MOST_PODS = 30
+Log = list[tuple[Event, int, list[Command]]]
 
 
 class World:
-    """The truth, and `engine`, which hears of it through events."""
+    """The truth, and `engine`, which hears of it through events. `mistakes`: what is done beside
+    deciding breaks off at times."""
 
-    def __init__(self, nodes: list[Node]) -> None:
+    def __init__(
+        self,
+        nodes: list[Node],
+        way: Way = DEFAULT,
+        seed: int = 7,
+        *,
+        mistakes: bool = False,
+        log: Log | None = None,
+    ) -> None:
+        self.way, self.seed, self.mistakes = way, seed, mistakes
         self.nodes = {one.name: one for one in nodes}
         self.pods: dict[str, PodRequest] = {}
         self.bound: dict[str, Placement] = {}
@@ -75,25 +86,67 @@ class World:
         self.now = 0
         self.facts = False
         self.hits: Counter[str] = Counter()
-        self.engine = Engine(profiles(), nodes, seed=7)
-        self._made = self._checks = 0
+        self.told: list[Event] = []  # of GPUs and what usually comes: for the next process, too
+        self._made = self._checks = self._broken = self._signals = 0
+        self.first_nodes, self.log = nodes, [] if log is None else log
+        self.engine = self.start(nodes)
+
+    def start(self, nodes: Iterable[Node] = ()) -> Engine:
+        """An engine that knows nothing but these nodes."""
+        engine = Engine(self.way.profiles(self.seed), nodes, seed=self.seed)
+        if self.mistakes:
+            self._make_mistakes(engine)
+        return engine
+
+    def _make_mistakes(self, engine: Engine) -> None:
+        """Have what is done beside deciding break off, by chance alike in every walk."""
+        chance = Random(self.seed)
+        points = [(engine.assessor, "work_ahead"), (engine.peaks, "news")]
+        points += [(engine.oom_history, "goes_first"), (engine.oom_history, "charged")]
+        points += [(engine.oom_history, "shape_of"), (engine.peaks, "ran")]
+        points += [(policy, "take_table") for policy in engine.policies]
+        points += [(policy, "take_input") for policy in engine.policies if policy.inputs]
+        for of, method in points:
+            setattr(of, method, self._brittle(getattr(of, method), chance))
+
+    def _brittle(self, rightly: Callable[..., Any], chance: Random) -> Callable[..., Any]:
+        def brittle(*given: Any) -> Any:
+            if chance.random() < 0.3:
+                self._broken += 1
+                raise ZeroDivisionError("of our own")
+            return rightly(*given)
+
+        return brittle
 
     # --- what happens ----------
 
     def tell(self, event: Event) -> list[Command]:
-        commands = unless_faulted(self.engine.handle(event, self.now))
-        for command in commands:
+        before, broken = self.engine.assessor.forgotten, self._broken
+        commands = self.engine.handle(event, self.now)
+        self.log.append((event, self.now, commands))
+        self.hits["prices made"] += self.engine.assessor.forgotten - before
+        if self.mistakes:
+            faults = [command for command in commands if isinstance(command, TaskFaulted)]
+            assert len(faults) == self._broken - broken, "a fault is told once, and costs no more"
+            self.hits["mistakes"] += len(faults)
+            commands = [command for command in commands if not isinstance(command, TaskFaulted)]
+        has_more = False
+        for command in unless_faulted(commands):
             if isinstance(command, Bind):
                 uid = command.pod.uid
                 assert self.pods[uid] == command.pod, "a pod that is gone or changed is bound"
                 assert uid not in self.bound, "a pod is bound twice"
                 assert uid not in self.flying, "a pod is bound while its binding is on its way"
                 self.flying[uid] = command.placement
+                self.hits["bound by it"] += command.record.profile in self.way.names
             elif isinstance(command, Unschedulable):
                 assert command.pod.uid not in self.flying
             elif isinstance(command, Wake):
-                assert command.at_ns > self.now, "a wake in the past"
+                has_more = self.engine.assessor.is_behind
+                assert command.at_ns > self.now or has_more, "a wake in the past"
         self.check()
+        if has_more and self._checks % 3 == 0:  # else others come before the Tick that goes on
+            self.tell(Tick())
         return commands
 
     def add(self, shape: Shape, profile: str, priority: int = 0) -> str:
@@ -121,12 +174,12 @@ class World:
             self.tell(PodSeenBound(self.bound[uid]))
         self.tell(PodAdded(self.pods[uid]))
 
-    def gone(self, uid: str) -> None:
+    def gone(self, uid: str, **how: Any) -> None:
         """The pod ends; if its binding is on its way, the answer comes after."""
         late = self.flying.pop(uid, None)
         self.bound.pop(uid, None)
         del self.pods[uid]
-        self.tell(PodGone(uid))
+        self.tell(PodGone(uid, **how))
         self.tell(PodGone(uid))
         if late is not None:
             self.hits["gone while its binding was on its way"] += 1
@@ -168,12 +221,41 @@ class World:
         self.bound[uid] = placement(uid, name, gpu, memory_mib=4000, milli=200)
         self.tell(PodSeenBound(self.bound[uid]))
 
+    def learn(self) -> None:
+        """What usually comes is counted anew, of the pods that there are."""
+        usual = weighted_input(Counter(bare(pod.shape) for pod in self.pods.values()))
+        self.inform(*(PolicyInput(name, usual) for name in (TYPICAL_PODS, POPULAR_PODS)))
+        self.hits["typical pods learnt"] += 1
+
+    def look(self, random: Random) -> None:
+        """The GPUs are looked at: what exporters tell, or nothing of some of them."""
+        gpus = tuple((one.name, gpu.index) for one in self.nodes.values() for gpu in one.gpus)
+        self._signals += 1
+        columns = {}
+        for name, most in MEASURED.items():
+            states = [random.choice((FRESH, FRESH, STALE, MISSING)) for _ in gpus]
+            values = np.array([random.random() * most for _ in gpus])
+            columns[name] = values, np.array(states, dtype=np.int8)
+        self.inform(SignalsChanged(snapshot(self._signals, self.now, gpus, columns)))
+        self.hits["GPUs looked at"] += 1
+
+    def inform(self, *told: Event) -> None:
+        """Tell, and remember it for whoever starts after this one."""
+        kinds = {_kind(event) for event in told}
+        self.told = [event for event in self.told if _kind(event) not in kinds] + [*told]
+        for event in told:
+            self.tell(event)
+
     def node_leaves(self, name: str) -> None:
         self.nodes.pop(name, None)
         self.tell(NodesChanged(removed=(name,)))
 
     def node_comes(self, one: Node) -> None:
-        self.facts |= one != self.nodes.get(one.name)
+        before = self.nodes.get(one.name)
+        self.facts |= one != before
+        if before is not None and len(before.gpus) != len(one.gpus):
+            more = len(one.gpus) > len(before.gpus)
+            self.hits["a node gains GPUs" if more else "a node loses GPUs"] += 1
         self.nodes[one.name] = one
         self.tell(NodesChanged((one,)))
 
@@ -227,21 +309,20 @@ class World:
             else:
                 self.hits["crash before the binding arrived"] += 1
         self.flying = {}
-        fresh = Engine(profiles(), seed=7)
-        parts = [list(self.nodes.values()), list(self.bound.values())]
+        fresh = self.start()
+        parts: list[list[Any]] = [list(self.nodes.values()), list(self.bound.values())]
         for part in parts:
             random.shuffle(part)
         first_nodes = random.random() < 0.5
         for part in parts if first_nodes else reversed(parts):
             for one in part:
                 event = NodesChanged((one,)) if isinstance(one, Node) else PodSeenBound(one)
-                assert fresh.handle(event, self.now) == []
+                unless_faulted(_without_tasks(fresh.handle(event, self.now), self.mistakes))
         for uid in [uid for uid in old.ledger.holdings if uid not in self.bound]:
             old.ledger.release(uid)
         assert differences(old.ledger.table, fresh.ledger.table) == []
         assert old.ledger.holdings.keys() == fresh.ledger.holdings.keys()
-        for name in NAMES:
-            assert decision(old, probe, name, self.now) == decision(fresh, probe, name, self.now)
+        self._decide_alike(old, fresh, probe)
         self.engine = fresh
         self.facts = self.facts or bool(audit(fresh.ledger))
         pending = [uid for uid in self.pods if uid not in self.bound]
@@ -251,6 +332,21 @@ class World:
                 if isinstance(command, Bind):
                     self.flying[command.pod.uid] = command.placement
         self.check()
+
+    def _decide_alike(self, old: Engine, fresh: Engine, probe: Shape) -> None:
+        """Compare their decisions, told the same: prices depend on when they were made last."""
+        for uid in [one.pod.uid for one in old.queue.waiting()]:
+            old.queue.remove(uid, self.now)  # what is told would wake them
+        usual = weighted_input({shape(memory_mib=4_000): 3, shape(gpus=1): 1})
+        usually = [PolicyInput(name, usual) for name in (TYPICAL_PODS, POPULAR_PODS)]
+        for event in (*self.told, *usually):
+            for engine in (old, fresh):
+                _without_tasks(engine.handle(event, self.now), self.mistakes)
+        if self.mistakes or self._made >= FEW_PODS:
+            return  # whether capacity comes back is learnt anew
+        for name in self.way.pods_names:
+            found = [decision(engine, probe, name, self.now) for engine in (old, fresh)]
+            assert found[0] == found[1], name
 
     def _count_fault_points(self) -> None:
         queue = [one.state for one in self.engine.queue.waiting()]
@@ -264,6 +360,14 @@ class World:
             ),
         ):
             self.hits[f"crash with {what}"] += is_so
+
+
+def _kind(event: Event) -> str:
+    return event.policy if isinstance(event, PolicyInput) else type(event).__name__
+
+
+def _without_tasks(commands: list[Command], mistakes: bool) -> list[Command]:
+    return [one for one in commands if not (mistakes and isinstance(one, TaskFaulted))]
 
 
 def decision(engine: Engine, shape: Shape, profile: str, now: int) -> tuple[object, ...]:
@@ -288,11 +392,37 @@ def decision(engine: Engine, shape: Shape, profile: str, now: int) -> tuple[obje
     return held and held.placement, told, places.get("probe")
 
 
-def random_world(random: Random) -> World:
+def random_nodes_of(random: Random) -> list[Node]:
     """A small cluster: plain and alike, or every oddity at once."""
     if random.random() < 0.5:
-        return World([node(f"n{i}", gpus=2, cpu_milli=4000) for i in range(random.randint(1, 3))])
-    return World(random_nodes(random, 4))
+        return [node(f"n{i}", gpus=2, cpu_milli=4000) for i in range(random.randint(1, 3))]
+    return random_nodes(random, 4)
+
+
+def walk(
+    seed: int,
+    way: Way = DEFAULT,
+    steps: int = 70,
+    *,
+    mistakes: bool = False,
+    hours: float = 0,
+    crashes: bool = True,
+    log: Log | None = None,
+) -> World:
+    """A walk, by its seed. `hours`: so long, instead of so many steps; more pods go than come."""
+    random = Random(seed)
+    world = World(random_nodes_of(random), way, seed, mistakes=mistakes, log=log)
+    kinds = {kind: often for kind, often in STEPS.items() if crashes or kind != "crash"}
+    until = hours * 3600 * SECOND
+    while world.now < until if hours else steps > 0:
+        steps -= 1
+        step(world, random, random.choices(list(kinds), list(kinds.values()))[0])
+        if hours and len(world.pods) > MOST_PODS:
+            for uid in random.sample(list(world.pods), MOST_PODS // 3):
+                world.gone(uid)
+        if hours:
+            del world.log[:]
+    return world
 
 
 def any_shape(random: Random, world: World) -> Shape:
@@ -301,36 +431,29 @@ def any_shape(random: Random, world: World) -> Shape:
     return random_shape(random, list(world.nodes.values()))
 
 
-def step(world: World, random: Random) -> None:
-    """One random thing happens."""
-    kinds = (
-        ("add", 8),
-        ("answer", 8),
-        ("gone", 4),
-        ("time", 4),
-        ("repeat", 2),
-        ("change", 2),
-        ("foreign", 1),
-        ("leave", 1),
-        ("come", 2),
-        ("crash", 1),
-    )
-    kind = random.choices([k for k, _ in kinds], [weight for _, weight in kinds])[0]
+def step(world: World, random: Random, kind: str) -> None:
+    """One random thing of this kind happens."""
     pods = list(world.pods)
     match kind:
         case "add":
-            world.add(any_shape(random, world), random.choice(NAMES), random.randint(0, 2))
+            profile = random.choice(world.way.pods_names)
+            world.add(any_shape(random, world), profile, random.randint(0, 2))
         case "answer" if world.flying:
             ways = ("bound", "bound", "bound", "refused", "seen first", "thought refused")
             world.answer(random.choice(list(world.flying)), random.choice(ways))
         case "gone" if pods:
-            world.gone(random.choice(pods))
+            how = random.choice(({}, {"completed": True}, {"out_of_memory": True}))
+            world.gone(random.choice(pods), **how)
         case "time":
             world.pass_time(random.choice((0, 1, 2, 5, 20)))
         case "repeat" if pods:
             world.repeat(random.choice(pods))
         case "change" if pods:
             world.change(random.choice(pods), any_shape(random, world))
+        case "learn":
+            world.learn()
+        case "look":
+            world.look(random)
         case "foreign" if world.nodes:
             world.foreign(random.choice([*world.nodes, "absent"]), random.randint(0, 2))
         case "leave" if len(world.nodes) > 1:

@@ -1,20 +1,15 @@
 """Which fault schedules are played: so many of each way to decide, from which seed on.
 
-`WEFT_FAULT_SEED` is the first seed, `WEFT_FAULT_CASES` how many schedules there are of each way and
-kind. Whatever fails names the command that plays that one schedule again.
+Whatever fails names the command that plays that one schedule again.
 """
 
-import os
 import traceback
 from collections import Counter
 from typing import NamedTuple
 
 from live_story import schedule
-from live_ways import SHIPPED, WAYS
+from ways import CASES, FIRST, SHIPPED, WAYS
 
-FIRST = int(os.environ.get("WEFT_FAULT_SEED", "0"))
-CASES = int(os.environ.get("WEFT_FAULT_CASES", "0"))
-CHOSEN = CASES > 0 or "WEFT_FAULT_SEED" in os.environ
 BLOCK = 10
 OF_SHIPPED, OF_OTHERS = (800, 600), (120, 80)
 """Schedules of each profile that ships, and of each other policy: without processes that are

@@ -26,7 +26,7 @@ from live_asks import (
 )
 from live_faults import Faulty
 from live_instance import BIND_S, LEASE_S, Instance, task_factory
-from live_ways import Way
+from ways import Way
 
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.extender.routes import Route

@@ -24,7 +24,7 @@ from live_asks import (
 )
 from live_faults import change_label
 from live_instance import POINTS, Instance
-from live_ways import DEFAULT, Way
+from ways import DEFAULT, Way
 
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.engine import PolicyInput

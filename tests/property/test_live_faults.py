@@ -14,12 +14,12 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
-from fault_cases import CHOSEN, FIRST, KINDS, Block, Played, blocks, cases, play
+from fault_cases import KINDS, Block, Played, blocks, cases, play
 from live_faults import BINDING_FAULTS
 from live_instance import POINTS
 from live_story import schedule
-from live_ways import SHIPPED, WAYS
 from long_form import few_or_many
+from ways import CHOSEN, FIRST, SHIPPED, WAYS
 
 from weft.cluster.config.form import Configuration
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from live_story import schedule
-from live_ways import DEFAULT, WAYS
+from ways import DEFAULT, WAYS
 
 import weft.cluster.state.pods
 import weft.kube.bind

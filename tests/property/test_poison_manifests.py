@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from live_ways import WAYS, Way, soon
 from msgspec.structs import replace
+from ways import WAYS, Way, soon
 
 from weft.cluster.state.pod_reader import read, read_bound
 from weft.cluster.state.volumes import VolumeView

@@ -23,6 +23,7 @@ from weft.core.engine.harvest import RAN_LONG_NS
 from weft.core.engine.oom_history import OutOfMemory
 from weft.core.engine.overbooking import first_overbooked
 from weft.core.engine.placed_pod import PlacedPod
+from weft.core.engine.pricing import PRICING
 from weft.core.framework import policy_answers
 from weft.core.framework.signals import NO_SIGNALS, SignalsSnapshot, SignalsView
 
@@ -103,7 +104,7 @@ def _policy_input(engine: "Engine", event: PolicyInput, now_ns: int) -> None:
             f"taking in {name}", partial(policy_answers.take_input, policy, name, value), None
         )
     if takers:
-        engine.price_lists.make(now_ns)
+        engine.side_tasks.run(PRICING, partial(engine.price_lists.make, now_ns), None)
         engine.assessor.forget()
         engine.queue.wake_all(now_ns)
 

@@ -80,7 +80,7 @@ class PriceLists:
             for policy in policies
             if policy.prices_every is not None
         ]
-        self._turnover = Turnover(ledger)
+        self._turnover, self._side_tasks = Turnover(ledger), side_tasks
         self._known: dict[str, None] = {}
         self._has_begun = False
         self._table: LedgerTable | None = None
@@ -147,6 +147,6 @@ class PriceLists:
     def _make(self, price_lists: Sequence[_PriceList], now_ns: int) -> None:
         if not price_lists:
             return
-        part = self._turnover.settle()
+        part = self._side_tasks.run(PRICING, self._turnover.settle, 1.0)
         for price_list in price_lists:
             price_list.make(self._ledger.table, part, now_ns)

@@ -110,16 +110,16 @@ class LeastStranding(Policy):
         self._sharpness = slot_sharpness
         self._rounds = Rounds(completion_rounds, completion_step)
         self._popular: Sequence[tuple[Shape, int]] = _COLD_START
-        self._told_all = False
+        self._told_all = self._told_anew = False
         self._prices: StrandingPrices | None = None
         self._kept: KeptStates | None = None
 
     def take_input(self, name: str, value: Any) -> None:
-        """Takes the popular pods; once pods without a GPU are told of too, nothing less is
-        heard."""
+        """Takes the popular pods, for the next prices; once pods without a GPU are told of too,
+        nothing less is heard."""
         if name == POPULAR_PODS or not self._told_all:
             self._popular = [(shape, count) for shape, count in value if count > 0]
-            self._prices = None
+            self._told_anew = True
         self._told_all |= name == POPULAR_PODS
 
     def prepare_input(self, name: str, value: Any, table: LedgerTable) -> None:
@@ -138,11 +138,12 @@ class LeastStranding(Policy):
     def take_table(self, table: LedgerTable) -> None:
         """Make the prices by the cluster as it is."""
         card_mib, before = _usual_card(table), self._prices
-        popularity = before.popularity if before is not None else None
+        popularity = before.popularity if before is not None and not self._told_anew else None
         kinds = tuple(table.kinds)
         if popularity is None or (popularity.kinds, popularity.card_mib) != (kinds, card_mib):
             popularity = Popularity(self._popular, kinds, card_mib, self._rounds)
         self._prices = StrandingPrices(popularity, table, self._sharpness)
+        self._told_anew = False
 
     def score_nodes(self, query: Query) -> Ints | None:
         """Scores nodes with one way to place a pod: none of its GPUs is shared; of a pod with

@@ -7,16 +7,28 @@ from weft.core.engine import (
     Bind,
     Command,
     Engine,
+    Faulted,
     NodesChanged,
     PodAdded,
     PodBound,
     PodGone,
+    PolicyInput,
+    TaskFaulted,
     Tick,
+    journal,
+    selection,
 )
+from weft.core.engine.assessment import Assessor
+from weft.core.engine.oom_history import OomHistory
+from weft.core.engine.peak_usage import Peaks
+from weft.core.engine.pricing import PRICING, PriceLists
+from weft.core.engine.turnover import Turnover
 from weft.core.framework import Policy, Profile
+from weft.core.framework.popularity import POPULAR_PODS, weighted_input
+from weft.core.ledger import Ledger
 from weft.core.policies.auto import Auto
-from weft.core.policies.least_stranding import LeastStranding
-from weft.testing import node, pod
+from weft.core.policies.least_stranding import LeastStranding, Popularity
+from weft.testing import node, pod, shape
 
 SECOND = 1_000_000_000
 HOUR = 3600 * SECOND
@@ -60,3 +72,74 @@ def test_scores_are_made_ahead_for_the_nodes_that_there_are(
     (bind,) = (c for c in bound(engine, "like it", HOUR, memory_mib=500) if isinstance(c, Bind))
     assert engine.assessor.looked - looked < 1_000, "it was scored ahead"
     assert bind.record.fault == ""
+
+
+# --- whatever breaks off ---
+
+
+def raises(*_: object, **__: object) -> None:
+    raise ZeroDivisionError("of our own")
+
+
+POINTS = {
+    "prices": (LeastStranding, "take_table"),
+    "prices of what comes": (Popularity, "__init__"),
+    "turnover": (Turnover, "settle"),
+    "counting who comes": (PriceLists, "comes"),
+    "counting who goes": (PriceLists, "gone"),
+    "scores ahead": (Assessor, "work_ahead"),
+    "what ran out of memory": (OomHistory, "learn"),
+    "who goes first": (OomHistory, "goes_first"),
+    "what was learnt": (OomHistory, "shape_of"),
+    "peaks": (Peaks, "ran"),
+    "peaks to keep": (Peaks, "news"),
+    "best nodes": (journal, "best_nodes"),
+    "what it is charged": (OomHistory, "charged"),
+    "expected slowdowns": (selection, "predicted"),
+    "links": (selection, "links"),
+}
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("policy", [LeastStranding, Auto])
+def test_whatever_breaks_off_beside_deciding_costs_nobody_a_turn(
+    point: str, policy: type[Policy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every pod gets its place, before and after; the fault is told of."""
+    nodes = [node(f"n{i}", gpus=4, cpu_milli=64_000) for i in range(2)]
+    engine = Engine([Profile("weft", [policy()])], nodes, keep_top=3)
+    assert any(isinstance(one, Bind) for one in bound(engine, "before", 0, memory_mib=500))
+    monkeypatch.setattr(*POINTS[point], raises)
+    usual = weighted_input({shape(memory_mib=4_000): 3})
+    told = engine.handle(PolicyInput(POPULAR_PODS, usual), SECOND)
+    for number, at_ns in enumerate((SECOND, HOUR, 2 * HOUR)):
+        commands = bound(engine, f"p{number}", at_ns, memory_mib=300)
+        assert any(isinstance(one, Bind) and one.pod.uid == f"p{number}" for one in commands)
+        told += commands
+        told += engine.handle(PodGone(f"p{number}", out_of_memory=number == 1), at_ns)
+        told += engine.handle(Tick(), at_ns)
+        told += bound(engine, "later", at_ns, memory_mib=200)
+        told += engine.handle(PodGone("later", completed=True), at_ns)
+    assert not any(isinstance(one, Faulted) for one in told)
+    assert any(isinstance(one, TaskFaulted) for one in told)
+
+
+def test_the_last_prices_stay_where_new_ones_cannot_be_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nodes = [node(f"n{i}", gpus=4, cpu_milli=64_000) for i in range(2)]
+    engine = Engine([Profile("weft", [LeastStranding()])], nodes)
+    monkeypatch.setattr(Popularity, "__init__", raises)
+    usual = weighted_input({shape(memory_mib=4_000): 3})
+    told = engine.handle(PolicyInput(POPULAR_PODS, usual), 0)
+    assert [one.task for one in told if isinstance(one, TaskFaulted)] == [PRICING]
+    (bind,) = (c for c in bound(engine, "p", 1, memory_mib=500) if isinstance(c, Bind))
+    assert bind.record.score, "it is scored by the prices that there are"
+
+
+def test_a_ledger_whose_accounts_break_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine([Profile("weft", [LeastStranding()])], [node("n", gpus=1)])
+    bound(engine, "p", 0, memory_mib=500)
+    monkeypatch.setattr(Ledger, "release", raises)
+    with pytest.raises(ZeroDivisionError):
+        engine.handle(PodGone("p"), 1)
