@@ -1,15 +1,21 @@
 """The random world would notice: each of these mistakes, put into the engine, is caught."""
 
 from collections.abc import Callable
-from random import Random
+from typing import Any
 
 import pytest
-from engine_world import random_world, step
+from engine_world import walk
+from ways import CHOSEN, FIRST, SHIPPED, WAYS
 
+from weft.core.engine.assessment import Assessor
+from weft.core.engine.decision_faults import SideTasks
 from weft.core.engine.engine import Engine
+from weft.core.engine.pricing import PriceLists
 from weft.core.engine.queue import Queue
 from weft.core.engine.waiting_pods import FreedNode, ParkedGroup
 from weft.core.ledger import Ledger
+from weft.core.policies.least_stranding import LeastStranding
+from weft.model.errors import PolicyError
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 
@@ -92,6 +98,46 @@ def added_pods_decided_though_they_are_bound(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+# --- beside deciding: the world in which mistakes are made there ---
+
+
+def scores_made_ahead_for_the_nodes_of_before(patch: pytest.MonkeyPatch) -> None:
+    def work_ahead(self: Assessor, _: int) -> None:
+        while self._dear:
+            known = self._dear.pop()
+            if self._known.get((known.profile.name, known.shape)) is known:
+                self._bring_up(known)
+
+    patch.setattr(Assessor, "work_ahead", work_ahead)
+
+
+def prices_of_the_nodes_of_before(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PriceLists, "nodes_changed", lambda *_: False)
+
+
+def mistakes_beside_deciding_are_raised(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SideTasks, "run", lambda self, task, call, instead: call())
+
+
+def mistakes_beside_deciding_are_hushed_up(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SideTasks, "take_faults", lambda self: [])
+
+
+def mistakes_beside_deciding_are_told_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SideTasks, "take_faults", lambda self: list(self._faults))
+
+
+def no_prices_once_some_could_not_be_made(patch: pytest.MonkeyPatch) -> None:
+    """They are made in the pod's decision, and cost it its turn."""
+    rightly = LeastStranding.take_input
+
+    def take_input(self: LeastStranding, name: str, value: Any) -> None:
+        rightly(self, name, value)
+        self._prices = None
+
+    patch.setattr(LeastStranding, "take_input", take_input)
+
+
 MUTANTS = [
     a_dropped_reservation,
     a_release_that_forgets,
@@ -106,22 +152,47 @@ MUTANTS = [
     a_stale_answer_from_the_cache,
     added_pods_decided_though_they_are_bound,
 ]
+BESIDE = [
+    scores_made_ahead_for_the_nodes_of_before,
+    prices_of_the_nodes_of_before,
+    mistakes_beside_deciding_are_raised,
+    mistakes_beside_deciding_are_hushed_up,
+    mistakes_beside_deciding_are_told_again,
+    no_prices_once_some_could_not_be_made,
+]
 
 
-SEEDS = (45, *range(45), *range(46, 60))
-"""45 first: it alone meets the rarest mistake, `a_chain_that_breaks`."""
+WALKS = 60
+BEGINS = {
+    nobody_woken_by_room: 4,
+    nobody_woken_by_nodes: 2,
+    a_chain_that_breaks: 16,
+    too_choosy_about_whom_to_wake: 9,
+    prices_of_the_nodes_of_before: 14,
+    no_prices_once_some_could_not_be_made: 14,
+}
+"""The walk to begin with: one that showed it, so that little time is lost."""
 
 
-def walk_on() -> None:
-    for seed in SEEDS:
-        random = Random(seed)
-        world = random_world(random)
-        for _ in range(70):
-            step(world, random)
+def walk_on(mutant: Mutant, *, mistakes: bool = False) -> None:
+    """By what ships, one after another; where something is beside deciding, by what has prices."""
+    ways = (WAYS["profile weft"], WAYS["auto"]) if mistakes else SHIPPED
+    first = FIRST if CHOSEN else BEGINS.get(mutant, 0)
+    for seed in range(first, first + WALKS):
+        walk(seed, ways[seed % len(ways)], mistakes=mistakes and bool(seed % 4))
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_the_random_world_catches(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant(monkeypatch)
     with pytest.raises((AssertionError, RuntimeError, KeyError)):
-        walk_on()
+        walk_on(mutant)
+
+
+@pytest.mark.parametrize("mutant", BESIDE, ids=lambda mutant: mutant.__name__)
+def test_the_random_world_catches_mistakes_beside_deciding(
+    mutant: Mutant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    with pytest.raises((AssertionError, RuntimeError, ArithmeticError, ValueError, PolicyError)):
+        walk_on(mutant, mistakes=True)
