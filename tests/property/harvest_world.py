@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from long_form import AUDITED_EVERY
+from ways import BESIDE, WEFT, Way
 
 from weft.core.engine import (
     Bind,
@@ -26,11 +27,15 @@ from weft.core.engine import (
     PodBound,
     PodGone,
     PodSeenBound,
+    PolicyInput,
     SignalsChanged,
     Tick,
 )
 from weft.core.framework import Policy, Profile
-from weft.core.framework.signals import FRESH, MISSING, SignalsSnapshot
+from weft.core.framework.fragments import TYPICAL_PODS
+from weft.core.framework.popularity import POPULAR_PODS, bare, weighted_input
+from weft.core.framework.residency import GpuKey
+from weft.core.framework.signals import FRESH, MISSING, snapshot
 from weft.core.ledger import Holding, RequestLimits, audit
 from weft.model import Node, Placement, PodRequest
 from weft.telemetry.feed.freshness import freshness_of
@@ -78,14 +83,22 @@ class Pod(NamedTuple):
     uses: int
 
 
+LENDS = Way("harvesting", lambda: [Profile(WEFT, [Harvesting()])])
+"""Lends whatever is idle; of what ships, `auto` does, where it knows enough of a GPU."""
+STRICT = "strict"
+
+
 class World:
     """The truth, and `engine`, which hears of it. `honest`: metrics are right and on time."""
 
-    def __init__(self, random: Random, limits: RequestLimits, *, honest: bool) -> None:
+    def __init__(
+        self, random: Random, limits: RequestLimits, way: Way = LENDS, *, honest: bool
+    ) -> None:
         self.random, self.honest, self.limits = random, honest, limits
+        self.way, self.seed = way, random.getrandbits(16)
         self.undecided: set[str] = set()  # nobody knew since when, as its GPU was short of memory
+        self.changes = random.random() < 0.7  # of nodes
         self.nodes: list[Node] = [node(name, gpus=2, memory_mib=CARD) for name in ("a", "b")]
-        self.gpus = [(one.name, gpu.index) for one in self.nodes for gpu in one.gpus]
         self.pods: dict[str, PodRequest] = {}
         self.flying: dict[str, Placement] = {}
         self.bound: dict[str, Pod] = {}
@@ -98,24 +111,29 @@ class World:
         self.watch = PeakWatch()
         self.knows_pods = random.random() < 0.7  # the exporter
         self.used: dict[tuple[str, int], set[int]] = {}
-        self.measured: set[tuple[str, int]] = set()
+        self.measured: set[GpuKey] = set()
         self.hits: Counter[str] = Counter()
         self.now = self.version = self.made = 0
-        self.closed: set[tuple[str, int]] = set()
+        self.closed: set[GpuKey] = set()
         self.log: list[tuple[Event, int, list[Command]]] = []
         self.engine = self.start()
         self.tell(NodesChanged(tuple(self.nodes)))
 
     def start(self) -> Engine:
-        profiles = [Profile("lends", [Harvesting()]), Profile("strict", [Strict()])]
+        profiles = [*self.way.profiles(self.seed), Profile(STRICT, [Strict()])]
         return Engine(profiles, limits=self.limits)
+
+    @property
+    def gpus(self) -> list[GpuKey]:
+        """Those that there are, in the ledger's order."""
+        return [(one.name, gpu.index) for one in self.engine.ledger.table.nodes for gpu in one.gpus]
 
     # --- what happens ---
 
     def tell(self, event: Event) -> list[Command]:
         commands = self.engine.handle(event, self.now)
         self.log.append((event, self.now, commands))
-        gone: set[tuple[str, int]] = set()
+        gone: set[GpuKey] = set()
         for command in commands:
             if isinstance(command, Evict):
                 self._check_eviction(command, gone)
@@ -137,7 +155,8 @@ class World:
             job_class=self.random.choice(CLASSES),
             application=application,
         )
-        profile = self.random.choice(("lends", "lends", "lends", "strict"))
+        own = self.random.choice(self.way.names)
+        profile = self.random.choice((own, own, own, own, own, BESIDE, STRICT))
         self.pods[uid] = PodRequest(
             uid,
             uid,
@@ -247,7 +266,7 @@ class World:
         idle = idle_by_uid(table, held, rows, answer.idle_mib)
         self.hits["memory is idle"] += bool(idle)
         self._check_lenders(idle, {one.placement.uid: one for one in held})
-        empty = SignalsSnapshot(self.version, self.now, tuple(self.gpus))
+        empty = snapshot(self.version, self.now, tuple(self.gpus), self._loads())
         peaks = self.watch.observe(rows.uids, residents, answer)
         fresh_now = np.flatnonzero(answer.freshness == FRESH).tolist()
         self.measured = {self.gpus[row] for row in fresh_now}
@@ -260,6 +279,20 @@ class World:
             if uid not in self.seen
         }
         self._check_borrowers_leave(fresh_now)
+
+    def _loads(self) -> dict[str, Any]:
+        """What else exporters tell of the cards: nothing at times, or something wrong."""
+        random, gpus = self.random, self.gpus
+        if random.random() < 0.2:
+            return {}
+        used = dict.fromkeys(gpus, 0.0)
+        for pod in self.bound.values():
+            used[pod.placement.node, pod.placement.shares[0].gpu] += pod.uses
+        states = [FRESH if self.honest else random.choice((FRESH, FRESH, MISSING)) for _ in gpus]
+        fresh = np.array(states, dtype=np.int8)
+        free = np.array([CARD - used[gpu] for gpu in gpus])
+        busy = np.array([random.choice((0.0, 0.1, 0.2, 0.9)) for _ in gpus])
+        return {"memory_free_mib": (free, fresh), "sm_active_ratio": (busy, fresh)}
 
     def _readings(
         self, rows: ResidentKeys, past: list[tuple[int, dict[str, int]]], ages: np.ndarray
@@ -331,6 +364,47 @@ class World:
                 case 3:
                     own[row] /= 2
 
+    def learn(self) -> None:
+        """What usually comes is counted anew."""
+        usual = weighted_input(Counter(bare(pod.shape) for pod in self.pods.values()))
+        for name in (TYPICAL_PODS, POPULAR_PODS):
+            self.tell(PolicyInput(name, usual))
+
+    def change_nodes(self) -> None:
+        """One joins, leaves, gains or loses a GPU; pods that are left without theirs go after."""
+        names = [one.name for one in self.nodes]
+        new = next(name for name in "abcdef" if name not in names)
+        kinds = ["node joins"] * (len(names) < 4) + ["node leaves"] * (len(names) > 1)
+        what = self.random.choice([*kinds, "node gains a GPU", "node loses a GPU"])
+        one = self.random.choice(self.nodes)
+        count = len(one.gpus) + (1 if what == "node gains a GPU" else -1)
+        if what == "node joins":
+            self._told_of(node(new, gpus=self.random.randint(1, 2), memory_mib=CARD))
+        elif what == "node leaves":
+            self.nodes.remove(one)
+            self.tell(NodesChanged(removed=(one.name,)))
+        elif 1 <= count <= 3:
+            self._told_of(node(one.name, gpus=count, memory_mib=CARD))
+        else:
+            return
+        self.hits[what] += 1
+        self._collect()
+
+    def _told_of(self, one: Node) -> None:
+        self.nodes = [*(other for other in self.nodes if other.name != one.name), one]
+        self.tell(NodesChanged((one,)))
+
+    def _collect(self) -> None:
+        there = set(self.gpus)
+        for uid, place in list(self.flying.items()):
+            if uid in self.flying and (place.node, place.shares[0].gpu) not in there:
+                del self.flying[uid]
+                self.order.remove(uid)
+                self.tell(BindFailed(uid))
+        for uid, pod in list(self.bound.items()):
+            if (pod.placement.node, pod.placement.shares[0].gpu) not in there:
+                self.gone(uid)
+
     def evicted(self) -> None:
         """An eviction is answered: the pod ends, or its budget does not let it."""
         uid = self.random.choice(sorted(self.leaving))
@@ -344,7 +418,7 @@ class World:
 
     # --- what must hold ---
 
-    def needs(self, gpu: tuple[str, int]) -> dict[str, int]:
+    def needs(self, gpu: GpuKey) -> dict[str, int]:
         """The engine's expectation of each pod of the GPU."""
         held = [self.engine.ledger.holdings[uid] for uid in self.engine.ledger.occupants(*gpu)]
         return {
@@ -355,7 +429,8 @@ class World:
     def check(self) -> None:
         ledger = self.engine.ledger
         if len(self.log) % AUDITED_EVERY == 0:
-            assert audit(ledger) == []
+            lost = "holds a GPU the node has not"  # its pods are about to go
+            assert [text for text in audit(ledger) if lost not in text] == []
         most = CARD * max(self.limits) // 1000
         for gpu in self.gpus:
             there = ledger.occupants(*gpu)
@@ -375,7 +450,7 @@ class World:
             return
         self.hits["memory is harvested"] += 1
         assert command.pod.shape.job_class != "latency-critical"
-        assert command.record.profile == "lends"
+        assert self.engine.profiles[command.record.profile].harvests
         assert command.pod.workload not in self.engine.oom_history.known, "it has failed so before"
         assert max(self.limits) > 1000
         assert gpu not in self.closed, "harvested twice between two looks"
@@ -391,7 +466,7 @@ class World:
         """The most that any pod like it used, of those that completed under our eyes."""
         return max(self.used.get((pod.shape.application or pod.workload, asked(pod)), {0}))
 
-    def _check_eviction(self, command: Evict, gone: set[tuple[str, int]]) -> None:
+    def _check_eviction(self, command: Evict, gone: set[GpuKey]) -> None:
         uid, why = command.placement.uid, command.record.eviction
         assert why is not None
         gpu = command.placement.node, why.gpu
@@ -407,7 +482,7 @@ class World:
         assert self.borrowers(gpu)[:1] == [uid], "not the borrower that should go"
         self.leaving.add(uid)
 
-    def borrowers(self, gpu: tuple[str, int]) -> list[str]:
+    def borrowers(self, gpu: GpuKey) -> list[str]:
         """The borrowers that may be asked to go, the first one first: the rule, read slowly."""
         ledger = self.engine.ledger
         there = sorted(ledger.occupants(*gpu), key=self.place_of)
@@ -424,6 +499,7 @@ def step(world: World) -> None:
     """One random thing happens."""
     random = world.random
     kinds = {"add": 8, "answer": 9, "gone": 1, "done": 4, "time": 11, "look": 12, "evicted": 2}
+    kinds |= {"nodes": 1, "learn": 1} if world.changes else {}
     match random.choices(list(kinds), list(kinds.values()))[0]:
         case "add" if len(world.pods) < 24:
             world.add()
@@ -439,3 +515,7 @@ def step(world: World) -> None:
             world.look()
         case "evicted" if world.leaving:
             world.evicted()
+        case "nodes":
+            world.change_nodes()
+        case "learn":
+            world.learn()

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from test_harvest_world import walk
+from ways import FIRST
 
 from weft.core.engine.harvest import HarvestRules
 from weft.core.engine.peak_usage import Peaks
@@ -110,21 +111,21 @@ def half_of_a_peak_is_learnt(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS = {
-    newly_bound_pods_lend_at_once: 7,
-    two_harvests_between_two_looks: 1,
-    the_lender_goes_first: 5,
-    all_borrowers_at_once: 11,
-    nobody_goes: 10,
-    the_reserve_is_lent_too: 7,
-    latency_critical_pods_borrow: 3,
+    newly_bound_pods_lend_at_once: 0,
+    two_harvests_between_two_looks: 2,
+    the_lender_goes_first: 0,
+    all_borrowers_at_once: 0,
+    nobody_goes: 0,
+    the_reserve_is_lent_too: 1,
+    latency_critical_pods_borrow: 1,
     idle_memory_is_measured_twice: 0,
-    the_declared_limit_is_forgotten: 0,
+    the_declared_limit_is_forgotten: 7,
     harvests_are_not_on_the_record: 0,
-    failed_pods_borrow_again: 14,
-    what_is_asked_is_forgotten_where_a_peak_is_known: 13,
+    failed_pods_borrow_again: 1,
+    what_is_asked_is_forgotten_where_a_peak_is_known: 7,
     learnt_peaks_are_gone_by_where_nothing_is_measured: 0,
     a_newcomer_is_held_at_nothing: 0,
-    half_of_a_peak_is_learnt: 1,
+    half_of_a_peak_is_learnt: 8,
 }
 """Each mistake, and the walk to begin with: one that showed it, so that little time is lost."""
 
@@ -133,7 +134,7 @@ WALKS = 60
 
 def walk_on(first: int) -> None:
     for at in range(first, first + WALKS):
-        seed = at % WALKS
+        seed = FIRST + at % WALKS
         walk(seed, honest=seed % 3 != 0)
 
 
