@@ -11,8 +11,8 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from long_form import few_or_many
 from msgspec.structs import replace
+from ways import drawn, examples
 
 from weft.core.ledger import Ledger, RequestLimits, audit
 from weft.core.ledger.audit import differences
@@ -69,6 +69,7 @@ FACTS = ("overbooked", "holds a GPU the node has not", "is held beside its insta
 ledger."""
 
 
+@drawn
 class LedgerMachine(RuleBasedStateMachine):
     """Each rule does the same to both ledgers; the invariants compare all there is to see."""
 
@@ -317,8 +318,8 @@ class Overcommitted(WithoutFacts):
 
 
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=few_or_many(18, 130), stateful_step_count=50)
+TestLedger.settings = settings(max_examples=examples(18, 130), stateful_step_count=50)
 TestWithoutFacts = WithoutFacts.TestCase
-TestWithoutFacts.settings = settings(max_examples=few_or_many(10, 25), stateful_step_count=50)
+TestWithoutFacts.settings = settings(max_examples=examples(10, 25), stateful_step_count=50)
 TestOvercommitted = Overcommitted.TestCase
-TestOvercommitted.settings = settings(max_examples=few_or_many(10, 25), stateful_step_count=50)
+TestOvercommitted.settings = settings(max_examples=examples(10, 25), stateful_step_count=50)

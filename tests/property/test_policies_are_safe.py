@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from long_form import few_or_many
+from msgspec.structs import replace
+from ways import WAYS, drawn, examples
 
 from weft.core.engine import Bind, Engine, PodAdded, PodBound, PodGone, SignalsChanged
-from weft.core.framework import Demand, Policy, Profile, Query
+from weft.core.framework import Demand, Profile, Query
 from weft.core.framework.query import Observations
 from weft.core.framework.signals import FRESH, MISSING, STALE, SignalsView, snapshot
 from weft.core.ledger import Ledger, RequestLimits, audit
@@ -107,24 +108,24 @@ def promised(engine: Engine, place: Placement) -> int:
     return table.memory_used[table.device_row(row, place.shares[0].gpu)]
 
 
-def most_of(policy: Policy, limits: RequestLimits, total: int, *, measured: bool) -> int:
+def most_of(profile: Profile, limits: RequestLimits, total: int, *, measured: bool) -> int:
     """The declared limit: for everybody, and where the card is measured, for those that harvest."""
-    lent = limits.harvest_permille if policy.harvests and measured else 1000
+    lent = limits.harvest_permille if profile.harvests and measured else 1000
     return total * max(limits.overcommit_permille, lent) // 1000
 
 
-@pytest.mark.parametrize("name", [policy.name for policy in BUILT_IN])
-@settings(
-    max_examples=few_or_many(3, 12), deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+@pytest.mark.parametrize("way", WAYS)
+@drawn
+@settings(max_examples=examples(2, 12), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2**32), st.sampled_from(DECLARED))
 def test_no_policy_overcommits_beyond_the_declared_limit(
-    name: str, seed: int, limits: RequestLimits
+    way: str, seed: int, limits: RequestLimits
 ) -> None:
     """Unsafe ones too: what they may promise too much is declared, and no more than that."""
     nodes = [node(name, gpus=count, memory_mib=mib) for name, (mib, count) in CARDS.items()]
-    policy, dice = built_in().create(name), Random(seed)
-    engine = Engine([Profile("weft", [policy])], nodes, limits=limits)
+    profiles, dice = WAYS[way].profiles(seed), Random(seed)
+    names = WAYS[way].pods_names
+    engine = Engine(profiles, nodes, limits=limits)
     live: dict[str, int] = {}
     for number in range(12):
         if dice.random() < 0.5:
@@ -139,20 +140,23 @@ def test_no_policy_overcommits_beyond_the_declared_limit(
         asking = pod(
             f"p{number}", memory_mib=mib, job_class=dice.choice(CLASSES), application="training"
         )
+        asking = replace(asking, scheduler_name=dice.choice(names))
         for command in engine.handle(PodAdded(asking), number):
             if not isinstance(command, Bind):
                 continue
             place = command.placement
             measured = (place.node, place.shares[0].gpu) in known(engine.signals)
             total = CARDS[place.node][0]
-            assert promised(engine, place) <= most_of(policy, limits, total, measured=measured)
+            decided = engine.profiles[command.record.profile]
+            assert promised(engine, place) <= most_of(decided, limits, total, measured=measured)
             engine.handle(PodBound(place.uid), number)
             live[place.uid] = mib
         assert audit(engine.ledger) == []
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS, ids=NAMES)
-@settings(max_examples=few_or_many(3, 10), deadline=None)
+@drawn
+@settings(max_examples=examples(3, 10), deadline=None)
 @given(data=st.data())
 def test_scores_are_finite_integers_whatever_is_told(
     name: str, options: dict[str, Any], data: st.DataObject

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from long_form import few_or_many
+from ways import CHOSEN, SHIPPED, WAYS, drawn, examples
 
 from weft.core.engine import Event
 from weft.core.ledger import audit
-from weft.core.policies.catalog import BUILT_IN, built_in
+from weft.core.policies.catalog import BUILT_IN
 from weft.lab.simulate.sharing.exporter import METRICS, ExporterFaults
 from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
 from weft.lab.simulate.sharing.pipeline import ScrapeOptions
@@ -22,6 +23,12 @@ from weft.model import Gpu, Node
 CARD_MIB = 10_000
 PERMILLE = 1600
 READERS = [one.name for one in BUILT_IN if "signals" in one.reads or one.harvests]
+PLAYED = (
+    list(WAYS)
+    if few_or_many(0, 1) or CHOSEN
+    else [*READERS, *(way.name for way in SHIPPED if way.name not in READERS)]
+)
+"""The short form leaves those policies out that look at requests alone, but for what ships."""
 
 
 class Watched(SharingRun):
@@ -65,13 +72,12 @@ def jobs(draw: st.DrawFn) -> tuple[Job, ...]:
     return tuple(made)
 
 
-@pytest.mark.parametrize("name", READERS)
-@settings(
-    max_examples=few_or_many(1, 3), deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+@pytest.mark.parametrize("way", PLAYED)
+@drawn
+@settings(max_examples=examples(1, 3), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(wrong=faults(), todo=jobs())
 def test_nothing_is_promised_beyond_the_limit_and_all_jobs_end(
-    name: str, wrong: ExporterFaults, todo: tuple[Job, ...]
+    way: str, wrong: ExporterFaults, todo: tuple[Job, ...]
 ) -> None:
     cards = tuple(Gpu(index, CARD_MIB, "V100", f"GPU-{index}") for index in range(2))
     nodes = (Node("node", cards, cpu_milli=64_000, memory_mib=64_000),)
@@ -83,4 +89,4 @@ def test_nothing_is_promised_beyond_the_limit_and_all_jobs_end(
         wrong,
         harvest_permille=PERMILLE,
     )
-    assert Watched(scenario, built_in().create(name)).go().unfinished == 0
+    assert Watched(scenario, WAYS[way].made()[0]).go().unfinished == 0

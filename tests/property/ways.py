@@ -12,10 +12,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+import hypothesis
 import msgspec
 import yaml
+from long_form import few_or_many
 
 from weft.cluster.config.form import Configuration, ProfileSettings
 from weft.cluster.config.made_profiles import profiles as made_profiles
@@ -26,6 +28,7 @@ from weft.core.policies.catalog import BUILT_IN, built_in
 from weft.core.policies.completion_values import Rounds
 from weft.core.policies.least_stranding import LeastStranding
 
+T = TypeVar("T", bound=Callable[..., Any])
 WEFT, BESIDE = "weft", "beside"
 POLICIES = tuple(policy.name for policy in BUILT_IN)
 PRICES_EVERY = PricesEvery(pods=3, seconds=2.0)
@@ -40,6 +43,16 @@ CHOSEN = CASES > 0 or "WEFT_FAULT_SEED" in os.environ
 def seeds(count: int, first: int = 0) -> range:
     """So many seeds from `first` on, or those that were chosen."""
     return range(FIRST, FIRST + (CASES or 1)) if CHOSEN else range(first, first + count)
+
+
+def examples(few: int, many: int) -> int:
+    """The same for Hypothesis: how many it draws; from which seed on, `drawn` says."""
+    return CASES or few_or_many(few, many)
+
+
+def drawn(test: T) -> T:
+    """A test whose examples Hypothesis draws, from the seed that was chosen."""
+    return hypothesis.seed(FIRST)(test) if CHOSEN else test
 
 
 class Way(NamedTuple):
