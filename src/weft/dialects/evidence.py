@@ -1,18 +1,19 @@
 """Weighs a bound pod's annotations and labels: nobody's word alone makes a charge smaller.
 
-Whoever may change a pod may change its annotations, and the ledger is made of them. So what is
-charged is the largest that anybody says, and never less than the pod's spec asks:
+Whoever may change a pod may change its annotations, and the ledger is made of them. What a bound
+pod was decided to hold stays its charge while two of its marks agree on it, whatever else it says:
 
-    who says where a pod is        `weft.dev/placement`, its copy, what the running process saw at
-                                   the binding, the system's own marks
-    they agree                     that is charged
-    they contradict each other     on each GPU the largest that one of them says: an edit moves
+    who says where a pod is        `weft.dev/placement`, its copy, the delivery record, what the
+                                   running process first saw it bound with, the system's own marks
+    two of Weft's marks agree      that is charged; a third that says otherwise is told, no more
+    none agree                     on each GPU the largest that one of them says: an edit moves
                                    nothing and frees nothing
-    less than the spec asks        what the spec asks
+    the system's own marks differ  what they say is charged as well: its agent goes by them
+    less than the spec asks        what the spec asks, its labels left out where two marks agree
     fewer GPUs than the spec asks  what is missing, on every card of the node
-    a GPU that the node lacks      kept for its return, if both of Weft's annotations say so
+    a GPU that the node lacks      kept for its return, if two of Weft's marks say so
 
-All of it follows from the API's objects, but for what a process saw: that only ever adds.
+All of it follows from the API's objects, but for what a process saw: that is believed first.
 A system whose agent picks the card when the container starts (`BaseDialect.agent_annotation`) is
 right about it, wherever Weft put the pod.
 """
@@ -24,7 +25,8 @@ from msgspec.structs import replace
 
 from weft.dialects.shares import asked_on, decode, placement_of, subject_of
 from weft.model import GpuRequest, Node, Placement, PodManifest, PodRequest, Share
-from weft.model.annotations import PLACEMENT, PLACEMENT_COPY
+from weft.model.annotations import DELIVERY, PLACEMENT, PLACEMENT_COPY
+from weft.model.delivery import decode_delivery
 
 BINDING = "its Binding"
 HeldShares = dict[tuple[int, int], Share]
@@ -48,35 +50,96 @@ class ChargedPlacement(NamedTuple):
     anywhere: bool = False
 
 
-def records(
-    pod: PodManifest, request: PodRequest, node: Node, bound_with: str = ""
-) -> Records | None:
+def agreed(pod: PodManifest, bound_with: str = "") -> str:
+    """The value of Weft's annotation that two marks of this bound pod agree on; "" where none do.
+
+    `bound_with` is the one that the running process first saw it bound with.
+    """
+    if bound_with:
+        return bound_with
+    marks, here = pod.metadata.annotations or {}, (pod.metadata.uid, pod.spec.node_name)
+    first, copy = marks.get(PLACEMENT, ""), marks.get(PLACEMENT_COPY, "")
+    if first == copy:
+        whole = here[1] and subject_of(first) == here and decode(first) is not None
+        return first if whole else ""
+    if not here[1] or not (amounts := _delivered(marks.get(DELIVERY, ""), *here)):
+        return ""
+    own = [text for text in (first, copy) if subject_of(text) == here]
+    return next((text for text in own if _by_gpu(decode(text) or ()) == amounts), "")
+
+
+def marked(pod: PodManifest) -> bool:
+    """True if one of Weft's annotations says where this very pod is, on this very node."""
+    marks = pod.metadata.annotations or {}
+    bound_to = (pod.metadata.uid, pod.spec.node_name)
+    return bool(pod.spec.node_name) and any(
+        subject_of(marks.get(name, "")) == bound_to for name in (PLACEMENT, PLACEMENT_COPY)
+    )
+
+
+_Amounts = dict[int, tuple[int, int]]
+"""MiB and thousandths by GPU."""
+
+
+def _delivered(text: str, uid: str, node: str) -> _Amounts:
+    """The amounts that a delivery record charges this pod on this node; none for another's."""
+    try:
+        record = decode_delivery(text)
+    except ValueError:
+        return {}
+    if (record.pod, record.node) != (uid, node):
+        return {}
+    return {card.gpu: (card.memory_mib, card.milli) for card in record.cards}
+
+
+def _by_gpu(shares: Sequence[Share]) -> _Amounts:
+    amounts: _Amounts = {}
+    for share in shares:
+        memory_mib, milli = amounts.get(share.gpu, (0, 0))
+        amounts[share.gpu] = memory_mib + share.memory_mib, milli + share.milli
+    return amounts
+
+
+def records(pod: PodManifest, request: PodRequest, node: Node, bound_with: str = "") -> Records:
     """The shares in Weft's annotations of this pod on this node; none where it has none of them.
 
-    None where they are another pod's, or speak of another node: then the system's own marks came
-    from there as well. `bound_with` is the text that it was seen to be bound with.
+    Those of another pod, or of another node, are damaged. `bound_with` is the text that two marks
+    agree on.
     """
-    if pod.spec.node_name and pod.spec.node_name != node.name:
-        return None
     annotations = pod.metadata.annotations or {}
     texts = {name: annotations[name] for name in (PLACEMENT, PLACEMENT_COPY) if name in annotations}
     if bound_with and set(texts.values()) != {bound_with}:
         texts[BINDING] = bound_with
-    pods = {text: subject_of(text) for text in set(texts.values())}
     here = (request.uid, node.name)
-    if texts and all(to not in (None, here) for to in pods.values()):
-        return None
-    decoded = {text: decode(text, request) if to == here else None for text, to in pods.items()}
-    return {name: decoded[text] for name, text in texts.items()}
+    asking = None if bound_with else request
+    return {
+        name: decode(text, asking) if subject_of(text) == here else None
+        for name, text in texts.items()
+    }
+
+
+def anothers(pod: PodManifest, request: PodRequest, node: Node) -> bool:
+    """True if Weft's annotations are another pod's, or speak of another node: then the system's own
+    marks came from there as well."""
+    annotations = pod.metadata.annotations or {}
+    texts = [annotations[name] for name in (PLACEMENT, PLACEMENT_COPY) if name in annotations]
+    here = (request.uid, node.name)
+    return bool(texts) and all(subject_of(text) not in (None, here) for text in texts)
 
 
 def weigh(
     request: PodRequest, node: Node, recorded: Records, own: Placement | None, system: str
 ) -> ChargedPlacement:
-    """The charge by what Weft's annotations say, and the system's own marks (`own`) beside them."""
-    voices = {name: shares for name, shares in recorded.items() if shares is not None}
+    """The charge by what Weft's annotations say, and the system's own marks (`own`) beside them.
+
+    Where two marks agree (`BINDING`, or both annotations), Weft's others count for nothing.
+    """
     faults = _contradictions(recorded, own, system)
-    sure = PLACEMENT_COPY in recorded and set(recorded.values()) == {recorded[PLACEMENT_COPY]}
+    sure = BINDING in recorded or (
+        PLACEMENT_COPY in recorded and set(recorded.values()) == {recorded[PLACEMENT_COPY]}
+    )
+    believed = {BINDING: recorded[BINDING]} if BINDING in recorded else recorded
+    voices = {name: shares for name, shares in believed.items() if shares is not None}
     if own is not None:
         voices[f"{system}'s own marks"] = own.shares
     present = {gpu.index for gpu in node.gpus}

@@ -6,15 +6,32 @@ worth a warning. Two unrelated systems in one pod are an error, for neither read
 author meant.
 """
 
+from collections.abc import Sequence, Set
+from typing import NamedTuple
+
 from msgspec.structs import replace
 
-from weft.dialects.catalog import ALL, NONE
+from weft.dialects.bounds import InputBounds
+from weft.dialects.catalog import ALL, ASKING_LABELS, NONE
 from weft.dialects.dialect import DialectSettings, PodAnnotations
+from weft.dialects.evidence import agreed, marked
 from weft.dialects.foreign import foreign_requests
 from weft.dialects.node_resources import non_gpu_resources
+from weft.dialects.resources import ContainerSlot, amount, asked_of, slots
 from weft.dialects.system import BaseDialect
-from weft.model import BadInputError, Node, Placement, PodManifest, PodRequest
+from weft.model import (
+    BadInputError,
+    ManifestContainer,
+    Node,
+    Placement,
+    PodManifest,
+    PodRequest,
+)
+from weft.model.ceilings import MOST_GPUS
+from weft.model.manifest import Quantities
 from weft.model.nearest import unknown
+
+_HELD = InputBounds(held=True)
 
 _BY_NAME: dict[str, BaseDialect] = {system.name: system for system in (*ALL, NONE)}
 # What each system reads besides its own words: not a second claim on the pod.
@@ -89,6 +106,122 @@ def read_placement(
 ) -> Placement | None:
     """The placement of a bound pod on `node`, from its annotations; None where they do not say."""
     return read_bound(manifest, node, settings)[1]
+
+
+def parse_bound(manifest: PodManifest, settings: DialectSettings) -> tuple[PodRequest, str]:
+    """A bound pod by what its owner cannot change any more; and why not all of it is read, ""
+    where it is.
+
+    Labels that ask for GPUs count where a scheduler went by them and left no mark that two agree
+    on. Raises `BadInputError` where its containers' resources contradict each other.
+    """
+    asked = manifest if _placed_by_labels(manifest) else without_labels(manifest)
+    try:
+        request = parse_pod(asked, settings)
+    except BadInputError as error:
+        request, why = parse_pod(without_words(manifest), settings), str(error)
+    else:
+        why = _unreadable(manifest, settings) if asked is not manifest else ""
+    return request, why
+
+
+def without_labels(manifest: PodManifest) -> PodManifest:
+    """The pod without labels that ask for GPUs."""
+    labels = manifest.metadata.labels or {}
+    if ASKING_LABELS.isdisjoint(labels):
+        return manifest
+    kept = {name: text for name, text in labels.items() if name not in ASKING_LABELS}
+    return replace(manifest, metadata=replace(manifest.metadata, labels=kept))
+
+
+def without_words(manifest: PodManifest) -> PodManifest:
+    """The pod without labels and annotations: as its spec alone asks."""
+    return replace(manifest, metadata=replace(manifest.metadata, labels=None, annotations=None))
+
+
+def _placed_by_labels(manifest: PodManifest) -> bool:
+    """True if labels decide what this bound pod holds: a scheduler that reads them placed it, or
+    Weft did and its marks contradict each other."""
+    labels = manifest.metadata.labels or {}
+    if agreed(manifest):
+        return False
+    scheduler = manifest.spec.scheduler_name
+    reading = {label for s in ALL if scheduler in s.scheduler_names for label in s.asking_labels}
+    return not reading.isdisjoint(labels) or marked(manifest)
+
+
+def _unreadable(manifest: PodManifest, settings: DialectSettings) -> str:
+    try:
+        parse_pod(manifest, settings)
+    except BadInputError as error:
+        return str(error)
+    return ""
+
+
+class PossibleRequests(NamedTuple):
+    """What resources that contradict each other can ask for at most: each system's reading of its
+    own, and whole cards for what no system can read."""
+
+    readings: tuple[PodRequest, ...]
+    cards: int
+
+
+def possible_requests(manifest: PodManifest, settings: DialectSettings) -> PossibleRequests:
+    """The readings of a pod's resources by each system that it names. Never raises `BadInputError`.
+
+    What a system cannot read is as many cards as it names units: no quota sees fewer.
+    """
+    spec_alone = without_words(manifest)
+    carried = [system for system in ALL if system.carries(spec_alone, settings)]
+    included = {name for system in carried for name in _INCLUDES.get(system.name, ())}
+    readings, cards = [], 0
+    for system in carried:
+        if system.name in included:
+            continue
+        own = {*system.resources, *system.counted}
+        for name in _INCLUDES.get(system.name, ()):
+            own |= set(_BY_NAME[name].resources)
+        try:
+            readings.append(system.parse(_asking_only(spec_alone, own), settings))
+        except BadInputError:
+            cards += sum(_units(slot, own) for slot in slots(manifest))
+    return PossibleRequests(tuple(readings), cards)
+
+
+def _asking_only(manifest: PodManifest, names: Set[str]) -> PodManifest:
+    """The pod with these of its resources alone."""
+
+    def only(amounts: Quantities | None) -> Quantities:
+        return {name: amount for name, amount in (amounts or {}).items() if name in names}
+
+    def asking(containers: Sequence[ManifestContainer] | None) -> list[ManifestContainer]:
+        return [
+            replace(
+                each,
+                resources=replace(
+                    each.resources,
+                    limits=only(each.resources.limits),
+                    requests=only(each.resources.requests),
+                ),
+            )
+            for each in containers or ()
+        ]
+
+    spec = manifest.spec
+    asked = replace(
+        spec, containers=asking(spec.containers), init_containers=asking(spec.init_containers)
+    )
+    return replace(manifest, spec=asked)
+
+
+def _units(slot: ContainerSlot, names: Set[str]) -> int:
+    """Units of these resources that the container names, no more than a node has GPUs; one where
+    that is no whole number."""
+    try:
+        units = sum(amount(slot, name, _HELD) for name in asked_of(slot, sorted(names)))
+    except BadInputError:
+        return 1
+    return min(units, MOST_GPUS)
 
 
 def read_bound(

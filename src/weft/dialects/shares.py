@@ -5,16 +5,36 @@ the cards. Weft's own annotation carries everything; it goes into every Binding 
 marks, and once more under another name. It names the pod and the node it was written for: marks
 that came along when someone copied a manifest are worth nothing. What the marks of a bound pod are
 worth besides, `evidence.py` says.
+
+Beside the shares it carries what the pod said of itself (`says`): who edits that afterwards changes
+nothing, also for the next leader.
 """
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from weft.model import ContainerRequest, Gpu, GpuRequest, Node, Placement, PodRequest, Shape, Share
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPU_MILLI, MOST_LETTERS
+from weft.model.slowdown_limit import MOST_PERCENT
 
 _KEPT = ("application", "job_class", "expected_s", "slowdown_limit")
 _MOST_SHARES = 256  # of one GPU request; a node with a hundred MIG instances is a large one
+_MOST_REQUESTS = 256
+_Name = Annotated[str, msgspec.Meta(max_length=MOST_LETTERS)]
+_Percent = Annotated[int, msgspec.Meta(ge=0, le=MOST_PERCENT)]
+
+
+class SaidByPod(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A pod's words on itself when it was bound, as its placement keeps them."""
+
+    application: _Name = ""
+    job_class: Literal["", "latency-critical", "batch", "best-effort"] = ""
+    expected_s: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
+    slowdown_limit: Annotated[tuple[tuple[_Name, _Percent], ...], msgspec.Meta(max_length=64)] = ()
 
 
 def share_on(index: int, gpu_request: GpuRequest, gpu: Gpu) -> Share:
@@ -146,11 +166,34 @@ def from_gpus(
 
 
 def encode(placement: Placement) -> str:
-    """The value of `weft.dev/placement`: pod, node, [request, GPU, MiB, milli, UUID] per share."""
+    """The value of `weft.dev/placement`: pod, node, [request, GPU, MiB, milli, UUID] per share, and
+    what the pod says of itself."""
     shares = [[s.gpu_request, s.gpu, s.memory_mib, s.milli, s.uuid] for s in placement.shares]
-    return json.dumps(
-        {"pod": placement.uid, "node": placement.node, "shares": shares}, separators=(",", ":")
-    )
+    says = msgspec.to_builtins(said_by(placement))
+    value = {"pod": placement.uid, "node": placement.node, "shares": shares, "says": says}
+    return json.dumps(value, separators=(",", ":"))
+
+
+def said_in(text: str) -> SaidByPod | None:
+    """The pod's words on itself in such a value; None where it keeps none, as of an older Weft."""
+    try:
+        return msgspec.convert(json.loads(text)["says"], SaidByPod)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def said_by(placement: Placement) -> SaidByPod:
+    """The same words in a placement."""
+    return SaidByPod(*(getattr(placement, name) for name in _KEPT))
+
+
+def saying(placement: Placement, said: SaidByPod) -> Placement:
+    """The placement with these words instead of its own."""
+    return placement if said_by(placement) == said else replace(placement, **_words(said))
+
+
+def _words(said: SaidByPod) -> dict[str, Any]:
+    return {name: getattr(said, name) for name in _KEPT}
 
 
 def subject_of(text: str) -> tuple[str, str] | None:
@@ -164,20 +207,24 @@ def subject_of(text: str) -> tuple[str, str] | None:
     return str(value.get("pod")), str(value.get("node"))
 
 
-def decode(text: str, request: PodRequest) -> tuple[Share, ...] | None:
-    """The shares in such a value, on GPUs that the node has or not; None if it is damaged."""
+def decode(text: str, request: PodRequest | None = None) -> tuple[Share, ...] | None:
+    """The shares in such a value, on GPUs that the node has or not; None if it is damaged.
+
+    With a `request`, shares of what it does not ask for are damage.
+    """
+    asked = _MOST_REQUESTS if request is None else len(request.shape.gpu_requests)
     try:
         rows = json.loads(text)["shares"]
-        if len(rows) > len(request.shape.gpu_requests) * _MOST_SHARES:
+        if len(rows) > asked * _MOST_SHARES:
             return None
-        shares = tuple(Share(*_checked(row, request)) for row in rows)
+        shares = tuple(Share(*_checked(row, asked)) for row in rows)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     distinct = {(share.gpu_request, share.gpu) for share in shares}
     return shares if len(distinct) == len(shares) else None
 
 
-def _checked(row: list[object], request: PodRequest) -> tuple[int, int, int, int, str]:
+def _checked(row: list[object], asked: int) -> tuple[int, int, int, int, str]:
     gpu_request, gpu, memory_mib, milli, uuid = row
     numbers = [n for n in (gpu_request, gpu, memory_mib, milli) if isinstance(n, int) and n >= 0]
     if len(numbers) != 4 or not isinstance(uuid, str):
@@ -185,6 +232,6 @@ def _checked(row: list[object], request: PodRequest) -> tuple[int, int, int, int
     if max(numbers[1:3]) > MOST_GPU_MIB or numbers[3] > MOST_GPU_MILLI or len(uuid) > MOST_LETTERS:
         raise ValueError(row)
     uuid.encode()  # half a surrogate pair is a ValueError here, not where it is written down
-    if numbers[0] >= len(request.shape.gpu_requests):
+    if numbers[0] >= asked:
         raise ValueError(row)
     return numbers[0], numbers[1], numbers[2], numbers[3], uuid

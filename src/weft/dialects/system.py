@@ -96,13 +96,16 @@ class BaseDialect:
         self, pod: PodManifest, request: PodRequest, node: Node, bound_with: str = ""
     ) -> ChargedPlacement | None:
         """The same, with what is wrong with the marks. `bound_with` is the value of Weft's
-        annotation that the pod was seen to be bound with, where that is known."""
-        if not request.shape.gpu_requests:
+        annotation that the pod was first seen bound with, where that is known."""
+        text = evidence.agreed(pod, bound_with) if pod.spec.node_name == node.name else ""
+        asks = bool(request.shape.gpu_requests)
+        if not asks and not text:
             return ChargedPlacement(shares.placement_of(request, node, ()))
-        records = evidence.records(pod, request, node, bound_with)
-        if records is None:
+        elsewhere = bool(pod.spec.node_name) and pod.spec.node_name != node.name
+        if elsewhere or (not text and evidence.anothers(pod, request, node)):
             return None
-        own = self.recover(pod, request, node)
+        records = evidence.records(pod, request, node, text)
+        own = self.recover(pod, request, node) if asks else None
         if own is not None and (self.agent_annotation or not records):
             return ChargedPlacement(
                 own, moved=evidence.moved(request, records, own, self.agent_annotation)

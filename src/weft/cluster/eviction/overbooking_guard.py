@@ -8,7 +8,8 @@
                                              └─▶ someone else's pod: told, charged, never evicted
 
 Rules: only the leader tells and evicts. Only a pod whose placement Weft wrote, and that is as it
-was bound, is evicted or makes another go: one whose marks are in doubt may be elsewhere. A pod that
+was bound, is evicted or makes another go: one whose marks are in doubt, or whose share is assumed,
+may be elsewhere. A pod that
 is being deleted counts as gone: so never two where one is enough, and never both.
 """
 
@@ -20,7 +21,7 @@ import msgspec
 
 from weft.cluster.control.interface import Notice
 from weft.cluster.eviction.evictor import DOUBLE, EvictionOutcome, Evictor
-from weft.cluster.state.bound_share import Doubt, as_bound, placed_by_weft
+from weft.cluster.state.bound_share import UNREADABLE, Doubt, as_bound, placed_by_weft
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pod_facts import bound_ns
 from weft.cluster.state.pods import PodView
@@ -91,7 +92,7 @@ class OverbookingGuard:
         self._touched = set()
         self._looked_at = self._engine.ledger.version
         for name in names:
-            overbooked = overbooked_gpus(self._engine.ledger, name, self._unsure)
+            overbooked = overbooked_gpus(self._engine.ledger, name, self._pods.unsure)
             if overbooked:
                 self.over[name] = overbooked
             else:
@@ -102,9 +103,6 @@ class OverbookingGuard:
                 self._mend(name)
         if self.leading:
             self._report_doubts()
-
-    def _unsure(self, uid: str) -> bool:
-        return uid in self._pods.assumed or self._pods.unsure(uid)
 
     def _changed(self, name: str) -> bool:
         """True if a node's account changed since the last look."""
@@ -189,9 +187,14 @@ class OverbookingGuard:
             pod = self._pods.by_uid(holding.placement.uid)
             if pod is None or pod.metadata.deletion_timestamp or not holding.placement.shares:
                 continue
-            if as_bound(pod) and pod.metadata.uid not in self._pods.doubts:
+            if as_bound(pod) and self._is_sure(pod.metadata.uid):
                 ours.add(pod.metadata.uid)
         return frozenset(ours)
+
+    def _is_sure(self, uid: str) -> bool:
+        """True if the pod holds what is charged for it, where it is charged."""
+        doubts = self._pods.doubts.get(uid, ())
+        return not self._pods.unsure(uid) and all(each.reason == UNREADABLE for each in doubts)
 
     def _is_double_booked(self, name: str, ours: frozenset[str]) -> bool:
         """True if these pods do not fit beside each other, and that was not left as it is."""

@@ -8,28 +8,39 @@ away twice:
   hold more than they have. Which cards the device plugin took, nobody says: keep such pods and
   shared ones on different nodes.
 - a share: it is charged on every card of the node, for it may be on any of them.
-- a pod that cannot be read but names a GPU resource: every card of the node, wholly.
+- a pod whose resources contradict each other: what each system that it names makes of its part of
+  them, and where no system can, as many whole cards as it names units.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from weft.cluster.state.pod_reader import plain_shape, read_bound, read_there
-from weft.core.explain.account_sentences import edited_in_words, lost_in_words, moved_in_words
+from msgspec.structs import replace
+
+from weft.cluster.state.pod_reader import plain_shape, read_there
+from weft.core.explain.account_sentences import (
+    edited_in_words,
+    lost_in_words,
+    moved_in_words,
+    unreadable_in_words,
+)
 from weft.dialects import registry
-from weft.dialects.catalog import is_gpu_resource
+from weft.dialects.catalog import NONE, is_gpu_resource
+from weft.dialects.containers import whole_cards
 from weft.dialects.dialect import DialectSettings
-from weft.dialects.evidence import ChargedPlacement
+from weft.dialects.evidence import ChargedPlacement, agreed, marked
 from weft.dialects.resources import slots
-from weft.dialects.shares import asked_on, placement_of, share_on, subject_of
+from weft.dialects.shares import asked_on, placement_of, share_on
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Gpu, Node, Placement, PodRequest, Shape, Share
 from weft.model.annotations import PLACEMENT, PLACEMENT_COPY
+from weft.model.ceilings import MOST_GPUS
 
 Fullness = tuple[int, int, int, int]
 HowFull = Callable[[Gpu], Fullness]
 _IDLE: Fullness = (0, 0, 0, 0)
+UNREADABLE = "PodUnreadable"
 
 
 class Doubt(NamedTuple):
@@ -85,11 +96,7 @@ class GuessedUse:
 
 def placed_by_weft(pod: Pod) -> bool:
     """True if Weft wrote where this bound pod is: for this very pod, on this very node."""
-    marks = pod.metadata.annotations or {}
-    bound_to = (pod.metadata.uid, pod.spec.node_name)
-    return bool(pod.spec.node_name) and any(
-        subject_of(marks.get(name, "")) == bound_to for name in (PLACEMENT, PLACEMENT_COPY)
-    )
+    return marked(pod)
 
 
 def as_bound(pod: Pod) -> str:
@@ -104,17 +111,26 @@ def held_by(
 ) -> BoundShare:
     """Charge this bound pod on its node, whose cards are so full without it.
 
-    `bound_with` is what it was seen to be bound with: the value of Weft's annotation.
+    `bound_with` is what it was first seen bound with: the value of Weft's annotation.
     """
     try:
-        request, mismatch = read_there(pod, node, settings)
+        request, mismatch, why = read_there(pod, node, settings)
     except BadInputError as error:
-        return unreadable(pod, node, settings, str(error))
-    units = (Doubt("UnitMismatch", mismatch),) if mismatch else ()
+        if not agreed(pod, bound_with):
+            return contradicting(pod, node, settings, how_full, str(error))
+        request, mismatch, why = _plain_request(pod, settings), "", str(error)
+    doubts = [Doubt("UnitMismatch", mismatch)] if mismatch else []
     known = registry.dialect(request.dialect).weigh(pod, request, node, bound_with)
-    if known is not None:
-        return BoundShare(known.placement, doubts=(*units, *_doubts(known, node)))
-    return _guessed(request, node, how_full)._replace(doubts=units)
+    if known is None:
+        share = _guessed(request, node, how_full)
+        return share._replace(doubts=(*doubts, *_unread(why, "what its spec asks")))
+    doubts += [*_doubts(known, node), *_unread(why, "what it was bound with")]
+    return BoundShare(known.placement, doubts=tuple(doubts))
+
+
+def _unread(why: str, charged: str) -> Iterator[Doubt]:
+    if why:
+        yield Doubt(UNREADABLE, unreadable_in_words(why, charged), unsure=False)
 
 
 def _doubts(known: ChargedPlacement, node: Node) -> Iterator[Doubt]:
@@ -128,12 +144,12 @@ def _doubts(known: ChargedPlacement, node: Node) -> Iterator[Doubt]:
 
 def without_node(pod: Pod, settings: DialectSettings) -> BoundShare:
     """Charge all but GPUs, while the pod's node is not known."""
+    node = Node(pod.spec.node_name)
     try:
-        shape = read_bound(pod, settings).shape
+        request = read_there(pod, node, settings).request
     except BadInputError:
-        shape = plain_shape(pod, settings)
-    request = PodRequest(pod.metadata.uid, pod.metadata.name, shape)
-    return BoundShare(placement_of(request, Node(pod.spec.node_name), ()))
+        request = _plain_request(pod, settings)
+    return BoundShare(placement_of(request, node, ()))
 
 
 def _guessed(request: PodRequest, node: Node, how_full: HowFull) -> BoundShare:
@@ -164,13 +180,28 @@ def _guessed(request: PodRequest, node: Node, how_full: HowFull) -> BoundShare:
     return BoundShare(placement_of(request, node, shares), why, moves)
 
 
+def contradicting(
+    pod: Pod, node: Node, settings: DialectSettings, how_full: HowFull, error: str
+) -> BoundShare:
+    """Charge a bound pod whose resources contradict each other what they can be at most."""
+    request = _plain_request(pod, settings)
+    each, whole = registry.possible_requests(pod, settings)
+    requests = [gpu_request for one in each for gpu_request in one.shape.gpu_requests]
+    if whole:
+        requests.append(whole_cards(min(whole, MOST_GPUS)))
+    asked = replace(request, shape=replace(request.shape, gpu_requests=tuple(requests)))
+    share = _guessed(asked, node, how_full)
+    why = f"contradicts itself ({error}): what it asks for at most is taken to be its"
+    return BoundShare(share.placement, why, share.moves)
+
+
 def unreadable(pod: Pod, node: Node, settings: DialectSettings, error: str) -> BoundShare:
-    """Charge a bound pod that cannot be read, because of this. Never raises."""
+    """Charge a bound pod whose reading breaks off by a mistake of ours: every card that it may
+    have. Never raises."""
     try:
-        shape, gpus = plain_shape(pod, settings), _names_gpus(pod)
-    except Exception:  # a mistake of ours: what it takes beside GPUs is not known
-        shape, gpus = Shape(), True
-    request = PodRequest(pod.metadata.uid, pod.metadata.name, shape)
+        request, gpus = _plain_request(pod, settings), _names_gpus(pod)
+    except Exception:  # what it takes beside GPUs is not known either
+        request, gpus = PodRequest(pod.metadata.uid, pod.metadata.name, Shape()), True
     if not gpus:
         return BoundShare(placement_of(request, node, ()), f"cannot be read ({error})")
     shares = [
@@ -180,6 +211,12 @@ def unreadable(pod: Pod, node: Node, settings: DialectSettings, error: str) -> B
     ]
     why = f"cannot be read ({error}): all GPUs of its node are taken to be its"
     return BoundShare(placement_of(request, node, shares), why)
+
+
+def _plain_request(pod: Pod, settings: DialectSettings) -> PodRequest:
+    """The pod's request without GPUs, in the words of no system."""
+    shape = plain_shape(pod, settings)
+    return PodRequest(pod.metadata.uid, pod.metadata.name, shape, dialect=NONE.name)
 
 
 def _names_gpus(pod: Pod) -> bool:

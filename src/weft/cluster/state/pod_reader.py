@@ -1,5 +1,7 @@
 """From a pod of the API to a `PodRequest`: the dialect's reading, and Kubernetes' own beside it."""
 
+from typing import NamedTuple
+
 from msgspec.structs import replace
 
 from weft.cluster.state.parse_cache import ParseCache
@@ -32,10 +34,23 @@ def read_bound(pod: Pod, settings: DialectSettings) -> PodRequest:
     return _read(pod, settings, Constraints(ports=ports_of(pod.spec)))
 
 
-def read_there(pod: Pod, node: Node, settings: DialectSettings) -> tuple[PodRequest, str]:
-    """The same as this node of its counts, and in words what contradicts itself in that."""
-    request = read_bound(pod, settings)
-    return registry.dialect(request.dialect).on_node(pod, request, node, settings)
+class BoundRequest(NamedTuple):
+    """A bound pod's request as its node counts. In words, "" for nothing: `mismatch` is what
+    contradicts itself in that count, `unreadable` what of its labels and annotations is not read.
+    """
+
+    request: PodRequest
+    mismatch: str
+    unreadable: str
+
+
+def read_there(pod: Pod, node: Node, settings: DialectSettings) -> BoundRequest:
+    """A pod on this node, by what its owner cannot change while it is there."""
+    request, unreadable = registry.parse_bound(pod, settings)
+    constraints = Constraints(ports=ports_of(pod.spec))
+    request = replace(request, shape=_counted(request.shape, constraints))
+    there, mismatch = registry.dialect(request.dialect).on_node(pod, request, node, settings)
+    return BoundRequest(there, mismatch, unreadable)
 
 
 def not_placed(pod: Pod, request: PodRequest) -> list[ForeignRequest]:

@@ -30,13 +30,15 @@ from weft.cluster.state.bound_share import (
 )
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pod_constraints import claims_of, keeps_away
-from weft.cluster.state.pod_facts import age, bound_ns, came_as_decided, job_class_of, same, since
+from weft.cluster.state.pod_facts import age, bound_ns, came_as_decided, same, since
 from weft.cluster.state.pod_reader import read
 from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import Event, PodAdded, PodGone, PodSeenBound
+from weft.core.explain.account_sentences import MARKED_LATE
 from weft.core.ledger import Ledger
 from weft.dialects.dialect import DialectSettings
-from weft.dialects.shares import encode, keeps
+from weft.dialects.evidence import agreed
+from weft.dialects.shares import SaidByPod, encode, keeps, said_by, said_in, saying
 from weft.kube.clock import Clock
 from weft.kube.log_fields import about
 from weft.kube.pods import Pod
@@ -45,6 +47,7 @@ from weft.model import BadInputError, Node, Placement, PodRequest
 log = logging.getLogger("weft.cluster")
 
 Key = tuple[str, str]
+_MARKED_LATE = Doubt("PlacementDoubted", MARKED_LATE)
 
 
 class PodView:
@@ -83,7 +86,8 @@ class PodView:
         self._leaving: set[str] = set()
         self._faulty: dict[str, str] = {}  # the mistakes that were told
         self._sent: dict[str, PodRequest | Placement] = {}
-        self._bound_with: dict[str, str] = {}  # Weft's annotation, as it was seen first
+        self._bound_with: dict[str, str] = {}  # Weft's annotation, "" for none, as seen first
+        self._said: dict[str, SaidByPod] = {}  # what bound pods said of themselves, as seen first
         self._bound_ns: dict[str, int] = {}  # since when pods are bound, monotonic
         self._guessed_on: dict[str, set[str]] = {}  # whose whole cards are guessed, by node
         self._to_guess: set[str] = set()  # nodes where guesses are to be made anew
@@ -98,8 +102,9 @@ class PodView:
         return holding.placement if holding is not None else None
 
     def unsure(self, uid: str) -> bool:
-        """True if the pod may hold less than is charged for it: its marks are in doubt."""
-        return any(doubt.unsure for doubt in self.doubts.get(uid, ()))
+        """True if the pod may hold less than is charged for it, or be elsewhere on its node: its
+        marks are in doubt, or its share is assumed."""
+        return uid in self.assumed or any(doubt.unsure for doubt in self.doubts.get(uid, ()))
 
     def update(self, pod: Pod) -> Event | None:
         """Take over the pod as it is now; the event that the engine needs to know of it, if any."""
@@ -138,7 +143,7 @@ class PodView:
         if known is not None and known.metadata.uid == meta.uid:
             del self.pods[meta.namespace, meta.name]
         self._faulty.pop(meta.uid, None)
-        self._bound_with.pop(meta.uid, None)
+        self._forget_binding(meta.uid)
         self._bound_ns.pop(meta.uid, None)
         known = self._by_uid.pop(meta.uid, None)
         if known is not None:
@@ -287,7 +292,8 @@ class PodView:
             return None
         self._sent[uid] = placement
         held_ns = self.held_ns(uid)
-        return PodSeenBound(placement, bound_ns(pod), job_class_of(pod), held_ns, self.unsure(uid))
+        job_class = placement.job_class
+        return PodSeenBound(placement, bound_ns(pod), job_class, held_ns, self.unsure(uid))
 
     def _arrived(self, known: Pod, pod: Pod) -> Placement | None:
         """The place decided here for a pod that comes back from its binding, asking what it asked
@@ -305,6 +311,7 @@ class PodView:
         if not came_as_decided(known, pod, placed):
             return None
         self._bound_with[pod.metadata.uid] = encode(placed)
+        self._said[pod.metadata.uid] = said_by(placed)
         return placed
 
     def _held(self, pod: Pod, node: Node) -> BoundShare:
@@ -316,17 +323,22 @@ class PodView:
         return self._guesses(node.name, {uid})[uid]
 
     def _charge(self, pod: Pod, node: Node | None, how_full: HowFull | None = None) -> BoundShare:
+        """The pod's charge. What it was bound with, and what it said of itself then, is as it was
+        first seen: who edits that later changes nothing."""
+        uid = pod.metadata.uid
+        text = self._bound_with.setdefault(uid, agreed(pod))
         try:
             if node is None or how_full is None:
-                return without_node(pod, self.settings)
-            uid, text = pod.metadata.uid, as_bound(pod)
-            if text:
-                self._bound_with.setdefault(uid, text)
-            bound_with = self._bound_with.get(uid, "")
-            return held_by(pod, node, self.settings, how_full, bound_with)
+                share = without_node(pod, self.settings)
+            else:
+                share = held_by(pod, node, self.settings, how_full, text)
         except Exception as error:
             why = self.fault(pod, error).removeprefix("cannot be read: ")
-            return unreadable(pod, node or Node(pod.spec.node_name), self.settings, why)
+            share = unreadable(pod, node or Node(pod.spec.node_name), self.settings, why)
+        said = self._said.setdefault(uid, said_in(text) or said_by(share.placement))
+        share = share._replace(placement=saying(share.placement, said))
+        late = "" if text else as_bound(pod)
+        return share._replace(doubts=(*share.doubts, _MARKED_LATE)) if late else share
 
     def _guesses(self, name: str, leaving: Collection[str]) -> dict[str, BoundShare]:
         """Guess the whole cards of each pod on this node that does not say which it has.
@@ -386,11 +398,15 @@ class PodView:
         self.bad.pop(uid, None)
         self.assumed.pop(uid, None)
         self.doubts.pop(uid, None)
-        self._bound_with.pop(uid, None)
+        self._forget_binding(uid)
         pod = self._by_uid.get(uid)
         if pod is not None:
             self._leave_node(pod)
         return self._end(uid) if self._sent.pop(uid, None) is not None else None
+
+    def _forget_binding(self, uid: str) -> None:
+        self._bound_with.pop(uid, None)
+        self._said.pop(uid, None)
 
     def _end(self, uid: str) -> PodGone:
         pod = self._by_uid.get(uid)

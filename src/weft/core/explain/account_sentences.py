@@ -28,14 +28,19 @@ def bound_by_others_in_words(node: str, gpus: Iterable[int], assumed: str) -> st
 def edited_in_words(edited: str) -> str:
     """Marks that are not as Weft wrote them."""
     return (
-        f"its marks are not as Weft wrote them, or say less than it asks: {edited}. The larger "
-        "amount counts on each GPU; nobody else is evicted for it"
+        f"its marks are not as Weft wrote them, or say less than it asks: {edited}. What two of "
+        "them agree on counts, else the larger amount on each GPU; nobody else is evicted for it"
     )
 
 
 def moved_in_words(moved: str) -> str:
     """Marks that name another place than the pod's."""
     return f"{moved}. It is charged where it is, and nobody is evicted for it"
+
+
+def unreadable_in_words(why: str, charged: str) -> str:
+    """A bound pod whose labels or annotations cannot be read; `charged` is what counts instead."""
+    return f"cannot be read as it is now ({why}): it is charged {charged}"
 
 
 def lost_in_words(gpus: Iterable[int], node: str) -> str:
@@ -45,6 +50,8 @@ def lost_in_words(gpus: Iterable[int], node: str) -> str:
         "show any more: its share of it is kept for when it is back, and charged to no other GPU"
     )
 
+
+MARKED_LATE = "Weft's marks came to it after it was bound; nobody else is evicted for them"
 
 # --- units of memory on a node ---
 
