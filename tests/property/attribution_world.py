@@ -282,7 +282,7 @@ class AttributionStory:
 
     def _objection(self, pod: NodePod, others) -> str:
         assert pod.record is not None
-        return why_refused(pod.record, pod.uid, "n", DEVICES, others)
+        return why_refused(pod.record, pod.uid, "n", DEVICES, others, 1000)
 
     def _evict(self, pod: PodName, why: str) -> None:
         self.evicted.add(pod.uid)

@@ -10,12 +10,20 @@ from hypothesis import strategies as st
 from long_form import few_or_many
 from test_dialects_round_trip import WEFTS_MARK, bound, limits, nodes, pods, settings
 
-from weft.dialects.delivery import derived_record, record_of
+from weft.dialects.delivery import derived_record, record_of, why_not_due
 from weft.dialects.registry import parse_pod, write
 from weft.dialects.resources import slots
 from weft.dialects.shares import placement_of, share_on
-from weft.model import GpuRequest, PodManifest, Share
-from weft.model.delivery import decode_delivery, encode_delivery
+from weft.model import GpuRequest, Node, PodManifest, Share
+from weft.model.annotations import PLACEMENT, PLACEMENT_COPY
+from weft.model.delivery import (
+    DeliveredCard,
+    DeliveredContainer,
+    DeliveredShare,
+    decode_delivery,
+    encode_delivery,
+    problem_of,
+)
 
 FEWER = how(max_examples=few_or_many(15, 200), deadline=None)  # of each system
 LABELS = {
@@ -207,3 +215,129 @@ def test_a_record(name, data):
     gives_every_container_what_it_asks_of_each_gpu(name, drawn)
     gives_what_is_charged_beyond_that_to_one_container(name, drawn)
     is_derived_alike_from_the_pods_marks(name, drawn)
+
+
+def changed(pod, **marks):
+    """The pod with these annotations instead; None removes one."""
+    texts = {**(pod.metadata.annotations or {}), **marks}
+    kept = {name: text for name, text in texts.items() if text is not None}
+    meta = msgspec.structs.replace(pod.metadata, annotations=kept)
+    return msgspec.structs.replace(pod, metadata=meta)
+
+
+def is_due_on_every_node_that_may_be_shown(name, drawn):
+    """Another size of its cards, or none that are known yet, are no reason to refuse a pod."""
+    _, _, _, node, chosen, record, pod = drawn
+    text = pod.metadata.annotations[PLACEMENT]
+    pod = changed(pod, **{PLACEMENT_COPY: text})
+    smaller = [msgspec.structs.replace(g, memory_mib=g.memory_mib - 424) for g in node.gpus]
+    table = msgspec.structs.replace(chosen, interference_table=not chosen.interference_table)
+    for shown in (node, Node("n", tuple(smaller)), Node("n")):
+        assert why_not_due(record, pod, shown, chosen) == ""
+        assert why_not_due(record, pod, shown, table) == ""
+    bare = changed(pod, **{PLACEMENT_COPY: None})
+    assert why_not_due(record, bare, node, chosen) == ""
+
+
+@st.composite
+def forged(draw, record):
+    """A record that is like the true one, as far as its author could be bothered."""
+    some_uuid = st.sampled_from(["", "all", *(card.uuid for card in record.cards)])
+    amount, gpu = st.integers(0, 90_000), st.integers(0, 9)
+    milli = st.integers(0, 1000)
+    cards, parts = list(record.cards), dict(record.containers)
+    for _ in range(draw(st.integers(1, 3))):
+        match draw(st.sampled_from(["card", "amount", "limit", "share", "more", "env", "none"])):
+            case "card":
+                most = draw(st.integers(90_000, 10**6))
+                card = (draw(gpu), draw(some_uuid), draw(amount), draw(milli), most, 1000)
+                cards.append(DeliveredCard(*card))
+            case "amount":
+                at = draw(st.integers(0, len(cards) - 1))
+                more = draw(st.integers(-5, 90_000))
+                cards[at] = msgspec.structs.replace(
+                    cards[at], memory_mib=cards[at].memory_mib + more, most_memory_mib=10**6
+                )
+            case "limit":
+                cards = [msgspec.structs.replace(c, most_memory_mib=10**6) for c in cards]
+            case "share":
+                at, container = draw(st.sampled_from(cards)), draw(st.sampled_from([*parts]))
+                share = DeliveredShare(at.gpu, at.uuid, draw(amount), draw(milli))
+                kept = tuple(s for s in parts[container].shares if s.gpu != at.gpu)
+                parts[container] = DeliveredContainer((*kept, share), parts[container].env)
+            case "more":
+                every = [DeliveredShare(c.gpu, c.uuid, c.memory_mib, c.milli) for c in cards]
+                parts[draw(st.sampled_from(["main", "b", "other"]))] = DeliveredContainer(
+                    tuple(every)
+                )
+            case "env":
+                container = draw(st.sampled_from([*parts]))
+                visible = draw(st.sampled_from(["all", "0,1,2,3", "GPU-0", "void", "1"]))
+                env = {**parts[container].env, "NVIDIA_VISIBLE_DEVICES": visible}
+                parts[container] = DeliveredContainer(parts[container].shares, env)
+            case "none":
+                kept = tuple(
+                    msgspec.structs.replace(s, memory_mib=0)
+                    for s in parts[next(iter(parts))].shares
+                )
+                parts[next(iter(parts))] = DeliveredContainer(kept, parts[next(iter(parts))].env)
+    return msgspec.structs.replace(record, cards=tuple(cards), containers=parts)
+
+
+def gets_no_more_than_is_due_by_a_forged_record(name, drawn, data):
+    """By hand: the GPUs and amounts of the placement, no container more than it asks for."""
+    pod, request, placement, node, chosen, record, marked = drawn
+    pod_of = changed(marked, **{PLACEMENT_COPY: marked.metadata.annotations[PLACEMENT]})
+    claim = data.draw(forged(record))
+    if problem_of(claim) or why_not_due(claim, pod_of, node, chosen):
+        return  # not delivered
+    charged = sums(placement.shares)
+    assert {c.gpu: [c.memory_mib, c.milli] for c in claim.cards} == charged
+    asks = {container.name: container for container in request.containers if container.asked}
+    for container, part in claim.containers.items():
+        true = record.containers.get(container, DeliveredContainer())
+        own = {share.gpu: share for share in true.shares}
+        assert container in asks or not part.shares
+        assert own.keys() == {share.gpu for share in part.shares}
+        for share in part.shares:
+            assert bool(share.memory_mib) >= bool(own[share.gpu].memory_mib)
+            assert share.milli == own[share.gpu].milli
+        shown = part.env.get("NVIDIA_VISIBLE_DEVICES", "void")
+        names = {each for s in part.shares for each in (s.uuid, str(s.gpu))}
+        assert shown in ("void", "none", "") or set(shown.split(",")) <= names
+    if not (name in LABELS and request.shared_by_containers):
+        *_, at_last = moments(pod, claim)
+        assert all(mib <= charged[gpu][0] for gpu, (mib, _) in sums(at_last).items())
+
+
+def is_refused_to_who_asks_for_nothing_and_to_whom_it_was_not_placed(name, drawn):
+    _, _, _, node, chosen, record, marked = drawn
+    text = marked.metadata.annotations[PLACEMENT]
+    pod = changed(marked, **{PLACEMENT_COPY: text})
+    spec = msgspec.structs.replace(
+        pod.spec, init_containers=None, scheduler_name="default-scheduler"
+    )
+    bare = [msgspec.structs.replace(c, resources=type(c.resources)()) for c in pod.spec.containers]
+    meta = msgspec.structs.replace(pod.metadata, labels={})
+    asks_nothing = msgspec.structs.replace(
+        pod, metadata=meta, spec=msgspec.structs.replace(spec, containers=bare)
+    )
+    assert "asks for no GPU" in why_not_due(record, asks_nothing, node, chosen)
+    unplaced = changed(pod, **{PLACEMENT: None, PLACEMENT_COPY: None})
+    assert "missing" in why_not_due(record, unplaced, node, chosen)
+    edited = changed(pod, **{PLACEMENT: text.replace('"shares":[[', '"shares":[[1')})
+    assert "differs" in why_not_due(record, edited, node, chosen)
+    another = text.replace('"u-1"', '"u-2"')
+    another_pods = changed(pod, **{PLACEMENT: another, PLACEMENT_COPY: another})
+    assert "another pod" in why_not_due(record, another_pods, node, chosen)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+@FEWER
+@given(data=st.data())
+def test_a_record_is_believed_as_far_as_requests_and_placement_go(name, data):
+    if (drawn := data.draw(recorded(name))) is None:
+        return
+    is_due_on_every_node_that_may_be_shown(name, drawn)
+    gets_no_more_than_is_due_by_a_forged_record(name, drawn, data)
+    is_refused_to_who_asks_for_nothing_and_to_whom_it_was_not_placed(name, drawn)

@@ -58,7 +58,8 @@ def device_plugins(
     def objection(pod: NodePod, others: Sequence[DeliveryRecord]) -> str:
         if pod.record is None:
             return pod.problem
-        return why_refused(pod.record, pod.uid, pods.node_name, devices.devices, others)
+        node, most = pods.node_name, pods.most_permille
+        return why_refused(pod.record, pod.uid, node, devices.devices, others, most)
 
     options = KubeletOptions(cdi=hosting.cdi, cdi_folder=hosting.cdi_folder)
     # A CDI specification cannot name the devices of another one: GPUs come as device nodes.

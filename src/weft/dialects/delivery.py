@@ -3,14 +3,18 @@
 A container's part of a GPU is what it asks of it (`shares.part_of`), less than what the pod holds
 there where containers share one card (gpushare, Alnair) or an init container borrows another's GPU.
 Containers of a pod that asks as one (Genius, Kube-Knots) may each use all that it holds.
+
+Where no admission policy is in force, whoever may write a pod may write its record. So a node
+compares a record with the pod's own requests and with its placement (`why_not_due`).
 """
 
 from collections.abc import Mapping, Sequence
 
 from weft.dialects.dialect import DialectSettings
-from weft.dialects.registry import dialect, read_bound
-from weft.dialects.shares import of_container, part_of
+from weft.dialects.registry import dialect, parse_pod, read_bound
+from weft.dialects.shares import decode, of_container, part_of, placement_of, subject_of
 from weft.model import (
+    BadInputError,
     Gpu,
     Node,
     Placement,
@@ -18,6 +22,7 @@ from weft.model import (
     PodRequest,
     Share,
 )
+from weft.model.annotations import DELIVERY, PLACEMENT, PLACEMENT_COPY
 from weft.model.delivery import (
     DeliveredCard,
     DeliveredContainer,
@@ -27,6 +32,8 @@ from weft.model.delivery import (
 
 ENTIRELY = 1000
 """Thousandths of a GPU's memory that may be promised where none is lent."""
+_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+_NO_GPU = ("", "none", "void")
 
 
 def record_of(
@@ -88,6 +95,104 @@ def derived_record(
     env = system.write(request, placement, node, 0).env
     env = system.env_when_bound(pod, request, env)
     return record_of(request, placement, node, env, most_permille=most_permille)
+
+
+def why_not_due(
+    record: DeliveryRecord, pod: PodManifest, node: Node, settings: DialectSettings
+) -> str:
+    """Why the pod's requests and its placement on `node` do not allow this record; "" where they
+    do.
+
+    Its GPUs and amounts are compared. How much it says may be promised of a card is not read: the
+    node's settings say that.
+    """
+    try:
+        request = parse_pod(pod, settings)
+        request = dialect(request.dialect).on_node(pod, request, node, settings)[0]
+    except BadInputError as error:
+        return f"{DELIVERY} is not believed: what the pod asks for cannot be read: {error}"
+    if not request.shape.gpu_requests:
+        return f"{DELIVERY} is not believed: the pod asks for no GPU"
+    shares, problem = _placed(pod, request, node)
+    if not problem:
+        placement = placement_of(request, node, shares)
+        problem = _beyond(record, record_of(request, placement, node, {}), request)
+    return f"{DELIVERY} is not believed: {problem}" if problem else ""
+
+
+def _placed(pod: PodManifest, request: PodRequest, node: Node) -> tuple[tuple[Share, ...], str]:
+    """The shares that Weft's annotations agree on, or what is wrong with them."""
+    annotations = pod.metadata.annotations or {}
+    texts = {name: annotations[name] for name in (PLACEMENT, PLACEMENT_COPY) if name in annotations}
+    if PLACEMENT not in texts or len(set(texts.values())) != 1:
+        return (), f"{PLACEMENT} is missing, or differs from its copy"
+    text = texts[PLACEMENT]
+    shares = decode(text, request) if subject_of(text) == (pod.metadata.uid, node.name) else None
+    if shares is None:
+        return (), f"{PLACEMENT} is damaged, or of another pod or node"
+    for index, gpu_request in enumerate(request.shape.gpu_requests):
+        own = [share for share in shares if share.gpu_request == index]
+        if gpu_request.split:
+            total_mib = sum(share.memory_mib for share in own)
+            if total_mib > gpu_request.memory.value:
+                return (), f"{PLACEMENT} names {total_mib:,} MiB, more than the pod asks for"
+        elif len(own) > gpu_request.count:
+            asked = f"the pod asks for {gpu_request.count}"
+            return (), f"{PLACEMENT} names {len(own)} GPUs, and {asked}"
+    return shares, ""
+
+
+def _beyond(record: DeliveryRecord, due: DeliveryRecord | None, request: PodRequest) -> str:
+    """What the record names beyond the one that is due to the pod; "" for nothing."""
+    if due is None or {_amounts(card) for card in record.cards} != set(map(_amounts, due.cards)):
+        return f"it names other GPUs, or other amounts of them, than {PLACEMENT}"
+    nothing = DeliveredContainer()
+    asked = {name: due.containers.get(name, nothing) for name in record.containers}
+    limited = {c.name for c in request.containers if c.asked and c.asked.memory.kind != "none"}
+    for name, container in record.containers.items():
+        if problem := _beyond_asked(container, asked[name], limited=name in limited):
+            return f"container {name} {problem}"
+    if all(each.shares == asked[name].shares for name, each in record.containers.items()):
+        return ""
+    # The node may show another size of its GPUs than the scheduler saw: parts of it differ then.
+    if dialect(request.dialect).pod_asks_as_one:
+        return "its containers have other amounts than the pod"
+    return _spent_twice(record, request)
+
+
+def _beyond_asked(container: DeliveredContainer, due: DeliveredContainer, *, limited: bool) -> str:
+    """What the container has beyond its due; `limited`: it asks for an amount of memory."""
+    own = container.shares
+    if [(s.gpu, s.uuid, s.milli) for s in own] != [(s.gpu, s.uuid, s.milli) for s in due.shares]:
+        return "has other GPUs, or other amounts of their cores, than it asks for"
+    if limited and any(
+        d.memory_mib > s.memory_mib == 0 for s, d in zip(own, due.shares, strict=False)
+    ):
+        return "has no limit of its memory, and asks for a part of a GPU"
+    visible = container.env.get(_VISIBLE, "")
+    named = {name for share in own for name in (share.uuid, str(share.gpu))}
+    if visible not in _NO_GPU and not named.issuperset(visible.split(",")):
+        return f"is shown {visible[:80]!r}, which is not what it has"
+    return ""
+
+
+def _amounts(card: DeliveredCard) -> tuple[int, str, int, int]:
+    return card.gpu, card.uuid, card.memory_mib, card.milli
+
+
+def _spent_twice(record: DeliveryRecord, request: PodRequest) -> str:
+    """Says where containers that run together have more memory than their pod."""
+    stay = {container.name for container in request.containers if not container.init}
+    for card in record.cards:
+        together = (
+            share.memory_mib
+            for name, container in record.containers.items()
+            for share in container.shares
+            if name in stay and share.gpu == card.gpu
+        )
+        if sum(together) > card.memory_mib:
+            return f"its containers have more of GPU {card.gpu} together than the pod"
+    return ""
 
 
 def _gpu_of(node: Node, share: Share) -> Gpu:

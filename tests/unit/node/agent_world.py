@@ -1,6 +1,7 @@
 """A node for tests: a fake API server, a fake container runtime, played GPUs, and the agent."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from weft.cluster.config.form import Configuration
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
-from weft.model.annotations import DELIVERY, REQUIRED_PLUGINS
+from weft.model.annotations import DELIVERY, PLACEMENT, PLACEMENT_COPY, REQUIRED_PLUGINS
 from weft.model.delivery import (
     DeliveredCard,
     DeliveredContainer,
@@ -120,9 +121,21 @@ class NodeWorld:
         )
 
     def bound(self, name: str, record: DeliveryRecord | None = None) -> nri.PodSandbox:
-        """The sandbox of a pod that Weft bound here, which says so itself."""
-        text = encode_delivery(record or self.record(f"uid-{name}"))
-        return self.sandbox(name, {DELIVERY: text, REQUIRED_PLUGINS: "[weft]"})
+        """The sandbox of a pod that Weft bound here, which says so itself. The API server has the
+        pod from now on, if it had none: it asks for what the record's first card says."""
+        record = record or self.record(f"uid-{name}")
+        annotations = self.bound_with(f"uid-{name}", record)
+        if name not in self.uids:
+            mib = str(record.cards[0].memory_mib)
+            self.add_pod(name, {"weft.dev/gpu-memory": mib}, annotations)
+        return self.sandbox(name, annotations)
+
+    def bound_with(self, uid: str, record: DeliveryRecord) -> dict[str, str]:
+        """The annotations of such a pod's Binding."""
+        rows = [[0, card.gpu, card.memory_mib, card.milli, card.uuid] for card in record.cards]
+        placement = json.dumps({"pod": uid, "node": NODE, "shares": rows})
+        marks = {PLACEMENT: placement, PLACEMENT_COPY: placement, REQUIRED_PLUGINS: "[weft]"}
+        return {DELIVERY: encode_delivery(record), **marks}
 
     def add_pod(
         self,
@@ -131,7 +144,8 @@ class NodeWorld:
         annotations: dict[str, str] | None = None,
         **more: Any,
     ) -> None:
-        """A pod in the API server, with one container `main`."""
+        """A pod in the API server, with one container `main`; its UID is `uid-<name>`."""
+        self.api.store.new_uid = lambda: f"uid-{name}"  # type: ignore[method-assign]
         stored = self.api.add(
             "pods",
             {

@@ -13,7 +13,7 @@ from agent_world import NODE, VISIBLE, NodeWorld, node_world
 from weft.cluster.config.agent import AgentSettings
 from weft.cluster.config.form import Configuration
 from weft.model.annotations import ADVERTISES, DELIVERY
-from weft.model.delivery import DeliveredContainer
+from weft.model.delivery import DeliveredContainer, encode_delivery
 from weft.testing.nri_runtime import NotCreatedError
 
 
@@ -193,13 +193,13 @@ async def test_a_pod_that_the_api_server_tells_of_late_is_waited_for(tmp_path: P
 async def test_a_pod_of_ours_does_not_start_before_its_record(tmp_path: Path) -> None:
     async with node_world(tmp_path) as world:
         await world.start_agent()
-        world.add_pod("early", {"aliyun.com/gpu-mem": "2"})
+        world.add_pod("early", {"weft.dev/gpu-memory": "1000"})
         pod = world.sandbox("early")
         assert "which GPU of this node is the pod's" in await refused(world, pod)
         record = world.record(pod.uid)
         assert "container main" in await world.event("GPUShareRefused")
-        text = world.bound("early", record).annotations[DELIVERY]
-        world.api.update("pods", "early", {"metadata": {"annotations": {DELIVERY: text}}})
+        marks = world.bound_with(pod.uid, record)
+        world.api.update("pods", "early", {"metadata": {"annotations": marks}})
         while True:  # the watch tells of it
             try:
                 started = await world.create(pod)
@@ -254,7 +254,62 @@ async def test_a_gpu_of_another_uuid_is_refused(tmp_path: Path) -> None:
         assert "GPU 0 is GPU-new; the record says" in await refused(world, pod)
 
 
-async def test_a_card_is_promised_no_further_than_its_record_allows(tmp_path: Path) -> None:
+FORGED_ASKS: dict[str, tuple[dict[str, str], str]] = {
+    "nothing": ({"cpu": "1"}, "the pod asks for no GPU"),
+    "less": ({"weft.dev/gpu-memory": "1"}, "other amounts of them, than weft.dev/placement"),
+    "another plugin": ({"amd.com/gpu": "1"}, "the pod asks for no GPU"),
+}
+
+
+@pytest.mark.parametrize("asks", FORGED_ASKS)
+async def test_a_forged_record_gives_no_gpu(tmp_path: Path, asks: str) -> None:
+    """No admission policy keeps its author from writing it, or the placement beside it."""
+    limits, why = FORGED_ASKS[asks]
+    async with node_world(tmp_path) as world:
+        await world.start_agent()
+        marks = world.bound_with("uid-a", world.record("uid-a", mib=1))
+        marks[DELIVERY] = encode_delivery(world.record("uid-a", mib=40_000))
+        world.add_pod("a", limits, marks)
+        assert why in await refused(world, world.sandbox("a", marks), "main", (f"{VISIBLE}=all",))
+        assert why in await refused(world, world.sandbox("a"), "side")
+        assert why in await world.event("GPUShareRefused")
+        await world.create(world.bound("b", world.record("uid-b", mib=40_000)))
+
+
+async def test_a_record_that_its_author_changed_before_it_was_used_is_refused(
+    tmp_path: Path,
+) -> None:
+    """The kubelet waits for volumes before it makes the sandbox: time for an edit."""
+    async with node_world(tmp_path) as world:
+        await world.start_agent()
+        pod = world.bound("a")
+        await world.create(world.sandbox("a"))  # the agent has seen it
+        await world.runtime.stop_pod(pod)
+        edited = world.bound("a", world.record("uid-a", mib=40_000))
+        assert "not what the pod was seen with at first" in await refused(world, edited)
+
+
+async def test_who_asks_for_nothing_and_was_given_a_gpu_unheard_is_evicted(tmp_path: Path) -> None:
+    """While the API server is away a record is enough; once it is back, the pod is looked at."""
+    async with node_world(tmp_path) as world:
+        world.add_pod("a", {"cpu": "1"}, world.bound_with("uid-a", world.record("uid-a")))
+        world.bound("b")
+        world.api.fault("status", code=503, times=1_000_000)
+        await world.start_agent(hears_api=False)
+        for name in ("a", "b"):
+            pod = world.sandbox(name, world.bound_with(f"uid-{name}", world.record(f"uid-{name}")))
+            while True:
+                with suppress(NotCreatedError):
+                    assert (await world.create(pod)).env[VISIBLE] == world.uuids[0]
+                    break
+                await asyncio.sleep(0.005)  # it has not failed to hear the API server yet
+        world.api.faults.forget()
+        assert "the pod asks for no GPU" in await world.event("GPUShareEvicted")
+        assert "deletionTimestamp" in world.api.get("pods", "a")["metadata"]
+        assert "deletionTimestamp" not in world.api.get("pods", "b")["metadata"]
+
+
+async def test_a_card_is_promised_no_further_than_the_settings_allow(tmp_path: Path) -> None:
     async with node_world(tmp_path) as world:
         await world.start_agent()
         first = world.bound("first", world.record("uid-first", mib=30_000))

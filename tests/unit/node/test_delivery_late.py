@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 from agent_world import NODE, VISIBLE, NodeWorld, node_world
 
-from weft.model.annotations import DELIVERY
-from weft.model.delivery import encode_delivery
 from weft.node.nri import nri_pb2 as nri
 from weft.testing.nri_runtime import NotCreatedError
 
@@ -108,16 +106,16 @@ async def test_an_annotation_that_is_edited_later_moves_nothing(tmp_path: Path) 
         await world.start_agent()
         world.add_pod("a", {"weft.dev/gpu-memory": "1000"})
         uid = world.uids["a"]
-        text = encode_delivery(world.record(uid))
-        world.api.update("pods", "a", {"metadata": {"annotations": {DELIVERY: text}}})
+        marks = world.bound_with(uid, world.record(uid))
+        world.api.update("pods", "a", {"metadata": {"annotations": marks}})
         while True:
             try:
                 await world.create(world.sandbox("a"))
                 break
             except NotCreatedError:
                 await asyncio.sleep(0.005)
-        more = encode_delivery(world.record(uid, gpu=1, mib=40_000))
-        world.api.update("pods", "a", {"metadata": {"annotations": {DELIVERY: more}}})
+        more = world.bound_with(uid, world.record(uid, gpu=1, mib=40_000))
+        world.api.update("pods", "a", {"metadata": {"annotations": more}})
         world.add_pod("b")
         await world.create(world.sandbox("b"))  # the watch has told of both
         assert (await world.create(world.sandbox("a"))).env["SHARE_MIB"] == "1000"

@@ -1,4 +1,4 @@
-"""No order of pods that come and go promises more of a card than their records allow."""
+"""No order of pods that come and go promises more of a card than the node's settings allow."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,24 +49,26 @@ def test_no_card_is_promised_beyond_its_limit_and_nobody_is_refused_without_need
             and sum(c.milli for r in after.values() for c in r.cards if c.gpu == gpu) <= 1000
             for gpu in {card.gpu for card in wanted.cards}
         )
-        assert (why_refused(wanted, uid, NODE, DEVICES, held.values()) == "") == fits
+        assert (why_refused(wanted, uid, NODE, DEVICES, held.values(), 1000) == "") == fits
         if fits:
             held = after
 
 
-def test_the_limit_is_the_records_own() -> None:
-    lent = DeliveredCard(0, "GPU-0", 80, 0, 150, 1000)
+def test_the_limit_is_the_settings_and_nothing_that_a_record_says() -> None:
+    generous = DeliveredCard(0, "GPU-0", 80, 0, 10**6, 10**6)
     held = [record("uid-a", (0, 60, 0))]
-    wanted = DeliveryRecord("uid-b", NODE, "weft", (lent,), {})
-    assert why_refused(wanted, "uid-b", NODE, DEVICES, held) == ""
-    assert "60 MiB promised" in why_refused(
-        record("uid-c", (0, 80, 0)), "uid-c", NODE, DEVICES, held
+    wanted = DeliveryRecord("uid-b", NODE, "weft", (generous,), {})
+    refused = why_refused(wanted, "uid-b", NODE, DEVICES, held, 1000)
+    assert refused == (
+        "GPU 0 has 60 MiB promised to pods that run; 80 more are beyond the 100 that may be"
     )
+    assert why_refused(wanted, "uid-b", NODE, DEVICES, held, 1500) == ""
+    assert why_refused(wanted, "uid-b", NODE, DEVICES, (), 1000) == ""
 
 
 def test_thousandths_are_limited_too() -> None:
     held = [record("uid-a", (0, 0, 700))]
-    refused = why_refused(record("uid-b", (0, 0, 301)), "uid-b", NODE, DEVICES, held)
+    refused = why_refused(record("uid-b", (0, 0, 301)), "uid-b", NODE, DEVICES, held, 1000)
     assert refused == (
         "GPU 0 has 700 thousandths promised to pods that run; 301 more are beyond the 1,000 that "
         "may be"
@@ -75,11 +77,11 @@ def test_thousandths_are_limited_too() -> None:
 
 def test_a_card_that_is_cut_is_not_given_whole() -> None:
     cut = (GpuDevice(Gpu(0, 100, "A100", "GPU-0", in_service=False)),)
-    refused = why_refused(record("uid-a", (0, 1, 0)), "uid-a", NODE, cut, ())
+    refused = why_refused(record("uid-a", (0, 1, 0)), "uid-a", NODE, cut, (), 1000)
     assert refused == "GPU 0 is out of service: it is cut into MIG instances"
 
 
 def test_a_uuid_that_nobody_knew_is_no_difference() -> None:
     unknown = DeliveredCard(0, "", 1, 0, 100, 1000)
     wanted = DeliveryRecord("uid-a", NODE, "gpushare", (unknown,), {})
-    assert why_refused(wanted, "uid-a", NODE, DEVICES, ()) == ""
+    assert why_refused(wanted, "uid-a", NODE, DEVICES, (), 1000) == ""

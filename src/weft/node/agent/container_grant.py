@@ -15,6 +15,8 @@ from weft.node.devices.reader import DeviceError, GpuDevice
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 NONE_VISIBLE = "void"
 """NVIDIA's container toolkit then does nothing at all, whatever the image asks for."""
+NO_GPU = ("", NONE_VISIBLE, "none")
+"""Values with which a container sees no GPU."""
 
 
 class NotGrantedError(WeftError):

@@ -1,6 +1,7 @@
 """Delivers by name: each container gets what its pod's record says, before it is created.
 
-    the record says what it gets          given, if nothing speaks against it (`record_check`)
+    the record says what it gets          given, if the pod asks for that and was placed so
+                                          (`NodePods`) and the node can (`record_check`)
     asks for a share, no record yet       refused: the kubelet tries again
     asks for what another plugin gives    left alone; refused where the node has no such plugin
     asks no GPU of anybody                no GPU is visible to it, but in exempt namespaces
@@ -8,8 +9,9 @@
                                           at again once it is known
 
 The record in the sandbox's annotations goes first: the kubelet hands it over, so a container starts
-without API server. Who holds a GPU is what the runtime says: pods with a container that was given
-its share, until their sandbox stops.
+while the API server cannot be heard. What such a pod asks for is looked at once it is known. Who
+holds a GPU is what the runtime says: pods with a container that was given its share, until their
+sandbox stops.
 """
 
 import logging
@@ -24,6 +26,7 @@ from weft.dialects.foreign import foreign_requests
 from weft.model.annotations import DELIVERY, PLACEMENT, REQUIRED_PLUGINS
 from weft.model.delivery import DeliveryRecord, decode_delivery
 from weft.node.agent.container_grant import (
+    NO_GPU,
     NOTHING,
     VISIBLE,
     ContainerGrant,
@@ -52,9 +55,9 @@ _MARKS = (PLACEMENT, gpushare.PREFIX, elastic.ASSUMED, elastic.CONTAINER, alnair
 
 
 class HeldRecord(NamedTuple):
-    """A pod's delivered record, and its sandboxes: a pod may get another one."""
+    """A pod's delivered record, and its sandbox: a pod may get another one."""
 
-    sandbox: str
+    sandbox: nri.PodSandbox
     record: DeliveryRecord
 
 
@@ -87,6 +90,7 @@ class Delivery:
     ) -> None:
         self.counts: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
         self._held: dict[str, HeldRecord] = {}
+        self._unjudged: set[str] = set()  # who held a GPU before the API server told of the pod
         self._pods, self._devices, self._granter = pods, devices, granter
         self._options = options or DeliveryOptions()
         self._on_refused, self._on_without = on_refused, on_without
@@ -102,6 +106,7 @@ class Delivery:
         """Learn who holds what, and find containers that run without their share."""
         by_sandbox = {pod.id: pod for pod in pods}
         self._held.clear()
+        self._unjudged.clear()
         self._unknown.clear()
         for container in containers:
             pod = by_sandbox.get(container.pod_sandbox_id)
@@ -165,7 +170,7 @@ class Delivery:
         """A pod that stopped holds nothing any more."""
         if event in (nri.STOP_POD_SANDBOX, nri.REMOVE_POD_SANDBOX):
             held = self._held.get(pod.uid)
-            if held is not None and held.sandbox == pod.id:
+            if held is not None and held.sandbox.id == pod.id:
                 del self._held[pod.uid]
             waiting = self._unknown.pop(pod.uid, {})
             if left := {name: each for name, each in waiting.items() if each[0].id != pod.id}:
@@ -176,14 +181,15 @@ class Delivery:
     async def _decide(
         self, pod: nri.PodSandbox, container: nri.Container
     ) -> tuple[str, ContainerGrant]:
-        record, problem = self._record_of(pod)
+        if pod.uid not in self._held and pod.uid not in self._pods.pods:
+            await self._wait_for(pod)
         known = self._pods.pods.get(pod.uid)
-        if record is None and not problem:
-            known = known or await self._wait_for(pod)
-            if known is not None:
-                record, problem = known.record, known.problem if known.asks == "share" else ""
-            elif _says_ours(pod):
-                problem = "the pod is not known yet: the API server has not told of it"
+        record, problem = self._record_of(pod)
+        if record is None and not problem and known is not None:
+            problem = known.problem if known.forged or known.asks == "share" else ""
+        if known is None and not problem and pod.uid not in self._held:
+            unheard = _says_ours(pod) if record is None else not self._pods.problem
+            problem = "the pod is not known yet: the API server has not told of it" * unheard
         if problem:
             raise NotGrantedError(problem)
         if record is not None:
@@ -214,9 +220,11 @@ class Delivery:
     async def _give(
         self, pod: nri.PodSandbox, container: nri.Container, record: DeliveryRecord
     ) -> tuple[str, ContainerGrant]:
-        others = (other for uid, other in self.held.items() if uid != pod.uid)
-        devices = self._devices.devices
-        problem = why_refused(record, pod.uid, self._pods.node_name, devices, others)
+        held = self.held
+        # What it was given already it may have again, whatever the settings allow by now.
+        others = [] if pod.uid in held else list(held.values())
+        devices, most = self._devices.devices, self._pods.most_permille
+        problem = why_refused(record, pod.uid, self._pods.node_name, devices, others, most)
         if problem:
             raise NotGrantedError(problem)
         if container.name not in record.containers:
@@ -224,7 +232,7 @@ class Delivery:
                 return FOREIGN, ContainerGrant()
             return self._hide(pod)
         grant = await self._granter.grant(record, container.name)
-        self._held[pod.uid] = HeldRecord(pod.id, record)
+        self._hold(pod, record)
         return GIVEN, grant
 
     def _asks_elsewhere(self, pod: nri.PodSandbox, container: nri.Container) -> bool:
@@ -259,20 +267,27 @@ class Delivery:
         held = self._held.get(pod.uid)
         if held is not None:
             return held.record, ""
-        text = pod.annotations.get(DELIVERY)
-        if text is not None:
-            try:
-                return decode_delivery(text), ""
-            except ValueError as error:
-                return None, f"annotation {DELIVERY} cannot be read: {error}"
-        known = self._pods.pods.get(pod.uid)
-        return (known.record if known is not None else None), ""
+        text, known = pod.annotations.get(DELIVERY), self._pods.pods.get(pod.uid)
+        if text is None:
+            return (known.record if known is not None else None), ""
+        try:
+            record = decode_delivery(text)
+        except ValueError as error:
+            return None, f"annotation {DELIVERY} cannot be read: {error}"
+        if known is None:
+            return record, ""
+        problem = self._pods.objection(pod.uid, record, pod.annotations)
+        return (None if problem else record), problem
 
     # --- containers that started without us ---
 
     def _look_at(self, pod: nri.PodSandbox, container: nri.Container) -> None:
         record, problem = self._record_of(pod)
         known = self._pods.pods.get(pod.uid)
+        if known is not None and problem:
+            if _visible_to(container) not in NO_GPU:
+                self._distrust(pod, known, problem)
+            return
         if record is None:
             # Nobody knows what it would get, yet; or it asks for nothing here.
             if not problem and (known is None or known.asks == "share"):
@@ -283,10 +298,23 @@ class Delivery:
             return
         derived = known is not None and known.derived
         if runs_with(container.env, record, container.name, derived=derived):
-            self._held[pod.uid] = HeldRecord(pod.id, record)
+            self._hold(pod, record)
             return
         text = f"container {container.name} runs without its share: it started while no agent ran"
         self._on_without(_name_of(pod), text)
+
+    def _hold(self, pod: nri.PodSandbox, record: DeliveryRecord) -> None:
+        self._held[pod.uid] = HeldRecord(pod, record)
+        if pod.uid not in self._pods.pods:
+            self._unjudged.add(pod.uid)
+
+    def _distrust(self, pod: nri.PodSandbox, known: NodePod, why: str) -> None:
+        """A pod runs with a record that is not believed. Who asks for no GPU at all is evicted; of
+        another, settings that changed may be the reason: it is told, and no new container starts.
+        """
+        self._held.pop(pod.uid, None)
+        tell = self._on_without if known.asks == "nothing" else self._on_refused
+        tell(_name_of(pod), f"it runs with GPUs that are not its own: {why}")
 
     def _remember(self, pod: nri.PodSandbox, container: nri.Container) -> None:
         if len(self._unknown) < _MOST_UNKNOWN:
@@ -295,6 +323,13 @@ class Delivery:
     def _heard_of(self, uid: str) -> None:
         """A pod came or changed: look at those of its containers that nobody could judge."""
         known = self._pods.pods.get(uid)
+        if known is not None and uid in self._unjudged:
+            self._unjudged.discard(uid)
+            held = self._held.get(uid)
+            if held is not None:
+                annotations = held.sandbox.annotations
+                if why := self._pods.objection(uid, held.record, annotations):
+                    self._distrust(held.sandbox, known, why)
         if known is None or (known.asks == "share" and known.record is None):
             return  # what it gets may be told later: the node's GPUs are not known yet, say
         if uid in self._unknown:
@@ -318,6 +353,10 @@ def runs_with(env: Sequence[str], record: DeliveryRecord, container: str, *, der
     by_uuid = [share.uuid for share in part.shares]
     by_index = [str(share.gpu) for share in part.shares]
     return sorted(names.split(",")) in (sorted(by_uuid), sorted(by_index))
+
+
+def _visible_to(container: nri.Container) -> str:
+    return dict(entry.partition("=")[::2] for entry in container.env).get(VISIBLE, "")
 
 
 def _says_ours(pod: nri.PodSandbox) -> bool:

@@ -3,8 +3,10 @@
     Binding says what each container gets        the record is in the pod's annotations
     an original's scheduler, an older Weft        it is derived from its marks, and what the node
                                                   reports of its GPUs
-A pod's record does not change once a container may have been given it: who edits annotations
-afterwards moves nothing. (Where the node's GPUs are told anew, derived ones are derived anew.)
+A record in an annotation is believed as far as the pod's requests and placement allow it: where
+no admission policy is in force, anybody may have written it. It does not change once a container may
+have been given it: who edits annotations afterwards moves nothing. (Where the node's GPUs are told
+anew, derived ones are derived anew.)
 """
 
 import asyncio
@@ -16,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from weft.dialects.catalog import NONE, is_gpu_resource
-from weft.dialects.delivery import derived_record
+from weft.dialects.delivery import derived_record, why_not_due
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.foreign import foreign_requests, foreign_resource
 from weft.dialects.inventory import InventoryFallback, inventory
@@ -49,7 +51,8 @@ class NodePod(msgspec.Struct, frozen=True):
 
     `asks` for nothing of GPUs, for a `share` that is delivered here, or for what another plugin
     delivers (`foreign`). `record` says what it gets, `derived` that nobody wrote it down; `problem`
-    why there is none where there should be.
+    why there is none where there should be. `forged`: the pod carries one that says more than it
+    asks for, or than it was placed with.
     """
 
     uid: str
@@ -58,6 +61,7 @@ class NodePod(msgspec.Struct, frozen=True):
     record: DeliveryRecord | None = None
     derived: bool = False
     problem: str = ""
+    forged: bool = False
 
     @property
     def ended(self) -> bool:
@@ -111,6 +115,23 @@ class NodePods:
     def problem(self) -> str:
         """Why the API server cannot be heard now; "" while it can."""
         return self._pod_watch.last_error
+
+    @property
+    def most_permille(self) -> int:
+        """How much of a GPU's memory may be promised, in thousandths."""
+        return self._rules.most_permille
+
+    def objection(self, uid: str, record: DeliveryRecord, annotations: Mapping[str, str]) -> str:
+        """Why this record, from the annotations that a known pod's sandbox was made with, is not
+        believed; "" where it is."""
+        pod = self._pods[uid]
+        if pod.forged:
+            return pod.problem
+        if pod.record is not None and not pod.derived:
+            same = pod.record == record
+            return "" if same else f"{DELIVERY} is not what the pod was seen with at first"
+        meta = msgspec.structs.replace(pod.manifest.metadata, annotations=dict(annotations))
+        return self._why_not_due(record, msgspec.structs.replace(pod.manifest, metadata=meta))
 
     def watched(self, uid: str) -> WatchedPod | None:
         """The pod as whoever watches its processes wants it; None for one that is not known."""
@@ -221,20 +242,29 @@ class NodePods:
             return msgspec.structs.replace(before, manifest=manifest)
         settings = self._rules.settings
         asks, problem = what_it_asks(manifest, settings)
-        text = (manifest.metadata.annotations or {}).get(DELIVERY)
-        if text is not None:
-            try:
-                record = decode_delivery(text)
-            except ValueError as error:
-                problem = f"annotation {DELIVERY} cannot be read: {error}"
-                return NodePod(uid, manifest, "share", problem=problem)
-            return NodePod(uid, manifest, "share", record)
+        if DELIVERY in (manifest.metadata.annotations or {}):
+            return self._recorded(uid, manifest, asks)
         if asks == "nothing" or problem or manifest.spec.node_name != self.node_name:
             return NodePod(uid, manifest, asks, problem=problem)
         derived, problem = self._derived(manifest)
         if derived is not None:
             return NodePod(uid, manifest, "share", derived, derived=True)
         return NodePod(uid, manifest, asks, problem=problem)
+
+    def _recorded(self, uid: str, manifest: PodOnNode, asks: Asks) -> NodePod:
+        """A pod that carries a record."""
+        try:
+            record = decode_delivery((manifest.metadata.annotations or {})[DELIVERY])
+        except ValueError as error:
+            problem = f"annotation {DELIVERY} cannot be read: {error}"
+            return NodePod(uid, manifest, "share", problem=problem)
+        if problem := self._why_not_due(record, manifest):
+            return NodePod(uid, manifest, asks, problem=problem, forged=True)
+        return NodePod(uid, manifest, "share", record)
+
+    def _why_not_due(self, record: DeliveryRecord, manifest: PodOnNode) -> str:
+        node = self.node or Node(self.node_name)
+        return why_not_due(record, manifest, node, self._rules.settings)
 
     def _derived(self, manifest: PodOnNode) -> tuple[DeliveryRecord | None, str]:
         """The record of a pod that carries none, or why there is none."""
