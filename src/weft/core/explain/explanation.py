@@ -93,7 +93,8 @@ class Explanation(msgspec.Struct, frozen=True):
 
     `text` says it in a sentence, `notes` what else matters. `node` and `shares` are of a pod with a
     place, `score` and `attempt` of the decision where this process made it, `score_parts` what the
-    score is made of where the policy tells (in points of it). `summary` and `reason`
+    score is made of where the policy tells (in points of it): out of a file as it was then, else as
+    it would be now. `summary` and `reason`
     (the same in words) are about all nodes; `candidates` are the best that fit. `changes` would
     make it fit, each tried out; `searched` is False where there was no time to look at all. `stuck`
     pods hold GPUs and cannot end by themselves. `metrics` are those behind it: of the GPUs of a pod

@@ -56,8 +56,12 @@ def _candidates(explanation: Explanation) -> list[str]:
 
 
 def _score_lines(explanation: Explanation) -> list[str]:
-    parts = explanation.score_parts
-    return [*(["  the score of this place:"] * bool(parts)), *(f"    {part}" for part in parts)]
+    if not explanation.score_parts:
+        return []
+    head = "  the score of this place:"
+    if explanation.decision is UNSET:
+        head = f"  parts of its score worked out now, not of the {explanation.score:,} of then:"
+    return [head, *(f"    {part}" for part in explanation.score_parts)]
 
 
 def _metrics_lines(explanation: Explanation) -> list[str]:

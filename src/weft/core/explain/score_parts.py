@@ -42,7 +42,8 @@ def score_in_words(
 
 
 def _line(part: ScorePart, shares: tuple[Share, ...]) -> str:
-    words = _WORDS[part.name](part.facts, shares) if part.name in _WORDS else part.name
+    facts = {**part.facts, "points": part.points}
+    words = _WORDS[part.name](facts, shares) if part.name in _WORDS else part.name
     return f"{part.points or 0:+.1f}: {words}" if words else ""
 
 
@@ -76,11 +77,15 @@ def _slots(facts: Facts, shares: tuple[Share, ...]) -> str:
 
 def _beside(facts: Facts, shares: tuple[Share, ...]) -> str:
     short = [
-        f"{name} would run short for {float(facts[key]):.1f} GPUs"
-        for name, key in (("CPU", "cpu_gpus"), ("memory", "memory_gpus"))
-        if float(facts[key]) >= 0.05
+        f"{name} for {float(facts[f'{key}_short']):.1f} of the {float(facts['left']):.1f} GPUs "
+        f"left, without this pod {float(facts[f'{key}_short_before']):.1f} of "
+        f"{float(facts['left_before']):.1f}"
+        for name, key in (("CPU", "cpu"), ("memory", "memory"))
+        if max(float(facts[f"{key}_short"]), float(facts[f"{key}_short_before"])) >= 0.05
     ]
-    return " and ".join(short) or "CPU and memory suffice for the GPUs left"
+    if not short:
+        return "CPU and memory suffice for the GPUs left"
+    return "eases: " * (float(facts["points"]) > 0) + "short of " + " and ".join(short)
 
 
 def _packing(facts: Facts, shares: tuple[Share, ...]) -> str:

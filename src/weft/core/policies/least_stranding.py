@@ -292,7 +292,7 @@ class LeastStranding(Policy):
             {"left": most, "worth": self._worth_of(kind, most) if at else 0.0},
             {"price": float(prices.model[kind])},
             {"before": int(before.idle[0]), "after": int(after.idle[0])},
-            {"cpu_gpus": self._short_of(after, 0), "memory_gpus": self._short_of(after, 1)},
+            self._beside(before, after),
             {"free": int(after.free[0])},
         ]
         points = [*(-rise), -self.constants.pack * after.free[0]]
@@ -305,6 +305,16 @@ class LeastStranding(Policy):
     def _worth_of(self, kind: int, share: int) -> float:
         assert self._prices is not None
         return float(self._prices.popularity.completion[kind, share // 10])
+
+    def _beside(self, before: NodeStates, after: NodeStates) -> dict[str, float | int | str]:
+        """GPUs of the one node that are left free, and those of them that are short of the usual
+        CPU and memory, with the pod and without."""
+        facts: dict[str, float | int | str] = {}
+        for end, states in (("_before", before), ("", after)):
+            facts[f"left{end}"] = float(states.free[0]) / 1000
+            facts[f"cpu_short{end}"] = self._short_of(states, 0)
+            facts[f"memory_short{end}"] = self._short_of(states, 1)
+        return facts
 
     def _short_of(self, states: NodeStates, beside: int) -> float:
         """GPUs of the one node for which the usual CPU (0) or memory (1) beside is not there."""

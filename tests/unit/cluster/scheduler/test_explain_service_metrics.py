@@ -12,6 +12,7 @@ from weft.cluster.scheduler.explain_service import Explainer
 from weft.core.engine import SignalsChanged
 from weft.core.explain.renderer import lines_of
 from weft.core.framework.signals import FRESH, STALE, snapshot
+from weft.core.policies.auto import Auto
 from weft.core.policies.load_aware import LoadAware
 
 GPUS = [("a", 0), ("b", 0)]
@@ -60,6 +61,21 @@ async def test_a_bound_pod_tells_what_was_measured_when_it_was_placed() -> None:
         assert "s before: sm_active_ratio 0.125 STALE, dram_active_ratio 0.125 STALE" in text
         assert "without metrics, decided again now: a, GPU 0" in text
         assert msgspec.json.decode(msgspec.json.encode(found), type=type(found)) == found
+
+
+async def test_parts_of_a_bound_pods_score_are_said_to_be_of_now() -> None:
+    """Others came since: the parts are not those of the score that it was chosen with."""
+    async with world(policy=Auto()) as cluster:
+        add_node(cluster.server, "a", gpus=1)
+        await cluster.lead()
+        add_pod(cluster.server, "p", 1_000)
+        await cluster.until(lambda: cluster.bound("p"))
+        add_pod(cluster.server, "q", 9_000)
+        await cluster.until(lambda: cluster.bound("q"))
+        score = (await cluster.explain("p")).score
+        lines = (await text_of(cluster, "p")).splitlines()
+        at = lines.index(f"  parts of its score worked out now, not of the {score:,} of then:")
+        assert "leaves 38 % of GPU 0" in lines[at + 1]
 
 
 async def test_a_pending_pod_tells_which_gpus_metrics_keep_it_off() -> None:

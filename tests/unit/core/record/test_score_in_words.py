@@ -46,10 +46,23 @@ def test_a_share_on_an_idle_gpu_takes_it_from_the_slot() -> None:
     assert "1 of 8 idle GPUs less for pods of several GPUs" in words
 
 
-def test_it_says_for_how_many_gpus_cpu_would_run_short() -> None:
+def test_it_says_for_how_many_gpus_cpu_runs_short() -> None:
     """Usual pods ask 4,800 thousandths of a core a GPU; seven tenths of that count."""
-    words = _words(shape(milli=500, cpu_milli=4000), 0, cpu_milli=20_000)
-    assert "CPU would run short for 3.2 GPUs" in words
+    words = _words(shape(milli=500, cpu_milli=8000), 0, cpu_milli=20_000)
+    assert "short of CPU for 4.4 of the 8.0 GPUs left, without this pod 2.5 of 8.5" in words
+    (line,) = (line for line in words.splitlines() if "short of CPU" in line)
+    assert line.startswith("-")
+
+
+def test_cpu_that_is_short_is_no_plus() -> None:
+    """A pod that takes a GPU and little CPU leaves more CPU for each of the others."""
+    words = _words(shape(milli=500, cpu_milli=100), 0, cpu_milli=20_000)
+    (line,) = (line for line in words.splitlines() if "CPU" in line)
+    assert line.startswith("+")
+    eased = "eases: short of CPU for 2.1 of the 8.0 GPUs left, without this pod 2.5 of 8.5"
+    assert line.endswith(eased)
+    words = _words(shape(milli=500, cpu_milli=100), 0, gpus=1, cpu_milli=1000)
+    assert "eases: short of CPU for 0.0 of the 0.0 GPUs left, without this pod 0.2 of 0.5" in words
 
 
 def test_auto_says_what_is_stranded_and_the_load() -> None:
