@@ -4,14 +4,15 @@ What is worked out beside the decisions (prices, scores ahead, what usually come
 goes on. The process lives, every pod gets its place, and no card is over.
 """
 
-import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 from control_plane import ControlPlane
 from kube_api import Objects
+from ways import FIRST, POLICIES, SHIPPED_BY
 from weft_process import (
     ALONE,
     GFD,
@@ -27,27 +28,46 @@ from weft_process import (
     weft,
 )
 
+from weft.cluster.config.form import Configuration, PolicySettings, ProfileSettings
+
 MEMORY = "elasticgpu.io/gpu-memory"
 STEPS = 60
-SEED = int(os.environ.get("WEFT_FAULT_SEED", "0"))
 
-PRICES_OFTEN = "{pods_per_prices: 3, prices_age_s: 1}"
+
+def deciding(name: str, **options: object) -> Configuration:
+    """A configuration in which this policy decides for the profile `weft`."""
+    return Configuration(profiles=(ProfileSettings("weft", (PolicySettings(name, 1, options),)),))
+
+
+EVERY_POLICY = Configuration(
+    profiles=tuple(
+        ProfileSettings("weft" if name == "auto" else name, (PolicySettings(name),))
+        for name in POLICIES
+    )
+)
 CONFIGURATIONS = {
-    "as it ships": "",  # without a configuration file
-    "auto": "{name: auto}",
-    "prices every second": f"{{name: least-stranding, options: {PRICES_OFTEN}}}",
+    **SHIPPED_BY,
+    "auto": deciding("auto"),
+    "prices every second": deciding("least-stranding", pods_per_prices=3, prices_age_s=1),
+    "every policy": EVERY_POLICY,
 }
+"""Pods ask for all the profiles of each; config defaults are without a file. What the chart ships
+alike is not run again."""
+PLAYED = [
+    name
+    for number, (name, config) in enumerate(CONFIGURATIONS.items())
+    if config not in list(CONFIGURATIONS.values())[:number]
+]
+FEW = [name for name in PLAYED if name != "every policy"]
 
 
-def options(tmp_path: Path, policy: str) -> tuple[str, ...]:
-    """Options of the command: none, or a file in which `policy` decides for the profile `weft`."""
-    if not policy:
+def options(tmp_path: Path, configuration: str) -> tuple[str, ...]:
+    """Options of the command: none, or a file of that configuration."""
+    config = CONFIGURATIONS[configuration]
+    if config == Configuration():
         return ()
     path = tmp_path / "weft.yaml"
-    path.write_text(
-        "apiVersion: weft.dev/v1\nkind: WeftConfiguration\n"
-        f"profiles: [{{schedulerName: weft, policies: [{policy}]}}]\n"
-    )
+    path.write_bytes(msgspec.yaml.encode(config))
     return "--config", str(path)
 
 
@@ -57,8 +77,8 @@ def lives(process: Weft) -> None:
     assert "Traceback" not in process.said
 
 
-def sized(name: str, mib: int) -> dict[str, object]:
-    return pod(name, "weft", {MEMORY: mib})
+def sized(name: str, mib: int, scheduler: str = "weft") -> dict[str, object]:
+    return pod(name, scheduler, {MEMORY: mib})
 
 
 def set_gpus(plane: ControlPlane, name: str, cards: int) -> None:
@@ -84,7 +104,7 @@ def loses(plane: ControlPlane) -> None:
     set_gpus(plane, "node-2", 1)
 
 
-@pytest.mark.parametrize("policy", CONFIGURATIONS.values(), ids=list(CONFIGURATIONS))
+@pytest.mark.parametrize("policy", FEW)
 @pytest.mark.parametrize("change", [joins, leaves, gains, loses])
 def test_prices_that_are_due_after_a_node_changed(
     control_plane: ControlPlane,
@@ -113,9 +133,14 @@ class Chaos:
     """Everything that happens to a cluster, one thing after the other, by chance."""
 
     def __init__(
-        self, plane: ControlPlane, namespace: str, start: Callable[[], Weft], seed: int
+        self,
+        plane: ControlPlane,
+        namespace: str,
+        start: Callable[[], Weft],
+        seed: int,
+        names: Sequence[str],
     ) -> None:
-        self.plane, self.namespace, self._start = plane, namespace, start
+        self.plane, self.namespace, self._start, self._names = plane, namespace, start, names
         self.random = random.Random(seed)
         self.process = start()
         self.nodes = [f"node-{number}" for number in range(3)]
@@ -129,7 +154,8 @@ class Chaos:
     def add(self) -> None:
         first, self._made = self._made, self._made + self.random.randint(1, 20)
         mib = self.random.choice((64, 200, 500, 1000, 3000, 9000))
-        pods = [sized(f"p-{number}", mib) for number in range(first, self._made)]
+        some = range(first, self._made)
+        pods = [sized(f"p-{number}", mib, self.random.choice(self._names)) for number in some]
         self.plane.create_pods(self.namespace, pods)
 
     def delete(self) -> None:
@@ -179,7 +205,7 @@ class Chaos:
                 self.plane.api.delete("Pod", one["metadata"]["name"], self.namespace)
 
 
-@pytest.mark.parametrize("policy", CONFIGURATIONS.values(), ids=list(CONFIGURATIONS))
+@pytest.mark.parametrize("policy", PLAYED)
 def test_chaos(control_plane: ControlPlane, namespace: str, tmp_path: Path, policy: str) -> None:
     nodes(control_plane, 3)
 
@@ -188,7 +214,8 @@ def test_chaos(control_plane: ControlPlane, namespace: str, tmp_path: Path, poli
         process.until(r"\bready: \d+ nodes")
         return process
 
-    chaos = Chaos(control_plane, namespace, start, SEED)
+    names = [profile.scheduler_name for profile in CONFIGURATIONS[policy].profiles]
+    chaos = Chaos(control_plane, namespace, start, FIRST, names)
     try:
         for _ in range(STEPS):
             chaos.step()

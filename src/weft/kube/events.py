@@ -206,6 +206,11 @@ class EventWriter:
                 if not self._failing:
                     log.warning("events are not written: %s", error)
                 self._failing = str(error)
+            except Exception as error:  # a mistake in one costs this one
+                self.dropped += 1
+                if not self._failing:
+                    log.exception("an event is not written")
+                self._failing = repr(error)
             finally:
                 self._queue.task_done()
 

@@ -8,6 +8,7 @@ back is offered once more when its time has come, so that the last word is the t
 import asyncio
 import logging
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -28,6 +29,7 @@ from weft.model import PodRequest
 
 log = logging.getLogger("weft.cluster")
 _LEAST_INTERVAL_S = 0.2
+_AGAIN_S = 1.0
 _STUCK_FOR_S = 1.0  # so long the answer to "who is stuck" is good enough for a reason
 
 
@@ -73,7 +75,11 @@ class EventReporter:
 
     async def run(self) -> None:
         """Write what is heard, until cancelled; what is queued then is written within `drain_s`."""
-        works = (self.events.run(), self._write_conditions(), self._offer_again())
+        works = (
+            self._again_and_again("writing events", self.events.run),
+            self._again_and_again("writing conditions", self._write_conditions),
+            self._again_and_again("offering conditions again", self._offer_again),
+        )
         writing = [asyncio.create_task(work) for work in works]
         try:
             await asyncio.wait(writing, return_when=asyncio.FIRST_COMPLETED)
@@ -89,6 +95,13 @@ class EventReporter:
                 for task in writing:
                     task.cancel()
                 await asyncio.gather(*writing, return_exceptions=True)
+
+    async def _again_and_again(self, task: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Do what never ends, anew where it breaks off: a mistake costs what was being written."""
+        while True:
+            with self._live.faults.beside(task):
+                await work()
+            await self._client.clock.sleep(_AGAIN_S)
 
     async def _drained(self) -> None:
         while self._reasons or self._writing:

@@ -195,7 +195,8 @@ class EngineCluster:
         """Decide from now on. `afresh`: another may have bound pods that no watch has shown yet,
         so everything is listed once more first. `term` is the lease's; it goes into bindings."""
         for keeper in self.keepers:
-            await keeper.lead()
+            with self.faults.beside("reading what was learnt"):
+                await keeper.lead()
         if afresh:
             await self._stream.list_again()
         self._gathering.lay()
@@ -298,7 +299,8 @@ class EngineCluster:
         elif isinstance(command, EvictionWaived):
             self.guard.waive(command)
         else:
-            self.oom_history.learnt(command)
+            with self.faults.beside("keeping what was learnt"):
+                self.oom_history.learnt(command)
 
     # --- writing ---
 
@@ -449,14 +451,20 @@ class EngineCluster:
 
     def _notice(self, notice: Notice) -> None:
         for hook in self.on_notice:
-            hook(notice)
+            with self.faults.beside("telling of a notice"):
+                hook(notice)
 
     def _slowed(self, slowed: SlowdownReason) -> None:
         for hook in self.on_slowdown_eviction:
-            hook(slowed)
+            with self.faults.beside("telling of an eviction"):
+                hook(slowed)
 
     def _peak_mib(self, uid: str) -> int:
-        return max((peak_mib(uid) for peak_mib in self.peaks), default=0)
+        most_mib = 0
+        for peak_mib in self.peaks:
+            with self.faults.beside("asking what a pod used"):
+                most_mib = max(most_mib, peak_mib(uid))
+        return most_mib
 
 
 def _settings(unit: Unit, limits: RequestLimits, interference: bool) -> DialectSettings:

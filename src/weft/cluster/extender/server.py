@@ -20,7 +20,7 @@ from weft.cluster.extender.reports import inspect, status
 from weft.cluster.extender.routes import PRIORITIZE_VERBS, Route
 from weft.cluster.extender.service import Extender, ExtenderReply
 from weft.cluster.http.access import AccessRule
-from weft.cluster.http.server import HttpAnswer, HttpServer, ServerLimits
+from weft.cluster.http.server import FAILED, HttpAnswer, HttpServer, ServerLimits
 from weft.core.explain.sentences import NOT_READY
 
 log = logging.getLogger("weft.extender")
@@ -178,7 +178,12 @@ class ExtenderServer:
             raise _TurnedAwayError(403, "door", _SHUT)
         page = self._page(path)
         if page is not None:
-            return page()
+            about = path if path in self._gets else path.rpartition("/")[0]
+            try:
+                return page()
+            except Exception as error:
+                self._extender.cluster.faults.task(f"making the page {about}", error)
+                return _problem(500, FAILED)
         served = self._posts.get(path)
         if path.startswith("/debug/pprof"):
             raise _TurnedAwayError(404, "pprof", _NO_PPROF)
@@ -191,7 +196,8 @@ class ExtenderServer:
         started = time.perf_counter()
         reply = await answer(body)
         took_s = time.perf_counter() - started
-        self.metrics.answered(route.path, verb, "error" if reply.failed else "ok", took_s)
+        with self._extender.cluster.faults.beside("counting an answer"):
+            self.metrics.answered(route.path, verb, "error" if reply.failed else "ok", took_s)
         return HttpAnswer(reply.status, reply.body)
 
     def _page(self, path: str) -> Callable[[], HttpAnswer] | None:

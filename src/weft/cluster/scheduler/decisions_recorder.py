@@ -42,6 +42,7 @@ class Recording(BackgroundPart):
         self._lines, self._writing = DecisionLines(side_of(path), most_mib << 20), threading.Lock()
         self._written = 0
         self.failed = ""
+        self._fault: Exception | None = None
 
     async def start(self) -> str:
         """Begin a new file; the last one is kept as `.previous`. `BadInputError` where it can't."""
@@ -65,7 +66,14 @@ class Recording(BackgroundPart):
         self._path.write_bytes(b"")
 
     def _put(self, line: Header | DecisionLine) -> None:
-        """Keep it until it is written. Large snapshots are packed then, in a thread."""
+        """Keep it until it is written; where that breaks off, the file ends before it."""
+        try:
+            self._keep(line)
+        except Exception as error:
+            self._fault, self._live.decide = error, self._live.engine.handle
+
+    def _keep(self, line: Header | DecisionLine) -> None:
+        """Large snapshots are packed when they are written, in a thread."""
         if isinstance(line, DecisionLine) and is_large(line):
             self._waiting.append(line)
             self._size += len(line.event.signals.values)  # type: ignore[union-attr]
@@ -82,13 +90,15 @@ class Recording(BackgroundPart):
     async def _write(self) -> None:
         lines, size = self._waiting, self._size
         self._waiting, self._size = [], 0
-        if not lines or self.failed:
+        if self.failed or not (lines or self._fault):
             return
         try:
             await asyncio.to_thread(self._append, lines, size)
-        except OSError as error:
-            why = str(error.strerror)
+        except Exception as error:
             self._live.decide = self._live.engine.handle
+            if not isinstance(error, OSError):
+                self._live.faults.task("recording decisions", error)
+            why = _said(error)
             if isinstance(error, FullError):
                 why += ", all that --decisions-mib allows; the next process begins a new file"
             log.error("decisions are not recorded any more: %s: %s", self._path, why)
@@ -104,7 +114,7 @@ class Recording(BackgroundPart):
                 self._append_end(EndRecord("closed"))
 
     def _append(self, lines: list[bytes | DecisionLine], size: int) -> None:
-        """Write those that there is room for, with their hashes; OSError where some are left."""
+        """Write those that there is room for, with their hashes; raises where some are left."""
         with self._writing:
             if self.failed:
                 return
@@ -113,8 +123,10 @@ class Recording(BackgroundPart):
                     raise OSError(0, "the disk is too slow")
                 with self._opened() as file:
                     self._append_sealed(file, lines)
-            except OSError as error:
-                why = str(error.strerror)
+                if self._fault is not None:
+                    raise self._fault
+            except Exception as error:
+                why = _said(error)
                 full = isinstance(error, FullError)
                 self._append_end(EndRecord("full") if full else EndRecord("failed", why))
                 self.failed = why  # nothing may follow a gap, nor what closes it
@@ -155,3 +167,7 @@ class Recording(BackgroundPart):
             file.close()
             raise OSError(0, "somebody else wrote to the file, or put another in its place")
         return file
+
+
+def _said(error: Exception) -> str:
+    return str(error.strerror) if isinstance(error, OSError) else repr(error)

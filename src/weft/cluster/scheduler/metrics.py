@@ -108,21 +108,34 @@ class SchedulerMetrics:
     # --- telling ---
 
     def collect(self) -> Iterator[Metric]:
-        """Everything; each family as of the moment it is made."""
-        self._forget_the_gone()
+        """Everything; each family as of the moment it is made, and without those that break
+        off."""
+        with self._live.faults.beside("forgetting pods that are gone"):
+            self._forget_the_gone()
+        parts = {
+            "attempts": self._tried,
+            "queues": self._queues,
+            "pending pods": self._pending.collect,
+            "requests": self._client,
+            "pods": self._pods,
+            "evictions": self._evictions,
+            "what was learnt": self._oom_history,
+            "watches": self._watches,
+            "the ledger": self._ledger.collect,
+            "namespaces": self._namespaces,
+        }
+        for name, families in parts.items():
+            with self._live.faults.beside(f"metrics of {name}"):
+                yield from families()
+
+    def _tried(self) -> Iterator[Metric]:
         tries = "Tries by result (scheduled, unschedulable, error)."
         yield counter("scheduler_schedule_attempts", tries, self._attempts, "result", "profile")
         for histogram in (self._attempt, self._decision, self._sli, self._tries):
             for family in histogram.collect():
                 yield _without_creation(family)
-        yield from self._queues()
-        yield from self._pending.collect()
-        yield from self._client()
-        yield from self._pods()
-        yield from self._evictions()
-        yield from self._oom_history()
-        yield from self._watches()
-        yield from self._ledger.collect()
+
+    def _namespaces(self) -> Iterator[Metric]:
         held = gpus_held(self._live.engine.ledger, self._namespace)
         yield gauge("weft_namespace_gpus_held", "GPUs that its pods hold.", held, "namespace")
         nodes = self._live.nodes.objects

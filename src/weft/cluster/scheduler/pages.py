@@ -191,9 +191,10 @@ class StatusPages:
         async with self._scraping:
             families = []
             for collector in self.collectors:
-                for family in collector.collect():
-                    families.append(family)
-                    await asyncio.sleep(0)
+                with self._live.faults.beside(f"metrics by {type(collector).__name__}"):
+                    for family in collector.collect():
+                        families.append(family)
+                        await asyncio.sleep(0)
             # Writing 5,000 nodes' numbers takes a while: in a thread, where others get their turn.
             text = await asyncio.to_thread(generate_latest, _Families(families))
         return HttpAnswer(200, text, _METRICS)

@@ -5,7 +5,6 @@ times the gauges stay.
 """
 
 import asyncio
-import logging
 from collections.abc import Iterator
 
 from prometheus_client.metrics_core import Metric
@@ -14,8 +13,6 @@ from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.http.metric_families import gauge
 from weft.cluster.state.typical_pods import TypicalInput
 from weft.core.framework.stranded import LIMITS, stranded_gpus
-
-log = logging.getLogger("weft.scheduler")
 
 
 class StrandedGauges:
@@ -39,8 +36,8 @@ class StrandedGauges:
             return
         try:
             stranded = await asyncio.to_thread(stranded_gpus, self._live.engine.ledger.table, usual)
-        except Exception:  # the ledger went on meanwhile
-            log.warning("stranded GPUs could not be counted; next time again", exc_info=True)
+        except Exception as error:  # the ledger went on meanwhile, or a mistake of ours
+            self._live.faults.task("counting stranded GPUs", error)
             return
         self._usable = {(): int(stranded.usable.sum()) / 1000}
         by = stranded.by.sum(axis=1).tolist()

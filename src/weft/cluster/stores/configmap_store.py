@@ -128,15 +128,20 @@ class StoredValue(abc.ABC):
             self._fails(error)
             self._stored = None  # it may have been written
             return False
+        except Exception as error:  # a mistake of ours costs what is kept, until it goes
+            self._fails(error, ours=True)
+            self._stored = None
+            return False
         if self._failing:
             log.info("%s kept again", self.subject)
         self._failing = ""
         return True
 
-    def _fails(self, error: Exception) -> None:
-        """Told once while it stays the same."""
+    def _fails(self, error: Exception, *, ours: bool = False) -> None:
+        """Told once while it stays the same; a mistake of `ours` with where it was made."""
         self.counts["failed"] += 1
         if str(error) != self._failing and self._config_map is not None:
             self._failing = str(error)
             where = f"{self._config_map.namespace}/{self._config_map.name}"
-            log.warning("%s not kept in %s for now: %s", self.subject, where, error)
+            text, trace = "%s not kept in %s for now: %s", error if ours else None
+            log.warning(text, self.subject, where, error, exc_info=trace)

@@ -50,9 +50,11 @@ class TaskFaulted(msgspec.Struct, frozen=True, gc=False):
 
 
 class SideTasks:
-    """Runs what an engine does beside deciding; `take_faults` says what broke off since."""
+    """Runs what an engine does beside deciding; `take_faults` says what broke off since, `count`
+    how often anything did."""
 
     def __init__(self) -> None:
+        self.count = 0
         self._faults: list[TaskFaulted] = []
 
     def run(self, task: str, call: Callable[[], T], instead: C) -> T | C:
@@ -60,6 +62,7 @@ class SideTasks:
         try:
             return call()
         except Exception as error:
+            self.count += 1
             if len(self._faults) < _MOST_UNTOLD:
                 self._faults.append(TaskFaulted(task, error))
             return instead

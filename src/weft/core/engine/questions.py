@@ -7,6 +7,7 @@ thousands of names at once: they are looked up and answered as arrays.
 
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from itertools import repeat
 from typing import NamedTuple
 
@@ -17,11 +18,13 @@ import numpy.typing as npt
 from weft.core.engine import selection
 from weft.core.engine.assessment import Assessment
 from weft.core.engine.engine import Engine
+from weft.core.engine.journal import EXPLAINING
 from weft.core.explain.reasons import reason_of_each
 from weft.core.framework import NEVER, Profile, policy_answers
 from weft.core.framework.policy import ExpectedSlowdown
 from weft.core.ledger.table import LedgerTable
 from weft.model import Code, Placement, PodRequest
+from weft.model.reason import TEXT
 
 Ints = npt.NDArray[np.int64]
 _UNKNOWN = -1
@@ -100,7 +103,10 @@ def which_fit(
         (answers.unresolvable, unresolvable.nonzero()[0]),
         (answers.failed, (codes > Code.OUT_OF_SERVICE).nonzero()[0]),
     ):
-        texts = reason_of_each(table, known, row_of_each.take(places), pod.warnings)
+        rows_here = row_of_each.take(places)
+        explain = partial(reason_of_each, table, known, rows_here, pod.warnings)
+        in_short = [TEXT[Code(code)] for code in codes.take(places).tolist()]
+        texts = engine.side_tasks.run(EXPLAINING, explain, in_short)
         into.update(zip([names[place] for place in places.tolist()], texts, strict=True))
     return answers
 

@@ -1,5 +1,6 @@
 """Notes that a reader of results must know beside the numbers: one sentence each."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -39,7 +40,18 @@ def notes_on(
     few = any(policy.seeds < ENOUGH_FOR_INTERVAL for policy in summary)
     lacks = {policy.policy: policy.lacks for policy in summary}
     marked = [f"{LACKS_INPUTS} {note}" for note in lacking_notes(lacks)]
-    return [*marked, *_alike(runs, summary), *([once or FEW_SEEDS] if few else [])]
+    broken = Counter[str]()
+    for run in runs:
+        broken[run.policy] += run.side_faults
+    faults = [_faulty(name, count) for name, count in broken.items() if count]
+    return [*faults, *marked, *_alike(runs, summary), *([once or FEW_SEEDS] if few else [])]
+
+
+def _faulty(policy: str, count: int) -> str:
+    return (
+        f"{policy}: {count} times something beside deciding broke off and was left out (the log "
+        "says what): its figures are not the policy's"
+    )
 
 
 def lacking_notes(lacks: Mapping[str, Sequence[str]]) -> list[str]:

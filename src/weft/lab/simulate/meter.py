@@ -122,6 +122,7 @@ class Meter:
             by_model=self._by_model(),
             unscheduled=commonest_first(self._reasons),
             first_failed=self.first_failed,
+            side_faults=self._engine.side_tasks.count,
             cpu_s=round(time.process_time() - self._cpu, 3) if timing else None,
             wall_s=round(time.perf_counter() - self._wall, 3) if timing else None,
         )

@@ -1,11 +1,15 @@
 """Decides in a simulation: an engine of one policy or profile, its decisions on record or not."""
 
+import logging
 from collections.abc import Callable
 
-from weft.core.engine import Command, Engine, Event
+from weft.core.engine import Command, Engine, Event, Faulted, TaskFaulted
+from weft.core.engine.decision_faults import in_words
 from weft.core.framework import Policy, Profile
 from weft.core.ledger import RequestLimits
 from weft.core.record import DecisionsWriter, Header, PolicyUse, ProfileUse, Recorder
+
+log = logging.getLogger("weft.simulate")
 
 PROFILE = "weft"
 TOP_ON_RECORD = 3
@@ -36,3 +40,27 @@ def engine_on_record(
     policies = [PolicyUse.of(plugin.policy, plugin.weight) for plugin in profile.plugins]
     header = Header([ProfileUse(profile.name, policies)], seed, keep_top, *limits)
     return engine, Recorder(engine, header, decisions.write).handle
+
+
+def going_on(handle: HandleEvent) -> HandleEvent:
+    """The same, without what broke off beside deciding: that is told once, and the run goes on.
+
+    A decision that breaks off is raised: a result without it would not be the policy's.
+    """
+    told: set[str] = set()
+
+    def handled(event: Event, now_ns: int) -> list[Command]:
+        commands, broken = handle(event, now_ns), False
+        for command in commands:
+            if isinstance(command, Faulted):
+                raise command.error
+            if isinstance(command, TaskFaulted):
+                broken, why = True, in_words(command.error, command.task)
+                if why not in told:
+                    told.add(why)
+                    log.error("%s; it is left out", why, exc_info=command.error)
+        if broken:
+            commands = [one for one in commands if not isinstance(one, TaskFaulted)]
+        return commands
+
+    return handled

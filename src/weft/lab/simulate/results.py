@@ -77,8 +77,8 @@ class PolicyRun(msgspec.Struct, frozen=True, omit_defaults=False):
     is allocation (%) per GPU model at the end; `unscheduled` counts failed pods by the reason most
     nodes gave last, `waited` those that had to wait, by the first. `first_failed` is how many pods
     came before the first that failed, None if none did, and in timed mode. `possible` is the bound,
-    where it was wanted. `cpu_s` and `wall_s` are None
-    where timing was not wanted.
+    where it was wanted. `side_faults` is how often something beside deciding (prices, learning)
+    broke off and was left out. `cpu_s` and `wall_s` are None where timing was not wanted.
     """
 
     policy: str
@@ -101,6 +101,7 @@ class PolicyRun(msgspec.Struct, frozen=True, omit_defaults=False):
     waited: dict[str, int] = {}
     first_failed: int | None = None
     possible: PossibleAllocation | None = None
+    side_faults: int = 0
     cpu_s: float | None = None
     wall_s: float | None = None
 

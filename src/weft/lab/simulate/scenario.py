@@ -5,14 +5,13 @@ from typing import Any
 
 import msgspec
 
-from weft.core.engine import Command, Engine, Event, NodesChanged, PolicyInput
-from weft.core.engine.decision_faults import unless_faulted
+from weft.core.engine import Engine, Event, NodesChanged, PolicyInput
 from weft.core.framework.fragments import TYPICAL_PODS, TypicalPods, typical_input
 from weft.core.ledger import RequestLimits
 from weft.core.record import DecisionsWriter
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.learning import learning
-from weft.lab.simulate.on_record import Decider, engine_on_record
+from weft.lab.simulate.on_record import Decider, engine_on_record, going_on
 from weft.lab.simulate.openb import TracePod
 from weft.model import Node, Shape
 from weft.model.interference_table import (
@@ -67,14 +66,11 @@ class Scenario(msgspec.Struct, frozen=True):
     ) -> tuple[Engine, Any]:
         """A fresh engine that knows the cluster, and what to hand events to.
 
-        That is the engine's own `handle`, or where `decisions` is given, a recorder's; whatever
-        breaks off in it is raised, as a result without it would not be the policy's.
+        That is the engine's own `handle`, or where `decisions` is given, a recorder's; a decision
+        that breaks off in it is raised (`going_on`).
         """
         engine, forgiving = engine_on_record(decider, arrivals.seed, self.limits, decisions)
-
-        def handle(event: Event, now_ns: int) -> list[Command]:
-            return unless_faulted(forgiving(event, now_ns))
-
+        handle = going_on(forgiving)
         ranked = tuple(
             msgspec.structs.replace(node, rank=rank)
             for node, rank in zip(self.nodes, arrivals.node_rank, strict=True)

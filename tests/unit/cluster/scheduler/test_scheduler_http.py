@@ -124,21 +124,20 @@ async def test_connections_beyond_the_limit_are_closed() -> None:
 
 
 async def test_an_answer_that_fails_is_told_and_costs_nothing_else(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Broken:
-        def collect(self) -> None:
-            raise RuntimeError("broken collector")
+    def broken(_: object) -> None:
+        raise RuntimeError("broken page")
 
     async with world() as cluster:
-        cluster.pages.collectors.append(Broken())  # type: ignore[arg-type]
-        status, text = await cluster.get("/metrics")
-        assert status == 500
-        assert "its log says why" in text
-        assert await cluster.get("/healthz") == (200, "ok")
-        cluster.pages.collectors.pop()
+        with monkeypatch.context() as patch:
+            patch.setattr("weft.cluster.scheduler.pages.generate_latest", broken)
+            status, text = await cluster.get("/metrics")
+            assert status == 500
+            assert "its log says why" in text
+            assert await cluster.get("/healthz") == (200, "ok")
         assert (await cluster.get("/metrics"))[0] == 200
-    assert "broken collector" in caplog.text
+    assert "broken page" in caplog.text
 
 
 async def test_many_explanations_at_once_are_turned_away_not_queued() -> None:

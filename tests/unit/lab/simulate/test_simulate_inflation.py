@@ -100,6 +100,7 @@ def test_the_keys_of_a_run_are_fixed() -> None:
         "waited",
         "first_failed",
         "possible",
+        "side_faults",
         "cpu_s",
         "wall_s",
     ]

@@ -11,11 +11,10 @@ from typing import Any
 import msgspec
 
 from weft.core.engine import Bind, Event, Evict, Wake, events
-from weft.core.engine.decision_faults import unless_faulted
 from weft.core.framework import Profile
 from weft.core.ledger import RequestLimits
 from weft.core.record import DecisionsWriter
-from weft.lab.simulate.on_record import Decider, engine_on_record, profile_of
+from weft.lab.simulate.on_record import Decider, engine_on_record, going_on, profile_of
 from weft.lab.simulate.sharing.exporter import SOUND, ExporterFaults, SimulatedExporters
 from weft.lab.simulate.sharing.feedback import Feedback, SimulatedProgress
 from weft.lab.simulate.sharing.gpus import SimulatedGpus
@@ -103,7 +102,7 @@ class SharingRun:
         self.scenario, self.profile = scenario, profile_of(decider)
         limits = _limits(self.profile, scenario.harvest_permille)
         recorded = engine_on_record(self.profile, scenario.seed, limits, decisions)
-        self.engine, self._forgiving = recorded
+        self.engine, self._handle = recorded[0], going_on(recorded[1])
         self.name = decider.name
         self._handle(events.NodesChanged(scenario.nodes), 0)
         nodes = scenario.nodes
@@ -282,10 +281,6 @@ class SharingRun:
         now_ns = self.now if at_ns is None else at_ns
         for command in self._handle(event, now_ns):
             self._carry_out(command)
-
-    def _handle(self, event: Event, now_ns: int) -> list[Any]:
-        """Raise what breaks off: a result without it would not be the policy's."""
-        return unless_faulted(self._forgiving(event, now_ns))
 
     def _carry_out(self, command: Any) -> None:
         if isinstance(command, Bind):
