@@ -108,7 +108,7 @@ def records(pod: PodManifest, request: PodRequest, node: Node, bound_with: str =
     """
     annotations = pod.metadata.annotations or {}
     texts = {name: annotations[name] for name in (PLACEMENT, PLACEMENT_COPY) if name in annotations}
-    if bound_with and set(texts.values()) != {bound_with}:
+    if bound_with and list(texts.values()) != [bound_with, bound_with]:
         texts[BINDING] = bound_with
     here = (request.uid, node.name)
     asking = None if bound_with else request
@@ -121,6 +121,8 @@ def records(pod: PodManifest, request: PodRequest, node: Node, bound_with: str =
 def anothers(pod: PodManifest, request: PodRequest, node: Node) -> bool:
     """True if Weft's annotations are another pod's, or speak of another node: then the system's own
     marks came from there as well."""
+    if pod.spec.node_name and pod.spec.node_name != node.name:
+        return True
     annotations = pod.metadata.annotations or {}
     texts = [annotations[name] for name in (PLACEMENT, PLACEMENT_COPY) if name in annotations]
     here = (request.uid, node.name)

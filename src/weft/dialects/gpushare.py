@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from weft.dialects.containers import ContainerRequests, one_card
 from weft.dialects.dialect import DialectSettings, PodAnnotations, UnitSettings
-from weft.dialects.evidence import records
+from weft.dialects.evidence import anothers
 from weft.dialects.node_gpus import (
     InventorySource,
     advertised_by_agent,
@@ -128,7 +128,7 @@ class Gpushare(BaseDialect):
             return request, ""
         gpu_request, card_mib = request.shape.gpu_requests[0], _largest_mib(node)
         configured = UNIT_MIB.get(settings.gpushare_unit, 0)
-        foreign = records(pod, request, node) is None
+        foreign = anothers(pod, request, node)
         marked = 0 if foreign else _marked_unit_mib(pod, card_mib)
         node_mib = node.unit_mib or configured
         unit_mib = node_mib or gpu_request.memory.unit_mib

@@ -101,8 +101,7 @@ class BaseDialect:
         asks = bool(request.shape.gpu_requests)
         if not asks and not text:
             return ChargedPlacement(shares.placement_of(request, node, ()))
-        elsewhere = bool(pod.spec.node_name) and pod.spec.node_name != node.name
-        if elsewhere or (not text and evidence.anothers(pod, request, node)):
+        if not text and evidence.anothers(pod, request, node):
             return None
         records = evidence.records(pod, request, node, text)
         own = self.recover(pod, request, node) if asks else None
