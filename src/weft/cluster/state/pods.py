@@ -26,6 +26,7 @@ from weft.cluster.state.bound_share import (
     as_bound,
     held_by,
     unreadable,
+    with_record,
     without_node,
 )
 from weft.cluster.state.nodes import NodeView
@@ -323,7 +324,9 @@ class PodView:
             if text:
                 self._bound_with.setdefault(uid, text)
             bound_with = self._bound_with.get(uid, "")
-            return held_by(pod, node, self.settings, how_full, bound_with)
+            held = held_by(pod, node, self.settings, how_full, bound_with)
+            shown = self._nodes.objects.get(node.name)
+            return with_record(held, pod, node, self.settings, shown)
         except Exception as error:
             why = self.fault(pod, error).removeprefix("cannot be read: ")
             return unreadable(pod, node or Node(pod.spec.node_name), self.settings, why)
