@@ -148,6 +148,35 @@ def placed(node: RealNode, namespace: str, pods: Objects) -> Objects:
     )
 
 
+def test_variables_from_a_configmap_or_a_secret_name_no_gpus(
+    node: RealNode, gpus: PlayedGpus, namespace: str, tmp_path: Path
+) -> None:
+    """No admission policy sees these values. The kubelet looks them up before it asks the runtime
+    for the container, so the agent's own win, with the image's beside them too."""
+    env_from = [{"configMapRef": {"name": "cuda"}}, {"secretRef": {"name": "cuda"}}]
+    for kind, values in (("ConfigMap", "data"), ("Secret", "stringData")):
+        node.api.create(
+            {
+                "apiVersion": "v1",
+                "kind": kind,
+                "metadata": {"name": "cuda", "namespace": namespace},
+                values: {VISIBLE: "all"},
+            }
+        )
+    pods: Objects = []
+    for name, limits in (("share", {"weft.dev/gpu-memory": "100"}), ("plain", {})):
+        more = {"envFrom": env_from, "resources": {"limits": limits}}
+        containers = [{"name": "main", **more}, {"name": "cuda", "image": SEES_ALL_GPUS, **more}]
+        spec = {"schedulerName": "weft", "containers": containers}
+        pods.append({"metadata": {"name": name}, "spec": spec})
+    with agent(node, gpus), weft(node.plane, tmp_path, ALONE):
+        found = {one["metadata"]["name"]: one for one in placed(node, namespace, pods)}
+        is_exact(node, gpus, found["share"], record_of(found["share"]))
+        for container in ("main", "cuda"):
+            inside = node.inside(found["plain"], container)
+            assert (inside.gpus(), inside.env[VISIBLE]) == ({}, "void")
+
+
 @pytest.fixture
 def whole_cards(node: RealNode, gpus: PlayedGpus) -> Iterator[None]:
     """NVIDIA's own resource, which the agent never advertises unasked."""

@@ -239,6 +239,9 @@ def is_due_on_every_node_that_may_be_shown(name, drawn):
     assert why_not_due(record, bare, node, chosen) == ""
 
 
+EDITS = ("card", "amount", "limit", "share", "greedy", "more", "env", "none")
+
+
 @st.composite
 def forged(draw, record):
     """A record that is like the true one, as far as its author could be bothered."""
@@ -247,7 +250,9 @@ def forged(draw, record):
     milli = st.integers(0, 1000)
     cards, parts = list(record.cards), dict(record.containers)
     for _ in range(draw(st.integers(1, 3))):
-        match draw(st.sampled_from(["card", "amount", "limit", "share", "more", "env", "none"])):
+        match draw(
+            st.sampled_from(["card", "amount", "limit", "share", "greedy", "more", "env", "none"])
+        ):
             case "card":
                 most = draw(st.integers(90_000, 10**6))
                 card = (draw(gpu), draw(some_uuid), draw(amount), draw(milli), most, 1000)
@@ -265,6 +270,14 @@ def forged(draw, record):
                 share = DeliveredShare(at.gpu, at.uuid, draw(amount), draw(milli))
                 kept = tuple(s for s in parts[container].shares if s.gpu != at.gpu)
                 parts[container] = DeliveredContainer((*kept, share), parts[container].env)
+            case "greedy":
+                most_mib = {card.gpu: card.memory_mib for card in cards}
+                container = draw(st.sampled_from([*parts]))
+                kept = tuple(
+                    msgspec.structs.replace(s, memory_mib=most_mib[s.gpu])
+                    for s in parts[container].shares
+                )
+                parts[container] = DeliveredContainer(kept, parts[container].env)
             case "more":
                 every = [DeliveredShare(c.gpu, c.uuid, c.memory_mib, c.milli) for c in cards]
                 parts[draw(st.sampled_from(["main", "b", "other"]))] = DeliveredContainer(

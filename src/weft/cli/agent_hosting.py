@@ -239,7 +239,8 @@ class Composition:
             return None if self.absence.gone else offer_of(self.plugin, self.isolation)
         if not self.device_plugins.registrations:
             return None
-        return AgentOffer(weft.__version__, DEVICE_PLUGIN, self.isolation.offered())
+        modes = self.isolation.offered()
+        return AgentOffer(weft.__version__, DEVICE_PLUGIN, modes, compares_records=True)
 
     def _watch_use(self) -> None:
         self.usage = UsageWatch(self.devices, self.pods)

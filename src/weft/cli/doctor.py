@@ -98,6 +98,7 @@ async def _asked(
     client: "ApiClient", endpoint: "Endpoint", node: str
 ) -> "tuple[list[DoctorFinding], _KnownNode]":
     from weft.node.doctor import cluster
+    from weft.node.doctor.env_from import variables_from_elsewhere
     from weft.node.doctor.finding import good
 
     inside = endpoint.inside
@@ -114,6 +115,7 @@ async def _asked(
         cluster.runtimes(facts),
         cluster.other_resources(facts),
         cluster.merged_labels(facts),
+        await variables_from_elsewhere(client, (node.metadata.name for node in facts.gpu_nodes)),
     ]
     own = next((n.advertised for n in facts.gpu_nodes if n.metadata.name == node), frozenset())
     return findings, _KnownNode(_pods_of(facts, node), own)

@@ -20,6 +20,7 @@ from weft.kube.credentials import Credentials, ExecPlugin, FixedCredentials, Tok
 from weft.kube.kubeconfig import ChosenContext, Exec, choose, read
 from weft.kube.tls import client_tls, load_certificate
 from weft.model import BadInputError
+from weft.model.url_text import shown_url
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
@@ -87,7 +88,10 @@ def from_kubeconfig(chosen: ChosenContext, clock: Clock) -> Endpoint:
     cluster, at = chosen.cluster, f"{chosen.cluster_file}: clusters[{chosen.name}].cluster"
     parts = urlsplit(cluster.server)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        what = f"{cluster.server!r} is no URL; write https://HOST:PORT"
+        what = f"{shown_url(cluster.server)!r} is no URL; write https://HOST:PORT"
+        raise BadInputError(f"{at}.server", what)
+    if "@" in parts.netloc:
+        what = f"{shown_url(cluster.server)!r} names a user or a password: these go under `users`"
         raise BadInputError(f"{at}.server", what)
     if cluster.proxy_url:
         what = "Weft does not use proxies; remove it or give a direct address"

@@ -24,7 +24,8 @@ _MOST_MODES = 16
 class AgentOffer(msgspec.Struct, frozen=True, gc=False):
     """`version` is the agent's. `delivery` says how shares reach containers, `isolation` in which
     modes. `fail_closed`: the container runtime starts no container of a pod that requires the
-    agent (`REQUIRED_PLUGINS`) while the agent is away.
+    agent (`REQUIRED_PLUGINS`) while the agent is away. `compares_records`: it gives a pod nothing
+    by a delivery record that says more than the pod asks for, or was placed with.
 
     Modes that this version does not know are kept: no pod asks for them.
     """
@@ -33,6 +34,7 @@ class AgentOffer(msgspec.Struct, frozen=True, gc=False):
     delivery: Literal["by-name", "device-plugin"]
     isolation: tuple[str, ...] = WITHOUT_AGENT
     fail_closed: bool = False
+    compares_records: bool = False
 
 
 def encode_offer(offer: AgentOffer) -> str:

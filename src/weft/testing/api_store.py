@@ -39,6 +39,7 @@ KINDS = (
     ResourceKind("pods", "Pod"),
     ResourceKind("nodes", "Node", namespaced=False),
     ResourceKind("configmaps", "ConfigMap"),
+    ResourceKind("secrets", "Secret"),
     ResourceKind("services", "Service"),
     ResourceKind("namespaces", "Namespace", namespaced=False),
     ResourceKind("persistentvolumes", "PersistentVolume", namespaced=False),

@@ -176,3 +176,34 @@ def test_machine_and_cluster_in_one_table(
     assert any(line.startswith("good    driver ") for line in lines)
     assert any(line.strip().startswith("→ in /etc/containerd/config.toml") for line in lines)
     assert weft("doctor", "--root", root / "elsewhere").code == 0  # no kubelet: no machine
+
+
+def test_pods_whose_gpus_are_named_by_a_configmap_or_a_secret(
+    weft: Weft, cluster: FakeApiServer
+) -> None:
+    key = "NVIDIA_VISIBLE_DEVICES"
+    cluster.add("configmaps", {"metadata": {"name": "cuda"}, "data": {key: "all"}})
+    cluster.add("configmaps", {"metadata": {"name": "other"}, "data": {"A": "b"}})
+    cluster.add("secrets", {"metadata": {"name": "half"}, "data": {"VISIBLE_DEVICES": "YWxs"}})
+    sources = {
+        "by-map": {"configMapRef": {"name": "cuda"}},
+        "by-secret": {"prefix": "NVIDIA_", "secretRef": {"name": "half"}},
+        "prefixed": {"prefix": "MY_", "configMapRef": {"name": "cuda"}},
+        "harmless": {"configMapRef": {"name": "other"}},
+        "none": {"configMapRef": {"name": "missing", "optional": True}},
+    }
+    for name, source in sources.items():
+        made = {"name": "c", "envFrom": [source]}
+        cluster.add("pods", {"metadata": {"name": name}, "spec": {"containers": [made]}})
+    code, found = findings(weft)
+    said = found["envFrom"]
+    assert (code, said["level"]) == (0, "advice")
+    assert (
+        said["text"]
+        == f"{key} comes from a ConfigMap or Secret in default/by-map, default/by-secret"
+    )
+    cluster.remove("pods", "by-map")
+    cluster.remove("pods", "by-secret")
+    assert findings(weft)[1]["envFrom"]["level"] == "good"
+    cluster.fault("status", path="/configmaps/", code=403)
+    assert "1 ConfigMaps and Secrets" in findings(weft)[1]["envFrom"]["text"]

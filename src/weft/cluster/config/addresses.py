@@ -5,6 +5,7 @@ import re
 from urllib.parse import urlsplit
 
 from weft.model import BadInputError
+from weft.model.url_text import shown_url
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _PATH = re.compile(r"(/[A-Za-z0-9._~-]+)*/?")
@@ -47,4 +48,7 @@ def check_url(text: str, where: str) -> None:
     except ValueError:
         good = False
     if not good:
-        raise BadInputError(where, f"{text!r} is no URL of a server; write http://HOST:PORT")
+        shown = f"{shown_url(text)!r} is no URL of a server; write http://HOST:PORT"
+        if shown_url(text) != text:
+            shown += ", and name users and passwords in settings of their own"
+        raise BadInputError(where, shown)

@@ -9,6 +9,7 @@ from weft.cluster.config.form import TelemetrySettings
 from weft.model import BadInputError
 from weft.model.metric import Metric
 from weft.model.nearest import unknown
+from weft.model.url_text import shown_url
 
 MOST_SAMPLES = 240
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -73,13 +74,14 @@ def _check_sources(telemetry: TelemetrySettings) -> None:
         check_url(telemetry.url, "telemetry.url")
     if telemetry.exporters:
         if "{address}" not in telemetry.exporters and "{node}" not in telemetry.exporters:
-            same = f"{telemetry.exporters!r} is the same for every node"
+            same = f"{shown_url(telemetry.exporters)!r} is the same for every node"
             raise _bad("exporters", f"{same}; write {{address}} or {{node}}")
         page = telemetry.exporters.replace("{address}", "127.0.0.1").replace("{node}", "node")
         try:
             check_url(page, "telemetry.exporters")
         except BadInputError:
-            what = f"{telemetry.exporters!r} is no URL of a page; write http://{{address}}:9400/metrics"
+            page = shown_url(telemetry.exporters)
+            what = f"{page!r} is no URL of a page; write http://{{address}}:9400/metrics"
             raise _bad("exporters", what) from None
     for i, namespace in enumerate(telemetry.namespaces):
         if not is_label(namespace):

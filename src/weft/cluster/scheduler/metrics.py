@@ -16,6 +16,7 @@ from weft.cluster.http.metric_families import counter, gauge
 from weft.cluster.scheduler.cluster_view import ClusterView
 from weft.cluster.scheduler.ledger_gauges import LedgerGauges, gpus_held
 from weft.cluster.scheduler.pending_gauges import PendingGauges
+from weft.cluster.state.bound_share import DOUBTS
 from weft.core.engine import Faulted, Unschedulable
 from weft.kube.bind import Bound
 from weft.model.annotations import AGENT
@@ -193,6 +194,10 @@ class SchedulerMetrics:
         yield gauge("weft_pods_bad", "Pods of ours that contradict themselves.", len(live.pods.bad))
         assumed = "Bound pods that do not say which GPUs they have."
         yield gauge("weft_pods_assumed", assumed, len(live.pods.assumed))
+        doubted = "Bound pods whose marks are in doubt, by the reason of the event that says so."
+        told = Counter(doubt.reason for each in live.pods.doubts.values() for doubt in each)
+        reasons = {reason: told[reason] for reason in DOUBTS}
+        yield gauge("weft_pods_doubted", doubted, reasons, "reason")
         stuck = "Pods that hold GPUs and cannot end by themselves."
         yield gauge("weft_pods_stuck", stuck, len(live.stuck()))
         overbooked = "GPUs that hold more than they have."

@@ -45,7 +45,8 @@ class HttpOptions(msgspec.Struct, frozen=True):
     to be taken: one with metrics is 2 MB. `idle_timeout_s`: longer
     than the minute between two of Prometheus' visits. `most_connections`: a kubelet, some
     Prometheus and some people; each costs some kB. `most_explaining`: explanations asked for at
-    once; they are made one after another. `close_s`: for answers under way when the process ends.
+    once by those who may; they are made one after another. `close_s`: for answers under way when
+    the process ends.
     """
 
     head_timeout_s: float = 10
@@ -202,13 +203,13 @@ class StatusPages:
     async def _explain(self, request: web.BaseRequest, namespace: str, name: str) -> HttpAnswer:
         if not self._live.ready:
             return _error(503, _NOT_READY)
+        refusal = await self._permission.refusal(request, f"/explain/pods/{namespace}/{name}")
+        if refusal is not None:
+            return _error(*refusal)
         if self._explaining >= self.options.most_explaining:
             return _error(503, "too many ask for explanations at once; ask again")
         self._explaining += 1
         try:
-            refusal = await self._permission.refusal(request, f"/explain/pods/{namespace}/{name}")
-            if refusal is not None:
-                return _error(*refusal)
             async with self._explaining_one:
                 explanation = await self._explainer.explain(namespace, name)
         finally:

@@ -3,10 +3,16 @@
 By loopback comes who is on the machine, or may forward a port into the pod. Everybody else shows a
 token in a header of its own, because the API server's proxy keeps Authorization to itself. The
 token is good for this one audience, and whose it is must have the right to `get` /explain/….
+
+Whoever shows a token may be anybody, and garbage costs the API server a question. So what does not
+say that it is for this audience is not asked about at all; of one address one token is asked about
+at a time, of all together few, and each in a bounded time: then whoever else waits has a turn.
 """
 
 import asyncio
+import base64
 import re
+from collections import Counter
 from typing import NamedTuple
 
 import msgspec
@@ -37,12 +43,35 @@ class PermissionRefusal(NamedTuple):
     text: str
 
 
-class Permission:
-    """Asks the API server about tokens, one at a time, for whoever shows them may be anybody."""
+class ReviewLimits(msgspec.Struct, frozen=True):
+    """Settings, with reasons.
 
-    def __init__(self, client: ApiClient, door: AccessRule) -> None:
+    `most`: tokens that are asked about at once; an API server answers in some ms. `of_one_address`:
+    tokens that wait or are asked about; beyond, that address is told to come again. `timeout_s`:
+    for the API server's answers about one token, so that one that hangs holds nobody long.
+    """
+
+    most: int = 4
+    of_one_address: int = 8
+    timeout_s: float = 4.0
+
+
+class Permission:
+    """Asks the API server about tokens, one at a time for each address that shows them."""
+
+    def __init__(
+        self, client: ApiClient, door: AccessRule, limits: ReviewLimits | None = None
+    ) -> None:
         self._client, self._door = client, door
-        self._asking = asyncio.Lock()
+        self._limits = limits or ReviewLimits()
+        self._asking = asyncio.Semaphore(self._limits.most)
+        self._waiting: Counter[str] = Counter()
+        self._turns: dict[str, asyncio.Lock] = {}
+
+    @property
+    def waiting(self) -> int:
+        """The tokens that wait, or are asked about now."""
+        return self._waiting.total()
 
     async def refusal(self, request: web.BaseRequest, path: str) -> PermissionRefusal | None:
         """The refusal of this request for `path`; None where it may be answered."""
@@ -51,11 +80,26 @@ class Permission:
         token = request.headers.get(TOKEN_HEADER, "")
         if not _TOKEN.fullmatch(token):
             return PermissionRefusal(401, f"{_NOBODY}: there is no token in {TOKEN_HEADER}")
+        if AUDIENCE not in _audiences(token):
+            return PermissionRefusal(401, f"{_NOBODY}: the token is not for {AUDIENCE}")
+        return await self._in_turn(_address(request), token, path)
+
+    async def _in_turn(self, address: str, token: str, path: str) -> PermissionRefusal | None:
+        if self._waiting[address] >= self._limits.of_one_address:
+            return PermissionRefusal(503, "too many tokens of your address are being checked; wait")
+        self._waiting[address] += 1
+        turn = self._turns.setdefault(address, asyncio.Lock())
         try:
-            async with self._asking:
+            async with turn, self._asking, asyncio.timeout(self._limits.timeout_s):
                 return await self._refusal(token, path)
+        except TimeoutError:
+            return PermissionRefusal(503, "the API server does not say in time whether you may")
         except (ApiError, LostError, NotSentError, msgspec.DecodeError) as error:
             return PermissionRefusal(503, f"the API server does not say whether you may: {error}")
+        finally:
+            self._waiting[address] -= 1
+            if not self._waiting[address]:
+                del self._waiting[address], self._turns[address]
 
     async def _refusal(self, token: str, path: str) -> PermissionRefusal | None:
         user = await user_of(self._client, token, AUDIENCE)
@@ -68,3 +112,25 @@ class Permission:
                 403, f"{user.username} may not get {path} (RBAC, nonResourceURLs)"
             )
         return None
+
+
+class _Claims(msgspec.Struct, frozen=True):
+    """The claims of a token, as far as they are looked at before anybody vouches for them."""
+
+    aud: str | list[str] = ""
+
+
+def _audiences(token: str) -> list[str]:
+    """The audiences that a token says it is for; none where it cannot be read."""
+    claims = token.split(".")[1]
+    try:
+        decoded = base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4))
+        audiences = msgspec.json.decode(decoded, type=_Claims).aud
+    except (ValueError, RecursionError):
+        return []
+    return [audiences] if isinstance(audiences, str) else audiences
+
+
+def _address(request: web.BaseRequest) -> str:
+    """The address of whoever asks, "" where the connection is gone."""
+    return request.remote or ""

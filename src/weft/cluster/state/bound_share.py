@@ -10,6 +10,8 @@ away twice:
 - a share: it is charged on every card of the node, for it may be on any of them.
 - a pod whose resources contradict each other: what each system that it names makes of its part of
   them, and where no system can, as many whole cards as it names units.
+- a pod that asks for no GPU and carries a delivery record: what that names, where the node's agent
+  may be an older one that believes it.
 """
 
 from collections import Counter
@@ -23,24 +25,38 @@ from weft.core.explain.account_sentences import (
     edited_in_words,
     lost_in_words,
     moved_in_words,
+    undue_in_words,
     unreadable_in_words,
 )
 from weft.dialects import registry
 from weft.dialects.catalog import NONE, is_gpu_resource
 from weft.dialects.containers import whole_cards
+from weft.dialects.delivery import why_not_due
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.evidence import ChargedPlacement, agreed, marked
 from weft.dialects.resources import slots
 from weft.dialects.shares import asked_on, placement_of, share_on
 from weft.kube.pods import Pod
+from weft.kube.structs import KubeNode
 from weft.model import BadInputError, Gpu, Node, Placement, PodRequest, Shape, Share
-from weft.model.annotations import PLACEMENT, PLACEMENT_COPY
+from weft.model.agent_offer import decode_offer
+from weft.model.annotations import AGENT, DELIVERY, PLACEMENT, PLACEMENT_COPY
 from weft.model.ceilings import MOST_GPUS
+from weft.model.delivery import DeliveryRecord, decode_delivery
 
 Fullness = tuple[int, int, int, int]
 HowFull = Callable[[Gpu], Fullness]
 _IDLE: Fullness = (0, 0, 0, 0)
 UNREADABLE = "PodUnreadable"
+DOUBTS = (
+    "UnitMismatch",
+    "PlacementDoubted",
+    "PlacementMoved",
+    "GPULost",
+    "DeliveryDoubted",
+    UNREADABLE,
+)
+"""The reasons of doubts."""
 
 
 class Doubt(NamedTuple):
@@ -131,6 +147,53 @@ def held_by(
 def _unread(why: str, charged: str) -> Iterator[Doubt]:
     if why:
         yield Doubt(UNREADABLE, unreadable_in_words(why, charged), unsure=False)
+
+
+def with_record(
+    held: BoundShare, pod: Pod, node: Node, settings: DialectSettings, shown: KubeNode | None
+) -> BoundShare:
+    """The same, with what its delivery record adds: a doubt, if the pod asks for less than that.
+
+    `shown` is the node as the API shows it: its agent says there whether it believes such records.
+    Where other marks are in doubt as well, that was said.
+    """
+    text = (pod.metadata.annotations or {}).get(DELIVERY)
+    if text is None or held.doubts or held.why:
+        return held
+    try:
+        record = decode_delivery(text)
+    except ValueError:
+        return held  # no agent has ever given anything by it
+    if (record.pod, record.node) != (pod.metadata.uid, node.name):
+        return held  # as little
+    problem = why_not_due(record, pod, node, settings)
+    if not problem:
+        return held
+    placement, charged = held.placement, not held.placement.shares and _believes_records(shown)
+    if charged:
+        placement = replace(placement, shares=tuple(_named(record, node)))
+    doubt = Doubt("DeliveryDoubted", undue_in_words(problem, charged=charged))
+    return held._replace(placement=placement, doubts=(doubt,))
+
+
+def _named(record: DeliveryRecord, node: Node) -> Iterator[Share]:
+    """The shares of the node's GPUs that a record names."""
+    gpus = {gpu.index: gpu for gpu in node.gpus}
+    for card in record.cards:
+        if (gpu := gpus.get(card.gpu)) is not None:
+            memory_mib, milli = min(card.memory_mib, gpu.memory_mib), min(card.milli, gpu.milli)
+            yield Share(0, gpu.index, memory_mib, milli, gpu.uuid)
+
+
+def _believes_records(shown: KubeNode | None) -> bool:
+    """True if the node has an agent that does not compare records with what their pods ask for."""
+    text = (shown.metadata.annotations or {}).get(AGENT) if shown is not None else None
+    if text is None:
+        return False
+    try:
+        return not decode_offer(text).compares_records
+    except ValueError:
+        return True
 
 
 def _doubts(known: ChargedPlacement, node: Node) -> Iterator[Doubt]:

@@ -26,6 +26,7 @@ from weft.cluster.state.bound_share import (
     as_bound,
     held_by,
     unreadable,
+    with_record,
     without_node,
 )
 from weft.cluster.state.nodes import NodeView
@@ -332,6 +333,8 @@ class PodView:
                 share = without_node(pod, self.settings)
             else:
                 share = held_by(pod, node, self.settings, how_full, text)
+                shown = self._nodes.objects.get(node.name)
+                share = with_record(share, pod, node, self.settings, shown)
         except Exception as error:
             why = self.fault(pod, error).removeprefix("cannot be read: ")
             share = unreadable(pod, node or Node(pod.spec.node_name), self.settings, why)

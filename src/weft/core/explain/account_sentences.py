@@ -43,6 +43,17 @@ def unreadable_in_words(why: str, charged: str) -> str:
     return f"cannot be read as it is now ({why}): it is charged {charged}"
 
 
+def undue_in_words(problem: str, *, charged: bool) -> str:
+    """A delivery record that is not due to its pod."""
+    outcome = (
+        "it asks for no GPU, and is charged those that the record names: the agent of its node may "
+        "be one that gives it these"
+        if charged
+        else "by it the node's agent gives the pod no GPU"
+    )
+    return f"{problem}: {outcome}. Look who wrote the annotation, and delete the pod"
+
+
 def lost_in_words(gpus: Iterable[int], node: str) -> str:
     """GPUs that a pod was placed on and its node does not show any more."""
     return (

@@ -3,8 +3,8 @@
     Binding says what each container gets        the record is in the pod's annotations
     an original's scheduler, an older Weft        it is derived from its marks, and what the node
                                                   reports of its GPUs
-A record in an annotation is believed as far as the pod's requests and placement allow it: where
-no admission policy is in force, anybody may have written it. It does not change once a container may
+A record in an annotation is believed as far as the pod's requests and placement allow it: where no
+admission policy is in force, anybody may have written it. It does not change once a container may
 have been given it: who edits annotations afterwards moves nothing. (Where the node's GPUs are told
 anew, derived ones are derived anew.)
 """

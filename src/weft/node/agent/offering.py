@@ -32,7 +32,13 @@ def offer_of(plugin: NriPlugin, isolation: NodeIsolation) -> AgentOffer | None:
     """
     if not plugin.registrations:
         return None
-    return AgentOffer(weft.__version__, BY_NAME, isolation.offered(), fail_closed=plugin.validates)
+    return AgentOffer(
+        weft.__version__,
+        BY_NAME,
+        isolation.offered(),
+        fail_closed=plugin.validates,
+        compares_records=True,
+    )
 
 
 class Connecting(Protocol):

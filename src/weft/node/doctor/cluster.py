@@ -131,13 +131,13 @@ def agents_per_node(facts: ClusterFacts) -> DoctorFinding:
     none = [name for name in names if name not in there]
     if unready:
         mend = "kubectl -n weft-system describe pod of it, and its log, say why"
-        return wrong(check, f"not ready on {_some(unready)}", mend)
+        return wrong(check, f"not ready on {some(unready)}", mend)
     if none:
         mend = (
             "apply deploy/agent.yaml, and see that its node selector and tolerations fit these "
             "nodes; without it the systems' own device plugins must deliver"
         )
-        return advice(check, f"none on {_some(none)}", mend)
+        return advice(check, f"none on {some(none)}", mend)
     return good(check, f"ready on all {len(names)} nodes with GPUs")
 
 
@@ -162,7 +162,7 @@ def offers(facts: ClusterFacts) -> DoctorFinding:
     if opened := [name for name, offer in offers.items() if not offer.fail_closed]:
         mend = "containerd 2.2 with its default validator: weft doctor on the node says how"
         text = "a container may start without its share while the agent is away"
-        return advice(check, f"{text}, on {_some(opened)}", mend)
+        return advice(check, f"{text}, on {some(opened)}", mend)
     return good(check, f"{len(offers)} nodes: {_modes(offers)}")
 
 
@@ -175,7 +175,7 @@ def drivers(facts: ClusterFacts) -> DoctorFinding:
             "install NVIDIA's driver there, and see that nvidia-smi answers: the agent finds it by "
             "itself; weft doctor on the node says more"
         )
-        return wrong(check, f"the agent sees no GPU in service on {_some(blind)}", mend)
+        return wrong(check, f"the agent sees no GPU in service on {some(blind)}", mend)
     return good(check, "each agent sees GPUs in service")
 
 
@@ -195,13 +195,13 @@ def runtimes(facts: ClusterFacts) -> DoctorFinding:
             open_ones.append(f"{name} ({text})")
     if old:
         mend = "containerd 1.7 or newer, or weft agent --device-plugins there"
-        return wrong(check, f"without NRI: {_some(old)}", mend)
+        return wrong(check, f"without NRI: {some(old)}", mend)
     if open_ones:
         mend = "containerd 2.2 refuses to start containers while the agent is away"
-        return advice(check, f"older than containerd 2.2: {_some(open_ones)}", mend)
+        return advice(check, f"older than containerd 2.2: {some(open_ones)}", mend)
     if unknown:
         mend = "see that NRI is on (cri-o: enable_nri = true)"
-        return advice(check, f"other than containerd: {_some(unknown)}", mend)
+        return advice(check, f"other than containerd: {some(unknown)}", mend)
     return good(check, f"containerd 2.2 or newer on {len(facts.gpu_nodes)} nodes")
 
 
@@ -215,7 +215,7 @@ def other_resources(facts: ClusterFacts) -> DoctorFinding:
                 if is_gpu_resource(name) and name not in node.advertised and _some_of(amount):
                     others.setdefault(name, []).append(node.metadata.name)
     if others:
-        text = "; ".join(f"{name} on {_some(nodes)}" for name, nodes in sorted(others.items()))
+        text = "; ".join(f"{name} on {some(nodes)}" for name, nodes in sorted(others.items()))
         mend = (
             "whoever advertises them hands out the same GPUs and knows nothing of shares: remove "
             "that plugin there, or keep the two kinds of pods on nodes apart"
@@ -255,7 +255,8 @@ def _some_of(amount: str | int | float) -> bool:
         return False
 
 
-def _some(names: Collection[str]) -> str:
+def some(names: Collection[str]) -> str:
+    """These names, or the first of them and how many more."""
     shown = ", ".join(sorted(names)[:_MOST_NAMES])
     more = len(names) - _MOST_NAMES
     return f"{shown} and {more} more" if more > 0 else shown

@@ -19,6 +19,7 @@ import numpy as np
 
 from weft.model.metric import Metric
 from weft.model.metric_aliases import ALIASES, Alias
+from weft.model.url_text import shown_url
 from weft.telemetry.meaning import metric_names
 from weft.telemetry.meaning.join import Devices
 from weft.telemetry.meaning.metric_names import MIG_UUID_LABELS, UUID_LABELS
@@ -111,12 +112,12 @@ class ExporterSource:
                 status, body = await self._page(url)
             if status != 200:
                 kind = "refused" if status in {401, 403} else "status"
-                raise TelemetryError(kind, f"{url}: {status}")
+                raise TelemetryError(kind, f"{shown_url(url)}: {status}")
             answer = parse(body, node, at_s, wanted, url)
         except TelemetryError as wrong:
             error = wrong
         except Exception as wrong:  # a page that trips us up is that page's trouble
-            text = f"{url}: {shown(f'{type(wrong).__name__}: {wrong}')}"
+            text = f"{shown_url(url)}: {shown(f'{type(wrong).__name__}: {wrong}')}"
             error = TelemetryError("garbage", text)
         return answer, QueryOutcome(node, time.monotonic() - began, error)
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from weft.model import BadInputError
 from weft.model.metric import Metric
 from weft.model.metric_aliases import ALIASES, Alias
+from weft.model.url_text import shown_url
 from weft.telemetry.meaning.metric_names import names_of
 from weft.telemetry.sources.answers import QueryResult, TelemetryError, decode, shown
 from weft.telemetry.sources.source import QueryOutcome, SourceReading
@@ -56,7 +57,11 @@ class Prometheus:
         self.options, self.aliases = options, aliases
         self._url = options.url.rstrip("/")
         if not re.match(r"https?://[^/\s]+", options.url):
-            raise BadInputError("telemetry.url", f"{options.url!r} is no http:// or https:// URL")
+            what = f"{shown_url(options.url)!r} is no http:// or https:// URL"
+            raise BadInputError("telemetry.url", what)
+        if shown_url(options.url) != options.url:
+            what = f"{shown_url(options.url)!r} names a user or a password: write them in files"
+            raise BadInputError("telemetry.url", what)
         limits = ResponseLimits(options.timeout_s, options.most_mib)
         self._transport = transport or Direct(self._url, options, limits)
         self._turns = asyncio.Semaphore(_AT_ONCE)

@@ -18,6 +18,7 @@ from weft.kube.credentials import Credentials, FixedCredentials, PasswordFile, T
 from weft.kube.errors import OversizedError
 from weft.kube.tls import client_tls, load_certificate
 from weft.model import BadInputError
+from weft.model.url_text import shown_url
 from weft.telemetry.sources.answers import TelemetryError, shown
 
 MIB = 1 << 20
@@ -118,7 +119,7 @@ class Direct:
     async def _send(
         self, method: str, url: str, form: Mapping[str, str] | None
     ) -> tuple[int, bytes]:
-        limits = self._limits
+        limits, where = self._limits, shown_url(url)
         try:
             header = await self._credentials.authorization()
             headers = {**self._extra, **({"Authorization": header} if header else {})}
@@ -130,12 +131,12 @@ class Direct:
             ):
                 return answer.status, await read_body(answer, limits.most_mib * MIB)
         except OversizedError as error:
-            raise oversized(url, limits.most_mib) from error
+            raise oversized(where, limits.most_mib) from error
         except TimeoutError as error:
-            text = f"{url}: no answer in {limits.timeout_s:g} s"
+            text = f"{where}: no answer in {limits.timeout_s:g} s"
             raise TelemetryError("timeout", text) from error
         except (aiohttp.ClientError, OSError, BadInputError) as error:
-            text = f"{url}: {shown(str(error), _MOST_SHOWN) or type(error).__name__}"
+            text = f"{where}: {shown(shown_url(str(error)), _MOST_SHOWN) or type(error).__name__}"
             raise TelemetryError("unreachable", text) from error
 
     def _open(self) -> aiohttp.ClientSession:

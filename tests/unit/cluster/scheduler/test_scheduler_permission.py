@@ -1,5 +1,6 @@
 """A pod is explained to this machine, or to whom the API server lets; to nobody else."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -7,7 +8,13 @@ import pytest
 from scheduler_world import World, add_pod, world
 
 from weft.cluster.http.access import AccessRule
-from weft.cluster.scheduler.permission import ACCOUNT, AUDIENCE, TOKEN_HEADER
+from weft.cluster.scheduler.permission import (
+    ACCOUNT,
+    AUDIENCE,
+    TOKEN_HEADER,
+    Permission,
+    ReviewLimits,
+)
 from weft.testing.addresses import own_address
 
 USER = f"system:serviceaccount:weft-system:{ACCOUNT}"
@@ -66,7 +73,7 @@ async def test_other_tokens_are_good_for_nothing(wrong: str) -> None:
         cluster.server.access.rights.add((USER, "/explain/"))
         token = {
             "another audience": cluster.server.access.token(USER, "https://kubernetes.default.svc"),
-            "forged": "e30.e30.e30",
+            "forged": cluster.server.access.token(USER, AUDIENCE) + "x",
             "no token": "a b",
             "an endless one": "e30.e30." + "x" * 7_000,
         }[wrong]
@@ -83,6 +90,46 @@ async def test_an_api_server_that_does_not_say_lets_nobody_in(path: str) -> None
         )
         assert status == 503
         assert "does not say whether you may" in text
+
+
+async def test_garbage_tokens_hold_no_explanation_from_those_who_may() -> None:
+    """Each says that it is for us, so it is asked about, and the API server does not answer."""
+    async with from_elsewhere() as (cluster, base):
+        access = cluster.server.access
+        access.rights.add((USER, "/explain/"))
+        garbage = f"{access.token(USER, AUDIENCE)}x"
+        most = cluster.pages.options.most_explaining
+        slow = cluster.server.fault("delay", path="tokenreviews", times=100)
+        holding = [asyncio.create_task(asked(cluster, base + PAGE, garbage)) for _ in range(most)]
+        await slow.struck.wait()
+        while cluster.pages._permission.waiting < most:
+            await asyncio.sleep(0.005)
+        status, text = await asked(cluster, base + PAGE, garbage)
+        assert (status, "too many tokens of your address" in text) == (503, True)
+        assert slow.hits == 1, "one address, one at a time"
+        assert (await cluster.get(PAGE))[0] == 200, "this machine waits for none of them"
+        slow.gate.set()
+        assert {(await one)[0] for one in holding} == {401}
+        assert (await asked(cluster, base + PAGE, access.token(USER, AUDIENCE)))[0] == 200
+
+
+async def test_others_have_their_turn_while_one_address_shows_garbage() -> None:
+    """And an API server that never answers about a token holds nobody beyond the limit."""
+    async with from_elsewhere() as (cluster, _):
+        access = cluster.server.access
+        access.rights.add((USER, "/explain/"))
+        garbage, good = f"{access.token(USER, AUDIENCE)}x", access.token(USER, AUDIENCE)
+        limits = ReviewLimits(most=2, timeout_s=0.5)
+        door = Permission(cluster.live.client, AccessRule(), limits)
+        stuck = cluster.server.fault("delay", path="tokenreviews")
+        bad = [asyncio.create_task(door._in_turn("10.0.0.1", garbage, PAGE)) for _ in range(8)]
+        await stuck.struck.wait()
+        assert await door._in_turn("10.0.0.2", good, PAGE) is None
+        first = await bad[0]
+        assert first is not None
+        assert (first.status, "in time" in first.text) == (503, True)
+        assert {(await one).status for one in bad[1:]} == {401}
+        assert door.waiting == 0
 
 
 async def test_everybody_is_answered_where_that_is_what_was_said() -> None:
