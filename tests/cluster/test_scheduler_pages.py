@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from api_proxy import ApiProxy
 from control_plane import ControlPlane
 from kube_api import ApiError, Objects
-from weft_process import all_bound, nodes, pod, weft
+from weft_process import all_bound, nodes, pod, starting, weft
 
 from weft.testing.addresses import own_address
 
@@ -114,6 +115,37 @@ def shows_metrics(port: int) -> None:
     assert 'leader_election_master_status{name="weft"} 1.0' in text
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10) as answer:
         assert answer.read() == b"ok"
+
+
+def page(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_it_lives_and_says_why_it_waits_while_the_api_server_is_away(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    with ApiProxy(control_plane) as proxy:
+        held = proxy.hold("GET", "/version", "before", count=100)
+        process = starting(control_plane, tmp_path, kubeconfig=proxy.kubeconfig)
+        try:
+            port = int(process.until(r"health, metrics and explain on \S+:(\d+)")[1])
+            held.wait()
+            assert page(port, "/livez") == (200, "ok")
+            process.until(r"the API server http://\S+ does not answer: GET /version: TimeoutError")
+            assert page(port, "/livez") == (200, "ok")
+            status, text = page(port, "/readyz")
+            assert status == 503
+            assert "[-]api-server failed: GET /version: TimeoutError" in text
+            assert "ready:" not in process.said
+            held.release()
+            process.until(r"the API server answers, after \d+ s")
+            process.until(r"\bready: \d+ nodes")
+        finally:
+            process.kill()
 
 
 def test_explain_and_metrics_of_a_running_scheduler(

@@ -134,6 +134,7 @@ def _as_json(
             "waiting": plan.waiting,
             "originals": [original._asdict() for original in plan.originals],
             "configurations": plan.configurations,
+            "release": plan.release and plan.release._asdict(),
             "switch": switch_commands(plan),
             "rollBack": roll_back_commands(plan),
         }
@@ -258,9 +259,7 @@ def switch_commands(plan: "AdoptionPlan") -> list[str]:
         for original in plan.originals
         if original.role == "scheduler" and original.kind == "Deployment"
     ]
-    commands.append("kubectl apply -f deploy/scheduler.yaml")
-    if plan.minor >= 36:
-        commands.append("weft admission --only schedule | kubectl apply -f -")
+    commands += _installing(plan)
     if plan.opt_in:
         commands.append("weft adopt --yes  # " + ", ".join(plan.opt_in))
     return [*commands, "weft status"]
@@ -268,15 +267,27 @@ def switch_commands(plan: "AdoptionPlan") -> list[str]:
 
 def roll_back_commands(plan: "AdoptionPlan") -> list[str]:
     """The same backwards. Pods that Weft placed carry their system's marks, and stay."""
-    commands = ["weft adopt --undo"]
-    if plan.minor >= 36:
-        commands.append("weft admission --only schedule | kubectl delete -f -")
-    commands.append("kubectl delete -f deploy/scheduler.yaml")
-    return commands + [
+    return ["weft adopt --undo", *_removing(plan)] + [
         f"kubectl -n {original.namespace} scale {original.target} --replicas={original.replicas}"
         for original in plan.originals
         if original.role == "scheduler" and original.kind == "Deployment"
     ]
+
+
+def _installing(plan: "AdoptionPlan") -> list[str]:
+    """Weft, up to date: by helm where helm installed it, else by manifests."""
+    if plan.release is not None:
+        space, name = plan.release
+        return [f"helm upgrade {name} deploy/chart --namespace {space} --reuse-values"]
+    policy = ["weft admission --only schedule | kubectl apply -f -"] * (plan.minor >= 36)
+    return ["kubectl apply -f deploy/scheduler.yaml", *policy]
+
+
+def _removing(plan: "AdoptionPlan") -> list[str]:
+    if plan.release is not None:
+        return [f"helm uninstall {plan.release.name} --namespace {plan.release.namespace}"]
+    policy = ["weft admission --only schedule | kubectl delete -f -"] * (plan.minor >= 36)
+    return [*policy, "kubectl delete -f deploy/scheduler.yaml"]
 
 
 def _show_undone(changes: "Sequence[OptInChange]", dry_run: bool, output: ListOutput) -> None:

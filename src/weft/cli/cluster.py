@@ -53,6 +53,7 @@ def stranded(
 def state_of(snapshot: "Path | None", kubeconfig: "Path | None", context: str) -> "SnapshotState":
     """The cluster's state, from a file or from the cluster itself as it is now."""
     from weft.cli.hosting import reading_cluster
+    from weft.cli.interference_files import without_absent
     from weft.cli.policies import registry
     from weft.cli.snapshot import asked
     from weft.cli.snapshot_files import open_snapshot
@@ -67,8 +68,8 @@ def state_of(snapshot: "Path | None", kubeconfig: "Path | None", context: str) -
         return open_snapshot(snapshot)
     objects, config = answer(kubeconfig, context, lambda client: asked(client, None))
     taken = snapshot_of(objects, config, datetime.datetime.now(datetime.UTC))
-    known = registry()
-    return snapshot_state(taken, lambda client: reading_cluster(config, known, client))
+    known, here = registry(), without_absent(config)
+    return snapshot_state(taken, lambda client: reading_cluster(here, known, client))
 
 
 def _show(rows: "list[StrandedModel]") -> None:

@@ -60,7 +60,7 @@ from weft.kube.client import ApiClient, ClientOptions
 from weft.kube.config import load
 from weft.kube.configmap import OwnConfigMap
 from weft.kube.lease import Elector, LeaseOptions
-from weft.kube.preflight import check_alone, check_server
+from weft.kube.preflight import check_alone, check_server, wait_for_server
 from weft.model import BadInputError
 from weft.model.interference_table import InterferenceTable
 from weft.telemetry.sources.source import MetricSource
@@ -125,8 +125,6 @@ async def host(config: Configuration, registry: Registry, hosting: Hosting) -> N
     plan = _plan(config, registry, hosting)
     options = ClientOptions(qps=config.client.qps, burst=config.client.burst)
     async with ApiClient(load(hosting.context, paths=hosting.kubeconfigs), options) as client:
-        await check_server(client, "weft scheduler", rights_of(config), GRANTED_BY)
-        await check_alone(client, plan.names, config.lease.name)
         elector = _elector(client, config.lease) if config.lease.enabled else None
         live = _cluster(plan, client, elector)
         await _process(plan, live, elector).run(stop_signal())
@@ -235,7 +233,7 @@ def _process(plan: _Plan, live: EngineCluster, elector: Elector | None) -> Sched
         port=config.http.port,
         door=AccessRule(anyone=config.http.anyone_may_explain),
     )
-    early: list[ProcessPart] = [pages, *_recordings(plan, live)]
+    early: list[ProcessPart] = [pages, _Preflight(plan, client), *_recordings(plan, live)]
     return SchedulerProcess(live, reporter, role, elector, early=early, parts=beside.parts)
 
 
@@ -356,6 +354,24 @@ def _uses(profiles: Sequence[Profile]) -> list[ProfileUse]:
         )
         for profile in profiles
     ]
+
+
+class _Preflight(ProcessPart):
+    """Waits for the API server, whose absence is no reason to end, and asks it what must be so."""
+
+    def __init__(self, plan: _Plan, client: ApiClient) -> None:
+        self._plan, self._client = plan, client
+
+    async def start(self) -> str:
+        """`BadInputError` where the server is too old, rights lack, or another leads too."""
+        config, client = self._plan.config, self._client
+        await wait_for_server(client, log)
+        await check_server(client, "weft scheduler", rights_of(config), GRANTED_BY)
+        await check_alone(client, self._plan.names, config.lease.name)
+        return f"reading {client.endpoint.url}"
+
+    async def close(self) -> None:
+        """Nothing is kept."""
 
 
 class _Extender(ProcessPart):

@@ -1,11 +1,14 @@
 """From the files of a configuration to what policies are told of interference."""
 
+import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
+from typer import echo
 
 from weft.cluster.config.form import Configuration
 from weft.cluster.extender.setup import table_of
@@ -27,6 +30,7 @@ _GZIP = b"\x1f\x8b"
 _BAD = (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError)
 TABLE, MODEL = "interference.table", "interference.model"
 PROFILES, MYSTIC = "interference.profiles", "interference.mystic"
+OWN_FILES = (TABLE, MODEL, PROFILES, MYSTIC)
 USUAL = "extender.interferenceTable"
 
 
@@ -63,6 +67,25 @@ def files_of(config: Configuration, where: str = "") -> "PredictionFiles":
     places = {field: _place(_place(where, field), path) for field, path in paths.items()}
     by_place = {places[field]: path for field, path in paths.items()}
     return PredictionFiles(by_place, partial(_predictions, places))
+
+
+def without_absent(config: Configuration) -> Configuration:
+    """The cluster's configuration without the files that it names and that cannot be read here: the
+    scheduler has them in its container. Says on stderr which they are."""
+    settings = config.interference
+    named = {field: getattr(settings, field.partition(".")[2]) for field in OWN_FILES}
+    absent = {field: name for field, name in named.items() if name and not os.access(name, os.R_OK)}
+    if not absent:
+        return config
+    files = " and ".join(f"{field} {name}" for field, name in absent.items())
+    are, they = ("are", "they predict") if len(absent) > 1 else ("is", "it predicts")
+    echo(
+        f"weft: warning: {files} of the cluster's configuration {are} not here: goes on without "
+        f"what {they}",
+        err=True,
+    )
+    unnamed = {field.partition(".")[2]: "" for field in absent}
+    return replace(config, interference=replace(settings, **unnamed))
 
 
 def _predictions(places: Mapping[str, str], bodies: Mapping[str, bytes]) -> "LoadedPredictions":

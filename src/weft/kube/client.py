@@ -87,6 +87,7 @@ class ApiClient:
     """Requests to one API server. Use it as `async with ApiClient(endpoint) as client`.
 
     `answers` counts answers by (method, HTTP status code); code 0 is a request without one.
+    `unanswered` is why the last request got no answer of use (none at all, or a 5xx), "" if it did.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class ApiClient:
         self.rng = rng or random.Random()
         self.limit = RateLimit(self.options.qps, self.options.burst, self.clock)
         self.answers: dict[tuple[str, int], int] = {}
+        self.unanswered = ""
         self._session: aiohttp.ClientSession | None = None
         self._name = endpoint.server_name or None
 
@@ -244,13 +246,16 @@ class ApiClient:
         except _BROKEN as error:
             _raise_ours(error)
             self._count(method, 0)
-            raise _without_answer(error, f"{method} {path}") from error
+            without = _without_answer(error, f"{method} {path}")
+            self.unanswered = str(without)
+            raise without from error
         self._heed(method, path, answer)
         return answer
 
     def _heed(self, method: str, path: str, answer: ApiResponse) -> None:
         """Count it, and do what it asks of all later requests."""
         self._count(method, answer.code)
+        self.unanswered = f"{method} {path}: {answer.code}" if answer.code >= 500 else ""
         if answer.code == 401:
             self.endpoint.credentials.refused()
         elif answer.code == 429 and not path.endswith("/eviction") and "/proxy/" not in path:

@@ -5,7 +5,9 @@ matters.
 """
 
 import asyncio
+import contextlib
 import json
+import logging
 import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -14,13 +16,38 @@ import msgspec
 
 from weft.kube.access import ResourceRight, may_i
 from weft.kube.client import ApiClient
+from weft.kube.clock import Backoff
 from weft.kube.errors import ApiError, LostError, NotSentError
 from weft.model import BadInputError
 from weft.model.manifest import Api
 
 LEAST_MINOR = 30
 """The oldest minor version of Kubernetes 1 that is supported."""
+ORIGINALS_LEASES = frozenset({"genius-scheduler", "hami-scheduler", "kube-scheduler"})
+"""Leases in kube-system of schedulers whose pods Weft's profiles may take too."""
 _UNANSWERED = (ApiError, LostError, NotSentError, ValueError, AttributeError, RecursionError)
+
+
+_ANSWER_S, _MOST_WAIT_S, _SAID_EVERY_S = 5.0, 5.0, 30.0
+
+
+async def wait_for_server(client: ApiClient, log: logging.Logger) -> None:
+    """Returns once the API server answers; why it does not is logged at once and every 30 s."""
+    began, backoff = client.clock.monotonic(), Backoff(0.5, _MOST_WAIT_S, client.rng)
+    said = -_SAID_EVERY_S
+    while True:
+        with contextlib.suppress(LostError, NotSentError):
+            await client.send("GET", "/version", timeout_s=_ANSWER_S)
+        after_s = client.clock.monotonic() - began
+        if not client.unanswered:
+            break
+        if after_s - said >= _SAID_EVERY_S:
+            said = after_s
+            text = "the API server %s does not answer: %s; asks again until it does"
+            log.warning(text, client.endpoint.url, client.unanswered)
+        await client.clock.sleep(backoff.next_s())
+    if said >= 0:
+        log.info("the API server answers, after %.0f s", after_s)
 
 
 async def minor_of(client: ApiClient) -> int:
@@ -71,10 +98,11 @@ class OtherLease(Api, frozen=True):
 async def check_alone(client: ApiClient, scheduler_names: Iterable[str], own_lease: str) -> None:
     """`BadInputError` where another scheduler leads that takes pods of one of these schedulerNames:
     each would give away what the other gave. kube-scheduler and what is built from it hold a Lease
-    of their name in kube-system; whoever has none is not seen. `own_lease` is for replicas."""
+    of their name in kube-system; whoever has none is not seen, and Weft's Role lets it read no
+    other's. `own_lease` is for replicas."""
     for name in scheduler_names:
         lease = "kube-scheduler" if name == "default-scheduler" else name
-        if lease == own_lease:
+        if lease == own_lease or lease not in ORIGINALS_LEASES:
             continue
         path = f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{lease}"
         try:

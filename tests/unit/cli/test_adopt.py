@@ -114,6 +114,30 @@ def test_each_pod_with_its_charge_and_the_commands(weft: Weft, cluster: FakeApiS
     assert weft("adopt").out == said.out
 
 
+def test_where_helm_installed_weft_helm_switches_and_rolls_back(
+    weft: Weft, cluster: FakeApiServer
+) -> None:
+    """Manifests over a release's objects would be undone by its next upgrade."""
+    marks = {"meta.helm.sh/release-name": "gpus", "meta.helm.sh/release-namespace": "ml-ops"}
+    own = workload("weft-scheduler", "registry.example/weft-gpu:1")
+    own["spec"]["template"]["spec"]["containers"][0]["command"] = ["weft", "scheduler"]
+    own["metadata"] |= {"annotations": marks, "namespace": "ml-ops"}
+    cluster.add("deployments", own)
+    found = json.loads(weft("adopt", "-o", "json").out)
+    assert found["release"] == {"namespace": "ml-ops", "name": "gpus"}
+    assert found["switch"] == [
+        "kubectl -n kube-system scale deployment/gpushare-schd-extender --replicas=0",
+        "helm upgrade gpus deploy/chart --namespace ml-ops --reuse-values",
+        "weft adopt --yes  # ml",
+        "weft status",
+    ]
+    assert found["rollBack"] == [
+        "weft adopt --undo",
+        "helm uninstall gpus --namespace ml-ops",
+        "kubectl -n kube-system scale deployment/gpushare-schd-extender --replicas=2",
+    ]
+
+
 def test_the_same_for_programs(weft: Weft, cluster: FakeApiServer) -> None:
     cluster.add("pods", pod("waits", "", SHARE))
     config = {"kind": "KubeSchedulerConfiguration", "apiVersion": "kubescheduler.config.k8s.io/v1"}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from commands import Weft
 from dialect_pods import node, pods
+from inspected_cluster import served
 
 CANARY = "canary-5f1d"
 SECRET = {
@@ -180,3 +181,36 @@ def test_what_strands_idle_gpus_is_told_of_a_snapshot(weft: Weft, snapshot: Path
     assert "GPUs are idle; pods as there are could use at most" in table
     refused = weft("cluster", "stranded", "--snapshot", snapshot, "--context", "x")
     assert refused.code == 1
+
+
+CLUSTERS_OWN = """apiVersion: weft.dev/v1
+kind: WeftConfiguration
+profiles: [{schedulerName: weft, policies: [{name: coscheml, options: {pairing: mystic}}]}]
+interference: {table: /data/table.json, mystic: /data/mystic.json}
+"""
+
+
+@pytest.mark.parametrize(
+    "words", [("cluster", "stranded"), ("defrag", "plan", "--stranded"), ("snapshot", "FILE")]
+)
+def test_files_of_the_schedulers_pod_are_gone_without(
+    weft: Weft, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """The configuration in the cluster names files in the scheduler's own container."""
+    with served(tmp_path) as (server, kubeconfig):
+        server.add("nodes", node("a"))
+        meta = {"name": "weft-config", "namespace": "weft-system"}
+        server.add("configmaps", {"metadata": meta, "data": {"weft.yaml": CLUSTERS_OWN}})
+        given = [tmp_path / "state.json" if word == "FILE" else word for word in words]
+        said = weft(*given, "--kubeconfig", kubeconfig, "-o", "json")
+    assert said.code == 0, said.err
+    json.loads(said.out)
+    lines = [line for line in said.err.splitlines() if "/data/" in line]
+    if words[0] == "snapshot":
+        assert lines == [], "it keeps no predictions"
+    else:
+        assert lines == [
+            "weft: warning: interference.table /data/table.json and interference.mystic "
+            "/data/mystic.json of the cluster's configuration are not here: goes on without what "
+            "they predict"
+        ]

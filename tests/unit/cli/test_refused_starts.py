@@ -18,7 +18,7 @@ from weft.kube.access import ResourceRight
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
-from weft.kube.preflight import check_alone
+from weft.kube.preflight import ORIGINALS_LEASES, check_alone
 from weft.node.doctor.cluster import NODE_AGENT
 from weft.testing import api_server
 from weft.testing.api_server import FakeApiServer
@@ -41,7 +41,8 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi
 
 def commands(folder: Path) -> list[list[str]]:
     agent = ["agent", "--devices", str(folder / "gpus.yaml"), "--node-name", "a"]
-    return [["scheduler"], ["extender", "serve"], [*agent, "--listen", "127.0.0.1:0"]]
+    http = ["--http-port", "0"]
+    return [["scheduler", *http], ["extender", "serve", *http], [*agent, "--listen", "127.0.0.1:0"]]
 
 
 def refused(weft: Weft, cluster: FakeApiServer, words: list[str]) -> str:
@@ -86,9 +87,30 @@ def lease(name: str, age_s: int, holder: str = "host-1") -> dict[str, object]:
 
 def test_an_original_that_schedules_the_same_pods(weft: Weft, cluster: FakeApiServer) -> None:
     cluster.add("leases", lease("genius-scheduler", age_s=1), "kube-system")
-    line = refused(weft, cluster, ["scheduler"])
+    line = refused(weft, cluster, ["scheduler", "--http-port", "0"])
     assert "lease kube-system/genius-scheduler: spec.holderIdentity: is host-1" in line
     assert "scale its Deployment to 0" in line
+
+
+def test_only_leases_that_the_manifest_lets_it_read_are_asked_for(cluster: FakeApiServer) -> None:
+    """The Role names them: of all others the API server says nothing but 403."""
+
+    async def ask() -> None:
+        async with ApiClient(Endpoint(cluster.url, FixedCredentials())) as client:
+            names = ["weft", "custom-scheduler", "alnair-cost-saving", "default-scheduler"]
+            await check_alone(client, names, own_lease="weft")
+
+    asyncio.run(ask())
+    assert cluster.requests == {"GET leases": 1}
+    items = yaml.safe_load_all((DEPLOY / "scheduler.yaml").read_text())
+    rules = [rule for item in items for rule in item.get("rules", ()) if item["kind"] == "Role"]
+    readable = {
+        name
+        for rule in rules
+        if "leases" in rule["resources"] and "get" in rule["verbs"]
+        for name in rule["resourceNames"]
+    }
+    assert readable - {"weft"} == ORIGINALS_LEASES
 
 
 def test_kube_scheduler_beside_a_profile_of_its_pods(
@@ -99,7 +121,7 @@ def test_kube_scheduler_beside_a_profile_of_its_pods(
     head = "apiVersion: weft.dev/v1\nkind: WeftConfiguration\n"
     config.write_text(f"{head}profiles: [{profile}]\n")
     cluster.add("leases", lease("kube-scheduler", age_s=1), "kube-system")
-    line = refused(weft, cluster, ["scheduler", "--config", str(config)])
+    line = refused(weft, cluster, ["scheduler", "--http-port", "0", "--config", str(config)])
     assert "lease kube-system/kube-scheduler" in line
 
 

@@ -106,10 +106,33 @@ def originals_of(
     return sorted(originals)
 
 
+class HelmRelease(NamedTuple):
+    """The helm release that installed Weft."""
+
+    namespace: str
+    name: str
+
+
+def release_of(deployments: Iterable[KubeWorkload]) -> HelmRelease | None:
+    """The release whose Deployment runs Weft; None where there is no Weft, or helm knows nothing of
+    it."""
+    for workload in deployments:
+        marks = workload.metadata.annotations or {}
+        if _is_weft(workload) and (name := marks.get("meta.helm.sh/release-name")):
+            space = marks.get("meta.helm.sh/release-namespace", workload.metadata.namespace)
+            return HelmRelease(space, name)
+    return None
+
+
+def _is_weft(workload: KubeWorkload) -> bool:
+    containers = workload.spec.template.spec.containers or ()
+    return any((c.command or ["?"])[0] == "weft" for c in containers)
+
+
 def _known(workload: KubeWorkload) -> tuple[str, Role] | None:
     containers = workload.spec.template.spec.containers or ()
-    if any((c.command or ["?"])[0] == "weft" for c in containers):
-        return None  # Weft itself, which may be installed under an original's name
+    if _is_weft(workload):
+        return None  # it may be installed under an original's name
     names = [workload.metadata.name, *(c.image for c in containers)]
     for pattern, system, role in _KNOWN:
         if any(pattern.search(name.lower()) for name in names):

@@ -8,10 +8,12 @@ from weft.cluster.adoption.account import ClusterAccount, PodAccount, Reading, a
 from weft.cluster.adoption.originals import (
     DAEMON_SETS,
     DEPLOYMENTS,
+    HelmRelease,
     KubeWorkload,
     Original,
     originals_of,
     plugins_of,
+    release_of,
     scheduler_configurations,
 )
 from weft.cluster.state.pod_reader import not_placed, read_bound
@@ -84,6 +86,7 @@ class AdoptionPlan(NamedTuple):
     """The plan: `opt_in` are namespaces that get the label, by name.
 
     `waiting` are pods that ask for GPUs of another scheduler and keep it: a pod's cannot change.
+    `release` is helm's, where it has installed Weft.
     """
 
     account: ClusterAccount
@@ -94,6 +97,7 @@ class AdoptionPlan(NamedTuple):
     problems: tuple[AdoptionProblem, ...]
     minor: int
     unread: tuple[str, ...]
+    release: HelmRelease | None
 
 
 async def lacking_rights(
@@ -170,6 +174,7 @@ def plan_of(objects: ClusterObjects, account: ClusterAccount, wish: AdoptionWish
         problems,
         objects.minor,
         tuple(objects.unread),
+        release_of(objects.deployments),
     )
 
 

@@ -177,6 +177,7 @@ class StatusPages:
             HealthCheck(f"read-{name}", "" if done else "not read yet") for name, done in feeds
         ]
         checks.append(HealthCheck("ready", "" if self._live.ready else _NOT_READY))
+        checks.append(HealthCheck("api-server", self._live.client.unanswered))
         if self._live.ready:  # a list that is made afresh takes no readiness away
             checks = [HealthCheck(check.part) for check in checks]
             checks.append(HealthCheck("leader", self._live.leadership.lacking))
