@@ -116,7 +116,7 @@ def test_whatever_goes_wrong_the_process_lives_on(way: str, kind: str) -> None:
     assert played.hits["bound"]
 
 
-@pytest.mark.parametrize("way", [*BOTH_KINDS, "all of config defaults"])
+@pytest.mark.parametrize("way", BOTH_KINDS)
 def test_mistakes_beside_deciding_end_no_process(way: str) -> None:
     """Prices, scores ahead, learning and gauges break off in a third of all tries; all that must
     hold does."""

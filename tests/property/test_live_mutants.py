@@ -280,7 +280,6 @@ CAUGHT_SOON = [
     freed_when_deletion_is_asked,
     no_waiting_for_the_old_lease,
     scores_made_ahead_for_the_nodes_of_before,
-    mistakes_beside_deciding_are_raised,
     mistakes_in_gauges_are_raised,
 ]
 MOST = 400
