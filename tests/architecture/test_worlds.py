@@ -1,4 +1,4 @@
-"""What ships is what is proven: no random world leaves out a profile of `weft config defaults` or
+"""The worlds prove what ships: none of them leaves out a profile of `weft config defaults` or
 of the chart's values, or a policy of the catalogue."""
 
 import sys
@@ -75,7 +75,7 @@ def lacking(
     shipped_by: dict[str, Configuration] = SHIPPED_BY,
     catalogue: Iterable[type[Policy]] = BUILT_IN,
 ) -> list[str]:
-    """What a world that plays these profiles leaves out."""
+    """Names what a world that plays these profiles leaves out."""
     found = [uses(profile) for profile in played]
     names = {use.name for policies in found for use in policies}
     left_out = [

@@ -58,7 +58,7 @@ SMALL = (
 
 MEASURED = {"sm_active_ratio": 1.0, "gpu_util_ratio": 1.0, "memory_used_ratio": 1.0}
 MEASURED |= {"memory_used_mib": 10_000.0, "memory_free_mib": 10_000.0, "memory_free_mib.last": 8e3}
-"""What exporters tell of a GPU, and the amount that 1 stands for."""
+"""Columns that exporters tell of a GPU, and the amount that 1 stands for."""
 STEPS = {"add": 8, "answer": 8, "gone": 4, "time": 4, "repeat": 2, "change": 2, "learn": 1}
 STEPS |= {"look": 1, "foreign": 1, "leave": 1, "come": 2, "crash": 1}
 MOST_PODS = 30
@@ -223,7 +223,7 @@ class World:
         self.tell(PodSeenBound(self.bound[uid]))
 
     def learn(self) -> None:
-        """What usually comes is counted anew, of the pods that there are."""
+        """Counts anew what usually comes, of the pods that there are."""
         usual = weighted_input(Counter(bare(pod.shape) for pod in self.pods.values()))
         self.inform(*(PolicyInput(name, usual) for name in (TYPICAL_PODS, POPULAR_PODS)))
         self.hits["typical pods learnt"] += 1

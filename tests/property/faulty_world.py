@@ -174,6 +174,8 @@ class World:
                 self._count(policy, "take_input", "typical pods learnt")
                 self._count(policy, "prepare_input", "typical pods prepared")
         self._count(live.engine.assessor, "work_ahead", "scores made ahead")
+        self._count(live.engine.peaks, "news", "peaks to keep")
+        self._count(live.engine.oom_history, "shape_of", "charges looked up")
         return live
 
     def _count(self, of: Any, method: str, point: str) -> None:

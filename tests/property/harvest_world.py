@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Any, NamedTuple
 
+import harvest_nodes
 import numpy as np
 from long_form import AUDITED_EVERY
 from ways import BESIDE, WEFT, Way
@@ -281,7 +282,7 @@ class World:
         self._check_borrowers_leave(fresh_now)
 
     def _loads(self) -> dict[str, Any]:
-        """What else exporters tell of the cards: nothing at times, or something wrong."""
+        """Tells what else exporters know of the cards: nothing at times, or something wrong."""
         random, gpus = self.random, self.gpus
         if random.random() < 0.2:
             return {}
@@ -365,45 +366,10 @@ class World:
                     own[row] /= 2
 
     def learn(self) -> None:
-        """What usually comes is counted anew."""
+        """Counts anew what usually comes."""
         usual = weighted_input(Counter(bare(pod.shape) for pod in self.pods.values()))
         for name in (TYPICAL_PODS, POPULAR_PODS):
             self.tell(PolicyInput(name, usual))
-
-    def change_nodes(self) -> None:
-        """One joins, leaves, gains or loses a GPU; pods that are left without theirs go after."""
-        names = [one.name for one in self.nodes]
-        new = next(name for name in "abcdef" if name not in names)
-        kinds = ["node joins"] * (len(names) < 4) + ["node leaves"] * (len(names) > 1)
-        what = self.random.choice([*kinds, "node gains a GPU", "node loses a GPU"])
-        one = self.random.choice(self.nodes)
-        count = len(one.gpus) + (1 if what == "node gains a GPU" else -1)
-        if what == "node joins":
-            self._told_of(node(new, gpus=self.random.randint(1, 2), memory_mib=CARD))
-        elif what == "node leaves":
-            self.nodes.remove(one)
-            self.tell(NodesChanged(removed=(one.name,)))
-        elif 1 <= count <= 3:
-            self._told_of(node(one.name, gpus=count, memory_mib=CARD))
-        else:
-            return
-        self.hits[what] += 1
-        self._collect()
-
-    def _told_of(self, one: Node) -> None:
-        self.nodes = [*(other for other in self.nodes if other.name != one.name), one]
-        self.tell(NodesChanged((one,)))
-
-    def _collect(self) -> None:
-        there = set(self.gpus)
-        for uid, place in list(self.flying.items()):
-            if uid in self.flying and (place.node, place.shares[0].gpu) not in there:
-                del self.flying[uid]
-                self.order.remove(uid)
-                self.tell(BindFailed(uid))
-        for uid, pod in list(self.bound.items()):
-            if (pod.placement.node, pod.placement.shares[0].gpu) not in there:
-                self.gone(uid)
 
     def evicted(self) -> None:
         """An eviction is answered: the pod ends, or its budget does not let it."""
@@ -516,6 +482,6 @@ def step(world: World) -> None:
         case "evicted" if world.leaving:
             world.evicted()
         case "nodes":
-            world.change_nodes()
+            harvest_nodes.change(world)
         case "learn":
             world.learn()

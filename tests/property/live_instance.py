@@ -186,6 +186,7 @@ class Instance:
         elector = Elector(client, self.name)
         live = self.live = self.world.cluster(client, elector)
         self.extender, self.metrics = Extender(live), SchedulerMetrics(live)
+        self.world._count(self.metrics, "_queues", "gauges read")
         self.explainer = Explainer(live, None, clock=self.clock.monotonic)
         typical = TypicalInput(live, every_s=LEARNS_EVERY_S, least_pods=3)
         gauges = StrandedGauges(live, typical, COUNTS_EVERY_S)

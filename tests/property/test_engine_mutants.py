@@ -138,6 +138,17 @@ def no_prices_once_some_could_not_be_made(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LeastStranding, "take_input", take_input)
 
 
+def what_was_learnt_is_looked_up_in_the_decision(patch: pytest.MonkeyPatch) -> None:
+    """Where that breaks off, the pod has no turn."""
+    rightly = Engine.assess
+
+    def assess(self: Engine, profile: Any, pod: Any, beside: Any = ()) -> Any:
+        self._learnt_shape(profile, pod)
+        return rightly(self, profile, pod, beside)
+
+    patch.setattr(Engine, "assess", assess)
+
+
 MUTANTS = [
     a_dropped_reservation,
     a_release_that_forgets,
@@ -159,6 +170,7 @@ BESIDE = [
     mistakes_beside_deciding_are_hushed_up,
     mistakes_beside_deciding_are_told_again,
     no_prices_once_some_could_not_be_made,
+    what_was_learnt_is_looked_up_in_the_decision,
 ]
 
 

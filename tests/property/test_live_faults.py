@@ -19,7 +19,7 @@ from live_faults import BINDING_FAULTS
 from live_instance import POINTS
 from live_story import schedule
 from long_form import few_or_many
-from ways import CHOSEN, FIRST, SHIPPED, WAYS
+from ways import CHOSEN, FIRST, SHIPPED, WAYS, seeds
 
 from weft.cluster.config.form import Configuration
 
@@ -114,6 +114,16 @@ def test_whatever_goes_wrong_the_process_lives_on(way: str, kind: str) -> None:
     played = play(Block(way, kind, first, cases(way, kind) if CHOSEN else short(way)))
     assert not played.failed, "\n".join(played.failed)
     assert played.hits["bound"]
+
+
+@pytest.mark.parametrize("way", BOTH_KINDS)
+def test_mistakes_beside_deciding_end_no_process(way: str) -> None:
+    """Prices, scores ahead, learning and gauges break off in a third of all tries; all that must
+    hold does."""
+    hits: Counter[str] = Counter()
+    for seed in seeds(few_or_many(1, 40), SHORT):
+        hits += schedule(seed, WAYS[way], mistakes=True)
+    assert hits["mistakes"]
 
 
 def test_a_seed_is_one_story() -> None:

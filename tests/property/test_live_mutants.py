@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 from live_story import schedule
-from ways import DEFAULT, WAYS
+from ways import DEFAULT, FIRST, WAYS
 
 import weft.cluster.state.pods
 import weft.kube.bind
+from weft.cluster.control.fault_log import FaultLog
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.control.watch_feeds import ChangeStream
 from weft.cluster.state.bound_share import BoundShare, held_by
@@ -21,6 +22,7 @@ from weft.cluster.state.pods import PodView
 from weft.cluster.state.typical_pods import TypicalInput
 from weft.core.engine import Bind, BindFailed, Engine, PodGone
 from weft.core.engine.assessment import Assessor
+from weft.core.engine.decision_faults import SideTasks
 from weft.core.ledger import Ledger
 from weft.kube.bind import Binder, BindRequest, Bound, Refused
 from weft.kube.client import ApiClient
@@ -200,6 +202,17 @@ def learning_that_breaks_off(patch: Patch) -> None:
     patch.setattr(TypicalInput, "count", count)
 
 
+def mistakes_beside_deciding_are_raised(patch: Patch) -> None:
+    patch.setattr(SideTasks, "run", lambda self, task, call, instead: call())
+
+
+def mistakes_in_gauges_are_raised(patch: Patch) -> None:
+    def task(self: FaultLog, task: str, error: Exception) -> None:
+        raise error
+
+    patch.setattr(FaultLog, "task", task)
+
+
 def what_was_there_at_the_start_is_never_freed(patch: Patch) -> None:
     rightly = Engine._gone
 
@@ -250,17 +263,24 @@ MUTANTS = [
     a_failed_binding_forgotten,
     scores_made_ahead_for_the_nodes_of_before,
     learning_that_breaks_off,
+    mistakes_beside_deciding_are_raised,
+    mistakes_in_gauges_are_raised,
     what_was_there_at_the_start_is_never_freed,
     a_lost_gpu_is_given_away,
     gated_pods_wait_too,
 ]
 SHOWN_BY = {"gated_pods_wait_too": WAYS["interference"]}  # by policies that match waiting pods
+WITH_MISTAKES = (
+    "mistakes_beside_deciding_are_raised",
+    "mistakes_in_gauges_are_raised",
+)
 CAUGHT_SOON = [
     a_dropped_reservation,
     a_double_release,
     freed_when_deletion_is_asked,
     no_waiting_for_the_old_lease,
     scores_made_ahead_for_the_nodes_of_before,
+    mistakes_in_gauges_are_raised,
 ]
 MOST = 400
 
@@ -274,8 +294,15 @@ def caught_after(name: str) -> tuple[int, str]:
             mutant(patch)
             for seed in range(MOST):
                 try:
-                    schedule(seed, SHOWN_BY.get(name, DEFAULT))
-                except (AssertionError, RuntimeError, KeyError, ValueError) as error:
+                    way = SHOWN_BY.get(name, DEFAULT)
+                    schedule(FIRST + seed, way, mistakes=name in WITH_MISTAKES)
+                except (
+                    AssertionError,
+                    RuntimeError,
+                    KeyError,
+                    ValueError,
+                    ArithmeticError,
+                ) as error:
                     return seed + 1, str(error).splitlines()[0][:100]
     finally:
         logging.disable(logging.NOTSET)

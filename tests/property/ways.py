@@ -99,7 +99,7 @@ SHIPPED_BY = {
     "config defaults": Configuration(),
     "the chart": of_chart(yaml.safe_load(VALUES.read_text())),
 }
-"""What ships, by where it is written."""
+"""The configurations that ship, by where they are written."""
 
 
 def _policy(name: str) -> Way:

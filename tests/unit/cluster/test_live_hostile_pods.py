@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 from functools import partial
+from typing import Any
 
 import msgspec
 import pytest
@@ -78,15 +79,17 @@ async def test_a_deep_or_endless_inventory_is_that_nodes_alone() -> None:
 
 
 async def test_a_fault_of_ours_in_one_pod_is_told_once_and_ends_nothing(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.ERROR, "weft.cluster")
 
-    def nobody_thought_of_this(uid: str) -> int:
-        raise ZeroDivisionError(f"at {len(uid[:1])}")
+    def nobody_thought_of_this(pod: Any, *, gone: bool) -> list[Any]:
+        if "weft.dev/out-of-memory" in (pod.metadata.annotations or {}):
+            raise ZeroDivisionError("at 1")
+        return []
 
     async with world() as cluster:
-        cluster.live.peaks.append(nobody_thought_of_this)
+        monkeypatch.setattr(cluster.live.ends, "of", nobody_thought_of_this)
         made = pod("p", 100, scheduler="other")
         owner = {"controller": True, "kind": "Job", "name": "j", "apiVersion": "batch/v1"}
         made["metadata"]["ownerReferences"] = [{**owner, "uid": "x"}]

@@ -1,5 +1,5 @@
-"""What breaks off beside an answer (reasons in words, counts, gauges, reports) costs that answer
-nothing: kube-scheduler's pod has its turn, and it is counted and told once."""
+"""Faults beside an answer (reasons in words, counts, gauges, reports) cost that answer nothing:
+kube-scheduler's pod has its turn, and each is counted and told once."""
 
 import logging
 

@@ -1,6 +1,6 @@
-"""What breaks off beside deciding in a scheduler (gauges, events, conditions, what was learnt, the
-decisions file) costs its own result: the process goes on, pods get their turns, it is counted and
-told once."""
+"""Faults beside deciding in a scheduler (gauges, events, conditions, what was learnt, the decisions
+file) cost their own result: the process goes on, pods get their turns, each is counted and told
+once."""
 
 import logging
 from collections.abc import AsyncIterator
