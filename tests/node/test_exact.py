@@ -169,7 +169,8 @@ def test_variables_from_a_configmap_or_a_secret_name_no_gpus(
         containers = [{"name": "main", **more}, {"name": "cuda", "image": SEES_ALL_GPUS, **more}]
         spec = {"schedulerName": "weft", "containers": containers}
         pods.append({"metadata": {"name": name}, "spec": spec})
-    with agent(node, gpus), weft(node.plane, tmp_path, ALONE):
+    cdi = ("--cdi-folder", node.containerd.cdi_folder)
+    with agent(node, gpus, *cdi), weft(node.plane, tmp_path, ALONE):
         found = {one["metadata"]["name"]: one for one in placed(node, namespace, pods)}
         is_exact(node, gpus, found["share"], record_of(found["share"]))
         for container in ("main", "cuda"):

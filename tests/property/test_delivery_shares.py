@@ -50,6 +50,9 @@ def possible(draw, request, node):
         if ask.count > len(free):
             return None
         cards = free[: ask.count] if ask.whole else draw(st.permutations(free))[: ask.count]
+        too_much = any(ask.memory.mib_on(gpu.memory_mib) > gpu.memory_mib for gpu in cards)
+        if too_much and ask.memory.kind in ("units", "node-units", "percent"):
+            return None  # memory may be lent, but not units that no card has
         left = ask.memory.value
         for number, gpu in enumerate(cards, 1):
             if ask.whole:
@@ -250,9 +253,7 @@ def forged(draw, record):
     milli = st.integers(0, 1000)
     cards, parts = list(record.cards), dict(record.containers)
     for _ in range(draw(st.integers(1, 3))):
-        match draw(
-            st.sampled_from(["card", "amount", "limit", "share", "greedy", "more", "env", "none"])
-        ):
+        match draw(st.sampled_from(EDITS)):
             case "card":
                 most = draw(st.integers(90_000, 10**6))
                 card = (draw(gpu), draw(some_uuid), draw(amount), draw(milli), most, 1000)

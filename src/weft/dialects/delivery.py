@@ -143,7 +143,7 @@ def _placed(pod: PodManifest, request: PodRequest, node: Node) -> tuple[tuple[Sh
 
 
 def _beyond(record: DeliveryRecord, due: DeliveryRecord | None, request: PodRequest) -> str:
-    """What the record names beyond the one that is due to the pod; "" for nothing."""
+    """Names what the record has beyond the one that is due to the pod; "" for nothing."""
     if due is None or {_amounts(card) for card in record.cards} != set(map(_amounts, due.cards)):
         return f"it names other GPUs, or other amounts of them, than {PLACEMENT}"
     nothing = DeliveredContainer()
@@ -161,7 +161,7 @@ def _beyond(record: DeliveryRecord, due: DeliveryRecord | None, request: PodRequ
 
 
 def _beyond_asked(container: DeliveredContainer, due: DeliveredContainer, *, limited: bool) -> str:
-    """What the container has beyond its due; `limited`: it asks for an amount of memory."""
+    """Names what the container has beyond its due; `limited`: it asks for an amount of memory."""
     own = container.shares
     if [(s.gpu, s.uuid, s.milli) for s in own] != [(s.gpu, s.uuid, s.milli) for s in due.shares]:
         return "has other GPUs, or other amounts of their cores, than it asks for"

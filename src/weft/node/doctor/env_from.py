@@ -66,7 +66,7 @@ class EnvKeys(Api, frozen=True):
 
 
 class EnvReference(NamedTuple):
-    """What a pod reads variables from, and how a key of it must be called to name its GPUs."""
+    """A source of a pod's variables, and the key in it that would name its GPUs."""
 
     kind: Literal["configmaps", "secrets"]
     namespace: str

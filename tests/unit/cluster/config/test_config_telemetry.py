@@ -28,7 +28,7 @@ def test_one_server_is_all_it_takes() -> None:
     ("text", "told"),
     [
         ("{url: 'prometheus:9090'}", "url: 'prometheus:9090' is no URL of a server; write http"),
-        ("{url: 'http://me:word@p:9090'}", "url: 'http://me:word@p:9090' is no URL of a server"),
+        ("{url: 'http://me:word@p:9090'}", "url: 'http://***@p:9090' is no URL of a server"),
         ("{url: 'http://p:99999'}", "url: 'http://p:99999' is no URL of a server"),
         ("{url: 'http://p:9090/api?x=1'}", "url: 'http://p:9090/api?x=1' is no URL of a server"),
         ("{exporters: 'http://localhost:9400/metrics'}", "exporters: 'http://localhost:9400/metr"),
