@@ -27,6 +27,7 @@ SCHEDULERS = "app.kubernetes.io/name=weft-scheduler"
 NEEDED = (ResourceRight("list", "nodes"), ResourceRight("list", "pods"))
 WITHOUT_AGENT = "without agent"
 _FORBIDDEN = 403
+_DIGEST_SHOWN = len("sha256:") + 12
 
 
 class LeaderStatus(msgspec.Struct):
@@ -44,7 +45,7 @@ class LeaderStatus(msgspec.Struct):
 
 
 class VersionCount(msgspec.Struct):
-    """So many processes of a part run this: a scheduler's image, an agent's version."""
+    """So many processes of a part run this: the tag of a scheduler's image, an agent's version."""
 
     part: str
     version: str
@@ -205,12 +206,23 @@ def _leader_finding(leader: LeaderStatus, schedulers: Sequence[ServingPod]) -> D
 def _versions(
     schedulers: Sequence[ServingPod], reports: Sequence[NodeReport]
 ) -> list[VersionCount]:
-    images = [("scheduler", c.image) for pod in schedulers for c in (pod.spec.containers or ())[:1]]
+    images = [
+        ("scheduler", _tag(c.image)) for pod in schedulers for c in (pod.spec.containers or ())[:1]
+    ]
     parts = images + [("agent", node.agent.version) for node in reports if node.agent is not None]
     counts: dict[tuple[str, str], int] = {}
     for each in sorted(parts, key=lambda named: (named[0] != "scheduler", named[1])):
         counts[each] = counts.get(each, 0) + 1
     return [VersionCount(part, version, count) for (part, version), count in counts.items()]
+
+
+def _tag(image: str) -> str:
+    """The image's tag, else the beginning of its digest; without both the image itself is named."""
+    name, _, digest = image.partition("@")
+    tag = name.rpartition("/")[2].partition(":")[2]
+    if tag or digest:
+        return tag or digest[:_DIGEST_SHOWN]
+    return f"no tag ({image})" if image else ""
 
 
 def _node_groups(reports: Iterable[NodeReport]) -> list[NodeGroup]:

@@ -33,7 +33,12 @@ _NodeName = Annotated[
 ]
 _Root = Annotated[Path, Option(help="Where this machine's files are, from inside a container.")]
 _Devices = Annotated[
-    str, Option(metavar="nvml|FILE", help="The machine's GPUs: the driver's, or played by a file.")
+    str,
+    Option(
+        metavar="nvml|FILE",
+        help="The machine's GPUs: the driver's, or played by a file.  "
+        "[default: as the agent here has them, nvml]",
+    ),
 ]
 
 
@@ -53,7 +58,7 @@ def doctor(
     machine: _Here = None,
     node_name: _NodeName = "",
     root: _Root = Path("/"),
-    devices: _Devices = "nvml",
+    devices: _Devices = "",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
     output: Output = ListOutput.table,
@@ -67,7 +72,7 @@ def doctor(
     here = machine if machine is not None else (root / _KUBELET).is_dir()
     findings, known = asyncio.run(_cluster(kubeconfig, context, name))
     if here:
-        findings += _machine(root, lambda: _reader(devices, name), known)
+        findings += _machine(root, lambda: _reader(devices, name, root / "proc"), known)
     _show(findings, output)
     if any(finding.level == "wrong" for finding in findings):
         raise Exit(1)
@@ -160,14 +165,20 @@ def _machine(
     ]
 
 
-def _reader(devices: str, node: str) -> "DeviceReader":
-    if devices == "nvml":
+def _reader(devices: str, node: str, proc: Path) -> "DeviceReader":
+    """The GPUs that are named; else those that the agent which runs here has."""
+    from weft.node.doctor.machine import played_for_agent
+
+    played = Path(devices) if devices not in ("", "nvml") else None
+    if not devices:
+        played = played_for_agent(proc)
+    if played is None:
         from weft.node.devices.nvml import NvmlReader
 
         return NvmlReader()
     from weft.node.devices.fake import FakeReader
 
-    return FakeReader(Path(devices), node)
+    return FakeReader(played, node)
 
 
 def _show(findings: "list[DoctorFinding]", output: ListOutput) -> None:

@@ -304,6 +304,8 @@ async def test_without_a_server_one_is_looked_for_in_the_cluster(
     said = await in_a_cluster(weft, tmp_path, ("a",), "check")
     assert (said.code, said.err.count("\n")) == (1, 1)
     assert "no metrics server was found: no Service looks like one" in said.err
+    for way_on in ('weft.dev/prometheus: "true"', "telemetry.url, --url", "telemetry.exporters"):
+        assert way_on in said.err
 
 
 async def test_exporters_are_asked_at_the_nodes_addresses(

@@ -207,3 +207,34 @@ def test_pods_whose_gpus_are_named_by_a_configmap_or_a_secret(
     assert findings(weft)[1]["envFrom"]["level"] == "good"
     cluster.fault("status", path="/configmaps/", code=403)
     assert "1 ConfigMaps and Secrets" in findings(weft)[1]["envFrom"]["text"]
+
+
+PLAYED = "apiVersion: weft.dev/v1\nkind: FakeDevices\ngpus: [{model: T4, memoryMiB: 16160}]\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "at"),
+    [
+        (["/usr/bin/python3", "/app/bin/weft", "agent", "--devices=/etc/gpus.yaml"], "root/etc"),
+        (["weft", "agent", "--devices", "gpus.yaml", "--log", "debug"], "cwd"),
+    ],
+)
+def test_gpus_that_the_agent_here_is_played_are_no_missing_driver(
+    weft: Weft, cluster: FakeApiServer, tmp_path: Path, command: list[str], at: str
+) -> None:
+    """As in the agent's own pod: nobody names the file once more."""
+    root = tmp_path / "host"
+    (root / "var/lib/kubelet").mkdir(parents=True)
+    process = root / "proc/17"
+    (process / at).mkdir(parents=True)
+    (root / "proc/9").mkdir()
+    (root / "proc/9/cmdline").write_bytes(b"grep\0agent\0--devices=/none\0")
+    (process / "cmdline").write_bytes(b"\0".join(map(str.encode, [*command, ""])))
+    (process / at / "gpus.yaml").write_text(PLAYED)
+    said = weft("doctor", "--root", root, "--node-name", "a", "-o", "json")
+    found = {one["check"]: one for one in json.loads(said.out)}
+    assert found["driver"]["level"] == "good"
+    assert found["driver"]["text"] == "driver fake, 1 GPUs (played)"
+    asked = weft("doctor", "--root", root, "--devices", "nvml", "-o", "json")
+    found = {one["check"]: one for one in json.loads(asked.out)}
+    assert found["driver"]["level"] == "wrong", "what is named is looked at"

@@ -36,10 +36,12 @@ def lease(renewed: str = "", *, holder: str = "weft-scheduler-a_1", lasts_s: int
     return {"metadata": meta, "spec": {**spec, "leaseTransitions": 3}}
 
 
-def scheduler(server: FakeApiServer, name: str, ready: bool = True) -> None:
+def scheduler(
+    server: FakeApiServer, name: str, ready: bool = True, image: str = "example/weft-gpu:0.1"
+) -> None:
     conditions = [{"type": "Ready", "status": str(ready)}]
     status = {"phase": "Running", "podIP": "10.0.0.9", "conditions": conditions}
-    spec = {"nodeName": "c", "containers": [{"name": "s", "image": "example/weft-gpu:0.1"}]}
+    spec = {"nodeName": "c", "containers": [{"name": "s", "image": image}]}
     body = {"metadata": {"name": name, "labels": LABEL}, "spec": spec, "status": status}
     server.add("pods", body, "weft-system")
 
@@ -70,7 +72,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi
 
 WELL = """\
 Scheduler: weft-scheduler-a_1 leads (Lease kube-system/weft, term 3); 2 of 2 pods ready.
-Versions: scheduler example/weft-gpu:0.1 ×2, agent 0.1 ×1.
+Versions: scheduler 0.1 ×2, agent 0.1 ×1.
 
 delivery  isolation  nodes  ready  GPUs     MiB  promised MiB
 by-name   mps, none      1      1     2  80,920        20,000
@@ -83,7 +85,7 @@ Nothing is wrong.
 
 TROUBLED = """\
 Scheduler: nobody leads (Lease kube-system/weft); 1 of 2 pods ready.
-Versions: scheduler example/weft-gpu:0.1 ×2, agent 0.1 ×1, agent 0.2 ×1.
+Versions: scheduler 0.1 ×2, agent 0.1 ×1, agent 0.2 ×1.
 
 delivery       isolation  nodes  ready  GPUs     MiB  promised MiB
 by-name        mps            1      1     2  80,920        60,000
@@ -118,6 +120,25 @@ advice  pods       1 starting, and cannot start
 advice  pods       1 failed
                    → kubectl -n default describe pod lost
 """
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("registry:5000/weft-gpu:2.1", "2.1"),
+        ("registry:5000/weft-gpu", "no tag (registry:5000/weft-gpu)"),
+        (f"registry:5000/weft-gpu@sha256:{'0a' * 32}", "sha256:0a0a0a0a0a0a"),
+        (f"weft-gpu:2.1@sha256:{'0a' * 32}", "2.1"),
+        ("", "?"),
+    ],
+)
+def test_a_version_is_the_images_tag(
+    weft: Weft, cluster: FakeApiServer, image: str, version: str
+) -> None:
+    scheduler(cluster, "weft-scheduler-c", image=image)
+    found = [f"scheduler {version} ×1", "scheduler 0.1 ×2"]
+    line = weft("status").out.splitlines()[1]
+    assert sorted(line.removeprefix("Versions: ").rstrip(".").split(", ")[:2]) == sorted(found)
 
 
 def test_a_cluster_that_is_well(weft: Weft, cluster: FakeApiServer) -> None:

@@ -20,6 +20,7 @@ from weft.kube.client import ApiClient
 from weft.kube.errors import ApiError
 from weft.kube.services import SERVICES, Service, everything
 from weft.model import BadInputError, WeftError
+from weft.model.annotations import PROMETHEUS
 from weft.model.metric import Metric
 from weft.model.metric_aliases import ALIASES, Alias
 from weft.telemetry.meaning.join import Devices
@@ -82,6 +83,12 @@ class ServerProbe(NamedTuple):
         return f"{self.server.title} ({self.server.why}): {outcome}"
 
 
+NO_CANDIDATE = (
+    f'no Service looks like one. Annotate yours {PROMETHEUS}: "true", or name it (telemetry.url, '
+    "--url); without a server name the nodes' exporters (telemetry.exporters)"
+)
+
+
 class DiscoveryResult(NamedTuple):
     """Result of a search; nothing `taken` where nobody answers."""
 
@@ -92,7 +99,7 @@ class DiscoveryResult(NamedTuple):
     def why_none(self) -> str:
         """The reason why there is no server."""
         reasons = "; ".join([*map(str, self.others), *self.problems])
-        return f"no metrics server was found: {reasons or 'no Service looks like one'}"
+        return f"no metrics server was found: {reasons or NO_CANDIDATE}"
 
 
 class Discovered:

@@ -25,6 +25,7 @@ POD_RESOURCES = Path("var/lib/kubelet/pod-resources/kubelet.sock")
 CHECKPOINT = "kubelet_internal_checkpoint"
 _NRI_PLUGIN = "io.containerd.nri.v1.nri"
 _GPU_NODE = re.compile(r"nvidia[0-9]+")
+_PLAYING = re.compile(r"\bweft(?:\.cli\.main)? agent (?:.* )?--devices[= ](?!nvml\b)(\S+)")
 _MOST_BYTES = 1 << 24
 _MOST_PROBLEMS = 3
 
@@ -49,6 +50,20 @@ def driver(open_reader: Callable[[], DeviceReader]) -> DoctorFinding:
     if faults:
         return wrong(check, f"{text}; {'; '.join(faults)}", "reset the GPU, or replace it")
     return good(check, text)
+
+
+def played_for_agent(proc: Path) -> Path | None:
+    """The file that plays the GPUs of the agent which runs here; None where the driver has them, or
+    no agent runs."""
+    for path in sorted(proc.glob("[0-9]*/cmdline")):
+        try:
+            words = path.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue  # it ended, or is nobody's business
+        if match := _PLAYING.search(" ".join(words)):
+            absolute = match[1].startswith("/")
+            return path.parent / ("root" if absolute else "cwd") / match[1].lstrip("/")
+    return None
 
 
 def device_nodes(root: Path, open_reader: Callable[[], DeviceReader]) -> DoctorFinding:
