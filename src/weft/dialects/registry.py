@@ -17,6 +17,7 @@ from weft.dialects.dialect import DialectSettings, PodAnnotations
 from weft.dialects.evidence import agreed, marked
 from weft.dialects.foreign import foreign_requests
 from weft.dialects.node_resources import non_gpu_resources
+from weft.dialects.requests import CLASSES, USED_ANNOTATIONS
 from weft.dialects.resources import ContainerSlot, amount, asked_of, slots
 from weft.dialects.system import BaseDialect
 from weft.model import (
@@ -27,6 +28,7 @@ from weft.model import (
     PodManifest,
     PodRequest,
 )
+from weft.model.annotations import CLASS
 from weft.model.ceilings import MOST_GPUS
 from weft.model.manifest import Quantities
 from weft.model.nearest import unknown
@@ -135,8 +137,14 @@ def without_labels(manifest: PodManifest) -> PodManifest:
 
 
 def without_words(manifest: PodManifest) -> PodManifest:
-    """The pod without labels and annotations: as its spec alone asks."""
-    return replace(manifest, metadata=replace(manifest.metadata, labels=None, annotations=None))
+    """The pod as its spec alone asks: without labels, and with no annotations but what it says of
+    itself."""
+    said = {
+        name: text
+        for name, text in (manifest.metadata.annotations or {}).items()
+        if name in USED_ANNOTATIONS and (name != CLASS or text in CLASSES)
+    }
+    return replace(manifest, metadata=replace(manifest.metadata, labels=None, annotations=said))
 
 
 def _placed_by_labels(manifest: PodManifest) -> bool:
