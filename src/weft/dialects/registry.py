@@ -37,7 +37,7 @@ _HELD = InputBounds(held=True)
 
 _BY_NAME: dict[str, BaseDialect] = {system.name: system for system in (*ALL, NONE)}
 # What each system reads besides its own words: not a second claim on the pod.
-_INCLUDES = {
+INCLUDES = {
     "coscheml": ("gpushare",),
     "hami": ("nvidia",),
     "genius": ("nvidia",),
@@ -55,12 +55,12 @@ def dialect(name: str) -> BaseDialect:
 def choose(pod: PodManifest, settings: DialectSettings) -> tuple[BaseDialect, str]:
     """The pod's system, and a warning ("" for none) where its schedulerName says otherwise."""
     carried = [system for system in ALL if system.carries(pod, settings)]
-    included = {name for system in carried for name in _INCLUDES.get(system.name, ())}
+    included = {name for system in carried for name in INCLUDES.get(system.name, ())}
     owners = [system for system in carried if system.name not in included]
     scheduler = pod.spec.scheduler_name
     named = next((s for s in ALL if scheduler in s.scheduler_names), None)
     if named is not None and named.asks_by_name:
-        includes = _INCLUDES[named.name]
+        includes = INCLUDES[named.name]
         if all(system.name in includes for system in owners):
             return named, ""
     if len(owners) > 1:
@@ -181,13 +181,13 @@ def possible_requests(manifest: PodManifest, settings: DialectSettings) -> Possi
     """
     spec_alone = without_words(manifest)
     carried = [system for system in ALL if system.carries(spec_alone, settings)]
-    included = {name for system in carried for name in _INCLUDES.get(system.name, ())}
+    included = {name for system in carried for name in INCLUDES.get(system.name, ())}
     readings, cards = [], 0
     for system in carried:
         if system.name in included:
             continue
         own = {*system.resources, *system.counted}
-        for name in _INCLUDES.get(system.name, ()):
+        for name in INCLUDES.get(system.name, ()):
             own |= set(_BY_NAME[name].resources)
         try:
             readings.append(system.parse(_asking_only(spec_alone, own), settings))

@@ -180,6 +180,8 @@ class SchedulerMetrics:
         yield gauge("weft_pods_bad", "Pods of ours that contradict themselves.", len(live.pods.bad))
         assumed = "Bound pods that do not say which GPUs they have."
         yield gauge("weft_pods_assumed", assumed, len(live.pods.assumed))
+        past = "Pods of our schedulers that were bound without them, and hold GPUs."
+        yield gauge("weft_pods_past_scheduler", past, len(live.past_scheduler.here))
         stuck = "Pods that hold GPUs and cannot end by themselves."
         yield gauge("weft_pods_stuck", stuck, len(live.stuck()))
         overbooked = "GPUs that hold more than they have."
