@@ -167,7 +167,7 @@ def _unreadable(manifest: PodManifest, settings: DialectSettings) -> str:
 
 
 class PossibleRequests(NamedTuple):
-    """What resources that contradict each other can ask for at most: each system's reading of its
+    """Upper bounds of resources that contradict each other: each system's reading of its
     own, and whole cards for what no system can read."""
 
     readings: tuple[PodRequest, ...]

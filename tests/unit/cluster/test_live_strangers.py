@@ -122,7 +122,7 @@ async def test_one_whose_share_is_assumed_sends_nobody_away() -> None:
 
 
 async def test_marks_that_come_after_the_binding_send_nobody_away() -> None:
-    """Who bound his pod himself can write both annotations where no policy keeps him from it."""
+    """An author who bound his pod can write both annotations where no policy forbids that."""
     async with world(node("n", 1)) as made:
         made.server.add("pods", pod("mine", 1, scheduler="other", nodeName="n"))
         await weft_binds(made, "theirs", {"limits": {"weft.dev/gpu-memory": "15999"}})
