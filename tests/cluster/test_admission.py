@@ -129,6 +129,32 @@ def test_a_variable_that_names_gpus_is_denied_where_weft_schedules(
         assert bool(user.warnings) is denied
 
 
+SELF_BOUND: dict[str, tuple[Object, Object, Object, bool]] = {
+    "two systems": ({"weft.dev/gpu-memory": "1", "nvidia.com/gpu": "1"}, {}, {}, True),
+    "a label besides": ({"weft.dev/gpu-memory": "1"}, {"genius/gpu-number": "x"}, {}, True),
+    "no class": ({"weft.dev/gpu-memory": "1"}, {}, {"weft.dev/class": "x"}, True),
+    "no isolation": ({"nvidia.com/gpu": "1"}, {}, {"weft.dev/isolation": "x"}, True),
+    "one system": ({"weft.dev/gpu-memory": "1"}, {}, {"weft.dev/class": "batch"}, False),
+    "one that reads the other": ({"nvidia.com/gpu": "1"}, {"GPU_MEM_REQ": "9"}, {}, False),
+    "none of one": ({"weft.dev/gpu-memory": "1", "nvidia.com/gpu": "0"}, {}, {}, False),
+    "nothing": ({}, {}, {}, False),
+}
+
+
+@pytest.mark.parametrize("how", SELF_BOUND)
+def test_who_names_his_node_and_contradicts_himself_is_denied(
+    control_plane: ControlPlane, namespace: str, people: People, policies: None, how: str
+) -> None:
+    user = people("alice")
+    limits, labels, annotations, denied = SELF_BOUND[how]
+    body = pod("self-bound", labels=labels, annotations=annotations)
+    body["spec"]["containers"][0]["resources"] = {"limits": limits}
+    path = user.path("Pod", namespace)
+    assert refused(user, "POST", path, body) == ""  # a scheduler will say so
+    body["spec"]["nodeName"] = "somewhere"
+    assert ("names its node" in refused(user, "POST", path, body)) is denied
+
+
 def test_pods_that_ask_and_name_no_scheduler_become_wefts(
     control_plane: ControlPlane, namespace: str, people: People, policies: None
 ) -> None:

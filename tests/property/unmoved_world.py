@@ -145,7 +145,7 @@ class UnmovedWorld:
     # --- what must hold ---
 
     def _held(self) -> dict[str, Any]:
-        """What each pod is charged, and of those that Weft bound what they say of themselves."""
+        """Each pod's charge, and of those that Weft bound what they say of themselves."""
         assert self.live is not None
         held: dict[str, Any] = {}
         for uid, holding in self.live.engine.ledger.holdings.items():

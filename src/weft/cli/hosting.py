@@ -215,6 +215,7 @@ def _cluster(plan: _Plan, client: ApiClient, elector: Elector | None) -> EngineC
         limits=plan.limits,
         interference=plan.predictions.interference is not None,
         config_map=_own_config_map(client, config, config.oom_history.name),
+        past_scheduler=config.past_scheduler,
     )
 
 

@@ -17,7 +17,7 @@ from weft.dialects.requests import build
 from weft.dialects.resources import ContainerSlot, amount, asks_for, label_number, slots
 from weft.dialects.system import BaseDialect
 from weft.model import DeviceRule, GpuMemoryRequest, GpuRequest, PodManifest, PodRequest, Shape
-from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS
+from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS, within_priorities
 from weft.model.errors import BadInputError
 
 NUMBER = "genius/gpu-number"
@@ -144,7 +144,10 @@ def _number(labels: Mapping[str, str], name: str, notes: list[str]) -> int:
 
 def _priority(labels: Mapping[str, str], notes: list[str]) -> int:
     text = labels.get(PRIORITY, "0").strip()
-    if not re.fullmatch(r"-?[0-9]{1,9}", text, re.ASCII):
+    if not re.fullmatch(r"-?[0-9]{1,63}", text, re.ASCII):
         notes.append(f"label {PRIORITY}: {text!r} is no whole number and counts as 0")
         return 0
-    return int(text)
+    priority = within_priorities(int(text))
+    if priority != int(text):
+        notes.append(f"label {PRIORITY}: {text} is beyond 32 bits and counts as {priority}")
+    return priority

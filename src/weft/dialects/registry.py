@@ -17,6 +17,7 @@ from weft.dialects.dialect import DialectSettings, PodAnnotations
 from weft.dialects.evidence import agreed, marked
 from weft.dialects.foreign import foreign_requests
 from weft.dialects.node_resources import non_gpu_resources
+from weft.dialects.requests import CLASSES, USED_ANNOTATIONS
 from weft.dialects.resources import ContainerSlot, amount, asked_of, slots
 from weft.dialects.system import BaseDialect
 from weft.model import (
@@ -27,6 +28,7 @@ from weft.model import (
     PodManifest,
     PodRequest,
 )
+from weft.model.annotations import CLASS
 from weft.model.ceilings import MOST_GPUS
 from weft.model.manifest import Quantities
 from weft.model.nearest import unknown
@@ -35,7 +37,7 @@ _HELD = InputBounds(held=True)
 
 _BY_NAME: dict[str, BaseDialect] = {system.name: system for system in (*ALL, NONE)}
 # What each system reads besides its own words: not a second claim on the pod.
-_INCLUDES = {
+INCLUDES = {
     "coscheml": ("gpushare",),
     "hami": ("nvidia",),
     "genius": ("nvidia",),
@@ -53,12 +55,12 @@ def dialect(name: str) -> BaseDialect:
 def choose(pod: PodManifest, settings: DialectSettings) -> tuple[BaseDialect, str]:
     """The pod's system, and a warning ("" for none) where its schedulerName says otherwise."""
     carried = [system for system in ALL if system.carries(pod, settings)]
-    included = {name for system in carried for name in _INCLUDES.get(system.name, ())}
+    included = {name for system in carried for name in INCLUDES.get(system.name, ())}
     owners = [system for system in carried if system.name not in included]
     scheduler = pod.spec.scheduler_name
     named = next((s for s in ALL if scheduler in s.scheduler_names), None)
     if named is not None and named.asks_by_name:
-        includes = _INCLUDES[named.name]
+        includes = INCLUDES[named.name]
         if all(system.name in includes for system in owners):
             return named, ""
     if len(owners) > 1:
@@ -135,8 +137,14 @@ def without_labels(manifest: PodManifest) -> PodManifest:
 
 
 def without_words(manifest: PodManifest) -> PodManifest:
-    """The pod without labels and annotations: as its spec alone asks."""
-    return replace(manifest, metadata=replace(manifest.metadata, labels=None, annotations=None))
+    """The pod as its spec alone asks: without labels, and with no annotations but what it says of
+    itself."""
+    said = {
+        name: text
+        for name, text in (manifest.metadata.annotations or {}).items()
+        if name in USED_ANNOTATIONS and (name != CLASS or text in CLASSES)
+    }
+    return replace(manifest, metadata=replace(manifest.metadata, labels=None, annotations=said))
 
 
 def _placed_by_labels(manifest: PodManifest) -> bool:
@@ -159,7 +167,7 @@ def _unreadable(manifest: PodManifest, settings: DialectSettings) -> str:
 
 
 class PossibleRequests(NamedTuple):
-    """What resources that contradict each other can ask for at most: each system's reading of its
+    """Upper bounds of resources that contradict each other: each system's reading of its
     own, and whole cards for what no system can read."""
 
     readings: tuple[PodRequest, ...]
@@ -173,13 +181,13 @@ def possible_requests(manifest: PodManifest, settings: DialectSettings) -> Possi
     """
     spec_alone = without_words(manifest)
     carried = [system for system in ALL if system.carries(spec_alone, settings)]
-    included = {name for system in carried for name in _INCLUDES.get(system.name, ())}
+    included = {name for system in carried for name in INCLUDES.get(system.name, ())}
     readings, cards = [], 0
     for system in carried:
         if system.name in included:
             continue
         own = {*system.resources, *system.counted}
-        for name in _INCLUDES.get(system.name, ()):
+        for name in INCLUDES.get(system.name, ()):
             own |= set(_BY_NAME[name].resources)
         try:
             readings.append(system.parse(_asking_only(spec_alone, own), settings))

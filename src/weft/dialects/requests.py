@@ -29,7 +29,7 @@ from weft.model.annotations import (
     SOLO_P99_MS,
     TOPOLOGY,
 )
-from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS, MOST_LETTERS
+from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS, MOST_LETTERS, within_priorities
 from weft.model.nearest import unknown
 from weft.model.request import (
     ANY_DEVICE,
@@ -93,12 +93,24 @@ def build(
         shape=full,
         dialect=dialect,
         scheduler_name=pod.spec.scheduler_name or "default-scheduler",
-        priority=pod.spec.priority or 0,
+        priority=_priority(pod, notes),
         created_ns=timestamp_ns(meta.creation_timestamp),
         containers=layout.containers,
         shared_by_containers=shared,
         warnings=tuple(notes),
     )
+
+
+def _priority(pod: PodManifest, notes: list[str]) -> int:
+    """spec.priority, as far as the API server would take it."""
+    asked = pod.spec.priority or 0
+    priority = within_priorities(asked)
+    if priority != asked:
+        notes.append(
+            f"spec.priority {str(asked)[:_MOST_SHOWN]} is beyond 32 bits, and no API server takes "
+            f"it: it counts as {priority}"
+        )
+    return priority
 
 
 def _check(layout: ContainerRequests) -> None:

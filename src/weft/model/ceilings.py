@@ -29,3 +29,10 @@ MOST_RULES = 2_000
 """Rules on nodes, tolerations and host ports of a pod: each is asked about all nodes."""
 MOST_LETTERS = 253
 """The longest name, as Kubernetes' own; an annotation may be of 256 kB."""
+LEAST_PRIORITY, MOST_PRIORITY = -(2**31), 2**31 - 1
+"""Kubernetes keeps spec.priority in 32 bits."""
+
+
+def within_priorities(priority: int) -> int:
+    """The nearest priority that a pod can have."""
+    return max(LEAST_PRIORITY, min(priority, MOST_PRIORITY))

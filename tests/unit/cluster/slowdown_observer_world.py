@@ -244,16 +244,19 @@ async def scene(
     lead: bool = True,
     quietly: bool = True,
     pods: bool = True,
+    nameless: bool = False,
     clock: Ahead | None = None,
     **how: Any,
 ) -> AsyncIterator[Scene]:
-    """A process' life, with `serve` and `train` on the card for long."""
+    """A process' life, with `serve` and `train` on the card for long; `nameless`: they do not say
+    which applications they are."""
+    serve, train = ("", "") if nameless else ("serve", "train")
     async with client_of(server, clock or Ahead()) as client:
         made = Scene(server, client, **how)
         async with living(made, lead=lead, quietly=quietly):
             if lead and pods:
-                await made.runs("serve", "serve", "latency-critical", solo_rate=str(ALONE_PER_S))
-                await made.runs("train", "train", "best-effort", solo_rate=str(ALONE_PER_S))
+                await made.runs("serve", serve, "latency-critical", solo_rate=str(ALONE_PER_S))
+                await made.runs("train", train, "best-effort", solo_rate=str(ALONE_PER_S))
                 made.clock.passed_s += 120
                 await made.look(serve=ALONE_PER_S, train=90)  # where they stand
             yield made

@@ -122,7 +122,7 @@ async def test_one_whose_share_is_assumed_sends_nobody_away() -> None:
 
 
 async def test_marks_that_come_after_the_binding_send_nobody_away() -> None:
-    """Who bound his pod himself can write both annotations where no policy keeps him from it."""
+    """An author who bound his pod can write both annotations where no policy forbids that."""
     async with world(node("n", 1)) as made:
         made.server.add("pods", pod("mine", 1, scheduler="other", nodeName="n"))
         await weft_binds(made, "theirs", {"limits": {"weft.dev/gpu-memory": "15999"}})
@@ -200,3 +200,26 @@ async def test_labels_of_a_pod_that_nobody_placed_by_them_charge_nothing(schedul
         made.server.add("pods", asked)
         await until(lambda: made.uid("mine") in made.live.engine.ledger.holdings)
         assert used(made) == [0] * CARDS
+
+
+@pytest.mark.parametrize("treatment", ["charge", "evict"])
+async def test_who_is_bound_past_his_scheduler_is_told_and_goes_where_it_is_asked_for(
+    treatment: Any,
+) -> None:
+    async with world(node("n", 2), past_scheduler=treatment) as made:
+        others = pod("others", 1, scheduler="default-scheduler", nodeName="n")
+        made.server.add("pods", others)
+        await weft_binds(made, "placed", {"limits": {"weft.dev/gpu-memory": "1"}})
+        blocked = made.server.fault("status", path="eviction", code=429, times=1)
+        made.server.add("pods", pod("mine", 1, nodeName="n"))
+        (text,) = await until(lambda: made.told("BoundPastScheduler"))
+        assert "was bound past its scheduler" in text
+        assert made.live.past_scheduler.here == {made.uid("mine")}
+        if treatment == "evict":
+            await until(lambda: made.deleting("mine"))
+            assert blocked.hits == 1
+        else:
+            await anew(made)
+            assert "POST pods/eviction" not in made.server.requests
+        assert not made.deleting("others")
+        assert not made.deleting("placed")

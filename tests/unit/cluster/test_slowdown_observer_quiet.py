@@ -77,13 +77,9 @@ async def test_a_new_leader_evicts_nobody_where_somebody_may_have_gone_just_now(
 
     clock = Ahead()
     async with api() as server:
-        async with scene(server, quietly=False, clock=clock) as first:
+        async with scene(server, quietly=False, clock=clock, nameless=what == "nameless") as first:
             if what == "not kept":
                 server.fault("lose-request", path="configmaps", times=1_000_000)
-            for name in ("serve", "train") if what == "nameless" else ():
-                marks = {"weft.dev/application": None}
-                server.update("pods", name, {"metadata": {"annotations": marks}}, "d")
-                await until(lambda n=name: not first.application(n))  # type: ignore[misc]
             await first.slow()
             await until(lambda: first.deleting("train"))
             await first.idle()

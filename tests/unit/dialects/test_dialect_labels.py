@@ -107,6 +107,19 @@ def test_the_queue_priority_is_geniuss_own():
     assert genius(gpu_number=1, priority=-2).queue_priority == -2
 
 
+@pytest.mark.parametrize(
+    ("told", "counts"),
+    [(2**31, 2**31 - 1), (-(2**31) - 1, -(2**31)), (10**40, 2**31 - 1), (-(10**40), -(2**31))],
+)
+def test_a_priority_beyond_32_bits_counts_as_the_nearest_and_is_named(told, counts):
+    request = genius(gpu_number=1, priority=told)
+    assert request.queue_priority == counts
+    assert any(f"is beyond 32 bits and counts as {counts}" in note for note in request.warnings)
+    request = parsed(ask("aliyun.com/gpu-mem", 1), priority=told)
+    assert request.priority == counts
+    assert any("spec.priority" in note for note in request.warnings)
+
+
 def test_priority_alone_asks_for_no_gpu():
     assert genius(priority=7).dialect == "none"
     assert genius(ask("aliyun.com/gpu-mem", 1), priority=7).dialect == "gpushare"

@@ -3,7 +3,8 @@
 import re
 from collections.abc import Iterable
 
-from weft.dialects.catalog import ASKING_LABELS, RESOURCES
+from weft.dialects.catalog import ALL, ASKING_LABELS, RESOURCES
+from weft.dialects.registry import INCLUDES
 
 CONTAINERS = (
     "object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])"
@@ -50,3 +51,34 @@ def asks_for_gpus() -> str:
     own = "object.metadata.labels"
     labels = f"has({own}) && {own}.exists(l, l in {listed(sorted(ASKING_LABELS))})"
     return f"{resources} || ({labels})"
+
+
+def asks_in_words_of_two() -> str:
+    """Tells whether the pod asks for GPUs in the words of several systems, none of which reads the
+    other's, as `registry.choose` refuses it."""
+    including: dict[str, list[str]] = {}
+    for name, included in INCLUDES.items():
+        for other in included:
+            including.setdefault(other, []).append(name)
+    words = {system.name: _words_of(system.resources, system.asking_labels) for system in ALL}
+    asked = []
+    for system in ALL:
+        if system.name == "coscheml":
+            continue  # gpushare's own words
+        others = [words[name] for name in including.get(system.name, ()) if name != "coscheml"]
+        alone = "".join(f" && !{other}" for other in others)
+        asked.append(f"({words[system.name]}{alone})")
+    return f"[{', '.join(asked)}].filter(asked, asked).size() > 1"
+
+
+def _words_of(resources: Iterable[str], labels: Iterable[str]) -> str:
+    amounts, own = "c.resources.limits", "object.metadata.labels"
+    resources, labels = sorted(resources), sorted(labels)
+    tests = []
+    if resources:
+        asked = f"{amounts}.exists(r, r in {listed(resources)} && string({amounts}[r]) != '0')"
+        named = f"has(c.resources) && has({amounts}) && {asked}"
+        tests.append(f"({CONTAINERS}).exists(c, {named})")
+    if labels:
+        tests.append(f"(has({own}) && {own}.exists(l, l in {listed(labels)}))")
+    return f"({' || '.join(tests)})"

@@ -5,6 +5,7 @@
     in Bindings the same: schedulers
     on nodes    inventory and what an agent offers: the node's own agent
     in status   GPU resources: the node's own agent, and its kubelet
+    by authors  pods that name their node and contradict themselves: nobody
     in specs    NVIDIA_VISIBLE_DEVICES that names GPUs: nobody in namespaces that are opted in,
                 elsewhere the user is warned
 
@@ -20,16 +21,27 @@ from typing import Any
 
 import msgspec
 
-from weft.cluster.admission.cel import CONTAINERS, EPHEMERAL, is_one_of, listed, quoted
+from weft.cluster.admission.cel import (
+    CONTAINERS,
+    EPHEMERAL,
+    asks_in_words_of_two,
+    is_one_of,
+    listed,
+    quoted,
+)
 from weft.cluster.admission.scheduling import API
 from weft.dialects.catalog import ALL, RESOURCES
+from weft.dialects.requests import CLASSES, TOPOLOGIES
+from weft.model.agent_offer import ISOLATIONS
 from weft.model.annotations import (
     ADVERTISES,
     AGENT,
+    CLASS,
     DELIVERY,
     FENCED_VERSION,
     GPU_LINKS,
     INVENTORY,
+    ISOLATION,
     NODE_MODELS,
     PLACEMENT,
     PLACEMENT_COPY,
@@ -37,6 +49,7 @@ from weft.model.annotations import (
     SCHEDULE,
     SCHEDULE_ENABLED,
     TERM,
+    TOPOLOGY,
 )
 
 _OWN = (PLACEMENT, PLACEMENT_COPY, DELIVERY, TERM, FENCED_VERSION)
@@ -120,8 +133,45 @@ def protection_policies(writers: Writers) -> list[dict[str, Any]]:
             [_same_amounts("capacity"), _same_amounts("allocatable")],
             when=_by_others(f"{by_agent} || {by_plugin} || {by_kubelet}"),
         ),
+        *_bound_by_author(),
         *_shown_elsewhere(),
     ]
+
+
+def _bound_by_author() -> list[dict[str, Any]]:
+    """Denies a pod that names its node and contradicts itself: no scheduler will refuse it, and
+    what it holds nobody can say."""
+    allowed = {ISOLATION: ISOLATIONS, CLASS: CLASSES, TOPOLOGY: TOPOLOGIES}
+    own = "object.metadata.annotations"
+    known = [
+        f"(!has({own}) || !({quoted(name)} in {own}) || "
+        f"{own}[{quoted(name)}] in {listed(('', *values))})"
+        for name, values in allowed.items()
+    ]
+    mirrored = "request.userInfo.username.startsWith('system:node:')"
+    return _policy(
+        "weft-bound-by-author",
+        ("pods",),
+        ("CREATE",),
+        [
+            {
+                "expression": f"!({asks_in_words_of_two()})",
+                "message": "names its node and asks for GPUs in the words of several systems: "
+                "keep one system, or leave nodeName out",
+                "reason": "Forbidden",
+            },
+            {
+                "expression": " && ".join(known),
+                "message": "names its node, and an annotation of weft.dev has a value that it "
+                "cannot have: isolation, class or topology",
+                "reason": "Forbidden",
+            },
+        ],
+        when={
+            "names-its-node": f"has(object.spec.nodeName) && object.spec.nodeName != '' && "
+            f"!{mirrored}"
+        },
+    )
 
 
 def _on_pods(by_scheduler: str) -> list[dict[str, Any]]:

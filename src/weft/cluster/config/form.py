@@ -449,6 +449,12 @@ class Configuration(Section, frozen=True):
         Literal["auto", "GiB", "MiB"],
         "what one aliyun.com/gpu-mem is; auto asks each node, which knows its own",
     ] = "auto"
+    past_scheduler: Annotated[
+        Literal["charge", "evict"],
+        "pods that name a scheduler of profiles, ask for GPUs and were bound without it, as by "
+        "nodeName: charge counts the most that they may hold; evict has them evicted too, those "
+        "that another scheduler of that name placed without marks among them",
+    ] = "charge"
     compat: CompatSettings = CompatSettings()
     inventory: Annotated[
         tuple[InventoryRule, ...],

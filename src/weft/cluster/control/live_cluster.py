@@ -32,6 +32,7 @@ from weft.cluster.control.turns import LoopTurns
 from weft.cluster.control.watch_feeds import ChangeStream, WatchFeed
 from weft.cluster.eviction.evictor import Evictor
 from weft.cluster.eviction.overbooking_guard import OverbookingGuard
+from weft.cluster.eviction.past_scheduler import PastScheduler, Treatment
 from weft.cluster.state.gpushare_units import UnitMismatches
 from weft.cluster.state.node_batches import NodeBatches
 from weft.cluster.state.nodes import NodeView, Unit
@@ -102,7 +103,8 @@ class EngineCluster:
     inventory of nodes that nobody else tells of, `links` how their GPUs are connected. `lease` is
     asked before each write, and who else has it; None says that this process may always write.
     `limits` are the ledger's. `interference`: there is a table of it. What is learnt of pods that
-    ran out of memory is `kept` there.
+    ran out of memory is `kept` there. `past_scheduler`: what becomes of our schedulers' pods that
+    were bound without them.
     `on_slowdown_eviction` is called once a pod may be going for others' speed; `peaks` say what a
     pod (by UID) was seen to use of a GPU at most.
     """
@@ -122,6 +124,7 @@ class EngineCluster:
         limits: RequestLimits = STRICT,
         interference: bool = False,
         config_map: OwnConfigMap | None = None,
+        past_scheduler: Treatment = "charge",
     ) -> None:
         may_bind = lease.may_bind if lease else None
         self.engine = Engine(profiles, seed=seed, limits=limits, turn_looks=TURN_LOOKS)
@@ -144,6 +147,9 @@ class EngineCluster:
         self.evictor = Evictor(client, self._pods, *tell)
         views = (self.engine, self._pods, self._nodes)
         self.guard = OverbookingGuard(client, *views, self._notice, self.handle, self.evictor)
+        self.past_scheduler = PastScheduler(
+            client, self._pods, self._notice, may_bind, past_scheduler
+        )
         self.ends = OomWatch(self._pods, self._nodes, self._peak_mib)
         self.oom_history = OomHistoryStore(client, config_map, self.engine, self.handle, may_bind)
         self.keepers: list[StateStore] = [self.oom_history]
@@ -206,6 +212,7 @@ class EngineCluster:
         self.evictor.leading = True
         self.handle(LeadershipBegan())
         self.guard.lead()
+        self.past_scheduler.lead()
         self.units.lead()
         turns = LoopTurns(self._client.clock.monotonic)
         for pod in self._pods.pending():
@@ -223,7 +230,7 @@ class EngineCluster:
         self._pods.deciding = self.ready = False
         self.leadership.end()
         self._gathering.stop()
-        await asyncio.gather(self.guard.stop(), self.evictor.stop())
+        await asyncio.gather(self.guard.stop(), self.evictor.stop(), self.past_scheduler.stop())
         await asyncio.gather(*(keeper.stop() for keeper in self.keepers))
         await self._stream.stop()
         await asyncio.gather(*self._binding.values(), return_exceptions=True)
@@ -399,7 +406,7 @@ class EngineCluster:
             await turns.end()
         self._volumes_changed()
         self._nodes_changed()
-        self.guard.check()
+        self._check_accounts()
 
     def _free_unseen(self, synced: Synced) -> None:
         """Pods that were bound before this list was asked for, and that it does not show, are gone:
@@ -437,7 +444,11 @@ class EngineCluster:
                 self.handle(event)
         if new or gone:
             self.handle(NodesChanged(new, gone))
+        self._check_accounts()
+
+    def _check_accounts(self) -> None:
         self.guard.check()
+        self.past_scheduler.check()
 
     def _volumes_changed(self) -> None:
         if not self._volumes.take_moved():

@@ -7,6 +7,7 @@ from weft.cluster.control.interface import LiveCluster
 from weft.cluster.control.watch_feeds import WatchFeed
 from weft.cluster.eviction.evictor import Evictor
 from weft.cluster.eviction.overbooking_guard import OverbookingGuard
+from weft.cluster.eviction.past_scheduler import PastScheduler
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pods import PodView
 from weft.cluster.stores.oom_history_store import OomHistoryStore
@@ -24,6 +25,7 @@ class ClusterView(LiveCluster, Protocol):
     evictor: Evictor
     ends: OomWatch
     oom_history: OomHistoryStore
+    past_scheduler: PastScheduler
 
     @property
     def client(self) -> ApiClient:

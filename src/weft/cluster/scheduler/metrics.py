@@ -198,6 +198,8 @@ class SchedulerMetrics:
         told = Counter(doubt.reason for each in live.pods.doubts.values() for doubt in each)
         reasons = {reason: told[reason] for reason in DOUBTS}
         yield gauge("weft_pods_doubted", doubted, reasons, "reason")
+        past = "Pods of our schedulers that were bound without them, and hold GPUs."
+        yield gauge("weft_pods_past_scheduler", past, len(live.past_scheduler.here))
         stuck = "Pods that hold GPUs and cannot end by themselves."
         yield gauge("weft_pods_stuck", stuck, len(live.stuck()))
         overbooked = "GPUs that hold more than they have."

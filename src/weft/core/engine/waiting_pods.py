@@ -112,7 +112,7 @@ class WaitingPod:
     def __init__(self, pod: PodRequest, profile: Profile, seq: int) -> None:
         self.pod, self.profile = pod, profile
         self.key: Key = (*policy_answers.queue_key(profile.lead, pod), seq)
-        self.rank = -pod.queue_priority, -pod.priority
+        self.rank = profile.lead.rank(pod)
         self.turn_of = pod.namespace
         self.group = GroupKey(profile.name, pod.shape)
         self.tries = self.faults = 0

@@ -62,6 +62,12 @@ def lost_in_words(gpus: Iterable[int], node: str) -> str:
     )
 
 
+def past_scheduler_in_words(assumed: str, *, evicts: bool) -> str:
+    """A pod that its author bound himself; `assumed` says how its share was guessed."""
+    end = "it is evicted" if evicts else "nobody else is evicted for it"
+    return f"was bound past its scheduler, without Weft's record: it {assumed}; {end}"
+
+
 MARKED_LATE = "Weft's marks came to it after it was bound; nobody else is evicted for them"
 
 # --- units of memory on a node ---

@@ -120,6 +120,8 @@ class Policy:
     largest first; of equal ones the last goes first where `last_request_first`. One that `harvests`
     may give a pod memory that residents hold but leave idle, within the ledger's declared limit.
     One with `prices_every` is shown the whole cluster so often (`take_table`).
+    One with `own_priority` orders its pods by their dialect's own priority (genius/priority) before
+    spec.priority; for others that is a label that anybody may write.
     One with `raw_scores` tells kube-scheduler its scores as they are, as its original did; others'
     are made 0 to 10. `compat_system` is the system, by its name under `compat` in the
     configuration, whose flaws the option `compat: exact` keeps. Options are keyword arguments of
@@ -137,6 +139,7 @@ class Policy:
     unpriced: bool = False
     """Set by the engine while prices could not be made for the nodes as they are: no score is asked
     for then, and its pods go wherever they fit."""
+    own_priority: ClassVar[bool] = False
     raw_scores: bool = False
     compat_system: ClassVar[str] = ""
     ties: ClassVar[Literal["first", "last"]] = "first"
@@ -166,7 +169,12 @@ class Policy:
 
     def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
         """queueSort: pods with smaller keys go first. Default: priority, then age."""
-        return (-pod.queue_priority, -pod.priority, pod.created_ns)
+        return (*self.rank(pod), pod.created_ns)
+
+    def rank(self, pod: PodRequest) -> tuple[int, int]:
+        """The pod's priority, smaller first: its dialect's own where that counts, and
+        spec.priority."""
+        return (-pod.queue_priority if self.own_priority else 0, -pod.priority)
 
     def pre_filter(self, shape: Shape) -> Shape:
         """preFilter: the shape to place instead (an exclusive policy asks for whole cards)."""

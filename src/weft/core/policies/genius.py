@@ -40,6 +40,7 @@ class GeniusPolicy(Policy):
     summary = "large, fast cards with free memory and little to do"
     source = "Genius (Jiang), on ObserverWard's metrics"
     compat_system = "genius"
+    own_priority = True
     reads = frozenset({"signals", "cluster"})
     unsafe = "only with compat exact: pods that hold no memory yet are charged nothing"
 

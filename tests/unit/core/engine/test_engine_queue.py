@@ -30,8 +30,11 @@ from weft.core.engine.queue import backoff_ns
 from weft.core.framework import Profile
 from weft.core.framework.signals import SignalsSnapshot
 from weft.core.ledger import audit
+from weft.core.policies.auto import Auto
+from weft.core.policies.catalog import BUILT_IN, built_in
 from weft.core.policies.exclusive import Exclusive
 from weft.core.policies.first_fit import FirstFit
+from weft.core.policies.genius import GeniusPolicy
 from weft.model import GpuMemoryRequest, GpuRequest, PodRequest
 from weft.testing import node, placement, pod, shape
 
@@ -69,14 +72,24 @@ def test_higher_priority_first_then_the_older_then_the_first_to_come() -> None:
     assert order_of(engine_of(), *pods) == ["urgent", "early", "twin", "late"]
 
 
-def test_the_dialect_s_queue_priority_goes_before_spec_priority() -> None:
-    """genius-scheduler: genius/priority, then spec.priority, then first come."""
+def test_genius_priority_goes_before_spec_priority_in_genius_profiles_alone() -> None:
+    """genius-scheduler: genius/priority, then spec.priority, then first come. Elsewhere a label
+    that every tenant may write beats no PriorityClass."""
     pods = [
         pod("spec", memory_mib=1, priority=1000),
         pod("genius", memory_mib=2, queue_priority=2),
         pod("both", memory_mib=3, queue_priority=2, priority=1),
     ]
-    assert order_of(engine_of(), *pods) == ["both", "genius", "spec"]
+    assert order_of(engine_of(policies=(GeniusPolicy(),)), *pods) == ["both", "genius", "spec"]
+    assert order_of(engine_of(policies=(Auto(),)), *pods) == ["spec", "both", "genius"]
+
+
+@pytest.mark.parametrize("name", [policy.name for policy in BUILT_IN])
+def test_no_other_policy_reads_a_label_s_priority(name: str) -> None:
+    policy = built_in().create(name)
+    high, low = pod("a", queue_priority=9), pod("b", priority=2_000_000_000)
+    reads = policy.queue_key(high) != policy.queue_key(pod("a"))
+    assert reads == (policy.rank(high) < policy.rank(low)) == (name == "genius")
 
 
 def test_a_policy_s_own_order_rules_its_profile() -> None:

@@ -71,7 +71,7 @@ def test_a_policy_without_opinions_accepts_and_scores_nothing() -> None:
     assert policy.bound_options(way, RemainingRequest(none, 0, 0)).tolist() == [NO_BOUND] * 2
 
 
-def test_pods_queue_by_their_dialect_s_priority_then_their_own_then_age() -> None:
+def test_pods_queue_by_their_priority_then_age_whatever_their_dialect_s_own() -> None:
     key = Silent().queue_key
     pods = [
         pod("old"),
@@ -80,10 +80,10 @@ def test_pods_queue_by_their_dialect_s_priority_then_their_own_then_age() -> Non
         pod("first", queue_priority=1, created_ns=9),
     ]
     assert [p.name for p in sorted(pods, key=key)] == [
-        "first",
         "urgent",
         "old",
         "new",
+        "first",
     ]
 
 

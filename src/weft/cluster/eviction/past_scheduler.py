@@ -1,0 +1,103 @@
+"""Watches for pods that were bound past their scheduler, tells people, and evicts them if asked to.
+
+Such a pod names a scheduler of ours, asks for GPUs, and is on a node without Weft's record: its
+author set `nodeName`, or somebody bound it by hand. What it may hold at most is charged, and makes
+nobody else go. Lives beside the overbooking guard, which looks at the same pods at the same time.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Literal
+
+from weft.cluster.control.interface import Notice
+from weft.cluster.state.bound_share import placed_by_weft
+from weft.cluster.state.pods import PodView
+from weft.core.explain.account_sentences import past_scheduler_in_words
+from weft.kube.client import ApiClient
+from weft.kube.clock import Backoff
+from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
+from weft.kube.log_fields import about
+from weft.kube.pods import Pod
+
+log = logging.getLogger("weft.cluster")
+REASON = "BoundPastScheduler"
+Treatment = Literal["charge", "evict"]
+_TIMEOUT_S = 3.0
+_FIRST_S, _MOST_S = 1.0, 60.0
+
+
+class PastScheduler:
+    """Looks after one cluster's pods, while `leading`. `here` are those bound past us, by UID."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        pods: PodView,
+        notify: Callable[[Notice], None],
+        may_write: Callable[[float], bool] | None,
+        treatment: Treatment = "charge",
+    ) -> None:
+        self.leading = False
+        self.here: frozenset[str] = frozenset()
+        self._client, self._pods, self._notify = client, pods, notify
+        self._may_write, self._evicts = may_write, treatment == "evict"
+        self._told: frozenset[str] = frozenset()
+        self._task: asyncio.Task[None] | None = None
+
+    def check(self) -> None:
+        """Look who is there; tell who is new, and begin to evict."""
+        pods = {uid: pod for uid in self._pods.assumed if (pod := self._pods.by_uid(uid))}
+        self.here = frozenset(uid for uid, pod in pods.items() if self._is_past_us(pod))
+        if not self.leading:
+            return
+        for uid in sorted(self.here - self._told):
+            text = past_scheduler_in_words(self._pods.assumed[uid], evicts=self._evicts)
+            log.warning("pod %s %s", pods[uid].metadata.name, text, extra=about(pods[uid].metadata))
+            self._notify(Notice(REASON, text, pod=pods[uid]))
+        self._told = self.here
+        if self._evicts and self._due() and self._task is None:
+            self._task = asyncio.create_task(self._evict_all())
+            self._task.add_done_callback(self._done)
+
+    def lead(self) -> None:
+        """This process leads now: who is there is told, and evicted, from here on."""
+        self.leading = True
+        self.check()
+
+    async def stop(self) -> None:
+        """Tell and evict nothing more."""
+        self.leading = False
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _is_past_us(self, pod: Pod) -> bool:
+        return self._pods.ours(pod) and not placed_by_weft(pod)
+
+    def _done(self, _: "asyncio.Task[None]") -> None:
+        self._task = None
+
+    def _due(self) -> list[Pod]:
+        found = [self._pods.by_uid(uid) for uid in sorted(self.here)]
+        return [pod for pod in found if pod is not None and not pod.metadata.deletion_timestamp]
+
+    async def _evict_all(self) -> None:
+        """Ask again until nobody is left; a disruption budget may forbid it for a while."""
+        backoff = Backoff(_FIRST_S, _MOST_S, self._client.rng)
+        while self.leading and (due := self._due()):
+            for pod in due:
+                await self._evict(pod)
+            await self._client.clock.sleep(backoff.next_s())
+
+    async def _evict(self, pod: Pod) -> None:
+        meta = pod.metadata
+        if self._may_write is not None and not self._may_write(2 * _TIMEOUT_S):
+            return
+        try:
+            await self._client.evict(meta.namespace, meta.name, meta.uid, _TIMEOUT_S)
+        except (NotFoundError, ConflictError):
+            return  # it is gone, or another one of its name is there
+        except (ApiError, LostError, NotSentError) as error:
+            text = "pod %s was bound past its scheduler, and can't be evicted now: %s"
+            log.warning(text, meta.name, error, extra=about(meta))
