@@ -46,9 +46,9 @@ def asks_for(pod: PodManifest, names: Sequence[str]) -> bool:
     named_by_none = resource_names.isdisjoint
     for container in (*(pod.spec.init_containers or ()), *pod.spec.containers):
         limits, requests = container.resources.limits, container.resources.requests
-        if (limits and not named_by_none(limits)) or (requests and not named_by_none(requests)):
-            if names_any(container, resource_names):
-                return True
+        may = (limits and not named_by_none(limits)) or (requests and not named_by_none(requests))
+        if may and names_any(container, resource_names):
+            return True
     return False
 
 

@@ -80,7 +80,17 @@ def _beside(facts: Facts, shares: tuple[Share, ...]) -> str:
         for name, key in (("CPU", "cpu_gpus"), ("memory", "memory_gpus"))
         if float(facts[key]) >= 0.05
     ]
-    return " and ".join(short) or "CPU and memory suffice for the GPUs left"
+    told = " and ".join(short) or "CPU and memory suffice for the GPUs left"
+    return told + (_learnt(float(facts["turnover"])) if "turnover" in facts else "")
+
+
+def _learnt(turnover: float) -> str:
+    """By which setting CPU counts as short, and what it was learnt from."""
+    setting = "as living" if turnover >= 0.5 else "as inflation" if not turnover else "between both"
+    return (
+        f" (learnt turnover {turnover:.0%}: of what pods hold, so much took the place of what "
+        f"others freed; it decides {setting})"
+    )
 
 
 def _packing(facts: Facts, shares: tuple[Share, ...]) -> str:
