@@ -40,7 +40,7 @@ LOOKS_LAID_OUT, LOOKS_WOKEN, LOOKS_AHEAD = 40, 12, 100
 """A change of nodes: each node that there is. An event that wakes: each group of pods alike. Work
 ahead: each shape, at least."""
 LOOKS_WAITING, LOOKS_MATCHED = 8, 20_000
-"""Who else waits is asked: each pod in the queue, and where pods and GPUs are matched."""
+"""Where who else waits is asked: each pod in the queue, and a matching of pods and GPUs."""
 KEPT_AT_MOST, KEPT_ROWS = 4_096, 3_000_000
 """Shapes whose answers are kept, and nodes in them together: some 60 MiB."""
 ASKED_LATELY = 3
