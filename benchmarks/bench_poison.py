@@ -29,6 +29,7 @@ from weft.core.engine import (
     Command,
     Engine,
     Event,
+    Faulted,
     NodesChanged,
     PodAdded,
     PodGone,
@@ -93,6 +94,8 @@ class Worst:
         commands = self.engine.handle(event, now_ns)
         took = time.process_time() - began
         self.worst_s, self.total_s = max(self.worst_s, took), self.total_s + took
+        if any(isinstance(command, Faulted) for command in commands):
+            raise RuntimeError(f"a decision broke off: {commands}")
         decided = [c.pod.uid for c in commands if isinstance(c, Bind | Unschedulable)]
         if self._since_s >= 0 and HONEST in decided:
             self.honest_s, self._since_s = self.total_s - self._since_s, -1.0

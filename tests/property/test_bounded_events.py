@@ -6,6 +6,7 @@ Each mistake below, put into the engine, is caught.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -28,6 +29,7 @@ from weft.core.engine.assessment import Assessment, Assessor
 from weft.core.framework import Profile, Query, feasibility
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import LedgerTable
+from weft.core.policies import interference
 from weft.core.policies.catalog import built_in
 from weft.model import GpuMemoryRequest, GpuRequest, PodRequest
 from weft.testing import node, placement, pod
@@ -181,6 +183,27 @@ def work_ahead_counts(patch: Patch) -> None:
     assert 0 < most <= TURN // 100
 
 
+def who_cannot_have_it_is_not_weighed(patch: Patch) -> None:
+    """Nor more than so many shapes, where all that wait could have it."""
+    weighed: list[object] = []
+    worth = interference.InterferencePolicy._worth
+
+    def counted(*asked: Any) -> Any:
+        weighed.append(asked)
+        return worth(*asked)
+
+    patch.setattr(interference.InterferencePolicy, "_worth", counted)
+    attack = Attack(patch, "interference")
+    attack.wait(unlike(150))
+    attack.node_joins(honest())
+    assert 0 < len(weighed) < 4
+    attack = Attack(patch, "interference")
+    attack.wait(unlike(150))
+    weighed.clear()
+    attack.handle(NodesChanged((node("new", gpus=1),)), 2 * MINUTE)
+    assert 0 < len(weighed) <= interference.MOST_UNLIKE + 1 <= 60
+
+
 CHECKS = [
     nobody_waits_for_many_shapes,
     the_highest_priority_goes_first_whoever_had_turns,
@@ -188,6 +211,7 @@ CHECKS = [
     what_is_kept_is_true,
     containers_count,
     work_ahead_counts,
+    who_cannot_have_it_is_not_weighed,
 ]
 
 
@@ -261,6 +285,27 @@ def work_ahead_that_costs_nothing(patch: Patch) -> None:
     patch.setattr(assessment, "LOOKS_AHEAD", 0)
 
 
+def who_cannot_have_it_is_weighed(patch: Patch) -> None:
+    patch.setattr(interference, "_could_take", lambda *_, **__: True)
+
+
+def all_that_wait_are_weighed(patch: Patch) -> None:
+    patch.setattr(interference, "MOST_UNLIKE", 10**6)
+
+
+def requests_carried_that_cost_nothing(patch: Patch) -> None:
+    of_this_layout = Assessor._of_this_layout
+
+    def free(self: Assessor, *asked: Any) -> Assessment:
+        before = len(self._known), self.looked
+        known = of_this_layout(self, *asked)
+        if len(self._known) == before[0] and self.looked > before[1]:
+            self.looked = before[1]
+        return known
+
+    patch.setattr(Assessor, "_of_this_layout", free)
+
+
 MISTAKES = [
     the_oldest_first_however_many,
     turns_that_know_no_priority,
@@ -272,6 +317,9 @@ MISTAKES = [
     containers_that_cost_nothing,
     searches_that_cost_nothing,
     work_ahead_that_costs_nothing,
+    who_cannot_have_it_is_weighed,
+    all_that_wait_are_weighed,
+    requests_carried_that_cost_nothing,
 ]
 
 

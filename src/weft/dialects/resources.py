@@ -43,10 +43,13 @@ def slots(pod: PodManifest) -> list[ContainerSlot]:
 def asks_for(pod: PodManifest, names: Sequence[str]) -> bool:
     """True if any container names one of these resources with anything but zero."""
     resource_names = frozenset(names)
-    return any(
-        names_any(container, resource_names)
-        for container in (*(pod.spec.init_containers or ()), *pod.spec.containers)
-    )
+    named_by_none = resource_names.isdisjoint
+    for container in (*(pod.spec.init_containers or ()), *pod.spec.containers):
+        limits, requests = container.resources.limits, container.resources.requests
+        may = (limits and not named_by_none(limits)) or (requests and not named_by_none(requests))
+        if may and names_any(container, resource_names):
+            return True
+    return False
 
 
 def names_any(container: ManifestContainer, names: Set[str]) -> bool:

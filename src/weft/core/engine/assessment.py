@@ -39,12 +39,14 @@ for, each rule on labels."""
 LOOKS_LAID_OUT, LOOKS_WOKEN, LOOKS_AHEAD = 40, 12, 100
 """A change of nodes: each node that there is. An event that wakes: each group of pods alike. Work
 ahead: each shape, at least."""
+LOOKS_WAITING, LOOKS_MATCHED = 8, 20_000
+"""Where who else waits is asked: each pod in the queue, and a matching of pods and GPUs."""
 KEPT_AT_MOST, KEPT_ROWS = 4_096, 3_000_000
 """Shapes whose answers are kept, and nodes in them together: some 60 MiB."""
 ASKED_LATELY = 3
 """Price lists within which a shape was asked about that is scored by the next one beforehand."""
-TURN_LOOKS = 60_000
-"""Looks for which one event may keep others waiting: some 20 ms, whatever the cluster's size."""
+TURN_LOOKS = 30_000
+"""Looks for which one event may keep others waiting: some 10 ms, whatever the cluster's size."""
 
 
 class Assessment:
@@ -250,6 +252,7 @@ class Assessor:
         known = self._known.get(key)
         if known is not None and known.generation != ledger.generation:
             self.looked += LOOKS_NEW + LOOKS_RULE * shape.constraints.rules // 2
+            self.looked += LOOKS_REQUEST * len(known.demand.needs)
             if not known.carry(ledger):
                 known = None
         if known is None:

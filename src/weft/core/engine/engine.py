@@ -20,6 +20,8 @@ from msgspec import UNSET
 from weft.core.engine import decision_faults, inputs, pair_matching, selection
 from weft.core.engine.assessment import (
     LOOKS_LAID_OUT,
+    LOOKS_MATCHED,
+    LOOKS_WAITING,
     LOOKS_WOKEN,
     TURN_LOOKS,
     Assessment,
@@ -430,9 +432,12 @@ class Engine:
         known = self.assessor.assess(profile, shape)
         if profile.matcher is None or beside is None or not known.counts[0]:
             return known
-        self.assessor.looked += len(self.queue)
+        self.assessor.looked += LOOKS_WAITING * len(self.queue)
         waiting = pair_matching.pending(self.queue, profile, pod, shape, beside)
-        return pair_matching.among(self.ledger.table, known, profile, waiting)
+        matched = pair_matching.among(self.ledger.table, known, profile, waiting)
+        if matched is not known:
+            self.assessor.looked += LOOKS_MATCHED
+        return matched
 
     def _learnt_shape(self, profile: Profile, pod: PodRequest) -> Shape:
         """The request of the pod, and what was learnt of pods like it."""

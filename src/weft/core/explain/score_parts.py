@@ -83,9 +83,19 @@ def _beside(facts: Facts, shares: tuple[Share, ...]) -> str:
         for name, key in (("CPU", "cpu"), ("memory", "memory"))
         if max(float(facts[f"{key}_short"]), float(facts[f"{key}_short_before"])) >= 0.05
     ]
-    if not short:
-        return "CPU and memory suffice for the GPUs left"
-    return "eases: " * (float(facts["points"]) > 0) + "short of " + " and ".join(short)
+    told = "CPU and memory suffice for the GPUs left"
+    if short:
+        told = "eases: " * (float(facts["points"]) > 0) + "short of " + " and ".join(short)
+    return told + (_learnt(float(facts["turnover"])) if "turnover" in facts else "")
+
+
+def _learnt(turnover: float) -> str:
+    """By which setting CPU counts as short, and what it was learnt from."""
+    setting = "as living" if turnover >= 0.5 else "as inflation" if not turnover else "between both"
+    return (
+        f" (learnt turnover {turnover:.0%}: of what pods hold, so much took the place of what "
+        f"others freed; it decides {setting})"
+    )
 
 
 def _packing(facts: Facts, shares: tuple[Share, ...]) -> str:

@@ -25,6 +25,8 @@ _CORES, _SHARE = int(Code.GPU_CORES), int(Code.GPU_SHARE)
 
 def declared_codes(table: LedgerTable, demand: Demand, rows: Ints | None = None) -> Codes:
     """Reason codes that follow from nodes and demand alone, for all nodes, or those of `rows`."""
+    if rows is not None and not len(rows):
+        return np.zeros(0, dtype=np.int8)
     shape, codes = demand.shape, _gpu_told(table, demand, rows)
     if shape.unit_mib:
         unit_mib = _of(table.unit_mib, rows)

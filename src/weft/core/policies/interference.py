@@ -22,7 +22,7 @@ from weft.core.framework.policy import ExpectedSlowdown, SlowdownTolerance
 from weft.core.framework.signals import Floats
 from weft.core.ledger.residents import CoResidents
 from weft.core.ledger.table import Bools, Ints, LedgerTable
-from weft.core.policies import sharing_cost
+from weft.core.policies import pair_costs, sharing_cost
 from weft.core.policies.co_resident_costs import CAUTION
 from weft.core.policies.co_residents import CoResidentCache
 from weft.core.policies.fgd import Fgd
@@ -37,6 +37,9 @@ from weft.model.request import LATENCY_CRITICAL
 MOST_COLUMNS = 256
 """GPUs that are weighed in one matching."""
 MOST_SHAPES = 1024
+MOST_UNLIKE = 48
+"""Shapes, beside the pod's own, that are weighed in one matching, the first that wait: some 20 ms.
+"""
 UNKNOWN_MOST = 2
 """Pods on a GPU where it goes by its use."""
 PRIOR = {LATENCY_CRITICAL: 0.15}
@@ -88,6 +91,7 @@ class InterferencePolicy(Policy):
                 )
         self._joining = SharingCost(interference_table.NO_INTERFERENCE, bounds, bonus)
         self._judged = CoResidentCache(self._joining, sharing_cost.CROWD, most, bounds.most_small)
+        pair_costs.load_solver()
         self._floor, self._patience, self._overlap = gain - 1.0, patience, overlap
         self._remaining: Remaining | None = None
         self._seen = SnapshotCache(GpuReadingColumns)
@@ -157,16 +161,35 @@ class InterferencePolicy(Policy):
         few = np.zeros(len(good), dtype=np.bool_)
         few[fits] = True
         overlap = lasting and lasting.only(few)
+        rivals = self._rivals(query, fits, pending)
         worth = {
             shape: self._worth(query, shape, waiting, overlap).take(fits)
-            for shape in dict.fromkeys(pending)
+            for shape in dict.fromkeys(rivals)
         }
-        matched = most_valuable(np.array([worth[shape] for shape in pending]))
+        matched = most_valuable(np.array([worth[shape] for shape in rivals]))
         chosen = np.zeros(len(good), dtype=np.bool_)
-        for shape, column in zip(pending, matched, strict=True):
+        for shape, column in zip(rivals, matched, strict=True):
             if column >= 0 and shape == query.demand.shape:
                 chosen[fits[column]] = True
         return chosen
+
+    def _rivals(self, query: Query, gpus: Ints, pending: Sequence[Shape]) -> list[Shape]:
+        """Those that wait and could have one of these GPUs, the pod itself among them; of
+        `MOST_UNLIKE` shapes at most.
+
+        Who could not is worth nothing on any of them: weighing it would change no matching.
+        """
+        milli = int(query.device_milli_free.take(gpus).max())
+        mib = int(query.device_memory_strict.take(gpus).max())
+        is_idle, own = bool(query.device_idle.take(gpus).any()), query.demand.shape
+        rivals, unlike = [], {own: None}
+        for shape in pending:
+            if not _could_take(shape, milli, mib, is_idle=is_idle) and shape != own:
+                continue
+            if shape in unlike or len(unlike) <= MOST_UNLIKE:
+                unlike[shape] = None
+                rivals.append(shape)
+        return rivals
 
     def _lasting(self, query: Query, pending: Sequence[Shape]) -> OverlapTime | None:
         """Overlap, where pods say how long they take; None where none does, or none that waits."""
@@ -233,3 +256,14 @@ class InterferencePolicy(Policy):
             admitted |= few & (judged_by == BY_USE) & ~busy
             admitted |= few & (judged_by == IF_CALM) & calm
         return admitted, value
+
+
+def _could_take(shape: Shape, milli: int, mib: int, *, is_idle: bool) -> bool:
+    """True if a request of this shape may fit where so much of one GPU is free. Necessary, not
+    sufficient, and far cheaper than to ask."""
+    if len(shape.gpu_requests) != 1:
+        return False
+    asks = shape.gpu_requests[0]
+    if asks.whole:
+        return is_idle
+    return asks.milli <= milli and (asks.memory.kind != "mib" or asks.memory.value <= mib)

@@ -129,6 +129,7 @@ class LeastStranding(Policy):
 
     def take_turnover(self, part: float) -> None:
         """Takes CPU that is short, and GPUs left free, for a risk by whether they come back."""
+        self._turnover = part
         usual = learnt(part) if self._setting == "learnt" else SETTINGS[self._setting]
         slack, pack = self._given
         self.constants = _Constants(
@@ -292,7 +293,7 @@ class LeastStranding(Policy):
             {"left": most, "worth": self._worth_of(kind, most) if at else 0.0},
             {"price": float(prices.model[kind])},
             {"before": int(before.idle[0]), "after": int(after.idle[0])},
-            self._beside(before, after),
+            {**self._beside(before, after), **self._learnt_facts()},
             {"free": int(after.free[0])},
         ]
         points = [*(-rise), -self.constants.pack * after.free[0]]
@@ -301,6 +302,11 @@ class LeastStranding(Policy):
             ScorePart(name, round(100 * float(each), 2), known)
             for name, each, known in zip(names, points, facts, strict=True)
         )
+
+    def _learnt_facts(self) -> dict[str, float | int | str]:
+        """The turnover, where it was learnt and decides: with a constant given for each, none."""
+        decides = self._setting == "learnt" and None in self._given
+        return {"turnover": self._turnover} if decides else {}
 
     def _worth_of(self, kind: int, share: int) -> float:
         assert self._prices is not None

@@ -80,13 +80,18 @@ def few_of_each(groups: Ints, most: int) -> Ints:
     return np.asarray(np.sort(order[np.arange(len(of)) - begins < most]))
 
 
+def load_solver() -> None:
+    """Load what `most_valuable` needs: half a second that no decision is to take."""
+    from scipy.optimize import linear_sum_assignment  # noqa: F401
+
+
 def most_valuable(values: Floats) -> Sequence[int]:
     """The matching with the largest sum: for each row its column, −1 for none.
 
     `values` [pods, GPUs] below or equal to 0 are pairs that must not be. Of equal sums it is the
     same on every machine: SciPy's algorithm draws nothing.
     """
-    from scipy.optimize import linear_sum_assignment  # late: 0.2 s that only few need
+    from scipy.optimize import linear_sum_assignment  # late: 0.2 s that few need (`load_solver`)
 
     worth = np.maximum(values, 0.0)
     rows, columns = linear_sum_assignment(worth, maximize=True)

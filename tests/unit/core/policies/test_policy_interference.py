@@ -19,9 +19,10 @@ from weft.core.engine import (
 )
 from weft.core.framework import Profile
 from weft.core.framework.signals import FRESH, snapshot
+from weft.core.policies import interference as policy
 from weft.core.policies.catalog import built_in
 from weft.core.policies.pair_costs import few_of_each, greedy, most_valuable
-from weft.model import BadInputError
+from weft.model import BadInputError, GpuMemoryRequest, GpuRequest
 from weft.model.interference_table import (
     INTERFERENCE,
     OBSERVED,
@@ -327,3 +328,48 @@ def test_the_most_valuable_matching_is_the_best_of_all():
 
 def test_few_of_each():
     assert few_of_each(np.array([5, 5, 1, 5, 1, 2]), 2).tolist() == [0, 1, 2, 4, 5]
+
+
+def test_who_could_not_have_the_gpus_changes_no_matching(monkeypatch):
+    filter_pending, could_take = policy.InterferencePolicy.filter_pending, policy._could_take
+    left_out = []
+
+    def both_ways(self, query, pending):
+        found = filter_pending(self, query, pending)
+        with monkeypatch.context() as patch:
+            patch.setattr(policy, "MOST_UNLIKE", 10**6)
+            patch.setattr(policy, "_could_take", lambda *_, **__: True)
+            everybody = filter_pending(self, query, pending)
+        assert found.tolist() == everybody.tolist()
+        return found
+
+    def noted(shape, *free, **more):
+        could = could_take(shape, *free, **more)
+        left_out.append(not could)
+        return could
+
+    monkeypatch.setattr(policy.InterferencePolicy, "filter_pending", both_ways)
+    monkeypatch.setattr(policy, "_could_take", noted)
+    for seed in range(12):
+        dice, there = random.Random(seed), []
+        found = engine(nodes=3, gpus=2)
+        for at in range(90):
+            if there and dice.random() < 0.3:
+                found.handle(PodGone(there.pop(dice.randrange(len(there)))), at)
+                continue
+            memory_mib = dice.choice([0, 500, 3_000, 9_000, 15_000, 20_000])
+            one = request_of(f"p{at}", memory_mib, dice.choice([0, 100, 600]), dice)
+            commands = found.handle(PodAdded(one), at)
+            there += [each.pod.uid for each in commands if isinstance(each, Bind)]
+    assert left_out.count(True) > 100
+    assert left_out.count(False) > 100
+
+
+def request_of(name, memory_mib, milli, dice):
+    """A pod that asks for a share, or now and then for a whole card."""
+    asked = [GpuRequest(memory=GpuMemoryRequest("mib", memory_mib), milli=milli)]
+    if dice.random() < 0.2 or not (memory_mib or milli):
+        asked = [GpuRequest(memory=GpuMemoryRequest("mib", memory_mib), whole=True)]
+    wanted = pod(name, gpu_requests=asked)
+    shape = msgspec.structs.replace(wanted.shape, application=dice.choice(NAMES))
+    return msgspec.structs.replace(wanted, shape=shape)

@@ -65,6 +65,25 @@ def test_cpu_that_is_short_is_no_plus() -> None:
     assert "eases: short of CPU for 0.0 of the 0.0 GPUs left, without this pod 0.2 of 0.5" in words
 
 
+@pytest.mark.parametrize(("turnover", "says"), [(0.0, "0%"), (0.2, "20%"), (0.9, "90%")])
+def test_it_says_what_turnover_was_learnt_and_how_it_decides(turnover: float, says: str) -> None:
+    setting = {"0%": "as inflation", "20%": "between both", "90%": "as living"}[says]
+    for policy in (LeastStranding(), Auto(), LeastStranding(setting="living")):
+        profile = Profile("weft", [policy])
+        engine = Engine([profile], [node("a", gpus=2, memory_mib=10_000, cpu_milli=96_000)])
+        engine.assess(profile, PodRequest("p", "p", shape(milli=500)))
+        policy.take_turnover(turnover)
+        question = PlacementQuestion(PodRequest("p", "p", shape(milli=500)), profile, 1)
+        words = "\n".join(score_in_words(engine, question, "a", (Share(0, 0, 0, 500),)))
+        told = f"learnt turnover {says}: of what pods hold, so much took the place of what others"
+        assert (told in words) == (not _fixed(policy))
+        assert (f"it decides {setting}" in words) == (not _fixed(policy))
+
+
+def _fixed(policy: object) -> bool:
+    return isinstance(policy, LeastStranding) and policy._setting != "learnt"
+
+
 def test_auto_says_what_is_stranded_and_the_load() -> None:
     profile = Profile("weft", [Auto()])
     gpus = [("a", 0), ("a", 1)]
