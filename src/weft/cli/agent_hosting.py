@@ -42,6 +42,7 @@ from weft.node.agent.offering import Offering, RuntimeAbsence, offer_of
 from weft.node.agent.over_share import OverShareGuard, OverShareOptions
 from weft.node.agent.pages import AgentPages
 from weft.node.agent.pod_events import REFUSED, PodEvents, PodName
+from weft.node.agent.process_owner import pods_with_processes
 from weft.node.agent.reconciler import Reconciler
 from weft.node.agent.usage import UsageWatch, WatchedPod
 from weft.node.agent.usage_metrics import UsageMetrics
@@ -74,6 +75,7 @@ class AgentHosting(msgspec.Struct, frozen=True):
     cdi_folder: Path = Path("/var/run/cdi")
     pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
     cleanup: bool = False
+    proc: Path = Path("/proc")
 
 
 async def host(config: Configuration, hosting: AgentHosting) -> None:
@@ -154,7 +156,7 @@ class Composition:
         self.absence.listeners.append(self.accounting.nudge)
         self.device_plugins = self._serve_plugins(hosting) if hosting.device_plugins else None
         self.reconciler = self._reconcile(hosting) if hosting.pod_resources.exists() else None
-        self._watch_use()
+        self._watch_use(hosting.proc)
         broken: Counter[str] = Counter()
         collectors: list[Collector] = [
             DeliveryMetrics(self.delivery, self.evictions, self.plugin),
@@ -180,6 +182,7 @@ class Composition:
             self.devices,
             Granter(self.devices, self.isolation, self._cdi_specs(hosting)),
             DeliveryOptions(exempt=self._settings.exempt_namespaces),
+            with_processes=lambda uids: pods_with_processes(hosting.proc, uids),
             on_refused=self._refused,
             on_without=self.evictions.evict,
             cdi_device=self._cdi_device,
@@ -241,8 +244,8 @@ class Composition:
             return None
         return AgentOffer(weft.__version__, DEVICE_PLUGIN, self.isolation.offered())
 
-    def _watch_use(self) -> None:
-        self.usage = UsageWatch(self.devices, self.pods)
+    def _watch_use(self, proc: Path) -> None:
+        self.usage = UsageWatch(self.devices, self.pods, proc=proc)
         options = _over_share(self._settings)
         self.guard = OverShareGuard(self.events.writer.emit, _evict_by(self._client), options)
         self.usage.observers.append(self.guard.observe)
@@ -259,6 +262,7 @@ class Composition:
         if self.device_plugins is None:
             parts |= {
                 "runtime": self.plugin,
+                "delivery": self.delivery,
                 "runtime-absence": self.absence,
                 "discovery": Offering(self.plugin, self.discovery, self.absence),
             }
