@@ -208,6 +208,7 @@ def test_the_accounts_agree_after_any_sequence(sequences: Sequences) -> None:
     for seed in range(FIRST_SEED, FIRST_SEED + SEQUENCES):
         sequences.tell(seed)
         worst_s = max(worst_s, sequences.settle())
+        sys.stderr.write(f"sequence {seed}: agreed\n")
     sys.stderr.write(f"accounts agreed after {worst_s:.1f} s at most: {sequences.happened}\n")
     if len(sequences.steps) < SEQUENCES:
         assert sequences.happened.keys() == sequences.steps.keys()
