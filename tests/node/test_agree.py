@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from agent_process import Agent, agent, metrics_of
+from agent_process import ASKED, Agent, agent, metrics_of
 from control_plane import HOST
 from kube_api import ApiError, Object, Objects
 from long_form import few_or_many
@@ -83,7 +83,7 @@ def delete(node: RealNode, namespace: str, pod: Object, **options: int) -> None:
 
 
 def restart_containerd(node: RealNode, process: Agent, how: signal.Signals) -> None:
-    """It is back, and asks the agent about containers again."""
+    """Restart it so; it is back then, and asks the agent about containers again."""
     before = process.metrics()["weft_agent_runtime_registrations_total"]
     if how == signal.SIGTERM:
         node.containerd.stop()
@@ -212,3 +212,57 @@ def test_the_accounts_agree_after_any_sequence(sequences: Sequences) -> None:
     sys.stderr.write(f"accounts agreed after {worst_s:.1f} s at most: {sequences.happened}\n")
     if len(sequences.steps) < SEQUENCES:
         assert sequences.happened.keys() == sequences.steps.keys()
+
+
+# --- who attracts pods ---------------------------------------------------------------------------
+
+
+def test_a_node_whose_agent_does_not_come_back_attracts_nobody(
+    node: RealNode, gpus: PlayedGpus, namespace: str, tmp_path: Path
+) -> None:
+    """Pods that were bound before wait for it; whoever comes later than 15 s waits for a node."""
+    limits: dict[str, object] = {"weft.dev/gpu-memory": 500}
+    with agent(node, gpus) as process, weft(node.plane, tmp_path, ALONE):
+        node.create([asking("before", limits)], namespace, bind=False)
+        node.wait(lambda pods: all(map(has_begun, pods)), namespace)
+        process.kill()
+        killed_s = time.monotonic()
+        said = node.wait(
+            lambda pods: (
+                any("no agent delivers shares there now, since" in state_of(p) for p in pods)
+                or not node.create([asking(f"p-{len(pods)}", limits)], namespace, bind=False)
+            ),
+            namespace,
+        )
+        assert time.monotonic() - killed_s < AGREE_S + 1  # the message's own way
+        waiting = {p["metadata"]["name"] for p in said if not p["spec"].get("nodeName")}
+        assert waiting, "the last to come waits for a node"
+        process.start()
+        node.wait(lambda pods: all(map(has_begun, pods)), namespace)
+
+
+def test_a_node_whose_runtime_lost_nri_attracts_nobody(
+    node: RealNode, gpus: PlayedGpus, namespace: str, tmp_path: Path
+) -> None:
+    limits: dict[str, object] = {"weft.dev/gpu-memory": 500}
+    with agent(node, gpus) as process, weft(node.plane, tmp_path, ALONE):
+        node.create([asking("before", limits)], namespace, bind=False)
+        node.wait(lambda pods: all(map(has_begun, pods)), namespace)
+        node.restart_containerd(nri=False)
+        try:
+            node.api.wait_for(
+                lambda leases: any(
+                    one["metadata"]["name"] == f"weft-agent-{node.name}"
+                    and not one["spec"].get("holderIdentity")
+                    for one in leases
+                ),
+                "Lease",
+                "default",
+                "coordination.k8s.io/v1",
+            )
+            node.create([asking("after", limits)], namespace, bind=False)
+            node.wait(lambda pods: any("no agent delivers" in state_of(p) for p in pods), namespace)
+        finally:
+            node.restart_containerd()
+        process.until(f"(?s){ASKED}.*{ASKED}")
+        node.wait(lambda pods: all(map(has_begun, pods)), namespace)

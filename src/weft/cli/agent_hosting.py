@@ -34,6 +34,7 @@ from weft.node.agent.device_nodes import CDI_DIRS, CdiSpecs
 from weft.node.agent.device_watch import DeviceWatch
 from weft.node.agent.discovery import Discovery
 from weft.node.agent.evictions import Evictions
+from weft.node.agent.heartbeat import Heartbeat
 from weft.node.agent.isolation import HookCleaner, IsolationOptions, NodeIsolation
 from weft.node.agent.kubelet_metrics import KubeletMetrics
 from weft.node.agent.mps_daemon import MpsDaemon, options_here
@@ -196,6 +197,9 @@ class Composition:
             self.devices,
             self._offer,
         )
+        self.heartbeat = Heartbeat(
+            self._client, self._node, self._client.endpoint.namespace, self._delivers
+        )
         if self.mps is not None:
             self.mps.listeners.append(self.discovery.nudge)
 
@@ -237,6 +241,12 @@ class Composition:
             self.pods, self.devices, self.accounting, self.evictions, self.events, hosting
         )
 
+    def _delivers(self) -> bool:
+        """True while shares reach containers."""
+        if self.device_plugins is not None:
+            return bool(self.device_plugins.registrations)
+        return self.plugin.connected
+
     def _offer(self) -> AgentOffer | None:
         if self.device_plugins is None:
             return None if self.absence.gone else offer_of(self.plugin, self.isolation)
@@ -254,6 +264,7 @@ class Composition:
         parts: dict[str, AgentPart] = {
             "evictions": self.evictions,
             "accounting": self.accounting,
+            "heartbeat": self.heartbeat,
             "usage": self.usage,
             "over-share": self.guard,
         }

@@ -192,7 +192,7 @@ async def test_one_that_still_runs_holds_what_it_has_though_it_was_deleted(tmp_p
 async def test_a_holder_of_which_no_api_server_tells_is_missed_at_the_second_look(
     tmp_path: Path,
 ) -> None:
-    """It was deleted while no agent ran, and its runtime does not say when it ends."""
+    """Deleted while no agent ran; and its runtime does not say when it ends."""
     async with node_world(tmp_path) as world:
         uid = world.uids["first"] = str(uuid.uuid4())
         pod = world.bound("first", world.record(uid, mib=30_000))

@@ -25,6 +25,7 @@ import msgspec
 
 from weft.dialects import alnair, elastic, gpushare
 from weft.dialects.foreign import foreign_requests
+from weft.kube.log_fields import about
 from weft.model.annotations import DELIVERY, PLACEMENT, REQUIRED_PLUGINS
 from weft.model.delivery import DeliveryRecord, decode_delivery
 from weft.node.agent.container_grant import (
@@ -60,6 +61,7 @@ class HeldRecord(NamedTuple):
 
     sandbox: str
     record: DeliveryRecord
+    pod: PodName
 
 
 class DeliveryOptions(msgspec.Struct, frozen=True):
@@ -234,7 +236,7 @@ class Delivery:
                 return FOREIGN, ContainerGrant()
             return self._hide(pod)
         grant = await self._granter.grant(record, container.name)
-        self._held[pod.uid] = HeldRecord(pod.id, record)
+        self._held[pod.uid] = HeldRecord(pod.id, record, _name_of(pod))
         return GIVEN, grant
 
     def _why_not(self, record: DeliveryRecord, uid: str) -> str:
@@ -284,8 +286,9 @@ class Delivery:
         running = await asyncio.to_thread(self._with_processes, absent.keys())
         gone = [uid for uid in absent.keys() - set(running) if self._held.get(uid) is absent[uid]]
         for uid in gone:
-            del self._held[uid]
-            log.info("pod %s is gone, its runtime did not say so: its share is free", uid)
+            pod = self._held.pop(uid).pod
+            text = "pod %s is gone, its runtime did not say so: its share is free"
+            log.info(text, pod, extra=about(pod))
         return bool(gone)
 
     async def _wait_for(self, pod: nri.PodSandbox) -> NodePod | None:
@@ -324,7 +327,7 @@ class Delivery:
             return
         derived = known is not None and known.derived
         if runs_with(container.env, record, container.name, derived=derived):
-            self._held[pod.uid] = HeldRecord(pod.id, record)
+            self._held[pod.uid] = HeldRecord(pod.id, record, _name_of(pod))
             return
         text = f"container {container.name} runs without its share: it started while no agent ran"
         self._on_without(_name_of(pod), text)
