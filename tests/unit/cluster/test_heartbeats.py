@@ -82,11 +82,11 @@ def test_only_a_node_with_an_offer_is_judged_by_its_agents_lease() -> None:
         raw = {"metadata": {"name": name, "annotations": annotations}}
         view.take_node(Added(msgspec.convert(raw, KubeNode)))
         view.take_heartbeat(Added(lease(holder="", name=f"weft-agent-{name}")), 100, WALL)
-    assert view.judge_heartbeats(100) is None
+    assert view.judge_heartbeats(100) == (True, None)
     new, _ = view.changed()
     assert {node.name: bool(node.silent_since) for node in new} == {"a": True, "b": False}
     view.take_heartbeat(Added(lease(at(9))), 109, WALL)
-    assert view.judge_heartbeats(109) == 123
+    assert view.judge_heartbeats(109) == (True, 123)
     new, _ = view.changed()
     assert [(node.name, bool(node.silent_since)) for node in new] == [("a", False)]
 

@@ -389,10 +389,11 @@ class EngineCluster:
         self._judge_heartbeats()
 
     def _judge_heartbeats(self) -> None:
-        late_at_s = self._nodes.judge_heartbeats(self._client.clock.monotonic())
+        other, late_at_s = self._nodes.judge_heartbeats(self._client.clock.monotonic())
         if late_at_s is not None:
             self._late.at(int((late_at_s + _MOMENT_S) * 1e9))
-        self._nodes_changed()
+        if other:
+            self._nodes_changed(at_once=True)
 
     async def _take_pods(self, changes: list[Change[Any]]) -> None:
         turns = LoopTurns(self._client.clock.monotonic)
@@ -431,9 +432,9 @@ class EngineCluster:
         except Exception as error:
             self._pods.fault(pod, error)
 
-    def _nodes_changed(self) -> None:
+    def _nodes_changed(self, *, at_once: bool = False) -> None:
         if self._nodes.dirty:
-            self._gathering.changed(at_once=not self.ready)
+            self._gathering.changed(at_once=at_once or not self.ready)
 
     def _nudge_nodes(self) -> None:
         self._stream.nudge(self._node_feed)

@@ -99,10 +99,12 @@ class NodeView:
         """A Lease came, changed or went; only those of nodes' agents matter."""
         self._heartbeats.take(change, now_s, wall)
 
-    def judge_heartbeats(self, now_s: float) -> float | None:
-        """Look which agents are late now; when to look again, None: not before another Lease."""
-        self._dirty |= self._heartbeats.judge(now_s) & self.objects.keys()
-        return self._heartbeats.late_at_s()
+    def judge_heartbeats(self, now_s: float) -> tuple[bool, float | None]:
+        """Look which agents are late now: whether that is another answer than before, and when to
+        look again (None: not before another Lease)."""
+        other = self._heartbeats.judge(now_s) & self.objects.keys()
+        self._dirty |= other
+        return bool(other), self._heartbeats.late_at_s()
 
     def keep_away(self, node: str, uid: str, keys: Collection[str]) -> None:
         """Over which topologyKeys this pod keeps others away (required anti-affinity)."""
