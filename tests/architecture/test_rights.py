@@ -15,6 +15,7 @@ LISTS_AND_WATCHES = {
     "pods": ("cluster/control/live_cluster.py", "WatchFeed(client, PODS"),
     "nodes": ("cluster/control/live_cluster.py", "WatchFeed(client, NODES"),
     "configmaps": ("cluster/control/live_cluster.py", "WatchFeed(client, CONFIG_MAPS"),
+    "leases": ("cluster/control/live_cluster.py", "WatchFeed(client, LEASES"),
     "persistentvolumes": ("cluster/state/volumes.py", "feed(VOLUMES"),
     "persistentvolumeclaims": ("cluster/state/volumes.py", "feed(CLAIMS"),
     "csinodes": ("cluster/state/volumes.py", "feed(CSI_NODES"),

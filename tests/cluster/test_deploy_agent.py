@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 from control_plane import ControlPlane
 from kube_api import Api, ApiError, Object
 from test_deploy import install, objects
@@ -120,9 +121,13 @@ def test_as_it_is_deployed_it_tells_of_its_node(
     control_plane.api.create({"kind": "Node", "metadata": {"name": "gpu-deployed"}})
     played = tmp_path / "fake.yaml"
     played.write_text(FAKE)
+    here = tmp_path / "kubeconfig"  # in a pod the namespace is the pod's
+    config = yaml.safe_load(kubeconfig.read_text())
+    config["contexts"][0]["context"]["namespace"] = "weft-system"
+    here.write_text(yaml.safe_dump(config))
     agent = Weft(kubeconfig, tmp_path / "agent.log")
     options = ["--node-name", "gpu-deployed", "--devices", played, "--listen", "127.0.0.1:0"]
-    agent.command = [sys.executable, "-m", "weft.cli.main", "agent", "--kubeconfig", kubeconfig]
+    agent.command = [sys.executable, "-m", "weft.cli.main", "agent", "--kubeconfig", here]
     agent.command += [*options, "--nri-socket", tmp_path / "nri.sock"]
     agent.name = "weft agent"
 

@@ -74,10 +74,7 @@ class Agent(Server):
 
     def metrics(self) -> dict[str, float]:
         """Values of its /metrics, by name with labels as written there."""
-        with urllib.request.urlopen(f"http://{HOST}:{self.port}/metrics", timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
-        pairs = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
-        return {name: float(value) for name, value in pairs}
+        return metrics_of(f"http://{HOST}:{self.port}/metrics")
 
     def wait_killed(self, timeout_s: float) -> bool:
         """Tells whether it ended by itself in time."""
@@ -99,6 +96,14 @@ class Agent(Server):
         code = process.wait(_STARTS_S)
         self.kill()
         return code
+
+
+def metrics_of(url: str) -> dict[str, float]:
+    """Values of a page of metrics, by name with labels as written there."""
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    pairs = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
+    return {name: float(value) for name, value in pairs}
 
 
 @contextlib.contextmanager

@@ -34,6 +34,7 @@ from weft.node.agent.device_nodes import CDI_DIRS, CdiSpecs
 from weft.node.agent.device_watch import DeviceWatch
 from weft.node.agent.discovery import Discovery
 from weft.node.agent.evictions import Evictions
+from weft.node.agent.heartbeat import Heartbeat
 from weft.node.agent.isolation import HookCleaner, IsolationOptions, NodeIsolation
 from weft.node.agent.kubelet_metrics import KubeletMetrics
 from weft.node.agent.mps_daemon import MpsDaemon, options_here
@@ -42,6 +43,7 @@ from weft.node.agent.offering import Offering, RuntimeAbsence, offer_of
 from weft.node.agent.over_share import OverShareGuard, OverShareOptions
 from weft.node.agent.pages import AgentPages
 from weft.node.agent.pod_events import REFUSED, PodEvents, PodName
+from weft.node.agent.process_owner import pods_with_processes
 from weft.node.agent.reconciler import Reconciler
 from weft.node.agent.usage import UsageWatch, WatchedPod
 from weft.node.agent.usage_metrics import UsageMetrics
@@ -74,6 +76,7 @@ class AgentHosting(msgspec.Struct, frozen=True):
     cdi_folder: Path = Path("/var/run/cdi")
     pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
     cleanup: bool = False
+    proc: Path = Path("/proc")
 
 
 async def host(config: Configuration, hosting: AgentHosting) -> None:
@@ -154,7 +157,7 @@ class Composition:
         self.absence.listeners.append(self.accounting.nudge)
         self.device_plugins = self._serve_plugins(hosting) if hosting.device_plugins else None
         self.reconciler = self._reconcile(hosting) if hosting.pod_resources.exists() else None
-        self._watch_use()
+        self._watch_use(hosting.proc)
         broken: Counter[str] = Counter()
         collectors: list[Collector] = [
             DeliveryMetrics(self.delivery, self.evictions, self.plugin),
@@ -180,6 +183,7 @@ class Composition:
             self.devices,
             Granter(self.devices, self.isolation, self._cdi_specs(hosting)),
             DeliveryOptions(exempt=self._settings.exempt_namespaces),
+            with_processes=lambda uids: pods_with_processes(hosting.proc, uids),
             on_refused=self._refused,
             on_without=self.evictions.evict,
             cdi_device=self._cdi_device,
@@ -192,6 +196,9 @@ class Composition:
             self._node,
             self.devices,
             self._offer,
+        )
+        self.heartbeat = Heartbeat(
+            self._client, self._node, self._client.endpoint.namespace, self._delivers
         )
         if self.mps is not None:
             self.mps.listeners.append(self.discovery.nudge)
@@ -234,6 +241,12 @@ class Composition:
             self.pods, self.devices, self.accounting, self.evictions, self.events, hosting
         )
 
+    def _delivers(self) -> bool:
+        """True while shares reach containers."""
+        if self.device_plugins is not None:
+            return bool(self.device_plugins.registrations)
+        return self.plugin.connected
+
     def _offer(self) -> AgentOffer | None:
         if self.device_plugins is None:
             return None if self.absence.gone else offer_of(self.plugin, self.isolation)
@@ -242,8 +255,8 @@ class Composition:
         modes = self.isolation.offered()
         return AgentOffer(weft.__version__, DEVICE_PLUGIN, modes, compares_records=True)
 
-    def _watch_use(self) -> None:
-        self.usage = UsageWatch(self.devices, self.pods)
+    def _watch_use(self, proc: Path) -> None:
+        self.usage = UsageWatch(self.devices, self.pods, proc=proc)
         options = _over_share(self._settings)
         self.guard = OverShareGuard(self.events.writer.emit, _evict_by(self._client), options)
         self.usage.observers.append(self.guard.observe)
@@ -252,6 +265,7 @@ class Composition:
         parts: dict[str, AgentPart] = {
             "evictions": self.evictions,
             "accounting": self.accounting,
+            "heartbeat": self.heartbeat,
             "usage": self.usage,
             "over-share": self.guard,
         }
@@ -260,6 +274,7 @@ class Composition:
         if self.device_plugins is None:
             parts |= {
                 "runtime": self.plugin,
+                "delivery": self.delivery,
                 "runtime-absence": self.absence,
                 "discovery": Offering(self.plugin, self.discovery, self.absence),
             }

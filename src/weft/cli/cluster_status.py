@@ -28,6 +28,7 @@ NEEDED = (ResourceRight("list", "nodes"), ResourceRight("list", "pods"))
 WITHOUT_AGENT = "without agent"
 _FORBIDDEN = 403
 _DIGEST_SHOWN = len("sha256:") + 12
+_SCHEDULERS_WARNING = "FailedScheduling"
 
 
 class LeaderStatus(msgspec.Struct):
@@ -65,12 +66,14 @@ class NodeGroup(msgspec.Struct):
 
 
 class PodGroup(msgspec.Struct):
-    """Pods that ask for GPUs, or are Weft's, of one state and reason; `oldest` is one of them."""
+    """Pods that ask for GPUs, or are Weft's, of one state and reason; `oldest` is one of them, on
+    `node`."""
 
     state: str
     reason: str
     count: int
     oldest: str
+    node: str = ""
 
 
 class StatusReport(msgspec.Struct):
@@ -266,12 +269,15 @@ async def _pods(client: ApiClient, pods: Iterable[Pod], wish: StatusWish) -> lis
     for pod in sorted(chosen, key=lambda pod: pod.metadata.creation_timestamp or ""):
         key = _state(pod, messages.get(pod.metadata.uid, ""), wish.names)
         name = f"{pod.metadata.namespace}/{pod.metadata.name}"
-        group = groups.setdefault(key, PodGroup(*key, count=0, oldest=name))
+        group = groups.setdefault(key, PodGroup(*key, 0, name, pod.spec.node_name or ""))
         group.count += 1
     order = {state: number for number, state in enumerate(_STATES)}
     return sorted(groups.values(), key=lambda g: (order[g.state], -g.count, g.reason))
 
 
+# The runtime's words while the agent that a pod requires is away; the agent's own of its account.
+_AGENT_AWAY = ("required plugin", "validator plugin")
+_ACCOUNT = "promised to pods that run"
 _STATES = ("running", "starting", "ending", "pending", "gated", "failed")
 
 
@@ -316,12 +322,18 @@ def _silent(pod: Pod) -> bool:
 
 
 async def _told(client: ApiClient) -> Mapping[str, str]:
-    """The newest warning about each pod, by UID; none where events may not be read."""
+    """The newest warning about each pod, by UID; none where events may not be read. Of what a
+    scheduler said before, the pod's condition tells."""
     try:
         events = await everything(client, TOLD_EVENTS)
     except ApiError:
         return {}
-    warnings = [e for e in events if e.type == "Warning" and e.regarding.kind == "Pod" and e.note]
+    warnings = [
+        event
+        for event in events
+        if event.type == "Warning" and event.regarding.kind == "Pod" and event.note
+        if event.reason != _SCHEDULERS_WARNING
+    ]
     return {event.regarding.uid: event.note for event in sorted(warnings, key=_when)}
 
 
@@ -331,18 +343,34 @@ def _when(event: Event) -> str:
 
 
 def _pod_findings(groups: Sequence[PodGroup]) -> list[DoctorFinding]:
-    findings = []
+    findings = [
+        wrong("pods", _cannot_start(group), _start_mend(group))
+        for group in groups
+        if group.state == "starting" and group.reason
+    ]
     for state, mend in (
         ("pending", "weft explain pod {}"),
-        ("starting", "kubectl -n {0} describe pod {1}"),
         ("failed", "kubectl -n {0} describe pod {1}"),
     ):
         those = [group for group in groups if group.state == state]
-        if state == "starting":
-            those = [group for group in those if group.reason]
         if those:
             count, oldest = sum(group.count for group in those), those[0].oldest
             command = mend.format(*oldest.split("/")) if "{0}" in mend else mend.format(oldest)
-            text = f"{count} {state}" + (", and cannot start" if state == "starting" else "")
-            findings.append(advice("pods", text, command))
+            findings.append(advice("pods", f"{count} {state}", command))
     return findings
+
+
+def _cannot_start(group: PodGroup) -> str:
+    more = f" (and {group.count - 1} more pods)" if group.count > 1 else ""
+    return f"{group.oldest} is bound to {group.node} and cannot start{more}: {group.reason}"
+
+
+def _start_mend(group: PodGroup) -> str:
+    """The command that shows what keeps it: the node's agent, its account, or the pod's events."""
+    if any(words in group.reason for words in _AGENT_AWAY):
+        where = f"--field-selector spec.nodeName={group.node}"
+        return f"kubectl get pods -A -l app.kubernetes.io/name=weft-agent {where}"
+    if _ACCOUNT in group.reason:
+        return f"weft inspect {group.node} --details"
+    namespace, _, name = group.oldest.partition("/")
+    return f"kubectl -n {namespace} describe pod {name}"

@@ -40,6 +40,8 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     agent starts there without it. `schedulable` is False for nodes that are not ready. `keeps_away`
     says that a pod in one of its topology domains has required anti-affinity, which Weft does not
     weigh: no pod is put there. `links` say how its GPUs are connected, unset where nobody does.
+    `silent_since`: since when no agent delivers shares there that had said it would (RFC 3339);
+    unset where one does, or none ever said so.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     taints: tuple[Taint, ...] = ()
     keeps_away: bool = False
     links: GpuLinks | UnsetType = UNSET  # unset, it is not in a decisions file at all
+    silent_since: str | UnsetType = UNSET
 
     def lacks(self, resources: Sequence[str]) -> tuple[str, ...]:
         """Which of these GPU resources would not reach a pod's containers on this node."""

@@ -23,25 +23,26 @@ class Code(enum.IntEnum):
     NO_GPU = 8
     NOT_ADVERTISED = 9
     NO_ISOLATION = 10
-    WRONG_UNIT = 11
-    WRONG_MODEL = 12
-    GPU_TOO_SMALL = 13
-    TOO_FEW_GPUS = 14
-    LINKS_UNKNOWN = 15
-    OUT_OF_SERVICE = 16
-    CPU = 17
-    NODE_MEMORY = 18
-    EXTENDED = 19
-    HOST_PORT = 20
-    GPU_MEMORY = 21
-    GPU_CORES = 22
-    GPU_SHARE = 23
-    NOT_IDLE = 24
-    TOGETHER = 25
-    POLICY = 26
-    NOT_SEARCHED = 27
-    FAULT = 28
-    LINKS_TAKEN = 29
+    NOT_DELIVERING = 11
+    WRONG_UNIT = 12
+    WRONG_MODEL = 13
+    GPU_TOO_SMALL = 14
+    TOO_FEW_GPUS = 15
+    LINKS_UNKNOWN = 16
+    OUT_OF_SERVICE = 17
+    CPU = 18
+    NODE_MEMORY = 19
+    EXTENDED = 20
+    HOST_PORT = 21
+    GPU_MEMORY = 22
+    GPU_CORES = 23
+    GPU_SHARE = 24
+    NOT_IDLE = 25
+    TOGETHER = 26
+    POLICY = 27
+    NOT_SEARCHED = 28
+    FAULT = 29
+    LINKS_TAKEN = 30
 
 
 TEXT: dict[Code, str] = {
@@ -56,6 +57,7 @@ TEXT: dict[Code, str] = {
     Code.NO_GPU: "node has no GPU",
     Code.NOT_ADVERTISED: "node does not advertise the GPU resource that the pod asks for",
     Code.NO_ISOLATION: "node does not offer the isolation that the pod asks for",
+    Code.NOT_DELIVERING: "no agent delivers shares there now",
     Code.WRONG_UNIT: "node advertises another gpushare unit",
     Code.WRONG_MODEL: "wrong model",
     Code.GPU_TOO_SMALL: "no GPU is that large",

@@ -2,12 +2,14 @@
 
 It does with its plugin what containerd 2.2 does: waits for an answer no longer than its time-out,
 drops a plugin that is late or gone and goes on without it, asks validators last and believes those
-that are gone, and creates no container of a pod that requires a plugin which is not there. It runs
-nothing: `containers` says with which environment each one would have started. What only a real
-runtime shows (`tests/node`) it does not show.
+that are gone, and creates no container of a pod that requires a plugin which is not there. Of a
+sandbox that is older than its restart it does not say that it stops. It runs nothing: `containers`
+says with which environment each one would have started. What only a real runtime shows
+(`tests/node`) it does not show.
 """
 
 import asyncio
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -120,13 +122,39 @@ class PluginPeer:
         self._writer.write(encode(Message(RUNTIME_CALLED, message.stream, RESPONSE, body)))
 
 
+class SandboxProcesses:
+    """A folder as /proc, in which each sandbox that runs has a process; None: there is none."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._pids: dict[str, int] = {}
+        self._next = 1000
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def begin(self, pod: nri.PodSandbox) -> None:
+        """The sandbox starts."""
+        if self._folder is not None:
+            self._pids[pod.id], self._next = self._next, self._next + 1
+            own = self._folder / str(self._pids[pod.id])
+            own.mkdir()
+            (own / "cgroup").write_text(f"0::/kubepods/besteffort/pod{pod.uid}/{self._next:064x}\n")
+
+    def end(self, pod: nri.PodSandbox) -> None:
+        """The sandbox has ended."""
+        pid = self._pids.pop(pod.id, None)
+        if self._folder is not None and pid is not None:
+            shutil.rmtree(self._folder / str(pid))
+
+
 class FakeRuntime:
     """Use it as `async with FakeRuntime(socket) as runtime`.
 
     `request_timeout_s` is NRI's. `has_validators`: False for a runtime before NRI 0.10, which
     refuses a plugin that wants to validate, and requires no plugins. `name` and `version`
     are what it calls itself. `containers` are those that started, by id; `pods` and `running` are
-    what a plugin is told at its registration.
+    what a plugin is told at its registration. `proc` is a folder in which each sandbox has a
+    process, as in /proc.
     """
 
     def __init__(
@@ -137,6 +165,7 @@ class FakeRuntime:
         has_validators: bool = True,
         name: str = "fake",
         version: str = "2.2",
+        proc: Path | None = None,
     ) -> None:
         self.name, self.version = name, version
         self.socket = socket
@@ -148,6 +177,8 @@ class FakeRuntime:
         self.connected = asyncio.Condition()
         self._timeout_s, self._has_validators = request_timeout_s, has_validators
         self._creating = asyncio.Lock()
+        self._processes = SandboxProcesses(proc)
+        self._since_start: set[str] = set()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -161,6 +192,7 @@ class FakeRuntime:
     async def start(self) -> None:
         """Listen for plugins."""
         self.socket.unlink(missing_ok=True)
+        self._since_start.clear()
         self._server = await asyncio.start_unix_server(self._accept, str(self.socket))
 
     async def stop(self) -> None:
@@ -190,6 +222,9 @@ class FakeRuntime:
     async def create(self, pod: nri.PodSandbox, container: nri.Container) -> StartedContainer:
         """Create a container: as it starts, or `NotCreatedError`."""
         async with self._creating:
+            if pod.id not in self.pods:
+                self._since_start.add(pod.id)
+                self._processes.begin(pod)
             self.pods[pod.id] = pod
             plugin = self.plugin
             adjust = nri.ContainerAdjustment()
@@ -214,7 +249,8 @@ class FakeRuntime:
         gone = [each.id for each in self.running.values() if each.pod_sandbox_id == pod.id]
         for container in gone:
             del self.running[container]
-        if self.plugin is not None:
+        self._processes.end(pod)
+        if self.plugin is not None and pod.id in self._since_start:
             event = nri.StateChangeEvent(event=nri.STOP_POD_SANDBOX, pod=pod)
             await self.plugin.call("StateChange", event, self._timeout_s)
 

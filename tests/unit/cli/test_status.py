@@ -105,6 +105,8 @@ wrong   scheduler  nobody leads: weft-scheduler-a_1 renewed the Lease last at
                    → kubectl -n weft-system logs weft-scheduler-b
 wrong   nodes      GPU 1 of b: 19,540 MiB more are promised than it has.
                    → weft inspect b --details
+wrong   pods       default/stuck is bound to a and cannot start: GPU GPU-a-1 is out of service
+                   → kubectl -n default describe pod stuck
 advice  agents     none on c
                    → apply deploy/agent.yaml, and see that its node selector and tolerations fit
                    these nodes; without it the systems' own device plugins must deliver
@@ -115,8 +117,6 @@ advice  pods       nobody says which GPU default/stuck has: more is charged than
                    → weft adopt says what each is charged
 advice  pods       3 pending
                    → weft explain pod default/w
-advice  pods       1 starting, and cannot start
-                   → kubectl -n default describe pod stuck
 advice  pods       1 failed
                    → kubectl -n default describe pod lost
 """
@@ -197,7 +197,7 @@ def test_the_same_for_programs(weft: Weft, cluster: FakeApiServer) -> None:
     reasons = {(g["state"], g["oldest"]): (g["reason"], g["count"]) for g in found["pods"]}
     assert reasons["starting", "default/stuck"] == ("GPU GPU-a-1 is out of service", 1)
     assert reasons["pending", "default/w"] == ("0/3 nodes: 3 have too little GPU memory", 2)
-    assert [one["level"] for one in found["findings"]].count("wrong") == 2
+    assert [one["level"] for one in found["findings"]].count("wrong") == 3
 
 
 def test_a_scheduler_under_an_originals_name_is_found_by_its_role(
@@ -265,3 +265,36 @@ def test_names_are_whole_at_eighty_columns(
     said = weft("status")
     assert max(map(len, said.out.splitlines())) <= 80
     assert "…" not in said.out
+
+
+AWAY = (
+    "Error: failed to create containerd container: validation error: required plugin "
+    '"weft" not present'
+)
+BEYOND = "container main: GPU 0 has 20,000 MiB promised to pods that run; 4,000 more are beyond"
+REMEDIES = {
+    AWAY: "kubectl get pods -A -l app.kubernetes.io/name=weft-agent "
+    "--field-selector spec.nodeName=a",
+    BEYOND: "weft inspect a --details",
+    "MountVolume.SetUp failed": "kubectl -n default describe pod stuck",
+}
+
+
+@pytest.mark.parametrize("note", REMEDIES)
+def test_a_bound_pod_that_cannot_start_is_wrong(
+    cluster: FakeApiServer, weft: Weft, note: str
+) -> None:
+    stuck = cluster.add("pods", {**pod("stuck", "a", ASKS), "status": {"phase": "Pending"}})
+    assert weft("status", "-o", "json").code == 0, "it may only be starting"
+    about = {"kind": "Pod", "uid": stuck["metadata"]["uid"], "name": "stuck"}
+    said = {"type": "Warning", "reason": "Failed", "note": note, "regarding": about}
+    meta = {"name": "e", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    cluster.add("events", {"metadata": meta, **said})
+    before = {"name": "f", "creationTimestamp": "2026-02-01T00:00:00Z"}
+    scheduling = {**said, "reason": "FailedScheduling", "note": "0/1 nodes"}
+    cluster.add("events", {"metadata": before, **scheduling})
+    said_now = weft("status", "-o", "json")
+    assert said_now.code == 1
+    (finding,) = (f for f in json.loads(said_now.out)["findings"] if f["level"] == "wrong")
+    assert finding["text"] == f"default/stuck is bound to a and cannot start: {note}"
+    assert finding["mend"] == REMEDIES[note]

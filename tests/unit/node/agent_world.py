@@ -49,10 +49,15 @@ class NodeWorld:
         self._registrations = 0
 
     async def start_agent(
-        self, config: Configuration | None = None, *, hears_api: bool = True
+        self,
+        config: Configuration | None = None,
+        *,
+        hears_api: bool = True,
+        look_s: float = PATIENCE_S,
     ) -> None:
         """Start an agent, and wait until the runtime has it; and, where it can hear the API server,
-        until it knows its node. It waits long then for a pod that it will be told of."""
+        until it knows its node. It waits long then for a pod that it will be told of. `look_s`:
+        between its looks at who is gone."""
         hosting = AgentHosting(
             NODE,
             str(self.file),
@@ -60,6 +65,7 @@ class NodeWorld:
             "127.0.0.1",
             0,
             cdi_folder=self.folder / "cdi",
+            proc=self.folder / "proc",
         )
         stop, started = asyncio.Event(), self.runtime.registrations + 1
         composed: asyncio.Queue[Composition] = asyncio.Queue()
@@ -74,9 +80,10 @@ class NodeWorld:
 
         self._stop, self._agent = stop, asyncio.create_task(run())
         made = await composed.get()
+        options = msgspec.structs.replace(made.delivery._options, look_s=look_s)
         if hears_api:
-            options = made.delivery._options
-            made.delivery._options = msgspec.structs.replace(options, wait_s=PATIENCE_S)
+            options = msgspec.structs.replace(options, wait_s=PATIENCE_S)
+        made.delivery._options = options
         await self.runtime.has_plugin(started)
         while hears_api and made.pods.node is None:
             await asyncio.sleep(0.005)
@@ -181,7 +188,7 @@ async def node_world(folder: Path, **how: Any) -> AsyncIterator[NodeWorld]:
     async with AsyncExitStack() as stack:
         api = await stack.enter_async_context(FakeApiServer())
         api.add("nodes", {"metadata": {"name": NODE}, "status": {"allocatable": {}}})
-        how = {"request_timeout_s": 2 * PATIENCE_S, **how}
+        how = {"request_timeout_s": 2 * PATIENCE_S, "proc": folder / "proc", **how}
         runtime = await stack.enter_async_context(FakeRuntime(folder / "nri.sock", **how))
         world = NodeWorld(folder, api, runtime)
         try:

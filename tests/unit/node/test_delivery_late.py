@@ -1,6 +1,7 @@
 """Containers that started while no agent was there, and pods of which the agent hears late."""
 
 import asyncio
+import uuid
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,74 @@ async def test_a_pod_that_ended_holds_nothing(tmp_path: Path) -> None:
                 break
             except NotCreatedError:
                 await asyncio.sleep(0.005)
+
+
+async def outlived(world: NodeWorld, name: str) -> nri.PodSandbox:
+    """A pod with most of a GPU, started before its runtime was."""
+    world.add_pod(name, {"weft.dev/gpu-memory": "30000"})
+    pod = world.bound(name, world.record(world.uids[name], mib=30_000))
+    await world.create(pod)
+    await world.runtime.stop()
+    await world.runtime.start()
+    await world.runtime.has_plugin(world.runtime.registrations + 1)
+    return pod
+
+
+async def fits(world: NodeWorld, name: str) -> None:
+    """As soon as so large a pod is started: the watch need not have told of all yet."""
+    pod = world.bound(name, world.record(f"uid-{name}", mib=30_000))
+    while True:
+        try:
+            await world.create(pod)
+            return
+        except NotCreatedError as error:
+            if "promised to pods that run" not in str(error):
+                raise
+        await asyncio.sleep(0.005)
+
+
+async def test_a_pod_that_is_older_than_its_runtime_gives_its_share_back(tmp_path: Path) -> None:
+    """The runtime does not tell of its end; whoever comes next finds that it is gone."""
+    async with node_world(tmp_path) as world:
+        await world.start_agent()
+        pod = await outlived(world, "first")
+        await world.runtime.stop_pod(pod)
+        world.api.remove("pods", "first")
+        await fits(world, "second")
+
+
+async def test_one_that_still_runs_holds_what_it_has_though_it_was_deleted(tmp_path: Path) -> None:
+    """Its node may be slower than who deletes it with force."""
+    async with node_world(tmp_path) as world:
+        await world.start_agent()
+        pod = await outlived(world, "first")
+        world.api.remove("pods", "first")
+        world.add_pod("later")
+        await world.create(world.sandbox("later"))  # the watch has told of both
+        with pytest.raises(NotCreatedError, match="promised to pods that run"):
+            await world.create(world.bound("second", world.record("uid-second", mib=30_000)))
+        await world.runtime.stop_pod(pod)
+        await fits(world, "second")
+
+
+async def test_a_holder_of_which_no_api_server_tells_is_missed_at_the_second_look(
+    tmp_path: Path,
+) -> None:
+    """Deleted while no agent ran; and its runtime does not say when it ends."""
+    async with node_world(tmp_path) as world:
+        uid = world.uids["first"] = str(uuid.uuid4())
+        pod = world.bound("first", world.record(uid, mib=30_000))
+        await world.start_agent()
+        await world.create(pod)
+        await world.kill_agent()
+        await world.runtime.stop()
+        await world.runtime.start()
+        await world.start_agent(look_s=0.01)
+        second = world.bound("second", world.record("uid-second", mib=30_000))
+        with pytest.raises(NotCreatedError, match="promised to pods that run"):
+            await world.create(second)
+        await world.runtime.stop_pod(pod)
+        await fits(world, "second")
 
 
 async def test_the_end_of_an_older_sandbox_frees_nothing(tmp_path: Path) -> None:

@@ -86,13 +86,14 @@ from weft.kube.bind import (
     Unknown,
 )
 from weft.kube.client import ApiClient
-from weft.kube.codec import CONFIG_MAPS, NODES, PODS
+from weft.kube.codec import CONFIG_MAPS, LEASES, NODES, PODS
 from weft.kube.configmap import OwnConfigMap
 from weft.kube.errors import NotFoundError
 from weft.kube.list_diff import Change, Deleted, Synced
 from weft.kube.pods import Pod
 from weft.model import Node, PodRequest
 
+_MOMENT_S = 0.05  # the loop's clock is not the client's
 _CarriedOut = Wake | Evict | EvictionWaived | Learnt | PeakLearnt
 
 
@@ -154,6 +155,7 @@ class EngineCluster:
         self.oom_history = OomHistoryStore(client, config_map, self.engine, self.handle, may_bind)
         self.keepers: list[StateStore] = [self.oom_history]
         self._stream, self._alarm = ChangeStream(), Alarm(client.clock, lambda: self.handle(Tick()))
+        self._late = Alarm(client.clock, self._judge_heartbeats)
         self._node_feed = WatchFeed(client, NODES, self._take_nodes, on_batch=self._close_nodes)
         self._gathering = NodeBatches(client.clock, self._apply_nodes, self._nudge_nodes)
         self._binding: dict[str, asyncio.Task[Outcome]] = {}
@@ -195,6 +197,8 @@ class EngineCluster:
         await self._stream.start(
             WatchFeed(client, PODS, self._take_pods, on_synced=self._free_unseen)
         )
+        beats = WatchFeed(client, LEASES, self._take_heartbeats, client.endpoint.namespace)
+        self._stream.follow(beats)
         self.ready = True
 
     async def lead(self, *, afresh: bool = True, term: int = 0) -> None:
@@ -387,6 +391,19 @@ class EngineCluster:
             self._nodes.take_config_map(change)
         self._nodes_changed()
 
+    async def _take_heartbeats(self, changes: list[Change[Any]]) -> None:
+        clock = self._client.clock
+        for change in changes:
+            self._nodes.take_heartbeat(change, clock.monotonic(), clock.wall())
+        self._judge_heartbeats()
+
+    def _judge_heartbeats(self) -> None:
+        other, late_at_s = self._nodes.judge_heartbeats(self._client.clock.monotonic())
+        if late_at_s is not None:
+            self._late.at(int((late_at_s + _MOMENT_S) * 1e9))
+        if other:
+            self._nodes_changed(at_once=True)
+
     async def _take_pods(self, changes: list[Change[Any]]) -> None:
         turns = LoopTurns(self._client.clock.monotonic)
         for change in changes:
@@ -424,9 +441,9 @@ class EngineCluster:
         except Exception as error:
             self._pods.fault(pod, error)
 
-    def _nodes_changed(self) -> None:
+    def _nodes_changed(self, *, at_once: bool = False) -> None:
         if self._nodes.dirty:
-            self._gathering.changed(at_once=not self.ready)
+            self._gathering.changed(at_once=at_once or not self.ready)
 
     def _nudge_nodes(self) -> None:
         self._stream.nudge(self._node_feed)

@@ -76,6 +76,11 @@ class ChangeStream:
             self._pumps[feed] = self._endless(self._pump(feed))
         await self._synced(feeds)
 
+    def follow(self, feed: WatchFeed[Any]) -> None:
+        """Start a feed that may never bring anything, as where its rights are lacking: nobody waits
+        for it."""
+        self._pumps[feed] = self._endless(self._pump(feed))
+
     async def list_again(self) -> None:
         """List everything afresh; returns when the differences have been taken in."""
         for feed in self.feeds:

@@ -1,16 +1,20 @@
 """Nodes: what the API shows of them, made the engine's nodes, a batch at a time.
 
-A node is three things here: the Node object, the ConfigMap that names its broken GPUs, and whether
-a pod on it keeps others away. Any of them may change it; `changed` says what is new for the engine.
+A node is four things here: the Node object, the ConfigMap that names its broken GPUs, the Lease by
+which its agent says that it delivers, and whether a pod on it keeps others away. Any of them may
+change it; `changed` says what is new for the engine.
 """
 
+import datetime
 import logging
 from collections.abc import Collection, Sequence
 from typing import Literal
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from weft.cluster.state.anti_affinity import AntiAffinityDomains
+from weft.cluster.state.heartbeats import Heartbeats
 from weft.core.framework.constraints import closed_to
 from weft.dialects.catalog import RESOURCES
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE, UNHEALTHY_PREFIX
@@ -18,8 +22,9 @@ from weft.dialects.inventory import InventoryFallback, inventory, taints_of
 from weft.dialects.node_links import LinksRule
 from weft.kube.list_diff import Change, Deleted
 from weft.kube.log_fields import about
-from weft.kube.structs import ConfigMap, KubeNode
+from weft.kube.structs import ConfigMap, KubeNode, Lease
 from weft.model import ClosedNode, Constraints, Node
+from weft.model.annotations import AGENT
 from weft.model.reason import TEXT
 
 log = logging.getLogger("weft.cluster")
@@ -53,7 +58,7 @@ class NodeView:
         self._rules, self._links = rules, links
         self._accounted = RESOURCES if lends else ()
         self._unhealthy: dict[str, str] = {}
-        self._away = AntiAffinityDomains()
+        self._away, self._heartbeats = AntiAffinityDomains(), Heartbeats()
         self._dirty: set[str] = set()
         self._closed: set[str] = set()  # since `changed` was asked last
 
@@ -89,6 +94,17 @@ class NodeView:
         else:
             self._unhealthy[name] = (config_map.data or {}).get("gpus", "")
         self._dirty.add(name)
+
+    def take_heartbeat(self, change: Change[Lease], now_s: float, wall: datetime.datetime) -> None:
+        """A Lease came, changed or went; only those of nodes' agents matter."""
+        self._heartbeats.take(change, now_s, wall)
+
+    def judge_heartbeats(self, now_s: float) -> tuple[bool, float | None]:
+        """Look which agents are late now: whether that is another answer than before, and when to
+        look again (None: not before another Lease)."""
+        other = self._heartbeats.judge(now_s) & self.objects.keys()
+        self._dirty |= other
+        return bool(other), self._heartbeats.late_at_s()
 
     def keep_away(self, node: str, uid: str, keys: Collection[str]) -> None:
         """Over which topologyKeys this pod keeps others away (required anti-affinity)."""
@@ -170,7 +186,10 @@ class NodeView:
             for warning in warnings:
                 log.warning("node %s: %s", name, warning, extra=about(node=name))
             self.warnings[name] = warnings
-        return replace(node, keeps_away=self._away.covers(node.labels))
+        silent = AGENT in (known.metadata.annotations or {}) and self._heartbeats.silent_since(name)
+        return replace(
+            node, keeps_away=self._away.covers(node.labels), silent_since=silent or UNSET
+        )
 
 
 def _same(known: KubeNode, node: KubeNode) -> bool:

@@ -10,7 +10,7 @@ from weft.core.engine.assessment import Assessment
 from weft.core.engine.records import Candidate
 from weft.core.framework import NEVER, Need, Profile, Query, connection
 from weft.core.ledger.table import Bools, Ints, LedgerTable
-from weft.model import Code, Reason
+from weft.model import Code, Reason, Shape
 from weft.model.reason import TEXT
 
 _FAR = 1 << 60
@@ -151,18 +151,25 @@ def _words(
         return f"node does not advertise {' or '.join(sorted(lacking))}"
     if code is Code.NO_ISOLATION:
         return f"node does not offer isolation {shape.isolation}"
+    if code is Code.NOT_DELIVERING:
+        return f"{TEXT[code]}, since {min(str(table.nodes[row].silent_since) for row in rows)}"
     if code is Code.LINKS_TAKEN:
         return _lost_links(known, table, rows)
-    if code is Code.EXTENDED:
-        asked = dict(shape.extended)
-        foreign = [
-            warning
-            for warning in warnings
-            if (name := warning.partition(" is ")[0]) in asked
-            and _lacks_extended(table, name, asked[name], rows)
-        ]
-        return f"{TEXT[code]}: {'; '.join(foreign)}" if foreign else ""
-    return ""
+    return _extended_words(shape, table, rows, warnings) if code is Code.EXTENDED else ""
+
+
+def _extended_words(
+    shape: Shape, table: LedgerTable, rows: Sequence[int], warnings: Sequence[str]
+) -> str:
+    """The warnings about other systems' resources that the pod asks for and the nodes lack."""
+    asked = dict(shape.extended)
+    foreign = [
+        warning
+        for warning in warnings
+        if (name := warning.partition(" is ")[0]) in asked
+        and _lacks_extended(table, name, asked[name], rows)
+    ]
+    return f"{TEXT[Code.EXTENDED]}: {'; '.join(foreign)}" if foreign else ""
 
 
 def _overbooked_words(code: Code, query: Query) -> list[str]:

@@ -31,6 +31,9 @@ def declared_codes(table: LedgerTable, demand: Demand, rows: Ints | None = None)
     if shape.unit_mib:
         unit_mib = _of(table.unit_mib, rows)
         codes[(unit_mib != shape.unit_mib) & (unit_mib != 0) & (codes == 0)] = Code.WRONG_UNIT
+    if demand.needs and table.some_silent:
+        silent = np.array([bool(node.silent_since) for node in _nodes(table, rows)], dtype=np.bool_)
+        codes[silent & (codes != Code.NO_GPU)] = Code.NOT_DELIVERING
     if shape.isolation and demand.needs and table.tells_isolation:
         lacking = _lacks_isolation(_nodes(table, rows), shape.isolation)
         codes[lacking & (codes != Code.NO_GPU)] = Code.NO_ISOLATION

@@ -214,6 +214,7 @@ class LedgerTable:
         self.ports: dict[int, list[HostPort]] = {}
         self.has_taints = any(node.taints or node.keeps_away for node in self.nodes)
         self.all_deliver = all(node.delivers is None for node in self.nodes)
+        self.some_silent = any(node.silent_since for node in self.nodes)
         self.tells_isolation = any(node.isolation is not None for node in self.nodes)
         self.uuid_of: list[str] = []
         self.links: list[GpuLinks] = []

@@ -32,7 +32,8 @@ _EVICTED, _LEAVES = b'"outcome":"evicted"', f'"outcome":"{LEAVES}"'.encode()
 _CODES_BEFORE = {
     24: (Code.NOT_ADVERTISED, 2),
     27: (Code.NO_ISOLATION, 0),
-    28: (Code.LINKS_UNKNOWN, 1),
+    28: (Code.LINKS_UNKNOWN - 1, 1),  # NOT_DELIVERING was not before it yet
+    30: (Code.NOT_DELIVERING, 0),
 }
 """By how many reasons there once were: which came in between next, and how many behind."""
 

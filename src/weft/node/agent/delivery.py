@@ -11,18 +11,23 @@
 The record in the sandbox's annotations goes first: the kubelet hands it over, so a container starts
 while the API server cannot be heard. What such a pod asks for is looked at once it is known. Who
 holds a GPU is what the runtime says: pods with a container that was given its share, until their
-sandbox stops.
+sandbox stops. A runtime may not say that it stopped: containerd tells nobody
+of sandboxes that are older than its own restart. So a pod that the API server does not show any
+more, and that has no process on this machine, holds nothing either: that is looked at before a
+container is refused, and every five seconds.
 """
 
+import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from weft.dialects import alnair, elastic, gpushare
 from weft.dialects.foreign import foreign_requests
+from weft.kube.log_fields import about
 from weft.model.annotations import DELIVERY, PLACEMENT, REQUIRED_PLUGINS
 from weft.model.delivery import DeliveryRecord, decode_delivery
 from weft.node.agent.container_grant import (
@@ -59,19 +64,23 @@ class HeldRecord(NamedTuple):
 
     sandbox: nri.PodSandbox
     record: DeliveryRecord
+    pod: PodName
 
 
 class DeliveryOptions(msgspec.Struct, frozen=True):
     """`exempt`: namespaces in which containers without a share see what their image asks for.
-    `wait_s`: for a pod that the API server has not told of yet."""
+    `wait_s`: for a pod that the API server has not told of yet. `look_s`: between looks at who is
+    gone."""
 
     exempt: tuple[str, ...] = ("kube-system",)
     wait_s: float = 0.8
+    look_s: float = 5.0
 
 
 class Delivery:
-    """A `RuntimeHooks`. `counts` are containers by outcome.
+    """A `RuntimeHooks`, and an `AgentPart`. `counts` are containers by outcome.
 
+    `with_processes` tells which of the pods with these UIDs have a process on this machine.
     `on_refused` hears whose container did not start and why, `on_without` whose container runs
     without its share: such a pod is evicted. `cdi_device` names a CDI device that brings a grant,
     "" where the runtime knows none.
@@ -84,6 +93,7 @@ class Delivery:
         granter: Granter,
         options: DeliveryOptions | None = None,
         *,
+        with_processes: Callable[[Collection[str]], Collection[str]],
         on_refused: Callable[[PodName, str], None],
         on_without: Callable[[PodName, str], None],
         cdi_device: Callable[[ContainerGrant], str],
@@ -91,6 +101,8 @@ class Delivery:
         self.counts: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
         self._held: dict[str, HeldRecord] = {}
         self._unjudged: set[str] = set()  # who held a GPU before the API server told of the pod
+        self._absent: set[str] = set()  # holders that the API server does not show (any more)
+        self._with_processes = with_processes
         self._pods, self._devices, self._granter = pods, devices, granter
         self._options = options or DeliveryOptions()
         self._on_refused, self._on_without = on_refused, on_without
@@ -220,11 +232,9 @@ class Delivery:
     async def _give(
         self, pod: nri.PodSandbox, container: nri.Container, record: DeliveryRecord
     ) -> tuple[str, ContainerGrant]:
-        held = self.held
-        # What it was given already it may have again, whatever the settings allow by now.
-        others = [] if pod.uid in held else list(held.values())
-        devices, most = self._devices.devices, self._pods.most_permille
-        problem = why_refused(record, pod.uid, self._pods.node_name, devices, others, most)
+        problem = self._why_not(record, pod.uid)
+        if problem and await self._forget_gone():
+            problem = self._why_not(record, pod.uid)
         if problem:
             raise NotGrantedError(problem)
         if container.name not in record.containers:
@@ -234,6 +244,13 @@ class Delivery:
         grant = await self._granter.grant(record, container.name)
         self._hold(pod, record)
         return GIVEN, grant
+
+    def _why_not(self, record: DeliveryRecord, uid: str) -> str:
+        held = self.held
+        # What it was given already it may have again, whatever the settings allow by now.
+        others = [] if uid in held else list(held.values())
+        devices, most = self._devices.devices, self._pods.most_permille
+        return why_refused(record, uid, self._pods.node_name, devices, others, most)
 
     def _asks_elsewhere(self, pod: nri.PodSandbox, container: nri.Container) -> bool:
         """True if the container asks another plugin for GPUs, in a pod that has a record."""
@@ -254,6 +271,34 @@ class Delivery:
         """The holders of GPUs, by UID: who was given them, but for pods that ended."""
         ended = {uid for uid, pod in self._pods.pods.items() if pod.ended}
         return {uid: held.record for uid, held in self._held.items() if uid not in ended}
+
+    # --- who is gone ---
+
+    async def run(self) -> None:
+        """Look every so often who is gone, until cancelled."""
+        while True:
+            await asyncio.sleep(self._options.look_s)
+            await self._forget_gone()
+            if self._pods.synced.is_set() and not self._pods.problem:
+                self._absent = self._held.keys() - self._pods.pods.keys()
+
+    async def _forget_gone(self) -> bool:
+        """Take their share from holders that neither API server nor machine shows; whether any.
+
+        One that the API server never showed may be a pod of which it tells later: it counts as
+        absent once it has been missing at an earlier look.
+        """
+        shown = self._pods.pods
+        absent = {uid: self._held[uid] for uid in self._absent & self._held.keys() - shown.keys()}
+        if not absent:
+            return False
+        running = await asyncio.to_thread(self._with_processes, absent.keys())
+        gone = [uid for uid in absent.keys() - set(running) if self._held.get(uid) is absent[uid]]
+        for uid in gone:
+            pod = self._held.pop(uid).pod
+            text = "pod %s is gone, its runtime did not say so: its share is free"
+            log.info(text, pod, extra=about(pod))
+        return bool(gone)
 
     async def _wait_for(self, pod: nri.PodSandbox) -> NodePod | None:
         """The pod, if the API server tells of it soon; it knows no pods beside Kubernetes, and not
@@ -304,7 +349,7 @@ class Delivery:
         self._on_without(_name_of(pod), text)
 
     def _hold(self, pod: nri.PodSandbox, record: DeliveryRecord) -> None:
-        self._held[pod.uid] = HeldRecord(pod, record)
+        self._held[pod.uid] = HeldRecord(pod, record, _name_of(pod))
         if pod.uid not in self._pods.pods:
             self._unjudged.add(pod.uid)
 
@@ -321,8 +366,10 @@ class Delivery:
             self._unknown.setdefault(pod.uid, {})[container.name] = (pod, container)
 
     def _heard_of(self, uid: str) -> None:
-        """A pod came or changed: look at those of its containers that nobody could judge."""
+        """A pod came, changed or went: look at those of its containers that nobody could judge."""
         known = self._pods.pods.get(uid)
+        if known is None and uid in self._held:
+            self._absent.add(uid)
         if known is not None and uid in self._unjudged:
             self._unjudged.discard(uid)
             held = self._held.get(uid)

@@ -30,7 +30,7 @@ from weft.kube.codec import NODES
 from weft.kube.list_diff import Added, Change, Deleted, Modified
 from weft.kube.log_fields import about
 from weft.kube.structs import KubeNode
-from weft.kube.watch import ListWatch
+from weft.kube.watch import ListWatch, WatchOptions
 from weft.model import BadInputError, Node, PodManifest
 from weft.model.annotations import DELIVERY
 from weft.model.delivery import DeliveryRecord, decode_delivery
@@ -44,6 +44,8 @@ _MIRROR = "kubernetes.io/config.mirror"
 _STATIC_UID = re.compile(r"[0-9a-f]{32}")
 Asks = Literal["nothing", "share", "foreign"]
 _ENDED = ("Succeeded", "Failed")
+_SOON = WatchOptions(most_delay_s=5)
+"""The kubelet hears of pods as soon as an API server is back: then it asks for containers."""
 
 
 class NodePod(msgspec.Struct, frozen=True):
@@ -96,7 +98,9 @@ class NodePods:
         self._pods: dict[str, NodePod] = {}
         on_node = {"fieldSelector": f"spec.nodeName={node_name}"}
         this_node = {"fieldSelector": f"metadata.name={node_name}"}
-        self._pod_watch: ListWatch[PodOnNode] = ListWatch(client, PODS_ON_NODE, selectors=on_node)
+        self._pod_watch: ListWatch[PodOnNode] = ListWatch(
+            client, PODS_ON_NODE, selectors=on_node, options=_SOON
+        )
         self._node_watch: ListWatch[KubeNode] = ListWatch(client, NODES, selectors=this_node)
         self._others: frozenset[str] | None = None
 

@@ -15,6 +15,7 @@ first that names a pod counts.
 """
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,6 +42,18 @@ def owner_of(proc: Path, pid: int) -> ProcessOwner | None:
     except OSError:
         return None
     return owner_in(text)
+
+
+def pods_with_processes(proc: Path, uids: Collection[str]) -> set[str]:
+    """Those of the pods with these UIDs that have a process, as `proc` (/proc) tells."""
+    found: set[str] = set()
+    for entry in proc.iterdir() if uids else ():
+        owner = owner_of(proc, int(entry.name)) if entry.name.isdecimal() else None
+        if owner is not None and owner.pod_uid in uids:
+            found.add(owner.pod_uid)
+            if len(found) == len(uids):
+                break
+    return found
 
 
 def owner_in(text: str) -> ProcessOwner | None:

@@ -1,0 +1,76 @@
+"""Heartbeats of nodes' agents: which are late or withdrawn, and since when.
+
+A Lease counts from when it was seen to change, by the local clock: clocks of nodes may be wrong.
+One that is seen for the first time counts as renewed just now, unless its own time says that it was
+long ago. A node whose agent writes no Lease is not judged: an older one.
+"""
+
+import datetime
+from typing import NamedTuple
+
+from weft.kube.list_diff import Change, Deleted
+from weft.kube.structs import Lease
+from weft.model.heartbeat import HEARTBEAT_LATE_S, HEARTBEAT_PREFIX
+
+_LONG_AGO_S = 60.0  # beyond what clocks differ
+
+
+class _Beat(NamedTuple):
+    """The last that was seen of a Lease: its own time, and when that was (None: withdrawn)."""
+
+    renewed: str
+    seen_s: float | None
+
+
+class Heartbeats:
+    """The agents' Leases, by node. Times are seconds of the local monotonic clock."""
+
+    def __init__(self) -> None:
+        self._beats: dict[str, _Beat] = {}
+        self._silent: dict[str, str] = {}
+
+    def take(self, change: Change[Lease], now_s: float, wall: datetime.datetime) -> None:
+        """A Lease came, changed or went; those of others are passed over."""
+        lease = change.object  # type: ignore[union-attr]
+        name = lease.metadata.name
+        if not name.startswith(HEARTBEAT_PREFIX):
+            return
+        node = name.removeprefix(HEARTBEAT_PREFIX)
+        if isinstance(change, Deleted):
+            self._beats.pop(node, None)
+            return
+        renewed, before = lease.spec.renew_time or "", self._beats.get(node)
+        if not lease.spec.holder_identity:
+            self._beats[node] = _Beat(renewed, None)
+        elif before is None:
+            age_s = _age_s(renewed, wall)
+            self._beats[node] = _Beat(renewed, now_s - age_s if age_s > _LONG_AGO_S else now_s)
+        elif before.renewed != renewed or before.seen_s is None:
+            self._beats[node] = _Beat(renewed, now_s)
+
+    def judge(self, now_s: float) -> set[str]:
+        """Look at the clock; the nodes of which another thing holds now."""
+        silent = {
+            node: beat.renewed
+            for node, beat in self._beats.items()
+            if beat.seen_s is None or now_s - beat.seen_s > HEARTBEAT_LATE_S
+        }
+        before, self._silent = self._silent, silent
+        return {node for node, _ in before.items() ^ silent.items()}
+
+    def late_at_s(self) -> float | None:
+        """The time at which the next one is late; None where none can be."""
+        times = (b.seen_s for n, b in self._beats.items() if n not in self._silent)
+        seen = [seen_s for seen_s in times if seen_s is not None]
+        return min(seen) + HEARTBEAT_LATE_S if seen else None
+
+    def silent_since(self, node: str) -> str:
+        """Since when the node's agent is silent; "" while it is not."""
+        return self._silent.get(node, "")
+
+
+def _age_s(renewed: str, wall: datetime.datetime) -> float:
+    try:
+        return (wall - datetime.datetime.fromisoformat(renewed)).total_seconds()
+    except (ValueError, TypeError):
+        return 0.0

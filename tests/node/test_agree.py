@@ -1,0 +1,264 @@
+"""Agree: whatever was restarted, agent, scheduler and runtime name the same holders of shares.
+
+Kubelet, containerd, agent and API server are killed or ended and started anew, and pods that
+outlived it are deleted and replaced. What a node promised is read of the agent's page, what the
+scheduler charges of the scheduler's, what lives of the runtime.
+"""
+
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from agent_process import ASKED, Agent, agent, metrics_of
+from control_plane import HOST
+from kube_api import ApiError, Object, Objects
+from long_form import few_or_many
+from played_gpus import PlayedGpus
+from real_node import RealNode, has_begun, state_of
+from weft_process import ALONE, Weft, weft
+
+SEQUENCES = few_or_many(6, 200)
+FIRST_SEED = 0
+AGREE_S = 15.0
+_RUN_S = 120.0
+_POLL_S = 0.1
+_MOST_PODS = 8
+
+DIALECTS: tuple[dict[str, object], ...] = (
+    {"weft.dev/gpu-memory": 4000},
+    {"weft.dev/gpu-memory": 16_384},
+    {"aliyun.com/gpu-mem": 5},
+    {"elasticgpu.io/gpu-core": 30, "elasticgpu.io/gpu-memory": 3000},
+    {"alnair/vgpu-memory": 6, "alnair/vgpu-compute": 40},
+)
+
+
+def asking(name: str, limits: dict[str, object]) -> Object:
+    """A pod with one container that asks for so much."""
+    asked = {resource: str(amount) for resource, amount in limits.items()}
+    containers = [{"name": "main", "resources": {"limits": asked}}]
+    return {
+        "metadata": {"name": name},
+        "spec": {"schedulerName": "weft", "containers": containers},
+    }
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "ended"])
+def test_a_pod_that_outlived_the_runtime_gives_its_share_back(
+    node: RealNode, gpus: PlayedGpus, namespace: str, tmp_path: Path, how: signal.Signals
+) -> None:
+    """On every card, so that the successors must have the very same ones."""
+    whole = {"weft.dev/gpu-memory": gpus.memory_mib}
+    with agent(node, gpus) as process, weft(node.plane, tmp_path, ALONE):
+        old = [asking(f"old-{index}", whole) for index in range(gpus.count)]
+        node.create(old, namespace, bind=False)
+        node.wait(lambda pods: all(map(has_begun, pods)), namespace)
+        restart_containerd(node, process, how)
+        for pod in old:
+            delete(node, namespace, pod)
+        new = [asking(f"new-{index}", whole) for index in range(gpus.count)]
+        node.create(new, namespace, bind=False)
+        names = {pod["metadata"]["name"] for pod in new}
+        node.wait(
+            lambda pods: names == {pod["metadata"]["name"] for pod in pods if has_begun(pod)},
+            namespace,
+        )
+        assert process.metrics()["weft_agent_pods_with_share"] == gpus.count
+
+
+def delete(node: RealNode, namespace: str, pod: Object, **options: int) -> None:
+    """Ask that the pod ends, with its own grace period where `options` name no other."""
+    path = f"{node.api.path('Pod', namespace)}/{pod['metadata']['name']}"
+    try:
+        node.api.request("DELETE", path, options)
+    except ApiError as error:
+        if error.code != 404:
+            raise
+
+
+def restart_containerd(node: RealNode, process: Agent, how: signal.Signals) -> None:
+    """Restart it so; it is back then, and asks the agent about containers again."""
+    before = process.metrics()["weft_agent_runtime_registrations_total"]
+    if how == signal.SIGTERM:
+        node.containerd.stop()
+    else:
+        node.containerd.kill()
+    node.containerd.begin()
+    process.wait_ready(lambda: process.metrics()["weft_agent_runtime_registrations_total"] > before)
+
+
+# --- random sequences ----------------------------------------------------------------------------
+
+
+class Accounts(NamedTuple):
+    """Holders of shares: as the API server shows them, the agent counts them, the scheduler charges
+    them, and the runtime runs them."""
+
+    shown: int
+    agent: int
+    scheduler: int
+    runtime: int
+
+    @property
+    def agree(self) -> bool:
+        """True if all are the same."""
+        return len(set(self)) == 1
+
+
+class Sequences:
+    """One node's story; each step is drawn. `happened` counts the steps."""
+
+    def __init__(self, node: RealNode, agent_: Agent, scheduler: Weft, namespace: str) -> None:
+        self.happened: Counter[str] = Counter()
+        self.node, self.agent = node, agent_
+        self.namespace, self._number = namespace, 0
+        plane = node.plane
+        port = scheduler.until(r"health, metrics and explain on \S+:(\d+)")[1]
+        self._page = f"http://{HOST}:{port}/metrics"
+        self.steps: dict[str, Callable[[random.Random], None]] = {
+            "containerd killed": lambda draw: self._containerd(signal.SIGKILL),
+            "containerd ended": lambda draw: self._containerd(signal.SIGTERM),
+            "containerd configured anew": lambda draw: node.restart_containerd(cdi=True),
+            "kubelet": lambda draw: node.restart_kubelet(),
+            "agent killed": lambda draw: self._agent(signal.SIGKILL),
+            "agent ended": lambda draw: self._agent(signal.SIGTERM),
+            "API server killed": lambda draw: plane.restart_apiserver(gracefully=False),
+            "API server ended": lambda draw: plane.restart_apiserver(),
+            "deleted": self._delete,
+            "deleted at once": lambda draw: self._delete(draw, gracePeriodSeconds=0),
+            "created": self._create,
+        }
+
+    def tell(self, seed: int) -> None:
+        """One sequence: some steps in a row, and whoever was deleted is replaced in the end."""
+        draw = random.Random(seed)
+        for name in draw.choices(list(self.steps), k=draw.randint(3, 6)):
+            self.steps[name](draw)
+            self.happened[name] += 1
+        while len(self._pods()) < _MOST_PODS // 2:
+            self._create(draw)
+
+    def settle(self) -> float:
+        """Wait until every pod runs and the accounts agree; how long that took after they ran."""
+        self.node.wait(lambda pods: all(map(has_begun, pods)), self.namespace, _RUN_S)
+        began_s = time.monotonic()
+        while not (accounts := self.accounts()).agree:
+            assert time.monotonic() < began_s + AGREE_S, f"{accounts}\n{self._states()}"
+            time.sleep(_POLL_S)
+        return time.monotonic() - began_s
+
+    def accounts(self) -> Accounts:
+        """The holders now, as each says. Every pod has one container, and the runtime's pause."""
+        listed = self.node.containerd.ctr("tasks", "ls").splitlines()[1:]
+        running = sum(line.split()[2] == "RUNNING" for line in listed)
+        charged = metrics_of(self._page)
+        holdings = sum(v for k, v in charged.items() if k.startswith("weft_ledger_gpu_holdings{"))
+        held = self.agent.metrics()["weft_agent_pods_with_share"]
+        return Accounts(len(self._pods()), int(held), int(holdings), running // 2)
+
+    def _containerd(self, how: signal.Signals) -> None:
+        restart_containerd(self.node, self.agent, how)
+
+    def _agent(self, how: signal.Signals) -> None:
+        self.agent.end(how)
+        self.agent.start()
+        self.agent.wait_ready(self._agent_answers)
+
+    def _agent_answers(self) -> bool:
+        try:
+            return self.agent.metrics()["weft_agent_runtime_connected"] == 1
+        except OSError:
+            return False
+
+    def _create(self, draw: random.Random) -> None:
+        if len(self._pods()) < _MOST_PODS:
+            self._number += 1
+            pod = asking(f"p-{self._number}", draw.choice(DIALECTS))
+            self.node.create([pod], self.namespace, bind=False)
+
+    def _delete(self, draw: random.Random, **options: int) -> None:
+        pods = self._pods()
+        for pod in draw.sample(pods, min(len(pods), 2)):
+            delete(self.node, self.namespace, pod, **options)
+
+    def _pods(self) -> Objects:
+        return self.node.api.list("Pod", self.namespace)
+
+    def _states(self) -> str:
+        return "\n".join(map(state_of, self._pods()))
+
+
+@pytest.fixture
+def sequences(
+    node: RealNode, gpus: PlayedGpus, namespace: str, tmp_path: Path
+) -> Iterator[Sequences]:
+    """The node with an agent and a scheduler, and no pods yet."""
+    with agent(node, gpus) as process, weft(node.plane, tmp_path, ALONE) as scheduler:
+        yield Sequences(node, process, scheduler, namespace)
+
+
+def test_the_accounts_agree_after_any_sequence(sequences: Sequences) -> None:
+    worst_s = 0.0
+    for seed in range(FIRST_SEED, FIRST_SEED + SEQUENCES):
+        sequences.tell(seed)
+        worst_s = max(worst_s, sequences.settle())
+        sys.stderr.write(f"sequence {seed}: agreed\n")
+    sys.stderr.write(f"accounts agreed after {worst_s:.1f} s at most: {sequences.happened}\n")
+    if len(sequences.steps) < SEQUENCES:
+        assert sequences.happened.keys() == sequences.steps.keys()
+
+
+# --- who attracts pods ---------------------------------------------------------------------------
+
+
+def test_a_node_whose_agent_does_not_come_back_attracts_nobody(
+    node: RealNode, gpus: PlayedGpus, namespace: str, tmp_path: Path
+) -> None:
+    """Pods that were bound before wait for it; whoever comes later than 15 s waits for a node."""
+    limits: dict[str, object] = {"weft.dev/gpu-memory": 500}
+    with agent(node, gpus) as process, weft(node.plane, tmp_path, ALONE):
+        node.create([asking("before", limits)], namespace, bind=False)
+        node.wait(lambda pods: all(map(has_begun, pods)), namespace)
+        process.kill()
+        killed_s = time.monotonic()
+        said: Objects = []
+        while not any("no agent delivers shares there now, since" in state_of(p) for p in said):
+            assert time.monotonic() - killed_s < AGREE_S + 1  # the message's own way
+            node.create([asking(f"p-{len(said)}", limits)], namespace, bind=False)
+            time.sleep(_POLL_S)
+            said = node.api.list("Pod", namespace)
+        process.start()
+        node.wait(lambda pods: all(map(has_begun, pods)), namespace)
+
+
+def test_a_node_whose_runtime_lost_nri_attracts_nobody(
+    node: RealNode, gpus: PlayedGpus, namespace: str, tmp_path: Path
+) -> None:
+    limits: dict[str, object] = {"weft.dev/gpu-memory": 500}
+    with agent(node, gpus) as process, weft(node.plane, tmp_path, ALONE):
+        node.create([asking("before", limits)], namespace, bind=False)
+        node.wait(lambda pods: all(map(has_begun, pods)), namespace)
+        node.restart_containerd(nri=False)
+        try:
+            node.api.wait_for(
+                lambda leases: any(
+                    one["metadata"]["name"] == f"weft-agent-{node.name}"
+                    and not one["spec"].get("holderIdentity")
+                    for one in leases
+                ),
+                "Lease",
+                "default",
+                "coordination.k8s.io/v1",
+            )
+            node.create([asking("after", limits)], namespace, bind=False)
+            node.wait(lambda pods: any("no agent delivers" in state_of(p) for p in pods), namespace)
+        finally:
+            node.restart_containerd()
+        process.until(f"(?s){ASKED}.*{ASKED}")
+        node.wait(lambda pods: all(map(has_begun, pods)), namespace)
