@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from live_ways import DEFAULT, OTHERS, SHIPPED, WAYS
+from ways import DEFAULT, OTHERS, SHIPPED, WAYS
 from long_form import few_or_many
 from unmoved_world import RESTART_EVERY, story
 

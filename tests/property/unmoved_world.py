@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from live_asks import CARD_MIB, Json, node_of, random_spec
-from live_ways import Way
+from ways import Way
 
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.dialects.catalog import ASKING_LABELS
