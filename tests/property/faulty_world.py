@@ -62,6 +62,7 @@ class World:
         self.faulty = Faulty(self, Random(seed + 1))
         self.instances: list[Instance] = []
         self.gpus: dict[str, int] = {}
+        self.shrunk: set[str] = set()  # GPUs of these may have been numbered otherwise
         self.nodes_made = 0
         self.calm = False
         self._crashes: dict[str, int] = {}
@@ -103,6 +104,8 @@ class World:
 
     def change_gpus(self, name: str, count: int) -> None:
         """The node, which is there, has so many GPUs from now on."""
+        if count < self.gpus[name]:
+            self.shrunk.add(name)
         self.gpus[name] = count
         self.server.update("nodes", name, {"metadata": {"annotations": self._inventory(name)}}, "")
 

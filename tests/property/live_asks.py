@@ -103,13 +103,6 @@ def mismatch(pod: Json, *, at_least: bool = False) -> str:
     return ""
 
 
-def raised(pod: Json) -> bool:
-    """Tells whether the pod asks for more than was decided for it: its owner edited it since. It is
-    charged the more and told of; it makes nobody go, and is not made to go."""
-    ask = ask_of(pod)
-    return any(mib < ask.mib or milli < ask.milli for _, mib, milli in marks_of(pod) or ())
-
-
 def bound_at(pod: Json) -> str:
     """When it was bound, as the API server wrote it; "" where it did not."""
     conditions = (pod.get("status") or {}).get("conditions") or []
@@ -132,11 +125,15 @@ def overbooked(pods: list[Json], node: str) -> list[int]:
 def expected(pod: Json, gpus: int) -> list[tuple[int, int, int]] | None:
     """The charge of a bound pod on a node of so many GPUs; None where it is a guess.
 
-    Never less than it asks, which a label may have raised since it was decided.
+    What it was decided to hold, whatever its labels say since. Without marks, what its resources
+    ask; labels count only under the name of the scheduler that reads them.
     """
     shares, ask = marks_of(pod), ask_of(pod)
     if shares is not None:
-        return [(gpu, max(mib, ask.mib), max(milli, ask.milli)) for gpu, mib, milli in shares]
+        return shares
+    labels = pod["metadata"].get("labels") or {}
+    if "genius/gpu-number" in labels and pod["spec"]["schedulerName"] != "genius-scheduler":
+        return []
     if ask.whole:
         return None
     return [(gpu, ask.mib, ask.milli) for gpu in range(gpus)] if ask.count else []

@@ -19,7 +19,6 @@ from live_asks import (
     fits,
     node_of,
     overbooked,
-    raised,
     waits,
 )
 from live_faults import change_label
@@ -356,8 +355,8 @@ async def settled(world: World) -> None:
     assert live is not None
     _nobody_waits_in_vain(world, live)
     for name in world.gpus:
-        here = [pod for pod in world.pods() if node_of(pod) == name and not raised(pod)]
-        if overbooked(here, name) and not _all_long_ago(here):
+        here = [pod for pod in world.pods() if node_of(pod) == name]
+        if overbooked(here, name) and not _all_long_ago(here) and name not in world.shrunk:
             world.violation(f"{name} is still overbooked by Weft's own pods")
     line = MemoryLine(world.server, delay=lambda: 0, lag=lambda: 0)
     async with MemoryClient(line, "fresh", clock=LoopClock(), rng=world.random) as client:

@@ -191,6 +191,19 @@ async def test_who_binds_himself_and_contradicts_himself_is_charged_what_he_asks
             await anew(made)
 
 
+@pytest.mark.parametrize("scheduler", ["custom-scheduler", "genius-scheduler"])
+async def test_who_binds_himself_and_asks_for_nothing_closes_no_node(scheduler: str) -> None:
+    """The name of a system that reads labels makes him one of its pods, without any request."""
+    async with world(node("n", CARDS)) as made:
+        asked = pod("mine", scheduler=scheduler, nodeName="n")
+        asked["spec"]["containers"][0]["resources"] = {}
+        made.server.add("pods", asked)
+        await until(lambda: made.uid("mine") in made.live.engine.ledger.holdings)
+        whole = {"limits": {"nvidia.com/gpu": str(CARDS)}}
+        await weft_binds(made, "theirs", whole)
+        assert used(made) == [CARD_MIB] * CARDS
+
+
 @pytest.mark.parametrize("scheduler", ["weft", "default-scheduler"])
 async def test_labels_of_a_pod_that_nobody_placed_by_them_charge_nothing(scheduler: str) -> None:
     async with world(node("n", CARDS)) as made:

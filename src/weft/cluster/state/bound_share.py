@@ -7,7 +7,8 @@ away twice:
   itself fills nodes from the first; where too few are idle, the emptiest beside them, which then
   hold more than they have. Which cards the device plugin took, nobody says: keep such pods and
   shared ones on different nodes.
-- a share: it is charged on every card of the node, for it may be on any of them.
+- a share: it is charged on every card of the node, for it may be on any of them; one of no memory
+  and no cores on none, or a pod that asks for nothing would keep whole cards from others.
 - a pod whose resources contradict each other: what each system that it names makes of its part of
   them, and where no system can, as many whole cards as it names units.
 - a pod that asks for no GPU and carries a delivery record: what that names, where the node's agent
@@ -229,13 +230,16 @@ def _guessed(request: PodRequest, node: Node, how_full: HowFull) -> BoundShare:
             shared = shared or any(how_full(gpu) != _IDLE for gpu in chosen)
             shares += [share_on(index, gpu_request, gpu) for gpu in chosen]
         else:
-            shares += [asked_on(index, gpu_request, gpu) for gpu in cards]
+            anywhere = [asked_on(index, gpu_request, gpu) for gpu in cards]
+            shares += [share for share in anywhere if share.memory_mib or share.milli]
     moves = any(gpu_request.whole for gpu_request in request.shape.gpu_requests)
     why = "does not say which of its node's GPUs it has: "
     if lacking:
         why += f"{lacking} of its whole cards are not to be had: its node has too few"
     elif shared:
         why += "too few cards of its node are idle, so it is charged beside what is known there"
+    elif not shares:
+        why += "it names no part of one, and nothing is charged"
     elif moves:
         why += "the last idle cards of its node are taken to be its"
     else:
