@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from ways import DEFAULT, OTHERS, SHIPPED, WAYS
 from long_form import few_or_many
 from unmoved_world import RESTART_EVERY, story
+from ways import DEFAULT, OTHERS, SHIPPED, WAYS
 
 from weft.cluster.state import bound_share, pods
 from weft.cluster.state.bound_share import BoundShare
