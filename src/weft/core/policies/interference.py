@@ -152,7 +152,9 @@ class InterferencePolicy(Policy):
         overlap = lasting and lasting.only(query.device_fits)
         good = query.device_fits & self._worth_it(query, len(pending), overlap)[0]
         fits = np.flatnonzero(good)
-        if len(pending) < 2 or np.count_nonzero(query.device_idle.take(fits)) >= len(pending):
+        if not len(fits) or len(pending) < 2:
+            return good
+        if np.count_nonzero(query.device_idle.take(fits)) >= len(pending):
             return good
         waiting = len(pending)
         group = query.device_co_residents * len(query.table.kinds) + query.device_kind
