@@ -135,7 +135,9 @@ SELF_BOUND: dict[str, tuple[Object, Object, Object, bool]] = {
     "no class": ({"weft.dev/gpu-memory": "1"}, {}, {"weft.dev/class": "x"}, True),
     "no isolation": ({"nvidia.com/gpu": "1"}, {}, {"weft.dev/isolation": "x"}, True),
     "one system": ({"weft.dev/gpu-memory": "1"}, {}, {"weft.dev/class": "batch"}, False),
-    "one that reads the other": ({"nvidia.com/gpu": "1"}, {"GPU_MEM_REQ": "9"}, {}, False),
+    "a label that a quota does not see": ({"nvidia.com/gpu": "1"}, {"GPU_MEM_REQ": "9"}, {}, True),
+    "a label alone": ({}, {"genius/gpu-number": "8"}, {}, True),
+    "a label that asks for nothing": ({}, {"genius/priority": "8"}, {}, False),
     "none of one": ({"weft.dev/gpu-memory": "1", "nvidia.com/gpu": "0"}, {}, {}, False),
     "nothing": ({}, {}, {}, False),
 }
@@ -153,6 +155,28 @@ def test_who_names_his_node_and_contradicts_himself_is_denied(
     assert refused(user, "POST", path, body) == ""  # a scheduler will say so
     body["spec"]["nodeName"] = "somewhere"
     assert ("names its node" in refused(user, "POST", path, body)) is denied
+
+
+def test_labels_that_ask_stay_as_they_are_once_a_pod_has_its_node(
+    control_plane: ControlPlane, namespace: str, people: People, policies: None
+) -> None:
+    """Where no scheduler left marks, such labels are the pod's charge."""
+    user = people("alice")
+    path = user.path("Pod", namespace)
+    labels = {"genius/gpu-number": "1", "app": "a"}
+    for name, node in (("waits", {}), ("bound", {"nodeName": "somewhere"})):
+        body = pod(name, labels={} if node else labels)
+        body["spec"] |= {"schedulerName": "genius-scheduler", **node}
+        control_plane.api.create(body, namespace)
+    for name, key, denied in (
+        ("waits", "genius/gpu-number", False),
+        ("bound", "genius/gpu-number", True),
+        ("bound", "GPU_MEM_REQ", True),
+        ("bound", "app", False),
+    ):
+        change = {"metadata": {"labels": {key: "8"}}}
+        said = refused(user, "PATCH", f"{path}/{name}", change)
+        assert ("ask for GPUs stay as they were" in said) is denied
 
 
 def test_pods_that_ask_and_name_no_scheduler_become_wefts(

@@ -12,6 +12,8 @@ SYSTEMS = (
     *("elastic", "gpushare", "coscheml", "alnair", "hami", "nvidia", "genius"),
     "kubeknots",
 )
+SCHEDULERS = {"genius": "genius-scheduler", "kubeknots": "custom-scheduler"}
+"""The schedulerName of pods that ask by labels: no other scheduler reads these."""
 NODE_OF = "example.org/original"
 """The label of each node that says whose it is."""
 CARDS = (16_160, 32_510, 40_960)
@@ -171,6 +173,7 @@ class FilledCluster:
                 "labels": labels,
             },
             "spec": {
+                "schedulerName": SCHEDULERS.get(self.system[node], "default-scheduler"),
                 "nodeName": node,
                 "containers": [
                     {

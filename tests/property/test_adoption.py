@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 from long_form import few_or_many
-from original_clusters import NODE_OF, SYSTEMS, FilledCluster
+from original_clusters import NODE_OF, SCHEDULERS, SYSTEMS, FilledCluster
 
 from weft.cluster.adoption.account import ClusterAccount, Reading, account_of
 from weft.cluster.adoption.opt_in import opt_in, undo
@@ -233,7 +233,7 @@ async def adopt_and_undo(seed: int) -> None:
     cluster = FilledCluster(seed)
     server = served(cluster)
     async with client_of(server) as client:
-        before, wish = stored(server), AdoptionWish()
+        before, wish = stored(server), AdoptionWish(names=("weft", *SCHEDULERS.values()))
         found = await read_cluster(client)
         plan = plan_of(found, account_for(client, found, wish), wish)
         assert plan.problems == ()

@@ -127,13 +127,26 @@ def parse_bound(manifest: PodManifest, settings: DialectSettings) -> tuple[PodRe
     return request, why
 
 
-def without_labels(manifest: PodManifest) -> PodManifest:
-    """The pod without labels that ask for GPUs."""
+def asking_labels_of(manifest: PodManifest) -> dict[str, str]:
+    """The pod's labels that ask for GPUs."""
     labels = manifest.metadata.labels or {}
     if ASKING_LABELS.isdisjoint(labels):
+        return {}
+    return {name: text for name, text in labels.items() if name in ASKING_LABELS}
+
+
+def asking_by(manifest: PodManifest, asking: dict[str, str]) -> PodManifest:
+    """The pod with these labels that ask for GPUs in place of its own."""
+    labels = manifest.metadata.labels or {}
+    if asking_labels_of(manifest) == asking:
         return manifest
     kept = {name: text for name, text in labels.items() if name not in ASKING_LABELS}
-    return replace(manifest, metadata=replace(manifest.metadata, labels=kept))
+    return replace(manifest, metadata=replace(manifest.metadata, labels=kept | asking))
+
+
+def without_labels(manifest: PodManifest) -> PodManifest:
+    """The pod without labels that ask for GPUs."""
+    return asking_by(manifest, {})
 
 
 def without_words(manifest: PodManifest) -> PodManifest:

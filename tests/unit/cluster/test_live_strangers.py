@@ -215,6 +215,21 @@ async def test_labels_of_a_pod_that_nobody_placed_by_them_charge_nothing(schedul
         assert used(made) == [0] * CARDS
 
 
+async def test_labels_that_a_bound_pod_gets_later_charge_nothing_more() -> None:
+    """Its scheduler reads labels and leaves no marks: those that it was first seen with count."""
+    async with world(node("n", CARDS)) as made:
+        asked = pod("mine", scheduler="genius-scheduler", nodeName="n")
+        asked["spec"]["containers"][0]["resources"] = {}
+        asked["metadata"]["labels"] = {"genius/gpu-number": "1"}
+        made.server.add("pods", asked)
+        await until(lambda: made.uid("mine") in made.live.engine.ledger.holdings)
+        before = used(made)
+        assert sum(before) == CARD_MIB
+        for number in (str(CARDS), "x", None):
+            await edit(made, "mine", {"labels": {"genius/gpu-number": number}})
+            assert used(made) == before
+
+
 @pytest.mark.parametrize("treatment", ["charge", "evict"])
 async def test_who_is_bound_past_his_scheduler_is_told_and_goes_where_it_is_asked_for(
     treatment: Any,

@@ -5,7 +5,8 @@
     in Bindings the same: schedulers
     on nodes    inventory and what an agent offers: the node's own agent
     in status   GPU resources: the node's own agent, and its kubelet
-    by authors  pods that name their node and contradict themselves: nobody
+    by authors  pods that name their node and contradict themselves, or ask by labels: nobody;
+                labels that ask for GPUs, once a pod has its node: nobody
     in specs    NVIDIA_VISIBLE_DEVICES that names GPUs: nobody in namespaces that are opted in,
                 elsewhere the user is warned
 
@@ -30,7 +31,7 @@ from weft.cluster.admission.cel import (
     quoted,
 )
 from weft.cluster.admission.scheduling import API
-from weft.dialects.catalog import ALL, RESOURCES
+from weft.dialects.catalog import ALL, ASKING_LABELS, RESOURCES
 from weft.dialects.requests import CLASSES, TOPOLOGIES
 from weft.model.agent_offer import ISOLATIONS
 from weft.model.annotations import (
@@ -81,6 +82,7 @@ _WHOSE = (
     "that say which GPUs are whose are written by schedulers and agents alone: leave them as they "
     "are, or remove them from what you create"
 )
+_ASKED = "that ask for GPUs stay as they were when the pod got its node: leave them as they are"
 _SINCE = "of NRI's required plugins stay as the pod was created with them: leave them as they are"
 
 
@@ -139,8 +141,10 @@ def protection_policies(writers: Writers) -> list[dict[str, Any]]:
 
 
 def _bound_by_author() -> list[dict[str, Any]]:
-    """Denies a pod that names its node and contradicts itself: no scheduler will refuse it, and
-    what it holds nobody can say."""
+    """Denies a pod that names its node and contradicts itself, for no scheduler will refuse it, and
+    what it holds nobody can say; or that asks by labels, which no quota counts. Nor may such labels
+    change once a pod has its node, whoever chose it: where nobody left marks, they are its charge.
+    """
     allowed = {ISOLATION: ISOLATIONS, CLASS: CLASSES, TOPOLOGY: TOPOLOGIES}
     own = "object.metadata.annotations"
     known = [
@@ -149,19 +153,28 @@ def _bound_by_author() -> list[dict[str, Any]]:
         for name, values in allowed.items()
     ]
     mirrored = "request.userInfo.username.startsWith('system:node:')"
+    labels = "object.metadata.labels"
+    by_labels = f"has({labels}) && {labels}.exists(l, {is_one_of('l', ASKING_LABELS)})"
     return _policy(
         "weft-bound-by-author",
         ("pods",),
-        ("CREATE",),
+        ("CREATE", "UPDATE"),
         [
+            _unchanged("labels", sorted(ASKING_LABELS), _ASKED, from_the_start=False),
             {
-                "expression": f"!({asks_in_words_of_two()})",
+                "expression": f"oldObject != null || !({by_labels})",
+                "message": "names its node and asks for GPUs by labels, which no quota counts: "
+                "ask with a resource, or leave nodeName out",
+                "reason": "Forbidden",
+            },
+            {
+                "expression": f"oldObject != null || !({asks_in_words_of_two()})",
                 "message": "names its node and asks for GPUs in the words of several systems: "
                 "keep one system, or leave nodeName out",
                 "reason": "Forbidden",
             },
             {
-                "expression": " && ".join(known),
+                "expression": f"oldObject != null || ({' && '.join(known)})",
                 "message": "names its node, and an annotation of weft.dev has a value that it "
                 "cannot have: isolation, class or topology",
                 "reason": "Forbidden",

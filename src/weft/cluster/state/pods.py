@@ -39,6 +39,7 @@ from weft.core.explain.account_sentences import MARKED_LATE
 from weft.core.ledger import Ledger
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.evidence import agreed
+from weft.dialects.registry import asking_by, asking_labels_of
 from weft.dialects.shares import SaidByPod, encode, keeps, said_by, said_in, saying
 from weft.kube.clock import Clock
 from weft.kube.log_fields import about
@@ -89,6 +90,9 @@ class PodView:
         self._sent: dict[str, PodRequest | Placement] = {}
         self._bound_with: dict[str, str] = {}  # Weft's annotation, "" for none, as seen first
         self._said: dict[str, SaidByPod] = {}  # what bound pods said of themselves, as seen first
+        self._asked_by: dict[
+            str, dict[str, str]
+        ] = {}  # the labels of those without marks, likewise
         self._bound_ns: dict[str, int] = {}  # since when pods are bound, monotonic
         self._guessed_on: dict[str, set[str]] = {}  # whose whole cards are guessed, by node
         self._to_guess: set[str] = set()  # nodes where guesses are to be made anew
@@ -325,9 +329,11 @@ class PodView:
 
     def _charge(self, pod: Pod, node: Node | None, how_full: HowFull | None = None) -> BoundShare:
         """The pod's charge. What it was bound with, and what it said of itself then, is as it was
-        first seen: who edits that later changes nothing."""
+        first seen: who edits that later changes nothing. So are, without marks, its labels."""
         uid = pod.metadata.uid
         text = self._bound_with.setdefault(uid, agreed(pod))
+        if not text:
+            pod = asking_by(pod, self._asked_by.setdefault(uid, asking_labels_of(pod)))
         try:
             if node is None or how_full is None:
                 share = without_node(pod, self.settings)
@@ -410,6 +416,7 @@ class PodView:
     def _forget_binding(self, uid: str) -> None:
         self._bound_with.pop(uid, None)
         self._said.pop(uid, None)
+        self._asked_by.pop(uid, None)
 
     def _end(self, uid: str) -> PodGone:
         pod = self._by_uid.get(uid)
