@@ -180,7 +180,7 @@ def _largest_mib(node: Node) -> int:
 def _marked_unit_mib(pod: PodManifest, card_mib: int) -> int:
     """The unit in which the card was counted when the pod was placed on it; 0 where nobody says."""
     units = (pod.metadata.annotations or {}).get(PREFIX + "DEV", "")
-    if not units.isdecimal() or len(units) > 9 or not int(units):
+    if not (units.isascii() and units.isdecimal()) or len(units) > 9 or not int(units):
         return 0
     # As the card's size tells: half way between one unit a MiB and one a GiB.
     return 1 if int(units) * 32 > card_mib else 1024

@@ -201,6 +201,7 @@ def test_marks_are_in_the_units_of_the_node_and_read_back_so(counts, mib, card):
         (8, 1, "-15", "node", 8, ""),
         (8, 1, "0", "node", 8, ""),
         (8, 1, "9" * 30, "node", 8, ""),
+        (8, 1, "\N{FULLWIDTH DIGIT ONE}5", "node", 8, ""),
     ],
 )
 def test_a_bound_pod_is_read_as_its_node_counts(asked, counts, card, setting, mib, doubted):

@@ -29,6 +29,11 @@ URL = f"https://me:{SECRET}@127.0.0.1:1/api"
         ),
         ("a@b", "a@b"),
         ("http://a/?q=x@y", "http://a/?q=x@y"),
+        ("http://a:9090/x@y", "http://a:9090/x@y"),
+        ("http://me:p/w@a:9090/x", "http://***@a:9090/x"),
+        ("http://me:p?w#@a", "http://***@a"),
+        ("me:pw@a:9090", "***@a:9090"),
+        ("http:/me:pw@a", "***@a"),
     ],
 )
 def test_user_and_password_are_not_shown(text: str, shown: str) -> None:
@@ -57,6 +62,8 @@ def test_settings_that_hold_a_password_are_refused_without_it(tmp_path) -> None:
     )
     refusing = [
         lambda: check_url(URL, "--url"),
+        lambda: check_url(f"me:{SECRET}@a:9090", "--url"),
+        lambda: check_url(f"http://me:x/{SECRET}@a:9090", "--url"),
         lambda: check_telemetry(TelemetrySettings(url=URL)),
         lambda: check_telemetry(TelemetrySettings(exporters=f"http://me:{SECRET}@{{address}}:1/")),
         lambda: check_telemetry(TelemetrySettings(exporters=f"http://me:{SECRET}@a:1/")),

@@ -88,16 +88,16 @@ def headline(results: SimulationResults, gpus: int | None = None) -> Headline:
         return Headline("No run measured anything to compare.", "")
     value = _shown(sum(best.values()) / len(best), measure)
     if len(order) == 1:
-        return Headline(f"{order[0]} {_does(measure, value)}.", _seeds_text(len(best)))
+        return Headline(f"{_does(measure, value, order[0])}.", _seeds_text(len(best)))
     left = [never_started(results, policy) for policy in order[:2]]
     if left[0] < left[1]:
         lead = f"{order[0]} leaves {left[0]:,.1f} pods without a place, {order[1]} {left[1]:,.1f}."
-        rest = f"{order[0]} {_does(measure, value)}."
+        rest = f"{_does(measure, value, order[0])}."
         return Headline(lead, f"{rest} Waits of pods that never start are in no mean.")
     second = by_seed(results, order[1], measure)
     shared = sorted(best.keys() & second.keys())
     if not shared:
-        return Headline(f"{order[0]} {_does(measure, value)}.", "No seed is shared with another.")
+        return Headline(f"{_does(measure, value, order[0])}.", "No seed is shared with another.")
     apart = _apart(measure, [(best[seed], second[seed]) for seed in shared], gpus_of(results.runs))
     return _against((order[0], order[1]), measure, value, apart, gpus)
 
@@ -116,10 +116,12 @@ def _against(
 ) -> Headline:
     """The winner against the next, by how far they are `apart`, seed by seed."""
     best, second = names
-    did = f"{best} {_does(measure, value)}"
+    did = _does(measure, value, best)
     if apart.equal:
         seeds = "in the one seed" if apart.seeds == 1 else "in all seeds"
-        return Headline(f"{best} and {second} are equal {seeds}.", f"{did}.")
+        # By this measure: others may tell them apart.
+        both = _does(measure, value, "Both")
+        return Headline(f"{best} and {second} are equal {seeds}.", f"{both}.")
     more = "more" if measure.measure.more_is_better else "less"
     than = f"{_gap(apart.mean, measure)} {more} than {second}"
     if apart.low is None or apart.high is None:
@@ -138,11 +140,13 @@ def _too_few(seeds: int) -> str:
     return f"in {number}: it may be chance, an interval needs {ENOUGH_FOR_INTERVAL}"
 
 
-def _does(measure: RankingMeasure, value: str) -> str:
+def _does(measure: RankingMeasure, value: str, who: str) -> str:
+    """What a policy, or both, did by this measure."""
+    s = "" if who == "Both" else "s"
     if measure is WAIT:
-        return f"starts pods after a mean wait of {value}"
+        return f"{who} start{s} pods after a mean wait of {value}"
     when = "when demand equals capacity" if measure is AT_100 else "at the end"
-    return f"gives pods {value} of the GPUs {when}"
+    return f"{who} give{s} pods {value} of the GPUs {when}"
 
 
 def _shown(value: float, measure: RankingMeasure) -> str:

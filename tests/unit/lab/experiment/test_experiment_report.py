@@ -106,6 +106,7 @@ def test_a_lead_that_may_be_chance_is_not_called_one(tmp_path):
 def test_equal_policies_are_said_to_be(tmp_path):
     page = write(tmp_path, results({"a": (90.0, 91.0), "b": (90.0, 91.0)}))
     assert page.text("lead") == "a and b are equal in all seeds."
+    assert page.text("rest").startswith("Both give pods 90.50 % of the GPUs ")
 
 
 def test_one_seed_claims_no_interval(tmp_path):

@@ -22,13 +22,20 @@ RARE = (
 )
 """Kinds whose differences are so skewed that their interval holds the truth too rarely; the page
 says why."""
+RARE_IN_PERCENT = (
+    "Mean wait, own workloads",
+    "p95 wait, own workloads",
+    "p99 wait, own workloads",
+    "Mean completion time, own workloads",
+)
 STUDIES = few_or_many(200, 4_000)
+PERCENT_STUDIES = few_or_many(100, 2_000)
 ROW = dict[int, float]
 
 
-def documented() -> dict[str, ROW]:
-    """The page's table."""
-    rows = counted.table_in_docs().splitlines()[2:]
+def documented(which: str = "points") -> dict[str, ROW]:
+    """One of the page's tables."""
+    rows = counted.table_in_docs(which).splitlines()[2:]
     cells = ([cell.strip() for cell in row.strip("|").split("|")] for row in rows)
     return {
         name: dict(zip(counted.SEEDS, map(float, numbers), strict=True)) for name, *numbers in cells
@@ -36,16 +43,30 @@ def documented() -> dict[str, ROW]:
 
 
 KINDS = [*counted.KINDS, *counted.generated_kinds()]
+PERCENT_KINDS = [*counted.PERCENT_KINDS, *counted.generated_percent_kinds()]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_the_page_tells_how_often(kind: counted.Kind) -> None:
     row = documented()[kind.name]
     for seeds in counted.SEEDS:
-        share = row[seeds] / 100
-        error = math.sqrt(max(share * (1 - share), 0.002) / STUDIES)
-        found = counted.coverage_percent(kind, seeds, STUDIES) / 100
-        assert found == pytest.approx(share, abs=4.5 * error)
+        found = counted.coverage_percent(kind, seeds, STUDIES)
+        assert found == _as_often_as(row[seeds], STUDIES)
+
+
+@pytest.mark.parametrize("kind", PERCENT_KINDS, ids=lambda kind: kind.name)
+def test_the_page_tells_how_often_in_percent(kind: counted.PercentKind) -> None:
+    row = documented("percent")[kind.name]
+    for seeds in counted.SEEDS:
+        found = counted.percent_coverage(kind, seeds, PERCENT_STUDIES)
+        assert found == _as_often_as(row[seeds], PERCENT_STUDIES)
+
+
+def _as_often_as(percent: float, studies: int) -> object:
+    """What as many studies find where so many of 100 hold the truth."""
+    share = percent / 100
+    error = math.sqrt(max(share * (1 - share), 0.002) / studies)
+    return pytest.approx(percent, abs=450 * error)
 
 
 def test_they_hold_it_in_93_to_97_of_100_but_for_what_the_page_names() -> None:
@@ -57,6 +78,14 @@ def test_they_hold_it_in_93_to_97_of_100_but_for_what_the_page_names() -> None:
         often += [name] * (max(row.values()) > counted.MOST)
     assert tuple(rare) == RARE
     assert all(by_name[name].tied or "p50 wait" in name for name in often)
+
+
+def test_in_percent_they_hold_it_in_93_to_97_of_100_but_for_waits_of_own_workloads() -> None:
+    found = documented("percent")
+    assert found.keys() == {kind.name for kind in PERCENT_KINDS}
+    assert all(max(row.values()) <= counted.MOST for row in found.values())
+    rare = [name for name, row in found.items() if min(row.values()) < counted.LEAST]
+    assert tuple(rare) == RARE_IN_PERCENT
 
 
 @pytest.mark.parametrize(("effect", "seeds"), [(2.0, 5), (1.13, 10), (0.7, 20)])
@@ -81,6 +110,8 @@ def test_the_runs_of_generated_workloads_are_what_they_would_be_today(seed: int)
     }
 
 
-@pytest.mark.skipif(not few_or_many(0, 1), reason="takes a minute: the long form")
-def test_the_table_is_made_again() -> None:
+@pytest.mark.skipif(not few_or_many(0, 1), reason="takes minutes: the long form")
+def test_the_tables_are_made_again() -> None:
     assert counted.table(counted.coverage()) == counted.table_in_docs()
+    in_percent = counted.table(counted.coverage_in_percent(), "percent")
+    assert in_percent == counted.table_in_docs("percent")
