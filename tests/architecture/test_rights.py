@@ -23,7 +23,6 @@ LISTS_AND_WATCHES = {
 USED = {
     **{(name, verb): at for name, at in LISTS_AND_WATCHES.items() for verb in ("list", "watch")},
     ("pods", "get"): ("kube/bind.py", "self._client.get(PODS"),
-    ("pods", "patch"): ("kube/bind.py", '"PATCH"'),
     ("pods/binding", "create"): ("kube/bind.py", "binding"),
     ("pods/eviction", "create"): ("kube/client.py", '"eviction"'),
     ("pods/status", "patch"): ("kube/conditions.py", '"status"'),

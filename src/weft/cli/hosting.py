@@ -109,8 +109,8 @@ def rights_of(config: Configuration) -> list[ResourceRight]:
     lists = ("pods", "nodes", "persistentvolumes", "persistentvolumeclaims")
     rights = [ResourceRight(verb, name) for name in lists for verb in ("list", "watch")]
     rights += [ResourceRight(verb, "csinodes", "storage.k8s.io") for verb in ("list", "watch")]
-    rights += [ResourceRight("get", "pods"), ResourceRight("patch", "pods")]
-    rights += [ResourceRight("create", "pods/binding"), ResourceRight("patch", "pods/status")]
+    rights += [ResourceRight("get", "pods"), ResourceRight("patch", "pods/status")]
+    rights += [ResourceRight("create", "pods/binding")]
     system, lease = "kube-system", config.lease
     rights += [ResourceRight(v, "configmaps", namespace=system) for v in ("list", "watch")]
     if lease.enabled:
