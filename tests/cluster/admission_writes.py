@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import agent_writes
 from kube_api import Object
 from strict_cluster import NODE, OPTED_IN, OTHER, TEAM, StrictCluster, Write, fresh_node, node_with
 
@@ -65,6 +66,7 @@ def forbidden(cluster: StrictCluster) -> Iterator[Write]:
     yield from _off_by_one(cluster)
     yield from _by_known_users()
     yield from _forged_nodes()
+    yield from agent_writes.forbidden(cluster)
     for value in ({"value": "all"}, {"value": "0"}, {"value": "GPU-1"}, {"value": "void "}):
         yield Write(f"sees {value}", "alice", "POST", OPTED, pod("sees", value))
         path = f"{OPTED}/debugged/ephemeralcontainers"
@@ -190,6 +192,7 @@ def needed(cluster: StrictCluster) -> Iterator[Write]:
     for user in ("scheduler", "kube-scheduler"):
         yield Write(f"{user} says why", user, "PATCH", f"{PODS}/plain/status", waits, STRATEGIC)
     yield from _of_agents()
+    yield from agent_writes.needed(cluster)
     yield from _of_originals()
     yield from _of_kubernetes(cluster)
     yield from _of_users(cluster)

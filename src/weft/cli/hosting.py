@@ -123,7 +123,7 @@ async def host(config: Configuration, registry: Registry, hosting: Hosting) -> N
     """Run until told to stop; see `SchedulerProcess.run`."""
     _warn_of_open_doors(config)
     plan = _plan(config, registry, hosting)
-    options = ClientOptions(qps=config.client.qps, burst=config.client.burst)
+    options = ClientOptions(config.client.qps, config.client.burst, user_agent="weft-scheduler")
     async with ApiClient(load(hosting.context, paths=hosting.kubeconfigs), options) as client:
         elector = _elector(client, config.lease) if config.lease.enabled else None
         live = _cluster(plan, client, elector)

@@ -100,7 +100,8 @@ def _on_evictions(agents: Sequence[str]) -> list[dict[str, Any]]:
         [_denial(known, _ONE_NODE.format("evicts, by their UID, pods of"))],
     )
     policy["spec"]["paramKind"] = {"apiVersion": "v1", "kind": "Pod"}
-    binding["spec"]["paramRef"] = {"selector": {}, "parameterNotFoundAction": "Deny"}
+    # Where a namespace has no pods there is nothing to evict: to deny would be to deny everybody.
+    binding["spec"]["paramRef"] = {"selector": {}, "parameterNotFoundAction": "Allow"}
     return [policy, binding]
 
 
