@@ -1,4 +1,4 @@
-"""Writes with an agent's token: what it needs of its own node, and all else that must be refused."""
+"""Writes with an agent's token: what it needs of its own node, and what must be refused."""
 
 from collections.abc import Iterator
 

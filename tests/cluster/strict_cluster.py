@@ -1,8 +1,8 @@
 """A control plane with all that keeps users apart in clusters, and who writes to it as themselves.
 
 Node authorizer, NodeRestriction and ServiceAccount admission are on. Weft's service accounts and
-people with its roles have the rights of deploy/, the originals' those that their own manifests gave them; agents have tokens
-that are bound to their pods.
+people with its roles have the rights of deploy/, the originals' those that their own manifests gave
+them; agents have tokens that are bound to their pods.
 """
 
 from collections.abc import Mapping

@@ -8,10 +8,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 import yaml
-from control_plane import ControlPlane
+from control_plane import OUR_ACCOUNTS, ControlPlane
 from kube_api import Api, ApiError, Object
 from test_deploy import install, objects
 from weft_process import Weft
@@ -146,6 +147,15 @@ def test_as_it_is_deployed_it_tells_of_its_node(
         assert agent.end(signal.SIGTERM) == 0
     control_plane.api.delete("Node", "gpu-deployed")
     assert not re.search("forbidden|Traceback", agent.said), agent.said
+    asked = [one for one in control_plane.audited(OUR_ACCOUNTS) if one["user"]["username"] == USER]
+    many = [one for one in asked if one["verb"] in ("list", "watch")]
+    selected = {
+        what: {unquote(one["requestURI"]) for one in many if one["objectRef"]["resource"] == what}
+        for what in ("pods", "nodes")
+    }
+    assert all("fieldSelector=spec.nodeName=gpu-deployed" in uri for uri in selected["pods"])
+    assert all("fieldSelector=metadata.name=gpu-deployed" in uri for uri in selected["nodes"])
+    assert all(selected.values())
 
 
 @pytest.mark.parametrize(
