@@ -23,7 +23,7 @@ FOR_ALL = {
     ("create", "selfsubjectrulesreviews.authorization.k8s.io"),
     ("create", "selfsubjectreviews.authentication.k8s.io"),
 }
-"""What Kubernetes lets everybody do who is known."""
+"""Rights that Kubernetes gives everybody who is known."""
 IDENTITIES = ("users", "groups", "serviceaccounts", "uids.authentication.k8s.io")
 PATHS = ("/explain/*", "/metrics", "/logs/", "/debug/pprof/", "/configz", "/")
 ACCOUNTS = ("weft-scheduler", "weft-agent", "weft-explain", "weft-webhook")

@@ -85,7 +85,7 @@ def forbidden(cluster: StrictCluster) -> Iterator[Write]:
 
 
 def _of_another(cluster: StrictCluster, user: str, node: str) -> Iterator[Write]:
-    """What the agent of `node` may, by somebody else."""
+    """Writes that the agent of `node` may make, by somebody else."""
     pod = "placed" if node == NODE else "elsewhere"
     yield _eviction(user, pod, cluster.uids[pod])
     beat = {"spec": {"holderIdentity": ""}}

@@ -23,7 +23,7 @@ NODE_HAS = {"cpu": "64", "memory": "256Gi", "pods": "110"}
 READERS = "weft-readers"
 OUR_ACCOUNTS = "system:serviceaccounts:weft-system"
 AUDITED_GROUPS, AUDITED_USERS = (READERS, OUR_ACCOUNTS), ("weft", "weft-agent")
-"""Whose requests are in the audit log, each with its verb: `rights_used.py` reads it."""
+"""Requests of these are in the audit log, each with its verb: `rights_used.py` reads it."""
 AS_IN_CLUSTERS = ("--authorization-mode=Node", "--enable-admission-plugins=NodeRestriction")
 _CREATORS = 8
 _ADMIN, _KUBELETS_CLIENT = "weft-admin", "weft-test-apiserver"

@@ -18,7 +18,7 @@ from listed_rights import ListedRight, listed_rights
 
 PROGRAMS = ("weft-scheduler", "weft-agent")
 FOR_ALL = ("selfsubjectaccessreviews.authorization.k8s.io", "")
-"""What everybody may: questions about one's own rights, and paths such as /version."""
+"""Requests that everybody may make: about one's own rights, and paths such as /version."""
 SOME_MODES = {
     ListedRight("weft-scheduler", "list", "services"): "telemetry.discover: servers",
 }
