@@ -161,7 +161,10 @@ class StrictCluster:
             self.users[name] = self._with_token(SYSTEM, name, name)
 
     def _with_token(self, namespace: str, account: str, pod: str) -> Api:
-        """A client with a token of this account, bound to this pod, if to any."""
+        return self.plane.api_with_token(self.token_of(namespace, account, pod))
+
+    def token_of(self, namespace: str, account: str, pod: str) -> str:
+        """A token of this account, bound to this pod, if to any."""
         spec: dict[str, Any] = {"expirationSeconds": 600}
         if pod:
             uid = self.uids[pod]
@@ -169,7 +172,7 @@ class StrictCluster:
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
         answer = self.plane.api.request("POST", path, request)
-        return self.plane.api_with_token(str(answer["status"]["token"]))
+        return str(answer["status"]["token"])
 
 
 def _pod(name: str, account: str = "default", on: str = "") -> Object:

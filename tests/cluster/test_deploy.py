@@ -32,8 +32,8 @@ def installed(control_plane: ControlPlane) -> None:
 
 
 def install(control_plane: ControlPlane, *files: str) -> None:
-    """Everything but the policies, which would hold for all tests after this one: test_least_rights.py
-    has them."""
+    """Everything but the policies, which would hold for all tests after this one
+    (test_least_rights.py has them)."""
     for item in objects(*files):
         if item["kind"].startswith("ValidatingAdmissionPolicy"):
             continue

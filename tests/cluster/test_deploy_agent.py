@@ -67,6 +67,18 @@ def runtime_at(socket: Path) -> Iterator[None]:
         loop.close()
 
 
+def agent_on(node: str, kubeconfig: Path, folder: Path, *more: str) -> Weft:
+    """`weft agent` of this node with played GPUs, not started yet."""
+    played = folder / "fake.yaml"
+    played.write_text(FAKE)
+    agent = Weft(kubeconfig, folder / "agent.log")
+    options = ["--node-name", node, "--devices", played, "--listen", "127.0.0.1:0", *more]
+    agent.command = [sys.executable, "-m", "weft.cli.main", "agent", "--kubeconfig", kubeconfig]
+    agent.command += [*options, "--nri-socket", folder / "nri.sock"]
+    agent.name = "weft agent"
+    return agent
+
+
 def allowed(kubeconfig: Path, rights: tuple[ResourceRight, ...]) -> list[str]:
     """Those of the rights that whoever the kubeconfig names has."""
 
@@ -120,17 +132,11 @@ def test_as_it_is_deployed_it_tells_of_its_node(
     kubeconfig = control_plane.kubeconfig_for(USER, *GROUPS)
     once_all(kubeconfig, NODE_AGENT)
     control_plane.api.create({"kind": "Node", "metadata": {"name": "gpu-deployed"}})
-    played = tmp_path / "fake.yaml"
-    played.write_text(FAKE)
     here = tmp_path / "kubeconfig"  # in a pod the namespace is the pod's
     config = yaml.safe_load(kubeconfig.read_text())
     config["contexts"][0]["context"]["namespace"] = "weft-system"
     here.write_text(yaml.safe_dump(config))
-    agent = Weft(kubeconfig, tmp_path / "agent.log")
-    options = ["--node-name", "gpu-deployed", "--devices", played, "--listen", "127.0.0.1:0"]
-    agent.command = [sys.executable, "-m", "weft.cli.main", "agent", "--kubeconfig", here]
-    agent.command += [*options, "--nri-socket", tmp_path / "nri.sock"]
-    agent.name = "weft agent"
+    agent = agent_on("gpu-deployed", here, tmp_path)
 
     def told(nodes: list[Object]) -> bool:
         (node,) = (node for node in nodes if node["metadata"]["name"] == "gpu-deployed")
@@ -147,7 +153,8 @@ def test_as_it_is_deployed_it_tells_of_its_node(
         assert agent.end(signal.SIGTERM) == 0
     control_plane.api.delete("Node", "gpu-deployed")
     assert not re.search("forbidden|Traceback", agent.said), agent.said
-    asked = [one for one in control_plane.audited(OUR_ACCOUNTS) if one["user"]["username"] == USER]
+    requests = control_plane.audited(OUR_ACCOUNTS)
+    asked = [one for one in requests if one["user"]["username"] == USER]
     many = [one for one in asked if one["verb"] in ("list", "watch")]
     selected = {
         what: {unquote(one["requestURI"]) for one in many if one["objectRef"]["resource"] == what}

@@ -6,20 +6,29 @@ what admission policies decide is tried with the accounts' own tokens.
 
 import asyncio
 import itertools
+import re
+import signal
 import sys
 import time
 from collections.abc import Container, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from access_matrix import AccessMatrix, AskedRight
 from admission_writes import KEYS, dropped, forbidden, needed
 from control_plane import ControlPlane
+from kube_api import Objects
 from listed_rights import listed_rights
-from strict_cluster import StrictCluster
+from strict_cluster import NODE, OURS, StrictCluster
+from test_deploy_agent import agent_on, runtime_at
+
+from weft.cluster.admission.protection import ON_NODES
+from weft.model.heartbeat import heartbeat_name
 
 MARKS = {key: f"value-{number}" for number, key in enumerate(KEYS)}
 IN_FORCE_S = 60.0
+ACCOUNT = "weft-agent"
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +79,42 @@ def test_no_needed_write_is_refused(
 def test_marks_on_what_takes_no_metadata_are_not_written(cluster: StrictCluster) -> None:
     for write in dropped():
         assert cluster.answer(write)["metadata"]["annotations"] == MARKS, write.name
+
+
+def test_an_agent_does_all_its_work_within_the_policies(
+    cluster: StrictCluster, tmp_path: Path
+) -> None:
+    """With a token that is bound to a pod on its node, and then takes it all back."""
+    kubeconfig = yaml.safe_load(cluster.plane.kubeconfig.read_text())
+    kubeconfig["users"][0]["user"] = {"token": cluster.token_of(OURS, ACCOUNT, f"agent-{NODE}")}
+    kubeconfig["contexts"][0]["context"]["namespace"] = OURS
+    path = tmp_path / "kubeconfig"
+    path.write_text(yaml.safe_dump(kubeconfig))
+    agent, api = agent_on(NODE, path, tmp_path), cluster.plane.api
+
+    def told(leases: Objects) -> bool:
+        node = api.get("Node", NODE)
+        marks, beats = (
+            node["metadata"]["annotations"],
+            {each["metadata"]["name"] for each in leases},
+        )
+        return (
+            "NVIDIA-A100" in marks["weft.dev/inventory"]
+            and "by-name" in marks.get("weft.dev/agent", "")
+            and "weft.dev/gpu-memory" in node["status"]["allocatable"]
+            and heartbeat_name(NODE) in beats
+        )
+
+    with runtime_at(tmp_path / "nri.sock"):
+        agent.start()
+        api.wait_for(told, "Lease", OURS, "coordination.k8s.io/v1", timeout_s=60)
+        assert agent.end(signal.SIGTERM) == 0
+    assert not re.search("forbidden|denied|not written|Traceback", agent.said), agent.said
+    clean = agent_on(NODE, path, tmp_path, "--cleanup")
+    clean.start()
+    assert clean.exit_code() == 0
+    marks = api.get("Node", NODE)["metadata"].get("annotations", {})
+    assert [name for name in marks if name in ON_NODES] == []
 
 
 def test_each_account_may_what_is_listed_and_nothing_else(
