@@ -92,22 +92,23 @@ def test_an_agent_does_all_its_work_within_the_policies(
     path.write_text(yaml.safe_dump(kubeconfig))
     agent, api = agent_on(NODE, path, tmp_path), cluster.plane.api
 
-    def told(leases: Objects) -> bool:
-        node = api.get("Node", NODE)
-        marks, beats = (
-            node["metadata"]["annotations"],
-            {each["metadata"]["name"] for each in leases},
-        )
+    def told(nodes: Objects) -> bool:
+        (node,) = (each for each in nodes if each["metadata"]["name"] == NODE)
+        marks = node["metadata"]["annotations"]
         return (
             "NVIDIA-A100" in marks["weft.dev/inventory"]
             and "by-name" in marks.get("weft.dev/agent", "")
             and "weft.dev/gpu-memory" in node["status"]["allocatable"]
-            and heartbeat_name(NODE) in beats
         )
+
+    def beats(leases: Objects) -> bool:
+        held = {each["metadata"]["name"]: each.get("spec", {}) for each in leases}
+        return bool(held[heartbeat_name(NODE)].get("holderIdentity") == NODE)
 
     with runtime_at(tmp_path / "nri.sock"):
         agent.start()
-        api.wait_for(told, "Lease", OURS, "coordination.k8s.io/v1", timeout_s=60)
+        api.wait_for(told, "Node", timeout_s=60)
+        api.wait_for(beats, "Lease", OURS, "coordination.k8s.io/v1", timeout_s=60)
         assert agent.end(signal.SIGTERM) == 0
     assert not re.search("forbidden|denied|not written|Traceback", agent.said), agent.said
     clean = agent_on(NODE, path, tmp_path, "--cleanup")
