@@ -31,7 +31,6 @@ USED = {
     ("pods/eviction", "create"): ("kube/client.py", '"eviction"'),
     ("pods/status", "patch"): ("kube/conditions.py", '"status"'),
     ("nodes", "get"): ("node/agent/discovery.py", "self._client.get(NODES"),
-    ("nodes", "patch"): ("node/agent/discovery.py", '"PATCH"'),
     ("nodes/status", "patch"): ("node/agent/accounting.py", '"status"'),
     ("events", "create"): ("kube/events.py", '"POST"'),
     ("events", "patch"): ("kube/events.py", '"PATCH"'),

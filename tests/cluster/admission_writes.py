@@ -152,8 +152,8 @@ def _forged_nodes() -> Iterator[Write]:
     for key in NODE_KEYS:
         for user, path in (
             ("alice", own),
-            ("agent", other),
-            ("unbound agent", own),
+            ("agent", f"{other}/status"),
+            ("unbound agent", f"{own}/status"),
             ("kubelet", own),
             ("kubelet", f"{own}/status"),
         ):
@@ -163,7 +163,7 @@ def _forged_nodes() -> Iterator[Write]:
         yield Write(f"new with {key}", "alice", "POST", NODES, fresh)
     label = annotated("weft.dev/gpu-model.H100", "8", "labels")
     yield Write("alice labels", "alice", "PATCH", own, label)
-    yield Write("agent labels another", "agent", "PATCH", other, label)
+    yield Write("agent labels another", "agent", "PATCH", f"{other}/status", label)
     for name in SYSTEMS:
         amounts = node_with({name: "31"})
         yield Write(f"alice {name}", "alice", "PATCH", f"{own}/status", amounts)
@@ -201,9 +201,10 @@ def needed(cluster: StrictCluster) -> Iterator[Write]:
 def _of_agents() -> Iterator[Write]:
     own = f"{NODES}/{NODE}"
     for key in NODE_KEYS:
-        yield Write(f"agent writes {key}", "agent", "PATCH", own, annotated(key, "1"))
+        path = f"{own}/status"
+        yield Write(f"agent writes {key}", "agent", "PATCH", path, annotated(key, "1"))
     label = annotated("weft.dev/gpu-model.H100", "8", "labels")
-    yield Write("agent labels its node", "agent", "PATCH", own, label)
+    yield Write("agent labels its node", "agent", "PATCH", f"{own}/status", label)
     for name in SYSTEMS:
         amounts = node_with({name: "31"})
         yield Write(f"agent counts {name}", "agent", "PATCH", f"{own}/status", amounts)

@@ -24,21 +24,10 @@ AGENT, UNBOUND = "agent", "unbound agent"
 STRATEGIC = "application/strategic-merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 _OWNER = {"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "gone"}
-ON_NODES: dict[str, Object] = {
+IN_SPEC: dict[str, Object] = {
     "cordon": {"spec": {"unschedulable": True}},
     "taint": {"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}},
     "provider": {"spec": {"providerID": "x"}},
-    "control plane": {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}},
-    "zone": {"metadata": {"labels": {"topology.kubernetes.io/zone": "a"}}},
-    "hostname gone": {"metadata": {"labels": {"kubernetes.io/hostname": None}}},
-    "labels gone": {"metadata": {"labels": None}},
-    "annotation": {"metadata": {"annotations": {"example.org/a": "b"}}},
-    "near annotation": {"metadata": {"annotations": {"weft.dev/inventory2": "b"}}},
-    "finalizer": {"metadata": {"finalizers": ["example.org/stay"]}},
-    "owner": {"metadata": {"ownerReferences": [_OWNER]}},
-    "and a label": {
-        "metadata": {"annotations": {"weft.dev/inventory": "{}"}, "labels": {"gpushare": "true"}}
-    },
 }
 IN_STATUS: dict[str, Object] = {
     "not ready": {"status": {"conditions": [{"type": "Ready", "status": "False"}]}},
@@ -52,7 +41,17 @@ IN_STATUS: dict[str, Object] = {
     "address": {"status": {"addresses": [{"type": "InternalIP", "address": "10.9.9.9"}]}},
     "software": {"status": {"nodeInfo": {"kubeletVersion": "v0"}}},
     "kubelet's port": {"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 1}}}},
-    "label": {"metadata": {"labels": {"zone": "a"}}},
+    "control plane": {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}},
+    "zone": {"metadata": {"labels": {"topology.kubernetes.io/zone": "a"}}},
+    "hostname gone": {"metadata": {"labels": {"kubernetes.io/hostname": None}}},
+    "labels gone": {"metadata": {"labels": None}},
+    "annotation": {"metadata": {"annotations": {"example.org/a": "b"}}},
+    "near annotation": {"metadata": {"annotations": {"weft.dev/inventory2": "b"}}},
+    "finalizer": {"metadata": {"finalizers": ["example.org/stay"]}},
+    "owner": {"metadata": {"ownerReferences": [_OWNER]}},
+    "and a label": {
+        "metadata": {"annotations": {"weft.dev/inventory": "{}"}, "labels": {"gpushare": "true"}}
+    },
     "amount and annotation": {
         **node_with({"weft.dev/gpu-count": "1"}),
         "metadata": {"annotations": {"example.org/a": "b"}},
@@ -64,11 +63,12 @@ def forbidden(cluster: StrictCluster) -> Iterator[Write]:
     """Writes with which who stole a token would do harm on this node, or on another."""
     for user in (AGENT, UNBOUND):
         for node in (NODE, OTHER):
-            for part, changes in (("", ON_NODES), ("/status", IN_STATUS)):
-                for what, change in changes.items():
-                    path, content = f"{NODES}/{node}{part}", _patch_of(change)
-                    name = f"{user}: {what}{part} of {node}"
-                    yield Write(name, user, "PATCH", path, change, content)
+            for what, change in IN_STATUS.items():
+                path, content = f"{NODES}/{node}/status", _patch_of(change)
+                yield Write(f"{user}: {what} of {node}", user, "PATCH", path, change, content)
+            for what, change in (IN_SPEC | IN_STATUS).items():
+                path, name = f"{NODES}/{node}", f"{user}: {what} of {node}, whole"
+                yield Write(name, user, "PATCH", path, change, by_policy=False)
     for user, node in ((AGENT, OTHER), (UNBOUND, NODE)):
         yield from _of_another(cluster, user, node)
     uid = cluster.uids["placed"]
@@ -112,7 +112,7 @@ def needed(cluster: StrictCluster) -> Iterator[Write]:
     for user in ("alice", "kubelet"):
         note = {"metadata": {"labels": {"example.org/rack": "1"}}}
         yield Write(f"{user} labels", user, "PATCH", f"{NODES}/{NODE}", note)
-    yield Write("alice drains", "alice", "PATCH", f"{NODES}/{NODE}", ON_NODES["cordon"])
+    yield Write("alice drains", "alice", "PATCH", f"{NODES}/{NODE}", IN_SPEC["cordon"])
     yield _eviction("alice", "elsewhere", None)
 
 

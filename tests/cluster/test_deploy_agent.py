@@ -38,6 +38,7 @@ NOT_ITS = (
     ResourceRight("get", "pods/proxy"),
     ResourceRight("create", "pods/exec"),
     ResourceRight("update", "nodes"),
+    ResourceRight("patch", "nodes"),
     ResourceRight("delete", "nodes"),
     ResourceRight("get", "nodes/proxy"),
     ResourceRight("list", "secrets"),
