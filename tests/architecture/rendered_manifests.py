@@ -227,9 +227,13 @@ MANIFESTS = {
 # The nodes need Weft's agent (agent.yaml) or their systems' device plugins: Weft puts no pod where
 # its GPU resource is not advertised (docs/howto/run-the-scheduler.md). kube-scheduler's extender is
 # off: see the ConfigMap weft-config and extender.yaml.
+# Its admission policies let nobody but Weft write which GPUs are whose, and keep each agent to its
+# node. Where an original's device plugin writes its marks too, apply besides what
+#   weft admission --only protect --plugin system:serviceaccount:NAMESPACE:NAME
+# prints. Kubernetes from 1.30 on.
 """,
         {"namespace": {"create": True}},
-        ("namespace", "configuration", "scheduler"),
+        ("namespace", "configuration", "scheduler", "admission"),
     ),
     "extender.yaml": Manifest(
         "# What kube-scheduler's extender needs, once it is switched on in scheduler.yaml.\n",

@@ -3,12 +3,16 @@
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from listed_rights import ListedRight, listed_rights
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "weft"
+OTHERS_NAMES = ("elastic-gpu-scheduler.yaml", "gpushare-schd-extender.yaml")
+"""Manifests with the same rights under an original's names."""
 PAGE = ROOT / "docs" / "reference" / "kubernetes-api.md"
 
 LISTS_AND_WATCHES = {
@@ -23,12 +27,10 @@ LISTS_AND_WATCHES = {
 USED = {
     **{(name, verb): at for name, at in LISTS_AND_WATCHES.items() for verb in ("list", "watch")},
     ("pods", "get"): ("kube/bind.py", "self._client.get(PODS"),
-    ("pods", "patch"): ("kube/bind.py", '"PATCH"'),
     ("pods/binding", "create"): ("kube/bind.py", "binding"),
     ("pods/eviction", "create"): ("kube/client.py", '"eviction"'),
     ("pods/status", "patch"): ("kube/conditions.py", '"status"'),
     ("nodes", "get"): ("node/agent/discovery.py", "self._client.get(NODES"),
-    ("nodes", "patch"): ("node/agent/discovery.py", '"PATCH"'),
     ("nodes/status", "patch"): ("node/agent/accounting.py", '"status"'),
     ("events", "create"): ("kube/events.py", '"POST"'),
     ("events", "patch"): ("kube/events.py", '"PATCH"'),
@@ -81,3 +83,43 @@ def test_every_right_has_its_use(right: tuple[str, str]) -> None:
 def test_nothing_is_said_to_use_a_right_that_nobody_is_given() -> None:
     assert set(USED) == {*granted(), *listed()}
     assert len({*listed()}) == 6
+
+
+def manifest_rights() -> Iterator[ListedRight]:
+    """Every right of the manifests of Weft's own parts, by whose it is."""
+    items = [
+        item
+        for path in sorted((ROOT / "deploy").glob("*.yaml"))
+        if path.name not in OTHERS_NAMES
+        for item in yaml.safe_load_all(path.read_text())
+    ]
+    accounts = {
+        (item["roleRef"]["kind"], item["roleRef"]["name"]): subject["name"]
+        for item in items
+        for subject in item.get("subjects", ())
+        if subject["kind"] == "ServiceAccount"
+    }
+    for item in items:
+        if item["kind"] in ("Role", "ClusterRole"):
+            meta = item["metadata"]
+            who = accounts.get((item["kind"], meta["name"]), f"role {meta['name']}")
+            for rule in item["rules"]:
+                yield from _rights_of(rule, who, meta.get("namespace", ""))
+
+
+def _rights_of(rule: dict[str, Any], who: str, namespace: str) -> Iterator[ListedRight]:
+    (group,) = rule.get("apiGroups", [""])
+    names = [f"{name}.{group}" if group else name for name in rule.get("resources", ())]
+    names += rule.get("nonResourceURLs", ())
+    for name, verb, only in itertools.product(
+        names, rule["verbs"], rule.get("resourceNames", [""])
+    ):
+        yield ListedRight(who, verb, name, namespace, only)
+
+
+def test_the_reference_lists_every_right_and_no_other() -> None:
+    assert sorted(listed_rights()) == sorted(manifest_rights())
+
+
+def test_nobody_may_everything() -> None:
+    assert [right for right in manifest_rights() if "*" in (right.verb, right.resource)] == []

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import agent_writes
 from kube_api import Object
 from strict_cluster import NODE, OPTED_IN, OTHER, TEAM, StrictCluster, Write, fresh_node, node_with
 
@@ -65,6 +66,7 @@ def forbidden(cluster: StrictCluster) -> Iterator[Write]:
     yield from _off_by_one(cluster)
     yield from _by_known_users()
     yield from _forged_nodes()
+    yield from agent_writes.forbidden(cluster)
     for value in ({"value": "all"}, {"value": "0"}, {"value": "GPU-1"}, {"value": "void "}):
         yield Write(f"sees {value}", "alice", "POST", OPTED, pod("sees", value))
         path = f"{OPTED}/debugged/ephemeralcontainers"
@@ -150,8 +152,8 @@ def _forged_nodes() -> Iterator[Write]:
     for key in NODE_KEYS:
         for user, path in (
             ("alice", own),
-            ("agent", other),
-            ("unbound agent", own),
+            ("agent", f"{other}/status"),
+            ("unbound agent", f"{own}/status"),
             ("kubelet", own),
             ("kubelet", f"{own}/status"),
         ):
@@ -161,7 +163,7 @@ def _forged_nodes() -> Iterator[Write]:
         yield Write(f"new with {key}", "alice", "POST", NODES, fresh)
     label = annotated("weft.dev/gpu-model.H100", "8", "labels")
     yield Write("alice labels", "alice", "PATCH", own, label)
-    yield Write("agent labels another", "agent", "PATCH", other, label)
+    yield Write("agent labels another", "agent", "PATCH", f"{other}/status", label)
     for name in SYSTEMS:
         amounts = node_with({name: "31"})
         yield Write(f"alice {name}", "alice", "PATCH", f"{own}/status", amounts)
@@ -190,6 +192,7 @@ def needed(cluster: StrictCluster) -> Iterator[Write]:
     for user in ("scheduler", "kube-scheduler"):
         yield Write(f"{user} says why", user, "PATCH", f"{PODS}/plain/status", waits, STRATEGIC)
     yield from _of_agents()
+    yield from agent_writes.needed(cluster)
     yield from _of_originals()
     yield from _of_kubernetes(cluster)
     yield from _of_users(cluster)
@@ -198,9 +201,10 @@ def needed(cluster: StrictCluster) -> Iterator[Write]:
 def _of_agents() -> Iterator[Write]:
     own = f"{NODES}/{NODE}"
     for key in NODE_KEYS:
-        yield Write(f"agent writes {key}", "agent", "PATCH", own, annotated(key, "1"))
+        path = f"{own}/status"
+        yield Write(f"agent writes {key}", "agent", "PATCH", path, annotated(key, "1"))
     label = annotated("weft.dev/gpu-model.H100", "8", "labels")
-    yield Write("agent labels its node", "agent", "PATCH", own, label)
+    yield Write("agent labels its node", "agent", "PATCH", f"{own}/status", label)
     for name in SYSTEMS:
         amounts = node_with({name: "31"})
         yield Write(f"agent counts {name}", "agent", "PATCH", f"{own}/status", amounts)

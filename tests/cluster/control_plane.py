@@ -21,7 +21,9 @@ HOST = "127.0.0.1"
 SERVICE_ADDRESS = "10.0.0.1"  # of the Service `kubernetes`, by which pods know the API server
 NODE_HAS = {"cpu": "64", "memory": "256Gi", "pods": "110"}
 READERS = "weft-readers"
-"""A group whose requests are in the audit log, each with its verb."""
+OUR_ACCOUNTS = "system:serviceaccounts:weft-system"
+AUDITED_GROUPS, AUDITED_USERS = (READERS, OUR_ACCOUNTS), ("weft", "weft-agent")
+"""Requests of these are in the audit log, each with its verb: `rights_used.py` reads it."""
 AS_IN_CLUSTERS = ("--authorization-mode=Node", "--enable-admission-plugins=NodeRestriction")
 _CREATORS = 8
 _ADMIN, _KUBELETS_CLIENT = "weft-admin", "weft-test-apiserver"
@@ -31,7 +33,11 @@ _AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
     "omitStages": ["RequestReceived"],
-    "rules": [{"level": "Metadata", "userGroups": [READERS]}, {"level": "None"}],
+    "rules": [
+        {"level": "Metadata", "userGroups": list(AUDITED_GROUPS)},
+        {"level": "Metadata", "users": list(AUDITED_USERS)},
+        {"level": "None"},
+    ],
 }
 
 
@@ -101,10 +107,11 @@ class ControlPlane(StartStop):
         self.api_server.start()
         self.api_server.wait_ready(self.api.ready)
 
-    def audited(self) -> list[Object]:
-        """Every request of the group READERS so far, as the API server's audit log has it."""
+    def audited(self, group: str = READERS) -> list[Object]:
+        """Every request of this group so far, as the API server's audit log has it."""
         lines = self._audit.read_text().splitlines() if self._audit.exists() else []
-        return [json.loads(line) for line in lines]
+        requests = [json.loads(line) for line in lines]
+        return [one for one in requests if group in one["user"].get("groups", ())]
 
     def recover(self) -> None:
         """Let both servers run and answer again, whatever a test has done to them."""

@@ -1,8 +1,8 @@
 """A control plane with all that keeps users apart in clusters, and who writes to it as themselves.
 
-Node authorizer, NodeRestriction and ServiceAccount admission are on. Weft's service accounts have
-the rights of deploy/, the originals' those that their own manifests gave them; agents have tokens
-that are bound to their pods.
+Node authorizer, NodeRestriction and ServiceAccount admission are on. Weft's service accounts and
+people with its roles have the rights of deploy/, the originals' those that their own manifests gave
+them; agents have tokens that are bound to their pods.
 """
 
 from collections.abc import Mapping
@@ -14,10 +14,11 @@ from control_plane import NODE_HAS, ControlPlane
 from kube_api import Api, ApiError, Object
 
 from weft.cluster.admission.protection import Writers, protection_policies
-from weft.model.annotations import SCHEDULE, SCHEDULE_ENABLED
+from weft.model.annotations import AGENT, SCHEDULE, SCHEDULE_ENABLED
+from weft.model.heartbeat import heartbeat_name
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-RBAC = "rbac.authorization.k8s.io/v1"
+RBAC = "rbac.authorization.k8s.io"
 TEAM, OPTED_IN, OURS, SYSTEM = "team", "opted-in", "weft-system", "kube-system"
 NODE, OTHER = "node-0", "node-1"
 PLUGINS = ("gpushare-device-plugin", "gpushare-schd-extender", "alnair-device-plugin")
@@ -57,10 +58,12 @@ class StrictCluster:
             self._make({"kind": "Namespace", "metadata": {"name": name, "labels": labels}})
         for name in (TEAM, OPTED_IN, OURS, SYSTEM):
             self._account(name, "default")
-        for text in ("scheduler", "agent"):
+        for text in ("scheduler", "agent", "discover", "reader"):
             for item in yaml.safe_load_all((DEPLOY / f"{text}.yaml").read_text()):
-                if item["kind"] in ("ServiceAccount", "ClusterRole", "ClusterRoleBinding"):
+                if item["kind"] == "ServiceAccount" or item["apiVersion"] == f"{RBAC}/v1":
                     self._make(item)
+        self._let("inspector", "ClusterRoleBinding", "ClusterRole", "weft-inspect")
+        self._let("explainer", "RoleBinding", "Role", "weft-explain")
         for name in PLUGINS:
             self._account(SYSTEM, name)
             self._grant(name, _ORIGINAL_RULES)
@@ -77,6 +80,10 @@ class StrictCluster:
         held["metadata"]["annotations"] = self.marks
         self._make(held, TEAM)
         self._make(_pod("debugged", on=NODE), OPTED_IN)
+        self._make(_pod("elsewhere", on=OTHER), TEAM)
+        for name in (NODE, OTHER):
+            self._make(lease(heartbeat_name(name)), OURS)
+            self._make(event(f"of-{name}", name), TEAM)
         for item in protection_policies(WRITERS):
             self._make(item)
         self._sign_in()
@@ -125,11 +132,18 @@ class StrictCluster:
         self._make({"kind": "ServiceAccount", "metadata": meta})
 
     def _grant(self, account: str, rules: list[dict[str, Any]]) -> None:
-        named = {"apiVersion": RBAC, "metadata": {"name": account}}
+        named = {"apiVersion": f"{RBAC}/v1", "metadata": {"name": account}}
         self._make({**named, "kind": "ClusterRole", "rules": rules})
-        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": account}
+        role = {"apiGroup": RBAC, "kind": "ClusterRole", "name": account}
         subject = {"kind": "ServiceAccount", "name": account, "namespace": SYSTEM}
         self._make({**named, "kind": "ClusterRoleBinding", "roleRef": role, "subjects": [subject]})
+
+    def _let(self, user: str, binding: str, kind: str, role: str) -> None:
+        """Gives a person a role of the manifests."""
+        item: Object = {"apiVersion": f"{RBAC}/v1", "kind": binding, "metadata": {"name": user}}
+        item["roleRef"] = {"apiGroup": RBAC, "kind": kind, "name": role}
+        item["subjects"] = [{"apiGroup": RBAC, "kind": "User", "name": user}]
+        self._make(item, OURS if binding == "RoleBinding" else None)
 
     def _sign_in(self) -> None:
         plane = self.plane
@@ -147,7 +161,10 @@ class StrictCluster:
             self.users[name] = self._with_token(SYSTEM, name, name)
 
     def _with_token(self, namespace: str, account: str, pod: str) -> Api:
-        """A client with a token of this account, bound to this pod, if to any."""
+        return self.plane.api_with_token(self.token_of(namespace, account, pod))
+
+    def token_of(self, namespace: str, account: str, pod: str) -> str:
+        """A token of this account, bound to this pod, if to any."""
         spec: dict[str, Any] = {"expirationSeconds": 600}
         if pod:
             uid = self.uids[pod]
@@ -155,7 +172,7 @@ class StrictCluster:
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
         answer = self.plane.api.request("POST", path, request)
-        return self.plane.api_with_token(str(answer["status"]["token"]))
+        return str(answer["status"]["token"])
 
 
 def _pod(name: str, account: str = "default", on: str = "") -> Object:
@@ -167,6 +184,28 @@ def _pod(name: str, account: str = "default", on: str = "") -> Object:
     if on:
         spec["nodeName"] = on
     return {"kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def lease(name: str) -> Object:
+    """A Lease that nobody holds."""
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}}
+
+
+def event(name: str, node: str, controller: str = AGENT) -> Object:
+    """An event of the agent on this node about a pod."""
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": TEAM},
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+        "reportingController": controller,
+        "reportingInstance": node,
+        "action": "Delivering",
+        "reason": "GPUShareRefused",
+        "type": "Warning",
+        "note": "so it is",
+        "regarding": {"kind": "Pod", "namespace": TEAM, "name": "placed"},
+    }
 
 
 def node_with(amounts: Mapping[str, str]) -> Object:

@@ -1,6 +1,6 @@
 """Admission policies on a real API server: who schedules, what is refused, and in which words.
 
-Who may write where GPUs are: test_admission_writes.py.
+Who may write where GPUs are: test_least_rights.py.
 """
 
 from collections.abc import Iterator

@@ -8,10 +8,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 import yaml
-from control_plane import ControlPlane
+from control_plane import OUR_ACCOUNTS, ControlPlane
 from kube_api import Api, ApiError, Object
 from test_deploy import install, objects
 from weft_process import Weft
@@ -37,6 +38,7 @@ NOT_ITS = (
     ResourceRight("get", "pods/proxy"),
     ResourceRight("create", "pods/exec"),
     ResourceRight("update", "nodes"),
+    ResourceRight("patch", "nodes"),
     ResourceRight("delete", "nodes"),
     ResourceRight("get", "nodes/proxy"),
     ResourceRight("list", "secrets"),
@@ -64,6 +66,18 @@ def runtime_at(socket: Path) -> Iterator[None]:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+def agent_on(node: str, kubeconfig: Path, folder: Path, *more: str) -> Weft:
+    """`weft agent` of this node with played GPUs, not started yet."""
+    played = folder / "fake.yaml"
+    played.write_text(FAKE)
+    agent = Weft(kubeconfig, folder / "agent.log")
+    options = ["--node-name", node, "--devices", played, "--listen", "127.0.0.1:0", *more]
+    agent.command = [sys.executable, "-m", "weft.cli.main", "agent", "--kubeconfig", kubeconfig]
+    agent.command += [*options, "--nri-socket", folder / "nri.sock"]
+    agent.name = "weft agent"
+    return agent
 
 
 def allowed(kubeconfig: Path, rights: tuple[ResourceRight, ...]) -> list[str]:
@@ -119,17 +133,11 @@ def test_as_it_is_deployed_it_tells_of_its_node(
     kubeconfig = control_plane.kubeconfig_for(USER, *GROUPS)
     once_all(kubeconfig, NODE_AGENT)
     control_plane.api.create({"kind": "Node", "metadata": {"name": "gpu-deployed"}})
-    played = tmp_path / "fake.yaml"
-    played.write_text(FAKE)
     here = tmp_path / "kubeconfig"  # in a pod the namespace is the pod's
     config = yaml.safe_load(kubeconfig.read_text())
     config["contexts"][0]["context"]["namespace"] = "weft-system"
     here.write_text(yaml.safe_dump(config))
-    agent = Weft(kubeconfig, tmp_path / "agent.log")
-    options = ["--node-name", "gpu-deployed", "--devices", played, "--listen", "127.0.0.1:0"]
-    agent.command = [sys.executable, "-m", "weft.cli.main", "agent", "--kubeconfig", here]
-    agent.command += [*options, "--nri-socket", tmp_path / "nri.sock"]
-    agent.name = "weft agent"
+    agent = agent_on("gpu-deployed", here, tmp_path)
 
     def told(nodes: list[Object]) -> bool:
         (node,) = (node for node in nodes if node["metadata"]["name"] == "gpu-deployed")
@@ -146,6 +154,16 @@ def test_as_it_is_deployed_it_tells_of_its_node(
         assert agent.end(signal.SIGTERM) == 0
     control_plane.api.delete("Node", "gpu-deployed")
     assert not re.search("forbidden|Traceback", agent.said), agent.said
+    requests = control_plane.audited(OUR_ACCOUNTS)
+    asked = [one for one in requests if one["user"]["username"] == USER]
+    many = [one for one in asked if one["verb"] in ("list", "watch")]
+    selected = {
+        what: {unquote(one["requestURI"]) for one in many if one["objectRef"]["resource"] == what}
+        for what in ("pods", "nodes")
+    }
+    assert all("fieldSelector=spec.nodeName=gpu-deployed" in uri for uri in selected["pods"])
+    assert all("fieldSelector=metadata.name=gpu-deployed" in uri for uri in selected["nodes"])
+    assert all(selected.values())
 
 
 @pytest.mark.parametrize(

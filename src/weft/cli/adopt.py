@@ -275,12 +275,22 @@ def roll_back_commands(plan: "AdoptionPlan") -> list[str]:
 
 
 def _installing(plan: "AdoptionPlan") -> list[str]:
-    """Weft, up to date: by helm where helm installed it, else by manifests."""
+    """Weft, up to date: by helm where helm installed it, else by manifests, whose policies let the
+    device plugins that are there write on."""
     if plan.release is not None:
         space, name = plan.release
         return [f"helm upgrade {name} deploy/chart --namespace {space} --reuse-values"]
     policy = ["weft admission --only schedule | kubectl apply -f -"] * (plan.minor >= 36)
-    return ["kubectl apply -f deploy/scheduler.yaml", *policy]
+    writing = " ".join(f"--plugin {user}" for user in _marking(plan))
+    protect = [f"weft admission --only protect {writing} | kubectl apply -f -"] * bool(writing)
+    return ["kubectl apply -f deploy/scheduler.yaml", *protect, *policy]
+
+
+def _marking(plan: "AdoptionPlan") -> list[str]:
+    """Users that write marks on their nodes' pods, and go on doing so: scheduler.yaml's policies
+    do not know them."""
+    plugins = (one for one in plan.originals if one.role == "device plugin")
+    return sorted({one.user for one in plugins if one.system != "nvidia"})
 
 
 def _removing(plan: "AdoptionPlan") -> list[str]:

@@ -109,8 +109,8 @@ def rights_of(config: Configuration) -> list[ResourceRight]:
     lists = ("pods", "nodes", "persistentvolumes", "persistentvolumeclaims")
     rights = [ResourceRight(verb, name) for name in lists for verb in ("list", "watch")]
     rights += [ResourceRight(verb, "csinodes", "storage.k8s.io") for verb in ("list", "watch")]
-    rights += [ResourceRight("get", "pods"), ResourceRight("patch", "pods")]
-    rights += [ResourceRight("create", "pods/binding"), ResourceRight("patch", "pods/status")]
+    rights += [ResourceRight("get", "pods"), ResourceRight("patch", "pods/status")]
+    rights += [ResourceRight("create", "pods/binding")]
     system, lease = "kube-system", config.lease
     rights += [ResourceRight(v, "configmaps", namespace=system) for v in ("list", "watch")]
     if lease.enabled:
@@ -123,7 +123,7 @@ async def host(config: Configuration, registry: Registry, hosting: Hosting) -> N
     """Run until told to stop; see `SchedulerProcess.run`."""
     _warn_of_open_doors(config)
     plan = _plan(config, registry, hosting)
-    options = ClientOptions(qps=config.client.qps, burst=config.client.burst)
+    options = ClientOptions(config.client.qps, config.client.burst, user_agent="weft-scheduler")
     async with ApiClient(load(hosting.context, paths=hosting.kubeconfigs), options) as client:
         elector = _elector(client, config.lease) if config.lease.enabled else None
         live = _cluster(plan, client, elector)

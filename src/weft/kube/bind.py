@@ -295,11 +295,12 @@ class Binder:
     async def _fence(self, request: BindRequest, version: str) -> None:
         """Move the pod's version; fails with 409 if the binding was quicker.
 
-        A version is one pod's alone, also when another of that name came since.
+        A version is one pod's alone, also when another of that name came since. By way of its
+        status, which takes annotations too: who may write that alone changes no image.
         """
         meta = {"resourceVersion": version, "annotations": {FENCED_VERSION: version}}
         body = msgspec.json.encode({"metadata": meta})
-        path = PODS.of(request.namespace, request.name)
+        path = PODS.of(request.namespace, request.name, "status")
         await self._client.call("PATCH", path, body, content_type=MERGE_PATCH)
 
     # --- counts ---

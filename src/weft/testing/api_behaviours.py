@@ -94,6 +94,19 @@ _RUNS = {
     "conditions": [{"type": "Ready", "status": "True"}],
     "containerStatuses": [{**_IMAGE, "ready": True, "restartCount": 0, "state": {"running": {}}}],
 }
+_MARKED = {
+    "metadata": {"annotations": {"example.com/fence": "7"}, "labels": {"a": "b"}},
+    "spec": {"containers": [{"name": "main", "image": "example.com/other"}]},
+}
+
+
+def _is_marked(pod: Json) -> bool:
+    """True if the marks are taken, and the other image is not."""
+    meta, (container,) = pod["metadata"], pod["spec"]["containers"]
+    marks = {field: meta[field] for field in ("annotations", "labels")}
+    return marks == _MARKED["metadata"] and container["image"] == "example.com/none"
+
+
 _ENDED = _status({"phase": "Succeeded"})
 
 
@@ -225,6 +238,12 @@ BEHAVIOURS = (
     ),
     Behaviour("status: running", _status(_RUNS), 200, before=(_BIND,), holds=_runs),
     _refused("status: wrong uid", _status(_RUNS, _OTHER_UID), "Invalid", "field is immutable"),
+    Behaviour(
+        "status: annotations and labels, and no image",
+        Step("PATCH", "status", lambda _: _MARKED, MERGE_PATCH),
+        200,
+        holds=_is_marked,
+    ),
     Behaviour(
         "status: the container list is one",
         _status({"containerStatuses": []}),

@@ -56,7 +56,9 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi
         server.add("pods", {**pod("page", "a", {}), "metadata": {"name": "page"}}, "web")
         server.add("deployments", workload("gpushare-schd-extender", IMAGE, replicas=2))
         server.add("deployments", workload("web", "registry.example/nginx", replicas=3))
-        server.add("daemonsets", workload("gpushare-plugin", "example/k8s-gpushare-plugin:v2"))
+        plugin = workload("gpushare-plugin", "example/k8s-gpushare-plugin:v2")
+        plugin["spec"]["template"]["spec"]["serviceAccountName"] = "gpu"
+        server.add("daemonsets", plugin)
         yield server
 
 
@@ -76,6 +78,7 @@ kubectl cordon b keeps all new pods off.
 To switch:
   kubectl -n kube-system scale deployment/gpushare-schd-extender --replicas=0
   kubectl apply -f deploy/scheduler.yaml
+  weft admission --only protect --plugin system:serviceaccount:kube-system:gpu | kubectl apply -f -
   weft admission --only schedule | kubectl apply -f -
   weft adopt --yes  # ml
   weft status
@@ -287,7 +290,7 @@ def test_an_old_api_server_and_one_that_does_not_heed_labels(
     monkeypatch.setitem(api_server.VERSION, "minor", "34")
     said = weft("adopt")
     assert "Kubernetes 1.34 does not heed the label by itself" in said.out
-    assert "weft admission" not in said.out
+    assert "weft admission --only schedule" not in said.out
 
 
 def test_a_record_that_is_damaged(weft: Weft, cluster: FakeApiServer) -> None:

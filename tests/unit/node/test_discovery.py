@@ -145,7 +145,7 @@ async def test_nothing_is_written_that_stands_there_already(tmp_path: Path) -> N
         before = s.metadata()
         assert not await s.discovery.write()
         assert s.metadata()["resourceVersion"] == before["resourceVersion"]
-        assert s.server.requests["PATCH nodes"] == 1
+        assert s.server.requests["PATCH nodes/status"] == 1
         s.offer = AgentOffer("1.1", "by-name")
         assert await s.discovery.write()
         assert "1.1" in s.metadata()["annotations"][AGENT]

@@ -9,6 +9,7 @@
                 labels that ask for GPUs, once a pod has its node: nobody
     in specs    NVIDIA_VISIBLE_DEVICES that names GPUs: nobody in namespaces that are opted in,
                 elsewhere the user is warned
+    by agents   nothing but their own node's GPUs, heartbeat, events and evictions (`agents`)
 
 An agent is known by the node that its token is bound to. Users who copy a pod with its annotations
 are told which to remove.
@@ -17,11 +18,12 @@ Most pods carry nothing of all this, and each policy that looks further costs th
 one condition, evaluated once, tells them apart (docs/reference/benchmarks.md, `admission`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from weft.cluster.admission.agents import NODE_CLAIM, agent_policies
 from weft.cluster.admission.cel import (
     CONTAINERS,
     EPHEMERAL,
@@ -30,7 +32,12 @@ from weft.cluster.admission.cel import (
     listed,
     quoted,
 )
-from weft.cluster.admission.scheduling import API
+from weft.cluster.admission.validating import (
+    denying_policy,
+    policy_binding,
+    policy_object,
+    rule_of,
+)
 from weft.dialects.catalog import ALL, ASKING_LABELS, RESOURCES
 from weft.dialects.requests import CLASSES, TOPOLOGIES
 from weft.model.agent_offer import ISOLATIONS
@@ -74,7 +81,6 @@ _NRI = REQUIRED_PLUGINS.partition("/")[0]
 REQUIRED = (_NRI, f"{_NRI}/*")
 """NRI's required plugins: of a container, of the pod, or of all. Weft's Binding adds its agent."""
 
-_NODE_CLAIM = "authentication.kubernetes.io/node-name"
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 _HARMLESS = ("", "none", "void")
 _SHOWN = f"{_VISIBLE} in a pod's own environment names GPUs that nobody gave it: remove it"
@@ -102,40 +108,38 @@ def protection_policies(writers: Writers) -> list[dict[str, Any]]:
     """The ValidatingAdmissionPolicies (v1 from Kubernetes 1.30) and their bindings."""
     by_scheduler = f"request.userInfo.username in {listed((*writers.schedulers, *writers.plugins))}"
     by_plugin = f"request.userInfo.username in {listed(writers.plugins)}"
-    claimed = f"request.userInfo.extra[{quoted(_NODE_CLAIM)}]"
+    claimed = f"request.userInfo.extra[{quoted(NODE_CLAIM)}]"
     by_agent = (
         f"(request.userInfo.username in {listed(writers.agents)} && has(request.userInfo.extra) && "
-        f"{quoted(_NODE_CLAIM)} in request.userInfo.extra && "
+        f"{quoted(NODE_CLAIM)} in request.userInfo.extra && "
         f"{claimed}.exists(n, n == object.metadata.name))"
     )
     by_kubelet = "request.userInfo.username == 'system:node:' + object.metadata.name"
     return [
         *_on_pods(by_scheduler),
-        *_policy(
+        *denying_policy(
             "weft-bindings",
-            ("pods/binding", "bindings"),
-            ("CREATE",),
+            rule_of(["pods/binding", "bindings"], ["CREATE"]),
             [
                 _absent("annotations", (*ASSIGNMENT, *REQUIRED)),
                 _absent("labels", ASSIGNMENT),
             ],
             when=_by_others(by_scheduler),
         ),
-        *_policy(
+        *denying_policy(
             "weft-inventory",
-            ("nodes", "nodes/status"),
-            ("CREATE", "UPDATE"),
+            rule_of(["nodes", "nodes/status"], ["CREATE", "UPDATE"]),
             [_unchanged("annotations", ON_NODES), _unchanged("labels", NODE_LABELS)],
             when=_by_others(f"{by_agent} || {by_plugin}"),
         ),
-        *_policy(
+        *denying_policy(
             "weft-node-resources",
-            ("nodes", "nodes/status"),
-            ("CREATE", "UPDATE"),
+            rule_of(["nodes", "nodes/status"], ["CREATE", "UPDATE"]),
             [_same_amounts("capacity"), _same_amounts("allocatable")],
             when=_by_others(f"{by_agent} || {by_plugin} || {by_kubelet}"),
         ),
         *_bound_by_author(),
+        *agent_policies(writers.agents, ON_NODES, NODE_LABELS),
         *_shown_elsewhere(),
     ]
 
@@ -155,10 +159,9 @@ def _bound_by_author() -> list[dict[str, Any]]:
     mirrored = "request.userInfo.username.startsWith('system:node:')"
     labels = "object.metadata.labels"
     by_labels = f"has({labels}) && {labels}.exists(l, {is_one_of('l', ASKING_LABELS)})"
-    return _policy(
+    return denying_policy(
         "weft-bound-by-author",
-        ("pods",),
-        ("CREATE", "UPDATE"),
+        rule_of(["pods"], ["CREATE", "UPDATE"]),
         [
             _unchanged("labels", sorted(ASKING_LABELS), _ASKED, from_the_start=False),
             {
@@ -196,38 +199,15 @@ def _on_pods(by_scheduler: str) -> list[dict[str, Any]]:
     validations = [
         {**each, "expression": f"{by_scheduler} || ({each['expression']})"} for each in others
     ]
-    return _policy(
+    return denying_policy(
         "weft-assignments",
-        ("pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"),
-        ("CREATE", "UPDATE"),
+        rule_of(
+            ["pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"],
+            ["CREATE", "UPDATE"],
+        ),
         [*validations, _hidden_devices()],
         when={"marked-or-shows-gpus": f"({_MAY_FORGE} && !({by_scheduler})) || {_SHOWS_GPUS}"},
     )
-
-
-def _policy(
-    name: str,
-    resources: Sequence[str],
-    operations: Sequence[str],
-    validations: Sequence[dict[str, Any]],
-    *,
-    when: Mapping[str, str],
-) -> list[dict[str, Any]]:
-    """A policy that denies, and its binding. The API server evaluates all of `when`, whatever the
-    first says."""
-    rule = {
-        "apiGroups": [""],
-        "apiVersions": ["v1"],
-        "operations": list(operations),
-        "resources": list(resources),
-    }
-    spec = {
-        "failurePolicy": "Fail",
-        "matchConstraints": {"resourceRules": [rule]},
-        "matchConditions": [{"name": name, "expression": text} for name, text in when.items()],
-        "validations": list(validations),
-    }
-    return [_object("ValidatingAdmissionPolicy", name, spec), _binding(name, name, ["Deny"])]
 
 
 def _by_others(known: str) -> dict[str, str]:
@@ -323,13 +303,8 @@ def _hidden_devices() -> dict[str, Any]:
 
 def _shown_elsewhere() -> list[dict[str, Any]]:
     """Warns of such a variable in namespaces that did not opt in."""
-    created = {
-        "apiGroups": [""],
-        "apiVersions": ["v1"],
-        "operations": ["CREATE"],
-        "resources": ["pods"],
-    }
-    debugged = created | {"operations": ["UPDATE"], "resources": ["pods/ephemeralcontainers"]}
+    created = rule_of(["pods"], ["CREATE"])
+    debugged = rule_of(["pods/ephemeralcontainers"], ["UPDATE"])
     name = "weft-visible-devices"
     spec = {
         "failurePolicy": "Ignore",
@@ -343,19 +318,6 @@ def _shown_elsewhere() -> list[dict[str, Any]]:
         ]
     }
     return [
-        _object("ValidatingAdmissionPolicy", name, spec),
-        _binding(f"{name}-elsewhere", name, ["Warn", "Audit"], others),
+        policy_object(name, spec),
+        policy_binding(f"{name}-elsewhere", name, ["Warn", "Audit"], others),
     ]
-
-
-def _binding(
-    name: str, policy: str, actions: Sequence[str], namespaces: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    spec: dict[str, Any] = {"policyName": policy, "validationActions": list(actions)}
-    if namespaces is not None:
-        spec["matchResources"] = {"namespaceSelector": namespaces}
-    return _object("ValidatingAdmissionPolicyBinding", name, spec)
-
-
-def _object(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
-    return {"apiVersion": API, "kind": kind, "metadata": {"name": name}, "spec": spec}

@@ -28,6 +28,7 @@ class WorkloadTemplateSpec(Api, frozen=True, gc=False):
     """spec.template.spec."""
 
     containers: list[WorkloadContainer] | None = None
+    service_account_name: str = ""
 
 
 class WorkloadTemplate(Api, frozen=True, gc=False):
@@ -56,7 +57,7 @@ DAEMON_SETS = Resource("/apis/apps/v1", "daemonsets", KubeWorkload)
 
 class Original(NamedTuple):
     """A workload of another system: it schedules, or it hands out GPUs. `replicas` are a
-    Deployment's."""
+    Deployment's; `account` is its pods' service account."""
 
     system: str
     role: Role
@@ -64,6 +65,12 @@ class Original(NamedTuple):
     namespace: str
     name: str
     replicas: int = 0
+    account: str = "default"
+
+    @property
+    def user(self) -> str:
+        """The user that the API server knows its pods as."""
+        return f"system:serviceaccount:{self.namespace}:{self.account}"
 
     @property
     def target(self) -> str:
@@ -101,8 +108,10 @@ def originals_of(
             known = _known(workload)
             if known is not None:
                 meta = workload.metadata
+                account = workload.spec.template.spec.service_account_name or "default"
                 replicas = workload.spec.replicas or 0
-                originals.append(Original(*known, kind, meta.namespace, meta.name, replicas))
+                found = Original(*known, kind, meta.namespace, meta.name, replicas, account)
+                originals.append(found)
     return sorted(originals)
 
 

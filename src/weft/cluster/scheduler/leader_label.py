@@ -51,7 +51,7 @@ class LeaderLabel:
             return True
         body = msgspec.json.encode({"metadata": {"labels": {ROLE: role}}})
         try:
-            path = PODS.of(self._namespace, name)
+            path = PODS.of(self._namespace, name, "status")  # labels too; no right to its spec
             await self._client.call("PATCH", path, body, content_type=MERGE_PATCH)
         except NotFoundError:
             return name != self._name  # another's pod that is gone needs no label

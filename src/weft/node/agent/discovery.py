@@ -159,7 +159,7 @@ class Discovery:
         if not metadata:
             return False
         body = msgspec.json.encode({"metadata": metadata})
-        path = NODES.of("", self._node)
+        path = NODES.of("", self._node, "status")  # marks too; no right to cordon or taint
         await self._client.call("PATCH", path, body, content_type=MERGE_PATCH)
         self.writes += 1
         return True

@@ -37,7 +37,6 @@ NODE_AGENT = (
     ResourceRight("list", "nodes"),
     ResourceRight("watch", "nodes"),
     ResourceRight("get", "nodes"),
-    ResourceRight("patch", "nodes"),
     ResourceRight("patch", "nodes/status"),
     ResourceRight("create", "pods/eviction"),
     ResourceRight("create", "events", "events.k8s.io"),

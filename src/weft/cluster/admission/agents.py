@@ -1,0 +1,161 @@
+"""Keeps each agent to its own node: whoever steals an agent's token gains one node, not all.
+
+    nodes, their status   its own: annotations and labels of GPUs, amounts of GPU resources; nothing
+                          else of it (no taint, no condition, no CPU, no finalizer)
+    evictions             pods that are bound to it, named by UID
+    leases                its own heartbeat
+    events                in its own name
+
+Which node an agent is of, its token says: the API server puts the node of the pod that the token is
+bound to into the user's `extra`. What an agent reads no policy sees, and RBAC knows no field
+selectors: it asks for its own node and that node's pods, but could read the others.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from weft.cluster.admission.cel import is_one_of, listed, quoted
+from weft.cluster.admission.validating import Rule, denying_policy, rule_of
+from weft.dialects.catalog import RESOURCES
+from weft.model.annotations import AGENT
+from weft.model.heartbeat import HEARTBEAT_PREFIX
+
+NODE_CLAIM = "authentication.kubernetes.io/node-name"
+_LONGEST_INSTANCE = 128
+"""Events have no longer `reportingInstance`."""
+_WRITTEN_BY_THE_SERVER = ("generation", "managedFields", "resourceVersion")
+_ONE_NODE = "an agent {0} its own node alone, the one of the pod that its token is bound to"
+
+
+def agent_policies(
+    agents: Sequence[str], annotations: Sequence[str], labels: Sequence[str]
+) -> list[dict[str, Any]]:
+    """The policies for these users; `annotations` and `labels` are those of a node's GPUs."""
+    parts = {"annotations": is_one_of("k", annotations), "labels": is_one_of("k", labels)}
+    return [
+        *_on_nodes(agents, parts),
+        *_on_evictions(agents),
+        *_by_agents(
+            "weft-agent-heartbeats",
+            rule_of(["leases"], ["CREATE", "UPDATE"], "coordination.k8s.io"),
+            agents,
+            [
+                _denial(
+                    f"variables.nodes.exists(n, object.metadata.name == "
+                    f"{quoted(HEARTBEAT_PREFIX)} + n)",
+                    _ONE_NODE.format("renews the Lease of"),
+                )
+            ],
+        ),
+        *_on_events(agents),
+    ]
+
+
+def _on_nodes(agents: Sequence[str], parts: dict[str, str]) -> list[dict[str, Any]]:
+    ours = f"k in {listed(('annotations', 'labels', *_WRITTEN_BY_THE_SERVER))}"
+    validations = [
+        _denial("object.metadata.name in variables.nodes", _ONE_NODE.format("writes")),
+        _denial(_same("spec"), "an agent writes no node's spec: no taint, no cordon"),
+        _denial(
+            _only_differ("metadata", ours),
+            "an agent writes of a node's metadata annotations and labels of its GPUs alone",
+        ),
+        *(
+            _denial(
+                _only_differ(f"metadata.{field}", own),
+                f"an agent writes of a node's {field} those of its GPUs alone",
+            )
+            for field, own in parts.items()
+        ),
+        _denial(
+            _only_differ("status", "k in ['capacity', 'allocatable']"),
+            "an agent writes of a node's status amounts of GPU resources alone",
+        ),
+        *(
+            _denial(
+                _only_differ(f"status.{field}", is_one_of("k", RESOURCES)),
+                f"an agent writes of a node's {field} GPU resources alone",
+            )
+            for field in ("capacity", "allocatable")
+        ),
+    ]
+    rule = rule_of(["nodes", "nodes/status"], ["UPDATE"])
+    return _by_agents("weft-agent-nodes", rule, agents, validations)
+
+
+def _on_evictions(agents: Sequence[str]) -> list[dict[str, Any]]:
+    """An eviction names a pod, not its node: so the pods of its namespace are the policy's
+    parameters. A pod's node never changes, and the UID keeps a pod of the same name apart."""
+    uid = (
+        "has(object.deleteOptions) && has(object.deleteOptions.preconditions) && "
+        "has(object.deleteOptions.preconditions.uid) && "
+        "object.deleteOptions.preconditions.uid == params.metadata.uid"
+    )
+    there = "has(params.spec.nodeName) && params.spec.nodeName in variables.nodes"
+    known = f"params.metadata.name != request.name || ({there} && {uid})"
+    policy, binding = _by_agents(
+        "weft-agent-evictions",
+        rule_of(["pods/eviction"], ["CREATE"]),
+        agents,
+        [_denial(known, _ONE_NODE.format("evicts, by their UID, pods of"))],
+    )
+    policy["spec"]["paramKind"] = {"apiVersion": "v1", "kind": "Pod"}
+    # Where a namespace has no pods there is nothing to evict: to deny would be to deny everybody.
+    binding["spec"]["paramRef"] = {"selector": {}, "parameterNotFoundAction": "Allow"}
+    return [policy, binding]
+
+
+def _on_events(agents: Sequence[str]) -> list[dict[str, Any]]:
+    cut = f"(n.size() > {_LONGEST_INSTANCE} ? n.substring(0, {_LONGEST_INSTANCE}) : n)"
+
+    def own(event: str) -> str:
+        return (
+            f"has({event}.reportingController) && {event}.reportingController == {quoted(AGENT)} "
+            f"&& has({event}.reportingInstance) && "
+            f"variables.nodes.exists(n, {event}.reportingInstance == {cut})"
+        )
+
+    expression = f"{own('object')} && (oldObject == null || ({own('oldObject')}))"
+    rule = rule_of(["events"], ["CREATE", "UPDATE"], "events.k8s.io")
+    message = "an agent writes events in its own name alone, with its node as reportingInstance"
+    policy, binding = _by_agents("weft-agent-events", rule, agents, [_denial(expression, message)])
+    # Agents may write this API's events only; kubelets write the other's, all day.
+    policy["spec"]["matchConstraints"]["matchPolicy"] = "Exact"
+    return [policy, binding]
+
+
+def _by_agents(
+    name: str, rule: Rule, agents: Sequence[str], validations: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """A policy on what these users write; its `variables.nodes` holds the token's node."""
+    extra, claim = "request.userInfo.extra", quoted(NODE_CLAIM)
+    nodes = f"has({extra}) && {claim} in {extra} ? {extra}[{claim}] : []"
+    return denying_policy(
+        name,
+        rule,
+        validations,
+        when={"by-an-agent": f"request.userInfo.username in {listed(agents)}"},
+        variables={"nodes": nodes},
+    )
+
+
+def _denial(expression: str, message: str) -> dict[str, Any]:
+    return {"expression": expression, "message": message, "reason": "Forbidden"}
+
+
+def _map(root: str, path: str) -> str:
+    """This field of the object as a map; {} where it or what it is in is not there."""
+    steps = path.split(".")
+    there = [f"has({root}.{'.'.join(steps[: n + 1])})" for n in range(len(steps))]
+    return f"({' && '.join(there)} ? dyn({root}.{path}) : {{}})"
+
+
+def _same(path: str) -> str:
+    return f"{_map('object', path)} == {_map('oldObject', path)}"
+
+
+def _only_differ(path: str, ours: str) -> str:
+    """Tells whether of this map only keys `k` of which `ours` is true came, went or changed."""
+    now, before = _map("object", path), _map("oldObject", path)
+    kept = f"{now}.all(k, {ours} || (k in {before} && {before}[k] == {now}[k]))"
+    return f"{kept} && {before}.all(k, {ours} || k in {now})"
