@@ -14,6 +14,7 @@ from weft.dialects.weft import inventory_text
 from weft.model import Gpu
 from weft.model.agent_offer import AgentOffer, encode_offer
 from weft.model.annotations import ADVERTISES, AGENT, INVENTORY
+from weft.node.doctor.admission import POLICIES
 from weft.testing.api_server import FakeApiServer
 
 CLOSED = encode_offer(AgentOffer("0.1", "by-name", ("none", "mps"), fail_closed=True))
@@ -31,6 +32,8 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
         server.add("nodes", node("a"))
         agent(server, "a", "")
+        for name in POLICIES:
+            server.add("validatingadmissionpolicies", {"metadata": {"name": name}}, "")
         yield server
 
 

@@ -113,11 +113,12 @@ advice  agents     none on c
 advice  agents'    versions 0.1, 0.2
         offers
                    → finish rolling out the agent
-advice  pods       nobody says which GPU default/stuck has: more is charged than it holds
+advice  pods'      nobody says which GPU of a default/stuck has: it was bound by default-scheduler;
+        GPUs       more is charged than it holds
                    → weft adopt says what each is charged
-advice  pods       3 pending
+advice  pods       3 pods are pending, default/w for the most common reason
                    → weft explain pod default/w
-advice  pods       1 failed
+advice  pods       1 pod has failed, default/lost for the most common reason
                    → kubectl -n default describe pod lost
 """
 

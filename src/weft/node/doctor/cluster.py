@@ -179,6 +179,21 @@ def drivers(facts: ClusterFacts) -> DoctorFinding:
     return good(check, "each agent sees GPUs in service")
 
 
+def inventories(facts: ClusterFacts) -> DoctorFinding:
+    """Everybody who says which GPUs a node has says the same."""
+    check = "GPUs of nodes"
+    told = {}
+    for node in facts.gpu_nodes:
+        if warnings := inventory(node)[1]:
+            told[node.metadata.name] = "; ".join(warnings)
+    if told:
+        first = min(told)
+        more = f" (and {len(told) - 1} more nodes)" if len(told) > 1 else ""
+        mend = f"kubectl describe node {first}: remove what is out of date, or restart its plugin"
+        return advice(check, f"{first}: {told[first]}{more}", mend)
+    return good(check, "nobody contradicts anybody")
+
+
 def runtimes(facts: ClusterFacts) -> DoctorFinding:
     """Container runtimes are new enough for delivery by name."""
     check = "container runtimes"
