@@ -595,3 +595,24 @@ def test_a_wrong_option_is_2(weft: Weft, command: str) -> None:
 def test_inspect_of_a_node_that_is_not_there(weft: Weft, cluster: FakeApiServer) -> None:
     said = weft("inspect", "nowhere")
     assert (said.code, "there is no node nowhere" in said.err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "words"),
+    [
+        (
+            nothing_installed,
+            ("no pod of weft-system is labelled weft.dev/role=leader", "--service"),
+        ),
+        (refused("/weft-system/pods"), ("its leader's pod was not asked", "403", "--service")),
+        (lambda server: None, ("weft-scheduler-a", "--service")),
+    ],
+    ids=["nothing is installed", "pods may not be listed", "the leader's pod does not answer"],
+)
+def test_explain_says_why_no_scheduler_answers(
+    weft: Weft, cluster: FakeApiServer, prepare: Prepare, words: tuple[str, ...]
+) -> None:
+    prepare(cluster)
+    said = weft("explain", "pod", "default/train")
+    assert (said.code, said.out, said.err.count("\n")) == (1, "", 1)
+    assert [word for word in words if word not in said.err] == []
