@@ -2,9 +2,15 @@
 words of them, without asking it."""
 
 import datetime
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 
-from weft.cluster.state.bound_share import BoundShare, GuessedUse, held_by, with_record
+from weft.cluster.state.bound_share import (
+    BoundShare,
+    Doubt,
+    GuessedUse,
+    held_by,
+    with_record,
+)
 from weft.dialects.delivery import derived_record
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.evidence import marked
@@ -24,7 +30,8 @@ _STARTS_S = 60
 """So long a bound pod may only be starting: its images come, its volumes are mounted."""
 _MENDS = {
     "UnitMismatch": "kubectl describe node {node}: its device plugin counts in another unit",
-    "PlacementDoubted": "see who edited it (--show-managed-fields), and create the pod anew",
+    "PlacementDoubted": "kubectl -n {namespace} get pod {name} -o yaml --show-managed-fields "
+    "says who edited it; create the pod anew",
     "PlacementMoved": "nothing, or use an agent that takes Weft's choice",
     _LOST: "weft inspect {node}; see that the GPU is back, or delete the pod",
     "DeliveryDoubted": "kubectl -n {namespace} delete pod {name}; weft admission keeps others from "
@@ -41,19 +48,31 @@ def holders(
     now: datetime.datetime,
     rules: Collection[InventoryFallback] = (),
 ) -> list[DoctorFinding]:
-    """What is wrong with bound pods' GPUs. `names` are Weft's schedulerNames."""
+    """Lists what is wrong with bound pods' GPUs. `names` are Weft's schedulerNames."""
     shown = {node.metadata.name: node for node in facts.gpu_nodes}
     nodes = {name: inventory(node, rules=tuple(rules))[0] for name, node in shown.items()}
-    found: list[DoctorFinding] = []
+    found: dict[tuple[str, str], list[DoctorFinding]] = {}
     for pod in sorted(facts.pods, key=lambda pod: (pod.metadata.namespace, pod.metadata.name)):
         node = nodes.get(pod.spec.node_name)
         if node is not None and not pod.ended:
             share = _share(pod, node, settings, shown[node.name])
-            found += _doubted(pod, share)
-            if share.why:
+            for doubt in share.doubts:
+                finding = _doubted(pod, doubt)
+                found.setdefault((doubt.reason, finding.level), []).append(finding)
+            if share.why and not _placed_by_other(pod, node, settings):
                 hangs = _hangs(pod, shown[node.name], settings, now)
-                found += _unplaced(pod, node, names, settings, hangs)
-    return found or [good(_CHECK, "each bound pod says which GPUs it has")]
+                finding = _unplaced(pod, names, hangs)
+                found.setdefault((_scheduler(pod), finding.level), []).append(finding)
+    return [_with_more(each) for each in found.values()] or [
+        good(_CHECK, "each bound pod says which GPUs it has")
+    ]
+
+
+def _with_more(alike: list[DoctorFinding]) -> DoctorFinding:
+    """The first of several pods' findings that are alike, and how many more there are."""
+    first, more = alike[0], len(alike) - 1
+    said = f" (and {more} more pod{'s' * (more > 1)} likewise)" if more else ""
+    return first._replace(text=first.text + said)
 
 
 def _share(pod: Pod, node: Node, settings: DialectSettings, shown: SystemNode) -> BoundShare:
@@ -61,37 +80,36 @@ def _share(pod: Pod, node: Node, settings: DialectSettings, shown: SystemNode) -
     return with_record(share, pod, node, settings, shown)
 
 
-def _doubted(pod: Pod, share: BoundShare) -> Iterator[DoctorFinding]:
+def _doubted(pod: Pod, doubt: Doubt) -> DoctorFinding:
     meta = pod.metadata
-    for doubt in share.doubts:
-        level = advice if doubt.reason in _HARMLESS else wrong
-        mend = _MENDS[doubt.reason].format(
-            namespace=meta.namespace, name=meta.name, node=pod.spec.node_name
-        )
-        text = f"{meta.namespace}/{meta.name} on {pod.spec.node_name}: {doubt.text}"
-        yield level(_CHECK, text, mend)
+    level = advice if doubt.reason in _HARMLESS else wrong
+    mend = _MENDS[doubt.reason].format(
+        namespace=meta.namespace, name=meta.name, node=pod.spec.node_name
+    )
+    text = f"{meta.namespace}/{meta.name} on {pod.spec.node_name}: {doubt.text}"
+    return level(_CHECK, text, mend)
 
 
-def _unplaced(
-    pod: Pod, node: Node, names: Collection[str], settings: DialectSettings, hangs: bool
-) -> Iterator[DoctorFinding]:
+def _unplaced(pod: Pod, names: Collection[str], hangs: bool) -> DoctorFinding:
     """A bound pod of which nobody says which GPU it has."""
-    meta, who = pod.metadata, pod.spec.scheduler_name or "default-scheduler"
-    name = f"{meta.namespace}/{meta.name}"
-    if not marked(pod) and _derived(pod, node, settings):
-        return  # an original's agent or scheduler says so
+    meta, who = pod.metadata, _scheduler(pod)
     level = wrong if hangs else advice
-    text = f"nobody says which GPU of {node.name} {name} has"
-    then = "its containers do not start" if hangs else "more is charged than it holds"
+    name = f"{meta.namespace}/{meta.name}"
+    text = f"{name} is bound to {pod.spec.node_name}, and no annotation says which GPU it has"
+    then = "its containers do not start" if hangs else "Weft reserves the most that it may hold"
     if who in names:
+        by = f"it was bound past its scheduler {who}, as by spec.nodeName"
         mend = "remove spec.nodeName from its manifest, and create it anew"
-        yield level(_CHECK, f"{text}: it was bound past its scheduler {who}; {then}", mend)
-        return
-    mend = "weft adopt says what each is charged"
+        return level(_CHECK, f"{text}: {by}; {then}", mend)
+    mend = "weft adopt says what each such pod is charged"
     if hangs:
         label = f"kubectl label namespace {meta.namespace} {SCHEDULE}={SCHEDULE_ENABLED}"
         mend = f"{label}, or write schedulerName: weft into its manifest; then create it anew"
-    yield level(_CHECK, f"{text}: it was bound by {who}; {then}", mend)
+    return level(_CHECK, f"{text}: it was bound by {who}, which chooses none; {then}", mend)
+
+
+def _scheduler(pod: Pod) -> str:
+    return pod.spec.scheduler_name or "default-scheduler"
 
 
 def _hangs(pod: Pod, shown: SystemNode, settings: DialectSettings, now: datetime.datetime) -> bool:
@@ -107,7 +125,10 @@ def _hangs(pod: Pod, shown: SystemNode, settings: DialectSettings, now: datetime
     return (now - bound).total_seconds() > _STARTS_S and others.isdisjoint(asks)
 
 
-def _derived(pod: Pod, node: Node, settings: DialectSettings) -> bool:
+def _placed_by_other(pod: Pod, node: Node, settings: DialectSettings) -> bool:
+    """True if an original's agent or scheduler says which GPU it has."""
+    if marked(pod):
+        return False
     try:
         return derived_record(pod, node, settings) is not None
     except BadInputError:
@@ -116,7 +137,7 @@ def _derived(pod: Pod, node: Node, settings: DialectSettings) -> bool:
 
 def contradicting(facts: ClusterFacts, settings: DialectSettings) -> DoctorFinding:
     """Checks that pending pods can be read: others are never placed."""
-    check = "pods' words"
+    check = "pending pods"
     broken: dict[str, str] = {}
     for pod in facts.pods:
         if not pod.spec.node_name and not pod.ended:
@@ -128,8 +149,10 @@ def contradicting(facts: ClusterFacts, settings: DialectSettings) -> DoctorFindi
         first = min(broken)
         more = f" (and {len(broken) - 1} more pods)" if len(broken) > 1 else ""
         mend = "mend its manifest: weft parse says how it is read"
-        return advice(check, f"{first} is never placed{more}: {broken[first]}", mend)
-    return good(check, "all that wait can be read")
+        return advice(
+            check, f"{first} cannot be read, and is never placed{more}: {broken[first]}", mend
+        )
+    return good(check, "each can be read")
 
 
 def visible_devices(facts: ClusterFacts, exempt: Collection[str]) -> DoctorFinding:

@@ -289,12 +289,12 @@ WRONG = {
         0,
     ),
     "no agent on a node": Wrong(
-        another_node(**{AGENT: None}), "status", ("none on b",), "apply deploy/agent.yaml", 0
+        another_node(**{AGENT: None}), "status", ("no agent on b",), "apply deploy/agent.yaml", 0
     ),
     "an agent that is not ready": Wrong(
         update("pods", "agent-a", {"status": {"podIP": ""}}, "weft-system"),
         "status",
-        ("not ready on a",),
+        ("agent is not ready on a",),
         "describe pod",
         1,
     ),
@@ -439,7 +439,7 @@ WRONG = {
         1,
     ),
     "two systems' words in one pod": Wrong(
-        two_dialects, "doctor", ("default/both", "never placed"), "weft parse", 0
+        two_dialects, "doctor", ("default/both", "cannot be read", "never placed"), "weft parse", 0
     ),
     "a schedulerName that nobody has": Wrong(
         add(waiting("lost", scheduler_name="wefft")),

@@ -1,4 +1,4 @@
-"""What an original's device plugin writes when a container starts, where Weft's agent gave it.
+"""Annotations that an original's device plugin writes, written where Weft's agent gave the GPU.
 
 Users of gpushare and Alnair read these annotations; nobody else writes them on such a node.
 """

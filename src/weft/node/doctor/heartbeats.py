@@ -56,7 +56,7 @@ def _silent(leases: Mapping[str, Lease | None], client: ApiClient) -> dict[str, 
                 "runtime (NRI), or the kubelet, does not ask it"
             )
         elif _age_s(lease, now) > HEARTBEAT_LATE_S + _CLOCKS_S:
-            silent[name] = f"its agent is silent since {renewed}"
+            silent[name] = f"its agent is silent since {renewed} (Lease {HEARTBEAT_PREFIX}{name})"
     return silent
 
 
