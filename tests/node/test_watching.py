@@ -109,6 +109,6 @@ def test_each_containers_use_is_told_by_its_name(
         findings = {one["check"]: one for one in told(node, "doctor", "--no-machine")}
         assert findings["container runtimes"]["text"] == "containerd 2.2 or newer on 1 nodes"
         assert findings["agents' offers"]["level"] == "good"
-        assert findings["agents"]["text"] == f"none on {node.name}"  # it is no pod here
+        assert findings["agents"]["text"] == f"no agent on {node.name}"  # it is no pod here
         is_small(process.pid)
     gpus.write()

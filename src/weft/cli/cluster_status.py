@@ -8,6 +8,8 @@ import msgspec
 
 from weft.cli.inspect import troubles_of
 from weft.cli.inspected import InspectWish, NodeReport, promises
+from weft.cli.pod_findings import holders
+from weft.cluster.scheduler.leader_label import LEADER
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.foreign import foreign_requests
 from weft.dialects.registry import parse_pod
@@ -20,8 +22,10 @@ from weft.kube.services import SERVING_PODS, ServingPod, everything
 from weft.kube.structs import Event, Lease
 from weft.model import BadInputError
 from weft.model.annotations import ROLE
+from weft.model.nearest import nearest
 from weft.node.doctor import cluster as doctor
 from weft.node.doctor.finding import DoctorFinding, advice, good, wrong
+from weft.node.doctor.heartbeats import heartbeats
 
 SCHEDULERS = "app.kubernetes.io/name=weft-scheduler"
 NEEDED = (ResourceRight("list", "nodes"), ResourceRight("list", "pods"))
@@ -116,11 +120,14 @@ async def status_of(client: ApiClient, wish: StatusWish) -> StatusReport:
     ready = sum(pod.ready for pod in schedulers)
     findings = [
         _leader_finding(leader, schedulers),
+        *_two_leaders(schedulers),
         doctor.agents_per_node(facts),
+        *await heartbeats(client, facts),
         doctor.offers(facts),
         doctor.runtimes(facts),
         doctor.other_resources(facts),
         *_node_findings(reports),
+        *_holders(client, facts, wish),
         *_pod_findings(pods),
     ]
     versions = _versions(schedulers, reports)
@@ -203,6 +210,24 @@ def _leader_finding(leader: LeaderStatus, schedulers: Sequence[ServingPod]) -> D
     return good(check, f"{leader.holder} leads")
 
 
+def _two_leaders(schedulers: Sequence[ServingPod]) -> list[DoctorFinding]:
+    """Two that lead have Leases of different names, and bind the same pods."""
+    leading = [
+        f"{pod.metadata.namespace}/{pod.metadata.name}"
+        for pod in schedulers
+        if pod.ready and (pod.metadata.labels or {}).get(ROLE) == LEADER
+    ]
+    if len(leading) < 2:
+        return []
+    text = (
+        f"{len(leading)} lead at the same time: {', '.join(leading)}: each gives the same GPUs away"
+    )
+    mend = (
+        "uninstall all but one of these releases, or give them different schedulerNames and nodes"
+    )
+    return [wrong("scheduler", text, mend)]
+
+
 # --- what runs where -----------------------------------------------------------------------------
 
 
@@ -244,18 +269,19 @@ def _node_groups(reports: Iterable[NodeReport]) -> list[NodeGroup]:
     return [groups[key] for key in sorted(groups)]
 
 
+def _holders(
+    client: ApiClient, facts: doctor.ClusterFacts, wish: StatusWish
+) -> list[DoctorFinding]:
+    how = wish.wish
+    return holders(facts, wish.names, how.settings, client.clock.wall(), how.rules)
+
+
 def _node_findings(reports: Sequence[NodeReport]) -> list[DoctorFinding]:
     findings = []
     for node in reports:
-        beyond = any(gpu.promised_mib > gpu.memory_mib for gpu in node.gpus)
         for text in troubles_of(node):
-            level = wrong if beyond and "promised" in text else advice
+            level = wrong if "promised" in text or "is gone" in text else advice
             findings.append(level("nodes", text, f"weft inspect {node.name} --details"))
-    unplaced = [pod for node in reports for pod in node.unplaced]
-    if unplaced:
-        more = f" and {len(unplaced) - 1} more" if len(unplaced) > 1 else ""
-        text = f"nobody says which GPU {unplaced[0]}{more} has: more is charged than it holds"
-        findings.append(advice("pods", text, "weft adopt says what each is charged"))
     return findings
 
 
@@ -305,6 +331,9 @@ def _state(pod: Pod, message: str, names: frozenset[str]) -> tuple[str, str]:
         return "gated", ", ".join(gate.name for gate in pod.spec.scheduling_gates)
     name = pod.spec.scheduler_name or "default-scheduler"
     waits = "no scheduler has said anything yet" if name in names else f"waits for {name}"
+    guess = "" if name in names or not pod.spec.scheduler_name else nearest(name, names)
+    if guess and name != "default-scheduler":
+        waits += f", of which nothing is heard; did you mean {guess}?"
     return "pending", _condition(pod) or message or waits
 
 
@@ -348,15 +377,16 @@ def _pod_findings(groups: Sequence[PodGroup]) -> list[DoctorFinding]:
         for group in groups
         if group.state == "starting" and group.reason
     ]
-    for state, mend in (
-        ("pending", "weft explain pod {}"),
-        ("failed", "kubectl -n {0} describe pod {1}"),
+    for state, words, mend in (
+        ("pending", ("pod is pending", "pods are pending"), "weft explain pod {}"),
+        ("failed", ("pod has failed", "pods have failed"), "kubectl -n {0} describe pod {1}"),
     ):
         those = [group for group in groups if group.state == state]
         if those:
             count, oldest = sum(group.count for group in those), those[0].oldest
             command = mend.format(*oldest.split("/")) if "{0}" in mend else mend.format(oldest)
-            findings.append(advice("pods", f"{count} {state}", command))
+            text = f"{count} {words[count > 1]}, {oldest} for the most common reason"
+            findings.append(advice("pods", text, command))
     return findings
 
 

@@ -102,9 +102,13 @@ async def _cluster(
 async def _asked(
     client: "ApiClient", endpoint: "Endpoint", node: str
 ) -> "tuple[list[DoctorFinding], _KnownNode]":
+    from weft.cli import pod_findings as pods
+    from weft.dialects.dialect import DialectSettings
     from weft.node.doctor import cluster
+    from weft.node.doctor.admission import admission
     from weft.node.doctor.env_from import variables_from_elsewhere
     from weft.node.doctor.finding import good
+    from weft.node.doctor.heartbeats import heartbeats
 
     inside = endpoint.inside
     needed = cluster.NODE_AGENT if inside else cluster.PERSON
@@ -112,18 +116,32 @@ async def _asked(
         good("API server", endpoint.url),
         await cluster.rights(client, needed, "the agent" if inside else "yours"),
     ]
-    facts = await cluster.facts_of(client)
+    facts, settings = await cluster.facts_of(client), DialectSettings("node")
     findings += [
         cluster.agents_per_node(facts),
+        *await heartbeats(client, facts),
         cluster.drivers(facts),
+        cluster.inventories(facts),
         cluster.offers(facts),
         cluster.runtimes(facts),
         cluster.other_resources(facts),
         cluster.merged_labels(facts),
+        *pods.holders(facts, _names(), settings, client.clock.wall()),
+        pods.contradicting(facts, settings),
+        pods.visible_devices(facts, EXEMPT),
         await variables_from_elsewhere(client, (node.metadata.name for node in facts.gpu_nodes)),
     ]
+    if not inside:  # an agent may not look
+        findings += await admission(client)
     own = next((n.advertised for n in facts.gpu_nodes if n.metadata.name == node), frozenset())
     return findings, _KnownNode(_pods_of(facts, node), own)
+
+
+def _names() -> frozenset[str]:
+    """The schedulerNames that are Weft's unless a configuration says otherwise."""
+    from weft.cluster.config.form import Configuration
+
+    return frozenset(profile.scheduler_name for profile in Configuration().profiles)
 
 
 def _pods_of(facts: "ClusterFacts", node: str) -> "dict[str, MachinePod]":

@@ -203,10 +203,17 @@ def _notes(inspected: "ClusterReport") -> list[str]:
 def troubles_of(node: "NodeReport") -> list[str]:
     """Lists what is wrong with the node and its GPUs."""
     troubles = [] if node.ready else [f"Node {node.name} is not ready."]
-    out = [str(gpu.index) for gpu in node.gpus if not gpu.in_service and not _cut(node, gpu)]
+    if node.cordoned:
+        troubles.append(f"Node {node.name} is cordoned: it takes no more pods.")
+    there = [gpu for gpu in node.gpus if gpu.index not in node.gone]
+    out = [str(gpu.index) for gpu in there if not gpu.in_service and not _cut(node, gpu)]
     if out:
         troubles.append(f"Out of service on {node.name}: GPU {', '.join(out)}.")
     for gpu in node.gpus:
+        if gpu.index in node.gone:
+            holders = ", ".join(f"{pod.namespace}/{pod.name}" for pod in gpu.pods)
+            troubles.append(f"GPU {gpu.index} of {node.name} is gone, and {holders} has it.")
+            continue
         beyond = gpu.promised_mib - gpu.memory_mib
         if beyond > 0:
             where = f"GPU {gpu.index} of {node.name}"

@@ -78,7 +78,8 @@ class GpuReport(msgspec.Struct):
 
 class NodeReport(msgspec.Struct):
     """A node with GPUs; `agent` is what Weft's agent offers there, `problem` why its use is not
-    known. `unplaced` are pods of which nobody says which GPU they have."""
+    known. `unplaced` are pods of which nobody says which GPU they have, `gone` GPUs that pods hold
+    and the node does not show."""
 
     name: str
     ready: bool
@@ -86,6 +87,8 @@ class NodeReport(msgspec.Struct):
     gpus: list[GpuReport]
     unplaced: list[str]
     problem: str = ""
+    cordoned: bool = False
+    gone: list[int] = []
 
 
 class ClusterReport(msgspec.Struct):
@@ -147,7 +150,8 @@ def _inspected(
     kube_node: KubeNode, node: Node, pods: Iterable[Pod], settings: DialectSettings
 ) -> NodeReport:
     gpus = {gpu.index: _gpu(gpu) for gpu in node.gpus}
-    unplaced = []
+    unplaced: list[str] = []
+    gone: list[int] = []
     for pod in sorted(pods, key=lambda pod: (pod.metadata.namespace, pod.metadata.name)):
         record, by = _record(pod, node, settings)
         if record is None:
@@ -158,6 +162,7 @@ def _inspected(
             if card.gpu not in gpus:  # gone, and still promised
                 missing = Gpu(card.gpu, 0, uuid=card.uuid, milli=0, in_service=False)
                 gpus[card.gpu] = _gpu(missing)
+                gone.append(card.gpu)
             gpu = gpus[card.gpu]
             gpu.promised_mib += card.memory_mib
             gpu.promised_milli += card.milli
@@ -177,7 +182,15 @@ def _inspected(
             )
     offer = _offer(kube_node)
     ordered = [gpus[index] for index in sorted(gpus)]
-    return NodeReport(kube_node.metadata.name, kube_node.ready, offer, ordered, unplaced)
+    return NodeReport(
+        kube_node.metadata.name,
+        kube_node.ready,
+        offer,
+        ordered,
+        unplaced,
+        cordoned=kube_node.spec.unschedulable,
+        gone=gone,
+    )
 
 
 def _gpu(gpu: Gpu) -> GpuReport:

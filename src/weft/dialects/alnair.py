@@ -9,6 +9,7 @@ the truth.
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
+from itertools import count, islice
 
 from msgspec.structs import replace
 
@@ -75,7 +76,7 @@ class Alnair(BaseDialect):
         """The scheduler's timestamp, and the variables of the device plugin.
 
         Not the device plugin's annotations: it looks for pods that lack its own, and finding none
-        it dies.
+        it dies. Where Weft's agent stands in for it, they come later (`annotate_started`).
         """
         requests = {c.name: c.asked for c in request.containers if c.asked}
         env = {
@@ -86,6 +87,30 @@ class Alnair(BaseDialect):
             if ask.milli:
                 env[name]["ALNAIR_VGPU_COMPUTE_PERCENTILE"] = str(ask.milli // 10)
         return PodAnnotations(annotations={TIMESTAMP: str(now_ns)}, env=env)
+
+    def annotate_started(
+        self,
+        pod: PodManifest,
+        request: PodRequest,
+        placement: Placement,
+        others: Sequence[PodManifest],
+        now_ns: int,
+    ) -> dict[str, str]:
+        """An identifier for each unit of its card, the first that no other pod has, and a short one
+        for each container that asks for memory: as its device plugin does at Allocate."""
+        memory = request.shape.gpu_requests[0].memory if request.shape.gpu_requests else None
+        has = pod.metadata.annotations or {}
+        if memory is None or memory.kind != "units" or not placement.shares or GPU_ID in has:
+            return {}
+        texts = ((other.metadata.annotations or {}).get(GPU_ID, "") for other in others)
+        taken = {part for text in texts for part in text.split(",")}
+        card = identity(placement.shares[0])
+        free = (f"{card}_{number}" for number in count() if f"{card}_{number}" not in taken)
+        asking = [c.name for c in request.containers if c.asked and c.asked.memory.value]
+        return {
+            GPU_ID: ",".join(islice(free, memory.value)),
+            OWN_ID: ",".join(_short_id(request.uid, name) for name in asking),
+        }
 
     def env_when_bound(
         self, pod: PodManifest, request: PodRequest, env: dict[str, dict[str, str]]

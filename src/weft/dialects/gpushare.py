@@ -33,6 +33,7 @@ from weft.model.manifest import NodeManifest, PodManifest
 GPU_MEM = "aliyun.com/gpu-mem"
 GPU_COUNT = "aliyun.com/gpu-count"
 PREFIX = "ALIYUN_COM_GPU_MEM_"
+ASSIGNED, ASSUME_TIME = f"{PREFIX}ASSIGNED", f"{PREFIX}ASSUME_TIME"
 UNIT_MIB = {"GiB": 1024, "MiB": 1}
 UNIT_NAME = {mib: name for name, mib in UNIT_MIB.items()}
 ALLOCATION = "scheduler.framework.gpushare.allocation"
@@ -90,8 +91,8 @@ class Gpushare(BaseDialect):
             PREFIX + "DEV": on_card,
             PREFIX + "POD": str(memory.value),
             # "false" is what the device plugin looks for; it turns it to "true" at Allocate.
-            PREFIX + "ASSIGNED": "false",
-            PREFIX + "ASSUME_TIME": str(now_ns),
+            ASSIGNED: "false",
+            ASSUME_TIME: str(now_ns),
         }
         units = {c.name: c.asked.memory.value for c in request.containers if c.asked}
         env = {
@@ -108,6 +109,19 @@ class Gpushare(BaseDialect):
         if node.labels.get(NO_CGPU) == "true":
             env = {name: {**values, "CGPU_DISABLE": "true"} for name, values in env.items()}
         return PodAnnotations(annotations=annotations, env=env)
+
+    def annotate_started(
+        self,
+        pod: PodManifest,
+        request: PodRequest,
+        placement: Placement,
+        others: Sequence[PodManifest],
+        now_ns: int,
+    ) -> dict[str, str]:
+        """Assigned, since now: as its device plugin does at Allocate."""
+        if (pod.metadata.annotations or {}).get(ASSIGNED) != "false":
+            return {}
+        return {ASSIGNED: "true", ASSUME_TIME: str(now_ns)}
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
         """From the index annotation, or gpushare 2.0's allocation where that is one card."""

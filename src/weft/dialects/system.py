@@ -1,5 +1,6 @@
 """The part that all dialects share; each system's file says only what is its own."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from msgspec.structs import replace
@@ -25,7 +26,8 @@ class BaseDialect:
     label (Genius and Kube-Knots pods have none). `pod_asks_as_one`: whether its pods ask for all
     their containers together, so that each may use all that the pod holds. `agent_annotation` is
     the annotation, if any, into which the system's agent on the node writes the card that it
-    picked itself: Weft never writes it, and `recover` reads it alone. `written` are the
+    picked itself: Weft writes it only where it stands in for that agent (`annotate_started`), and
+    `recover` reads it alone. `written` are the
     annotations and labels by which its schedulers and agents say which GPUs a pod has,
     `written_on_nodes` those that say which a node has; one that ends in * is a beginning. Nobody
     else may write them (`cluster/admission/`).
@@ -123,6 +125,18 @@ class BaseDialect:
     ) -> PodAnnotations:
         """The marks of this system alone; without any, only which GPUs each container sees."""
         return PodAnnotations(env=visible(request, placement))
+
+    def annotate_started(
+        self,
+        pod: PodManifest,
+        request: PodRequest,
+        placement: Placement,
+        others: Sequence[PodManifest],
+        now_ns: int,
+    ) -> dict[str, str]:
+        """The annotations that the system's device plugin writes when a container starts, as far
+        as the pod lacks them. `others` are the other pods of its node."""
+        return {}
 
     def env_when_bound(
         self, pod: PodManifest, request: PodRequest, env: dict[str, dict[str, str]]

@@ -52,6 +52,18 @@ KINDS = (
     ResourceKind("deployments", "Deployment", "apps"),
     ResourceKind("daemonsets", "DaemonSet", "apps"),
     ResourceKind("jobs", "Job", "batch"),
+    ResourceKind(
+        "validatingadmissionpolicies",
+        "ValidatingAdmissionPolicy",
+        "admissionregistration.k8s.io",
+        namespaced=False,
+    ),
+    ResourceKind(
+        "mutatingwebhookconfigurations",
+        "MutatingWebhookConfiguration",
+        "admissionregistration.k8s.io",
+        namespaced=False,
+    ),
     ResourceKind("runtimeclasses", "RuntimeClass", "node.k8s.io", namespaced=False),
 )
 _OLD_TOKEN = (

@@ -14,6 +14,7 @@ from weft.dialects.weft import inventory_text
 from weft.model import Gpu
 from weft.model.agent_offer import AgentOffer, encode_offer
 from weft.model.annotations import ADVERTISES, AGENT, INVENTORY
+from weft.node.doctor.admission import POLICIES
 from weft.testing.api_server import FakeApiServer
 
 CLOSED = encode_offer(AgentOffer("0.1", "by-name", ("none", "mps"), fail_closed=True))
@@ -31,6 +32,8 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
         server.add("nodes", node("a"))
         agent(server, "a", "")
+        for name in POLICIES:
+            server.add("validatingadmissionpolicies", {"metadata": {"name": name}}, "")
         yield server
 
 
@@ -61,11 +64,11 @@ def test_gpu_nodes_without_an_agent_and_with_one_that_is_not_ready(
         cluster.add("nodes", node(name))
     code, found = findings(weft)
     assert (code, found["agents"]["level"]) == (0, "advice")
-    assert found["agents"]["text"] == "none on b, c"
+    assert found["agents"]["text"] == "no agent on b, c"
     assert "deploy/agent.yaml" in found["agents"]["mend"]
     agent(cluster, "c", "", ready=False)
     code, found = findings(weft)
-    assert (code, found["agents"]["text"]) == (1, "not ready on c")
+    assert (code, found["agents"]["text"]) == (1, "the agent is not ready on c")
 
 
 def test_agents_whose_machines_have_no_driver(weft: Weft, cluster: FakeApiServer) -> None:
@@ -116,7 +119,7 @@ def test_offers_that_are_open_of_two_versions_or_damaged(
     assert findings(weft)[1]["agents' offers"]["text"] == text
     other = encode_offer(AgentOffer("0.2", "by-name", ("none",), fail_closed=True))
     cluster.add("nodes", node("c", **{AGENT: other}))
-    assert findings(weft)[1]["agents' offers"]["text"] == "versions 0.1, 0.2"
+    assert findings(weft)[1]["agents' offers"]["text"] == "agents run versions 0.1, 0.2"
     cluster.add("nodes", node("d", **{AGENT: "{"}))
     code, found = findings(weft)
     assert code == 1

@@ -15,7 +15,7 @@ from weft.cli import inspect as command
 from weft.dialects.weft import inventory_text
 from weft.model import Gpu
 from weft.model.agent_offer import AgentOffer, encode_offer
-from weft.model.annotations import AGENT, DELIVERY, INVENTORY
+from weft.model.annotations import AGENT, DELIVERY, INVENTORY, PLACEMENT, PLACEMENT_COPY
 from weft.model.delivery import (
     DeliveredCard,
     DeliveredContainer,
@@ -47,13 +47,16 @@ def gpu_node(name: str, gpus: int = 2, **annotations: str) -> dict[str, Any]:
 
 
 def shared(server: FakeApiServer, name: str, on: str, gpu: int, mib: int, milli: int = 0) -> None:
-    """A pod with its delivery record."""
-    added = server.add("pods", pod(name, on, {"weft.dev/gpu-memory": mib}))
+    """A pod as Weft bound it: with its placement and delivery record."""
+    asks = {"weft.dev/gpu-memory": mib, **({"weft.dev/gpu-cores": milli // 10} if milli else {})}
+    added = server.add("pods", pod(name, on, asks))
     uuid = f"GPU-{on}-{gpu}"
     card = DeliveredCard(gpu, uuid, mib, milli, 40_460, 1000)
     share = DeliveredContainer((DeliveredShare(gpu, uuid, mib, milli),))
     record = DeliveryRecord(added["metadata"]["uid"], on, "weft", (card,), {"main": share})
-    marks = {DELIVERY: encode_delivery(record)}
+    rows = {"pod": record.pod, "node": on, "shares": [[0, gpu, mib, milli, uuid]]}
+    placed = dict.fromkeys((PLACEMENT, PLACEMENT_COPY), json.dumps(rows))
+    marks = {DELIVERY: encode_delivery(record), **placed}
     server.update("pods", name, {"metadata": {"annotations": marks}})
 
 

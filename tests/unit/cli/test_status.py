@@ -107,17 +107,19 @@ wrong   nodes      GPU 1 of b: 19,540 MiB more are promised than it has.
                    → weft inspect b --details
 wrong   pods       default/stuck is bound to a and cannot start: GPU GPU-a-1 is out of service
                    → kubectl -n default describe pod stuck
-advice  agents     none on c
+advice  agents     no agent on c
                    → apply deploy/agent.yaml, and see that its node selector and tolerations fit
                    these nodes; without it the systems' own device plugins must deliver
-advice  agents'    versions 0.1, 0.2
+advice  agents'    agents run versions 0.1, 0.2
         offers
                    → finish rolling out the agent
-advice  pods       nobody says which GPU default/stuck has: more is charged than it holds
-                   → weft adopt says what each is charged
-advice  pods       3 pending
+advice  pods'      default/stuck is bound to a, and no annotation says which GPU it has: it was
+        GPUs       bound by default-scheduler, which chooses none; Weft reserves the most that it
+                   may hold
+                   → weft adopt says what each such pod is charged
+advice  pods       3 pods are pending, default/w for the most common reason
                    → weft explain pod default/w
-advice  pods       1 failed
+advice  pods       1 pod has failed, default/lost for the most common reason
                    → kubectl -n default describe pod lost
 """
 

@@ -27,6 +27,7 @@ from weft.cluster.control.interface import (
     StateStore,
 )
 from weft.cluster.control.leadership import Leadership, LeaseHolder
+from weft.cluster.control.started_marks import StartedMarks
 from weft.cluster.control.timer import Alarm
 from weft.cluster.control.turns import LoopTurns
 from weft.cluster.control.watch_feeds import ChangeStream, WatchFeed
@@ -151,6 +152,7 @@ class EngineCluster:
         self.past_scheduler = PastScheduler(
             client, self._pods, self._notice, may_bind, past_scheduler
         )
+        self.started = StartedMarks(client, self._pods, self._nodes, may_bind)
         self.ends = OomWatch(self._pods, self._nodes, self._peak_mib)
         self.oom_history = OomHistoryStore(client, config_map, self.engine, self.handle, may_bind)
         self.keepers: list[StateStore] = [self.oom_history]
@@ -217,6 +219,7 @@ class EngineCluster:
         self.handle(LeadershipBegan())
         self.guard.lead()
         self.past_scheduler.lead()
+        self.started.lead()
         self.units.lead()
         turns = LoopTurns(self._client.clock.monotonic)
         for pod in self._pods.pending():
@@ -234,7 +237,8 @@ class EngineCluster:
         self._pods.deciding = self.ready = False
         self.leadership.end()
         self._gathering.stop()
-        await asyncio.gather(self.guard.stop(), self.evictor.stop(), self.past_scheduler.stop())
+        tasks = self.guard, self.evictor, self.past_scheduler, self.started
+        await asyncio.gather(*(each.stop() for each in tasks))
         await asyncio.gather(*(keeper.stop() for keeper in self.keepers))
         await self._stream.stop()
         await asyncio.gather(*self._binding.values(), return_exceptions=True)
@@ -420,6 +424,10 @@ class EngineCluster:
                 event = self._pods.forget(pod) if gone else self._pods.update(pod)
             for ordered in self._pods.in_safe_order([event]):
                 self.handle(ordered)
+            if gone:
+                self.started.forget(pod.metadata.uid)
+            else:
+                self.started.observe([pod])
             await turns.end()
         self._volumes_changed()
         self._nodes_changed()
@@ -456,7 +464,9 @@ class EngineCluster:
         # What its pods hold first: the engine decides as soon as it hears of a node.
         for node in new:
             self.guard.touch(node.name)
-            events = [self._pods.update(pod) for pod in self._pods.on_node(node.name)]
+            here = self._pods.on_node(node.name)
+            self.started.observe(here)
+            events = [self._pods.update(pod) for pod in here]
             for event in self._pods.in_safe_order(events):
                 self.handle(event)
         if new or gone:

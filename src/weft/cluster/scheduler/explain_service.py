@@ -40,6 +40,7 @@ from weft.core.explain.sentences import (
     bound_by_in_words,
     charged_in_words,
     chosen_in_words,
+    closed_in_words,
     decision_notes,
     extender_in_words,
     node_gone_in_words,
@@ -59,6 +60,8 @@ from weft.model import BadInputError, Code, PodRequest
 
 _CANDIDATES = 3
 _STUCK = 10
+_OVERBOOKED = 3
+_FULL = (Code.GPU_MEMORY, Code.GPU_CORES, Code.GPU_SHARE, Code.NOT_IDLE)
 
 
 class SearchOptions(msgspec.Struct, frozen=True):
@@ -300,10 +303,27 @@ class Explainer:
             return self._explanation(
                 pod, "pending", ROOM_NOW, candidates=best, notes=tuple(notes), **more
             )
+        notes += self._on_nodes(known)
         changes, searched = await self._changes(profile, request)
         notes += self._on_preemption(request, pod, changes)
         more |= {"changes": changes, "searched": searched, "notes": tuple(notes)}
         return self._explanation(pod, "pending", NOWHERE, **more)
+
+    def _on_nodes(self, known: Assessment) -> list[str]:
+        """Notes on nodes that would have to be mended: closed ones, and overbooked GPUs."""
+        live, table = self._live, self._live.engine.ledger.table
+        with_gpus = (table.gpus > 0) | (not known.demand.needs)
+        rows = np.flatnonzero((known.codes == Code.UNSCHEDULABLE) & with_gpus).tolist()
+        closed = [table.nodes[row].name for row in rows]
+        shown = live.nodes.objects
+        cordoned = [name for name in closed if name in shown and shown[name].spec.unschedulable]
+        said = closed_in_words(cordoned, [name for name in closed if name not in cordoned])
+        full = np.flatnonzero(np.isin(known.codes, _FULL)).tolist()
+        over = [
+            (name, live.guard.over.get(name, ())) for name in (table.nodes[r].name for r in full)
+        ]
+        overbooked = [f"{name}: {gpu}" for name, gpus in over for gpu in gpus]
+        return [said] * bool(said) + overbooked[:_OVERBOOKED]
 
     async def _changes(
         self, profile: Profile, request: PodRequest

@@ -145,6 +145,25 @@ def _since(age_s: float | None) -> str:
     return "" if age_s is None else f" for {age_in_words(age_s)}"
 
 
+def closed_in_words(cordoned: Sequence[str], not_ready: Sequence[str]) -> str:
+    """Which nodes take no pods at all, and how one does again; "" for none."""
+    texts = []
+    if cordoned:
+        texts.append(
+            f"cordoned: {_first(cordoned)}; kubectl uncordon {cordoned[0]} lets pods there"
+        )
+    if not_ready:
+        texts.append(
+            f"not ready: {_first(not_ready)}; kubectl describe node {not_ready[0]} says why"
+        )
+    return "; ".join(texts)
+
+
+def _first(names: Sequence[str]) -> str:
+    more = len(names) - _STUCK_SHOWN
+    return ", ".join(names[:_STUCK_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
 # --- what a decision rests on ---
 
 

@@ -130,13 +130,13 @@ def agents_per_node(facts: ClusterFacts) -> DoctorFinding:
     none = [name for name in names if name not in there]
     if unready:
         mend = "kubectl -n weft-system describe pod of it, and its log, say why"
-        return wrong(check, f"not ready on {some(unready)}", mend)
+        return wrong(check, f"the agent is not ready on {some(unready)}", mend)
     if none:
         mend = (
             "apply deploy/agent.yaml, and see that its node selector and tolerations fit these "
             "nodes; without it the systems' own device plugins must deliver"
         )
-        return advice(check, f"none on {some(none)}", mend)
+        return advice(check, f"no agent on {some(none)}", mend)
     return good(check, f"ready on all {len(names)} nodes with GPUs")
 
 
@@ -157,7 +157,9 @@ def offers(facts: ClusterFacts) -> DoctorFinding:
         return wrong(check, f"{AGENT} is damaged on {broken[0]}", "restart the agent there")
     versions = sorted({offer.version for offer in offers.values()})
     if len(versions) > 1:
-        return advice(check, f"versions {', '.join(versions)}", "finish rolling out the agent")
+        return advice(
+            check, f"agents run versions {', '.join(versions)}", "finish rolling out the agent"
+        )
     if opened := [name for name, offer in offers.items() if not offer.fail_closed]:
         mend = "containerd 2.2 with its default validator: weft doctor on the node says how"
         text = "a container may start without its share while the agent is away"
@@ -176,6 +178,21 @@ def drivers(facts: ClusterFacts) -> DoctorFinding:
         )
         return wrong(check, f"the agent sees no GPU in service on {some(blind)}", mend)
     return good(check, "each agent sees GPUs in service")
+
+
+def inventories(facts: ClusterFacts) -> DoctorFinding:
+    """Everybody who says which GPUs a node has says the same."""
+    check = "GPUs of nodes"
+    told = {}
+    for node in facts.gpu_nodes:
+        if warnings := inventory(node)[1]:
+            told[node.metadata.name] = "; ".join(warnings)
+    if told:
+        first = min(told)
+        more = f" (and {len(told) - 1} more nodes)" if len(told) > 1 else ""
+        mend = f"kubectl describe node {first}: remove what is out of date, or restart its plugin"
+        return advice(check, f"{first}: {told[first]}{more}", mend)
+    return good(check, "nobody contradicts anybody")
 
 
 def runtimes(facts: ClusterFacts) -> DoctorFinding:

@@ -171,6 +171,7 @@ def test_by_its_address(
     assert rest[4].startswith("    - free n GPU 0: end pod d/p (UID ")
     assert rest[5:] == [
         "  note: 1 GPU held by pods of dead nodes: d/ghost",
+        "  note: not ready: dead; kubectl describe node dead says why",
         "  stuck: d/ghost holds 1 GPU of dead: its node is not ready",
         "  where the node is dead for certain, free its GPUs: kubectl delete pod --force",
     ]
