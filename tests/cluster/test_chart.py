@@ -347,13 +347,13 @@ def test_nodes_are_cleaned_after_it_is_removed_by_rights_that_go_with_the_job(
 
 
 LEVELS = {"weft-agent": ("privileged",)}
-"""Of Pod Security; pods that are not here keep to `restricted`."""
+"""The levels of Pod Security at which a pod may run; those not named here keep to `restricted`."""
 
 
 def test_pods_keep_to_the_pod_security_levels_of_the_page(
     control_plane: ControlPlane, helm: Path, tmp_path: Path
 ) -> None:
-    """By the API server's own admission, in a namespace of each level."""
+    """Judged by the API server's own admission, in a namespace of each level."""
     api = control_plane.api
     pods = pods_of(
         render(helm, IMAGE, written(tmp_path, SETS["everything that pods may be given"]))

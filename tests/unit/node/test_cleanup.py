@@ -1,4 +1,4 @@
-"""What agents wrote is taken off nodes once they are gone, and nothing else."""
+"""Whatever agents wrote is taken off nodes once they are gone, and nothing else."""
 
 import asyncio
 import os
@@ -42,7 +42,7 @@ AMOUNTS = {"cpu": "4", "nvidia.com/gpu": "2", "aliyun.com/gpu-mem": "46"}
 
 @asynccontextmanager
 async def inside(server: FakeApiServer) -> AsyncIterator[ApiClient]:
-    """Whoever asks is a pod in Weft's namespace."""
+    """A client of a pod in Weft's namespace."""
     line = MemoryLine(server, delay=lambda: 0.01, lag=lambda: 0.01)
     async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
         client.endpoint = Endpoint(

@@ -20,7 +20,7 @@ from weft.model.heartbeat import HEARTBEAT_LATE_S, heartbeat_name
 log = logging.getLogger("weft.agent")
 
 AGENT_LABELS = {"app.kubernetes.io/name": "weft-agent"}
-"""Of agents' pods and Leases."""
+"""The label of agents' pods and Leases."""
 PERIOD_S = 10.0
 _LOOK_S = 0.5
 _RETRY_S = 1.0
