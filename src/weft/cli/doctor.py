@@ -105,6 +105,7 @@ async def _asked(
     from weft.node.doctor import cluster
     from weft.node.doctor.env_from import variables_from_elsewhere
     from weft.node.doctor.finding import good
+    from weft.node.doctor.unplaced import bound_by_others
 
     inside = endpoint.inside
     needed = cluster.NODE_AGENT if inside else cluster.PERSON
@@ -119,6 +120,7 @@ async def _asked(
         cluster.offers(facts),
         cluster.runtimes(facts),
         cluster.other_resources(facts),
+        bound_by_others(facts),
         cluster.merged_labels(facts),
         await variables_from_elsewhere(client, (node.metadata.name for node in facts.gpu_nodes)),
     ]

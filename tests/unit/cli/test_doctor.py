@@ -135,6 +135,28 @@ def test_resources_of_other_gpu_plugins(weft: Weft, cluster: FakeApiServer) -> N
     )
 
 
+SHARE = {"weft.dev/gpu-memory": "1000"}
+
+
+def test_pods_that_the_default_scheduler_bound_are_found_with_the_remedy(
+    weft: Weft, cluster: FakeApiServer
+) -> None:
+    """But for those that ask for nothing, have their GPU by an original's marks, or have ended."""
+    marks = {"ALIYUN_COM_GPU_MEM_IDX": "0", "ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}
+    cluster.add("pods", pod("plain", "a", {}))
+    cluster.add("pods", pod("marked", "a", {"aliyun.com/gpu-mem": "2"}, annotations=marks))
+    cluster.add("pods", pod("ended", "a", SHARE) | {"status": {"phase": "Succeeded"}})
+    cluster.add("pods", pod("waits", "", SHARE))
+    code, found = findings(weft)
+    assert (code, found["pods bound by others"]["level"]) == (0, "good")
+    cluster.add("pods", pod("hangs", "a", SHARE), "ml")
+    code, found = findings(weft)
+    one = found["pods bound by others"]
+    assert (code, one["level"]) == (1, "wrong")
+    assert one["text"].endswith("(default-scheduler): ml/hangs")
+    assert "kubectl label namespace ml weft.dev/schedule=enabled" in one["mend"]
+
+
 def test_labels_that_admission_did_not_merge(weft: Weft, cluster: FakeApiServer) -> None:
     marks = {"elasticgpu.io/assumed": "true"}
     cluster.add("pods", pod("merged", "a", {}, annotations=marks, labels=marks))

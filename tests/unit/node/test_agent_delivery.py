@@ -230,6 +230,16 @@ async def test_a_record_that_does_not_fit_is_refused(
         assert why in await world.event("GPUShareRefused")
 
 
+async def test_a_pod_that_the_default_scheduler_bound_is_told_the_way_out(tmp_path: Path) -> None:
+    async with node_world(tmp_path) as world:
+        await world.start_agent()
+        world.add_pod("a", {"weft.dev/gpu-memory": "1000"})
+        why = await refused(world, world.sandbox("a"))
+        assert "nobody says which GPU of this node is the pod's: default-scheduler placed it" in why
+        assert "label its namespace weft.dev/schedule=enabled" in why
+        assert "weft.dev/schedule=enabled" in await world.event("GPUShareRefused")
+
+
 async def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
     async with node_world(tmp_path) as world:
         await world.start_agent()
