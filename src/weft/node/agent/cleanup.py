@@ -17,6 +17,7 @@ import msgspec
 from weft.kube.client import MERGE_PATCH, ApiClient
 from weft.kube.codec import LEASES, NODES
 from weft.kube.errors import ApiError, LostError, NotFoundError, NotSentError
+from weft.kube.log_fields import about
 from weft.kube.services import SERVING_PODS, ServingPod, everything
 from weft.kube.structs import KubeNode, Lease
 from weft.model import BadInputError
@@ -128,7 +129,8 @@ class Cleanup:
         path = NODES.of("", name, "status")
         text = msgspec.json.encode(body)
         await self._client.call("PATCH", path, text, content_type=MERGE_PATCH)
-        log.info("node %s: what its agent wrote is taken off", name)
+        text = "node %s: what its agent wrote is taken off"
+        log.info(text, name, extra=about(node=name))
 
 
 def leftovers(node: KubeNode) -> dict[str, object]:
