@@ -129,8 +129,8 @@ class Cleanup:
         path = NODES.of("", name, "status")
         text = msgspec.json.encode(body)
         await self._client.call("PATCH", path, text, content_type=MERGE_PATCH)
-        text = "node %s: what its agent wrote is taken off"
-        log.info(text, name, extra=about(node=name))
+        said = "node %s: what its agent wrote is taken off"
+        log.info(said, name, extra=about(node=name))
 
 
 def leftovers(node: KubeNode) -> dict[str, object]:
