@@ -55,8 +55,8 @@ def agent(plane: ControlPlane, folder: Path, node: str) -> Iterator[Weft]:
         finally:
             process.kill()
             plane.api.delete("Node", node)
-            path = plane.api.path("Lease", "default", "coordination.k8s.io/v1")
-            plane.api.request("DELETE", f"{path}/weft-agent-{node}")
+            lease = f"weft-agent-{node}"
+            plane.api.delete("Lease", lease, "default", "coordination.k8s.io/v1")
 
 
 def asking(name: str) -> Object:

@@ -1,4 +1,4 @@
-"""Checks what the chart's Job does after `helm uninstall`, on the real API server and with its rights."""
+"""The Job after `helm uninstall`: what it does on the real API server, by its own rights."""
 
 import asyncio
 from pathlib import Path
