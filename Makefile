@@ -3,7 +3,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 UV_VERSION := 0.13.8
 BIN := .venv/bin
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/.venv
-TAG ?= weft-gpu:latest
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+TAG ?= weft-gpu
+IMAGE_TAG := $(if $(findstring :,$(notdir $(TAG))),$(TAG),$(TAG):$(VERSION))
 BASE ?= docker.io/library/python:3.11-slim-bookworm
 export OMP_NUM_THREADS := 1
 # pytest rewrites the tests: 15 s at each run where the result may not be kept.
@@ -62,14 +64,14 @@ helm: venv  ## helm for the chart's manifests and tests, built once.
 manifests: venv helm  ## deploy/*.yaml of the chart, and the chart's generated files.
 	@$(BIN)/python tests/architecture/rendered_manifests.py
 
-image: venv  ## The image TAG of the Dockerfile, with docker, podman or buildah of BASE; where none can have it, build/image.tar of Debian's packages.
+image: venv  ## The image TAG (without a tag of its own: Weft's version) of the Dockerfile, with docker, podman or buildah of BASE; where none can have it, build/image.tar of Debian's packages.
 	@for tool in docker podman buildah; do \
 	  command -v $$tool > /dev/null || continue; \
 	  $$tool inspect --type image $(BASE) > /dev/null 2>&1 || $$tool pull --quiet $(BASE) > /dev/null 2>&1 || continue; \
-	  exec $$tool build --tag $(TAG) --build-arg BASE=$(BASE) .; \
+	  exec $$tool build --tag $(IMAGE_TAG) --build-arg BASE=$(BASE) .; \
 	done; \
 	echo "Neither docker, podman nor buildah has the base image $(BASE): making build/image.tar of Debian's packages." >&2; \
-	mkdir -p build && $(BIN)/python deploy/image/make_image.py build/image.tar --tag $(TAG)
+	mkdir -p build && $(BIN)/python deploy/image/make_image.py build/image.tar --tag $(IMAGE_TAG)
 
 test-node: venv node-tools helm  ## The tests on a real kubelet and containerd (as root; needs Go and Debian packages).
 	@$(BIN)/pytest tests/node --ignore tests/node/test_device_plugins.py --ignore tests/node/whole

@@ -5,7 +5,7 @@ manifests. `make manifests` runs it; `test_rendered_manifests.py` holds that all
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,6 +22,7 @@ from weft.cluster.admission.scheduling import scheduling_policy  # noqa: E402
 from weft.cluster.admission.webhook import webhook_configuration  # noqa: E402
 from weft.cluster.config.form import Configuration  # noqa: E402
 from weft.cluster.extender import scheduler_config  # noqa: E402
+from weft.core.policies.catalog import BUILT_IN  # noqa: E402
 from weft.dialects.catalog import ALL  # noqa: E402
 from weft.node.devices.fake_file import FakeFile  # noqa: E402
 
@@ -48,6 +49,10 @@ def _yaml(documents: list[dict[str, Any]]) -> str:
     return yaml.dump_all(documents, Dumper=_Blocks, sort_keys=False, width=1 << 20)
 
 
+def _yaml_list(names: Iterable[str]) -> str:
+    return "".join(f"- {name}\n" for name in sorted(names))
+
+
 def chart_files() -> dict[Path, str]:
     """The chart's generated files; they need no helm."""
     writers = Writers(("SCHEDULER_USER",), ("AGENT_USER",), ("PLUGIN_USERS",))
@@ -62,6 +67,7 @@ def chart_files() -> dict[Path, str]:
         files / "admission-schedule.yaml": GENERATED + _yaml(scheduling_policy("SCHEDULER_NAME")),
         files / "rules.yaml": (DEPLOY / "monitoring" / "rules.yaml").read_text(),
         files / "admission-webhook.yaml": GENERATED + _yaml([_webhook()]),
+        files / "policies.yaml": GENERATED + _yaml_list(policy.name for policy in BUILT_IN),
         files / "kube-scheduler.yaml": GENERATED + _yaml([scheduler_config.configuration(wishes)]),
     }
 
@@ -101,6 +107,7 @@ def schema() -> dict[str, Any]:
                 level={"enum": ["debug", "info", "warning", "error"]},
             ),
             profiles=whole["profiles"],
+            extraPolicies={"type": "array", "items": TEXT},
             configuration={"$ref": "#/$defs/Configuration"},
             **_processes(),
             admission=_closed(
@@ -130,6 +137,12 @@ def _processes() -> dict[str, Any]:
     some = {"type": "integer", "minimum": 1}
     objects = {"type": "array", "items": ANYTHING}
     port = {"type": "integer", "minimum": 1, "maximum": 65535}
+    pods = {
+        "podAnnotations": TEXTS,
+        "extraEnv": objects,
+        "nodeSelector": TEXTS,
+        "tolerations": objects,
+    }
     service = _closed(name=TEXT, port=port, targetPort=port, labels=TEXTS)
     service["properties"]["nodePort"] = {"type": "integer", "minimum": 0, "maximum": 65535}
     return {
@@ -139,8 +152,7 @@ def _processes() -> dict[str, Any]:
             replicas=some,
             minAvailable={"type": "integer", "minimum": 0},
             resources=ANYTHING,
-            nodeSelector=TEXTS,
-            tolerations=objects,
+            **pods,
             extraVolumes=objects,
             extraVolumeMounts=objects,
         ),
@@ -151,11 +163,23 @@ def _processes() -> dict[str, Any]:
             service=service,
         ),
         "kubeScheduler": _closed(
-            enabled=FLAG, image=TEXT, replicas=some, everyPod=FLAG, resources=ANYTHING
+            enabled=FLAG, image=TEXT, replicas=some, everyPod=FLAG, resources=ANYTHING, **pods
+        ),
+        "webhook": _closed(
+            certificates={"enum": ["auto", "generate", "secret", "cert-manager"]},
+            secret=TEXT,
+            caBundle=TEXT,
+            issuerRef=TEXTS,
+            replicas=some,
+            minAvailable={"type": "integer", "minimum": 0},
+            resources=ANYTHING,
+            **pods,
         ),
         "agent": _closed(
             enabled=FLAG,
-            nodeSelector=TEXTS,
+            cleanup=FLAG,
+            **pods,
+            seLinuxOptions=TEXTS,
             runtimeClassName=TEXT,
             devicePlugins=FLAG,
             mig=FLAG,
@@ -370,18 +394,23 @@ def alnair(scheduler: str, kube_scheduler_image: str) -> Iterator[tuple[Path, st
         yield DEPLOY / "alnair" / name, f"{head}{GENERATED}\n{_yaml(documents)}"
 
 
+_TWO_MINUTES = {"periodSeconds": 2, "failureThreshold": 60}
+
+
 def _static_pod(deployed: dict[str, Any], image: str) -> dict[str, Any]:
     """kube-scheduler and Weft on the host's network: they meet on loopback."""
     root = {"runAsUser": 0, "runAsNonRoot": False}  # scheduler.conf is root's
     files = {"kubeconfig": KUBECONFIG, "scheduler-config": ALNAIR_CONFIG}
     mounts = [{"name": n, "mountPath": path, "readOnly": True} for n, path in files.items()]
     probe = {"host": "127.0.0.1", "path": "/livez", "port": 10259, "scheme": "HTTPS"}
+    own = {"host": "127.0.0.1", "path": "/livez", "port": 10260}
     security = deployed["securityContext"] | root
     theirs = {
         "name": "kube-scheduler",
         "image": image,
         "command": ["kube-scheduler", f"--config={ALNAIR_CONFIG}", "--bind-address=127.0.0.1"],
-        "livenessProbe": {"httpGet": probe, "initialDelaySeconds": 10},
+        "startupProbe": {"httpGet": probe, **_TWO_MINUTES},
+        "livenessProbe": {"httpGet": probe, "timeoutSeconds": 15},
         "resources": {"requests": {"cpu": "100m"}},
         "securityContext": security,
         "volumeMounts": mounts,
@@ -393,10 +422,8 @@ def _static_pod(deployed: dict[str, Any], image: str) -> dict[str, Any]:
         "command": [
             *("weft", "extender", "serve", f"--kubeconfig={KUBECONFIG}", "--http-port=10260"),
         ],
-        "livenessProbe": {
-            "httpGet": {"host": "127.0.0.1", "path": "/livez", "port": 10260},
-            "initialDelaySeconds": 30,
-        },
+        "startupProbe": {"httpGet": own, **_TWO_MINUTES},
+        "livenessProbe": {"httpGet": own, "timeoutSeconds": 5},
         "resources": deployed["resources"],
         "securityContext": security,
         "volumeMounts": mounts[:1],
@@ -436,10 +463,19 @@ def _rights_of_a_user(items: dict[tuple[str, str], dict[str, Any]]) -> Iterator[
         yield items[kept]
 
 
+_HELMS = (
+    "# Source: ",
+    "helm.sh/chart: ",
+    "app.kubernetes.io/managed-by: ",
+    "app.kubernetes.io/instance: ",
+    "app.kubernetes.io/version: ",
+)
+
+
 def _readable(head: str, text: str) -> str:
-    """One file, without helm's own comments and empty lines."""
+    """One file, without helm's own comments and labels, and empty lines."""
     lines = [line.rstrip() for line in text.splitlines()]
-    kept = [line for line in lines if line and not line.startswith("# Source: ")]
+    kept = [line for line in lines if line and not line.lstrip().startswith(_HELMS)]
     body = "\n".join(kept).removeprefix("---\n")
     return f"{head.strip()}\n{GENERATED}\n{body}\n"
 

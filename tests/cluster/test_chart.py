@@ -19,7 +19,9 @@ from weft.cluster.config.form import Configuration
 from weft.cluster.config.read import decode
 
 IMAGE = "--set=image.repository=registry.example/weft-gpu"
+WEBHOOK = ("--set=admission.schedule=webhook", "--set=webhook.certificates=generate")
 NAMESPACE = "weft-system"
+VERSION = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
 VIA: dict[str, Any] = {
     "profiles": [
         {"schedulerName": "weft", "policies": [{"name": "fgd"}]},
@@ -27,6 +29,12 @@ VIA: dict[str, Any] = {
     ],
     "extender": {"enabled": True, "certificates": "generate"},
     "kubeScheduler": {"enabled": True},
+}
+GIVEN: dict[str, Any] = {
+    "podAnnotations": {"example.com/scrape": "no"},
+    "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+    "nodeSelector": {"example.com/pool": "a"},
+    "tolerations": [{"key": "example.com/own", "operator": "Exists"}],
 }
 PROFILE: dict[str, Any] = {"schedulerName": "weft", "policies": [{"name": "fgd"}]}
 SETS: dict[str, dict[str, Any]] = {
@@ -44,6 +52,18 @@ SETS: dict[str, dict[str, Any]] = {
         "image": {"tag": "1", "pullSecrets": ["registry"]},
         "scheduler": {"replicas": 3, "minAvailable": 2, "nodeSelector": {"a": "b"}},
         "admission": {"plugins": ["system:serviceaccount:kube-system:gpushare-device-plugin"]},
+    },
+    "before Kubernetes 1.36": {
+        "admission": {"schedule": "webhook"},
+        "webhook": {"certificates": "generate"},
+    },
+    "everything that pods may be given": {
+        **VIA,
+        "admission": {"schedule": "webhook"},
+        "webhook": {"certificates": "secret", "caBundle": "Y2E=", **GIVEN, "replicas": 1},
+        "scheduler": GIVEN,
+        "kubeScheduler": {"enabled": True, **GIVEN},
+        "agent": {**GIVEN, "seLinuxOptions": {"type": "spc_t"}},
     },
     "settings": {
         "configuration": {
@@ -74,6 +94,16 @@ def written(folder: Path, values: dict[str, Any]) -> str:
     path = folder / "values.yaml"
     path.write_text(yaml.safe_dump(values))
     return f"--values={path}"
+
+
+def pods_of(objects: list[Object]) -> dict[str, Object]:
+    """The pods' templates by the name of what makes them."""
+    made = [item for item in objects if "template" in item.get("spec", {})]
+    return {item["metadata"]["name"]: item["spec"]["template"] for item in made}
+
+
+def of_kind(objects: list[Object], kind: str) -> list[Object]:
+    return [item for item in objects if item["kind"] == kind]
 
 
 def configuration_of(objects: list[Object]) -> Configuration:
@@ -196,12 +226,161 @@ def test_the_rules_are_those_of_deploy_monitoring_with_your_runbook(helm: Path) 
 @pytest.mark.parametrize("sets", ["", "log.format=json,log.level=debug"])
 def test_scheduler_agent_and_webhook_log_as_the_values_say(helm: Path, sets: str) -> None:
     wanted = ["--log=debug", "--log-format=json"] if sets else []
-    options = IMAGE, f"--set={sets}", "--set=admission.schedule=webhook"
-    pods = [o for o in render(helm, *options) if "template" in o.get("spec", {})]
-    commands = [o["spec"]["template"]["spec"]["containers"][0]["command"] for o in pods]
-    assert len(commands) == 3
+    pods = pods_of(render(helm, IMAGE, f"--set={sets}", *WEBHOOK))
+    commands = [pod["spec"]["containers"][0]["command"] for pod in pods.values()]
+    assert len(commands) == 4  # and the clean-up's
     for words in commands:
         assert [word for word in words if word.startswith("--log")] == wanted
+
+
+def with_policy(name: str) -> dict[str, Any]:
+    return {"schedulerName": "weft", "policies": [{"name": name}]}
+
+
+BY_WEBHOOK: dict[str, Any] = {"admission": {"schedule": "webhook"}}
+GENERATE = {"certificates": "generate"}
+
+
+def test_every_object_has_the_recommended_labels(helm: Path) -> None:
+    monitored = "--set=monitoring.enabled=true", "--set=priorityClass.create=true"
+    for item in render(helm, IMAGE, *WEBHOOK, *monitored, "--set=namespace.create=true"):
+        labels = item["metadata"]["labels"]
+        assert labels["helm.sh/chart"] == f"weft-{VERSION}", item["metadata"]["name"]
+        wanted = {
+            "instance": "weft",
+            "version": VERSION,
+            "managed-by": "Helm",
+            "part-of": "weft",
+        }
+        found = {key: labels.get(f"app.kubernetes.io/{key}") for key in wanted}
+        assert found == wanted, item["metadata"]["name"]
+        assert {"app.kubernetes.io/name", "app.kubernetes.io/component"} <= labels.keys()
+
+
+@pytest.mark.parametrize(
+    ("repository", "tag", "image"),
+    [
+        ("r:5000/weft", "", f"r:5000/weft:{VERSION}"),
+        ("r/weft", "2", "r/weft:2"),
+        ("r/weft:3", "", "r/weft:3"),
+        ("r/weft@sha256:ab", "", "r/weft@sha256:ab"),
+    ],
+)
+def test_an_image_without_a_tag_is_of_the_charts_version(
+    helm: Path, repository: str, tag: str, image: str
+) -> None:
+    options = f"--set=image.repository={repository}", f"--set-string=image.tag={tag}"
+    pods = pods_of(render(helm, *options, *WEBHOOK))
+    assert {pod["spec"]["containers"][0]["image"] for pod in pods.values()} == {image}
+
+
+def test_every_long_lived_pod_has_three_probes_and_a_limit_and_what_the_values_give(
+    helm: Path, tmp_path: Path
+) -> None:
+    values = SETS["everything that pods may be given"]
+    pods = pods_of(render(helm, IMAGE, written(tmp_path, values)))
+    del pods["weft-cleanup"]
+    assert len(pods) == 4
+    for name, template in pods.items():
+        spec = template["spec"]
+        (container,) = spec["containers"]
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            assert container[probe]["httpGet"]["path"], (name, probe)
+        assert container["resources"]["limits"]["memory"], name
+        assert template["metadata"]["annotations"].items() >= GIVEN["podAnnotations"].items()
+        assert GIVEN["extraEnv"][0] in container["env"], name
+        assert spec["nodeSelector"] == GIVEN["nodeSelector"], name
+        assert spec["tolerations"] == GIVEN["tolerations"], name
+
+
+def test_policies_of_plugins_are_named_apart(helm: Path, tmp_path: Path) -> None:
+    values = {"profiles": [with_policy("mine")], "extraPolicies": ["mine"]}
+    assert configuration_of(render(helm, IMAGE, written(tmp_path, values))).profiles
+
+
+def test_the_webhooks_certificate_is_the_same_in_every_rendering(helm: Path) -> None:
+    """But for `generate`, which is refused unless it is asked for."""
+    where = IMAGE, "--kube-version=1.34.0"
+    yours = "--set=webhook.certificates=secret,webhook.caBundle=Y2E=,webhook.secret=mine"
+    for options in (yours, "--set=webhook.certificates=cert-manager"):
+        first, second = (render(helm, *where, options) for _ in range(2))
+        assert first == second
+        assert "Secret" not in {item["kind"] for item in first}
+    (hook,) = of_kind(render(helm, *where, yours), "MutatingWebhookConfiguration")
+    assert hook["webhooks"][0]["clientConfig"]["caBundle"] == "Y2E="
+    volumes = pods_of(render(helm, *where, yours))["weft-webhook"]["spec"]["volumes"]
+    assert volumes == [{"name": "tls", "secret": {"secretName": "mine"}}]
+    managed = render(helm, *where, "--set=webhook.certificates=cert-manager")
+    (hook,), (made,) = (of_kind(managed, k) for k in (hook["kind"], "Certificate"))
+    assert "caBundle" not in hook["webhooks"][0]["clientConfig"]
+    injected = hook["metadata"]["annotations"]["cert-manager.io/inject-ca-from"]
+    assert injected == f"{NAMESPACE}/{made['metadata']['name']}"
+    assert made["spec"]["dnsNames"] == [f"weft-webhook.{NAMESPACE}.svc"]
+    (issuer,) = of_kind(managed, "Issuer")
+    assert made["spec"]["issuerRef"] == {"kind": "Issuer", "name": issuer["metadata"]["name"]}
+    own = "--set=webhook.certificates=cert-manager,webhook.issuerRef.name=ours"
+    assert not of_kind(render(helm, *where, own), "Issuer")
+
+
+def test_nodes_are_cleaned_after_it_is_removed_by_rights_that_go_with_the_job(
+    helm: Path,
+) -> None:
+    hooks = [
+        i for i in render(helm, IMAGE) if "helm.sh/hook" in i["metadata"].get("annotations", {})
+    ]
+    assert sorted(i["kind"] for i in hooks) == [
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "Job",
+        "Role",
+        "RoleBinding",
+        "ServiceAccount",
+    ]
+    for item in hooks:
+        notes = item["metadata"]["annotations"]
+        assert notes["helm.sh/hook"] == "post-delete"
+        assert "hook-succeeded" in notes["helm.sh/hook-delete-policy"]
+        weight = int(notes["helm.sh/hook-weight"])
+        assert (weight == 0) == (item["kind"] == "Job"), "rights come first"
+    assert not of_kind(render(helm, IMAGE, "--set=agent.cleanup=false"), "Job")
+    assert not of_kind(render(helm, IMAGE, "--set=agent.enabled=false"), "Job")
+
+
+LEVELS = {"weft-agent": ("privileged",)}
+"""The levels of Pod Security at which a pod may run; those not named here keep to `restricted`."""
+
+
+def test_pods_keep_to_the_pod_security_levels_of_the_page(
+    control_plane: ControlPlane, helm: Path, tmp_path: Path
+) -> None:
+    """Judged by the API server's own admission, in a namespace of each level."""
+    api = control_plane.api
+    pods = pods_of(
+        render(helm, IMAGE, written(tmp_path, SETS["everything that pods may be given"]))
+    )
+    assert len(pods) == 5
+    for level in ("restricted", "baseline", "privileged"):
+        place = f"level-{level}"
+        control_plane.create_namespace(place)
+        labels = {"pod-security.kubernetes.io/enforce": level}
+        api.patch("Namespace", place, {"metadata": {"labels": labels}})
+        for name, template in pods.items():
+            spec = {k: v for k, v in template["spec"].items() if k != "priorityClassName"}
+            spec["serviceAccountName"] = "default"
+            item = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+            may = level in LEVELS.get(name, ("restricted", "baseline", "privileged"))
+            assert taken(api, place, item) == may, (name, level)
+
+
+def taken(api: Api, place: str, item: Object) -> bool:
+    """Tells whether Pod Security lets it in; nothing is written."""
+    try:
+        api.request("POST", f"/api/v1/namespaces/{place}/pods", item, query={"dryRun": "All"})
+    except ApiError as error:
+        if "violates PodSecurity" not in str(error):
+            raise
+        return False
+    return True
 
 
 @pytest.mark.parametrize(
@@ -223,6 +402,13 @@ def test_scheduler_agent_and_webhook_log_as_the_values_say(helm: Path, sets: str
         ({"scheduler": {"minAvailable": 2}}, "no node could be drained"),
         ({"profiles": [{**PROFILE, "schedulerName": "a"}]}, "weft is no profile"),
         ({"profiles": [PROFILE, PROFILE]}, "schedulerName weft is there twice"),
+        ({"profiles": [with_policy("best-fitt")]}, "best-fitt, which Weft does not have: write "),
+        ({"configuration": {"profiles": [with_policy("x")]}}, "binpack, coscheml, dot-product"),
+        ({"image": {"repository": "a:1", "tag": "2"}}, "has a tag, and image.tag is 2: keep one"),
+        ({**BY_WEBHOOK, "webhook": {"certificates": "secret"}}, "webhook.caBundle is empty"),
+        ({**BY_WEBHOOK, "webhook": {"certificates": "self"}}, "webhook/certificates"),
+        (BY_WEBHOOK, "each rendering would make another certificate; write cert-manager"),
+        ({**BY_WEBHOOK, "webhook": {"minAvailable": 2, **GENERATE}}, "no node could be drained"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -245,7 +431,8 @@ def test_an_api_server_older_than_1_30_is_refused_and_older_than_1_36_gets_a_web
         "MutatingAdmissionPolicy",
         "MutatingAdmissionPolicyBinding",
     }
-    before = {item["kind"] for item in render(helm, IMAGE, "--kube-version=1.34.0")}
+    older = "--kube-version=1.34.0", "--set=webhook.certificates=generate"
+    before = {item["kind"] for item in render(helm, IMAGE, *older)}
     assert before - without == {"MutatingWebhookConfiguration", "Secret"}
 
 

@@ -198,7 +198,9 @@ def test_only_the_port_of_health_and_metrics_is_reached_and_nothing_else_is_serv
     (container,) = pod["spec"]["containers"]
     assert container["command"] == ["weft", "scheduler", "--config=/etc/weft/config/weft.yaml"]
     policy = found["NetworkPolicy", "weft-scheduler"]["spec"]
-    assert policy["podSelector"]["matchLabels"] == pod["metadata"]["labels"]
+    own = {"app.kubernetes.io/name": "weft-scheduler"}
+    assert policy["podSelector"]["matchLabels"] == own
+    assert own.items() <= pod["metadata"]["labels"].items()
     assert policy["policyTypes"] == ["Ingress"]
     assert policy["ingress"] == [{"ports": [{"port": config.http.port}]}]
 
@@ -230,5 +232,7 @@ def test_its_services_select_its_pods_and_the_leader_alone_binds() -> None:
     named = {port["name"] for port in template["spec"]["containers"][0]["ports"]} | {39_999}
     for name, extra in (("weft-scheduler", {}), ("weft-extender", {"weft.dev/role": "leader"})):
         service = found["Service", name]["spec"]
-        assert service["selector"] == {**labels, **extra}
+        own = {"app.kubernetes.io/name": "weft-scheduler"}
+        assert service["selector"] == {**own, **extra}
+        assert own.items() <= labels.items()
         assert {port["targetPort"] for port in service["ports"]} <= named

@@ -190,8 +190,9 @@ def test_its_pod_is_found_reached_and_no_more_privileged_than_it_says() -> None:
     found = {(item["kind"], item["metadata"]["name"]): item for item in objects("agent")}
     spec = found["DaemonSet", "weft-agent"]["spec"]
     labels = spec["template"]["metadata"]["labels"]
-    assert spec["selector"]["matchLabels"] == labels
-    assert ",".join(f"{key}={value}" for key, value in labels.items()) == AGENTS
+    selector = spec["selector"]["matchLabels"]
+    assert selector.items() <= labels.items()
+    assert ",".join(f"{key}={value}" for key, value in selector.items()) == AGENTS
     pod = spec["template"]["spec"]
     (container,) = pod["containers"]
     (port,) = container["ports"]

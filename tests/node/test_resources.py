@@ -54,7 +54,7 @@ def test_a_cleanup_takes_all_that_the_agent_wrote_off_the_node(
         command = process.command
     between = node.api.get("Node", node.name)
     assert {AGENT, INVENTORY, ADVERTISES} <= between["metadata"]["annotations"].keys()
-    subprocess.run([*command, "--cleanup"], check=True, timeout=60)
+    subprocess.run([*command, "--cleanup"], check=True, timeout=100)
     after = node.api.get("Node", node.name)
     for part in ("annotations", "labels"):
         assert after["metadata"][part] == before["metadata"][part]

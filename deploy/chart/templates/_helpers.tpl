@@ -1,7 +1,34 @@
+{{- /* A repository with a tag or digest of its own, image.tag, or the chart's version of Weft. */}}
 {{- define "weft.image" -}}
 {{- $image := .Values.image -}}
 {{- $repository := required "image.repository is empty: write where your image is, as --set image.repository=registry.example/weft-gpu (make image makes it)" $image.repository -}}
-{{- if contains "@" $repository }}{{ $repository }}{{ else if $image.tag }}{{ $repository }}:{{ $image.tag }}{{ else }}{{ $repository }}{{ end }}
+{{- $tagged := regexMatch ":[^/]+$" $repository -}}
+{{- if contains "@" $repository }}{{ $repository }}
+{{- else if and $tagged $image.tag }}{{ fail (printf "image.repository %s has a tag, and image.tag is %s: keep one" $repository $image.tag) }}
+{{- else if $tagged }}{{ $repository }}
+{{- else }}{{ $repository }}:{{ default .Chart.AppVersion $image.tag }}
+{{- end }}
+{{- end }}
+
+{{- /* The recommended labels of an object of a component: (list $ "agent"). */}}
+{{- define "weft.labels" -}}
+{{- $root := index . 0 -}}
+{{- $common := dict "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_") "app.kubernetes.io/version" $root.Chart.AppVersion "app.kubernetes.io/managed-by" $root.Release.Service -}}
+{{- toYaml (mergeOverwrite $common (include "weft.templateLabels" . | fromYaml)) }}
+{{- end }}
+
+{{- /* Those of a component's pods, which stay over an upgrade. */}}
+{{- define "weft.templateLabels" -}}
+{{- $root := index . 0 -}}
+{{- $component := index . 1 -}}
+{{- $labels := dict "app.kubernetes.io/name" (printf "weft-%s" $component) "app.kubernetes.io/component" $component "app.kubernetes.io/instance" $root.Release.Name "app.kubernetes.io/part-of" "weft" -}}
+{{- if eq $component "scheduler" }}{{ $_ := mergeOverwrite $labels (include "weft.podLabels" $root | fromYaml) }}{{ end -}}
+{{- toYaml $labels }}
+{{- end }}
+
+{{- /* Annotations of pods: what the chart writes, and the values' own. */}}
+{{- define "weft.podAnnotations" -}}
+{{- toYaml (mergeOverwrite (deepCopy (index . 1)) (index . 0)) }}
 {{- end }}
 
 {{- define "weft.pullSecrets" -}}
@@ -83,7 +110,7 @@ earlier installation left, serves as it is. helm would refuse to install over it
 {{- end }}
 
 {{- define "weft.monitoringLabels" -}}
-{{- toYaml (mergeOverwrite (dict "app.kubernetes.io/name" "weft") .Values.monitoring.labels) }}
+{{- toYaml (mergeOverwrite (include "weft.labels" (list . "monitoring") | fromYaml) .Values.monitoring.labels) }}
 {{- end }}
 
 {{- /* How pods that name no scheduler get one: by the API server's policy, our webhook, or not. */}}
@@ -93,6 +120,22 @@ earlier installation left, serves as it is. helm would refuse to install over it
 {{- else if eq $how "always" }}policy
 {{- else if ne $how "auto" }}{{ $how }}
 {{- else if .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy" }}policy
+{{- else if include "weft.sees" . }}webhook
+{{- else if semverCompare ">=1.36.0-0" .Capabilities.KubeVersion.Version }}policy
 {{- else }}webhook
 {{- end }}
+{{- end }}
+
+{{- /* Where the webhook's certificate comes from; `auto` only where helm can look what is there. */}}
+{{- define "weft.webhookCertificates" -}}
+{{- $how := .Values.webhook.certificates -}}
+{{- if ne $how "auto" }}{{ $how }}
+{{- else if include "weft.sees" . }}generate
+{{- else }}{{ fail "webhook.certificates is auto, and this is rendered without a cluster (helm template, GitOps): each rendering would make another certificate; write cert-manager, or secret with webhook.caBundle (docs/howto/install-with-helm.md), or generate where it is rendered once; from Kubernetes 1.36 on no webhook is needed: say --kube-version" }}
+{{- end }}
+{{- end }}
+
+{{- /* "true" where helm sees the cluster: not in `helm template`, as GitOps renders. */}}
+{{- define "weft.sees" -}}
+{{- if lookup "v1" "Namespace" "" "kube-system" }}true{{ end }}
 {{- end }}

@@ -1,7 +1,7 @@
 """`weft admission`: the policies that the API server applies for Weft."""
 
+import asyncio
 import logging
-import ssl
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -132,29 +132,34 @@ def webhook(
     """
     import uvloop
 
-    from weft.cluster.http.tls import server_tls
-
     with logs.daemon(log_format, log_level):
-        tls = server_tls(certificate_file, key_file, None)
-        uvloop.run(_serve(WebhookPlace(address, port), tls, scheduler_name))
+        place = WebhookPlace(address, port, certificate_file, key_file)
+        uvloop.run(_serve(place, scheduler_name))
 
 
 class WebhookPlace(NamedTuple):
-    """Where the webhook listens."""
+    """Where the webhook listens, and the certificate that it shows."""
 
     address: str
     port: int
+    certificate: Path
+    key: Path
 
 
-async def _serve(place: WebhookPlace, tls: ssl.SSLContext, scheduler_name: str) -> None:
+async def _serve(place: WebhookPlace, scheduler_name: str) -> None:
     from weft.cluster.admission.webhook import WebhookServer
+    from weft.cluster.http.tls import follow_certificate, server_tls
     from weft.cluster.scheduler.process import stop_signal
 
+    log = logging.getLogger("weft.webhook")
+    tls = server_tls(place.certificate, place.key, None)
     server = WebhookServer(scheduler_name)
     try:
         port = await server.listen(place.address, place.port, tls)
     except OSError as error:
         raise BadInputError(f"--port {place.port}", f"can't be listened on: {error}") from error
-    logging.getLogger("weft.webhook").info("webhook on %s:%d", place.address, port)
+    log.info("webhook on %s:%d", place.address, port)
+    following = asyncio.ensure_future(follow_certificate(tls, place.certificate, place.key, log))
     await stop_signal()
+    following.cancel()
     await server.close()

@@ -38,6 +38,7 @@ PodResources = Annotated[Path, Option(help="The kubelet's pod resources socket."
 Cleanup = Annotated[
     bool, Option("--cleanup", help="Take all that the agent wrote off the node, and end.")
 ]
+AllNodes = Annotated[bool, Option("--all-nodes", help="With --cleanup: off every node.")]
 
 
 def agent(
@@ -50,6 +51,7 @@ def agent(
     cdi_folder: CdiFolder = Path("/var/run/cdi"),
     pod_resources: PodResources = Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
     cleanup: Cleanup = False,
+    all_nodes: AllNodes = False,
     config: options.ConfigFile = None,
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = "",
@@ -62,13 +64,25 @@ def agent(
     """
     import uvloop
 
-    from weft.cli.agent_hosting import AgentHosting, host
     from weft.cluster.config.form import Configuration
     from weft.cluster.config.read import read
 
+    if all_nodes and not cleanup:
+        raise BadInputError("--all-nodes", "is for --cleanup: add it, or leave this out")
     name = node_name or os.environ.get(NODE_NAME, "") or socket.gethostname().lower()
     with logs.daemon(log_format, log_level, node=name):
         settings = read(config) if config is not None else Configuration()
+        kubeconfigs = (kubeconfig,) if kubeconfig else ()
+        if cleanup:
+            from weft.cli.agent_cleanup import clean
+
+            node = "" if all_nodes else name
+            mps = settings.agent.mps
+            count = uvloop.run(clean(node, kubeconfigs, context, cdi_folder, mps=mps))
+            print(f"taken off {count} {'node' if count == 1 else 'nodes'}")
+            return
+        from weft.cli.agent_hosting import AgentHosting, host
+
         address, port = _address(listen, settings.agent.address, settings.agent.port)
         hosting = AgentHosting(
             node_name=name,
@@ -76,13 +90,12 @@ def agent(
             nri_socket=nri_socket,
             address=address,
             port=port,
-            kubeconfigs=(kubeconfig,) if kubeconfig else (),
+            kubeconfigs=kubeconfigs,
             context=context,
             device_plugins=device_plugins,
             cdi=cdi,
             cdi_folder=cdi_folder,
             pod_resources=pod_resources,
-            cleanup=cleanup,
         )
         # Reading GPUs is a thread's work: whoever creates a container must not wait 5 ms for it.
         sys.setswitchinterval(0.000_5)

@@ -75,7 +75,6 @@ class AgentHosting(msgspec.Struct, frozen=True):
     cdi: bool | None = None
     cdi_folder: Path = Path("/var/run/cdi")
     pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
-    cleanup: bool = False
     proc: Path = Path("/proc")
 
 
@@ -93,12 +92,6 @@ async def host(config: Configuration, hosting: AgentHosting) -> None:
             client, "weft agent", NODE_AGENT, "apply deploy/agent.yaml's ClusterRole"
         )
         composition = Composition(config, hosting, reader, client)
-        if hosting.cleanup:
-            await composition.accounting.withdraw()
-            await composition.discovery.withdraw()
-            if composition.mps is not None:
-                await composition.mps.stop()
-            return
         if config.agent.own:
             await composition.accounting.check()
         await composition.agent.run(stop)
@@ -273,6 +266,7 @@ class Composition:
             parts["reconciler"] = self.reconciler
         if self.device_plugins is None:
             parts |= {
+                "cdi-files": self._cdi_files,
                 "runtime": self.plugin,
                 "delivery": self.delivery,
                 "runtime-absence": self.absence,

@@ -13,6 +13,8 @@ import weft_image
 from original_manifests import EXAMPLES
 from whole_cluster import WholeCluster
 
+import weft
+
 FIRST = "test_two_commands.py"
 IMAGE = "registry.example/weft-gpu"
 _running = pytest.StashKey[WholeCluster]()
@@ -30,7 +32,9 @@ def cluster(
 ) -> Iterator[WholeCluster]:
     """The cluster. Nothing of Weft is in it yet; its images and all examples' are on the node."""
     sys.stderr.write("making Weft's image\n")
-    archive = weft_image.make(tmp_path_factory.mktemp("image") / "weft.tar", f"{IMAGE}:latest")
+    archive = weft_image.make(
+        tmp_path_factory.mktemp("image") / "weft.tar", f"{IMAGE}:{weft.__version__}"
+    )
     names = images.names_in(path.read_text() for path in EXAMPLES.rglob("*.yaml"))
     whole = WholeCluster(tools, tmp_path_factory.mktemp("whole"), names)
     pytestconfig.stash[_running] = whole

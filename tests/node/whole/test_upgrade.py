@@ -19,7 +19,7 @@ from test_hollow_kubelet import hollow
 from weft_process import CARD_MIB, CARDS, GFD, GIB, audited, pod, resources
 from whole_cluster import WholeCluster
 
-from weft.model.annotations import DELIVERY, HOLLOW
+from weft.model.annotations import AGENT, DELIVERY, HOLLOW
 from weft.testing.hollow_kubelet import HollowOptions
 
 NODES, PODS, REAL, WAITING = 30, 200, 6, 10
@@ -196,3 +196,6 @@ def test_to_this_version_and_back(
         sys.stderr.write(f"\n{PODS} pods through an upgrade and back, {WAITING} waiting\n")
     finally:
         cluster.shell(f"helm uninstall weft {where}")
+        said = cluster.shell("weft agent --cleanup --all-nodes")  # the old chart has no Job for it
+    assert said == "taken off 1 node\n", "hollow nodes have no agent"
+    assert AGENT not in cluster.api.get("Node", NAME)["metadata"]["annotations"]

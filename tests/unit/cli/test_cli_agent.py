@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 from commands import Weft
+from inspected_cluster import served
 from test_cli_config import HEAD, refused
+
+from weft.testing.api_store import ApiRefusal
 
 KUBECONFIG = """
 apiVersion: v1
@@ -21,6 +24,7 @@ current-context: a
     [
         (("--listen", "9400"), "--listen: '9400' is no address; write one such as 0.0.0.0:9400"),
         (("--listen", "[::]:99999"), "--listen: '[::]:99999' is no address"),
+        (("--all-nodes",), "--all-nodes: is for --cleanup: add it, or leave this out"),
         (("--devices", "none.yaml"), "none.yaml: cannot be read: No such file or directory"),
         (("--config", "none.yaml"), "none.yaml: cannot be read: No such file or directory"),
     ],
@@ -43,3 +47,37 @@ def test_settings_of_the_agent_are_checked(weft: Weft, tmp_path: Path) -> None:
     assert refused(weft, "agent", "--config", file).startswith(f"{file}: agent.isolation: ")
     file.write_text(f"{HEAD}agent: {{exemptNamespace: [a]}}\n")
     assert "exemptNamespaces" in refused(weft, "agent", "--config", file)
+
+
+def test_every_node_is_cleaned_from_anywhere_without_its_gpus(weft: Weft, tmp_path: Path) -> None:
+    marks = {"weft.dev/agent": "{}", "weft.dev/advertises": "weft.dev/gpu-memory", "own": "1"}
+    amounts = {"cpu": "4", "weft.dev/gpu-memory": "80000"}
+    cdi = tmp_path / "cdi"
+    cdi.mkdir()
+    (cdi / "weft-delivery-1.json").write_text("{}")
+    with served(tmp_path) as (server, kubeconfig):
+        for name in ("a", "b"):
+            status = {"capacity": amounts, "allocatable": amounts}
+            meta = {"name": name, "annotations": marks}
+            server.add("nodes", {"metadata": meta, "spec": {}, "status": status})
+        labels = {"app.kubernetes.io/name": "weft-agent"}
+        lease = {"name": "weft-agent-a", "labels": labels}
+        server.add("leases", {"metadata": lease, "spec": {}}, "weft-system")
+        where = ("--kubeconfig", kubeconfig, "--cdi-folder", cdi)
+        assert weft("agent", "--cleanup", "--node-name", "a", *where).out == "taken off 1 node\n"
+        assert server.get("nodes", "a")["status"]["capacity"] == {"cpu": "4"}
+        assert server.get("nodes", "b")["status"]["capacity"] == amounts
+        with pytest.raises(ApiRefusal):
+            server.get("leases", "weft-agent-a", "weft-system")
+        assert weft("agent", "--cleanup", "--all-nodes", *where).out == "taken off 1 node\n"
+        for name in ("a", "b"):
+            found = server.get("nodes", name)
+            assert found["status"]["allocatable"] == {"cpu": "4"}
+            assert found["metadata"]["annotations"] == {"own": "1"}
+        server.access.denied = {("patch", "nodes/status")}
+        refused_rights = weft("agent", "--cleanup", "--all-nodes", *where)
+        assert (refused_rights.code, "may not patch nodes/status" in refused_rights.err) == (
+            1,
+            True,
+        )
+    assert list(cdi.iterdir()) == []

@@ -60,11 +60,18 @@ def test_who_withdraws_is_silent_at_once() -> None:
     assert beats.silent_since("a") == ""
 
 
-def test_a_lease_from_long_ago_is_late_when_it_is_seen_first() -> None:
+def test_whoever_starts_judges_by_the_leases_own_time_until_it_changes() -> None:
+    """A scheduler that just started puts nothing where an agent died a while ago."""
     beats = Heartbeats()
-    beats.take(Added(lease("2026-01-01T11:00:00.000000Z")), 100, WALL)
-    beats.take(Added(lease("2026-01-01T11:59:20.000000Z", name="weft-agent-b")), 100, WALL)
-    assert beats.judge(100) == {"a"}, "clocks differ by less than a minute"
+    names = {"a": "11:59:50", "b": "11:59:40", "c": "11:00:00", "d": "12:00:30"}
+    for name, time in names.items():
+        renewed = f"2026-01-01T{time}.000000Z"
+        beats.take(Added(lease(renewed, name=f"weft-agent-{name}")), 100, WALL)
+    assert beats.judge(100) == {"b", "c"}
+    assert beats.judge(104.1) == {"a"}, "ten of its fourteen seconds were over"
+    beats.take(Added(lease("2026-01-01T11:59:49.000000Z", name="weft-agent-b")), 109, WALL)
+    assert beats.judge(109) == {"b"}, "only its clock is late"
+    assert beats.judge(114.1) == {"d"}, "only its clock is early"
 
 
 def test_nodes_without_a_lease_and_others_leases_are_not_judged() -> None:

@@ -154,7 +154,8 @@ async def test_a_variable_that_image_and_pod_set_is_refused(tmp_path: Path) -> N
 async def test_what_image_and_pod_set_is_overridden_by_a_cdi_device_in_containerd(
     tmp_path: Path,
 ) -> None:
-    """Its file holds the whole environment, and goes once the container is long created."""
+    """Its file holds the whole environment, and goes once the container is long created, or with
+    the agent."""
     async with node_world(tmp_path, name="containerd") as world:
         await world.start_agent()
         twice = (f"{VISIBLE}=0", f"{VISIBLE}=all")
@@ -171,6 +172,8 @@ async def test_what_image_and_pod_set_is_overridden_by_a_cdi_device_in_container
         assert path not in list((tmp_path / "cdi").iterdir())
         once = await world.create(world.sandbox("plain"), "other", (f"{VISIBLE}=all",))
         assert once.cdi == ()
+        assert list((tmp_path / "cdi").iterdir())
+    assert not list((tmp_path / "cdi").iterdir()), "none outlives the agent"
 
 
 async def test_a_pod_that_nobody_told_of_is_left_alone(tmp_path: Path) -> None:
@@ -225,6 +228,16 @@ async def test_a_record_that_does_not_fit_is_refused(
         record = world.record("uid-a", **change)
         assert await refused(world, world.bound("a", record)) == f"weft: {why}"
         assert why in await world.event("GPUShareRefused")
+
+
+async def test_a_pod_that_the_default_scheduler_bound_is_told_the_way_out(tmp_path: Path) -> None:
+    async with node_world(tmp_path) as world:
+        await world.start_agent()
+        world.add_pod("a", {"weft.dev/gpu-memory": "1000"})
+        why = await refused(world, world.sandbox("a"))
+        assert "nobody says which GPU of this node is the pod's: default-scheduler placed it" in why
+        assert "label its namespace weft.dev/schedule=enabled" in why
+        assert "weft.dev/schedule=enabled" in await world.event("GPUShareRefused")
 
 
 async def test_a_damaged_record_is_refused(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ async def test_what_others_wrote_stays_and_what_they_spoilt_is_put_right(tmp_pat
 LINKED = f"gpus: [{A100}, count: 2, numaNode: 1}}]\nlinks: ['X NV12', 'NV12 X']"
 
 
-async def test_links_are_written_read_back_and_taken_back(tmp_path: Path) -> None:
+async def test_links_are_written_and_read_back(tmp_path: Path) -> None:
     async with scene(tmp_path, LINKED) as s:
         await s.watch.read()
         await s.discovery.write()
@@ -174,8 +174,6 @@ async def test_links_are_written_read_back_and_taken_back(tmp_path: Path) -> Non
         assert read == s.watch.links
         assert read is not None
         assert (read.paths, read.nvlink_generation) == (("X NV12", "NV12 X"), 3)
-        await s.discovery.withdraw()
-        assert not s.metadata().get("annotations")
 
 
 async def test_links_that_the_agent_cannot_read_stay_as_somebody_wrote_them(tmp_path: Path) -> None:
@@ -184,16 +182,6 @@ async def test_links_that_the_agent_cannot_read_stay_as_somebody_wrote_them(tmp_
         await s.watch.read()
         await s.discovery.write()
         assert s.metadata()["annotations"][GPU_LINKS] == own["annotations"][GPU_LINKS]
-
-
-async def test_it_is_all_taken_back_when_the_agent_is_uninstalled(tmp_path: Path) -> None:
-    async with scene(tmp_path, f"gpus: [{A100}}}]", labels={"zone": "a"}) as s:
-        await s.watch.read()
-        await s.discovery.write()
-        assert await s.discovery.withdraw()
-        assert not s.metadata().get("annotations")
-        assert s.metadata()["labels"] == {"zone": "a"}
-        assert not await s.discovery.withdraw()
 
 
 async def test_a_driver_that_never_answered_leaves_the_last_inventory_out_of_service(

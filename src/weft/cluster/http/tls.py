@@ -1,9 +1,13 @@
 """TLS of the server: its certificate, and whose clients it trusts."""
 
+import asyncio
+import logging
 import ssl
 from pathlib import Path
 
 from weft.model import BadInputError
+
+_LOOK_S = 10.0
 
 
 def server_tls(certificate: Path, key: Path, client_authority: Path | None) -> ssl.SSLContext:
@@ -28,3 +32,45 @@ def server_tls(certificate: Path, key: Path, client_authority: Path | None) -> s
         context.verify_mode = ssl.CERT_OPTIONAL
         context.verify_flags &= ~getattr(ssl, "VERIFY_X509_STRICT", 0)
     return context
+
+
+async def follow_certificate(
+    tls: ssl.SSLContext,
+    certificate: Path,
+    key: Path,
+    log: logging.Logger,
+    *,
+    look_s: float = _LOOK_S,
+) -> None:
+    """Load the certificate anew whenever its files change, for connections from then on; until
+    cancelled. Files that make no pair, as while they are written, are tried again."""
+    loaded, told = _state(certificate, key), ""
+    while True:
+        await asyncio.sleep(look_s)
+        now = _state(certificate, key)
+        if now == loaded:
+            continue
+        try:
+            # Elsewhere first: half of a pair that does not match would take the old one's place.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+            tls.load_cert_chain(certificate, key)
+        except (OSError, ssl.SSLError) as error:
+            if str(error) != told:
+                told = str(error)
+                log.warning("%s: the new certificate cannot be loaded: %s", certificate, error)
+            continue
+        loaded, told = now, ""
+        log.info("%s: a new certificate is used from now on", certificate)
+
+
+def _state(*files: Path) -> list[tuple[int, int, int] | None]:
+    """By which a file that was written or exchanged is known."""
+    return [_of_file(file) for file in files]
+
+
+def _of_file(file: Path) -> tuple[int, int, int] | None:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino, status.st_size

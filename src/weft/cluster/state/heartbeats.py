@@ -1,8 +1,9 @@
 """Heartbeats of nodes' agents: which are late or withdrawn, and since when.
 
 A Lease counts from when it was seen to change, by the local clock: clocks of nodes may be wrong.
-One that is seen for the first time counts as renewed just now, unless its own time says that it was
-long ago. A node whose agent writes no Lease is not judged: an older one.
+Of one that is seen for the first time there is only its own time: a scheduler that just started
+puts no pods where an agent died before. If it was the clock, the next renewal says so within ten
+seconds. A node whose agent writes no Lease is not judged: an older one.
 """
 
 import datetime
@@ -11,8 +12,6 @@ from typing import NamedTuple
 from weft.kube.list_diff import Change, Deleted
 from weft.kube.structs import Lease
 from weft.model.heartbeat import HEARTBEAT_LATE_S, HEARTBEAT_PREFIX
-
-_LONG_AGO_S = 60.0  # beyond what clocks differ
 
 
 class _Beat(NamedTuple):
@@ -43,8 +42,7 @@ class Heartbeats:
         if not lease.spec.holder_identity:
             self._beats[node] = _Beat(renewed, None)
         elif before is None:
-            age_s = _age_s(renewed, wall)
-            self._beats[node] = _Beat(renewed, now_s - age_s if age_s > _LONG_AGO_S else now_s)
+            self._beats[node] = _Beat(renewed, now_s - _age_s(renewed, wall))
         elif before.renewed != renewed or before.seen_s is None:
             self._beats[node] = _Beat(renewed, now_s)
 
@@ -71,6 +69,7 @@ class Heartbeats:
 
 def _age_s(renewed: str, wall: datetime.datetime) -> float:
     try:
-        return (wall - datetime.datetime.fromisoformat(renewed)).total_seconds()
+        age_s = (wall - datetime.datetime.fromisoformat(renewed)).total_seconds()
+        return max(age_s, 0.0)
     except (ValueError, TypeError):
         return 0.0

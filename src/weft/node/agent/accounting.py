@@ -163,7 +163,7 @@ def _whole(amount: str | int | float) -> int:
 
 
 class Accounting:
-    """One node's resources. Run `run()` as a task; `withdraw` takes them all back.
+    """One node's resources. Run `run()` as a task; they outlive it (see `cleanup`).
 
     `dialects` are those whose resources are advertised, known once `decided` returned. `counts`
     are writes by why: `changed` (the GPUs or the settings), `put-back` (somebody else's change),
@@ -244,14 +244,6 @@ class Accounting:
         """`ForeignPluginError` where another device plugin serves what is to be owned here."""
         node: KubeNode = await self._client.get(NODES, "", self._name)
         switched_on(node, self._settings)
-
-    async def withdraw(self) -> None:
-        """Take back all that the agent advertises, for it will not come back."""
-        node = await self._client.get(NODES, "", self._name)
-        gone = dict.fromkeys(sorted(own_resources(node)))
-        if gone or ADVERTISES in (node.metadata.annotations or {}):
-            status = {"capacity": gone, "allocatable": gone}
-            await self._patch({"metadata": {"annotations": {ADVERTISES: None}}, "status": status})
 
     async def _watch_node(self) -> None:
         selectors = {"fieldSelector": f"metadata.name={self._name}"}

@@ -9,7 +9,7 @@
 
 They are written when they differ from what stands there, and looked at again every so often: what
 somebody else changed is put right. They stay when the agent stops, for it mostly comes back;
-`withdraw` takes them away.
+`cleanup` takes them away.
 """
 
 import asyncio
@@ -132,11 +132,6 @@ class Discovery:
         # Links that nobody read here may be an administrator's.
         return await self._put(node, wanted, keep=GPU_LINKS)
 
-    async def withdraw(self) -> bool:
-        """Take everything away that was written, as when the agent is uninstalled."""
-        node = await self._client.get(NODES, "", self._node)
-        return await self._put(node, NodeMarks({}, {}))
-
     def _gpus(self, node: KubeNode) -> list[Gpu]:
         """The GPUs as they were read; those last written, out of service, if they never were."""
         if self._watch.devices or not self._watch.problem:
@@ -153,7 +148,7 @@ class Discovery:
             wanted.annotations,
             lambda name: name in ANNOTATIONS and name != keep,
         )
-        labels = _changes(node.metadata.labels or {}, wanted.labels, _is_model)
+        labels = _changes(node.metadata.labels or {}, wanted.labels, is_model)
         changes = {"annotations": annotations, "labels": labels}
         metadata = {field: change for field, change in changes.items() if change}
         if not metadata:
@@ -187,5 +182,6 @@ def _changes(
     return changes | dict.fromkeys(name for name in there if ours(name) and name not in wanted)
 
 
-def _is_model(label: str) -> bool:
+def is_model(label: str) -> bool:
+    """True of a label that says how many GPUs of a model the node has."""
     return label.startswith(NODE_MODELS)

@@ -19,6 +19,8 @@ from weft.model.heartbeat import HEARTBEAT_LATE_S, heartbeat_name
 
 log = logging.getLogger("weft.agent")
 
+AGENT_LABELS = {"app.kubernetes.io/name": "weft-agent"}
+"""The label of agents' pods and Leases."""
 PERIOD_S = 10.0
 _LOOK_S = 0.5
 _RETRY_S = 1.0
@@ -79,8 +81,7 @@ class Heartbeat:
             path, body = LEASES.of(self._namespace, name), msgspec.json.encode({"spec": spec})
             await self._client.call("PATCH", path, body, content_type=MERGE_PATCH)
         except NotFoundError:
-            labels = {"app.kubernetes.io/name": "weft-agent"}
-            meta = {"name": name, "labels": labels}
+            meta = {"name": name, "labels": AGENT_LABELS}
             body = msgspec.json.encode({"metadata": meta, "spec": spec})
             path = LEASES.of(self._namespace)
             await self._client.call("POST", path, body, content_type=JSON)

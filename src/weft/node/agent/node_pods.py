@@ -32,7 +32,7 @@ from weft.kube.log_fields import about
 from weft.kube.structs import KubeNode
 from weft.kube.watch import ListWatch, WatchOptions
 from weft.model import BadInputError, Node, PodManifest
-from weft.model.annotations import DELIVERY
+from weft.model.annotations import DELIVERY, SCHEDULE, SCHEDULE_ENABLED
 from weft.model.delivery import DeliveryRecord, decode_delivery
 from weft.node.agent.accounting import own_resources
 from weft.node.agent.pod_on_node import PODS_ON_NODE, PodOnNode
@@ -40,6 +40,7 @@ from weft.node.agent.usage import WatchedPod
 
 log = logging.getLogger("weft.agent")
 
+DEFAULT_SCHEDULER = "default-scheduler"
 _MIRROR = "kubernetes.io/config.mirror"
 _STATIC_UID = re.compile(r"[0-9a-f]{32}")
 Asks = Literal["nothing", "share", "foreign"]
@@ -279,11 +280,26 @@ class NodePods:
             record = derived_record(manifest, self.node, settings, most_permille=most)
         except BadInputError as error:
             return None, str(error)
-        return record, "" if record else "nobody says which GPU of this node is the pod's"
+        return record, "" if record else nobody_says(manifest.spec.scheduler_name)
 
     def _tell(self, uid: str) -> None:
         for listen in tuple(self.listeners):
             listen(uid)
+
+
+def nobody_says(scheduler_name: str) -> str:
+    """Says why a bound pod gets nothing where no record and no mark names its GPUs."""
+    if scheduler_name in ("", DEFAULT_SCHEDULER):
+        why = (
+            f"{DEFAULT_SCHEDULER} placed it, which gives no shares away; label its namespace "
+            f"{SCHEDULE}={SCHEDULE_ENABLED}, or write schedulerName: weft, and create it again"
+        )
+    else:
+        why = (
+            f"it names the scheduler {scheduler_name} and was not placed by Weft; create it again "
+            "with a schedulerName of Weft's, and without nodeName"
+        )
+    return f"nobody says which GPU of this node is the pod's: {why}"
 
 
 def uid_on_node(manifest: PodManifest) -> str:

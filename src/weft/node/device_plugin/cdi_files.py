@@ -6,6 +6,7 @@ and a container without its share does not start. A name is never used for a sec
 a runtime may remember of it stays true.
 """
 
+import asyncio
 import contextlib
 import secrets
 import time
@@ -24,10 +25,12 @@ _VERSION = "0.5.0"
 FILE_PREFIX = "weft-delivery-"
 _SUFFIX = ".json"
 _KEEP_S = 60.0
+_LOOK_S = 10.0
 
 
 class CdiFiles:
-    """The files in one of the runtime's folders for CDI specifications."""
+    """The files in one of the runtime's folders for CDI specifications. As an `AgentPart` (`run`)
+    for names that a runtime resolves once, while it creates a container."""
 
     def __init__(self, folder: Path = FOLDER) -> None:
         self._folder = folder
@@ -54,6 +57,21 @@ class CdiFiles:
                 path.unlink(missing_ok=True)
                 removed += 1
         return removed
+
+    async def run(self) -> None:
+        """Remove each file a minute after it was written, until cancelled; then all that are
+        there: none is to outlive the agent."""
+        try:
+            while True:
+                self.forget_all_but(())
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            self.forget_all()
+
+    def forget_all(self) -> None:
+        """Remove the files of all names."""
+        for path in self._folder.glob(f"{FILE_PREFIX}*{_SUFFIX}"):
+            path.unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{FILE_PREFIX}{name.partition('=')[2]}{_SUFFIX}"

@@ -1,0 +1,157 @@
+"""Takes off nodes what agents wrote there, once they are not to come back.
+
+    status        the resources that `weft.dev/advertises` names
+    annotations   what `Discovery` and `Accounting` write
+    labels        weft.dev/gpu-model.…
+    Leases        the heartbeats
+
+An agent that still runs would write all of it again, so the agents' pods are waited for first. A
+node without any of Weft's own marks is left alone: Alnair's annotations are then Alnair's.
+"""
+
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from weft.kube.client import MERGE_PATCH, ApiClient
+from weft.kube.codec import LEASES, NODES
+from weft.kube.errors import ApiError, LostError, NotFoundError, NotSentError
+from weft.kube.log_fields import about
+from weft.kube.services import SERVING_PODS, ServingPod, everything
+from weft.kube.structs import KubeNode, Lease
+from weft.model import BadInputError
+from weft.model.annotations import ADVERTISES, AGENT, INVENTORY
+from weft.model.heartbeat import HEARTBEAT_PREFIX, heartbeat_name
+from weft.node.agent.accounting import own_resources
+from weft.node.agent.discovery import ANNOTATIONS, is_model
+from weft.node.agent.heartbeat import AGENT_LABELS
+
+log = logging.getLogger("weft.agent")
+
+WAIT_S = 60.0
+"""In so long a DaemonSet's pods have ended, and a policy that is gone is no longer in force."""
+_LOOK_S = 1.0
+_SELECTOR = ",".join(f"{key}={value}" for key, value in AGENT_LABELS.items())
+_FAILED = (ApiError, LostError, NotSentError)
+
+
+class Cleanup:
+    """Cleans one node (`node`) or all of them ("")."""
+
+    def __init__(self, client: ApiClient, node: str = "", wait_s: float = WAIT_S) -> None:
+        self._client, self._node, self._wait_s = client, node, wait_s
+        # Inside the cluster it has rights in its own namespace; a person may look in all of them.
+        self._namespace = client.endpoint.namespace if client.endpoint.inside else ""
+
+    async def run(self) -> int:
+        """Wait for agents to end, then clean; how many nodes had anything. `BadInputError` where
+        an agent is to stay, or a node could not be cleaned."""
+        await self._agents_end()
+        clock = self._client.clock
+        until, cleaned = clock.monotonic() + self._wait_s, set[str]()
+        while True:
+            problems = await self._clean(cleaned)
+            if not problems:
+                return len(cleaned)
+            if clock.monotonic() >= until:
+                raise BadInputError(
+                    "weft agent --cleanup", f"{'; '.join(problems)}; mend that, and run it again"
+                )
+            await clock.sleep(_LOOK_S)
+
+    async def _agents_end(self) -> None:
+        """Pods of nodes that are dead never go: those that are told to end are waited for, too,
+        but no longer."""
+        clock = self._client.clock
+        until = clock.monotonic() + self._wait_s
+        while agents := await self._agents():
+            if clock.monotonic() >= until:
+                break
+            await clock.sleep(_LOOK_S)
+        stay = [pod for pod in agents if pod.metadata.deletion_timestamp is None]
+        if stay:
+            meta = stay[0].metadata
+            text = (
+                f"pod {meta.namespace}/{meta.name} is an agent on node {stay[0].spec.node_name} "
+                "and would write all of it again; delete its DaemonSet, or set agent.enabled=false"
+            )
+            raise BadInputError("weft agent --cleanup", text)
+
+    async def _agents(self) -> list[ServingPod]:
+        pods = await everything(self._client, SERVING_PODS, self._namespace, selector=_SELECTOR)
+        return [pod for pod in pods if self._node in ("", pod.spec.node_name) and _may_run(pod)]
+
+    async def _clean(self, cleaned: set[str]) -> list[str]:
+        """One attempt at all that is left; what could not be done."""
+        problems = []
+        try:
+            nodes, leases = await self._nodes(), await self._leases()
+        except _FAILED as error:
+            return [str(error)]
+        for node in nodes:
+            name = node.metadata.name
+            if body := leftovers(node):
+                try:
+                    await self._patch(name, body)
+                    cleaned.add(name)
+                except _FAILED as error:
+                    problems.append(f"node {name}: {error}")
+        for lease in leases:
+            meta = lease.metadata
+            try:
+                await self._client.delete(LEASES, meta.namespace, meta.name)
+            except NotFoundError:
+                pass
+            except _FAILED as error:
+                problems.append(f"lease {meta.namespace}/{meta.name}: {error}")
+        return problems
+
+    async def _nodes(self) -> Sequence[KubeNode]:
+        if self._node:
+            try:
+                return [await self._client.get(NODES, "", self._node)]
+            except NotFoundError:
+                return []
+        return await everything(self._client, NODES)
+
+    async def _leases(self) -> list[Lease]:
+        wanted = heartbeat_name(self._node) if self._node else ""
+        found = await everything(self._client, LEASES, self._namespace, selector=_SELECTOR)
+        names = ((lease, lease.metadata.name) for lease in found)
+        return [
+            lease
+            for lease, name in names
+            if name.startswith(HEARTBEAT_PREFIX) and wanted in ("", name)
+        ]
+
+    async def _patch(self, name: str, body: dict[str, object]) -> None:
+        path = NODES.of("", name, "status")
+        text = msgspec.json.encode(body)
+        await self._client.call("PATCH", path, text, content_type=MERGE_PATCH)
+        said = "node %s: what its agent wrote is taken off"
+        log.info(said, name, extra=about(node=name))
+
+
+def leftovers(node: KubeNode) -> dict[str, object]:
+    """The patch of a node's status that takes off all that an agent wrote; empty where none did."""
+    annotations, labels = node.metadata.annotations or {}, node.metadata.labels or {}
+    models = [label for label in labels if is_model(label)]
+    if not models and not {AGENT, INVENTORY, ADVERTISES}.intersection(annotations):
+        return {}
+    own = own_resources(node)
+    status: dict[str, dict[str, None]] = {}
+    for field, there in (
+        ("capacity", node.status.capacity or {}),
+        ("allocatable", node.status.allocatable or {}),
+    ):
+        if gone := sorted(own.intersection(there)):
+            status[field] = dict.fromkeys(gone)
+    marks = [name for name in (*ANNOTATIONS, ADVERTISES) if name in annotations]
+    metadata = {"annotations": dict.fromkeys(marks), "labels": dict.fromkeys(models)}
+    body: dict[str, object] = {"metadata": {key: gone for key, gone in metadata.items() if gone}}
+    return body | ({"status": status} if status else {})
+
+
+def _may_run(pod: ServingPod) -> bool:
+    return pod.status.phase not in ("Succeeded", "Failed")

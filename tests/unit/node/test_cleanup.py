@@ -1,0 +1,198 @@
+"""Whatever agents wrote is taken off nodes once they are gone, and nothing else."""
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from test_accounting import PlayedDevices
+from test_fake_devices import written
+
+from weft.kube.client import ApiClient
+from weft.kube.config import Endpoint
+from weft.kube.credentials import FixedCredentials
+from weft.model import BadInputError
+from weft.model.agent_offer import AgentOffer
+from weft.node.agent.accounting import Accounting
+from weft.node.agent.cleanup import WAIT_S, Cleanup
+from weft.node.agent.device_watch import DeviceWatch
+from weft.node.agent.discovery import Discovery
+from weft.node.agent.heartbeat import Heartbeat
+from weft.node.device_plugin.cdi_files import FILE_PREFIX, CdiFiles
+from weft.node.devices.fake import FakeReader
+from weft.testing.api_memory import MemoryClient, MemoryLine
+from weft.testing.api_server import FakeApiServer
+from weft.testing.api_store import ApiRefusal
+from weft.testing.api_time import LoopClock
+
+pytestmark = pytest.mark.virtual_time
+SYSTEM = "weft-system"
+OFFER = AgentOffer("1.0", "by-name", ("none", "mps"), fail_closed=True)
+PLAYED = (
+    "gpus: [{model: NVIDIA-A100-SXM4-40GB, memoryMiB: 40960, count: 2}]\n"
+    "links: ['X NV12', 'NV12 X']"
+)
+AMOUNTS = {"cpu": "4", "nvidia.com/gpu": "2", "aliyun.com/gpu-mem": "46"}
+
+
+@asynccontextmanager
+async def inside(server: FakeApiServer) -> AsyncIterator[ApiClient]:
+    """A client of a pod in Weft's namespace."""
+    line = MemoryLine(server, delay=lambda: 0.01, lag=lambda: 0.01)
+    async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
+        client.endpoint = Endpoint(
+            "http://memory", FixedCredentials(), namespace=SYSTEM, inside=True
+        )
+        yield client
+
+
+def node(server: FakeApiServer, name: str, **metadata: Any) -> dict[str, Any]:
+    status = {"capacity": dict(AMOUNTS), "allocatable": dict(AMOUNTS)}
+    meta = {"name": name, **metadata}
+    server.add("nodes", {"metadata": meta, "spec": {}, "status": status}, "")
+    return found(server, name)
+
+
+def found(server: FakeApiServer, name: str) -> dict[str, Any]:
+    """All of a node that somebody may have written."""
+    there = server.get("nodes", name)
+    meta = there["metadata"]
+    marks = {key: meta.get(key) or {} for key in ("annotations", "labels")}
+    return {**marks, "status": there["status"]}
+
+
+def agent_pod(server: FakeApiServer, name: str, **metadata: Any) -> None:
+    labels = {"app.kubernetes.io/name": "weft-agent"}
+    meta = {"name": name, "labels": labels, **metadata}
+    server.add("pods", {"metadata": meta, "spec": {"nodeName": "a"}, "status": {}}, SYSTEM)
+
+
+async def an_agent_works_on(client: ApiClient, name: str, folder: Path) -> None:
+    """Writes all that an agent writes through the API server."""
+    written(folder, PLAYED)
+    reader = FakeReader(folder / "fake.yaml", name)
+    watch = DeviceWatch(reader)
+    await watch.read()
+    await Discovery(client, name, watch, lambda: OFFER).write()
+    devices = PlayedDevices(*(device.gpu for device in watch.devices))
+    accounting = Accounting(client, name, devices, delivers=lambda: True)
+    heartbeat = Heartbeat(client, name, SYSTEM, lambda: True)
+    parts = [asyncio.create_task(part.run()) for part in (accounting, heartbeat)]
+    await asyncio.sleep(3)
+    for part in parts:
+        part.cancel()
+    await asyncio.gather(*parts, return_exceptions=True)
+
+
+async def test_everything_is_taken_off_every_node_and_nothing_that_others_wrote(
+    tmp_path: Path,
+) -> None:
+    server = FakeApiServer()
+    before = {
+        "a": node(server, "a", annotations={"mine": "1"}, labels={"zone": "z"}),
+        "b": node(server, "b"),
+        "c": node(
+            server,
+            "c",
+            annotations={"ai.centaurus.io/alnair-gpu-count": "2", "weft.dev/gpu-links": "{}"},
+        ),
+    }
+    async with inside(server) as client:
+        for name in ("a", "b"):
+            await an_agent_works_on(client, name, tmp_path)
+            assert "weft.dev/gpu-memory" in found(server, name)["status"]["capacity"]
+            assert server.get("leases", f"weft-agent-{name}", SYSTEM)
+        assert await Cleanup(client).run() == 2
+        assert {name: found(server, name) for name in before} == before
+        for name in ("a", "b"):
+            with pytest.raises(ApiRefusal):
+                server.get("leases", f"weft-agent-{name}", SYSTEM)
+        assert await Cleanup(client).run() == 0
+
+
+async def test_one_node_alone(tmp_path: Path) -> None:
+    server = FakeApiServer()
+    before = {name: node(server, name) for name in ("a", "b")}
+    async with inside(server) as client:
+        for name in before:
+            await an_agent_works_on(client, name, tmp_path)
+        untouched = found(server, "b")
+        assert await Cleanup(client, "a").run() == 1
+        assert found(server, "a") == before["a"]
+        assert found(server, "b") == untouched
+        assert server.get("leases", "weft-agent-b", SYSTEM)
+        assert await Cleanup(client, "no-node").run() == 0
+
+
+async def test_agents_that_are_ending_are_waited_for_and_what_they_still_wrote_is_taken_off(
+    tmp_path: Path,
+) -> None:
+    server = FakeApiServer()
+    before = node(server, "a")
+    agent_pod(server, "weft-agent-x", deletionTimestamp="2026-01-01T00:00:00Z")
+    async with inside(server) as client:
+        cleaning = asyncio.create_task(Cleanup(client).run())
+        await asyncio.sleep(20)
+        await an_agent_works_on(client, "a", tmp_path)
+        assert not cleaning.done()
+        server.remove("pods", "weft-agent-x", SYSTEM)
+        assert await cleaning == 1
+    assert found(server, "a") == before
+
+
+async def test_a_dead_nodes_agent_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    server = FakeApiServer()
+    before = node(server, "a")
+    async with inside(server) as client:
+        await an_agent_works_on(client, "a", tmp_path)
+        agent_pod(server, "weft-agent-x", deletionTimestamp="2026-01-01T00:00:00Z")
+        assert await Cleanup(client).run() == 1
+    assert found(server, "a") == before
+
+
+async def test_an_agent_that_is_to_stay_is_named_and_nothing_is_touched(tmp_path: Path) -> None:
+    server = FakeApiServer()
+    node(server, "a")
+    async with inside(server) as client:
+        await an_agent_works_on(client, "a", tmp_path)
+        agent_pod(server, "weft-agent-x")
+        full = found(server, "a")
+        with pytest.raises(BadInputError, match=r"weft-system/weft-agent-x is an agent on node a"):
+            await Cleanup(client).run()
+        assert found(server, "a") == full
+
+
+async def test_what_is_refused_for_a_while_is_tried_again_and_then_said(tmp_path: Path) -> None:
+    server = FakeApiServer()
+    before = node(server, "a")
+    async with inside(server) as client:
+        await an_agent_works_on(client, "a", tmp_path)
+        server.fault("status", method="PATCH", path="nodes/a", code=403, times=5)
+        assert await Cleanup(client).run() == 1
+        assert found(server, "a") == before
+        await an_agent_works_on(client, "a", tmp_path)
+        server.fault("status", method="PATCH", path="nodes/a", code=403, times=2 * int(WAIT_S))
+        with pytest.raises(BadInputError, match=r"node a: .*403"):
+            await Cleanup(client).run()
+
+
+async def test_cdi_files_go_a_minute_after_they_were_used_and_with_the_agent(
+    tmp_path: Path,
+) -> None:
+    files = CdiFiles(tmp_path)
+    old, fresh = (tmp_path / f"{FILE_PREFIX}{name}.json" for name in ("old", "fresh"))
+    other = tmp_path / "nvidia.json"
+    for path in (old, fresh, other):
+        path.write_bytes(msgspec.json.encode({}))
+    os.utime(old, (0, 0))
+    task = asyncio.create_task(files.run())
+    await asyncio.sleep(0.1)
+    assert sorted(tmp_path.iterdir()) == sorted((fresh, other))
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert list(tmp_path.iterdir()) == [other]
