@@ -5,6 +5,8 @@ asked about, GPUs whose account is derived. `benchmarks/bench_poison.py` times t
 Each mistake below, put into the engine, is caught.
 """
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -333,3 +335,10 @@ def test_each_mistake_is_caught(mistake: Callable[[Patch], None], monkeypatch: P
 
     with pytest.raises((AssertionError, ValueError)):
         all_checks()
+
+
+def test_no_event_loads_what_numpy_loads_late() -> None:
+    """`np.unique` loads numpy.ma at its first call, in the middle of a decision."""
+    asked = "import sys, weft.core.engine; print('numpy.ma' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"

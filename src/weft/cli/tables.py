@@ -11,31 +11,32 @@ from weft.lab.experiment.statistics import SeedMean
 from weft.lab.simulate.results import PolicyRun, PolicySummary, SimulationResults
 
 _FIRST, _LAST = ("policy", "seed", "arrived_percent"), ("failed_pods", "pods", "cpu_s", "wall_s")
-CSV_COLUMNS = (
-    *_FIRST,
+_AT_THE_END = (
     "gpu_asked_percent",
     "gpu_allocation_percent",
     "gpu_fragmentation_percent",
     "fragmentation_of_idle_percent",
     "used_gpu_milli",
-    *_LAST,
 )
+CSV_COLUMNS = (*_FIRST, "gpu_asked_at_100_percent", *_AT_THE_END, *_LAST)
+_CSV_FIELDS = (*_FIRST, "at_100_percent", *_AT_THE_END, *_LAST)
 POSSIBLE = "possible_percent"
 """With `--bound`, at the end."""
 TIMED_CSV_COLUMNS = {
-    "wait_mean_s": "waits.mean_s",
-    "wait_p50_s": "waits.p50_s",
-    "wait_p95_s": "waits.p95_s",
-    "wait_p99_s": "waits.p99_s",
-    "completion_mean_s": "completion.mean_s",
-    "completion_p50_s": "completion.p50_s",
-    "completion_p95_s": "completion.p95_s",
-    "completion_p99_s": "completion.p99_s",
+    "queue_mean_s": "waits.mean_s",
+    "queue_p50_s": "waits.p50_s",
+    "queue_p95_s": "waits.p95_s",
+    "queue_p99_s": "waits.p99_s",
+    "jct_mean_s": "completion.mean_s",
+    "jct_p50_s": "completion.p50_s",
+    "jct_p95_s": "completion.p95_s",
+    "jct_p99_s": "completion.p99_s",
     "mean_asked_percent": "waits.mean_asked_percent",
     "mean_allocation_percent": "waits.mean_allocation_percent",
     "end_s": "waits.end_s",
 }
-"""In timed mode, in place of what is so at the end: each column and its field."""
+"""In timed mode, in place of what is so at the end: each column, named as in experiments, and its
+field."""
 
 
 def print_csv(results: SimulationResults) -> None:
@@ -44,10 +45,10 @@ def print_csv(results: SimulationResults) -> None:
         columns: Iterable[str] = (*_FIRST, *TIMED_CSV_COLUMNS, *_LAST)
         fields = attrgetter(*_FIRST, *TIMED_CSV_COLUMNS.values(), *_LAST)
     else:
-        columns, fields = CSV_COLUMNS, attrgetter(*CSV_COLUMNS)
+        columns, fields = CSV_COLUMNS, attrgetter(*_CSV_FIELDS)
         if any(run.possible is not None for run in results.runs):
             columns = *CSV_COLUMNS, POSSIBLE
-            fields = attrgetter(*CSV_COLUMNS, "possible.percent")
+            fields = attrgetter(*_CSV_FIELDS, "possible.percent")
     rows: Callable[[PolicyRun], tuple[object, ...]] = fields
     output.print_csv(columns, map(rows, results.runs))
 
@@ -73,7 +74,7 @@ _TIMED_COLUMNS = ">wait s, mean|>p50|>p95|>p99|>completion s|>asked %|>held %|>n
 
 def _row(summary: PolicySummary) -> list[str]:
     return [
-        _with_interval(summary, "at_100"),
+        _with_interval(summary, "gpu_asked_at_100"),
         _with_interval(summary, "gpu_asked"),
         f"{summary.gpu_allocation_percent:.2f}",
         _with_interval(summary, "gpu_fragmentation"),
@@ -86,11 +87,11 @@ def _timed_row(summary: PolicySummary) -> list[str]:
     if timed is None:
         return ["–"] * 8
     return [
-        _time(summary, "wait_mean"),
-        *(f"{wait:,.1f}" for wait in (timed.wait_p50_s, timed.wait_p95_s, timed.wait_p99_s)),
-        _time(summary, "completion_mean"),
-        f"{timed.asked_percent:.2f}",
-        f"{timed.held_percent:.2f}",
+        _time(summary, "queue_mean"),
+        *(f"{wait:,.1f}" for wait in (timed.queue_p50_s, timed.queue_p95_s, timed.queue_p99_s)),
+        _time(summary, "jct_mean"),
+        f"{timed.mean_asked_percent:.2f}",
+        f"{timed.mean_allocation_percent:.2f}",
         f"{summary.failed_pods:,.1f}",
     ]
 

@@ -19,7 +19,7 @@ right about it, wherever Weft put the pod.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -31,6 +31,7 @@ from weft.model.delivery import decode_delivery
 BINDING = "its Binding"
 HeldShares = dict[tuple[int, int], Share]
 """Shares by GPU request and GPU."""
+AnyPod = TypeVar("AnyPod", bound=PodManifest)
 Records = dict[str, tuple[Share, ...] | None]
 """The shares in each of Weft's annotations, by name; None for one that cannot be read."""
 
@@ -75,6 +76,13 @@ def marked(pod: PodManifest) -> bool:
     return bool(pod.spec.node_name) and any(
         subject_of(marks.get(name, "")) == bound_to for name in (PLACEMENT, PLACEMENT_COPY)
     )
+
+
+def without_marks(pod: AnyPod) -> AnyPod:
+    """The pod without Weft's marks."""
+    marks = pod.metadata.annotations or {}
+    kept = {n: text for n, text in marks.items() if n not in (PLACEMENT, PLACEMENT_COPY, DELIVERY)}
+    return replace(pod, metadata=replace(pod.metadata, annotations=kept))
 
 
 _Amounts = dict[int, tuple[int, int]]

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from weft.dialects.bounds import InputBounds
 from weft.dialects.catalog import ALL, ASKING_LABELS, NONE
 from weft.dialects.dialect import DialectSettings, PodAnnotations
-from weft.dialects.evidence import agreed, marked
+from weft.dialects.evidence import AnyPod, agreed, marked
 from weft.dialects.foreign import foreign_requests
 from weft.dialects.node_resources import non_gpu_resources
 from weft.dialects.requests import CLASSES, USED_ANNOTATIONS
@@ -135,7 +135,7 @@ def asking_labels_of(manifest: PodManifest) -> dict[str, str]:
     return {name: text for name, text in labels.items() if name in ASKING_LABELS}
 
 
-def asking_by(manifest: PodManifest, asking: dict[str, str]) -> PodManifest:
+def asking_by(manifest: AnyPod, asking: dict[str, str]) -> AnyPod:
     """The pod with these labels that ask for GPUs in place of its own."""
     labels = manifest.metadata.labels or {}
     if asking_labels_of(manifest) == asking:

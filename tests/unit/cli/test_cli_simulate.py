@@ -4,12 +4,15 @@ import csv
 import gzip
 import io
 import json
+from pathlib import Path
 
 import pytest
 from commands import SHORT_PODS, Weft
 from long_form import few_or_many
 
-from weft.cli.tables import CSV_COLUMNS
+from weft.cli.tables import CSV_COLUMNS, TIMED_CSV_COLUMNS
+from weft.lab.experiment.measures import BY_NAME
+from weft.lab.experiment.ranking import AT_100
 
 RUN_KEYS = [
     "policy",
@@ -32,6 +35,7 @@ RUN_KEYS = [
     "waited",
     "first_failed",
     "possible",
+    "side_faults",
     "cpu_s",
     "wall_s",
 ]
@@ -44,10 +48,9 @@ SUMMARY_KEYS = [
     "gpu_allocation_ci95",
     "gpu_fragmentation_percent",
     "gpu_fragmentation_ci95",
-    "at_100_percent",
-    "at_100_ci95",
+    "gpu_asked_at_100_percent",
+    "gpu_asked_at_100_ci95",
     "failed_pods",
-    "mean_wait_s",
     "timed",
     "possible_percent",
     "lacks",
@@ -94,8 +97,8 @@ def test_timed_json_tells_waits(weft: Weft) -> None:
     found = json.loads(weft.simulate("--policy", "spread", "--timed", "--output", "json").out)
     assert list(found["runs"][0]["waits"]) == WAIT_KEYS
     assert found["runs"][0]["waits"]["started"] == 20
-    assert found["summary"][0]["mean_wait_s"] == found["runs"][0]["waits"]["mean_s"]
-    assert found["summary"][0]["timed"]["wait_p95_s"] == found["runs"][0]["waits"]["p95_s"]
+    assert found["summary"][0]["timed"]["queue_mean_s"] == found["runs"][0]["waits"]["mean_s"]
+    assert found["summary"][0]["timed"]["queue_p95_s"] == found["runs"][0]["waits"]["p95_s"]
     assert found["runs"][0]["completion"]["ended"] == 20
     assert max(found["runs"][0]["timeline"]["waiting_pods"]) > 0
     assert found["notes"][0] == "Arrivals are the trace's own."
@@ -105,7 +108,7 @@ def test_several_timed_seeds_are_different_arrivals(weft: Weft) -> None:
     wanted = ("--policy", "spread", "--timed", "--seeds", 5, "--output", "json", "--no-timing")
     found = json.loads(weft.simulate(*wanted).out)
     assert len({run["waits"]["mean_s"] for run in found["runs"]}) == 5
-    assert found["summary"][0]["timed"]["wait_mean_ci95"] > 0
+    assert found["summary"][0]["timed"]["queue_mean_ci95"] > 0
     assert found["notes"][0].startswith("Arrivals are resampled for each seed: ")
 
 
@@ -113,9 +116,9 @@ def test_timed_csv_has_waits_and_completion_and_nothing_of_the_end(weft: Weft) -
     said = weft.simulate("--policy", "spread", "--timed", "--output", "csv", "--no-timing")
     (row,) = csv.DictReader(io.StringIO(said.out))
     assert "gpu_allocation_percent" not in row
-    names = [f"{of}_{what}_s" for of in ("wait", "completion") for what in ("mean", "p50", "p95")]
+    names = [f"{of}_{what}_s" for of in ("queue", "jct") for what in ("mean", "p50", "p95")]
     assert all(float(row[name]) >= 0 for name in names)
-    assert float(row["completion_mean_s"]) == pytest.approx(float(row["wait_mean_s"]) + 30)
+    assert float(row["jct_mean_s"]) == pytest.approx(float(row["queue_mean_s"]) + 30)
 
 
 def test_policies_without_their_inputs_are_told_of_once_and_in_the_report(weft: Weft) -> None:
@@ -154,6 +157,19 @@ def test_csv_has_one_line_a_run(weft: Weft) -> None:
         ("best-fit", "43", ""),
     ]
     assert "\r" not in said.out
+
+
+def test_csv_has_the_measure_that_ranks_named_as_in_experiments(weft: Weft, tmp_path: Path) -> None:
+    trace = []
+    for what in ("nodes", "pods"):
+        assert weft("generate", what, tmp_path / what, "--gpus", 64).code == 0
+        trace += [f"--{what}", tmp_path / what]
+    wanted = ("--policy", "best-fit", "--seeds", 2, "--jobs", 1, "--no-timing", "--output")
+    rows = csv.DictReader(io.StringIO(weft("simulate", *trace, *wanted, "csv").out))
+    runs = json.loads(weft("simulate", *trace, *wanted, "json").out)["runs"]
+    assert [float(row[AT_100.name]) for row in rows] == [run["curve"]["100"] for run in runs]
+    of_times = {name for name in TIMED_CSV_COLUMNS if name in BY_NAME}
+    assert of_times >= {"queue_mean_s", "queue_p99_s", "jct_mean_s", "jct_p50_s", "jct_p99_s"}
 
 
 def test_a_table_is_for_people_best_first(weft: Weft) -> None:

@@ -130,8 +130,23 @@ async def test_marks_that_come_after_the_binding_send_nobody_away() -> None:
         marks = dict.fromkeys(("weft.dev/placement", "weft.dev/placement-copy"), value)
         await edit(made, "mine", {"annotations": marks})
         await until(lambda: made.told("PlacementDoubted"))
+        assert used(made) == [CARD_MIB]
         assert made.live.guard._tasks == {}
         assert not made.deleting("theirs")
+
+
+async def test_marks_that_come_after_the_binding_charge_nothing_more() -> None:
+    async with world(node("n", CARDS)) as made:
+        asked = pod("mine", nodeName="n")
+        asked["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "1"}}
+        made.server.add("pods", asked)
+        await until(lambda: made.uid("mine") in made.live.engine.ledger.holdings)
+        shares = ",".join(f'[0,{gpu},{CARD_MIB},1000,""]' for gpu in range(CARDS))
+        value = f'{{"pod":"{made.uid("mine")}","node":"n","shares":[{shares}]}}'
+        await edit(made, "mine", {"annotations": {"weft.dev/placement": value}})
+        copied = {"annotations": {"weft.dev/placement-copy": value}}
+        await edit(made, "mine", copied)
+        assert used(made) == [0] * CARDS
 
 
 @pytest.mark.parametrize("key", ["placement", "placement-copy", "delivery"])

@@ -15,6 +15,7 @@ the API shows, not from the order in which it came; a Weft that starts anew gues
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -38,7 +39,7 @@ from weft.core.engine import Event, PodAdded, PodGone, PodSeenBound
 from weft.core.explain.account_sentences import MARKED_LATE
 from weft.core.ledger import Ledger
 from weft.dialects.dialect import DialectSettings
-from weft.dialects.evidence import agreed
+from weft.dialects.evidence import agreed, marked, without_marks
 from weft.dialects.registry import asking_by, asking_labels_of
 from weft.dialects.shares import SaidByPod, encode, keeps, said_by, said_in, saying
 from weft.kube.clock import Clock
@@ -50,6 +51,14 @@ log = logging.getLogger("weft.cluster")
 
 Key = tuple[str, str]
 _MARKED_LATE = Doubt("PlacementDoubted", MARKED_LATE)
+
+
+class AsSeenFirst(NamedTuple):
+    """A bound pod on which no two marks agreed: its labels that ask for GPUs, and whether any mark
+    of Weft's was its own."""
+
+    labels: dict[str, str]
+    marked: bool
 
 
 class PodView:
@@ -90,9 +99,7 @@ class PodView:
         self._sent: dict[str, PodRequest | Placement] = {}
         self._bound_with: dict[str, str] = {}  # Weft's annotation, "" for none, as seen first
         self._said: dict[str, SaidByPod] = {}  # what bound pods said of themselves, as seen first
-        self._asked_by: dict[
-            str, dict[str, str]
-        ] = {}  # the labels of those without marks, likewise
+        self._unsaid: dict[str, AsSeenFirst] = {}  # of those for which no two marks agree
         self._bound_ns: dict[str, int] = {}  # since when pods are bound, monotonic
         self._guessed_on: dict[str, set[str]] = {}  # whose whole cards are guessed, by node
         self._to_guess: set[str] = set()  # nodes where guesses are to be made anew
@@ -329,16 +336,18 @@ class PodView:
 
     def _charge(self, pod: Pod, node: Node | None, how_full: HowFull | None = None) -> BoundShare:
         """The pod's charge. What it was bound with, and what it said of itself then, is as it was
-        first seen: who edits that later changes nothing. So are, without marks, its labels."""
+        first seen: who edits that later changes nothing. Nor does who adds marks or labels."""
         uid = pod.metadata.uid
         text = self._bound_with.setdefault(uid, agreed(pod))
+        seen = pod
         if not text:
-            pod = asking_by(pod, self._asked_by.setdefault(uid, asking_labels_of(pod)))
+            first = self._unsaid.setdefault(uid, AsSeenFirst(asking_labels_of(pod), marked(pod)))
+            seen = asking_by(pod if first.marked else without_marks(pod), first.labels)
         try:
             if node is None or how_full is None:
-                share = without_node(pod, self.settings)
+                share = without_node(seen, self.settings)
             else:
-                share = held_by(pod, node, self.settings, how_full, text)
+                share = held_by(seen, node, self.settings, how_full, text)
                 shown = self._nodes.objects.get(node.name)
                 share = with_record(share, pod, node, self.settings, shown)
         except Exception as error:
@@ -416,7 +425,7 @@ class PodView:
     def _forget_binding(self, uid: str) -> None:
         self._bound_with.pop(uid, None)
         self._said.pop(uid, None)
-        self._asked_by.pop(uid, None)
+        self._unsaid.pop(uid, None)
 
     def _end(self, uid: str) -> PodGone:
         pod = self._by_uid.get(uid)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import msgspec
+import numpy.ma  # noqa: F401 - np.unique loads it at first: 40 ms that no event is to take
 from msgspec import UNSET
 
 from weft.core.engine import decision_faults, inputs, pair_matching, selection

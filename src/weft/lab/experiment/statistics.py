@@ -62,14 +62,13 @@ def _summary(policy: str, runs: list[PolicyRun]) -> PolicySummary:
     )
     asked = measured_mean(runs, "gpu_asked_percent", lambda r: r.gpu_asked_percent)
     at_100 = measured_mean(runs, "gpu_asked_at_100_percent", lambda r: r.at_100_percent)
-    waits = [run.waits.mean_s for run in runs if run.waits is not None]
     cpu = [run.cpu_s for run in runs if run.cpu_s is not None]
     timed, of_times = _timed(runs)
     means = {
         "gpu_asked_percent": asked,
         "gpu_allocation_percent": allocation,
         "gpu_fragmentation_percent": fragments,
-        "at_100_percent": at_100,
+        "gpu_asked_at_100_percent": at_100,
         **of_times,
     }
     return PolicySummary(
@@ -81,10 +80,9 @@ def _summary(policy: str, runs: list[PolicyRun]) -> PolicySummary:
         gpu_allocation_ci95=_half(allocation),
         gpu_fragmentation_percent=_mean(fragments),
         gpu_fragmentation_ci95=_half(fragments),
-        at_100_percent=_mean(at_100) if at_100 else None,
-        at_100_ci95=_half(at_100),
+        gpu_asked_at_100_percent=_mean(at_100) if at_100 else None,
+        gpu_asked_at_100_ci95=_half(at_100),
         failed_pods=round(sum(run.failed_pods for run in runs) / len(runs), 2),
-        mean_wait_s=round(sum(waits) / len(waits), 3) if waits else None,
         timed=timed,
         cpu_s=round(sum(cpu) / len(cpu), 3) if cpu else None,
         equal_in_all_seeds=[name for name, mean in means.items() if mean and mean.equal],
@@ -105,18 +103,18 @@ def _timed(runs: list[PolicyRun]) -> tuple[TimedSummary | None, dict[str, SeedMe
         return round(sum(values) / len(values), 3)
 
     timed = TimedSummary(
-        wait_mean_s=_mean(wait),
-        wait_mean_ci95=_half(wait),
-        wait_p50_s=mean([wait.p50_s for wait in waits]),
-        wait_p95_s=mean([wait.p95_s for wait in waits]),
-        wait_p99_s=mean([wait.p99_s for wait in waits]),
-        completion_mean_s=_mean(completion),
-        completion_mean_ci95=_half(completion),
-        completion_p95_s=mean([completion.p95_s for completion in completions]),
-        asked_percent=mean([wait.mean_asked_percent for wait in waits]),
-        held_percent=mean([wait.mean_allocation_percent for wait in waits]),
+        queue_mean_s=_mean(wait),
+        queue_mean_ci95=_half(wait),
+        queue_p50_s=mean([wait.p50_s for wait in waits]),
+        queue_p95_s=mean([wait.p95_s for wait in waits]),
+        queue_p99_s=mean([wait.p99_s for wait in waits]),
+        jct_mean_s=_mean(completion),
+        jct_mean_ci95=_half(completion),
+        jct_p95_s=mean([completion.p95_s for completion in completions]),
+        mean_asked_percent=mean([wait.mean_asked_percent for wait in waits]),
+        mean_allocation_percent=mean([wait.mean_allocation_percent for wait in waits]),
     )
-    return timed, {"wait_mean_s": wait, "completion_mean_s": completion}
+    return timed, {"queue_mean_s": wait, "jct_mean_s": completion}
 
 
 def _mean(mean: SeedMean | None) -> float:

@@ -120,27 +120,28 @@ class PolicyRun(msgspec.Struct, frozen=True, omit_defaults=False):
 
 
 class TimedSummary(msgspec.Struct, frozen=True):
-    """Timed mode, over a policy's seeds: means of its runs' waits, completion times and use."""
+    """Timed mode, over a policy's seeds: means of its runs' waits, completion times and use, named
+    as in experiments."""
 
-    wait_mean_s: float
-    wait_mean_ci95: float | None
-    wait_p50_s: float
-    wait_p95_s: float
-    wait_p99_s: float
-    completion_mean_s: float
-    completion_mean_ci95: float | None
-    completion_p95_s: float
-    asked_percent: float
-    held_percent: float
+    queue_mean_s: float
+    queue_mean_ci95: float | None
+    queue_p50_s: float
+    queue_p95_s: float
+    queue_p99_s: float
+    jct_mean_s: float
+    jct_mean_ci95: float | None
+    jct_p95_s: float
+    mean_asked_percent: float
+    mean_allocation_percent: float
 
 
 class PolicySummary(msgspec.Struct, frozen=True):
     """A policy over its seeds: means with half-widths of 95 % intervals, None below five.
 
     `equal_in_all_seeds` names the means whose seeds, more than one, all have the same value.
-    `at_100_percent` is what pods with a place asked for where demand equals capacity, None if it
-    never does; `possible_percent` is what no policy exceeds at the end; `lacks` what the policy
-    would have decided by and was not given.
+    `gpu_asked_at_100_percent` is what pods with a place asked for where demand equals capacity,
+    None if it never does; `possible_percent` is what no policy exceeds at the end; `lacks` what the
+    policy would have decided by and was not given.
     """
 
     policy: str
@@ -151,10 +152,9 @@ class PolicySummary(msgspec.Struct, frozen=True):
     gpu_allocation_ci95: float | None
     gpu_fragmentation_percent: float
     gpu_fragmentation_ci95: float | None
-    at_100_percent: float | None
-    at_100_ci95: float | None
+    gpu_asked_at_100_percent: float | None
+    gpu_asked_at_100_ci95: float | None
     failed_pods: float
-    mean_wait_s: float | None = None
     timed: TimedSummary | None = None
     possible_percent: float | None = None
     lacks: list[str] = []

@@ -145,7 +145,10 @@ def test_the_numbers_in_the_table_are_the_results(tmp_path):
     assert [row[0] for row in rows] == ["fgd", "best-fit", "random"]
     for row, summary in zip(rows, what.summary, strict=True):
         assert row[1] == "5"
-        assert row[2] == f"{summary.at_100_percent:.2f} ± {summary.at_100_ci95:.2f}"
+        assert (
+            row[2]
+            == f"{summary.gpu_asked_at_100_percent:.2f} ± {summary.gpu_asked_at_100_ci95:.2f}"
+        )
         assert row[3] == (f"{summary.gpu_asked_percent:.2f} ± {summary.gpu_asked_ci95:.2f}")
         assert row[4].startswith(f"{summary.gpu_allocation_percent:.2f} ± ")
         assert row[5] == (

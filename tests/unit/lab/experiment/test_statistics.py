@@ -3,7 +3,7 @@
 import pytest
 
 from weft.lab.experiment.statistics import SeedMean, mean_ci95, summarise
-from weft.lab.simulate.results import PolicyRun, WaitTimes
+from weft.lab.simulate.results import CompletionTimes, PolicyRun, WaitTimes
 
 
 def run(policy: str, seed: int, allocation: float, **other: object) -> PolicyRun:
@@ -28,6 +28,10 @@ def run(policy: str, seed: int, allocation: float, **other: object) -> PolicyRun
 
 def waits(mean_s: float) -> WaitTimes:
     return WaitTimes(1, 0, *[mean_s] * 6, 1.0, 1.0, 1.0)
+
+
+def took(mean_s: float) -> CompletionTimes:
+    return CompletionTimes(1, *[mean_s] * 4)
 
 
 @pytest.mark.parametrize("values", [[5.0], [4.0, 6.0], [4.0, 5.0, 5.0, 6.0]])
@@ -59,34 +63,36 @@ def test_one_summary_a_policy_in_order_of_appearance() -> None:
         92.0,
         1.963,
     )
-    assert (b.at_100_percent, b.at_100_ci95, b.failed_pods) == (90.0, 1.963, 3)
+    assert (b.gpu_asked_at_100_percent, b.gpu_asked_at_100_ci95, b.failed_pods) == (90.0, 1.963, 3)
     assert (a.policy, a.gpu_allocation_percent, a.gpu_allocation_ci95) == ("a", 80.0, 0.005)
     assert a.equal_in_all_seeds == [
         "gpu_asked_percent",
         "gpu_allocation_percent",
         "gpu_fragmentation_percent",
-        "at_100_percent",
+        "gpu_asked_at_100_percent",
     ]
     assert b.equal_in_all_seeds == ["gpu_fragmentation_percent"]
     assert (a.gpu_fragmentation_percent, a.gpu_fragmentation_ci95) == (10.0, 0.005)
-    assert (a.mean_wait_s, a.cpu_s) == (None, None)
+    assert (a.timed, a.cpu_s) == (None, None)
 
 
 def test_runs_that_never_reach_100_percent_have_no_value_there() -> None:
     (summary,) = summarise([run("a", 1, 80.0, curve={"99": 1.0})])
-    assert (summary.at_100_percent, summary.at_100_ci95) == (None, None)
+    assert (summary.gpu_asked_at_100_percent, summary.gpu_asked_at_100_ci95) == (None, None)
     (some,) = summarise([run("a", 1, 80.0, curve={"99": 1.0}), run("a", 2, 80.0)])
-    assert (some.at_100_percent, some.at_100_ci95) == (78.0, None)
+    assert (some.gpu_asked_at_100_percent, some.gpu_asked_at_100_ci95) == (78.0, None)
 
 
 def test_waits_and_times_are_averaged_where_there_are_any() -> None:
     (summary,) = summarise(
         [
-            run("a", 1, 80.0, waits=waits(1.0), cpu_s=0.5),
-            run("a", 2, 80.0, waits=waits(2.0)),
+            run("a", 1, 80.0, waits=waits(1.0), completion=took(31.0), cpu_s=0.5),
+            run("a", 2, 80.0, waits=waits(2.0), completion=took(32.0)),
         ]
     )
-    assert (summary.mean_wait_s, summary.cpu_s) == (1.5, 0.5)
+    assert summary.timed is not None
+    means = summary.timed.queue_mean_s, summary.timed.jct_mean_s, summary.cpu_s
+    assert means == (1.5, 31.5, 0.5)
 
 
 def test_no_runs_no_summaries() -> None:
