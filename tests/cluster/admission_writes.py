@@ -181,7 +181,8 @@ def needed(cluster: StrictCluster) -> Iterator[Write]:
     bound = f"{PODS}/plain/binding"
     for key in KEYS:
         yield Write(f"binds with {key}", "scheduler", "POST", bound, binding({key: "1"}))
-        yield Write(f"marks {key}", "scheduler", "PATCH", f"{PODS}/plain", annotated(key, "1"))
+        path = f"{PODS}/plain/status"
+        yield Write(f"marks {key}", "scheduler", "PATCH", path, annotated(key, "1"))
     for key in (NRI, f"{NRI}/pod", f"{NRI}/container.main"):
         yield Write(f"requires {key}", "scheduler", "POST", bound, binding({key: "[weft]"}))
         own = pod("own", annotations={key: "[other]"})
