@@ -37,7 +37,6 @@ IN_STATUS: dict[str, Object] = {
     "no pods": node_with({"pods": "0"}),
     "more CPU": node_with({"cpu": "1000"}),
     "another's resource": node_with({"example.org/fpga": "1"}),
-    "no amounts": {"status": {"allocatable": None}},
     "address": {"status": {"addresses": [{"type": "InternalIP", "address": "10.9.9.9"}]}},
     "software": {"status": {"nodeInfo": {"kubeletVersion": "v0"}}},
     "kubelet's port": {"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 1}}}},

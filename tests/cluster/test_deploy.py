@@ -71,7 +71,11 @@ def ran_out(plane: ControlPlane, namespace: str, name: str) -> None:
 def leading(plane: ControlPlane, log: Path) -> Weft:
     """A scheduler with the manifests' rights in the pod weft-0, once it leads."""
     plane.api.create(pod("weft-0", "nobody", {}), "weft-system")
-    process = Weft(plane.kubeconfig_for(USER, *GROUPS), log, *EXTENDER)
+    config = yaml.safe_load(plane.kubeconfig_for(USER, *GROUPS).read_text())
+    config["contexts"][0]["context"]["namespace"] = "weft-system"  # in a pod it is the pod's
+    kubeconfig = log.with_name("kubeconfig")
+    kubeconfig.write_text(yaml.safe_dump(config))
+    process = Weft(kubeconfig, log, *EXTENDER)
     named = ["POD_NAME=weft-0", "POD_NAMESPACE=weft-system"]
     process.command = ["/usr/bin/env", *named, *process.command]
     process.start()
