@@ -75,7 +75,7 @@ def forbidden(cluster: StrictCluster) -> Iterator[Write]:
     yield _eviction(AGENT, "placed", cluster.uids["elsewhere"])
     yield _eviction(AGENT, "elsewhere", uid)
     yield _eviction(AGENT, "plain", cluster.uids["plain"])
-    for name in ("weft", "weft-kube-scheduler", "weft-agent-", f"{heartbeat_name(NODE)}0"):
+    for name in ("weft", "weft-kube-scheduler", f"{heartbeat_name(NODE)}0"):
         yield Write(f"lease {name}", AGENT, "POST", LEASES, lease(name))
     for controller in ("weft-scheduler", "kubelet"):
         yield Write(f"as {controller}", AGENT, "POST", EVENTS, event("x", NODE, controller))
