@@ -60,7 +60,7 @@ class AccessMatrix:
 
     def rights(self) -> list[AskedRight]:
         """Each of them, and all that are listed. In the short form resources that nobody is granted
-        are asked for in one namespace."""
+        are asked for in one namespace, and for service accounts alone."""
         resources = dict(self._resources())
         whose = (*ACCOUNTS, *PEOPLE, "role weft-reader")
         found = {AskedRight(*right): None for right in listed_rights()}
@@ -68,6 +68,8 @@ class AccessMatrix:
         named = {(right.resource, right.name) for right in listed_rights() if right.name}
         for who, (resource, namespaced) in itertools.product(whose, resources.items()):
             everywhere = LONG or resource in granted
+            if not everywhere and who not in ACCOUNTS:
+                continue
             places = (TEAM, SYSTEM, OURS)[: 3 if everywhere else 1] if namespaced else ("",)
             names = ["", *sorted(name for of, name in named if of == resource)]
             for verb, place, name in itertools.product((*VERBS, *UNUSUAL), places, names):
