@@ -141,7 +141,7 @@ def _too_few(seeds: int) -> str:
 
 
 def _does(measure: RankingMeasure, value: str, who: str) -> str:
-    """What a policy, or both, did by this measure."""
+    """Says what a policy, or both, did by this measure."""
     s = "" if who == "Both" else "s"
     if measure is WAIT:
         return f"{who} start{s} pods after a mean wait of {value}"

@@ -205,7 +205,7 @@ def generated_kinds() -> list[Kind]:
 
 
 def generated_percent_kinds() -> list[PercentKind]:
-    """Of these, what experiments' reports give in percent. Not medians of 0, which have none."""
+    """Those that reports of experiments give in percent. Not medians of 0, which have none."""
     kinds = []
     for measure in _generated():
         if measure.unit != "%" and not measure.title.startswith("p50"):

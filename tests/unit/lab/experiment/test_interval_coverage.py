@@ -63,7 +63,7 @@ def test_the_page_tells_how_often_in_percent(kind: counted.PercentKind) -> None:
 
 
 def _as_often_as(percent: float, studies: int) -> object:
-    """What as many studies find where so many of 100 hold the truth."""
+    """The percentage that as many studies find where so many of 100 hold the truth."""
     share = percent / 100
     error = math.sqrt(max(share * (1 - share), 0.002) / studies)
     return pytest.approx(percent, abs=450 * error)
