@@ -11,6 +11,7 @@ from test_chart import IMAGE, is_there, of_kind
 from test_deploy_agent import allowed, once_all
 
 from weft.cli.agent_cleanup import CLEANER
+from weft.dialects import alnair
 from weft.kube.access import ResourceRight
 from weft.kube.client import ApiClient
 from weft.kube.config import load
@@ -47,7 +48,7 @@ def written_node(plane: ControlPlane, name: str) -> None:
         "weft.dev/agent": "{}",
         "weft.dev/inventory": "{}",
         "weft.dev/advertises": ",".join(RESOURCES),
-        "ai.centaurus.io/alnair-gpu-count": "2",
+        alnair.NODE_COUNT: "2",
         "example.com/own": "1",
     }
     labels = {"weft.dev/gpu-model.NVIDIA-A100": "2", "zone": "z"}

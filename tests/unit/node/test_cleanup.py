@@ -13,6 +13,7 @@ import pytest
 from test_accounting import PlayedDevices
 from test_fake_devices import written
 
+from weft.dialects import alnair
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
@@ -99,7 +100,7 @@ async def test_everything_is_taken_off_every_node_and_nothing_that_others_wrote(
         "c": node(
             server,
             "c",
-            annotations={"ai.centaurus.io/alnair-gpu-count": "2", "weft.dev/gpu-links": "{}"},
+            annotations={alnair.NODE_COUNT: "2", "weft.dev/gpu-links": "{}"},
         ),
     }
     async with inside(server) as client:
