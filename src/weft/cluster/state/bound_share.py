@@ -137,9 +137,6 @@ def held_by(
             return contradicting(pod, node, settings, how_full, str(error))
         request, mismatch, why = _plain_request(pod, settings), "", str(error)
     doubts = [Doubt("UnitMismatch", mismatch)] if mismatch else []
-    if request.dialect == NONE.name and not bound_with and as_bound(pod):
-        # Whoever asks for nothing, and was bound without marks, was given nothing.
-        return BoundShare(placement_of(request, node, ()), doubts=tuple(doubts))
     known = registry.dialect(request.dialect).weigh(pod, request, node, bound_with)
     if known is None:
         share = _guessed(request, node, how_full)
