@@ -438,11 +438,12 @@ def test_an_api_server_older_than_1_30_is_refused_and_older_than_1_36_gets_a_web
 
 @pytest.fixture
 def released(control_plane: ControlPlane, helm: Path) -> Iterator[list[str]]:
-    """The options that lead helm to the control plane; what is installed is removed afterwards."""
+    """The options that lead helm to the control plane; what is installed is removed afterwards,
+    without hooks: no controller is there that would run the Job."""
     kubeconfig = control_plane.kubeconfig_for("installer", "system:masters")
     where = ["--kubeconfig", str(kubeconfig), "--namespace", "weft-chart"]
     yield where
-    helm_at(helm, "uninstall", "weft", "--ignore-not-found", *where)
+    helm_at(helm, "uninstall", "weft", "--no-hooks", "--ignore-not-found", *where)
     for kind in ("lessons", "observed"):
         control_plane.api.delete("ConfigMap", f"weft-{kind}", "kube-system")
 
@@ -472,7 +473,7 @@ def test_it_is_installed_upgraded_and_removed(
     assert api.get("Secret", "weft-extender-tls", "weft-chart")["data"] == before
     deployed = api.get("Deployment", "weft-scheduler", "weft-chart", "apps/v1")
     assert deployed["spec"]["replicas"] == 3
-    helm_at(helm, "uninstall", "weft", *released)
+    helm_at(helm, "uninstall", "weft", "--no-hooks", *released)
     assert not is_there(api, "Deployment", "weft-scheduler", "weft-chart", "apps/v1")
     kept = api.get("ConfigMap", "weft-lessons", "kube-system")
     assert kept["data"] == {"team.Job.train": "{}"}
@@ -492,12 +493,12 @@ def test_what_others_left_is_in_nobodys_way(
     options = [str(CHART), "--create-namespace", IMAGE, off]
     helm_at(helm, "install", "weft", *options, *released)
     helm_at(helm, "upgrade", "weft", *options, *released)
-    helm_at(helm, "uninstall", "weft", *released)
+    helm_at(helm, "uninstall", "weft", "--no-hooks", *released)
     assert is_there(api, *lease)
     assert is_there(api, "ConfigMap", "weft-lessons", "kube-system")
     elsewhere = [*released[:2], "--namespace", "weft-moved"]
     helm_at(helm, "install", "weft", *options, *elsewhere)
-    helm_at(helm, "uninstall", "weft", *elsewhere)
+    helm_at(helm, "uninstall", "weft", "--no-hooks", *elsewhere)
     if not found:
         api.delete("Lease", "weft", "kube-system", version=lease[3])
 
@@ -579,7 +580,7 @@ def test_its_policies_are_in_force_for_the_users_of_the_release(
         version = "admissionregistration.k8s.io/v1"
         assert is_there(alice, "MutatingAdmissionPolicy", "weft-schedule", version=version)
     finally:
-        helm_at(helm, "uninstall", "weft", "--ignore-not-found", *released)
+        helm_at(helm, "uninstall", "weft", "--no-hooks", "--ignore-not-found", *released)
         for where, item in ((path, marked), ("/api/v1/nodes", TOLD), ("/api/v1/nodes", RICH)):
             once(lambda where=where, item=item: not refused(alice, where, item))
         for api in users:
