@@ -1,7 +1,7 @@
 """Changes that a node makes to the machine it runs on, and how they are undone.
 
 `MachineState.now()` is what may be changed: sysctls, mounts, cgroups, links, network namespaces,
-iptables rules, folders. `put_back` ends what still runs of a node and makes the machine what it
+firewall rules of IPv4 and IPv6, addresses, folders. `put_back` ends what still runs of a node and makes the machine what it
 was. It needs nothing but the state before and the node's folder, so that a later run can put back
 what an earlier one, killed, has left.
 """
@@ -65,7 +65,9 @@ class MachineState:
     cgroups: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
     namespaces: list[str] = field(default_factory=list)
+    addresses: list[str] = field(default_factory=list)
     firewall: list[str] = field(default_factory=list)
+    firewall_ipv6: list[str] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
     devices: list[str] = field(default_factory=list)
 
@@ -78,7 +80,9 @@ class MachineState:
             cgroups=sorted(str(path) for path in _cgroups() if _may_be_ours(path)),
             links=sorted(os.listdir("/sys/class/net")),
             namespaces=sorted(os.listdir(_NAMESPACES)) if _NAMESPACES.exists() else [],
-            firewall=firewall(),
+            addresses=sorted(_addresses()),
+            firewall=firewall("iptables"),
+            firewall_ipv6=firewall("ip6tables"),
             folders=[folder for folder in _FOLDERS if Path(folder).exists()],
             devices=sorted(f"/dev/{name}" for name in os.listdir("/dev")),
         )
@@ -136,7 +140,8 @@ def put_back(before: MachineState, folder: Path) -> None:
     for device in set(MachineState.now().devices) - set(before.devices):
         if device.startswith(DEVICE_PREFIX):
             Path(device).unlink()
-    put_firewall_back(before.firewall)
+    put_firewall_back(before.firewall, "iptables")
+    put_firewall_back(before.firewall_ipv6, "ip6tables")
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -192,6 +197,15 @@ def _mounts() -> Iterator[str]:
         yield line.split()[4].replace("\\040", " ")
 
 
+def _addresses() -> Iterator[str]:
+    """Addresses and the links they are on, but for those that a link has by itself."""
+    done = subprocess.run(["ip", "-o", "address"], capture_output=True, text=True, check=False)
+    for line in done.stdout.splitlines():
+        _, link, _, address, *_ = line.split()
+        if not address.startswith("fe80:"):
+            yield f"{address} on {link}"
+
+
 def _cgroups() -> Iterator[Path]:
     for path, folders, _ in os.walk(_CGROUPS):
         folders[:] = [name for name in folders if not os.path.islink(f"{path}/{name}")]
@@ -219,32 +233,32 @@ def _remove_cgroup(path: Path) -> None:
             time.sleep(_POLL_S)
 
 
-def put_firewall_back(before: list[str]) -> None:
+def put_firewall_back(before: list[str], command: str) -> None:
     """The rules as `before`; tables that had none are emptied, as iptables cannot remove them."""
-    if firewall() == before:
+    if firewall(command) == before:
         return
-    emptied = [
-        line for table in _tables() if table[0] not in before for line in (table[0], "COMMIT")
-    ]
+    tables = _tables(command)
+    emptied = [line for table in tables if table[0] not in before for line in (table[0], "COMMIT")]
     text = "\n".join([*before, *emptied, ""])
-    subprocess.run(["iptables-restore"], input=text, text=True, check=False)
+    subprocess.run([f"{command}-restore"], input=text, text=True, check=False)
 
 
-def firewall() -> list[str]:
-    """The input of iptables-restore, without counters, comments and tables that let all through.
+def firewall(command: str) -> list[str]:
+    """The input of iptables-restore (or ip6tables'), without counters, comments and tables that let
+    all through.
 
     Such a table is there or not without any difference: reading rules may bring it about.
     """
-    return [line for table in _tables() if not _lets_all_through(table) for line in table]
+    return [line for table in _tables(command) if not _lets_all_through(table) for line in table]
 
 
 def _lets_all_through(table: list[str]) -> bool:
     return all(line.startswith(":") and line.endswith(" ACCEPT") for line in table[1:-1])
 
 
-def _tables() -> list[list[str]]:
+def _tables(command: str) -> list[list[str]]:
     """Each table's lines, from its `*name` to its COMMIT."""
-    done = subprocess.run(["iptables-save"], capture_output=True, text=True, check=False)
+    done = subprocess.run([f"{command}-save"], capture_output=True, text=True, check=False)
     tables: list[list[str]] = []
     for line in done.stdout.splitlines():
         if line.startswith("*"):

@@ -60,7 +60,7 @@ class RealNode(StartStop):
 
     def start(self) -> None:
         """Everything up; its node is Ready."""
-        self._left.enter_context(_alone())
+        self._left.enter_context(alone_here())
         put_back_what_is_noted()
         if reason := why_not_here():
             raise RuntimeError(reason)
@@ -294,13 +294,26 @@ def state_of(pod: Object) -> str:
 # --- one at a time, and nothing left -------------------------------------------------------------
 
 
+_holders = contextlib.ExitStack()
+_count = 0
+
+
 @contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Until the other node on this machine, if there is one, has stopped."""
-    _NOTES.mkdir(exist_ok=True)
-    with (_NOTES / "lock").open("w") as lock:
+def alone_here() -> Iterator[None]:
+    """Until the other node on this machine, if there is one, has stopped; whoever holds the machine
+    already has it."""
+    global _count  # one lock a process: a second of its own would wait for itself for ever
+    if not _count:
+        _NOTES.mkdir(exist_ok=True)
+        lock = _holders.enter_context((_NOTES / "lock").open("w"))
         fcntl.flock(lock, fcntl.LOCK_EX)
+    _count += 1
+    try:
         yield
+    finally:
+        _count -= 1
+        if not _count:
+            _holders.close()
 
 
 def put_back_what_is_noted() -> None:

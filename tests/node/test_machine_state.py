@@ -9,12 +9,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from machine_state import MachineState, why_not_here
-from real_node import put_back_what_is_noted
+from real_node import alone_here, put_back_what_is_noted
 
 HERE = Path(__file__).resolve().parent
 CHANGED = ("vm/overcommit_memory", "kernel/panic_on_oops")
@@ -72,15 +73,19 @@ def test_a_change_of_each_kind_is_noticed() -> None:
         cgroups=now.cgroups[1:],
         links=[*now.links, "veth0"],
         namespaces=["cni-0"],
+        addresses=[*now.addresses, "192.0.2.1/32 on lo"],
         firewall=[*now.firewall, "-A FORWARD -j DROP"],
+        firewall_ipv6=[*now.firewall_ipv6, ":KUBE-FIREWALL - [0:0]"],
         folders=[*now.folders, "/opt/nowhere"],
         devices=now.devices[1:],
     )
     assert [line.partition(":")[0] for line in now.differences(later)] == sorted(
         [
+            "addresses",
             "cgroups",
             "devices",
             "firewall",
+            "firewall_ipv6",
             "folders",
             "kernel/panic",
             "links",
@@ -93,24 +98,28 @@ def test_a_change_of_each_kind_is_noticed() -> None:
 FIREWALL = """
 import subprocess
 from machine_state import firewall, put_firewall_back
-run = lambda *words: subprocess.run(["iptables", *words], check=True)
+command = {command!r}
+run = lambda *words: subprocess.run([command, *words], check=True)
 if {rule!r}:
-    run("-A", "INPUT", "-j", "DROP", "-s", "192.0.2.1")
-before = firewall()
+    run("-A", "INPUT", "-j", "DROP", "-p", "tcp", "--dport", "19213")
+before = firewall(command)
 run("-t", "nat", "-L")
 run("-N", "KUBE-FIREWALL")
 run("-A", "OUTPUT", "-j", "KUBE-FIREWALL")
-assert firewall() != before
-put_firewall_back(before)
-assert firewall() == before, firewall()
-print("kept" if any("192.0.2.1" in line for line in before) else "empty")
+assert firewall(command) != before
+put_firewall_back(before, command)
+assert firewall(command) == before, firewall(command)
+print("kept" if any("19213" in line for line in before) else "empty")
 """
 
 
+@pytest.mark.parametrize("command", ["iptables", "ip6tables"])
 @pytest.mark.parametrize(("rule", "was"), [(False, "empty"), (True, "kept")])
-def test_the_firewall_is_put_back_where_it_had_rules_and_where_none(rule: bool, was: str) -> None:
+def test_the_firewall_is_put_back_where_it_had_rules_and_where_none(
+    rule: bool, was: str, command: str
+) -> None:
     """In a network of its own, in which nobody has asked for any table so far."""
-    program = FIREWALL.format(rule=rule)
+    program = FIREWALL.format(rule=rule, command=command)
     done = subprocess.run(
         ["unshare", "--net", sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": str(HERE)},
@@ -126,3 +135,34 @@ def test_the_firewall_is_put_back_where_it_had_rules_and_where_none(rule: bool, 
 def test_a_state_is_read_back(what: str) -> None:
     now = MachineState.now()
     assert getattr(MachineState.load(now.dump()), what) == getattr(now, what)
+
+
+SECOND = """
+from pathlib import Path
+from whole_cluster import WholeCluster
+WholeCluster({}, Path("/nowhere"), []).start()
+"""
+
+
+def test_a_second_whole_cluster_takes_no_address_before_its_turn() -> None:
+    """The first one's end takes its address away, whoever else believes to have it."""
+    before = MachineState.now().addresses
+    path = os.pathsep.join(str(p) for p in (HERE, HERE.parent / "cluster"))
+    with alone_here():
+        second = subprocess.Popen(
+            [sys.executable, "-c", SECOND], env={**os.environ, "PYTHONPATH": path}
+        )
+        try:
+            while not waits_for_a_lock(second.pid):
+                assert second.poll() is None
+                time.sleep(0.02)
+            assert MachineState.now().addresses == before
+        finally:
+            second.kill()
+            second.wait()
+
+
+def waits_for_a_lock(pid: int) -> bool:
+    """Tells whether the process waits for a file's lock that another has."""
+    lines = (line.split() for line in Path("/proc/locks").read_text().splitlines())
+    return any(words[1] == "->" and words[5] == str(pid) for words in lines)

@@ -18,7 +18,7 @@ from binaries import CONTROLLERS, KUBECTL, PROXY
 from control_plane import HOST, ControlPlane, Scheduler
 from kube_api import Object
 from processes import Server, StartStop, free_ports
-from real_node import NAME, RealNode, last_lines
+from real_node import NAME, RealNode, alone_here, last_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 LABELS = {"nvidia.com/gpu.present": "true"}
@@ -59,6 +59,8 @@ class WholeCluster(StartStop):
     def start(self) -> None:
         """All of it runs, and the node is Ready."""
         left = self._left
+        # First: another cluster's end takes away the address that it has here.
+        left.enter_context(alone_here())
         left.enter_context(_address_on_this_machine())
         self.plane = left.enter_context(
             ControlPlane(self.tools, self._folder, for_pods=_API_ADDRESS)
