@@ -1,9 +1,9 @@
 """Changes that a node makes to the machine it runs on, and how they are undone.
 
 `MachineState.now()` is what may be changed: sysctls, mounts, cgroups, links, network namespaces,
-firewall rules of IPv4 and IPv6, addresses, folders. `put_back` ends what still runs of a node and makes the machine what it
-was. It needs nothing but the state before and the node's folder, so that a later run can put back
-what an earlier one, killed, has left.
+addresses, firewall rules of IPv4 and IPv6, folders. `put_back` ends what still runs of a node and
+makes the machine what it was. It needs nothing but the state before and the node's folder, so that
+a later run can put back what an earlier one, killed, has left.
 """
 
 import contextlib

@@ -294,26 +294,37 @@ def state_of(pod: Object) -> str:
 # --- one at a time, and nothing left -------------------------------------------------------------
 
 
-_holders = contextlib.ExitStack()
-_count = 0
+class _Turn:
+    """The machine's lock. One a process: a second of its own would wait for itself for ever."""
+
+    def __init__(self) -> None:
+        self._held, self._count = contextlib.ExitStack(), 0
+
+    def begin(self) -> None:
+        if not self._count:
+            _NOTES.mkdir(exist_ok=True)
+            lock = self._held.enter_context((_NOTES / "lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        self._count += 1
+
+    def end(self) -> None:
+        self._count -= 1
+        if not self._count:
+            self._held.close()
+
+
+_turn = _Turn()
 
 
 @contextlib.contextmanager
 def alone_here() -> Iterator[None]:
     """Until the other node on this machine, if there is one, has stopped; whoever holds the machine
     already has it."""
-    global _count  # one lock a process: a second of its own would wait for itself for ever
-    if not _count:
-        _NOTES.mkdir(exist_ok=True)
-        lock = _holders.enter_context((_NOTES / "lock").open("w"))
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    _count += 1
+    _turn.begin()
     try:
         yield
     finally:
-        _count -= 1
-        if not _count:
-            _holders.close()
+        _turn.end()
 
 
 def put_back_what_is_noted() -> None:

@@ -10,18 +10,22 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pytest
 from agent_process import ASKED, Agent, agent, metrics_of
 from control_plane import HOST
+from exactness import record_of
 from kube_api import ApiError, Object, Objects
 from long_form import few_or_many
 from played_gpus import PlayedGpus
 from real_node import RealNode, has_begun, state_of
 from weft_process import ALONE, Weft, weft
+
+from weft.node.agent.process_owner import owner_of
 
 SEQUENCES = few_or_many(6, 200)
 FIRST_SEED = 0
@@ -29,22 +33,41 @@ AGREE_S = 15.0
 _RUN_S = 120.0
 _POLL_S = 0.1
 _MOST_PODS = 8
+_RUNNING = "RUNNING"
 
-DIALECTS: tuple[dict[str, object], ...] = (
-    {"weft.dev/gpu-memory": 4000},
-    {"weft.dev/gpu-memory": 16_384},
-    {"aliyun.com/gpu-mem": 5},
-    {"elasticgpu.io/gpu-core": 30, "elasticgpu.io/gpu-memory": 3000},
-    {"alnair/vgpu-memory": 6, "alnair/vgpu-compute": 40},
+
+class Asked(NamedTuple):
+    """A request in some system's words: resources of one container, labels of its pod."""
+
+    limits: dict[str, object]
+    labels: Mapping[str, str] = MappingProxyType({})
+
+
+DIALECTS = (
+    Asked({"weft.dev/gpu-memory": 4000}),
+    Asked({"weft.dev/gpu-memory": 16_384}),
+    Asked({"aliyun.com/gpu-mem": 5}),
+    Asked({"elasticgpu.io/gpu-core": 30, "elasticgpu.io/gpu-memory": 3000}),
+    Asked({"alnair/vgpu-memory": 6, "alnair/vgpu-compute": 40}),
+    Asked({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30}),
+    Asked({"nvidia.com/gpu": 1}),
+    Asked({}, {"genius/gpu-number": "1", "genius/gpu-memory-each": "2000"}),
+    Asked({}, {"GPU_MEM_REQ": "872"}),
 )
+"""In the words of every system; CoScheML's are gpushare's."""
+OWN = """\
+apiVersion: weft.dev/v1
+kind: WeftConfiguration
+agent: {own: [nvidia.com/gpu]}
+"""
 
 
-def asking(name: str, limits: dict[str, object]) -> Object:
+def asking(name: str, limits: dict[str, object], labels: Mapping[str, str] | None = None) -> Object:
     """A pod with one container that asks for so much."""
     asked = {resource: str(amount) for resource, amount in limits.items()}
     containers = [{"name": "main", "resources": {"limits": asked}}]
     return {
-        "metadata": {"name": name},
+        "metadata": {"name": name, "labels": dict(labels or {})},
         "spec": {"schedulerName": "weft", "containers": containers},
     }
 
@@ -97,18 +120,20 @@ def restart_containerd(node: RealNode, process: Agent, how: signal.Signals) -> N
 
 
 class Accounts(NamedTuple):
-    """Holders of shares: as the API server shows them, the agent counts them, the scheduler charges
-    them, and the runtime runs them."""
+    """Pods with a share as the API server shows them and the runtime runs them, by UID, and as the
+    agent counts them; their shares as their records and the scheduler's account have them."""
 
-    shown: int
+    shown: frozenset[str]
+    runtime: frozenset[str]
     agent: int
+    shares: int
     scheduler: int
-    runtime: int
 
     @property
     def agree(self) -> bool:
         """True if all are the same."""
-        return len(set(self)) == 1
+        same = self.shown == self.runtime and self.shares == self.scheduler
+        return same and self.agent == len(self.shown)
 
 
 class Sequences:
@@ -124,7 +149,7 @@ class Sequences:
         self.steps: dict[str, Callable[[random.Random], None]] = {
             "containerd killed": lambda draw: self._containerd(signal.SIGKILL),
             "containerd ended": lambda draw: self._containerd(signal.SIGTERM),
-            "containerd configured anew": lambda draw: node.restart_containerd(cdi=True),
+            "containerd configured anew": self._configure,
             "kubelet": lambda draw: node.restart_kubelet(),
             "agent killed": lambda draw: self._agent(signal.SIGKILL),
             "agent ended": lambda draw: self._agent(signal.SIGTERM),
@@ -154,13 +179,25 @@ class Sequences:
         return time.monotonic() - began_s
 
     def accounts(self) -> Accounts:
-        """The holders now, as each says. Every pod has one container, and the runtime's pause."""
+        """The holders now, as each says."""
+        pods = self._pods()
         listed = self.node.containerd.ctr("tasks", "ls").splitlines()[1:]
-        running = sum(line.split()[2] == "RUNNING" for line in listed)
+        tasks = (line.split() for line in listed)
+        owners = [owner_of(Path("/proc"), int(pid)) for _, pid, state in tasks if state == _RUNNING]
         charged = metrics_of(self._page)
         holdings = sum(v for k, v in charged.items() if k.startswith("weft_ledger_gpu_holdings{"))
-        held = self.agent.metrics()["weft_agent_pods_with_share"]
-        return Accounts(len(self._pods()), int(held), int(holdings), running // 2)
+        return Accounts(
+            frozenset(pod["metadata"]["uid"] for pod in pods),
+            frozenset(owner.pod_uid for owner in owners if owner is not None),
+            int(self.agent.metrics()["weft_agent_pods_with_share"]),
+            sum(len(record_of(pod).cards) for pod in pods),
+            int(holdings),
+        )
+
+    def _configure(self, draw: random.Random) -> None:
+        """As an upgrade does: what the runtime can do is another afterwards."""
+        self.node.restart_containerd(validator=draw.random() < 0.5, cdi=draw.random() < 0.5)
+        self.agent.wait_ready(self._agent_answers)
 
     def _containerd(self, how: signal.Signals) -> None:
         restart_containerd(self.node, self.agent, how)
@@ -179,7 +216,7 @@ class Sequences:
     def _create(self, draw: random.Random) -> None:
         if len(self._pods()) < _MOST_PODS:
             self._number += 1
-            pod = asking(f"p-{self._number}", draw.choice(DIALECTS))
+            pod = asking(f"p-{self._number}", *draw.choice(DIALECTS))
             self.node.create([pod], self.namespace, bind=False)
 
     def _delete(self, draw: random.Random, **options: int) -> None:
@@ -199,8 +236,14 @@ def sequences(
     node: RealNode, gpus: PlayedGpus, namespace: str, tmp_path: Path
 ) -> Iterator[Sequences]:
     """The node with an agent and a scheduler, and no pods yet."""
-    with agent(node, gpus) as process, weft(node.plane, tmp_path, ALONE) as scheduler:
+    settings = tmp_path / "weft.yaml"
+    settings.write_text(OWN)
+    with (
+        agent(node, gpus, "--config", settings) as process,
+        weft(node.plane, tmp_path, ALONE) as scheduler,
+    ):
         yield Sequences(node, process, scheduler, namespace)
+    node.restart_containerd()
 
 
 def test_the_accounts_agree_after_any_sequence(sequences: Sequences) -> None:
