@@ -37,6 +37,7 @@ class Agent(Server):
         command: list[str | Path] = [
             *(sys.executable, *program, "agent", "--node-name", node.name),
             *("--devices", gpus.path, "--nri-socket", node.containerd.nri_socket),
+            *("--cri-socket", node.containerd.socket),
             *("--kubeconfig", node.plane.kubeconfig_for("weft-agent", "system:masters")),
             *("--listen", f"{HOST}:{self.port}", *options),
         ]

@@ -35,6 +35,9 @@ Cdi = Annotated[
 ]
 CdiFolder = Annotated[Path, Option(help="Where the runtime looks for CDI specifications.")]
 PodResources = Annotated[Path, Option(help="The kubelet's pod resources socket.")]
+CriSocket = Annotated[
+    Path, Option(help="The container runtime's CRI socket, to try whether containers wait for us.")
+]
 Cleanup = Annotated[
     bool, Option("--cleanup", help="Take all that the agent wrote off the node, and end.")
 ]
@@ -50,6 +53,7 @@ def agent(
     cdi: Cdi = None,
     cdi_folder: CdiFolder = Path("/var/run/cdi"),
     pod_resources: PodResources = Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
+    cri_socket: CriSocket = Path("/run/containerd/containerd.sock"),
     cleanup: Cleanup = False,
     all_nodes: AllNodes = False,
     config: options.ConfigFile = None,
@@ -96,6 +100,7 @@ def agent(
             cdi=cdi,
             cdi_folder=cdi_folder,
             pod_resources=pod_resources,
+            cri_socket=cri_socket,
         )
         # Reading GPUs is a thread's work: whoever creates a container must not wait 5 ms for it.
         sys.setswitchinterval(0.000_5)

@@ -34,6 +34,7 @@ from weft.node.agent.device_nodes import CDI_DIRS, CdiSpecs
 from weft.node.agent.device_watch import DeviceWatch
 from weft.node.agent.discovery import Discovery
 from weft.node.agent.evictions import Evictions
+from weft.node.agent.fail_closed import ClosedTrial, FailClosed
 from weft.node.agent.heartbeat import Heartbeat
 from weft.node.agent.isolation import HookCleaner, IsolationOptions, NodeIsolation
 from weft.node.agent.kubelet_metrics import KubeletMetrics
@@ -75,6 +76,7 @@ class AgentHosting(msgspec.Struct, frozen=True):
     cdi: bool | None = None
     cdi_folder: Path = Path("/var/run/cdi")
     pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+    cri_socket: Path = Path("/run/containerd/containerd.sock")
     proc: Path = Path("/proc")
 
 
@@ -153,7 +155,7 @@ class Composition:
         self._watch_use(hosting.proc)
         broken: Counter[str] = Counter()
         collectors: list[Collector] = [
-            DeliveryMetrics(self.delivery, self.evictions, self.plugin),
+            DeliveryMetrics(self.delivery, self.evictions, self.plugin, self.closed),
             DeviceMetrics(self.devices),
             UsageMetrics(self._node, self.usage, self.guard),
             KubeletMetrics(self.accounting, self.device_plugins, self.reconciler),
@@ -183,6 +185,7 @@ class Composition:
         )
         self._cdi_files = CdiFiles(hosting.cdi_folder)
         self.plugin = NriPlugin(hosting.nri_socket, self.delivery)
+        self.closed = FailClosed(self.plugin, lambda: _try_closed(hosting.cri_socket))
         self.absence = RuntimeAbsence(self.plugin)
         self.discovery = Discovery(
             self._client,
@@ -242,7 +245,7 @@ class Composition:
 
     def _offer(self) -> AgentOffer | None:
         if self.device_plugins is None:
-            return None if self.absence.gone else offer_of(self.plugin, self.isolation)
+            return None if self.absence.gone else offer_of(self.plugin, self.isolation, self.closed)
         if not self.device_plugins.registrations:
             return None
         modes = self.isolation.offered()
@@ -269,8 +272,9 @@ class Composition:
                 "cdi-files": self._cdi_files,
                 "runtime": self.plugin,
                 "delivery": self.delivery,
+                "fail-closed": self.closed,
                 "runtime-absence": self.absence,
-                "discovery": Offering(self.plugin, self.discovery, self.absence),
+                "discovery": Offering(self.closed, self.discovery, self.absence),
             }
         else:
             parts |= {
@@ -297,6 +301,12 @@ class Composition:
     def _refused(self, pod: PodName, why: str) -> None:
         log.warning("pod %s: %s", pod, why, extra=about(pod))
         self.events.warn(pod, REFUSED, why)
+
+
+async def _try_closed(socket: Path) -> ClosedTrial:
+    from weft.node.cri.trial import try_closed  # gRPC is large
+
+    return await try_closed(socket)
 
 
 def _pod_rules(config: Configuration) -> PodRules:

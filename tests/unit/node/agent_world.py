@@ -65,6 +65,7 @@ class NodeWorld:
             "127.0.0.1",
             0,
             cdi_folder=self.folder / "cdi",
+            cri_socket=self.folder / "cri.sock",
             proc=self.folder / "proc",
         )
         stop, started = asyncio.Event(), self.runtime.registrations + 1

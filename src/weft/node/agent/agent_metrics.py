@@ -9,6 +9,7 @@ from weft.cluster.http.metric_families import counter, gauge
 from weft.node.agent.delivery import Delivery
 from weft.node.agent.device_watch import DeviceWatch
 from weft.node.agent.evictions import Evictions
+from weft.node.agent.fail_closed import FailClosed
 from weft.node.nri.plugin import NriPlugin
 
 
@@ -16,9 +17,10 @@ class DeliveryMetrics(Collector):
     """Containers by outcome, evictions, and the connection to the container runtime."""
 
     def __init__(
-        self, delivery: Delivery, evictions: Evictions, plugin: NriPlugin | None = None
+        self, delivery: Delivery, evictions: Evictions, plugin: NriPlugin, closed: FailClosed
     ) -> None:
-        self._delivery, self._evictions, self._plugin = delivery, evictions, plugin
+        self._delivery, self._evictions = delivery, evictions
+        self._plugin, self._closed = plugin, closed
 
     def collect(self) -> Iterator[Metric]:
         """As Prometheus asks."""
@@ -28,8 +30,9 @@ class DeliveryMetrics(Collector):
         yield gauge("weft_agent_pods_with_share", text, len(self._delivery.held))
         text = "Evictions of pods that ran without their share, by what became of them."
         yield counter("weft_agent_evictions", text, self._evictions.counts, "outcome")
-        if self._plugin is not None:
-            yield from _of_runtime(self._plugin)
+        text = "Whether no container starts without the agent where it is required, as tried."
+        yield gauge("weft_agent_fail_closed", text, self._closed.holds)
+        yield from _of_runtime(self._plugin)
 
 
 class PartMetrics(Collector):

@@ -14,6 +14,7 @@ from typing import Protocol
 import weft
 from weft.model.agent_offer import BY_NAME, AgentOffer
 from weft.node.agent.discovery import Discovery
+from weft.node.agent.fail_closed import FailClosed
 from weft.node.agent.isolation import NodeIsolation
 from weft.node.nri.plugin import NriPlugin
 
@@ -24,20 +25,18 @@ GONE_S = 120.0
 _LOOK_S = 1.0
 
 
-def offer_of(plugin: NriPlugin, isolation: NodeIsolation) -> AgentOffer | None:
-    """The offer through this plugin; None before it registered.
-
-    A runtime that has validators can also be told to wait for a plugin (its default validator, in
-    containerd's configuration).
-    """
-    if not plugin.registrations:
+def offer_of(plugin: NriPlugin, isolation: NodeIsolation, closed: FailClosed) -> AgentOffer | None:
+    """The offer through this plugin; None before it registered, and was tried to be without."""
+    if not plugin.registrations or closed.trial is None:
         return None
     return AgentOffer(
         weft.__version__,
         BY_NAME,
         isolation.offered(),
-        fail_closed=plugin.validates,
+        fail_closed=closed.holds,
         compares_records=True,
+        open_because=closed.open_because,
+        runtime=plugin.runtime,
     )
 
 

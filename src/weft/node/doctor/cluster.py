@@ -13,10 +13,11 @@ from weft.kube.pods import Pod
 from weft.kube.services import SERVING_PODS, ServingPod, everything
 from weft.kube.structs import KubeNode, KubeNodeStatus
 from weft.model import BadInputError, parse_quantity
-from weft.model.agent_offer import AgentOffer, decode_offer
+from weft.model.agent_offer import BY_NAME, AgentOffer, decode_offer
 from weft.model.annotations import ADVERTISES, AGENT
 from weft.model.manifest import Api
 from weft.node.doctor.finding import DoctorFinding, advice, good, wrong
+from weft.node.nri.runtimes import how_to_close
 
 AGENTS = "app.kubernetes.io/name=weft-agent"
 ASSUMED = "elasticgpu.io/assumed"
@@ -160,10 +161,12 @@ def offers(facts: ClusterFacts) -> DoctorFinding:
         return advice(
             check, f"agents run versions {', '.join(versions)}", "finish rolling out the agent"
         )
-    if opened := [name for name, offer in offers.items() if not offer.fail_closed]:
-        mend = "containerd 2.2 with its default validator: weft doctor on the node says how"
+    by_name = {name: offer for name, offer in offers.items() if offer.delivery == BY_NAME}
+    if opened := [name for name, offer in by_name.items() if not offer.fail_closed]:
+        first = by_name[min(opened)]
+        why = f" ({first.open_because})" * bool(first.open_because)
         text = "a container may start without its share while the agent is away"
-        return advice(check, f"{text}, on {some(opened)}", mend)
+        return advice(check, f"{text}, on {some(opened)}{why}", how_to_close(first.runtime))
     return good(check, f"{len(offers)} nodes: {_modes(offers)}")
 
 

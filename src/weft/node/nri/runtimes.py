@@ -9,6 +9,22 @@ from collections.abc import Mapping
 _CDI_FROM = {"containerd": (2, 1), "cri-o": (1, 34)}
 _LAST_CDI_FROM = {"containerd": (2, 2)}
 _VALIDATORS_FROM = {"containerd": (2, 2)}
+_CLOSES_FROM = {"containerd": (2, 2), "cri-o": (1, 34)}
+
+CONTAINERD_LINES = """\
+[plugins."io.containerd.nri.v1.nri"]
+  disable = false
+  [plugins."io.containerd.nri.v1.nri".default_validator]
+    enable = true
+"""
+"""What containerd's configuration has to say, since 2.2 (`version = 3`)."""
+CRIO_LINES = """\
+[crio.nri]
+enable_nri = true
+[crio.nri.default_validator]
+nri_enable_default_validator = true
+"""
+"""What CRI-O's has to say, since 1.34, in a file below /etc/crio/crio.conf.d."""
 
 
 def takes_cdi(runtime: str) -> bool:
@@ -25,6 +41,21 @@ def puts_cdi_last(runtime: str) -> bool:
 def has_validators(runtime: str) -> bool:
     """True if it is certain that plugins may validate."""
     return is_from(_VALIDATORS_FROM, *runtime.partition(" ")[::2])
+
+
+def how_to_close(runtime: str) -> str:
+    """How to have this runtime create no container while a plugin that it requires is away: which
+    lines its configuration needs, or which version."""
+    name, _, version = runtime.partition(" ")
+    if name == "cri-o":
+        where, lines, service = "/etc/crio/crio.conf.d/60-weft.conf", CRIO_LINES, "crio"
+        able, first = is_from(_CLOSES_FROM, name, version), "CRI-O 1.34"
+    else:
+        where, lines, service = "/etc/containerd/config.toml", CONTAINERD_LINES, "containerd"
+        able, first = is_from(_CLOSES_FROM, name, version), "containerd 2.2"
+    told = " ".join(line.strip() for line in lines.splitlines())
+    way = f"write into {where} {told} and restart {service}"
+    return way if able else f"{runtime or 'this runtime'} cannot: from {first} on, {way}"
 
 
 def is_from(first: Mapping[str, tuple[int, int]], name: str, version: str) -> bool:

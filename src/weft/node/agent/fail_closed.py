@@ -1,0 +1,95 @@
+"""Finds out whether this node's container runtime fails closed, by trying, after each registration.
+
+Closed: no container of a pod that requires the agent starts while the agent is away. A runtime's
+version does not say so, for its validator is off by default, and its configuration is read once,
+when it starts: then the agent registers anew, and the trial is made again. What could not be tried
+counts as open, and is tried again. The offer is told after the first trial, never before.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Literal, NamedTuple, Protocol
+
+from weft.node.nri.runtimes import how_to_close
+
+log = logging.getLogger("weft.agent")
+
+_AGAIN_S = 5.0
+_MOST_AGAIN_S = 300.0
+
+
+class ClosedTrial(NamedTuple):
+    """The outcome: `closed` (no plugin, no container), `open`, or `unknown`; and in words why."""
+
+    outcome: Literal["closed", "open", "unknown"]
+    text: str
+
+
+class RuntimeTold(Protocol):
+    """The part that the runtime asks, with its name and version; `NriPlugin` is one."""
+
+    runtime: str
+    validates: bool
+    registered: asyncio.Event
+    listeners: list[Callable[[], None]]
+
+
+class FailClosed:
+    """An `AgentPart`, and `Registering`: set and heard once each trial is over. `trial` is the last
+    one, None before there was any; `trials` counts them."""
+
+    def __init__(self, plugin: RuntimeTold, try_: Callable[[], Awaitable[ClosedTrial]]) -> None:
+        self.trial: ClosedTrial | None = None
+        self.trials = 0
+        self.registered = asyncio.Event()
+        self.listeners: list[Callable[[], None]] = []
+        self._plugin, self._try = plugin, try_
+        self._due = asyncio.Event()
+        plugin.listeners.append(self._due.set)
+
+    @property
+    def holds(self) -> bool:
+        """True while no container starts without the agent, where it is required."""
+        closed = self.trial is not None and self.trial.outcome == "closed"
+        return closed and self._plugin.validates
+
+    @property
+    def open_because(self) -> str:
+        """Why it does not hold; "" where it does."""
+        if self.holds or self.trial is None:
+            return ""
+        if self.trial.outcome == "closed":
+            return "the runtime asks no plugin to validate"
+        return self.trial.text
+
+    async def run(self) -> None:
+        """Try whenever the runtime has registered the agent, until cancelled."""
+        if self._plugin.registered.is_set():
+            self._due.set()
+        again_s = _AGAIN_S
+        while True:
+            unknown = self.trial is not None and self.trial.outcome == "unknown"
+            try:
+                async with asyncio.timeout(again_s if unknown else None):
+                    await self._due.wait()
+                again_s = _AGAIN_S
+            except TimeoutError:
+                again_s = min(2 * again_s, _MOST_AGAIN_S)
+            self._due.clear()
+            self._take(await self._try())
+
+    def _take(self, trial: ClosedTrial) -> None:
+        before, self.trial = self.trial, trial
+        self.trials += 1
+        if trial != before and not self.holds:
+            log.warning(
+                "containers may start without their shares while the agent is away: %s; %s",
+                self.open_because,
+                how_to_close(self._plugin.runtime),
+            )
+        elif trial != before:
+            log.info("no container starts without the agent where it is required: tried")
+        self.registered.set()
+        for listen in self.listeners:
+            listen()

@@ -1,0 +1,150 @@
+"""Tries whether the container runtime starts a container whose required plugin is away.
+
+A sandbox of its own, on the node's network and under no kubelet's eyes, and one container in it
+that requires a plugin which nobody is. The container is created or it is not; it is never started,
+and the sandbox is gone afterwards, whatever happened. The image is any that is on the node.
+
+Who plugs in with the runtime sees both like any others: the pod's UID is a hash, as static pods
+have it, for which nobody asks the API server.
+"""
+
+import contextlib
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from grpc import StatusCode, aio
+
+from weft.model import WeftError
+from weft.model.annotations import REQUIRED_PLUGINS
+from weft.node.agent.fail_closed import ClosedTrial
+from weft.node.cri import cri_pb2 as cri
+
+CONTAINERD_SOCKET = Path("/run/containerd/containerd.sock")
+NAME = "weft-trial"
+NAMESPACE = "kube-system"
+NOBODY = "nobody"
+"""The name of the plugin that is away."""
+
+_RUNTIME, _IMAGES = "runtime.v1.RuntimeService", "runtime.v1.ImageService"
+_SYSTEM_SLICE = "system.slice"
+_TIMEOUT_S = 20.0
+_MOST_LETTERS = 300
+
+
+class TrialError(WeftError):
+    """The container runtime does not answer, or does not do what the trial needs."""
+
+
+async def try_closed(socket: Path, timeout_s: float = _TIMEOUT_S) -> ClosedTrial:
+    """Try it at this socket of the runtime's."""
+    if not socket.exists():
+        text = f"it could not be tried: there is no {socket}; mount the runtime's socket there"
+        return ClosedTrial("unknown", text)
+    async with aio.insecure_channel(f"unix://{socket}") as channel:
+        service = _Service(channel, timeout_s)
+        try:
+            return await _tried(service)
+        except TrialError as error:
+            return ClosedTrial("unknown", f"it could not be tried: {error}")
+
+
+class _Service:
+    """The runtime's two services, with their messages by name."""
+
+    def __init__(self, channel: aio.Channel, timeout_s: float) -> None:
+        self._channel, self._timeout_s = channel, timeout_s
+
+    async def ask(self, method: str, request: Any, service: str = _RUNTIME) -> Any:
+        """The answer; `TrialError` with the runtime's words."""
+        try:
+            return await self.raw(method, request, service)
+        except aio.AioRpcError as error:
+            raise TrialError(f"{method}: {_said(error)}") from None
+
+    async def raw(self, method: str, request: Any, service: str = _RUNTIME) -> Any:
+        """The answer; gRPC's own error."""
+        call = self._channel.unary_unary(
+            f"/{service}/{method}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=getattr(cri, f"{method}Response").FromString,
+        )
+        return await call(request, timeout=self._timeout_s)
+
+
+async def _tried(service: _Service) -> ClosedTrial:
+    image = await _any_image(service)
+    config = _sandbox(await _cgroup_parent(service))
+    async with _running(service, config) as sandbox:
+        request = cri.CreateContainerRequest(
+            pod_sandbox_id=sandbox,
+            config=cri.ContainerConfig(
+                metadata=cri.ContainerMetadata(name=NAME),
+                image=cri.ImageSpec(image=image),
+                command=["never-started"],
+            ),
+            sandbox_config=config,
+        )
+        try:
+            await service.raw("CreateContainer", request)
+        except aio.AioRpcError as error:
+            said = _said(error)
+            if NOBODY in said:
+                return ClosedTrial("closed", f"the runtime refused: {said}")
+            raise TrialError(f"CreateContainer: {said}") from None
+    return ClosedTrial("open", "the runtime created a container whose required plugin was away")
+
+
+async def _any_image(service: _Service) -> str:
+    """The smallest on the node: what it contains does not matter."""
+    answer = await service.ask("ListImages", cri.ListImagesRequest(), _IMAGES)
+    if not answer.images:
+        raise TrialError("there is no image on the node")
+    return str(min(answer.images, key=lambda image: (image.size, image.id)).id)
+
+
+async def _cgroup_parent(service: _Service) -> str:
+    """Where the sandbox's cgroup goes: systemd wants a slice, and `system.slice` is always there.
+
+    Older runtimes do not say which driver they have; none of them has validators.
+    """
+    try:
+        answer = await service.raw("RuntimeConfig", cri.RuntimeConfigRequest())
+    except aio.AioRpcError as error:
+        if error.code() == StatusCode.UNIMPLEMENTED:
+            return ""
+        raise TrialError(f"RuntimeConfig: {_said(error)}") from None
+    return _SYSTEM_SLICE if answer.linux.cgroup_driver == cri.SYSTEMD else ""
+
+
+def _sandbox(cgroup_parent: str) -> cri.PodSandboxConfig:
+    node = cri.NamespaceOption(network=cri.NODE)
+    return cri.PodSandboxConfig(
+        metadata=cri.PodSandboxMetadata(name=NAME, uid=secrets.token_hex(16), namespace=NAMESPACE),
+        annotations={REQUIRED_PLUGINS: f"[{NOBODY}]"},
+        linux=cri.LinuxPodSandboxConfig(
+            cgroup_parent=cgroup_parent,
+            security_context=cri.LinuxSandboxSecurityContext(namespace_options=node),
+        ),
+    )
+
+
+@contextlib.asynccontextmanager
+async def _running(service: _Service, config: cri.PodSandboxConfig) -> AsyncIterator[str]:
+    """A sandbox; with its end its containers are gone, too."""
+    answer = await service.ask("RunPodSandbox", cri.RunPodSandboxRequest(config=config))
+    sandbox = answer.pod_sandbox_id
+    try:
+        yield sandbox
+    finally:
+        # A kubelet that finds a pod which it does not know may have been quicker.
+        with contextlib.suppress(TrialError):
+            await service.ask("StopPodSandbox", cri.StopPodSandboxRequest(pod_sandbox_id=sandbox))
+        with contextlib.suppress(TrialError):
+            remove = cri.RemovePodSandboxRequest(pod_sandbox_id=sandbox)
+            await service.ask("RemovePodSandbox", remove)
+
+
+def _said(error: aio.AioRpcError) -> str:
+    return str(error.details() or error.code().name)[:_MOST_LETTERS]
