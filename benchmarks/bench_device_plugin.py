@@ -32,7 +32,8 @@ import uvloop
 
 from weft.dialects.advertised import AdvertisedAmounts, advertised_cards, amounts_of
 from weft.dialects.dialect import UnitSettings
-from weft.model import Gpu, ObjectMeta
+from weft.kube.pods import OwnedMeta
+from weft.model import Gpu
 from weft.model.delivery import DeliveredCard, DeliveredContainer, DeliveredShare, DeliveryRecord
 from weft.model.manifest import ManifestContainer, ManifestResources, PodSpec
 from weft.node.agent.container_grant import VISIBLE, ContainerGrant, visible
@@ -60,7 +61,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "build" / "bench"
 def pod_of(number: int) -> NodePod:
     """A pod with its record; all alike but for the GPU."""
     gpu = number % GPUS
-    meta = ObjectMeta(name=f"p{number}", namespace="d", uid=f"uid-{number:05}")
+    meta = OwnedMeta(name=f"p{number}", namespace="d", uid=f"uid-{number:05}")
     limits = ManifestResources(limits={MEM: UNITS})
     spec = PodSpec(containers=[ManifestContainer("main", resources=limits)])
     mib = UNITS * 1024

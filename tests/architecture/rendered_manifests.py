@@ -182,6 +182,7 @@ def _processes() -> dict[str, Any]:
             seLinuxOptions=TEXTS,
             runtimeClassName=TEXT,
             devicePlugins=FLAG,
+            criSocket=TEXT,
             mig=FLAG,
             playedGpus={"$ref": "#/$defs/FakeFile"},
             resources=ANYTHING,

@@ -39,11 +39,11 @@ from weft.node.agent.heartbeat import Heartbeat
 from weft.node.agent.isolation import HookCleaner, IsolationOptions, NodeIsolation
 from weft.node.agent.kubelet_metrics import KubeletMetrics
 from weft.node.agent.mps_daemon import MpsDaemon, options_here
-from weft.node.agent.node_pods import NodePods, PodRules, rules_of
+from weft.node.agent.node_pods import NodePods, PodRules, is_static, rules_of
 from weft.node.agent.offering import Offering, RuntimeAbsence, offer_of
 from weft.node.agent.over_share import OverShareGuard, OverShareOptions
 from weft.node.agent.pages import AgentPages
-from weft.node.agent.pod_events import REFUSED, PodEvents, PodName
+from weft.node.agent.pod_events import REFUSED, STRANGER, PodEvents, PodName
 from weft.node.agent.process_owner import pods_with_processes
 from weft.node.agent.reconciler import Reconciler
 from weft.node.agent.usage import UsageWatch, WatchedPod
@@ -177,10 +177,11 @@ class Composition:
             self.pods,
             self.devices,
             Granter(self.devices, self.isolation, self._cdi_specs(hosting)),
-            DeliveryOptions(exempt=self._settings.exempt_namespaces),
+            DeliveryOptions(exempt=self._exempt()),
             with_processes=lambda uids: pods_with_processes(hosting.proc, uids),
             on_refused=self._refused,
-            on_without=self.evictions.evict,
+            on_without=self._without,
+            on_stranger=self._stranger,
             cdi_device=self._cdi_device,
         )
         self._cdi_files = CdiFiles(hosting.cdi_folder)
@@ -297,6 +298,20 @@ class Composition:
         return checks | {
             "runtime": lambda: "" if plugin.connected else plugin.problem or "not registered yet",
         }
+
+    def _exempt(self) -> tuple[str, ...]:
+        """The namespaces in which images see what they name; the agent's own is one."""
+        endpoint, configured = self._client.endpoint, self._settings.exempt_namespaces
+        return (*configured, endpoint.namespace) if endpoint.inside else configured
+
+    def _without(self, pod: PodName, why: str) -> None:
+        self.evictions.evict(pod, why, bare_too=self._settings.evict_bare_pods)
+
+    def _stranger(self, pod: PodName, why: str) -> None:
+        log.warning("pod %s: %s", pod, why, extra=about(pod))
+        self.events.warn(pod, STRANGER, why)
+        if self._settings.strangers == "evict" and not is_static(pod.uid):
+            self.evictions.evict(pod, why, bare_too=self._settings.evict_bare_pods)
 
     def _refused(self, pod: PodName, why: str) -> None:
         log.warning("pod %s: %s", pod, why, extra=about(pod))

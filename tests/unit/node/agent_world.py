@@ -131,8 +131,9 @@ class NodeWorld:
     def bound(self, name: str, record: DeliveryRecord | None = None) -> nri.PodSandbox:
         """The sandbox of a pod that Weft bound here, which says so itself. The API server has the
         pod from now on, if it had none: it asks for what the record's first card says."""
-        record = record or self.record(f"uid-{name}")
-        annotations = self.bound_with(f"uid-{name}", record)
+        uid = self.uids.get(name, f"uid-{name}")
+        record = record or self.record(uid)
+        annotations = self.bound_with(uid, record)
         if name not in self.uids:
             mib = str(record.cards[0].memory_mib)
             self.add_pod(name, {"weft.dev/gpu-memory": mib}, annotations)
@@ -150,10 +151,14 @@ class NodeWorld:
         name: str,
         limits: dict[str, str] | None = None,
         annotations: dict[str, str] | None = None,
+        uid: str = "",
         **more: Any,
     ) -> None:
-        """A pod in the API server, with one container `main`; its UID is `uid-<name>`."""
-        self.api.store.new_uid = lambda: f"uid-{name}"  # type: ignore[method-assign]
+        """A pod of a ReplicaSet in the API server, with one container `main`; its UID is
+        `uid-<name>`, where none is said. `more` is of its metadata."""
+        owner = {"kind": "ReplicaSet", "name": "r", "controller": True}
+        more = {"ownerReferences": [owner], **more}
+        self.api.store.new_uid = lambda: uid or f"uid-{name}"  # type: ignore[method-assign]
         stored = self.api.add(
             "pods",
             {

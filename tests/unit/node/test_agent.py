@@ -104,7 +104,7 @@ async def test_the_reference_has_the_metrics_of_delivery(tmp_path: Path) -> None
         file = written(tmp_path, f"gpus: [{A100}}}]")
         hosting = AgentHosting("n1", str(file), tmp_path / "nri.sock", "127.0.0.1", 0)
         made = Composition(Configuration(), hosting, FakeReader(file, "n1"), client)
-        metrics = DeliveryMetrics(made.delivery, made.evictions, made.plugin)
+        metrics = DeliveryMetrics(made.delivery, made.evictions, made.plugin, made.closed)
         families = [*metrics.collect(), *PartMetrics(made.agent.broken).collect()]
         families += DeviceMetrics(made.devices).collect()
         names = {f.name + "_total" * (f.type == "counter") for f in families}

@@ -3,10 +3,13 @@
 import asyncio
 import uuid
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 from agent_world import NODE, VISIBLE, NodeWorld, node_world
 
+from weft.cluster.config.agent import AgentSettings
+from weft.cluster.config.form import Configuration
 from weft.node.nri import nri_pb2 as nri
 from weft.testing.nri_runtime import NotCreatedError
 
@@ -140,8 +143,8 @@ async def test_a_pod_that_ended_holds_nothing(tmp_path: Path) -> None:
 
 
 async def outlived(world: NodeWorld, name: str) -> nri.PodSandbox:
-    """A pod with most of a GPU, started before its runtime was."""
-    world.add_pod(name, {"weft.dev/gpu-memory": "30000"})
+    """A pod with most of a GPU, started before its runtime was; its cgroup names its UID."""
+    world.add_pod(name, {"weft.dev/gpu-memory": "30000"}, uid=str(uuid.uuid4()))
     pod = world.bound(name, world.record(world.uids[name], mib=30_000))
     await world.create(pod)
     await world.runtime.stop()
@@ -192,11 +195,12 @@ async def test_a_holder_of_which_no_api_server_tells_is_missed_at_the_second_loo
 ) -> None:
     """Deleted while no agent ran; and its runtime does not say when it ends."""
     async with node_world(tmp_path) as world:
-        uid = world.uids["first"] = str(uuid.uuid4())
-        pod = world.bound("first", world.record(uid, mib=30_000))
+        world.add_pod("first", {"weft.dev/gpu-memory": "30000"}, uid=str(uuid.uuid4()))
+        pod = world.bound("first", world.record(world.uids["first"], mib=30_000))
         await world.start_agent()
         await world.create(pod)
         await world.kill_agent()
+        world.api.remove("pods", "first")
         await world.runtime.stop()
         await world.runtime.start()
         await world.start_agent(look_s=0.01)
@@ -271,3 +275,93 @@ async def test_what_runs_is_judged_once_the_nodes_gpus_are_known(tmp_path: Path)
         whole = world.bound("whole", world.record("uid-whole", gpu=1, mib=40_000))
         with pytest.raises(NotCreatedError, match="promised to pods that run"):
             await world.create(whole)
+
+
+@pytest.mark.parametrize("bare_too", [False, True])
+async def test_a_bare_pod_without_its_share_is_evicted_only_where_configured(
+    tmp_path: Path, bare_too: bool
+) -> None:
+    config = Configuration(agent=AgentSettings(evict_bare_pods=bare_too))
+    async with node_world(tmp_path, has_validators=False) as world:
+        world.add_pod("bad", {"weft.dev/gpu-memory": "1000"}, ownerReferences=[])
+        pod = world.bound("bad", world.record(world.uids["bad"]))
+        del pod.annotations["required-plugins.noderesource.dev/pod"]
+        await world.create(pod)
+        await world.start_agent(config)
+        if bare_too:
+            await going(world, "bad")
+        else:
+            told = await world.event("GPUShareEvictionBlocked")
+            assert "runs without its share" in told
+            assert "agent.evictBarePods" in told
+            assert not is_going(world, "bad")
+
+
+ALL = (f"{VISIBLE}=all",)
+WHOLE = {"nvidia.com/gpu": "1"}
+
+
+@pytest.mark.parametrize(
+    ("limits", "env", "namespace", "seen"),
+    [
+        ({}, ALL, "default", True),
+        ({}, (f"{VISIBLE}=0",), "default", True),
+        ({}, (f"{VISIBLE}=void",), "default", False),
+        ({}, (), "default", False),
+        ({}, ALL, "kube-system", False),
+        ({"weft.dev/gpu-memory": "1000"}, ALL, "default", True),  # bound by nobody who places
+        ({"aliyun.com/gpu-mem": "3"}, (f"{VISIBLE}=1",), "default", False),  # an original's agent
+        (WHOLE, ALL, "default", True),
+    ],
+)
+@pytest.mark.parametrize("strangers", ["report", "evict"])
+async def test_strangers_that_started_without_an_agent_are_found_at_its_return(
+    tmp_path: Path,
+    strangers: Literal["report", "evict"],
+    limits: dict[str, str],
+    env: tuple[str, ...],
+    namespace: str,
+    seen: bool,
+) -> None:
+    config = Configuration(agent=AgentSettings(strangers=strangers))
+    async with node_world(tmp_path) as world:
+        world.api.update("nodes", NODE, {"status": {"allocatable": GIB, "capacity": GIB}})
+        world.add_pod("one", limits, namespace=namespace)
+        world.add_pod("last")
+        await world.create(world.sandbox("one", namespace=namespace), env=env)
+        await world.create(world.sandbox("last"), env=ALL)
+        await world.start_agent(config)
+        while {"one": seen, "last": True} != {
+            name: any(
+                event["reason"] == "GPUsWithoutShare" and event["regarding"]["name"] == name
+                for event in world.api.store.all(world.api.kind("events"))
+            )
+            for name in ("one", "last")
+        }:
+            await asyncio.sleep(0.005)
+        if strangers == "evict":
+            await going(world, "last")
+            while seen and "deletionTimestamp" not in pod_of(world, "one", namespace):
+                await asyncio.sleep(0.005)
+        else:
+            assert world.api.requests["POST pods/eviction"] == 0
+        assert seen or "deletionTimestamp" not in pod_of(world, "one", namespace)
+
+
+def pod_of(world: NodeWorld, name: str, namespace: str) -> dict[str, Any]:
+    metadata: dict[str, Any] = world.api.get("pods", name, namespace)["metadata"]
+    return metadata
+
+
+async def test_pods_of_another_plugin_are_no_strangers(tmp_path: Path) -> None:
+    """Where somebody serves what it asks for, an agent would have left it alone."""
+    async with node_world(tmp_path) as world:
+        world.api.update("nodes", NODE, {"status": {"allocatable": WHOLE, "capacity": WHOLE}})
+        world.add_pod("foreign", WHOLE)
+        world.add_pod("stranger")
+        for name in ("foreign", "stranger"):
+            await world.create(world.sandbox(name), env=ALL)
+        await world.start_agent()
+        assert "sees GPUs (all)" in await world.event("GPUsWithoutShare")
+        told = list(world.api.store.all(world.api.kind("events")))
+        assert [event["regarding"]["name"] for event in told] == ["stranger"]

@@ -38,6 +38,16 @@ class AgentSettings(Section, frozen=True):
         "resources that are advertised only where this names them; none, for whoever registers "
         "nvidia.com/gpu last has it",
     ] = ()
+    strangers: Annotated[
+        Literal["report", "evict"],
+        "what is done about containers that see GPUs which nobody gave them, as when they started "
+        "while no agent was there; report, for they may have run before Weft came",
+    ] = "report"
+    evict_bare_pods: Annotated[
+        bool,
+        "whether pods that no controller makes anew are evicted too, where they run without their "
+        "share; off, for nothing would come back",
+    ] = False
     isolation: Annotated[
         Literal["", "none", "time-slicing", "mps", "hook", "mig"],
         "of pods that do not say; empty: time-slicing, or mig on instances",

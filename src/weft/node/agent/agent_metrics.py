@@ -28,6 +28,8 @@ class DeliveryMetrics(Collector):
         yield counter("weft_agent_containers", text, self._delivery.counts, "outcome")
         text = "Pods that hold a share of a GPU of this node."
         yield gauge("weft_agent_pods_with_share", text, len(self._delivery.held))
+        text = "Containers that saw GPUs which nobody gave them, as they started without an agent."
+        yield counter("weft_agent_strangers", text, self._delivery.strangers)
         text = "Evictions of pods that ran without their share, by what became of them."
         yield counter("weft_agent_evictions", text, self._evictions.counts, "outcome")
         text = "Whether no container starts without the agent where it is required, as tried."

@@ -68,7 +68,8 @@ class HeldRecord(NamedTuple):
 
 
 class DeliveryOptions(msgspec.Struct, frozen=True):
-    """`exempt`: namespaces in which containers without a share see what their image asks for.
+    """`exempt`: namespaces in which containers without a share see what their image asks for; the
+    agent's own is another one.
     `wait_s`: for a pod that the API server has not told of yet. `look_s`: between looks at who is
     gone."""
 
@@ -82,8 +83,9 @@ class Delivery:
 
     `with_processes` tells which of the pods with these UIDs have a process on this machine.
     `on_refused` hears whose container did not start and why, `on_without` whose container runs
-    without its share: such a pod is evicted. `cdi_device` names a CDI device that brings a grant,
-    "" where the runtime knows none.
+    without its share: such a pod is evicted. `on_stranger` hears whose container sees GPUs that
+    nobody gave it, for it started while no agent was there; `strangers` counts those. `cdi_device`
+    names a CDI device that brings a grant, "" where the runtime knows none.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Delivery:
         with_processes: Callable[[Collection[str]], Collection[str]],
         on_refused: Callable[[PodName, str], None],
         on_without: Callable[[PodName, str], None],
+        on_stranger: Callable[[PodName, str], None],
         cdi_device: Callable[[ContainerGrant], str],
     ) -> None:
         self.counts: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
@@ -105,7 +108,10 @@ class Delivery:
         self._with_processes = with_processes
         self._pods, self._devices, self._granter = pods, devices, granter
         self._options = options or DeliveryOptions()
+        self.strangers = 0
         self._on_refused, self._on_without = on_refused, on_without
+        self._on_stranger = on_stranger
+        self._told_strangers: dict[str, set[str]] = {}
         self._cdi_device = cdi_device
         self._unknown: dict[str, dict[str, tuple[nri.PodSandbox, nri.Container]]] = {}
         pods.listeners.append(self._heard_of)
@@ -334,12 +340,15 @@ class Delivery:
                 self._distrust(pod, known, problem)
             return
         if record is None:
-            # Nobody knows what it would get, yet; or it asks for nothing here.
-            if not problem and (known is None or known.asks == "share"):
-                self._remember(pod, container)
+            if not problem and (known is None or known.asks == "share" or not self._pods.node):
+                self._remember(pod, container)  # what it would get may be told later
+            if known is not None and self._pods.node is not None:
+                self._look_at_stranger(pod, container, known)
             return
         part = record.containers.get(container.name)
         if part is None or not part.shares:
+            if known is not None and self._pods.node is not None:
+                self._look_at_stranger(pod, container, known)
             return
         derived = known is not None and known.derived
         if runs_with(container.env, record, container.name, derived=derived):
@@ -347,6 +356,24 @@ class Delivery:
             return
         text = f"container {container.name} runs without its share: it started while no agent ran"
         self._on_without(_name_of(pod), text)
+
+    def _look_at_stranger(
+        self, pod: nri.PodSandbox, container: nri.Container, known: NodePod
+    ) -> None:
+        """Tell of a container with GPUs where an agent would have let it see none, or none yet."""
+        sees = _visible_to(container)
+        if sees in NO_GPU or pod.namespace in self._options.exempt:
+            return
+        if known.asks == "share" and known.record is None and sees != "all":
+            return  # an original's own agent may have given them, and say so later
+        served = known.asks == "foreign" and self._pods.served(known.manifest, container.name)
+        told = self._told_strangers.setdefault(pod.uid, set())
+        if container.id in told or served == "others" or self._asks_elsewhere(pod, container):
+            return
+        told.add(container.id)
+        self.strangers += 1
+        text = f"container {container.name} sees GPUs ({sees[:80]}) that nobody gave it: it started"
+        self._on_stranger(_name_of(pod), f"{text} while no agent ran")
 
     def _hold(self, pod: nri.PodSandbox, record: DeliveryRecord) -> None:
         self._held[pod.uid] = HeldRecord(pod, record, _name_of(pod))
@@ -368,8 +395,10 @@ class Delivery:
     def _heard_of(self, uid: str) -> None:
         """A pod came, changed or went: look at those of its containers that nobody could judge."""
         known = self._pods.pods.get(uid)
-        if known is None and uid in self._held:
-            self._absent.add(uid)
+        if known is None:
+            self._told_strangers.pop(uid, None)
+            if uid in self._held:
+                self._absent.add(uid)
         if known is not None and uid in self._unjudged:
             self._unjudged.discard(uid)
             held = self._held.get(uid)
@@ -377,8 +406,8 @@ class Delivery:
                 annotations = held.sandbox.annotations
                 if why := self._pods.objection(uid, held.record, annotations):
                     self._distrust(held.sandbox, known, why)
-        if known is None or (known.asks == "share" and known.record is None):
-            return  # what it gets may be told later: the node's GPUs are not known yet, say
+        if known is None or (known.record is None and self._pods.node is None):
+            return
         if uid in self._unknown:
             for pod, container in self._unknown.pop(uid).values():
                 self._look_at(pod, container)

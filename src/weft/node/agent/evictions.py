@@ -1,7 +1,8 @@
 """Evicts pods that run without the share they were promised, as disruption budgets allow.
 
 Such a pod computes on the wrong GPU, or on none, and no restart of a container mends what started
-while no agent was there. It is asked again until it is gone.
+while no agent was there. It is asked again until it is gone. A bare pod, which nobody would make
+anew, can be spared; that is told.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from weft.node.agent.pod_events import EVICTED, NOT_EVICTED, PodEvents, PodName
 
 log = logging.getLogger("weft.agent")
 
-DONE, BLOCKED, FAILED = "evicted", "blocked", "failed"
+DONE, BLOCKED, FAILED, SPARED = "evicted", "blocked", "failed", "spared"
 
 _TIMEOUT_S = 10.0
 _TOO_MANY = 429
@@ -28,16 +29,25 @@ class Evictions:
     def __init__(
         self, client: ApiClient, pods: NodePods, events: PodEvents, again_s: float = 15.0
     ) -> None:
-        self.counts: Counter[str] = Counter({DONE: 0, BLOCKED: 0, FAILED: 0})
+        self.counts: Counter[str] = Counter(dict.fromkeys((DONE, BLOCKED, FAILED, SPARED), 0))
         self._client, self._pods, self._events = client, pods, events
         self._again_s = again_s
         self._waiting: dict[PodName, str] = {}
+        self._bare_too: set[PodName] = set()
+        self._unjudged: set[str] = set()
         self._more = asyncio.Event()
+        pods.listeners.append(self._heard_of)
 
-    def evict(self, pod: PodName, why: str) -> None:
-        """Evict this pod, soon; `why` is for people."""
+    def evict(self, pod: PodName, why: str, *, bare_too: bool = True) -> None:
+        """Evict this pod, soon, unless it is bare and these are spared; `why` is for people."""
+        if bare_too:
+            self._bare_too.add(pod)
         if pod not in self._waiting:
             self._waiting[pod] = why
+            self._more.set()
+
+    def _heard_of(self, uid: str) -> None:
+        if uid in self._unjudged:
             self._more.set()
 
     async def run(self) -> None:
@@ -47,6 +57,7 @@ class Evictions:
             for pod, why in list(self._waiting.items()):
                 if await self._try(pod, why):
                     del self._waiting[pod]
+                    self._bare_too.discard(pod)
             try:
                 async with asyncio.timeout(self._again_s if self._waiting else None):
                     await self._more.wait()
@@ -59,6 +70,14 @@ class Evictions:
         gone = known is None and self._pods.synced.is_set()
         if gone or (known is not None and known.manifest.metadata.deletion_timestamp):
             return True
+        if pod not in self._bare_too:
+            if known is None:  # whether it is bare the API server tells first
+                self._unjudged.add(pod.uid)
+                return False
+            self._unjudged.discard(pod.uid)
+            if known.manifest.bare:
+                self._spare(pod, why)
+                return True
         try:
             await self._client.evict(pod.namespace, pod.name, pod.uid, _TIMEOUT_S)
         except (NotFoundError, ConflictError):
@@ -73,3 +92,9 @@ class Evictions:
         log.warning("pod %s is evicted: %s", pod, why, extra=about(pod))
         self._events.warn(pod, EVICTED, f"evicted: {why}")
         return True
+
+    def _spare(self, pod: PodName, why: str) -> None:
+        self.counts[SPARED] += 1
+        text = f"{why}; nobody would make it anew, so it is not evicted: delete it"
+        log.warning("pod %s: %s", pod, text, extra=about(pod))
+        self._events.warn(pod, NOT_EVICTED, f"{text}, or set agent.evictBarePods")

@@ -8,6 +8,7 @@ from weft.kube.structs import ObjectReference
 from weft.model.annotations import AGENT
 
 REFUSED, EVICTED, NOT_EVICTED = "GPUShareRefused", "GPUShareEvicted", "GPUShareEvictionBlocked"
+STRANGER = "GPUsWithoutShare"
 
 
 class PodName(NamedTuple):

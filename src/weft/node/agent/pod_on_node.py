@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from weft.kube.codec import Resource
+from weft.kube.pods import OwnedMeta
 from weft.model.manifest import Api, PodManifest, PodStatus
 
 
@@ -26,7 +27,13 @@ class RunningStatus(PodStatus, frozen=True, gc=False):
 class PodOnNode(PodManifest, frozen=True, gc=False):
     """A pod on its node."""
 
+    metadata: OwnedMeta = OwnedMeta()
     status: RunningStatus = RunningStatus()
+
+    @property
+    def bare(self) -> bool:
+        """True if no controller would make it anew."""
+        return not any(owner.controller for owner in self.metadata.owner_references or ())
 
     def containers_by_id(self) -> dict[str, str]:
         """The names of its containers by the runtime's ids."""
