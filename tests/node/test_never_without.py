@@ -13,11 +13,15 @@ import pytest
 from agent_process import ASKED, Agent, agent
 from crashing_agent import POINTS
 from exactness import is_exact, record_of
+from images import SEES_ALL_GPUS
 from kube_api import Object, Objects
 from long_form import few_or_many
 from played_gpus import PlayedGpus
 from real_node import RealNode, has_begun
 from weft_process import ALONE, weft
+
+from weft.model.agent_offer import decode_offer
+from weft.model.annotations import AGENT
 
 CRASHING = Path(__file__).resolve().parent / "crashing_agent.py"
 IN_A_POD = few_or_many(5, 10)
@@ -146,10 +150,88 @@ def test_no_container_starts_without_its_share(
     assert "Failed" in events, "no container was ever kept from starting: nothing was tried"
 
 
+EVICTS = """\
+apiVersion: weft.dev/v1
+kind: WeftConfiguration
+agent: {strangers: evict, evictBarePods: true}
+"""
+RETURN_S = 5.0
+PODS_WITHOUT = few_or_many(4, 100)
+
+
+def says_it_is_closed(node: RealNode, closed: bool) -> None:
+    """Wait until the node says whether its runtime waits for the agent."""
+
+    def says(nodes: Objects) -> bool:
+        annotations = [one["metadata"].get("annotations", {}) for one in nodes]
+        told = [decode_offer(each[AGENT]).fail_closed for each in annotations if AGENT in each]
+        return told == [closed]
+
+    node.api.wait_for(says, "Node")
+
+
+def test_whether_the_runtime_waits_is_tried_after_each_of_its_restarts(
+    node: RealNode, gpus: PlayedGpus
+) -> None:
+    with agent(node, gpus) as process:
+        says_it_is_closed(node, True)
+        for validator in (False, True):
+            node.restart_containerd(validator=validator)
+            says_it_is_closed(node, validator)
+            assert process.metrics()["weft_agent_fail_closed"] == validator
+        assert "weft-trial" not in node.containerd.ctr("containers", "ls")
+
+
+def test_nobody_runs_without_its_share_long_after_the_agents_return(
+    node: RealNode, gpus: PlayedGpus, namespace: str, scheduler: None, tmp_path: Path
+) -> None:
+    """Pods with shares, and strangers whose images name all GPUs, on a runtime that waits for
+    nobody: they started while no agent was there, and each is told of."""
+    settings = tmp_path / "weft.yaml"
+    settings.write_text(EVICTS)
+    node.restart_containerd(validator=False)
+    try:
+        with agent(node, gpus):
+            says_it_is_closed(node, False)
+        strangers: Objects = [
+            {
+                "metadata": {"name": f"stranger-{index}"},
+                "spec": {"containers": [{"name": "main", "image": SEES_ALL_GPUS}]},
+            }
+            for index in range(PODS_WITHOUT)
+        ]
+        node.create(strangers, namespace)
+        made = pods("without", PODS_WITHOUT)
+        node.create(made, namespace, bind=False)
+        found = node.wait(
+            lambda now: len(now) == 2 * PODS_WITHOUT and all(map(has_begun, now)),
+            namespace,
+            _RUNS_S,
+        )
+        process = Agent(node, gpus, "--config", settings)
+        try:
+            process.begin()
+            node.api.wait_for(
+                lambda now: all(p["metadata"].get("deletionTimestamp") for p in now),
+                "Pod",
+                namespace,
+                timeout_s=RETURN_S,
+            )
+        finally:
+            process.kill()
+        events = node.api.list("Event", namespace)
+        told = {e["involvedObject"]["name"] for e in events if e["reason"] == "GPUShareEvicted"}
+        assert told == {one["metadata"]["name"] for one in found}
+    finally:
+        node.restart_containerd()
+
+
 def test_without_a_validator_what_started_without_its_share_is_evicted(
-    node: RealNode, gpus: PlayedGpus, namespace: str, scheduler: None
+    node: RealNode, gpus: PlayedGpus, namespace: str, scheduler: None, tmp_path: Path
 ) -> None:
     """An older runtime, or one that is configured so, waits for nobody."""
+    settings = tmp_path / "weft.yaml"
+    settings.write_text(EVICTS)
     node.restart_containerd(validator=False)
     try:
         with agent(node, gpus):
@@ -159,7 +241,7 @@ def test_without_a_validator_what_started_without_its_share_is_evicted(
         found = node.wait(lambda now: len(now) == 2 and all(map(has_begun, now)), namespace)
         (alone,) = (one for one in found if one["metadata"]["name"] == "without-0")
         assert node.inside(alone, "c-0").gpus() == {}
-        with agent(node, gpus):
+        with agent(node, gpus, "--config", settings):
             left = node.wait(lambda now: len(now) == 1, namespace)
         assert left[0]["metadata"]["name"] == "with-0"
         events = node.api.list("Event", namespace)

@@ -17,14 +17,14 @@ CONTAINERD_LINES = """\
   [plugins."io.containerd.nri.v1.nri".default_validator]
     enable = true
 """
-"""What containerd's configuration has to say, since 2.2 (`version = 3`)."""
+"""Lines of containerd's configuration, since 2.2 (`version = 3`)."""
 CRIO_LINES = """\
 [crio.nri]
 enable_nri = true
 [crio.nri.default_validator]
 nri_enable_default_validator = true
 """
-"""What CRI-O's has to say, since 1.34, in a file below /etc/crio/crio.conf.d."""
+"""Lines of CRI-O's, since 1.34, in a file below /etc/crio/crio.conf.d."""
 
 
 def takes_cdi(runtime: str) -> bool:
