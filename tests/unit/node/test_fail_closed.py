@@ -1,4 +1,4 @@
-"""Whether the runtime fails closed is tried: on a fake of its service, and what is made of it."""
+"""Trials of whether the runtime fails closed: on a fake of its service, and their consequences."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
