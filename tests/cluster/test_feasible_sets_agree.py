@@ -20,8 +20,7 @@ from recording_extender import RecordingExtender
 
 from weft.cluster.state.bound_share import held_by
 from weft.cluster.state.nodes import NodeView
-from weft.cluster.state.pod_constraints import keeps_away
-from weft.cluster.state.pod_reader import read
+from weft.cluster.state.pod_reader import keeps_away, read
 from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import Engine, NodesChanged, PodSeenBound
 from weft.core.framework import Profile

@@ -7,7 +7,7 @@ import pytest
 from live_world import bind, node, pod, refusals, until, world
 
 from weft.cluster.state.nodes import NodeView
-from weft.cluster.state.pod_constraints import WAY_OUT, constraints_of, keeps_away
+from weft.cluster.state.pod_reader import WAY_OUT, constraints_of, keeps_away
 from weft.cluster.state.volumes import VolumeView
 from weft.kube.list_diff import Added, Deleted
 from weft.kube.pods import Pod

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from live_world import pod, refusals, until, world
 
-from weft.cluster.state.pod_constraints import WAY_OUT, constraints_of
+from weft.cluster.state.pod_reader import WAY_OUT, constraints_of
 from weft.cluster.state.volumes import VolumeView
 from weft.kube.list_diff import Added, Deleted
 from weft.kube.pods import Pod

@@ -31,9 +31,8 @@ from weft.cluster.state.bound_share import (
     without_node,
 )
 from weft.cluster.state.nodes import NodeView
-from weft.cluster.state.pod_constraints import claims_of, keeps_away
 from weft.cluster.state.pod_facts import age, bound_ns, came_as_decided, same, since
-from weft.cluster.state.pod_reader import read
+from weft.cluster.state.pod_reader import claims_of, keeps_away, read
 from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import Event, PodAdded, PodGone, PodSeenBound
 from weft.core.explain.account_sentences import MARKED_LATE

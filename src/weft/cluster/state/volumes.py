@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from weft.cluster.control.watch_feeds import WatchFeed
-from weft.cluster.state.pod_constraints import claims_of, terms_of
+from weft.cluster.state.pod_reader import claims_of, terms_of
 from weft.kube.client import ApiClient
 from weft.kube.codec import CLAIMS, CSI_NODES, VOLUMES
 from weft.kube.list_diff import Change, Deleted

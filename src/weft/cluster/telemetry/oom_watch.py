@@ -12,8 +12,8 @@ from collections.abc import Callable
 from hashlib import sha256
 
 from weft.cluster.state.nodes import NodeView
+from weft.cluster.state.pod_reader import workload_of
 from weft.cluster.state.pods import PodView
-from weft.cluster.state.workload_name import workload_of
 from weft.core.engine.oom_history import OutOfMemory
 from weft.dialects.registry import read_placement
 from weft.kube.oom_ends import out_of_memory
