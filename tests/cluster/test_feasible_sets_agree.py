@@ -27,7 +27,7 @@ from weft.core.framework import Profile
 from weft.core.policies.catalog import built_in
 from weft.dialects.dialect import DialectSettings
 from weft.kube.codec import CLAIMS, NODES, PODS, VOLUMES
-from weft.kube.list_diff import Added
+from weft.kube.watch import Added
 from weft.model import Code
 
 NODES_A_CLUSTER, PODS_A_CLUSTER, PODS_THERE = 7, 40, 6

@@ -11,9 +11,9 @@ from weft.cluster.control.watch_feeds import WatchFeed
 from weft.cluster.state.pod_reader import claims_of, terms_of
 from weft.kube.client import ApiClient
 from weft.kube.codec import CLAIMS, CSI_NODES, VOLUMES
-from weft.kube.list_diff import Change, Deleted
 from weft.kube.pods import Pod
 from weft.kube.structs import CsiNode, KubeObject, PersistentVolume, PersistentVolumeClaim
+from weft.kube.watch import Change, Deleted
 from weft.model import Requirement, Term
 
 _STABLE = {
@@ -145,13 +145,8 @@ def feeds_of(
 ) -> list[WatchFeed[Any]]:
     """The list-watches that fill `volumes`; `moved` is called after each batch."""
 
-    def feed(resource: Any, take_one: Callable[[Any], None]) -> WatchFeed[KubeObject]:
-        async def take(changes: list[Change[KubeObject]]) -> None:
-            for change in changes:
-                take_one(change)
-            moved()
-
-        return WatchFeed(client, resource, take)
+    def feed(resource: Any, take: Callable[[Any], None]) -> WatchFeed[KubeObject]:
+        return WatchFeed(client, resource, take, moved)
 
     return [
         feed(VOLUMES, volumes.take_volume),
