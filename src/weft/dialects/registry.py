@@ -24,6 +24,7 @@ from weft.dialects.resources import (
     PodWords,
     amount,
     asked_of,
+    cpu_and_memory,
     peak,
     slots,
 )
@@ -118,8 +119,8 @@ def _choose(words: PodWords, settings: DialectSettings) -> tuple[BaseDialect, st
     )
 
 
-class PodReading(NamedTuple):
-    """What a pod asks. `foreign` are its requests for GPUs in words that no dialect reads."""
+class ManifestReading(NamedTuple):
+    """The request of a pod. `foreign` are its requests for GPUs in words that no dialect reads."""
 
     request: PodRequest
     foreign: tuple[ForeignRequest, ...]
@@ -130,7 +131,7 @@ def parse_pod(manifest: PodManifest, settings: DialectSettings) -> PodRequest:
     return read_pod(manifest, settings).request
 
 
-def read_pod(manifest: PodManifest, settings: DialectSettings) -> PodReading:
+def read_pod(manifest: PodManifest, settings: DialectSettings) -> ManifestReading:
     """The same, with what is beyond Weft. The pod's containers are walked once."""
     words = PodWords(manifest)
     system, warning = _choose(words, settings)
@@ -150,7 +151,9 @@ def read_pod(manifest: PodManifest, settings: DialectSettings) -> PodReading:
     notes = [each.text for each in foreign if not each.waits]
     warnings = (*([warning] if warning else ()), *request.warnings, *notes)
     names = system.scheduler_names
-    return PodReading(replace(request, shape=shape, system_names=names, warnings=warnings), foreign)
+    return ManifestReading(
+        replace(request, shape=shape, system_names=names, warnings=warnings), foreign
+    )
 
 
 def write(request: PodRequest, placement: Placement, node: Node, now_ns: int) -> PodAnnotations:
@@ -336,7 +339,7 @@ def _beside_gpus(words: PodWords, bounds: InputBounds, *, lends: bool) -> NonGpu
     cpu, memory = 0, 0
     others: dict[str, int] = {}
     try:
-        cpu, memory, others = _of_containers(pod, slots_of, bounds)
+        cpu, memory, others = _of_containers(words, bounds)
     except BadInputError:
         if not bounds.held:
             raise
@@ -357,18 +360,9 @@ def _beside_gpus(words: PodWords, bounds: InputBounds, *, lends: bool) -> NonGpu
     return cpu, memory, tuple(sorted(others.items()))
 
 
-def _of_containers(
-    pod: PodManifest, slots_of: _Slots, bounds: InputBounds
-) -> tuple[int, int, dict[str, int]]:
-    overhead = pod.spec.overhead or {}
-    cpu = peak([(s.role, bounds.cpu_milli(*_asked(s, "cpu"))) for s in slots_of.get("cpu", ())])
-    memory = peak(
-        [(s.role, bounds.memory_bytes(*_asked(s, "memory"))) for s in slots_of.get("memory", ())]
-    )
-    if "cpu" in overhead:
-        cpu += bounds.cpu_milli(overhead["cpu"], "spec.overhead[cpu]")
-    if "memory" in overhead:
-        memory += bounds.memory_bytes(overhead["memory"], "spec.overhead[memory]")
+def _of_containers(words: PodWords, bounds: InputBounds) -> tuple[int, int, dict[str, int]]:
+    slots_of = words.naming
+    cpu, memory = cpu_and_memory(words, bounds)
     extended = {}
     for name in sorted(name for name in slots_of if _is_extended(name)):
         if most := peak([(s.role, amount(s, name, bounds)) for s in slots_of[name]]):
@@ -416,14 +410,6 @@ def _gpu_resources(slots_of: _Slots) -> dict[str, int]:
 
 def _requested(resources: ManifestResources) -> Quantities:
     return {**(resources.limits or {}), **(resources.requests or {})}
-
-
-def _asked(slot: ContainerSlot, name: str) -> tuple[str | int | float, str]:
-    """The container's request of a resource that it names, and where that stands."""
-    requests, limits = slot.container.resources.requests, slot.container.resources.limits or {}
-    if requests and name in requests:
-        return requests[name], f"{slot.where}.resources.requests[{name}]"
-    return limits[name], f"{slot.where}.resources.limits[{name}]"
 
 
 def _bytes(amounts: Quantities, name: str) -> int:

@@ -126,22 +126,15 @@ class PodWords:
     `slots` are its containers in the order they start, `naming` those that name each resource.
     """
 
-    __slots__ = ("manifest", "naming", "slots")
+    __slots__ = ("annotations", "labels", "manifest", "naming", "slots")
 
     def __init__(self, manifest: PodManifest) -> None:
+        meta = manifest.metadata
         self.manifest = manifest
+        self.labels: Mapping[str, str] = meta.labels or {}
+        self.annotations: Mapping[str, str] = meta.annotations or {}
         self.slots = slots(manifest)
         self.naming = by_name(self.slots)
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """The pod's labels."""
-        return self.manifest.metadata.labels or {}
-
-    @property
-    def annotations(self) -> Mapping[str, str]:
-        """The pod's annotations."""
-        return self.manifest.metadata.annotations or {}
 
     def naming_any(self, names: Iterable[str]) -> list[ContainerSlot]:
         """The containers that name one of these resources, each once."""
@@ -259,6 +252,28 @@ def peak(amounts: Sequence[tuple[Role, int]]) -> int:
         else:
             highest = max(highest, running + value)
     return max(highest, running + mains)
+
+
+def cpu_and_memory(words: PodWords, bounds: InputBounds) -> tuple[int, int]:
+    """Thousandths of a core and bytes of host memory that the containers ask, with the overhead."""
+    overhead, naming = words.manifest.spec.overhead or {}, words.naming
+    cpu = peak([(s.role, bounds.cpu_milli(*_asked(s, "cpu"))) for s in naming.get("cpu", ())])
+    memory = peak(
+        [(s.role, bounds.memory_bytes(*_asked(s, "memory"))) for s in naming.get("memory", ())]
+    )
+    if "cpu" in overhead:
+        cpu += bounds.cpu_milli(overhead["cpu"], "spec.overhead[cpu]")
+    if "memory" in overhead:
+        memory += bounds.memory_bytes(overhead["memory"], "spec.overhead[memory]")
+    return cpu, memory
+
+
+def _asked(slot: ContainerSlot, name: str) -> tuple[str | int | float, str]:
+    """The container's request of a resource that it names, and where that stands."""
+    requests, limits = slot.container.resources.requests, slot.container.resources.limits or {}
+    if requests and name in requests:
+        return requests[name], f"{slot.where}.resources.requests[{name}]"
+    return limits[name], f"{slot.where}.resources.limits[{name}]"
 
 
 def _whole(text: str | int | float, where: str, bounds: InputBounds) -> int:

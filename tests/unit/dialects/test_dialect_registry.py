@@ -48,7 +48,7 @@ def test_a_pod_without_a_gpu_is_no_error():
 
 @pytest.mark.parametrize("interference_table", [False, True])
 def test_no_system_that_a_pod_asks_by_is_passed_over(interference_table: bool) -> None:
-    """Whose a pod is follows from a table of names: it must lead to all that each system heeds."""
+    """A table of names says whose a pod may be: it must lead to all that each system heeds."""
     settings = DialectSettings(interference_table=interference_table)
     names = sorted({name for system in ALL for name in system.resources} | {GPU, "cpu"})
     labels = sorted(ASKING_LABELS)

@@ -416,7 +416,7 @@ class EngineCluster:
             self.handle(ordered)
         if gone:
             self.started.forget(pod.metadata.uid)
-        else:
+        elif pod.spec.node_name:
             self.started.observe([pod])
 
     def _pods_taken(self) -> None:
@@ -469,7 +469,7 @@ class EngineCluster:
         self.past_scheduler.check()
 
     def _volumes_changed(self) -> None:
-        if not self._volumes.take_moved():
+        if not (self._volumes.moved and self._volumes.take_moved()):
             return
         for pod in self._pods.pending_with_volume_claims():
             if (event := self._pods.update(pod)) is not None:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from weft.cluster.state.anti_affinity import AntiAffinityDomains
 from weft.cluster.state.heartbeats import Heartbeats
-from weft.core.framework.constraints import closed_to
+from weft.core.framework.feasibility import closed_to
 from weft.dialects.catalog import RESOURCES
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE, UNHEALTHY_PREFIX
 from weft.dialects.inventory import InventoryFallback, inventory, taints_of

@@ -45,7 +45,7 @@ from weft.model import (
     Term,
     Toleration,
 )
-from weft.model.annotations import CLASS
+from weft.model.annotations import APPLICATION, CLASS
 from weft.model.ceilings import MOST_RULES
 
 WAY_OUT = "run this pod through kube-scheduler with Weft as its extender"
@@ -55,6 +55,7 @@ TEMPLATE_HASH = "pod-template-hash"
 _MINUTE = re.compile(r"(.+)-(\d{8})")
 _LATE_MIN = 24 * 60  # a CronJob's pod is made at its minute, or when its Job tries again
 
+_NONE = Constraints()
 Read = Callable[[Pod, DialectSettings, Constraints], PodRequest]
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -228,7 +229,7 @@ def constraints_of(pod: Pod, volumes: Volumes) -> Constraints:
         volumes=rules,
         unsupported="; ".join([*held, *unsupported]) + way_out,
     )
-    if constraints.rules > MOST_RULES:
+    if constraints != _NONE and constraints.rules > MOST_RULES:
         stated = f"{constraints.rules} rules on nodes, tolerations and host ports"
         return Constraints(unsupported=f"the pod has {stated}; Weft reads {MOST_RULES} at most")
     return constraints
@@ -336,7 +337,8 @@ def workload_of(pod: Pod) -> str:
     if owner is not None:
         kind, name = _above(owner, pod)
         return f"{namespace}/{kind}/{name}"
-    application = application_of(meta.annotations or {})
+    annotations = meta.annotations or {}
+    application = application_of(annotations) if APPLICATION in annotations else ""
     return f"{namespace}/application/{application}" if application else ""
 
 
