@@ -9,7 +9,7 @@ import pytest
 import typer.main
 
 from weft.cli import main as weft_cli
-from weft.cluster.state.pod_constraints import UnknownVolumes, constraints_of
+from weft.cluster.state.pod_reader import UnknownVolumes, constraints_of
 from weft.kube.pods import Pod
 from weft.model.reason import TEXT, Code
 

@@ -20,15 +20,14 @@ from recording_extender import RecordingExtender
 
 from weft.cluster.state.bound_share import held_by
 from weft.cluster.state.nodes import NodeView
-from weft.cluster.state.pod_constraints import keeps_away
-from weft.cluster.state.pod_reader import read
+from weft.cluster.state.pod_reader import keeps_away, read
 from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import Engine, NodesChanged, PodSeenBound
 from weft.core.framework import Profile
 from weft.core.policies.catalog import built_in
 from weft.dialects.dialect import DialectSettings
 from weft.kube.codec import CLAIMS, NODES, PODS, VOLUMES
-from weft.kube.list_diff import Added
+from weft.kube.watch import Added
 from weft.model import Code
 
 NODES_A_CLUSTER, PODS_A_CLUSTER, PODS_THERE = 7, 40, 6

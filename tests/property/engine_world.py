@@ -34,7 +34,7 @@ from weft.core.engine import (
     Wake,
 )
 from weft.core.engine.decision_faults import unless_faulted
-from weft.core.engine.turnover import FEW_PODS
+from weft.core.engine.pricing import FEW_PODS
 from weft.core.framework.fragments import TYPICAL_PODS
 from weft.core.framework.popularity import POPULAR_PODS, bare, weighted_input
 from weft.core.framework.signals import FRESH, MISSING, STALE, snapshot

@@ -26,8 +26,8 @@ from weft.core.engine import (
     Wake,
     assessment,
 )
-from weft.core.engine.active_pods import ActivePods
 from weft.core.engine.assessment import Assessment, Assessor
+from weft.core.engine.queue import ActivePods
 from weft.core.framework import Profile, Query, feasibility
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import LedgerTable

@@ -4,8 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.dialects.containers import one_card, per_container, whole_cards
-from weft.dialects.resources import ContainerSlot, peak, slots
+from weft.dialects.resources import ContainerSlot, one_card, peak, per_container, slots, whole_cards
 from weft.model import GpuMemoryRequest, GpuRequest, PodManifest
 
 CARDS = (16160, 24576)

@@ -11,8 +11,7 @@ from weft.core.engine.assessment import Assessor
 from weft.core.engine.decision_faults import SideTasks
 from weft.core.engine.engine import Engine
 from weft.core.engine.pricing import PriceLists
-from weft.core.engine.queue import Queue
-from weft.core.engine.waiting_pods import FreedNode, ParkedGroup
+from weft.core.engine.queue import FreedNode, ParkedGroup, Queue
 from weft.core.ledger import Ledger
 from weft.core.policies.least_stranding import LeastStranding
 from weft.model.errors import PolicyError
@@ -124,7 +123,7 @@ def mistakes_beside_deciding_are_hushed_up(patch: pytest.MonkeyPatch) -> None:
 
 
 def mistakes_beside_deciding_are_told_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SideTasks, "take_faults", lambda self: list(self._faults))
+    patch.setattr(SideTasks, "take_faults", lambda self: list(self.faults))
 
 
 def no_prices_once_some_could_not_be_made(patch: pytest.MonkeyPatch) -> None:

@@ -28,8 +28,7 @@ from weft.kube.bind import Binder, BindRequest, Bound, Refused
 from weft.kube.client import ApiClient
 from weft.kube.errors import ExpiredError
 from weft.kube.lease import Elector, LeaseObservation
-from weft.kube.list_diff import Deleted, KnownObjects
-from weft.kube.watch import WatchPlan, WatchStep
+from weft.kube.watch import Deleted, KnownObjects, WatchPlan, WatchStep
 
 Patch = pytest.MonkeyPatch
 Mutant = Callable[[Patch], None]

@@ -34,7 +34,7 @@ def read_pods(path: Path) -> "list[PodRequest]":
 def _pods_of(file: Path) -> "Iterator[PodRequest]":
     from weft.cli.manifests import load, manifest_of, pods_in, replicas_of, split
     from weft.cluster.state import pod_reader
-    from weft.cluster.state.pod_constraints import UnknownVolumes
+    from weft.cluster.state.pod_reader import UnknownVolumes
     from weft.dialects.dialect import DialectSettings
     from weft.files.reading import read_text
 

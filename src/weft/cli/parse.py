@@ -145,7 +145,7 @@ def read_pod(file: str, pod: "ManifestPod", settings: DialectSettings) -> PodRea
     """The reading of one pod, or `BadInputError` naming the field, its value and the way out."""
     from weft.cli.manifests import manifest_of, replicas_of
     from weft.cluster.state import pod_reader
-    from weft.cluster.state.pod_constraints import UnknownVolumes
+    from weft.cluster.state.pod_reader import UnknownVolumes
     from weft.dialects.preview import preview
 
     manifest = manifest_of(pod)

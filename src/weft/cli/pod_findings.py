@@ -15,7 +15,7 @@ from weft.dialects.delivery import derived_record
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.evidence import marked
 from weft.dialects.inventory import InventoryFallback, inventory
-from weft.dialects.registry import dialect, parse_pod
+from weft.dialects.registry import parse_pod
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Node
 from weft.model.annotations import AGENT, SCHEDULE, SCHEDULE_ENABLED
@@ -118,7 +118,7 @@ def _hangs(pod: Pod, shown: SystemNode, settings: DialectSettings, now: datetime
         return False
     try:
         bound = datetime.datetime.fromisoformat(pod.bound_at)
-        asks = dialect(parse_pod(pod, settings).dialect).to_deliver(pod)
+        asks = parse_pod(pod, settings).shape.resources
     except (ValueError, BadInputError):
         return False
     others = set(shown.status.allocatable or {}) - shown.advertised

@@ -90,7 +90,7 @@ def _given(objects: str) -> "CapturedObjects":
     from weft.cli.trace_objects import objects_by_kind
     from weft.cluster.snapshot.capture import CapturedObjects
     from weft.cluster.snapshot.form import KINDS
-    from weft.cluster.state.pod_constraints import claims_of
+    from weft.cluster.state.pod_reader import claims_of
 
     objects_of = objects_by_kind(
         objects, {kind: resource.type for kind, (_, resource) in KINDS.items()}

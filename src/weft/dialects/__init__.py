@@ -5,7 +5,7 @@ a system, and who combines them. Out: where the pod goes (that is `core/engine/`
 `core/policies/`), and any I/O.
 
 `dialect` is the contract, `catalog` lists the systems, `registry` reads pods (`parse_pod`, `write`,
-`read_placement`), `inventory` reads nodes, `node_resources` what a pod takes beside GPUs.
-`resources`, `containers`, `requests` and `shares` are what the systems have in common: reading
-quantities, containers onto requests, the common part of a request, and placements as text.
+`read_placement`), `inventory` reads nodes, `non_gpu_resources` what a pod takes beside GPUs.
+`resources`, `requests` and `shares` are what the systems have in common: what containers ask and
+the GPU requests that follow, the common part of a request, and placements as text.
 """

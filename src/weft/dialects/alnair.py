@@ -13,11 +13,10 @@ from itertools import count, islice
 
 from msgspec.structs import replace
 
-from weft.dialects.containers import one_card
 from weft.dialects.dialect import DialectSettings, PodAnnotations, UnitSettings
 from weft.dialects.node_gpus import InventorySource, ReportedGpu, listed_parts, whole_number
 from weft.dialects.requests import build
-from weft.dialects.resources import ContainerSlot, amount, slots, units
+from weft.dialects.resources import ContainerSlot, PodWords, amount, one_card, units
 from weft.dialects.shares import find, identity, placement_of, share_on
 from weft.dialects.system import BaseDialect, by_container
 from weft.model import BadInputError, Gpu, Node, NodeManifest, Placement, PodManifest, Share
@@ -52,15 +51,14 @@ class Alnair(BaseDialect):
         """GiB to the nearest, and percent of cores."""
         return {MEMORY: settings.promised((gpu.memory_mib + 512) // 1024), COMPUTE: 100 * pieces}
 
-    def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
+    def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
         """The pod's total on one card."""
         notes: list[str] = []
-        places = slots(pod)
         asks: list[GpuRequest | None] = []
-        for slot in places:
+        for slot in words.slots:
             ignored = settings.compat == "exact" and slot.role != "main"
             asks.append(None if ignored else _ask(slot, notes))
-        layout = one_card(places, asks)
+        layout = one_card(words.slots, asks)
         if layout.gpu_requests and layout.gpu_requests[0].memory.kind == "none":
             notes.append(f"{COMPUTE} without {MEMORY}: no GPU memory is charged")
         if sum(ask.milli for ask in asks if ask) > 1000:
@@ -68,7 +66,7 @@ class Alnair(BaseDialect):
                 f"{COMPUTE}: the containers ask for more than 100 percent together; "
                 "they share one card, so at most all of it is held"
             )
-        return build(pod, self.name, layout, shared=True, warnings=notes)
+        return build(words, self.name, layout, shared=True, warnings=notes)
 
     def annotate(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int

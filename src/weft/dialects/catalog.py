@@ -1,5 +1,6 @@
 """All dialects, and the names that are theirs."""
 
+import functools
 import re
 
 from weft.dialects.alnair import Alnair
@@ -37,6 +38,7 @@ AGENT_ANNOTATIONS = tuple(system.agent_annotation for system in ALL if system.ag
 """Annotations with which an agent on the node says which card it gave, whatever Weft chose."""
 
 
+@functools.lru_cache(maxsize=1024)
 def is_gpu_resource(name: str) -> bool:
     """True if it asks for GPUs in one of the systems.
 

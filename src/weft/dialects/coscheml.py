@@ -7,6 +7,7 @@ identity serves nothing, and the pod is gpushare's.
 
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.gpushare import Gpushare
+from weft.dialects.resources import PodWords
 from weft.model import PodManifest, PodRequest
 
 # Container name → the interference table's key.
@@ -39,14 +40,14 @@ class CoschemlDialect(Gpushare):
 
     name = "coscheml"
 
-    def carries(self, pod: PodManifest, settings: DialectSettings) -> bool:
+    def carries(self, words: PodWords, settings: DialectSettings) -> bool:
         """A gpushare pod of a known application, where a table is configured."""
         return (
             settings.interference_table
-            and bool(application_of(pod))
-            and super().carries(pod, settings)
+            and bool(application_of(words.manifest))
+            and super().carries(words, settings)
         )
 
-    def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
+    def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
         """gpushare's request with the application in its shape."""
-        return self._build(pod, settings, application_of(pod))
+        return self._build(words, settings, application_of(words.manifest))

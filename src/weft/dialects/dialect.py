@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from weft.dialects.resources import PodWords
 from weft.model import Node, Placement, PodManifest, PodRequest
 
 TieBreak = Literal["first", "last", "uuid"]
@@ -74,7 +75,7 @@ class Dialect(Protocol):
         """True if this pod asks in this system's way (resources, labels, schedulerName)."""
         ...
 
-    def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
+    def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
         """The request, or `BadInputError` naming field and value."""
         ...
 

@@ -8,7 +8,6 @@ The original's sidecar fault (a container without a GPU takes -1 of one) is kept
 import hashlib
 from collections.abc import Iterable
 
-from weft.dialects.containers import asks_of, per_container, whole_cards
 from weft.dialects.dialect import DialectSettings, PodAnnotations, UnitSettings
 from weft.dialects.node_gpus import (
     InventorySource,
@@ -17,7 +16,15 @@ from weft.dialects.node_gpus import (
     quantity,
 )
 from weft.dialects.requests import build
-from weft.dialects.resources import ContainerSlot, amount, slots, units
+from weft.dialects.resources import (
+    ContainerSlot,
+    PodWords,
+    amount,
+    asks_of,
+    per_container,
+    units,
+    whole_cards,
+)
 from weft.dialects.shares import from_gpus
 from weft.dialects.system import BaseDialect, by_container
 from weft.model import Gpu, GpuMemoryRequest, GpuRequest, Node, Placement, PodRequest
@@ -72,18 +79,17 @@ class Elastic(BaseDialect):
         units = cores | memory
         return units if settings.all_spellings else {name: units[name] for name in DOCUMENTED}
 
-    def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
+    def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
         """MiB and percent per container."""
         notes: list[str] = []
-        places = slots(pod)
         exact = settings.compat == "exact"
-        asks = asks_of(places, self.resources, lambda slot: _ask(slot, notes))
+        asks = asks_of(words, self.resources, lambda slot: _ask(slot, notes))
         if exact:  # init containers are ignored, and containers without a GPU still placed
             asks = [
                 None if slot.role != "main" else ask or GpuRequest()
-                for slot, ask in zip(places, asks, strict=True)
+                for slot, ask in zip(words.slots, asks, strict=True)
             ]
-        return build(pod, self.name, per_container(places, asks), warnings=notes)
+        return build(words, self.name, per_container(words.slots, asks), warnings=notes)
 
     def annotate(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int

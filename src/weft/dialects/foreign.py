@@ -9,11 +9,10 @@ import difflib
 import functools
 import itertools
 import re
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from weft.dialects.catalog import RESOURCES, is_gpu_resource
-from weft.dialects.resources import by_name, names_any, slots
+from weft.dialects.resources import PodWords, names_any
 from weft.model import PodManifest
 
 
@@ -66,7 +65,8 @@ ANNOTATIONS = ("gpu-fraction", "gpu-memory")
 """Annotations with which KAI Scheduler's pods ask."""
 _KAI_WAY_OUT = "leave the pod to schedulerName kai-scheduler"
 _IGNORED = ("nvidia.com/priority",)  # HAMi's: of those who share a GPU, whose kernels go first
-_READ = frozenset((*RESOURCES, *_IGNORED, "cpu", "memory", "ephemeral-storage"))
+READ = frozenset((*RESOURCES, *_IGNORED, "cpu", "memory", "ephemeral-storage"))
+"""Resources that are somebody's here; most pods name no others."""
 _KNOWN = (*RESOURCES, "amd.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe")
 _ALIKE, _ALIKE_AND_GPU = 0.85, 0.75  # like `nvidia.com/gpu`: `nvidia.com/gpus` 0.97, `…/nic` 0.79
 _MOST_NAMES = 16  # of one pod that are looked at; it may have thousands, and each takes its time
@@ -74,42 +74,35 @@ _MOST_LETTERS = 64
 
 
 def foreign_requests(pod: PodManifest, *, asks: bool) -> list[ForeignRequest]:
+    """`foreign_in` a manifest."""
+    return foreign_in(PodWords(pod), asks=asks)
+
+
+def foreign_in(words: PodWords, *, asks: bool) -> list[ForeignRequest]:
     """The pod's requests for GPUs that no dialect reads; `asks`: a dialect reads other words.
 
     An annotation beside these is only ignored: its name alone is too common to keep a pod waiting.
     """
-    unread = itertools.islice(_unread_names(pod), _MOST_NAMES)
+    unread = itertools.islice((name for name in words.naming if name not in READ), _MOST_NAMES)
     foreign = [request for name in unread if (request := foreign_resource(name)) is not None]
-    naming = by_name(slots(pod)) if foreign else {}
     requests = []
     for request in foreign:
-        containers = [slot.container for slot in naming[request.name]]
+        containers = [slot.container for slot in words.naming[request.name]]
         asking = tuple(c.name for c in containers if names_any(c, {request.name}))
         requests += [request._replace(containers=asking)] if asking else []
     for name in ANNOTATIONS:
-        if (pod.metadata.annotations or {}).get(name):
+        if words.annotations.get(name):
             end = "it is ignored" if asks else _KAI_WAY_OUT
             text = f"annotation {name} is KAI Scheduler's: Weft does not place it; {end}"
             requests.append(ForeignRequest(name, text, waits=not asks))
     return requests
 
 
-def _unread_names(pod: PodManifest) -> Iterator[str]:
-    """Resources that the pod names and no dialect reads, each once, in their order."""
-    seen: set[str] = set()
-    for container in (*(pod.spec.init_containers or ()), *pod.spec.containers):
-        for amounts in (container.resources.limits, container.resources.requests):
-            for name in amounts or ():
-                if name not in seen and name not in _READ:
-                    seen.add(name)
-                    yield name
-
-
 @functools.lru_cache(maxsize=1024)
 def foreign_resource(name: str) -> ForeignRequest | None:
     """Describes a resource that asks for GPUs in words no dialect reads; None of others."""
     native = "/" not in name and "gpu" not in name.lower()
-    if native or name in _READ:
+    if native or name in READ:
         return None
     for system in _SYSTEMS:
         if system.pattern.match(name):

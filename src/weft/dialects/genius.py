@@ -10,13 +10,21 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from weft.dialects.containers import ContainerRequests, per_container, pod_wide, whole_cards
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.nvidia import GPU
 from weft.dialects.requests import build
-from weft.dialects.resources import ContainerSlot, amount, asks_for, label_number, slots
+from weft.dialects.resources import (
+    ContainerRequests,
+    ContainerSlot,
+    PodWords,
+    amount,
+    label_number,
+    per_container,
+    pod_wide,
+    whole_cards,
+)
 from weft.dialects.system import BaseDialect
-from weft.model import DeviceRule, GpuMemoryRequest, GpuRequest, PodManifest, PodRequest, Shape
+from weft.model import DeviceRule, GpuMemoryRequest, GpuRequest, PodRequest, Shape
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS, within_priorities
 from weft.model.errors import BadInputError
 
@@ -43,19 +51,19 @@ class GeniusDialect(BaseDialect):
     asks_by_name = True
     pod_asks_as_one = True
 
-    def carries(self, pod: PodManifest, settings: DialectSettings) -> bool:
+    def carries(self, words: PodWords, settings: DialectSettings) -> bool:
         """True if a label asks for GPUs; genius/priority alone does not."""
-        return any(name in (pod.metadata.labels or {}) for name in self.asking_labels)
+        return any(name in words.labels for name in self.asking_labels)
 
-    def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
+    def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
         """The labels' request, merged with `nvidia.com/gpu` to the larger of the two."""
-        labels = pod.metadata.labels or {}
+        labels = words.labels
         notes: list[str] = []
         requested = {name: _number(labels, name, notes) for name in (NUMBER, EACH, TOTAL)}
         exact = settings.compat == "exact"
         gpu_requests = (_uncharged if exact else _charged)(requested, notes)
-        places = slots(pod)
-        shared = not asks_for(pod, (GPU,))
+        places = words.slots
+        shared = not words.asks_for((GPU,))
         layout = pod_wide(places, gpu_requests) if shared else merged(places, gpu_requests, notes)
         if not layout.gpu_requests and MODEL not in labels and not exact:
             notes.append(
@@ -65,7 +73,7 @@ class GeniusDialect(BaseDialect):
         shape = Shape(devices=_rule(labels), needs_gpu_node=not layout.gpu_requests)
         priority = _priority(labels, notes)
         shared = shared and bool(layout.gpu_requests)
-        request = build(pod, self.name, layout, shape=shape, shared=shared, warnings=notes)
+        request = build(words, self.name, layout, shape=shape, shared=shared, warnings=notes)
         return replace(request, queue_priority=priority)
 
 

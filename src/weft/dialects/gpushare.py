@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from weft.dialects.containers import ContainerRequests, one_card
 from weft.dialects.dialect import DialectSettings, PodAnnotations, UnitSettings
 from weft.dialects.evidence import anothers
 from weft.dialects.node_gpus import (
@@ -24,7 +23,14 @@ from weft.dialects.node_gpus import (
     quantity,
 )
 from weft.dialects.requests import build
-from weft.dialects.resources import ContainerSlot, amount, slots, units
+from weft.dialects.resources import (
+    ContainerRequests,
+    ContainerSlot,
+    PodWords,
+    amount,
+    one_card,
+    units,
+)
 from weft.dialects.shares import find, placement_of, share_on
 from weft.dialects.system import BaseDialect, by_container
 from weft.model import Gpu, GpuMemoryRequest, GpuRequest, Node, Placement, PodRequest, Shape
@@ -65,18 +71,18 @@ class Gpushare(BaseDialect):
         units = gpu.memory_mib // UNIT_MIB[settings.gpushare_unit]
         return {GPU_MEM: settings.promised(units), GPU_COUNT: 1}
 
-    def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
+    def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
         """The pod's total on one card."""
-        return self._build(pod, settings, "")
+        return self._build(words, settings, "")
 
-    def _build(self, pod: PodManifest, settings: DialectSettings, application: str) -> PodRequest:
+    def _build(self, words: PodWords, settings: DialectSettings, application: str) -> PodRequest:
         notes: list[str] = []
-        places = slots(pod)
+        places = words.slots
         layout, unit_mib = _layout(places, settings, notes)
         if any(amount(slot, GPU_COUNT) for slot in places):
             notes.append(f"{GPU_COUNT} gives a pod nothing: it counts a node's cards")
         shape = Shape(unit_mib=unit_mib, application=application)
-        return build(pod, self.name, layout, shape=shape, shared=True, warnings=notes)
+        return build(words, self.name, layout, shape=shape, shared=True, warnings=notes)
 
     def annotate(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int

@@ -6,11 +6,18 @@ cores. Annotations name or exclude models (part of the name, case ignored) and U
 
 from collections.abc import Mapping
 
-from weft.dialects.containers import asks_of, per_container
 from weft.dialects.dialect import DialectSettings, PodAnnotations, UnitSettings
 from weft.dialects.nvidia import GPU
 from weft.dialects.requests import build, listed
-from weft.dialects.resources import ContainerSlot, amount, asks_for, percent, slots, units
+from weft.dialects.resources import (
+    ContainerSlot,
+    PodWords,
+    amount,
+    asks_of,
+    per_container,
+    percent,
+    units,
+)
 from weft.dialects.shares import find, from_gpus, identity, of_container, part_of
 from weft.dialects.system import BaseDialect
 from weft.model import ContainerRequest, DeviceRule, GpuMemoryRequest, GpuRequest, PodRequest, Shape
@@ -46,15 +53,16 @@ class Hami(BaseDialect):
     resources = (MEM, MEM_PERCENT, CORES)
     written = ("hami.io/vgpu-*",)
     resource_pattern = r"nvidia\.com/(?:gpumem|gpumem-percentage|gpucores|priority)$"
+    carried_by = (GPU,)
     counted = (GPU,)  # its device plugin reports no other, and reads the rest off the pod
 
-    def carries(self, pod: PodManifest, settings: DialectSettings) -> bool:
+    def carries(self, words: PodWords, settings: DialectSettings) -> bool:
         """HAMi's own resources; or plain GPUs under its schedulerName or device annotations."""
-        if super().carries(pod, settings):
+        if super().carries(words, settings):
             return True
-        named = pod.spec.scheduler_name in self.scheduler_names
-        ruled = any(name in (pod.metadata.annotations or {}) for name in RULES)
-        return (named or ruled) and asks_for(pod, (GPU,))
+        named = words.manifest.spec.scheduler_name in self.scheduler_names
+        ruled = any(name in words.annotations for name in RULES)
+        return (named or ruled) and words.asks_for((GPU,))
 
     def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
         """MiB, percent of memory and of cores; not `nvidia.com/gpu`, which is NVIDIA's."""
@@ -64,12 +72,11 @@ class Hami(BaseDialect):
             CORES: 100 * pieces,
         }
 
-    def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
+    def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
         """Memory and cores of each of n GPUs per container."""
         notes: list[str] = []
-        places = slots(pod)
-        asks = asks_of(places, (GPU, *self.resources), lambda slot: _ask(slot, notes))
-        annotations = pod.metadata.annotations or {}
+        asks = asks_of(words, (GPU, *self.resources), lambda slot: _ask(slot, notes))
+        annotations = words.annotations
         rule = DeviceRule(
             models=listed(annotations, USE_TYPE),
             not_models=listed(annotations, NOUSE_TYPE),
@@ -79,7 +86,9 @@ class Hami(BaseDialect):
         )
         named = rule.models or rule.not_models or rule.uuids or rule.not_uuids
         shape = Shape(devices=rule) if named else None
-        return build(pod, self.name, per_container(places, asks), shape=shape, warnings=notes)
+        return build(
+            words, self.name, per_container(words.slots, asks), shape=shape, warnings=notes
+        )
 
     def annotate(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int

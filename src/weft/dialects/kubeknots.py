@@ -4,14 +4,13 @@ The original knows one GPU, and no resource or device plugin: containers see eve
 charges the label on one card and shows the containers that card alone.
 """
 
-from weft.dialects.containers import pod_wide
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.genius import merged
 from weft.dialects.nvidia import GPU
 from weft.dialects.requests import build
-from weft.dialects.resources import asks_for, label_number, slots
+from weft.dialects.resources import PodWords, label_number, pod_wide
 from weft.dialects.system import BaseDialect
-from weft.model import GpuMemoryRequest, GpuRequest, PodManifest, PodRequest
+from weft.model import GpuMemoryRequest, GpuRequest, PodRequest
 from weft.model.ceilings import MOST_GPU_MIB
 
 LABEL = "GPU_MEM_REQ"
@@ -27,13 +26,13 @@ class Kubeknots(BaseDialect):
     asks_by_name = True
     pod_asks_as_one = True
 
-    def carries(self, pod: PodManifest, settings: DialectSettings) -> bool:
+    def carries(self, words: PodWords, settings: DialectSettings) -> bool:
         """True if the label is there, readable or not."""
-        return LABEL in (pod.metadata.labels or {})
+        return LABEL in words.labels
 
-    def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
+    def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
         """The label's MiB on one card, or the whole cards of `nvidia.com/gpu` if it stands by."""
-        labels = pod.metadata.labels or {}
+        labels = words.labels
         text = labels.get(LABEL)
         number = label_number(labels, LABEL, MOST_GPU_MIB, "any card")
         notes: list[str] = []
@@ -41,7 +40,7 @@ class Kubeknots(BaseDialect):
             problem = "is missing" if text is None else f"{text!r} is no whole number of MiB"
             notes.append(f"label {LABEL} {problem}: 0 MiB are charged, as in the original")
         gpu_request = GpuRequest(memory=GpuMemoryRequest("mib", number or 0))
-        places = slots(pod)
-        shared = not asks_for(pod, (GPU,))
+        places = words.slots
+        shared = not words.asks_for((GPU,))
         layout = pod_wide(places, [gpu_request]) if shared else merged(places, [gpu_request], notes)
-        return build(pod, self.name, layout, shared=shared, warnings=notes)
+        return build(words, self.name, layout, shared=shared, warnings=notes)

@@ -1,12 +1,18 @@
 """NVIDIA's device plugin: `nvidia.com/gpu: n` asks for n whole cards, and no two pods share one."""
 
-from weft.dialects.containers import asks_of, per_container, whole_cards
 from weft.dialects.dialect import DialectSettings, UnitSettings
 from weft.dialects.node_gpus import InventorySource, equal_gpus, quantity, whole_number
 from weft.dialects.requests import build
-from weft.dialects.resources import ContainerSlot, amount, slots
+from weft.dialects.resources import (
+    ContainerSlot,
+    PodWords,
+    amount,
+    asks_of,
+    per_container,
+    whole_cards,
+)
 from weft.dialects.system import BaseDialect
-from weft.model import Gpu, GpuRequest, NodeManifest, PodManifest, PodRequest
+from weft.model import Gpu, GpuRequest, NodeManifest, PodRequest
 
 GPU = "nvidia.com/gpu"
 
@@ -26,11 +32,10 @@ class Nvidia(BaseDialect):
         """Cards, or their instances; or the parts that pods of HAMi may have of them."""
         return {GPU: pieces * settings.gpu_parts}
 
-    def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
+    def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
         """n idle cards per container."""
-        places = slots(pod)
-        asks = asks_of(places, self.resources, _ask)
-        return build(pod, self.name, per_container(places, asks))
+        asks = asks_of(words, self.resources, _ask)
+        return build(words, self.name, per_container(words.slots, asks))
 
 
 def _ask(slot: ContainerSlot) -> GpuRequest | None:

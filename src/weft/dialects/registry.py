@@ -6,19 +6,28 @@ worth a warning. Two unrelated systems in one pod are an error, for neither read
 author meant.
 """
 
-from collections.abc import Sequence, Set
+import contextlib
+from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from weft.dialects.bounds import InputBounds
-from weft.dialects.catalog import ALL, ASKING_LABELS, NONE
+from weft.dialects.catalog import ALL, ASKING_LABELS, NONE, RESOURCES, is_gpu_resource
 from weft.dialects.dialect import DialectSettings, PodAnnotations
 from weft.dialects.evidence import AnyPod, agreed, marked
-from weft.dialects.foreign import foreign_requests
-from weft.dialects.node_resources import non_gpu_resources
+from weft.dialects.foreign import ANNOTATIONS, READ, ForeignRequest, foreign_in
 from weft.dialects.requests import CLASSES, USED_ANNOTATIONS
-from weft.dialects.resources import ContainerSlot, amount, asked_of, slots
+from weft.dialects.resources import (
+    REFUSED,
+    ContainerSlot,
+    InputBounds,
+    PodWords,
+    amount,
+    asked_of,
+    cpu_and_memory,
+    peak,
+    slots,
+)
 from weft.dialects.system import BaseDialect
 from weft.model import (
     BadInputError,
@@ -27,15 +36,32 @@ from weft.model import (
     Placement,
     PodManifest,
     PodRequest,
+    parse_quantity,
 )
 from weft.model.annotations import CLASS
-from weft.model.ceilings import MOST_GPUS
-from weft.model.manifest import Quantities
+from weft.model.ceilings import MOST_AMOUNT, MOST_CPU_MILLI, MOST_GPUS, MOST_MEMORY_MIB
+from weft.model.manifest import ManifestResources, Quantities
 from weft.model.nearest import unknown
 
-_HELD = InputBounds(held=True)
+NonGpuResources = tuple[int, int, tuple[tuple[str, int], ...]]
+"""Thousandths of a core, MiB of host memory, and amounts of other resources by name, sorted."""
+
+HELD = InputBounds(held=True)
+"""For pods that hold what they ask for already: what is too large counts as the most there is."""
+_NATIVE = ("cpu", "memory", "ephemeral-storage", "pods", "storage")
+_MIB = 2**20
+_HUGE = "hugepages-"
+_Slots = Mapping[str, Sequence[ContainerSlot]]
 
 _BY_NAME: dict[str, BaseDialect] = {system.name: system for system in (*ALL, NONE)}
+_BY_SCHEDULER: dict[str, BaseDialect] = {}
+_NAMED_BY: dict[str, set[int]] = {}
+"""Places in `ALL` of the systems that may read a resource or label of this name."""
+for _place, _system in enumerate(ALL):
+    for _scheduler in _system.scheduler_names:
+        _BY_SCHEDULER.setdefault(_scheduler, _system)
+    for _name in (*_system.resources, *_system.asking_labels, *_system.carried_by):
+        _NAMED_BY.setdefault(_name, set()).add(_place)
 # What each system reads besides its own words: not a second claim on the pod.
 INCLUDES = {
     "coscheml": ("gpushare",),
@@ -52,19 +78,33 @@ def dialect(name: str) -> BaseDialect:
     return _BY_NAME[name]
 
 
+def systems_of(words: PodWords, settings: DialectSettings) -> list[BaseDialect]:
+    """The systems in whose words the pod asks, in their order: those are looked at that read one of
+    the names in it."""
+    places: set[int] = set()
+    for names in (words.naming, words.labels):
+        for name in _NAMED_BY.keys() & names.keys():
+            places |= _NAMED_BY[name]
+    return [ALL[place] for place in sorted(places) if ALL[place].carries(words, settings)]
+
+
 def choose(pod: PodManifest, settings: DialectSettings) -> tuple[BaseDialect, str]:
     """The pod's system, and a warning ("" for none) where its schedulerName says otherwise."""
-    carried = [system for system in ALL if system.carries(pod, settings)]
+    return _choose(PodWords(pod), settings)
+
+
+def _choose(words: PodWords, settings: DialectSettings) -> tuple[BaseDialect, str]:
+    carried = systems_of(words, settings)
     included = {name for system in carried for name in INCLUDES.get(system.name, ())}
     owners = [system for system in carried if system.name not in included]
-    scheduler = pod.spec.scheduler_name
-    named = next((s for s in ALL if scheduler in s.scheduler_names), None)
+    scheduler = words.manifest.spec.scheduler_name
+    named = _BY_SCHEDULER.get(scheduler)
     if named is not None and named.asks_by_name:
         includes = INCLUDES[named.name]
         if all(system.name in includes for system in owners):
             return named, ""
     if len(owners) > 1:
-        claims = " and ".join(f"{s.name} ({_example(s, pod)})" for s in owners)
+        claims = " and ".join(f"{s.name} ({_example(s, words.manifest)})" for s in owners)
         raise BadInputError(
             "spec", f"asks for GPUs in the words of {claims}; keep one system and remove the others"
         )
@@ -79,23 +119,41 @@ def choose(pod: PodManifest, settings: DialectSettings) -> tuple[BaseDialect, st
     )
 
 
+class ManifestReading(NamedTuple):
+    """The request of a pod. `foreign` are its requests for GPUs in words that no dialect reads."""
+
+    request: PodRequest
+    foreign: tuple[ForeignRequest, ...]
+
+
 def parse_pod(manifest: PodManifest, settings: DialectSettings) -> PodRequest:
     """The pod as Weft sees it, or `BadInputError` naming field, value and the way out."""
-    system, warning = choose(manifest, settings)
-    request = system.parse(manifest, settings)
-    cpu_milli, memory_mib, extended = non_gpu_resources(manifest, lends=settings.lends)
+    return read_pod(manifest, settings).request
+
+
+def read_pod(manifest: PodManifest, settings: DialectSettings) -> ManifestReading:
+    """The same, with what is beyond Weft. The pod's containers are walked once."""
+    words = PodWords(manifest)
+    system, warning = _choose(words, settings)
+    request = system.parse(words, settings)
+    cpu_milli, memory_mib, extended = _beside_gpus(words, REFUSED, lends=settings.lends)
     shape = replace(
         request.shape,
         cpu_milli=cpu_milli,
         memory_mib=memory_mib,
         extended=extended,
-        resources=system.to_deliver(manifest),
+        resources=system.to_deliver(words),
     )
-    foreign = foreign_requests(manifest, asks=system is not NONE)
+    foreign: tuple[ForeignRequest, ...] = ()
+    if not READ.issuperset(words.naming) or any(map(words.annotations.get, ANNOTATIONS)):
+        foreign = tuple(foreign_in(words, asks=system is not NONE))
     # Those that keep the pod waiting are its constraints' reason.
     notes = [each.text for each in foreign if not each.waits]
     warnings = (*([warning] if warning else ()), *request.warnings, *notes)
-    return replace(request, shape=shape, system_names=system.scheduler_names, warnings=warnings)
+    names = system.scheduler_names
+    return ManifestReading(
+        replace(request, shape=shape, system_names=names, warnings=warnings), foreign
+    )
 
 
 def write(request: PodRequest, placement: Placement, node: Node, now_ns: int) -> PodAnnotations:
@@ -193,7 +251,7 @@ def possible_requests(manifest: PodManifest, settings: DialectSettings) -> Possi
     What a system cannot read is as many cards as it names units: no quota sees fewer.
     """
     spec_alone = without_words(manifest)
-    carried = [system for system in ALL if system.carries(spec_alone, settings)]
+    carried = systems_of(PodWords(spec_alone), settings)
     included = {name for system in carried for name in INCLUDES.get(system.name, ())}
     readings, cards = [], 0
     for system in carried:
@@ -203,7 +261,7 @@ def possible_requests(manifest: PodManifest, settings: DialectSettings) -> Possi
         for name in INCLUDES.get(system.name, ()):
             own |= set(_BY_NAME[name].resources)
         try:
-            readings.append(system.parse(_asking_only(spec_alone, own), settings))
+            readings.append(system.parse(PodWords(_asking_only(spec_alone, own)), settings))
         except BadInputError:
             cards += sum(_units(slot, own) for slot in slots(manifest))
     return PossibleRequests(tuple(readings), cards)
@@ -239,7 +297,7 @@ def _units(slot: ContainerSlot, names: Set[str]) -> int:
     """Units of these resources that the container names, no more than a node has GPUs; one where
     that is no whole number."""
     try:
-        units = sum(amount(slot, name, _HELD) for name in asked_of(slot, sorted(names)))
+        units = sum(amount(slot, name, HELD) for name in asked_of(slot, sorted(names)))
     except BadInputError:
         return 1
     return min(units, MOST_GPUS)
@@ -262,3 +320,106 @@ def _example(system: BaseDialect, pod: PodManifest) -> str:
         names += [*(container.resources.limits or ()), *(container.resources.requests or ())]
     resources = system.resources or tuple(names)
     return next((name for name in names if name in resources), system.name)
+
+
+def non_gpu_resources(
+    pod: PodManifest, *, lends: bool = False, bounds: InputBounds = REFUSED
+) -> NonGpuResources:
+    """CPU, memory and other resources beside GPUs that the pod asks; with `lends`
+    GPU resources as well.
+
+    What is more than any node has is refused, or held at that where `bounds` say so. Containers
+    of a pod whose resources are held and cannot be read count as nothing.
+    """
+    return _beside_gpus(PodWords(pod), bounds, lends=lends)
+
+
+def _beside_gpus(words: PodWords, bounds: InputBounds, *, lends: bool) -> NonGpuResources:
+    pod, slots_of = words.manifest, words.naming
+    cpu, memory = 0, 0
+    others: dict[str, int] = {}
+    try:
+        cpu, memory, others = _of_containers(words, bounds)
+    except BadInputError:
+        if not bounds.held:
+            raise
+    if pod.spec.resources is not None:
+        overhead, pod_level = pod.spec.overhead or {}, _requested(pod.spec.resources)
+        if "cpu" in pod_level:
+            cpu = bounds.cpu_milli(pod_level["cpu"], "spec.resources[cpu]")
+            cpu += bounds.cpu_milli(overhead.get("cpu", 0), "spec.overhead[cpu]")
+        if "memory" in pod_level:
+            size = bounds.memory_bytes(pod_level["memory"], "spec.resources[memory]")
+            size += bounds.memory_bytes(overhead.get("memory", 0), "spec.overhead[memory]")
+            memory = -(-size // _MIB)
+        cpu = bounds.total(cpu, MOST_CPU_MILLI, "thousandths of a core", "spec.resources")
+        memory = bounds.total(memory, MOST_MEMORY_MIB, "MiB of memory", "spec.resources")
+    others |= _storage(pod, slots_of)
+    if lends:
+        others |= _gpu_resources(slots_of)
+    return cpu, memory, tuple(sorted(others.items()))
+
+
+def _of_containers(words: PodWords, bounds: InputBounds) -> tuple[int, int, dict[str, int]]:
+    slots_of = words.naming
+    cpu, memory = cpu_and_memory(words, bounds)
+    extended = {}
+    for name in sorted(name for name in slots_of if _is_extended(name)):
+        if most := peak([(s.role, amount(s, name, bounds)) for s in slots_of[name]]):
+            extended[name] = bounds.total(most, MOST_AMOUNT, name)
+    return (
+        bounds.total(cpu, MOST_CPU_MILLI, "thousandths of a core"),
+        bounds.total(-(-memory // _MIB), MOST_MEMORY_MIB, "MiB of memory"),
+        extended,
+    )
+
+
+def _storage(pod: PodManifest, slots_of: _Slots) -> dict[str, int]:
+    """ephemeral-storage and huge pages, in bytes: native to Kubernetes, counted like extended ones.
+
+    Overhead may name any resource; the pod's own level knows huge pages beside CPU and memory.
+    """
+    overhead = pod.spec.overhead or {}
+    pod_level = _requested(pod.spec.resources) if pod.spec.resources is not None else {}
+    names = {name for name in (*slots_of, *overhead) if _is_storage(name)}
+    names |= {name for name in pod_level if name.startswith(_HUGE)}
+    amounts = {}
+    for name in names:
+        total = peak(
+            [
+                (s.role, _bytes(_requested(s.container.resources), name))
+                for s in slots_of.get(name, ())
+            ]
+        )
+        if name in pod_level and name.startswith(_HUGE):
+            total = _bytes(pod_level, name)
+        total += _bytes(overhead, name)
+        if total:
+            amounts[name] = min(total, MOST_AMOUNT)
+    return amounts
+
+
+def _gpu_resources(slots_of: _Slots) -> dict[str, int]:
+    """GPU resources as the kubelet counts them; nothing of a number that cannot be read."""
+    amounts = {}
+    for name in slots_of.keys() & RESOURCES:
+        with contextlib.suppress(BadInputError):
+            amounts[name] = peak([(slot.role, amount(slot, name)) for slot in slots_of[name]])
+    return {name: min(most, MOST_AMOUNT) for name, most in amounts.items() if most}
+
+
+def _requested(resources: ManifestResources) -> Quantities:
+    return {**(resources.limits or {}), **(resources.requests or {})}
+
+
+def _bytes(amounts: Quantities, name: str) -> int:
+    return HELD.read(parse_quantity, amounts[name], name, MOST_AMOUNT) if name in amounts else 0
+
+
+def _is_storage(name: str) -> bool:
+    return name == "ephemeral-storage" or name.startswith(_HUGE)
+
+
+def _is_extended(name: str) -> bool:
+    native = name in _NATIVE or name.startswith(_HUGE)
+    return not native and not is_gpu_resource(name)

@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from weft.dialects.containers import ContainerRequests
-from weft.dialects.resources import slots
+from weft.dialects.resources import ContainerRequests, PodWords
 from weft.dialects.slo import slowdown_limit_of
 from weft.model import BadInputError, DeviceRule, PodManifest, PodRequest, Shape
 from weft.model.agent_offer import ISOLATIONS
@@ -29,7 +28,13 @@ from weft.model.annotations import (
     SOLO_P99_MS,
     TOPOLOGY,
 )
-from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS, MOST_LETTERS, within_priorities
+from weft.model.ceilings import (
+    LEAST_PRIORITY,
+    MOST_GPU_MIB,
+    MOST_GPUS,
+    MOST_LETTERS,
+    MOST_PRIORITY,
+)
 from weft.model.nearest import unknown
 from weft.model.request import (
     ANY_DEVICE,
@@ -39,6 +44,7 @@ from weft.model.request import (
     TopologyWish,
     rounded_s,
 )
+from weft.model.slowdown_limit import SlowdownLimit
 
 USED_ANNOTATIONS = (APPLICATION, CLASS, EXPECTED_DURATION, SLO_MS, SOLO_P99_MS)
 """The pod's words on itself that a placement keeps, beside what it asks for."""
@@ -56,7 +62,7 @@ _CLAIM_ANNOTATION = "egpuc.elasticgpu.io/"
 
 
 def build(
-    pod: PodManifest,
+    words: PodWords,
     dialect: str,
     layout: ContainerRequests,
     *,
@@ -65,11 +71,11 @@ def build(
     warnings: Sequence[str] = (),
 ) -> PodRequest:
     """The request: `layout`, what the dialect alone knows in `shape`, and all that is common."""
-    own = shape or Shape()
+    own, pod = shape or Shape(), words.manifest
     meta = pod.metadata
     _check(layout)
     annotations = meta.annotations or {}
-    notes = [*warnings, *_environment_notes(pod, layout, dialect), *_request_notes(annotations)]
+    notes = [*warnings, *_environment_notes(words, layout, dialect), *_request_notes(annotations)]
     job_class = _one_of(annotations, CLASS, CLASSES)
     isolation = _one_of(annotations, ISOLATION, ISOLATIONS)
     full = replace(
@@ -81,7 +87,7 @@ def build(
         application=application_of(annotations, notes) or own.application,
         job_class=job_class,
         expected_s=_expected_s(annotations, notes),
-        slowdown_limit=slowdown_limit_of(annotations, job_class, notes),
+        slowdown_limit=_slowdown_limit(annotations, job_class, notes),
         topology=_topology(annotations, layout),
     )
     name = meta.name or meta.generate_name
@@ -104,13 +110,21 @@ def build(
 def _priority(pod: PodManifest, notes: list[str]) -> int:
     """spec.priority, as far as the API server would take it."""
     asked = pod.spec.priority or 0
-    priority = within_priorities(asked)
-    if priority != asked:
+    if asked != (priority := max(LEAST_PRIORITY, min(asked, MOST_PRIORITY))):
         notes.append(
             f"spec.priority {str(asked)[:_MOST_SHOWN]} is beyond 32 bits, and no API server takes "
             f"it: it counts as {priority}"
         )
     return priority
+
+
+def _slowdown_limit(
+    annotations: Mapping[str, str], job_class: str, notes: list[str]
+) -> SlowdownLimit:
+    """The slowdown that the SLO allows, of the few pods that state one."""
+    if SLO_MS in annotations or SOLO_P99_MS in annotations:
+        return slowdown_limit_of(annotations, job_class, notes)
+    return ()
 
 
 def _check(layout: ContainerRequests) -> None:
@@ -209,11 +223,11 @@ def listed(annotations: Mapping[str, str], name: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _environment_notes(pod: PodManifest, layout: ContainerRequests, dialect: str) -> list[str]:
+def _environment_notes(words: PodWords, layout: ContainerRequests, dialect: str) -> list[str]:
     """Warns of GPU variables in the pod itself, which only an agent on the node replaces."""
     notes: list[str] = []
     delivered = {"NVIDIA_VISIBLE_DEVICES", *(("LD_PRELOAD",) if dialect == "alnair" else ())}
-    for slot, request in zip(slots(pod), layout.containers, strict=True):
+    for slot, request in zip(words.slots, layout.containers, strict=True):
         for variable in slot.container.env or ():
             if variable.name not in delivered:
                 continue

@@ -1,18 +1,98 @@
-"""Reads what containers ask for exactly: quantities, their places, and the pod's peak of them.
+"""Reads what containers ask for exactly, and lays it out as the pod's GPU requests.
 
 Kubernetes' rules, for every dialect alike. Extended resources are whole numbers whose request
 equals their limit; a pod needs the larger of its init containers (each beside the sidecars started
-before it) and of everything that runs together afterwards.
+before it) and of everything that runs together afterwards. Numbers are held to what a node can
+have at all (`model/ceilings.py`). Containers are walked once (`PodWords`): there may be thousands.
+
+Main containers and sidecars (init containers that restart Always) run together: each holds its own
+GPU request. An init container ends before the main containers start, so it borrows their GPU
+requests, and these grow to whatever it needs beyond them: the pod holds the larger of the two,
+never the sum. A container uses the first `asked.count` GPUs of its GPU requests, in their order.
+
+Invariant: at no moment of the pod's life do the containers that run use more of a GPU than the
+GPU requests hold. Memory of different kinds (MiB beside a percentage) can't be compared before the
+card is known; such an init container holds a GPU request of its own, which is more than needed,
+never less.
 """
 
+import functools
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Literal, NamedTuple
 
-from weft.dialects.bounds import REFUSED, InputBounds
-from weft.model import ManifestContainer, PodManifest, parse_cpu_milli, parse_quantity
-from weft.model.ceilings import MOST_AMOUNT
-from weft.model.errors import BadInputError
+from msgspec.structs import replace
+
+from weft.model import (
+    BadInputError,
+    ContainerRequest,
+    GpuMemoryRequest,
+    GpuRequest,
+    ManifestContainer,
+    PodManifest,
+    parse_cpu_milli,
+    parse_quantity,
+)
+from weft.model.ceilings import MOST_AMOUNT, MOST_ASKING, MOST_CPU_MILLI, MOST_MEMORY_MIB
+from weft.model.request import WHOLE_CARD
+
+Parse = Callable[[str | int | float, str], int]
+
+_ABSURD = re.compile(r"^.{40}|[0-9][eE][+-]?[0-9]{3}", re.DOTALL)
+_MOST_BYTES = MOST_MEMORY_MIB * 2**20
+_SHORT = 16
+"""Longest text whose number is remembered: containers by the thousand ask the same."""
+
+
+@functools.lru_cache(maxsize=1024)
+def _short(parse: Parse, text: str) -> int | None:
+    """`parse`; None of what is no number, or an absurd one."""
+    try:
+        return None if _ABSURD.search(text) else parse(text, "")
+    except BadInputError:
+        return None
+
+
+class InputBounds:
+    """Refuses what is more than any node has; where that must be `held`, it is as much as that."""
+
+    def __init__(self, *, held: bool = False) -> None:
+        self.held = held
+
+    def cpu_milli(self, text: str | int | float, where: str) -> int:
+        """A CPU quantity in thousandths of a core."""
+        return self.read(parse_cpu_milli, text, where, MOST_CPU_MILLI)
+
+    def memory_bytes(self, text: str | int | float, where: str) -> int:
+        """A size of host memory in bytes."""
+        return self.read(parse_quantity, text, where, _MOST_BYTES)
+
+    def read(self, parse: Parse, text: str | int | float, where: str, most: int) -> int:
+        """`parse`, if it is no more than `most`."""
+        known = _short(parse, text) if type(text) is str and len(text) <= _SHORT else None
+        if known is not None and known <= most:
+            return known
+        # Looked at as text first: the number 1e999999 alone takes minutes to write out.
+        if _ABSURD.search(str(text)) or (value := parse(text, where)) > most:
+            if self.held:
+                return most
+            raise BadInputError(
+                where, f"{str(text)[:40]!r} is larger than any node has; write {most:,} at most"
+            )
+        return value
+
+    def total(self, value: int, most: int, unit: str, where: str = "spec.containers") -> int:
+        """A sum of what was read one by one, if it is no more than `most`."""
+        if value <= most or self.held:
+            return min(value, most)
+        raise BadInputError(
+            where, f"{value:,} {unit} in all is larger than any node has; ask for {most:,} at most"
+        )
+
+
+REFUSED = InputBounds()
+"""For pods that wait; what bound pods take must not be charged as nothing, and is held."""
+
 
 Role = Literal["init", "sidecar", "main"]
 
@@ -40,16 +120,31 @@ def slots(pod: PodManifest) -> list[ContainerSlot]:
     return places
 
 
-def asks_for(pod: PodManifest, names: Sequence[str]) -> bool:
-    """True if any container names one of these resources with anything but zero."""
-    resource_names = frozenset(names)
-    named_by_none = resource_names.isdisjoint
-    for container in (*(pod.spec.init_containers or ()), *pod.spec.containers):
-        limits, requests = container.resources.limits, container.resources.requests
-        may = (limits and not named_by_none(limits)) or (requests and not named_by_none(requests))
-        if may and names_any(container, resource_names):
-            return True
-    return False
+class PodWords:
+    """A pod with its containers walked once: what dialects read.
+
+    `slots` are its containers in the order they start, `naming` those that name each resource.
+    """
+
+    __slots__ = ("annotations", "labels", "manifest", "naming", "slots")
+
+    def __init__(self, manifest: PodManifest) -> None:
+        meta = manifest.metadata
+        self.manifest = manifest
+        self.labels: Mapping[str, str] = meta.labels or {}
+        self.annotations: Mapping[str, str] = meta.annotations or {}
+        self.slots = slots(manifest)
+        self.naming = by_name(self.slots)
+
+    def naming_any(self, names: Iterable[str]) -> list[ContainerSlot]:
+        """The containers that name one of these resources, each once."""
+        found = {id(slot): slot for name in names for slot in self.naming.get(name, ())}
+        return list(found.values())
+
+    def asks_for(self, names: Iterable[str]) -> bool:
+        """True if any container names one of these resources with anything but zero."""
+        wanted = frozenset(names)
+        return any(names_any(slot.container, wanted) for slot in self.naming_any(wanted))
 
 
 def names_any(container: ManifestContainer, names: Set[str]) -> bool:
@@ -159,8 +254,213 @@ def peak(amounts: Sequence[tuple[Role, int]]) -> int:
     return max(highest, running + mains)
 
 
+def cpu_and_memory(words: PodWords, bounds: InputBounds) -> tuple[int, int]:
+    """Thousandths of a core and bytes of host memory that the containers ask, with the overhead."""
+    overhead, naming = words.manifest.spec.overhead or {}, words.naming
+    cpu = peak([(s.role, bounds.cpu_milli(*_asked(s, "cpu"))) for s in naming.get("cpu", ())])
+    memory = peak(
+        [(s.role, bounds.memory_bytes(*_asked(s, "memory"))) for s in naming.get("memory", ())]
+    )
+    if "cpu" in overhead:
+        cpu += bounds.cpu_milli(overhead["cpu"], "spec.overhead[cpu]")
+    if "memory" in overhead:
+        memory += bounds.memory_bytes(overhead["memory"], "spec.overhead[memory]")
+    return cpu, memory
+
+
+def _asked(slot: ContainerSlot, name: str) -> tuple[str | int | float, str]:
+    """The container's request of a resource that it names, and where that stands."""
+    requests, limits = slot.container.resources.requests, slot.container.resources.limits or {}
+    if requests and name in requests:
+        return requests[name], f"{slot.where}.resources.requests[{name}]"
+    return limits[name], f"{slot.where}.resources.limits[{name}]"
+
+
 def _whole(text: str | int | float, where: str, bounds: InputBounds) -> int:
     value = bounds.read(parse_quantity, text, where, MOST_AMOUNT)
     if value < MOST_AMOUNT and parse_cpu_milli(text, where) != value * 1000:
         raise BadInputError(where, f"{text!r} is not a whole number; write {value}")
     return value
+
+
+FULL_MILLI = 1000
+
+
+class ContainerRequests(NamedTuple):
+    """The pod's GPU requests, and each container's use of them."""
+
+    gpu_requests: tuple[GpuRequest, ...] = ()
+    containers: tuple[ContainerRequest, ...] = ()
+
+
+def whole_cards(count: int) -> GpuRequest:
+    """`count` idle cards, all of each."""
+    return GpuRequest(count=count, memory=WHOLE_CARD, milli=FULL_MILLI, whole=True)
+
+
+def asks_of(
+    words: PodWords, names: Iterable[str], ask: Callable[[ContainerSlot], GpuRequest | None]
+) -> list[GpuRequest | None]:
+    """Each container's request as `ask` reads it; None where it names none of these resources."""
+    wanted = frozenset(names)
+    naming = words.naming_any(wanted)
+    asking = {id(slot) for slot in naming if names_any(slot.container, wanted)}
+    _check_asking(len(asking))
+    return [ask(slot) if id(slot) in asking else None for slot in words.slots]
+
+
+def _check_asking(asking: int) -> None:
+    if asking > MOST_ASKING:
+        most = f"Weft places {MOST_ASKING} of a pod at most: make several pods of it"
+        raise BadInputError("spec.containers", f"{asking:,} containers ask for GPUs; {most}")
+
+
+def per_container(
+    slots: Sequence[ContainerSlot], asks: Sequence[GpuRequest | None]
+) -> ContainerRequests:
+    """Every container on GPUs of its own (Elastic, HAMi, NVIDIA, Weft): one ask per slot.
+
+    GPU requests come in this order: main containers as written, sidecars, then what init containers
+    need beyond the main containers.
+    """
+    _check_asking(sum(ask is not None for ask in asks))
+    gpu_requests: list[GpuRequest] = []
+    uses: list[tuple[int, ...]] = [()] * len(slots)
+    for role in ("main", "sidecar"):
+        for i, (slot, ask) in enumerate(zip(slots, asks, strict=True)):
+            if slot.role == role and ask is not None:
+                uses[i] = (len(gpu_requests),)
+                gpu_requests.append(ask)
+    # What init containers may borrow: the main containers' GPU requests, and each other's.
+    pool = [uses[i][0] for i, slot in enumerate(slots) if slot.role == "main" and uses[i]]
+    for i, (slot, ask) in enumerate(zip(slots, asks, strict=True)):
+        if slot.role == "init" and ask is not None:
+            uses[i] = _borrow(gpu_requests, pool, ask)
+    return ContainerRequests(tuple(gpu_requests), _requests(slots, asks, uses))
+
+
+def one_card(
+    slots: Sequence[ContainerSlot], asks: Sequence[GpuRequest | None], most_milli: int = FULL_MILLI
+) -> ContainerRequests:
+    """One card serves the whole pod (gpushare, Alnair): a single GPU request for the pod's peak.
+
+    Asks must be of one card and one kind of memory; cores are held at `most_milli`.
+    """
+    requested = [ask for ask in asks if ask is not None]
+    if not requested:
+        return ContainerRequests((), _requests(slots, asks, [()] * len(slots)))
+    memory: list[tuple[Role, int]] = []
+    milli: list[tuple[Role, int]] = []
+    for slot, ask in zip(slots, asks, strict=True):
+        memory.append((slot.role, ask.memory.value if ask else 0))
+        milli.append((slot.role, ask.milli if ask else 0))
+    # The kind is that of a container which asks memory: one that asks cores only has none.
+    kind = max((ask.memory for ask in requested), key=lambda m: m.value)
+    gpu_request = GpuRequest(
+        memory=GpuMemoryRequest(kind.kind, peak(memory), kind.unit_mib, kind.half_up),
+        milli=min(peak(milli), most_milli),
+    )
+    uses = [(0,) if ask else () for ask in asks]
+    return ContainerRequests((gpu_request,), _requests(slots, asks, uses))
+
+
+def pod_wide(
+    slots: Sequence[ContainerSlot], gpu_requests: Sequence[GpuRequest]
+) -> ContainerRequests:
+    """The pod asks as one (Genius, Kube-Knots): every container uses all the GPU requests."""
+    every = tuple(range(len(gpu_requests)))
+    shared = gpu_requests[0] if gpu_requests else None
+    uses = [every] * len(slots)
+    return ContainerRequests(tuple(gpu_requests), _requests(slots, [shared] * len(slots), uses))
+
+
+def _requests(
+    slots: Sequence[ContainerSlot],
+    asks: Sequence[GpuRequest | None],
+    uses: Sequence[tuple[int, ...]],
+) -> tuple[ContainerRequest, ...]:
+    return tuple(
+        ContainerRequest(slot.container.name, ask, use, init=slot.role == "init")
+        for slot, ask, use in zip(slots, asks, uses, strict=True)
+    )
+
+
+def _borrow(gpu_requests: list[GpuRequest], pool: list[int], ask: GpuRequest) -> tuple[int, ...]:
+    """GPU requests that serve this init container; grown or added to where they are too small."""
+    order = sorted(pool, key=lambda i: _size(gpu_requests[i]), reverse=True)
+    taken, missing = _take_whole(gpu_requests, order, ask.count)
+    if missing <= 0:
+        return taken  # idle cards, distinct from one another: anything fits on them
+    if ask.whole:
+        return _become_whole(gpu_requests, pool, order, taken, missing)
+    fits: list[tuple[int, GpuRequest]] = []
+    for i in order:
+        together = _larger(gpu_requests[i], ask)
+        if together == gpu_requests[i]:
+            return (i,)
+        if together is not None:
+            fits.append((i, together))
+    if fits:
+        index, gpu_requests[index] = fits[0]
+        return (index,)
+    return (_add(gpu_requests, pool, ask),)
+
+
+def _take_whole(
+    gpu_requests: list[GpuRequest], order: list[int], count: int
+) -> tuple[tuple[int, ...], int]:
+    taken: list[int] = []
+    for i in order:
+        if gpu_requests[i].whole and count > 0:
+            taken.append(i)
+            count -= gpu_requests[i].count
+    return tuple(taken), count
+
+
+def _become_whole(
+    gpu_requests: list[GpuRequest],
+    pool: list[int],
+    order: list[int],
+    taken: tuple[int, ...],
+    missing: int,
+) -> tuple[int, ...]:
+    used = list(taken)
+    for i in order:
+        if not gpu_requests[i].whole and gpu_requests[i].count <= missing:
+            gpu_requests[i] = whole_cards(gpu_requests[i].count)
+            used.append(i)
+            missing -= gpu_requests[i].count
+    if missing > 0:
+        used.append(_add(gpu_requests, pool, whole_cards(missing)))
+    return tuple(used)
+
+
+def _add(gpu_requests: list[GpuRequest], pool: list[int], gpu_request: GpuRequest) -> int:
+    gpu_requests.append(gpu_request)
+    pool.append(len(gpu_requests) - 1)
+    return pool[-1]
+
+
+def _size(gpu_request: GpuRequest) -> tuple[bool, bool, int, int, int]:
+    memory, milli, count = gpu_request.memory, gpu_request.milli, gpu_request.count
+    return gpu_request.whole, memory.kind == "whole", memory.value, milli, count
+
+
+def _larger(a: GpuRequest, b: GpuRequest) -> GpuRequest | None:
+    """The least shared GPU request that serves either of the two; None where that is undecided."""
+    memory = _larger_memory(a.memory, b.memory)
+    if memory is None or a.whole or b.whole:
+        return None
+    return replace(a, count=max(a.count, b.count), memory=memory, milli=max(a.milli, b.milli))
+
+
+def _larger_memory(a: GpuMemoryRequest, b: GpuMemoryRequest) -> GpuMemoryRequest | None:
+    if a.kind == "none":
+        return b
+    if b.kind == "none" or a == b:
+        return a
+    if "whole" in (a.kind, b.kind):
+        return WHOLE_CARD
+    if replace(a, value=0) != replace(b, value=0):
+        return None
+    return a if a.value >= b.value else b

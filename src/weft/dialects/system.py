@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from weft.dialects import evidence, shares
 from weft.dialects.dialect import DialectSettings, PodAnnotations, TieBreak, UnitSettings
 from weft.dialects.evidence import ChargedPlacement
-from weft.dialects.resources import asked_of, asks_for, slots
+from weft.dialects.resources import PodWords, asked_of
 from weft.model import Gpu, Node, Placement, PodManifest, PodRequest, Share
 from weft.model.annotations import PLACEMENT
 
@@ -19,7 +19,8 @@ class BaseDialect:
     `scheduler_names` are what it is called as a scheduler, its default first. `resources` are the
     names its pods ask with, `resource_pattern` matches these and those that Weft does not read.
     `asking_labels` are labels that do the same: what asks in any other way the API server cannot
-    tell from other pods (`cluster/admission/`).
+    tell from other pods (`cluster/admission/`). `carried_by` are resources of others by which a pod
+    may be its own as well: without any of all these a pod never is.
     `counted` is the one, of these or beside them, that
     brings a container all that it asks for; where it is left out, each brings its own.
     `asks_by_name`: whether its schedulerName alone makes a pod its own, without any resource or
@@ -39,6 +40,7 @@ class BaseDialect:
     resources: ClassVar[tuple[str, ...]] = ()
     resource_pattern: ClassVar[str] = ""
     asking_labels: ClassVar[tuple[str, ...]] = ()
+    carried_by: ClassVar[tuple[str, ...]] = ()
     counted: ClassVar[tuple[str, ...]] = ()
     asks_by_name: ClassVar[bool] = False
     pod_asks_as_one: ClassVar[bool] = False
@@ -46,22 +48,22 @@ class BaseDialect:
     written: ClassVar[tuple[str, ...]] = ()
     written_on_nodes: ClassVar[tuple[str, ...]] = ()
 
-    def carries(self, pod: PodManifest, settings: DialectSettings) -> bool:
+    def carries(self, words: PodWords, settings: DialectSettings) -> bool:
         """True if the pod asks in this system's words, whatever its schedulerName."""
-        return asks_for(pod, self.resources)
+        return words.asks_for(self.resources)
 
     def owns(self, pod: PodManifest, settings: DialectSettings) -> bool:
         """True if this pod asks in this system's way."""
         by_name = self.asks_by_name and pod.spec.scheduler_name in self.scheduler_names
-        return by_name or self.carries(pod, settings)
+        return by_name or self.carries(PodWords(pod), settings)
 
-    def to_deliver(self, pod: PodManifest) -> tuple[str, ...]:
+    def to_deliver(self, words: PodWords) -> tuple[str, ...]:
         """The resources by which the kubelet must hear of each container's share, sorted.
 
         What its node does not advertise it ignores: the container then starts without.
         """
         names: set[str] = set()
-        for slot in slots(pod):
+        for slot in words.naming_any((*self.counted, *self.resources)):
             names.update(asked_of(slot, self.counted) or asked_of(slot, self.resources))
         return tuple(sorted(names))
 
@@ -72,7 +74,7 @@ class BaseDialect:
         """
         return {}
 
-    def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
+    def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
         """The request, or `BadInputError` naming field and value."""
         raise NotImplementedError
 

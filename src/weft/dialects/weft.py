@@ -9,13 +9,22 @@ from collections.abc import Sequence
 
 import msgspec
 
-from weft.dialects.containers import asks_of, per_container, whole_cards
 from weft.dialects.dialect import DialectSettings, UnitSettings
 from weft.dialects.node_gpus import InventorySource, ReportedGpu
 from weft.dialects.requests import build
-from weft.dialects.resources import MORE_THAN_A_CARD, ContainerSlot, amount, percent, slots, units
+from weft.dialects.resources import (
+    MORE_THAN_A_CARD,
+    ContainerSlot,
+    PodWords,
+    amount,
+    asks_of,
+    per_container,
+    percent,
+    units,
+    whole_cards,
+)
 from weft.dialects.system import BaseDialect
-from weft.model import Gpu, GpuMemoryRequest, GpuRequest, NodeManifest, PodManifest, PodRequest
+from weft.model import Gpu, GpuMemoryRequest, GpuRequest, NodeManifest, PodRequest
 from weft.model.annotations import GPU_CORES, GPU_COUNT, GPU_MEMORY, INVENTORY, RESOURCES
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPU_MILLI, MOST_GPUS, MOST_LETTERS
 from weft.model.errors import BadInputError
@@ -41,12 +50,11 @@ class Weft(BaseDialect):
             GPU_COUNT: 100 * pieces,
         }
 
-    def parse(self, pod: PodManifest, settings: DialectSettings) -> PodRequest:
+    def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
         """GPUs of its own for each container."""
         notes: list[str] = []
-        places = slots(pod)
-        asks = asks_of(places, self.resources, lambda slot: _ask(slot, notes))
-        return build(pod, self.name, per_container(places, asks), warnings=notes)
+        asks = asks_of(words, self.resources, lambda slot: _ask(slot, notes))
+        return build(words, self.name, per_container(words.slots, asks), warnings=notes)
 
 
 def _ask(slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:

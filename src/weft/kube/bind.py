@@ -10,14 +10,18 @@
 Rules: only `Bound` and `AlreadyBound` mean that the pod holds something. Every outcome but
 `Unknown` is final: no write of this call is under way any more. A reservation must be kept while
 the outcome is `Unknown`. Why a 409 came is read off the pod, never off the text of the answer.
+
+The API server does not check a Binding's annotations: bad keys and too much text land on the pod,
+and every later write to that pod is refused. So they are checked before they are sent.
 """
 
 import asyncio
-from collections.abc import Callable
+import functools
+import re
+from collections.abc import Callable, Mapping
 
 import msgspec
 
-from weft.kube.annotation_limits import problem_of
 from weft.kube.client import MERGE_PATCH, ApiClient, ApiResponse
 from weft.kube.clock import Backoff
 from weft.kube.codec import PODS
@@ -25,6 +29,14 @@ from weft.kube.errors import ApiError, LostError, NotFoundError, NotSentError, a
 from weft.kube.pods import Pod
 from weft.model import WeftError
 from weft.model.annotations import FENCED_VERSION, PLACEMENT
+
+# Keys and values of all annotations of an object together (apimachinery, TotalAnnotationSizeLimitB)
+ANNOTATION_BYTES = 256 * 1024
+
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_PREFIX = re.compile(
+    r"(?=.{1,253}$)[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*"
+)
 
 
 class BindRequest(msgspec.Struct, frozen=True, gc=False):
@@ -34,7 +46,7 @@ class BindRequest(msgspec.Struct, frozen=True, gc=False):
     precondition (the extender's form). `unchanged` says whether the pod still asks for what was
     decided; without it a moved version is a `Conflict`. `closed` says why the node takes no such
     pod any more, "" if it does: it is asked at the last moment. `present_bytes` is the size of the
-    pod's own annotations (`marks.annotation_bytes`).
+    pod's own annotations (`annotation_bytes`).
     """
 
     namespace: str
@@ -353,3 +365,39 @@ def _settled(pod: Pod, request: BindRequest) -> Outcome | None:
     if pod.spec.scheduling_gates:
         return Gated(tuple(gate.name for gate in pod.spec.scheduling_gates))
     return None
+
+
+def annotation_bytes(annotations: Mapping[str, str] | None) -> int:
+    """The size of these annotations as the limit counts it."""
+    return sum(
+        len(key.encode()) + len(value.encode()) for key, value in (annotations or {}).items()
+    )
+
+
+def problem_of(
+    annotations: Mapping[str, str], labels: Mapping[str, str], present_bytes: int = 0
+) -> str:
+    """The problem with them, in words; "" for none.
+
+    `present_bytes` is the size of the annotations that the pod has already.
+    """
+    for key in annotations:
+        if not _valid_key(key.lower()):  # as Kubernetes: the case of annotation keys is free
+            return f"annotation key {key!r} is not valid in Kubernetes"
+    for key, value in labels.items():
+        if not _valid_key(key):
+            return f"label key {key!r} is not valid in Kubernetes"
+        if value and not _NAME.fullmatch(value):
+            return f"label {key}: {value!r} is no valid label value"
+    size = annotation_bytes(annotations) + present_bytes
+    if size > ANNOTATION_BYTES:
+        return f"annotations would be {size:,} bytes; an object may have {ANNOTATION_BYTES:,}"
+    return ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _valid_key(key: str) -> bool:
+    prefix, slash, name = key.rpartition("/")
+    if slash and not _PREFIX.fullmatch(prefix):
+        return False
+    return _NAME.fullmatch(name) is not None

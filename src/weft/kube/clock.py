@@ -2,9 +2,12 @@
 
 import asyncio
 import datetime
+import functools
 import random
 import time
 from typing import Protocol
+
+_SOURCE = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
@@ -31,15 +34,8 @@ class SystemClock:
     think that its lease is fresh.
     """
 
-    _SOURCE = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-    def monotonic(self) -> float:
-        """Seconds since boot."""
-        return time.clock_gettime(self._SOURCE)
-
-    def wall(self) -> datetime.datetime:
-        """UTC."""
-        return datetime.datetime.now(datetime.UTC)
+    monotonic = staticmethod(functools.partial(time.clock_gettime, _SOURCE))
+    wall = staticmethod(functools.partial(datetime.datetime.now, datetime.UTC))
 
     async def sleep(self, seconds: float) -> None:
         """As asyncio does."""

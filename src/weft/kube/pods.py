@@ -275,6 +275,10 @@ class ScheduledStatus(PodStatus, frozen=True, gc=False):
     init_container_statuses: list[ContainerStatus] | None = None
 
 
+ENDED = ("Succeeded", "Failed")
+"""Phases of a pod whose containers are over."""
+
+
 class Pod(PodManifest, frozen=True, gc=False):
     """A pod as a scheduler reads it."""
 
@@ -291,4 +295,4 @@ class Pod(PodManifest, frozen=True, gc=False):
     @property
     def ended(self) -> bool:
         """True if its containers are over: only then (or when it is gone) is a GPU free."""
-        return self.status.phase in ("Succeeded", "Failed")
+        return self.status.phase in ENDED

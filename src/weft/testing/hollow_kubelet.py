@@ -24,9 +24,8 @@ import msgspec
 from weft.kube.client import STRATEGIC_PATCH, ApiClient
 from weft.kube.codec import NODES
 from weft.kube.errors import ApiError, LostError, NotSentError
-from weft.kube.list_diff import Change, Deleted, Synced
 from weft.kube.structs import KubeNode
-from weft.kube.watch import ListWatch, WatchOptions
+from weft.kube.watch import Change, Deleted, ListWatch, Synced, WatchOptions
 from weft.model.annotations import HOLLOW
 from weft.testing.hollow_pod import HOLLOW_PODS, HollowPod, time_text
 from weft.testing.hollow_world import GpuUse, World, WorldOptions

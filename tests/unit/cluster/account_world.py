@@ -12,9 +12,9 @@ from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import PodGone, PodSeenBound
 from weft.core.ledger import Ledger
 from weft.dialects.dialect import DialectSettings
-from weft.kube.list_diff import Added
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
+from weft.kube.watch import Added
 from weft.model import Node, Placement
 from weft.testing.api_clock import VirtualClock
 

@@ -12,6 +12,7 @@ from weft.cluster.admission.protection import ASSIGNMENT
 from weft.dialects.catalog import ALL, ASKING_LABELS, RESOURCES
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.registry import parse_pod, write
+from weft.dialects.resources import PodWords
 from weft.dialects.shares import placement_of, share_on
 from weft.dialects.system import BaseDialect
 from weft.model import Gpu, Node, PodManifest
@@ -47,7 +48,7 @@ def test_a_pod_asks_with_what_the_api_server_looks_at_alone(system: BaseDialect)
     if system.name == "coscheml":
         asking["spec"]["containers"][0]["name"] = "lammps"
     manifest = msgspec.convert(asking, PodManifest)
-    assert system.carries(manifest, settings)
+    assert system.carries(PodWords(manifest), settings)
     for part in ("limits", "requests"):
         amounts = asking["spec"]["containers"][0]["resources"][part]
         for name in RESOURCES:
@@ -57,7 +58,7 @@ def test_a_pod_asks_with_what_the_api_server_looks_at_alone(system: BaseDialect)
     marks = {name.replace("*", "a"): "1" for each in ALL for name in each.written}
     asking["metadata"]["annotations"] = marks
     asking["spec"]["schedulerName"] = next(iter(system.scheduler_names), "weft")
-    assert not system.carries(msgspec.convert(asking, PodManifest), settings)
+    assert not system.carries(PodWords(msgspec.convert(asking, PodManifest)), settings)
 
 
 def test_names_become_literals_that_cel_reads_as_they_are() -> None:

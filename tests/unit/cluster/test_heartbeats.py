@@ -10,8 +10,8 @@ from weft.cluster.state.heartbeats import Heartbeats
 from weft.cluster.state.nodes import NodeView
 from weft.core.explain.reasons import summarise
 from weft.core.policies.fgd import Fgd
-from weft.kube.list_diff import Added, Deleted
 from weft.kube.structs import KubeNode, Lease
+from weft.kube.watch import Added, Deleted
 from weft.model.agent_offer import BY_NAME, AgentOffer, encode_offer
 from weft.model.annotations import AGENT
 

@@ -12,9 +12,9 @@ from weft.core.engine import PodAdded, PodSeenBound
 from weft.core.ledger import Ledger
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.shares import encode
-from weft.kube.list_diff import Added
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
+from weft.kube.watch import Added
 from weft.model import Placement, Share
 from weft.model.annotations import PLACEMENT
 from weft.testing import AGENT_BY_NAME

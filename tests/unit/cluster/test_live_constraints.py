@@ -7,11 +7,11 @@ import pytest
 from live_world import bind, node, pod, refusals, until, world
 
 from weft.cluster.state.nodes import NodeView
-from weft.cluster.state.pod_constraints import WAY_OUT, constraints_of, keeps_away
+from weft.cluster.state.pod_reader import WAY_OUT, constraints_of, keeps_away
 from weft.cluster.state.volumes import VolumeView
-from weft.kube.list_diff import Added, Deleted
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
+from weft.kube.watch import Added, Deleted
 from weft.model import Constraints, HostPort, Preference, Requirement, Term, Toleration
 
 EXPRESSION = {"key": "zone", "operator": "In", "values": ["a"]}

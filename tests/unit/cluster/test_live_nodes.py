@@ -6,8 +6,8 @@ import msgspec
 from live_world import LONG_AGO, gpus, node, pod, until, world
 
 from weft.cluster.state.nodes import NodeView
-from weft.kube.list_diff import Added, Deleted, Modified
 from weft.kube.structs import KubeNode
+from weft.kube.watch import Added, Deleted, Modified
 
 
 def known(**parts: Any) -> KubeNode:

@@ -12,9 +12,9 @@ from weft.core.engine import PodAdded, PodGone, PodSeenBound
 from weft.core.ledger import Ledger
 from weft.dialects.dialect import DialectSettings
 from weft.kube.clock import Clock
-from weft.kube.list_diff import Added
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
+from weft.kube.watch import Added
 from weft.testing import AGENT_BY_NAME
 from weft.testing.api_clock import VirtualClock
 

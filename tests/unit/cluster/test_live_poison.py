@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from live_world import Json, World, client_of, pod, until, world
 
-from weft.cluster.control.turns import MOST, SLICE_S, LoopTurns
+from weft.cluster.control.watch_feeds import MOST, SLICE_S, LoopTurns
 from weft.core.policies.catalog import built_in
 from weft.kube.clock import SystemClock
 from weft.kube.lease import Elector, LeaseOptions

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 from live_world import pod, refusals, until, world
 
-from weft.cluster.state.pod_constraints import WAY_OUT, constraints_of
+from weft.cluster.state.pod_reader import WAY_OUT, constraints_of
 from weft.cluster.state.volumes import VolumeView
-from weft.kube.list_diff import Added, Deleted
 from weft.kube.pods import Pod
 from weft.kube.structs import CsiNode, PersistentVolume, PersistentVolumeClaim
+from weft.kube.watch import Added, Deleted
 from weft.model import Constraints, Requirement, Term
 
 EXPRESSION = {"key": "zone", "operator": "In", "values": ["a"]}

@@ -5,7 +5,7 @@ from dialect_pods import ASKING, node, pod, pods
 
 from weft.cluster.state import pod_reader
 from weft.cluster.state.observed import ObservedCluster, PodTimes, observe
-from weft.cluster.state.pod_constraints import UnknownVolumes
+from weft.cluster.state.pod_reader import UnknownVolumes
 from weft.dialects.dialect import DialectSettings
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from weft.cluster.state.parse_cache import LARGE_BYTES, ParseCache
+from weft.cluster.state.pod_reader import LARGE_BYTES, ParseCache
 from weft.dialects.dialect import DialectSettings
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Constraints, HostPort, PodRequest, Shape

@@ -12,7 +12,7 @@ from weft.cluster.snapshot.anonymous import anonymous
 from weft.cluster.snapshot.capture import CapturedObjects, snapshot_of
 from weft.cluster.snapshot.file import encode
 from weft.cluster.snapshot.form import KINDS, ClusterSnapshot
-from weft.cluster.state.workload_name import workload_of
+from weft.cluster.state.pod_reader import workload_of
 from weft.cluster.stores.oom_history_store import OomHistoryEntry, key_of
 from weft.kube.clock import SystemClock
 from weft.kube.pods import Pod

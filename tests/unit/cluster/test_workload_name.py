@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from weft.cluster.state.workload_name import workload_of
+from weft.cluster.state.pod_reader import workload_of
 from weft.kube.pods import Pod
 
 # 2026-01-31T08:00:00Z is minute 29,497,440 since 1970.

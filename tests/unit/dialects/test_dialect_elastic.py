@@ -1,10 +1,10 @@
 import pytest
 from manifests import EXACT, ask, asks, box, node, parsed, place, pod
 
-from weft.dialects.containers import whole_cards
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.elastic import CORE, MEMORY_MIB
 from weft.dialects.registry import read_placement, write
+from weft.dialects.resources import whole_cards
 from weft.model import BadInputError, GpuMemoryRequest, GpuRequest
 
 IO = "elasticgpu.io/gpu-"

@@ -1,8 +1,8 @@
 import pytest
 from manifests import SANE, ask, asks, box, node, parsed, place, pod
 
-from weft.dialects.containers import whole_cards
 from weft.dialects.registry import read_placement, write
+from weft.dialects.resources import whole_cards
 from weft.model import BadInputError, GpuMemoryRequest, GpuRequest
 from weft.model.request import WHOLE_CARD
 

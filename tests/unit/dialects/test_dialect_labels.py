@@ -3,8 +3,8 @@
 import pytest
 from manifests import EXACT, SANE, ask, box, node, parsed, place, pod
 
-from weft.dialects.containers import whole_cards
 from weft.dialects.registry import read_placement, write
+from weft.dialects.resources import whole_cards
 from weft.model import BadInputError, GpuMemoryRequest, GpuRequest
 
 GPU = "nvidia.com/gpu"

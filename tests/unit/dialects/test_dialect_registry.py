@@ -2,9 +2,12 @@ import pytest
 from manifests import EXACT, SANE, ask, asks, box, parsed, pod
 
 from weft.dialects import registry
-from weft.dialects.catalog import ALL, is_gpu_resource
+from weft.dialects.catalog import ALL, ASKING_LABELS, is_gpu_resource
 from weft.dialects.dialect import Dialect, DialectSettings
+from weft.dialects.hami import RULES
 from weft.dialects.preview import preview
+from weft.dialects.registry import systems_of
+from weft.dialects.resources import PodWords
 from weft.model import BadInputError
 
 MEM, CORE, GPU = "aliyun.com/gpu-mem", "elasticgpu.io/gpu-core", "nvidia.com/gpu"
@@ -41,6 +44,25 @@ def test_a_pod_without_a_gpu_is_no_error():
     assert request.dialect == "none"
     assert request.shape.gpu_requests == ()
     assert all(c.asked is None for c in request.containers)
+
+
+@pytest.mark.parametrize("interference_table", [False, True])
+def test_no_system_that_a_pod_asks_by_is_passed_over(interference_table: bool) -> None:
+    """A table of names says whose a pod may be: it must lead to all that each system heeds."""
+    settings = DialectSettings(interference_table=interference_table)
+    names = sorted({name for system in ALL for name in system.resources} | {GPU, "cpu"})
+    labels = sorted(ASKING_LABELS)
+    for system in ALL:
+        asking = [
+            pod(ask(name, 1, "lammps"), scheduler=scheduler)
+            for name in names
+            for scheduler in ("weft", *system.scheduler_names)
+        ]
+        asking += [pod(box("lammps"), labels={label: "1"}) for label in labels]
+        asking += [pod(ask(GPU, 1), annotations={rule: "x"}) for rule in RULES]
+        for each in asking:
+            if system.carries(PodWords(each), settings):
+                assert system.name in {found.name for found in systems_of(PodWords(each), settings)}
 
 
 def test_ownership_is_by_words_and_for_two_systems_by_name():

@@ -4,8 +4,8 @@ import pytest
 from manifests import SANE, ask, asks, box, node, parsed, place, pod
 from msgspec.structs import replace
 
-from weft.dialects.containers import whole_cards
 from weft.dialects.registry import read_placement, write
+from weft.dialects.resources import whole_cards
 from weft.model import BadInputError, GpuMemoryRequest, GpuRequest
 
 MEMORY, CORES, COUNT = "weft.dev/gpu-memory", "weft.dev/gpu-cores", "weft.dev/gpu-count"

@@ -11,8 +11,7 @@ from kube_world import pod, world
 from weft.kube.bind import AlreadyBound, Binder, BindRequest, Bound, Outcome, Unknown, encode
 from weft.kube.client import ApiClient
 from weft.kube.codec import PODS
-from weft.kube.list_diff import Added, Deleted, Modified, Synced
-from weft.kube.watch import ListWatch, WatchOptions
+from weft.kube.watch import Added, Deleted, ListWatch, Modified, Synced, WatchOptions
 from weft.testing.api_clock import VirtualClock
 from weft.testing.api_server import FakeApiServer
 

@@ -11,10 +11,20 @@ from weft.kube.client import ApiClient
 from weft.kube.clock import Backoff
 from weft.kube.codec import NODES, PODS, SkippedObjects
 from weft.kube.errors import ExpiredError, LostError, api_error
-from weft.kube.list_diff import Added, Change, Deleted, Modified, Synced
 from weft.kube.pods import Pod
 from weft.kube.structs import ApiStatus
-from weft.kube.watch import LineSplitter, ListWatch, WatchOptions, WatchPlan, WatchStep
+from weft.kube.watch import (
+    Added,
+    Change,
+    Deleted,
+    LineSplitter,
+    ListWatch,
+    Modified,
+    Synced,
+    WatchOptions,
+    WatchPlan,
+    WatchStep,
+)
 from weft.testing.api_clock import VirtualClock
 from weft.testing.api_server import FakeApiServer
 

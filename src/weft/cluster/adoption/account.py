@@ -14,9 +14,9 @@ from weft.core.ledger import Ledger
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.inventory import InventoryFallback
 from weft.kube.clock import Clock
-from weft.kube.list_diff import Added
 from weft.kube.pods import Pod
 from weft.kube.structs import ConfigMap, KubeNode
+from weft.kube.watch import Added
 from weft.model import BadInputError, Node, Share
 
 AccountState = Literal["adopted", "ambiguous", "conflicting"]

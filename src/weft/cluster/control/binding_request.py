@@ -11,8 +11,7 @@ from weft.core.engine import Bind
 from weft.core.ledger import RequestLimits
 from weft.dialects import registry
 from weft.dialects.delivery import record_of
-from weft.kube.annotation_limits import annotation_bytes
-from weft.kube.bind import BindRequest
+from weft.kube.bind import BindRequest, annotation_bytes
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Node, PodRequest
 from weft.model.annotations import DELIVERY, PLACEMENT, PLACEMENT_COPY, TERM

@@ -29,8 +29,7 @@ from weft.cluster.control.interface import (
 from weft.cluster.control.leadership import Leadership, LeaseHolder
 from weft.cluster.control.started_marks import StartedMarks
 from weft.cluster.control.timer import Alarm
-from weft.cluster.control.turns import LoopTurns
-from weft.cluster.control.watch_feeds import ChangeStream, WatchFeed
+from weft.cluster.control.watch_feeds import ChangeStream, LoopTurns, WatchFeed
 from weft.cluster.eviction.evictor import Evictor
 from weft.cluster.eviction.overbooking_guard import OverbookingGuard
 from weft.cluster.eviction.past_scheduler import PastScheduler, Treatment
@@ -90,8 +89,8 @@ from weft.kube.client import ApiClient
 from weft.kube.codec import CONFIG_MAPS, LEASES, NODES, PODS
 from weft.kube.configmap import OwnConfigMap
 from weft.kube.errors import NotFoundError
-from weft.kube.list_diff import Change, Deleted, Synced
 from weft.kube.pods import Pod
+from weft.kube.watch import Change, Deleted, Synced
 from weft.model import Node, PodRequest
 
 _MOMENT_S = 0.05  # the loop's clock is not the client's
@@ -158,7 +157,8 @@ class EngineCluster:
         self.keepers: list[StateStore] = [self.oom_history]
         self._stream, self._alarm = ChangeStream(), Alarm(client.clock, lambda: self.handle(Tick()))
         self._late = Alarm(client.clock, self._judge_heartbeats)
-        self._node_feed = WatchFeed(client, NODES, self._take_nodes, on_batch=self._close_nodes)
+        after, closed = self._nodes_changed, self._close_nodes
+        self._node_feed = WatchFeed(client, NODES, None, after, on_batch=closed)
         self._gathering = NodeBatches(client.clock, self._apply_nodes, self._nudge_nodes)
         self._binding: dict[str, asyncio.Task[Outcome]] = {}
         self._unseen: dict[str, float] = {}  # bound, and no watch showed them yet; since when
@@ -190,16 +190,18 @@ class EngineCluster:
 
     async def start(self) -> None:
         """Take in everything there is, and keep up with it. Deciding begins with `lead`."""
-        client = self._client
+        client, nodes = self._client, self._nodes
+        broken, changed = nodes.take_config_map, self._nodes_changed
         await self._stream.start(
             self._node_feed,
-            WatchFeed(client, CONFIG_MAPS, self._take_config_maps, UNHEALTHY_NAMESPACE),
+            WatchFeed(client, CONFIG_MAPS, broken, changed, UNHEALTHY_NAMESPACE),
             *feeds_of(self._volumes, client, self._volumes_changed),
         )
         await self._stream.start(
-            WatchFeed(client, PODS, self._take_pods, on_synced=self._free_unseen)
+            WatchFeed(client, PODS, self._take_pod, self._pods_taken, on_synced=self._free_unseen)
         )
-        beats = WatchFeed(client, LEASES, self._take_heartbeats, client.endpoint.namespace)
+        beat, judge, home = self._take_heartbeat, self._judge_heartbeats, client.endpoint.namespace
+        beats = WatchFeed(client, LEASES, beat, judge, home)
         self._stream.follow(beats)
         self.ready = True
 
@@ -387,19 +389,9 @@ class EngineCluster:
         if closures:
             self.handle(NodesClosed(tuple(closures)))
 
-    async def _take_nodes(self, _: list[Change[Any]]) -> None:
-        self._nodes_changed()
-
-    async def _take_config_maps(self, changes: list[Change[Any]]) -> None:
-        for change in changes:
-            self._nodes.take_config_map(change)
-        self._nodes_changed()
-
-    async def _take_heartbeats(self, changes: list[Change[Any]]) -> None:
+    def _take_heartbeat(self, change: Change[Any]) -> None:
         clock = self._client.clock
-        for change in changes:
-            self._nodes.take_heartbeat(change, clock.monotonic(), clock.wall())
-        self._judge_heartbeats()
+        self._nodes.take_heartbeat(change, clock.monotonic(), clock.wall())
 
     def _judge_heartbeats(self) -> None:
         other, late_at_s = self._nodes.judge_heartbeats(self._client.clock.monotonic())
@@ -408,27 +400,26 @@ class EngineCluster:
         if other:
             self._nodes_changed(at_once=True)
 
-    async def _take_pods(self, changes: list[Change[Any]]) -> None:
-        turns = LoopTurns(self._client.clock.monotonic)
-        for change in changes:
-            pod = change.object  # type: ignore[union-attr]
-            gone = isinstance(change, Deleted)
-            self._unseen.pop(pod.metadata.uid, None)
-            ends: list[OutOfMemory] = []
-            event: Event | None = None
-            with self._spared(pod):
-                ends = self.ends.of(pod, gone=gone)
-            for end in ends:
-                self.handle(end)
-            with self._spared(pod):
-                event = self._pods.forget(pod) if gone else self._pods.update(pod)
-            for ordered in self._pods.in_safe_order([event]):
-                self.handle(ordered)
-            if gone:
-                self.started.forget(pod.metadata.uid)
-            else:
-                self.started.observe([pod])
-            await turns.end()
+    def _take_pod(self, change: Change[Any]) -> None:
+        pod = change.object  # type: ignore[union-attr]
+        gone = isinstance(change, Deleted)
+        self._unseen.pop(pod.metadata.uid, None)
+        ends: list[OutOfMemory] = []
+        event: Event | None = None
+        with self._spared(pod):
+            ends = self.ends.of(pod, gone=gone)
+        for end in ends:
+            self.handle(end)
+        with self._spared(pod):
+            event = self._pods.forget(pod) if gone else self._pods.update(pod)
+        for ordered in self._pods.in_safe_order([event]):
+            self.handle(ordered)
+        if gone:
+            self.started.forget(pod.metadata.uid)
+        elif pod.spec.node_name:
+            self.started.observe([pod])
+
+    def _pods_taken(self) -> None:
         self._volumes_changed()
         self._nodes_changed()
         self._check_accounts()
@@ -478,7 +469,7 @@ class EngineCluster:
         self.past_scheduler.check()
 
     def _volumes_changed(self) -> None:
-        if not self._volumes.take_moved():
+        if not (self._volumes.moved and self._volumes.take_moved()):
             return
         for pod in self._pods.pending_with_volume_claims():
             if (event := self._pods.update(pod)) is not None:

@@ -1,48 +1,68 @@
 """List-watches of several resources, made one stream of changes that is taken in in order.
 
     ListWatch ──pump──┐
-    ListWatch ──pump──┼──▶ one queue ──▶ one consumer ──▶ take(changes)
+    ListWatch ──pump──┼──▶ one queue ──▶ one consumer ──▶ take(change), after()
     ListWatch ──pump──┘
            on_batch(changes), before it is queued: for what cannot wait
 
 A pump may be ended at any time: what its list-watch knows and what it has queued always agree.
+Long work on the event loop lets others have their turn: lease renewals, watches, answers.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
 from weft.kube.client import ApiClient
 from weft.kube.codec import Resource
-from weft.kube.list_diff import Change, Synced
 from weft.kube.structs import KubeObject
-from weft.kube.watch import ListWatch
+from weft.kube.watch import Change, ListWatch, Synced
 
 T = TypeVar("T", bound=KubeObject)
-ApplyBatch = Callable[[list[Change[T]]], Awaitable[None]]
+Apply = Callable[[Change[T]], None]
 OnBatch = Callable[[list[Change[T]]], None]
 OnSynced = Callable[[Synced], None]
+SLICE_S, MOST = 0.005, 20
+"""Others wait so long at most, but for the one piece of work that is under way; and never for more
+pieces than that, however small."""
+
+
+class LoopTurns:
+    """For one stretch of work, timed by `clock`: `await turns.end()` after each piece of it."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._began, self._pieces = clock(), 0
+
+    async def end(self) -> None:
+        """A piece is done."""
+        self._pieces += 1
+        if self._pieces >= MOST or self._clock() - self._began >= SLICE_S:
+            await asyncio.sleep(0)
+            self._began, self._pieces = self._clock(), 0
 
 
 class WatchFeed(Generic[T]):
-    """One resource. `on_batch` is called with each batch the moment it is there; `take` in its
-    turn, by the stream's consumer, which may have much before it. `on_synced` is called when a
-    whole list has been taken in.
+    """One resource. `on_batch` is called with each batch the moment it is there; `take` with each
+    change in its turn, by the stream's consumer, which may have much before it, and `after` when
+    all of a batch were. `on_synced` is called when a whole list has been taken in.
     """
 
     def __init__(
         self,
         client: ApiClient,
         resource: Resource[T],
-        take: ApplyBatch[T],
+        take: Apply[T] | None,
+        after: Callable[[], None],
         namespace: str = "",
         on_batch: OnBatch[T] | None = None,
         on_synced: OnSynced | None = None,
     ) -> None:
-        self.resource, self.take = resource, take
+        self.resource, self.take, self.after = resource, take, after
         self.on_batch, self.on_synced = on_batch, on_synced
         self.synced = asyncio.Event()
         self.watch: ListWatch[T] = ListWatch(client, resource, namespace=namespace)
+        self.clock = client.clock
         self._client, self._namespace = client, namespace
 
     def list_again(self) -> None:
@@ -93,7 +113,7 @@ class ChangeStream:
         await self._synced(self.feeds)
 
     def nudge(self, feed: WatchFeed[Any]) -> None:
-        """Have the feed's `take` called once more, with no changes, in its turn."""
+        """Have the feed's `after` called once more, in its turn."""
         self._queue.put_nowait((feed, [], None))
 
     async def idle(self) -> None:
@@ -152,7 +172,12 @@ class ChangeStream:
     async def _consume(self) -> None:
         while True:
             feed, changes, synced = await self._queue.get()
-            await feed.take(changes)
+            if feed.take is not None:
+                turns = LoopTurns(feed.clock.monotonic)
+                for change in changes:
+                    feed.take(change)
+                    await turns.end()
+            feed.after()
             if synced is not None:
                 if feed.on_synced is not None:
                     feed.on_synced(synced)

@@ -18,9 +18,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from weft.cluster.scheduler.cluster_view import ClusterView
-from weft.cluster.state.pod_constraints import WAY_OUT
+from weft.cluster.state.pod_reader import WAY_OUT
 from weft.core.engine.assessment import Assessment
-from weft.core.engine.placed_pod import PlacedPod
+from weft.core.engine.journal import PlacedPod
 from weft.core.explain.counterfactual import (
     SECOND_NS,
     AlternativePlacement,

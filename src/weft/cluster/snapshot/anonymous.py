@@ -22,7 +22,7 @@ from weft.cluster.snapshot.form import ClusterSnapshot
 from weft.cluster.snapshot.kept import is_systems_own
 from weft.cluster.snapshot.marks import Marks
 from weft.cluster.snapshot.pseudonyms import Pseudonyms
-from weft.cluster.state.workload_name import TEMPLATE_HASH
+from weft.cluster.state.pod_reader import TEMPLATE_HASH
 from weft.cluster.stores.oom_history_store import entry_of, key_of
 from weft.dialects.catalog import ALL
 from weft.dialects.coscheml import APPLICATIONS

@@ -31,11 +31,10 @@ from weft.core.explain.account_sentences import (
 )
 from weft.dialects import registry
 from weft.dialects.catalog import NONE, is_gpu_resource
-from weft.dialects.containers import whole_cards
 from weft.dialects.delivery import why_not_due
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.evidence import ChargedPlacement, agreed, marked
-from weft.dialects.resources import slots
+from weft.dialects.resources import slots, whole_cards
 from weft.dialects.shares import asked_on, placement_of, share_on
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode

@@ -9,8 +9,8 @@ seconds. A node whose agent writes no Lease is not judged: an older one.
 import datetime
 from typing import NamedTuple
 
-from weft.kube.list_diff import Change, Deleted
 from weft.kube.structs import Lease
+from weft.kube.watch import Change, Deleted
 from weft.model.heartbeat import HEARTBEAT_LATE_S, HEARTBEAT_PREFIX
 
 

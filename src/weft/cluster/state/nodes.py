@@ -15,14 +15,14 @@ from msgspec.structs import replace
 
 from weft.cluster.state.anti_affinity import AntiAffinityDomains
 from weft.cluster.state.heartbeats import Heartbeats
-from weft.core.framework.constraints import closed_to
+from weft.core.framework.feasibility import closed_to
 from weft.dialects.catalog import RESOURCES
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE, UNHEALTHY_PREFIX
 from weft.dialects.inventory import InventoryFallback, inventory, taints_of
 from weft.dialects.node_links import LinksRule
-from weft.kube.list_diff import Change, Deleted
 from weft.kube.log_fields import about
 from weft.kube.structs import ConfigMap, KubeNode, Lease
+from weft.kube.watch import Change, Deleted
 from weft.model import ClosedNode, Constraints, Node
 from weft.model.annotations import AGENT
 from weft.model.reason import TEXT

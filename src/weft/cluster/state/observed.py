@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from weft.cluster.state import pod_reader
-from weft.cluster.state.pod_constraints import UnknownVolumes
+from weft.cluster.state.pod_reader import UnknownVolumes
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.inventory import InventoryFallback, inventory
 from weft.kube.pods import Pod

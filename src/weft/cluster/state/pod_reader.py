@@ -1,19 +1,88 @@
-"""From a pod of the API to a `PodRequest`: the dialect's reading, and Kubernetes' own beside it."""
+"""From a pod of the API to a `PodRequest`: the dialect's reading, and Kubernetes' own beside it.
 
-from typing import NamedTuple
+What Kubernetes itself says about where the pod may run becomes `Constraints`. What of that Weft
+does not honour yet is never passed over: it becomes the text of `unsupported`, and the pod waits
+with that reason until someone changes it.
 
+Pods that ask alike are read once: a workload's pods differ in their names and little else. What is
+kept depends on nothing but the pod's own words and the settings, so nothing makes it stale.
+
+A pod's workload is the name of what makes pods like it, again and again:
+
+    a controlling owner      namespace/Kind/name, as `ml/StatefulSet/db`
+      a Deployment's           its ReplicaSet's name, less the pod template's hash
+      a CronJob's              its Job's name, less the minute the pod was made for
+    else weft.dev/application  namespace/application/name
+    else                     nobody makes it again: ""
+
+Nothing is asked of the API: names say enough. What only looks like a hash or a minute stays.
+"""
+
+import datetime
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
 from msgspec.structs import replace
 
-from weft.cluster.state.parse_cache import ParseCache
-from weft.cluster.state.pod_constraints import Volumes, claims_request, constraints_of, ports_of
 from weft.dialects import registry
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.foreign import ForeignRequest, foreign_requests
-from weft.dialects.node_resources import HELD, non_gpu_resources
-from weft.dialects.requests import CLASSES
-from weft.kube.pods import Pod
-from weft.model import Constraints, Node, PodRequest, Shape
-from weft.model.annotations import CLASS
+from weft.dialects.registry import HELD, non_gpu_resources
+from weft.dialects.requests import CLASSES, application_of, timestamp_ns
+from weft.kube import pods as kube
+from weft.kube.pods import OwnerReference, Pod, ScheduledSpec
+from weft.model import (
+    Constraints,
+    HostPort,
+    Node,
+    PodRequest,
+    Preference,
+    Requirement,
+    Shape,
+    Term,
+    Toleration,
+)
+from weft.model.annotations import APPLICATION, CLASS
+from weft.model.ceilings import MOST_RULES
+
+WAY_OUT = "run this pod through kube-scheduler with Weft as its extender"
+LARGE_BYTES = 65_536
+"""Largest pod spec that is kept. Pods have some kB; larger ones would fill the memory."""
+TEMPLATE_HASH = "pod-template-hash"
+_MINUTE = re.compile(r"(.+)-(\d{8})")
+_LATE_MIN = 24 * 60  # a CronJob's pod is made at its minute, or when its Job tries again
+
+_NONE = Constraints()
+Read = Callable[[Pod, DialectSettings, Constraints], PodRequest]
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Volumes(Protocol):
+    """Knows what the claims of a pod are bound to."""
+
+    def rules_of(self, namespace: str, claim: str) -> tuple[tuple[Term, ...], ...] | str:
+        """Rules: of each, one term must match the node. A text if the claim cannot be honoured."""
+        ...
+
+    def held_by_other(self, pod: Pod, claim: str) -> str:
+        """The reason why another pod keeps this one from the claim; "" where none does."""
+        ...
+
+
+class UnknownVolumes:
+    """Stands for a manifest alone: nobody knows what its claims are bound to."""
+
+    def rules_of(self, namespace: str, claim: str) -> tuple[tuple[Term, ...], ...] | str:
+        """No rule."""
+        return ()
+
+    def held_by_other(self, pod: Pod, claim: str) -> str:
+        """Nobody."""
+        return ""
+
 
 # kube-scheduler has looked at these already when it asks an extender.
 _ASKED = Constraints(judged_elsewhere=True)
@@ -75,9 +144,9 @@ def plain_shape(pod: Pod, settings: DialectSettings) -> Shape:
 
 def _read_waiting(pod: Pod, settings: DialectSettings, constraints: Constraints) -> PodRequest:
     """A pod that is to be placed: what it asks in words that no dialect reads keeps it waiting."""
-    request = _read(pod, settings, constraints)
-    foreign = foreign_requests(pod, asks=request.dialect != "none")
-    reasons = [each.text for each in foreign if each.waits]
+    reading = registry.read_pod(pod, settings)
+    request = _constrained(reading.request, constraints)
+    reasons = [each.text for each in reading.foreign if each.waits]
     if constraints.judged_elsewhere or not reasons:
         return request
     reasons += [constraints.unsupported] if constraints.unsupported else []
@@ -86,7 +155,10 @@ def _read_waiting(pod: Pod, settings: DialectSettings, constraints: Constraints)
 
 
 def _read(pod: Pod, settings: DialectSettings, constraints: Constraints) -> PodRequest:
-    request = registry.parse_pod(pod, settings)
+    return _constrained(registry.parse_pod(pod, settings), constraints)
+
+
+def _constrained(request: PodRequest, constraints: Constraints) -> PodRequest:
     return replace(request, shape=_counted(request.shape, constraints))
 
 
@@ -96,4 +168,197 @@ def _counted(shape: Shape, constraints: Constraints) -> Shape:
     return replace(shape, extended=extended, constraints=constraints)
 
 
+class ParseCache:
+    """`read`, remembering its last `keep` different answers."""
+
+    def __init__(self, read: Read, keep: int = 256) -> None:
+        self._read, self._keep = read, keep
+        self._known: OrderedDict[bytes, tuple[Constraints, PodRequest]] = OrderedDict()
+
+    def read(self, pod: Pod, settings: DialectSettings, constraints: Constraints) -> PodRequest:
+        """Read this pod, or one like it; whatever `read` raises comes through, and is not kept."""
+        meta = pod.metadata
+        if not (meta.uid and meta.name and meta.namespace):  # no pod of the API
+            return self._read(pod, settings, constraints)
+        key = _encode((settings, meta.labels, meta.annotations, pod.spec))
+        known = self._known.get(key)
+        if known is None or known[0] != constraints:
+            known = constraints, self._read(pod, settings, constraints)
+            if len(key) <= LARGE_BYTES:
+                self._known[key] = known
+            if len(self._known) > self._keep:
+                self._known.popitem(last=False)
+        else:
+            self._known.move_to_end(key)
+        return replace(
+            known[1],
+            uid=meta.uid,
+            name=meta.name,
+            namespace=meta.namespace,
+            created_ns=timestamp_ns(meta.creation_timestamp),
+            workload=workload_of(pod),
+        )
+
+
 _cache = ParseCache(_read_waiting)
+
+
+def constraints_of(pod: Pod, volumes: Volumes) -> Constraints:
+    """Everything that keeps the pod off nodes, or in `unsupported` why it cannot be said."""
+    spec = pod.spec
+    affinity = spec.affinity.node_affinity if spec.affinity is not None else None
+    required = preferred = None
+    if affinity is not None:
+        required, preferred = affinity.required, affinity.preferred
+    rules, waits_for = _volumes(pod, volumes)
+    unsupported = [*_unsupported(spec), *waits_for]
+    # kube-scheduler would wait for the other pod as well: that is no way out.
+    held = [why for claim in claims_of(pod) if (why := volumes.held_by_other(pod, claim))]
+    way_out = f": {WAY_OUT}" if unsupported else ""
+    constraints = Constraints(
+        selector=tuple(sorted((spec.node_selector or {}).items())),
+        affinity=None if required is None else terms_of(required),
+        preferences=tuple(
+            Preference(wish.weight, _term(wish.preference)) for wish in preferred or ()
+        ),
+        tolerations=tuple(
+            Toleration(t.key, t.operator or "Equal", t.value, t.effect)
+            for t in spec.tolerations or ()
+        ),
+        ports=ports_of(spec),
+        volumes=rules,
+        unsupported="; ".join([*held, *unsupported]) + way_out,
+    )
+    if constraints != _NONE and constraints.rules > MOST_RULES:
+        stated = f"{constraints.rules} rules on nodes, tolerations and host ports"
+        return Constraints(unsupported=f"the pod has {stated}; Weft reads {MOST_RULES} at most")
+    return constraints
+
+
+def ports_of(spec: ScheduledSpec) -> tuple[HostPort, ...]:
+    """The node's ports that the pod takes, of its containers and sidecars."""
+    sidecars = [c for c in spec.init_containers or () if c.restart_policy == "Always"]
+    return tuple(
+        HostPort(port.host_port, port.protocol or "TCP", port.host_ip)
+        for container in (*sidecars, *spec.containers)
+        for port in container.ports or ()
+        if port.host_port
+    )
+
+
+def terms_of(selector: kube.NodeSelector) -> tuple[Term, ...]:
+    """A node selector's terms."""
+    return tuple(_term(term) for term in selector.node_selector_terms)
+
+
+def keeps_away(spec: ScheduledSpec) -> frozenset[str]:
+    """The topologyKeys of the pod's required anti-affinity: where it forbids others, once bound."""
+    anti = spec.affinity.pod_anti_affinity if spec.affinity is not None else None
+    required = anti.required if anti is not None else None
+    return frozenset(term.topology_key for term in required or ())
+
+
+def _term(term: kube.NodeSelectorTerm) -> Term:
+    return Term(_requirements(term.match_expressions), _requirements(term.match_fields))
+
+
+def _requirements(
+    requirements: Sequence[kube.SelectorRequirement] | None,
+) -> tuple[Requirement, ...]:
+    return tuple(Requirement(r.key, r.operator, tuple(r.values or ())) for r in requirements or ())
+
+
+def _unsupported(spec: ScheduledSpec) -> list[str]:
+    """List in words what in the spec Weft alone cannot honour."""
+    unsupported = []
+    if spec.affinity is not None:
+        for field, terms in (
+            ("podAffinity", spec.affinity.pod_affinity),
+            ("podAntiAffinity", spec.affinity.pod_anti_affinity),
+        ):
+            if terms is not None and terms.required:
+                unsupported.append(f"spec.affinity.{field} is not honoured by Weft alone")
+    hard = spec.topology_spread_constraints or ()
+    if any(spread.when_unsatisfiable != "ScheduleAnyway" for spread in hard):
+        unsupported.append("spec.topologySpreadConstraints is not honoured by Weft alone")
+    if (claims := claims_request(spec)) is not None:
+        unsupported.append(claims.text)
+    for volume in spec.volumes or ():
+        if field := volume.lone_disk:
+            unsupported.append(f"spec.volumes[{volume.name}].{field} is not honoured by Weft alone")
+    if spec.scheduling_group is not None and spec.scheduling_group.pod_group_name:
+        unsupported.append("spec.schedulingGroup is not honoured by Weft alone")
+    return unsupported
+
+
+def claims_request(spec: ScheduledSpec) -> ForeignRequest | None:
+    """The note on the pod's ResourceClaims, of whatever devices; None where it has none."""
+    if not spec.resource_claims:
+        return None
+    names = ", ".join(claim.name for claim in spec.resource_claims)
+    text = (
+        f"spec.resourceClaims ({names}) is Kubernetes' dynamic resource allocation: "
+        "Weft alone does not place it"
+    )
+    return ForeignRequest("spec.resourceClaims", text, waits=True)
+
+
+def _volumes(pod: Pod, volumes: Volumes) -> tuple[tuple[tuple[Term, ...], ...], list[str]]:
+    rules: list[tuple[Term, ...]] = []
+    waits_for = []
+    for claim in claims_of(pod):
+        rules_of_claim = volumes.rules_of(pod.metadata.namespace, claim)
+        if isinstance(rules_of_claim, str):
+            waits_for.append(rules_of_claim)
+        else:
+            rules.extend(rules_of_claim)
+    return tuple(rules), waits_for
+
+
+def claims_of(pod: Pod) -> list[str]:
+    """Names of the PersistentVolumeClaims that the pod mounts, also those made for it."""
+    claims = []
+    for volume in pod.spec.volumes or ():
+        if volume.persistent_volume_claim is not None:
+            claims.append(volume.persistent_volume_claim.claim_name)
+        elif volume.ephemeral is not None:
+            claims.append(f"{pod.metadata.name}-{volume.name}")
+    return claims
+
+
+def workload_of(pod: Pod) -> str:
+    """The name of the pod's workload; "" where it has none."""
+    meta = pod.metadata
+    namespace = meta.namespace or "default"
+    controllers = (owner for owner in meta.owner_references or () if owner.controller)
+    owner = next(controllers, None)
+    if owner is not None and owner.kind == "Node":
+        return ""  # a node's own pods are as many workloads, none of which uses a GPU
+    if owner is not None:
+        kind, name = _above(owner, pod)
+        return f"{namespace}/{kind}/{name}"
+    annotations = meta.annotations or {}
+    application = application_of(annotations) if APPLICATION in annotations else ""
+    return f"{namespace}/application/{application}" if application else ""
+
+
+def _above(owner: OwnerReference, pod: Pod) -> tuple[str, str]:
+    """Kind and name of what made the owner, where the names tell; else the owner's."""
+    if owner.kind == "ReplicaSet":
+        tail = f"-{(pod.metadata.labels or {}).get(TEMPLATE_HASH, '')}"
+        if len(tail) > 1 and owner.name.endswith(tail) and owner.name != tail:
+            return "Deployment", owner.name.removesuffix(tail)
+    if owner.kind == "Job" and (match := _MINUTE.fullmatch(owner.name)) is not None:
+        late_min = _made_min(pod) - int(match[2])
+        if 0 <= late_min <= _LATE_MIN:
+            return "CronJob", match[1]
+    return owner.kind, owner.name
+
+
+def _made_min(pod: Pod) -> int:
+    """Time of the pod's creation, minutes since 1970; 0 where nobody says."""
+    try:
+        made = datetime.datetime.fromisoformat(pod.metadata.creation_timestamp or "")
+    except ValueError:
+        return 0
+    return int(made.timestamp()) // 60

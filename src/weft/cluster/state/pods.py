@@ -31,9 +31,8 @@ from weft.cluster.state.bound_share import (
     without_node,
 )
 from weft.cluster.state.nodes import NodeView
-from weft.cluster.state.pod_constraints import claims_of, keeps_away
 from weft.cluster.state.pod_facts import age, bound_ns, came_as_decided, same, since
-from weft.cluster.state.pod_reader import read
+from weft.cluster.state.pod_reader import claims_of, keeps_away, read
 from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import Event, PodAdded, PodGone, PodSeenBound
 from weft.core.explain.account_sentences import MARKED_LATE
@@ -44,7 +43,7 @@ from weft.dialects.registry import asking_by, asking_labels_of
 from weft.dialects.shares import SaidByPod, encode, keeps, said_by, said_in, saying
 from weft.kube.clock import Clock
 from weft.kube.log_fields import about
-from weft.kube.pods import Pod
+from weft.kube.pods import ENDED, Pod
 from weft.model import BadInputError, Node, Placement, PodRequest
 
 log = logging.getLogger("weft.cluster")
@@ -129,7 +128,8 @@ class PodView:
             wall_ns = int(self._clock.wall().timestamp() * 1e9)
             held_ns = max(0, wall_ns - at_ns) if at_ns else 0
             self._bound_ns[meta.uid] = int(self._clock.monotonic() * 1e9) - held_ns
-        self._volumes.use(pod, waits=self._is_pending(pod))
+        if pod.spec.volumes:
+            self._volumes.use(pod, waits=self._is_pending(pod))
         if known is not None and known.metadata.uid == meta.uid:
             if known is not pod and meta.uid in self._sent and same(known, pod):
                 if pod.spec.node_name:
@@ -240,7 +240,7 @@ class PodView:
     def _is_pending(self, pod: Pod) -> bool:
         return (
             not pod.spec.node_name
-            and not pod.ended
+            and pod.status.phase not in ENDED
             and self.ours(pod)
             and not pod.spec.scheduling_gates
             and not pod.metadata.deletion_timestamp
@@ -251,7 +251,7 @@ class PodView:
         before = self.bad.pop(uid, "")
         event: Event | None = None
         try:
-            if pod.ended:
+            if pod.status.phase in ENDED:
                 event = self._over(uid)
             elif pod.spec.node_name:
                 event = self._bound(pod)

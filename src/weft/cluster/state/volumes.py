@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from weft.cluster.control.watch_feeds import WatchFeed
-from weft.cluster.state.pod_constraints import claims_of, terms_of
+from weft.cluster.state.pod_reader import claims_of, terms_of
 from weft.kube.client import ApiClient
 from weft.kube.codec import CLAIMS, CSI_NODES, VOLUMES
-from weft.kube.list_diff import Change, Deleted
 from weft.kube.pods import Pod
 from weft.kube.structs import CsiNode, KubeObject, PersistentVolume, PersistentVolumeClaim
+from weft.kube.watch import Change, Deleted
 from weft.model import Requirement, Term
 
 _STABLE = {
@@ -36,12 +36,12 @@ class VolumeView:
         self._limits: dict[str, frozenset[str]] = {}
         self._limited: frozenset[str] = frozenset()
         self._users: dict[Key, dict[str, Pod]] = {}
-        self._moved = False
+        self.moved = False
 
     def take_volume(self, change: Change[PersistentVolume]) -> None:
         """A volume came, changed or went."""
         volume = change.object  # type: ignore[union-attr]
-        self._moved = True
+        self.moved = True
         if isinstance(change, Deleted):
             self._volumes.pop(volume.metadata.name, None)
         else:
@@ -51,7 +51,7 @@ class VolumeView:
         """A claim came, changed or went."""
         claim = change.object  # type: ignore[union-attr]
         key = (claim.metadata.namespace, claim.metadata.name)
-        self._moved = True
+        self.moved = True
         if isinstance(change, Deleted):
             self._claims.pop(key, None)
         else:
@@ -71,7 +71,7 @@ class VolumeView:
             return
         self._limits[csi_node.metadata.name] = limits
         limited = frozenset().union(*self._limits.values())
-        self._moved = self._moved or limited != self._limited
+        self.moved = self.moved or limited != self._limited
         self._limited = limited
 
     def use(self, pod: Pod, *, waits: bool) -> None:
@@ -86,20 +86,20 @@ class VolumeView:
             known = users.get(pod.metadata.uid)
             users[pod.metadata.uid] = pod
             if known is None or known.spec.node_name != pod.spec.node_name:
-                self._moved = self._moved or self._is_for_one(key)
+                self.moved = self.moved or self._is_for_one(key)
 
     def release(self, pod: Pod) -> None:
         """The pod uses its claims no more."""
         for key in _keys(pod):
             users = self._users.get(key)
             if users is not None and users.pop(pod.metadata.uid, None) is not None:
-                self._moved = self._moved or self._is_for_one(key)
+                self.moved = self.moved or self._is_for_one(key)
                 if not users:
                     del self._users[key]
 
     def take_moved(self) -> bool:
         """True if pods that wait may read otherwise than at the last call."""
-        moved, self._moved = self._moved, False
+        moved, self.moved = self.moved, False
         return moved
 
     def rules_of(self, namespace: str, claim: str) -> Rules | str:
@@ -145,13 +145,8 @@ def feeds_of(
 ) -> list[WatchFeed[Any]]:
     """The list-watches that fill `volumes`; `moved` is called after each batch."""
 
-    def feed(resource: Any, take_one: Callable[[Any], None]) -> WatchFeed[KubeObject]:
-        async def take(changes: list[Change[KubeObject]]) -> None:
-            for change in changes:
-                take_one(change)
-            moved()
-
-        return WatchFeed(client, resource, take)
+    def feed(resource: Any, take: Callable[[Any], None]) -> WatchFeed[KubeObject]:
+        return WatchFeed(client, resource, take, moved)
 
     return [
         feed(VOLUMES, volumes.take_volume),

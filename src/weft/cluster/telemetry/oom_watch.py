@@ -12,13 +12,14 @@ from collections.abc import Callable
 from hashlib import sha256
 
 from weft.cluster.state.nodes import NodeView
+from weft.cluster.state.pod_reader import workload_of
 from weft.cluster.state.pods import PodView
-from weft.cluster.state.workload_name import workload_of
 from weft.core.engine.oom_history import OutOfMemory
 from weft.dialects.registry import read_placement
 from weft.kube.oom_ends import out_of_memory
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Placement
+from weft.model.annotations import OUT_OF_MEMORY
 
 
 class OomWatch:
@@ -34,6 +35,8 @@ class OomWatch:
 
     def of(self, pod: Pod, *, gone: bool = False) -> list[OutOfMemory]:
         """The event of this pod, as it is now, or was at last where it is `gone`."""
+        if not gone and not _may_tell(pod):
+            return []
         uid = pod.metadata.uid
         seen = self._seen.get(uid, set())
         new = [end for end in out_of_memory(pod) if end.name not in seen]
@@ -43,8 +46,7 @@ class OomWatch:
             self._seen[uid] = seen | {end.name for end in new}
         self.count += len(new)
         placement = self._held(pod) if new else None
-        workload = workload_of(pod)
-        if placement is None or not placement.shares or not workload:
+        if placement is None or not placement.shares or not (workload := workload_of(pod)):
             return []
         is_placed = self._pods.decided(uid) is not None
         over = is_placed and self._pods.deciding and (gone or pod.ended)
@@ -68,6 +70,13 @@ class OomWatch:
             return read_placement(pod, node, self._pods.settings)
         except BadInputError:
             return None
+
+
+def _may_tell(pod: Pod) -> bool:
+    """True if anything in the pod could say that a container ended."""
+    status = pod.status
+    shown = status.container_statuses or status.init_container_statuses
+    return bool(shown) or OUT_OF_MEMORY in (pod.metadata.annotations or {})
 
 
 def _short(name: str) -> str:

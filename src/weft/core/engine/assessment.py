@@ -9,7 +9,7 @@ from collections import OrderedDict
 
 import numpy as np
 
-from weft.core.engine.waiting_pods import NOWHERE, Never
+from weft.core.engine.queue import NOWHERE, Never
 from weft.core.framework import (
     NEVER,
     Demand,
@@ -21,12 +21,11 @@ from weft.core.framework import (
     feasibility,
     policy_answers,
 )
-from weft.core.framework.constraints import has_preferences, preferences
-from weft.core.framework.feasibility import Codes
+from weft.core.framework.feasibility import Codes, has_preferences, preferences
 from weft.core.framework.query import NOTHING_OBSERVED
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import Bools, Ints, LedgerTable
-from weft.model import Code, Shape
+from weft.model import Code, Constraints, Shape
 
 CODES = len(Code)
 
@@ -47,6 +46,8 @@ ASKED_LATELY = 3
 """Price lists within which a shape was asked about that is scored by the next one beforehand."""
 TURN_LOOKS = 30_000
 """Looks for which one event may keep others waiting: some 10 ms, whatever the cluster's size."""
+
+_UNCONSTRAINED = Constraints()
 
 
 class Assessment:
@@ -251,14 +252,14 @@ class Assessor:
         ledger = self._ledger
         known = self._known.get(key)
         if known is not None and known.generation != ledger.generation:
-            self.looked += LOOKS_NEW + LOOKS_RULE * shape.constraints.rules // 2
+            self.looked += LOOKS_NEW + LOOKS_RULE * _rules(shape) // 2
             self.looked += LOOKS_REQUEST * len(known.demand.needs)
             if not known.carry(ledger):
                 known = None
         if known is None:
             known = self._known[key] = Assessment(shape, ledger, profile)
             self.looked += LOOKS_NEW + ledger.table.count + LOOKS_REQUEST * len(known.demand.needs)
-            self.looked += LOOKS_RULE * shape.constraints.rules
+            self.looked += LOOKS_RULE * _rules(shape)
             if len(self._known) > self._kept():
                 self._known.popitem(last=False)
         return known
@@ -331,6 +332,11 @@ class Assessor:
         else:
             scores, position = [_node_scores(query, s.policy) for s in profile.scorers], None
         _store(known, rows, codes, fits, scores, position)
+
+
+def _rules(shape: Shape) -> int:
+    """The rules that were asked of all nodes; most pods have none."""
+    return 0 if shape.constraints == _UNCONSTRAINED else shape.constraints.rules
 
 
 def _looks(query: Query) -> int:

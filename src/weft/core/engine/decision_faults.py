@@ -50,12 +50,12 @@ class TaskFaulted(msgspec.Struct, frozen=True, gc=False):
 
 
 class SideTasks:
-    """Runs what an engine does beside deciding; `take_faults` says what broke off since, `count`
-    how often anything did."""
+    """Runs what an engine does beside deciding; `faults` are those that `take_faults` is still to
+    tell, `count` says how often anything broke off."""
 
     def __init__(self) -> None:
         self.count = 0
-        self._faults: list[TaskFaulted] = []
+        self.faults: list[TaskFaulted] = []
 
     def run(self, task: str, call: Callable[[], T], instead: C) -> T | C:
         """Return what `call` returns; `instead` where it breaks off."""
@@ -63,13 +63,13 @@ class SideTasks:
             return call()
         except Exception as error:
             self.count += 1
-            if len(self._faults) < _MOST_UNTOLD:
-                self._faults.append(TaskFaulted(task, error))
+            if len(self.faults) < _MOST_UNTOLD:
+                self.faults.append(TaskFaulted(task, error))
             return instead
 
     def take_faults(self) -> list[TaskFaulted]:
         """The faults since the last call."""
-        faults, self._faults = self._faults, []
+        faults, self.faults = self.faults, []
         return faults
 
 

@@ -49,15 +49,13 @@ from weft.core.engine.events import (
     Wake,
 )
 from weft.core.engine.harvest import HarvestRules
-from weft.core.engine.journal import EXPLAINING, DecisionAttempt, EvictionReason, Journal
+from weft.core.engine.journal import EXPLAINING, DecisionAttempt, EvictionReason, Journal, PlacedPod
 from weft.core.engine.oom_history import OomCharge, OomHistory, OutOfMemory, workload_of
 from weft.core.engine.peak_usage import Peaks, peak_owner
-from weft.core.engine.placed_pod import PlacedPod
 from weft.core.engine.pricing import PRICING, PriceLists
-from weft.core.engine.queue import Queue
+from weft.core.engine.queue import FreedNode, Queue, WaitingPod
 from weft.core.engine.slowdown_eviction import SlowdownEviction
 from weft.core.engine.slowdown_tolerance import tolerance_of
-from weft.core.engine.waiting_pods import FreedNode, WaitingPod
 from weft.core.framework import Policy, Profile
 from weft.core.framework.policy import SlowdownTolerance
 from weft.core.framework.query import Observations
@@ -146,11 +144,13 @@ class Engine:
         self.assessor.looked += LOOKS_WOKEN * self.queue.groups_looked_at()
         if not self._stopped or isinstance(event, Tick):
             self._run_cycles(now_ns, out)
-        self._price(partial(self.price_lists.renew, now_ns))
+        if self.price_lists.lists:
+            self._price(partial(self.price_lists.renew, now_ns))
         if isinstance(event, PodGone | PodSeenBound | Tick):
             self._work_ahead()
         out.extend(self.side_tasks.run(inputs.LEARNING, self.peaks.news, []))
-        out.extend(self.side_tasks.take_faults())
+        if self.side_tasks.faults:
+            out.extend(self.side_tasks.take_faults())
         has_more = self._stopped or self.assessor.is_behind
         if (wake := now_ns if has_more else self.queue.next_ns()) is not None:
             out.append(Wake(wake))
@@ -223,15 +223,18 @@ class Engine:
             return
         self._comes(pod.uid, now_ns)
         profile = self.profile_of(pod)
-        goes_first = partial(self.oom_history.goes_first, pod)
-        first = self.side_tasks.run(inputs.LEARNING, goes_first, instead=False)
+        first = False
+        if self.oom_history.owed:
+            goes_first = partial(self.oom_history.goes_first, pod)
+            first = self.side_tasks.run(inputs.LEARNING, goes_first, instead=False)
         try:
             self.queue.add(pod, profile, now_ns, first=first)
         except Exception as error:  # its policy knows no place in the queue: until it changes
             self._broke_off(DecisionAttempt(pod, profile.name, 0), error, now_ns, out)
 
     def _comes(self, uid: str, now_ns: int) -> None:
-        self._price(partial(self.price_lists.comes, uid, now_ns))
+        if self.price_lists.lists:
+            self._price(partial(self.price_lists.comes, uid, now_ns))
 
     def _gone(self, event: PodGone, now_ns: int, out: list[Command]) -> None:
         uid = event.uid
@@ -420,7 +423,8 @@ class Engine:
 
     def follow_first(self) -> None:
         """Until the first pod comes: have prices by the ledger as it is."""
-        self._price(self.price_lists.follow)
+        if self.price_lists.lists and not self.price_lists.has_begun:
+            self._price(self.price_lists.follow)
 
     def assess(
         self, profile: Profile, pod: PodRequest, beside: Sequence[PodRequest] | None = ()
@@ -429,7 +433,9 @@ class Engine:
         elsewhere than in the queue; None: whoever waits is no matter."""
         self.follow_first()
         learnt = partial(self._learnt_shape, profile, pod)
-        shape = profile.shaped(self.side_tasks.run(inputs.LEARNING, learnt, pod.shape))
+        shape = self.side_tasks.run(inputs.LEARNING, learnt, pod.shape)
+        if profile.pre_filters:
+            shape = profile.shaped(shape)
         known = self.assessor.assess(profile, shape)
         if profile.matcher is None or beside is None or not known.counts[0]:
             return known
@@ -448,6 +454,8 @@ class Engine:
         return shape
 
     def _charged(self, pod: PodRequest) -> OomCharge | None:
+        if not self.oom_history.known:
+            return None
         return self.side_tasks.run(EXPLAINING, partial(self.oom_history.charged, pod), None)
 
     def _take_place(
@@ -457,7 +465,8 @@ class Engine:
         pod, profile, shape = waiting.pod, waiting.profile, known.shape
         shares = selection.shares_on(self.ledger.table, row, known, profile, key)
         placement = selection.placement_on(self.ledger.table, row, pod.uid, shares, shape)
-        harvested = self.harvest.placed(placement, shape, peak_owner(pod))
+        like = peak_owner(pod) if self.ledger.table.harvests else ""
+        harvested = self.harvest.placed(placement, shape, like)
         predict = partial(selection.predicted, self.ledger.table, row, known, profile, shares)
         links = partial(selection.links, self.ledger.table, row, known, shares)
         record = msgspec.structs.replace(

@@ -20,9 +20,9 @@ from weft.core.engine.events import (
     SignalsChanged,
 )
 from weft.core.engine.harvest import RAN_LONG_NS
+from weft.core.engine.journal import PlacedPod
 from weft.core.engine.oom_history import OutOfMemory
 from weft.core.engine.overbooking import first_overbooked
-from weft.core.engine.placed_pod import PlacedPod
 from weft.core.engine.pricing import PRICING
 from weft.core.framework import policy_answers
 from weft.core.framework.signals import NO_SIGNALS, SignalsSnapshot, SignalsView

@@ -1,9 +1,11 @@
 """Numbers the engine's decisions, and writes each down as a record.
 
 What may change here: the number of the last decision. Whoever wants to look at what a decision
-meets stops the engine right before it.
+meets stops the engine right before it. `PlacedPod` is a pod between its decision and its end: what
+unwinding it needs.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -13,12 +15,12 @@ from weft.core.engine.decision_faults import SideTasks
 from weft.core.engine.harvest import Eviction
 from weft.core.engine.oom_history import OomCharge
 from weft.core.engine.overbooking import DoubleBooking
-from weft.core.engine.placed_pod import PlacedPod
+from weft.core.engine.queue import WaitingPod
 from weft.core.engine.records import FAULTED, LEAVES, Candidate, Outcome, Record
 from weft.core.engine.slowdown_eviction import SlowdownReason
-from weft.core.engine.waiting_pods import WaitingPod
 from weft.core.explain.reasons import best_nodes
 from weft.core.framework import Profile
+from weft.core.framework.signals import Bytes, Floats, SignalsView
 from weft.core.ledger import Holding, Ledger
 from weft.model import PodRequest, Shape, Share
 
@@ -37,6 +39,40 @@ class DecisionAttempt(NamedTuple):
     def of(cls, waiting: WaitingPod) -> "DecisionAttempt":
         """The try of a pod in the queue."""
         return cls(waiting.pod, waiting.profile.name, waiting.tries)
+
+
+class MeasuredAtPlacement(NamedTuple):
+    """The measurements of the GPUs that a pod got, when it got them: all `columns` of each GPU by
+    its index, values and ages. `looked_ns` is when they were looked at."""
+
+    looked_ns: int
+    columns: tuple[str, ...]
+    gpus: dict[int, tuple[Floats, Bytes]]
+
+
+class PlacedPod:
+    """A pod with a place that is not certain yet, or is."""
+
+    __slots__ = ("own", "pod", "profile", "queued", "record", "saw", "tries")
+
+    def __init__(self, waiting: WaitingPod, record: Record, signals: SignalsView) -> None:
+        self.pod, self.profile, self.tries = waiting.pod, waiting.profile, waiting.tries
+        self.record = record
+        self.saw = _saw(record, signals) if "signals" in self.profile.reads else None
+        self.queued = waiting.state != "asked"
+        self.own: WaitingPod | None = None  # what it was in our queue when kube-scheduler bound it
+
+
+def _saw(record: Record, view: SignalsView) -> MeasuredAtPlacement | None:
+    """None where nobody measures anything."""
+    if not view.version:
+        return None
+    by_gpu = {}
+    for share in record.shares:
+        known = view.of_gpu(record.node, share.gpu)
+        if known is not None:
+            by_gpu[share.gpu] = known
+    return MeasuredAtPlacement(view.at_ns, view.source.columns, by_gpu)
 
 
 class Journal:
@@ -86,15 +122,15 @@ class Journal:
             shares,
             int(known.total[row]) if row >= 0 else 0,
             tuple(known.counts.tolist()),
-            self._side_tasks.run(EXPLAINING, lambda: self._top(known, waiting.profile), ()),
+            self._top(known, waiting.profile) if self._keep_top else (),
             charged=charged,
             bounded=bool(known.inexact is not None and known.inexact[row]),
         )
 
     def _top(self, known: Assessment, profile: Profile) -> tuple[Candidate, ...]:
-        if not self._keep_top:
-            return ()
-        return tuple(best_nodes(self._ledger.table, known, profile, self._keep_top))
+        table, keep = self._ledger.table, self._keep_top
+        find = partial(best_nodes, table, known, profile, keep)
+        return tuple(self._side_tasks.run(EXPLAINING, find, ()))
 
     def asked_to_leave(
         self, holding: Holding, placed: PlacedPod | None, now_ns: int, why: EvictionReason

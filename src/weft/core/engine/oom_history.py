@@ -66,11 +66,12 @@ class OomCharge(msgspec.Struct, frozen=True, gc=False):
 
 
 class OomHistory:
-    """Every lesson learnt, by workload, the latest last."""
+    """Every lesson learnt, by workload, the latest last. `owed` are pods still to come in the place
+    of those that ran out of memory."""
 
     def __init__(self) -> None:
         self.known: dict[str, OomRecord] = {}
-        self._owed: Counter[str] = Counter()
+        self.owed: Counter[str] = Counter()
 
     def learn(self, out_of_memory: OutOfMemory, ledger: Ledger) -> OomRecord | None:
         """The workload's record from now on; None where that is no news."""
@@ -86,7 +87,7 @@ class OomHistory:
         oom_record = before.joined(OomRecord(times, least, (out_of_memory.end,)))
         self._keep(out_of_memory.workload, oom_record)
         if out_of_memory.over:
-            self._owed[out_of_memory.workload] += 1
+            self.owed[out_of_memory.workload] += 1
         return oom_record if oom_record != before else None
 
     def merge(self, oom_history: dict[str, OomRecord]) -> bool:
@@ -104,16 +105,16 @@ class OomHistory:
         self.known[workload] = oom_record
         if len(self.known) > MOST:
             oldest = next(iter(self.known))
-            del self.known[oldest], self._owed[oldest]
+            del self.known[oldest], self.owed[oldest]
 
     def goes_first(self, pod: PodRequest) -> bool:
         """True, once for each, if the pod takes the place of one that ran out of memory."""
         workload = workload_of(pod)
-        if workload not in self._owed:
+        if workload not in self.owed:
             return False
-        self._owed[workload] -= 1
-        if not self._owed[workload]:
-            del self._owed[workload]
+        self.owed[workload] -= 1
+        if not self.owed[workload]:
+            del self.owed[workload]
         return True
 
     def shape_of(self, pod: PodRequest) -> Shape:

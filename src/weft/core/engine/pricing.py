@@ -6,15 +6,19 @@ replays. Until the first pod comes they follow the ledger: what is asked then ch
 
 A policy whose prices cannot be made keeps the last ones while the nodes are the same; with other
 nodes it scores nothing (`unpriced`). It is asked again when prices are due, or with other nodes.
+
+`Turnover` learns whether capacity comes back: how much of what pods hold took the place of what was
+freed. Where nobody leaves that is nothing, where pods come and go all of it. Amounts are
+thousandths of a core on nodes with GPUs, and one for each pod, so that pods without a CPU request
+count too.
 """
 
 from collections.abc import Sequence
 
 from weft.core.engine.decision_faults import SideTasks
-from weft.core.engine.turnover import Turnover
 from weft.core.framework import Policy, policy_answers
 from weft.core.framework.policy import PricesEvery
-from weft.core.ledger import Ledger
+from weft.core.ledger import Holding, Ledger
 from weft.core.ledger.table import LedgerTable
 
 SECOND_NS = 10**9
@@ -23,6 +27,63 @@ PODS_PER_LOOK = 10
 PRICING = "making prices"
 MOST_KNOWN = 100_000
 """Pods that are remembered to have come; of those that only fit nowhere no end is told."""
+
+FEW_PODS = 200
+"""Until so many have come nothing is concluded: capacity is taken to come back."""
+
+
+class Turnover:
+    """Counts what is freed and taken between price lists.
+
+    What is held when the first pod comes counts as having taken others' place, as it mostly has
+    where a scheduler is started again; in an empty cluster nothing has. From then on the part is
+    that of everything held: the past is forgotten as the pods change. While few came it is 1, for
+    while a small cluster fills nobody can have left yet.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._came = self._freed = self._held = 0
+        self._part = 0.0
+
+    def begin(self) -> None:
+        """The first pod comes."""
+        self._freed, self._held = 0, self._holds()
+        self._part = 1.0 if self._held else 0.0
+
+    def comes(self) -> None:
+        """A pod came."""
+        self._came += 1
+
+    def gone(self, uid: str) -> None:
+        """The pod is about to be released, as it ended or was deleted."""
+        holding, table = self._ledger.holdings.get(uid), self._ledger.table
+        if holding is None:
+            return
+        row = table.row_of.get(holding.placement.node)
+        if row is not None and table.gpus[row]:
+            self._freed += _amount(holding)
+
+    def settle(self) -> float:
+        """The part by now, 0 to 1."""
+        if not self._came:
+            return 1.0
+        before, freed = self._held, self._freed
+        self._freed, self._held = 0, self._holds()
+        taken = max(0, self._held - before + freed)
+        if before + taken:
+            self._part = min(1.0, (self._part * before + freed) / (before + taken))
+        return self._part if self._came >= FEW_PODS else 1.0
+
+    def _holds(self) -> int:
+        with_gpus = {node.name for node in self._ledger.table.nodes if node.gpus}
+        held = self._ledger.holdings.values()
+        return sum(_amount(each) for each in held if each.placement.node in with_gpus)
+
+
+def _amount(holding: Holding) -> int:
+    """The amount that counts of a pod, also while it is being bound."""
+    return holding.placement.cpu_milli + 1
 
 
 class _PriceList:
@@ -71,18 +132,19 @@ def _free_milli(table: LedgerTable) -> int:
 
 
 class PriceLists:
-    """When the prices of the policies that have any are made anew."""
+    """When the prices of the policies that have any are made anew (`lists`); `has_begun`: the first
+    pod came."""
 
     def __init__(self, policies: Sequence[Policy], ledger: Ledger, side_tasks: SideTasks) -> None:
         self._ledger = ledger
-        self._lists = [
+        self.lists = [
             _PriceList(policy, policy.prices_every, side_tasks)
             for policy in policies
             if policy.prices_every is not None
         ]
         self._turnover, self._side_tasks = Turnover(ledger), side_tasks
         self._known: dict[str, None] = {}
-        self._has_begun = False
+        self.has_begun = False
         self._table: LedgerTable | None = None
         self._version = -1
         self.make(0)
@@ -90,7 +152,7 @@ class PriceLists:
     def expects(self, uid: str) -> bool:
         """Tells whether it matters that this pod came: some policy has prices, and it was not told
         of."""
-        return bool(self._lists) and uid not in self._known
+        return bool(self.lists) and uid not in self._known
 
     def comes(self, uid: str, now_ns: int) -> bool:
         """A pod came; True if prices were made for it, as for the first one."""
@@ -99,42 +161,42 @@ class PriceLists:
         self._known[uid] = None
         if len(self._known) > MOST_KNOWN:
             del self._known[next(iter(self._known))]
-        for price_list in self._lists:
+        for price_list in self.lists:
             price_list.counts()
-        if not self._has_begun:
+        if not self.has_begun:
             self._turnover.begin()
         self._turnover.comes()
-        if self._has_begun:
+        if self.has_begun:
             return False
-        self._has_begun = True
+        self.has_begun = True
         self.make(now_ns)
         return True
 
     def gone(self, uid: str) -> None:
         """The pod goes, and is still held: another one of its name counts again."""
         self._known.pop(uid, None)
-        if self._lists:
+        if self.lists:
             self._turnover.gone(uid)
 
     def follow(self) -> bool:
         """Before the first pod came: make the prices by the ledger as it is; True if it changed."""
         ledger = self._ledger
-        if self._has_begun or ledger.on_trial or self._version == ledger.version:
+        if self.has_begun or ledger.on_trial or self._version == ledger.version:
             return False
         self.make(0)
-        return bool(self._lists)
+        return bool(self.lists)
 
     def renew(self, now_ns: int) -> bool:
         """An event is over; True if prices were due, and what was scored is out of date."""
-        if not self._has_begun:
+        if not self.has_begun:
             return False
-        due = [each for each in self._lists if each.is_due(self._ledger.table, now_ns)]
+        due = [each for each in self.lists if each.is_due(self._ledger.table, now_ns)]
         self._make(due, now_ns)
         return bool(due)
 
     def nodes_changed(self, now_ns: int) -> bool:
         """Prices of another layout are of other kinds of GPU; True if they were made anew."""
-        if not self._lists or self._ledger.table is self._table:
+        if not self.lists or self._ledger.table is self._table:
             return False
         self.make(now_ns)
         return True
@@ -142,7 +204,7 @@ class PriceLists:
     def make(self, now_ns: int) -> None:
         """Make all prices by the ledger as it is."""
         self._table, self._version = self._ledger.table, self._ledger.version
-        self._make(self._lists, now_ns)
+        self._make(self.lists, now_ns)
 
     def _make(self, price_lists: Sequence[_PriceList], now_ns: int) -> None:
         if not price_lists:

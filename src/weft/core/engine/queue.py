@@ -10,28 +10,351 @@ Pods of one profile and shape fit alike, so only the first of each parked group 
 When it gets a place or leaves before its turn, the next one is. Until it was tried nobody else is
 woken: it will meet whatever changes. And nobody overtakes: before a pod takes a place, those alike
 that came before it are tried (`defers`), whether they back off, are parked or wait for their turn.
+
+Active pods are tried by their policy's order, as long as one event's work is enough for all of
+them. While it is not, they take turns: the highest priority first, and of equals the namespace that
+had the least work so far; within a namespace it stays the policy's order. So nobody's many pods
+keep another waiting.
 """
 
 import heapq
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from weft.core.engine.active_pods import ActivePods
 from weft.core.engine.decision_faults import fault_backoff_ns
-from weft.core.engine.waiting_pods import (
-    NOWHERE,
-    FreedNode,
-    GroupKey,
-    Never,
-    ParkedGroup,
-    WaitingPod,
-    fits_without_harvest,
-)
-from weft.core.framework import Demand, Profile
+from weft.core.framework import Demand, Need, Profile, policy_answers
+from weft.core.ledger import Ledger
+from weft.core.ledger.table import CPU_FREE, IDLE, MAX_MEMORY_FREE, MAX_MILLI_FREE, MEMORY_FREE
 from weft.model import PodRequest, Shape
 
 BACKOFF_FIRST_NS = 1_000_000_000
 BACKOFF_MOST_NS = 10_000_000_000
 """kube-scheduler's podInitialBackoffSeconds and podMaxBackoffSeconds."""
+NOWHERE_MIB = 1 << 60
+"""More memory than any GPU has: no kind of GPU will do."""
+
+FIRST = -1 << 62
+"""A part of the key of pods that go before all others of their profile."""
+
+Key = tuple[int, ...]
+Heap = list[tuple[Key, "WaitingPod"]]
+
+
+class FreedNode(NamedTuple):
+    """A node with freed capacity: its columns in `NODE_COLUMNS` order, the memory (MiB) and cores
+    (thousandths) free on each of its devices, and its row in the layout of this `generation`."""
+
+    cells: list[int]
+    devices: list[tuple[int, int]]
+    generation: int = 0
+    row: int = 0
+
+    @classmethod
+    def on(cls, ledger: Ledger, row: int) -> "FreedNode":
+        """The node of this row now."""
+        table = ledger.table
+        devices = [(state.memory, state.milli) for state in table.states_of(row)]
+        return cls(table.cells[:, row].tolist(), devices, ledger.generation, row)
+
+    def could_take(self, need: Need, least_mib: int) -> bool:
+        """True if one device has free what a GPU request asks of it, and so much memory."""
+        milli = need.milli
+        if self.cells[MAX_MILLI_FREE] < milli or self.cells[MAX_MEMORY_FREE] < least_mib:
+            return False
+        if not milli or not least_mib:
+            return True
+        return any(memory >= least_mib and free >= milli for memory, free in self.devices)
+
+
+class Never(NamedTuple):
+    """Nodes that cannot take a shape, whatever else leaves them (its model, a taint), a bit each.
+
+    `generation` is the layout whose rows these are: of another one nothing is known.
+    """
+
+    generation: int
+    rows: bytes
+
+    def covers(self, freed: FreedNode) -> bool:
+        """True if the node is among them."""
+        if self.generation != freed.generation:
+            return False
+        return bool(self.rows[freed.row >> 3] >> (7 - (freed.row & 7)) & 1)
+
+
+NOWHERE = Never(-1, b"")
+
+
+class GroupKey:
+    """A profile and a shape as a key that is hashed once: a shape may have thousands of parts, and
+    one event looks thousands of keys up."""
+
+    __slots__ = ("_hash", "profile", "shape")
+
+    def __init__(self, profile: str, shape: Shape) -> None:
+        self.profile, self.shape = profile, shape
+        self._hash = hash((profile, shape))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, GroupKey) or self._hash != other._hash:
+            return False
+        return self.profile == other.profile and self.shape == other.shape
+
+
+class WaitingPod:
+    """A pod in the queue. `tries` counts attempts so far, `state` says where it waits.
+
+    `woken` says that it left its group for a try, `skip_backoff` that what comes at a steady pace
+    (GPU metrics) is why: it needs no back-off before the try, nor after it. `parked_in` is the
+    group that it was parked in last, `group` that one's key. `faults` counts the tries that broke
+    off. `rank` is its priority, smaller is higher, `turn_of` the namespace on whose turn it is
+    tried.
+    """
+
+    __slots__ = (
+        "faults",
+        "group",
+        "key",
+        "parked_in",
+        "pod",
+        "profile",
+        "rank",
+        "ready_ns",
+        "skip_backoff",
+        "state",
+        "tries",
+        "turn_of",
+        "woken",
+    )
+
+    def __init__(self, pod: PodRequest, profile: Profile, seq: int) -> None:
+        self.pod, self.profile = pod, profile
+        self.key: Key = (*policy_answers.queue_key(profile.lead, pod), seq)
+        self.rank = profile.lead.rank(pod)
+        self.turn_of = pod.namespace
+        self.group = GroupKey(profile.name, pod.shape)
+        self.tries = self.faults = 0
+        self.ready_ns = 0
+        self.state = "active"
+        self.woken = self.skip_backoff = False
+        self.parked_in: ParkedGroup | None = None
+
+    def go_first(self) -> None:
+        """Before all others of its profile, in the order in which they came."""
+        self.key = (*(FIRST for _ in self.key[:-1]), self.key[-1])
+        self.rank = FIRST, FIRST
+
+    @property
+    def shape(self) -> Shape:
+        """The shape that was assessed for it last; the pod's own before."""
+        return self.group.shape
+
+
+class ParkedGroup:
+    """Parked pods of one profile and shape, with what a node must have to be worth a try.
+
+    `heap` may still hold pods that left; `parked` counts those that did not. `never` are the nodes
+    that could not take them whatever leaves.
+    """
+
+    __slots__ = ("_least_mib", "demand", "heap", "key", "never", "parked")
+
+    def __init__(self, key: GroupKey, demand: Demand) -> None:
+        self.key = key
+        self.heap: list[tuple[Key, WaitingPod]] = []
+        self.parked = 0
+        self.never = NOWHERE
+        self.set_demand(demand)
+
+    def set_demand(self, demand: Demand) -> None:
+        """The group's demand on the kinds of GPU that there are now."""
+        self.demand = demand
+        self._least_mib = [_least_mib(need) for need in demand.needs]
+
+    def could_fit(self, freed: FreedNode, *, by_requests: bool = False) -> bool:
+        """Necessary, not sufficient.
+
+        What could be harvested is not known here; `by_requests`: without it.
+        """
+        demand, cells = self.demand, freed.cells
+        lends = demand.harvests and not by_requests
+        if cells[CPU_FREE] < demand.cpu_milli and demand.cpu_milli:
+            return False
+        if cells[MEMORY_FREE] < demand.memory_mib and demand.memory_mib:
+            return False
+        for need, least_mib in zip(demand.needs, self._least_mib, strict=True):
+            if need.whole:
+                if cells[IDLE] < need.count:
+                    return False
+            elif not freed.could_take(need, 0 if lends else least_mib):
+                return False
+        return not self.never.covers(freed)
+
+    def first(self) -> WaitingPod | None:
+        """The one to be tried first; those that left are dropped on the way."""
+        while self.heap and self.heap[0][1].state != "parked":
+            heapq.heappop(self.heap)
+        return self.heap[0][1] if self.heap else None
+
+    def tidy(self) -> None:
+        """Drop pods that left, once they are most of the heap."""
+        if len(self.heap) > 2 * self.parked + 8:
+            self.heap = [entry for entry in self.heap if entry[1].state == "parked"]
+            heapq.heapify(self.heap)
+
+
+def fits_without_harvest(group: ParkedGroup | None, freed: FreedNode) -> bool:
+    """True if pods that may borrow could fit the node without that."""
+    return group is not None and group.demand.harvests and group.could_fit(freed, by_requests=True)
+
+
+def _least_mib(need: Need) -> int:
+    """The least memory one GPU must have free for the request, over the kinds that will do."""
+    if need.gpu_request.split:
+        return 0
+    return int(need.ask_mib.min(initial=NOWHERE_MIB, where=need.will_do))
+
+
+class ActivePods:
+    """Heaps by profile; while there are turns, by profile and rank, and by namespace in these.
+
+    Entries of pods that are not active any more are skipped when they surface.
+    """
+
+    def __init__(self) -> None:
+        self._heaps: dict[str, Heap] = {}
+        self._turns: dict[str, dict[tuple[int, int], dict[str, Heap]]] | None = None
+        self._work: dict[str, int] = {}
+
+    def __bool__(self) -> bool:
+        return any(_head(heap) is not None for heap in self._all())
+
+    def push(self, waiting: WaitingPod, turn_of: str | None = None) -> None:
+        """One more, on its own namespace's turn or on that of another (`turn_of`)."""
+        waiting.turn_of = waiting.pod.namespace if turn_of is None else turn_of
+        if self._turns is not None and not self._has_turn(waiting.turn_of):
+            self._catch_up(waiting.turn_of)
+        heapq.heappush(self._heap_of(waiting), (waiting.key, waiting))
+
+    def pop(self) -> WaitingPod | None:
+        """The next one, taken out; None when there is none."""
+        if self._turns is not None:
+            return self._pop_by_turns()
+        best: Heap | None = None
+        best_key: tuple[int, ...] | None = None
+        for heap in self._heaps.values():
+            if (head := _head(heap)) is not None:
+                key = (-head.pod.priority, *_came(head))
+                if best_key is None or key < best_key:
+                    best, best_key = heap, key
+        return None if best is None else heapq.heappop(best)[1]
+
+    def worked(self, waiting: WaitingPod, looks: int) -> None:
+        """So much work was done for the pod, on the turn of its namespace."""
+        self._work[waiting.turn_of] = self._work.get(waiting.turn_of, 0) + looks
+
+    def take_turns(self, *, by_turns: bool) -> None:
+        """Have them take turns, as one event's work was not enough for all, or no more."""
+        if not by_turns:
+            self._turns = None
+            self._work.clear()
+        elif self._turns is None:
+            active = [waiting for heap in self._heaps.values() for waiting in _active(heap)]
+            self._heaps, self._turns = {}, {}
+            for waiting in active:
+                heapq.heappush(self._heap_of(waiting), (waiting.key, waiting))
+
+    def elder(self, waiting: WaitingPod, shape: Shape) -> WaitingPod | None:
+        """While there are turns: the first of those alike that came before it, and wait for the
+        turn of another namespace."""
+        if self._turns is None:
+            return None
+        ranks = self._turns.get(waiting.profile.name, {})
+        alike = (
+            other
+            for heap in ranks.get(waiting.rank, {}).values()
+            for other in _active(heap)
+            if other.key < waiting.key
+            and (other.shape == shape or other.pod.shape == waiting.pod.shape)
+        )
+        return min(alike, key=lambda other: other.key, default=None)
+
+    def _heap_of(self, waiting: WaitingPod) -> Heap:
+        name = waiting.profile.name
+        if self._turns is None:
+            return self._heaps.setdefault(name, [])
+        ranks = self._turns.setdefault(name, {})
+        return ranks.setdefault(waiting.rank, {}).setdefault(waiting.turn_of, [])
+
+    def _has_turn(self, namespace: str) -> bool:
+        return any(
+            _head(heap) is not None
+            for ranks in (self._turns or {}).values()
+            for namespaces in ranks.values()
+            if (heap := namespaces.get(namespace)) is not None
+        )
+
+    def _catch_up(self, namespace: str) -> None:
+        """Count for a namespace that comes later the work that the others had before."""
+        others = {
+            other
+            for ranks in (self._turns or {}).values()
+            for namespaces in ranks.values()
+            for other, heap in namespaces.items()
+            if _head(heap) is not None
+        }
+        least = min((self._work.get(other, 0) for other in others), default=0)
+        self._work[namespace] = max(self._work.get(namespace, 0), least)
+
+    def _pop_by_turns(self) -> WaitingPod | None:
+        best: Heap | None = None
+        best_key: tuple[int, ...] | None = None
+        for ranks in (self._turns or {}).values():
+            if (rank := _highest(ranks)) is None:
+                continue
+            for namespace, heap in ranks[rank].items():
+                key = (rank[1], self._work.get(namespace, 0), *_came(heap[0][1]))
+                if best_key is None or key < best_key:
+                    best, best_key = heap, key
+        return None if best is None else heapq.heappop(best)[1]
+
+    def _all(self) -> Iterator[Heap]:
+        yield from self._heaps.values()
+        for ranks in (self._turns or {}).values():
+            for namespaces in ranks.values():
+                yield from namespaces.values()
+
+
+def _highest(ranks: dict[tuple[int, int], dict[str, Heap]]) -> tuple[int, int] | None:
+    """The highest rank that anybody has; what is empty is dropped on the way."""
+    while ranks:
+        rank = min(ranks)
+        namespaces = ranks[rank]
+        for namespace in [one for one, heap in namespaces.items() if _head(heap) is None]:
+            del namespaces[namespace]
+        if namespaces:
+            return rank
+        del ranks[rank]
+    return None
+
+
+def _head(heap: Heap) -> WaitingPod | None:
+    while heap and heap[0][1].state != "active":
+        heapq.heappop(heap)
+    return heap[0][1] if heap else None
+
+
+def _active(heap: Heap) -> Iterator[WaitingPod]:
+    return (waiting for _, waiting in heap if waiting.state == "active")
+
+
+def _came(waiting: WaitingPod) -> tuple[int, int]:
+    return waiting.pod.created_ns, waiting.key[-1]
 
 
 class Queue:

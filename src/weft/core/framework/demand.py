@@ -98,6 +98,7 @@ class Demand:
 
     `mode` is the cheapest exact way to check it: `none` (no GPU), `node` (node aggregates tell),
     `device` (device by device), `many` (several GPU requests, or several shared GPUs: a search).
+    `need` is the only GPU request of a `node` or `device` demand.
     `milli` is the pod's total in thousandths of a GPU, `gpus` the number of GPUs it takes,
     `pod_class` 0 for one shared GPU and k for k whole ones. `harvests` lets it have memory that
     residents hold and leave idle; only a share of one GPU does, of no latency-critical pod.
@@ -114,6 +115,8 @@ class Demand:
         self.cpu_milli = shape.cpu_milli
         self.memory_mib = shape.memory_mib
         self.extended = shape.extended
+        if self.needs:
+            self.need = self.needs[0]
         self.gpus = sum(need.count for need in self.needs)
         self.milli = sum(need.count * need.milli for need in self.needs)
         self.device_accepts = self._by_uuid(table)
@@ -137,11 +140,6 @@ class Demand:
     def asks(self) -> MemoryAmount:
         """The form in which the ledger is asked for memory."""
         return MemoryAmount(self.harvests, self.expected_mib)
-
-    @property
-    def need(self) -> Need:
-        """The only GPU request of a `node` or `device` demand."""
-        return self.needs[0]
 
     def _takes_one_share(self) -> bool:
         """True if it may have borrowed memory: a loan is called back by ending one pod."""

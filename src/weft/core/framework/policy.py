@@ -273,7 +273,7 @@ class Policy:
 
     def take_turnover(self, part: float) -> None:
         """Before each `take_table`: the part (0 to 1) of what pods hold that took the place of
-        what others had freed (`core/engine/turnover.py`)."""
+        what others had freed (`core/engine/pricing.py`)."""
 
     def take_table(self, table: LedgerTable) -> None:
         """The whole cluster as it is, for one with `prices_every`: at the start, after each input,

@@ -6,10 +6,8 @@ from.
 """
 
 from weft.core.ledger.audit import audit
-from weft.core.ledger.fitting import STRICTLY, MemoryAmount
-from weft.core.ledger.holding import FAR, Holding
-from weft.core.ledger.ledger import Ledger
-from weft.core.ledger.table import STRICT, LedgerTable, RequestLimits
+from weft.core.ledger.ledger import STRICTLY, Ledger, MemoryAmount
+from weft.core.ledger.table import FAR, STRICT, Holding, LedgerTable, RequestLimits
 
 __all__ = [
     "FAR",

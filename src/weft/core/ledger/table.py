@@ -10,19 +10,23 @@ by `refresh_row`, and by nothing else.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
 from weft.core.ledger.node_labels import NodeLabels, NodeTaints
 from weft.core.ledger.residents import Residents
-from weft.model import ClosedNode, Gpu, HostPort, Node
+from weft.model import ClosedNode, Gpu, HostPort, Node, Placement
 from weft.model.gpu_links import GpuLinks
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+
+State = Literal["reserved", "committed"]
+FAR = 1 << 62
 
 POD_CLASSES = 18
 """Columns of `hosted`: 0 shared, k for whole pods on k GPUs (17 and up together)."""
@@ -74,6 +78,31 @@ KNOWN_ONLY_UP_TO = 2000
 
 OWED = -(1 << 62)
 """The least that is free: pods that others placed may use a resource beyond any number."""
+
+
+class Holding(msgspec.Struct, frozen=True, gc=False):
+    """A pod's placement, and whether it is certain yet. `deadline_ns` ends a reservation.
+
+    `idle_mib` is what it was last measured not to need of each share, in the shares' order; ()
+    where nothing is known: then it needs all of it. `expected_mib` is what it was expected to need
+    of its only share when it got it, by what pods like it used; 0 where that was not known.
+    """
+
+    placement: Placement
+    state: State
+    deadline_ns: int = FAR
+    idle_mib: tuple[int, ...] = ()
+    expected_mib: int = 0
+
+    @property
+    def pod_class(self) -> int:
+        """0 for a shared GPU, k for k whole GPUs, −1 without a GPU (as GpuClustering counts)."""
+        shares = self.placement.shares
+        if not shares:
+            return -1
+        if len(shares) == 1 and shares[0].milli < 1000:
+            return 0
+        return min(len({share.gpu for share in shares}), POD_CLASSES - 1)
 
 
 class DeviceKind(NamedTuple):

@@ -32,9 +32,8 @@ from weft.kube.client import MERGE_PATCH, ApiClient
 from weft.kube.clock import Backoff
 from weft.kube.codec import NODES
 from weft.kube.errors import ApiError, LostError, NotFoundError, NotSentError
-from weft.kube.list_diff import Added, Deleted, Modified
 from weft.kube.structs import KubeNode
-from weft.kube.watch import ListWatch
+from weft.kube.watch import Added, Deleted, ListWatch, Modified
 from weft.model import BadInputError, Gpu, NodeManifest, WeftError, parse_quantity
 from weft.model.annotations import ADVERTISES
 from weft.model.manifest import Quantities

@@ -4,8 +4,7 @@ from random import Random
 
 from msgspec.structs import replace
 
-from weft.core.engine.active_pods import ActivePods
-from weft.core.engine.waiting_pods import WaitingPod
+from weft.core.engine.queue import ActivePods, WaitingPod
 from weft.core.framework import Policy, Profile
 from weft.core.policies.smallest_first import SmallestFirst
 from weft.testing import pod

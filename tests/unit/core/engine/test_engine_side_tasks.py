@@ -21,8 +21,7 @@ from weft.core.engine import (
 from weft.core.engine.assessment import Assessor
 from weft.core.engine.oom_history import OomHistory
 from weft.core.engine.peak_usage import Peaks
-from weft.core.engine.pricing import PRICING, PriceLists
-from weft.core.engine.turnover import Turnover
+from weft.core.engine.pricing import PRICING, PriceLists, Turnover
 from weft.core.framework import Policy, Profile
 from weft.core.framework.popularity import POPULAR_PODS, weighted_input
 from weft.core.ledger import Ledger

@@ -9,7 +9,7 @@ from weft.core.engine import (
     PodGone,
     PodSeenBound,
 )
-from weft.core.engine.turnover import FEW_PODS
+from weft.core.engine.pricing import FEW_PODS
 from weft.core.framework import Policy, Profile
 from weft.core.framework.policy import PricesEvery
 from weft.model import Node, Placement, PodRequest

@@ -5,7 +5,7 @@ import pytest
 from weft.core.engine import Bind, Engine, PodAdded
 from weft.core.framework import Policy, Profile
 from weft.core.ledger import Ledger, RequestLimits
-from weft.core.ledger.fitting import MemoryAmount
+from weft.core.ledger.ledger import MemoryAmount
 from weft.model import Gpu, GpuMemoryRequest, GpuRequest, Node, PodRequest
 from weft.testing import node, placement, pod
 

@@ -10,7 +10,7 @@ from traces import in_order, scenario, trace_pod
 
 from weft.core.engine.assessment import Assessor
 from weft.core.engine.oom_history import OomHistory
-from weft.core.engine.turnover import Turnover
+from weft.core.engine.pricing import Turnover
 from weft.core.framework import Policy
 from weft.core.policies.auto import Auto
 from weft.core.policies.least_stranding import LeastStranding

@@ -1,0 +1,173 @@
+"""Limits of ways: how many files lie between a cause and its effect, and how often one comes back.
+
+They are what was measured, and only ever fall. Whoever adds a station to a way says why, here.
+"""
+
+import asyncio
+import itertools
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from way_recorder import Call, Way
+
+from weft.cluster.control.live_cluster import EngineCluster
+from weft.core.framework import Policy, Profile
+from weft.core.policies.best_fit import BestFit
+from weft.core.policies.catalog import built_in
+from weft.core.policies.least_stranding import LeastStranding
+from weft.kube.client import ApiClient
+from weft.kube.config import Endpoint
+from weft.kube.credentials import FixedCredentials
+from weft.lab.simulate.arrivals import draw
+from weft.lab.simulate.generate import demo_cluster
+from weft.lab.simulate.inflation import run_inflation
+from weft.lab.simulate.openb import read_nodes, read_pods
+from weft.lab.simulate.scenario import Scenario
+from weft.testing import AGENT_BY_NAME
+from weft.testing.api_server import FakeApiServer
+
+Json = dict[str, Any]
+
+BINDING = Call("testing/api_writes.py", "bind")
+"""The API server has the Binding."""
+NEW_MIB = itertools.count(2_000)
+"""MiB that no pod of this process asked for before: pods that ask alike are read once."""
+
+
+def node(name: str) -> Json:
+    cards = [{"index": index, "memory_mib": 16_000} for index in range(2)]
+    inventory = {"weft.dev/inventory": json.dumps({"gpus": cards}), **AGENT_BY_NAME}
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2020-01-01T00:00:00Z"}
+    return {
+        "metadata": {"name": name, "annotations": inventory},
+        "spec": {},
+        "status": {
+            "allocatable": {"cpu": "64", "memory": "256Gi", "pods": "110"},
+            "conditions": [ready],
+        },
+    }
+
+
+def pod(name: str, memory_mib: int) -> Json:
+    limits = {"weft.dev/gpu-memory": str(memory_mib), "cpu": "100m", "memory": "64Mi"}
+    containers = [{"name": "main", "resources": {"limits": limits}}]
+    return {
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"schedulerName": "weft", "containers": containers},
+    }
+
+
+MOST_LOADED = 49
+"""Modules of `cluster` and `kube` that a simulation loads; it needs none."""
+PAGE = (Path(__file__).resolve().parents[2] / "ARCHITECTURE.md").read_text()
+
+
+async def watched_pod(policy: Policy) -> Way:
+    """From the watch event of a pod to the Binding, where nothing waits and nothing is new but
+    what it asks; one was bound before."""
+    way = Way(ends_at=BINDING)
+    async with FakeApiServer() as server:
+        for name in ("a", "b"):
+            server.add("nodes", node(name))
+        async with ApiClient(Endpoint(server.url, FixedCredentials())) as client:
+            live = EngineCluster(client, [Profile("weft", [policy])], lease=None)
+            await live.start()
+            await live.lead(afresh=False, term=3)
+            server.add("pods", pod("before", next(NEW_MIB)))
+            while not (before := live.pod("default", "before")) or not before.spec.node_name:
+                await asyncio.sleep(0.001)
+            with way.recorded():
+                server.add("pods", pod("watched", next(NEW_MIB)))
+                while not way.ended:
+                    await asyncio.sleep(0.001)
+            await live.stop()
+    return way
+
+
+class Limits(NamedTuple):
+    """The most files that a way enters, stays in them, and times that it enters the same one."""
+
+    files: int
+    stays: int
+    entries: int
+
+    @classmethod
+    def of(cls, way: Way) -> "Limits":
+        return cls(len(way.files), len(way.stays), max(way.entries.values()))
+
+    def hold(self, way: Way) -> bool:
+        return all(found <= most for found, most in zip(Limits.of(way), self, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("policy", "limits"),
+    [(BestFit, Limits(46, 147, 9)), (LeastStranding, Limits(50, 182, 12))],
+    ids=["the simplest policy", "the default"],
+)
+async def test_a_watched_pod_is_bound_within_few_files(
+    policy: type[Policy], limits: Limits
+) -> None:
+    way = await watched_pod(policy())
+    for _ in range(4):
+        if limits.hold(way):
+            break
+        way = await watched_pod(policy())  # on a busy machine tasks take turns in between
+    assert limits.hold(way), f"{Limits.of(way)}, at most {limits}: {way.entries.most_common()}"
+
+
+async def test_the_way_of_a_watched_pod_is_as_it_is_written_down() -> None:
+    """Each function of ARCHITECTURE.md is called, in the order in which they stand there."""
+    section = PAGE.partition("### A watched pod, function by function\n")[2].partition("\n## ")[0]
+    written = [Call(*place) for place in re.findall(r"`([a-z_/]+\.py):([\w.]+)`", section)]
+    assert len(written) > 30
+    called = iter((await watched_pod(LeastStranding())).calls)
+    missing = next((call for call in written if call not in called), None)
+    assert missing is None, f"{missing} is not called there, or not after the one before it"
+
+
+@pytest.fixture
+def cluster_files(tmp_path: Path) -> tuple[Path, Path]:
+    """Nodes and pods of a small cluster in files, as `weft simulate` reads them."""
+    nodes, pods = (text.splitlines(keepends=True) for text in demo_cluster())
+    (tmp_path / "nodes.csv").write_text("".join(nodes[:6]))
+    (tmp_path / "pods.csv").write_text("".join(pods[:3]))
+    return tmp_path / "nodes.csv", tmp_path / "pods.csv"
+
+
+def test_a_simulated_pod_is_measured_within_few_files(cluster_files: tuple[Path, Path]) -> None:
+    """From rows of files that are read to the numbers of the report."""
+    nodes, pods = read_nodes(cluster_files[0]), read_pods(cluster_files[1])
+    way = Way()
+    with way.recorded():
+        world = Scenario(nodes, pods)
+        order = draw(pods, len(nodes), world.capacity_milli, 1, 1.3)
+        run_inflation(world, built_in().from_spec("least-stranding"), order)
+    assert len(way.files) <= 40, sorted(way.files)
+    assert not [file for file in way.files if file.startswith(("cluster/", "kube/"))]
+
+
+def test_the_command_that_simulates_loads_little_of_the_cluster(
+    cluster_files: tuple[Path, Path],
+) -> None:
+    nodes, pods = map(str, cluster_files)
+    command = ["simulate", "--nodes", nodes, "--pods", pods, "--policy", "best-fit"]
+    script = f"""
+import sys
+from weft.cli.main import app
+try:
+    app({command})
+except SystemExit as end:
+    assert not end.code, "it fails"
+print(*(name for name in sys.modules if name.startswith(("weft.cluster.", "weft.kube."))))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", script], check=False, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    loaded = ended.stdout.splitlines()[-1].split()
+    assert len(loaded) <= MOST_LOADED, loaded
