@@ -18,7 +18,7 @@ from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
     from weft.cli.simulate_start import SimulationStart
-    from weft.lab.experiment.grid import RunGrid
+    from weft.lab.experiment.run.trace_runs import RunGrid
     from weft.lab.simulate.arrivals import Arrivals
     from weft.lab.simulate.holdings import ClusterHoldings
     from weft.lab.simulate.results import SimulationResults
@@ -233,7 +233,7 @@ def _write_report(
 def _run(
     grid: "RunGrid", jobs: int | None, of_bound: BoundOptions, output: SimulateOutput, strict: bool
 ) -> "tuple[SimulationResults, list[ClusterHoldings]]":
-    from weft.lab.experiment.grid import run_grid_with_holdings
+    from weft.lab.experiment.statistics.ranking import run_grid_with_holdings
 
     _tell_lacks(grid.lacks(), strict=strict, in_table=output is SimulateOutput.table)
     cells = len(grid.cells())
@@ -289,7 +289,7 @@ def _start(decisions_from: Path | None, snapshot: Path | None) -> "SimulationSta
 def _tell_lacks(lacks: dict[str, list[str]], *, strict: bool, in_table: bool) -> None:
     """Refuse policies that would run without inputs they decide by, or warn of them: a table says
     so itself."""
-    from weft.lab.experiment.notes import lacking_notes
+    from weft.lab.experiment.statistics.ranking import lacking_notes
 
     notes = lacking_notes(lacks)
     if strict and notes:
@@ -357,7 +357,7 @@ def _grid(
     timing: bool,
 ) -> "RunGrid":
     from weft.cli.policies import registry
-    from weft.lab.experiment.grid import RunGrid
+    from weft.lab.experiment.run.trace_runs import RunGrid
     from weft.lab.simulate.openb_scenario import read_scenario
 
     nodes, pods = _given(nodes_path, "--nodes"), _given(pods_path, "--pods")

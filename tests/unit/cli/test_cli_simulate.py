@@ -11,7 +11,7 @@ from commands import SHORT_PODS, Weft
 from long_form import few_or_many
 
 from weft.cli.tables import CSV_COLUMNS, TIMED_CSV_COLUMNS
-from weft.lab.experiment.measures import BY_NAME
+from weft.lab.experiment.spec.measures import BY_NAME
 from weft.lab.experiment.ranking import AT_100
 
 RUN_KEYS = [
