@@ -367,23 +367,21 @@ def _grid(
     for name in policies:
         known.from_spec(name)  # a wrong name fails before a long file is read
     scenario = read_scenario(nodes, pods, timed=timed)
-    arrivals = tuple(
-        _timed_arrivals(scenario, seeds or 1, first_seed)
-        if timed
-        else _arrivals(scenario, seeds, order, demand, first_seed)
-    )
     names, make = tuple(dict.fromkeys(policies)), known.from_spec
     mode: Literal["inflation", "timed"] = "timed" if timed else "inflation"
-    return RunGrid(scenario, names, arrivals, make, mode, compress, timing)
+    orders = _arrivals(scenario, mode, seeds, order, demand, first_seed)
+    return RunGrid(scenario, names, tuple(orders), make, mode, compress, timing)
 
 
 def _arrivals(
     scenario: "Scenario",
+    mode: Literal["inflation", "timed"],
     seeds: int | None,
     order: Path | None,
     demand: float | None,
     first_seed: int,
 ) -> "list[Arrivals]":
+    from weft.lab.experiment.run.trace_runs import arrivals_of_seed
     from weft.lab.simulate import arrivals
 
     if order is not None:
@@ -392,19 +390,11 @@ def _arrivals(
             return orders
         return [arrivals.cut(run, scenario.pods, scenario.capacity_milli, demand) for run in orders]
     demand = arrivals.DEMAND if demand is None else demand
+    seeds = seeds or arrivals.USUAL_SEEDS
     return [
-        arrivals.draw(scenario.pods, len(scenario.nodes), scenario.capacity_milli, seed, demand)
-        for seed in range(first_seed, first_seed + (seeds or arrivals.USUAL_SEEDS))
+        arrivals_of_seed(scenario, mode, seed, seeds=seeds, demand=demand)
+        for seed in range(first_seed, first_seed + seeds)
     ]
-
-
-def _timed_arrivals(scenario: "Scenario", seeds: int, first_seed: int) -> "list[Arrivals]":
-    """One seed replays the trace; several draw its pods anew, each at the trace's times."""
-    from weft.lab.simulate import arrivals
-
-    make = arrivals.replayed if seeds == 1 else arrivals.resampled
-    counts = len(scenario.pods), len(scenario.nodes)
-    return [make(*counts, seed) for seed in range(first_seed, first_seed + seeds)]
 
 
 def _print(results: "SimulationResults", output: SimulateOutput) -> None:

@@ -8,13 +8,16 @@ speak through their titles.
 
 import hashlib
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from html import escape
 from pathlib import Path
+from types import MappingProxyType
 
 from weft.files.writing import replacing, unwritten
-from weft.lab.experiment.pages.drawing import FONT_STACK, HEAT, recolour
+from weft.lab.experiment.pages.drawing import FONT_STACK, HEAT, Drawing, recolour
+from weft.lab.experiment.pages.line_charts import LAYOUTS, WIDE, Layout
+from weft.lab.experiment.pages.pictures import to_png, to_svg
 from weft.model.errors import BadInputError
 
 _LAYOUT = """
@@ -293,7 +296,63 @@ def document(title: str, body: str) -> str:
 PAGE = "report.html"
 
 
-def write_files(directory: Path, files: dict[str, bytes], stale: Sequence[str]) -> None:
+class ReportWriter:
+    """A report while it is made: the figures of its page, each in all widths, and its files."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.drawings: list[Drawing] = []
+        """The figures so far, in the width of their files."""
+
+    def figures(
+        self,
+        draw: Callable[[Layout], Sequence[Drawing]],
+        captions: Mapping[str, str] = MappingProxyType({}),
+    ) -> list[str]:
+        """HTML of each figure that `draw` makes, with captions by name."""
+        shown = []
+        for same in zip(*(draw(layout) for layout in LAYOUTS), strict=True):
+            svgs = "".join(
+                to_svg(drawing, layout.name) for drawing, layout in zip(same, LAYOUTS, strict=True)
+            )
+            self.drawings += [
+                drawing for drawing, layout in zip(same, LAYOUTS, strict=True) if layout is WIDE
+            ]
+            caption = escape(captions.get(same[0].name, ""))
+            under = f"<figcaption>{caption}</figcaption>" if caption else ""
+            shown.append(f'<figure id="{same[0].name}">\n{svgs}{under}\n</figure>')
+        return shown
+
+    def write(
+        self,
+        folder: Path,
+        body: str,
+        stale: Iterable[str],
+        *,
+        png: bool = False,
+        others: Mapping[str, bytes] = MappingProxyType({}),
+    ) -> Path:
+        """Write the figures, `png` copies too, `others`, and the page of this `body` last; files
+        of an older report that are named in `stale` go. The page's path."""
+        files = {f"{drawing.name}.svg": to_svg(drawing).encode() for drawing in self.drawings}
+        if png:
+            files |= {f"{drawing.name}.png": to_png(drawing) for drawing in self.drawings}
+        files |= others
+        files[PAGE] = document(self.title, body).encode()
+        write_files(folder, files, stale)
+        return folder / PAGE
+
+
+def how_made(rows: Mapping[str, str], command: str = "") -> str:
+    """The section at a report's end: how it was made, so that others can make it again."""
+    cells = [f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in rows.items()]
+    if command:
+        cells.insert(0, f"<dt>Command</dt><dd><code>{escape(command)}</code></dd>")
+    listed = "\n".join(cells)
+    return f"<section>\n<h2>How this was made</h2>\n<dl>\n{listed}\n</dl>\n</section>"
+
+
+def write_files(directory: Path, files: dict[str, bytes], stale: Iterable[str]) -> None:
     """Put these files into the folder, the last one last, all or none; `stale` ones that are not
     among them go: figures of an older report would show other numbers."""
     try:

@@ -1,15 +1,14 @@
 """The page of an experiment's results: who wins where, in words, figures and tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from html import escape
 from pathlib import Path
 
 from weft.lab.experiment.pages.bar_figures import draw_bars
-from weft.lab.experiment.pages.document import PAGE, document, write_files
+from weft.lab.experiment.pages.document import ReportWriter, how_made
 from weft.lab.experiment.pages.drawing import Drawing, Look, looks
 from weft.lab.experiment.pages.line_charts import (
-    LAYOUTS,
-    WIDE,
     CurveSeries,
     Layout,
     LineFigure,
@@ -17,9 +16,8 @@ from weft.lab.experiment.pages.line_charts import (
     draw_stacked,
     nice_ceiling,
 )
-from weft.lab.experiment.pages.line_figures import TRACE_FIGURES as TRACE_NAMES
-from weft.lab.experiment.pages.line_figures import trace_drawings, trace_results
-from weft.lab.experiment.pages.pictures import text_pages, to_pdf, to_svg
+from weft.lab.experiment.pages.line_figures import TRACE_FIGURES, trace_drawings, trace_results
+from weft.lab.experiment.pages.pictures import text_pages, to_pdf
 from weft.lab.experiment.pages.tables import html_row, html_table, look_chip
 from weft.lab.experiment.pages.usage_figures import LevelRows, names_of_level
 from weft.lab.experiment.run.store import CellRows, RunStore
@@ -86,50 +84,48 @@ def write_experiment_report(
     `store` has what cells did over time; without it the page leaves that out.
     """
     look_of = looks(spec.schedulers)
-    sections, drawings = _measure_sections(spec, results, look_of)
+    report = ReportWriter(f"Weft: {spec.name}")
+    sections = _measure_sections(spec, results, look_of, report)
     levels = [] if store is None else rows_of_levels(spec, results, store, look_of)
     for number, level in enumerate(levels):
-        by_layout = {at.name: level.drawings(at, number) for at in LAYOUTS}
-        drawings += by_layout[WIDE.name]
-        each = zip(*by_layout.values(), strict=True)
-        svgs = [_in_widths(dict(zip(by_layout, same, strict=True))) for same in each]
-        sections.append(_over_time(level.text, svgs, is_open=number == 0))
+        figures = report.figures(partial(level.drawings, number=number))
+        sections.append(_over_time(level.text, figures, is_open=number == 0))
     if store is not None and (runs := trace_results(spec, store)) is not None:
-        by_layout = {at.name: trace_drawings(runs, at) for at in LAYOUTS}
-        drawings += by_layout[WIDE.name]
-        sections.insert(0, _trace_section(by_layout))
-    drawn = {f"{drawing.name}.svg": to_svg(drawing).encode() for drawing in drawings}
+        sections.insert(0, _trace_section(report.figures(partial(trace_drawings, runs))))
+    others = {}
     if pdf:
-        drawn[PDF] = to_pdf([*text_pages(spec, results), *drawings], f"Weft: {spec.name}")
+        others[PDF] = to_pdf([*text_pages(spec, results), *report.drawings], report.title)
     parts = [_header(spec, results), rests_on(spec, results), *sections]
     body = "\n".join([*filter(None, parts), _made(spec, results, versions)])
-    files = {**drawn, PAGE: document(f"Weft: {spec.name}", body).encode()}
     names = [
         *TITLES,
-        *TRACE_NAMES,
+        *TRACE_FIGURES,
         *(name for number in range(3) for name in names_of_level(number)),
     ]
-    write_files(folder, files, [PDF, *(f"{name}.svg" for name in names)])
-    return folder / PAGE
+    return report.write(folder, body, [PDF, *(f"{name}.svg" for name in names)], others=others)
 
 
 def _measure_sections(
-    spec: ExperimentSpec, results: ExperimentResults, look_of: dict[str, Look]
-) -> tuple[list[str], list[Drawing]]:
-    """A section a measure that judges, and the figures in them; one that is another in every run
-    says so."""
-    drawings: list[Drawing] = []
+    spec: ExperimentSpec,
+    results: ExperimentResults,
+    look_of: dict[str, Look],
+    report: ReportWriter,
+) -> list[str]:
+    """A section a measure that judges; one that is another in every run says so."""
     sections = []
     for measure in (name for name in TITLES if _of(results, name)):
         title = escape(capital(TITLES[measure]))
         if other := results.same_as.get(measure):
             text = f'<p class="note">The same as {escape(TITLES[other])}, in every run.</p>'
         else:
-            shown = {at.name: figure(spec, results, measure, look_of, at) for at in LAYOUTS}
-            drawings += [drawing for at, drawing in shown.items() if drawing and at == WIDE.name]
-            text = _in_widths(shown) + measure_table(spec, results, measure, look_of)
+            drawn = report.figures(partial(_figures, spec, results, measure, look_of))
+            text = _lines(drawn) + measure_table(spec, results, measure, look_of)
         sections.append(f"<section>\n<h2>{title}</h2>\n{text}\n</section>")
-    return sections, drawings
+    return sections
+
+
+def _lines(figures: Sequence[str]) -> str:
+    return "".join(f"{each}\n" for each in figures)
 
 
 def rows_of_levels(
@@ -150,10 +146,8 @@ def rows_of_levels(
     return levels
 
 
-def _trace_section(by_layout: Mapping[str, Sequence[Drawing]]) -> str:
-    each = zip(*by_layout.values(), strict=True)
-    figures = "".join(_in_widths(dict(zip(by_layout, same, strict=True))) for same in each)
-    return f"<section>\n<h2>As pods come</h2>\n{figures}</section>"
+def _trace_section(figures: Sequence[str]) -> str:
+    return f"<section>\n<h2>As pods come</h2>\n{_lines(figures)}</section>"
 
 
 def _counts(store: RunStore, cell: PlannedCell) -> bool:
@@ -162,27 +156,31 @@ def _counts(store: RunStore, cell: PlannedCell) -> bool:
     return record is not None and not record.marks
 
 
-def _over_time(text: str, svgs: Sequence[str], *, is_open: bool) -> str:
-    if not svgs:
+def _over_time(text: str, figures: Sequence[str], *, is_open: bool) -> str:
+    if not figures:
         return ""
     title = escape(f"Over time{f' at {text}' if text else ''}")
-    figures = "".join(svgs)
-    return f"<details{' open' if is_open else ''}>\n<summary>{title}</summary>\n{figures}</details>"
-
-
-def _in_widths(drawings: Mapping[str, Drawing | None]) -> str:
-    """A figure in all widths, of which the page shows one."""
-    svgs = [to_svg(drawing, name) for name, drawing in drawings.items() if drawing]
-    if not svgs:
-        return ""
-    stem = next(drawing.name for drawing in drawings.values() if drawing)
-    return f'<figure id="{stem}">\n{"".join(svgs)}\n</figure>\n'
+    return (
+        f"<details{' open' if is_open else ''}>\n<summary>{title}</summary>\n"
+        f"{_lines(figures)}</details>"
+    )
 
 
 def page_figure(spec: ExperimentSpec, results: ExperimentResults, measure: str) -> str:
     """A measure's figure for a page, in all widths; empty where it cannot be drawn."""
-    look_of = looks(spec.schedulers)
-    return _in_widths({at.name: figure(spec, results, measure, look_of, at) for at in LAYOUTS})
+    draw = partial(_figures, spec, results, measure, looks(spec.schedulers))
+    return _lines(ReportWriter(spec.name).figures(draw))
+
+
+def _figures(
+    spec: ExperimentSpec,
+    results: ExperimentResults,
+    measure: str,
+    look_of: dict[str, Look],
+    layout: Layout,
+) -> list[Drawing]:
+    drawing = figure(spec, results, measure, look_of, layout)
+    return [] if drawing is None else [drawing]
 
 
 def figure(
@@ -328,15 +326,14 @@ def _header(spec: ExperimentSpec, results: ExperimentResults) -> str:
 def _made(spec: ExperimentSpec, results: ExperimentResults, versions: str) -> str:
     first = spec.seeds.first
     rows = {
-        "Workload": spec.workload.__struct_config__.tag,
+        "Workload": str(spec.workload.__struct_config__.tag),
         **{capital(axis): ", ".join(texts) for axis, texts in axes_of(spec).items()},
         "Seeds": f"{first} to {first + spec.seeds.count - 1}",
         **({"Repeats": str(spec.repeats)} if spec.repeats > 1 else {}),
         "Cells": f"{results.cells:,} of {results.planned:,}",
         "Versions": versions,
     }
-    cells = "\n".join(f"<dt>{name}</dt><dd>{escape(str(text))}</dd>" for name, text in rows.items())
-    return f"<section>\n<h2>How this was made</h2>\n<dl>\n{cells}\n</dl>\n</section>"
+    return how_made(rows)
 
 
 def _of(results: ExperimentResults, measure: str) -> list[MeasureSummary]:

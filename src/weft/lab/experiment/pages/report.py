@@ -5,7 +5,7 @@ the report that was there. `report.html` is renamed last. The folder's other fil
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from itertools import groupby
 from pathlib import Path
@@ -15,10 +15,10 @@ import msgspec
 
 from weft.lab.experiment.pages import bar_figures, line_figures
 from weft.lab.experiment.pages.bar_figures import top_reasons
-from weft.lab.experiment.pages.document import PAGE, document, write_files
+from weft.lab.experiment.pages.document import ReportWriter, how_made
 from weft.lab.experiment.pages.drawing import HEAT, Drawing
-from weft.lab.experiment.pages.line_charts import LAYOUTS, WIDE, Layout
-from weft.lab.experiment.pages.pictures import check_matplotlib, to_png, to_svg
+from weft.lab.experiment.pages.line_charts import WIDE, Layout
+from weft.lab.experiment.pages.pictures import check_matplotlib
 from weft.lab.experiment.pages.tables import policy_table, reason_table, run_table
 from weft.lab.experiment.statistics.ranking import headline, is_timed, ranked
 from weft.lab.simulate.holdings import ClusterHoldings, GpuHoldings, Holder, NodeHoldings
@@ -40,12 +40,8 @@ def draw_all(
     layout: Layout = WIDE,
 ) -> list[Drawing]:
     """A drawing for each of `names_of`; `models_gpus` is how many GPUs of each model there are."""
-    drawings = [line_figures.allocation(results, layout)]
-    if is_timed(results):
-        drawings.append(line_figures.queue(results, layout))
     return [
-        *drawings,
-        line_figures.fragmentation(results, layout),
+        *line_figures.trace_drawings(results, layout),
         bar_figures.by_model(results, models_gpus, layout),
         bar_figures.unscheduled(results, layout),
     ]
@@ -96,20 +92,16 @@ class ReportTexts(NamedTuple):
     made: HowMade
 
 
-class PageParts(NamedTuple):
-    """Figures by name, each in all its widths; who held what; and how many GPUs there are."""
-
-    svgs: Mapping[str, Sequence[str]]
-    holdings: Sequence[ClusterHoldings]
-    gpus: int | None
-
-
-def page(results: SimulationResults, texts: ReportTexts, parts: PageParts) -> str:
-    """The whole report."""
-    lead = headline(results, parts.gpus)
-    timed = is_timed(results)
-    figures = "\n".join(_figure(name, svgs, timed) for name, svgs in parts.svgs.items())
-    body = f"""<header>
+def page(
+    results: SimulationResults,
+    texts: ReportTexts,
+    figures: Sequence[str],
+    holdings: Sequence[ClusterHoldings],
+    gpus: int | None,
+) -> str:
+    """The report's body."""
+    lead, drawn = headline(results, gpus), "\n".join(figures)
+    return f"""<header>
 <h1>{escape(texts.title)}</h1>
 <p class="subtitle">{escape(texts.subtitle)}</p>
 <p class="lead">{_together(lead.lead)}</p>
@@ -120,29 +112,19 @@ def page(results: SimulationResults, texts: ReportTexts, parts: PageParts) -> st
 <p class="note">{_note(results)}</p>
 {_notes(results)}
 </section>
-{figures}
-{map_section(parts.holdings, ranked(results))}
+{drawn}
+{map_section(holdings, ranked(results))}
 {_reasons(results)}
 <details>
 <summary>All {len(results.runs)} runs</summary>
 {run_table(results)}
 </details>
-<section>
-<h2>How this was made</h2>
-{_made(results, texts)}
-</section>"""
-    return document(texts.title, body)
+{_made(results, texts)}"""
 
 
 def _together(text: str) -> str:
     """Escaped, with no line break between a number and its unit."""
     return escape(text).replace(" %", "&nbsp;%").replace(" s ", "&nbsp;s ")
-
-
-def _figure(name: str, svgs: Sequence[str], timed: bool) -> str:
-    caption = (_TIMED.get(name) if timed else None) or CAPTIONS[name]
-    drawn = "".join(svgs)
-    return f'<figure id="{name}">\n{drawn}<figcaption>{escape(caption)}</figcaption>\n</figure>'
 
 
 def _note(results: SimulationResults) -> str:
@@ -188,9 +170,7 @@ def _made(results: SimulationResults, texts: ReportTexts) -> str:
         "Seeds": _ranges(seeds),
         **texts.made.rows(),
     }
-    cells = "\n".join(f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in rows.items())
-    command = f"<dt>Command</dt><dd><code>{escape(texts.made.command)}</code></dd>"
-    return f"<dl>\n{command}\n{cells}\n</dl>"
+    return how_made(rows, texts.made.command)
 
 
 def _ranges(seeds: list[int]) -> str:
@@ -347,33 +327,14 @@ def write_report(
     An older report in `directory` is replaced. Raises `BadInputError` where there is no run,
     where the folder can't be written, and for `png` without matplotlib.
     """
-    files = _draw(results, texts, png, models_gpus, holdings)
-    stale = [f"{name}.{kind}" for name in FIGURES for kind in ("svg", "png")]
-    write_files(directory, files, stale)
-    return directory / PAGE
-
-
-def _draw(
-    results: SimulationResults,
-    texts: ReportTexts,
-    png: bool,
-    models_gpus: dict[str, int] | None,
-    holdings: Sequence[ClusterHoldings],
-) -> dict[str, bytes]:
-    """Every file of the report by name, the page last."""
     if not results.runs or not results.summary:
         raise BadInputError("report", "there is no run to report; give at least one policy")
     if png:
         check_matplotlib()
-    drawings = draw_all(results, models_gpus)
-    files = {f"{drawing.name}.svg": to_svg(drawing).encode() for drawing in drawings}
-    if png:
-        files |= {f"{drawing.name}.png": to_png(drawing) for drawing in drawings}
-    svgs: dict[str, list[str]] = {drawing.name: [] for drawing in drawings}
-    for layout in LAYOUTS:
-        same = drawings if layout is WIDE else draw_all(results, models_gpus, layout)
-        for drawing in same:
-            svgs[drawing.name].append(to_svg(drawing, layout.name))
+    report = ReportWriter(texts.title)
+    captions = {**CAPTIONS, **(_TIMED if is_timed(results) else {})}
+    figures = report.figures(lambda layout: draw_all(results, models_gpus, layout), captions)
     gpus = sum(models_gpus.values()) if models_gpus else None
-    files[PAGE] = page(results, texts, PageParts(svgs, holdings, gpus)).encode()
-    return files
+    body = page(results, texts, figures, holdings, gpus)
+    stale = [f"{name}.{kind}" for name in FIGURES for kind in ("svg", "png")]
+    return report.write(directory, body, stale, png=png)

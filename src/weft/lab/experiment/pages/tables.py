@@ -124,14 +124,12 @@ def _timed_values(run: PolicyRun) -> list[float | None]:
 
 def _columns(results: SimulationResults) -> list[Column]:
     columns = [
-        _column("gpu_asked_at_100_percent", lambda run: run.at_100_percent, 2),
-        _column("gpu_asked_percent", lambda run: run.gpu_asked_percent, 2),
-        _column("gpu_allocation_percent", lambda run: run.gpu_allocation_percent, 2, judges=False),
+        _column("gpu_asked_at_100_percent", 2),
+        _column("gpu_asked_percent", 2),
+        _column("gpu_allocation_percent", 2, judges=False),
         # Few fragments are no merit by themselves: who holds everything has none.
-        _column(
-            "gpu_fragmentation_percent", lambda run: run.gpu_fragmentation_percent, 2, judges=False
-        ),
-        _column("failed_pods", lambda run: run.failed_pods, 1),
+        _column("gpu_fragmentation_percent", 2, judges=False),
+        _column("failed_pods", 1),
     ]
     if is_timed(results):
         # Everybody has left by the end, so what is allocated then says nothing.
@@ -143,13 +141,14 @@ def _columns(results: SimulationResults) -> list[Column]:
 
 def _column(
     name: str,
-    value: Callable[[PolicyRun], float | None],
     decimals: int,
     *,
     title: str = "",
+    value: Callable[[PolicyRun], float | None] | None = None,
     judges: bool = True,
 ) -> Column:
-    """The column of a measure, named as in experiments unless it has a `title` of its own."""
+    """The column of a measure, named as in experiments; with a `title`, of another value of its
+    kind."""
     measure = measure_of(name)
     title = title or measure.title
     unit = f", {measure.unit}" if measure.unit else ""
@@ -163,23 +162,21 @@ def _column(
 
 
 def _wait_columns() -> list[Column]:
-    def of(
-        name: str, value: Callable[[WaitTimes], float], decimals: int, title: str = ""
-    ) -> Column:
+    def of(name: str, value: Callable[[WaitTimes], float], decimals: int, title: str) -> Column:
         def of_run(run: PolicyRun) -> float | None:
             return value(run.waits) if run.waits else None
 
-        return _column(name, of_run, decimals, title=title)
+        return _column(name, decimals, title=title, value=of_run)
 
     return [
-        of("failed_pods", lambda w: w.never_started, 1),
-        of("queue_mean_s", lambda w: w.mean_s, 1),
+        _column("failed_pods", 1),
+        _column("queue_mean_s", 1),
         of("queue_p99_s", lambda w: w.p50_s, 1, "p50 wait"),
         of("queue_p99_s", lambda w: w.p95_s, 1, "p95 wait"),
-        of("queue_p99_s", lambda w: w.p99_s, 1),
-        _column("jct_mean_s", lambda run: run.completion.mean_s if run.completion else None, 1),
+        _column("queue_p99_s", 1),
+        _column("jct_mean_s", 1),
         of("mean_allocation_percent", lambda w: w.mean_asked_percent, 2, _ASKED_OVER_TIME),
-        of("mean_allocation_percent", lambda w: w.mean_allocation_percent, 2),
+        _column("mean_allocation_percent", 2),
     ]
 
 

@@ -164,6 +164,18 @@ def openb_measures(run: PolicyRun) -> dict[str, float | None]:
     return {name: finite_or_none(value) for name, value in measures.items()}
 
 
+def arrivals_of_seed(
+    scenario: Scenario, mode: Literal["inflation", "timed"], seed: int, *, seeds: int, demand: float
+) -> Arrivals:
+    """Which pods come in a run that has no published order: drawn up to a demand; in timed mode the
+    trace's own if there is one seed, else pods of the trace drawn for its times."""
+    pods, nodes = len(scenario.pods), len(scenario.nodes)
+    if mode == "timed":
+        make = arrivals.replayed if seeds == 1 else arrivals.resampled
+        return make(pods, nodes, seed)
+    return arrivals.draw(scenario.pods, nodes, scenario.capacity_milli, seed, demand)
+
+
 class OpenbRunner:
     """Runs pods of a trace that never leave, or that come and go."""
 
@@ -203,16 +215,11 @@ class OpenbRunner:
         packed = decisions.packed()
         return CellResult(openb_measures(run), msgspec.to_builtins(run), rows, decisions=packed)
 
-    def _arrivals(self, cell: PlannedCell) -> arrivals.Arrivals:
-        scenario = self._scenario
-        counts = len(scenario.pods), len(scenario.nodes)
-        if self._workload.mode == "timed":
-            # One seed is the trace itself, as in `weft simulate --timed`.
-            make = arrivals.replayed if self._seeds.count == 1 else arrivals.resampled
-            return make(*counts, cell.seed)
-        demand = self._workload.demands[cell.index("demand") or 0] / 100
-        if self._workload.order:
+    def _arrivals(self, cell: PlannedCell) -> Arrivals:
+        scenario, workload = self._scenario, self._workload
+        demand = workload.demands[cell.index("demand") or 0] / 100
+        if workload.order and workload.mode == "inflation":
             order = self._orders[cell.seed]
             return arrivals.cut(order, scenario.pods, scenario.capacity_milli, demand)
-        drawn = scenario.pods, len(scenario.nodes), scenario.capacity_milli
-        return arrivals.draw(*drawn, cell.seed, demand)
+        count = self._seeds.count
+        return arrivals_of_seed(scenario, workload.mode, cell.seed, seeds=count, demand=demand)

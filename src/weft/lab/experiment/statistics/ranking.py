@@ -9,17 +9,16 @@ import msgspec
 
 from weft.interference.intervals import ENOUGH_FOR_INTERVAL
 from weft.lab.experiment.run.execution import run_in_memory
-from weft.lab.experiment.run.trace_runs import CellOutcome, RunGrid
-from weft.lab.experiment.spec.measures import Measure, measure_of
-from weft.lab.experiment.statistics.differences import (
-    Difference,
-    SeedMean,
-    mean_ci95,
-    paired_difference,
-)
+from weft.lab.experiment.run.trace_runs import CellOutcome, RunGrid, openb_measures
+from weft.lab.experiment.spec.measures import measure_of
+from weft.lab.experiment.statistics.comparison import of_places, summaries_of_levels
+from weft.lab.experiment.statistics.differences import Difference, SeedMean, mean_ci95
 from weft.lab.simulate.holdings import ClusterHoldings
 from weft.lab.simulate.lacking import REMEDIES
 from weft.lab.simulate.results import PolicyRun, PolicySummary, SimulationResults, TimedSummary
+
+AT_100, AT_END, WAIT = "gpu_asked_at_100_percent", "gpu_asked_percent", "queue_mean_s"
+"""The measures that rank policies."""
 
 
 def run_grid(
@@ -45,10 +44,17 @@ def run_grid_with_holdings(
 
 
 def measured_mean(
-    runs: Sequence[PolicyRun], measure: str, value: Callable[[PolicyRun], float | None]
+    runs: Sequence[PolicyRun],
+    measure: str,
+    value: Callable[[PolicyRun], float | None] | None = None,
 ) -> SeedMean | None:
-    """The mean over the runs that have this value; None if none has."""
-    values = [number for run in runs if (number := value(run)) is not None]
+    """The mean over the runs that have this measure, or another `value` of its kind; None if none
+    has."""
+    values = [
+        number
+        for run in runs
+        if (number := value(run) if value else openb_measures(run).get(measure)) is not None
+    ]
     gpus = gpus_of(runs)
     return mean_ci95(values, measure_of(measure).resolution_on(gpus)) if values else None
 
@@ -67,12 +73,9 @@ def summarise(runs: Sequence[PolicyRun]) -> list[PolicySummary]:
 
 
 def _summary(policy: str, runs: list[PolicyRun]) -> PolicySummary:
-    allocation = measured_mean(runs, "gpu_allocation_percent", lambda r: r.gpu_allocation_percent)
-    fragments = measured_mean(
-        runs, "gpu_fragmentation_percent", lambda r: r.gpu_fragmentation_percent
-    )
-    asked = measured_mean(runs, "gpu_asked_percent", lambda r: r.gpu_asked_percent)
-    at_100 = measured_mean(runs, "gpu_asked_at_100_percent", lambda r: r.at_100_percent)
+    allocation = measured_mean(runs, "gpu_allocation_percent")
+    fragments = measured_mean(runs, "gpu_fragmentation_percent")
+    asked, at_100 = measured_mean(runs, AT_END), measured_mean(runs, AT_100)
     cpu = [run.cpu_s for run in runs if run.cpu_s is not None]
     timed, of_times = _timed(runs)
     means = {
@@ -136,18 +139,6 @@ def _half(mean: SeedMean | None) -> float | None:
     return None if mean is None or mean.half is None else round(mean.half, 3)
 
 
-class RankingMeasure(msgspec.Struct, frozen=True):
-    """The measure that ranks policies, named as in experiments: its `value` of a run."""
-
-    name: str
-    value: Callable[[PolicyRun], float | None]
-
-    @property
-    def measure(self) -> Measure:
-        """Its unit, resolution and better end."""
-        return measure_of(self.name)
-
-
 class Headline(msgspec.Struct, frozen=True):
     """The headline: one sentence, and how much it rests on.
 
@@ -159,27 +150,24 @@ class Headline(msgspec.Struct, frozen=True):
     settled: bool = False
 
 
-AT_100 = RankingMeasure("gpu_asked_at_100_percent", lambda run: run.at_100_percent)
-AT_END = RankingMeasure("gpu_asked_percent", lambda run: run.gpu_asked_percent)
-WAIT = RankingMeasure("queue_mean_s", lambda run: run.waits.mean_s if run.waits else None)
-
-
 def is_timed(results: SimulationResults) -> bool:
     """True if the runs replayed times, so that pods waited and left."""
     return any(run.waits is not None for run in results.runs)
 
 
-def ranking_measure(results: SimulationResults) -> RankingMeasure:
+def ranking_measure(results: SimulationResults) -> str:
     """The mean wait in timed mode, else what pods with a place asked for where demand meets
     capacity, else at the end."""
     if is_timed(results):
         return WAIT
-    return AT_100 if all(AT_100.value(run) is not None for run in results.runs) else AT_END
+    return AT_100 if all(run.at_100_percent is not None for run in results.runs) else AT_END
 
 
-def by_seed(results: SimulationResults, policy: str, measure: RankingMeasure) -> dict[int, float]:
+def by_seed(results: SimulationResults, policy: str, measure: str) -> dict[int, float]:
     """The measure of each of a policy's seeds that has it."""
-    values = {run.seed: measure.value(run) for run in results.runs if run.policy == policy}
+    values = {
+        run.seed: openb_measures(run).get(measure) for run in results.runs if run.policy == policy
+    }
     return {seed: value for seed, value in values.items() if value is not None}
 
 
@@ -189,7 +177,7 @@ def ranked(results: SimulationResults) -> list[str]:
     In timed mode the fewest pods that never started come first: they count in no mean wait.
     """
     measure = ranking_measure(results)
-    sign = -1 if measure.measure.more_is_better else 1
+    sign = -1 if measure_of(measure).more_is_better else 1
 
     def key(policy: str) -> tuple[float, float]:
         values = by_seed(results, policy, measure).values()
@@ -219,25 +207,22 @@ def headline(results: SimulationResults, gpus: int | None = None) -> Headline:
         lead = f"{order[0]} leaves {left[0]:,.1f} pods without a place, {order[1]} {left[1]:,.1f}."
         rest = f"{_does(measure, value, order[0])}."
         return Headline(lead, f"{rest} Waits of pods that never start are in no mean.")
-    second = by_seed(results, order[1], measure)
-    shared = sorted(best.keys() & second.keys())
-    if not shared:
+    apart = _apart(results, (order[0], order[1]), measure)
+    if apart is None:
         return Headline(f"{_does(measure, value, order[0])}.", "No seed is shared with another.")
-    apart = _apart(measure, [(best[seed], second[seed]) for seed in shared], gpus_of(results.runs))
     return _against((order[0], order[1]), measure, value, apart, gpus)
 
 
-def _apart(
-    measure: RankingMeasure, pairs: list[tuple[float, float]], gpus: float | None
-) -> Difference:
-    """By how much the first of each pair is better."""
-    one, other = (list(values) for values in zip(*pairs, strict=True))
-    better = (one, other) if measure.measure.more_is_better else (other, one)
-    return paired_difference(*better, measure.measure.resolution_on(gpus))
+def _apart(results: SimulationResults, names: tuple[str, str], measure: str) -> Difference | None:
+    """By how much the first is better than the second on the seeds of both; None without any."""
+    better = names if measure_of(measure).more_is_better else (names[1], names[0])
+    cells = ((((), run.policy), run.seed, openb_measures(run)) for run in results.runs)
+    compared = summaries_of_levels(of_places(cells), [()], better, measure, gpus_of(results.runs))
+    return compared[0].difference if compared else None
 
 
 def _against(
-    names: tuple[str, str], measure: RankingMeasure, value: str, apart: Difference, gpus: int | None
+    names: tuple[str, str], measure: str, value: str, apart: Difference, gpus: int | None
 ) -> Headline:
     """The winner against the next, by how far they are `apart`, seed by seed."""
     best, second = names
@@ -247,7 +232,7 @@ def _against(
         # By this measure: others may tell them apart.
         both = _does(measure, value, "Both")
         return Headline(f"{best} and {second} are equal {seeds}.", f"{both}.")
-    more = "more" if measure.measure.more_is_better else "less"
+    more = "more" if measure_of(measure).more_is_better else "less"
     than = f"{_gap(apart.mean, measure)} {more} than {second}"
     if apart.low is None or apart.high is None:
         return Headline(f"{did}.", f"{than}, {_too_few(apart.seeds)}.")
@@ -265,35 +250,35 @@ def _too_few(seeds: int) -> str:
     return f"in {number}: it may be chance, an interval needs {ENOUGH_FOR_INTERVAL}"
 
 
-def _does(measure: RankingMeasure, value: str, who: str) -> str:
+def _does(measure: str, value: str, who: str) -> str:
     """What a policy, or both, did by this measure."""
     s = "" if who == "Both" else "s"
-    if measure is WAIT:
+    if measure == WAIT:
         return f"{who} start{s} pods after a mean wait of {value}"
-    when = "when demand equals capacity" if measure is AT_100 else "at the end"
+    when = "when demand equals capacity" if measure == AT_100 else "at the end"
     return f"{who} give{s} pods {value} of the GPUs {when}"
 
 
-def _shown(value: float, measure: RankingMeasure) -> str:
-    return f"{value:.2f} %" if measure.measure.unit == "%" else f"{value:,.1f} s"
+def _shown(value: float, measure: str) -> str:
+    return f"{value:.2f} %" if measure_of(measure).unit == "%" else f"{value:,.1f} s"
 
 
-def _gap(value: float, measure: RankingMeasure) -> str:
-    return f"{value:.2f} points" if measure.measure.unit == "%" else f"{value:,.1f} s"
+def _gap(value: float, measure: str) -> str:
+    return f"{value:.2f} points" if measure_of(measure).unit == "%" else f"{value:,.1f} s"
 
 
-def _interval(ends: tuple[float, float], measure: RankingMeasure, seeds: int) -> str:
+def _interval(ends: tuple[float, float], measure: str, seeds: int) -> str:
     low, high = (_bare(end, measure) for end in ends)
     return f"(95 % interval {low} to {high}, {seeds} paired seeds)"
 
 
-def _bare(value: float, measure: RankingMeasure) -> str:
-    text = f"{value:.2f}" if measure.measure.unit == "%" else f"{value:,.1f}"
+def _bare(value: float, measure: str) -> str:
+    text = f"{value:.2f}" if measure_of(measure).unit == "%" else f"{value:,.1f}"
     return text.replace("-", "−")
 
 
-def _cards(points: float, measure: RankingMeasure, gpus: int | None) -> str:
-    if measure.measure.unit != "%" or not gpus:
+def _cards(points: float, measure: str, gpus: int | None) -> str:
+    if measure_of(measure).unit != "%" or not gpus:
         return ""
     return f" On {gpus:,} GPUs that is {points * gpus / 100:,.1f} more at work."
 
