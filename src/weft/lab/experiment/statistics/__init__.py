@@ -1,4 +1,4 @@
-"""What runs say: means, paired differences with intervals, who wins where, what was expected.
+"""Reads results out of runs: means, paired differences, who wins where, and what was expected.
 
 In: the measures of cells. Out: summaries, differences and findings in words.
 """

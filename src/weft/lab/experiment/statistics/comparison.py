@@ -1,6 +1,6 @@
 """Schedulers compared on an experiment's cells: means, paired differences, who wins where.
 
-Differences are to the baseline on the same seeds, with 95 % paired intervals (`paired.py`), of
+Differences are to the baseline on the same seeds, with 95 % paired intervals (`differences.py`), of
 percentages in points; p-values are adjusted by Holm over the levels of one measure and scheduler.
 """
 
