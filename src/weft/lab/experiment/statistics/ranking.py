@@ -251,7 +251,7 @@ def _too_few(seeds: int) -> str:
 
 
 def _does(measure: str, value: str, who: str) -> str:
-    """What a policy, or both, did by this measure."""
+    """A sentence on a policy, or on both, by this measure."""
     s = "" if who == "Both" else "s"
     if measure == WAIT:
         return f"{who} start{s} pods after a mean wait of {value}"
