@@ -18,13 +18,12 @@ from pathlib import Path
 import msgspec
 
 from weft.core.policies.catalog import built_in
-from weft.lab.experiment.experiment_page import write_experiment_report
-from weft.lab.experiment.plan import plan
-from weft.lab.experiment.reproduction import stored_results
-from weft.lab.experiment.simulated import runner_of
-from weft.lab.experiment.spec import decode_spec
-from weft.lab.experiment.spec_workloads import MetricFaults
-from weft.lab.experiment.store import RunStore, stored_experiment
+from weft.lab.experiment.pages.experiment_page import write_experiment_report
+from weft.lab.experiment.run.simulated import runner_of
+from weft.lab.experiment.run.store import RunStore, stored_experiment
+from weft.lab.experiment.spec.experiment import decode_spec, plan
+from weft.lab.experiment.spec.workloads import MetricFaults
+from weft.lab.experiment.statistics.reproduction import stored_results
 
 ROOT = Path(__file__).resolve().parents[1]
 PLAN_S, OVERHEAD_PERCENT, REPORT_S = 2.0, 5.0, 30.0

@@ -27,10 +27,10 @@ import msgspec
 import numpy as np
 
 from weft.interference.observed_slowdown import ObservedSlowdowns
-from weft.lab.experiment.measures import SECOND
-from weft.lab.experiment.paired import Difference, paired_difference
-from weft.lab.experiment.spec import ExperimentSpec
-from weft.lab.experiment.spec_workloads import PoorPredictions
+from weft.lab.experiment.spec.experiment import ExperimentSpec
+from weft.lab.experiment.spec.measures import SECOND
+from weft.lab.experiment.spec.workloads import PoorPredictions
+from weft.lab.experiment.statistics.differences import Difference, paired_difference
 from weft.model.interference_table import PredictionTier, interference
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))

@@ -27,12 +27,11 @@ import msgspec
 
 from weft.core.framework import Policy
 from weft.core.policies.catalog import built_in
-from weft.lab.experiment.measures import SECOND
-from weft.lab.experiment.paired import Difference, paired_difference
-from weft.lab.experiment.plan import plan
-from weft.lab.experiment.scenarios import BEST
-from weft.lab.experiment.spec import ExperimentSpec, Seeds
-from weft.lab.experiment.spec_workloads import MetricFaults, OverprovisionedJobs
+from weft.lab.experiment.run.shared_gpus import BEST
+from weft.lab.experiment.spec.experiment import ExperimentSpec, Seeds, plan
+from weft.lab.experiment.spec.measures import SECOND
+from weft.lab.experiment.spec.workloads import MetricFaults, OverprovisionedJobs
+from weft.lab.experiment.statistics.differences import Difference, paired_difference
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))

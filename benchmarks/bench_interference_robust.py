@@ -20,9 +20,9 @@ from typing import Any
 
 import msgspec
 
-from weft.lab.experiment.measures import SECOND
-from weft.lab.experiment.paired import Difference, paired_difference
-from weft.lab.experiment.spec import ExperimentSpec
+from weft.lab.experiment.spec.experiment import ExperimentSpec
+from weft.lab.experiment.spec.measures import SECOND
+from weft.lab.experiment.statistics.differences import Difference, paired_difference
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 

@@ -20,10 +20,9 @@ from typing import Any
 
 import msgspec
 
-from weft.lab.experiment.measured_pairs import ORACLE
-from weft.lab.experiment.plan import axes_of
-from weft.lab.experiment.scenarios import GANDIVA
-from weft.lab.experiment.spec import ExperimentSpec
+from weft.lab.experiment.run.measured_pairs import ORACLE
+from weft.lab.experiment.run.shared_gpus import GANDIVA
+from weft.lab.experiment.spec.experiment import ExperimentSpec, axes_of
 from weft.lab.simulate.sharing.pairs import DurationLaw
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))

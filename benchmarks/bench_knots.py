@@ -28,7 +28,7 @@ from ece_logs import LoggedPlacement, placements, published  # noqa: E402
 from kube_knots_original import OriginalScheduler, placed_as_logged  # noqa: E402
 
 from weft.core.policies.catalog import built_in  # noqa: E402
-from weft.lab.experiment.workers import run_cells  # noqa: E402
+from weft.lab.experiment.run.execution import run_cells  # noqa: E402
 from weft.lab.simulate.sharing import ece_like  # noqa: E402
 from weft.lab.simulate.sharing.job import SECOND_NS, Job  # noqa: E402
 from weft.lab.simulate.sharing.outcome import JobOutcome  # noqa: E402

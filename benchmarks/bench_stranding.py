@@ -43,7 +43,7 @@ from weft.core.engine import (
 from weft.core.framework import Profile
 from weft.core.framework.fragments import typical_input
 from weft.core.policies.catalog import built_in
-from weft.lab.experiment.statistics import mean_ci95
+from weft.lab.experiment.statistics.differences import mean_ci95
 from weft.lab.simulate.openb import TracePod, read_nodes, read_pods
 from weft.lab.simulate.openb_own import usual_card_mib
 from weft.model import Node, PodRequest

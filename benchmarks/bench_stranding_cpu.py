@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from weft.core.policies.catalog import built_in
-from weft.lab.experiment.statistics import mean_ci95
+from weft.lab.experiment.statistics.differences import mean_ci95
 from weft.lab.simulate.arrivals import DEMAND, Arrivals, draw, read_orders
 from weft.lab.simulate.inflation import run_inflation
 from weft.lab.simulate.openb import TracePod, read_nodes, read_pods

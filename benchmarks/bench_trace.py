@@ -21,9 +21,8 @@ import msgspec
 import numpy as np
 
 from naive import NaiveCluster
-from weft.lab.experiment.plan import plan
-from weft.lab.experiment.spec import ExperimentSpec, Seeds, data_paths
-from weft.lab.experiment.store import read_store
+from weft.lab.experiment.run.store import read_store
+from weft.lab.experiment.spec.experiment import ExperimentSpec, Seeds, data_paths, plan
 from weft.lab.simulate.arrivals import Arrivals, draw, read_orders
 from weft.lab.simulate.generate import demo_cluster
 from weft.lab.simulate.openb import read_nodes, read_pods

@@ -12,12 +12,18 @@ from typing import Any
 import msgspec
 
 from weft.core.policies.catalog import built_in
-from weft.lab.experiment.comparison import ExperimentResults, MeasureSummary, compare
-from weft.lab.experiment.execution import CellWork, run_missing
-from weft.lab.experiment.plan import PlannedCell, plan
-from weft.lab.experiment.simulated import runner_of
-from weft.lab.experiment.spec import ExperimentSpec, Seeds, data_paths, read_spec
-from weft.lab.experiment.store import RunStore, stored_experiment
+from weft.lab.experiment.run.execution import CellWork, run_missing
+from weft.lab.experiment.run.simulated import runner_of
+from weft.lab.experiment.run.store import RunStore, stored_experiment
+from weft.lab.experiment.spec.experiment import (
+    ExperimentSpec,
+    PlannedCell,
+    Seeds,
+    data_paths,
+    plan,
+    read_spec,
+)
+from weft.lab.experiment.statistics.comparison import ExperimentResults, MeasureSummary, compare
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = ROOT / "benchmarks" / "experiments"

@@ -12,19 +12,21 @@ import pytest
 from chromium import MISSING, Browser, Window, program
 
 from weft.core.policies.catalog import built_in
-from weft.lab.experiment.comparison import compare
-from weft.lab.experiment.expected import ExpectedResults, results_of_checks
-from weft.lab.experiment.experiment_page import page_figure, write_experiment_report
-from weft.lab.experiment.grid import RunGrid, run_grid_with_holdings
-from weft.lab.experiment.how_made import HowMade
-from weft.lab.experiment.page import ReportTexts
-from weft.lab.experiment.plan import PlannedCell, plan
-from weft.lab.experiment.report import write_report
-from weft.lab.experiment.reproduction import ReproducedExperiment, Reproduction
-from weft.lab.experiment.reproduction_page import write_index
-from weft.lab.experiment.runner import CellResult
-from weft.lab.experiment.spec import decode_spec
-from weft.lab.experiment.store import RunStore, stored_experiment
+from weft.lab.experiment.pages.experiment_page import page_figure, write_experiment_report
+from weft.lab.experiment.pages.report import HowMade, ReportTexts, write_report
+from weft.lab.experiment.pages.reproduction_page import write_index
+from weft.lab.experiment.run.runner import CellResult
+from weft.lab.experiment.run.store import RunStore, stored_experiment
+from weft.lab.experiment.run.trace_runs import RunGrid
+from weft.lab.experiment.spec.experiment import PlannedCell, decode_spec, plan
+from weft.lab.experiment.statistics.comparison import compare
+from weft.lab.experiment.statistics.ranking import run_grid_with_holdings
+from weft.lab.experiment.statistics.reproduction import (
+    ExpectedResults,
+    ReproducedExperiment,
+    Reproduction,
+    results_of_checks,
+)
 from weft.lab.simulate.arrivals import draw, replayed
 from weft.lab.simulate.generate import generate_nodes, generate_pods
 from weft.lab.simulate.openb import read_nodes, read_pods

@@ -37,7 +37,7 @@ from weft_process import (
 )
 
 from weft.kube.clock import SystemClock
-from weft.lab.experiment.store import JOBS, RESULT, SERIES, read_rows
+from weft.lab.experiment.run.store import JOBS, RESULT, SERIES, read_rows
 from weft.testing.exporter import FakeExporter, PlayedGpu
 from weft.testing.hollow_kubelet import HollowOptions
 

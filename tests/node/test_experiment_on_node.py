@@ -14,7 +14,7 @@ from images import BUSYBOX
 from job_controllers import job_controllers
 from real_node import RealNode
 
-from weft.lab.experiment.store import JOBS, RESULT, read_rows
+from weft.lab.experiment.run.store import JOBS, RESULT, read_rows
 from weft.lab.workloads.queries import last_line
 
 GPU = "nvidia.com/gpu"

@@ -18,8 +18,8 @@ from weft.model.errors import BadInputError
 from weft.model.nearest import unknown
 
 if TYPE_CHECKING:
-    from weft.lab.experiment.overprovision import OverprovisionResults
-    from weft.lab.experiment.spec_workloads import MetricFaults, MixName
+    from weft.lab.experiment.spec.workloads import MetricFaults, MixName
+    from weft.lab.experiment.statistics.levels import OverprovisionResults
 
 experiment_app = Typer(
     help="Experiments: of a file, or that make their own workload.", no_args_is_help=True
@@ -90,10 +90,10 @@ def overprovision(
     the cards through a metric pipeline that can be late, lossy, noisy or lying.
     """
     from weft.cli.policies import registry
-    from weft.lab.experiment.overprovision import overprovision_results
-    from weft.lab.experiment.scenarios import BEST
-    from weft.lab.experiment.simulated import runner_of
-    from weft.lab.experiment.spec_workloads import MetricFaults, OverprovisionedJobs
+    from weft.lab.experiment.run.shared_gpus import BEST
+    from weft.lab.experiment.run.simulated import runner_of
+    from weft.lab.experiment.spec.workloads import MetricFaults, OverprovisionedJobs
+    from weft.lab.experiment.statistics.levels import overprovision_results
 
     _finite(harvest_limit=harvest_limit, scrape_s=scrape_s, delay_s=delay_s, noise=noise)
     names = *known_policies([baseline, *policy]), BEST

@@ -8,12 +8,11 @@ from weft.cli.output import duration_text
 from weft.cli.progress import status_line
 
 if TYPE_CHECKING:
-    from weft.lab.experiment.cluster_jobs import PlannedJob
-    from weft.lab.experiment.execution import CellWork
-    from weft.lab.experiment.plan import PlannedCell
-    from weft.lab.experiment.runner import Runner
-    from weft.lab.experiment.spec import ExperimentSpec
-    from weft.lab.experiment.store import RunStore
+    from weft.lab.experiment.run.cluster_jobs import PlannedJob
+    from weft.lab.experiment.run.execution import CellWork
+    from weft.lab.experiment.run.runner import Runner
+    from weft.lab.experiment.run.store import RunStore
+    from weft.lab.experiment.spec.experiment import ExperimentSpec, PlannedCell
 
 JOB_BYTES, SECOND_BYTES, CELL_BYTES = 90, 40, 16_384
 """The most that a cell takes: a Job's row, a second of all cards', and files that are empty."""
@@ -21,7 +20,7 @@ JOB_BYTES, SECOND_BYTES, CELL_BYTES = 90, 40, 16_384
 
 def runner(spec: "ExperimentSpec", data: Mapping[str, Path]) -> "Runner":
     """The runner that carries out its cells on its cluster."""
-    from weft.lab.experiment.spec_cluster import ClusterJobs
+    from weft.lab.experiment.spec.cluster import ClusterJobs
     from weft.lab.trial.runner import ClusterRunner
 
     assert spec.cluster is not None

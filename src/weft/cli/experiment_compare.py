@@ -17,7 +17,7 @@ from weft.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from weft.lab.experiment.two_results import TwoResults
+    from weft.lab.experiment.statistics.two_results import TwoResults
 
 _Folder = Annotated[Path, Argument(help="The folder of an experiment's runs.")]
 
@@ -30,8 +30,8 @@ def compare(
     Cells that one of them marks are left out, and told on stderr. Exit code 3 where no cell is in
     both.
     """
-    from weft.lab.experiment.store import read_store
-    from weft.lab.experiment.two_results import compare_two
+    from weft.lab.experiment.run.store import read_store
+    from weft.lab.experiment.statistics.two_results import compare_two
 
     results = compare_two(read_store(first), read_store(second))
     if output is SimulateOutput.json:
@@ -52,7 +52,7 @@ def compare(
 
 
 def _print(results: "TwoResults") -> None:
-    from weft.lab.experiment.comparison import why_none
+    from weft.lab.experiment.statistics.comparison import why_none
 
     table = table_with("level|scheduler|measure|>seeds|>second|difference")
     for summary in results.summary:

@@ -26,12 +26,11 @@ from weft.model.errors import BadInputError
 from weft.model.nearest import unknown
 
 if TYPE_CHECKING:
-    from weft.lab.experiment.comparison import ExperimentResults
-    from weft.lab.experiment.execution import CellWork
-    from weft.lab.experiment.plan import PlannedCell
-    from weft.lab.experiment.runner import Runner
-    from weft.lab.experiment.spec import ExperimentSpec
-    from weft.lab.experiment.store import RunStore
+    from weft.lab.experiment.run.execution import CellWork
+    from weft.lab.experiment.run.runner import Runner
+    from weft.lab.experiment.run.store import RunStore
+    from weft.lab.experiment.spec.experiment import ExperimentSpec, PlannedCell
+    from weft.lab.experiment.statistics.comparison import ExperimentResults
 
 EXIT_ABSENT = 3
 """Data is absent, or cells are missing: nothing is wrong, and not all of it is there."""
@@ -143,8 +142,8 @@ def check(
 
     Exit code 3 where its data is absent. On a cluster it reads the kubeconfig and tries no turn.
     """
-    from weft.lab.experiment.execution import cost_of_cells
-    from weft.lab.experiment.plan import axes_of
+    from weft.lab.experiment.run.execution import cost_of_cells
+    from weft.lab.experiment.spec.experiment import axes_of
 
     opened = _open(file, out, simulated=simulated)
     spec, cells, work = opened.spec, opened.cells, opened.work
@@ -189,8 +188,8 @@ def run(
     Exit code 3 where its data is absent, or cells are marked: their numbers are not to be relied
     on.
     """
-    from weft.lab.experiment.execution import run_missing
-    from weft.lab.experiment.store import marks_of
+    from weft.lab.experiment.run.execution import run_missing
+    from weft.lab.experiment.run.store import marks_of
 
     opened = _open(file, out, simulated=simulated)
     if opened.work is None:
@@ -230,9 +229,9 @@ def report(
 
     Exit code 3 where cells are missing, or marked and left out.
     """
-    from weft.lab.experiment.plan import plan
-    from weft.lab.experiment.reproduction import stored_results
-    from weft.lab.experiment.store import read_store
+    from weft.lab.experiment.run.store import read_store
+    from weft.lab.experiment.spec.experiment import plan
+    from weft.lab.experiment.statistics.reproduction import stored_results
 
     spec, store = read_store(folder)
     results = stored_results(spec, store, plan(spec))
@@ -264,8 +263,8 @@ def _write(
     pdf: bool,
     layout: ReportLayout | None,
 ) -> None:
-    from weft.lab.experiment.ece_layout import write_ece_layout
-    from weft.lab.experiment.experiment_page import write_experiment_report
+    from weft.lab.experiment.pages.ece_layout import write_ece_layout
+    from weft.lab.experiment.pages.experiment_page import write_experiment_report
 
     if layout is not None:
         for folder in write_ece_layout(page, spec, store, print_warning):
@@ -287,12 +286,11 @@ def warn_of_marks(marked: Mapping[str, tuple[str, ...]]) -> None:
 def _open(file: Path, out: Path | None, *, simulated: bool) -> OpenedExperiment:
     from weft.cli.experiment_pods import read_pods
     from weft.cli.policies import registry
-    from weft.lab.experiment.execution import CellWork
-    from weft.lab.experiment.plan import plan
-    from weft.lab.experiment.schedulers import sources_of
-    from weft.lab.experiment.simulated import runner_of
-    from weft.lab.experiment.spec import absent_data, data_paths, read_spec
-    from weft.lab.experiment.store import RunStore, StoredExperiment, stored_experiment
+    from weft.lab.experiment.run.execution import CellWork
+    from weft.lab.experiment.run.runner import sources_of
+    from weft.lab.experiment.run.simulated import runner_of
+    from weft.lab.experiment.run.store import RunStore, StoredExperiment, stored_experiment
+    from weft.lab.experiment.spec.experiment import absent_data, data_paths, plan, read_spec
 
     if file.is_dir():
         file = file / "experiment.yaml"
@@ -362,8 +360,8 @@ _DIFFERENCE_COLUMNS = {
 
 
 def _print_results(spec: "ExperimentSpec", results: "ExperimentResults") -> None:
-    from weft.lab.experiment.assumed import model_of_time
-    from weft.lab.experiment.comparison import level_text
+    from weft.lab.experiment.statistics.assumed import model_of_time
+    from weft.lab.experiment.statistics.comparison import level_text
 
     if results.question:
         print(results.question)

@@ -14,8 +14,8 @@ from weft.model.errors import BadInputError
 from weft.model.nearest import unknown
 
 if TYPE_CHECKING:
-    from weft.lab.experiment.interference import InterferenceLevel, PolicyDifference
-    from weft.lab.experiment.spec_workloads import PredictorName
+    from weft.lab.experiment.spec.workloads import PredictorName
+    from weft.lab.experiment.statistics.levels import InterferenceLevel, PolicyDifference
 
 TOLD = ("trained", "ridge", "truth")
 CSV_COLUMNS = ("load", "policy", "jct_mean_s", "jct_p99_s", "makespan_s", "residents", "unfinished")
@@ -65,10 +65,10 @@ def interference(
     The table is the truth; policies only see what a predictor learnt from half of it.
     """
     from weft.cli.policies import registry
-    from weft.lab.experiment.interference import interference_results
-    from weft.lab.experiment.measured_pairs import ORACLE, PairsRunner
-    from weft.lab.experiment.scenarios import GANDIVA
-    from weft.lab.experiment.spec_workloads import MeasuredPairs
+    from weft.lab.experiment.run.measured_pairs import ORACLE, PairsRunner
+    from weft.lab.experiment.run.shared_gpus import GANDIVA
+    from weft.lab.experiment.spec.workloads import MeasuredPairs
+    from weft.lab.experiment.statistics.levels import interference_results
 
     for rate in load:
         if not (math.isfinite(rate) and rate > 0):
@@ -121,7 +121,7 @@ def _print_levels(levels: "list[InterferenceLevel]", base: str) -> None:
 def _change(difference: "PolicyDifference | None") -> str:
     """In percent of the policy's own; ° is what may be chance."""
     from weft.cli.experiment_tables import percent_change
-    from weft.lab.experiment.notes import MAY_BE_CHANCE
+    from weft.lab.experiment.statistics.ranking import MAY_BE_CHANCE
 
     if difference is None:
         return "–"

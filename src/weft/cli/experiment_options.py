@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING
 from weft.cli.progress import bar
 
 if TYPE_CHECKING:
-    from weft.lab.experiment.plan import PlannedCell
-    from weft.lab.experiment.runner import CellResult, Runner
-    from weft.lab.experiment.spec import ExperimentSpec
-    from weft.lab.experiment.spec_workloads import Workload
+    from weft.lab.experiment.run.runner import CellResult, Runner
+    from weft.lab.experiment.spec.experiment import ExperimentSpec, PlannedCell
+    from weft.lab.experiment.spec.workloads import Workload
 
 
 def spec_of_options(
     name: str, workload: "Workload", schedulers: Sequence[str], seeds: tuple[int, int]
 ) -> "ExperimentSpec":
     """The experiment; `seeds` are the first, and how many. The first scheduler is the baseline."""
-    from weft.lab.experiment.spec import ExperimentSpec, Seeds
+    from weft.lab.experiment.spec.experiment import ExperimentSpec, Seeds
 
     return ExperimentSpec(
         api_version="weft.dev/v1",
@@ -49,8 +48,8 @@ def results_of(
     spec: "ExperimentSpec", runner: "Runner", jobs: int | None
 ) -> "dict[PlannedCell, CellResult]":
     """Run all cells, with progress for people who watch."""
-    from weft.lab.experiment.execution import run_in_memory
-    from weft.lab.experiment.plan import plan
+    from weft.lab.experiment.run.execution import run_in_memory
+    from weft.lab.experiment.spec.experiment import plan
 
     cells = plan(spec)
     return run_in_memory(runner, cells, jobs or os.cpu_count() or 1, bar(len(cells)))

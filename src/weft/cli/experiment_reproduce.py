@@ -13,7 +13,7 @@ from weft.cli.output import print_table, print_warning, table_with
 from weft.cli.progress import bar
 
 if TYPE_CHECKING:
-    from weft.lab.experiment.reproduction import Reproduction
+    from weft.lab.experiment.statistics.reproduction import Reproduction
 
 
 def reproduce(
@@ -35,9 +35,9 @@ def reproduce(
     """
     from weft.cli.experiment_pods import read_pods
     from weft.cli.policies import registry
-    from weft.lab.experiment.reproduction import HowToRun
-    from weft.lab.experiment.reproduction import reproduce as run
-    from weft.lab.experiment.reproduction_page import write_index
+    from weft.lab.experiment.pages.reproduction_page import write_index
+    from weft.lab.experiment.statistics.reproduction import HowToRun
+    from weft.lab.experiment.statistics.reproduction import reproduce as run
 
     processes, make = jobs or os.cpu_count() or 1, registry().from_spec
     how = HowToRun(out, short, processes, make, library_versions(), bar, read_pods)
@@ -62,7 +62,7 @@ def reproduce(
 
 def _write_pages(reproduction: "Reproduction", versions: str) -> str:
     """Each experiment's own page; the figure that stands for all of them."""
-    from weft.lab.experiment.experiment_page import page_figure, write_experiment_report
+    from weft.lab.experiment.pages.experiment_page import page_figure, write_experiment_report
 
     shown = ""
     for each in reproduction.experiments:
@@ -74,7 +74,7 @@ def _write_pages(reproduction: "Reproduction", versions: str) -> str:
 
 
 def _print(done: "list[Reproduction]") -> None:
-    from weft.lab.experiment.reproduction_page import verdict
+    from weft.lab.experiment.pages.reproduction_page import verdict
 
     table = table_with("experiment|check|>result|criterion|")
     for reproduction in done:

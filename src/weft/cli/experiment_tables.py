@@ -5,9 +5,9 @@ from operator import attrgetter
 from weft.cli import output
 from weft.cli.output import print_table, table_with
 from weft.interference.intervals import ENOUGH_FOR_INTERVAL
-from weft.lab.experiment.notes import FEW_SEEDS, MAY_BE_CHANCE
-from weft.lab.experiment.overprovision import OverprovisionLevel, OverprovisionResults
-from weft.lab.experiment.paired import Difference
+from weft.lab.experiment.statistics.differences import Difference
+from weft.lab.experiment.statistics.levels import OverprovisionLevel, OverprovisionResults
+from weft.lab.experiment.statistics.ranking import FEW_SEEDS, MAY_BE_CHANCE
 
 CSV_COLUMNS = (
     "seed",

@@ -115,12 +115,11 @@ def print_reasons(target: str, others: Sequence[str], reasons: "PredictionReason
 
 def write_figures(results: "Sequence[ExaminationResult]", folder: Path, png: bool) -> None:
     """A calibration plot for each GPU model of each source, and the numbers as JSON."""
-    from weft.lab.experiment import png as png_writer
-    from weft.lab.experiment.calibration import calibration
-    from weft.lab.experiment.svg import to_svg
+    from weft.lab.experiment.pages.line_figures import calibration
+    from weft.lab.experiment.pages.pictures import check_matplotlib, to_png, to_svg
 
     if png:
-        png_writer.check()
+        check_matplotlib()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "evaluation.json").write_text(json_text(list(results)) + "\n", encoding="utf-8")
@@ -131,7 +130,7 @@ def write_figures(results: "Sequence[ExaminationResult]", folder: Path, png: boo
             stem = f"{FIGURE}-{'-'.join(name.split()).replace('/', '-')}"
             (folder / f"{stem}.svg").write_text(to_svg(drawing))
             if png:
-                (folder / f"{stem}.png").write_bytes(png_writer.to_png(drawing))
+                (folder / f"{stem}.png").write_bytes(to_png(drawing))
     except OSError as error:
         raise unwritten(folder, error) from None
 

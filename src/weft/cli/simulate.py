@@ -18,7 +18,7 @@ from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
     from weft.cli.simulate_start import SimulationStart
-    from weft.lab.experiment.grid import RunGrid
+    from weft.lab.experiment.run.trace_runs import RunGrid
     from weft.lab.simulate.arrivals import Arrivals
     from weft.lab.simulate.holdings import ClusterHoldings
     from weft.lab.simulate.results import SimulationResults
@@ -233,7 +233,7 @@ def _write_report(
 def _run(
     grid: "RunGrid", jobs: int | None, of_bound: BoundOptions, output: SimulateOutput, strict: bool
 ) -> "tuple[SimulationResults, list[ClusterHoldings]]":
-    from weft.lab.experiment.grid import run_grid_with_holdings
+    from weft.lab.experiment.statistics.ranking import run_grid_with_holdings
 
     _tell_lacks(grid.lacks(), strict=strict, in_table=output is SimulateOutput.table)
     cells = len(grid.cells())
@@ -289,7 +289,7 @@ def _start(decisions_from: Path | None, snapshot: Path | None) -> "SimulationSta
 def _tell_lacks(lacks: dict[str, list[str]], *, strict: bool, in_table: bool) -> None:
     """Refuse policies that would run without inputs they decide by, or warn of them: a table says
     so itself."""
-    from weft.lab.experiment.notes import lacking_notes
+    from weft.lab.experiment.statistics.ranking import lacking_notes
 
     notes = lacking_notes(lacks)
     if strict and notes:
@@ -357,7 +357,7 @@ def _grid(
     timing: bool,
 ) -> "RunGrid":
     from weft.cli.policies import registry
-    from weft.lab.experiment.grid import RunGrid
+    from weft.lab.experiment.run.trace_runs import RunGrid
     from weft.lab.simulate.openb_scenario import read_scenario
 
     nodes, pods = _given(nodes_path, "--nodes"), _given(pods_path, "--pods")
@@ -367,23 +367,21 @@ def _grid(
     for name in policies:
         known.from_spec(name)  # a wrong name fails before a long file is read
     scenario = read_scenario(nodes, pods, timed=timed)
-    arrivals = tuple(
-        _timed_arrivals(scenario, seeds or 1, first_seed)
-        if timed
-        else _arrivals(scenario, seeds, order, demand, first_seed)
-    )
     names, make = tuple(dict.fromkeys(policies)), known.from_spec
     mode: Literal["inflation", "timed"] = "timed" if timed else "inflation"
-    return RunGrid(scenario, names, arrivals, make, mode, compress, timing)
+    orders = _arrivals(scenario, mode, seeds, order, demand, first_seed)
+    return RunGrid(scenario, names, tuple(orders), make, mode, compress, timing)
 
 
 def _arrivals(
     scenario: "Scenario",
+    mode: Literal["inflation", "timed"],
     seeds: int | None,
     order: Path | None,
     demand: float | None,
     first_seed: int,
 ) -> "list[Arrivals]":
+    from weft.lab.experiment.run.trace_runs import arrivals_of_seed
     from weft.lab.simulate import arrivals
 
     if order is not None:
@@ -392,19 +390,11 @@ def _arrivals(
             return orders
         return [arrivals.cut(run, scenario.pods, scenario.capacity_milli, demand) for run in orders]
     demand = arrivals.DEMAND if demand is None else demand
+    seeds = seeds or arrivals.USUAL_SEEDS
     return [
-        arrivals.draw(scenario.pods, len(scenario.nodes), scenario.capacity_milli, seed, demand)
-        for seed in range(first_seed, first_seed + (seeds or arrivals.USUAL_SEEDS))
+        arrivals_of_seed(scenario, mode, seed, seeds=seeds, demand=demand)
+        for seed in range(first_seed, first_seed + seeds)
     ]
-
-
-def _timed_arrivals(scenario: "Scenario", seeds: int, first_seed: int) -> "list[Arrivals]":
-    """One seed replays the trace; several draw its pods anew, each at the trace's times."""
-    from weft.lab.simulate import arrivals
-
-    make = arrivals.replayed if seeds == 1 else arrivals.resampled
-    counts = len(scenario.pods), len(scenario.nodes)
-    return [make(*counts, seed) for seed in range(first_seed, first_seed + seeds)]
 
 
 def _print(results: "SimulationResults", output: SimulateOutput) -> None:

@@ -13,7 +13,7 @@ from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
     from weft.lab.bound.of_runs import Watch
-    from weft.lab.experiment.grid import RunGrid
+    from weft.lab.experiment.run.trace_runs import RunGrid
     from weft.lab.simulate.results import PolicyRun, SimulationResults
 
 

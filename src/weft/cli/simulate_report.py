@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from typer import echo
 
 if TYPE_CHECKING:
-    from weft.lab.experiment.how_made import HowMade
+    from weft.lab.experiment.pages.report import HowMade
     from weft.lab.simulate.holdings import ClusterHoldings
     from weft.lab.simulate.results import SimulationResults
     from weft.lab.simulate.scenario import Scenario
@@ -29,8 +29,7 @@ def write_simulation_report(
     timing: bool,
 ) -> None:
     """Write the page and its figures, and say where it is."""
-    from weft.lab.experiment.page import ReportTexts
-    from weft.lab.experiment.report import write_report
+    from weft.lab.experiment.pages.report import ReportTexts, write_report
 
     models = Counter(gpu.model for node in scenario.nodes for gpu in node.gpus)
     cluster = f"{len(scenario.nodes):,} nodes, {models.total():,} GPUs"
@@ -49,7 +48,7 @@ def how_made(arguments: Sequence[str], *, timing: bool) -> "HowMade":
     import scipy
 
     import weft
-    from weft.lab.experiment.how_made import HowMade
+    from weft.lab.experiment.pages.report import HowMade
 
     command = shlex.join(["weft", *arguments[1:]])
     python = f"Python {platform.python_version()}"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from weft.core.framework.registry import Registry
-    from weft.lab.experiment.grid import RunGrid
+    from weft.lab.experiment.run.trace_runs import RunGrid
     from weft.lab.simulate.arrivals import Arrivals
     from weft.lab.simulate.scenario import Scenario
 
@@ -41,8 +41,8 @@ class SimulationStart(NamedTuple):
     def grid(self, policies: list[str], timing: bool) -> "RunGrid":
         """Every policy once; what must be known of the start goes to stderr."""
         from weft.cli.policies import registry
-        from weft.lab.experiment.grid import RunGrid
-        from weft.lab.experiment.notes import ONE_DAY, ONE_STATE
+        from weft.lab.experiment.run.trace_runs import RunGrid
+        from weft.lab.experiment.statistics.ranking import ONE_DAY, ONE_STATE
 
         assert self.path is not None
         known = registry()

@@ -5,9 +5,8 @@ from operator import attrgetter
 
 from weft.cli import output
 from weft.cli.output import print_note, print_table, table_with
-from weft.lab.experiment.notes import policy_text, seeds_text
-from weft.lab.experiment.ranking import is_timed, ranked
-from weft.lab.experiment.statistics import SeedMean
+from weft.lab.experiment.statistics.differences import SeedMean
+from weft.lab.experiment.statistics.ranking import is_timed, policy_text, ranked, seeds_text
 from weft.lab.simulate.results import PolicyRun, PolicySummary, SimulationResults
 
 _FIRST, _LAST = ("policy", "seed", "arrived_percent"), ("failed_pods", "pods", "cpu_s", "wall_s")

@@ -10,7 +10,7 @@ from commands import Weft
 
 from weft.cli.main import app
 from weft.cli.options import LARGEST_SEED, MOST_SEEDS
-from weft.lab.experiment.spec import Seeds
+from weft.lab.experiment.spec.experiment import Seeds
 
 CHECKED_LATER = {("generate nodes", "gpus"), ("generate nodes", "count")} | {
     ("generate pods", "gpus"),

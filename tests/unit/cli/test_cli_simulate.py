@@ -11,8 +11,8 @@ from commands import SHORT_PODS, Weft
 from long_form import few_or_many
 
 from weft.cli.tables import CSV_COLUMNS, TIMED_CSV_COLUMNS
-from weft.lab.experiment.measures import BY_NAME
-from weft.lab.experiment.ranking import AT_100
+from weft.lab.experiment.spec.measures import BY_NAME
+from weft.lab.experiment.statistics.ranking import AT_100
 
 RUN_KEYS = [
     "policy",
@@ -167,7 +167,7 @@ def test_csv_has_the_measure_that_ranks_named_as_in_experiments(weft: Weft, tmp_
     wanted = ("--policy", "best-fit", "--seeds", 2, "--jobs", 1, "--no-timing", "--output")
     rows = csv.DictReader(io.StringIO(weft("simulate", *trace, *wanted, "csv").out))
     runs = json.loads(weft("simulate", *trace, *wanted, "json").out)["runs"]
-    assert [float(row[AT_100.name]) for row in rows] == [run["curve"]["100"] for run in runs]
+    assert [float(row[AT_100]) for row in rows] == [run["curve"]["100"] for run in runs]
     of_times = {name for name in TIMED_CSV_COLUMNS if name in BY_NAME}
     assert of_times >= {"queue_mean_s", "queue_p99_s", "jct_mean_s", "jct_p50_s", "jct_p99_s"}
 

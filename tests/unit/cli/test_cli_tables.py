@@ -20,8 +20,11 @@ from weft.interference.dataset import (
 )
 from weft.interference.evaluate import ExaminationResult
 from weft.interference.scores import PredictionScore
-from weft.lab.experiment.interference import InterferenceLevel
-from weft.lab.experiment.overprovision import OverprovisionLevel, OverprovisionResults
+from weft.lab.experiment.statistics.levels import (
+    InterferenceLevel,
+    OverprovisionLevel,
+    OverprovisionResults,
+)
 
 WIDTH = 80
 CLI = Path(experiment_tables.__file__).parent

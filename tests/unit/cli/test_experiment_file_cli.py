@@ -15,7 +15,7 @@ import pytest
 from commands import Weft, kubeconfig
 
 from weft.cli.experiment_templates import TEMPLATES
-from weft.lab.experiment.spec import decode_spec
+from weft.lab.experiment.spec.experiment import decode_spec
 
 
 @pytest.fixture

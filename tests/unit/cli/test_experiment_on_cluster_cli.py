@@ -6,10 +6,9 @@ import pytest
 from commands import Weft, kubeconfig
 
 from weft.cli.experiment_cluster import CELL_BYTES, JOB_BYTES, SECOND_BYTES
-from weft.lab.experiment.plan import plan
-from weft.lab.experiment.runner import CellResult
-from weft.lab.experiment.spec import read_spec
-from weft.lab.experiment.store import CellTiming, RunManifest, RunStore, stored_experiment
+from weft.lab.experiment.run.runner import CellResult
+from weft.lab.experiment.run.store import CellTiming, RunManifest, RunStore, stored_experiment
+from weft.lab.experiment.spec.experiment import plan, read_spec
 from weft.lab.trial.job_rows import TrialJob, job_measures
 from weft.lab.trial.ranges import CardUsage
 

@@ -13,8 +13,7 @@ import pytest
 import yaml
 
 from weft.cli.experiment_cluster import runner
-from weft.lab.experiment.plan import plan
-from weft.lab.experiment.spec import read_spec
+from weft.lab.experiment.spec.experiment import plan, read_spec
 from weft.lab.stopping import run_cleaning_up
 from weft.testing.api_server import FakeApiServer
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from weft.kube.structs import KubeNode
-from weft.lab.experiment.cluster_jobs import job_manifest, planned_jobs
-from weft.lab.experiment.spec import ExperimentSpec, decode_spec
-from weft.lab.experiment.spec_cluster import ClusterJobs
+from weft.lab.experiment.run.cluster_jobs import job_manifest, planned_jobs
+from weft.lab.experiment.spec.cluster import ClusterJobs
+from weft.lab.experiment.spec.experiment import ExperimentSpec, decode_spec
 from weft.lab.trial.clocks import ClockOffset, apart, offset_of
 from weft.lab.trial.job_rows import clock_marks, job_marks, job_measures, job_rows
 from weft.lab.trial.nodes import TurnNodes, turn_nodes

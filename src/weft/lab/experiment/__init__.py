@@ -1,6 +1,6 @@
-"""Experiments: grids of runs, their statistics and their figures.
+"""Experiments: which runs there are, carrying them out, what they say, and the report.
 
-    spec (a file) ─▶ plan (cells) ─▶ execution ─▶ runner: one cell ─▶ store ─▶ comparison
+    spec/ a file, its cells ─▶ run/ one cell each, kept ─▶ statistics/ who wins ─▶ pages/ the report
 
 In: what a file describes, many runs in parallel processes, means and intervals, the report.
 Out: what one run does (`lab/simulate/`) and how it is started from a shell (`cli/`).

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from weft.kube.client import ApiClient
 from weft.kube.codec import NODES, SkippedObjects
 from weft.kube.structs import KubeNode
-from weft.lab.experiment.spec_cluster import Cluster
+from weft.lab.experiment.spec.cluster import Cluster
 from weft.model import BadInputError
 from weft.model.quantity import parse_quantity
 

@@ -8,10 +8,10 @@ import msgspec
 
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint, load
-from weft.lab.experiment.cluster_jobs import PlannedJob, planned_jobs
-from weft.lab.experiment.plan import PlannedCell
-from weft.lab.experiment.runner import CellResult
-from weft.lab.experiment.spec_cluster import Cluster, ClusterJobs, PrometheusAccess
+from weft.lab.experiment.run.cluster_jobs import PlannedJob, planned_jobs
+from weft.lab.experiment.run.runner import CellResult
+from weft.lab.experiment.spec.cluster import Cluster, ClusterJobs, PrometheusAccess
+from weft.lab.experiment.spec.experiment import PlannedCell
 from weft.lab.stopping import run_cleaning_up
 from weft.lab.trial.clocks import prometheus_clock_marks
 from weft.lab.trial.job_rows import TrialJob, clock_marks, job_marks, job_measures, job_rows

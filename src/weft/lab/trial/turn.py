@@ -18,8 +18,8 @@ from weft.kube.codec import Resource, SkippedObjects
 from weft.kube.errors import ApiError, ConflictError, LostError, NotSentError
 from weft.kube.oom_ends import out_of_memory
 from weft.kube.structs import KubeObject
-from weft.lab.experiment.cluster_jobs import PlannedJob, job_manifest
-from weft.lab.experiment.spec_cluster import Cluster, ClusterScheduler
+from weft.lab.experiment.run.cluster_jobs import PlannedJob, job_manifest
+from weft.lab.experiment.spec.cluster import Cluster, ClusterScheduler
 from weft.lab.trial.clocks import ClockOffset, offset_of
 from weft.lab.trial.namespaces import (
     TurnLabels,

@@ -11,8 +11,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from weft.cli.policies import registry
-from weft.lab.experiment.grid import RunGrid, run_cell
-from weft.lab.experiment.plan import PlannedCell
+from weft.lab.experiment.run.trace_runs import RunGrid, run_cell
+from weft.lab.experiment.spec.experiment import PlannedCell
 from weft.lab.simulate import arrivals
 from weft.lab.simulate.generate import generate_nodes, generate_pods
 from weft.lab.simulate.openb_scenario import read_scenario

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.interference.intervals import mean_interval, ratio_of_means
-from weft.lab.experiment.measures import BY_NAME, capital
+from weft.lab.experiment.spec.measures import BY_NAME, capital
 
 Floats = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], Floats]

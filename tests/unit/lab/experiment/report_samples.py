@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from weft.lab.experiment.notes import notes_on
-from weft.lab.experiment.statistics import summarise
+from weft.lab.experiment.statistics.ranking import notes_on, summarise
 from weft.lab.simulate.results import (
     CompletionTimes,
     PolicyRun,

@@ -8,13 +8,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from weft.lab.experiment.ece_layout import experiment_name, layout_texts, write_ece_layout
-from weft.lab.experiment.layouts import WIDE
-from weft.lab.experiment.looks import looks
-from weft.lab.experiment.plan import plan
-from weft.lab.experiment.runner import CellResult
-from weft.lab.experiment.spec import ExperimentSpec, decode_spec
-from weft.lab.experiment.store import (
+from weft.lab.experiment.pages.drawing import looks
+from weft.lab.experiment.pages.ece_layout import experiment_name, layout_texts, write_ece_layout
+from weft.lab.experiment.pages.line_charts import WIDE
+from weft.lab.experiment.pages.pictures import to_svg
+from weft.lab.experiment.pages.usage_figures import LevelRows
+from weft.lab.experiment.run.runner import CellResult
+from weft.lab.experiment.run.store import (
     CellRows,
     RunStore,
     read_rows,
@@ -22,8 +22,7 @@ from weft.lab.experiment.store import (
     stored_experiment,
     write_rows,
 )
-from weft.lab.experiment.svg import to_svg
-from weft.lab.experiment.usage_figures import LevelRows
+from weft.lab.experiment.spec.experiment import ExperimentSpec, decode_spec, plan
 from weft.lab.simulate.sharing.outcome import JobOutcome, JobTimes
 from weft.lab.trial.job_rows import TrialJob
 from weft.model import BadInputError

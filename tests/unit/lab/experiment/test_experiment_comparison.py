@@ -1,8 +1,7 @@
 """Comparisons of schedulers where cells are missing, or do not have all that is compared."""
 
-from weft.lab.experiment.comparison import compare
-from weft.lab.experiment.plan import PlannedCell, plan
-from weft.lab.experiment.spec import ExperimentSpec, decode_spec
+from weft.lab.experiment.spec.experiment import ExperimentSpec, PlannedCell, decode_spec, plan
+from weft.lab.experiment.statistics.comparison import compare
 
 SMALL = """\
 apiVersion: weft.dev/v1

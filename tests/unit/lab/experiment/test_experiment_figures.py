@@ -13,21 +13,34 @@ from report_samples import CEILINGS, results, run, timed, timed_run
 
 from weft.core.policies.catalog import BUILT_IN
 from weft.interference.intervals import mean_interval
-from weft.lab.experiment import bar_figures, curves, line_figures
-from weft.lab.experiment.axes import CurveSeries, Panel, Scale, label, nice_ceiling, spread, ticks
-from weft.lab.experiment.drawing import Drawing, Rect
-from weft.lab.experiment.figures import draw_all, names_of
-from weft.lab.experiment.layouts import LAYOUTS, Layout
-from weft.lab.experiment.looks import DASHES, PLACES, looks, numbered
-from weft.lab.experiment.statistics import summarise
-from weft.lab.experiment.style import (
+from weft.lab.experiment.pages import bar_figures, curves, line_figures
+from weft.lab.experiment.pages.drawing import (
     ALL,
+    DASHES,
     ON_HEAT,
+    PLACES,
     SERIES,
+    Drawing,
+    Rect,
+    looks,
+    numbered,
     recolour,
     shorten,
 )
-from weft.lab.experiment.svg import to_svg
+from weft.lab.experiment.pages.line_charts import (
+    LAYOUTS,
+    CurveSeries,
+    Layout,
+    Panel,
+    Scale,
+    label,
+    nice_ceiling,
+    spread,
+    ticks,
+)
+from weft.lab.experiment.pages.pictures import to_svg
+from weft.lab.experiment.pages.report import draw_all, names_of
+from weft.lab.experiment.statistics.ranking import summarise
 from weft.lab.simulate.results import SimulationResults, Timeline
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -238,7 +251,7 @@ def test_lines_stand_out_from_their_paper():
 
 
 def test_numbers_on_colours_can_be_read():
-    from weft.lab.experiment.style import HEAT, ON_REASONS, REASONS
+    from weft.lab.experiment.pages.drawing import HEAT, ON_REASONS, REASONS
 
     pairs = [*zip(HEAT, ON_HEAT, strict=True), *zip(REASONS, ON_REASONS, strict=True)]
     for paper, ink in pairs:

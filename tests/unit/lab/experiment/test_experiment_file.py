@@ -16,12 +16,9 @@ from long_form import few_or_many
 
 from weft.core.policies.catalog import built_in
 from weft.core.record import read, replay
-from weft.lab.experiment.comparison import compare
-from weft.lab.experiment.execution import CellWork, run_in_memory, run_missing
-from weft.lab.experiment.plan import plan
-from weft.lab.experiment.simulated import runner_of
-from weft.lab.experiment.spec import ExperimentSpec, data_paths, decode_spec
-from weft.lab.experiment.store import (
+from weft.lab.experiment.run.execution import CellWork, run_in_memory, run_missing
+from weft.lab.experiment.run.simulated import runner_of
+from weft.lab.experiment.run.store import (
     DECISIONS,
     JOBS,
     LOCK,
@@ -33,6 +30,8 @@ from weft.lab.experiment.store import (
     read_rows,
     stored_experiment,
 )
+from weft.lab.experiment.spec.experiment import ExperimentSpec, data_paths, decode_spec, plan
+from weft.lab.experiment.statistics.comparison import compare
 from weft.model import BadInputError
 
 SMALL = """\

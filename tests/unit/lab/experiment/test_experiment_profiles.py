@@ -8,13 +8,11 @@ import pytest
 from weft.cli.policies import registry
 from weft.core.policies.catalog import built_in
 from weft.core.record import read, replay
-from weft.lab.experiment.execution import CellWork, run_in_memory, run_missing
-from weft.lab.experiment.plan import plan
-from weft.lab.experiment.runner import CellResult
-from weft.lab.experiment.schedulers import sources_of
-from weft.lab.experiment.simulated import runner_of
-from weft.lab.experiment.spec import ExperimentSpec, decode_spec
-from weft.lab.experiment.store import DECISIONS, RunStore, stored_experiment
+from weft.lab.experiment.run.execution import CellWork, run_in_memory, run_missing
+from weft.lab.experiment.run.runner import CellResult, sources_of
+from weft.lab.experiment.run.simulated import runner_of
+from weft.lab.experiment.run.store import DECISIONS, RunStore, stored_experiment
+from weft.lab.experiment.spec.experiment import ExperimentSpec, decode_spec, plan
 from weft.model import BadInputError
 
 PROFILES = """\

@@ -11,13 +11,9 @@ import msgspec
 import pytest
 from report_samples import CEILINGS, results, run, timed, timed_run
 
-from weft.lab.experiment import page_map
-from weft.lab.experiment import report as report_module
-from weft.lab.experiment.figures import names_of
-from weft.lab.experiment.how_made import HowMade
-from weft.lab.experiment.page import ReportTexts
-from weft.lab.experiment.report import write_report
-from weft.lab.experiment.statistics import summarise
+from weft.lab.experiment.pages import report as report_module
+from weft.lab.experiment.pages.report import HowMade, ReportTexts, names_of, write_report
+from weft.lab.experiment.statistics.ranking import summarise
 from weft.lab.simulate.holdings import ClusterHoldings, GpuHoldings, Holder, NodeHoldings
 from weft.lab.simulate.results import SimulationResults
 from weft.model import BadInputError
@@ -358,7 +354,7 @@ def test_the_map_says_who_holds_what(tmp_path):
 
 
 def test_maps_stop_where_the_page_would_get_slow(tmp_path, monkeypatch):
-    monkeypatch.setattr(page_map, "MOST_NODES", 3)
+    monkeypatch.setattr(report_module, "MOST_NODES", 3)
     both = [HELD, msgspec.structs.replace(HELD, policy="random")]
     write(tmp_path, holdings=both)
     text = (tmp_path / "report.html").read_text("utf-8")

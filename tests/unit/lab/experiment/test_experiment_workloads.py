@@ -8,12 +8,17 @@ import msgspec
 import pytest
 
 from weft.core.policies.catalog import built_in
-from weft.lab.experiment.plan import PlannedCell, plan
-from weft.lab.experiment.runner import CellResult
-from weft.lab.experiment.scenarios import ScenarioMaker
-from weft.lab.experiment.simulated import runner_of
-from weft.lab.experiment.spec import ExperimentSpec, data_paths, decode_spec
-from weft.lab.experiment.spec_workloads import SimulatedJobs
+from weft.lab.experiment.run.runner import CellResult
+from weft.lab.experiment.run.shared_gpus import ScenarioMaker
+from weft.lab.experiment.run.simulated import runner_of
+from weft.lab.experiment.spec.experiment import (
+    ExperimentSpec,
+    PlannedCell,
+    data_paths,
+    decode_spec,
+    plan,
+)
+from weft.lab.experiment.spec.workloads import SimulatedJobs
 from weft.lab.simulate.sharing.job import SECOND_NS, Job
 from weft.lab.simulate.sharing.slowdown import AS_MEASURED, ComputeSharing
 from weft.model import BadInputError, GpuMemoryRequest, GpuRequest, PodRequest, Shape

@@ -9,8 +9,9 @@ from weft.core.framework import Policy
 from weft.core.policies.catalog import built_in
 from weft.core.policies.first_fit import FirstFit
 from weft.core.record import read, replay
-from weft.lab.experiment.grid import RunGrid, run_cell, run_grid, run_grid_with_holdings
-from weft.lab.experiment.plan import PlannedCell
+from weft.lab.experiment.run.trace_runs import RunGrid, run_cell
+from weft.lab.experiment.spec.experiment import PlannedCell
+from weft.lab.experiment.statistics.ranking import run_grid, run_grid_with_holdings
 from weft.lab.simulate.arrivals import draw, replayed, resampled
 from weft.lab.simulate.openb import TracePod, shape_of
 from weft.lab.simulate.scenario import Scenario

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from weft.core.policies.catalog import built_in
-from weft.lab.experiment import pair_predictor
-from weft.lab.experiment.execution import run_in_memory
-from weft.lab.experiment.interference import InterferenceLevel, interference_results
-from weft.lab.experiment.measured_pairs import PairsRunner
-from weft.lab.experiment.plan import plan
-from weft.lab.experiment.spec import ExperimentSpec, Seeds
-from weft.lab.experiment.spec_workloads import MeasuredPairs
+from weft.lab.experiment.run.execution import run_in_memory
+from weft.lab.experiment.run.measured_pairs import PairsRunner
+from weft.lab.experiment.run.predictions import ridge, trained, truth
+from weft.lab.experiment.spec.experiment import ExperimentSpec, Seeds, plan
+from weft.lab.experiment.spec.workloads import MeasuredPairs
+from weft.lab.experiment.statistics.levels import InterferenceLevel, interference_results
 from weft.lab.simulate.sharing import pairs
 from weft.model.interference_table import InterferenceView, PredictionTier
 
@@ -64,7 +63,7 @@ def levels_of(
 
 def test_the_predictor_sees_half_of_the_pairs_and_never_the_others() -> None:
     table = a_table()
-    view = InterferenceView(pair_predictor.ridge(table, "v100", 3))
+    view = InterferenceView(ridge(table, "v100", 3))
     tier, mean = view.tier[0][:-1, :-1], view.mean[0][:-1, :-1]
     seen = tier == PredictionTier.MEASURED
     assert (seen == seen.T).all(), "both directions of a pair or none"
@@ -74,34 +73,32 @@ def test_the_predictor_sees_half_of_the_pairs_and_never_the_others() -> None:
     np.testing.assert_allclose(mean[seen], -np.log(speed[seen]))
     other = np.where(seen, speed, np.where(speed > 0, 0.3, 0.0))
     changed = pairs.PairTable(table.kinds, tuple(map(tuple, other.tolist())), table.asks_mib)
-    again = InterferenceView(pair_predictor.ridge(changed, "v100", 3))
+    again = InterferenceView(ridge(changed, "v100", 3))
     np.testing.assert_array_equal(again.mean, view.mean)
     assert (view.upper >= view.mean).all()
 
 
 def test_wefts_own_predictor_sees_the_same_pairs_and_no_others() -> None:
     table = a_table(8)
-    told = pair_predictor.trained(table, "v100", 3)
+    told = trained(table, "v100", 3)
     view = InterferenceView(told)
     assert view.source.classes == table.kinds
-    seen = (
-        InterferenceView(pair_predictor.ridge(table, "v100", 3)).tier[0] == PredictionTier.MEASURED
-    )
+    seen = InterferenceView(ridge(table, "v100", 3)).tier[0] == PredictionTier.MEASURED
     other = np.where(seen[:-1, :-1], table.array(), np.where(table.array() > 0, 0.3, 0.0))
     changed = pairs.PairTable(table.kinds, tuple(map(tuple, other.tolist())), table.asks_mib)
-    assert pair_predictor.trained(changed, "v100", 3) == told
+    assert trained(changed, "v100", 3) == told
 
 
 def test_what_is_additive_is_learnt() -> None:
     table = a_table(12)
-    mean = InterferenceView(pair_predictor.ridge(table, "v100", 1, share=0.9)).mean[0][:-1, :-1]
+    mean = InterferenceView(ridge(table, "v100", 1, share=0.9)).mean[0][:-1, :-1]
     speed = table.array()
     known = speed > 0
     assert np.abs(mean[known] + np.log(speed[known])).mean() < 0.03
 
 
 def test_the_truth_forbids_what_cannot_be() -> None:
-    view = InterferenceView(pair_predictor.truth(a_table(), "v100"))
+    view = InterferenceView(truth(a_table(), "v100"))
     assert np.isinf(view.upper[0][0, 1])
     assert view.mean[0][2, 3] == view.upper[0][2, 3]
 

@@ -4,17 +4,16 @@ import msgspec
 import pytest
 
 from weft.core.policies.catalog import built_in
-from weft.lab.experiment.execution import run_in_memory
-from weft.lab.experiment.overprovision import (
+from weft.lab.experiment.run.execution import run_in_memory
+from weft.lab.experiment.run.shared_gpus import BEST
+from weft.lab.experiment.run.simulated import runner_of
+from weft.lab.experiment.spec.experiment import ExperimentSpec, Seeds, plan
+from weft.lab.experiment.spec.workloads import OverprovisionedJobs
+from weft.lab.experiment.statistics.levels import (
     OverprovisionLevel,
     OverprovisionResults,
     overprovision_results,
 )
-from weft.lab.experiment.plan import plan
-from weft.lab.experiment.scenarios import BEST
-from weft.lab.experiment.simulated import runner_of
-from weft.lab.experiment.spec import ExperimentSpec, Seeds
-from weft.lab.experiment.spec_workloads import OverprovisionedJobs
 
 TWO = Seeds(0, 2)
 

@@ -8,7 +8,7 @@ import scipy  # its `stats` is imported when it is first used, which takes a sec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.lab.experiment.paired import holm, paired_difference, paired_p_value
+from weft.lab.experiment.statistics.differences import holm, paired_difference, paired_p_value
 
 FGD = [94.99, 95.06, 92.5, 94.36, 93.7, 93.64, 93.6, 95.14, 94.88, 93.54]
 BEST_FIT = [93.44, 92.95, 93.6, 93.34, 93.04, 93.07, 92.63, 93.55, 93.13, 92.74]

@@ -10,10 +10,9 @@ import pytest
 from long_form import few_or_many
 
 from weft.core.policies.catalog import built_in
-from weft.lab.experiment.plan import plan
-from weft.lab.experiment.runner import Runner
-from weft.lab.experiment.simulated import runner_of
-from weft.lab.experiment.spec import ExperimentSpec, data_paths, decode_spec
+from weft.lab.experiment.run.runner import Runner
+from weft.lab.experiment.run.simulated import runner_of
+from weft.lab.experiment.spec.experiment import ExperimentSpec, data_paths, decode_spec, plan
 from weft.model import BadInputError
 
 ROBUST = """\

@@ -6,21 +6,27 @@ import msgspec
 import pytest
 
 from weft.core.policies.catalog import built_in
-from weft.lab.experiment.comparison import ExperimentResults, compare
-from weft.lab.experiment.expected import (
+from weft.lab.experiment.pages.experiment_page import write_experiment_report
+from weft.lab.experiment.pages.reproduction_page import write_index
+from weft.lab.experiment.run.simulated import runner_of
+from weft.lab.experiment.spec.experiment import (
+    ExperimentSpec,
+    data_paths,
+    decode_spec,
+    plan,
+    read_spec,
+)
+from weft.lab.experiment.spec.workloads import SimulatedJobs
+from weft.lab.experiment.statistics.comparison import ExperimentResults, compare
+from weft.lab.experiment.statistics.reproduction import (
     EXPECTED,
     Check,
     ExpectedResults,
+    HowToRun,
     read_expected,
+    reproduce,
     results_of_checks,
 )
-from weft.lab.experiment.experiment_page import write_experiment_report
-from weft.lab.experiment.plan import plan
-from weft.lab.experiment.reproduction import HowToRun, reproduce
-from weft.lab.experiment.reproduction_page import write_index
-from weft.lab.experiment.simulated import runner_of
-from weft.lab.experiment.spec import ExperimentSpec, data_paths, decode_spec, read_spec
-from weft.lab.experiment.spec_workloads import SimulatedJobs
 from weft.model import BadInputError
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -2,7 +2,8 @@
 
 import pytest
 
-from weft.lab.experiment.statistics import SeedMean, mean_ci95, summarise
+from weft.lab.experiment.statistics.differences import SeedMean, mean_ci95
+from weft.lab.experiment.statistics.ranking import summarise
 from weft.lab.simulate.results import CompletionTimes, PolicyRun, WaitTimes
 
 

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from weft.core.policies.catalog import built_in
-from weft.lab.experiment.execution import CellWork, run_missing
-from weft.lab.experiment.experiment_page import write_experiment_report
-from weft.lab.experiment.plan import plan
-from weft.lab.experiment.reproduction import stored_results
-from weft.lab.experiment.simulated import runner_of
-from weft.lab.experiment.spec import decode_spec
-from weft.lab.experiment.store import RunStore, stored_experiment
+from weft.lab.experiment.pages.experiment_page import write_experiment_report
+from weft.lab.experiment.run.execution import CellWork, run_missing
+from weft.lab.experiment.run.simulated import runner_of
+from weft.lab.experiment.run.store import RunStore, stored_experiment
+from weft.lab.experiment.spec.experiment import decode_spec, plan
+from weft.lab.experiment.statistics.reproduction import stored_results
 
 HEAD = "apiVersion: weft.dev/v1\nkind: Experiment\nname: small\nseeds: {count: 1}\n"
 CLUSTER = """\

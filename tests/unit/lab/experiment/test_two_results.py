@@ -9,16 +9,15 @@ from ece_logs import published
 from long_form import few_or_many
 
 from weft.core.policies.catalog import built_in
-from weft.lab.experiment.ece_layout import layout_texts, write_ece_layout
-from weft.lab.experiment.execution import CellWork, run_missing
-from weft.lab.experiment.experiment_page import write_experiment_report
-from weft.lab.experiment.pdf import text_pages, to_pdf
-from weft.lab.experiment.plan import plan
-from weft.lab.experiment.reproduction import stored_results
-from weft.lab.experiment.simulated import runner_of
-from weft.lab.experiment.spec import decode_spec
-from weft.lab.experiment.store import RESULT, RunStore, read_store, stored_experiment
-from weft.lab.experiment.two_results import compare_two
+from weft.lab.experiment.pages.ece_layout import layout_texts, write_ece_layout
+from weft.lab.experiment.pages.experiment_page import write_experiment_report
+from weft.lab.experiment.pages.pictures import text_pages, to_pdf
+from weft.lab.experiment.run.execution import CellWork, run_missing
+from weft.lab.experiment.run.simulated import runner_of
+from weft.lab.experiment.run.store import RESULT, RunStore, read_store, stored_experiment
+from weft.lab.experiment.spec.experiment import decode_spec, plan
+from weft.lab.experiment.statistics.reproduction import stored_results
+from weft.lab.experiment.statistics.two_results import compare_two
 
 SMALL = b"""\
 apiVersion: weft.dev/v1

@@ -7,9 +7,9 @@ from sharing_worlds import job, scenario
 from weft.core.policies.exclusive import Exclusive
 from weft.core.policies.ferikoglou import Ferikoglou
 from weft.core.policies.gpushare import GpuShare
-from weft.lab.experiment.plan import CellLevel, PlannedCell
-from weft.lab.experiment.scenarios import ScenarioMaker
-from weft.lab.experiment.spec_workloads import OverprovisionedJobs
+from weft.lab.experiment.run.shared_gpus import ScenarioMaker
+from weft.lab.experiment.spec.experiment import CellLevel, PlannedCell
+from weft.lab.experiment.spec.workloads import OverprovisionedJobs
 from weft.lab.simulate.sharing.exporter import METRICS, SOUND, SimulatedExporters
 from weft.lab.simulate.sharing.gpus import SimulatedGpus
 from weft.lab.simulate.sharing.job import SECOND_NS

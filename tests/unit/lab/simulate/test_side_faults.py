@@ -14,7 +14,7 @@ from weft.core.engine.pricing import Turnover
 from weft.core.framework import Policy
 from weft.core.policies.auto import Auto
 from weft.core.policies.least_stranding import LeastStranding
-from weft.lab.experiment.notes import notes_on
+from weft.lab.experiment.statistics.ranking import notes_on
 from weft.lab.simulate.inflation import run_inflation
 from weft.lab.simulate.results import PolicyRun
 from weft.lab.simulate.sharing.run import SharingRun

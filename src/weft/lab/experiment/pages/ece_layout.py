@@ -1,0 +1,274 @@
+"""Writes results as the first experiments of this kind kept them (Ferikoglou et al., ECE-Diploma).
+
+    EXPERIMENT_<seed>_MIN_<a>_MAX_<b>_OVERPROV_<p>/   a and b: least and most seconds between jobs
+        WORKLOAD_<MECHANISM>_<seed>.txt           a block a job, and the makespan
+        WORKLOAD_<MECHANISM>_<seed>/<metric>/     <start>_<end>.csv, combined.csv, a PNG
+        OVERALL/<metric>/                         combined_<MECHANISM>.csv, and PNGs:
+                                                  <EXPERIMENT>-<metric>, <EXPERIMENT>-SEP-<metric>
+
+Where they had the time of the start there is the seed; a run's clock begins at 0. Values are one a
+second, percentiles of queries of jobs that answer some. The scheduler's log is left out.
+
+Jobs of a cluster have the times that Kubernetes told. Simulated ones are told when they were bound
+and when they ended: those that share cards take `START_NS` and `END_NS` of `ece_like` beside their
+container's run, others run from the one to the other.
+"""
+
+import datetime
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.lab.experiment.pages.document import write_files
+from weft.lab.experiment.pages.drawing import Drawing, Look, looks
+from weft.lab.experiment.pages.line_charts import WIDE
+from weft.lab.experiment.pages.pictures import check_matplotlib, to_png
+from weft.lab.experiment.pages.usage_figures import LevelRows
+from weft.lab.experiment.run.store import JOBS, CellRows, RunStore
+from weft.lab.experiment.spec.cluster import ClusterJobs
+from weft.lab.experiment.spec.experiment import (
+    CellLevel,
+    ExperimentSpec,
+    PlannedCell,
+    axes_of,
+    plan,
+)
+from weft.lab.experiment.spec.workloads import (
+    InferenceList,
+    OverprovisionedJobs,
+    UniformArrivals,
+    Workload,
+)
+from weft.lab.simulate.sharing import ece_like
+from weft.lab.simulate.sharing.job import SECOND_NS
+from weft.model import BadInputError
+from weft.model.errors import install_extra
+
+MECHANISMS = {"exclusive": "DEFAULT", "gpushare": "ALIBABA", "ferikoglou": "CUSTSCHED"}
+"""Names of schedulers there; others are written in capitals."""
+METRICS = {
+    "dcgm_gpu_utilization": "gpu_util_percent",
+    "dcgm_fb_used": "memory_used_mib",
+    "dcgm_power_usage": "power_w",
+}
+"""The old exporter's names, and ours."""
+PART_S = 453
+"""So many seconds a CSV file holds, as the original asked Prometheus for."""
+DIFFERENCES = {
+    "Job_Start_Time - Job_Creation_Timestamp": ("job_started_s", "arrived_s"),
+    "Pod_Creation_Timestamp - Job_Start_Time": ("pod_created_s", "job_started_s"),
+    "Pod_Start_Time - Pod_Creation_Timestamp": ("pod_started_s", "pod_created_s"),
+    "Container_Started_At - Pod_Start_Time": ("container_started_s", "pod_started_s"),
+    "Container_Finished_At - Container_Started_At": ("container_finished_s", "container_started_s"),
+    "Job_Completion_Time - Container_Finished_At": ("finished_s", "container_finished_s"),
+}
+"""A job's parts, and the columns of a cluster's rows whose difference each of them is."""
+PLAYED = "alone_s"
+"""Only rows of jobs that share simulated cards have this column."""
+_BOM = "\ufeff"
+Files = dict[str, bytes]
+Floats = NDArray[np.float64]
+
+
+def write_ece_layout(
+    folder: Path,
+    spec: ExperimentSpec,
+    store: RunStore,
+    warn: Callable[[str], None] = lambda text: None,
+) -> list[Path]:
+    """Write every level, seed and repeat that was run; their folders.
+
+    Cells that keep no rows of jobs are left out, and `warn` is told of each. `BadInputError` where
+    no cell keeps any, and without matplotlib; nothing is written then.
+    """
+    check_matplotlib("--layout", install_extra("experiments"))
+    together: dict[tuple[tuple[CellLevel, ...], int, int], list[PlannedCell]] = {}
+    for cell in _with_jobs(spec, store, warn):
+        together.setdefault((cell.levels, cell.seed, cell.repeat), []).append(cell)
+    look_of, written = looks(spec.schedulers), []
+    for (levels, seed, repeat), cells in together.items():
+        name = experiment_name(spec, levels, seed) + (f"_REPEAT_{repeat}" if repeat else "")
+        rows = {cell.scheduler: store.rows(cell) for cell in cells}
+        files = {**layout_texts(seed, rows), **_pictures(name, seed, rows, look_of)}
+        for place in sorted({Path(path).parent for path in files}):
+            here = {Path(path).name: files[path] for path in files if Path(path).parent == place}
+            write_files(folder / name / place, here, [])
+        written.append(folder / name)
+    return written
+
+
+def _with_jobs(
+    spec: ExperimentSpec, store: RunStore, warn: Callable[[str], None]
+) -> list[PlannedCell]:
+    """The cells that count and keep rows of jobs; `BadInputError` where none of several does."""
+    records = store.records(plan(spec))
+    counting = [cell for cell, record in records.items() if not record.marks]
+    keeping = [cell for cell in counting if (store.place(cell) / JOBS).is_file()]
+    if counting and not keeping:
+        what = (
+            f"ece is a table of jobs, and no cell of {store.folder} keeps rows of jobs ({JOBS}); "
+            "leave it out for the page"
+        )
+        raise BadInputError("--layout", what)
+    for cell in counting:
+        if cell not in keeping:
+            warn(f"{cell.folder} keeps no rows of jobs ({JOBS}), and is not in the layout")
+    return keeping
+
+
+def experiment_name(spec: ExperimentSpec, levels: Sequence[CellLevel], seed: int) -> str:
+    """The folder of a level and seed; axes that the original had not, only if they have levels.
+
+    MIN and MAX are `gap_bounds`; without any the name leaves them out.
+    """
+    several = {axis for axis, texts in axes_of(spec).items() if len(texts) > 1}
+    parts = [f"EXPERIMENT_{seed}"]
+    if (bounds := gap_bounds(spec.workload)) is not None:
+        parts.append("MIN_{:.15g}_MAX_{:.15g}".format(*bounds))
+    for level in levels:
+        if level.axis == "percent":
+            parts.append(f"OVERPROV_{level.text}")
+        elif level.axis in several:
+            parts.append(f"{level.axis.upper()}_{level.text}")
+    return "_".join(parts)
+
+
+def gap_bounds(workload: Workload) -> tuple[float, float] | None:
+    """Least and most seconds between two jobs, before `loads` scale them: `delaySeconds`, those of
+    uniform `arrivals`, or the original's own where its jobs come as they come.
+
+    None where gaps have no bounds: with another law, or where jobs say themselves when they come.
+    """
+    if isinstance(workload, ClusterJobs):
+        told = workload.jobs and all(job.arrival_seconds for job in workload.jobs)
+        return None if told else workload.delay_seconds
+    arrivals = getattr(workload, "arrivals", None)
+    if isinstance(arrivals, UniformArrivals):
+        return arrivals.least_seconds, arrivals.most_seconds
+    if arrivals is None and isinstance(workload, OverprovisionedJobs | InferenceList):
+        return ece_like.ARRIVAL_LEAST_S, ece_like.ARRIVAL_MOST_S
+    return None
+
+
+def layout_texts(seed: int, rows: Mapping[str, CellRows]) -> Files:
+    """Job tables and values by second of one level and seed, by path; `rows` by scheduler."""
+    files: Files = {}
+    for who, cell_rows in rows.items():
+        workload = f"WORKLOAD_{mechanism(who)}_{seed}"
+        files[f"{workload}.txt"] = _jobs(cell_rows)
+        for metric, column in METRICS.items():
+            if not np.isfinite(cell_rows.series.get(column, np.nan)).any():
+                continue
+            values = each_second(cell_rows, column)
+            for first in range(0, len(values), PART_S):
+                part = values[first : first + PART_S]
+                name = f"{first}_{first + len(part) - 1}.csv"
+                files[f"{workload}/{metric}/{name}"] = _csv(first, part)
+            files[f"{workload}/{metric}/combined.csv"] = _csv(0, values, _BOM)
+            files[f"OVERALL/{metric}/combined_{mechanism(who)}.csv"] = _csv(0, values, _BOM)
+    return files
+
+
+def _pictures(
+    name: str, seed: int, rows: Mapping[str, CellRows], look_of: Mapping[str, Look]
+) -> Files:
+    """PNGs: each scheduler's own, all in one, and all one by one."""
+    files: Files = {}
+    for who, cell_rows in rows.items():
+        workload = f"WORKLOAD_{mechanism(who)}_{seed}"
+        for metric, drawing in _drawings({who: cell_rows}, look_of, "-0"):
+            files[f"{workload}/{metric}/{workload}-{metric}.png"] = to_png(drawing)
+    for kind, end in (("", "-0"), ("SEP-", "-0-each")):
+        for metric, drawing in _drawings(rows, look_of, end):
+            files[f"OVERALL/{metric}/{name}-{kind}{metric}.png"] = to_png(drawing)
+    return files
+
+
+def _drawings(
+    rows: Mapping[str, CellRows], look_of: Mapping[str, Look], end: str
+) -> Iterator[tuple[str, Drawing]]:
+    level = LevelRows("", {who: [cell_rows] for who, cell_rows in rows.items()}, look_of)
+    drawn = {drawing.name: drawing for drawing in level.drawings(WIDE, 0)}
+    for metric, column in METRICS.items():
+        if f"{column}{end}" in drawn:
+            yield metric, drawn[f"{column}{end}"]
+
+
+def mechanism(scheduler: str) -> str:
+    """A scheduler's name in names of files."""
+    return MECHANISMS.get(scheduler) or re.sub("[^A-Z0-9]+", "_", scheduler.upper()).strip("_")
+
+
+def each_second(rows: CellRows, column: str) -> list[float]:
+    """The column's value at each whole second until the last change."""
+    at_s = np.asarray(rows.series["at_s"])
+    seconds = np.arange(int(at_s[-1]) + 1)
+    before = np.searchsorted(at_s, seconds, side="right") - 1
+    return [float(value) for value in np.asarray(rows.series[column])[before.clip(0)]]
+
+
+def _csv(first_s: int, values: Sequence[float], mark: str = "") -> bytes:
+    """A line a second; none before a cluster's first sample, where nothing is known."""
+    known = ((first_s + at, value) for at, value in enumerate(values) if np.isfinite(value))
+    lines = (f"{second},{value:f}\n" for second, value in known)
+    return (mark + "".join(lines)).encode()
+
+
+def _jobs(rows: CellRows) -> bytes:
+    """A block a job that ended, in the order of their ends, and the makespan."""
+    finished = np.asarray(rows.jobs["finished_s"], float)
+    order = [int(at) for at in np.argsort(finished, kind="stable") if np.isfinite(finished[at])]
+    columns = {
+        name: np.asarray(column, float) for name, column in rows.jobs.items() if name.endswith("_s")
+    }
+    parts_of = _measured_parts if "container_started_s" in columns else _played_parts
+    parts = parts_of(columns)
+    blocks = []
+    for at in order:
+        said = {
+            "Job Name": str(rows.jobs["uid"][at]),
+            "Container Restart Count": str(int(rows.jobs["restarts"][at])),
+        }
+        said |= {what: _clock(part[at]) for what, part in parts.items() if np.isfinite(part[at])}
+        said["Job Execution Time"] = _clock(finished[at] - columns["arrived_s"][at])
+        for percent in (90, 99):
+            column = columns.get(f"query_p{percent}_s", columns.get(f"p{percent}_s"))
+            if column is not None and np.isfinite(column[at]):
+                said[f"Container {percent}%-ile"] = f"{1000 * column[at]:.4f} msec"
+        blocks.append("".join(f"{what:<44} = {value}\n" for what, value in said.items()))
+    makespan_s = max((finished[at] for at in order), default=0.0)
+    blocks.append(f"{'Overall Duration':<44} = {makespan_s:.0f} sec\n")
+    return "\n".join(blocks).encode()
+
+
+def _measured_parts(columns: Mapping[str, Floats]) -> dict[str, Floats]:
+    """`DIFFERENCES` of a cluster's rows, NaN where the cluster did not tell both times.
+
+    At least 0: machines' clocks may be a second apart (cells where it is more are marked).
+    """
+    return {
+        what: np.maximum(columns[later] - columns[earlier], 0.0)
+        for what, (later, earlier) in DIFFERENCES.items()
+    }
+
+
+def _played_parts(columns: Mapping[str, Floats]) -> dict[str, Floats]:
+    """The same of simulated rows."""
+    came, bound, ended = (columns[name] for name in ("arrived_s", "bound_s", "finished_s"))
+    start_s, end_s = (
+        part / SECOND_NS if PLAYED in columns else 0.0
+        for part in (ece_like.START_NS, ece_like.END_NS)
+    )
+    nothing = np.zeros(len(came))
+    parts = (
+        *(nothing, nothing, bound - came, nothing + start_s),
+        *(np.maximum(0.0, ended - bound - start_s - end_s), nothing + end_s),
+    )
+    return dict(zip(DIFFERENCES, parts, strict=True))
+
+
+def _clock(seconds: float) -> str:
+    return str(datetime.timedelta(seconds=round(seconds)))

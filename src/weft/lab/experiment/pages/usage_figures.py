@@ -1,0 +1,215 @@
+"""Figures of what cells did over time, and of how their jobs' times are distributed.
+
+At one level of an experiment: GPU utilisation, memory and power, all schedulers in one panel and
+each in its own, and the share of jobs that started or ended within so many seconds.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.lab.experiment.pages.curves import TIME_UNITS, TimeUnit
+from weft.lab.experiment.pages.drawing import Drawing, Look
+from weft.lab.experiment.pages.line_charts import (
+    CurveSeries,
+    Layout,
+    LineFigure,
+    draw_each,
+    draw_side_by_side,
+    draw_stacked,
+    nice_ceiling,
+)
+from weft.lab.experiment.run.store import CellRows
+
+Floats = NDArray[np.float64]
+APART = "mean over seeds; numbers are means over time"
+BINS = 160
+"""Stretches of time that a line is drawn of."""
+
+
+class UsageFigure(msgspec.Struct, frozen=True):
+    """A column of `series.parquet`, how its figure is called, and units with their sizes: the first
+    in which no value is long."""
+
+    column: str
+    title: str
+    units: tuple[tuple[str, float], ...]
+
+    def unit(self, lines: Sequence[CurveSeries]) -> tuple[str, float]:
+        """The unit for these lines, and its size."""
+        highest = max(max(line.mean) for line in lines)
+        return next((unit for unit in self.units if highest / unit[1] < 10_000), self.units[-1])
+
+
+USAGE = (
+    UsageFigure("gpu_util_percent", "GPU utilisation", (("%", 1),)),
+    UsageFigure("memory_used_mib", "GPU memory in use", (("GiB", 1024), ("TiB", 1024**2))),
+    UsageFigure("power_w", "Power", (("W", 1), ("kW", 1e3), ("MW", 1e6))),
+    UsageFigure("waiting", "Pods waiting", (("pods", 1),)),
+)
+JOB_TIMES: dict[str, tuple[str, str]] = {
+    "jct": ("Jobs that ended within this time", "finished_s"),
+    "queueing": ("Jobs that had a place within this time", "bound_s"),
+}
+"""Title, and the column whose distance from `arrived_s` is counted, by the figure's name."""
+
+
+def names_of_level(number: int) -> list[str]:
+    """The names of all figures that the number-th level may have."""
+    over_time = [f"{usage.column}-{number}" for usage in USAGE]
+    return [
+        *over_time,
+        *(f"{name}-each" for name in over_time),
+        *(f"{n}-{number}" for n in JOB_TIMES),
+    ]
+
+
+class LevelRows(msgspec.Struct, frozen=True):
+    """One level's cells: `rows` by scheduler, one a seed."""
+
+    text: str
+    rows: Mapping[str, Sequence[CellRows]]
+    look_of: Mapping[str, Look]
+
+    def drawings(self, layout: Layout, number: int) -> list[Drawing]:
+        """All figures of this level, its number in their names; none where cells kept nothing."""
+        unit = self._unit()
+        figures = []
+        for usage in USAGE:
+            lines = self._lines(partial(_over_time, usage.column, unit))
+            if not any(any(line.mean) for line in lines):
+                continue
+            name, title = f"{usage.column}-{number}", self._titled(f"{usage.title} over time")
+            of_y, size = usage.unit(lines)
+            lines = [_divided(line, size) for line in lines]
+            axes = f"{unit.name} since the start", f"{usage.title}, {of_y}"
+            shown = _figure(name, title, axes, (of_y, unit.name.lower()), lines)
+            figures.append(_combined(shown, lines, layout))
+            if len(lines) > 1:
+                apart = msgspec.structs.replace(shown, name=f"{name}-each", under=APART)
+                figures.append(draw_each(apart, lines, layout))
+        for name, (title, column) in JOB_TIMES.items():
+            lines = self._lines(partial(_distribution, column))
+            if lines:
+                axes = "Seconds since the job came", "Jobs, %"
+                titled = self._titled(title)
+                shown = _figure(f"{name}-{number}", titled, axes, ("% of jobs", "s"), lines)
+                figures.append(_combined(shown, lines, layout))
+        return figures
+
+    def _titled(self, title: str) -> str:
+        return f"{title}, {self.text}" if self.text else title
+
+    def _lines(
+        self, curve: Callable[[Sequence[CellRows]], tuple[Floats, Floats, float] | None]
+    ) -> list[CurveSeries]:
+        lines = []
+        for scheduler, rows in self.rows.items():
+            line = curve(rows)
+            if line is not None:
+                x, y, end = (*(tuple(each.tolist()) for each in line[:2]), line[2])
+                lines.append(CurveSeries(scheduler, self.look_of[scheduler], x, y, y, y, end))
+        return lines
+
+    def _unit(self) -> TimeUnit:
+        ends = [
+            float(cell_rows.series["at_s"][-1])
+            for rows in self.rows.values()
+            for cell_rows in rows
+            if cell_rows.series
+        ]
+        longest_s = max(ends, default=0.0)
+        return next((unit for unit in TIME_UNITS if longest_s < unit.below_s), TIME_UNITS[-1])
+
+
+def _divided(line: CurveSeries, size: float) -> CurveSeries:
+    means = tuple(value / size for value in line.mean)
+    ends = {"mean": means, "low": means, "high": means, "end": line.end / size}
+    return msgspec.structs.replace(line, **ends)
+
+
+def _over_time(
+    column: str, unit: TimeUnit, rows: Sequence[CellRows]
+) -> tuple[Floats, Floats, float] | None:
+    """(middles of stretches of time and the end, the column's mean over seeds in each, its mean).
+
+    A run that has ended stays at its last value while others go on.
+    """
+    columns = [_known(cell_rows, column) for cell_rows in rows]
+    all_series = [known for known in columns if known is not None]
+    if not all_series:
+        return None
+    last_s = max(float(times_s[-1]) for times_s, _ in all_series)
+    edges = np.linspace(0.0, max(last_s, 1e-9), BINS + 1)
+    total = np.zeros(BINS)
+    for times_s, values in all_series:
+        at_s = np.append(times_s, last_s + 1.0)
+        held = np.append(0.0, np.cumsum(values * np.diff(at_s)))
+        total += np.diff(np.interp(edges, at_s, held)) / np.diff(edges)
+    mean = total / len(all_series)
+    middles_s = np.append((edges[:-1] + edges[1:]) / 2, last_s)
+    ends = np.mean([values[-1] for _, values in all_series])
+    return middles_s / unit.seconds, np.append(mean, ends), float(mean.mean())
+
+
+def _known(rows: CellRows, column: str) -> tuple[Floats, Floats] | None:
+    """(times, values) of the column where it has values; None where it has none.
+
+    On a cluster nothing is known before a card's first sample: that one's value stands for it.
+    """
+    if column not in rows.series:
+        return None
+    at_s, values = (np.asarray(rows.series[name], float) for name in ("at_s", column))
+    there = np.isfinite(values)
+    if not there.any():
+        return None
+    return np.append(at_s[0], at_s[there][1:]), values[there]
+
+
+def _distribution(column: str, rows: Sequence[CellRows]) -> tuple[Floats, Floats, float] | None:
+    """(seconds, percent of all jobs within them, the median in seconds); jobs that never got there
+    count as jobs."""
+    columns = [cell_rows.jobs for cell_rows in rows if column in cell_rows.jobs]
+    if not columns:
+        return None
+    times = np.concatenate(
+        [np.asarray(jobs[column] - jobs["arrived_s"], float) for jobs in columns]
+    )
+    done = np.sort(times[np.isfinite(times)])
+    if not len(done):
+        return None
+    shares = np.linspace(0.0, 1.0, BINS + 1)
+    seconds = np.quantile(done, shares, method="inverted_cdf")
+    return seconds, 100 * shares * len(done) / len(times), float(np.median(done))
+
+
+def _figure(
+    name: str,
+    title: str,
+    axes: tuple[str, str],
+    unit: tuple[str, str],
+    lines: Sequence[CurveSeries],
+) -> LineFigure:
+    over_time = unit[0] != "% of jobs"
+    return LineFigure(
+        name=name,
+        title=title,
+        titles_y=False,
+        under=f"{axes[1]}, mean over seeds; beside names the "
+        + ("mean over time" if over_time else "median in seconds"),
+        x_title=axes[0],
+        y_title=axes[1],
+        unit=unit,
+        last=max(max(line.x) for line in lines) or 1.0,
+        top=nice_ceiling(max(max(line.mean) for line in lines)),
+        order=[line.name for line in lines],
+        labels_at_ends=False,
+    )
+
+
+def _combined(figure: LineFigure, lines: list[CurveSeries], layout: Layout) -> Drawing:
+    draw = draw_stacked if layout.stacked else draw_side_by_side
+    return draw(figure, lines, layout)

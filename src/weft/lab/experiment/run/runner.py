@@ -1,0 +1,138 @@
+"""Carries out the cells of an experiment: the runner that is made for each experiment, and what it
+is given: schedulers by name, and where a cell's decisions are kept meanwhile.
+"""
+
+import gzip
+import io
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from weft.core.framework import Plugin, Policy, Profile
+from weft.core.framework.policy import PolicyOrigin
+from weft.core.record import DecisionsWriter
+from weft.lab.experiment.spec.experiment import ExperimentSpec, PlannedCell, SchedulerProfile
+from weft.lab.simulate.on_record import Decider, profile_of
+from weft.model import BadInputError
+from weft.model.nearest import nearest
+
+
+class CellResult(msgspec.Struct, frozen=True):
+    """The result of a cell. The same cell gives the same result, byte by byte.
+
+    `measures` are numbers to compare schedulers by, None where the run has none (a percentile of
+    no jobs). `run` is all that was measured, as JSON takes it. `jobs` has one row a job
+    (`JobTimes` and more), `usage` what the cards did over time (`UsagePoint`'s that are known).
+    `marks` say why the numbers are not to be relied on: such a cell is left out of comparisons.
+    `decisions` is the run's decisions file, gzipped; empty where it has none.
+    """
+
+    measures: dict[str, float | None]
+    run: Any
+    jobs: Sequence[msgspec.Struct] = ()
+    usage: Sequence[msgspec.Struct] = ()
+    marks: tuple[str, ...] = ()
+    decisions: bytes = b""
+
+
+class Runner(Protocol):
+    """A host of runs. It is handed to other processes."""
+
+    def run(self, cell: PlannedCell) -> CellResult:
+        """Carry out the cell. `BadInputError` where its data is broken."""
+        ...
+
+
+MakePolicy = Callable[[str], Policy]
+"""A policy as it is written, `name:option=value` or FILE.py:Class; not known: `BadInputError`."""
+MakeScheduler = Callable[[str], Decider]
+
+
+class SchedulerMaker:
+    """Makes schedulers by name, each anew: policies may keep what they learn.
+
+    It is handed to other processes.
+    """
+
+    def __init__(self, make_policy: MakePolicy, profiles: Sequence[SchedulerProfile] = ()) -> None:
+        """`BadInputError` where a profile has a policy's name, or a policy that nobody knows."""
+        self._make_policy = make_policy
+        self._profiles = {profile.name: profile for profile in profiles}
+        for at, profile in enumerate(profiles):
+            if self._is_policy(profile.name):
+                what = f"{profile.name!r} is a policy; give the profile another name"
+                raise BadInputError(f"profiles[{at}].name", what)
+            for number, use in enumerate(profile.policies):
+                self._checked(use.policy, f"profiles[{at}].policies[{number}].policy")
+
+    def __call__(self, name: str) -> Decider:
+        """The scheduler of this name."""
+        profile = self._profiles.get(name)
+        if profile is None:
+            return self._make_policy(name)
+        plugins = [Plugin(self._make_policy(use.policy), use.weight) for use in profile.policies]
+        return Profile(name, plugins)
+
+    def check(self, name: str, where: str) -> None:
+        """`BadInputError` at the field `where` if there is no such scheduler."""
+        if name not in self._profiles:
+            self._checked(name, where, self._profiles)
+
+    def origins(self, name: str) -> list[PolicyOrigin]:
+        """Where policies of this scheduler come from that are not Weft's own."""
+        policies = profile_of(self(name)).policies
+        return [policy.origin for policy in policies if policy.origin is not None]
+
+    def _is_policy(self, name: str) -> bool:
+        try:
+            self._make_policy(name)
+        except BadInputError:
+            return False
+        return True
+
+    def _checked(self, policy: str, where: str, profiles: Iterable[str] = ()) -> None:
+        try:
+            self._make_policy(policy)
+        except BadInputError as error:
+            if near := nearest(policy, profiles):
+                what = f"{policy!r} is unknown; did you mean {near!r}?"
+                raise BadInputError(where, what) from error
+            # Of a policy's file the place names the line; an unknown name is in the problem.
+            named = repr(policy) in error.problem
+            what = error.problem if named else f"{error.where}: {error.problem}"
+            raise BadInputError(where, what) from error
+
+
+def sources_of(spec: ExperimentSpec, make_policy: MakePolicy) -> dict[str, list[PolicyOrigin]]:
+    """Where schedulers that are not all Weft's own come from, by name.
+
+    Cells depend on it: those of a policy's file that was changed are run anew.
+    """
+    make, sources = SchedulerMaker(make_policy, spec.profiles), {}
+    for name in spec.schedulers:
+        try:
+            sources[name] = make.origins(spec.decider(name))
+        except BadInputError:  # not a policy: gandiva, and whatever runs on a cluster alone
+            continue
+    return {name: origins for name, origins in sources.items() if origins}
+
+
+LEVEL = 1
+"""gzip's level: 9 takes longer for a fifth less."""
+
+
+class DecisionsKept:
+    """Takes the decisions of one run, if `wanted`."""
+
+    def __init__(self, *, wanted: bool) -> None:
+        self._lines = io.BytesIO()
+        self.writer = DecisionsWriter(self._lines) if wanted else None
+        """None: nobody wants them."""
+
+    def packed(self) -> bytes:
+        """The whole file, gzipped, the same for the same decisions; empty if nobody wrote any."""
+        if self.writer is None or not self._lines.tell():
+            return b""
+        self.writer.close()
+        return gzip.compress(self._lines.getvalue(), LEVEL, mtime=0)

@@ -1,0 +1,156 @@
+"""Runners of simulated experiments: each kind of workload by the engine under `lab/simulate`.
+
+An experiment on a cluster is simulated by the same Jobs, asked for in the same words: each pod is
+read by the same dialects as on the cluster, its scheduler is the `policy` that stands for it, and
+it runs `run_seconds` from its binding on. What is not simulated: the Job controller, image pulls, a
+queue's back-off and interference.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from weft.dialects.dialect import DialectSettings
+from weft.dialects.registry import parse_pod
+from weft.lab.experiment.run.cluster_jobs import PlannedJob, planned_jobs, pod_template
+from weft.lab.experiment.run.measured_pairs import ORACLE, PairsRunner
+from weft.lab.experiment.run.runner import (
+    CellResult,
+    DecisionsKept,
+    MakePolicy,
+    Runner,
+    SchedulerMaker,
+)
+from weft.lab.experiment.run.shared_gpus import (
+    BEST,
+    GANDIVA,
+    ReadPods,
+    ScenarioMaker,
+    SharedGpusRunner,
+)
+from weft.lab.experiment.run.trace_runs import OpenbRunner
+from weft.lab.experiment.spec.cluster import Cluster, ClusterJobs, ClusterScheduler
+from weft.lab.experiment.spec.experiment import ExperimentSpec, PlannedCell
+from weft.lab.experiment.spec.workloads import MeasuredPairs, OpenbPods
+from weft.lab.simulate.arrivals import replayed
+from weft.lab.simulate.openb import TracePod
+from weft.lab.simulate.openb_own import asked
+from weft.lab.simulate.pod_rows import TimedPods, pod_rows, pods_over_time
+from weft.lab.simulate.scenario import Scenario
+from weft.lab.simulate.timed import run_timed
+from weft.model import BadInputError, Gpu, Node
+from weft.model.manifest import PodManifest
+
+_SPECIAL: dict[type, set[str]] = {
+    MeasuredPairs: {GANDIVA, ORACLE},
+    OpenbPods: set(),
+}
+"""Schedulers that are no policies, of workloads that do not have the usual ones."""
+
+
+def runner_of(
+    spec: ExperimentSpec,
+    data: Mapping[str, Path],
+    make_policy: MakePolicy,
+    read_pods: ReadPods | None = None,
+) -> Runner:
+    """The runner of this experiment's workload; a scheduler nobody knows fails here.
+
+    `data` are the workload's files by field; `read_pods` reads manifests, where these are the jobs.
+    """
+    workload, make = spec.workload, SchedulerMaker(make_policy, spec.profiles)
+    if isinstance(workload, ClusterJobs):
+        return SimulatedClusterRunner(spec, workload, data.get("models"), make)
+    special = _SPECIAL.get(type(workload), {BEST, GANDIVA})
+    for at, name in enumerate(spec.schedulers):
+        if name not in special:
+            make.check(name, f"schedulers[{at}]")
+    if isinstance(workload, MeasuredPairs):
+        return PairsRunner(workload, data, make, records=spec.decisions)
+    if isinstance(workload, OpenbPods):
+        return OpenbRunner(spec, workload, data, make)
+    scenarios = ScenarioMaker(workload, data, read_pods)
+    return SharedGpusRunner(scenarios, make, records=spec.decisions)
+
+
+class SimulatedClusterRunner:
+    """Runs an experiment's Jobs on the engine, on the nodes of `cluster.simulated`."""
+
+    def __init__(
+        self,
+        spec: ExperimentSpec,
+        workload: ClusterJobs,
+        models: Path | None,
+        make: SchedulerMaker,
+    ) -> None:
+        """`BadInputError` where a scheduler that is compared names no policy, or an unknown one."""
+        assert spec.cluster is not None  # as `read_spec` has seen
+        self._workload, self._cluster, self._models = workload, spec.cluster, models
+        self._make, self._records = make, spec.decisions
+        for at, scheduler in enumerate(self._cluster.schedulers):
+            if scheduler.name in spec.schedulers:
+                make.check(scheduler.policy, f"cluster.schedulers[{at}].policy")
+
+    def run(self, cell: PlannedCell) -> CellResult:
+        """One scheduler on one seed's Jobs, over-provisioned by one level."""
+        percent = self._workload.percents[cell.levels[0].index]
+        jobs = planned_jobs(self._workload, self._models, cell.seed)
+        scheduler = self._cluster.scheduler(cell.scheduler)
+        pods = [_pod(job, scheduler, self._cluster, percent) for job in jobs]
+        scenario = Scenario(_nodes(self._cluster), pods)
+        arrivals = replayed(len(pods), len(scenario.nodes), cell.seed)
+        decider, decisions = self._make(scheduler.policy), DecisionsKept(wanted=self._records)
+        times: list[TimedPods] = []
+        run = run_timed(
+            *(scenario, decider, arrivals),
+            timing=False,
+            decisions=decisions.writer,
+            on_times=times.append,
+        )
+        rows = pod_rows(times[0], lambda number: (jobs[number].name, jobs[number].kind))
+        measures, usage = _measures(run.waits, run.completion), pods_over_time(rows)
+        built, packed = msgspec.to_builtins(run), decisions.packed()
+        return CellResult(measures, built, rows, usage, decisions=packed)
+
+
+def _measures(waits: Any, completion: Any) -> dict[str, float | None]:
+    return {
+        "jct_mean_s": completion.mean_s,
+        "jct_p50_s": completion.p50_s,
+        "jct_p99_s": completion.p99_s,
+        "makespan_s": waits.end_s,
+        "queue_mean_s": waits.mean_s,
+        "queue_p99_s": waits.p99_s,
+        "unfinished": waits.never_started,
+    }
+
+
+def _pod(job: PlannedJob, scheduler: ClusterScheduler, cluster: Cluster, percent: int) -> TracePod:
+    if job.run_s is None:
+        what = "does not say how long it runs, which a simulation needs; write `runSeconds`"
+        raise BadInputError(f"workload.jobs ({job.kind})", what)
+    template = pod_template(job, scheduler, cluster, percent)
+    manifest = msgspec.convert(template, PodManifest)
+    unit = scheduler.request.unit
+    settings = DialectSettings(gpushare_unit="MiB" if unit == "MiB" else "GiB")
+    request = parse_pod(manifest, settings)
+    shape = msgspec.structs.replace(request.shape, extended=(), resources=())
+    gpus, milli = asked(shape, cluster.simulated.memory_mib)
+    return TracePod(
+        name=job.name,
+        shape=shape,
+        gpus=gpus,
+        milli=milli,
+        created_s=job.arrival_s,
+        scheduled_s=0.0,
+        deleted_s=job.run_s,
+        request=msgspec.structs.replace(request, shape=shape),
+    )
+
+
+def _nodes(cluster: Cluster) -> list[Node]:
+    has = cluster.simulated
+    gpus = tuple(Gpu(index, has.memory_mib, has.model) for index in range(has.gpus))
+    return [Node(f"node-{number}", gpus) for number in range(has.nodes)]

@@ -1,0 +1,346 @@
+"""The folder of an experiment's runs: a folder a cell, whole or not there.
+
+    experiment.json    what is run; no times, no host
+    cells/…/seed=N/    result.json; jobs.parquet with one row a job; series.parquet with
+                       what the cards did over time
+    manifest.json      when, where and by which versions each cell ran: all that differs
+                       between two runs of one experiment
+
+A cell is made in a folder beside, which is renamed once all of it is written, so a process killed
+anywhere leaves cells that are whole and scraps that the next start removes.
+"""
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from weft.core.framework.policy import PolicyOrigin
+from weft.files.reading import UNDECODABLE, raw_bytes, read_bytes
+from weft.files.writing import remove_scraps, unwritten, write_whole
+from weft.lab.experiment.run.runner import CellResult
+from weft.lab.experiment.spec.experiment import ExperimentSpec, PlannedCell
+from weft.lab.experiment.spec.workloads import AXES, NAMED_AXES
+from weft.model import BadInputError
+from weft.model.errors import install_extra
+
+EXPERIMENT, MANIFEST, CELLS, PARTS = "experiment.json", "manifest.json", "cells", ".parts"
+LOCK = ".lock"
+RESULT, JOBS, SERIES = "result.json", "jobs.parquet", "series.parquet"
+DECISIONS = "decisions.jsonl.gz"
+_HOST_FIELDS = ("nodeSelector", "hostIpc", "simulated")
+"""Fields of a cluster that results depend on; its schedulers name cells."""
+
+
+class CellRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A cell's `result.json`; `hash` is of all that it depends on, `marks` are the
+    `CellResult`'s."""
+
+    hash: str
+    measures: dict[str, float | None]
+    run: Any
+    marks: tuple[str, ...] = ()
+
+
+class CellRows(msgspec.Struct, frozen=True):
+    """A cell's rows of its cards over time and of its jobs: columns by name, none if nothing."""
+
+    series: Mapping[str, Any]
+    jobs: Mapping[str, Any]
+
+
+class CellTiming(msgspec.Struct, frozen=True):
+    """When a cell ran, and with what."""
+
+    ended: str
+    wall_s: float
+    host: str
+    weft: str
+
+
+class RunManifest(msgspec.Struct, frozen=True):
+    """All that is not the same in two runs of one experiment: timings by the cell's folder, and
+    versions of Python and libraries."""
+
+    versions: str
+    cells: dict[str, CellTiming] = {}
+
+
+class StoredExperiment(msgspec.Struct, frozen=True):
+    """`experiment.json`: the experiment as it is written, hashes of its data files by field,
+    whether it is run in simulation or on its cluster, and where schedulers that are not Weft's own
+    come from, as `sources_of` says. `absent` says what data was not there when nothing had been
+    run yet."""
+
+    experiment: ExperimentSpec
+    data: dict[str, str] = {}
+    simulated: bool = True
+    sources: dict[str, list[PolicyOrigin]] = {}
+    absent: list[str] = []
+
+    def hash_of(self, cell: PlannedCell) -> str:
+        """Hash of all that the cell's result depends on."""
+        settings = self._named_levels()
+        named = [settings.get((level.axis, level.text)) for level in cell.levels]
+        parts: list[Any] = [self._fixed(), [each for each in named if each is not None]]
+        parts.append(cell.folder)
+        if self.experiment.cluster is not None:
+            parts.append(self.experiment.cluster.scheduler(cell.scheduler))
+        profile = self.experiment.profile(self.experiment.decider(cell.scheduler))
+        parts += [each for each in (profile, self.sources.get(cell.scheduler)) if each]
+        return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:16]
+
+    def differing_field(self, other: "StoredExperiment") -> str:
+        """The first field that cells of both depend on and that differs; "" if none does."""
+        own, others = self._fixed(), other._fixed()
+        fields = [field for field in own if own[field] != others.get(field)]
+        mine, theirs = self._named_levels(), other._named_levels()
+        names = [key for key in mine if key in theirs and mine[key] != theirs[key]]
+        return next(iter([*fields, *(f"level {name} of {axis}" for axis, name in names)]), "")
+
+    def _fixed(self) -> dict[str, Any]:
+        """The workload without its axes, and its data."""
+        spec = self.experiment
+        built: dict[str, Any] = msgspec.to_builtins(spec.workload)
+        fixed = {f"workload.{name}": value for name, value in built.items() if name not in AXES}
+        if built.get("mode") == "timed":  # one seed replays the trace itself
+            fixed["seeds.count (one, or several)"] = spec.seeds.count > 1
+        for field, text in self.data.items():  # the same data elsewhere is the same
+            fixed[f"workload.{field}"] = text
+        if spec.cluster is not None:
+            cluster: dict[str, Any] = msgspec.to_builtins(spec.cluster)
+            fixed |= {"host (a cluster, or simulation)": self.simulated}
+            fixed |= {f"cluster.{name}": cluster[name] for name in _HOST_FIELDS}
+        return fixed
+
+    def _named_levels(self) -> dict[tuple[str, str], Any]:
+        """Settings of levels that have a name, by (axis, name)."""
+        built: dict[str, Any] = msgspec.to_builtins(self.experiment.workload)
+        return {
+            (AXES[field], level["name"]): level
+            for field in NAMED_AXES
+            for level in built.get(field, ())
+        }
+
+
+class RunStore:
+    """The run folder of one experiment."""
+
+    def __init__(self, folder: Path, stored: StoredExperiment) -> None:
+        self.folder = folder
+        self._stored = stored
+        self._held: BinaryIO | None = None
+
+    def __reduce__(self) -> tuple[type["RunStore"], tuple[Path, StoredExperiment]]:
+        """Workers get it without the lock."""
+        return RunStore, (self.folder, self._stored)
+
+    def in_folder(self, folder: Path) -> "RunStore":
+        """The same experiment's, in another folder."""
+        return RunStore(folder, self._stored)
+
+    def begin(self) -> None:
+        """Make the folder, or go on in it; scraps of a run that was killed are removed.
+
+        `BadInputError` where it holds another experiment's runs, or cannot be written.
+        """
+        if importlib.util.find_spec("pyarrow") is None:
+            what = f"is not installed, and jobs are kept as Parquet; {install_extra('experiments')}"
+            raise BadInputError("pyarrow", what)
+        try:
+            (self.folder / CELLS).mkdir(parents=True, exist_ok=True)
+            self._lock()
+            shutil.rmtree(self.folder / PARTS, ignore_errors=True)
+            (self.folder / PARTS).mkdir()
+            for name in (EXPERIMENT, MANIFEST):
+                remove_scraps(self.folder / name)
+            self._check_same()
+            write_whole(self.folder / EXPERIMENT, _json(self._stored))
+        except OSError as error:
+            self.close()
+            raise unwritten(self.folder, error) from None
+        except BadInputError:
+            self.close()
+            raise
+
+    def _lock(self) -> None:
+        """Keep the folder for this process, to its end; its workers do not hold such a lock."""
+        self._held = (self.folder / LOCK).open("ab")
+        try:
+            fcntl.lockf(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            self._held.close()
+            self._held = None
+            what = "is being run by another process; wait for it, or name another --out"
+            raise BadInputError(str(self.folder), what) from None
+
+    def _check_same(self) -> None:
+        path = self.folder / EXPERIMENT
+        earlier = _decoded(path) if path.exists() else None
+        if earlier is None or earlier.absent:
+            return
+        differs = self._stored.differing_field(earlier)
+        if differs:
+            what = f"holds runs with another {differs}; name another --out, or remove the folder"
+            raise BadInputError(str(self.folder), what)
+
+    def note_absent(self) -> None:
+        """Keep what data is absent for reports, unless runs are there already."""
+        if not (self.folder / EXPERIMENT).exists():
+            self.begin()
+            self.close()
+
+    @property
+    def absent(self) -> list[str]:
+        """The data that was not there, in words; none once something could be run."""
+        return self._stored.absent
+
+    def done(self, cells: Sequence[PlannedCell]) -> set[PlannedCell]:
+        """Those of `cells` that are there, whole."""
+        return set(self.records(cells))
+
+    def records(self, cells: Sequence[PlannedCell]) -> dict[PlannedCell, CellRecord]:
+        """Results of those of `cells` that are there."""
+        return {cell: record for cell in cells if (record := self.record(cell)) is not None}
+
+    def record(self, cell: PlannedCell) -> CellRecord | None:
+        """A cell's result; None where it is not there, is broken, or is of another experiment."""
+        path = self.place(cell) / RESULT
+        try:
+            record = msgspec.json.decode(path.read_bytes(), type=CellRecord)
+        except (OSError, *UNDECODABLE):
+            return None
+        return record if record.hash == self._stored.hash_of(cell) else None
+
+    def differing_field(self, other: "RunStore") -> str:
+        """As `StoredExperiment.differing_field`, of another folder's experiment."""
+        return self._stored.differing_field(other._stored)
+
+    def place(self, cell: PlannedCell) -> Path:
+        """The folder of a cell, there or not."""
+        return self.folder / CELLS / cell.folder
+
+    def rows(self, cell: PlannedCell) -> CellRows:
+        """The cell's series and jobs."""
+        place = self.place(cell)
+        return CellRows(read_rows(place / SERIES), read_rows(place / JOBS))
+
+    def write(self, cell: PlannedCell, result: CellResult) -> None:
+        """Put the cell there, whole, in place of what may be there."""
+        part = self.folder / PARTS / f"{os.getpid()}-{abs(hash(cell.folder))}"
+        part.mkdir()
+        if result.jobs:
+            write_rows(part / JOBS, result.jobs)
+        if result.usage:
+            write_rows(part / SERIES, result.usage)
+        if result.decisions:
+            (part / DECISIONS).write_bytes(result.decisions)
+        record = CellRecord(self._stored.hash_of(cell), result.measures, result.run, result.marks)
+        (part / RESULT).write_bytes(_json(record))
+        place = self.place(cell)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if place.exists():
+            shutil.rmtree(place)
+        part.rename(place)
+
+    def manifest(self) -> RunManifest | None:
+        """The manifest that earlier starts wrote; None where there is none, or it is broken."""
+        try:
+            return msgspec.json.decode((self.folder / MANIFEST).read_bytes(), type=RunManifest)
+        except (OSError, *UNDECODABLE):
+            return None
+
+    def write_manifest(self, manifest: RunManifest) -> None:
+        """Replace the manifest."""
+        write_whole(self.folder / MANIFEST, _json(manifest))
+
+    def close(self) -> None:
+        """Remove the folder for scraps, and let others run here; nothing if it was not begun."""
+        if self._held is not None:
+            shutil.rmtree(self.folder / PARTS, ignore_errors=True)
+            self._held.close()
+            self._held = None
+
+
+def marks_of(records: Mapping[PlannedCell, CellRecord]) -> dict[str, tuple[str, ...]]:
+    """Why the numbers of some of these cells do not count, by the cell's folder."""
+    return {cell.folder: record.marks for cell, record in records.items() if record.marks}
+
+
+def read_store(folder: Path) -> tuple[ExperimentSpec, RunStore]:
+    """The experiment whose runs are in this folder, and them."""
+    path = folder / EXPERIMENT
+    if not path.exists():
+        what = "holds no runs; `weft experiment run FILE --out FOLDER` makes them"
+        raise BadInputError(str(folder), what)
+    stored = _decoded(path)
+    return stored.experiment, RunStore(folder, stored)
+
+
+def stored_experiment(
+    spec: ExperimentSpec,
+    data: Mapping[str, Path],
+    *,
+    simulated: bool = True,
+    sources: Mapping[str, list[PolicyOrigin]] | None = None,
+) -> StoredExperiment:
+    """The experiment with the hashes of its data; `FileNotFoundError` where some is absent."""
+    hashes = {field: _hash_of(path) for field, path in data.items()}
+    return StoredExperiment(spec, hashes, simulated, dict(sources or {}))
+
+
+def _hash_of(path: Path) -> str:
+    """Hash of a file; of a folder, of its files with their names."""
+    if not path.is_dir():
+        return hashlib.sha256(raw_bytes(path)).hexdigest()
+    files = sorted(each for each in path.rglob("*") if each.is_file())
+    parts = [(str(each.relative_to(path)), _hash_of(each)) for each in files]
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+
+
+def write_rows(path: Path, rows: Sequence[msgspec.Struct]) -> None:
+    """One row a value, as Parquet; columns are the fields."""
+    import pyarrow
+    import pyarrow.parquet
+
+    fields = msgspec.structs.fields(rows[0])
+    kinds = {"str": "string", "int": "int32"}
+    kind_of = {field.name: kinds.get(_type_name(field.type), "float64") for field in fields}
+    columns = {name: [getattr(row, name) for row in rows] for name in kind_of}
+    schema = pyarrow.schema(kind_of.items())
+    pyarrow.parquet.write_table(pyarrow.table(columns, schema=schema), path)
+
+
+def read_rows(path: Path) -> dict[str, Any]:
+    """Columns as NumPy arrays, by name; none where the file is not there."""
+    import pyarrow.parquet
+
+    if not path.is_file():
+        return {}
+    try:
+        table = pyarrow.parquet.read_table(path, use_threads=False)
+    except (pyarrow.ArrowException, OSError) as error:
+        what = f"cannot be read: {error}; remove its folder, and run the cell again"
+        raise BadInputError(str(path), what) from None
+    return {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
+
+
+def _type_name(kind: Any) -> str:
+    return getattr(kind, "__name__", "")
+
+
+def _json(value: Any) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
+
+
+def _decoded(path: Path) -> StoredExperiment:
+    try:
+        return msgspec.json.decode(read_bytes(path), type=StoredExperiment)
+    except UNDECODABLE as error:
+        raise BadInputError(str(path), f"is broken: {error}; remove it and run anew") from None

@@ -1,0 +1,225 @@
+"""Runs of pods of a trace that never leave, or that come and go: policies × seeds."""
+
+import errno
+import os
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from weft.core.engine import Engine
+from weft.core.record import DecisionsWriter
+from weft.files.writing import replacing, unwritten
+from weft.lab.experiment.run.runner import (
+    CellResult,
+    DecisionsKept,
+    MakeScheduler,
+)
+from weft.lab.experiment.run.shared_gpus import finite_or_none
+from weft.lab.experiment.spec.experiment import ExperimentSpec, PlannedCell
+from weft.lab.experiment.spec.workloads import OpenbPods
+from weft.lab.simulate import arrivals
+from weft.lab.simulate.arrivals import Arrivals
+from weft.lab.simulate.holdings import ClusterHoldings, NodeHoldings, holdings_now
+from weft.lab.simulate.inflation import run_inflation
+from weft.lab.simulate.lacking import lacking
+from weft.lab.simulate.openb_scenario import read_scenario
+from weft.lab.simulate.pod_rows import TimedPods, pod_rows
+from weft.lab.simulate.results import PolicyRun
+from weft.lab.simulate.scenario import Scenario
+from weft.lab.simulate.timed import run_timed
+
+REPLAYED = "Arrivals are the trace's own."
+RESAMPLED = (
+    "Arrivals are resampled for each seed: the trace's arrival times, at each a pod of the trace "
+    "drawn at random, with replacement."
+)
+
+
+class RunGrid(msgspec.Struct, frozen=True):
+    """A `Runner` of every policy on every arrival order.
+
+    `compress` is for timed mode; `decisions` is where the one run's decisions file goes; with
+    `keeps_holdings` each policy's first run also tells who held what; `once` is why there is
+    one order of arrivals, in words, where that is so.
+    """
+
+    scenario: Scenario
+    policies: tuple[str, ...]
+    arrivals: tuple[Arrivals, ...]
+    make: MakeScheduler
+    mode: Literal["inflation", "timed"] = "inflation"
+    compress: float = 1.0
+    timing: bool = True
+    decisions: Path | None = None
+    keeps_holdings: bool = False
+    once: str = ""
+
+    def lacks(self) -> dict[str, list[str]]:
+        """Inputs that each policy is not given, by its name as it was asked for."""
+        return {name: lacking(self.make(name), self.scenario) for name in self.policies}
+
+    def notes(self) -> list[str]:
+        """Notes on these arrivals."""
+        if self.mode != "timed":
+            return []
+        own = list(range(len(self.scenario.pods)))
+        return [REPLAYED if all(o.pod_rows == own for o in self.arrivals) else RESAMPLED]
+
+    def cells(self) -> list[PlannedCell]:
+        """Every policy on every arrival order, in the order of the results."""
+        seeds = [order.seed for order in self.arrivals]
+        return [PlannedCell((), policy, seed) for policy in self.policies for seed in seeds]
+
+    def run(self, cell: PlannedCell) -> CellResult:
+        """One policy on one arrival order; its `run` is a `CellOutcome`."""
+        outcome = run_cell(self, cell)
+        return CellResult(openb_measures(outcome.run), outcome)
+
+
+class CellOutcome(msgspec.Struct, frozen=True):
+    """A run, and who held what in it where that was wanted."""
+
+    run: PolicyRun
+    holdings: ClusterHoldings | None = None
+
+
+def run_cell(grid: RunGrid, cell: PlannedCell) -> CellOutcome:
+    """One policy on one arrival order; the decisions file is written, if one is wanted."""
+    arrivals = next(order for order in grid.arrivals if order.seed == cell.seed)
+    if grid.decisions is None:
+        return run_recorded(grid, cell.scheduler, arrivals, None)
+    try:
+        return _recorded(grid, cell.scheduler, arrivals, grid.decisions)
+    except OSError as error:
+        raise unwritten(grid.decisions, error) from None
+
+
+def _recorded(grid: RunGrid, name: str, arrivals: Arrivals, path: Path) -> CellOutcome:
+    """A run with its decisions file, which is there whole or not at all."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    with replacing(path) as file:
+        decisions = DecisionsWriter(file)
+        run = run_recorded(grid, name, arrivals, decisions)
+        decisions.close()
+    return run
+
+
+def run_recorded(
+    grid: RunGrid,
+    name: str,
+    arrivals: Arrivals,
+    decisions: DecisionsWriter | None,
+    on_times: Callable[[TimedPods], None] | None = None,
+) -> CellOutcome:
+    """One policy on one arrival order; what it decides goes to `decisions`, if wanted, and in
+    timed mode pods' times to `on_times`."""
+    scenario, timed = grid.scenario, grid.mode == "timed"
+    nodes: list[NodeHoldings] = []
+
+    def keep(engine: Engine, pod_name: Callable[[str], str]) -> None:
+        nodes.extend(holdings_now(engine, scenario.typical(), pod_name))
+
+    work = scenario, grid.make(name), arrivals
+    on_holdings = keep if grid.keeps_holdings and arrivals is grid.arrivals[0] else None
+    if timed:
+        run = run_timed(
+            *work,
+            compress=grid.compress,
+            timing=grid.timing,
+            decisions=decisions,
+            on_holdings=on_holdings,
+            on_times=on_times,
+        )
+    else:
+        run = run_inflation(*work, timing=grid.timing, decisions=decisions, on_holdings=on_holdings)
+    run = msgspec.structs.replace(run, policy=name)  # as it was asked for, with its options
+    if on_holdings is None:
+        return CellOutcome(run)
+    moment = "when the last pod had come" if timed else "at the end"
+    return CellOutcome(run, ClusterHoldings(name, arrivals.seed, moment, tuple(nodes)))
+
+
+def openb_measures(run: PolicyRun) -> dict[str, float | None]:
+    """The measures of pods of a trace, by name."""
+    measures: dict[str, float | None] = {
+        "gpu_asked_at_100_percent": run.at_100_percent,
+        "gpu_asked_percent": run.gpu_asked_percent,
+        "gpu_allocation_percent": run.gpu_allocation_percent,
+        "gpu_fragmentation_percent": run.gpu_fragmentation_percent,
+        "failed_pods": run.failed_pods,
+    }
+    if run.waits is not None:
+        waits = run.waits
+        measures |= {
+            "queue_mean_s": waits.mean_s,
+            "queue_p99_s": waits.p99_s,
+            "mean_allocation_percent": waits.mean_allocation_percent,
+        }
+    if run.completion is not None:
+        measures |= {"jct_mean_s": run.completion.mean_s, "jct_p99_s": run.completion.p99_s}
+    return {name: finite_or_none(value) for name, value in measures.items()}
+
+
+def arrivals_of_seed(
+    scenario: Scenario, mode: Literal["inflation", "timed"], seed: int, *, seeds: int, demand: float
+) -> Arrivals:
+    """Which pods come in a run that has no published order: drawn up to a demand; in timed mode the
+    trace's own if there is one seed, else pods of the trace drawn for its times."""
+    pods, nodes = len(scenario.pods), len(scenario.nodes)
+    if mode == "timed":
+        make = arrivals.replayed if seeds == 1 else arrivals.resampled
+        return make(pods, nodes, seed)
+    return arrivals.draw(scenario.pods, nodes, scenario.capacity_milli, seed, demand)
+
+
+class OpenbRunner:
+    """Runs pods of a trace that never leave, or that come and go."""
+
+    def __init__(
+        self,
+        spec: ExperimentSpec,
+        workload: OpenbPods,
+        data: Mapping[str, Path],
+        make: MakeScheduler,
+    ) -> None:
+        self._workload, self._data, self._make = workload, data, make
+        self._seeds, self._records = spec.seeds, spec.decisions
+
+    @cached_property
+    def _scenario(self) -> Scenario:
+        timed = self._workload.mode == "timed"
+        return read_scenario(self._data["nodes"], self._data["pods"], timed=timed)
+
+    @cached_property
+    def _orders(self) -> dict[int, arrivals.Arrivals]:
+        """The published arrival orders by their place in the file."""
+        scenario, count = self._scenario, self._seeds.count
+        path = self._data["order"]
+        orders = arrivals.read_orders(path, len(scenario.pods), len(scenario.nodes), count)
+        return dict(enumerate(orders))
+
+    def run(self, cell: PlannedCell) -> CellResult:
+        """One scheduler on one arrival order, up to one demand."""
+        workload, scenario = self._workload, self._scenario
+        order = self._arrivals(cell)
+        work = scenario, (cell.scheduler,), (order,), self._make, workload.mode
+        grid = RunGrid(*work, compress=workload.compress, timing=False)
+        decisions = DecisionsKept(wanted=self._records)
+        times: list[TimedPods] = []
+        run = run_recorded(grid, cell.scheduler, order, decisions.writer, times.append).run
+        rows = [row for timed in times for row in pod_rows(timed)]
+        packed = decisions.packed()
+        return CellResult(openb_measures(run), msgspec.to_builtins(run), rows, decisions=packed)
+
+    def _arrivals(self, cell: PlannedCell) -> Arrivals:
+        scenario, workload = self._scenario, self._workload
+        demand = workload.demands[cell.index("demand") or 0] / 100
+        if workload.order and workload.mode == "inflation":
+            order = self._orders[cell.seed]
+            return arrivals.cut(order, scenario.pods, scenario.capacity_milli, demand)
+        count = self._seeds.count
+        return arrivals_of_seed(scenario, workload.mode, cell.seed, seeds=count, demand=demand)

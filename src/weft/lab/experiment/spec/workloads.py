@@ -1,0 +1,454 @@
+"""Forms of an experiment's workload: which jobs come, when, and what is assumed of them.
+
+Fields with several levels are axes. Fields that name files are data: paths, or `${NAME}/…`.
+"""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, field
+from msgspec.structs import fields
+
+from weft.files.form import Section
+from weft.lab.experiment.spec.cluster import ClusterJobs
+from weft.lab.simulate.sharing.arrival_times import ArrivalLaw
+from weft.lab.simulate.sharing.exporter import read_spoof
+from weft.lab.simulate.sharing.power import PowerModel
+from weft.lab.simulate.sharing.slowdown import ComputeSharing
+from weft.model import BadInputError
+from weft.model.request import LATENCY_CRITICAL
+
+_NAME = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+Name = Annotated[
+    str,
+    Meta(
+        pattern=_NAME,
+        extra={"refused": "{} is no name; write up to 63 lower-case letters, digits and -"},
+    ),
+]
+Ratio = Annotated[float, Meta(ge=0, le=1)]
+Count = Annotated[int, Meta(ge=1, le=1_000_000)]
+Gpus = Annotated[int, Meta(ge=1, le=10_000)]
+Seconds = Annotated[float, Meta(gt=0, le=1e9)]
+Mib = Annotated[int, Meta(ge=0, le=100_000_000)]
+Percent = Annotated[int, Meta(ge=0, le=1_000)]
+Load = Annotated[float, Meta(gt=0, le=100)]
+MixName = Literal["ssd", "rigid", "mixed", "peaky", "late", "grown"]
+PredictorName = Literal["trained", "ridge", "truth"]
+
+AXES = {
+    "mixes": "mix",
+    "percents": "percent",
+    "loads": "load",
+    "demands": "demand",
+    "faults": "faults",
+    "assumptions": "assumption",
+    "predictions": "predictions",
+    "feedback": "feedback",
+    "critical_shares": "critical-share",
+}
+"""Fields of a workload whose values are levels, in the order of cells, and the axes' names."""
+NAMED_AXES = ("faults", "assumptions", "predictions", "feedback")
+"""Those whose levels have a name, and settings beside it."""
+DATA_FIELDS = ("table", "mystic", "nodes", "pods", "order", "jobs_file", "manifests", "models")
+"""Fields of a workload that name files; the file of `arrivals` is another."""
+
+
+class MetricFaults(Section, frozen=True):
+    """One level of the axis `faults`: what goes wrong between a card and the scheduler."""
+
+    name: Name = "sound"
+    delay_seconds: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    dropped: Ratio = 0.0
+    missing: Ratio = 0.0
+    noise: Annotated[float, Meta(ge=0, le=100)] = 0.0
+    spoof: str = ""
+    frozen_seconds: Annotated[float, Meta(ge=0, le=1e6)] | None = None
+    frozen_busy: bool = False
+
+
+class TimeAssumptions(Section, frozen=True):
+    """One level of the axis `assumptions`: how containers share a card, and what is known of them.
+
+    `compute`: `measured` slowdowns alone, or at least as much slower as more is needed of the card
+    than it has (`proportional`); `computeRatio` is then what each container needs, instead of what
+    its job says; the card's metrics show it only with `computeShown`, as what is short may be
+    nothing that they measure. Without `earlierRuns` no pod says which program it runs.
+    """
+
+    name: Name = "as-measured"
+    compute: Literal["measured", "proportional"] = "measured"
+    compute_ratio: Ratio | None = None
+    compute_shown: bool = False
+    earlier_runs: bool = True
+
+    @property
+    def sharing(self) -> ComputeSharing:
+        """The simulation's own form of it."""
+        return ComputeSharing(self.compute == "proportional", self.compute_ratio)
+
+
+class PoorPredictions(Section, frozen=True):
+    """One level of the axis `predictions`: what is wrong with what policies are told of pairs.
+
+    Of a share `missing` of the applications no pair was ever measured, so that nothing is said of
+    them; 1: nobody is told anything. Every predicted slowdown, with its bound, is multiplied by a
+    lognormal factor that nobody knows of, `noise` being the sigma of its logarithm.
+    """
+
+    name: Name = "as-learnt"
+    missing: Ratio = 0.0
+    noise: Annotated[float, Meta(ge=0, le=4)] = 0.0
+
+
+class ProgressFeedback(Section, frozen=True):
+    """One level of the axis `feedback`: whose progress is read, and what comes of it.
+
+    Each `periodSeconds` it is seen how fast every job gets on, wrong by a lognormal factor of sigma
+    `noise`; a share `missing` of these looks brings nothing. What is seen corrects what policies
+    are told (`teach`), and may evict who slows latency-critical jobs down (`evict`). An evicted job
+    loses what it has done, unless it `keepsWork`. With neither the looks are only counted.
+    """
+
+    name: Name = "watched"
+    teach: bool = True
+    evict: bool = False
+    keeps_work: bool = False
+    noise: Annotated[float, Meta(ge=0, le=4)] = 0.05
+    missing: Ratio = 0.0
+    period_seconds: Annotated[float, Meta(ge=0.1, le=3_600)] = 15.0
+
+
+class UniformArrivals(Section, frozen=True, tag_field="kind", tag="uniform"):
+    """Gaps drawn evenly between two lengths; scaled where there is an axis `loads`."""
+
+    least_seconds: Annotated[float, Meta(ge=0, le=1e9)] = 20.0
+    most_seconds: Seconds = 40.0
+
+    @property
+    def mean_seconds(self) -> float:
+        """The mean gap."""
+        return (self.least_seconds + self.most_seconds) / 2
+
+    @property
+    def law(self) -> ArrivalLaw:
+        """The law, lengths in mean gaps."""
+        mean = self.mean_seconds
+        return ArrivalLaw("uniform", self.least_seconds / mean, self.most_seconds / mean)
+
+
+class PoissonArrivals(Section, frozen=True, tag_field="kind", tag="poisson"):
+    """Independent arrivals; the mean gap is the workload's own where it is left out."""
+
+    mean_seconds: Seconds | None = None
+
+    @property
+    def law(self) -> ArrivalLaw:
+        """The law."""
+        return ArrivalLaw("poisson")
+
+
+class PhillyLikeArrivals(Section, frozen=True, tag_field="kind", tag="philly-like"):
+    """Bursts and a rhythm of days, as shared training clusters see them; fitted to no trace."""
+
+    mean_seconds: Seconds | None = None
+    sigma: Annotated[float, Meta(ge=0, le=4)] = 1.5
+    day_swing: Annotated[float, Meta(ge=0, le=0.99)] = 0.5
+
+    @property
+    def law(self) -> ArrivalLaw:
+        """The law."""
+        return ArrivalLaw("bursty", sigma=self.sigma, day_swing=self.day_swing)
+
+
+class TracedArrivals(Section, frozen=True, tag_field="kind", tag="trace"):
+    """The gaps of a trace, from another place of it for each seed."""
+
+    file: str
+    mean_seconds: Seconds | None = None
+
+
+Arrivals = UniformArrivals | PoissonArrivals | PhillyLikeArrivals | TracedArrivals
+
+
+class CardPower(Section, frozen=True):
+    """The power of a card: idle + context (memory in use) + busy · use ** gamma, in watts."""
+
+    idle_watts: Annotated[float, Meta(ge=0, le=1e5)]
+    context_watts: Annotated[float, Meta(ge=0, le=1e5)] = 10.0
+    busy_watts: Annotated[float, Meta(ge=0, le=1e5)] = 200.0
+    gamma: Annotated[float, Meta(gt=0, le=10)] = 1.0
+
+    @property
+    def model(self) -> PowerModel:
+        """The simulation's own form of it."""
+        return PowerModel(self.idle_watts, self.context_watts, self.busy_watts, self.gamma)
+
+
+class SimulatedJobs(Section, frozen=True, kw_only=True):
+    """Base: fields of every workload of jobs that share cards.
+
+    `arrivals` left out are the workload's own. Images of `imageMib` are pulled when a node first
+    runs a program, one after the other at `pullMibPerSecond` (0: they are there). `power` left out
+    is the card model's.
+    """
+
+    arrivals: Arrivals | None = None
+    assumptions: tuple[TimeAssumptions, ...] = ()
+    image_mib: Mib = 0
+    pull_mib_per_second: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    power: CardPower | None = None
+
+
+class WatchedJobs(SimulatedJobs, frozen=True, kw_only=True):
+    """Base: workloads whose cards are watched while they run. Axis: `faults` of the metrics."""
+
+    faults: Annotated[tuple[MetricFaults, ...], Meta(min_length=1)] = (MetricFaults(),)
+    harvest_limit: Annotated[float, Meta(ge=1, le=100)] = 4.0
+    scrape_seconds: Annotated[float, Meta(ge=0.1, le=3_600)] = 5.0
+
+
+class OverprovisionedJobs(
+    WatchedJobs, frozen=True, kw_only=True, tag_field="kind", tag="overprovisioned"
+):
+    """Thirty inference jobs a card that ask for more memory than they use (Ferikoglou et al.).
+
+    Axes: `percents` of over-provisioning, `loads` where jobs come faster or slower, `faults`.
+    """
+
+    percents: Annotated[tuple[Percent, ...], Meta(min_length=1)] = (0, 50, 100, 150, 200, 250)
+    loads: tuple[Load, ...] = ()
+    mix: MixName = "ssd"
+    cards: Gpus = 1
+
+
+class MeasuredPairs(SimulatedJobs, frozen=True, kw_only=True, tag_field="kind", tag="pairs"):
+    """Jobs that slow each other down as measured pairs did (Gavel's CSV, Co-scheML's JSON).
+
+    Axes: `loads`, jobs that come by mean time alone for each GPU; what is wrong with `predictions`;
+    `feedback` by the jobs' progress; `criticalShares` of the jobs that are latency-critical, drawn
+    by seed. `told` is what policies know, `mystic` the file of distances for Co-scheML's baseline
+    of that name. `watched` is feedback's level of that name.
+    """
+
+    table: str
+    mystic: str = ""
+    source: str = "oracle_throughputs"
+    gpu: str = "v100"
+    loads: Annotated[tuple[Load, ...], Meta(min_length=1)] = (0.7, 0.9, 1.1)
+    gpus: Gpus = 16
+    jobs: Count = 400
+    mean_seconds: Seconds = 3_600.0
+    durations: Literal["fixed", "exponential", "lognormal"] = "lognormal"
+    job_class: Literal["best-effort", "batch", "latency-critical"] = "best-effort"
+    expected_error: Annotated[float, Meta(ge=0, le=1)] | None = None
+    told: PredictorName = "trained"
+    watched: bool = False
+    predictions: tuple[PoorPredictions, ...] = ()
+    feedback: tuple[ProgressFeedback, ...] = ()
+    critical_shares: tuple[Ratio, ...] = ()
+
+
+class KnotsCluster(
+    WatchedJobs, frozen=True, kw_only=True, tag_field="kind", tag="kube-knots-cluster"
+):
+    """Kube-Knots' application mixes on P100s of 16 GB, a node each; queries are late at 150 ms.
+
+    Axes: `mixes` 1 to 3, `loads` (left out: each mix's own), `faults`.
+    """
+
+    mixes: Annotated[tuple[Annotated[int, Meta(ge=1, le=3)], ...], Meta(min_length=1)] = (1, 2, 3)
+    loads: tuple[Load, ...] = ()
+    gpus: Gpus = 10
+    jobs: Count = 240
+
+
+class KnotsTraining(WatchedJobs, frozen=True, kw_only=True, tag_field="kind", tag="kube-knots-dl"):
+    """Kube-Knots' simulation: training and inference jobs over some hours, on nodes of eight GPUs.
+
+    A training job has one to eight GPUs, or a share of each; its workers come together, and each
+    counts as a job. Axis: `faults`.
+    """
+
+    gpus: Gpus = 256
+    training: Count = 520
+    inference: Count = 1_400
+    hours: Annotated[float, Meta(gt=0, le=10_000)] = 12.0
+    scrape_seconds: Annotated[float, Meta(ge=0.1, le=3_600)] = 60.0
+
+
+class ListedCluster(WatchedJobs, frozen=True, kw_only=True):
+    """Base: workloads that come with no cluster: `gpus` of a model, or the `nodes` of openb's CSV.
+
+    `gpuMib` is a GPU's memory where there is no node list.
+    """
+
+    nodes: str = ""
+    gpus: Gpus = 4
+    node_gpus: Gpus = 4
+    gpu_model: str = "V100"
+    gpu_mib: Annotated[int, Meta(ge=1, le=10_000_000)] = 32_510
+    loads: tuple[Load, ...] = ()
+
+
+class ListedJobs(ListedCluster, frozen=True, kw_only=True, tag_field="kind", tag="job-list"):
+    """Jobs of one's own, with what they ask, use over time, and take: YAML, or CSV.
+
+    Axes: `percents` by which they ask for more than the list says, `loads`, `faults`.
+    """
+
+    jobs_file: str
+    percents: Annotated[tuple[Percent, ...], Meta(min_length=1)] = (0,)
+
+
+class InferenceList(ListedCluster, frozen=True, kw_only=True, tag_field="kind", tag="mlperf-list"):
+    """Inference jobs as the list of Ferikoglou et al.'s generator has them (JSON).
+
+    Each of its programs is run with so many queries, by so many replicas. `querySeconds` is how
+    long one query takes alone, by model; `startSeconds` what loading takes. Axes: `percents`,
+    `loads`, `faults`.
+    """
+
+    jobs_file: str
+    percents: Annotated[tuple[Percent, ...], Meta(min_length=1)] = (0, 50, 100, 150, 200, 250)
+    query_seconds: dict[str, Seconds] = field(default_factory=dict)
+    start_seconds: Annotated[float, Meta(ge=0, le=1e6)] = 17.4
+    query_limit_seconds: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+
+
+class ManifestPods(ListedCluster, frozen=True, kw_only=True, tag_field="kind", tag="pods"):
+    """Pods of manifests (a file, or a folder of them), read as `weft parse` reads them.
+
+    Manifests do not say what pods use, nor how long: `usedRatio` of the memory that they ask, and
+    `computeRatio` of the SMs, for `seconds`. `copies` of each come. Axes: `loads`, `faults`.
+    """
+
+    manifests: str
+    copies: Count = 1
+    used_ratio: Annotated[float, Meta(ge=0, le=10)] = 1.0
+    compute_ratio: Ratio = 0.3
+    seconds: Seconds = 600.0
+
+
+class OpenbPods(Section, frozen=True, tag_field="kind", tag="openb"):
+    """Pods of a trace in openb's form that never leave (`inflation`) or come and go (`timed`).
+
+    `order` is a file of published arrival orders. Axis: `demands` in percent of the GPUs, of
+    inflation.
+    """
+
+    nodes: str
+    pods: str
+    order: str = ""
+    mode: Literal["inflation", "timed"] = "inflation"
+    demands: Annotated[tuple[Annotated[float, Meta(gt=0, le=1_000)], ...], Meta(min_length=1)] = (
+        130.0,
+    )
+    compress: Annotated[float, Meta(gt=0)] = 1.0
+
+
+SharedGpuWorkload = (
+    OverprovisionedJobs
+    | MeasuredPairs
+    | KnotsCluster
+    | KnotsTraining
+    | ListedJobs
+    | InferenceList
+    | ManifestPods
+)
+Workload = (
+    OverprovisionedJobs
+    | MeasuredPairs
+    | KnotsCluster
+    | KnotsTraining
+    | ListedJobs
+    | InferenceList
+    | ManifestPods
+    | OpenbPods
+    | ClusterJobs
+)
+
+
+def levels_of(workload: Workload) -> dict[str, tuple[Any, ...]]:
+    """The levels of each axis that the workload has, by the axis' name."""
+    if isinstance(workload, OpenbPods) and workload.mode == "timed":
+        return {}
+    by_axis = {axis: getattr(workload, name, ()) for name, axis in AXES.items()}
+    return {axis: levels for axis, levels in by_axis.items() if levels}
+
+
+def data_texts(workload: Workload) -> dict[str, str]:
+    """The files that the workload names, as they are written, by field."""
+    written = {name: getattr(workload, name, "") for name in DATA_FIELDS}
+    if isinstance(arrivals := getattr(workload, "arrivals", None), TracedArrivals):
+        written["arrivals.file"] = arrivals.file
+    return {name: text for name, text in written.items() if text}
+
+
+def check_workload(workload: Workload) -> None:
+    """Checks what the types and their bounds cannot say; `BadInputError` names the field."""
+    for name, text in data_texts(workload).items():
+        if "\0" in text:
+            raise BadInputError(f"workload.{name}", f"{text!r} is no path")
+    for axis in fields(workload):
+        if axis.name in AXES:
+            levels = getattr(workload, axis.name)
+            named = [getattr(level, "name", level) for level in levels]
+            no_doubles(f"workload.{axis.encode_name}", named)
+    if isinstance(workload, SimulatedJobs):
+        _check_simulated(workload)
+
+
+def no_doubles(where: str, values: Any) -> None:
+    """Each value once; `BadInputError` names the second."""
+    for at, value in enumerate(values):
+        if value in values[:at]:
+            raise BadInputError(f"{where}[{at}]", f"{value!r} stands there twice")
+
+
+def _check_simulated(workload: SimulatedJobs) -> None:
+    arrivals = workload.arrivals
+    if isinstance(arrivals, UniformArrivals) and arrivals.least_seconds > arrivals.most_seconds:
+        what = f"{arrivals.least_seconds:g} is more than mostSeconds, {arrivals.most_seconds:g}"
+        raise BadInputError("workload.arrivals.leastSeconds", what)
+    if workload.image_mib and not workload.pull_mib_per_second:
+        what = "is how large images are; write pullMibPerSecond, too"
+        raise BadInputError("workload.imageMib", what)
+    for at, level in enumerate(workload.assumptions):
+        if level.compute_ratio is not None and level.compute != "proportional":
+            where = f"workload.assumptions[{at}].computeRatio"
+            raise BadInputError(where, "is for compute: proportional; write that, too")
+        if level.compute_shown and level.compute_ratio is None:
+            where = f"workload.assumptions[{at}].computeShown"
+            raise BadInputError(where, "needs computeRatio: what metrics are to show")
+        if isinstance(workload, MeasuredPairs) and (
+            level.compute == "proportional" and level.compute_ratio is None
+        ):
+            where = f"workload.assumptions[{at}].compute"
+            raise BadInputError(where, "needs computeRatio: the pairs' table has no load of each")
+    if isinstance(workload, MeasuredPairs):
+        _check_pairs(workload)
+    if isinstance(workload, WatchedJobs):
+        for at, faults in enumerate(workload.faults):
+            _check_faults(faults, f"workload.faults[{at}]")
+
+
+def _check_pairs(workload: MeasuredPairs) -> None:
+    if workload.watched and workload.feedback:
+        raise BadInputError("workload.watched", "is a level of `feedback`; leave it out")
+    if workload.critical_shares and workload.job_class == LATENCY_CRITICAL:
+        what = "is of jobs that are not latency-critical anyway; change jobClass"
+        raise BadInputError("workload.criticalShares", what)
+    for at, level in enumerate(workload.feedback):
+        if level.keeps_work and not level.evict:
+            where = f"workload.feedback[{at}].keepsWork"
+            raise BadInputError(where, "is of evicted jobs; write evict: true, too")
+
+
+def _check_faults(faults: MetricFaults, at: str) -> None:
+    try:
+        read_spoof(faults.spoof)
+    except BadInputError as error:
+        raise BadInputError(f"{at}.spoof", f"{faults.spoof!r} {error.problem}") from None
+    if faults.frozen_busy and faults.frozen_seconds is None:
+        what = "says what a frozen page shows; add frozenSeconds"
+        raise BadInputError(f"{at}.frozenBusy", what)

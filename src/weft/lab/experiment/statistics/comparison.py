@@ -1,0 +1,335 @@
+"""Schedulers compared on an experiment's cells: means, paired differences, who wins where.
+
+Differences are to the baseline on the same seeds, with 95 % paired intervals (`differences.py`), of
+percentages in points; p-values are adjusted by Holm over the levels of one measure and scheduler.
+"""
+
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+import msgspec
+
+from weft.interference.intervals import ENOUGH_FOR_INTERVAL
+from weft.lab.experiment.spec.experiment import CellLevel, ExperimentSpec, axes_of, plan
+from weft.lab.experiment.spec.measures import TITLES, measure_of
+from weft.lab.experiment.spec.workloads import OverprovisionedJobs
+from weft.lab.experiment.statistics.differences import (
+    EQUAL,
+    POINTS,
+    Difference,
+    holm,
+    mean_ci95,
+    paired_difference,
+    paired_p_value,
+)
+from weft.lab.simulate.sharing.ece_like import CALIBRATED_PERCENTS
+
+TOO_FEW_SEEDS = (
+    f"Fewer than {ENOUGH_FOR_INTERVAL} seeds: no intervals, and any difference may be chance."
+)
+Measures = Mapping[str, float | None]
+Place = tuple[tuple[CellLevel, ...], str]
+"""A cell's levels and scheduler."""
+
+
+class MeasureSummary(msgspec.Struct, frozen=True):
+    """One measure of one scheduler at one level, over its seeds.
+
+    `ci95` is the half-width of the mean's interval, None below five seeds, `equal` is true where
+    several seeds all have the same value; `difference` to the baseline is None for the baseline
+    itself, and where no seed has both.
+    """
+
+    levels: dict[str, str]
+    scheduler: str
+    measure: str
+    seeds: int
+    mean: float
+    ci95: float | None
+    difference: Difference | None = None
+    p_value: float | None = None
+    equal: bool = False
+
+    @property
+    def beyond_chance(self) -> bool:
+        """True if p after Holm is below 5 %: the difference's interval leaves out 0 then."""
+        return self.p_value is not None and self.p_value < 0.05
+
+    @property
+    def mean_text(self) -> str:
+        """The mean with half of its interval, or that it is equal in all seeds."""
+        mean = f"{self.mean:,.6g}"
+        if self.ci95 is None:
+            return mean
+        return f"{mean}, {EQUAL}" if self.equal else f"{mean} ± {self.ci95:,.3g}"
+
+
+class ExperimentResults(msgspec.Struct, frozen=True):
+    """The results of an experiment: `cells` of `planned` count, `missing` are the folders of those
+    that are not there, `marked` of those whose numbers are left out, with why. `findings` say in
+    words who wins where, from intervals that leave out 0, `notes` which levels are predictions, and
+    why means may not be what they seem. `same_as` has measures that are another one in every run,
+    by which they are shown."""
+
+    name: str
+    question: str
+    baseline: str
+    planned: int
+    cells: int
+    missing: list[str]
+    marked: dict[str, tuple[str, ...]]
+    summary: list[MeasureSummary]
+    findings: list[str]
+    notes: list[str] = []
+    same_as: dict[str, str] = {}
+
+    @property
+    def in_words(self) -> list[str]:
+        """The findings, or why there are none."""
+        return self.findings or [why_none(self.summary, f" to {self.baseline}")]
+
+    @property
+    def levels(self) -> list[dict[str, str]]:
+        """The levels that were measured, in the order of the plan."""
+        return list({tuple(row.levels.items()): row.levels for row in self.summary}.values())
+
+
+def why_none(summary: Sequence[MeasureSummary], to: str = "") -> str:
+    """One sentence in place of findings; `to` says of what there is no difference."""
+    seeds = max((row.seeds for row in summary), default=0)
+    if seeds >= ENOUGH_FOR_INTERVAL:
+        return f"No difference shown{to}."
+    return TOO_FEW_SEEDS if seeds else "Nothing is compared: no cell is there."
+
+
+def compare(
+    spec: ExperimentSpec,
+    measures: Mapping[str, Measures],
+    marked: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    gpus: float | None = None,
+) -> ExperimentResults:
+    """Compare the schedulers; `measures` are those of each cell that counts, by its folder,
+    `marked` says why the numbers of others do not, `gpus` is how many the cluster has.
+
+    Means and differences are over the seeds that all schedulers of a level have, but for those that
+    have none there; notes name what is left out. A seed's value is the mean of its repeats. Only
+    the experiment's `measures` are compared, if it has any.
+    """
+    cells = plan(spec)
+    all_measures = of_places(
+        ((cell.levels, cell.scheduler), cell.seed, measures[cell.folder])
+        for cell in cells
+        if cell.folder in measures
+    )
+    levels = list(dict.fromkeys(cell.levels for cell in cells))
+    measures_of = _common_seeds(all_measures)
+    summary: list[MeasureSummary] = []
+    named = spec.measures or dict.fromkeys(itertools.chain.from_iterable(measures.values()))
+    for measure in named:
+        for scheduler in spec.schedulers:
+            of_both = scheduler, spec.reference
+            summary += summaries_of_levels(measures_of, levels, of_both, measure, gpus)
+    absent = [cell.folder for cell in cells if cell.folder not in measures]
+    same_as = _same_as(named, measures.values())
+    judged = [row for row in summary if row.measure not in same_as]
+    return ExperimentResults(
+        spec.name,
+        spec.question,
+        spec.reference,
+        len(cells),
+        len(cells) - len(absent),
+        [folder for folder in absent if folder not in marked],
+        {folder: marked[folder] for folder in absent if folder in marked},
+        summary,
+        list(_findings(spec, judged)),
+        [*_notes(spec), *_left_out(spec, all_measures, measures_of), *_doubts(spec, summary)],
+        same_as,
+    )
+
+
+def _same_as(named: Iterable[str], cells: Collection[Measures]) -> dict[str, str]:
+    """Shares of the cluster's GPUs that are equal to one before them in every cell: what is held is
+    what was asked for, unless a policy gives more."""
+    shares = [name for name in named if measure_of(name).of_capacity]
+    same: dict[str, str] = {}
+    for one, other in itertools.combinations(shares, 2):
+        if other not in same and all(cell.get(one) == cell.get(other) for cell in cells):
+            same[other] = one
+    return same
+
+
+def _common_seeds(
+    measures_of: Mapping[Place, Mapping[int, Measures]],
+) -> dict[Place, dict[int, Measures]]:
+    """The seeds that all schedulers of a level have: means of different seeds say nothing."""
+    common: dict[tuple[CellLevel, ...], set[int]] = {}
+    for (levels, _), of_seeds in measures_of.items():
+        common[levels] = common.get(levels, set(of_seeds)) & of_seeds.keys()
+    return {
+        place: {seed: value for seed, value in of_seeds.items() if seed in common[place[0]]}
+        for place, of_seeds in measures_of.items()
+    }
+
+
+def of_places(cells: Iterable[tuple[Place, int, Measures]]) -> dict[Place, dict[int, Measures]]:
+    """Measures by place and seed, of (place, seed, measures) of each cell.
+
+    Where a seed was run several times, the means of those runs that have a value.
+    """
+    runs: dict[Place, dict[int, list[Measures]]] = {}
+    for place, seed, measures in cells:
+        runs.setdefault(place, {}).setdefault(seed, []).append(measures)
+    return {
+        place: {seed: _mean_of(repeats) for seed, repeats in of_seeds.items()}
+        for place, of_seeds in runs.items()
+    }
+
+
+def _mean_of(repeats: Sequence[Measures]) -> Measures:
+    if len(repeats) == 1:
+        return repeats[0]
+    means: dict[str, float | None] = {}
+    for name in dict.fromkeys(itertools.chain.from_iterable(repeats)):
+        values = [value for run in repeats if (value := run.get(name)) is not None]
+        means[name] = sum(values) / len(values) if values else None
+    return means
+
+
+def summaries_of_levels(
+    measures_of: Mapping[Place, Mapping[int, Measures]],
+    levels: Sequence[tuple[CellLevel, ...]],
+    schedulers: tuple[str, str],
+    measure: str,
+    gpus: float | None = None,
+) -> list[MeasureSummary]:
+    """A measure of the first of two schedulers, and its difference to the second, level by level.
+
+    `measures_of` has those of each cell by seed.
+    """
+    known, (scheduler, baseline) = measure_of(measure), schedulers
+    resolution, unit = known.resolution_on(gpus), POINTS if known.unit == "%" else known.unit
+    summaries = []
+    for at in levels:
+        own, base = (
+            {
+                seed: value
+                for seed, cell in measures_of.get((at, name), {}).items()
+                if (value := cell.get(measure)) is not None
+            }
+            for name in (scheduler, baseline)
+        )
+        if not own:
+            continue
+        written = {level.axis: level.text for level in at}
+        mean = mean_ci95(list(own.values()), resolution)
+        numbers = len(own), round(mean.mean, 4), _rounded(mean.half)
+        row = MeasureSummary(written, scheduler, measure, *numbers, equal=mean.equal)
+        both = sorted(own.keys() & base.keys())
+        if scheduler != baseline and both:
+            pairs = [own[seed] for seed in both], [base[seed] for seed in both]
+            difference = paired_difference(*pairs, resolution, unit)
+            p_value = paired_p_value(*pairs, resolution)
+            row = msgspec.structs.replace(row, difference=difference, p_value=p_value)
+        summaries.append(row)
+    adjusted = holm([row.p_value for row in summaries])
+    return [
+        msgspec.structs.replace(row, p_value=p) for row, p in zip(summaries, adjusted, strict=True)
+    ]
+
+
+def _findings(spec: ExperimentSpec, summary: Sequence[MeasureSummary]) -> Iterable[str]:
+    """One sentence for each difference that is none of chance, at 5 % after Holm.
+
+    Of energy it says how much is the makespan's: what idle cards draw for longer, or no longer.
+    """
+    means = {(row.measure, row.scheduler, *row.levels.values()): row.mean for row in summary}
+    for row in summary:
+        difference, more_is_better = row.difference, measure_of(row.measure).more_is_better
+        if difference is None or more_is_better is None or not row.beyond_chance:
+            continue
+        wins = (difference.mean > 0) == more_is_better
+        at = level_text(spec, row.levels)
+        yield (
+            f"{f'At {at} ' if at else ''}{row.scheduler} {'beats' if wins else 'loses to'} "
+            f"{spec.reference} in {TITLES[row.measure]}: {difference.text()}"
+            + (_of_makespan(spec, row, means) if row.measure == "energy_kj" else "")
+            + "."
+        )
+
+
+def _of_makespan(
+    spec: ExperimentSpec, row: MeasureSummary, means: Mapping[tuple[str, ...], float]
+) -> str:
+    """How much of the difference in energy is that idle cards draw for another time, in percent."""
+    own, base = ((name, *row.levels.values()) for name in (row.scheduler, spec.reference))
+    idle_kj = [means.get(("idle_energy_kj", *place)) for place in (own, base)]
+    saved_kj = means[("energy_kj", *own)] - means[("energy_kj", *base)]
+    if idle_kj[0] is None or idle_kj[1] is None or not saved_kj:
+        return ""
+    share = (idle_kj[0] - idle_kj[1]) / saved_kj
+    return f" ({100 * share:.0f} % of it by the makespan, the rest by how cards are shared)"
+
+
+def level_text(spec: ExperimentSpec, levels: Mapping[str, str]) -> str:
+    """A level in words; an axis with one level goes without saying, a prediction does not."""
+    several = {axis for axis, texts in axes_of(spec).items() if len(texts) > 1}
+    return ", ".join(
+        f"{axis} {text}" + (" (predicted)" if is_predicted(spec, axis, text) else "")
+        for axis, text in levels.items()
+        if axis in several
+    )
+
+
+def is_predicted(spec: ExperimentSpec, axis: str, text: str) -> bool:
+    """True if the simulation was calibrated at other levels of this axis, and not at this one."""
+    workload = spec.workload
+    if not isinstance(workload, OverprovisionedJobs) or axis != "percent":
+        return False
+    return int(text) not in CALIBRATED_PERCENTS
+
+
+def _notes(spec: ExperimentSpec) -> Iterable[str]:
+    for axis, texts in axes_of(spec).items():
+        if predicted := [text for text in texts if is_predicted(spec, axis, text)]:
+            fitted = " and ".join(map(str, CALIBRATED_PERCENTS))
+            yield f"Calibrated at {axis} {fitted}; predicted: {axis} {', '.join(predicted)}."
+
+
+def _left_out(
+    spec: ExperimentSpec,
+    measures_of: Mapping[Place, Mapping[int, Measures]],
+    compared: Mapping[Place, Mapping[int, Measures]],
+) -> Iterable[str]:
+    """A note for each level at which some scheduler lacks seeds that another has."""
+    seeds: dict[tuple[CellLevel, ...], tuple[set[int], set[int]]] = {}
+    for place, of_seeds in measures_of.items():
+        every, both = seeds.setdefault(place[0], (set(), set()))
+        every.update(of_seeds)
+        both.update(compared[place])
+    for levels, (every, both) in seeds.items():
+        if left := sorted(every - both):
+            at = level_text(spec, {level.axis: level.text for level in levels})
+            told = ", ".join(map(str, left[:5])) + (", …" if left[5:] else "")
+            yield f"{_at(at)}not compared, as some scheduler lacks them: seeds {told}."
+
+
+def _doubts(spec: ExperimentSpec, summary: Sequence[MeasureSummary]) -> Iterable[str]:
+    """Measures that no cell has, and completion times that are not of all jobs."""
+    there = {row.measure for row in summary}
+    for measure in spec.measures:
+        if summary and measure not in there:
+            yield f"No cell has {measure}."
+    for row in summary:
+        if row.measure == "unfinished" and row.mean:
+            at = _at(level_text(spec, row.levels))
+            text = f"{row.scheduler} leaves {row.mean:,.6g} jobs unfinished a run; its completion "
+            yield f"{at}{text}times are of the others."
+
+
+def _at(level: str) -> str:
+    return f"At {level}: " if level else ""
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
