@@ -11,6 +11,7 @@ server, in time that leaps; runtime and kubelet do what real ones were seen to d
 
 import asyncio
 import contextlib
+import json
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -20,7 +21,7 @@ from typing import Any
 
 from weft.cli.agent_hosting import AgentHosting, Composition
 from weft.cluster.config.form import Configuration
-from weft.model.annotations import DELIVERY
+from weft.model.annotations import DELIVERY, PLACEMENT, PLACEMENT_COPY
 from weft.model.delivery import (
     DeliveredCard,
     DeliveredContainer,
@@ -253,13 +254,20 @@ class AgreementStory:
         name, uid = f"p{self._created}", str(uuid.UUID(int=self._draw.getrandbits(128)))
         meta = {
             "name": name,
-            "annotations": {DELIVERY: encode_delivery(self._record(uid, gpu, mib))},
+            "annotations": self._bound_with(uid, gpu, mib),
         }
         limits = {"limits": {"weft.dev/gpu-memory": str(mib)}}
         spec = {"nodeName": NODE, "containers": [{"name": "main", "resources": limits}]}
         self._shares[uid] = gpu, mib
         self._server.store.new_uid = lambda: uid
         self._server.add("pods", {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}})
+
+    def _bound_with(self, uid: str, gpu: int, mib: int) -> dict[str, str]:
+        """The annotations of the pod's Binding."""
+        shares = [[0, gpu, mib, 0, self._uuids[gpu]]]
+        placement = json.dumps({"pod": uid, "node": NODE, "shares": shares})
+        record = encode_delivery(self._record(uid, gpu, mib))
+        return {PLACEMENT: placement, PLACEMENT_COPY: placement, DELIVERY: record}
 
     def _record(self, uid: str, gpu: int, mib: int) -> DeliveryRecord:
         card = self._uuids[gpu]

@@ -69,14 +69,21 @@ URLS = [
 ]
 
 
+def shown(url: str) -> str:
+    """The URL without its user and password, as errors show it."""
+    return url.replace("u:p@", "***@")
+
+
 @pytest.mark.parametrize("url", URLS)
 def test_explain_refuses_what_is_no_url(weft: Weft, url: str) -> None:
-    assert refused(weft, "explain", "pod", "x", "--url", url).startswith(f"--url: {url!r} is no ")
+    said = refused(weft, "explain", "pod", "x", "--url", url)
+    assert said.startswith(f"--url: {shown(url)!r} is no ")
 
 
 @pytest.mark.parametrize("url", [*URLS, ""])
 def test_extender_config_refuses_what_is_no_url(weft: Weft, url: str) -> None:
-    assert refused(weft, "extender", "config", "--url", url).startswith(f"--url: {url!r} is no ")
+    said = refused(weft, "extender", "config", "--url", url)
+    assert said.startswith(f"--url: {shown(url)!r} is no ")
 
 
 @pytest.mark.parametrize("name", ["a/b/c", "", "/", "a/", "/a"])
