@@ -28,13 +28,17 @@ def test_on_the_demo_s_files_pods_get_more_of_the_gpus_than_with_fgd(
         (tmp_path / name).write_text(text)
     nodes, pods = read_nodes(tmp_path / "nodes"), read_pods(tmp_path / "pods")
     world = Scenario(nodes, pods)
-    order = draw(pods, len(nodes), world.capacity_milli, 43, 1.3)
-    fgd, shipped = (
-        run_inflation(world, built_in().from_spec(spec), order) for spec in ("fgd", SHIPPED)
-    )
-    for at in ("80", "90", "95"):
-        assert shipped.curve[at] >= fgd.curve[at] - 0.1
-    assert shipped.curve["100"] > fgd.curve["100"] + 1
+    gained = dict.fromkeys(("80", "90", "95", "100"), 0.0)
+    for seed in SEEDS:  # one order alone: a single pod of eight GPUs moves a bin by half a point
+        order = draw(pods, len(nodes), world.capacity_milli, seed, 1.3)
+        fgd, shipped = (
+            run_inflation(world, built_in().from_spec(spec), order).curve
+            for spec in ("fgd", SHIPPED)
+        )
+        for at in gained:
+            gained[at] += (shipped[at] - fgd[at]) / len(SEEDS)
+    assert min(gained.values()) >= -0.1
+    assert gained["100"] > 1
 
 
 @pytest.mark.data_full
