@@ -4,6 +4,7 @@ import asyncio
 import functools
 import gc
 import inspect
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -54,6 +55,13 @@ def pytest_runtest_call(item: pytest.Item) -> None:
             await test(*args, **kwargs)
 
     item.obj = limited  # type: ignore[attr-defined]
+
+
+def pytest_runtest_teardown() -> None:
+    """Takes off what a command that ran in the test set up for its log: its stream is closed."""
+    for handler in logging.root.handlers[:]:
+        if type(handler) is logging.StreamHandler:
+            logging.root.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")

@@ -159,8 +159,9 @@ async def test_marks_written_by_hand_make_nobody_go() -> None:
         made.server.add("pods", by_hand)
         await bound(made, "theirs", 15_999)
         value = {"pod": made.uid("mine"), "node": "n", "shares": [[0, 0, 2_000, 0, ""]]}
-        patch(made, "mine", placement=json.dumps(value))
-        await until(lambda: made.live.guard.overbooked)
+        patch(made, "mine", placement=json.dumps(value), placement_copy=json.dumps(value))
+        await until(lambda: made.told("PlacementDoubted"))
+        assert used(made) == [CARD_MIB]
         assert made.live.guard._tasks == {}
         assert not made.deleting("theirs")
 

@@ -135,10 +135,17 @@ async def test_marks_that_come_after_the_binding_send_nobody_away() -> None:
         assert not made.deleting("theirs")
 
 
-async def test_marks_that_come_after_the_binding_charge_nothing_more() -> None:
+@pytest.mark.parametrize(
+    ("limits", "before"),
+    [({"cpu": "1"}, 0), ({"weft.dev/gpu-memory": "1000"}, 1000)],
+    ids=["asks for nothing", "asks for a share"],
+)
+async def test_marks_that_come_after_the_binding_charge_no_more(
+    limits: dict[str, str], before: int
+) -> None:
     async with world(node("n", CARDS)) as made:
-        asked = pod("mine", nodeName="n")
-        asked["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "1"}}
+        asked = pod("mine", nodeName="n", scheduler="other")
+        asked["spec"]["containers"][0]["resources"] = {"limits": limits}
         made.server.add("pods", asked)
         await until(lambda: made.uid("mine") in made.live.engine.ledger.holdings)
         shares = ",".join(f'[0,{gpu},{CARD_MIB},1000,""]' for gpu in range(CARDS))
@@ -146,7 +153,7 @@ async def test_marks_that_come_after_the_binding_charge_nothing_more() -> None:
         await edit(made, "mine", {"annotations": {"weft.dev/placement": value}})
         copied = {"annotations": {"weft.dev/placement-copy": value}}
         await edit(made, "mine", copied)
-        assert used(made) == [0] * CARDS
+        assert used(made) == [before] * CARDS
 
 
 @pytest.mark.parametrize("key", ["placement", "placement-copy", "delivery"])

@@ -16,7 +16,8 @@ away twice:
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -33,7 +34,7 @@ from weft.dialects import registry
 from weft.dialects.catalog import NONE, is_gpu_resource
 from weft.dialects.delivery import why_not_due
 from weft.dialects.dialect import DialectSettings
-from weft.dialects.evidence import ChargedPlacement, agreed, marked
+from weft.dialects.evidence import ChargedPlacement, agreed, marked, without_marks
 from weft.dialects.resources import slots, whole_cards
 from weft.dialects.shares import asked_on, placement_of, share_on
 from weft.kube.pods import Pod
@@ -142,6 +143,28 @@ def held_by(
         return share._replace(doubts=(*doubts, *_unread(why, "what its spec asks")))
     doubts += [*_doubts(known, node), *_unread(why, "what it was bound with")]
     return BoundShare(known.placement, doubts=tuple(doubts))
+
+
+def by_late_marks(
+    pod: Pod, node: Node, settings: DialectSettings, how_full: HowFull, bound_with: str = ""
+) -> BoundShare:
+    """Charge a bound pod that was first seen without Weft's marks and has some now.
+
+    They end what was assumed of it, but where they say more than that: its owner may have written
+    them, and would take cards from others.
+    """
+    said = held_by(pod, node, settings, how_full, bound_with)
+    assumed = held_by(without_marks(pod), node, settings, how_full, bound_with)
+    return said if _within(said.placement.shares, assumed.placement.shares) else assumed
+
+
+def _within(said: Sequence[Share], assumed: Sequence[Share]) -> bool:
+    """True if neither any one card nor all together are charged more."""
+    for amount in (attrgetter("memory_mib"), attrgetter("milli")):
+        new, old = [amount(share) for share in said], [amount(share) for share in assumed]
+        if sum(new) > sum(old) or max(new, default=0) > max(old, default=0):
+            return False
+    return True
 
 
 def _unread(why: str, charged: str) -> Iterator[Doubt]:

@@ -25,6 +25,7 @@ from weft.cluster.state.bound_share import (
     GuessedUse,
     HowFull,
     as_bound,
+    by_late_marks,
     held_by,
     unreadable,
     with_record,
@@ -38,7 +39,7 @@ from weft.core.engine import Event, PodAdded, PodGone, PodSeenBound
 from weft.core.explain.account_sentences import MARKED_LATE
 from weft.core.ledger import Ledger
 from weft.dialects.dialect import DialectSettings
-from weft.dialects.evidence import agreed, marked, without_marks
+from weft.dialects.evidence import agreed, marked
 from weft.dialects.registry import asking_by, asking_labels_of
 from weft.dialects.shares import SaidByPod, encode, keeps, said_by, said_in, saying
 from weft.kube.clock import Clock
@@ -336,18 +337,20 @@ class PodView:
 
     def _charge(self, pod: Pod, node: Node | None, how_full: HowFull | None = None) -> BoundShare:
         """The pod's charge. What it was bound with, and what it said of itself then, is as it was
-        first seen: who edits that later changes nothing. Nor does who adds marks or labels."""
+        first seen: who edits that later changes nothing. Nor does who adds labels that ask for
+        GPUs, or marks that say more than the pod asks."""
         uid = pod.metadata.uid
         text = self._bound_with.setdefault(uid, agreed(pod))
-        seen = pod
+        seen, charge = pod, held_by
         if not text:
             first = self._unsaid.setdefault(uid, AsSeenFirst(asking_labels_of(pod), marked(pod)))
-            seen = asking_by(pod if first.marked else without_marks(pod), first.labels)
+            seen = asking_by(pod, first.labels)
+            charge = held_by if first.marked or not marked(pod) else by_late_marks
         try:
             if node is None or how_full is None:
                 share = without_node(seen, self.settings)
             else:
-                share = held_by(seen, node, self.settings, how_full, text)
+                share = charge(seen, node, self.settings, how_full, text)
                 shown = self._nodes.objects.get(node.name)
                 share = with_record(share, pod, node, self.settings, shown)
         except Exception as error:
