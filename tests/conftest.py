@@ -6,6 +6,7 @@ import gc
 import inspect
 import logging
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before NumPy: threads for small
 # child processes see.
 os.environ.pop("COLUMNS", None)
 os.unsetenv("COLUMNS")
+# What a shell starts in the background ignores Ctrl-C, and so would every command that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("weft", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("weft-ci", settings.get_profile("weft"), derandomize=True)
 settings.load_profile("weft-ci" if os.environ.get("CI") == "true" else "weft")
