@@ -21,6 +21,7 @@ from control_plane import ControlPlane
 from kube_api import Objects
 from listed_rights import listed_rights
 from strict_cluster import NODE, OURS, StrictCluster
+from test_cleanup_on_cluster import hooks
 from test_deploy_agent import agent_on, runtime_at
 
 from weft.cluster.admission.protection import ON_NODES
@@ -39,7 +40,7 @@ def cluster(
     folder: Path = tmp_path_factory.mktemp("strict")
     with ControlPlane(control_plane.binaries, folder, as_in_clusters=True) as plane:
         made = StrictCluster(plane, MARKS)
-        made.fill()
+        made.fill(hooks())
         waiting, until = list(forbidden(made)), time.monotonic() + IN_FORCE_S
         while waiting and time.monotonic() < until:  # the API server hears of policies one by one
             waiting = [write for write in waiting if not made.refusal(write)]
