@@ -14,7 +14,7 @@ SOURCE = ROOT / "src" / "weft"
 OTHERS_NAMES = ("elastic-gpu-scheduler.yaml", "gpushare-schd-extender.yaml")
 """Manifests with the same rights under an original's names."""
 BY_HELM_ALONE = "weft-cleanup"
-"""Whose rights no manifest has; a cluster with the chart's is asked about them."""
+"""The account whose rights no manifest has; a cluster with the chart's is asked about them."""
 PAGE = ROOT / "docs" / "reference" / "kubernetes-api.md"
 
 LISTS_AND_WATCHES = {

@@ -127,7 +127,7 @@ def test_an_agent_does_all_its_work_within_the_policies(
 def test_a_program_evicts_and_counts_what_happens_again(
     cluster: StrictCluster, tmp_path: Path, account: str, pod: str, controller: str
 ) -> None:
-    """What the tests of a real kubelet do with all of it, here by the account's own token."""
+    """By the account's own token, as it happens otherwise in the tests of a real kubelet alone."""
     api, name = cluster.plane.api, f"evicted-by-{account}"
     containers = [{"name": "main", "image": "none"}]
     spec = {"nodeName": NODE, "containers": containers, "automountServiceAccountToken": False}
