@@ -14,7 +14,7 @@ T = TypeVar("T")
 Object = dict[str, Any]
 Objects = list[Object]
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 _JSON = "application/json"
 _MERGE = "application/merge-patch+json"
 _AGAIN_S = 0.05

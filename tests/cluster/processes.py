@@ -33,6 +33,15 @@ _DIE_WITH_PARENT = (
 )
 
 
+def _stopped(pid: int) -> bool:
+    """True if all threads of this process are stopped."""
+    states = []
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # that thread has ended
+            states.append(stat.read_text().rpartition(")")[2].split()[0])
+    return {*states} == {"T"}
+
+
 class ServerDiedError(Exception):
     """A server ended or did not become ready; the text has the end of its log."""
 
@@ -105,8 +114,15 @@ class Server:
             self._process = None
 
     def pause(self) -> None:
-        """Stop it in its tracks (SIGSTOP): its sockets stay open and nobody answers."""
+        """Stop it in its tracks (SIGSTOP): its sockets stay open and nobody answers.
+
+        Its threads on other processors go on for a moment: it returns when all have stopped.
+        """
         self._signal(signal.SIGSTOP)
+        process, deadline = self._process, time.monotonic() + PATIENCE_S
+        while self.running and process is not None and not _stopped(process.pid):
+            assert time.monotonic() < deadline, f"{self.name} does not stop"
+            time.sleep(_POLL_S)
 
     def resume(self) -> None:
         """Let it go on after `pause`."""

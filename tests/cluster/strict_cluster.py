@@ -5,7 +5,7 @@ people with its roles have the rights of deploy/, the originals' those that thei
 them; agents have tokens that are bound to their pods.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,8 +52,8 @@ class StrictCluster:
         self.users: dict[str, Api] = {}
         self.uids: dict[str, str] = {}
 
-    def fill(self) -> None:
-        """Everything there is, and the policies last."""
+    def fill(self, hooks: Iterable[Object]) -> None:
+        """Everything there is, `hooks` of the chart too, and the policies last."""
         for name, labels in ((TEAM, {}), (OPTED_IN, {SCHEDULE: SCHEDULE_ENABLED}), (OURS, {})):
             self._make({"kind": "Namespace", "metadata": {"name": name, "labels": labels}})
         for name in (TEAM, OPTED_IN, OURS, SYSTEM):
@@ -62,6 +62,9 @@ class StrictCluster:
             for item in yaml.safe_load_all((DEPLOY / f"{text}.yaml").read_text()):
                 if item["kind"] == "ServiceAccount" or item["apiVersion"] == f"{RBAC}/v1":
                     self._make(item)
+        for item in hooks:
+            if item["apiVersion"] == f"{RBAC}/v1":
+                self._make(item)
         self._let("inspector", "ClusterRoleBinding", "ClusterRole", "weft-inspect")
         self._let("explainer", "RoleBinding", "Role", "weft-explain")
         for name in PLUGINS:

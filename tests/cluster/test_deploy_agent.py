@@ -209,6 +209,7 @@ def test_its_pod_is_found_reached_and_no_more_privileged_than_it_says() -> None:
     assert {mount["name"] for mount in container["volumeMounts"]} == mounted
     paths = {v["hostPath"]["path"] for v in pod["volumes"] if "hostPath" in v}
     assert paths == {
+        "/run/containerd",
         "/run/weft",
         "/var/run/nri",
         "/var/run/cdi",

@@ -20,10 +20,16 @@ from admission_writes import KEYS, dropped, forbidden, needed
 from control_plane import ControlPlane
 from kube_api import Objects
 from listed_rights import listed_rights
-from strict_cluster import NODE, OURS, StrictCluster
+from strict_cluster import NODE, OURS, TEAM, StrictCluster
+from test_cleanup_on_cluster import hooks
 from test_deploy_agent import agent_on, runtime_at
 
 from weft.cluster.admission.protection import ON_NODES
+from weft.kube.client import ApiClient, ClientOptions
+from weft.kube.config import load
+from weft.kube.events import EventOptions, EventWriter, Note
+from weft.kube.structs import ObjectReference
+from weft.model.annotations import AGENT
 from weft.model.heartbeat import heartbeat_name
 
 MARKS = {key: f"value-{number}" for number, key in enumerate(KEYS)}
@@ -39,7 +45,7 @@ def cluster(
     folder: Path = tmp_path_factory.mktemp("strict")
     with ControlPlane(control_plane.binaries, folder, as_in_clusters=True) as plane:
         made = StrictCluster(plane, MARKS)
-        made.fill()
+        made.fill(hooks())
         waiting, until = list(forbidden(made)), time.monotonic() + IN_FORCE_S
         while waiting and time.monotonic() < until:  # the API server hears of policies one by one
             waiting = [write for write in waiting if not made.refusal(write)]
@@ -85,11 +91,7 @@ def test_an_agent_does_all_its_work_within_the_policies(
     cluster: StrictCluster, tmp_path: Path
 ) -> None:
     """With a token that is bound to a pod on its node, and then takes it all back."""
-    kubeconfig = yaml.safe_load(cluster.plane.kubeconfig.read_text())
-    kubeconfig["users"][0]["user"] = {"token": cluster.token_of(OURS, ACCOUNT, f"agent-{NODE}")}
-    kubeconfig["contexts"][0]["context"]["namespace"] = OURS
-    path = tmp_path / "kubeconfig"
-    path.write_text(yaml.safe_dump(kubeconfig))
+    path = kubeconfig_of(cluster, tmp_path, ACCOUNT, f"agent-{NODE}")
     agent, api = agent_on(NODE, path, tmp_path), cluster.plane.api
 
     def told(nodes: Objects) -> bool:
@@ -116,6 +118,55 @@ def test_an_agent_does_all_its_work_within_the_policies(
     assert clean.exit_code() == 0
     marks = api.get("Node", NODE)["metadata"].get("annotations", {})
     assert [name for name in marks if name in ON_NODES] == []
+
+
+@pytest.mark.parametrize(
+    ("account", "pod", "controller"),
+    [("weft-scheduler", "scheduler", "weft-scheduler"), (ACCOUNT, f"agent-{NODE}", AGENT)],
+)
+def test_a_program_evicts_and_counts_what_happens_again(
+    cluster: StrictCluster, tmp_path: Path, account: str, pod: str, controller: str
+) -> None:
+    """By the account's own token, as it happens otherwise in the tests of a real kubelet alone."""
+    api, name = cluster.plane.api, f"evicted-by-{account}"
+    containers = [{"name": "main", "image": "none"}]
+    spec = {"nodeName": NODE, "containers": containers, "automountServiceAccountToken": False}
+    made = api.create({"kind": "Pod", "metadata": {"name": name}, "spec": spec}, TEAM)
+    about = ObjectReference(kind="Pod", namespace=TEAM, name=name, uid=made["metadata"]["uid"])
+    note = Note(about, "GPUShareRefused", "so it is")
+
+    async def work() -> None:
+        as_it_asks = ClientOptions(user_agent=account)
+        kubeconfig = kubeconfig_of(cluster, tmp_path, account, pod)
+        async with ApiClient(load(paths=(kubeconfig,)), as_it_asks) as client:
+            await client.evict(TEAM, name, about.uid)
+            often = EventOptions(interval_s=0.2)
+            writer = EventWriter(client, controller, NODE, lambda: False, often)
+            writing = asyncio.create_task(writer.run())
+            writer.emit(note)
+            writer.emit(note)
+            async with asyncio.timeout(IN_FORCE_S):
+                while writer.written < 2:
+                    assert writer.dropped == 0
+                    await asyncio.sleep(0.05)
+            writing.cancel()
+
+    asyncio.run(work())
+    pods = {each["metadata"]["name"]: each["metadata"] for each in api.list("Pod", TEAM)}
+    assert name not in pods or "deletionTimestamp" in pods[name]
+    events = api.list("Event", TEAM, "events.k8s.io/v1")
+    (told,) = (each for each in events if each["regarding"].get("uid") == about.uid)
+    assert told["series"]["count"] == 2
+
+
+def kubeconfig_of(cluster: StrictCluster, folder: Path, account: str, pod: str) -> Path:
+    """The access of a program in this pod, in the namespace that is the pod's."""
+    kubeconfig = yaml.safe_load(cluster.plane.kubeconfig.read_text())
+    kubeconfig["users"][0]["user"] = {"token": cluster.token_of(OURS, account, pod)}
+    kubeconfig["contexts"][0]["context"]["namespace"] = OURS
+    path = folder / "kubeconfig"
+    path.write_text(yaml.safe_dump(kubeconfig))
+    return path
 
 
 def test_each_account_may_what_is_listed_and_nothing_else(

@@ -13,10 +13,11 @@ import yaml
 from control_plane import READERS, ControlPlane
 from kube_api import ApiError
 from processes import Server
+from test_chart import is_there
 from test_deploy import objects, once_allowed
 from weft_process import ALONE, GFD, all_bound, bound, nodes, pod, resources, weft
 
-from weft.kube.codec import PODS
+from weft.kube.codec import LEASES, PODS
 
 USER = "weft-shadow"
 HEAD = "apiVersion: weft.dev/v1\nkind: WeftConfiguration\n"
@@ -26,13 +27,14 @@ HEAD = "apiVersion: weft.dev/v1\nkind: WeftConfiguration\n"
 def reader(control_plane: ControlPlane) -> Iterator[Path]:
     """The kubeconfig of a user who has the rights of deploy/reader.yaml, and no others."""
     api = control_plane.api
-    made = [
-        item for item in objects("reader") if item["metadata"].get("namespace") != "weft-system"
-    ]
+    if not is_there(api, "Namespace", "weft-system"):
+        control_plane.create_namespace("weft-system")
+    made = objects("reader")
     for item in made:
         api.create(item)
     with closing(control_plane.api_for(USER, READERS)) as own:
         once_allowed(own, PODS.of(""))
+        once_allowed(own, LEASES.of("weft-system"))
     yield control_plane.kubeconfig_for(USER, READERS)
     for item in made:
         meta = item["metadata"]
@@ -102,7 +104,9 @@ def test_it_sees_each_binding_beside_its_own_choice_and_writes_nothing(
     assert (summary["waiting"], summary["would_place"], summary["allocation_milli"]) == (1, 0, 0)
     asked = control_plane.audited()[before:]
     assert {request["verb"] for request in asked} == {"list", "watch"}
-    assert not [r for r in asked if r["objectRef"]["resource"] in ("secrets", "leases")]
+    assert not [r for r in asked if r["objectRef"]["resource"] == "secrets"]
+    leases = [r["objectRef"] for r in asked if r["objectRef"]["resource"] == "leases"]
+    assert {lease["namespace"] for lease in leases} == {"weft-system"}, "heartbeats alone"
     assert {r["responseStatus"]["code"] for r in asked} == {200}
 
 

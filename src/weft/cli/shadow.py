@@ -40,12 +40,17 @@ def shadow(
     fragmentation and expected slowdown with either. It writes nothing and takes no lease. Sums up
     at the end, or at Ctrl-C.
     """
+    from msgspec.structs import replace
+
+    from weft.cli.snapshot_files import SYSTEM_NAMESPACE
     from weft.cluster.config.read import read
     from weft.kube.config import load
 
     seconds = _seconds(duration)
     settings = read(config)
     endpoint = load(context, paths=(kubeconfig,) if kubeconfig else ())
+    if not endpoint.inside:  # the heartbeats are where the agents are
+        endpoint = replace(endpoint, namespace=SYSTEM_NAMESPACE)
     run = ShadowRun(config, output)
     try:
         summary = asyncio.run(run.run(settings, endpoint, seconds))

@@ -130,6 +130,22 @@ async def test_one_node_alone(tmp_path: Path) -> None:
         assert await Cleanup(client, "no-node").run() == 0
 
 
+async def test_an_agents_own_account_cleans_its_node_and_leaves_the_heartbeat_it_may_not_list(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = FakeApiServer()
+    before = node(server, "a")
+    async with inside(server) as client:
+        await an_agent_works_on(client, "a", tmp_path)
+        server.fault("status", method="GET", path="leases", code=403, times=2 * int(WAIT_S))
+        assert await Cleanup(client, "a").run() == 1
+        assert found(server, "a") == before
+        assert server.get("leases", "weft-agent-a", SYSTEM)
+        assert "node a: its heartbeat stays: " in caplog.text
+        with pytest.raises(BadInputError, match=r"403"):  # all nodes' need all rights
+            await Cleanup(client).run()
+
+
 async def test_agents_that_are_ending_are_waited_for_and_what_they_still_wrote_is_taken_off(
     tmp_path: Path,
 ) -> None:
