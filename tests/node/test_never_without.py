@@ -217,13 +217,17 @@ def test_nobody_runs_without_its_share_long_after_the_agents_return(
                 namespace,
                 timeout_s=RETURN_S,
             )
+            names = {one["metadata"]["name"] for one in found}
+            node.api.wait_for(lambda events: evicted(events) == names, "Event", namespace)
         finally:
             process.kill()
-        events = node.api.list("Event", namespace)
-        told = {e["involvedObject"]["name"] for e in events if e["reason"] == "GPUShareEvicted"}
-        assert told == {one["metadata"]["name"] for one in found}
     finally:
         node.restart_containerd()
+
+
+def evicted(events: Objects) -> set[str]:
+    """The pods that are said to be evicted."""
+    return {e["involvedObject"]["name"] for e in events if e["reason"] == "GPUShareEvicted"}
 
 
 def test_without_a_validator_what_started_without_its_share_is_evicted(

@@ -155,7 +155,8 @@ class WholeCluster(StartStop):
         """The chart's values for this cluster: NVIDIA's runtime, and GPUs that are played."""
         played = yaml.safe_load(self.gpus.path.read_text())
         played = {key: played[key] for key in played if key not in ("apiVersion", "kind")}
-        agent = {"runtimeClassName": RUNTIME_CLASS, "playedGpus": played}
+        socket = str(self.node.containerd.socket)  # in the agent's container, too
+        agent = {"runtimeClassName": RUNTIME_CLASS, "playedGpus": played, "criSocket": socket}
         path = folder / "values.yaml"
         path.write_text(yaml.safe_dump({"agent": agent, **(more or {})}))
         return path

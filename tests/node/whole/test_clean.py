@@ -35,7 +35,9 @@ def place(cluster: WholeCluster) -> Iterator[str]:
 
 def test_nothing_is_left_behind(cluster: WholeCluster, tmp_path: Path, place: str) -> None:
     node = cluster.node
-    node.create([pod("plain", "default-scheduler", {})], place)  # the network's own traces
+    plain = pod("plain", "default-scheduler", {})
+    plain["spec"]["containers"][0]["image"] = images.BUSYBOX
+    node.create([plain], place)  # the network's own traces
     node.wait(lambda pods: all(map(has_begun, pods)), place)
     remove_pods(cluster, place)
     before = state_of(cluster)

@@ -137,6 +137,7 @@ def values_of_both(cluster: WholeCluster, folder: Path) -> tuple[Path, Path]:
     this = cluster.values(folder, here)
     values = yaml.safe_load(this.read_text())
     del values["agent"]["playedGpus"]  # its image plays them
+    del values["agent"]["criSocket"]  # it tried nothing
     before = folder / "before.yaml"
     before.write_text(yaml.safe_dump(values))
     return this, before

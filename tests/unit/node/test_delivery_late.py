@@ -58,6 +58,24 @@ async def test_what_started_without_its_share_is_evicted_and_nothing_else(tmp_pa
         assert world.api.requests["POST pods/eviction"] == 1
 
 
+async def test_one_slow_eviction_keeps_no_other_waiting(tmp_path: Path) -> None:
+    names = ("one", "other")
+    async with node_world(tmp_path, has_validators=False) as world:
+        for name in names:
+            pod = recorded(world, name)
+            del pod.annotations["required-plugins.noderesource.dev/pod"]
+            await world.create(pod)
+        held = world.api.fault("delay", method="POST", path="/eviction")
+        await world.start_agent()
+        async with asyncio.timeout(10):
+            while not any(is_going(world, name) for name in names):
+                await asyncio.sleep(0.005)
+            assert held.struck.is_set()
+            held.gate.set()
+            for name in names:
+                await going(world, name)
+
+
 async def test_an_eviction_that_a_budget_forbids_is_told(tmp_path: Path) -> None:
     async with node_world(tmp_path, has_validators=False) as world:
         pod = recorded(world, "bad")

@@ -85,7 +85,7 @@ async def served(service: PlayedService, socket: Path) -> AsyncIterator[None]:
     ("refusal", "driver", "outcome", "parent"),
     [
         (MISSING, cri.SYSTEMD, "closed", "system.slice"),
-        (MISSING, cri.CGROUPFS, "closed", ""),
+        (MISSING, cri.CGROUPFS, "closed", "/"),
         ("", cri.SYSTEMD, "open", "system.slice"),
         ("", None, "open", ""),
         ("no space left on device", cri.SYSTEMD, "unknown", "system.slice"),

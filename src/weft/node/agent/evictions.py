@@ -20,6 +20,7 @@ log = logging.getLogger("weft.agent")
 DONE, BLOCKED, FAILED, SPARED = "evicted", "blocked", "failed", "spared"
 
 _TIMEOUT_S = 10.0
+_AT_ONCE = 8  # a hundred pods that started without the agent are gone within seconds of its return
 _TOO_MANY = 429
 
 
@@ -54,15 +55,20 @@ class Evictions:
         """Evict until cancelled."""
         while True:
             self._more.clear()
-            for pod, why in list(self._waiting.items()):
-                if await self._try(pod, why):
-                    del self._waiting[pod]
-                    self._bare_too.discard(pod)
+            turns = asyncio.Semaphore(_AT_ONCE)
+            asking = (self._ask(pod, why, turns) for pod, why in self._waiting.items())
+            await asyncio.gather(*asking)
             try:
                 async with asyncio.timeout(self._again_s if self._waiting else None):
                     await self._more.wait()
             except TimeoutError:
                 continue
+
+    async def _ask(self, pod: PodName, why: str, turns: asyncio.Semaphore) -> None:
+        async with turns:
+            if await self._try(pod, why):
+                del self._waiting[pod]
+                self._bare_too.discard(pod)
 
     async def _try(self, pod: PodName, why: str) -> bool:
         """Ask once; True if it need not be asked again."""

@@ -15,7 +15,7 @@ from weft.node.nri.runtimes import how_to_close
 
 log = logging.getLogger("weft.agent")
 
-_AGAIN_S = 5.0
+_AGAIN_S = 0.5  # a runtime that starts registers plugins a moment before it serves its own socket
 _MOST_AGAIN_S = 300.0
 
 

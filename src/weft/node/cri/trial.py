@@ -28,7 +28,7 @@ NOBODY = "nobody"
 """The name of the plugin that is away."""
 
 _RUNTIME, _IMAGES = "runtime.v1.RuntimeService", "runtime.v1.ImageService"
-_SYSTEM_SLICE = "system.slice"
+_SYSTEM_SLICE, _ROOT_CGROUP = "system.slice", "/"
 _TIMEOUT_S = 20.0
 _MOST_LETTERS = 300
 
@@ -107,7 +107,8 @@ async def _any_image(service: _Service) -> str:
 async def _cgroup_parent(service: _Service) -> str:
     """Where the sandbox's cgroup goes: systemd wants a slice, and `system.slice` is always there.
 
-    Older runtimes do not say which driver they have; none of them has validators.
+    Without systemd it goes directly below the root: told nothing, containerd makes a parent of it
+    that outlives it. Older runtimes do not say which driver they have; none of them has validators.
     """
     try:
         answer = await service.raw("RuntimeConfig", cri.RuntimeConfigRequest())
@@ -115,7 +116,7 @@ async def _cgroup_parent(service: _Service) -> str:
         if error.code() == StatusCode.UNIMPLEMENTED:
             return ""
         raise TrialError(f"RuntimeConfig: {_said(error)}") from None
-    return _SYSTEM_SLICE if answer.linux.cgroup_driver == cri.SYSTEMD else ""
+    return _SYSTEM_SLICE if answer.linux.cgroup_driver == cri.SYSTEMD else _ROOT_CGROUP
 
 
 def _sandbox(cgroup_parent: str) -> cri.PodSandboxConfig:
