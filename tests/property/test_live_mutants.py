@@ -139,7 +139,7 @@ def foreign_pods_charged_nothing(patch: Patch) -> None:
             return found
         return BoundShare(msgspec.structs.replace(found.placement, shares=()), found.why)
 
-    patch.setattr(weft.cluster.state.pods, "held_by", held)
+    patch.setattr(weft.cluster.state.bound_share, "held_by", held)
 
 
 def deletions_lost_when_listing_again(patch: Patch) -> None:
