@@ -39,9 +39,9 @@ from weft.core.ledger import Ledger
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.shares import keeps, said_by
 from weft.kube.clock import Clock
-from weft.kube.log_fields import about
 from weft.kube.pods import ENDED, Pod
 from weft.model import BadInputError, Node, Placement, PodRequest
+from weft.model.log_fields import about
 
 log = logging.getLogger("weft.cluster")
 
