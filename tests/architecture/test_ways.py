@@ -104,7 +104,7 @@ class Limits(NamedTuple):
 
 @pytest.mark.parametrize(
     ("policy", "limits"),
-    [(BestFit, Limits(43, 139, 9)), (LeastStranding, Limits(47, 170, 12))],
+    [(BestFit, Limits(43, 137, 9)), (LeastStranding, Limits(45, 154, 9))],
     ids=["the simplest policy", "the default"],
 )
 async def test_a_watched_pod_is_bound_within_few_files(
