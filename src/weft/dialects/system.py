@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from weft.dialects import evidence, shares
 from weft.dialects.dialect import DialectSettings, PodAnnotations, TieBreak, UnitSettings
 from weft.dialects.evidence import ChargedPlacement
-from weft.dialects.resources import PodWords, asked_of
+from weft.dialects.resources import PodWords
 from weft.model import Gpu, Node, Placement, PodManifest, PodRequest, Share
 from weft.model.annotations import PLACEMENT
 
@@ -56,16 +56,6 @@ class BaseDialect:
         """True if this pod asks in this system's way."""
         by_name = self.asks_by_name and pod.spec.scheduler_name in self.scheduler_names
         return by_name or self.carries(PodWords(pod), settings)
-
-    def to_deliver(self, words: PodWords) -> tuple[str, ...]:
-        """The resources by which the kubelet must hear of each container's share, sorted.
-
-        What its node does not advertise it ignores: the container then starts without.
-        """
-        names: set[str] = set()
-        for slot in words.naming_any((*self.counted, *self.resources)):
-            names.update(asked_of(slot, self.counted) or asked_of(slot, self.resources))
-        return tuple(sorted(names))
 
     def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
         """One card in the resources of this system that a node advertises; none by default.
