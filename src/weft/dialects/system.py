@@ -9,7 +9,7 @@ from weft.dialects import evidence, shares
 from weft.dialects.dialect import DialectSettings, PodAnnotations, TieBreak, UnitSettings
 from weft.dialects.evidence import ChargedPlacement
 from weft.dialects.resources import PodWords
-from weft.model import Gpu, Node, Placement, PodManifest, PodRequest, Share
+from weft.model import Gpu, Node, Placement, PodManifest, PodRequest
 from weft.model.annotations import PLACEMENT
 
 
@@ -116,7 +116,7 @@ class BaseDialect:
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
         """The marks of this system alone; without any, only which GPUs each container sees."""
-        return PodAnnotations(env=visible(request, placement))
+        return PodAnnotations(env=shares.visible(request, placement))
 
     def annotate_started(
         self,
@@ -139,20 +139,3 @@ class BaseDialect:
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
         """The placement that this system's marks alone give; None where it writes none."""
         return None
-
-
-def visible(request: PodRequest, placement: Placement) -> dict[str, dict[str, str]]:
-    """NVIDIA_VISIBLE_DEVICES by container, as UUIDs; each once, where GPU requests meet on one."""
-    return {
-        name: {"NVIDIA_VISIBLE_DEVICES": ",".join(dict.fromkeys(map(shares.identity, held)))}
-        for name, held in by_container(request, placement).items()
-    }
-
-
-def by_container(request: PodRequest, placement: Placement) -> dict[str, list[Share]]:
-    """The shares of each container that asked for a GPU, in the pod's order."""
-    return {
-        container.name: shares.of_container(request, container, placement)
-        for container in request.containers
-        if container.asked is not None
-    }
