@@ -2,10 +2,11 @@
 
 A *stay* is a maximal run of calls in one file: coming back to a file is another stay. The fakes of
 `weft.testing` are the world outside and do not count. Tasks of one event loop interleave as they
-run; what another thread does is not seen.
+run; of other threads those are seen that start meanwhile.
 """
 
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,12 +38,14 @@ class Way:
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """Record what this thread calls in the block."""
+        """Record what this thread, and those that start, call in the block."""
+        threading.setprofile(self._hear)  # type: ignore[arg-type]
         sys.setprofile(self._hear)
         try:
             yield
         finally:
             sys.setprofile(None)
+            threading.setprofile(None)  # type: ignore[arg-type]
 
     @property
     def files(self) -> set[str]:

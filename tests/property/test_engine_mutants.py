@@ -115,7 +115,10 @@ def prices_of_the_nodes_of_before(patch: pytest.MonkeyPatch) -> None:
 
 
 def mistakes_beside_deciding_are_raised(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SideTasks, "run", lambda self, task, call, instead: call())
+    def broke_off(self: SideTasks, task: str, error: Exception) -> None:
+        raise error
+
+    patch.setattr(SideTasks, "broke_off", broke_off)
 
 
 def mistakes_beside_deciding_are_hushed_up(patch: pytest.MonkeyPatch) -> None:

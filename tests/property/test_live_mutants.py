@@ -139,7 +139,7 @@ def foreign_pods_charged_nothing(patch: Patch) -> None:
             return found
         return BoundShare(msgspec.structs.replace(found.placement, shares=()), found.why)
 
-    patch.setattr(weft.cluster.state.pods, "held_by", held)
+    patch.setattr(weft.cluster.state.bound_share, "held_by", held)
 
 
 def deletions_lost_when_listing_again(patch: Patch) -> None:
@@ -202,7 +202,10 @@ def learning_that_breaks_off(patch: Patch) -> None:
 
 
 def mistakes_beside_deciding_are_raised(patch: Patch) -> None:
-    patch.setattr(SideTasks, "run", lambda self, task, call, instead: call())
+    def broke_off(self: SideTasks, task: str, error: Exception) -> None:
+        raise error
+
+    patch.setattr(SideTasks, "broke_off", broke_off)
 
 
 def mistakes_in_gauges_are_raised(patch: Patch) -> None:

@@ -12,7 +12,7 @@ from long_form import few_or_many
 from unmoved_world import RESTART_EVERY, story
 from ways import DEFAULT, OTHERS, SHIPPED, WAYS
 
-from weft.cluster.state import bound_share, pods
+from weft.cluster.state import bound_share
 from weft.cluster.state.bound_share import BoundShare
 from weft.dialects import evidence, registry
 from weft.dialects.dialect import DialectSettings
@@ -55,11 +55,11 @@ def the_delivery_record_is_no_mark(patch: pytest.MonkeyPatch) -> None:
 
 
 def words_count_as_they_are_now(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pods, "saying", lambda placement, _: placement)
+    patch.setattr(bound_share, "saying", lambda placement, _: placement)
 
 
 def the_next_leader_reads_words_anew(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pods, "said_in", lambda _: None)
+    patch.setattr(bound_share, "said_in", lambda _: None)
 
 
 MUTANTS = [

@@ -21,10 +21,10 @@ from weft.dialects.dialect import UnitSettings
 from weft.dialects.inventory import InventoryFallback
 from weft.kube.client import ApiClient, ClientOptions
 from weft.kube.config import load
-from weft.kube.log_fields import about
 from weft.kube.preflight import check_server
 from weft.model import BadInputError
 from weft.model.agent_offer import DEVICE_PLUGIN, AgentOffer
+from weft.model.log_fields import about
 from weft.node.agent.accounting import Accounting, AccountingSettings
 from weft.node.agent.agent import AgentPart, NodeAgent, stop_signal
 from weft.node.agent.agent_metrics import DeliveryMetrics, DeviceMetrics, PartMetrics

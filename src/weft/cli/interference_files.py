@@ -10,8 +10,6 @@ import msgspec
 from msgspec.structs import replace
 from typer import echo
 
-from weft.cluster.config.form import Configuration
-from weft.cluster.extender.setup import table_of
 from weft.files.reading import UNREADABLE, raw_bytes, unpack, unreadable
 from weft.model.errors import BadInputError
 from weft.model.interference_table import (
@@ -22,6 +20,7 @@ from weft.model.interference_table import (
 )
 
 if TYPE_CHECKING:
+    from weft.cluster.config.form import Configuration
     from weft.cluster.telemetry.prediction_reload import LoadedPredictions, PredictionFiles
     from weft.interference.model_file import PredictorFile
     from weft.interference.records import SoloRun
@@ -50,8 +49,9 @@ def read_mystic(path: Path, where: str = "") -> dict[str, dict[str, float]]:
     return _distances(_read(path, place), place)
 
 
-def files_of(config: Configuration, where: str = "") -> "PredictionFiles":
+def files_of(config: "Configuration", where: str = "") -> "PredictionFiles":
     """The files that the configuration names; without a table, the one that the extender has."""
+    from weft.cluster.extender.setup import table_of
     from weft.cluster.telemetry.prediction_reload import PredictionFiles
 
     settings = config.interference
@@ -69,7 +69,7 @@ def files_of(config: Configuration, where: str = "") -> "PredictionFiles":
     return PredictionFiles(by_place, partial(_predictions, places))
 
 
-def without_absent(config: Configuration) -> Configuration:
+def without_absent(config: "Configuration") -> "Configuration":
     """The cluster's configuration without the files that it names and that cannot be read here: the
     scheduler has them in its container. Says on stderr which they are."""
     settings = config.interference

@@ -3,7 +3,7 @@
     {"time": "2026-03-01T12:00:00.123Z", "level": "info", "logger": "weft.cluster",
      "message": "…", "pod": "team/train-0", "podUID": "…", "node": "gpu-1", "cycle": 17}
 
-The last four are there where a line is about a pod, a node or a decision: `kube/log_fields.py`.
+The last four are there where a line is about a pod, a node or a decision: `model/log_fields.py`.
 `error` is a traceback. Nothing else reaches stderr then: Python's warnings, tracebacks of threads
 and the error that ends the process are lines too.
 """
@@ -20,8 +20,8 @@ from typing import Annotated, Any
 import msgspec
 from typer import Exit, Option
 
-from weft.kube.log_fields import FIELDS, NODE
 from weft.model.errors import BadInputError, PolicyError
+from weft.model.log_fields import FIELDS, NODE
 
 log = logging.getLogger("weft")
 TEXT_FORM = "%(asctime)s %(levelname)s %(name)s %(message)s"

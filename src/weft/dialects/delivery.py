@@ -9,10 +9,11 @@ compares a record with the pod's own requests and with its placement (`why_not_d
 """
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from weft.dialects.dialect import DialectSettings
+from weft.dialects.dialect import DialectSettings, PodAnnotations
 from weft.dialects.registry import dialect, parse_pod, read_bound
-from weft.dialects.shares import decode, of_container, part_of, placement_of, subject_of
+from weft.dialects.shares import by_container, decode, parts_of, placement_of, subject_of
 from weft.model import (
     BadInputError,
     Gpu,
@@ -36,6 +37,23 @@ _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 _NO_GPU = ("", "none", "void")
 
 
+class WrittenPlacement(NamedTuple):
+    """A placement as its Binding carries it: the system's marks with Weft's own, and the record of
+    what each container gets, None for a pod that holds no GPU."""
+
+    marks: PodAnnotations
+    record: DeliveryRecord | None
+
+
+def written(
+    request: PodRequest, placement: Placement, node: Node, now_ns: int, *, most_permille: int
+) -> WrittenPlacement:
+    """Make the marks and the record of a placement; for the arguments see `record_of`."""
+    marks = dialect(request.dialect).write(request, placement, node, now_ns)
+    record = record_of(request, placement, node, marks.env, most_permille=most_permille)
+    return WrittenPlacement(marks, record)
+
+
 def record_of(
     request: PodRequest,
     placement: Placement,
@@ -52,19 +70,13 @@ def record_of(
     if not placement.shares:
         return None
     gpus = {share.gpu: _gpu_of(node, share) for share in placement.shares}
-    as_one = dialect(request.dialect).pod_asks_as_one
-    containers = {}
-    for container in request.containers:
-        if container.asked is not None:
-            held = of_container(request, container, placement)
-            parts = (
-                held
-                if as_one
-                else [part_of(request, container, s, node, gpus[s.gpu]) for s in held]
-            )
-            containers[container.name] = DeliveredContainer(
-                _by_gpu(parts), env.get(container.name, {})
-            )
+    if dialect(request.dialect).pod_asks_as_one:
+        parts = by_container(request, placement)
+    else:
+        parts = parts_of(request, placement, node, gpus)
+    containers = {
+        name: DeliveredContainer(_by_gpu(own), env.get(name, {})) for name, own in parts.items()
+    }
     return DeliveryRecord(
         pod=placement.uid,
         node=placement.node,

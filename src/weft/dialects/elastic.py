@@ -25,8 +25,8 @@ from weft.dialects.resources import (
     units,
     whole_cards,
 )
-from weft.dialects.shares import from_gpus
-from weft.dialects.system import BaseDialect, by_container
+from weft.dialects.shares import by_container, from_gpus
+from weft.dialects.system import BaseDialect
 from weft.model import Gpu, GpuMemoryRequest, GpuRequest, Node, Placement, PodRequest
 from weft.model.manifest import NodeManifest, PodManifest
 

@@ -31,8 +31,8 @@ from weft.dialects.resources import (
     one_card,
     units,
 )
-from weft.dialects.shares import find, placement_of, share_on
-from weft.dialects.system import BaseDialect, by_container
+from weft.dialects.shares import by_container, find, placement_of, share_on
+from weft.dialects.system import BaseDialect
 from weft.model import Gpu, GpuMemoryRequest, GpuRequest, Node, Placement, PodRequest, Shape
 from weft.model.manifest import NodeManifest, PodManifest
 

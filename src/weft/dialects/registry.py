@@ -7,7 +7,7 @@ author meant.
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -18,15 +18,18 @@ from weft.dialects.evidence import AnyPod, agreed, marked
 from weft.dialects.foreign import ANNOTATIONS, READ, ForeignRequest, foreign_in
 from weft.dialects.requests import CLASSES, USED_ANNOTATIONS
 from weft.dialects.resources import (
+    HELD,
     REFUSED,
     ContainerSlot,
     InputBounds,
     PodWords,
+    SlotsByName,
     amount,
     asked_of,
-    cpu_and_memory,
+    beside_gpus,
     peak,
     slots,
+    to_deliver,
 )
 from weft.dialects.system import BaseDialect
 from weft.model import (
@@ -36,22 +39,15 @@ from weft.model import (
     Placement,
     PodManifest,
     PodRequest,
-    parse_quantity,
 )
 from weft.model.annotations import CLASS
-from weft.model.ceilings import MOST_AMOUNT, MOST_CPU_MILLI, MOST_GPUS, MOST_MEMORY_MIB
-from weft.model.manifest import ManifestResources, Quantities
+from weft.model.ceilings import MOST_AMOUNT, MOST_GPUS
+from weft.model.manifest import Quantities
 from weft.model.nearest import unknown
 
 NonGpuResources = tuple[int, int, tuple[tuple[str, int], ...]]
 """Thousandths of a core, MiB of host memory, and amounts of other resources by name, sorted."""
 
-HELD = InputBounds(held=True)
-"""For pods that hold what they ask for already: what is too large counts as the most there is."""
-_NATIVE = ("cpu", "memory", "ephemeral-storage", "pods", "storage")
-_MIB = 2**20
-_HUGE = "hugepages-"
-_Slots = Mapping[str, Sequence[ContainerSlot]]
 
 _BY_NAME: dict[str, BaseDialect] = {system.name: system for system in (*ALL, NONE)}
 _BY_SCHEDULER: dict[str, BaseDialect] = {}
@@ -142,7 +138,7 @@ def read_pod(manifest: PodManifest, settings: DialectSettings) -> ManifestReadin
         cpu_milli=cpu_milli,
         memory_mib=memory_mib,
         extended=extended,
-        resources=system.to_deliver(words),
+        resources=to_deliver(words, system.counted, system.resources),
     )
     foreign: tuple[ForeignRequest, ...] = ()
     if not READ.issuperset(words.naming) or any(map(words.annotations.get, ANNOTATIONS)):
@@ -335,91 +331,16 @@ def non_gpu_resources(
 
 
 def _beside_gpus(words: PodWords, bounds: InputBounds, *, lends: bool) -> NonGpuResources:
-    pod, slots_of = words.manifest, words.naming
-    cpu, memory = 0, 0
-    others: dict[str, int] = {}
-    try:
-        cpu, memory, others = _of_containers(words, bounds)
-    except BadInputError:
-        if not bounds.held:
-            raise
-    if pod.spec.resources is not None:
-        overhead, pod_level = pod.spec.overhead or {}, _requested(pod.spec.resources)
-        if "cpu" in pod_level:
-            cpu = bounds.cpu_milli(pod_level["cpu"], "spec.resources[cpu]")
-            cpu += bounds.cpu_milli(overhead.get("cpu", 0), "spec.overhead[cpu]")
-        if "memory" in pod_level:
-            size = bounds.memory_bytes(pod_level["memory"], "spec.resources[memory]")
-            size += bounds.memory_bytes(overhead.get("memory", 0), "spec.overhead[memory]")
-            memory = -(-size // _MIB)
-        cpu = bounds.total(cpu, MOST_CPU_MILLI, "thousandths of a core", "spec.resources")
-        memory = bounds.total(memory, MOST_MEMORY_MIB, "MiB of memory", "spec.resources")
-    others |= _storage(pod, slots_of)
+    cpu, memory, others = beside_gpus(words, bounds, is_gpu_resource)
     if lends:
-        others |= _gpu_resources(slots_of)
+        others |= _gpu_resources(words.naming)
     return cpu, memory, tuple(sorted(others.items()))
 
 
-def _of_containers(words: PodWords, bounds: InputBounds) -> tuple[int, int, dict[str, int]]:
-    slots_of = words.naming
-    cpu, memory = cpu_and_memory(words, bounds)
-    extended = {}
-    for name in sorted(name for name in slots_of if _is_extended(name)):
-        if most := peak([(s.role, amount(s, name, bounds)) for s in slots_of[name]]):
-            extended[name] = bounds.total(most, MOST_AMOUNT, name)
-    return (
-        bounds.total(cpu, MOST_CPU_MILLI, "thousandths of a core"),
-        bounds.total(-(-memory // _MIB), MOST_MEMORY_MIB, "MiB of memory"),
-        extended,
-    )
-
-
-def _storage(pod: PodManifest, slots_of: _Slots) -> dict[str, int]:
-    """ephemeral-storage and huge pages, in bytes: native to Kubernetes, counted like extended ones.
-
-    Overhead may name any resource; the pod's own level knows huge pages beside CPU and memory.
-    """
-    overhead = pod.spec.overhead or {}
-    pod_level = _requested(pod.spec.resources) if pod.spec.resources is not None else {}
-    names = {name for name in (*slots_of, *overhead) if _is_storage(name)}
-    names |= {name for name in pod_level if name.startswith(_HUGE)}
-    amounts = {}
-    for name in names:
-        total = peak(
-            [
-                (s.role, _bytes(_requested(s.container.resources), name))
-                for s in slots_of.get(name, ())
-            ]
-        )
-        if name in pod_level and name.startswith(_HUGE):
-            total = _bytes(pod_level, name)
-        total += _bytes(overhead, name)
-        if total:
-            amounts[name] = min(total, MOST_AMOUNT)
-    return amounts
-
-
-def _gpu_resources(slots_of: _Slots) -> dict[str, int]:
+def _gpu_resources(slots_of: SlotsByName) -> dict[str, int]:
     """GPU resources as the kubelet counts them; nothing of a number that cannot be read."""
     amounts = {}
     for name in slots_of.keys() & RESOURCES:
         with contextlib.suppress(BadInputError):
             amounts[name] = peak([(slot.role, amount(slot, name)) for slot in slots_of[name]])
     return {name: min(most, MOST_AMOUNT) for name, most in amounts.items() if most}
-
-
-def _requested(resources: ManifestResources) -> Quantities:
-    return {**(resources.limits or {}), **(resources.requests or {})}
-
-
-def _bytes(amounts: Quantities, name: str) -> int:
-    return HELD.read(parse_quantity, amounts[name], name, MOST_AMOUNT) if name in amounts else 0
-
-
-def _is_storage(name: str) -> bool:
-    return name == "ephemeral-storage" or name.startswith(_HUGE)
-
-
-def _is_extended(name: str) -> bool:
-    native = name in _NATIVE or name.startswith(_HUGE)
-    return not native and not is_gpu_resource(name)

@@ -34,12 +34,16 @@ from weft.model import (
     parse_quantity,
 )
 from weft.model.ceilings import MOST_AMOUNT, MOST_ASKING, MOST_CPU_MILLI, MOST_MEMORY_MIB
+from weft.model.manifest import ManifestResources, Quantities
 from weft.model.request import WHOLE_CARD
 
 Parse = Callable[[str | int | float, str], int]
 
 _ABSURD = re.compile(r"^.{40}|[0-9][eE][+-]?[0-9]{3}", re.DOTALL)
 _MOST_BYTES = MOST_MEMORY_MIB * 2**20
+_NATIVE = ("cpu", "memory", "ephemeral-storage", "pods", "storage")
+_MIB = 2**20
+_HUGE = "hugepages-"
 _SHORT = 16
 """Longest text whose number is remembered: containers by the thousand ask the same."""
 
@@ -92,6 +96,8 @@ class InputBounds:
 
 REFUSED = InputBounds()
 """For pods that wait; what bound pods take must not be charged as nothing, and is held."""
+HELD = InputBounds(held=True)
+"""For pods that hold what they ask for already: what is too large counts as the most there is."""
 
 
 Role = Literal["init", "sidecar", "main"]
@@ -118,6 +124,9 @@ def slots(pod: PodManifest) -> list[ContainerSlot]:
     for i, container in enumerate(pod.spec.containers):
         places.append(ContainerSlot(container, "main", f"spec.containers[{i}]"))
     return places
+
+
+SlotsByName = Mapping[str, Sequence[ContainerSlot]]
 
 
 class PodWords:
@@ -296,6 +305,102 @@ class ContainerRequests(NamedTuple):
 def whole_cards(count: int) -> GpuRequest:
     """`count` idle cards, all of each."""
     return GpuRequest(count=count, memory=WHOLE_CARD, milli=FULL_MILLI, whole=True)
+
+
+def beside_gpus(
+    words: PodWords, bounds: InputBounds, is_gpu_resource: Callable[[str], bool]
+) -> tuple[int, int, dict[str, int]]:
+    """CPU (thousandths of a core), memory (MiB) and other resources that the pod asks."""
+    pod, slots_of = words.manifest, words.naming
+    cpu, memory = 0, 0
+    others: dict[str, int] = {}
+    try:
+        cpu, memory, others = _of_containers(words, bounds, is_gpu_resource)
+    except BadInputError:
+        if not bounds.held:
+            raise
+    if pod.spec.resources is not None:
+        overhead, pod_level = pod.spec.overhead or {}, _requested(pod.spec.resources)
+        if "cpu" in pod_level:
+            cpu = bounds.cpu_milli(pod_level["cpu"], "spec.resources[cpu]")
+            cpu += bounds.cpu_milli(overhead.get("cpu", 0), "spec.overhead[cpu]")
+        if "memory" in pod_level:
+            size = bounds.memory_bytes(pod_level["memory"], "spec.resources[memory]")
+            size += bounds.memory_bytes(overhead.get("memory", 0), "spec.overhead[memory]")
+            memory = -(-size // _MIB)
+        cpu = bounds.total(cpu, MOST_CPU_MILLI, "thousandths of a core", "spec.resources")
+        memory = bounds.total(memory, MOST_MEMORY_MIB, "MiB of memory", "spec.resources")
+    others |= _storage(pod, slots_of)
+    return cpu, memory, others
+
+
+def _of_containers(
+    words: PodWords, bounds: InputBounds, is_gpu_resource: Callable[[str], bool]
+) -> tuple[int, int, dict[str, int]]:
+    slots_of = words.naming
+    cpu, memory = cpu_and_memory(words, bounds)
+    extended = {}
+    for name in sorted(slots_of):
+        if name in _NATIVE or name.startswith(_HUGE) or is_gpu_resource(name):
+            continue
+        if most := peak([(s.role, amount(s, name, bounds)) for s in slots_of[name]]):
+            extended[name] = bounds.total(most, MOST_AMOUNT, name)
+    return (
+        bounds.total(cpu, MOST_CPU_MILLI, "thousandths of a core"),
+        bounds.total(-(-memory // _MIB), MOST_MEMORY_MIB, "MiB of memory"),
+        extended,
+    )
+
+
+def _storage(pod: PodManifest, slots_of: SlotsByName) -> dict[str, int]:
+    """ephemeral-storage and huge pages, in bytes: native to Kubernetes, counted like extended ones.
+
+    Overhead may name any resource; the pod's own level knows huge pages beside CPU and memory.
+    """
+    overhead = pod.spec.overhead or {}
+    pod_level = _requested(pod.spec.resources) if pod.spec.resources is not None else {}
+    names = {name for name in (*slots_of, *overhead) if _is_storage(name)}
+    names |= {name for name in pod_level if name.startswith(_HUGE)}
+    amounts = {}
+    for name in names:
+        total = peak(
+            [
+                (s.role, _bytes(_requested(s.container.resources), name))
+                for s in slots_of.get(name, ())
+            ]
+        )
+        if name in pod_level and name.startswith(_HUGE):
+            total = _bytes(pod_level, name)
+        total += _bytes(overhead, name)
+        if total:
+            amounts[name] = min(total, MOST_AMOUNT)
+    return amounts
+
+
+def _requested(resources: ManifestResources) -> Quantities:
+    return {**(resources.limits or {}), **(resources.requests or {})}
+
+
+def _bytes(amounts: Quantities, name: str) -> int:
+    return HELD.read(parse_quantity, amounts[name], name, MOST_AMOUNT) if name in amounts else 0
+
+
+def _is_storage(name: str) -> bool:
+    return name == "ephemeral-storage" or name.startswith(_HUGE)
+
+
+def to_deliver(
+    words: PodWords, counted: Sequence[str], resources: Sequence[str]
+) -> tuple[str, ...]:
+    """The resources by which the kubelet must hear of each container's share, sorted: the counted
+    ones where a container names any, else all of the system's.
+
+    What its node does not advertise it ignores: the container then starts without.
+    """
+    names: set[str] = set()
+    for slot in words.naming_any((*counted, *resources)):
+        names.update(asked_of(slot, counted) or asked_of(slot, resources))
+    return tuple(sorted(names))
 
 
 def asks_of(

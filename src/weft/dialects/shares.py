@@ -93,6 +93,34 @@ def of_container(
     return shares[: container.asked.count]
 
 
+def visible(request: PodRequest, placement: Placement) -> dict[str, dict[str, str]]:
+    """NVIDIA_VISIBLE_DEVICES by container, as UUIDs; each once, where GPU requests meet on one."""
+    return {
+        name: {"NVIDIA_VISIBLE_DEVICES": ",".join(dict.fromkeys(map(identity, held)))}
+        for name, held in by_container(request, placement).items()
+    }
+
+
+def by_container(request: PodRequest, placement: Placement) -> dict[str, list[Share]]:
+    """The shares of each container that asked for a GPU, in the pod's order."""
+    return {
+        container.name: of_container(request, container, placement)
+        for container in request.containers
+        if container.asked is not None
+    }
+
+
+def parts_of(
+    request: PodRequest, placement: Placement, node: Node, gpus: Mapping[int, Gpu]
+) -> dict[str, list[Share]]:
+    """Each container's part of its shares, where every container asks for itself."""
+    containers = {container.name: container for container in request.containers}
+    return {
+        name: [part_of(request, containers[name], s, node, gpus[s.gpu]) for s in held]
+        for name, held in by_container(request, placement).items()
+    }
+
+
 def part_of(
     request: PodRequest, container: ContainerRequest, share: Share, node: Node, gpu: Gpu
 ) -> Share:

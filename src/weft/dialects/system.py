@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from weft.dialects import evidence, shares
 from weft.dialects.dialect import DialectSettings, PodAnnotations, TieBreak, UnitSettings
 from weft.dialects.evidence import ChargedPlacement
-from weft.dialects.resources import PodWords, asked_of
-from weft.model import Gpu, Node, Placement, PodManifest, PodRequest, Share
+from weft.dialects.resources import PodWords
+from weft.model import Gpu, Node, Placement, PodManifest, PodRequest
 from weft.model.annotations import PLACEMENT
 
 
@@ -56,16 +56,6 @@ class BaseDialect:
         """True if this pod asks in this system's way."""
         by_name = self.asks_by_name and pod.spec.scheduler_name in self.scheduler_names
         return by_name or self.carries(PodWords(pod), settings)
-
-    def to_deliver(self, words: PodWords) -> tuple[str, ...]:
-        """The resources by which the kubelet must hear of each container's share, sorted.
-
-        What its node does not advertise it ignores: the container then starts without.
-        """
-        names: set[str] = set()
-        for slot in words.naming_any((*self.counted, *self.resources)):
-            names.update(asked_of(slot, self.counted) or asked_of(slot, self.resources))
-        return tuple(sorted(names))
 
     def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
         """One card in the resources of this system that a node advertises; none by default.
@@ -126,7 +116,7 @@ class BaseDialect:
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
         """The marks of this system alone; without any, only which GPUs each container sees."""
-        return PodAnnotations(env=visible(request, placement))
+        return PodAnnotations(env=shares.visible(request, placement))
 
     def annotate_started(
         self,
@@ -149,20 +139,3 @@ class BaseDialect:
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
         """The placement that this system's marks alone give; None where it writes none."""
         return None
-
-
-def visible(request: PodRequest, placement: Placement) -> dict[str, dict[str, str]]:
-    """NVIDIA_VISIBLE_DEVICES by container, as UUIDs; each once, where GPU requests meet on one."""
-    return {
-        name: {"NVIDIA_VISIBLE_DEVICES": ",".join(dict.fromkeys(map(shares.identity, held)))}
-        for name, held in by_container(request, placement).items()
-    }
-
-
-def by_container(request: PodRequest, placement: Placement) -> dict[str, list[Share]]:
-    """The shares of each container that asked for a GPU, in the pod's order."""
-    return {
-        container.name: shares.of_container(request, container, placement)
-        for container in request.containers
-        if container.asked is not None
-    }

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.cli.logs import JsonFormatter, LogFormat, LogLevel, daemon, set_up
-from weft.kube.log_fields import FIELDS, PodReference, about
 from weft.model import BadInputError
+from weft.model.log_fields import FIELDS, PodReference, about
 
 ROOT = Path(__file__).parents[3]
 

@@ -12,7 +12,7 @@ from live_world import Json, World, bind, node, pod, until, world
 
 from weft.cluster.control.event_reporter import EventReporter, EventReporterOptions
 from weft.dialects.foreign import foreign_resource
-from weft.kube.log_fields import FIELDS
+from weft.model.log_fields import FIELDS
 
 MIXED = {"weft.dev/gpu-memory": 1, "aliyun.com/gpu-mem": 1}
 

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from weft.cluster.control.required_plugins import required_plugins
 from weft.core.engine import Bind
 from weft.core.ledger import RequestLimits
-from weft.dialects import registry
-from weft.dialects.delivery import record_of
+from weft.dialects.delivery import written
 from weft.kube.bind import BindRequest, annotation_bytes
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Node, PodRequest
@@ -26,14 +25,17 @@ def bind_request(
     pod: Pod | None,
     limits: RequestLimits,
     closed: Callable[[], str],
+    *,
+    version: str = "",
+    unchanged: Callable[[Pod], bool] | None = None,
 ) -> BindRequest:
-    """The request without a version; `term` is the leader's, 0 without a lease. `limits` say how
-    far the ledger lets GPUs be promised."""
+    """The request; `term` is the leader's, 0 without a lease. `limits` say how far the ledger lets
+    GPUs be promised. `version` is the pod's at the decision, and `unchanged` says whether another
+    still asks for that."""
     request, placement = command.pod, command.placement
-    marks = registry.write(request, placement, node, now_ns)
-    annotations = marks.annotations
     most_permille = max(limits.overcommit_permille, limits.harvest_permille)
-    record = record_of(request, placement, node, marks.env, most_permille=most_permille)
+    marks, record = written(request, placement, node, now_ns, most_permille=most_permille)
+    annotations = marks.annotations
     if record is not None:
         placed = annotations[PLACEMENT]
         annotations |= {PLACEMENT_COPY: placed, DELIVERY: encode_delivery(record)}
@@ -49,6 +51,8 @@ def bind_request(
         closed,
         annotations,
         marks.labels,
+        version,
+        unchanged,
         present_bytes=annotation_bytes(pod.metadata.annotations) if pod else 0,
     )
 

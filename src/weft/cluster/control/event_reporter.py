@@ -22,10 +22,10 @@ from weft.kube.client import ApiClient
 from weft.kube.conditions import ConditionOptions, ConditionWriter
 from weft.kube.errors import ApiError, LostError, NotSentError
 from weft.kube.events import EventOptions, EventWriter, Note
-from weft.kube.log_fields import about
 from weft.kube.pods import Pod
 from weft.kube.structs import ObjectReference
 from weft.model import PodRequest
+from weft.model.log_fields import about
 
 log = logging.getLogger("weft.cluster")
 _LEAST_INTERVAL_S = 0.2

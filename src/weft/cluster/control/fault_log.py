@@ -7,8 +7,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from weft.core.engine.decision_faults import Faulted, in_words
-from weft.kube.log_fields import NamedPod, about
 from weft.model.errors import PolicyError
+from weft.model.log_fields import NamedPod, about
 
 log = logging.getLogger("weft.cluster")
 _KEPT = 10_000  # faults that are remembered; of more, one may be told again

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from weft.cluster.control.binding_request import asks_the_same, bind_request
 from weft.cluster.control.fault_log import FaultLog
 from weft.cluster.control.interface import (
@@ -377,9 +375,17 @@ class EngineCluster:
         now_ns = int(self._client.clock.wall().timestamp() * 1e9)
         closed = partial(self._nodes.closed_to, name, command.pod.shape.constraints)
         limits = self.engine.ledger.limits
-        request = bind_request(command, node, now_ns, self.term, pod, limits, closed)
-        unchanged = asks_the_same(command.pod, self.parse)
-        return msgspec.structs.replace(request, resource_version=version, unchanged=unchanged)
+        return bind_request(
+            command,
+            node,
+            now_ns,
+            self.term,
+            pod,
+            limits,
+            closed,
+            version=version,
+            unchanged=asks_the_same(command.pod, self.parse),
+        )
 
     # --- taking in ---
 

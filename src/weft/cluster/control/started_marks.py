@@ -22,11 +22,11 @@ from weft.kube.clock import Backoff
 from weft.kube.codec import PODS
 from weft.kube.conditions import ANOTHER_POD
 from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
-from weft.kube.log_fields import about
 from weft.kube.pods import Pod
 from weft.model import BadInputError
 from weft.model.agent_offer import decode_offer
 from weft.model.annotations import AGENT
+from weft.model.log_fields import about
 
 log = logging.getLogger("weft.cluster")
 _TIMEOUT_S = 3.0

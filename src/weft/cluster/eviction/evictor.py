@@ -35,8 +35,8 @@ from weft.core.explain.sentences import (
 )
 from weft.kube.client import ApiClient
 from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
-from weft.kube.log_fields import about
 from weft.kube.pods import Pod
+from weft.model.log_fields import about
 
 log = logging.getLogger("weft.cluster")
 BORROWED, SLOWED, DOUBLE = "BorrowedMemoryNeeded", "SlowedDown", "DoubleBooked"

@@ -33,9 +33,9 @@ from weft.kube.client import ApiClient
 from weft.kube.clock import Backoff
 from weft.kube.codec import PODS
 from weft.kube.errors import ApiError, LostError, NotFoundError, NotSentError
-from weft.kube.log_fields import about
 from weft.model import Node
 from weft.model.annotations import TERM
+from weft.model.log_fields import about
 
 log = logging.getLogger("weft.cluster")
 

@@ -17,8 +17,8 @@ from weft.core.explain.account_sentences import past_scheduler_in_words
 from weft.kube.client import ApiClient
 from weft.kube.clock import Backoff
 from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
-from weft.kube.log_fields import about
 from weft.kube.pods import Pod
+from weft.model.log_fields import about
 
 log = logging.getLogger("weft.cluster")
 REASON = "BoundPastScheduler"

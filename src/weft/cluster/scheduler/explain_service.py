@@ -54,9 +54,9 @@ from weft.core.explain.smallest_change import ChangeSearch, SuggestedChange
 from weft.core.framework import Profile
 from weft.core.ledger import LedgerTable
 from weft.dialects.catalog import RESOURCES
-from weft.kube.log_fields import PodReference
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Code, PodRequest
+from weft.model.log_fields import PodReference
 
 _CANDIDATES = 3
 _STUCK = 10

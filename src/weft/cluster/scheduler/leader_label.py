@@ -13,8 +13,8 @@ import msgspec
 from weft.kube.client import MERGE_PATCH, ApiClient
 from weft.kube.codec import PODS, SkippedObjects
 from weft.kube.errors import ApiError, LostError, NotFoundError, NotSentError
-from weft.kube.log_fields import PodReference, about
 from weft.model.annotations import ROLE
+from weft.model.log_fields import PodReference, about
 
 log = logging.getLogger("weft.scheduler")
 

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from weft.cluster.state.pod_reader import plain_shape, read_there
 from weft.core.explain.account_sentences import (
+    MARKED_LATE,
     edited_in_words,
     lost_in_words,
     moved_in_words,
@@ -36,7 +37,16 @@ from weft.dialects.delivery import why_not_due
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.evidence import ChargedPlacement, agreed, marked, without_marks
 from weft.dialects.resources import slots, whole_cards
-from weft.dialects.shares import asked_on, placement_of, share_on
+from weft.dialects.shares import (
+    SaidByPod,
+    asked_on,
+    encode,
+    placement_of,
+    said_by,
+    said_in,
+    saying,
+    share_on,
+)
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
 from weft.model import BadInputError, Gpu, Node, Placement, PodRequest, Shape, Share
@@ -75,12 +85,98 @@ class BoundShare(NamedTuple):
     """The charge for a pod. `why` says, where its marks did not, what was assumed.
 
     `moves`: what other pods of the node hold may change it. `doubts`: what is wrong with its marks.
+    `fault`: the mistake of ours by which its reading broke off.
     """
 
     placement: Placement
     why: str = ""
     moves: bool = False
     doubts: tuple[Doubt, ...] = ()
+    fault: Exception | None = None
+
+
+_MARKED_LATE = Doubt("PlacementDoubted", MARKED_LATE)
+
+
+class AsSeenFirst(NamedTuple):
+    """A bound pod as it was first seen: who edits it later, or adds labels or marks that say more
+    than it asks, changes nothing.
+
+    `bound_with` is the value of Weft's annotation, "" where no two marks agree; then `labels` are
+    those that ask for GPUs, and `is_marked` says whether any mark of Weft's was its own. `said` is
+    what it said of itself; None until it was charged.
+    """
+
+    bound_with: str
+    labels: dict[str, str]
+    is_marked: bool
+    said: SaidByPod | None = None
+
+
+class BoundReading(NamedTuple):
+    """A bound pod, as it is now, and as its charge goes by it."""
+
+    pod: Pod
+    first: AsSeenFirst
+
+    @property
+    def counted(self) -> Pod:
+        """The pod by what it asked with when it was first seen."""
+        first = self.first
+        if first.bound_with:
+            return self.pod
+        return registry.asking_by(self.pod, first.labels)
+
+    @property
+    def is_marked_late(self) -> bool:
+        """True if all marks that the pod has came after it was first seen."""
+        first = self.first
+        return not first.bound_with and not first.is_marked and marked(self.pod)
+
+
+def seen_first(pod: Pod) -> AsSeenFirst:
+    """Keep of a bound pod what later edits do not change."""
+    if bound_with := agreed(pod):
+        return AsSeenFirst(bound_with, {}, is_marked=True, said=said_in(bound_with))
+    return AsSeenFirst("", registry.asking_labels_of(pod), marked(pod))
+
+
+def seen_as_decided(placement: Placement) -> AsSeenFirst:
+    """The same of a pod that comes back from its binding as it was decided."""
+    return AsSeenFirst(encode(placement), {}, is_marked=True, said=said_by(placement))
+
+
+def account(
+    reading: BoundReading,
+    node: Node | None,
+    settings: DialectSettings,
+    how_full: HowFull,
+    shown: KubeNode | None,
+) -> BoundShare:
+    """Charge a bound pod on its node; all but GPUs while that is not known (None). Never raises.
+
+    `shown` is the node as the API shows it, whose cards are so full without the pod.
+    """
+    pod, first = reading
+    try:
+        if node is None:
+            share = without_node(reading.counted, settings)
+        else:
+            charge = by_late_marks if reading.is_marked_late else held_by
+            share = charge(reading.counted, node, settings, how_full, first.bound_with)
+            share = with_record(share, pod, node, settings, shown)
+    except Exception as error:
+        share = unreadable(pod, node or Node(pod.spec.node_name), settings, fault_in_words(error))
+        share = share._replace(fault=error)
+    if first.said is not None:
+        share = share._replace(placement=saying(share.placement, first.said))
+    late = "" if first.bound_with else as_bound(pod)
+    return share._replace(doubts=(*share.doubts, _MARKED_LATE)) if late else share
+
+
+def fault_in_words(error: Exception) -> str:
+    """Name a mistake of ours."""
+    return f"{type(error).__name__}: {error}"[:300]
 
 
 class GuessedUse:

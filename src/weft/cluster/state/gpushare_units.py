@@ -12,8 +12,8 @@ from weft.cluster.control.interface import Notice
 from weft.cluster.state.nodes import NodeView, Unit
 from weft.core.explain.account_sentences import other_unit_in_words, switched_unit_in_words
 from weft.dialects.gpushare import GPU_MEM, UNIT_MIB, UNIT_NAME
-from weft.kube.log_fields import about
 from weft.model import Node
+from weft.model.log_fields import about
 
 log = logging.getLogger("weft.cluster")
 

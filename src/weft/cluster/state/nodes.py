@@ -20,11 +20,11 @@ from weft.dialects.catalog import RESOURCES
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE, UNHEALTHY_PREFIX
 from weft.dialects.inventory import InventoryFallback, inventory, taints_of
 from weft.dialects.node_links import LinksRule
-from weft.kube.log_fields import about
 from weft.kube.structs import ConfigMap, KubeNode, Lease
 from weft.kube.watch import Change, Deleted
 from weft.model import ClosedNode, Constraints, Node
 from weft.model.annotations import AGENT
+from weft.model.log_fields import about
 from weft.model.reason import TEXT
 
 log = logging.getLogger("weft.cluster")

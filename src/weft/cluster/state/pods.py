@@ -15,50 +15,37 @@ the API shows, not from the order in which it came; a Weft that starts anew gues
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from weft.cluster.state.bound_share import (
+    AsSeenFirst,
+    BoundReading,
     BoundShare,
     Doubt,
     GuessedUse,
     HowFull,
-    as_bound,
-    by_late_marks,
-    held_by,
-    unreadable,
-    with_record,
-    without_node,
+    account,
+    fault_in_words,
+    seen_as_decided,
+    seen_first,
 )
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pod_facts import age, bound_ns, came_as_decided, same, since
 from weft.cluster.state.pod_reader import claims_of, keeps_away, read
 from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import Event, PodAdded, PodGone, PodSeenBound
-from weft.core.explain.account_sentences import MARKED_LATE
 from weft.core.ledger import Ledger
 from weft.dialects.dialect import DialectSettings
-from weft.dialects.evidence import agreed, marked
-from weft.dialects.registry import asking_by, asking_labels_of
-from weft.dialects.shares import SaidByPod, encode, keeps, said_by, said_in, saying
+from weft.dialects.shares import keeps, said_by
 from weft.kube.clock import Clock
-from weft.kube.log_fields import about
 from weft.kube.pods import ENDED, Pod
 from weft.model import BadInputError, Node, Placement, PodRequest
+from weft.model.log_fields import about
 
 log = logging.getLogger("weft.cluster")
 
 Key = tuple[str, str]
-_MARKED_LATE = Doubt("PlacementDoubted", MARKED_LATE)
-
-
-class AsSeenFirst(NamedTuple):
-    """A bound pod on which no two marks agreed: its labels that ask for GPUs, and whether any mark
-    of Weft's was its own."""
-
-    labels: dict[str, str]
-    marked: bool
 
 
 class PodView:
@@ -97,9 +84,7 @@ class PodView:
         self._leaving: set[str] = set()
         self._faulty: dict[str, str] = {}  # the mistakes that were told
         self._sent: dict[str, PodRequest | Placement] = {}
-        self._bound_with: dict[str, str] = {}  # Weft's annotation, "" for none, as seen first
-        self._said: dict[str, SaidByPod] = {}  # what bound pods said of themselves, as seen first
-        self._unsaid: dict[str, AsSeenFirst] = {}  # of those for which no two marks agree
+        self._first: dict[str, AsSeenFirst] = {}  # bound pods
         self._bound_ns: dict[str, int] = {}  # since when pods are bound, monotonic
         self._guessed_on: dict[str, set[str]] = {}  # whose whole cards are guessed, by node
         self._to_guess: set[str] = set()  # nodes where guesses are to be made anew
@@ -156,7 +141,7 @@ class PodView:
         if known is not None and known.metadata.uid == meta.uid:
             del self.pods[meta.namespace, meta.name]
         self._faulty.pop(meta.uid, None)
-        self._forget_binding(meta.uid)
+        self._first.pop(meta.uid, None)
         self._bound_ns.pop(meta.uid, None)
         known = self._by_uid.pop(meta.uid, None)
         if known is not None:
@@ -277,7 +262,7 @@ class PodView:
     def fault(self, pod: Pod, error: Exception) -> str:
         """Count and tell, once for each pod, a mistake of ours; what is to be said of the pod."""
         self.faults += 1
-        meta, why = pod.metadata, f"{type(error).__name__}: {error}"[:300]
+        meta, why = pod.metadata, fault_in_words(error)
         if self._faulty.get(meta.uid) != why:
             self._faulty[meta.uid] = why
             text = f"pod {meta.namespace}/{meta.name} cannot be read; this is a mistake in Weft"
@@ -287,7 +272,7 @@ class PodView:
     def _bound(self, pod: Pod) -> Event | None:
         self._note_bound(pod)
         node = self._nodes.nodes.get(pod.spec.node_name)
-        share = self._charge(pod, None) if node is None else self._held(pod, node)
+        share = self._held(pod, node)
         self._note(pod, share)
         return self._seen(pod, share.placement)
 
@@ -323,43 +308,28 @@ class PodView:
             return None
         if not came_as_decided(known, pod, placed):
             return None
-        self._bound_with[pod.metadata.uid] = encode(placed)
-        self._said[pod.metadata.uid] = said_by(placed)
+        self._first[pod.metadata.uid] = seen_as_decided(placed)
         return placed
 
-    def _held(self, pod: Pod, node: Node) -> BoundShare:
+    def _held(self, pod: Pod, node: Node | None) -> BoundShare:
         uid = pod.metadata.uid
-        share = self._charge(pod, node, GuessedUse(node).how_full)
-        if not share.moves:
+        share = self._charge(pod, node, GuessedUse(node or Node("")).how_full)
+        if node is None or not share.moves:
             return share
         self._guessed_on.setdefault(node.name, set()).add(uid)
         return self._guesses(node.name, {uid})[uid]
 
-    def _charge(self, pod: Pod, node: Node | None, how_full: HowFull | None = None) -> BoundShare:
-        """The pod's charge. What it was bound with, and what it said of itself then, is as it was
-        first seen: who edits that later changes nothing. Nor does who adds labels that ask for
-        GPUs, or marks that say more than the pod asks."""
-        uid = pod.metadata.uid
-        text = self._bound_with.setdefault(uid, agreed(pod))
-        seen, charge = pod, held_by
-        if not text:
-            first = self._unsaid.setdefault(uid, AsSeenFirst(asking_labels_of(pod), marked(pod)))
-            seen = asking_by(pod, first.labels)
-            charge = held_by if first.marked or not marked(pod) else by_late_marks
-        try:
-            if node is None or how_full is None:
-                share = without_node(seen, self.settings)
-            else:
-                share = charge(seen, node, self.settings, how_full, text)
-                shown = self._nodes.objects.get(node.name)
-                share = with_record(share, pod, node, self.settings, shown)
-        except Exception as error:
-            why = self.fault(pod, error).removeprefix("cannot be read: ")
-            share = unreadable(pod, node or Node(pod.spec.node_name), self.settings, why)
-        said = self._said.setdefault(uid, said_in(text) or said_by(share.placement))
-        share = share._replace(placement=saying(share.placement, said))
-        late = "" if text else as_bound(pod)
-        return share._replace(doubts=(*share.doubts, _MARKED_LATE)) if late else share
+    def _charge(self, pod: Pod, node: Node | None, how_full: HowFull) -> BoundShare:
+        """The pod's charge, by what it was first seen bound with and said then."""
+        first = self._first.get(pod.metadata.uid) or seen_first(pod)
+        shown = self._nodes.objects.get(node.name) if node is not None else None
+        share = account(BoundReading(pod, first), node, self.settings, how_full, shown)
+        if share.fault is not None:
+            self.fault(pod, share.fault)
+        if first.said is None:
+            first = first._replace(said=said_by(share.placement))
+        self._first[pod.metadata.uid] = first
+        return share
 
     def _guesses(self, name: str, leaving: Collection[str]) -> dict[str, BoundShare]:
         """Guess the whole cards of each pod on this node that does not say which it has.
@@ -419,16 +389,11 @@ class PodView:
         self.bad.pop(uid, None)
         self.assumed.pop(uid, None)
         self.doubts.pop(uid, None)
-        self._forget_binding(uid)
+        self._first.pop(uid, None)
         pod = self._by_uid.get(uid)
         if pod is not None:
             self._leave_node(pod)
         return self._end(uid) if self._sent.pop(uid, None) is not None else None
-
-    def _forget_binding(self, uid: str) -> None:
-        self._bound_with.pop(uid, None)
-        self._said.pop(uid, None)
-        self._unsaid.pop(uid, None)
 
     def _end(self, uid: str) -> PodGone:
         pod = self._by_uid.get(uid)

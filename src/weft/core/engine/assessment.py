@@ -96,15 +96,17 @@ class Assessment:
         self.demand = Demand(shape, ledger.table, harvests=profile.harvests)
         self.kinds = ledger.table.told_apart
         rows = ledger.table.count
+        self.raw: list[Ints] = [np.zeros(rows, dtype=np.int64) for _ in profile.scorers]
         self.read_nodes(ledger.table)
+        self.wishes = preferences(ledger.table, shape.constraints)
         self.codes: Codes = np.zeros(rows, dtype=np.int8)
         self.counts: Ints = np.zeros(CODES, dtype=np.int64)
         self.counts[0] = rows
-        self.raw: list[Ints] = [np.zeros(rows, dtype=np.int64) for _ in profile.scorers]
         self.inexact: Bools | None = None
         self.places: tuple[Ints, assignment.Assignment] | None = None
-        self.wishes = preferences(ledger.table, shape.constraints)
-        self.connectable = connection.best_by_node(ledger.table, self.demand)
+        self.connectable = None
+        if self.demand.gpus > 1:
+            self.connectable = connection.best_by_node(ledger.table, self.demand)
         self.connected = None if self.connectable is None else self.connectable.copy()
         alone = len(self.raw) == 1 and self.wishes is None
         self.total: Ints = self.raw[0] if alone else np.zeros(rows, dtype=np.int64)

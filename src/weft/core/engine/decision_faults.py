@@ -62,10 +62,14 @@ class SideTasks:
         try:
             return call()
         except Exception as error:
-            self.count += 1
-            if len(self.faults) < _MOST_UNTOLD:
-                self.faults.append(TaskFaulted(task, error))
+            self.broke_off(task, error)
             return instead
+
+    def broke_off(self, task: str, error: Exception) -> None:
+        """Note a fault, for whoever guards a task in its own place."""
+        self.count += 1
+        if len(self.faults) < _MOST_UNTOLD:
+            self.faults.append(TaskFaulted(task, error))
 
     def take_faults(self) -> list[TaskFaulted]:
         """The faults since the last call."""

@@ -231,6 +231,7 @@ class _Scratch(Query):
             self._parents = (first + parent).take(self._children)
         self._cells = self._cells.copy()
         self._device_cells = self._devices().copy()
+        self.__dict__.clear()  # columns of what was before
         self._cells[table.CPU_FREE] -= self.demand.cpu_milli
         self._cells[MEMORY_FREE] -= self.demand.memory_mib
         self.alone: Bools = np.ones(self._device_cells.shape[1], dtype=np.bool_)

@@ -61,9 +61,11 @@ class Need:
         least = np.array(asked_mib, dtype=np.int64)
         self.memory_mib: Ints = sizes if gpu_request.whole else least
         self.ask_mib: Ints = np.maximum(self.memory_mib, least) + gpu_request.headroom_mib
-        self.accepts: Bools = np.array(
-            [shape.devices.accepts_model(kind.model) for kind in kinds], dtype=np.bool_
-        )
+        rule = shape.devices
+        self.accepts: Bools = np.ones(len(kinds), dtype=np.bool_)
+        if rule.models or rule.not_models:
+            accepted = [rule.accepts_model(kind.model) for kind in kinds]
+            self.accepts = np.array(accepted, dtype=np.bool_)
         self.will_do: Bools = self.accepts
         if overcommits:  # more may be free than a card has, but no pod gets more than a card
             self.will_do = self.accepts & (self.ask_mib <= sizes)
@@ -120,15 +122,17 @@ class Demand:
         self.gpus = sum(need.count for need in self.needs)
         self.milli = sum(need.count * need.milli for need in self.needs)
         self.device_accepts = self._by_uuid(table)
-        self.small = tuple(
-            is_small(
-                shape.job_class,
-                int(sum(need.memory_mib[at] for need in self.needs)),
-                sum(need.milli for need in self.needs),
-                (kind.memory_mib, kind.milli),
+        self.small = (False,) * len(kinds)
+        if shape.job_class == LATENCY_CRITICAL:
+            self.small = tuple(
+                is_small(
+                    shape.job_class,
+                    int(sum(need.memory_mib[at] for need in self.needs)),
+                    sum(need.milli for need in self.needs),
+                    (kind.memory_mib, kind.milli),
+                )
+                for at, kind in enumerate(kinds)
             )
-            for at, kind in enumerate(kinds)
-        )
         self.harvests = harvests and table.harvests and self._takes_one_share()
         self.expected_mib = self.needs[0].gpu_request.expected_mib if self.harvests else 0
         self.mode: Mode = self._cheapest_mode(table)

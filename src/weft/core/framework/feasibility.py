@@ -53,7 +53,7 @@ def declared_codes(table: LedgerTable, demand: Demand, rows: Ints | None = None)
         row = table.row_of.get(shape.node_name, -1)
         each = np.arange(table.count) if rows is None else rows
         codes = np.where(each == row, codes, np.int8(Code.OTHER_NODE))
-    unlinked = connection.unknown_to(table, demand)
+    unlinked = connection.unknown_to(table, demand) if shape.topology == "required" else None
     if unlinked is not None:
         codes[(codes == 0) & _of(unlinked, rows)] = Code.LINKS_UNKNOWN
     codes[~_of(table.schedulable, rows)] = Code.UNSCHEDULABLE
@@ -142,6 +142,7 @@ def codes(query: Query) -> Codes:
     GPU requests fit together is for `assignment` to find.
     """
     demand = query.demand
+    extended_fits = _extended_fits(query) if demand.extended else None
     lacks = query.below(demand.node_columns, demand.node_needs)
     gpu_code: npt.NDArray[np.integer] | None = None
     if demand.mode == "device":
@@ -151,8 +152,8 @@ def codes(query: Query) -> Codes:
     node_codes: Codes = demand.code_of.take(np.packbits(lacks, axis=0)[0])
     if gpu_code is not None:
         node_codes = np.where(node_codes == 0, gpu_code, node_codes).astype(np.int8)
-    if demand.extended:
-        node_codes = np.where((node_codes == 0) & ~_extended_fits(query), _EXTENDED, node_codes)
+    if extended_fits is not None:
+        node_codes = np.where((node_codes == 0) & ~extended_fits, _EXTENDED, node_codes)
     if demand.shape.constraints.ports:
         by_ports = port_codes(query, demand.shape.constraints.ports)
         node_codes = np.where(node_codes == 0, by_ports, node_codes)

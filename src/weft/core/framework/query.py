@@ -5,6 +5,7 @@ arrays over the query's nodes (length n) or over their devices (length d, groupe
 same order); a policy returns arrays of the same lengths and never knows which nodes it is about.
 """
 
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -18,8 +19,6 @@ from weft.core.ledger.table import DEVICE_COLUMNS, NODE_COLUMNS, Bools, Ints, Le
 NEVER = -(1 << 62)
 """The score of what does not fit."""
 
-_FREE = DEVICE_COLUMNS.index("device_memory_free")
-_HARVEST = DEVICE_COLUMNS.index("device_memory_harvest")
 _AT_ONCE = 1024
 """Devices up to which all columns are gathered together; of more, each when it is asked for."""
 _LOCAL_BITS = 12
@@ -27,24 +26,39 @@ _LOCAL_MASK = (1 << _LOCAL_BITS) - 1
 
 
 class _NodeColumn:
-    """A column of the query's nodes, fetched by name."""
+    """A column of the query's nodes; the first that is asked for makes all plain attributes."""
 
     def __init__(self, name: str) -> None:
         self._at = NODE_COLUMNS.index(name)
 
     def __get__(self, query: "Query", owner: object = None) -> Ints:
+        query.__dict__.update(zip(NODE_COLUMNS, query._cells, strict=True))
         column: Ints = query._cells[self._at]
         return column
 
 
 class _DeviceColumn:
-    """A column of the query's devices, gathered when first asked for."""
+    """A column of the query's devices, gathered when first asked for; then a plain attribute."""
 
     def __init__(self, name: str) -> None:
         self._at = DEVICE_COLUMNS.index(name)
 
+    def __set_name__(self, owner: object, name: str) -> None:
+        self._name = name
+        _DEVICE_ATTRIBUTES.append((name, self._at))
+
     def __get__(self, query: "Query", owner: object = None) -> Ints:
-        return query._device(self._at)
+        column = query._device(self._at)
+        if query._device_cells is None:
+            query.__dict__[self._name] = column
+        else:
+            cells = query._device_cells
+            query.__dict__.update((name, cells[at]) for name, at in _DEVICE_ATTRIBUTES)
+        return column
+
+
+_DEVICE_ATTRIBUTES: list[tuple[str, int]] = []
+"""Device columns by attribute, and their place in the table."""
 
 
 class _DeviceFlag:
@@ -78,9 +92,9 @@ class Query:
     """True if the pod's earlier GPU requests (and its CPU and memory) are already charged here."""
 
     __slots__ = (
+        "__dict__",  # columns that were asked for
         "_cells",
         "_device_cells",
-        "_device_columns",
         "_device_rows",
         "_fits",
         "_offsets",
@@ -105,7 +119,6 @@ class Query:
         self._cells = table.cells if rows is None else table.cells.take(rows, axis=1)
         self.n = self._cells.shape[1]
         self._device_cells: Ints | None = None
-        self._device_columns: dict[int, Ints] = {}
         self._device_rows: Ints | None = None
         self._offsets: Ints | None = None
         self._fits: Bools | None = None
@@ -190,9 +203,7 @@ class Query:
             self._lay_out()
             rows = self._device_rows
             if rows is not None and len(rows) > _AT_ONCE:
-                if at not in self._device_columns:
-                    self._device_columns[at] = self.table.device_cells[at].take(rows)
-                return self._device_columns[at]
+                return np.asarray(self.table.device_cells[at].take(rows))
         column: Ints = self._devices()[at]
         return column
 
@@ -202,7 +213,7 @@ class Query:
 
         What is free; for a harvesting demand what may be given away (`device_memory_harvest`).
         """
-        return self._device(_HARVEST if self.demand.harvests else _FREE)
+        return self.device_memory_harvest if self.demand.harvests else self.device_memory_strict
 
     device_memory_harvest = _DeviceColumn("device_memory_harvest")
     """The memory that a harvesting policy may give away, MiB: within the declared limit and idle,
@@ -229,7 +240,7 @@ class Query:
     """The first device of its node in its state: scoring these alone is enough for who reads
     requests only, unless the query is `narrowed`, [d]."""
 
-    @property
+    @cached_property
     def d(self) -> int:
         """Number of its devices."""
         self._lay_out()
@@ -344,6 +355,12 @@ class Query:
     def sum(self, values: npt.NDArray[np.generic]) -> Ints:
         """Sum of device columns [d] or [k, d] over each node, [n] or [k, n]."""
         return self._reduce(np.add, values, 0)
+
+    def sum_reals(self, values: Floats) -> Floats:
+        """Sum of a device column over each node, from the first device to the last, [n]."""
+        if not self.d:
+            return np.zeros(self.n)
+        return np.bincount(self.device_node, weights=values, minlength=self.n).astype(np.float64)
 
     def max(self, values: Ints, empty: int) -> Ints:
         """Greatest of a device column on each node, `empty` for nodes without devices, [n]."""

@@ -80,10 +80,6 @@ class Popularity:
         )
         self.completion.flags.writeable = False
 
-    def worth(self, kind: Ints, share: Ints) -> Floats:
-        """The value of free shares (thousandths) of devices of these kinds, [k]."""
-        return self.completion.take(kind * (LEVELS + 1) + share // 10)
-
 
 def _sizes(popular: Sequence[tuple[Shape, int]], kind: DeviceKind) -> Counter[int]:
     """How often each share of devices of this kind comes, by hundredths, rounded up."""

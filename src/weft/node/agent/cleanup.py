@@ -17,12 +17,12 @@ import msgspec
 from weft.kube.client import MERGE_PATCH, ApiClient
 from weft.kube.codec import LEASES, NODES
 from weft.kube.errors import ApiError, LostError, NotFoundError, NotSentError
-from weft.kube.log_fields import about
 from weft.kube.services import SERVING_PODS, ServingPod, everything
 from weft.kube.structs import KubeNode, Lease
 from weft.model import BadInputError
 from weft.model.annotations import ADVERTISES, AGENT, INVENTORY
 from weft.model.heartbeat import HEARTBEAT_PREFIX, heartbeat_name
+from weft.model.log_fields import about
 from weft.node.agent.accounting import own_resources
 from weft.node.agent.discovery import ANNOTATIONS, is_model
 from weft.node.agent.heartbeat import AGENT_LABELS

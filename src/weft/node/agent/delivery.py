@@ -27,9 +27,9 @@ import msgspec
 
 from weft.dialects import alnair, elastic, gpushare
 from weft.dialects.foreign import foreign_requests
-from weft.kube.log_fields import about
 from weft.model.annotations import DELIVERY, PLACEMENT, REQUIRED_PLUGINS
 from weft.model.delivery import DeliveryRecord, decode_delivery
+from weft.model.log_fields import about
 from weft.node.agent.container_grant import (
     NO_GPU,
     NOTHING,

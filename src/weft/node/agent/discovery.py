@@ -27,12 +27,12 @@ from weft.dialects.weft import inventory_text, reported_gpus
 from weft.kube.client import MERGE_PATCH, ApiClient
 from weft.kube.codec import NODES
 from weft.kube.errors import ApiError, LostError, NotSentError
-from weft.kube.log_fields import about
 from weft.kube.structs import KubeNode
 from weft.model import BadInputError, Gpu
 from weft.model.agent_offer import AgentOffer, encode_offer
 from weft.model.annotations import AGENT, GPU_LINKS, INVENTORY, NODE_MODELS
 from weft.model.gpu_links import GpuLinks
+from weft.model.log_fields import about
 from weft.node.agent.device_watch import DeviceWatch
 
 log = logging.getLogger("weft.agent")

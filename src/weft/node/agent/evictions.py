@@ -11,7 +11,7 @@ from collections import Counter
 
 from weft.kube.client import ApiClient
 from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
-from weft.kube.log_fields import about
+from weft.model.log_fields import about
 from weft.node.agent.node_pods import NodePods
 from weft.node.agent.pod_events import EVICTED, NOT_EVICTED, PodEvents, PodName
 

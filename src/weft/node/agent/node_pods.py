@@ -27,12 +27,12 @@ from weft.dialects.registry import choose, parse_pod
 from weft.dialects.resources import names_any, slots
 from weft.kube.client import ApiClient
 from weft.kube.codec import NODES
-from weft.kube.log_fields import about
 from weft.kube.structs import KubeNode
 from weft.kube.watch import Added, Change, Deleted, ListWatch, Modified, WatchOptions
 from weft.model import BadInputError, Node, PodManifest
 from weft.model.annotations import DELIVERY, SCHEDULE, SCHEDULE_ENABLED
 from weft.model.delivery import DeliveryRecord, decode_delivery
+from weft.model.log_fields import about
 from weft.node.agent.accounting import own_resources
 from weft.node.agent.pod_on_node import PODS_ON_NODE, PodOnNode
 from weft.node.agent.usage import WatchedPod

@@ -15,8 +15,8 @@ import msgspec
 
 from weft.kube.errors import ApiError, LostError, NotFoundError, NotSentError
 from weft.kube.events import Note
-from weft.kube.log_fields import about
 from weft.kube.structs import ObjectReference
+from weft.model.log_fields import about
 from weft.node.agent.usage import ContainerUse, NodeUse, WatchedPod
 
 log = logging.getLogger("weft.agent")

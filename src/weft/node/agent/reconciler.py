@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from weft.dialects.resources import amount, slots
-from weft.kube.log_fields import about
 from weft.model import BadInputError, WeftError
+from weft.model.log_fields import about
 from weft.node.agent.node_pods import NodePod
 from weft.node.agent.pod_events import PodName
 
