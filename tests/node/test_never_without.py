@@ -253,3 +253,40 @@ def test_without_a_validator_what_started_without_its_share_is_evicted(
         assert any("without its share" in message for message in told), told
     finally:
         node.restart_containerd()
+
+
+def test_without_a_validator_the_guard_has_containers_wait_for_a_killed_agent(
+    node: RealNode, gpus: PlayedGpus, namespace: str, scheduler: None, tmp_path: Path
+) -> None:
+    """One that is killed whenever it is asked; then one that is not."""
+    node.restart_containerd(validator=False)
+    supervised = ("--supervised", "--lock", tmp_path / "agent.lock")
+    dying = Agent(node, gpus, *supervised, program=[CRASHING, "asked", "1", "SIGKILL"])
+    successor = Agent(node, gpus, *supervised)
+    try:
+        dying.start()
+        dying.wait_ready(lambda: dying.said.count(ASKED) >= 2, _CRASHES_S)  # the guard's, too
+        node.create(pods("waits", 1), namespace, bind=False)
+        dying.until(f"container c-{IN_A_POD - 1} is refused", _RUNS_S)
+        asks_nothing: Object = {
+            "metadata": {"name": "alone"},
+            "spec": {"containers": [{"name": "c"}]},
+        }
+        node.create([asks_nothing], namespace)
+        now = node.wait(lambda now: any(map(has_begun, now)), namespace)
+        assert [pod["metadata"]["name"] for pod in now if has_begun(pod)] == ["alone"]
+        dying.until("(?s)(killed by SIGKILL.*){3}", _RUNS_S)
+        successor.start()
+        successor.until("stands by")
+        assert successor.said.count(ASKED) == 1  # its guard's
+        dying.end()
+        found = node.wait(lambda now: all(map(has_begun, now)), namespace, _RUNS_S)
+        (shared,) = (pod for pod in found if pod["metadata"]["name"] == "waits-0")
+        is_exact(node, gpus, shared, record_of(shared))
+        told = [event["message"] for event in node.api.list("Event", namespace)]
+        assert any("the agent of this node is away" in message for message in told), told
+        assert successor.end() == 0
+    finally:
+        dying.kill()
+        successor.kill()
+        node.restart_containerd()

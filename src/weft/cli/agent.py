@@ -4,7 +4,7 @@ import os
 import socket
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 from typer import Option
 
@@ -13,6 +13,7 @@ from weft.model.errors import BadInputError
 
 NVML = "nvml"
 NODE_NAME = "NODE_NAME"
+SUPERVISED = "--supervised"
 
 
 NodeName = Annotated[
@@ -38,6 +39,16 @@ PodResources = Annotated[Path, Option(help="The kubelet's pod resources socket."
 CriSocket = Annotated[
     Path, Option(help="The container runtime's CRI socket, to try whether containers wait for us.")
 ]
+Supervised = Annotated[
+    bool,
+    Option(
+        SUPERVISED,
+        help="Start again at once if killed, and keep containers from starting meanwhile.",
+    ),
+]
+Lock = Annotated[
+    Path, Option(help="With --supervised: locked by the one agent that delivers on this node.")
+]
 Cleanup = Annotated[
     bool, Option("--cleanup", help="Take all that the agent wrote off the node, and end.")
 ]
@@ -54,6 +65,8 @@ def agent(
     cdi_folder: CdiFolder = Path("/var/run/cdi"),
     pod_resources: PodResources = Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
     cri_socket: CriSocket = Path("/run/containerd/containerd.sock"),
+    supervised: Supervised = False,
+    lock: Lock = Path("/run/weft/agent.lock"),
     cleanup: Cleanup = False,
     all_nodes: AllNodes = False,
     config: options.ConfigFile = None,
@@ -85,7 +98,13 @@ def agent(
             count = uvloop.run(clean(node, kubeconfigs, context, cdi_folder, mps=mps))
             print(f"taken off {count} {'node' if count == 1 else 'nodes'}")
             return
+        if supervised:
+            guarded = None if device_plugins else nri_socket
+            _become_supervisor(
+                lock, guarded, f"--log={log_level}", f"--log-format={log_format}", node=name
+            )
         from weft.cli.agent_hosting import AgentHosting, host
+        from weft.node.supervisor.handed_over import handed_over
 
         address, port = _address(listen, settings.agent.address, settings.agent.port)
         hosting = AgentHosting(
@@ -101,10 +120,20 @@ def agent(
             cdi_folder=cdi_folder,
             pod_resources=pod_resources,
             cri_socket=cri_socket,
+            handed=handed_over(os.environ),
         )
         # Reading GPUs is a thread's work: whoever creates a container must not wait 5 ms for it.
         sys.setswitchinterval(0.000_5)
         uvloop.run(host(settings, hosting))
+
+
+def _become_supervisor(lock: Path, guarded: Path | None, *logs: str, node: str) -> NoReturn:
+    """Go on as the small process that runs this one's command, without --supervised, as another."""
+    options = ["--lock", str(lock), "--node", node, *logs]
+    options += ["--guard", str(guarded)] if guarded is not None else []
+    own = [word for word in sys.orig_argv[1:] if word != SUPERVISED]
+    python = sys.executable
+    os.execv(python, [python, "-P", "-m", "weft.node.supervisor", *options, "--", python, *own])
 
 
 def _address(text: str, address: str, port: int) -> tuple[str, int]:

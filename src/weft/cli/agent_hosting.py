@@ -53,8 +53,9 @@ from weft.node.devices.fake import FakeReader
 from weft.node.devices.nvml import NvmlReader
 from weft.node.devices.reader import DeviceError, DeviceReader, NoDriverError
 from weft.node.doctor.cluster import NODE_AGENT
-from weft.node.nri.plugin import NriPlugin
+from weft.node.nri.plugin import NriPlugin, PluginOptions
 from weft.node.nri.runtimes import puts_cdi_last, takes_cdi
+from weft.node.supervisor.handed_over import HandedOver
 
 if TYPE_CHECKING:
     from weft.node.device_plugin.plugin_part import DevicePluginPart
@@ -63,7 +64,7 @@ log = logging.getLogger("weft.agent")
 
 
 class AgentHosting(msgspec.Struct, frozen=True):
-    """Options of the command line beside the configuration."""
+    """Options of the command line beside the configuration; `handed` is by a supervisor."""
 
     node_name: str
     devices: str
@@ -78,6 +79,7 @@ class AgentHosting(msgspec.Struct, frozen=True):
     pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
     cri_socket: Path = Path("/run/containerd/containerd.sock")
     proc: Path = Path("/proc")
+    handed: HandedOver | None = None
 
 
 async def host(config: Configuration, hosting: AgentHosting) -> None:
@@ -163,7 +165,10 @@ class Composition:
         ]
         pages = AgentPages(collectors, self._checks(), address=hosting.address, port=hosting.port)
         early: dict[str, AgentPart] = {"pages": pages, "events": self.events}
-        self.agent = NodeAgent(self.devices, self.pods, early, self._parts(), broken=broken)
+        turn = hosting.handed.lock.taken if hosting.handed is not None else None
+        self.agent = NodeAgent(
+            self.devices, self.pods, early, self._parts(), broken=broken, turn=turn
+        )
 
     def _isolate(self) -> None:
         settings = self._settings
@@ -185,7 +190,8 @@ class Composition:
             cdi_device=self._cdi_device,
         )
         self._cdi_files = CdiFiles(hosting.cdi_folder)
-        self.plugin = NriPlugin(hosting.nri_socket, self.delivery)
+        mark = hosting.handed.mark if hosting.handed is not None else ""
+        self.plugin = NriPlugin(hosting.nri_socket, self.delivery, PluginOptions(mark=mark))
         self.closed = FailClosed(self.plugin, lambda: _try_closed(hosting.cri_socket))
         self.absence = RuntimeAbsence(self.plugin)
         self.discovery = Discovery(
@@ -289,15 +295,17 @@ class Composition:
         return parts if self.mps is None else {**parts, "mps": self.mps}
 
     def _checks(self) -> dict[str, Callable[[], str]]:
-        plugin, devices, kubelet = self.plugin, self.devices, self.device_plugins
-        checks = {"devices": lambda: "" if devices.version else "not read yet"}
-        if kubelet is not None:
-            return checks | {
-                "kubelet": lambda: "" if kubelet.registrations else "not registered yet"
-            }
-        return checks | {
-            "runtime": lambda: "" if plugin.connected else plugin.problem or "not registered yet",
-        }
+        checks = {"devices": lambda: "" if self.devices.version else "not read yet"}
+        part = "runtime" if self.device_plugins is None else "kubelet"
+        return checks | {part: self._unheard}
+
+    def _unheard(self) -> str:
+        """Why nobody asks for shares; "" where somebody does. One that stands by is ready: the
+        agent that it is to replace ends only then."""
+        if self.agent.stands_by or self._delivers():
+            return ""
+        problem = self.plugin.problem if self.device_plugins is None else ""
+        return problem or "not registered yet"
 
     def _exempt(self) -> tuple[str, ...]:
         """The namespaces in which images see what they name; the agent's own is one."""

@@ -1,15 +1,10 @@
 """How daemons log: lines for people, or one JSON object a line (`--log-format json`).
 
-    {"time": "2026-03-01T12:00:00.123Z", "level": "info", "logger": "weft.cluster",
-     "message": "…", "pod": "team/train-0", "podUID": "…", "node": "gpu-1", "cycle": 17}
-
-The last four are there where a line is about a pod, a node or a decision: `model/log_fields.py`.
-`error` is a traceback. Nothing else reaches stderr then: Python's warnings, tracebacks of threads
-and the error that ends the process are lines too.
+What a line is: `kube/log_lines.py`. Nothing else reaches stderr then: Python's warnings,
+tracebacks of threads and the error that ends the process are lines too.
 """
 
 import contextlib
-import datetime
 import logging
 import sys
 import threading
@@ -17,14 +12,12 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Any
 
-import msgspec
 from typer import Exit, Option
 
+from weft.kube.log_lines import TEXT_FORM, JsonFormatter
 from weft.model.errors import BadInputError, PolicyError
-from weft.model.log_fields import FIELDS, NODE
 
 log = logging.getLogger("weft")
-TEXT_FORM = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
 class LogLevel(StrEnum):
@@ -47,37 +40,6 @@ Log = Annotated[LogLevel, Option("--log", help="How much is logged.")]
 Format = Annotated[
     LogFormat, Option("--log-format", help="Lines for people, or one JSON object a line.")
 ]
-
-
-class JsonFormatter(logging.Formatter):
-    """One JSON object a line; `node` is where all that is logged happens."""
-
-    def __init__(self, node: str = "") -> None:
-        super().__init__()
-        self._always = {NODE: node} if node else {}
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The record's line, without its end."""
-        at = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
-        line: dict[str, object] = {
-            "time": f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z",
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-            **self._always,
-        }
-        line |= {key: record.__dict__[key] for key in FIELDS if key in record.__dict__}
-        if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
-        try:
-            return msgspec.json.encode(line).decode()
-        except UnicodeEncodeError:  # half a character of somebody's name
-            shown = {key: _shown(value) for key, value in line.items()}
-            return msgspec.json.encode(shown).decode()
-
-
-def _shown(value: object) -> object:
-    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
 def set_up(log_format: LogFormat, level: LogLevel = LogLevel.INFO, *, node: str = "") -> None:

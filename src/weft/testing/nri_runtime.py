@@ -1,11 +1,12 @@
 """A fake container runtime that speaks NRI on a Unix socket, for tests of plugins.
 
-It does with its plugin what containerd 2.2 does: waits for an answer no longer than its time-out,
-drops a plugin that is late or gone and goes on without it, asks validators last and believes those
-that are gone, and creates no container of a pod that requires a plugin which is not there. Of a
-sandbox that is older than its restart it does not say that it stops. It runs nothing: `containers`
-says with which environment each one would have started. What only a real runtime shows
-(`tests/node`) it does not show.
+It does with its plugins what containerd 2.2 does: asks them by their index, each about the
+container as those before have adjusted it; waits for an answer no longer than its time-out, drops
+a plugin that is late or gone and goes on without it; lets no two of them set one variable; asks
+validators last and believes those that are gone, and creates no container of a pod that requires a
+plugin which is not there. Of a sandbox that is older than its restart it does not say that it
+stops. It runs nothing: `containers` says with which environment each one would have started. What
+only a real runtime shows (`tests/node`) it does not show.
 """
 
 import asyncio
@@ -32,6 +33,8 @@ from weft.node.nri.frames import (
 from weft.node.nri.ttrpc_pb2 import Request, Response
 
 PLUGIN_SERVICE = "nri.pkg.api.v1alpha1.Plugin"
+_LOOK_S = 0.005
+_STOPS = 1 << (nri.STOP_POD_SANDBOX - 1)
 _VALIDATE = 1 << (nri.VALIDATE_CONTAINER_ADJUSTMENT - 1)
 
 
@@ -49,10 +52,10 @@ class StartedContainer(NamedTuple):
 
 
 class PluginPeer:
-    """One connection of a plugin. `name` is "" until it registered."""
+    """One connection of a plugin. `name` and `index` are "" until it registered."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.name = ""
+        self.name = self.index = ""
         self.events = 0
         self.closed = False
         self._reader, self._writer = reader, writer
@@ -116,7 +119,8 @@ class PluginPeer:
             return
         request = Request.FromString(message.body)
         if request.method == "RegisterPlugin":
-            self.name = nri.RegisterPluginRequest.FromString(request.payload).plugin_name
+            asked = nri.RegisterPluginRequest.FromString(request.payload)
+            self.name, self.index = asked.plugin_name, asked.plugin_idx
             self.registered.set()
         body = Response(payload=nri.Empty().SerializeToString()).SerializeToString()
         self._writer.write(encode(Message(RUNTIME_CALLED, message.stream, RESPONSE, body)))
@@ -169,7 +173,7 @@ class FakeRuntime:
     ) -> None:
         self.name, self.version = name, version
         self.socket = socket
-        self.plugin: PluginPeer | None = None
+        self.plugins: list[PluginPeer] = []
         self.registrations = 0
         self.pods: dict[str, nri.PodSandbox] = {}
         self.running: dict[str, nri.Container] = {}
@@ -206,18 +210,31 @@ class FakeRuntime:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    @property
+    def plugin(self) -> PluginPeer | None:
+        """The plugin that is asked first."""
+        return self.plugins[0] if self.plugins else None
+
     def drop_plugin(self) -> None:
-        """Close the plugin's connection."""
-        if self.plugin is not None:
-            self.plugin.close()
-            self.plugin = None
+        """Close the plugins' connections."""
+        for plugin in self.plugins:
+            plugin.close()
+        self.plugins.clear()
 
     async def has_plugin(self, registrations: int = 1) -> None:
-        """Return once the plugin registered so many times, and is there."""
+        """Return once plugins registered so many times, and one is there."""
         async with self.connected:
             await self.connected.wait_for(
-                lambda: self.plugin is not None and self.registrations >= registrations
+                lambda: bool(self.plugins) and self.registrations >= registrations
             )
+
+    async def has_plugins(self, *names: str) -> None:
+        """Return once the plugins of these names, and no others, are there in this order."""
+        while tuple(plugin.name for plugin in self.plugins if not plugin.closed) != names:
+            await asyncio.sleep(_LOOK_S)
+
+    def _forget_closed(self) -> None:
+        self.plugins = [plugin for plugin in self.plugins if not plugin.closed]
 
     async def create(self, pod: nri.PodSandbox, container: nri.Container) -> StartedContainer:
         """Create a container: as it starts, or `NotCreatedError`."""
@@ -226,13 +243,13 @@ class FakeRuntime:
                 self._since_start.add(pod.id)
                 self._processes.begin(pod)
             self.pods[pod.id] = pod
-            plugin = self.plugin
-            adjust = nri.ContainerAdjustment()
-            if plugin is not None:
-                adjust = await self._adjusted(plugin, pod, container)
-            names = [plugin.name] if plugin is not None else []
-            if self._has_validators:
-                await self._validate(plugin, names, pod, container, adjust)
+            plugins = list(self.plugins)
+            try:
+                adjust = await self._adjusted(plugins, pod, container)
+                if self._has_validators:
+                    await self._validate(plugins, pod, container, adjust)
+            finally:
+                self._forget_closed()
             started = _started(container, adjust)
             self.containers[container.id] = started
             known = nri.Container()
@@ -250,42 +267,49 @@ class FakeRuntime:
         for container in gone:
             del self.running[container]
         self._processes.end(pod)
-        if self.plugin is not None and pod.id in self._since_start:
-            event = nri.StateChangeEvent(event=nri.STOP_POD_SANDBOX, pod=pod)
-            await self.plugin.call("StateChange", event, self._timeout_s)
+        event = nri.StateChangeEvent(event=nri.STOP_POD_SANDBOX, pod=pod)
+        for plugin in list(self.plugins):
+            if plugin.events & _STOPS and pod.id in self._since_start:
+                await plugin.call("StateChange", event, self._timeout_s)
 
     async def _adjusted(
-        self, plugin: PluginPeer, pod: nri.PodSandbox, container: nri.Container
+        self, plugins: list[PluginPeer], pod: nri.PodSandbox, container: nri.Container
     ) -> nri.ContainerAdjustment:
-        request = nri.CreateContainerRequest(pod=pod, container=container)
-        try:
-            payload = await plugin.call("CreateContainer", request, self._timeout_s)
-        except ConnectionError:
-            return nri.ContainerAdjustment()  # on without it: NRI is fail-open
-        return nri.CreateContainerResponse.FromString(payload).adjust
+        """All plugins' adjustments together."""
+        so_far, adjust = nri.Container(), nri.ContainerAdjustment()
+        so_far.CopyFrom(container)
+        for plugin in plugins:
+            request = nri.CreateContainerRequest(pod=pod, container=so_far)
+            try:
+                payload = await plugin.call("CreateContainer", request, self._timeout_s)
+            except ConnectionError:
+                continue  # on without it: NRI is fail-open
+            more = nri.CreateContainerResponse.FromString(payload).adjust
+            if twice := {e.key for e in more.env} & {e.key for e in adjust.env}:
+                raise NotCreatedError(f"plugins both tried to set env {min(twice)}")
+            adjust.MergeFrom(more)
+            so_far.annotations.update(more.annotations)
+            env = _adjusted(so_far.env, {each.key: each.value for each in more.env})
+            so_far.env[:] = [f"{key}={value}" for key, value in env.items()]
+        return adjust
 
     async def _validate(
         self,
-        plugin: PluginPeer | None,
-        names: list[str],
+        plugins: list[PluginPeer],
         pod: nri.PodSandbox,
         container: nri.Container,
         adjust: nri.ContainerAdjustment,
     ) -> None:
-        if plugin is not None and plugin.events & _VALIDATE:
-            asked = nri.ValidateContainerAdjustmentRequest(
-                pod=pod, container=container, adjust=adjust
-            )
+        asked = nri.ValidateContainerAdjustmentRequest(pod=pod, container=container, adjust=adjust)
+        for plugin in [plugin for plugin in plugins if plugin.events & _VALIDATE]:
             try:
                 payload = await plugin.call("ValidateContainerAdjustment", asked, self._timeout_s)
             except ConnectionError as error:
-                self.plugin = None
                 raise NotCreatedError(f"validator plugin failed: {error}") from None
             answer = nri.ValidateContainerAdjustmentResponse.FromString(payload)
             if answer.reject:
                 raise NotCreatedError(answer.reason)
-        if plugin is not None and plugin.closed:
-            self.plugin = None
+        names = {plugin.name for plugin in plugins}
         required = pod.annotations.get(REQUIRED_PLUGINS, "").strip("[]")
         missing = [name for name in filter(None, required.split(",")) if name not in names]
         if missing:
@@ -312,7 +336,9 @@ class FakeRuntime:
                     pods=self.pods.values(), containers=self.running.values()
                 )
                 await peer.call("Synchronize", synchronize, self._timeout_s)
-                self.plugin = peer
+                self._forget_closed()
+                self.plugins.append(peer)
+                self.plugins.sort(key=lambda each: each.index)
             async with self.connected:
                 self.registrations += 1
                 self.connected.notify_all()

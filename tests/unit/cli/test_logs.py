@@ -15,7 +15,8 @@ from commands import Weft
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.cli.logs import JsonFormatter, LogFormat, LogLevel, daemon, set_up
+from weft.cli.logs import LogFormat, LogLevel, daemon, set_up
+from weft.kube.log_lines import JsonFormatter
 from weft.model import BadInputError
 from weft.model.log_fields import FIELDS, PodReference, about
 

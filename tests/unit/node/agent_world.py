@@ -25,6 +25,7 @@ from weft.model.delivery import (
 )
 from weft.node.devices.fake import FakeReader
 from weft.node.nri import nri_pb2 as nri
+from weft.node.supervisor.handed_over import HandedOver
 from weft.testing.api_server import FakeApiServer
 from weft.testing.nri_runtime import FakeRuntime, StartedContainer
 
@@ -46,6 +47,7 @@ class NodeWorld:
         self.uids: dict[str, str] = {}
         self.uuids = [device.gpu.uuid for device in reader.devices()]
         self._agent: asyncio.Task[None] | None = None
+        self._made: Composition | None = None
         self._registrations = 0
 
     async def start_agent(
@@ -54,6 +56,7 @@ class NodeWorld:
         *,
         hears_api: bool = True,
         look_s: float = PATIENCE_S,
+        handed: HandedOver | None = None,
     ) -> None:
         """Start an agent, and wait until the runtime has it; and, where it can hear the API server,
         until it knows its node. It waits long then for a pod that it will be told of. `look_s`:
@@ -67,6 +70,7 @@ class NodeWorld:
             cdi_folder=self.folder / "cdi",
             cri_socket=self.folder / "cri.sock",
             proc=self.folder / "proc",
+            handed=handed,
         )
         stop, started = asyncio.Event(), self.runtime.registrations + 1
         composed: asyncio.Queue[Composition] = asyncio.Queue()
@@ -80,7 +84,7 @@ class NodeWorld:
                 await made.agent.run(stop)
 
         self._stop, self._agent = stop, asyncio.create_task(run())
-        made = await composed.get()
+        self._made = made = await composed.get()
         options = msgspec.structs.replace(made.delivery._options, look_s=look_s)
         if hears_api:
             options = msgspec.structs.replace(options, wait_s=PATIENCE_S)
@@ -88,6 +92,17 @@ class NodeWorld:
         await self.runtime.has_plugin(started)
         while hears_api and made.pods.node is None:
             await asyncio.sleep(0.005)
+
+    @property
+    def stands_by(self) -> bool:
+        """True while the agent waits for another one to end."""
+        return self._made is not None and self._made.agent.stands_by
+
+    @property
+    def not_ready(self) -> list[str]:
+        """The faults that the agent tells of its parts."""
+        assert self._made is not None
+        return [problem for check in self._made._checks().values() if (problem := check())]
 
     async def stop_agent(self) -> None:
         """As SIGTERM does."""

@@ -1,8 +1,9 @@
 """The agent: its parts side by side, from the start to SIGTERM.
 
     GPUs are read once ──▶ the node's pods, as far as the API server answers ──▶ all parts
-                                                                                   │ SIGTERM
-                                                       each cleans up behind itself ◀
+                                                                         ▲         │ SIGTERM
+                                  another agent here delivers: it stands by        ▼
+                                                                    each cleans up behind itself
 
 A part that breaks is logged, counted and started anew, and takes no other with it: containers get
 their shares while metrics are broken.
@@ -12,7 +13,7 @@ import asyncio
 import logging
 import signal
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from weft.model import WeftError
@@ -39,7 +40,8 @@ class NodeAgent:
 
     Without an API server the pods are waited for no longer than `patience_s`: what the records say
     is delivered all the same. `broken` counts, by part, how often it was started anew; `started`
-    says that all parts run.
+    says that all parts run. `turn` returns once no other agent delivers on this node; `stands_by`
+    is true until then.
     """
 
     def __init__(
@@ -51,10 +53,12 @@ class NodeAgent:
         *,
         broken: Counter[str] | None = None,
         patience_s: float = 3.0,
+        turn: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.broken = Counter[str]() if broken is None else broken
         self.broken.update(dict.fromkeys(("devices", "pods", *early, *parts), 0))
-        self.started = False
+        self.started = self.stands_by = False
+        self._turn = turn
         self._devices, self._pods = devices, pods
         self._early, self._parts = early, parts
         self._patience_s = patience_s
@@ -65,7 +69,7 @@ class NodeAgent:
             tasks = [group.create_task(self._keep(*part)) for part in self._early.items()]
             tasks.append(group.create_task(self._keep("pods", self._pods)))
             tasks.append(group.create_task(self._keep("devices", self._devices)))
-            waiting, knowing = group.create_task(stop.wait()), group.create_task(self._known())
+            waiting, knowing = group.create_task(stop.wait()), group.create_task(self._due())
             await asyncio.wait((waiting, knowing), return_when=asyncio.FIRST_COMPLETED)
             if not stop.is_set():
                 tasks += [group.create_task(self._keep(*part)) for part in self._parts.items()]
@@ -74,6 +78,16 @@ class NodeAgent:
             log.info("told to stop")
             for task in (*tasks, knowing):
                 task.cancel()
+
+    async def _due(self) -> None:
+        """Return when enough is known, and nobody else delivers here."""
+        await self._known()
+        if self._turn is not None:
+            self.stands_by = True
+            try:
+                await self._turn()
+            finally:
+                self.stands_by = False
 
     async def _known(self) -> None:
         """Return when GPUs and pods are known, or the API server does not answer."""

@@ -25,9 +25,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from weft.dialects import alnair, elastic, gpushare
 from weft.dialects.foreign import foreign_requests
-from weft.model.annotations import DELIVERY, PLACEMENT, REQUIRED_PLUGINS
+from weft.model.annotations import DELIVERY
 from weft.model.delivery import DeliveryRecord, decode_delivery
 from weft.model.log_fields import about
 from weft.node.agent.container_grant import (
@@ -45,18 +44,16 @@ from weft.node.agent.pod_events import PodName
 from weft.node.agent.record_check import why_refused
 from weft.node.nri import nri_pb2 as nri
 from weft.node.nri.connection import CallError
+from weft.node.nri.marks import PLUGIN, says_ours
 
 log = logging.getLogger("weft.agent")
 
-PLUGIN = "weft"
 GIVEN, REFUSED, HIDDEN, EXEMPT = "given", "refused", "hidden", "exempt"
 FOREIGN, UNKNOWN = "foreign", "unknown"
 OUTCOMES = (GIVEN, REFUSED, HIDDEN, EXEMPT, FOREIGN, UNKNOWN)
 
 _ALIVE = (nri.CONTAINER_CREATED, nri.CONTAINER_PAUSED, nri.CONTAINER_RUNNING)
 _MOST_UNKNOWN = 10_000
-_REQUIRED = REQUIRED_PLUGINS.partition("/")[0]
-_MARKS = (PLACEMENT, gpushare.PREFIX, elastic.ASSUMED, elastic.CONTAINER, alnair.GPU_ID)
 
 
 class HeldRecord(NamedTuple):
@@ -206,7 +203,7 @@ class Delivery:
         if record is None and not problem and known is not None:
             problem = known.problem if known.forged or known.asks == "share" else ""
         if known is None and not problem and pod.uid not in self._held:
-            unheard = _says_ours(pod) if record is None else not self._pods.problem
+            unheard = says_ours(pod) if record is None else not self._pods.problem
             problem = "the pod is not known yet: the API server has not told of it" * unheard
         if problem:
             raise NotGrantedError(problem)
@@ -433,15 +430,6 @@ def runs_with(env: Sequence[str], record: DeliveryRecord, container: str, *, der
 
 def _visible_to(container: nri.Container) -> str:
     return dict(entry.partition("=")[::2] for entry in container.env).get(VISIBLE, "")
-
-
-def _says_ours(pod: nri.PodSandbox) -> bool:
-    """True if the pod's annotations say that it has a share: the runtime is to wait for us, or
-    some scheduler wrote which GPU it is."""
-    return any(
-        key.startswith(_MARKS) or (key.startswith(_REQUIRED) and PLUGIN in text)
-        for key, text in pod.annotations.items()
-    )
 
 
 def _name_of(pod: nri.PodSandbox) -> PodName:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17weft/node/nri/nri.proto\x12\x14nri.pkg.api.v1alpha1\"\x07\n\x05\x45mpty\"@\n\x15RegisterPluginRequest\x12\x13\n\x0bplugin_name\x18\x01 \x01(\t\x12\x12\n\nplugin_idx\x18\x02 \x01(\t\"\x88\x01\n\x10\x43onfigureRequest\x12\x0e\n\x06\x63onfig\x18\x01 \x01(\t\x12\x14\n\x0cruntime_name\x18\x02 \x01(\t\x12\x17\n\x0fruntime_version\x18\x03 \x01(\t\x12\x1c\n\x14registration_timeout\x18\x04 \x01(\x03\x12\x17\n\x0frequest_timeout\x18\x05 \x01(\x03\"#\n\x11\x43onfigureResponse\x12\x0e\n\x06\x65vents\x18\x02 \x01(\x05\"\x87\x01\n\x12SynchronizeRequest\x12.\n\x04pods\x18\x01 \x03(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\x12\x33\n\ncontainers\x18\x02 \x03(\x0b\x32\x1f.nri.pkg.api.v1alpha1.Container\x12\x0c\n\x04more\x18\x03 \x01(\x08\"#\n\x13SynchronizeResponse\x12\x0c\n\x04more\x18\x02 \x01(\x08\"{\n\x16\x43reateContainerRequest\x12-\n\x03pod\x18\x01 \x01(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\x12\x32\n\tcontainer\x18\x02 \x01(\x0b\x32\x1f.nri.pkg.api.v1alpha1.Container\"T\n\x17\x43reateContainerResponse\x12\x39\n\x06\x61\x64just\x18\x01 \x01(\x0b\x32).nri.pkg.api.v1alpha1.ContainerAdjustment\"\xc2\x01\n\"ValidateContainerAdjustmentRequest\x12-\n\x03pod\x18\x01 \x01(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\x12\x32\n\tcontainer\x18\x02 \x01(\x0b\x32\x1f.nri.pkg.api.v1alpha1.Container\x12\x39\n\x06\x61\x64just\x18\x03 \x01(\x0b\x32).nri.pkg.api.v1alpha1.ContainerAdjustment\"E\n#ValidateContainerAdjustmentResponse\x12\x0e\n\x06reject\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\"m\n\x10StateChangeEvent\x12*\n\x05\x65vent\x18\x01 \x01(\x0e\x32\x1b.nri.pkg.api.v1alpha1.Event\x12-\n\x03pod\x18\x02 \x01(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\"9\n\x08PodEvent\x12-\n\x03pod\x18\x01 \x01(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\"\xc2\x01\n\nPodSandbox\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12\x11\n\tnamespace\x18\x04 \x01(\t\x12\x46\n\x0b\x61nnotations\x18\x06 \x03(\x0b\x32\x31.nri.pkg.api.v1alpha1.PodSandbox.AnnotationsEntry\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xb4\x01\n\tContainer\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0epod_sandbox_id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x33\n\x05state\x18\x04 \x01(\x0e\x32$.nri.pkg.api.v1alpha1.ContainerState\x12\x0b\n\x03\x65nv\x18\x08 \x03(\t\x12\x33\n\x05linux\x18\x0b \x01(\x0b\x32$.nri.pkg.api.v1alpha1.LinuxContainer\"D\n\x0eLinuxContainer\x12\x32\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32!.nri.pkg.api.v1alpha1.LinuxDevice\"\xe8\x01\n\x0bLinuxDevice\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\r\n\x05major\x18\x03 \x01(\x03\x12\r\n\x05minor\x18\x04 \x01(\x03\x12\x39\n\tfile_mode\x18\x05 \x01(\x0b\x32&.nri.pkg.api.v1alpha1.OptionalFileMode\x12\x31\n\x03uid\x18\x06 \x01(\x0b\x32$.nri.pkg.api.v1alpha1.OptionalUInt32\x12\x31\n\x03gid\x18\x07 \x01(\x0b\x32$.nri.pkg.api.v1alpha1.OptionalUInt32\"!\n\x10OptionalFileMode\x12\r\n\x05value\x18\x01 \x01(\r\"\x1f\n\x0eOptionalUInt32\x12\r\n\x05value\x18\x01 \x01(\r\"K\n\x05Mount\x12\x13\n\x0b\x64\x65stination\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x0f\n\x07options\x18\x04 \x03(\t\"\xe4\x01\n\x13\x43ontainerAdjustment\x12+\n\x06mounts\x18\x03 \x03(\x0b\x32\x1b.nri.pkg.api.v1alpha1.Mount\x12+\n\x03\x65nv\x18\x04 \x03(\x0b\x32\x1e.nri.pkg.api.v1alpha1.KeyValue\x12=\n\x05linux\x18\x06 \x01(\x0b\x32..nri.pkg.api.v1alpha1.LinuxContainerAdjustment\x12\x34\n\x0b\x43\x44I_devices\x18\x08 \x03(\x0b\x32\x1f.nri.pkg.api.v1alpha1.CDIDevice\"N\n\x18LinuxContainerAdjustment\x12\x32\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32!.nri.pkg.api.v1alpha1.LinuxDevice\"&\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"\x19\n\tCDIDevice\x12\x0c\n\x04name\x18\x01 \x01(\t*\x90\x01\n\x05\x45vent\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x13\n\x0fRUN_POD_SANDBOX\x10\x01\x12\x14\n\x10STOP_POD_SANDBOX\x10\x02\x12\x16\n\x12REMOVE_POD_SANDBOX\x10\x03\x12\x14\n\x10\x43REATE_CONTAINER\x10\x04\x12!\n\x1dVALIDATE_CONTAINER_ADJUSTMENT\x10\x0e*\x82\x01\n\x0e\x43ontainerState\x12\x15\n\x11\x43ONTAINER_UNKNOWN\x10\x00\x12\x15\n\x11\x43ONTAINER_CREATED\x10\x01\x12\x14\n\x10\x43ONTAINER_PAUSED\x10\x02\x12\x15\n\x11\x43ONTAINER_RUNNING\x10\x03\x12\x15\n\x11\x43ONTAINER_STOPPED\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17weft/node/nri/nri.proto\x12\x14nri.pkg.api.v1alpha1\"\x07\n\x05\x45mpty\"@\n\x15RegisterPluginRequest\x12\x13\n\x0bplugin_name\x18\x01 \x01(\t\x12\x12\n\nplugin_idx\x18\x02 \x01(\t\"\x88\x01\n\x10\x43onfigureRequest\x12\x0e\n\x06\x63onfig\x18\x01 \x01(\t\x12\x14\n\x0cruntime_name\x18\x02 \x01(\t\x12\x17\n\x0fruntime_version\x18\x03 \x01(\t\x12\x1c\n\x14registration_timeout\x18\x04 \x01(\x03\x12\x17\n\x0frequest_timeout\x18\x05 \x01(\x03\"#\n\x11\x43onfigureResponse\x12\x0e\n\x06\x65vents\x18\x02 \x01(\x05\"\x87\x01\n\x12SynchronizeRequest\x12.\n\x04pods\x18\x01 \x03(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\x12\x33\n\ncontainers\x18\x02 \x03(\x0b\x32\x1f.nri.pkg.api.v1alpha1.Container\x12\x0c\n\x04more\x18\x03 \x01(\x08\"#\n\x13SynchronizeResponse\x12\x0c\n\x04more\x18\x02 \x01(\x08\"{\n\x16\x43reateContainerRequest\x12-\n\x03pod\x18\x01 \x01(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\x12\x32\n\tcontainer\x18\x02 \x01(\x0b\x32\x1f.nri.pkg.api.v1alpha1.Container\"T\n\x17\x43reateContainerResponse\x12\x39\n\x06\x61\x64just\x18\x01 \x01(\x0b\x32).nri.pkg.api.v1alpha1.ContainerAdjustment\"\xc2\x01\n\"ValidateContainerAdjustmentRequest\x12-\n\x03pod\x18\x01 \x01(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\x12\x32\n\tcontainer\x18\x02 \x01(\x0b\x32\x1f.nri.pkg.api.v1alpha1.Container\x12\x39\n\x06\x61\x64just\x18\x03 \x01(\x0b\x32).nri.pkg.api.v1alpha1.ContainerAdjustment\"E\n#ValidateContainerAdjustmentResponse\x12\x0e\n\x06reject\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\"m\n\x10StateChangeEvent\x12*\n\x05\x65vent\x18\x01 \x01(\x0e\x32\x1b.nri.pkg.api.v1alpha1.Event\x12-\n\x03pod\x18\x02 \x01(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\"9\n\x08PodEvent\x12-\n\x03pod\x18\x01 \x01(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\"\xc2\x01\n\nPodSandbox\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12\x11\n\tnamespace\x18\x04 \x01(\t\x12\x46\n\x0b\x61nnotations\x18\x06 \x03(\x0b\x32\x31.nri.pkg.api.v1alpha1.PodSandbox.AnnotationsEntry\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xaf\x02\n\tContainer\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0epod_sandbox_id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x33\n\x05state\x18\x04 \x01(\x0e\x32$.nri.pkg.api.v1alpha1.ContainerState\x12\x45\n\x0b\x61nnotations\x18\x06 \x03(\x0b\x32\x30.nri.pkg.api.v1alpha1.Container.AnnotationsEntry\x12\x0b\n\x03\x65nv\x18\x08 \x03(\t\x12\x33\n\x05linux\x18\x0b \x01(\x0b\x32$.nri.pkg.api.v1alpha1.LinuxContainer\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"D\n\x0eLinuxContainer\x12\x32\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32!.nri.pkg.api.v1alpha1.LinuxDevice\"\xe8\x01\n\x0bLinuxDevice\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\r\n\x05major\x18\x03 \x01(\x03\x12\r\n\x05minor\x18\x04 \x01(\x03\x12\x39\n\tfile_mode\x18\x05 \x01(\x0b\x32&.nri.pkg.api.v1alpha1.OptionalFileMode\x12\x31\n\x03uid\x18\x06 \x01(\x0b\x32$.nri.pkg.api.v1alpha1.OptionalUInt32\x12\x31\n\x03gid\x18\x07 \x01(\x0b\x32$.nri.pkg.api.v1alpha1.OptionalUInt32\"!\n\x10OptionalFileMode\x12\r\n\x05value\x18\x01 \x01(\r\"\x1f\n\x0eOptionalUInt32\x12\r\n\x05value\x18\x01 \x01(\r\"K\n\x05Mount\x12\x13\n\x0b\x64\x65stination\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x0f\n\x07options\x18\x04 \x03(\t\"\xe9\x02\n\x13\x43ontainerAdjustment\x12O\n\x0b\x61nnotations\x18\x02 \x03(\x0b\x32:.nri.pkg.api.v1alpha1.ContainerAdjustment.AnnotationsEntry\x12+\n\x06mounts\x18\x03 \x03(\x0b\x32\x1b.nri.pkg.api.v1alpha1.Mount\x12+\n\x03\x65nv\x18\x04 \x03(\x0b\x32\x1e.nri.pkg.api.v1alpha1.KeyValue\x12=\n\x05linux\x18\x06 \x01(\x0b\x32..nri.pkg.api.v1alpha1.LinuxContainerAdjustment\x12\x34\n\x0b\x43\x44I_devices\x18\x08 \x03(\x0b\x32\x1f.nri.pkg.api.v1alpha1.CDIDevice\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"N\n\x18LinuxContainerAdjustment\x12\x32\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32!.nri.pkg.api.v1alpha1.LinuxDevice\"&\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"\x19\n\tCDIDevice\x12\x0c\n\x04name\x18\x01 \x01(\t*\x90\x01\n\x05\x45vent\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x13\n\x0fRUN_POD_SANDBOX\x10\x01\x12\x14\n\x10STOP_POD_SANDBOX\x10\x02\x12\x16\n\x12REMOVE_POD_SANDBOX\x10\x03\x12\x14\n\x10\x43REATE_CONTAINER\x10\x04\x12!\n\x1dVALIDATE_CONTAINER_ADJUSTMENT\x10\x0e*\x82\x01\n\x0e\x43ontainerState\x12\x15\n\x11\x43ONTAINER_UNKNOWN\x10\x00\x12\x15\n\x11\x43ONTAINER_CREATED\x10\x01\x12\x14\n\x10\x43ONTAINER_PAUSED\x10\x02\x12\x15\n\x11\x43ONTAINER_RUNNING\x10\x03\x12\x15\n\x11\x43ONTAINER_STOPPED\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,10 +33,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PODSANDBOX_ANNOTATIONSENTRY']._loaded_options = None
   _globals['_PODSANDBOX_ANNOTATIONSENTRY']._serialized_options = b'8\001'
-  _globals['_EVENT']._serialized_start=2333
-  _globals['_EVENT']._serialized_end=2477
-  _globals['_CONTAINERSTATE']._serialized_start=2480
-  _globals['_CONTAINERSTATE']._serialized_end=2610
+  _globals['_CONTAINER_ANNOTATIONSENTRY']._loaded_options = None
+  _globals['_CONTAINER_ANNOTATIONSENTRY']._serialized_options = b'8\001'
+  _globals['_CONTAINERADJUSTMENT_ANNOTATIONSENTRY']._loaded_options = None
+  _globals['_CONTAINERADJUSTMENT_ANNOTATIONSENTRY']._serialized_options = b'8\001'
+  _globals['_EVENT']._serialized_start=2589
+  _globals['_EVENT']._serialized_end=2733
+  _globals['_CONTAINERSTATE']._serialized_start=2736
+  _globals['_CONTAINERSTATE']._serialized_end=2866
   _globals['_EMPTY']._serialized_start=49
   _globals['_EMPTY']._serialized_end=56
   _globals['_REGISTERPLUGINREQUEST']._serialized_start=58
@@ -66,23 +70,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PODSANDBOX_ANNOTATIONSENTRY']._serialized_start=1269
   _globals['_PODSANDBOX_ANNOTATIONSENTRY']._serialized_end=1319
   _globals['_CONTAINER']._serialized_start=1322
-  _globals['_CONTAINER']._serialized_end=1502
-  _globals['_LINUXCONTAINER']._serialized_start=1504
-  _globals['_LINUXCONTAINER']._serialized_end=1572
-  _globals['_LINUXDEVICE']._serialized_start=1575
-  _globals['_LINUXDEVICE']._serialized_end=1807
-  _globals['_OPTIONALFILEMODE']._serialized_start=1809
-  _globals['_OPTIONALFILEMODE']._serialized_end=1842
-  _globals['_OPTIONALUINT32']._serialized_start=1844
-  _globals['_OPTIONALUINT32']._serialized_end=1875
-  _globals['_MOUNT']._serialized_start=1877
-  _globals['_MOUNT']._serialized_end=1952
-  _globals['_CONTAINERADJUSTMENT']._serialized_start=1955
-  _globals['_CONTAINERADJUSTMENT']._serialized_end=2183
-  _globals['_LINUXCONTAINERADJUSTMENT']._serialized_start=2185
-  _globals['_LINUXCONTAINERADJUSTMENT']._serialized_end=2263
-  _globals['_KEYVALUE']._serialized_start=2265
-  _globals['_KEYVALUE']._serialized_end=2303
-  _globals['_CDIDEVICE']._serialized_start=2305
-  _globals['_CDIDEVICE']._serialized_end=2330
+  _globals['_CONTAINER']._serialized_end=1625
+  _globals['_CONTAINER_ANNOTATIONSENTRY']._serialized_start=1269
+  _globals['_CONTAINER_ANNOTATIONSENTRY']._serialized_end=1319
+  _globals['_LINUXCONTAINER']._serialized_start=1627
+  _globals['_LINUXCONTAINER']._serialized_end=1695
+  _globals['_LINUXDEVICE']._serialized_start=1698
+  _globals['_LINUXDEVICE']._serialized_end=1930
+  _globals['_OPTIONALFILEMODE']._serialized_start=1932
+  _globals['_OPTIONALFILEMODE']._serialized_end=1965
+  _globals['_OPTIONALUINT32']._serialized_start=1967
+  _globals['_OPTIONALUINT32']._serialized_end=1998
+  _globals['_MOUNT']._serialized_start=2000
+  _globals['_MOUNT']._serialized_end=2075
+  _globals['_CONTAINERADJUSTMENT']._serialized_start=2078
+  _globals['_CONTAINERADJUSTMENT']._serialized_end=2439
+  _globals['_CONTAINERADJUSTMENT_ANNOTATIONSENTRY']._serialized_start=1269
+  _globals['_CONTAINERADJUSTMENT_ANNOTATIONSENTRY']._serialized_end=1319
+  _globals['_LINUXCONTAINERADJUSTMENT']._serialized_start=2441
+  _globals['_LINUXCONTAINERADJUSTMENT']._serialized_end=2519
+  _globals['_KEYVALUE']._serialized_start=2521
+  _globals['_KEYVALUE']._serialized_end=2559
+  _globals['_CDIDEVICE']._serialized_start=2561
+  _globals['_CDIDEVICE']._serialized_end=2586
 # @@protoc_insertion_point(module_scope)

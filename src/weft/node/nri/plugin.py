@@ -21,6 +21,7 @@ from typing import Protocol
 import msgspec
 from google.protobuf.message import DecodeError, Message
 
+from weft.model.annotations import ASKED
 from weft.node.nri import nri_pb2 as nri
 from weft.node.nri.connection import (
     DEADLINE_EXCEEDED,
@@ -32,6 +33,7 @@ from weft.node.nri.connection import (
 )
 from weft.node.nri.frames import BrokenFrameError
 from weft.node.nri.hook_times import HookTimes
+from weft.node.nri.marks import PLUGIN
 from weft.node.nri.runtimes import has_validators
 
 log = logging.getLogger("weft.agent")
@@ -56,6 +58,7 @@ def _mask(*events: "nri.Event") -> int:
 _EVENTS = _mask(
     nri.RUN_POD_SANDBOX, nri.STOP_POD_SANDBOX, nri.REMOVE_POD_SANDBOX, nri.CREATE_CONTAINER
 )
+_CREATIONS = _mask(nri.CREATE_CONTAINER)
 _VALIDATE = _mask(nri.VALIDATE_CONTAINER_ADJUSTMENT)
 
 
@@ -91,14 +94,20 @@ class PluginOptions(msgspec.Struct, frozen=True):
 
     `patience`: the part of the runtime's own time-out after which a container is refused: a late
     answer counts for nothing, and the runtime drops a plugin that gives one.
+
+    `mark`: an annotation of each container that was asked about, for a plugin that comes after
+    (`node/supervisor/guard.py`); "" for none. `creations_only`: is told of nothing but containers
+    that are created.
     """
 
-    name: str = "weft"
+    name: str = PLUGIN
     index: str = "60"
     first_delay_s: float = 0.05
     most_delay_s: float = 0.8
     register_s: float = 5.0
     patience: float = 0.7
+    mark: str = ""
+    creations_only: bool = False
 
 
 class NriPlugin:
@@ -117,7 +126,7 @@ class NriPlugin:
         self.registrations = self.losses = 0
         self.problem = ""
         self.runtime = ""
-        self.validates = True
+        self.validates = not self.options.creations_only
         self.times = HookTimes()
         self.registered = asyncio.Event()
         self.listeners: list[Callable[[], None]] = []
@@ -168,7 +177,8 @@ class NriPlugin:
         self._rejections = (
             self._rejections + 1 if self._configured and not self._synchronized else 0
         )
-        if self._rejections >= _MOST_REJECTIONS and not has_validators(self.runtime):
+        sure = self.options.creations_only or has_validators(self.runtime)
+        if self._rejections >= _MOST_REJECTIONS and not sure:
             # Once may be a runtime that just ends.
             self._rejections = 0
             self.validates = not self.validates
@@ -220,6 +230,8 @@ class NriPlugin:
         try:
             asked = nri.CreateContainerRequest.FromString(payload)
             adjust = await self._hooks.create_container(asked.pod, asked.container)
+            if self.options.mark:
+                adjust.annotations[ASKED] = self.options.mark
             return nri.CreateContainerResponse(adjust=adjust)
         finally:
             self.times.add(time.perf_counter() - began_s)
@@ -229,6 +241,8 @@ class NriPlugin:
         if asked.request_timeout > 0:
             self._timeout_s = asked.request_timeout / 1000
         self._configured = True
+        if self.options.creations_only:
+            return nri.ConfigureResponse(events=_CREATIONS)
         self.validates = self.validates or has_validators(self.runtime)
         return nri.ConfigureResponse(events=_EVENTS | (_VALIDATE if self.validates else 0))
 

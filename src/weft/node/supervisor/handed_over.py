@@ -1,0 +1,37 @@
+"""Hands things from a supervisor to its agent, by way of the environment.
+
+WEFT_MARK     the mark of containers about which the agent was asked
+WEFT_LOCK_FD  the open file of the `DeliveryLock`
+"""
+
+import os
+from collections.abc import MutableMapping
+
+import msgspec
+
+from weft.node.supervisor.delivery_lock import DeliveryLock
+
+_MARK, _LOCK_FD = "WEFT_MARK", "WEFT_LOCK_FD"
+
+
+class HandedOver(msgspec.Struct, frozen=True):
+    """The supervisor's `mark` and `lock`."""
+
+    mark: str
+    lock: DeliveryLock
+
+    def environment(self) -> dict[str, str]:
+        """The variables that tell it."""
+        return {_MARK: self.mark, _LOCK_FD: str(self.lock.fd)}
+
+
+def handed_over(environment: MutableMapping[str, str]) -> HandedOver | None:
+    """Find out what this process was handed, None where it has no supervisor.
+
+    It is taken out: what the agent starts inherits neither.
+    """
+    mark, fd = environment.pop(_MARK, ""), environment.pop(_LOCK_FD, "")
+    if not mark or not fd:
+        return None
+    os.set_inheritable(int(fd), False)
+    return HandedOver(mark, DeliveryLock(int(fd)))

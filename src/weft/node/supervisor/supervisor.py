@@ -1,0 +1,102 @@
+"""Runs the agent, and again at once where something kills it.
+
+spawn ──▶ runs ──▶ killed by a signal ──▶ spawn: at once, then after 0.25, 0.5 … 5 s
+              ├──▶ ended by itself ─────▶ ends with its code: it had a reason (a configuration
+              │                           that is refused, a driver that needs a new container)
+              └──▶ SIGTERM to us ───────▶ it is told too, and waited for
+"""
+
+import asyncio
+import ctypes
+import logging
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+log = logging.getLogger("weft.agent")
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class SupervisorOptions(msgspec.Struct, frozen=True):
+    """`first_delay_s`, `most_delay_s`: before an agent is started again that was killed soon after
+    its start. `well_s`: after so long it counts as well."""
+
+    first_delay_s: float = 0.25
+    most_delay_s: float = 5.0
+    well_s: float = 60.0
+
+
+class Supervisor:
+    """Runs `command` with `more` in its environment and the open files `fds`."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        more: Mapping[str, str] | None = None,
+        fds: Sequence[int] = (),
+        options: SupervisorOptions | None = None,
+    ) -> None:
+        self.starts = 0
+        self._command, self._more, self._fds = command, dict(more or {}), tuple(fds)
+        self._options = options or SupervisorOptions()
+
+    async def run(self, stop: asyncio.Event) -> int:
+        """Until the command ends by itself, or `stop` is set; the exit code, as a shell tells it.
+
+        OSError where the command cannot be started.
+        """
+        soon = 0
+        while True:
+            began_s = time.monotonic()
+            code = await self._once(stop)
+            if code >= 0 or stop.is_set():
+                return code if code >= 0 else 128 - code
+            soon = 0 if time.monotonic() - began_s >= self._options.well_s else soon + 1
+            delay_s = self._delay_s(soon)
+            text = "the agent was killed by %s; it is started again in %.2f s"
+            log.error(text, _name_of(-code), delay_s)
+            try:
+                async with asyncio.timeout(delay_s):
+                    await stop.wait()
+                return 128 - code
+            except TimeoutError:
+                pass
+
+    def _delay_s(self, soon: int) -> float:
+        """The time to wait after so many ends soon after a start, one after the other."""
+        if soon < 2:
+            return 0.0
+        options = self._options
+        return float(min(options.first_delay_s * 2 ** min(soon - 2, 30), options.most_delay_s))
+
+    async def _once(self, stop: asyncio.Event) -> int:
+        process = await asyncio.create_subprocess_exec(
+            *self._command,
+            env=os.environ | self._more,
+            pass_fds=self._fds,
+            preexec_fn=_die_with_parent,
+        )
+        self.starts += 1
+        ended, stopping = asyncio.create_task(process.wait()), asyncio.create_task(stop.wait())
+        await asyncio.wait((ended, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not ended.done():
+            process.terminate()
+        return await ended
+
+
+def _die_with_parent() -> None:
+    """An agent whose supervisor was killed is told to end: the next one would find two."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

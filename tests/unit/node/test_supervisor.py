@@ -1,0 +1,207 @@
+"""The supervisor's process, when its agent is killed, ends, or is told to end."""
+
+import asyncio
+import inspect
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+from agent_world import NODE, NodeWorld, node_world
+
+from weft.cli.agent import SUPERVISED, agent
+from weft.node.supervisor.delivery_lock import DeliveryLock
+from weft.node.supervisor.supervisor import Supervisor, SupervisorOptions
+from weft.testing.nri_runtime import NotCreatedError
+
+DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
+LONG_S = 60
+WEFT = (sys.executable, "-m", "weft.cli.main")
+
+
+def shell(script: str) -> list[str]:
+    return ["/bin/sh", "-c", script]
+
+
+async def seen(file: Path, lines: int) -> list[str]:
+    """The file's lines, once there are so many."""
+    while not file.exists() or len(file.read_text().splitlines()) < lines:
+        await asyncio.sleep(0.01)
+    return file.read_text().splitlines()
+
+
+async def test_who_is_killed_is_started_again_and_who_ends_by_itself_is_not(tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    script = f"echo x >>{starts}; [ $(wc -l <{starts}) -gt 3 ] && exit 7; kill -9 $$"
+    supervisor = Supervisor(shell(script), options=SupervisorOptions(first_delay_s=0.01))
+    assert await asyncio.wait_for(supervisor.run(asyncio.Event()), LONG_S) == 7
+    assert supervisor.starts == len(await seen(starts, 4)) == 4
+
+
+async def test_the_second_start_is_at_once_and_later_ones_wait_longer() -> None:
+    supervisor = Supervisor(["agent"])
+    delays = [supervisor._delay_s(soon) for soon in (0, 1, 2, 3, 4, 50)]
+    assert delays == [0, 0, 0.25, 0.5, 1, 5]
+
+
+async def test_told_to_stop_it_waits_for_its_agent(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    script = (
+        f"trap 'echo bye >>{said}; exit 3' TERM; echo up >>{said}; while :; do sleep 0.01; done"
+    )
+    stop = asyncio.Event()
+    running = asyncio.create_task(Supervisor(shell(script)).run(stop))
+    await asyncio.wait_for(seen(said, 1), LONG_S)
+    stop.set()
+    assert await asyncio.wait_for(running, LONG_S) == 3
+    assert said.read_text().splitlines() == ["up", "bye"]
+
+
+async def test_told_to_stop_while_it_waits_to_start_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stop = asyncio.Event()
+    options = SupervisorOptions(first_delay_s=1000, most_delay_s=1000)
+    supervisor = Supervisor(shell("kill -9 $$"), options=options)
+    running = asyncio.create_task(supervisor.run(stop))
+    while "started again in 1000.00 s" not in caplog.text:
+        await asyncio.sleep(0.01)
+    stop.set()
+    assert await asyncio.wait_for(running, LONG_S) == 128 + signal.SIGKILL
+
+
+async def test_a_command_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        await Supervisor([str(tmp_path / "missing")]).run(asyncio.Event())
+
+
+def test_the_lock_is_its_holders_until_all_of_them_have_ended(tmp_path: Path) -> None:
+    ours, other = DeliveryLock.at(tmp_path / "lock"), DeliveryLock.at(tmp_path / "lock")
+    agent = subprocess.Popen(["sleep", "1000"], pass_fds=(ours.fd,))
+    try:
+        assert ours.take()
+        assert DeliveryLock(ours.fd).take()  # the agent's own word for it
+        assert not other.take()
+        os.close(ours.fd)
+        assert not other.take()  # its agent lives on
+    finally:
+        agent.kill()
+        agent.wait()
+    assert other.take()
+
+
+def test_it_imports_nothing_that_is_the_agents() -> None:
+    code = "import sys, weft.node.supervisor.__main__; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    tops = {name.partition(".")[0] for name in done.stdout.split()}
+    assert not tops & {"aiohttp", "grpc", "numpy", "prometheus_client", "typer", "uvloop", "yaml"}
+    assert "weft.node.agent" not in done.stdout
+
+
+# --- the command ---
+
+
+def test_the_agents_of_an_upgrade_share_their_lock_on_the_host() -> None:
+    """The new pod starts first; the lock's folder is the node's, and writable."""
+    objects = yaml.safe_load_all((DEPLOY / "agent.yaml").read_text())
+    (daemon,) = (each for each in objects if each["kind"] == "DaemonSet")
+    strategy = daemon["spec"]["updateStrategy"]["rollingUpdate"]
+    assert strategy == {"maxSurge": 1, "maxUnavailable": 0}
+    spec = daemon["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert SUPERVISED in container["command"]
+    lock = inspect.signature(agent).parameters["lock"].default
+    (mount,) = (m for m in container["volumeMounts"] if m["mountPath"] == str(lock.parent))
+    (volume,) = (v for v in spec["volumes"] if v["name"] == mount["name"])
+    assert volume["hostPath"]["path"] == str(lock.parent)
+    assert not mount.get("readOnly")
+    assert "hostPort" not in str(container["ports"])
+    assert not spec.get("hostNetwork")  # two of them could not have one port
+
+
+class SupervisedAgent:
+    """`weft agent --supervised` on a node of the tests."""
+
+    def __init__(self, world: NodeWorld, process: asyncio.subprocess.Process) -> None:
+        self.world, self.process = world, process
+
+    def agent(self) -> int:
+        """The agent's process id; 0 while there is none."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return int((children.read_text().split() or ["0"])[0])
+
+
+@asynccontextmanager
+async def supervised(folder: Path) -> AsyncIterator[SupervisedAgent]:
+    async with node_world(folder) as world:
+        kubeconfig = folder / "kubeconfig"
+        kubeconfig.write_text(
+            f"clusters: [{{name: c, cluster: {{server: '{world.api.url}'}}}}]\n"
+            "contexts: [{name: c, context: {cluster: c, namespace: weft-system}}]\n"
+            "current-context: c\n"
+        )
+        process = await asyncio.create_subprocess_exec(
+            *(*WEFT, "agent", "--supervised", "--lock", folder / "run" / "agent.lock"),
+            *("--node-name", NODE, "--devices", world.file, "--listen", "127.0.0.1:0"),
+            *("--nri-socket", world.runtime.socket, "--cri-socket", folder / "cri.sock"),
+            *("--cdi-folder", folder / "cdi", "--kubeconfig", kubeconfig),
+            *("--pod-resources", folder / "none"),
+        )
+        try:
+            yield SupervisedAgent(world, process)
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+async def test_no_container_starts_without_its_share_while_the_agent_starts_again(
+    tmp_path: Path,
+) -> None:
+    async with asyncio.timeout(2 * LONG_S), supervised(tmp_path) as own:
+        runtime = own.world.runtime
+        await runtime.has_plugins("weft", "weft-guard")
+        pod = own.world.bound("p")
+        assert (await own.world.create(pod)).env["SHARE_MIB"] == "1000"
+        first = own.agent()
+        os.kill(first, signal.SIGKILL)
+        await runtime.has_plugins("weft-guard")
+        with pytest.raises(NotCreatedError, match="the agent of this node is away"):
+            await own.world.create(own.world.bound("q"))
+        assert (await own.world.create(own.world.sandbox("none"), "none")).env == {}
+        await runtime.has_plugins("weft", "weft-guard")
+        assert own.agent() not in (0, first)
+        assert (await own.world.create(own.world.bound("q"))).env["SHARE_MIB"] == "1000"
+        own.process.terminate()
+        assert await own.process.wait() == 0
+        await runtime.has_plugins()
+
+
+async def test_an_agent_does_not_outlive_its_supervisor(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    command = [sys.executable, "-m", "weft.node.supervisor", "--lock", str(lock), "--"]
+    said = tmp_path / "said"
+    script = (
+        f"trap 'echo bye >>{said}; exit 0' TERM; echo up >>{said}; while :; do sleep 0.01; done"
+    )
+    process = subprocess.Popen([*command, *shell(script)])
+    try:
+        await asyncio.wait_for(seen(said, 1), LONG_S)
+    finally:
+        process.kill()
+        process.wait()
+    assert await asyncio.wait_for(seen(said, 2), LONG_S) == ["up", "bye"]
+
+
+def test_a_lock_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    lock = tmp_path / "file" / "lock"
+    command = [sys.executable, "-m", "weft.node.supervisor", "--lock", str(lock), "--", "true"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"{lock}: can't be locked: " in done.stderr
