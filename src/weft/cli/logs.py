@@ -14,7 +14,6 @@ from typing import Annotated, Any
 
 from typer import Exit, Option
 
-from weft.kube.log_lines import TEXT_FORM, JsonFormatter
 from weft.model.errors import BadInputError, PolicyError
 
 log = logging.getLogger("weft")
@@ -44,6 +43,8 @@ Format = Annotated[
 
 def set_up(log_format: LogFormat, level: LogLevel = LogLevel.INFO, *, node: str = "") -> None:
     """Log to stderr like this from now on."""
+    from weft.kube.log_lines import TEXT_FORM, JsonFormatter  # for daemons alone
+
     if log_format is LogFormat.TEXT:
         logging.basicConfig(level=level.value.upper(), format=TEXT_FORM, force=True)
         return
