@@ -25,6 +25,7 @@ from weft.core.engine import (
     Unschedulable,
     Wake,
     assessment,
+    engine,
 )
 from weft.core.engine.assessment import Assessment, Assessor
 from weft.core.engine.queue import ActivePods
@@ -185,6 +186,20 @@ def work_ahead_counts(patch: Patch) -> None:
     assert 0 < most <= TURN // 100
 
 
+def many_in_one_breath_share_a_turn(patch: Patch) -> None:
+    """What comes after them waits for one turn, not for a decision about each."""
+    attack = Attack(patch)
+    before = attack.engine.assessor.looked
+    at_once = [c for asks in unlike(150) for c in attack.handle(PodAdded(asks))]
+    assert 0 < len(decided(at_once)) < 30
+    assert attack.engine.assessor.looked - before < TURN + DECISION
+    late = attack.handle(PodAdded(honest()))
+    assert decided(late) == []
+    order = decided(at_once) + attack.drain(late)
+    assert len(order) == len({*order}) == 151
+    assert order.index("honest") < 60
+
+
 def who_cannot_have_it_is_not_weighed(patch: Patch) -> None:
     """Nor more than so many shapes, where all that wait could have it."""
     weighed: list[object] = []
@@ -213,6 +228,7 @@ CHECKS = [
     what_is_kept_is_true,
     containers_count,
     work_ahead_counts,
+    many_in_one_breath_share_a_turn,
     who_cannot_have_it_is_not_weighed,
 ]
 
@@ -287,6 +303,10 @@ def work_ahead_that_costs_nothing(patch: Patch) -> None:
     patch.setattr(assessment, "LOOKS_AHEAD", 0)
 
 
+def a_turn_for_each_event(patch: Patch) -> None:
+    patch.setattr(engine, "TURN_NS", 0)
+
+
 def who_cannot_have_it_is_weighed(patch: Patch) -> None:
     patch.setattr(interference, "_could_take", lambda *_, **__: True)
 
@@ -319,6 +339,7 @@ MISTAKES = [
     containers_that_cost_nothing,
     searches_that_cost_nothing,
     work_ahead_that_costs_nothing,
+    a_turn_for_each_event,
     who_cannot_have_it_is_weighed,
     all_that_wait_are_weighed,
     requests_carried_that_cost_nothing,

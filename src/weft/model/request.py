@@ -143,8 +143,10 @@ class DeviceRule(msgspec.Struct, frozen=True, gc=False):
 ANY_DEVICE = DeviceRule()
 
 
-class Shape(msgspec.Struct, frozen=True, gc=False):
+class Shape(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     """Everything about a request that filters and scores may read; hashable, so cacheable.
+
+    It is hashed once: it may have thousands of parts, and one event looks up thousands of shapes.
 
     `gpu_requests` are the pod's GPU requests. `cpu_milli`, `memory_mib`, `extended` (sorted pairs)
     are what the pod takes of the node beside them. `needs_gpu_node` keeps pods that ask for no GPU

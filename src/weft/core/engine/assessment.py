@@ -35,7 +35,7 @@ node for several GPU requests."""
 LOOKS_REQUEST, LOOKS_STEP, LOOKS_RULE = 160, 1_000, 10
 """Beside: each GPU request of a new shape, each GPU of one with several requests that is looked
 for, each rule on labels."""
-LOOKS_LAID_OUT, LOOKS_WOKEN, LOOKS_AHEAD = 40, 12, 100
+LOOKS_LAID_OUT, LOOKS_WOKEN, LOOKS_AHEAD = 40, 12, 300
 """A change of nodes: each node that there is. An event that wakes: each group of pods alike. Work
 ahead: each shape, at least."""
 LOOKS_WAITING, LOOKS_MATCHED = 8, 20_000
@@ -44,8 +44,11 @@ KEPT_AT_MOST, KEPT_ROWS = 4_096, 3_000_000
 """Shapes whose answers are kept, and nodes in them together: some 60 MiB."""
 ASKED_LATELY = 3
 """Price lists within which a shape was asked about that is scored by the next one beforehand."""
-TURN_LOOKS = 30_000
+TURN_LOOKS = 15_000
 """Looks for which one event may keep others waiting: some 10 ms, whatever the cluster's size."""
+TURN_NS = 100_000_000
+"""Events that come within this time of each other's share one turn's looks, until a `Tick`: a
+thousand pods in one breath are queued, and take turns with whoever comes after them."""
 
 _UNCONSTRAINED = Constraints()
 

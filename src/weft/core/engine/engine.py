@@ -26,6 +26,7 @@ from weft.core.engine.assessment import (
     LOOKS_WAITING,
     LOOKS_WOKEN,
     TURN_LOOKS,
+    TURN_NS,
     Assessment,
     Assessor,
 )
@@ -72,8 +73,9 @@ class Engine:
     `profiles` by schedulerName (see `profile_of` for other names), `seed` for policies that
     draw, `keep_top` how many best nodes each record lists, `bind_timeout_ns` how long a `Bind`
     may go unanswered before the place is free again, `limits` how far memory may be promised
-    beyond what there is. `turn_looks`: after so many looks at a node one event's work is over; a
-    `Wake` for now asks for a `Tick`, which goes on, and until then pods are only queued (0: never).
+    beyond what there is. `turn_looks`: after so many looks at a node the work of an event, or of
+    several in one breath, is over; a `Wake` for now asks for a `Tick`, which goes on, and until
+    then pods are only queued (0: never).
     It also asks for one where prices are new: work for later decisions is done between them.
     """
 
@@ -103,7 +105,7 @@ class Engine:
         self.placed: dict[str, PlacedPod] = {}
         self.seed, self.keep_top = seed, keep_top
         self.bind_timeout_ns, self.turn_looks = bind_timeout_ns, turn_looks
-        self._stopped, self._until = False, 0
+        self._stopped, self._until, self._turn_began_ns = False, 0, -FAR
         self._default = profiles[0]
 
     @property
@@ -126,7 +128,7 @@ class Engine:
         It raises where the ledger's own accounts break, and nowhere else.
         """
         out: list[Command] = []
-        self._until = self.assessor.looked + (self.turn_looks or TURN_LOOKS)
+        self._begin_turn(event, now_ns)
         self.residencies.now_ns = now_ns
         if isinstance(event, PodBound):
             self.ledger.commit(event.uid)
@@ -143,8 +145,8 @@ class Engine:
             out.append(Faulted(record, error))
         self.queue.tick(now_ns)
         self.assessor.looked += LOOKS_WOKEN * self.queue.groups_looked_at()
-        if not self._stopped or isinstance(event, Tick):
-            self._run_cycles(now_ns, out)
+        if isinstance(event, Tick) or not self._stopped:
+            self._run_cycles(now_ns, out, goes_on=isinstance(event, Tick))
         if self.price_lists.lists:
             self._price(partial(self.price_lists.renew, now_ns))
         if isinstance(event, PodGone | PodSeenBound | Tick):
@@ -157,6 +159,17 @@ class Engine:
         if (wake := now_ns if has_more else self.queue.next_ns()) is not None:
             out.append(Wake(wake))
         return out
+
+    def _begin_turn(self, event: Event, now_ns: int) -> None:
+        """Let the event do a turn's work, or what is left of it where others just came before."""
+        late = now_ns - self._turn_began_ns >= TURN_NS
+        if late or isinstance(event, Tick) or not self.turn_looks:
+            self._until = self.assessor.looked + (self.turn_looks or TURN_LOOKS)
+            self._turn_began_ns = now_ns
+
+    @property
+    def _turn_is_over(self) -> bool:
+        return self.turn_looks > 0 and self.assessor.looked >= self._until
 
     def _apply(self, event: Event, now_ns: int, out: list[Command]) -> None:
         match event:
@@ -326,9 +339,10 @@ class Engine:
 
     # --- the cycle -----------------------------------------------------------------------------
 
-    def _run_cycles(self, now_ns: int, out: list[Command]) -> None:
-        """Run scheduling cycles until the work of one event is done; a `Tick` goes on then."""
-        while (waiting := self.queue.pop()) is not None:
+    def _run_cycles(self, now_ns: int, out: list[Command], *, goes_on: bool) -> None:
+        """Run scheduling cycles until the turn is over; a `Tick` `goes_on` by one at least."""
+        is_over = self._turn_is_over and not goes_on
+        while not is_over and (waiting := self.queue.pop()) is not None:
             self.journal.begin()
             began = self.assessor.looked
             try:
@@ -338,8 +352,7 @@ class Engine:
                 self.queue.park_faulty(waiting, now_ns)
                 self._broke_off(DecisionAttempt.of(waiting), error, now_ns, out)
             self.queue.worked(waiting, self.assessor.looked - began)
-            if self.turn_looks and self.assessor.looked >= self._until:
-                break
+            is_over = self._turn_is_over
         self._stopped = self.queue.active
         self.queue.take_turns(by_turns=self._stopped)
 
