@@ -241,7 +241,8 @@ class ControlPlane(StartStop):
         self.api.create({"kind": "Namespace", "metadata": {"name": name}})
 
     def clear(self, namespace: str) -> None:
-        """Remove what a test leaves behind: schedulers, nodes, all pods, and this namespace.
+        """Remove what a test leaves behind: schedulers, nodes and their events, all pods, and this
+        namespace.
 
         The lease of a Weft that was killed is free again: nobody has to wait for it.
 
@@ -252,6 +253,7 @@ class ControlPlane(StartStop):
             self.schedulers.pop().kill()
         self.recover()
         self.api.delete_all("Node")
+        self.api.delete_all("Event", "default")
         for inside in {pod["metadata"]["namespace"] for pod in self.api.list("Pod")}:
             self.api.delete_all("Pod", inside)
         self.free_lease()

@@ -19,8 +19,11 @@ from listed_rights import ListedRight, listed_rights
 PROGRAMS = ("weft-scheduler", "weft-agent")
 FOR_ALL = ("selfsubjectaccessreviews.authorization.k8s.io", "")
 """Requests that everybody may make: about one's own rights, and paths such as /version."""
+_OF_OTHERS = ("weft-scheduler", "get", "leases.coordination.k8s.io", "kube-system")
 SOME_MODES = {
     ListedRight("weft-scheduler", "list", "services"): "telemetry.discover: servers",
+    ListedRight(*_OF_OTHERS, "hami-scheduler"): "a profile of this schedulerName",
+    ListedRight(*_OF_OTHERS, "kube-scheduler"): "a profile default-scheduler",
 }
 """Rights of settings that only some tests have."""
 OWN = {"default": "weft-system"}
