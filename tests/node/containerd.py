@@ -32,7 +32,7 @@ sandbox = "{pause}"
 restrict_oom_score_adj = true  # a container in a VM may not lower its score
 netns_mounts_under_state_dir = true
 enable_cdi = {cdi}
-cdi_spec_dirs = ["{folder}/cdi"]
+cdi_spec_dirs = ["{cdi_folder}"]
 [plugins."io.containerd.cri.v1.runtime".cni]
 bin_dirs = ["{cni}"]
 conf_dir = "{folder}/cni"
@@ -75,11 +75,12 @@ class Containerd(Server):
         tools: dict[str, Path],
         folder: Path,
         nri_socket: Path | None = None,
+        cdi_folder: Path | None = None,
         devices: Sequence[str] = (),
     ) -> None:
         self.folder = folder
         self.socket, self.nri_socket = folder / "containerd.sock", nri_socket or folder / "nri.sock"
-        self.cdi_folder = folder / "cdi"
+        self.cdi_folder = cdi_folder or folder / "cdi"
         self._ctr = tools[CTR]
         for name in ("cdi", "cni", "nri/plugins", "nri/conf.d"):
             (folder / name).mkdir(parents=True)
@@ -102,6 +103,7 @@ class Containerd(Server):
                 folder=self.folder,
                 nri_socket=self.nri_socket,
                 cdi=str(cdi).lower(),
+                cdi_folder=self.cdi_folder,
                 pause=PAUSE,
                 cni=CNI_FOLDER,
                 nri_off=str(not nri).lower(),

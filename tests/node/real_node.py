@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import json
 import secrets
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from played_gpus import PlayedGpus
 from processes import StartStop
 
 NAME = "real-node"
-NRI_SOCKET = Path("/run/nri/nri.sock")
+NRI_SOCKET, CDI_FOLDER = Path("/run/nri/nri.sock"), Path("/run/cdi")
 # As real clusters have it: a kubelet may do what its node needs, and nothing to other nodes.
 API_SERVER_OPTIONS = ("--authorization-mode=Node", "--enable-admission-plugins=NodeRestriction")
 _NOTES = Path("/run/weft-node-tests")
@@ -38,8 +39,8 @@ class RealNode(StartStop):
     """The node `real-node`. Pods bound to it run here; `inside` says what a container sees.
 
     `left_behind` is what of the machine is not as it was, once this has stopped. One that is
-    `as_deployed`, at that address, has NRI's socket where manifests look for it, and a runtime
-    `nvidia` whose containers have all GPUs' device nodes.
+    `as_deployed`, at that address, has NRI's socket and CDI files where manifests look for them,
+    and a runtime `nvidia` whose containers have all GPUs' device nodes.
     """
 
     def __init__(
@@ -86,9 +87,13 @@ class RealNode(StartStop):
         folder = self.folder / "containerd"
         if not self._as_deployed:
             return Containerd(self._tools, folder)
+        # As systemd has /run: the agent's pod looks into it, and hears there of what is unmounted.
+        folder.mkdir()
+        for how in (("--bind", folder), ("--make-shared",)):
+            subprocess.run(["mount", *how, folder], check=True, capture_output=True)
         self.gpus = PlayedGpus(self.folder)
         devices = sorted(self.gpus.devices_of(range(self.gpus.count)))
-        return Containerd(self._tools, folder, NRI_SOCKET, devices)
+        return Containerd(self._tools, folder, NRI_SOCKET, CDI_FOLDER, devices)
 
     def stop(self) -> None:
         """End all of it and put the machine back."""
