@@ -28,6 +28,8 @@ class PlayedService:
         self.refusal, self.driver, self.images = refusal, driver, images
         self.asked: list[tuple[str, Any]] = []
         self.sandboxes: set[str] = set()
+        self.starting, self.may_start = asyncio.Event(), asyncio.Event()
+        self.may_start.set()
 
     async def answer(self, method: str, request: Any, context: Any) -> Any:
         self.asked.append((method, request))
@@ -41,6 +43,8 @@ class PlayedService:
                 linux = cri.LinuxRuntimeConfiguration(cgroup_driver=self.driver)
                 return cri.RuntimeConfigResponse(linux=linux)
             case "RunPodSandbox":
+                self.starting.set()
+                await self.may_start.wait()
                 self.sandboxes.add("one")
                 return cri.RunPodSandboxResponse(pod_sandbox_id="one")
             case "CreateContainer" if self.refusal:
@@ -105,6 +109,20 @@ async def test_a_container_is_created_or_refused_and_nothing_stays(
     assert dict(config.annotations) == {REQUIRED_PLUGINS: "[nobody]"}
     assert config.linux.cgroup_parent == parent
     assert asked["CreateContainer"].config.image.image == "sha256:1"  # the smallest
+
+
+async def test_who_ends_while_the_sandbox_starts_leaves_none(tmp_path: Path) -> None:
+    service = PlayedService(MISSING)
+    service.may_start.clear()
+    async with served(service, tmp_path / "cri.sock"):
+        trial = asyncio.create_task(try_closed(tmp_path / "cri.sock"))
+        await service.starting.wait()
+        trial.cancel()
+        service.may_start.set()
+        with pytest.raises(asyncio.CancelledError):
+            await trial
+    assert [method for method, _ in service.asked][-2:] == ["StopPodSandbox", "RemovePodSandbox"]
+    assert service.sandboxes == set()
 
 
 async def test_what_cannot_be_tried_is_unknown(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ Who plugs in with the runtime sees both like any others: the pod's UID is a hash
 have it, for which nobody asks the API server.
 """
 
+import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncIterator
@@ -134,17 +135,22 @@ def _sandbox(cgroup_parent: str) -> cri.PodSandboxConfig:
 @contextlib.asynccontextmanager
 async def _running(service: _Service, config: cri.PodSandboxConfig) -> AsyncIterator[str]:
     """A sandbox; with its end its containers are gone, too."""
-    answer = await service.ask("RunPodSandbox", cri.RunPodSandboxRequest(config=config))
-    sandbox = answer.pod_sandbox_id
+    request = cri.RunPodSandboxRequest(config=config)
+    starting = asyncio.ensure_future(service.ask("RunPodSandbox", request))
     try:
-        yield sandbox
+        yield (await asyncio.shield(starting)).pod_sandbox_id
     finally:
-        # A kubelet that finds a pod which it does not know may have been quicker.
+        # Who is cancelled while it starts waits for it: nobody else would know of it. A kubelet
+        # that finds a pod which it does not know may have been quicker.
         with contextlib.suppress(TrialError):
-            await service.ask("StopPodSandbox", cri.StopPodSandboxRequest(pod_sandbox_id=sandbox))
-        with contextlib.suppress(TrialError):
-            remove = cri.RemovePodSandboxRequest(pod_sandbox_id=sandbox)
-            await service.ask("RemovePodSandbox", remove)
+            await _remove(service, (await starting).pod_sandbox_id)
+
+
+async def _remove(service: _Service, sandbox: str) -> None:
+    with contextlib.suppress(TrialError):
+        await service.ask("StopPodSandbox", cri.StopPodSandboxRequest(pod_sandbox_id=sandbox))
+    remove = cri.RemovePodSandboxRequest(pod_sandbox_id=sandbox)
+    await service.ask("RemovePodSandbox", remove)
 
 
 def _said(error: aio.AioRpcError) -> str:
