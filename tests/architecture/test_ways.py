@@ -121,7 +121,7 @@ class Limits(NamedTuple):
 
 @pytest.mark.parametrize(
     ("policy", "limits"),
-    [(BestFit, Limits(43, 122, 9)), (LeastStranding, Limits(45, 133, 9))],
+    [(BestFit, Limits(43, 122, 9)), (LeastStranding, Limits(45, 136, 10))],
     ids=["the simplest policy", "the default"],
 )
 async def test_a_watched_pod_is_bound_within_few_files(

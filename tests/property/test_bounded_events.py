@@ -187,7 +187,7 @@ def work_ahead_counts(patch: Patch) -> None:
 
 
 def many_in_one_breath_share_a_turn(patch: Patch) -> None:
-    """What comes after them waits for one turn, not for a decision about each."""
+    """An honest pod that comes behind them waits for one turn, not for a decision about each."""
     attack = Attack(patch)
     before = attack.engine.assessor.looked
     at_once = [c for asks in unlike(150) for c in attack.handle(PodAdded(asks))]
