@@ -13,7 +13,6 @@ A pod's life here
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
 
 import msgspec
 import numpy.ma  # noqa: F401 - np.unique loads it at first: 40 ms that no event is to take
@@ -151,8 +150,7 @@ class Engine:
             self._price(partial(self.price_lists.renew, now_ns))
         if isinstance(event, PodGone | PodSeenBound | Tick):
             self._work_ahead()
-        if self.peaks.known:
-            out.extend(self.side_tasks.run(inputs.LEARNING, self.peaks.news, []))
+        out.extend(self.side_tasks.run(inputs.LEARNING, self.peaks.news, []))
         if self.side_tasks.faults:
             out.extend(self.side_tasks.take_faults())
         has_more = self._stopped or self.assessor.is_behind
@@ -446,10 +444,8 @@ class Engine:
         """The nodes' fit and score for the pod now: a pure question. `beside` wait
         elsewhere than in the queue; None: whoever waits is no matter."""
         self.follow_first()
-        shape = pod.shape
-        if self.oom_history.known or self.peaks.known:
-            learnt = partial(self._learnt_shape, profile, pod)
-            shape = self.side_tasks.run(inputs.LEARNING, learnt, pod.shape)
+        learnt = partial(self._learnt_shape, profile, pod)
+        shape = self.side_tasks.run(inputs.LEARNING, learnt, pod.shape)
         if profile.pre_filters:
             shape = profile.shaped(shape)
         known = self.assessor.assess(profile, shape)
@@ -483,16 +479,14 @@ class Engine:
         placement = selection.placement_on(self.ledger.table, row, pod.uid, shares, shape)
         like = peak_owner(pod) if self.ledger.table.harvests else ""
         harvested = self.harvest.placed(placement, shape, like)
-        record = self.journal.decided(waiting, known, now_ns, self._charged(pod), (row, shares))
-        changes: dict[str, Any] = {"harvested": harvested} if harvested else {}
-        if profile.predicts:
-            predict = partial(selection.predicted, self.ledger.table, row, known, profile, shares)
-            changes["predicted"] = self.side_tasks.run(EXPLAINING, predict, ())
-        if len(shares) > 1:
-            links = partial(selection.links, self.ledger.table, row, known, shares)
-            changes["links"] = self.side_tasks.run(EXPLAINING, links, UNSET)
-        if changes:
-            record = msgspec.structs.replace(record, **changes)
+        predict = partial(selection.predicted, self.ledger.table, row, known, profile, shares)
+        links = partial(selection.links, self.ledger.table, row, known, shares)
+        record = msgspec.structs.replace(
+            self.journal.decided(waiting, known, now_ns, self._charged(pod), (row, shares)),
+            harvested=harvested,
+            predicted=self.side_tasks.run(EXPLAINING, predict, ()),
+            links=self.side_tasks.run(EXPLAINING, links, UNSET),
+        )
         if not self.ledger.reserve(placement, now_ns + self.bind_timeout_ns, known.demand.asks):
             raise RuntimeError(f"{profile.lead.name} chose a place that does not fit: {placement}")
         placed = self.placed[pod.uid] = PlacedPod(waiting, record, self.signals)
