@@ -19,12 +19,12 @@ from weft.dialects.registry import parse_pod
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Node
 from weft.model.annotations import AGENT, SCHEDULE, SCHEDULE_ENABLED
+from weft.model.delivery import NO_DEVICES
 from weft.node.agent.container_grant import VISIBLE
 from weft.node.doctor.cluster import ClusterFacts, SystemNode
 from weft.node.doctor.finding import DoctorFinding, advice, good, wrong
 
 _CHECK = "pods' GPUs"
-_NO_GPU = ("", "none", "void")
 _LOST = "GPULost"
 _STARTS_S = 60
 """So long a bound pod may only be starting: its images come, its volumes are mounted."""
@@ -179,6 +179,6 @@ def visible_devices(facts: ClusterFacts, exempt: Collection[str]) -> DoctorFindi
 def _names_devices(pod: Pod) -> str:
     for container in (*pod.spec.containers, *(pod.spec.init_containers or ())):
         for variable in container.env or ():
-            if variable.name == VISIBLE and (variable.value or "") not in _NO_GPU:
+            if variable.name == VISIBLE and (variable.value or "") not in NO_DEVICES:
                 return str(variable.value)
     return ""

@@ -25,6 +25,7 @@ from weft.model import (
 )
 from weft.model.annotations import DELIVERY, PLACEMENT, PLACEMENT_COPY
 from weft.model.delivery import (
+    NO_DEVICES,
     DeliveredCard,
     DeliveredContainer,
     DeliveredShare,
@@ -34,7 +35,6 @@ from weft.model.delivery import (
 ENTIRELY = 1000
 """Thousandths of a GPU's memory that may be promised where none is lent."""
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-_NO_GPU = ("", "none", "void")
 
 
 class WrittenPlacement(NamedTuple):
@@ -183,7 +183,7 @@ def _beyond_asked(container: DeliveredContainer, due: DeliveredContainer, *, lim
         return "has no limit of its memory, and asks for a part of a GPU"
     visible = container.env.get(_VISIBLE, "")
     named = {name for share in own for name in (share.uuid, str(share.gpu))}
-    if visible not in _NO_GPU and not named.issuperset(visible.split(",")):
+    if visible not in NO_DEVICES and not named.issuperset(visible.split(",")):
         return f"is shown {visible[:80]!r}, which is not what it has"
     return ""
 

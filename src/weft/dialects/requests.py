@@ -35,6 +35,7 @@ from weft.model.ceilings import (
     MOST_LETTERS,
     MOST_PRIORITY,
 )
+from weft.model.delivery import NO_DEVICES
 from weft.model.nearest import unknown
 from weft.model.request import (
     ANY_DEVICE,
@@ -236,7 +237,7 @@ def _environment_notes(words: PodWords, layout: ContainerRequests, dialect: str)
                     f"container {request.name} sets {variable.name} itself: Weft's agent replaces "
                     "that; on nodes without it the container keeps it, whatever Weft chooses"
                 )
-            elif variable.value not in ("", "none", "void"):
+            elif variable.value not in NO_DEVICES:
                 notes.append(
                     f"container {request.name} sets {variable.name} but asks for no GPU: "
                     "Weft counts none for it, and only its agent keeps it off the node's GPUs"

@@ -8,6 +8,9 @@ import msgspec
 
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPU_MILLI, MOST_LETTERS
 
+NO_DEVICES = ("", "none", "void")
+"""Values of NVIDIA_VISIBLE_DEVICES with which a container sees no GPU."""
+
 VERSION = 1
 MOST_CARDS = 1024
 MOST_CONTAINERS = 8192

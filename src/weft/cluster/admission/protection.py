@@ -59,6 +59,7 @@ from weft.model.annotations import (
     TERM,
     TOPOLOGY,
 )
+from weft.model.delivery import NO_DEVICES
 
 _OWN = (PLACEMENT, PLACEMENT_COPY, DELIVERY, TERM, FENCED_VERSION)
 ASSIGNMENT = tuple(sorted({*_OWN, *(name for system in ALL for name in system.written)}))
@@ -82,7 +83,6 @@ REQUIRED = (_NRI, f"{_NRI}/*")
 """NRI's required plugins: of a container, of the pod, or of all. Weft's Binding adds its agent."""
 
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-_HARMLESS = ("", "none", "void")
 _SHOWN = f"{_VISIBLE} in a pod's own environment names GPUs that nobody gave it: remove it"
 _WHOSE = (
     "that say which GPUs are whose are written by schedulers and agents alone: leave them as they "
@@ -239,7 +239,7 @@ def _shows_gpus() -> str:
     """Tells whether a container that is being added names GPUs in its variable."""
     debugging = "(has(request.subResource) && request.subResource == 'ephemeralcontainers')"
     shown = f"({debugging} ? {EPHEMERAL} : oldObject == null ? {CONTAINERS} : [])"
-    named = f"has(e.value) ? !(e.value in {listed(_HARMLESS)}) : has(e.valueFrom)"
+    named = f"has(e.value) ? !(e.value in {listed(NO_DEVICES)}) : has(e.valueFrom)"
     granting = f"e.name == {quoted(_VISIBLE)} && ({named})"
     return f"{shown}.exists(c, has(c.env) && c.env.exists(e, {granting}))"
 

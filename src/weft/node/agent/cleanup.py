@@ -17,6 +17,7 @@ import msgspec
 from weft.kube.client import MERGE_PATCH, ApiClient
 from weft.kube.codec import LEASES, NODES
 from weft.kube.errors import ApiError, LostError, NotFoundError, NotSentError
+from weft.kube.pods import ENDED
 from weft.kube.services import SERVING_PODS, ServingPod, everything
 from weft.kube.structs import KubeNode, Lease
 from weft.model import BadInputError
@@ -164,4 +165,4 @@ def leftovers(node: KubeNode) -> dict[str, object]:
 
 
 def _may_run(pod: ServingPod) -> bool:
-    return pod.status.phase not in ("Succeeded", "Failed")
+    return pod.status.phase not in ENDED

@@ -27,6 +27,7 @@ from weft.dialects.registry import choose, parse_pod
 from weft.dialects.resources import names_any, slots
 from weft.kube.client import ApiClient
 from weft.kube.codec import NODES
+from weft.kube.pods import ENDED
 from weft.kube.structs import KubeNode
 from weft.kube.watch import Added, Change, Deleted, ListWatch, Modified, WatchOptions
 from weft.model import BadInputError, Node, PodManifest
@@ -43,7 +44,6 @@ DEFAULT_SCHEDULER = "default-scheduler"
 _MIRROR = "kubernetes.io/config.mirror"
 _STATIC_UID = re.compile(r"[0-9a-f]{32}")
 Asks = Literal["nothing", "share", "foreign"]
-_ENDED = ("Succeeded", "Failed")
 _SOON = WatchOptions(most_delay_s=5)
 """The kubelet hears of pods as soon as an API server is back: then it asks for containers."""
 
@@ -68,7 +68,7 @@ class NodePod(msgspec.Struct, frozen=True):
     @property
     def ended(self) -> bool:
         """True once no container of it runs again."""
-        return self.manifest.status.phase in _ENDED
+        return self.manifest.status.phase in ENDED
 
 
 class PodRules(msgspec.Struct, frozen=True):
