@@ -51,6 +51,17 @@ def test_a_cluster_that_is_well(weft: Weft, cluster: FakeApiServer) -> None:
     assert found["container runtimes"]["text"] == "containerd 2.2 or newer on 1 nodes"
 
 
+@pytest.mark.parametrize("policy", ["weft-agent-nodes", "weft-bound-by-author"])
+def test_each_policy_that_weft_admission_makes_is_missed(
+    weft: Weft, cluster: FakeApiServer, policy: str
+) -> None:
+    assert policy in POLICIES
+    cluster.remove("validatingadmissionpolicies", policy, "")
+    code, found = findings(weft)
+    assert (code, found["admission"]["level"]) == (0, "advice")
+    assert f"no policy {policy}:" in found["admission"]["text"]
+
+
 def test_a_right_that_is_lacking(weft: Weft, cluster: FakeApiServer) -> None:
     cluster.access.denied = {("get", "pods/proxy")}
     code, found = findings(weft)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from weft.cluster.admission.protection import Writers, protection_policies
 from weft.kube.client import ApiClient
 from weft.kube.codec import Resource
 from weft.kube.errors import ApiError
@@ -14,8 +15,13 @@ from weft.model import ObjectMeta
 from weft.model.manifest import Api
 from weft.node.doctor.finding import DoctorFinding, advice, good, wrong
 
-POLICIES = ("weft-assignments", "weft-bindings", "weft-inventory", "weft-node-resources")
-"""Without these whoever may write a pod or a node says which GPUs are whose."""
+POLICIES = tuple(
+    policy["metadata"]["name"]
+    for policy in protection_policies(Writers())
+    if policy["kind"] == "ValidatingAdmissionPolicy"
+)
+"""Without these whoever may write a pod or a node, or has an agent's token, says which GPUs are
+whose."""
 SCHEDULING = "weft-schedule"
 _WEBHOOKS = "app.kubernetes.io/name=weft-webhook"
 _API = "/apis/admissionregistration.k8s.io/v1"
@@ -65,7 +71,10 @@ async def admission(client: ApiClient) -> list[DoctorFinding]:
         return [advice(_CHECK, f"not known: {error}", mend)]
     findings = []
     if missing := [name for name in POLICIES if name not in there]:
-        text = f"no policy {', '.join(missing)}: who may write a pod may claim GPUs of others by it"
+        text = (
+            f"no policy {', '.join(missing)}: who may write a pod, or has an agent's token, may "
+            "claim GPUs of others"
+        )
         mend = "weft admission | kubectl apply -f -; helm: admission.enabled=true"
         findings.append(advice(_CHECK, text, mend))
     for each in webhooks:
