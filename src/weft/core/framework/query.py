@@ -84,8 +84,8 @@ NOTHING_OBSERVED = Observations()
 class Query:
     """One demand over some rows of the ledger's table. `rows` None means all of them.
 
-    `observed` is for policies that say in `reads` that they go by it. `residencies` change with the
-    time: they are for `filter_pending` only, whose answers are not kept.
+    `observed` is for policies that say in `Policy.reads` that they go by it. `residencies` change
+    with the time: they are for `filter_pending` only, whose answers are not kept.
     """
 
     hypothetical: ClassVar[bool] = False
