@@ -74,9 +74,8 @@ def test_names_in_docstrings_exist() -> None:
 
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-OTHERS = set(
-    "_ a class clusters contexts create e Equal extra null pynvml up users v1 zone".split()
-)
+OTHERS = {"_", "a", "class", "clusters", "contexts", "create", "e", "Equal", "extra", "null"}
+OTHERS |= {"pynvml", "up", "users", "v1", "zone"}
 """Words of others: Kubernetes' fields, verbs and values, languages, packages; signs."""
 SIGNALS = {"occupants", "residencies"}
 """Values of `Policy.reads`, which each policy names for itself."""

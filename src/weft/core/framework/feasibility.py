@@ -138,8 +138,8 @@ def _told_by_device(query: Query, need: Need, in_service: Ints) -> Codes:
 def codes(query: Query) -> Codes:
     """Reason codes of what others hold now, int8[n]; `declared_codes` go before them.
 
-    Of demands of several GPU requests only the node beside the GPUs is checked here; whether the GPU
-    requests fit together is for `assignment.place` to find.
+    Of demands of several GPU requests only the node beside the GPUs is checked here; whether they
+    fit together is for `assignment.place` to find.
     """
     demand = query.demand
     extended_fits = _extended_fits(query) if demand.extended else None

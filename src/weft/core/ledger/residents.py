@@ -48,7 +48,7 @@ def is_small(job_class: str, memory_mib: int, milli: int, card: tuple[int, int])
 
 
 def own_percent(job_class: str, slowdown_limit: SlowdownLimit, gpu_model: str) -> int:
-    """How slow such a pod may get on this GPU model, percent: few pods differ, whatever they say."""
+    """How slow such a pod may get on this GPU model, in percent: few differ, whatever they say."""
     return percent_on(slowdown_limit, gpu_model) if job_class == LATENCY_CRITICAL else 0
 
 
