@@ -24,7 +24,7 @@ def docstrings_of(path: Path) -> list[ast.Constant]:
     return list(docstrings(trees()[path]))
 
 
-def docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
+def docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             yield node.value
@@ -71,6 +71,75 @@ def test_names_in_docstrings_exist() -> None:
                 if not exists:
                     unknown.append(f"{path.relative_to(SOURCE)}:{text.lineno} {name}")
     assert unknown == []
+
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+OTHERS = set(
+    "_ a class clusters contexts create e Equal extra null pynvml up users v1 zone".split()
+)
+"""Words of others: Kubernetes' fields, verbs and values, languages, packages; signs."""
+SIGNALS = {"occupants", "residencies"}
+"""Values of `Policy.reads`, which each policy names for itself."""
+
+
+def defined(node: ast.AST) -> set[str]:
+    """Every identifier in it, and every word in a string that is no docstring."""
+    found: set[str] = set()
+    texts = set(map(id, docstrings(node)))
+    for part in ast.walk(node):
+        for field in ("id", "attr", "arg", "name", "asname", "module"):
+            if isinstance(name := getattr(part, field, None), str):
+                found.update(name.split("."))
+        if isinstance(part, ast.Constant) and id(part) not in texts:
+            found.update(re.findall(r"\w+", str(part.value)))
+    return found
+
+
+def inherited(tree: ast.Module, node: ast.ClassDef) -> set[str]:
+    """Names that a class' bases in the same file define."""
+    bases = {base.id for base in node.bases if isinstance(base, ast.Name)}
+    named = [c for c in tree.body if isinstance(c, ast.ClassDef) and c.name in bases]
+    return {name for base in named for name in defined(base)}
+
+
+def unknown_of(tree: ast.Module, elsewhere: set[str]) -> Iterator[str]:
+    """Single words in backticks that neither the class or function has nor its file at its top."""
+    top = {name for node in tree.body for name in getattr(node, "name", "").split()}
+    plain = (n for n in tree.body if not isinstance(n, (*FUNCTIONS, ast.ClassDef)))
+    top.update(name for node in plain for name in defined(node))
+
+    def visit(node: ast.AST, scope: set[str]) -> Iterator[str]:
+        for child in ast.iter_child_nodes(node):
+            own = scope
+            if isinstance(child, (*FUNCTIONS, ast.ClassDef)):
+                own = scope | defined(child)
+                if isinstance(child, ast.ClassDef):
+                    own |= inherited(tree, child)
+                text = ast.get_docstring(child) or ""
+                for name in re.findall(r"`([A-Za-z_]\w*)(?:\(\))?`", text):
+                    if name not in own | elsewhere and not re.search("[a-z][A-Z]", name):
+                        yield f"{child.lineno} {child.name}: {name}"
+            yield from visit(child, own if isinstance(child, ast.ClassDef) else scope)
+
+    return visit(tree, top)
+
+
+def test_names_in_docstrings_exist_where_they_stand() -> None:
+    """A rename that forgets the docstring is found, also where another file has such a name. From
+    elsewhere come modules, classes, and functions of two words or more."""
+    elsewhere = {*dir(builtins), *keyword.kwlist, *OTHERS, *SIGNALS}
+    for path, tree in trees().items():
+        elsewhere.update(path.relative_to(SOURCE).with_suffix("").parts)
+        for node in ast.walk(tree):
+            if isinstance(node, (*FUNCTIONS, ast.ClassDef)) and re.search("_|[A-Z]", node.name):
+                elsewhere.add(node.name)
+            if isinstance(node, ast.Name) and node.id.isupper():
+                elsewhere.add(node.id)
+    assert [
+        f"{path.relative_to(SOURCE)}:{unknown}"
+        for path, tree in trees().items()
+        for unknown in unknown_of(tree, elsewhere)
+    ] == []
 
 
 def test_files_in_docstrings_exist() -> None:

@@ -320,7 +320,7 @@ def _concerns(pod: Pod, wish: StatusWish) -> bool:
 
 
 def _state(pod: Pod, message: str, names: frozenset[str]) -> tuple[str, str]:
-    """State and reason; `told` is the newest warning about the pod."""
+    """State and reason; `message` is the newest warning about the pod."""
     if pod.status.phase == "Failed":
         return "failed", pod.status.reason or message
     if pod.spec.node_name:

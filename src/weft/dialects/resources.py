@@ -238,7 +238,7 @@ def percent(slot: ContainerSlot, name: str) -> int:
 def label_number(labels: Mapping[str, str], name: str, most: int, unit: str) -> int | None:
     """A whole number of 0 or more written in a label; None where it is missing or is none.
 
-    One that is larger than `most` is refused: `what` has so much.
+    One that is larger than `most`, which is what a `unit` has, is refused.
     """
     text = labels.get(name, "").strip()
     if not re.fullmatch(r"[0-9]{1,63}", text, re.ASCII):

@@ -56,7 +56,7 @@ def read_form(document: Any, form: type[Form]) -> Form:
     """The `form` that a parsed file fills in, each field within its bound.
 
     `BadInputError` names the field as its place. A bound's own words stand in its
-    `msgspec.Meta(extra={"refused": …})`, or `above` for too much; {} is the value.
+    `msgspec.Meta(extra={"refused": …})`, or "above" for too much; {} is the value.
     """
     try:
         return msgspec.convert(document, form)

@@ -4,8 +4,8 @@
                        └─▶ trees (LightGBM) ──────────┴─▶ calibration ─▶ ladder ─▶ table
 
 In: what was measured (`records`, `sources`), the rungs of the ladder (`history`, `committee`,
-`trees`, `additive`, `hinge`), how far a bound must lie (`calibration`), predictors as files
-(`model_file`), how good they are (`splits`, `evaluate`), and the table that policies get (`table`).
+`trees`, `additive`), how far a bound must lie (`calibration`), predictors as files
+(`model_file`), how good they are (`left_out`, `evaluate`), and the table that policies get (`table`).
 Out: measuring (`lab/profiling/`), files' paths and commands (`cli/`), what follows
 (`core/policies/`).
 """

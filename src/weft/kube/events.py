@@ -56,7 +56,7 @@ class EventOptions(msgspec.Struct, frozen=True):
 
 
 class Create(msgspec.Struct, frozen=True, gc=False):
-    """Write a new event, under this name; `count` of them happened, the last of them at `at`."""
+    """Write a new event, under this name."""
 
     name: str
     note: Note

@@ -45,7 +45,7 @@ class ServerLimits(msgspec.Struct, frozen=True):
 
 class HttpServer:
     """Serves what `answer` says on any number of ports. `problem` makes the answers that are none,
-    `turned_away` counts connections that end because of `connections`, `slow` or `http`.
+    `turned_away` counts connections that end, by why: too many, too slow, or no HTTP.
     """
 
     def __init__(

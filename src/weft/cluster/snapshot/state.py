@@ -109,7 +109,7 @@ def snapshot_state(
 ) -> SnapshotState:
     """Take the snapshot in, by the cluster that `make` makes on this client.
 
-    No event loop may run. Afterwards nothing of it does, either: `live` stays as it is.
+    No event loop may run. Afterwards none runs, either.
     """
     return asyncio.run(_filled(snapshot, make))
 

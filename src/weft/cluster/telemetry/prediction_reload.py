@@ -151,7 +151,7 @@ class PredictionReloader:
         solos: SoloProfiles,
         slowdown_store: SlowdownStore | None,
     ) -> None:
-        """`told` is what they said at the start."""
+        """`loaded` is what they said at the start."""
         self.loaded, self.every_s = loaded, every_s
         self.solos = solos
         self.slowdown_store = slowdown_store

@@ -42,7 +42,7 @@ class MovesPlayed(msgspec.Struct, frozen=True):
 
 class MoveTrials:
     """Tries moves out on an engine's ledger. `budgets` are how many pods each disruption budget
-    lets go; `told` hears every hundredth trial's number."""
+    lets go; `progress` hears every hundredth trial's number."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Decision records: what was decided, on what, and why.
 
-Kept cheap: numbers only. Sentences are made when someone reads (`explain`) or writes (`encode`).
+Kept cheap: numbers only. Sentences are made when someone reads (`explain`) or writes them to a file.
 """
 
 from typing import Final, Literal

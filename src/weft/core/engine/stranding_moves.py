@@ -50,7 +50,7 @@ class StrandingSearch:
     """Searches on an engine's ledger, for the pods that `usual`ly come.
 
     `budgets` are how many pods each disruption budget lets go; moves that bring less than
-    `least_milli` are not worth it. `told` hears how many moves are found.
+    `least_milli` are not worth it. `progress` hears how many moves are found.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ class SuggestedChange(msgspec.Struct, frozen=True):
 
 
 class SmallestChange(SuggestedChange, frozen=True):
-    """One change that was tried out: what to ask instead (`shape`), or which pods end (`free`)."""
+    """One change that was tried out: what to ask instead (`shape`), or which pods end."""
 
     shape: Shape | None = None
 

@@ -138,8 +138,8 @@ def _told_by_device(query: Query, need: Need, in_service: Ints) -> Codes:
 def codes(query: Query) -> Codes:
     """Reason codes of what others hold now, int8[n]; `declared_codes` go before them.
 
-    Demands of mode `many` are checked here as far as the node beside the GPUs goes; whether the
-    GPU requests fit together is for `assignment` to find.
+    Demands of several GPU requests are checked here as far as the node beside the GPUs goes; whether the
+    GPU requests fit together is for `assignment.place` to find.
     """
     demand = query.demand
     extended_fits = _extended_fits(query) if demand.extended else None

@@ -168,7 +168,7 @@ def _numa_nodes(links: GpuLinks) -> Masks:
 def _rings(strength: Masks) -> Masks:
     """The strength of the weakest path of each set's best ring, [2^count]; 0 below two cards.
 
-    By Held and Karp: `reach[mask, end]` is the strongest way through all of `mask` from its first
+    By Held and Karp: `reach[mask, end]` is the strongest way through all cards of the mask from its first
     card to `end`, judged by its weakest path.
     """
     count = len(strength)

@@ -254,7 +254,7 @@ class Policy:
     def predict(
         self, shape: Shape, co_residents: CoResidents, model: str
     ) -> tuple[ExpectedSlowdown, ...]:
-        """For the record: what is expected of the pod and of those `there` on a GPU it shares."""
+        """For the record: what is expected of the pod and of `co_residents` on a GPU it shares."""
         return ()
 
     def score_parts(self, query: Query, devices: Sequence[int]) -> tuple[ScorePart, ...]:

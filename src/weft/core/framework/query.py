@@ -84,7 +84,7 @@ NOTHING_OBSERVED = Observations()
 class Query:
     """One demand over some rows of the ledger's table. `rows` None means all of them.
 
-    `observed` is for policies that say in `reads` that they go by it. `residencies` change with the
+    `observed` is for policies that say in `Policy.reads` that they go by it. `residencies` change with the
     time: they are for `filter_pending` only, whose answers are not kept.
     """
 

@@ -38,7 +38,7 @@ class EntryPoint(Protocol):
 
 class PolicyDescription(msgspec.Struct, frozen=True):
     """One policy for people: `options` are its constructor's parameters with their defaults, as
-    text (`required` where there is none). `unsafe` says why, where it can promise too much."""
+    text (empty where there is none). `unsafe` says why, where it can promise too much."""
 
     name: str
     summary: str

@@ -513,7 +513,7 @@ def fits(table: LedgerTable, placement: Placement, asks: MemoryAmount = STRICTLY
 
 
 def _has(free: int, amount: int) -> bool:
-    """True if `asked` may be taken of `free`; nothing always may, also where facts overbook."""
+    """True if `amount` may be taken of `free`; nothing always may, also where facts overbook."""
     return amount == 0 or 0 < amount <= free
 
 

@@ -25,7 +25,7 @@ class Resident(NamedTuple):
     """Application and class of one pod; both "" where nobody said.
 
     Of a latency-critical one, on its card: `bound_percent` is how slow it may get by its own SLO,
-    percent of alone on `limit_percent`'s grid (0: it says none); and whether it is `small`.
+    percent of alone on `percent_on`'s grid (0: it says none); and whether it is `small`.
     """
 
     application: str
@@ -48,7 +48,7 @@ def is_small(job_class: str, memory_mib: int, milli: int, card: tuple[int, int])
 
 
 def own_percent(job_class: str, slowdown_limit: SlowdownLimit, gpu_model: str) -> int:
-    """`bound_percent` of such a pod on this GPU model: few pods differ, whatever they say."""
+    """The slowdown bound in percent of such a pod on this GPU model: few pods differ, whatever they say."""
     return percent_on(slowdown_limit, gpu_model) if job_class == LATENCY_CRITICAL else 0
 
 

@@ -140,7 +140,7 @@ class CoResidentCache:
         self.forget()
 
     def over(self, query: Query, joining: Resident | None = None) -> Floats:
-        """The columns for the query's devices, as `who` asks (the query's pod), [columns, d]."""
+        """The columns for the query's devices, with `joining` beside those there (None: the query's pod), [columns, d]."""
         table = query.table
         if table is not self._table or table.residents.epoch != self._epoch:
             self._table = table

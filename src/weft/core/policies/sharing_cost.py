@@ -51,7 +51,7 @@ class SlowdownBounds(NamedTuple):
 
 
 class SharingCost:
-    """Judges co-residents for who would join them; a `Judge` of `CoResidentCache`, which asks
+    """Judges co-residents for who would join them; a judge for `CoResidentCache`, which asks
     of `most` pods and more only where all are small.
 
     A pod's log slowdown is the sum of what each other one costs it.

@@ -28,8 +28,7 @@ _LOOKS = 3
 class Found(msgspec.Struct, frozen=True):
     """A bound (thousandths of a GPU) with the prices that prove it, in parts of `SCALE`.
 
-    `converged`: no other prices give one that is lower by more than `ENOUGH`. `feasible` is False
-    where the pods that must be in are known not to fit together.
+    `converged`: no other prices give one that is lower by more than `ENOUGH`.
     """
 
     bound_milli: Fraction

@@ -249,8 +249,7 @@ def run_timed(
 ) -> PolicyRun:
     """One policy or profile over the trace's own time.
 
-    `failed_pods` counts pods that never started, `unscheduled` why, `waited` those that had to
-    wait. `on_holdings` is called when the last pod has come: at the end nearly all have left.
+    The run counts pods that never started, why, and those that had to wait. `on_holdings` is called when the last pod has come: at the end nearly all have left.
     `on_times` is called at the end, with when each pod came, was bound and ended.
     """
     run = _Timed(scenario, decider, arrivals, decisions, _happenings(scenario, compress))

@@ -16,7 +16,7 @@ STALE at most: that nobody knows lends nothing, and sends nobody away.
 
 Never more is idle than that. Where a number is absent, old, or cannot be true, nothing is: a pod in
 flight, of a latency-critical class, or on a GPU whose metrics contradict the ledger or each other.
-What a GPU uses beyond all that was asked there (`beyond`) is not idle either: harvesting leaves it.
+What a GPU uses beyond all that was asked there (`beyond_mib`) is not idle either: harvesting leaves it.
 """
 
 from collections.abc import Iterable
@@ -86,7 +86,8 @@ class GpuMemory(NamedTuple):
 
 
 class MemoryNeeds(NamedTuple):
-    """The answer. `hold_mib` and `idle_mib` [P], whole MiB; `warm` [P] is the next `warmed`.
+    """The answer. `hold_mib` and `idle_mib` [P], whole MiB; `warm` [P]: it has been watched
+    for long enough.
 
     `most_mib` [P] is the most of its own series, −1 where it has none to go by. `need_mib` and
     `beyond_mib` [G]; `freshness` [G] is MISSING also where metrics contradict, and STALE also where

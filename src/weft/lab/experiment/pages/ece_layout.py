@@ -137,7 +137,7 @@ def experiment_name(spec: ExperimentSpec, levels: Sequence[CellLevel], seed: int
 
 
 def gap_bounds(workload: Workload) -> tuple[float, float] | None:
-    """Least and most seconds between two jobs, before `loads` scale them: `delaySeconds`, those of
+    """Least and most seconds between two jobs, before loads scale them: `delaySeconds`, those of
     uniform `arrivals`, or the original's own where its jobs come as they come.
 
     None where gaps have no bounds: with another law, or where jobs say themselves when they come.

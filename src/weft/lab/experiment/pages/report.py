@@ -140,7 +140,7 @@ def _notes(results: SimulationResults) -> str:
 
 
 def _with_code(text: str) -> str:
-    """Escaped, with `names` in backticks as code."""
+    """Escaped, with what stands in backticks as code."""
     return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 

@@ -40,7 +40,7 @@ class Seeds(Section, frozen=True):
 
 
 class WeightedPolicy(Section, frozen=True):
-    """A policy of a profile, written as in `schedulers`. `weight` counts where several score."""
+    """A policy of a profile, written as among the schedulers. `weight` counts where several score."""
 
     policy: Annotated[str, Meta(min_length=1)]
     weight: Annotated[int, Meta(ge=0, le=1_000_000)] = 1

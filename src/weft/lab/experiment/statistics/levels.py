@@ -153,7 +153,7 @@ class InterferenceLevel(msgspec.Struct, frozen=True):
 def interference_results(
     spec: ExperimentSpec, cells: Mapping[PlannedCell, CellResult]
 ) -> list[InterferenceLevel]:
-    """The results of an experiment of `MeasuredPairs` whose one axis is `loads`.
+    """The results of an experiment of `MeasuredPairs` whose one axis is the load.
 
     `spec.reference` is ours: it is compared with each of the others, in percent of theirs.
     """

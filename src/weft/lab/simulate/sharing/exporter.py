@@ -33,7 +33,7 @@ class ExporterFaults(msgspec.Struct, frozen=True):
 
     `delay_ns` every sample is late by. `dropped` is the share of samples that never arrive,
     `missing` the share of GPUs of which nothing ever does. `noise` is the relative standard
-    deviation of every value. `spoofed` names a metric that always reads `zero` or its `most`.
+    deviation of every value. `spoofed` names a metric that always reads 0 or the most it can be.
     `frozen_ns`: after so long every exporter repeats its last page for ever, as of now; with `busy`
     that page shows a card at work, whatever its jobs did.
     """

@@ -31,8 +31,8 @@ class JobTimes(msgspec.Struct, frozen=True):
 class JobOutcome(JobTimes, frozen=True):
     """One job that shared cards.
 
-    `alone_s` is how long its container runs alone on a card. `queries` are those it answers, `late`
-    of them took too long; the percentiles are of those that were answered.
+    `alone_s` is how long its container runs alone on a card. `queries` are those it answers,
+    `late_queries` of them took too long; the percentiles are of those that were answered.
     """
 
     alone_s: float = 0.0
