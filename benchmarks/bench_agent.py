@@ -29,8 +29,11 @@ from weft.model.delivery import (
 )
 from weft.node.devices.fake import FakeReader
 from weft.node.nri import nri_pb2 as nri
-from weft.testing.api_server import FakeApiServer
-from weft.testing.nri_runtime import FakeRuntime
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))  # the fakes
+
+from fakes.api_server import FakeApiServer
+from fakes.nri_runtime import FakeRuntime
 
 NODE = "n1"
 LISTEN = "127.0.0.1:19400"

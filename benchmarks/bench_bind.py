@@ -167,8 +167,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="100 pods")
     args = parser.parse_args()
-    command = [sys.executable, "-m", "weft.testing.api_server"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+    command = [sys.executable, "-m", "fakes.api_server"]
+    tests = Path(__file__).resolve().parents[1] / "tests"
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tests) as server:
         try:
             assert server.stdout is not None
             url = server.stdout.readline().split()[-1]

@@ -46,8 +46,11 @@ from weft.node.device_plugin.device_plugins import DevicePlugins
 from weft.node.device_plugin.kubelet_api import PodResourcesClient
 from weft.node.device_plugin.kubelet_record import KubeletRecord
 from weft.node.devices.reader import GpuDevice
-from weft.testing.device_manager import PluginCalls
-from weft.testing.device_manager_server import POD_RESOURCES_SOCKET, DeviceManagerServer
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))  # the fakes
+
+from fakes.device_manager import PluginCalls
+from fakes.device_manager_server import POD_RESOURCES_SOCKET, DeviceManagerServer
 
 MEM, UNITS, GPUS = "aliyun.com/gpu-mem", 2, 8
 WAITING = 8

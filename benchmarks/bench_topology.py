@@ -13,6 +13,7 @@ and of the choice alone for 8 of 16 GPUs. Writes build/bench/topology.json.
 import argparse
 import json
 import random
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +29,10 @@ from weft.core.policies.first_fit import FirstFit
 from weft.model import GpuRequest, PodRequest, Shape
 from weft.model.gpu_links import GpuLinks
 from weft.testing import node
-from weft.testing.gpu_links import bridged_pairs, dgx_1, pcie_switches
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))  # the fakes
+
+from fakes.gpu_links import bridged_pairs, dgx_1, pcie_switches
 
 OUT = Path("build/bench/topology.json")
 LOAD = 0.85

@@ -40,7 +40,7 @@ def pytest_asyncio_loop_factories(
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Time that leaps for tests marked `virtual_time`, asyncio's own loop for all others."""
     if item.get_closest_marker("virtual_time"):
-        from weft.testing.api_time import LeapingLoop
+        from fakes.api_time import LeapingLoop
 
         return {"virtual": LeapingLoop}
     return {"asyncio": asyncio.new_event_loop}

@@ -99,7 +99,7 @@ def test_the_formatter_lays_out_every_line() -> None:
 
 
 def test_wings_import_each_other_one_way_and_seldom() -> None:
-    """`testing` is no wing: builders and fakes for tests may import anything."""
+    """`testing` is no wing: builders for tests may import anything."""
     arrows = {arrow for path in SOURCES for arrow in arrows_from(path)}
     arrows = {(wing, other) for wing, other in arrows if "testing" not in (wing, other)}
     assert len(arrows) <= 40

@@ -21,6 +21,7 @@ import pytest
 from agent_world import node_world
 from way_recorder import Call, Way
 
+from fakes.api_server import FakeApiServer
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.telemetry.telemetry_loop import TelemetryLoop, TelemetryLoopOptions
 from weft.core.framework import Policy, Profile
@@ -40,13 +41,12 @@ from weft.model.metric import Metric
 from weft.telemetry.sources.answers import QueryResult
 from weft.telemetry.sources.source import QueryOutcome, SourceReading
 from weft.testing import AGENT_BY_NAME
-from weft.testing.api_server import FakeApiServer
 
 Json = dict[str, Any]
 
 ADJUSTMENT = Call("node/nri/hook_times.py", "HookTimes.add")
 """The plugin's answer for a container is made, and about to be written."""
-BINDING = Call("testing/api_writes.py", "bind")
+BINDING = Call("fakes/api_writes.py", "bind")
 """The API server has the Binding."""
 NEW_MIB = itertools.count(2_000)
 """MiB that no pod of this process asked for before: pods that ask alike are read once."""

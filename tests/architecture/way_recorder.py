@@ -1,7 +1,7 @@
 """Records which functions of Weft run, in order: how many files lie between a cause and its effect.
 
 A *stay* is a maximal run of calls in one file: coming back to a file is another stay. The fakes of
-`weft.testing` are the world outside and do not count. Tasks of one event loop interleave as they
+`tests/fakes` are the world outside and do not count. Tasks of one event loop interleave as they
 run; of other threads those are seen that start meanwhile.
 """
 
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import weft
 
 SOURCES = f"{Path(weft.__file__).parent}/"
-WORLD = "testing/"
+WORLD = f"{Path(__file__).parents[1]}/"
 
 
 class Call(NamedTuple):
@@ -64,10 +64,11 @@ class Way:
 
     def _hear(self, frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
-        if event != "call" or self.ended or not code.co_filename.startswith(SOURCES):
+        if event != "call" or self.ended or not code.co_filename.startswith((SOURCES, WORLD)):
             return
-        call = Call(code.co_filename.removeprefix(SOURCES), code.co_qualname)
+        inside = code.co_filename.startswith(SOURCES)
+        call = Call(code.co_filename.removeprefix(SOURCES if inside else WORLD), code.co_qualname)
         if call == self._ends_at:
             self.ended = True
-        elif not call.file.startswith(WORLD):
+        elif inside and not call.file.startswith("testing/"):
             self.calls.append(call)

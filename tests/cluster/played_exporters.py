@@ -18,6 +18,8 @@ import yaml
 from certificates import Authority
 from processes import Server, StartStop, free_ports
 
+from fakes.api_server import FakeApiServer
+from fakes.exporter import FakeExporter, PlayedGpu
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.telemetry.telemetry_loop import TelemetryLoop, TelemetryLoopOptions
 from weft.core.framework import Profile
@@ -29,8 +31,6 @@ from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
 from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
 from weft.testing import AGENT_BY_NAME
-from weft.testing.api_server import FakeApiServer
-from weft.testing.exporter import FakeExporter, PlayedGpu
 
 CARD_MIB = 16_384
 PATIENCE_S = 30.0

@@ -17,12 +17,12 @@ from kube_api import Api, ApiError, Object
 from test_deploy import install, objects
 from weft_process import Weft
 
+from fakes.nri_runtime import FakeRuntime
 from weft.cluster.config.form import Configuration
 from weft.kube.access import ResourceRight, may_i
 from weft.kube.client import ApiClient
 from weft.kube.config import load
 from weft.node.doctor.cluster import AGENTS, NODE_AGENT, PERSON
-from weft.testing.nri_runtime import FakeRuntime
 
 USER = "system:serviceaccount:weft-system:weft-agent"
 GROUPS = ("system:serviceaccounts", "system:serviceaccounts:weft-system", "system:authenticated")

@@ -36,10 +36,10 @@ from weft_process import (
     weft,
 )
 
+from fakes.exporter import FakeExporter, PlayedGpu
+from fakes.hollow_kubelet import HollowOptions
 from weft.kube.clock import SystemClock
 from weft.lab.experiment.run.store import JOBS, RESULT, SERIES, read_rows
-from weft.testing.exporter import FakeExporter, PlayedGpu
-from weft.testing.hollow_kubelet import HollowOptions
 
 NODES, SCRAPE = 2, "250ms"
 EXPERIMENT = {"labelSelector": "weft.dev/experiment=turns"}

@@ -3,9 +3,9 @@
 import pytest
 from control_plane import ControlPlane
 
+from fakes.api_behaviours import BEHAVIOURS, Behaviour, check
 from weft.kube.client import ApiClient
 from weft.kube.config import load
-from weft.testing.api_behaviours import BEHAVIOURS, Behaviour, check
 
 
 @pytest.mark.parametrize("behaviour", BEHAVIOURS, ids=lambda behaviour: behaviour.name)

@@ -23,9 +23,9 @@ from test_hollow_kubelet import hollow
 from test_telemetry_live import Scene, named, program, why  # noqa: F401
 from weft_process import ALONE, GFD, GIB, resources, sigkill, weft
 
+from fakes.hollow_kubelet import HollowOptions
 from weft.core.policies.catalog import built_in
 from weft.core.record import read, replay
-from weft.testing.hollow_kubelet import HollowOptions
 
 SYSTEM, NAME, KEY = "kube-system", "weft-observed", "observed.v1.json"
 ALONE_PER_S = 100.0

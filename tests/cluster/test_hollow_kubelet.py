@@ -13,6 +13,7 @@ from control_plane import ControlPlane
 from kube_api import Object, Objects
 from weft_process import ALONE, CARD_MIB, CARDS, GIB, all_bound, nodes, pod, weft
 
+from fakes.hollow_kubelet import HollowKubelet, HollowOptions
 from weft.dialects.inventory import inventory
 from weft.dialects.registry import read_placement
 from weft.kube.client import ApiClient
@@ -21,7 +22,6 @@ from weft.kube.config import load
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
 from weft.model import Node
-from weft.testing.hollow_kubelet import HollowKubelet, HollowOptions
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from control_plane import ControlPlane
 from processes import Server, free_ports
 from weft_process import ALONE, Weft, all_bound, nodes, pod, weft
 
-from weft.testing.exporter import FakeExporter, PlayedGpu, PlayedPod
+from fakes.exporter import FakeExporter, PlayedGpu, PlayedPod
 
 MONITORING = Path(__file__).parents[2] / "deploy" / "monitoring"
 DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text())

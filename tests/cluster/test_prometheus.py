@@ -26,13 +26,13 @@ from processes import free_ports
 from test_scheduler_pages import address
 from weft_process import ALONE, all_bound, audited, nodes, pod, weft
 
+from fakes.exporter import FakeExporter, PlayedGpu, PlayedPod
 from weft.core.framework.signals import FRESH, MISSING, STALE
 from weft.kube.clock import SystemClock
 from weft.lab.trial.clocks import offset_of, prometheus_clock_marks
 from weft.telemetry.meaning.join import JoinFailure
 from weft.telemetry.sources.answers import TelemetryError
 from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
-from weft.testing.exporter import FakeExporter, PlayedGpu, PlayedPod
 
 
 @pytest.fixture(scope="module")

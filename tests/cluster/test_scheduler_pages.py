@@ -16,7 +16,7 @@ from control_plane import ControlPlane
 from kube_api import ApiError, Objects
 from weft_process import all_bound, nodes, pod, starting, weft
 
-from weft.testing.addresses import own_address
+from fakes.addresses import own_address
 
 PORT = 10_259
 RBAC = "rbac.authorization.k8s.io/v1"

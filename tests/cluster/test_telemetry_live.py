@@ -24,14 +24,14 @@ from processes import Server, free_ports
 from test_hollow_kubelet import Hollow, hollow
 from weft_process import ALONE, CARD_MIB, GFD, GIB, Weft, pod, resources, weft
 
+from fakes.exporter import FakeExporter, PlayedGpu, PlayedPod
+from fakes.hollow_kubelet import HollowOptions
+from fakes.hollow_pod import HollowPod
+from fakes.hollow_profile import HollowProfile
 from weft.cli.explain_pod import live_explanation
 from weft.core.explain.renderer import lines_of
 from weft.core.policies.catalog import built_in
 from weft.core.record import explain, read, replay
-from weft.testing.exporter import FakeExporter, PlayedGpu, PlayedPod
-from weft.testing.hollow_kubelet import HollowOptions
-from weft.testing.hollow_pod import HollowPod
-from weft.testing.hollow_profile import HollowProfile
 
 BUSY = ("busy", 0)
 """A card on which somebody works whom no API object shows."""

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from long_form import few_or_many
 
+from fakes.reference import ReferenceLedger
+from fakes.reference_fit import assignments, charged_mib, fewest_gpus, fitting_nodes
 from weft.core.engine.assessment import Assessor
 from weft.core.engine.selection import shares_on
 from weft.core.framework import NEVER, Demand, Policy, Profile, Query
@@ -19,15 +21,7 @@ from weft.core.framework.policy import PlacementOptions
 from weft.core.ledger import Ledger, RequestLimits, audit
 from weft.core.ledger.table import Bools, Ints
 from weft.model import ClosedNode, Code, Constraints, Node, Placement, Shape, Taint, Toleration
-from weft.testing import (
-    ReferenceLedger,
-    assignments,
-    fewest_gpus,
-    fitting_nodes,
-    random_nodes,
-    random_shape,
-)
-from weft.testing.reference_fit import charged_mib
+from weft.testing import random_nodes, random_shape
 
 CLUSTERS = few_or_many(45, 320)
 ROUNDS = 3

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from long_form import few_or_many
 
+from fakes.gpu_links import bridged_pairs, dgx_1, nvswitch, pcie_switches
 from weft.core.engine.engine import Engine
 from weft.core.engine.events import Bind, PodAdded, PodGone, Unschedulable
 from weft.core.framework import Profile
@@ -15,7 +16,6 @@ from weft.core.policies.best_fit import BestFit
 from weft.model import GpuMemoryRequest, GpuRequest, Node, PodRequest
 from weft.model.gpu_links import GpuLinks, checked_links, path_strength
 from weft.testing.builders import node, pod, shape
-from weft.testing.gpu_links import bridged_pairs, dgx_1, nvswitch, pcie_switches
 
 WORDS = ("NV1", "NV2", "NV4", "PIX", "PXB", "PHB", "NODE", "SYS")
 

@@ -16,6 +16,9 @@ import numpy as np
 import pytest
 from long_form import few_or_many
 
+from fakes.api_memory import MemoryClient, MemoryLine
+from fakes.api_server import FakeApiServer
+from fakes.api_time import LoopClock
 from weft.cluster.control.interface import Attempt, BindOutcome
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.engine import Bind, Event, PodAdded, PodGone, PolicyInput
@@ -30,9 +33,6 @@ from weft.lab.simulate.sharing.pairs import CARD_MIB, OfferedLoad, PairTable, cl
 from weft.lab.simulate.sharing.run import SharedScenario, SharingRun
 from weft.model.interference_table import INTERFERENCE, PredictionTier, interference, to_input
 from weft.testing import AGENT_BY_NAME
-from weft.testing.api_memory import MemoryClient, MemoryLine
-from weft.testing.api_server import FakeApiServer
-from weft.testing.api_time import LoopClock
 
 pytestmark = pytest.mark.virtual_time
 

@@ -17,6 +17,9 @@ import numpy as np
 import pytest
 from long_form import few_or_many
 
+from fakes.api_clock import VirtualClock
+from fakes.api_memory import MemoryClient, MemoryLine
+from fakes.api_server import FakeApiServer
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.telemetry.telemetry_loop import TelemetryLoop, TelemetryLoopOptions
 from weft.core.framework import Profile
@@ -40,9 +43,6 @@ from weft.model.request import LATENCY_CRITICAL
 from weft.telemetry.sources.answers import QueryResult
 from weft.telemetry.sources.source import SourceReading
 from weft.testing import AGENT_BY_NAME, placement
-from weft.testing.api_clock import VirtualClock
-from weft.testing.api_memory import MemoryClient, MemoryLine
-from weft.testing.api_server import FakeApiServer
 
 CARD_MIB, SCRAPE_S, T0_S = 16_000, 5, 1_767_225_600.0
 SAID = {

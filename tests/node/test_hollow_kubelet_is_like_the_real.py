@@ -7,12 +7,12 @@ from images import RUN
 from kube_api import Object, Objects
 from real_node import RealNode
 
+from fakes.hollow_kubelet import HollowKubelet, HollowOptions
+from fakes.hollow_profile import EXIT_CODE, STOP
+from fakes.hollow_profile import RUN as RUN_S
 from weft.kube.client import ApiClient
 from weft.kube.config import load
 from weft.model.annotations import HOLLOW
-from weft.testing.hollow_kubelet import HollowKubelet, HollowOptions
-from weft.testing.hollow_profile import EXIT_CODE, STOP
-from weft.testing.hollow_profile import RUN as RUN_S
 
 HOLLOW_NODE = "hollow-node"
 RESOURCE = "aliyun.com/gpu-mem"

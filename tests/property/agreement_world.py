@@ -19,6 +19,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from fakes.api_memory import MemoryClient, MemoryLine
+from fakes.api_server import FakeApiServer
+from fakes.api_time import LoopClock
+from fakes.nri_runtime import SandboxProcesses
 from weft.cli.agent_hosting import AgentHosting, Composition
 from weft.cluster.config.form import Configuration
 from weft.model.annotations import DELIVERY, PLACEMENT, PLACEMENT_COPY
@@ -32,10 +36,6 @@ from weft.model.delivery import (
 from weft.node.devices.fake import FakeReader
 from weft.node.nri import nri_pb2 as nri
 from weft.node.nri.connection import CallError
-from weft.testing.api_memory import MemoryClient, MemoryLine
-from weft.testing.api_server import FakeApiServer
-from weft.testing.api_time import LoopClock
-from weft.testing.nri_runtime import SandboxProcesses
 
 Json = dict[str, Any]
 

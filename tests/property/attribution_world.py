@@ -12,6 +12,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from fakes.device_manager import AdmissionError, FakeDeviceManager, StartError
 from weft.dialects.advertised import advertised_cards
 from weft.dialects.delivery import record_of
 from weft.dialects.dialect import DialectSettings, UnitSettings
@@ -32,7 +33,6 @@ from weft.node.device_plugin.device_ids import device_list
 from weft.node.device_plugin.kubelet_record import KubeletRecord
 from weft.node.device_plugin.resource_service import ResourceService
 from weft.node.devices.reader import GpuDevice
-from weft.testing.device_manager import AdmissionError, FakeDeviceManager, StartError
 
 CARD_MIB = 400 * 1024
 OF_EACH_CARD = 30  # device IDs: a kubelet with thousands of them goes the same ways, slowly

@@ -28,15 +28,15 @@ from live_faults import Faulty
 from live_instance import BIND_S, LEASE_S, Instance, task_factory
 from ways import Way
 
+from fakes.api_http import Request
+from fakes.api_server import FakeApiServer
+from fakes.api_store import ApiRefusal, StoredWrite
+from fakes.api_time import LoopClock
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.extender.routes import Route
 from weft.kube.client import ApiClient
 from weft.kube.lease import Elector
 from weft.testing import AGENT_BY_NAME
-from weft.testing.api_http import Request
-from weft.testing.api_server import FakeApiServer
-from weft.testing.api_store import ApiRefusal, StoredWrite
-from weft.testing.api_time import LoopClock
 
 NAMESPACE = "d"
 ROUTE = Route("/weft")

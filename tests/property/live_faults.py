@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from live_asks import Json, ask_of, node_of, waits
 
-from weft.testing.api_http import Request
-from weft.testing.api_store import ApiRefusal
+from fakes.api_http import Request
+from fakes.api_store import ApiRefusal
 
 if TYPE_CHECKING:
     from faulty_world import World

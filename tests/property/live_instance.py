@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fakes.api_http import Request
+from fakes.api_memory import MemoryClient, MemoryConnection, MemoryLine
+from fakes.api_time import LoopClock
 from weft.cluster.control.event_reporter import EventReporter
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.extender.service import Extender
@@ -26,9 +29,6 @@ from weft.cluster.scheduler.process_part import BackgroundPart
 from weft.cluster.scheduler.stranded_gauges import StrandedGauges
 from weft.cluster.state.typical_pods import TypicalInput
 from weft.kube.lease import Elector
-from weft.testing.api_http import Request
-from weft.testing.api_memory import MemoryClient, MemoryConnection, MemoryLine
-from weft.testing.api_time import LoopClock
 
 if TYPE_CHECKING:
     from faulty_world import World

@@ -25,6 +25,8 @@ from live_faults import change_label
 from live_instance import POINTS, Instance
 from ways import DEFAULT, Way
 
+from fakes.api_memory import MemoryClient, MemoryLine
+from fakes.api_time import LoopClock, run
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.engine import PolicyInput
 from weft.core.engine.assessment import Assessment
@@ -35,8 +37,6 @@ from weft.core.ledger import audit
 from weft.core.ledger.audit import differences
 from weft.model import Code
 from weft.testing import shape
-from weft.testing.api_memory import MemoryClient, MemoryLine
-from weft.testing.api_time import LoopClock, run
 
 OFTEN_S, LEAP_S, LEAPS = 0.5, 700.0, 0.001  # between two steps; one in a thousand takes minutes
 MOST_PODS = 40

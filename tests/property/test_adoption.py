@@ -13,6 +13,10 @@ import pytest
 from long_form import few_or_many
 from original_clusters import NODE_OF, SCHEDULERS, SYSTEMS, FilledCluster
 
+from fakes.api_clock import VirtualClock
+from fakes.api_memory import MemoryClient, MemoryLine
+from fakes.api_server import FakeApiServer
+from fakes.api_time import LoopClock, run
 from weft.cluster.adoption.account import ClusterAccount, Reading, account_of
 from weft.cluster.adoption.opt_in import opt_in, undo
 from weft.cluster.adoption.plan import AdoptionWish, account_for, plan_of, read_cluster
@@ -27,10 +31,6 @@ from weft.kube.errors import LostError
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
 from weft.model import Placement, PodRequest
-from weft.testing.api_clock import VirtualClock
-from weft.testing.api_memory import MemoryClient, MemoryLine
-from weft.testing.api_server import FakeApiServer
-from weft.testing.api_time import LoopClock, run
 
 SEEDS = range(few_or_many(12, 300))
 MADE = "2026-03-01T11:00:00Z"

@@ -8,8 +8,8 @@ import pytest
 from agreement_world import STEPS, AgreementStory
 from long_form import few_or_many
 
+from fakes.api_time import run
 from weft.node.agent.delivery import Delivery
-from weft.testing.api_time import run
 
 MEMORY = Path("/dev/shm")
 STORIES = few_or_many(25, 4_000)

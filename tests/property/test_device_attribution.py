@@ -11,12 +11,12 @@ from hypothesis import settings as how
 from hypothesis import strategies as st
 from long_form import few_or_many
 
+from fakes.api_time import run
 from weft.dialects.resources import slots
 from weft.node.agent.container_grant import NOTHING
 from weft.node.device_plugin.attribution import answer_of
 from weft.node.device_plugin.cdi_files import KIND
 from weft.node.device_plugin.kubelet_api import KubeletError
-from weft.testing.api_time import run
 
 MEMORY = Path("/dev/shm")  # thousands of files that nobody needs on a disk
 INTERLEAVINGS = few_or_many(4, 1_000)

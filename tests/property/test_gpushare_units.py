@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from long_form import few_or_many
 from units_world import World
 
-from weft.testing.api_time import run
+from fakes.api_time import run
 
 THINGS = (
     "join",

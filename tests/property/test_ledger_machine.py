@@ -14,10 +14,11 @@ from hypothesis.stateful import (
 from msgspec.structs import replace
 from ways import drawn, examples
 
+from fakes.reference import ReferenceAccount, ReferenceLedger
 from weft.core.ledger import Ledger, RequestLimits, audit
 from weft.core.ledger.audit import differences
 from weft.model import ClosedNode, Node, Placement, Share
-from weft.testing import ReferenceAccount, ReferenceLedger, node
+from weft.testing import node
 
 LICENCE = "example.com/licence"
 CARD = 1000

@@ -14,6 +14,7 @@ import pytest
 from attribution_world import KnownPods, a_record, grant_of
 from long_form import few_or_many
 
+from fakes.api_time import run
 from weft.model import PodManifest
 from weft.model.delivery import DeliveryRecord
 from weft.node.agent.container_grant import ContainerGrant
@@ -30,7 +31,6 @@ from weft.node.device_plugin.attribution import (
 from weft.node.device_plugin.cdi_files import CdiFiles, specification
 from weft.node.device_plugin.kubelet_record import FILE, KubeletRecord
 from weft.node.device_plugin.resource_service import ResourceService
-from weft.testing.api_time import run
 
 RECORDED = Path(__file__).parents[1] / "golden" / "kubelet_device_plugin_calls.json"
 PLACEMENTS = few_or_many(2, 300)

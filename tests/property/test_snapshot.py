@@ -10,6 +10,9 @@ import pytest
 from long_form import few_or_many
 from original_clusters import FilledCluster
 
+from fakes.api_memory import MemoryClient, MemoryLine
+from fakes.api_server import FakeApiServer
+from fakes.api_time import LoopClock, run
 from weft.cli.hosting import reading_cluster
 from weft.cli.policies import registry
 from weft.cluster.config.form import Configuration
@@ -26,9 +29,6 @@ from weft.core.explain.renderer import lines_of
 from weft.core.ledger import Holding
 from weft.kube.client import ApiClient
 from weft.model import Node
-from weft.testing.api_memory import MemoryClient, MemoryLine
-from weft.testing.api_server import FakeApiServer
-from weft.testing.api_time import LoopClock, run
 
 SEEDS = range(few_or_many(8, 300))
 Json = dict[str, Any]

@@ -13,6 +13,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from fakes.api_memory import MemoryClient, MemoryLine
+from fakes.api_server import FakeApiServer
+from fakes.api_time import LoopClock
 from weft.cluster.control.interface import Notice
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.framework import Profile
@@ -21,9 +24,6 @@ from weft.core.policies.best_fit import BestFit
 from weft.kube.client import ApiClient
 from weft.model import Placement
 from weft.testing import AGENT_BY_NAME
-from weft.testing.api_memory import MemoryClient, MemoryLine
-from weft.testing.api_server import FakeApiServer
-from weft.testing.api_time import LoopClock
 
 Json = dict[str, Any]
 CARD_MIB, CARDS, SPACE = 16_384, 2, "d"

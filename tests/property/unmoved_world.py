@@ -13,6 +13,10 @@ from typing import Any
 from live_asks import CARD_MIB, Json, node_of, random_spec
 from ways import Way
 
+from fakes.api_memory import MemoryClient, MemoryLine
+from fakes.api_server import FakeApiServer
+from fakes.api_time import LeapingLoop, LoopClock
+from fakes.lease import LeaseStub
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.dialects.catalog import ASKING_LABELS
 from weft.model.annotations import (
@@ -30,10 +34,6 @@ from weft.model.annotations import (
     TOPOLOGY,
 )
 from weft.testing import AGENT_BY_NAME
-from weft.testing.api_memory import MemoryClient, MemoryLine
-from weft.testing.api_server import FakeApiServer
-from weft.testing.api_time import LeapingLoop, LoopClock
-from weft.testing.lease import LeaseStub
 
 NAMESPACE = "d"
 RESTART_EVERY = 20

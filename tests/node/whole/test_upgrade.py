@@ -19,8 +19,8 @@ from test_hollow_kubelet import hollow
 from weft_process import CARD_MIB, CARDS, GFD, GIB, audited, pod, resources
 from whole_cluster import WholeCluster
 
+from fakes.hollow_kubelet import HollowOptions
 from weft.model.annotations import AGENT, DELIVERY, HOLLOW
-from weft.testing.hollow_kubelet import HollowOptions
 
 NODES, PODS, REAL, WAITING = 30, 200, 6, 10
 ASKS_MIB = 3_000

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from weft.testing.api_server import FakeApiServer
+from fakes.api_server import FakeApiServer
 
 KUBECONFIG = """apiVersion: v1
 kind: Config

@@ -9,8 +9,8 @@ import pytest
 from commands import Weft
 from inspected_cluster import node, served
 
-from weft.testing.api_server import FakeApiServer
-from weft.testing.api_store import ApiRefusal
+from fakes.api_server import FakeApiServer
+from fakes.api_store import ApiRefusal
 
 SHARE = {"aliyun.com/gpu-mem": "4"}
 PREFIX = "ALIYUN_COM_GPU_MEM_"
@@ -283,7 +283,7 @@ def test_a_namespace_that_is_kept_out_and_one_that_is_not_there(
 def test_an_old_api_server_and_one_that_does_not_heed_labels(
     weft: Weft, cluster: FakeApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from weft.testing import api_server
+    from fakes import api_server
 
     monkeypatch.setitem(api_server.VERSION, "minor", "29+")
     assert refused(weft, cluster) == [("API server: version", "is 1.29")]

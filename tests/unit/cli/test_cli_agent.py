@@ -7,7 +7,7 @@ from commands import Weft
 from inspected_cluster import served
 from test_cli_config import HEAD, refused
 
-from weft.testing.api_store import ApiRefusal
+from fakes.api_store import ApiRefusal
 
 KUBECONFIG = """
 apiVersion: v1

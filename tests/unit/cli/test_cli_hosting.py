@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fakes.api_server import FakeApiServer
 from weft.cli.hosting import Hosting, host
 from weft.cluster.config.form import (
     Configuration,
@@ -24,7 +25,6 @@ from weft.core.policies.catalog import built_in
 from weft.core.record import read, replay
 from weft.model.interference_table import INTERFERENCE, InterferenceTable, InterferenceView
 from weft.testing import AGENT_BY_NAME
-from weft.testing.api_server import FakeApiServer
 
 ADDRESS = "127.0.0.1"
 WELL = {one: dict.fromkeys(("serve", "train"), 1.02) for one in ("serve", "train")}

@@ -14,8 +14,8 @@ from urllib.parse import parse_qs
 import pytest
 from commands import Said, Weft
 
+from fakes.api_server import FakeApiServer
 from weft.testing import AGENT_BY_NAME
-from weft.testing.api_server import FakeApiServer
 
 USED, UTIL = "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_GPU_UTIL"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from commands import Weft
 
+from fakes.bench import FakeBench, FakeWorkload
 from weft.interference.dataset import (
     CoLocationSample,
     Dataset,
@@ -22,7 +23,6 @@ from weft.lab.profiling.machine import MachineOptions
 from weft.lab.profiling.session import MeasuringPlan, compile_folder, run, workloads_named
 from weft.lab.workloads.catalog import WORKLOADS
 from weft.model import BadInputError
-from weft.testing.bench import FakeBench, FakeWorkload
 
 ALONE = SoloProfile(
     "bert",

@@ -1,5 +1,6 @@
 """From the configuration to a source: nobody, a server, or the nodes' own exporters."""
 
+from fakes.exporter import FakeExporter, PlayedGpu
 from weft.cli.telemetry import NO_CLUSTER, options_of, source_of
 from weft.cluster.config.form import LimitsSettings, TelemetrySettings
 from weft.lab.simulate.sharing.pipeline import ScrapeOptions
@@ -8,7 +9,6 @@ from weft.telemetry.feed.memory_needs import WarmUp
 from weft.telemetry.sources.exporters import ExporterSource
 from weft.telemetry.sources.prometheus import Prometheus
 from weft.telemetry.sources.source import SourceReading
-from weft.testing.exporter import FakeExporter, PlayedGpu
 
 
 def test_nobody_is_asked_unless_configured() -> None:

@@ -15,9 +15,9 @@ from commands import Said, Weft
 from dialect_pods import ASKING, node, pod
 from inspected_cluster import served
 
+from fakes.api_http import Request
+from fakes.api_server import FakeApiServer
 from weft.model.annotations import PLACEMENT, PLACEMENT_COPY
-from weft.testing.api_http import Request
-from weft.testing.api_server import FakeApiServer
 
 STAYS = {"weft.dev/class": "latency-critical"}
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from inspected_cluster import node, pod, served
 
+from fakes.api_server import FakeApiServer
 from weft.cli.gpushare_inspect import main
 from weft.cli.tab_columns import aligned
-from weft.testing.api_server import FakeApiServer
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "gpushare_inspect"
 """Printed by the original's code (gpushare-device-plugin, cmd/inspect) with Go's tabwriter."""

@@ -11,6 +11,8 @@ import pytest
 from commands import Weft
 from inspected_cluster import pod, served
 
+from fakes.api_server import FakeApiServer
+from fakes.exporter import PlayedGpu, PlayedPod, page
 from weft.cli import inspect as command
 from weft.dialects.weft import inventory_text
 from weft.model import Gpu
@@ -23,8 +25,6 @@ from weft.model.delivery import (
     DeliveryRecord,
     encode_delivery,
 )
-from weft.testing.api_server import FakeApiServer
-from weft.testing.exporter import PlayedGpu, PlayedPod, page
 
 A100 = "NVIDIA-A100-SXM4-40GB"
 LONG = "gpu-pool-a-0123456789.eu-central-1.compute.internal"

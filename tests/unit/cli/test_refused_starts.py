@@ -12,6 +12,8 @@ import yaml
 from commands import Weft
 from inspected_cluster import served
 
+from fakes import api_server
+from fakes.api_server import FakeApiServer
 from weft.cli.hosting import rights_of
 from weft.cluster.config.form import Configuration
 from weft.kube.access import ResourceRight
@@ -20,8 +22,6 @@ from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
 from weft.kube.preflight import ORIGINALS_LEASES, check_alone
 from weft.node.doctor.cluster import NODE_AGENT
-from weft.testing import api_server
-from weft.testing.api_server import FakeApiServer
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 GPUS = """apiVersion: weft.dev/v1

@@ -14,6 +14,8 @@ from inspected_cluster import pod, served
 from test_doctor import node
 from test_inspect import agent, shared
 
+from fakes.api_clock import VirtualClock
+from fakes.api_server import FakeApiServer
 from weft.cli.cluster_status import StatusWish, status_of
 from weft.cli.inspected import InspectWish
 from weft.kube.client import ApiClient
@@ -21,8 +23,6 @@ from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
 from weft.model.agent_offer import AgentOffer, encode_offer
 from weft.model.annotations import AGENT
-from weft.testing.api_clock import VirtualClock
-from weft.testing.api_server import FakeApiServer
 
 LABEL = {"app.kubernetes.io/name": "weft-scheduler"}
 NOW = "%Y-%m-%dT%H:%M:%S.%fZ"

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 from live_world import CARD_MIB, node
 
+from fakes.api_clock import VirtualClock
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pods import PodView
 from weft.cluster.state.volumes import VolumeView
@@ -16,7 +17,6 @@ from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
 from weft.kube.watch import Added
 from weft.model import Node, Placement
-from weft.testing.api_clock import VirtualClock
 
 CARDS = 3
 

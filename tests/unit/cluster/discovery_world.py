@@ -7,6 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
+from fakes.api_server import FakeApiServer
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
@@ -14,7 +15,6 @@ from weft.model import Gpu, Node
 from weft.model.metric import Metric
 from weft.telemetry.meaning.join import Devices
 from weft.telemetry.sources.source import SourceReading
-from weft.testing.api_server import FakeApiServer
 
 USED = Metric.MEMORY_USED_MIB
 DEVICES = Devices([Node("a", tuple(Gpu(i, 16_000, uuid=f"GPU-{i}") for i in range(2)))])

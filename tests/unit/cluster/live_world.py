@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from fakes.api_server import FakeApiServer
+from fakes.api_store import ApiRefusal
 from weft.cluster.control.interface import Attempt, BindOutcome, Notice
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.engine import Unschedulable
@@ -18,8 +20,6 @@ from weft.kube.clock import Clock
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
 from weft.testing import AGENT_BY_NAME
-from weft.testing.api_server import FakeApiServer
-from weft.testing.api_store import ApiRefusal
 
 T = TypeVar("T")
 Json = dict[str, Any]

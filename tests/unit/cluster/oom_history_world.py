@@ -8,13 +8,13 @@ from typing import Any
 import live_world
 from live_world import Json, World, client_of, living, pod, until
 
+from fakes.api_clock import VirtualClock
+from fakes.api_server import FakeApiServer
 from weft.cluster.stores.oom_history_store import OomHistoryEntry, entry_of, key_of
 from weft.core.engine import OomRecord
 from weft.core.policies.fgd import Fgd
 from weft.kube.client import ApiClient
 from weft.kube.configmap import OwnConfigMap
-from weft.testing.api_clock import VirtualClock
-from weft.testing.api_server import FakeApiServer
 
 JOB, KEY = "d/Job/train", "d.Job.train"
 NAMED = {"name": "weft-lessons", "namespace": "kube-system"}

@@ -10,6 +10,7 @@ import live_world
 import numpy as np
 from live_world import Json, World, client_of, living, node, pod, until
 
+from fakes.api_server import FakeApiServer
 from weft.cluster.stores.slowdown_store import KEY
 from weft.cluster.telemetry.slowdown_observer import SlowdownObserver, SlowdownObserverOptions
 from weft.cluster.telemetry.solo_rates import SoloProfiles
@@ -27,7 +28,6 @@ from weft.model.metric import Metric
 from weft.telemetry.sources.answers import QueryResult, TelemetryError
 from weft.telemetry.sources.source import QueryOutcome, SourceReading
 from weft.testing import AGENT_BY_NAME
-from weft.testing.api_server import FakeApiServer
 
 NAMED = {"name": "weft-observed", "namespace": "kube-system"}
 COUNTER, P99 = "weft_progress_total", "weft_p99_seconds"

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from live_world import World, api, bind, client_of, living, node, pod, until
 
+from fakes.api_server import FakeApiServer
 from weft.core.engine import SignalsChanged
 from weft.core.engine.harvest import NEED
 from weft.core.framework import Policy
 from weft.core.framework.signals import FRESH, snapshot
 from weft.core.ledger import RequestLimits
 from weft.kube.client import ApiClient
-from weft.testing.api_server import FakeApiServer
 
 
 class Harvesting(Policy):

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from discovery_world import USED, Clock, cluster, kinds
 
+from fakes.exporter import PlayedGpu, page
 from weft.cluster.telemetry.exporter_discovery import DiscoveredExporters, ExporterWish, targets
 from weft.cluster.telemetry.server_discovery import AGAIN_S
 from weft.kube.services import ServingPod
@@ -15,7 +16,6 @@ from weft.model import Gpu, Node
 from weft.model.metric_aliases import ALIASES
 from weft.telemetry.meaning.join import Devices, SeriesJoiner
 from weft.telemetry.sources.exporters import NameIndex
-from weft.testing.exporter import PlayedGpu, page
 
 
 def exporter(name: str, node: str, **more: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from extender_world import WEFT, StubCluster, args
 from live_world import node as api_node
 from live_world import until, world
 
+from fakes.gpu_links import bridged_pairs, dgx_1, pcie_switches
 from weft.cluster.extender.service import Extender
 from weft.core.policies.best_fit import BestFit
 from weft.dialects.dialect import DialectSettings
@@ -24,7 +25,6 @@ from weft.lab.simulate.scenario import Scenario
 from weft.model import Node
 from weft.model.annotations import GPU_LINKS, PLACEMENT
 from weft.model.gpu_links import GpuLinks
-from weft.testing.gpu_links import bridged_pairs, dgx_1, pcie_switches
 
 Gpus = list[int]
 WISHES = ("", "required", "", "none", "required", "")

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from fakes.api_clock import VirtualClock
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pods import PodView
 from weft.cluster.state.volumes import VolumeView
@@ -18,7 +19,6 @@ from weft.kube.watch import Added
 from weft.model import Placement, Share
 from weft.model.annotations import PLACEMENT
 from weft.testing import AGENT_BY_NAME
-from weft.testing.api_clock import VirtualClock
 
 GPUS = '{"gpus":[{"index":0,"memory_mib":16000},{"index":1,"memory_mib":16000}]}'
 # Less CPU than the pod asks: a pod that is read anew can be told from one that is not.

@@ -6,14 +6,14 @@ import random
 
 import pytest
 
+from fakes.api_memory import MemoryClient, MemoryLine
+from fakes.api_server import FakeApiServer
+from fakes.api_time import LoopClock
+from fakes.lease import LeaseStub
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.framework import Profile
 from weft.core.policies.best_fit import BestFit
 from weft.testing import AGENT_BY_NAME
-from weft.testing.api_memory import MemoryClient, MemoryLine
-from weft.testing.api_server import FakeApiServer
-from weft.testing.api_time import LoopClock
-from weft.testing.lease import LeaseStub
 
 pytestmark = pytest.mark.virtual_time
 

@@ -4,6 +4,7 @@ import asyncio
 import datetime
 from typing import Any
 
+from fakes.api_server import FakeApiServer
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.framework import Profile
 from weft.core.policies.fgd import Fgd
@@ -12,7 +13,6 @@ from weft.kube.clock import SystemClock
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
 from weft.testing import AGENT_BY_NAME
-from weft.testing.api_server import FakeApiServer
 
 GPUS = '{"gpus":[{"index":0,"memory_mib":16000},{"index":1,"memory_mib":16000}]}'
 

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 from live_world import Json, node, pod
 
+from fakes.api_memory import MemoryClient, MemoryLine
+from fakes.api_server import FakeApiServer
+from fakes.api_time import LoopClock
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.extender.routes import default_routes
 from weft.cluster.extender.service import Extender
@@ -18,9 +21,6 @@ from weft.core.ledger import RequestLimits
 from weft.core.policies.best_fit import BestFit
 from weft.model.agent_offer import AgentOffer, encode_offer
 from weft.model.delivery import DeliveryRecord, decode_delivery
-from weft.testing.api_memory import MemoryClient, MemoryLine
-from weft.testing.api_server import FakeApiServer
-from weft.testing.api_time import LoopClock
 
 pytestmark = pytest.mark.virtual_time
 

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from fakes.api_clock import VirtualClock
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pods import PodView
 from weft.cluster.state.volumes import VolumeView
@@ -16,7 +17,6 @@ from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
 from weft.kube.watch import Added
 from weft.testing import AGENT_BY_NAME
-from weft.testing.api_clock import VirtualClock
 
 GPUS = '{"gpus":[{"index":0,"memory_mib":16000},{"index":1,"memory_mib":16000}]}'
 

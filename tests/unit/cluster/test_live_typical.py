@@ -4,6 +4,7 @@ import asyncio
 from datetime import datetime
 from typing import Any
 
+from fakes.api_server import FakeApiServer
 from weft.cluster.config.popularity import PopularitySettings, UsualPods
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.state.typical_pods import LEAST_PODS, TypicalInput
@@ -15,7 +16,6 @@ from weft.core.policies.least_stranding import LeastStranding
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
-from weft.testing.api_server import FakeApiServer
 
 
 def add(

@@ -4,8 +4,8 @@ import asyncio
 
 from live_world import client_of
 
+from fakes.api_server import FakeApiServer
 from weft.cluster.eviction.moving_turn import MovingTurn
-from weft.testing.api_server import FakeApiServer
 
 
 async def test_who_loses_the_lease_may_move_nothing_more() -> None:

@@ -20,10 +20,10 @@ from oom_history_world import (
     stored,
 )
 
+from fakes.lease import LeaseStub
 from weft.cluster.stores.oom_history_store import entry_of, key_of
 from weft.core.engine import OomRecord
 from weft.core.engine.oom_history import MOST
-from weft.testing.lease import LeaseStub
 
 
 async def test_two_that_write_at_once_join_what_they_know() -> None:

@@ -16,9 +16,9 @@ from live_world import (
     world,
 )
 
+from fakes.lease import LeaseStub
 from weft.core.policies.fgd import Fgd
 from weft.kube.clock import SystemClock
-from weft.testing.lease import LeaseStub
 
 
 def seconds_ago(seconds: float) -> str:

@@ -8,11 +8,11 @@ import pytest
 from live_world import api, until
 from oom_history_world import JOB, KEY, Scene, oom_record, put, scene, stored
 
+from fakes.api_server import FakeApiServer
 from weft.cluster.stores import peak_usage
 from weft.core.engine import Command, Event, OomHistoryLearnt, PeakLearnt, SignalsChanged
 from weft.core.engine.peak_usage import PeakUsage
 from weft.core.framework.signals import snapshot
-from weft.testing.api_server import FakeApiServer
 
 PEAKS = "peaks.v1.json"
 KIND = ("d", JOB, "2000 mib 1")

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 from live_world import CARD_MIB, LONG_AGO, api, bind, client_of, node, pod, until
 
+from fakes.api_server import FakeApiServer
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.shadow.comparison import BindingComparison
 from weft.cluster.shadow.summary import ShadowSummary, ShadowTotals
@@ -15,7 +16,6 @@ from weft.cluster.shadow.watch import ShadowWatch, unreadable_lists
 from weft.core.framework import Profile
 from weft.core.policies.binpack import Binpack
 from weft.kube.read_only import ReadOnlyClient
-from weft.testing.api_server import FakeApiServer
 
 
 class ShadowWorld(NamedTuple):

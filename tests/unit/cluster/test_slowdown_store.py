@@ -10,6 +10,7 @@ import pytest
 from live_world import until
 from slowdown_observer_world import NAMED, Ahead, Scene, api, scene, stored
 
+from fakes.api_server import FakeApiServer
 from weft.cluster.stores.slowdown_store import EVERY_S, KEY, MOST_BYTES, fitting, joined
 from weft.interference.observed_slowdown import (
     BAN_NS,
@@ -23,7 +24,6 @@ from weft.interference.observed_slowdown import (
     encode,
 )
 from weft.model.interference_table import INTERFERENCE, InterferenceTable, InterferenceView
-from weft.testing.api_server import FakeApiServer
 
 MIB = 1 << 20
 SCHEMA = "weft.dev/observed/v1"

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from live_world import api, client_of, node, pod
 
+from fakes.api_server import FakeApiServer
 from weft.cli.hosting import reading_cluster
 from weft.cli.policies import registry
 from weft.cluster.config.form import Configuration
@@ -19,7 +20,6 @@ from weft.cluster.snapshot.state import SnapshotState, snapshot_state
 from weft.cluster.stores.oom_history_store import OomHistoryEntry, key_of
 from weft.kube.clock import SystemClock
 from weft.kube.errors import ApiError
-from weft.testing.api_server import FakeApiServer
 
 LESSON = OomHistoryEntry("d/StatefulSet/db", 2, 12_000)
 

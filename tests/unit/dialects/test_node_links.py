@@ -9,6 +9,7 @@ import pytest
 from manifests import ask, parsed
 from msgspec import UNSET
 
+from fakes.gpu_links import bridged_pairs, dgx_1
 from weft.cluster.config.read import read
 from weft.dialects.inventory import inventory
 from weft.dialects.node_links import HAMI_SCORES, LinksRule, links_text
@@ -17,7 +18,6 @@ from weft.kube.structs import KubeNode
 from weft.model import BadInputError, Gpu
 from weft.model.annotations import GPU_LINKS, INVENTORY, TOPOLOGY
 from weft.model.gpu_links import GpuLinks, checked_links, gbps_of, nvlink_generation, path_strength
-from weft.testing.gpu_links import bridged_pairs, dgx_1
 
 CARDS = [Gpu(index, 40_000, "NVIDIA-A100", f"GPU-{index}") for index in range(4)]
 PAIRS = bridged_pairs(4)

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from fakes.api_clock import VirtualClock
+from fakes.api_server import FakeApiServer
 from weft.kube.client import ApiClient, ClientOptions
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
-from weft.testing.api_clock import VirtualClock
-from weft.testing.api_server import FakeApiServer
 
 
 def client_of(

@@ -4,6 +4,9 @@ from typing import Any
 import pytest
 from kube_world import client_of, pod, world
 
+from fakes.api_clock import VirtualClock
+from fakes.api_server import FakeApiServer
+from fakes.api_store import ApiRefusal
 from weft.kube.bind import (
     AlreadyBound,
     Binder,
@@ -19,9 +22,6 @@ from weft.kube.bind import (
 )
 from weft.kube.client import ApiClient
 from weft.model.annotations import FENCED_VERSION
-from weft.testing.api_clock import VirtualClock
-from weft.testing.api_server import FakeApiServer
-from weft.testing.api_store import ApiRefusal
 
 BINDING = "pods/a/binding"
 

@@ -6,11 +6,11 @@ import random
 import pytest
 from kube_world import pod
 
+from fakes.api_http import Request
+from fakes.api_memory import MemoryClient, MemoryLine
+from fakes.api_server import FakeApiServer
+from fakes.api_time import LoopClock
 from weft.kube.bind import Binder, BindRequest, Bound, Outcome, Refused, Unknown
-from weft.testing.api_http import Request
-from weft.testing.api_memory import MemoryClient, MemoryLine
-from weft.testing.api_server import FakeApiServer
-from weft.testing.api_time import LoopClock
 
 pytestmark = pytest.mark.virtual_time
 

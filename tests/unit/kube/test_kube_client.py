@@ -8,6 +8,8 @@ import msgspec
 import pytest
 from kube_world import client_of, node, pod, world
 
+from fakes.api_clock import VirtualClock
+from fakes.api_server import FakeApiServer
 from weft.kube.client import ApiClient, RateLimit
 from weft.kube.clock import SystemClock
 from weft.kube.codec import CONFIG_MAPS, NODES, PODS
@@ -16,8 +18,6 @@ from weft.kube.credentials import FixedCredentials
 from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
 from weft.kube.tls import client_tls, load_certificate
 from weft.model import BadInputError
-from weft.testing.api_clock import VirtualClock
-from weft.testing.api_server import FakeApiServer
 
 
 async def test_objects_come_as_structs() -> None:

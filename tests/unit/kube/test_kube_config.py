@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from fakes.api_clock import VirtualClock
 from weft.kube.config import Endpoint, in_cluster, load
 from weft.kube.credentials import REREAD_S, TokenFile
 from weft.model import BadInputError
-from weft.testing.api_clock import VirtualClock
 
 
 def kubeconfig(path: Path, user: Any = None, cluster: Any = None, **top: Any) -> Path:

@@ -4,10 +4,10 @@ import msgspec
 import pytest
 from kube_world import world
 
+from fakes.api_server import FakeApiServer
 from weft.kube.client import ApiClient
 from weft.kube.configmap import OwnConfigMap
 from weft.kube.errors import ApiError, ConflictError, LostError
-from weft.testing.api_server import FakeApiServer
 
 
 def kept(client: ApiClient) -> OwnConfigMap:

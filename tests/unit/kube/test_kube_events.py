@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from kube_world import client_of, pod, world
 
+from fakes.api_clock import VirtualClock
+from fakes.api_server import FakeApiServer
 from weft.kube.codec import PODS
 from weft.kube.conditions import ConditionOptions, ConditionWriter
 from weft.kube.events import (
@@ -18,8 +20,6 @@ from weft.kube.events import (
     shortened,
 )
 from weft.kube.structs import ObjectReference
-from weft.testing.api_clock import VirtualClock
-from weft.testing.api_server import FakeApiServer
 
 POD = ObjectReference(kind="Pod", namespace="default", name="a", uid="u", api_version="v1")
 

@@ -2,17 +2,18 @@ import asyncio
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from kube_world import client_of, node, pod, world
 
+from fakes.api_behaviours import BEHAVIOURS, Behaviour, check, difference
+from fakes.api_server import FakeApiServer
 from weft.kube.client import ApiClient, ApiResponse
 from weft.kube.codec import LEASES, NODES, PODS
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
 from weft.kube.errors import ApiError, UnauthorizedError
-from weft.testing.api_behaviours import BEHAVIOURS, Behaviour, check, difference
-from weft.testing.api_server import FakeApiServer
 
 
 @pytest.mark.parametrize("behaviour", BEHAVIOURS, ids=lambda one: one.name)
@@ -138,8 +139,9 @@ async def test_a_delayed_answer_comes_after_its_gate() -> None:
 
 
 def test_it_runs_as_a_process_of_its_own_and_says_what_it_is() -> None:
-    command = [sys.executable, "-m", "weft.testing.api_server"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", "fakes.api_server"]
+    tests = Path(__file__).resolve().parents[2]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tests) as process:
         try:
             assert process.stdout is not None
             said = process.stdout.readline()

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from kube_world import pod, world
 
+from fakes.api_clock import VirtualClock
+from fakes.api_server import FakeApiServer
 from weft.kube.bind import AlreadyBound, Binder, BindRequest, Bound, Outcome, Unknown, encode
 from weft.kube.client import ApiClient
 from weft.kube.codec import PODS
 from weft.kube.watch import Added, Deleted, ListWatch, Modified, Synced, WatchOptions
-from weft.testing.api_clock import VirtualClock
-from weft.testing.api_server import FakeApiServer
 
 PODS_A_SCENE = 8
 

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from kube_world import client_of
 
+from fakes.api_clock import VirtualClock
+from fakes.api_server import FakeApiServer
 from weft.kube.lease import Elector, LeaseObservation, LeaseOptions
 from weft.kube.structs import Lease, LeaseSpec
 from weft.model import BadInputError, ObjectMeta
-from weft.testing.api_clock import VirtualClock
-from weft.testing.api_server import FakeApiServer
 
 FREE = {"metadata": {"name": "weft"}, "spec": {"leaseTransitions": 4}}
 

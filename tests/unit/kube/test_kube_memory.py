@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 import pytest
 from kube_world import pod
 
+from fakes.api_behaviours import BEHAVIOURS, check
+from fakes.api_memory import MemoryClient, MemoryLine
+from fakes.api_server import FakeApiServer
+from fakes.api_time import LoopClock, NothingLeftError, run
 from weft.kube.codec import PODS
 from weft.kube.errors import LostError, NotSentError
-from weft.testing.api_behaviours import BEHAVIOURS, check
-from weft.testing.api_memory import MemoryClient, MemoryLine
-from weft.testing.api_server import FakeApiServer
-from weft.testing.api_time import LoopClock, NothingLeftError, run
 
 pytestmark = pytest.mark.virtual_time
 

@@ -7,12 +7,12 @@ import socket
 
 import pytest
 
+from fakes.api_clock import VirtualClock
+from fakes.api_server import FakeApiServer
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
 from weft.kube.preflight import wait_for_server
-from weft.testing.api_clock import VirtualClock
-from weft.testing.api_server import FakeApiServer
 
 log = logging.getLogger("weft.test")
 

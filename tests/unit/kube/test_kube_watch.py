@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from kube_world import node, pod, world
 
+from fakes.api_clock import VirtualClock
+from fakes.api_server import FakeApiServer
 from weft.kube.client import ApiClient
 from weft.kube.clock import Backoff
 from weft.kube.codec import NODES, PODS, SkippedObjects
@@ -25,8 +27,6 @@ from weft.kube.watch import (
     WatchPlan,
     WatchStep,
 )
-from weft.testing.api_clock import VirtualClock
-from weft.testing.api_server import FakeApiServer
 
 
 def told(changes: list[Change[Any]]) -> list[str]:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
+from fakes.api_server import FakeApiServer
 from weft.cli.experiment_cluster import runner
 from weft.lab.experiment.spec.experiment import plan, read_spec
 from weft.lab.stopping import run_cleaning_up
-from weft.testing.api_server import FakeApiServer
 
 
 def kubeconfig(folder: Path, url: str) -> Path:

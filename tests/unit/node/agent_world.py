@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 from test_fake_devices import written
 
+from fakes.api_server import FakeApiServer
+from fakes.nri_runtime import FakeRuntime, StartedContainer
 from weft.cli.agent_hosting import AgentHosting, Composition
 from weft.cluster.config.form import Configuration
 from weft.kube.client import ApiClient
@@ -26,8 +28,6 @@ from weft.model.delivery import (
 from weft.node.devices.fake import FakeReader
 from weft.node.nri import nri_pb2 as nri
 from weft.node.supervisor.handed_over import HandedOver
-from weft.testing.api_server import FakeApiServer
-from weft.testing.nri_runtime import FakeRuntime, StartedContainer
 
 NODE = "n1"
 GPUS = """gpus: [{model: A100, memoryMiB: 40000, count: 2, paths: [/dev/null]}]

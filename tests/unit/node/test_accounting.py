@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from fakes.api_memory import MemoryClient, MemoryLine
+from fakes.api_server import FakeApiServer
+from fakes.api_time import LoopClock
 from weft.dialects.dialect import UnitSettings
 from weft.dialects.nvidia import GPU
 from weft.model import Gpu
@@ -19,9 +22,6 @@ from weft.node.agent.accounting import (
     dialects_with_resources,
 )
 from weft.node.devices.reader import GpuDevice
-from weft.testing.api_memory import MemoryClient, MemoryLine
-from weft.testing.api_server import FakeApiServer
-from weft.testing.api_time import LoopClock
 
 pytestmark = pytest.mark.virtual_time
 GPUSHARE = AccountingSettings(dialects=("gpushare",))

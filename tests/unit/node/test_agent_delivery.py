@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from agent_world import NODE, VISIBLE, NodeWorld, node_world
 
+from fakes.nri_runtime import NotCreatedError
 from weft.cluster.config.agent import AgentSettings
 from weft.cluster.config.form import Configuration
 from weft.model.annotations import ADVERTISES, DELIVERY
 from weft.model.delivery import DeliveredContainer, encode_delivery
-from weft.testing.nri_runtime import NotCreatedError
 
 
 async def refused(world: NodeWorld, *asked: object, **more: object) -> str:

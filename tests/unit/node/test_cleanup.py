@@ -13,6 +13,10 @@ import pytest
 from test_accounting import PlayedDevices
 from test_fake_devices import written
 
+from fakes.api_memory import MemoryClient, MemoryLine
+from fakes.api_server import FakeApiServer
+from fakes.api_store import ApiRefusal
+from fakes.api_time import LoopClock
 from weft.dialects import alnair
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
@@ -26,10 +30,6 @@ from weft.node.agent.discovery import Discovery
 from weft.node.agent.heartbeat import Heartbeat
 from weft.node.device_plugin.cdi_files import FILE_PREFIX, CdiFiles
 from weft.node.devices.fake import FakeReader
-from weft.testing.api_memory import MemoryClient, MemoryLine
-from weft.testing.api_server import FakeApiServer
-from weft.testing.api_store import ApiRefusal
-from weft.testing.api_time import LoopClock
 
 pytestmark = pytest.mark.virtual_time
 SYSTEM = "weft-system"

@@ -8,10 +8,10 @@ from typing import Any, Literal
 import pytest
 from agent_world import NODE, VISIBLE, NodeWorld, node_world
 
+from fakes.nri_runtime import NotCreatedError
 from weft.cluster.config.agent import AgentSettings
 from weft.cluster.config.form import Configuration
 from weft.node.nri import nri_pb2 as nri
-from weft.testing.nri_runtime import NotCreatedError
 
 MARKS = {
     "ALIYUN_COM_GPU_MEM_IDX": "1",

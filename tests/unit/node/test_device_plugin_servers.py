@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from fakes.device_manager import StartError
+from fakes.device_manager_server import POD_RESOURCES_SOCKET, DeviceManagerServer
 from weft.dialects.advertised import AdvertisedAmounts, advertised_cards, amounts_of
 from weft.dialects.dialect import UnitSettings
 from weft.model import Gpu, ObjectMeta, PodManifest
@@ -33,8 +35,6 @@ from weft.node.device_plugin.device_plugins import DevicePlugins
 from weft.node.device_plugin.kubelet_api import HEALTHY, UNHEALTHY, PodResourcesClient
 from weft.node.device_plugin.kubelet_record import FILE, KubeletRecord, KubeletRecordError
 from weft.node.devices.reader import GpuDevice
-from weft.testing.device_manager import StartError
-from weft.testing.device_manager_server import POD_RESOURCES_SOCKET, DeviceManagerServer
 
 MEM = "aliyun.com/gpu-mem"
 TWO = (Gpu(0, 16_160, uuid="GPU-0"), Gpu(1, 32_510, uuid="GPU-1"))

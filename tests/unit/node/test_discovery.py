@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from long_form import few_or_many
 from test_fake_devices import A100, written
 
+from fakes.api_server import FakeApiServer
 from weft.dialects.alnair import NODE_COUNT, NODE_UNITS, NODE_UUIDS
 from weft.dialects.inventory import inventory
 from weft.kube.client import ApiClient, ClientOptions
@@ -27,7 +28,6 @@ from weft.model.annotations import AGENT, GPU_LINKS, INVENTORY
 from weft.node.agent.device_watch import DeviceWatch
 from weft.node.agent.discovery import Discovery, marks_of
 from weft.node.devices.fake import FakeReader
-from weft.testing.api_server import FakeApiServer
 
 OFFER = AgentOffer("1.0", "by-name", ("none", "time-slicing", "mps"), fail_closed=True)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fakes.mps import fake_mps_control
 from weft.node.devices.mps import LOGS, PIPES, mps, no_mps
 from weft.node.devices.reader import DeviceError
-from weft.testing.mps import fake_mps_control
 
 PATIENCE_S = 20.0
 

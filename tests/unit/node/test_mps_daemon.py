@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from fakes.mps import fake_mps_control
 from weft.node.agent.mps_daemon import OWN_SHM, MpsDaemon, MpsOptions, options_here
-from weft.testing.mps import fake_mps_control
 
 
 @pytest.fixture

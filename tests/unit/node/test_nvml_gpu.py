@@ -2,10 +2,10 @@
 
 import pytest
 
+from fakes.nvml import FakeNvml, FakeNvmlCard
 from weft.node.devices.nvml_gpu import NvmlGpu
 from weft.node.devices.nvml_library import model_of
 from weft.node.devices.reader import DeviceError
-from weft.testing.nvml import FakeNvml, FakeNvmlCard
 
 
 def one(gpm: dict[int, float] | None, *, mig: bool = False) -> FakeNvml:

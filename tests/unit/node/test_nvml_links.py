@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from test_fake_devices import A100, written
 
+from fakes.nvml import FakeNvml, FakeNvmlCard
 from weft.model import BadInputError
 from weft.model.gpu_links import GpuLinks
 from weft.node.devices.fake import FakeReader
 from weft.node.devices.nvml import NvmlReader
-from weft.testing.nvml import FakeNvml, FakeNvmlCard
 
 
 def read(root: Path, *cards: FakeNvmlCard) -> GpuLinks | None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from fakes.nvml import LOST, FakeNvml, FakeNvmlCard, FakeNvmlInstance
 from weft.node.devices.nvml import NvmlReader
 from weft.node.devices.reader import DeviceError, GpuDevice, NoDriverError, ProcessUse
 from weft.node.devices.xid_watch import XidEvent, XidWatch
-from weft.testing.nvml import LOST, FakeNvml, FakeNvmlCard, FakeNvmlInstance
 
 PATIENCE_S = 20.0
 

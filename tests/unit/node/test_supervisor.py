@@ -14,10 +14,10 @@ import pytest
 import yaml
 from agent_world import NODE, NodeWorld, node_world
 
+from fakes.nri_runtime import NotCreatedError
 from weft.cli.agent import SUPERVISED, agent
 from weft.node.supervisor.delivery_lock import DeliveryLock
 from weft.node.supervisor.supervisor import Supervisor, SupervisorOptions
-from weft.testing.nri_runtime import NotCreatedError
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 LONG_S = 60

@@ -5,13 +5,13 @@ import json
 import pytest
 from telemetry_world import NOW_S, node
 
+from fakes.exporter import FakeExporter, PlayedGpu
 from weft.model.metric import Metric
 from weft.model.metric_aliases import ALIASES
 from weft.telemetry.meaning.join import Devices, JoinFailure, SeriesJoiner
 from weft.telemetry.sources.answers import TelemetryError
 from weft.telemetry.sources.exporters import ExporterSource, NameIndex, parse
 from weft.telemetry.sources.source import SourceReading
-from weft.testing.exporter import FakeExporter, PlayedGpu
 
 USED = "DCGM_FI_DEV_FB_USED"
 WANTED = frozenset({USED})

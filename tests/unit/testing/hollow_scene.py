@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 
+from fakes.hollow_pod import HollowPod, time_text
+from fakes.hollow_world import World, WorldOptions, Write
 from weft.kube.structs import KubeNode
-from weft.testing.hollow_pod import HollowPod, time_text
-from weft.testing.hollow_world import World, WorldOptions, Write
 
 Json = dict[str, Any]
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from hollow_scene import CARD_MIB, node_json, pod_json
 
+from fakes.api_memory import MemoryClient, MemoryLine
+from fakes.api_server import FakeApiServer
+from fakes.api_store import StoredWrite
+from fakes.api_time import LoopClock
+from fakes.hollow_kubelet import HollowKubelet, HollowOptions
 from weft.kube.codec import NODES, PODS
-from weft.testing.api_memory import MemoryClient, MemoryLine
-from weft.testing.api_server import FakeApiServer
-from weft.testing.api_store import StoredWrite
-from weft.testing.api_time import LoopClock
-from weft.testing.hollow_kubelet import HollowKubelet, HollowOptions
 
 pytestmark = pytest.mark.virtual_time
 

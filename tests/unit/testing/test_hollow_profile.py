@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from fakes.hollow_profile import HollowProfile, read_profile
 from weft.model import BadInputError
-from weft.testing.hollow_profile import HollowProfile, read_profile
 
 
 def read(**marks: str) -> HollowProfile:

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from long_form import few_or_many
 
-from weft.testing.hollow_pod import seconds_of
-from weft.testing.hollow_profile import read_profile
-from weft.testing.hollow_world import WorldOptions
+from fakes.hollow_pod import seconds_of
+from fakes.hollow_profile import read_profile
+from fakes.hollow_world import WorldOptions
 
 CARDS = 2
 MEMORY = ("", "0:0, 3:4000", "0:9000, 5:100, 8:9000", "0:100, 2:17000", "0:5000, 1:6000, 2:7000")

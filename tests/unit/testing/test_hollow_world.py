@@ -4,10 +4,10 @@ import msgspec
 import pytest
 from hollow_scene import CARD_MIB, MEMORY, T0, Scene, hollow, node_json, pod_json
 
+from fakes.hollow_pod import time_text
+from fakes.hollow_profile import HollowProfile
+from fakes.hollow_world import WorldOptions
 from weft.kube.structs import KubeNode
-from weft.testing.hollow_pod import time_text
-from weft.testing.hollow_profile import HollowProfile
-from weft.testing.hollow_world import WorldOptions
 
 
 def test_a_pod_starts_runs_and_succeeds_when_its_profile_says() -> None:

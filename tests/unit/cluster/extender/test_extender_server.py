@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
+from fakes.lease import LeaseStub
 from weft.cluster.control.leadership import Leadership
 from weft.cluster.extender.server import ExtenderServer, ServerOptions
 from weft.core.engine import PodSeenBound
 from weft.kube.pods import Pod
 from weft.testing.builders import node, placement
-from weft.testing.lease import LeaseStub
 
 QUICK = ServerOptions(
     most_body_bytes=100_000, most_buffered_bytes=150_000, read_timeout_s=0.3, linger_s=0.1

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from extender_world import StubCluster, args, bind_args, elastic
 
+from fakes.addresses import own_address
 from weft.cluster.config.form import ExtenderSettings
 from weft.cluster.extender.listeners import listen
 from weft.cluster.extender.routes import default_routes
@@ -19,7 +20,6 @@ from weft.cluster.http.access import AccessRule
 from weft.cluster.http.tls import server_tls
 from weft.kube.pods import Pod
 from weft.model import BadInputError
-from weft.testing.addresses import own_address
 from weft.testing.builders import node
 
 

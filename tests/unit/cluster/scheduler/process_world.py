@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from fakes.api_server import FakeApiServer
 from weft.cluster.control.event_reporter import EventReporter
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.scheduler.leader_label import LeaderLabel
@@ -18,7 +19,6 @@ from weft.kube.credentials import FixedCredentials
 from weft.kube.lease import Elector, LeaseOptions
 from weft.model.annotations import ROLE
 from weft.testing import AGENT_BY_NAME
-from weft.testing.api_server import FakeApiServer
 
 GPUS = '{"gpus":[{"index":0,"memory_mib":16000},{"index":1,"memory_mib":16000}]}'
 LEASE = LeaseOptions(duration_s=3, renew_s=0.1, request_timeout_s=0.3, margin_s=0.1)

@@ -9,6 +9,8 @@ import aiohttp
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
+from fakes.api_server import FakeApiServer
+from fakes.lease import LeaseStub
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.http.access import AccessRule
 from weft.cluster.scheduler.explain_service import Explainer
@@ -22,8 +24,6 @@ from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
 from weft.testing import AGENT_BY_NAME
-from weft.testing.api_server import FakeApiServer
-from weft.testing.lease import LeaseStub
 
 MIB = 16_000
 Json = dict[str, Any]

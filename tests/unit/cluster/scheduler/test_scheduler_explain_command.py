@@ -17,8 +17,8 @@ import pytest
 from aiohttp import web
 from scheduler_world import MIB, Json, World, add_node, add_pod, world
 
+from fakes.addresses import own_address
 from weft.cli.main import main
-from weft.testing.addresses import own_address
 
 PREFIX = "/api/v1/namespaces/weft-system/services/http:weft-scheduler:10259/proxy"
 BUSY = "/api/v1/namespaces/weft-system/services/http:busy:10259/proxy"

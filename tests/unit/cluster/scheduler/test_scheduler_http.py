@@ -7,10 +7,10 @@ import pytest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from scheduler_world import add_node, add_pod, world
 
+from fakes.lease import LeaseStub
 from weft.cluster.scheduler.explain_service import Explainer
 from weft.cluster.scheduler.pages import HttpOptions, StatusPages
 from weft.model import BadInputError
-from weft.testing.lease import LeaseStub
 
 QUICK = HttpOptions(head_timeout_s=0.2, most_connections=3, close_s=0.2)
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from scheduler_world import World, add_pod, world
 
+from fakes.addresses import own_address
 from weft.cluster.http.access import AccessRule
 from weft.cluster.scheduler.permission import (
     ACCOUNT,
@@ -15,7 +16,6 @@ from weft.cluster.scheduler.permission import (
     Permission,
     ReviewLimits,
 )
-from weft.testing.addresses import own_address
 
 USER = f"system:serviceaccount:weft-system:{ACCOUNT}"
 PAGE = "/explain/pods/d/a"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from process_world import add_node, add_pod, node_of, until
 
+from fakes.api_server import FakeApiServer
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.scheduler.decisions_recorder import Recording
 from weft.cluster.scheduler.explain_service import Explainer
@@ -23,7 +24,6 @@ from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
 from weft.model import BadInputError
-from weft.testing.api_server import FakeApiServer
 
 HEADER = Header([ProfileUse("weft", [PolicyUse("fgd")])])
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.gpu_links import bridged_pairs, dgx_1, nvswitch, pcie_switches
 from weft.core.engine.engine import Engine
 from weft.core.engine.events import Bind, BindOn, BindOnRefused, NodesChanged, PodAdded, PodGone
 from weft.core.engine.records import Record
@@ -21,7 +22,6 @@ from weft.core.record import DecisionsWriter, Header, PolicyUse, ProfileUse, Rec
 from weft.model import Code, GpuMemoryRequest, GpuRequest, Node, PodRequest
 from weft.model.gpu_links import GpuLinks
 from weft.testing.builders import node, pod, shape
-from weft.testing.gpu_links import bridged_pairs, dgx_1, nvswitch, pcie_switches
 
 ONE_SHARE = GpuRequest(1, GpuMemoryRequest("mib", 9_000))
 

@@ -7,6 +7,8 @@ import pytest
 from engine_talk import bind, engine_of, one_card
 from long_form import few_or_many
 
+from fakes.reference import ReferenceLedger
+from fakes.reference_fit import fitting_nodes
 from weft.core.engine import Bind, Engine, PodAdded, PodGone, Record, Unschedulable, assessment
 from weft.core.framework import Plugin, Policy, Profile, Query
 from weft.core.policies.best_fit import BestFit
@@ -14,7 +16,7 @@ from weft.core.policies.binpack import Binpack
 from weft.core.policies.exclusive import Exclusive
 from weft.core.policies.spread import SpreadPolicy
 from weft.model import PodRequest
-from weft.testing import ReferenceLedger, fitting_nodes, node, pod, random_nodes, random_shape
+from weft.testing import node, pod, random_nodes, random_shape
 
 
 def record_of(engine: Engine, asked: PodRequest) -> Record:

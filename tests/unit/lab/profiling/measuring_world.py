@@ -4,10 +4,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from fakes.bench import FakeBench, FakeWorkload
 from weft.lab.profiling.campaign import Campaign, CampaignProgress, CampaignSettings
 from weft.lab.profiling.runlog import MeasuringBegan, RunLog, RunLogWriter, read
 from weft.lab.workloads.catalog import Workload
-from weft.testing.bench import FakeBench, FakeWorkload
 
 WORLD = {
     "busy": FakeWorkload(rate_per_s=200, compute=0.9, memory=0.2),

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from measuring_world import WORLD, measured, played
 
+from fakes.bench import FakeWorkload
 from weft.interference.dataset import decode, encode
 from weft.lab.profiling.dataset_builder import compile_dataset
-from weft.testing.bench import FakeWorkload
 
 HERE = Path(__file__).resolve().parent
 BENCHMARKS = HERE.parents[3] / "benchmarks"
 BARE = f"""
 import sys
-sys.path[:0] = [{str(BENCHMARKS)!r}, {str(HERE)!r}]
+sys.path[:0] = [{str(BENCHMARKS)!r}, {str(HERE)!r}, {str(HERE.parents[2])!r}]
 import bare_msgspec
 bare_msgspec.stand_in()
 """

@@ -14,10 +14,10 @@ import pytest
 from long_form import few_or_many
 from measuring_world import alive, played
 
+from fakes.bench import FakeBench, FakeWorkload
 from weft.lab.profiling.campaign import CampaignSettings
 from weft.lab.profiling.runlog import read
 from weft.lab.profiling.session import MeasuringPlan, compile_folder, run, workloads_named
-from weft.testing.bench import FakeBench, FakeWorkload
 
 SCRIPT = Path(__file__).resolve().parents[4] / "benchmarks" / "gpu_check.py"
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from fakes.mps import fake_mps_control
+from fakes.nvml import FakeNvml, FakeNvmlCard
 from weft.node.devices.nvml import NvmlReader
 from weft.node.devices.reader import ProcessUse
-from weft.testing.mps import fake_mps_control
-from weft.testing.nvml import FakeNvml, FakeNvmlCard
 
 SCRIPT = Path(__file__).resolve().parents[4] / "benchmarks" / "gpu_node.py"
 PLAYED = """#!{python}

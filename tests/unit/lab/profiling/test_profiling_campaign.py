@@ -7,12 +7,12 @@ import pytest
 from measuring_world import QUICK, WORLD, measured
 from msgspec.structs import replace
 
+from fakes.bench import FakeBench, FakeWorkload
 from weft.interference.dataset import Dataset, decode, encode
 from weft.lab.profiling.dataset_builder import compile_dataset
 from weft.lab.profiling.gpu_bench import BenchError
 from weft.lab.profiling.runlog import RunLog, RunLogWriter, read
 from weft.model import BadInputError
-from weft.testing.bench import FakeBench, FakeWorkload
 
 
 def speeds(found: Dataset, isolation: str = "time-slicing") -> dict[tuple[str, str], float]:

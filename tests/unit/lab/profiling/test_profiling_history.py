@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fakes.api_server import FakeApiServer
 from weft.dialects.application import ApplicationClues
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
@@ -24,7 +25,6 @@ from weft.lab.profiling.history import (
 from weft.telemetry.sources.answers import QueryResult, TelemetryError
 from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
 from weft.testing import AGENT_BY_NAME
-from weft.testing.api_server import FakeApiServer
 
 NOW_S, STEP_S = 100_000.0, 10.0
 SPAN = HistorySpan(NOW_S - 2_000, NOW_S, STEP_S, settle_s=40, least_s=200)

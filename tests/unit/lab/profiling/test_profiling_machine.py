@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from fakes.mps import fake_mps_control
+from fakes.nvml import FakeNvml, FakeNvmlCard
 from weft.lab.profiling.gpu_bench import BenchError, ResidentReport
 from weft.lab.profiling.machine import Machine, MachineOptions
 from weft.lab.profiling.processes import WorkloadProcess
 from weft.lab.workloads.catalog import BY_NAME
-from weft.testing.mps import fake_mps_control
-from weft.testing.nvml import FakeNvml, FakeNvmlCard
 
 PATIENCE_S = 20.0
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fakes.api_server import FakeApiServer
 from weft.interference.dataset import (
     EMPTY,
     CoLocationSample,
@@ -29,7 +30,6 @@ from weft.lab.profiling.bindings import cluster_record
 from weft.lab.profiling.solo_samples import NOBODY_KNOWS
 from weft.lab.profiling.stores import KEY, ConfigMapStore, FileStore
 from weft.model import BadInputError, Gpu, Node
-from weft.testing.api_server import FakeApiServer
 
 ONE = SoloProfile("a", "T4", "mps", {"sm_active_ratio": Feature(0.5, 0.75)}, 100, 120, 3.5, 3, 9.0)
 PAIR = CoLocationSample("a", ("b",), "T4", "mps", 2.0, 0.57, 3)

@@ -9,7 +9,7 @@ the list can be held against a real server. `faults` breaks things on purpose.
         server.add("nodes", {"metadata": {"name": "a"}})
         ...  # server.url
 
-    python -m weft.testing.api_server --port 8001
+    cd tests && python -m fakes.api_server --port 8001
 """
 
 import argparse
@@ -20,13 +20,13 @@ from typing import Any
 
 import msgspec
 
+from fakes import api_writes
+from fakes.api_access import TokenReviewer
+from fakes.api_faults import ApiFaults, Fault
+from fakes.api_http import FakeConnection, Request, listen
+from fakes.api_store import KINDS, ApiRefusal, Json, Key, ObjectStore, ResourceKind
+from fakes.api_watch import FakeWatch, Selection
 from weft.kube.client import MERGE_PATCH, STRATEGIC_PATCH
-from weft.testing import api_writes
-from weft.testing.api_access import TokenReviewer
-from weft.testing.api_faults import ApiFaults, Fault
-from weft.testing.api_http import FakeConnection, Request, listen
-from weft.testing.api_store import KINDS, ApiRefusal, Json, Key, ObjectStore, ResourceKind
-from weft.testing.api_watch import FakeWatch, Selection
 
 NAME = "weft-fake-api-server"
 VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.2-weft-fake", "platform": NAME}

@@ -13,8 +13,8 @@ end together. A run of `SOUND_S` makes the next restart a prompt one again.
 import math
 from typing import Literal, NamedTuple
 
-from weft.testing.hollow_pod import HollowPod, seconds_of
-from weft.testing.hollow_profile import HollowProfile
+from fakes.hollow_pod import HollowPod, seconds_of
+from fakes.hollow_profile import HollowProfile
 
 Stage = Literal["starting", "running", "waiting", "ended"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from weft.testing.api_http import Request
-from weft.testing.api_store import ApiRefusal, Json
+from fakes.api_http import Request
+from fakes.api_store import ApiRefusal, Json
 
 _TOKEN = re.compile(r"/api/v1/namespaces/([^/]+)/serviceaccounts/([^/]+)/token")
 _TOKEN_REVIEW = "/apis/authentication.k8s.io/v1/tokenreviews"

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from weft.testing.hollow_life import Exit, Life
-from weft.testing.hollow_pod import HollowContainer, HollowPod, time_text
+from fakes.hollow_life import Exit, Life
+from fakes.hollow_pod import HollowContainer, HollowPod, time_text
 
 Json = dict[str, Any]
 

@@ -19,12 +19,12 @@ import aiohttp
 from aiohttp.client_reqrep import ConnectionKey
 from yarl import URL
 
+from fakes.api_http import FakeConnection, Request
+from fakes.api_server import FakeApiServer
 from weft.kube.client import ApiClient, ClientOptions
 from weft.kube.clock import Clock
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
-from weft.testing.api_http import FakeConnection, Request
-from weft.testing.api_server import FakeApiServer
 
 Leaving = Callable[[Request], Awaitable[None]]
 Answered = Callable[[Request, int], Awaitable[None]]

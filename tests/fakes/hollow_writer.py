@@ -11,13 +11,13 @@ from collections.abc import Iterable
 
 import msgspec
 
+from fakes.hollow_world import Write
 from weft.kube.client import STRATEGIC_PATCH, ApiClient
 from weft.kube.clock import Backoff
 from weft.kube.codec import PODS
 from weft.kube.errors import ApiError, LostError, NotFoundError, NotSentError
-from weft.testing.hollow_world import Write
 
-log = logging.getLogger("weft.testing.hollow")
+log = logging.getLogger("fakes.hollow")
 
 _SENDERS = 32
 _FIRST_DELAY_S, _MOST_DELAY_S = 0.2, 30.0

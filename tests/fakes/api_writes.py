@@ -7,7 +7,7 @@ them one by one.
 import datetime
 from typing import Any
 
-from weft.testing.api_store import ApiRefusal, Json, Key, ObjectStore, ResourceKind
+from fakes.api_store import ApiRefusal, Json, Key, ObjectStore, ResourceKind
 
 ANNOTATION_BYTES = 262_144
 GRACE_S = 30

@@ -3,7 +3,7 @@
 It answers the calls that Weft makes, with pynvml's names; a card is its own handle. It says by its
 name that it is a fake.
 """
-# ruff: noqa: N802, N815, D102 - the names are pynvml's, and what they do is NVML's
+# ruff: noqa: N815 - the names are pynvml's, and what they do is NVML's
 
 import queue
 from types import SimpleNamespace

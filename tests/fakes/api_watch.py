@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from weft.testing.api_http import FakeConnection
-from weft.testing.api_store import ApiRefusal, Json, ObjectStore, ResourceKind, StoredWrite
+from fakes.api_http import FakeConnection
+from fakes.api_store import ApiRefusal, Json, ObjectStore, ResourceKind, StoredWrite
 
 _TERM = re.compile(r"^(!?)([^=!]+?)(?:(!=|==|=)(.*))?$")
 

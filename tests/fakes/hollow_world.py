@@ -20,17 +20,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from fakes.hollow_cards import Given, assigned_devices
+from fakes.hollow_life import ERROR, FAILED, Life
+from fakes.hollow_pod import DEFAULT_GRACE_S, HollowPod, devices_asked
+from fakes.hollow_profile import HollowProfile, read_profile
+from fakes.hollow_status import refusal, status_of
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.inventory import InventoryFallback, inventory
 from weft.kube.structs import KubeNode
 from weft.model import BadInputError, Gpu, Node, parse_quantity
-from weft.testing.hollow_cards import Given, assigned_devices
-from weft.testing.hollow_life import ERROR, FAILED, Life
-from weft.testing.hollow_pod import DEFAULT_GRACE_S, HollowPod, devices_asked
-from weft.testing.hollow_profile import HollowProfile, read_profile
-from weft.testing.hollow_status import refusal, status_of
 
-log = logging.getLogger("weft.testing.hollow")
+log = logging.getLogger("fakes.hollow")
 
 ProfileOf = Callable[[HollowPod], HollowProfile]
 

@@ -8,8 +8,8 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from fakes.reference import GpuAccount, ReferenceAccount, ReferenceLedger, related
 from weft.model import GpuRequest, Shape
-from weft.testing.reference import GpuAccount, ReferenceAccount, ReferenceLedger, related
 
 Assignment = tuple[tuple[int, ...], ...]
 """For each GPU request that is not `split`, the indexes of its GPUs."""

@@ -21,15 +21,15 @@ from typing import Any, cast
 
 import msgspec
 
+from fakes.hollow_pod import HOLLOW_PODS, HollowPod, time_text
+from fakes.hollow_world import GpuUse, World, WorldOptions
+from fakes.hollow_writer import StatusWriter
 from weft.kube.client import STRATEGIC_PATCH, ApiClient
 from weft.kube.codec import NODES
 from weft.kube.errors import ApiError, LostError, NotSentError
 from weft.kube.structs import KubeNode
 from weft.kube.watch import Change, Deleted, ListWatch, Synced, WatchOptions
 from weft.model.annotations import HOLLOW
-from weft.testing.hollow_pod import HOLLOW_PODS, HollowPod, time_text
-from weft.testing.hollow_world import GpuUse, World, WorldOptions
-from weft.testing.hollow_writer import StatusWriter
 
 HOLLOW_NODES = f"{HOLLOW}=true"
 _SHORTEST_S = 0.001

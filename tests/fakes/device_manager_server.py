@@ -21,6 +21,7 @@ import grpc
 from google.protobuf.message import Message
 from grpc import aio
 
+from fakes.device_manager import FakeDeviceManager
 from weft.model import WeftError
 from weft.node.device_plugin import device_plugin_pb2 as plugin
 from weft.node.device_plugin import pod_resources_pb2 as resources
@@ -32,7 +33,6 @@ from weft.node.device_plugin.kubelet_api import (
     REGISTRATION,
     VERSION,
 )
-from weft.testing.device_manager import FakeDeviceManager
 
 POD_RESOURCES_SOCKET = "pod-resources.sock"
 ASKED_A_SECOND, ASKED_AT_ONCE = 100, 10
