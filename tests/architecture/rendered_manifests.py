@@ -20,6 +20,7 @@ import helm  # noqa: E402
 from weft.cluster.admission.protection import Writers, protection_policies  # noqa: E402
 from weft.cluster.admission.scheduling import scheduling_policy  # noqa: E402
 from weft.cluster.admission.webhook import webhook_configuration  # noqa: E402
+from weft.cluster.config.bounds import FORMER_NAMES  # noqa: E402
 from weft.cluster.config.form import Configuration  # noqa: E402
 from weft.cluster.extender import scheduler_config  # noqa: E402
 from weft.core.policies.catalog import BUILT_IN  # noqa: E402
@@ -93,6 +94,8 @@ def schema() -> dict[str, Any]:
     for decided in ("apiVersion", "kind"):
         del whole[decided], definitions["FakeFile"]["properties"][decided]
     del definitions["FakeFile"]["required"]
+    for then, today in FORMER_NAMES.items():  # still read
+        whole[then] = {**whole[today], "deprecated": True}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **_closed(

@@ -126,8 +126,8 @@ def arrows_from(path: Path) -> set[tuple[str, str]]:
 
 NOT_KEYS = {
     "weft.dev/v1",  # apiVersion of files
-    "weft.dev/decisions/v1",
     "weft.dev/decisions/v2",
+    "weft.dev/decisions/v3",
     "weft.dev/interference-model/v1",
     "weft.dev/observed/v1",
     "weft.dev/explain",  # the audience of tokens

@@ -1,19 +1,25 @@
-"""Decisions files that tests change: chained anew as Weft chains them, or as an older Weft's."""
+"""Decisions files that tests change: chained anew, or as Weft 0.1.0 wrote them."""
 
 import json
 import re
 from pathlib import Path
 from typing import Any
 
+from weft.core.engine import OomHistoryLearnt
 from weft.core.record.chain import Chain
+from weft.core.record.file import FORMER, FORMER_NAMES
+from weft.files.former_names import with_todays_names
 
 _CHAIN = re.compile(rb',"chain":"[0-9a-f]{32}"}\n')
 
 
-def unchained(text: bytes) -> bytes:
-    """The file as an older Weft wrote it: without hashes and without an end."""
-    whole = [line for line in text.splitlines(keepends=True) if not line.startswith(b'{"end":')]
-    return _CHAIN.sub(b"}\n", b"".join(whole)).replace(b"decisions/v2", b"decisions/v1", 1)
+def as_0_1(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The lines as Weft 0.1.0 wrote them, under the names of then."""
+    former = {today: then for then, today in FORMER_NAMES.items()}
+    text = json.dumps([{**lines[0], "schema": FORMER}, *lines[1:]])
+    text = text.replace(f'"{OomHistoryLearnt.__name__}"', '"LessonsTold"')
+    found: list[dict[str, Any]] = with_todays_names(json.loads(text), former)
+    return found
 
 
 def chained(text: bytes) -> bytes:

@@ -84,7 +84,7 @@ DATASET = """\
  ],
  "corun": [
   {
-   "victim": "a",
+   "target": "a",
    "aggressors": [
     "b"
    ],
@@ -95,7 +95,7 @@ DATASET = """\
    "runs": 3
   },
   {
-   "victim": "b",
+   "target": "b",
    "aggressors": [
     "a"
    ],

@@ -89,9 +89,10 @@ imagePullSecrets:
 
 {{- /* The ConfigMaps of what Weft keeps, as a YAML list; an empty name keeps nothing. */}}
 {{- define "weft.kept" -}}
-{{- $lessons := dig "lessons" "name" "weft-lessons" .Values.configuration -}}
+{{- $former := dig "lessons" "name" "weft-lessons" .Values.configuration -}}{{/* of Weft 0.1 */}}
+{{- $history := dig "oomHistory" "name" $former .Values.configuration -}}
 {{- $observed := dig "interference" "observed" "weft-observed" .Values.configuration -}}
-[{{ compact (list $lessons $observed) | join ", " }}]
+[{{ compact (list $history $observed) | join ", " }}]
 {{- end }}
 
 {{- /* "true" where the object is there and this release has not made it: what processes made, or an

@@ -64,7 +64,7 @@ def with_spread(samples: PairSamples, count: int, folds: int = 5) -> AdditiveMod
 class Residuals(msgspec.Struct, frozen=True):
     """Progress seen: what was measured, less what had been predicted, in log slowdown."""
 
-    target: str = msgspec.field(name="victim")
+    target: str
     others: tuple[str, ...]
     residual: float
 

@@ -33,7 +33,7 @@ class Calibration(msgspec.Struct, frozen=True):
 
     pair: float = 1.2816
     size: float = 1.2816
-    target: float = msgspec.field(default=1.2816, name="victim")
+    target: float = 1.2816
     other: float = 1.2816
     families: int = 0
     applications: int = 0

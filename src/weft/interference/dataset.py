@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from weft.files.former_names import with_todays_names
 from weft.interference import records
-from weft.interference.records import FASTEST, CoLocatedRun, Measurements
+from weft.interference.records import FASTEST, FORMER_NAMES, CoLocatedRun, Measurements
 from weft.model import BadInputError
 
 API_VERSION, KIND = "weft.dev/v1", "InterferenceDataset"
@@ -66,7 +67,7 @@ class SoloProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 class CoLocationSample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """`target` beside `aggressors` (sorted); `speed` is its rate by its rate alone, medians."""
 
-    target: str = msgspec.field(name="victim")
+    target: str
     aggressors: tuple[str, ...]
     gpu_model: str
     isolation: str
@@ -166,7 +167,8 @@ def encode(dataset: Dataset) -> bytes:
 def decode(body: bytes, where: str) -> Dataset:
     """`BadInputError` says what is wrong, and where in it."""
     try:
-        dataset = msgspec.json.decode(body.removeprefix(codecs.BOM_UTF8), type=Dataset)
+        document = msgspec.json.decode(body.removeprefix(codecs.BOM_UTF8))
+        dataset = msgspec.convert(with_todays_names(document, FORMER_NAMES), Dataset)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadInputError(where, f"is no dataset: {error}") from error
     if (dataset.api_version, dataset.kind) != (API_VERSION, KIND):
@@ -213,7 +215,7 @@ def _solo_says(profile: SoloProfile) -> Iterable[tuple[str, str]]:
 
 def _corun_says(sample: CoLocationSample) -> Iterable[tuple[str, str]]:
     if not sample.target:
-        yield "victim", "is empty; name it"
+        yield "target", "is empty; name it"
     if not sample.aggressors:
         yield "aggressors", "names nobody; alone it is an entry of solo"
     if not all(sample.aggressors):

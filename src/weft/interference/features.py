@@ -32,7 +32,7 @@ UTILISATION = (
 class PairSamples(msgspec.Struct, frozen=True):
     """Ordered pairs with their speed, by application index, [n]. `pair` is equal both ways."""
 
-    target: Ints = msgspec.field(name="victim")
+    target: Ints
     other: Ints
     speed: Floats
 

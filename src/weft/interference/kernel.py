@@ -43,7 +43,7 @@ class KernelSettings(msgspec.Struct, frozen=True):
     """Settings of a kernel: its columns, both sides, weights of the parts, and the noise."""
 
     columns: tuple[str, ...]
-    target: KernelSide = msgspec.field(name="victim")
+    target: KernelSide
     other: KernelSide
     link: Link = "speed"
     suffers: float = 1.0

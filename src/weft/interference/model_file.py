@@ -4,8 +4,10 @@ from collections.abc import Iterator
 
 import msgspec
 
+from weft.files.former_names import with_todays_names
 from weft.interference import trees
 from weft.interference.ladder import PredictorCell
+from weft.interference.records import FORMER_NAMES
 from weft.model.errors import BadInputError
 
 SCHEMA = "weft.dev/interference-model/v1"
@@ -44,7 +46,9 @@ def decode(body: bytes, where: str) -> PredictorFile:
             raise BadInputError(
                 f"{where}, field schema", f"{schema!r}; this Weft reads {SCHEMA}: train it again"
             )
-        file = msgspec.convert(_known(msgspec.json.decode(body)), PredictorFile)
+        file = msgspec.convert(
+            with_todays_names(_known(msgspec.json.decode(body)), FORMER_NAMES), PredictorFile
+        )
         _check(file)
     except (
         msgspec.DecodeError,

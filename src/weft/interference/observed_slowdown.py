@@ -18,8 +18,10 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
+from weft.files.former_names import with_todays_names
 from weft.interference.additive import Correction, Residuals
 from weft.interference.history import History, RecentMean, RememberedSlowdown
+from weft.interference.records import FORMER_NAMES
 from weft.model.interference_table import (
     OBSERVED,
     Floats,
@@ -63,7 +65,7 @@ class ObservedPair(msgspec.Struct, frozen=True):
     """
 
     gpu_model: str
-    target: str = msgspec.field(name="victim")
+    target: str
     others: tuple[str, ...]
     mean: float
     values: tuple[float, ...]
@@ -74,7 +76,7 @@ class Ban(msgspec.Struct, frozen=True):
     """Two applications that must not share a GPU of this model before `until_ns`."""
 
     gpu_model: str
-    application: str = msgspec.field(name="one")
+    application: str
     other: str
     until_ns: int
 
@@ -95,7 +97,8 @@ def encode(record: ObservationRecord) -> str:
 def decode(text: str | bytes) -> ObservationRecord:
     """Decode JSON; `msgspec.DecodeError` where it is of another form, or makes no sense."""
     try:
-        record = msgspec.json.decode(text, type=ObservationRecord)
+        document = with_todays_names(msgspec.json.decode(text), FORMER_NAMES)
+        record = msgspec.convert(document, ObservationRecord)
     except RecursionError:
         raise msgspec.DecodeError("is nested too deeply") from None
     for pair in record.pairs:

@@ -12,7 +12,7 @@ from weft.interference.learned import LearnedPredictor
 class NearestPair(msgspec.Struct, frozen=True):
     """A measured pair, its speed, and how alike the kernel finds it (1: the same)."""
 
-    target: str = msgspec.field(name="victim")
+    target: str
     other: str
     speed: float
     likeness: float

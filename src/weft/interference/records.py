@@ -11,6 +11,9 @@ SLOWEST = 0.01
 FASTEST = 2.0
 """Nobody is measured twice as fast beside others as alone: the numbers are of two units."""
 
+FORMER_NAMES = {"victim": "target", "one": "application"}
+"""Fields of files of Weft 0.1.0, and their names today."""
+
 _IN_BRACKETS = re.compile(r"^(?P<family>.*?)\s*\((?:[^()]*?(?P<batch>\d+)[^()]*|[^()]*)\)\s*$")
 _AT_END = re.compile(
     r"^(?P<family>.*?)[-_ ](?:(?:bs|batch)[-_ ]?(?P<sized>\d+)|(?P<bare>\d+))$", re.IGNORECASE
@@ -37,7 +40,7 @@ class SoloRun(msgspec.Struct, frozen=True):
 class CoLocatedRun(msgspec.Struct, frozen=True):
     """`target` beside `others`: its rate by its rate alone, the median of `runs` runs."""
 
-    target: str = msgspec.field(name="victim")
+    target: str
     others: tuple[str, ...]
     gpu_model: str
     isolation: str

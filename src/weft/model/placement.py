@@ -12,7 +12,7 @@ class Share(msgspec.Struct, frozen=True, gc=False):
     `gpu_request` is the index into the pod's GPU requests, `gpu` the index on the node.
     """
 
-    gpu_request: int = msgspec.field(name="claim")
+    gpu_request: int
     gpu: int
     memory_mib: int
     milli: int
@@ -36,4 +36,4 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
     application: str = ""
     job_class: str = ""
     expected_s: int = 0
-    slowdown_limit: SlowdownLimit = msgspec.field(default=(), name="slack")
+    slowdown_limit: SlowdownLimit = ()

@@ -176,7 +176,7 @@ class Shape(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     job_class: str = ""
     trace_spec: str = ""
     expected_s: int = 0
-    slowdown_limit: SlowdownLimit = msgspec.field(default=(), name="slack")
+    slowdown_limit: SlowdownLimit = ()
     constraints: Constraints = NO_CONSTRAINTS
     topology: TopologyWish | UnsetType = UNSET  # unset, it is not in a decisions file at all
 

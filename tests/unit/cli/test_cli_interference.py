@@ -144,7 +144,7 @@ def test_explain_as_json_names_its_parts(weft: Weft, folder: Path) -> None:
     )
     found = json.loads(said.out)
     assert found["prediction"]["rung"] == "learned"
-    assert set(found["nearest"][0]) == {"victim", "other", "speed", "likeness"}
+    assert set(found["nearest"][0]) == {"target", "other", "speed", "likeness"}
 
 
 def test_a_name_that_nobody_knows_is_said_to_be_unknown(weft: Weft, folder: Path) -> None:

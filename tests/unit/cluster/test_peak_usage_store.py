@@ -88,12 +88,12 @@ async def test_lessons_of_a_weft_that_kept_no_peaks_are_read_and_both_stand_side
         "[]",
         '{"peaks": 3}',
         '{"peaks": [' + "[" * 5_000,
-        '{"peaks": [{"namespace": "d", "who": "w", "asks": "a", "most_mib": -1, "runs": 1}]}',
-        '{"peaks": [{"namespace": "d", "who": "w", "asks": "a", "most_mib": 1e30, "runs": 1}]}',
+        '{"peaks": [{"namespace": "d", "owner": "w", "asks": "a", "most_mib": -1, "runs": 1}]}',
+        '{"peaks": [{"namespace": "d", "owner": "w", "asks": "a", "most_mib": 1e30, "runs": 1}]}',
         json.dumps(
             {
                 "peaks": [
-                    {"namespace": "d", "who": "w" * 2_000, "asks": "a", "most_mib": 1, "runs": 1}
+                    {"namespace": "d", "owner": "w" * 2_000, "asks": "a", "most_mib": 1, "runs": 1}
                 ]
             }
         ),

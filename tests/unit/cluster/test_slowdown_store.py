@@ -158,7 +158,7 @@ async def test_what_was_seen_of_pairs_is_kept_and_taken_up_again() -> None:
             for _ in range(4):
                 await first.look(serve=95, train=90)
             await until(lambda: stored(server))
-        found = {(p["victim"], *p["others"]): p for p in stored(server)["pairs"]}
+        found = {(p["target"], *p["others"]): p for p in stored(server)["pairs"]}
         assert found.keys() == {("serve", "train"), ("train", "serve")}
         assert len(found["train", "serve"]["values"]) == 4
         async with scene(server, pods=False, clock=clock) as second:
@@ -202,7 +202,7 @@ HOSTILE = [
             "pairs": [
                 {
                     "gpu_model": "T4",
-                    "victim": "a",
+                    "target": "a",
                     "others": ["b"],
                     "mean": 1e300,
                     "values": [1e300],
@@ -213,7 +213,7 @@ HOSTILE = [
     json.dumps(
         {
             "schema": SCHEMA,
-            "pairs": [{"gpu_model": "T4", "victim": "a", "others": [], "mean": 0.1, "values": []}],
+            "pairs": [{"gpu_model": "T4", "target": "a", "others": [], "mean": 0.1, "values": []}],
         }
     ),
     json.dumps(

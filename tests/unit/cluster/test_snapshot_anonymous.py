@@ -191,10 +191,10 @@ def test_what_a_workload_taught_is_still_that_workloads(pod: Json, kind: str) ->
     assert f"/{kind}/" in name
     entry = OomHistoryEntry(name, 2, 9_000, ("ab",))
     plain = msgspec.structs.replace(
-        snapshot({"Pod": pod}), lessons={key_of(name): msgspec.json.encode(entry).decode()}
+        snapshot({"Pod": pod}), oom_history={key_of(name): msgspec.json.encode(entry).decode()}
     )
     hidden = anonymous(plain)
-    (known,) = hidden.lessons.values()
+    (known,) = hidden.oom_history.values()
     renamed = workload_of(hidden.pods[0])
     assert json.loads(known)["workload"] == renamed
     assert renamed.split("/")[1] == kind

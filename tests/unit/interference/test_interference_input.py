@@ -21,7 +21,7 @@ SOLO = {
     "features": {"sm_active_ratio": {"mean": 0.5, "p95": 0.6}},
 }
 CORUN = {
-    "victim": "a",
+    "target": "a",
     "aggressors": ["b"],
     "gpu_model": "T4",
     "isolation": "mps",
@@ -51,7 +51,7 @@ def told(solo: list[Any], corun: list[Any]) -> bytes:
         ({}, {"rate_per_s": -1}, "field rate_per_s: -1.0"),
         ({}, {"aggressors": []}, "field aggressors: .* nobody"),
         ({}, {"aggressors": [""]}, "field aggressors: .* empty"),
-        ({}, {"victim": ""}, "field victim: .*empty"),
+        ({}, {"target": ""}, "field target: .*empty"),
         ({"application": ""}, {}, r"solo\[0\] .*field application: .*empty"),
         ({"rate_per_s": -3}, {}, "field rate_per_s: -3.0"),
         ({"memory_mib": -3}, {}, "field memory_mib: -3"),
@@ -152,12 +152,12 @@ def model() -> dict[str, Any]:
     [
         (("cells",), []),
         (("cells", 0, "learned", "near", 0, "link"), "other"),
-        (("cells", 0, "runs", 0, "victim"), "ghost"),
+        (("cells", 0, "runs", 0, "target"), "ghost"),
         (("cells", 0, "runs", 0, "speed"), -1),
         (("cells", 0, "additive", "suffers"), [1.0]),
         (("cells", 0, "learned", "near"), []),
         (("cells", 0, "learned", "far", 0, "columns"), ["zz"]),
-        (("cells", 0, "learned", "far", 0, "victim", "lengths"), []),
+        (("cells", 0, "learned", "far", 0, "target", "lengths"), []),
         (("cells", 0, "learned", "near", 0, "noise"), -1),
         (("cells", 0, "learned", "scales", "centre"), []),
         (("cells", 0, "learned", "trees"), ["x", "y", "z"]),

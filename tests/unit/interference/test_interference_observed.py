@@ -349,10 +349,10 @@ def test_another_process_goes_on_from_what_was_kept() -> None:
         "{",
         '{"schema": "weft.dev/observed/v2"}',
         '{"pairs": [{}]}',
-        '{"pairs": [{"gpu_model": "", "victim": "a", "others": [], "mean": 0, "values": [0]}]}',
-        '{"pairs": [{"gpu_model": "", "victim": "a", "others": ["b"], "mean": 0, "values": []}]}',
-        '{"pairs": [{"gpu_model": "", "victim": "a", "others": ["b"], "mean": 99, "values": [0]}]}',
-        '{"pairs": [{"gpu_model": "", "victim": "a", "others": ["b"], "mean": null, "values": []}]}',  # noqa: E501
+        '{"pairs": [{"gpu_model": "", "target": "a", "others": [], "mean": 0, "values": [0]}]}',
+        '{"pairs": [{"gpu_model": "", "target": "a", "others": ["b"], "mean": 0, "values": []}]}',
+        '{"pairs": [{"gpu_model": "", "target": "a", "others": ["b"], "mean": 99, "values": [0]}]}',
+        '{"pairs": [{"gpu_model": "", "target": "a", "others": ["b"], "mean": null, "values": []}]}',  # noqa: E501
         '{"more": ' + "[" * 100_000 + "]" * 100_000 + "}",
     ],
 )

@@ -14,8 +14,19 @@ from weft.model import BadInputError
 _ORIGINAL_PORTS = (39_999, 12_345)
 
 
+FORMER_NAMES = {"lessons": "oomHistory"}
+"""Settings of Weft 0.1, and their names today."""
+
+
 def from_builtins(document: Any) -> Configuration:
-    """The configuration that a file says, each setting within its bound."""
+    """The configuration that a file says, each setting within its bound.
+
+    `lessons` is what Weft 0.1 called `oomHistory`.
+    """
+    if isinstance(document, dict) and "lessons" in document:
+        if "oomHistory" in document:
+            raise BadInputError("lessons", "is called oomHistory now, which is there too; drop it")
+        document = {FORMER_NAMES.get(name, name): value for name, value in document.items()}
     return read_form(document, Configuration)
 
 
@@ -46,7 +57,7 @@ def _check_names(config: Configuration) -> None:
         what = f"{lease.namespace!r} is no namespace; write lower-case letters, digits and -"
         raise BadInputError("lease.namespace", what)
     config_maps = (
-        ("lessons.name", config.oom_history.name),
+        ("oomHistory.name", config.oom_history.name),
         ("interference.observed", config.interference.observed),
     )
     for field, name in config_maps:
@@ -54,7 +65,7 @@ def _check_names(config: Configuration) -> None:
             what = f"{name!r} is no name of a ConfigMap; write lower-case letters, digits, - and ."
             raise BadInputError(field, what)
     if config.oom_history.name and config.oom_history.name == config.interference.observed:
-        raise BadInputError("interference.observed", "is lessons.name too; give it another name")
+        raise BadInputError("interference.observed", "is oomHistory.name too; give it another name")
     for section, address in (("http", config.http.address), ("extender", config.extender.address)):
         if not is_host(address):
             what = f"{address!r} is no IP address or host name; write 0.0.0.0 for all addresses"

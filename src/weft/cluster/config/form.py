@@ -469,7 +469,7 @@ class Configuration(Section, frozen=True):
     client: ClientSettings = ClientSettings()
     lease: LeaseSettings = LeaseSettings()
     limits: LimitsSettings = LimitsSettings()
-    oom_history: OomHistorySettings = msgspec.field(default=OomHistorySettings(), name="lessons")
+    oom_history: OomHistorySettings = OomHistorySettings()
     http: HttpSettings = HttpSettings()
     extender: ExtenderSettings = ExtenderSettings()
     events: EventSettings = EventSettings()

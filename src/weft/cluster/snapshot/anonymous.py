@@ -110,7 +110,7 @@ class _Renaming:
             "nodes": [self._node(node) for node in document.get("nodes", ())],
             "configMaps": [self._config_map(each) for each in document.get("configMaps", ())],
             "namespaces": [self._namespace(each) for each in document.get("namespaces", ())],
-            "lessons": self._lessons(document.get("lessons", {})),
+            "oomHistory": self._oom_history(document.get("oomHistory", {})),
             "unread": [kind.partition(" ")[0] for kind in document.get("unread", ())],
         }
         return {
@@ -127,7 +127,7 @@ class _Renaming:
         if owners is not None:
             renamed["metadata"]["ownerReferences"] = [self._owner(o, template) for o in owners]
         for part in ("containerStatuses", "initContainerStatuses"):
-            if document.get("lessons"):  # what they taught is in there
+            if document.get("oomHistory"):  # what they taught is in there
                 renamed.get("status", {}).pop(part, None)
         return renamed
 
@@ -181,11 +181,11 @@ class _Renaming:
         }
         return {**configuration, "profiles": profiles, "inventory": rules, "extender": extender}
 
-    def _lessons(self, lessons: dict[str, str]) -> dict[str, str]:
+    def _oom_history(self, known: dict[str, str]) -> dict[str, str]:
         """Hides names of workloads that ran out of memory. Pods' peaks are left out: their keys are
         made of what they asked and who they are."""
         renamed = {}
-        for key, text in lessons.items():
+        for key, text in known.items():
             try:
                 entry = entry_of(key, text)
             except msgspec.DecodeError:

@@ -29,7 +29,7 @@ class CapturedObjects(NamedTuple):
     """
 
     objects: dict[str, list[Any]]
-    lessons: Mapping[str, str] = {}
+    oom_history: Mapping[str, str] = {}
     unread: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
 
@@ -49,11 +49,13 @@ async def captured(client: ApiClient, config: Configuration) -> CapturedObjects:
                 raise
             unread.append(kind)
         broken += [f"{kind} {meta.namespace}/{meta.name}".replace(" /", " ") for meta in bad]
-    lessons = await _lessons(client, config, unread)
-    return CapturedObjects(objects, lessons, tuple(unread), tuple(broken))
+    oom_history = await _oom_history(client, config, unread)
+    return CapturedObjects(objects, oom_history, tuple(unread), tuple(broken))
 
 
-async def _lessons(client: ApiClient, config: Configuration, unread: list[str]) -> dict[str, str]:
+async def _oom_history(
+    client: ApiClient, config: Configuration, unread: list[str]
+) -> dict[str, str]:
     if not config.oom_history.name:
         return {}
     where = OwnConfigMap(client, config.lease.namespace, config.oom_history.name)
@@ -92,7 +94,7 @@ def snapshot_of(
             taken_at.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             anonymous=False,
             configuration=deciding_part(config),
-            lessons=dict(captured.lessons),
+            oom_history=dict(captured.oom_history),
             unread=captured.unread,
             **objects,
         )

@@ -17,6 +17,8 @@ from weft.files.reading import read_text
 from weft.files.writing import write_whole
 from weft.model import BadInputError
 
+FORMER_NAMES = {"lessons": "oomHistory"}
+"""Fields of snapshots of Weft 0.1, and their names today."""
 _REMEDY = "take one with `weft snapshot`"
 
 
@@ -50,6 +52,7 @@ def decode(body: bytes, where: str) -> ClusterSnapshot:
     if version != API_VERSION:
         wrong = f"{version!r} is not {API_VERSION}; take it with this version of Weft"
         raise BadInputError(f"{where}, field apiVersion", wrong)
+    document = {FORMER_NAMES.get(name, name): value for name, value in document.items()}
     try:
         snapshot = msgspec.convert(document, ClusterSnapshot)
     except (msgspec.ValidationError, RecursionError) as error:

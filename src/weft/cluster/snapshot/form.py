@@ -58,9 +58,9 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
     """A cluster at one moment. `taken_at` is RFC 3339, UTC; `weft` the version that wrote it.
 
     `anonymous`: names are hashed. `configuration` is the part of a WeftConfiguration that decides.
-    `config_maps` are those that name broken GPUs; `lessons` what Weft keeps of pods that ran out of
-    GPU memory, as its ConfigMap has it. `unread` are kinds of objects that could not be read: there
-    may have been some.
+    `config_maps` are those that name broken GPUs; `oom_history` what Weft keeps of pods that ran
+    out of GPU memory, as its ConfigMap has it. `unread` are kinds of objects that could not be
+    read: there may have been some.
     """
 
     api_version: str
@@ -78,7 +78,7 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
     csi_nodes: tuple[CsiNode, ...] = ()
     priority_classes: tuple[PriorityClass, ...] = ()
     disruption_budgets: tuple[DisruptionBudget, ...] = ()
-    lessons: dict[str, str] = {}
+    oom_history: dict[str, str] = {}
     unread: tuple[str, ...] = ()
 
 

@@ -135,7 +135,7 @@ def learnt_of(snapshot: ClusterSnapshot) -> OomHistoryLearnt | None:
     Keys that nobody can read are left out.
     """
     entries, peaks = [], tuple[PeakLearnt, ...]()
-    for key, text in snapshot.lessons.items():
+    for key, text in snapshot.oom_history.items():
         try:
             if key == peak_usage.KEY:
                 peaks = peak_usage.decode(text)

@@ -1,6 +1,6 @@
 """Learnt peaks as one key of the ConfigMap that keeps lessons. Pure.
 
-    peaks.v1.json: {"peaks": [{"namespace": …, "who": …, "asks": …, "most_mib": 900, "runs": 3}]}
+    peaks.v1.json: {"peaks": [{"namespace": …, "owner": …, "asks": …, "most_mib": 900, "runs": 3}]}
 
 The kinds heard of least recently stand first, and go first where there is no room.
 """
@@ -11,6 +11,7 @@ import msgspec
 
 from weft.core.engine import PeakLearnt
 from weft.core.engine.peak_usage import Kind, PeakUsage
+from weft.files.former_names import with_todays_names
 from weft.model.ceilings import MOST_GPU_MIB
 
 KEY = "peaks.v1.json"
@@ -46,7 +47,8 @@ def encode(known: Mapping[Kind, PeakUsage], others: Mapping[str, str]) -> str:
 def decode(text: str) -> tuple[PeakLearnt, ...]:
     """Decodes stored peaks; `msgspec.DecodeError` where they are none of ours."""
     try:
-        kinds = msgspec.json.decode(text, type=_Kept).peaks
+        document = with_todays_names(msgspec.json.decode(text), {"who": "owner"})
+        kinds = msgspec.convert(document, _Kept).peaks
     except RecursionError:
         raise msgspec.DecodeError("is nested too deeply") from None
     for peak in kinds:

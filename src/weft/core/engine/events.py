@@ -124,10 +124,10 @@ class NotEvicted(msgspec.Struct, frozen=True, tag=True, gc=False):
     refused: bool = True
 
 
-class OomHistoryLearnt(msgspec.Struct, frozen=True, tag="LessonsTold", gc=False):
+class OomHistoryLearnt(msgspec.Struct, frozen=True, tag=True, gc=False):
     """OOM history of other processes by workload, and how much kinds of pods used."""
 
-    oom_history: dict[str, OomRecord] = msgspec.field(name="lessons")
+    oom_history: dict[str, OomRecord]
     peaks: tuple[PeakLearnt, ...] = ()
 
 
@@ -221,7 +221,7 @@ class Learnt(msgspec.Struct, frozen=True, gc=False):
     """Keep this where the next process finds it: what a workload needs."""
 
     workload: str
-    oom_record: OomRecord = msgspec.field(name="lesson")
+    oom_record: OomRecord
 
 
 class Wake(msgspec.Struct, frozen=True, gc=False):

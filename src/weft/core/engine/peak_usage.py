@@ -34,7 +34,7 @@ class PeakLearnt(msgspec.Struct, frozen=True, gc=False):
     """
 
     namespace: str
-    owner: str = msgspec.field(name="who")
+    owner: str
     asks: str
     most_mib: int
     runs: int

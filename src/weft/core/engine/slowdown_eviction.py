@@ -81,7 +81,7 @@ class SlowdownReason(msgspec.Struct, frozen=True, gc=False):
     """
 
     gpu: int
-    slow_pod: str = msgspec.field(name="victim")
+    slow_pod: str
     rule: Literal["bound", "late", "together"]
     slowdown: float
     bound: float = 0.0

@@ -73,7 +73,7 @@ class ObservedProgress(msgspec.Struct, frozen=True):
     windows: int = 0
     p99_ms: float = 0.0
     slo_ms: float = 0.0
-    withheld: str = msgspec.field(name="held_back", default="")
+    withheld: str = ""
     apart: tuple[SeparatedPair, ...] = ()
     problem: str = ""
 

@@ -37,9 +37,18 @@ from weft.model import BadInputError
 INLINE_BYTES = 4096
 """Snapshots up to this size stand in the file itself: a few GPUs' need no files of their own."""
 
-SCHEMA = "weft.dev/decisions/v2"
-UNCHAINED = "weft.dev/decisions/v1"
-"""As older Weft wrote it, without hashes: read, but never verified."""
+SCHEMA = "weft.dev/decisions/v3"
+FORMER = "weft.dev/decisions/v2"
+"""As Weft 0.1.0 wrote it: the same under `FORMER_NAMES`."""
+
+FORMER_NAMES = {
+    "claim": "gpu_request",
+    "slack": "slowdown_limit",
+    "lessons": "oom_history",
+    "lesson": "oom_record",
+    "who": "owner",
+    "victim": "slow_pod",
+}
 
 
 class PolicyUse(msgspec.Struct, frozen=True):

@@ -11,26 +11,23 @@ from typing import BinaryIO, Generic, Literal, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from weft.core.engine import SignalsChanged
-from weft.core.engine.records import LEAVES
-from weft.core.record.chain import ChainCheck, is_chained
+from weft.core.engine import OomHistoryLearnt, SignalsChanged
+from weft.core.record.chain import ChainCheck
 from weft.core.record.file import (
+    FORMER,
+    FORMER_NAMES,
     SCHEMA,
-    UNCHAINED,
     DecisionLine,
     EndRecord,
     FileLine,
     Header,
 )
 from weft.core.record.side import SideError, SignalsKept, Unpacker, side_of
+from weft.files.former_names import with_todays_names
 from weft.files.reading import UNREADABLE, open_plain, read_line, unreadable
 from weft.model import BadInputError, Code
 
-_EVICTED, _LEAVES = b'"outcome":"evicted"', f'"outcome":"{LEAVES}"'.encode()
-"""How it was called until Weft said what is true of it; no other text can have these quotes."""
-
 _CODES_BEFORE = {
-    24: (Code.NOT_ADVERTISED, 2),
     27: (Code.NO_ISOLATION, 0),
     28: (Code.LINKS_UNKNOWN - 1, 1),  # NOT_DELIVERING was not before it yet
     30: (Code.NOT_DELIVERING, 0),
@@ -45,7 +42,7 @@ _NO_END = (
 _UNREADABLE = (msgspec.DecodeError, RecursionError, *UNREADABLE)
 """Errors of lines that are no JSON or of another form, and of a broken gzip file."""
 
-FileState = Literal["unread", "verified", "incomplete", "unverifiable"]
+FileState = Literal["unread", "verified", "incomplete"]
 Line = TypeVar("Line")
 
 
@@ -53,8 +50,8 @@ class FileCheck(msgspec.Struct):
     """How far a file can be relied on, once its lines are read.
 
     `verified`: every line is the one that was written, up to the end record, whose reason `end` is.
-    `incomplete`: every line is, but its end is missing. `unverifiable`: written without hashes, by
-    an older Weft. `lines` are those that are whole; `why` is for people.
+    `incomplete`: every line is, but its end is missing. `lines` are those that are whole; `why` is
+    for people.
     """
 
     state: FileState = "unread"
@@ -94,8 +91,7 @@ def skim(path: Path) -> tuple[Header, Lines[FileLine]]:
     except _UNREADABLE as error:
         raise BadInputError(f"{path}, line 1", f"not a decisions header: {error}") from None
     check = FileCheck()
-    lines = _unchained(path, check) if header.schema == UNCHAINED else _chained(path, check)
-    return header, Lines(lines, check)
+    return header, Lines(_chained(path, check, header.schema == FORMER), check)
 
 
 def _with_snapshots(path: Path, lines: Iterator[FileLine]) -> Iterator[DecisionLine]:
@@ -114,18 +110,14 @@ def _with_snapshots(path: Path, lines: Iterator[FileLine]) -> Iterator[DecisionL
 def _header(path: Path, first: bytes) -> Header:
     """Line 1; its schema is looked at before anything else, which may be of another form."""
     made = msgspec.json.decode(first, type=_MadeBy)
-    if made.schema not in (SCHEMA, UNCHAINED):
+    if made.schema not in (SCHEMA, FORMER):
         raise BadInputError(
             f"{path}, line 1, field schema",
             f"{made.schema!r}; this Weft reads {SCHEMA}. Use the Weft {made.weft} that wrote it",
         )
-    if is_chained(first) != (made.schema == SCHEMA):
-        hashes = "no field chain" if made.schema == SCHEMA else "a field chain"
-        raise BadInputError(f"{path}, line 1", f"was changed: {made.schema} with {hashes}")
-    if made.schema == SCHEMA:
-        chain = ChainCheck()
-        if not chain.follows(first):
-            raise BadInputError(f"{path}, line 1", chain.what_is_wrong(first))
+    chain = ChainCheck()
+    if not chain.follows(first):
+        raise BadInputError(f"{path}, line 1", chain.what_is_wrong(first))
     return msgspec.json.decode(first, type=Header)
 
 
@@ -137,27 +129,7 @@ def _open(path: Path) -> BinaryIO:
         raise BadInputError(str(path), unreadable(path, error)) from None
 
 
-def _unchained(path: Path, check: FileCheck) -> Iterator[FileLine]:
-    """The events of a file without hashes."""
-    decoder = msgspec.json.Decoder(FileLine)
-    with _open(path) as file:
-        check.lines = 1
-        try:
-            read_line(file, str(path))
-            while text := read_line(file, f"{path}, line {check.lines + 1}"):
-                check.lines += 1
-                if is_chained(text):
-                    raise BadInputError(
-                        f"{path}, line {check.lines}", f"has a field chain, which {UNCHAINED} lacks"
-                    )
-                yield _renumbered(decoder.decode(text.replace(_EVICTED, _LEAVES)))
-        except _UNREADABLE as error:
-            raise BadInputError(f"{path}, line {check.lines}", f"broken line: {error}") from None
-    check.state = "unverifiable"
-    check.why = f"{UNCHAINED} has no hashes: nobody can tell whether it is as it was written"
-
-
-def _chained(path: Path, check: FileCheck) -> Iterator[FileLine]:
+def _chained(path: Path, check: FileCheck, former: bool) -> Iterator[FileLine]:
     """The events of a file, each line checked before anybody sees it."""
     decoder, chain = msgspec.json.Decoder(FileLine), ChainCheck()
     with _open(path) as file:
@@ -170,9 +142,17 @@ def _chained(path: Path, check: FileCheck) -> Iterator[FileLine]:
                     _ended(file, path, msgspec.json.decode(text, type=EndRecord), check)
                     return
                 if check.lines > 1:
-                    yield _renumbered(decoder.decode(text))
+                    yield _renumbered(decoder.decode(_todays(text) if former else text))
         except _UNREADABLE as error:
             raise BadInputError(f"{path}, line {check.lines}", f"broken line: {error}") from None
+
+
+def _todays(text: bytes) -> bytes:
+    """A line of Weft 0.1.0 with today's names."""
+    line = with_todays_names(msgspec.json.decode(text), FORMER_NAMES)
+    if line["event"].get("type") == "LessonsTold":
+        line["event"]["type"] = OomHistoryLearnt.__name__
+    return msgspec.json.encode(line)
 
 
 def _next_line(file: BinaryIO, path: Path, chain: ChainCheck, check: FileCheck) -> bytes:

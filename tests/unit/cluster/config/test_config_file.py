@@ -115,7 +115,7 @@ def test_default_profiles_can_be_made() -> None:
         ("interference: {observed: A_b}", "weft.yaml: interference.observed: 'A_b' is no name"),
         (
             "interference: {observed: weft-lessons}",
-            "weft.yaml: interference.observed: is lessons.name too; give it another name",
+            "weft.yaml: interference.observed: is oomHistory.name too; give it another name",
         ),
         ("compat: exact", "weft.yaml: compat: 'exact': Expected `object`, got `str`"),
         (

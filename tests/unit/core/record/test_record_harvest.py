@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from chained_lines import chained, unchained
+from chained_lines import chained
 
 from weft.core.engine import (
     Event,
@@ -118,15 +118,3 @@ def test_who_was_asked_to_leave_is_not_said_to_have_left(
     text = "\n".join(lines_of(explain(path, "borrower", create)))
     assert f"asked to leave a, GPU 0 (0 % of cores, 5,000 MiB); {then}\n" in text
     assert replay(*read(path), create).identical
-
-
-def test_what_older_files_call_evicted_is_the_same(tmp_path: Path) -> None:
-    path = tmp_path / "decisions.jsonl"
-    recorded(path, evict=True)
-    old = unchained(path.read_bytes()).replace(
-        b'"outcome":"asked-to-leave"', b'"outcome":"evicted"'
-    )
-    assert old.count(b'"evicted"') == 1
-    path.write_bytes(old)
-    verdict = replay(*read(path), create)
-    assert (verdict.identical, verdict.decisions) == (True, 3)

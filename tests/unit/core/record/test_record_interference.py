@@ -123,12 +123,12 @@ def test_it_replays_and_says_what_was_predicted(
                     assert place.application in [one.application for one in beside]
     assert shared > 5
     if slowdown_limit:
-        assert b'"slack":[["t4",108],["",100]]' in out.getvalue()
+        assert b'"slowdown_limit":[["t4",108],["",100]]' in out.getvalue()
     replays(out.getvalue(), tmp_path)
 
 
 @pytest.mark.parametrize("value", [Placement("a", "n"), Shape(application="x")])
 def test_what_was_written_before_pods_had_slack_is_read(value: Placement | Shape) -> None:
     old = msgspec.to_builtins(value)
-    del old["slack"]
+    del old["slowdown_limit"]
     assert msgspec.convert(old, type(value)) == value
