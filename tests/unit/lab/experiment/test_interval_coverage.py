@@ -5,8 +5,8 @@ import math
 import generated_seeds
 import interval_coverage as counted
 import pytest
-from long_form import few_or_many
 import scipy  # its `stats`, which takes a second, is imported when it is first used
+from long_form import few_or_many
 
 RARE = (
     "One-sided saving: exponential (skewness 2)",
