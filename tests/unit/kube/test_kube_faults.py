@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from kube_world import pod, world
+from long_form import few_or_many
 
 from weft.kube.bind import AlreadyBound, Binder, BindRequest, Bound, Outcome, Unknown, encode
 from weft.kube.client import ApiClient
@@ -108,7 +109,7 @@ async def replay(client: ApiClient, unknowns: list[Unknown]) -> None:
             await client.send("POST", path, encode(unknown.request, unknown.version))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(few_or_many(16, 40)))
 async def test_a_list_watch_ends_up_knowing_the_truth(seed: int) -> None:
     rng = random.Random(seed)
 
