@@ -8,6 +8,8 @@ TAG ?= weft-gpu
 IMAGE_TAG := $(if $(findstring :,$(notdir $(TAG))),$(TAG),$(TAG):$(VERSION))
 BASE ?= docker.io/library/python:3.11-slim-bookworm
 export OMP_NUM_THREADS := 1
+# What runs without a cluster, a node or a browser; tests of those are not even read: 110 files.
+TESTS := -n 3 --dist worksteal -m "not data_full and not faults" $(addprefix --ignore tests/,architecture browser cluster node)
 # pytest rewrites the tests: 15 s at each run where the result may not be kept.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -38,10 +40,10 @@ demo: venv  ## Generate a cluster, compare seven policies on it, write a report.
 	  --policy best-fit --policy fgd --policy least-stranding --report build/demo/report
 
 test: venv  ## The tests, in under three minutes.
-	@$(BIN)/pytest -n 3 --dist worksteal -m "not data_full and not faults" --ignore tests/architecture
+	@$(BIN)/pytest $(TESTS)
 
 test-long: venv  ## The same tests with the full numbers of examples and seeds, in six minutes.
-	@WEFT_TEST_LONG=1 $(BIN)/pytest -n 3 --dist worksteal -m "not data_full and not faults" --ignore tests/architecture
+	@WEFT_TEST_LONG=1 $(BIN)/pytest $(TESTS)
 
 test-faults: venv  ## Thousands of schedules of crashes and faults, and mutants they must catch.
 	@$(BIN)/pytest -s -m "faults"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from long_form import few_or_many
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before NumPy: threads for small matrices only wait
 # Tables have no width but where a test says one. Readline, which pytest imports, sets one that only
@@ -21,7 +22,12 @@ os.unsetenv("COLUMNS")
 # What a shell starts in the background ignores Ctrl-C, and so would every command that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-settings.register_profile("weft", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "weft",
+    deadline=None,
+    max_examples=few_or_many(40, 100),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.register_profile("weft-ci", settings.get_profile("weft"), derandomize=True)
 settings.load_profile("weft-ci" if os.environ.get("CI") == "true" else "weft")
 
@@ -29,10 +35,14 @@ PROJECT = Path(__file__).resolve().parent.parent
 ASYNC_TEST_LIMIT_S = 120.0  # what an `async def` test waits for must come
 
 
+gc.disable()  # until all tests are collected: it walked what is kept 40 times, a third of the time
+
+
 def pytest_collection_finish() -> None:
     """Keeps what collecting made (800,000 objects): the garbage collector need not walk it."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_asyncio_loop_factories(

@@ -40,9 +40,9 @@ def test_columns_that_a_policy_does_not_read_change_nothing(
     cards = tuple(Gpu(index, 10_000, "V100", f"GPU-{index}") for index in range(2))
     nodes = (Node("node", cards, cpu_milli=64_000, memory_mib=64_000),)
     often = name in READ_TRENDS  # which say nothing before there are 20 samples
-    period_ns = (5 if often else few_or_many(30, 5)) * SECOND_NS
+    period_ns = (few_or_many(10, 5) if often else few_or_many(30, 5)) * SECOND_NS
     watching = ScrapeOptions(scrape_ns=period_ns, window_ns=24 * period_ns)
-    todo = jobs(12 if often else few_or_many(5, 16))
+    todo = jobs(few_or_many(8, 12) if often else few_or_many(5, 16))
     scenario = SharedScenario(nodes, todo, ByResidents((1000, 1100)), watching, faults)
     shown_all = SharingRun(scenario, built_in().create(name)).go()
     assert run_shared(scenario, built_in().create(name)) == shown_all

@@ -17,7 +17,7 @@ from weft.core.policies.catalog import built_in
 from weft.model import Code, GpuMemoryRequest, GpuRequest, Node, PodRequest, Share
 from weft.testing.builders import node, placement, pod
 
-CASES = few_or_many(160, 400)
+CASES = few_or_many(80, 400)
 EXACT = b"apiVersion: weft.dev/v1\nkind: WeftConfiguration\ncompat: {elastic: exact}\n"
 CARDS_MIB = (1_000, 11_441, 15_109, 16_160, 32_510)
 ASKS = (

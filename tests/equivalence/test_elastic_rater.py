@@ -18,7 +18,7 @@ from weft.model import GpuMemoryRequest, GpuRequest, Shape
 from weft.model.request import WHOLE_CARD
 from weft.testing import node, placement
 
-CASES = few_or_many(250, 1_000)
+CASES = few_or_many(150, 1_000)
 LEAVES = 520  # of one case, at most
 MEMORY = 16_160
 

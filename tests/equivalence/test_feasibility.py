@@ -23,7 +23,7 @@ from weft.core.ledger.table import Bools, Ints
 from weft.model import ClosedNode, Code, Constraints, Node, Placement, Shape, Taint, Toleration
 from weft.testing import random_nodes, random_shape
 
-CLUSTERS = few_or_many(45, 320)
+CLUSTERS = few_or_many(25, 320)
 ROUNDS = 3
 SHAPES = 3
 
@@ -182,7 +182,7 @@ def test_the_engine_finds_exactly_the_nodes_that_fit(profile: str) -> None:
 
 def test_mending_a_few_of_many_nodes_is_a_fresh_start() -> None:
     """With 12 nodes most changes touch less than a quarter: answers are mended row by row."""
-    for seed in range(few_or_many(12, 30)):
+    for seed in range(few_or_many(6, 30)):
         random = Random(f"mend/{seed}")
         nodes = random_nodes(random, 1)
         while len(nodes) < 12:

@@ -32,7 +32,7 @@ from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
 from weft.model import Placement, PodRequest
 
-SEEDS = range(few_or_many(12, 300))
+SEEDS = range(few_or_many(8, 300))
 MADE = "2026-03-01T11:00:00Z"
 
 
@@ -257,7 +257,7 @@ async def adopt_and_undo(seed: int) -> None:
         assert stored(server) == before
 
 
-@pytest.mark.parametrize("seed", range(few_or_many(12, 300)))
+@pytest.mark.parametrize("seed", range(few_or_many(6, 300)))
 def test_undone_every_object_is_as_it_was(seed: int) -> None:
     run(adopt_and_undo(seed))
 

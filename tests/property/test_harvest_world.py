@@ -87,7 +87,7 @@ def test_the_walks_reach_what_they_are_about() -> None:
 
 
 def test_the_same_events_lead_to_the_same_commands() -> None:
-    for seed in range(1, few_or_many(9, 17), 2):  # those that are not honest
+    for seed in range(1, few_or_many(5, 17), 2):  # those that are not honest
         world = walked(seed)
         again = world.start()
         assert [again.handle(told, now) for told, now, _ in world.log] == [
@@ -97,7 +97,7 @@ def test_the_same_events_lead_to_the_same_commands() -> None:
 
 def test_with_the_strict_limit_harvesting_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same events to policies that do not harvest: the same commands, and nobody goes."""
-    for seed in range(few_or_many(4, 8)):
+    for seed in range(few_or_many(2, 8)):
         world = walk(seed, honest=False, limits=RequestLimits())
         with monkeypatch.context() as patch:
             patch.setattr(harvest_world.Harvesting, "harvests", False)

@@ -73,7 +73,7 @@ def test_the_limits_hold(story: list[Step]) -> None:
                 assert abs(one.at_ns - other.at_ns) >= FIVE_MINUTES
 
 
-@settings(max_examples=few_or_many(15, 30))
+@settings(max_examples=few_or_many(10, 30))
 @given(stories)
 def test_the_same_events_give_the_same_records(story: list[Step]) -> None:
     world = lived(story)
@@ -82,7 +82,7 @@ def test_the_same_events_give_the_same_records(story: list[Step]) -> None:
     assert again == world.records
 
 
-@settings(max_examples=few_or_many(15, 30))
+@settings(max_examples=few_or_many(10, 30))
 @given(stories)
 def test_guesses_and_silence_send_nobody_away(story: list[Step]) -> None:
     """Events as they were, but for what was counted: that is all guessed."""

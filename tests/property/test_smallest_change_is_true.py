@@ -114,7 +114,7 @@ def smaller_pods(engine: Engine, uid: str) -> list[str]:
     return [other for other in engine.ledger.holdings if size(other) < size(uid)]
 
 
-@settings(max_examples=few_or_many(35, 150))
+@settings(max_examples=few_or_many(20, 150))
 @given(st.randoms(use_true_random=True))
 def test_each_change_is_true_and_the_smallest_of_its_axis(random: Random) -> None:
     engine = crowded(random)
@@ -149,7 +149,7 @@ def test_each_change_is_true_and_the_smallest_of_its_axis(random: Random) -> Non
     assert differences(engine.ledger.table, rebuilt.table) == []
 
 
-@settings(max_examples=few_or_many(20, 60))
+@settings(max_examples=few_or_many(12, 60))
 @given(st.randoms(use_true_random=True))
 def test_no_single_pod_s_end_was_overlooked(random: Random) -> None:
     engine = crowded(random)

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy  # its `stats`, which takes a second, is imported when it is first used
 
 from weft.interference.intervals import least_deviation, mean_interval, p_value, ratio_of_means
 from weft.interference.scores import ScoredSamples, family_interval
@@ -14,7 +14,7 @@ from weft.interference.scores import ScoredSamples, family_interval
 @pytest.mark.parametrize("count", [5, 6, 10, 20, 40])
 def test_they_are_students(count: int) -> None:
     values = np.random.default_rng(count).normal(1, 2, count).tolist()
-    student = stats.ttest_1samp(values, 0)
+    student = scipy.stats.ttest_1samp(values, 0)
     assert mean_interval(values) == pytest.approx(tuple(student.confidence_interval()))
     assert p_value(values) == pytest.approx(student.pvalue, rel=1e-3)
 
@@ -28,7 +28,7 @@ def test_fewer_than_five_values_have_none(values: list[float]) -> None:
 def test_values_that_tie_have_the_width_of_their_resolution() -> None:
     """As far apart as a difference of two values rounded to whole ones: 1/√6."""
     low, high = mean_interval([3.0] * 5, resolution=1.0) or (0.0, 0.0)
-    assert high - 3 == pytest.approx(stats.t.ppf(0.975, 4) / math.sqrt(6) / math.sqrt(5))
+    assert high - 3 == pytest.approx(scipy.stats.t.ppf(0.975, 4) / math.sqrt(6) / math.sqrt(5))
     assert 3 - low == pytest.approx(high - 3)
     assert least_deviation(1.0) == pytest.approx(1 / math.sqrt(6))
 
@@ -41,7 +41,7 @@ def test_values_further_apart_than_their_resolution_do_not_feel_it() -> None:
 def test_equal_values_never_have_p_0() -> None:
     """One step of resolution in each of five is some evidence, a tenth of a step none."""
     one, tenth = p_value([1.0] * 5, 1.0) or 0.0, p_value([0.1] * 5, 1.0) or 0.0
-    assert one == pytest.approx(2 * stats.t.sf(math.sqrt(30), 4), rel=1e-3)
+    assert one == pytest.approx(2 * scipy.stats.t.sf(math.sqrt(30), 4), rel=1e-3)
     assert tenth > 0.5
     assert p_value([0.0] * 5, 1.0) == 1.0
     assert p_value([0.0] * 5) == 1.0

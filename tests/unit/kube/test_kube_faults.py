@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from kube_world import pod, world
+from long_form import few_or_many
 
 from fakes.api_clock import VirtualClock
 from fakes.api_server import FakeApiServer
@@ -108,7 +109,7 @@ async def replay(client: ApiClient, unknowns: list[Unknown]) -> None:
             await client.send("POST", path, encode(unknown.request, unknown.version))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(few_or_many(16, 40)))
 async def test_a_list_watch_ends_up_knowing_the_truth(seed: int) -> None:
     rng = random.Random(seed)
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import resource
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import numpy as np
@@ -30,19 +30,22 @@ HEADER = Header([ProfileUse("weft", [PolicyUse("fgd")])])
 
 @contextlib.asynccontextmanager
 async def recorded(
-    path: Path,
+    path: Path, *, lead: bool = True, most_mib: int = 0, meddle: Callable[[], object] | None = None
 ) -> AsyncIterator[tuple[Recording, FakeApiServer, EngineCluster]]:
-    """A leader whose decisions go to this file."""
+    """A cluster whose decisions go to this file; `meddle` is called before it starts to follow."""
     async with (
         FakeApiServer() as server,
         ApiClient(Endpoint(server.url, FixedCredentials())) as client,
     ):
         add_node(server)
         live = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
-        recording = Recording(live, HEADER, path)
-        await recording.start()
+        recording = Recording(live, HEADER, path, **({"most_mib": most_mib} if most_mib else {}))
+        assert str(path) in await recording.start()
+        if meddle is not None:
+            meddle()
         await live.start()
-        await live.lead(afresh=False)
+        if lead:
+            await live.lead(afresh=False)
         yield recording, server, live
         await live.stop()
         await recording.close()
@@ -52,21 +55,10 @@ async def test_what_a_running_scheduler_decided_is_replayed_alike(tmp_path: Path
     path = tmp_path / "decisions.jsonl"
     path.write_text("an older file")
 
-    async with (
-        FakeApiServer() as server,
-        ApiClient(Endpoint(server.url, FixedCredentials())) as client,
-    ):
-        add_node(server)
-        live = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
-        recording = Recording(live, HEADER, path)
-        assert str(path) in await recording.start()
-        await live.start()
-        await live.lead(afresh=False)
+    async with recorded(path) as (_, server, _):
         for number in range(9):
             add_pod(server, f"p{number}")
         await until(lambda: sum(bool(node_of(server, f"p{n}")) for n in range(9)) == 8)
-        await live.stop()
-        await recording.close()
     verdict = replay(*read(path), built_in().create)
     assert verdict.identical, verdict
     assert verdict.decisions >= 9
@@ -86,19 +78,9 @@ async def test_signals_are_beside_the_file_and_go_with_it_when_it_steps_aside(
     path = tmp_path / "decisions.jsonl"
 
     for run in range(3):
-        async with (
-            FakeApiServer() as server,
-            ApiClient(Endpoint(server.url, FixedCredentials())) as client,
-        ):
-            add_node(server)
-            live = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
-            recording = Recording(live, HEADER, path)
-            await recording.start()
-            await live.start()
+        async with recorded(path, lead=False) as (_, _, live):
             for version in (1, 2):
                 live.handle(look(version))
-            await live.stop()
-            await recording.close()
         assert len(list(side_of(path).iterdir())) == 2
         assert replay(*read(path), built_in().create).identical
         previous = tmp_path / "decisions.jsonl.previous"
@@ -113,21 +95,13 @@ async def test_signals_that_cannot_be_written_end_the_record_before_the_line_tha
 ) -> None:
     path = tmp_path / "decisions.jsonl"
 
-    async with (
-        FakeApiServer() as server,
-        ApiClient(Endpoint(server.url, FixedCredentials())) as client,
-    ):
-        add_node(server)
-        live = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
-        recording = Recording(live, HEADER, path)
-        await recording.start()
+    def meddle() -> None:
         side_of(path).write_text("in the way")
-        await live.start()
+
+    async with recorded(path, lead=False, meddle=meddle) as (recording, _, live):
         live.handle(look(1))
         await until(lambda: bool(recording.failed))
         live.handle(look(2))
-        await live.stop()
-        await recording.close()
     assert replay(*read(path), built_in().create).identical
     assert "SignalsKept" not in path.read_text()
 
@@ -136,16 +110,7 @@ async def test_explaining_does_not_show_in_the_record(tmp_path: Path) -> None:
     """A live explanation tries things out on the ledger; the replay knows nothing of it."""
     path = tmp_path / "decisions.jsonl"
 
-    async with (
-        FakeApiServer() as server,
-        ApiClient(Endpoint(server.url, FixedCredentials())) as client,
-    ):
-        add_node(server)
-        live = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
-        recording = Recording(live, HEADER, path)
-        await recording.start()
-        await live.start()
-        await live.lead(afresh=False)
+    async with recorded(path) as (_, server, live):
         for number in range(9):
             add_pod(server, f"p{number}")
         await until(lambda: sum(bool(node_of(server, f"p{n}")) for n in range(9)) == 8)
@@ -155,43 +120,28 @@ async def test_explaining_does_not_show_in_the_record(tmp_path: Path) -> None:
         assert [one.axis for one in found.changes].count("free") == 1, "ends were tried"
         server.remove("pods", f"p{(waits + 1) % 9}", "d")
         await until(lambda: bool(node_of(server, f"p{waits}")))
-        await live.stop()
-        await recording.close()
     verdict = replay(*read(path), built_in().create)
     assert verdict.identical, verdict
 
 
 async def test_a_file_that_cannot_be_written_is_told_before_anything_begins(tmp_path: Path) -> None:
-    async with (
-        FakeApiServer() as server,
-        ApiClient(Endpoint(server.url, FixedCredentials())) as client,
-    ):
-        live = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
-        with pytest.raises(BadInputError, match="--decisions"):
-            await Recording(live, HEADER, tmp_path / "no" / "such" / "folder").start()
+    with pytest.raises(BadInputError, match="--decisions"):
+        async with recorded(tmp_path / "no" / "such" / "folder"):
+            pass
 
 
 async def test_a_disk_that_fails_ends_the_record_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "decisions.jsonl"
 
-    async with (
-        FakeApiServer() as server,
-        ApiClient(Endpoint(server.url, FixedCredentials())) as client,
-    ):
-        add_node(server)
-        live = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
-        recording = Recording(live, HEADER, path)
-        await recording.start()
+    def meddle() -> None:
         path.unlink()
         path.mkdir()  # nothing can be appended to a folder
-        await live.start()
-        await live.lead(afresh=False)
+
+    async with recorded(path, meddle=meddle) as (recording, server, _):
         add_pod(server, "p")
         await until(lambda: bool(recording.failed))
         add_pod(server, "q")
         await until(lambda: node_of(server, "q") == "n")
-        await live.stop()
-        await recording.close()
 
 
 async def test_a_record_that_has_its_size_ends_whole_and_scheduling_goes_on(
@@ -199,23 +149,12 @@ async def test_a_record_that_has_its_size_ends_whole_and_scheduling_goes_on(
 ) -> None:
     path = tmp_path / "decisions.jsonl"
 
-    async with (
-        FakeApiServer() as server,
-        ApiClient(Endpoint(server.url, FixedCredentials())) as client,
-    ):
-        add_node(server)
-        live = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
-        recording = Recording(live, HEADER, path, most_mib=1)
-        await recording.start()
-        await live.start()
-        await live.lead(afresh=False)
+    async with recorded(path, most_mib=1) as (recording, server, live):
         for version in range(1, 7):
             live.handle(look(version, gpus=10_000))
         await until(lambda: bool(recording.failed))
         add_pod(server, "q")
         await until(lambda: node_of(server, "q") == "n")
-        await live.stop()
-        await recording.close()
     files = [path, *side_of(path).iterdir()]
     assert 600_000 < sum(file.stat().st_size for file in files) <= 1 << 20
     verdict = replay(*read(path), built_in().create)

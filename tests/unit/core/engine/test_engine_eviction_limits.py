@@ -305,7 +305,7 @@ def test_one_that_was_not_let_go_leaves_its_turn_to_another() -> None:
 def test_large_clusters_let_more_go() -> None:
     """One of a hundred GPUs with pods on them."""
     life = Life(gpus=8, nodes=tuple(f"n{at}" for at in range(26)))
-    life.audits = False
+    life.audited_every = 0
     for at in range(205):
         life.add(f"lc{at}", CRITICAL, 10_000)
     for at in range(205):

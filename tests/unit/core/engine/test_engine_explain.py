@@ -172,7 +172,7 @@ def test_a_percentage_is_told_on_the_card_that_lacks_least() -> None:
 def test_numbers_always_explain_the_refusal_and_nodes_add_up() -> None:
     """In random clusters: what is free is less than what is asked, or no number is given."""
     told: set[Code] = set()
-    for seed in range(few_or_many(100, 250)):
+    for seed in range(few_or_many(50, 250)):
         random = Random(seed)
         engine = engine_of(*random_nodes(random, 5), policies=(BestFit(),))
         nodes = engine.ledger.table.nodes
@@ -192,7 +192,7 @@ def test_numbers_always_explain_the_refusal_and_nodes_add_up() -> None:
 
 
 def test_host_numbers_are_those_of_a_slow_loop() -> None:
-    for seed in range(few_or_many(50, 120)):
+    for seed in range(few_or_many(25, 120)):
         random = Random(seed)
         engine = engine_of(*random_nodes(random, 5))
         for index in range(6):
@@ -227,7 +227,7 @@ def test_host_numbers_are_those_of_a_slow_loop() -> None:
 def test_gpu_numbers_are_those_of_a_slow_loop() -> None:
     """One share of memory, of any card: the most free on any usable card of the refusing nodes."""
     refusals = 0
-    for seed in range(few_or_many(80, 200)):
+    for seed in range(few_or_many(40, 200)):
         random = Random(seed)
         engine = engine_of(*random_nodes(random, 4, mig=False))
         for index in range(12):
@@ -251,7 +251,7 @@ def test_gpu_numbers_are_those_of_a_slow_loop() -> None:
         want = [Reason(Code.GPU_MEMORY, len(most), ask, max(most), "MiB")] if most else []
         assert found == want
         refusals += len(most)
-    assert refusals > 30
+    assert refusals > few_or_many(15, 30)
 
 
 def test_a_fitting_pod_s_summary_counts_the_nodes_that_fit() -> None:

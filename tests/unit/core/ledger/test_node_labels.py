@@ -36,7 +36,7 @@ def some_term(dice: Random) -> Term:
 
 def test_columns_answer_as_node_by_node():
     some_fit = 0
-    for seed in range(few_or_many(300, 5_000)):
+    for seed in range(few_or_many(150, 5_000)):
         dice = Random(seed)
         nodes = [some_node(dice, number) for number in range(dice.randint(0, 6))]
         terms = tuple(some_term(dice) for _ in range(dice.randint(0, 3)))

@@ -7,6 +7,7 @@ import random
 import msgspec
 import numpy as np
 import pytest
+from long_form import few_or_many
 
 from weft.core.engine import (
     Bind,
@@ -350,7 +351,7 @@ def test_who_could_not_have_the_gpus_changes_no_matching(monkeypatch):
 
     monkeypatch.setattr(policy.InterferencePolicy, "filter_pending", both_ways)
     monkeypatch.setattr(policy, "_could_take", noted)
-    for seed in range(12):
+    for seed in range(few_or_many(4, 12)):
         dice, there = random.Random(seed), []
         found = engine(nodes=3, gpus=2)
         for at in range(90):
@@ -361,8 +362,8 @@ def test_who_could_not_have_the_gpus_changes_no_matching(monkeypatch):
             one = request_of(f"p{at}", memory_mib, dice.choice([0, 100, 600]), dice)
             commands = found.handle(PodAdded(one), at)
             there += [each.pod.uid for each in commands if isinstance(each, Bind)]
-    assert left_out.count(True) > 100
-    assert left_out.count(False) > 100
+    assert left_out.count(True) > few_or_many(30, 100)
+    assert left_out.count(False) > few_or_many(30, 100)
 
 
 def request_of(name, memory_mib, milli, dice):

@@ -5,6 +5,7 @@ import random
 import msgspec
 import numpy as np
 import pytest
+from long_form import few_or_many
 
 from weft.core.engine import (
     Bind,
@@ -205,7 +206,7 @@ def random_event(dice, number, alive):
     return NodesChanged((node(name, gpus=2, model="T4", memory_mib=10_000),))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(few_or_many(2, 4)))
 def test_what_is_kept_from_event_to_event_is_what_one_by_one_gives(seed):
     dice, found, alive, seen = random.Random(seed), engine(), [], 0
     found.handle(

@@ -5,8 +5,8 @@ import math
 import generated_seeds
 import interval_coverage as counted
 import pytest
+import scipy  # its `stats`, which takes a second, is imported when it is first used
 from long_form import few_or_many
-from scipy import stats
 
 RARE = (
     "One-sided saving: exponential (skewness 2)",
@@ -91,9 +91,11 @@ def test_in_percent_they_hold_it_in_93_to_97_of_100_but_for_waits_of_own_workloa
 @pytest.mark.parametrize(("effect", "seeds"), [(2.0, 5), (1.13, 10), (0.7, 20)])
 def test_on_normal_data_they_find_what_student_finds(effect: float, seeds: int) -> None:
     """A resolution of a tenth of the deviation costs nothing."""
-    edge = stats.t.ppf(0.975, seeds - 1)
+    edge = scipy.stats.t.ppf(0.975, seeds - 1)
     shift = effect * math.sqrt(seeds)
-    student = 100 * (stats.nct.sf(edge, seeds - 1, shift) + stats.nct.cdf(-edge, seeds - 1, shift))
+    student = 100 * (
+        scipy.stats.nct.sf(edge, seeds - 1, shift) + scipy.stats.nct.cdf(-edge, seeds - 1, shift)
+    )
     found = counted.found_percent(effect, seeds, 4_000)
     assert found == pytest.approx(student, abs=few_or_many(3.0, 2.5))
 
