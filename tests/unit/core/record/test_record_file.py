@@ -22,8 +22,8 @@ from weft.core.engine import (
     PolicyInput,
 )
 from weft.core.framework import Plugin, Profile
-from weft.core.policies.best_fit import BestFit
 from weft.core.policies.catalog import built_in
+from weft.core.policies.packing import BestFit
 from weft.core.record import (
     DecisionLine,
     DecisionsWriter,
