@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from weft.core.policies.best_fit import BestFit
+from weft.core.policies.packing import BestFit
 from weft.core.record import DecisionLine, DecisionsWriter
 from weft.core.record.chain import Chain
 from weft.lab.simulate.arrivals import draw

@@ -17,7 +17,7 @@ from weft.core.framework import Policy
 from weft.core.ledger.table import LedgerTable
 from weft.core.policies.fgd import Fgd
 from weft.core.policies.least_stranding import LeastStranding
-from weft.core.policies.stranding_slots import SlotPrices
+from weft.core.policies.stranding_prices import SlotPrices
 from weft.lab.simulate.arrivals import read_orders
 from weft.lab.simulate.inflation import run_inflation
 from weft.lab.simulate.openb import read_nodes, read_pods

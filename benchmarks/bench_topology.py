@@ -24,8 +24,7 @@ import numpy as np
 from weft.core.engine import Bind, Engine, PodAdded, PodGone
 from weft.core.framework import Policy, Profile
 from weft.core.framework.gpu_sets import GpuSets, gpu_sets
-from weft.core.policies.best_fit import BestFit
-from weft.core.policies.first_fit import FirstFit
+from weft.core.policies.packing import BestFit, FirstFit
 from weft.model import GpuRequest, PodRequest, Shape
 from weft.model.gpu_links import GpuLinks
 from weft.testing import node

@@ -25,9 +25,9 @@ from fakes.api_server import FakeApiServer
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.telemetry.telemetry_loop import TelemetryLoop, TelemetryLoopOptions
 from weft.core.framework import Policy, Profile
-from weft.core.policies.best_fit import BestFit
 from weft.core.policies.catalog import built_in
 from weft.core.policies.least_stranding import LeastStranding
+from weft.core.policies.packing import BestFit
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from weft.core.policies.memory_trend import LEAST_SAMPLES, STEADY_BELOW, TREND_ABOVE
+from weft.core.policies.kube_knots import LEAST_SAMPLES, STEADY_BELOW, TREND_ABOVE
 from weft.telemetry.forecast import statistics as stats
 from weft.telemetry.forecast.regression import lag_line
 from weft.telemetry.forecast.statistics import PackedSeries

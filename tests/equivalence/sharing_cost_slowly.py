@@ -4,16 +4,17 @@ import math
 from collections.abc import Sequence
 
 from weft.core.ledger.residents import CoResidents, Resident
-from weft.core.policies.co_resident_costs import CAUTION, ROUNDING
 from weft.core.policies.sharing_cost import (
     ALONE,
     BY_USE,
+    CAUTION,
     CRITICAL_LOSS,
     CROWD,
     IF_CALM,
     KNOWN,
     MOST_VALUE,
     NEVER,
+    ROUNDING,
     SlowdownBounds,
 )
 from weft.model.interference_table import CardTable, InterferenceView, PredictionTier

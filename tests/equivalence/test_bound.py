@@ -10,7 +10,7 @@ import pytest
 from best_slowly import best_milli
 from long_form import few_or_many
 
-from weft.core.policies.first_fit import FirstFit
+from weft.core.policies.packing import FirstFit
 from weft.lab.bound.certificate import SCALE, prove
 from weft.lab.bound.column_generation import BoundSearch, Found
 from weft.lab.bound.master import Demanded

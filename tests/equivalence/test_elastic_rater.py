@@ -13,7 +13,7 @@ from weft.core.engine.assessment import Assessor
 from weft.core.engine.selection import shares_on
 from weft.core.framework import NEVER, Profile
 from weft.core.ledger import Ledger
-from weft.core.policies.elastic_binpack import ElasticBinpack
+from weft.core.policies.elastic import ElasticBinpack
 from weft.model import GpuMemoryRequest, GpuRequest, Shape
 from weft.model.request import WHOLE_CARD
 from weft.testing import node, placement

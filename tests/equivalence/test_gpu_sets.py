@@ -12,7 +12,7 @@ from weft.core.engine.engine import Engine
 from weft.core.engine.events import Bind, PodAdded, PodGone, Unschedulable
 from weft.core.framework import Profile
 from weft.core.framework.gpu_sets import NO_SET, gpu_sets
-from weft.core.policies.best_fit import BestFit
+from weft.core.policies.packing import BestFit
 from weft.model import GpuMemoryRequest, GpuRequest, Node, PodRequest
 from weft.model.gpu_links import GpuLinks, checked_links, path_strength
 from weft.testing.builders import node, pod, shape

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from weft.core.engine import Bind, Engine, PodAdded, PodBound, PodGone, PolicyInput
 from weft.core.framework import Profile
 from weft.core.policies.catalog import built_in
-from weft.core.policies.co_resident_costs import CAUTION
+from weft.core.policies.sharing_cost import CAUTION
 from weft.model import Node, PodRequest
 from weft.model.interference_table import INTERFERENCE, PredictionTier, interference, to_input
 from weft.testing import node, pod

@@ -8,12 +8,15 @@ from long_form import few_or_many
 from stranding_slowly import SlowStranding, SlowTurnover
 
 from weft.core.engine import Bind, Engine, PodAdded, PodBound, PodGone, PolicyInput
-from weft.core.framework import Profile
+from weft.core.framework import Demand, Profile, Query
 from weft.core.framework.fragments import TYPICAL_PODS, typical_input
-from weft.core.policies.completion_values import USUAL_ROUNDS, completion_values
+from weft.core.framework.popularity import POPULAR_PODS
+from weft.core.ledger import Ledger
 from weft.core.policies.least_stranding import SETTINGS, LeastStranding
+from weft.core.policies.stranding_prices import USUAL_ROUNDS, completion_values
 from weft.model import DeviceRule, GpuRequest, Node, PodRequest, Shape
 from weft.model.node import Gpu
+from weft.testing import node, placement, shape
 
 PODS_PER_PRICES = LeastStranding().prices_every.pods
 
@@ -136,3 +139,25 @@ def test_a_share_is_worth_what_completes_it() -> None:
     assert np.all(np.diff(mixed) >= 0)
     assert mixed[30] + mixed[70] == pytest.approx(1000, abs=5)  # together they fill a GPU
     assert completion_values({}, USUAL_ROUNDS).tolist() == [0.0] * 100 + [1000.0]
+
+
+def test_the_example_in_its_header() -> None:
+    """Node a's cards have 500 and 1000 thousandths free, b's 300 and 1000."""
+    ledger = Ledger([node(name, gpus=2, cpu_milli=24_000) for name in "ab"])
+    assert ledger.reserve(placement("p", "a", 0, milli=500))
+    assert ledger.reserve(placement("q", "b", 0, milli=700))
+    policy = LeastStranding(setting="inflation")
+    of_500, of_300, whole = shape(milli=500), shape(milli=300), shape(gpus=1)
+    popular = [(of_500, 2), (of_300, 1), (whole, 1), (shape(gpus=2), 1)]
+    policy.take_input(POPULAR_PODS, popular)
+
+    def costs(asked: Shape) -> list[int]:
+        scores = policy.score_devices(Query(ledger.table, Demand(asked, ledger.table)))
+        assert scores is not None
+        return [round(-score / 100) for score in scores.tolist()]
+
+    assert costs(of_300) == [483, 340, 338, 339]
+    assert costs(of_500)[0] == min(costs(of_500))
+    assert policy._prices is not None
+    (worth,) = policy._prices.popularity.completion.reshape(1, -1)
+    assert [round(worth[part]) for part in (20, 30, 50, 70)] == [0, 333, 477, 666]

@@ -10,10 +10,13 @@ from weft.core.framework import Demand, Profile, Query
 from weft.core.framework.fragments import TYPICAL_PODS, typical_input
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import LedgerTable
-from weft.core.policies.completion_values import USUAL_ROUNDS
 from weft.core.policies.least_stranding import LeastStranding
-from weft.core.policies.stranding_prices import Popularity, StrandingPrices
-from weft.core.policies.stranding_slots import USUAL_SHARPNESS
+from weft.core.policies.stranding_prices import (
+    USUAL_ROUNDS,
+    USUAL_SHARPNESS,
+    Popularity,
+    StrandingPrices,
+)
 from weft.model import GpuMemoryRequest, GpuRequest, Node, Placement, PodRequest, Shape, Share
 from weft.testing import node, shape
 

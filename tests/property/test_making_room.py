@@ -15,8 +15,8 @@ from weft.core.engine import Bind, Engine, Event, PodAdded, PodGone, PodSeenBoun
 from weft.core.engine.making_room import RoomSearch
 from weft.core.engine.move_trials import MovablePod
 from weft.core.framework import Profile
-from weft.core.policies.best_fit import BestFit
-from weft.core.policies.spread import SpreadPolicy
+from weft.core.policies.packing import BestFit
+from weft.core.policies.spreading import SpreadPolicy
 from weft.model import GpuRequest, Node, Placement, PodRequest, Shape
 from weft.testing import node
 

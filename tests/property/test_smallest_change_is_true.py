@@ -13,11 +13,10 @@ from weft.core.framework import Plugin, Policy, Profile
 from weft.core.ledger import Ledger
 from weft.core.ledger.audit import differences
 from weft.core.policies.alnair import AlnairCostSaving
-from weft.core.policies.best_fit import BestFit
-from weft.core.policies.elastic_binpack import ElasticBinpack
-from weft.core.policies.exclusive import Exclusive
+from weft.core.policies.elastic import ElasticBinpack
 from weft.core.policies.fgd import Fgd
-from weft.core.policies.spread import SpreadPolicy
+from weft.core.policies.packing import BestFit
+from weft.core.policies.spreading import Exclusive, SpreadPolicy
 from weft.model import PodRequest, Shape
 from weft.testing import random_nodes, random_shape
 

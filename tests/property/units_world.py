@@ -20,7 +20,7 @@ from weft.cluster.control.interface import Notice
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.framework import Profile
 from weft.core.ledger.audit import audit, differences
-from weft.core.policies.best_fit import BestFit
+from weft.core.policies.packing import BestFit
 from weft.kube.client import ApiClient
 from weft.model import Placement
 from weft.testing import AGENT_BY_NAME

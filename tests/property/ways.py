@@ -25,8 +25,8 @@ from weft.core.framework import Plugin, Policy, Profile
 from weft.core.framework.policy import PricesEvery
 from weft.core.policies.auto import Auto
 from weft.core.policies.catalog import BUILT_IN, built_in
-from weft.core.policies.completion_values import Rounds
 from weft.core.policies.least_stranding import LeastStranding
+from weft.core.policies.stranding_prices import Rounds
 
 T = TypeVar("T", bound=Callable[..., Any])
 WEFT, BESIDE = "weft", "beside"

@@ -11,7 +11,7 @@ from live_world import until, world
 
 from fakes.gpu_links import bridged_pairs, dgx_1, pcie_switches
 from weft.cluster.extender.service import Extender
-from weft.core.policies.best_fit import BestFit
+from weft.core.policies.packing import BestFit
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.inventory import inventory
 from weft.dialects.node_links import links_text

@@ -14,7 +14,7 @@ from fakes.api_server import FakeApiServer
 from fakes.api_time import LoopClock
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.framework import Profile
-from weft.core.policies.best_fit import BestFit
+from weft.core.policies.packing import BestFit
 from weft.kube.bind import BindOptions
 
 pytestmark = pytest.mark.virtual_time

@@ -11,7 +11,7 @@ from fakes.api_server import FakeApiServer
 from fakes.api_time import LoopClock
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.framework import Profile
-from weft.core.policies.best_fit import BestFit
+from weft.core.policies.packing import BestFit
 from weft.testing import AGENT_BY_NAME
 
 pytestmark = pytest.mark.virtual_time

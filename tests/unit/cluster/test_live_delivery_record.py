@@ -18,7 +18,7 @@ from weft.cluster.extender.routes import default_routes
 from weft.cluster.extender.service import Extender
 from weft.core.framework import Profile
 from weft.core.ledger import RequestLimits
-from weft.core.policies.best_fit import BestFit
+from weft.core.policies.packing import BestFit
 from weft.model.agent_offer import AgentOffer, encode_offer
 from weft.model.delivery import DeliveryRecord, decode_delivery
 

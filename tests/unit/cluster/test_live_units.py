@@ -9,7 +9,7 @@ from live_world import node as plain_node
 from weft.cluster.control.interface import Attempt, BindOutcome
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.framework import Profile
-from weft.core.policies.best_fit import BestFit
+from weft.core.policies.packing import BestFit
 from weft.kube.bind import Bound
 from weft.testing import AGENT_BY_NAME
 

@@ -14,7 +14,7 @@ from weft.cluster.shadow.comparison import BindingComparison
 from weft.cluster.shadow.summary import ShadowSummary, ShadowTotals
 from weft.cluster.shadow.watch import ShadowWatch, unreadable_lists
 from weft.core.framework import Profile
-from weft.core.policies.binpack import Binpack
+from weft.core.policies.packing import Binpack
 from weft.kube.read_only import ReadOnlyClient
 
 

@@ -5,6 +5,12 @@ knows in the state the earlier ones left (as nano-gpu does). That is vectorised 
 ends without a place, `search` looks through the distinct assignments, within a bound, so that
 "does not fit" is not the fault of the order. A policy that rates whole assignments
 (`rate_options`) gets the search for every node.
+
+An example, which a test decides by `binpack`: a node whose GPUs have 10 and 8 GiB free, a pod whose
+containers ask for 4, 5, 4 and 5 GiB.
+
+    greedy   5 → GPU 1 (the tightest; 3 left), 5 → GPU 0 (5 left), 4 → GPU 0 (1 left), 4 → nowhere
+    search   the distinct assignments one after another: 5 + 5 on GPU 0 and 4 + 4 on GPU 1 fit
 """
 
 import numpy as np

@@ -13,9 +13,9 @@ from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.core.policies import gpu_readings
 from weft.core.policies.gpu_amounts import by_memory
 from weft.core.policies.gpu_readings import GpuReadingColumns, SnapshotCache, is_critical
-from weft.core.policies.interference_term import MIX, NO_MIX, InterferenceTerm
 from weft.core.policies.least_stranding import LeastStranding
 from weft.core.policies.load_aware import FULL, gate, load
+from weft.core.policies.sharing_cost import MIX, NO_MIX, InterferenceTerm
 from weft.model import Shape
 from weft.model.interference_table import INTERFERENCE, InterferenceTable
 

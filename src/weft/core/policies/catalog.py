@@ -1,38 +1,36 @@
-"""The policies that come with Weft, by name. A new one is a file beside this and a line in here."""
+"""The policies that come with Weft, by name. A new one is a class in its family's file, or a file
+beside this, and a line in here."""
 
 from weft.core.framework.registry import Registry
 from weft.core.policies.alnair import AlnairCostSaving, AlnairHighPerformance
 from weft.core.policies.auto import Auto
-from weft.core.policies.best_fit import BestFit
-from weft.core.policies.binpack import Binpack
 from weft.core.policies.coscheml import CoschemlPolicy
-from weft.core.policies.dot_product import DotProduct
-from weft.core.policies.elastic_binpack import ElasticBinpack
-from weft.core.policies.elastic_spread import ElasticSpread
-from weft.core.policies.exclusive import Exclusive
-from weft.core.policies.ferikoglou import Ferikoglou
-from weft.core.policies.ferikoglou_safe import FerikoglouSafe
+from weft.core.policies.elastic import ElasticBinpack, ElasticSpread
 from weft.core.policies.fgd import Fgd
-from weft.core.policies.first_fit import FirstFit
 from weft.core.policies.genius import GeniusPolicy
-from weft.core.policies.gpu_clustering import GpuClustering
-from weft.core.policies.gpu_packing import GpuPacking
-from weft.core.policies.gpushare import GpuShare
-from weft.core.policies.horus import Horus
 from weft.core.policies.interference import InterferencePolicy
-from weft.core.policies.kube_knots_cbp import KubeKnotsCbp
-from weft.core.policies.kube_knots_pp import KubeKnotsPp
+from weft.core.policies.kube_knots import (
+    Ferikoglou,
+    FerikoglouSafe,
+    KubeKnotsCbp,
+    KubeKnotsPp,
+    ResAg,
+    SmallestFirst,
+)
 from weft.core.policies.least_stranding import LeastStranding
-from weft.core.policies.load_aware import LoadAware
+from weft.core.policies.load_aware import Horus, LoadAware
 from weft.core.policies.lucid import Lucid
-from weft.core.policies.nano_binpack import NanoBinpack
-from weft.core.policies.nano_load_binpack import NanoLoadBinpack
-from weft.core.policies.nano_load_spread import NanoLoadSpread
-from weft.core.policies.nano_spread import NanoSpread
-from weft.core.policies.random_choice import Random
-from weft.core.policies.res_ag import ResAg
-from weft.core.policies.smallest_first import SmallestFirst
-from weft.core.policies.spread import SpreadPolicy
+from weft.core.policies.nano import NanoBinpack, NanoLoadBinpack, NanoLoadSpread, NanoSpread
+from weft.core.policies.packing import (
+    BestFit,
+    Binpack,
+    DotProduct,
+    FirstFit,
+    GpuClustering,
+    GpuPacking,
+    GpuShare,
+)
+from weft.core.policies.spreading import Exclusive, Random, SpreadPolicy
 
 BUILT_IN = (
     AlnairCostSaving,

@@ -1,25 +1,229 @@
 """Prices of least stranding: what shares, scarce models, slots and CPU are worth now.
 
-Popularity comes from a histogram of shapes; prices also from what is free in the whole cluster,
-and are made anew from time to time, not at each decision.
+shares  A GPU with 300 thousandths free is worth a third of a GPU only where 300s (or 100s and 200s)
+        come. The worth is the dual of fractional bin packing of the usual sizes into one GPU, by
+        multiplicative weights, which leaves it smooth: the exact dual of the linear program decides
+        slightly worse.
+slots   Idle GPUs of a node are valued as slots for popular pods of several whole GPUs. The worth of
+        a state is a number that changes with prices only, so it is looked up: by the GPU's kind,
+        how many are idle, and how many of the popular pods' CPU requests the node meets.
+prices  Popularity comes from a histogram of shapes; prices also from what is free in the whole
+        cluster, and are made anew from time to time, not at each decision.
 Source: Weft (least stranding).
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from weft.core.ledger.table import DeviceKind, Ints, LedgerTable
-from weft.core.policies.completion_values import (
-    LEVELS,
-    Floats,
-    Rounds,
-    completion_values,
-)
-from weft.core.policies.stranding_slots import PricedSlot, SlotPrices
+from weft.core.ledger.table import Bools, DeviceKind, Ints, LedgerTable
 from weft.model import DeviceRule, GpuRequest, Shape
+
+# --- shares ---------------------------------------------------------------------------------------
+
+Floats = npt.NDArray[np.float64]
+
+LEVELS = 100
+"""Sizes are rounded up to hundredths of a GPU."""
+_UNSETTLED = 5
+"""The first round of so many is not averaged: weights begin far from where they settle."""
+
+
+class Rounds(NamedTuple):
+    """How multiplicative weights are run: how many rounds, and how far each one moves weights."""
+
+    number: int = 3000
+    step: float = 0.1
+
+
+USUAL_ROUNDS = Rounds()
+
+
+def completion_values(weights: Mapping[int, float], rounds: Rounds) -> Floats:
+    """Thousandths that a free share of 0 to 100 hundredths is worth, [101]; 1000 for a whole GPU.
+
+    `weights`: how often each size comes (hundredths of a GPU, 1 to 99). Without any, only a whole
+    GPU is worth something.
+    """
+    return _values(tuple(sorted(weights.items())), rounds)
+
+
+@lru_cache(maxsize=64)
+def _values(weights: tuple[tuple[int, float], ...], rounds: Rounds) -> Floats:
+    mean = np.zeros(LEVELS + 1)
+    if len(weights) == 1:
+        size = weights[0][0]
+        mean += np.arange(LEVELS + 1) // size / (LEVELS // size)
+    elif weights:
+        mean += _mean_of_rounds(
+            [size for size, _ in weights], [times for _, times in weights], rounds
+        )
+    mean *= 1000
+    mean[LEVELS] = 1000
+    mean.flags.writeable = False
+    return mean
+
+
+def _mean_of_rounds(sizes: list[int], weights: list[float], rounds: Rounds) -> Floats:
+    unsettled = rounds.number // _UNSETTLED
+    demand = np.array(weights, dtype=np.float64)
+    covered, total = np.zeros(len(weights)), np.zeros(LEVELS + 1)
+    for number in range(rounds.number):
+        prices: Floats = np.exp(-rounds.step * (covered - covered.min())) / demand
+        best, taken = _knapsack(list(zip(sizes, prices.tolist(), strict=True)))
+        if number >= unsettled:
+            total += np.array(best) / best[LEVELS]
+        pattern = _pattern(taken, sizes)
+        used = pattern > 0
+        step = (demand[used] / pattern[used]).min()
+        covered += step * pattern / demand
+    return total / (rounds.number - unsettled)
+
+
+def _knapsack(priced: list[tuple[int, float]]) -> tuple[list[float], list[int]]:
+    """The most that each level holds of these prices, any number of each size, [101]; and which
+    size ends there, its place, or -1 where the level below holds as much.
+
+    A size that smaller ones fill for more is never the last one: it is left out, unless that hangs
+    on rounding.
+    """
+    best, taken = [0.0], [-1]
+    useful: list[tuple[int, float, int]] = []
+    sure = 1e-9 * max(price for _, price in priced)
+    place = 0
+    for level in range(1, LEVELS + 1):
+        most, last = best[-1], -1
+        for size, price, at in useful:
+            value = best[level - size] + price
+            if value > most:
+                most, last = value, at
+        if place < len(priced) and priced[place][0] == level:
+            price = priced[place][1]
+            if price + sure > most:
+                useful.append((level, price, place))
+                if price > most:
+                    most, last = price, place
+            place += 1
+        best.append(most)
+        taken.append(last)
+    return best, taken
+
+
+def _pattern(taken: list[int], sizes: list[int]) -> Floats:
+    """How many of each size the best filling of a whole GPU has, [sizes]."""
+    held, level = [0] * len(sizes), LEVELS
+    while level:
+        place = taken[level]
+        if place < 0:
+            level -= 1
+        else:
+            held[place] += 1
+            level -= sizes[place]
+    return np.array(held, dtype=np.float64)
+
+
+# --- slots ----------------------------------------------------------------------------------------
+
+MOST_CELLS = 100_000
+"""States that are worked out beforehand; where there are more, each is when it is asked about."""
+
+USUAL_SHARPNESS = 4
+"""Only slots that are almost sure to be used are worth much."""
+
+
+class PricedSlot(NamedTuple):
+    """A popular pod of `size` whole GPUs: the device kinds it accepts, [kinds], and how much of a
+    slot that it fits is expected to be used."""
+
+    size: int
+    cpu_milli: int
+    accepted: Bools
+    wanted: float
+
+
+class SlotPrices:
+    """Worth of slots on nodes of at most `most` GPUs. A slot counts by the power `sharpness` of the
+    part of it that is expected to be used."""
+
+    def __init__(self, slots: Sequence[PricedSlot], kinds: int, most: int, sharpness: int) -> None:
+        self._slots, self._sharpness = slots, sharpness
+        self._sizes = sorted({slot.size for slot in slots})
+        self._steps = [self._of_size(size, kinds) for size in self._sizes]
+        breaks = {
+            number * int(cpu)
+            for size, (steps, _) in zip(self._sizes, self._steps, strict=True)
+            for cpu in steps
+            for number in range(1, most // size + 1)
+        }
+        self._breaks: Ints = np.array(sorted(breaks), dtype=np.int64)
+        self._shape = kinds + 1, most + 1, len(breaks) + 1
+        self._known: Floats | None = None
+        if breaks and np.prod(self._shape) <= MOST_CELLS:
+            kind, idle, step = (axis.ravel() for axis in np.indices(self._shape))
+            least: Ints = np.array([-1, *sorted(breaks)], dtype=np.int64)
+            self._known = self._work_out(least.take(step), idle, kind)
+
+    def _of_size(self, size: int, kinds: int) -> tuple[Ints, Floats]:
+        """The CPU that popular pods of this size ask, ascending, and what a slot with so much CPU
+        is worth, [kinds + 1, steps + 1]; the last kind is that of no GPU."""
+        entries = [slot for slot in self._slots if slot.size == size]
+        steps = sorted({slot.cpu_milli for slot in entries})
+        wanted = np.zeros((kinds + 1, len(steps) + 1))
+        for slot in entries:
+            by_kind = np.append(slot.accepted, False) * slot.wanted
+            wanted[:, steps.index(slot.cpu_milli) + 1 :] += by_kind[:, np.newaxis]
+        return np.array(steps, dtype=np.int64), self._worth(size, wanted)
+
+    def of_one_kind(self, cpu_free: Ints, idle: Ints, kind: Ints) -> Floats:
+        """The slots' value on nodes whose idle GPUs are all of one kind, [k]."""
+        if self._known is None:
+            return self._work_out(cpu_free, idle, kind)
+        _, idles, steps = self._shape
+        step = self._breaks.searchsorted(cpu_free, side="right")
+        return self._known.take((kind * idles + idle) * steps + step)
+
+    def _work_out(self, cpu_free: Ints, idle: Ints, kind: Ints) -> Floats:
+        total = np.zeros(len(idle))
+        most = int(idle.max(initial=0))
+        for size, (steps, worth) in zip(self._sizes, self._steps, strict=True):
+            for number in range(1, most // size + 1):
+                step = steps.searchsorted(cpu_free // number, side="right")
+                total += np.where(idle >= number * size, worth[kind, step], 0.0)
+        return total
+
+    def of_kinds(self, cpu_free: Ints, idle: Ints) -> Floats:
+        """The same with idle GPUs of several kinds, `idle` [kinds, k]; a slot may be of several."""
+        total = np.zeros(len(cpu_free))
+        several = np.flatnonzero((idle > 0).sum(axis=0) > 1)
+        if len(several) < len(total):
+            total[:] = self.of_one_kind(cpu_free, idle.sum(axis=0), idle.argmax(axis=0))
+        if len(several):
+            total[several] = self._work_out_kinds(cpu_free.take(several), idle[:, several])
+        return total
+
+    def _work_out_kinds(self, cpu_free: Ints, idle: Ints) -> Floats:
+        total = np.zeros(len(cpu_free))
+        most = int(idle.sum(axis=0).max(initial=0))
+        for size in self._sizes:
+            entries = [slot for slot in self._slots if slot.size == size]
+            accepted = [idle[slot.accepted].sum(axis=0) for slot in entries]
+            for number in range(1, most // size + 1):
+                wanted = np.zeros(len(cpu_free))
+                for slot, gpus in zip(entries, accepted, strict=True):
+                    fits = (gpus >= number * size) & (cpu_free // number >= slot.cpu_milli)
+                    wanted += np.where(fits, slot.wanted, 0.0)
+                total += self._worth(size, wanted)
+        return total
+
+    def _worth(self, size: int, wanted: Floats) -> Floats:
+        return np.asarray(1000.0 * size * np.minimum(wanted, 1.0) ** self._sharpness)
+
+
+# --- prices ---------------------------------------------------------------------------------------
 
 USUAL_MIB = 16_384
 """The card on which memory is counted where the cluster has none."""

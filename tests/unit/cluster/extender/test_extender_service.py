@@ -25,9 +25,9 @@ from weft.cluster.extender.service import Extender, ExtenderReply
 from weft.core.engine import Engine, PodSeenBound
 from weft.core.framework import Profile, Query
 from weft.core.ledger.audit import audit
-from weft.core.policies.best_fit import BestFit
 from weft.core.policies.catalog import built_in
 from weft.core.policies.least_stranding import LeastStranding
+from weft.core.policies.packing import BestFit
 from weft.kube.bind import AlreadyBound, BindRequest, Gated, Gone, NotLeader, Outcome, Unknown
 from weft.kube.pods import Pod
 from weft.model import PodRequest

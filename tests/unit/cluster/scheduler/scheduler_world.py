@@ -19,7 +19,7 @@ from weft.cluster.scheduler.pages import HttpOptions, StatusPages
 from weft.core.explain.explanation import Explanation, ObservedProgress
 from weft.core.framework import Policy, Profile
 from weft.core.ledger import STRICT, RequestLimits
-from weft.core.policies.best_fit import BestFit
+from weft.core.policies.packing import BestFit
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials

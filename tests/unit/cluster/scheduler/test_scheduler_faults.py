@@ -9,7 +9,7 @@ from scheduler_world import add_node, add_pod, world
 
 from weft.core.framework import Query
 from weft.core.ledger.table import Ints
-from weft.core.policies.best_fit import BestFit
+from weft.core.policies.packing import BestFit
 
 
 def raises(query: Query) -> Ints:

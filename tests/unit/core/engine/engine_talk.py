@@ -2,7 +2,7 @@
 
 from weft.core.engine import Bind, Command, Engine, PodAdded, PodBound, Unschedulable, Wake
 from weft.core.framework import Policy, Profile
-from weft.core.policies.first_fit import FirstFit
+from weft.core.policies.packing import FirstFit
 from weft.model import Node, PodRequest
 from weft.testing import node
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from weft.core.engine.queue import ActivePods, WaitingPod
 from weft.core.framework import Policy, Profile
-from weft.core.policies.smallest_first import SmallestFirst
+from weft.core.policies.kube_knots import SmallestFirst
 from weft.testing import pod
 
 PROFILES = [Profile("weft", [Policy()]), Profile("small", [SmallestFirst()])]

@@ -13,11 +13,10 @@ from weft.core.explain.sentences import decision_notes
 from weft.core.explain.smallest_change import changes
 from weft.core.framework import Policy, Profile
 from weft.core.framework.connection import ChosenLinks
-from weft.core.policies.best_fit import BestFit
 from weft.core.policies.catalog import built_in
-from weft.core.policies.elastic_binpack import ElasticBinpack
+from weft.core.policies.elastic import ElasticBinpack
 from weft.core.policies.fgd import Fgd
-from weft.core.policies.first_fit import FirstFit
+from weft.core.policies.packing import BestFit, FirstFit
 from weft.core.record import DecisionsWriter, Header, PolicyUse, ProfileUse, Recorder, read, replay
 from weft.model import Code, GpuMemoryRequest, GpuRequest, Node, PodRequest
 from weft.model.gpu_links import GpuLinks

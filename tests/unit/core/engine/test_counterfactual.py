@@ -31,8 +31,8 @@ from weft.core.framework.signals import FRESH, MISSING, STALE, snapshot
 from weft.core.ledger import RequestLimits, audit
 from weft.core.ledger.table import Bools
 from weft.core.policies.auto import Auto
-from weft.core.policies.best_fit import BestFit
 from weft.core.policies.load_aware import LoadAware
+from weft.core.policies.packing import BestFit
 from weft.model import PodRequest, Share
 from weft.testing import node, placement, pod
 

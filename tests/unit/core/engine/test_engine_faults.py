@@ -27,7 +27,7 @@ from weft.core.framework.signals import snapshot
 from weft.core.ledger import Ledger, audit
 from weft.core.ledger.audit import differences
 from weft.core.ledger.table import Ints
-from weft.core.policies.best_fit import BestFit
+from weft.core.policies.packing import BestFit
 from weft.core.record import replay
 from weft.core.record.file import DecisionLine, Header, PolicyUse, ProfileUse, records_of
 from weft.model import Code, Placement, PodRequest

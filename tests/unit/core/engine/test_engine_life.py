@@ -34,7 +34,7 @@ from weft.core.engine import (
 from weft.core.engine.decision_faults import unless_faulted
 from weft.core.framework import Policy, Profile
 from weft.core.ledger import audit
-from weft.core.policies.first_fit import FirstFit
+from weft.core.policies.packing import FirstFit
 from weft.model import ClosedNode, PodRequest, Taint
 from weft.testing import node, placement, pod
 

@@ -32,9 +32,9 @@ from weft.core.framework.signals import SignalsSnapshot
 from weft.core.ledger import audit
 from weft.core.policies.auto import Auto
 from weft.core.policies.catalog import BUILT_IN, built_in
-from weft.core.policies.exclusive import Exclusive
-from weft.core.policies.first_fit import FirstFit
 from weft.core.policies.genius import GeniusPolicy
+from weft.core.policies.packing import FirstFit
+from weft.core.policies.spreading import Exclusive
 from weft.model import GpuMemoryRequest, GpuRequest, PodRequest
 from weft.testing import node, placement, pod, shape
 

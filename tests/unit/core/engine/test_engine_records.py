@@ -11,10 +11,8 @@ from fakes.reference import ReferenceLedger
 from fakes.reference_fit import fitting_nodes
 from weft.core.engine import Bind, Engine, PodAdded, PodGone, Record, Unschedulable, assessment
 from weft.core.framework import Plugin, Policy, Profile, Query
-from weft.core.policies.best_fit import BestFit
-from weft.core.policies.binpack import Binpack
-from weft.core.policies.exclusive import Exclusive
-from weft.core.policies.spread import SpreadPolicy
+from weft.core.policies.packing import BestFit, Binpack
+from weft.core.policies.spreading import Exclusive, SpreadPolicy
 from weft.model import PodRequest
 from weft.testing import node, pod, random_nodes, random_shape
 

@@ -18,9 +18,9 @@ from weft.core.engine import (
     Wake,
 )
 from weft.core.framework import Plugin, Profile
-from weft.core.policies.best_fit import BestFit
 from weft.core.policies.fgd import Fgd
-from weft.core.policies.spread import SpreadPolicy
+from weft.core.policies.packing import BestFit
+from weft.core.policies.spreading import SpreadPolicy
 from weft.model import Constraints
 from weft.testing import node, placement, pod, shape
 

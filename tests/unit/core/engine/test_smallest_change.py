@@ -7,7 +7,7 @@ from engine_talk import bind, engine_of, one_card
 
 from weft.core.engine import Engine, PodAdded, PodSeenBound
 from weft.core.explain.smallest_change import ChangeSearch, SmallestChange, changes
-from weft.core.policies.exclusive import Exclusive
+from weft.core.policies.spreading import Exclusive
 from weft.model import GpuMemoryRequest, GpuRequest, PodRequest
 from weft.testing import node, placement, pod, shape
 

@@ -10,6 +10,7 @@ from weft.core.framework.policy import PlacementOptions
 from weft.core.framework.split import SplitRequest, fewest
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import Ints
+from weft.core.policies.packing import Binpack
 from weft.model import Code, GpuMemoryRequest, GpuRequest, Placement, Shape, Share
 from weft.testing import node, placement, shape
 
@@ -216,3 +217,12 @@ def test_answers_cover_every_node_asked_about() -> None:
     assert np.flatnonzero(known.codes == 0).tolist() == [2, 3]
     assert known.counts[Code.NO_GPU] == 1
     assert known.counts[Code.TOO_FEW_GPUS] == 1
+
+
+def test_the_example_in_its_header() -> None:
+    """Greedy ends with 4 GiB that fit nowhere; the search finds 5 + 5 and 4 + 4."""
+    ledger = Ledger([node("n", gpus=2, memory_mib=(10, 8))])
+    asked = shape(gpu_requests=tuple(map(mib, (4, 5, 4, 5))))
+    found = ask(ledger, asked, Binpack())
+    assert isinstance(found, tuple)
+    assert [share.gpu for share in found] == [1, 0, 1, 0]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from weft.core.framework import NEVER, Policy, Query
-from weft.core.policies.best_fit import BestFit
-from weft.core.policies.elastic_binpack import ElasticBinpack
+from weft.core.policies.elastic import ElasticBinpack
+from weft.core.policies.packing import BestFit
 from weft.model import GpuRequest
 from weft.model.errors import PolicyError
 from weft.testing import decide, node, pod

@@ -12,12 +12,8 @@ from weft.core.framework import Demand, Query
 from weft.core.framework.query import Observations
 from weft.core.framework.signals import STALE, SignalsView
 from weft.core.ledger import Ledger
-from weft.core.policies.card_models import features
-from weft.core.policies.ferikoglou import Ferikoglou
-from weft.core.policies.ferikoglou_safe import FerikoglouSafe
-from weft.core.policies.genius import GeniusPolicy
-from weft.core.policies.kube_knots_cbp import KubeKnotsCbp
-from weft.core.policies.kube_knots_pp import KubeKnotsPp
+from weft.core.policies.genius import GeniusPolicy, features
+from weft.core.policies.kube_knots import Ferikoglou, FerikoglouSafe, KubeKnotsCbp, KubeKnotsPp
 from weft.model import BadInputError, Placement, Share
 from weft.telemetry.forecast import statistics as stats
 from weft.telemetry.forecast.regression import lag_line

@@ -8,9 +8,8 @@ from weft.core.engine import PodAdded, PodGone, PolicyInput, SignalsChanged
 from weft.core.framework.fragments import TypicalPods, typical_input
 from weft.core.framework.signals import MISSING, STALE
 from weft.core.policies.auto import Auto
-from weft.core.policies.horus import Horus
-from weft.core.policies.load_aware import LoadAware
-from weft.core.policies.res_ag import ResAg
+from weft.core.policies.kube_knots import ResAg
+from weft.core.policies.load_aware import Horus, LoadAware
 from weft.model import BadInputError
 from weft.testing import node, pod, shape
 

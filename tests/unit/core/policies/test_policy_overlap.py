@@ -18,7 +18,7 @@ from weft.core.engine import (
 )
 from weft.core.framework import Demand, Profile, Query
 from weft.core.policies.catalog import built_in
-from weft.core.policies.overlap_time import OverlapTime, Remaining, finishes
+from weft.core.policies.interference import OverlapTime, Remaining, finishes
 from weft.model.interference_table import (
     INTERFERENCE,
     InterferenceView,

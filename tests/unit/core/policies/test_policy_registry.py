@@ -9,7 +9,7 @@ import pytest
 from weft.core.framework import Policy
 from weft.core.framework.registry import Registry, register_entry_points
 from weft.core.policies.catalog import BUILT_IN, built_in
-from weft.core.policies.elastic_binpack import ElasticBinpack
+from weft.core.policies.elastic import ElasticBinpack
 from weft.model import BadInputError
 
 
@@ -107,7 +107,7 @@ def test_what_cannot_be_created_is_named(name, options, message):
 def test_a_name_is_needed_and_belongs_to_one():
     with pytest.raises(BadInputError, match="policy Nameless: it has no name"):
         Registry().register(Nameless)
-    with pytest.raises(BadInputError, match=r"taken by weft\.core\.policies\.binpack\.Binpack"):
+    with pytest.raises(BadInputError, match=r"taken by weft\.core\.policies\.packing\.Binpack"):
         built_in().register(Taken)
 
 
@@ -127,7 +127,7 @@ def test_plugins_join_and_broken_ones_are_left_out_with_one_line_each():
         "plugin lost (package.module:Thing) is left out: "
         "ImportError: No module named 'gone' (see above)",
         "plugin binpack (package.module:Thing) is left out: "
-        "the name is taken by weft.core.policies.binpack.Binpack; set another `name`",
+        "the name is taken by weft.core.policies.packing.Binpack; set another `name`",
         "plugin thing (package.module:Thing) is left out: "
         "it is not a subclass of weft.core.framework.Policy",
         "plugin other (package.module:Thing) is left out: "

@@ -25,8 +25,8 @@ from weft.core.engine import (
 )
 from weft.core.engine.oom_history import OomRecord
 from weft.core.framework import Plugin, Profile
-from weft.core.policies.best_fit import BestFit
 from weft.core.policies.catalog import built_in
+from weft.core.policies.packing import BestFit
 from weft.core.record import (
     DecisionLine,
     DecisionsWriter,

@@ -14,7 +14,7 @@ from weft.core.engine import (
     PodBound,
 )
 from weft.core.explain.renderer import lines_of
-from weft.core.policies.best_fit import BestFit
+from weft.core.policies.packing import BestFit
 from weft.core.record import (
     DecisionsWriter,
     Header,

@@ -29,7 +29,7 @@ schedulers: [spread, binpack, alone, both]
 seeds: {count: 1}
 """
 MINE = """\
-from weft.core.policies.spread import SpreadPolicy
+from weft.core.policies.spreading import SpreadPolicy
 
 
 class Mine(SpreadPolicy):

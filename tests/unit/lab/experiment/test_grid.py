@@ -7,7 +7,7 @@ import pytest
 
 from weft.core.framework import Policy
 from weft.core.policies.catalog import built_in
-from weft.core.policies.first_fit import FirstFit
+from weft.core.policies.packing import FirstFit
 from weft.core.record import read, replay
 from weft.lab.experiment.run.trace_runs import RunGrid, run_cell
 from weft.lab.experiment.spec.experiment import PlannedCell

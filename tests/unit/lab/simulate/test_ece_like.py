@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from weft.core.policies.exclusive import Exclusive
-from weft.core.policies.gpushare import GpuShare
+from weft.core.policies.packing import GpuShare
+from weft.core.policies.spreading import Exclusive
 from weft.lab.simulate.sharing import ece_like
 from weft.lab.simulate.sharing.ece_like import JobMix
 from weft.lab.simulate.sharing.job import SECOND_NS

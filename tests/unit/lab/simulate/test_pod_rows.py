@@ -2,7 +2,7 @@
 
 from traces import scenario, trace_pod
 
-from weft.core.policies.first_fit import FirstFit
+from weft.core.policies.packing import FirstFit
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.pod_rows import TimedPods, pod_rows, pods_over_time
 from weft.lab.simulate.sharing.outcome import JobTimes

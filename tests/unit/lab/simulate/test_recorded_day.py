@@ -7,10 +7,9 @@ import pytest
 from traces import in_order, scenario, trace_pod
 
 from weft.core.engine import Event, NodesChanged, PodAdded, PodBound, PodGone, PodSeenBound
-from weft.core.policies.best_fit import BestFit
 from weft.core.policies.catalog import built_in
-from weft.core.policies.first_fit import FirstFit
-from weft.core.policies.random_choice import Random
+from weft.core.policies.packing import BestFit, FirstFit
+from weft.core.policies.spreading import Random
 from weft.core.record import DecisionsWriter, Header, PolicyUse, ProfileUse, Recorder
 from weft.core.record.reading import skim
 from weft.lab.simulate.inflation import run_inflation

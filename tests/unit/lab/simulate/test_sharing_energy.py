@@ -4,9 +4,9 @@ import pytest
 from long_form import few_or_many
 from sharing_worlds import job, scenario
 
-from weft.core.policies.exclusive import Exclusive
-from weft.core.policies.ferikoglou import Ferikoglou
-from weft.core.policies.gpushare import GpuShare
+from weft.core.policies.kube_knots import Ferikoglou
+from weft.core.policies.packing import GpuShare
+from weft.core.policies.spreading import Exclusive
 from weft.lab.experiment.run.shared_gpus import ScenarioMaker
 from weft.lab.experiment.spec.experiment import CellLevel, PlannedCell
 from weft.lab.experiment.spec.workloads import OverprovisionedJobs

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 from sharing_worlds import CARD_MIB, Lender, job, scenario
 
 from weft.core.policies.catalog import built_in
-from weft.core.policies.exclusive import Exclusive
-from weft.core.policies.gpushare import GpuShare
+from weft.core.policies.packing import GpuShare
+from weft.core.policies.spreading import Exclusive
 from weft.lab.simulate.sharing.exporter import ExporterFaults
 from weft.lab.simulate.sharing.job import SECOND_NS
 from weft.lab.simulate.sharing.outcome import SharedRun

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sharing_worlds import job, node, scenario
 
-from weft.core.policies.exclusive import Exclusive
-from weft.core.policies.gpushare import GpuShare
+from weft.core.policies.packing import GpuShare
+from weft.core.policies.spreading import Exclusive
 from weft.lab.simulate.sharing.images import NodeImages
 from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
 from weft.lab.simulate.sharing.queries import QueryStream, outcome_of

@@ -10,10 +10,9 @@ from traces import in_order, scenario, trace_pod
 from weft.core.engine import Bind, PodAdded, PodGone
 from weft.core.framework import Demand, Query
 from weft.core.framework.fragments import Fragments, NodeShares
-from weft.core.policies.best_fit import BestFit
-from weft.core.policies.exclusive import Exclusive
 from weft.core.policies.fgd import Fgd
-from weft.core.policies.first_fit import FirstFit
+from weft.core.policies.packing import BestFit, FirstFit
+from weft.core.policies.spreading import Exclusive
 from weft.core.record import DecisionLine, DecisionsWriter, Header, records_of
 from weft.lab.simulate.arrivals import Arrivals, draw
 from weft.lab.simulate.inflation import run_inflation

@@ -8,8 +8,8 @@ from traces import in_order, scenario, trace_pod
 
 from weft.core.engine import PodAdded, PodGone, Tick
 from weft.core.policies.catalog import built_in
-from weft.core.policies.exclusive import Exclusive
-from weft.core.policies.first_fit import FirstFit
+from weft.core.policies.packing import FirstFit
+from weft.core.policies.spreading import Exclusive
 from weft.core.record import DecisionLine, DecisionsWriter, Header, replay
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.openb import TracePod

@@ -1,4 +1,8 @@
-"""Elastic GPU's binpack rater: make the node's GPUs as unequal as possible, on few of them."""
+"""Elastic GPU's raters.
+
+elastic-binpack  makes the node's GPUs as unequal as possible, on few of them
+elastic-spread   rates everything 0: the last GPU that fits
+"""
 
 import numpy as np
 
@@ -121,3 +125,27 @@ def _most_and_least(options: PlacementOptions) -> tuple[tuple[Ints, Ints], tuple
 def _filled(least: Ints, remaining: Ints | int) -> Ints:
     """The least that may be free at the end: nothing that fits makes it negative."""
     return np.asarray(np.minimum(least, np.maximum(least - remaining, 0)))
+
+
+class ElasticSpread(Policy):
+    """The original's rater was never written. All nodes tie, and the last assignment wins.
+
+    For pods that are to spread, `spread` and `nano-spread` do.
+    """
+
+    name = "elastic-spread"
+    summary = "the last GPU that fits; all nodes tie"
+    source = "elastic-gpu-scheduler, rater Spread"
+    ties = "last"
+
+    def choose_device(self, query: Query, fits: Ints, key: str) -> int:
+        """The last that fits."""
+        return len(fits) - 1
+
+    def rate_options(self, options: PlacementOptions) -> Ints:
+        """Several GPU requests: all ways are alike."""
+        return np.zeros(len(options.memory_free), dtype=np.int64)
+
+    def bound_options(self, options: PlacementOptions, remaining: RemainingRequest) -> Ints:
+        """As alike as the ways themselves."""
+        return self.rate_options(options)

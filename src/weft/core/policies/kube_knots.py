@@ -1,0 +1,303 @@
+"""Kube-Knots and what came of it: memory that pods leave idle is lent by its trend.
+
+smallest-first   the order in which Kube-Knots' scheduler takes its pods
+res-ag           first-fit decreasing by request, blind to metrics: Kube-Knots' main baseline
+kube-knots-cbp   a GPU is shared whose memory goes another way than the pod's; what is idle is lent
+kube-knots-pp    as cbp, and where that refuses, what a regression says will be free
+ferikoglou       rules as published: requests, then steady memory, then its forecast; no reserve
+ferikoglou-safe  these rules in the ledger: what is idle is lent, less a reserve, while FRESH
+"""
+
+from typing import Literal
+
+import numpy as np
+
+from weft.core.framework import Policy, Query
+from weft.core.framework.signals import CORRELATION, FRESH, Floats, SignalsView
+from weft.core.ledger.table import Bools, Ints, LedgerTable
+from weft.core.policies import gpu_readings
+from weft.core.policies.gpu_amounts import standing
+from weft.core.policies.gpu_readings import (
+    SnapshotCache,
+    asked_mib,
+    is_critical,
+    may_borrow,
+    reserve_mib,
+    room_by_requests,
+)
+from weft.model import BadInputError, PodRequest
+
+CARD_MIB = 32_510
+"""The card that a whole card or a percentage stands for: that of the original's experiments."""
+
+
+class SmallestFirst(Policy):
+    """No opinion about places; put it first in a profile, and the one that has one after it."""
+
+    name = "smallest-first"
+    summary = "any node that fits; pods that ask the least go first"
+    source = "Kube-Knots' scheduler (ECE-Diploma)"
+
+    def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
+        """The GPU memory asked for, MiB; equal requests by priority, then age.
+
+        The original's queue is a min-heap, so smallest first, though the paper says first-fit
+        decreasing.
+        """
+        return (gpu_memory_mib(pod), -pod.priority, pod.created_ns)
+
+
+def gpu_memory_mib(pod: PodRequest) -> int:
+    """The GPU memory asked for, over all GPUs."""
+    gpu_requests = pod.shape.gpu_requests
+    return sum(c.count * (CARD_MIB if c.whole else c.memory.mib_on(CARD_MIB)) for c in gpu_requests)
+
+
+ROUND_NS = 5_000_000_000
+"""Kube-Knots orders what came in its window of 5 s. Without rounds whoever asks little would wait
+for as long as larger pods keep coming."""
+
+
+def largest_first(pod: PodRequest) -> tuple[int, ...]:
+    """Round by round by the GPU memory asked for; equal requests by priority, then age."""
+    return (pod.created_ns // ROUND_NS, -gpu_memory_mib(pod), -pod.priority, pod.created_ns)
+
+
+class ResAg(Policy):
+    """The largest request of a round first, on the first GPU where the requests fit.
+
+    How far requests may go beyond a card is the cluster's declared overcommit, not the policy's.
+    """
+
+    name = "res-ag"
+    summary = "the largest requests first, each on the first GPU that fits"
+    source = "Kube-Knots (CLUSTER'19), baseline Res-Ag"
+
+    def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
+        """The largest first of those that came together."""
+        return largest_first(pod)
+
+    def choose_device(self, query: Query, fits: Ints, key: str) -> int:
+        """The first that fits."""
+        return 0
+
+
+STEADY_BELOW = 0.5
+"""A coefficient of variation of free memory below this is steady (as published)."""
+TREND_ABOVE = 0.35
+"""Free memory trends where its autocorrelation is above this (as published)."""
+LEAST_SAMPLES = 20
+"""Fewer samples say nothing (as published)."""
+SERIES = ("memory_free_mib.cov", "window.samples")
+"""Without these nothing is known of the window."""
+
+
+class MemoryTrend:
+    """Columns over all devices of a table, [D] each, NaN where unknown.
+
+    `cov` and `autocorrelation` of free memory, `used_p80_mib`, `predicted_mib` free, and
+    `next_sm`, the forecast share of SMs. `long` says that the window has samples enough, `fresh`
+    that it also is as of now.
+    """
+
+    def __init__(self, view: SignalsView, table: LedgerTable) -> None:
+        self.cov = view.over(table, "memory_free_mib.cov")[0]
+        self.autocorrelation = view.over(table, "memory_free_mib.autocorrelation")[0]
+        self.used_p80_mib = _truncated(view.over(table, "memory_used_mib.p80")[0])
+        self.predicted_mib = _truncated(view.over(table, "memory_free_mib.predicted")[0])
+        self.next_sm = view.over(table, "sm_active_ratio.next")[0]
+        with np.errstate(invalid="ignore"):
+            samples = view.over(table, "window.samples")[0]
+            self.long: Bools = samples >= LEAST_SAMPLES
+        now = [view.over(table, column)[1] == FRESH for column in SERIES]
+        self.fresh: Bools = self.long & now[0] & now[1]
+
+
+def _truncated(values: Floats) -> Floats:
+    """Towards zero, as the original converts to whole MiB."""
+    return np.asarray(np.trunc(values))
+
+
+TIER = 1_000_000_000
+"""More than any GPU has free: keeps one kind of GPU before the next."""
+
+TOGETHER = 0.5
+"""From this correlation on two peak together, and are kept apart (Kube-Knots IV-C)."""
+
+Reading = Literal["correlation", "cov"]
+
+
+class KubeKnotsCbp(Policy):
+    """Correlation-based provisioning, the largest requests of a round first.
+
+    `reading` says what "correlation" is: of the series of the pod's application with the GPU's, or
+    the coefficient of variation of the GPU's free memory. Where the application was never seen
+    alone, a small latency-critical pod counts as uncorrelated, else the second reading decides.
+    """
+
+    name = "kube-knots-cbp"
+    summary = "GPUs in use whose memory is steady, the most free first; memory idle so far is lent"
+    source = "Kube-Knots (CLUSTER'19), CBP"
+    reads = frozenset({"signals", "occupants"})
+    harvests = True
+
+    def __init__(self, reading: Reading = "correlation") -> None:
+        if reading not in {"correlation", "cov"}:
+            raise BadInputError(
+                f"policy {self.name}, option reading",
+                f"{reading!r} is unknown; write correlation or cov",
+            )
+        self.by_correlation = reading == "correlation"
+        self._trend = SnapshotCache(MemoryTrend)
+
+    def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
+        """The largest first of those that came together."""
+        return largest_first(pod)
+
+    def filter_devices(self, query: Query) -> Bools:
+        """Idle GPUs, those that admit the pod, and where requests fit: as a last resort, [d]."""
+        lends = self._willing(query) & may_borrow(query)
+        return np.asarray((query.device_pods == 0) | gpu_readings.fits_requests(query) | lends)
+
+    def _willing(self, query: Query) -> Bools:
+        """GPUs whose trend is known and admits the pod, [d]."""
+        trend = self._trend.of(query)
+        return np.asarray(query.take_devices(trend.fresh) & self._admits(query, trend))
+
+    def _admits(self, query: Query, trend: MemoryTrend) -> Bools:
+        """Mask of devices that the pod may share, where the trend is known, [d]."""
+        steady = query.take_devices(trend.cov) < STEADY_BELOW
+        if not self.by_correlation:
+            return np.asarray(steady)
+        if is_critical(query):
+            steady |= 10 * gpu_readings.asked_mib(query) <= query.device_memory_total
+        application = query.demand.shape.application
+        together = query.measured(f"{CORRELATION}.{application}")[0]
+        return np.where(np.isnan(together), steady, together < TOGETHER)
+
+    def score_devices(self, query: Query) -> Ints:
+        """In use and willing, the most free first; unknown, as binpack; idle; the others, [d]."""
+        if query.need is not None and query.need.whole:
+            return -standing(query)
+        trusted = query.take_devices(self._trend.of(query).fresh)
+        tightest = -room_by_requests(query)
+        shared = query.device_pods > 0
+        known = np.where(shared, 2 * TIER + query.device_memory_free, tightest)
+        known = np.where(shared & ~self._willing(query), tightest - TIER, known)
+        return np.where(trusted, known, TIER + tightest)
+
+
+INFERENCE_SM = 0.15
+"""The share of SMs that a latency-critical pod is taken to need."""
+
+
+class KubeKnotsPp(KubeKnotsCbp):
+    """Peak prediction: a GPU with a trend in its free memory is judged by its forecast.
+
+    `trend_above` is what its autocorrelation must exceed. A latency-critical pod shares no GPU
+    that is forecast to have no SMs left for it.
+    """
+
+    name = "kube-knots-pp"
+    summary = "as kube-knots-cbp, and GPUs whose forecast free memory is enough"
+    source = "Kube-Knots (CLUSTER'19), CBP + PP"
+
+    def __init__(self, reading: Reading = "correlation", trend_above: float = 0.0) -> None:
+        super().__init__(reading)
+        self.trend_above = trend_above
+
+    def filter_devices(self, query: Query) -> Bools:
+        """CBP's, but a critical pod shares no GPU that is forecast to have no SMs for it, [d]."""
+        admitted = super().filter_devices(query)
+        if not is_critical(query):
+            return admitted
+        trend = self._trend.of(query)
+        full = query.take_devices(trend.fresh & (trend.next_sm + INFERENCE_SM > 1.0))
+        return np.asarray(admitted & ~(full & (query.device_pods > 0)))
+
+    def _admits(self, query: Query, trend: MemoryTrend) -> Bools:
+        """CBP's yes, or the forecast's, [d]."""
+        predicted = np.minimum(query.take_devices(trend.predicted_mib), query.device_memory_total)
+        enough = predicted - reserve_mib(query) >= asked_mib(query)
+        trending = query.take_devices(trend.autocorrelation) > self.trend_above
+        return np.asarray(super()._admits(query, trend) | (trending & enough))
+
+
+class Ferikoglou(SmallestFirst):
+    """Decides as the published scheduler for every GPU at once, on the snapshot's columns.
+
+    It believes old samples, keeps no reserve and knows nothing of pods that still warm up. What
+    the ledger lets it promise is the cluster's declared overcommit.
+    """
+
+    name = "ferikoglou"
+    summary = "smallest first; beyond requests where memory is steady or forecast to be enough"
+    source = "Ferikoglou et al. (PARMA-DITAM 2021), ECE-Diploma"
+    reads = frozenset({"signals", "occupants"})
+    unsafe = "as published: no reserve, old samples count, pods that warm up are not waited for"
+
+    def __init__(self) -> None:
+        self._trend = SnapshotCache(MemoryTrend)
+
+    def filter_devices(self, query: Query) -> Bools:
+        """The published decision for each GPU, [d]."""
+        trend = self._trend.of(query)
+        requested_mib = asked_mib(query)
+        steady = query.take_devices(trend.cov) < STEADY_BELOW
+        beside = query.device_memory_total - query.take_devices(trend.used_p80_mib)
+        trending = query.take_devices(trend.autocorrelation) > TREND_ABOVE
+        forecast = query.take_devices(trend.predicted_mib)
+        by_trend = (steady & (requested_mib <= beside)) | (trending & (requested_mib <= forecast))
+        return np.asarray(_fits_card(query) | (query.take_devices(self._trusted(trend)) & by_trend))
+
+    def _trusted(self, trend: MemoryTrend) -> Bools:
+        """GPUs whose samples are enough to go by, over the whole table, [D]."""
+        return trend.long
+
+    def score_devices(self, query: Query) -> Ints:
+        """Prefers the tightest where requests fit; then the most that may still be given, [d].
+
+        The original has one GPU; this keeps it from lending before cards are full.
+        """
+        if query.need is not None and query.need.whole:
+            return -standing(query)
+        tightest = TIER - room_by_requests(query)
+        return np.where(_fits_card(query), tightest, query.device_memory_free)
+
+
+def _fits_card(query: Query) -> Bools:
+    """Mask of cards on which the request fits beside all others, whatever is measured, [d]."""
+    unpromised = query.device_memory_total - query.device_memory_promised
+    return np.asarray(asked_mib(query) <= unpromised)
+
+
+class FerikoglouSafe(Ferikoglou):
+    """The same three questions; samples must be FRESH, and the ledger has the last word.
+
+    It lends only what residents were measured not to need, keeps the reserve, and stays within
+    the declared harvest limit. The smallest of what came within `round_s` goes first; 0: of all
+    that wait, as published, so that larger pods wait for as long as smaller ones come.
+    """
+
+    name = "ferikoglou-safe"
+    summary = "ferikoglou within a reserve, on fresh samples, pods that warm up waited for"
+    source = "Ferikoglou's rules on Weft's ledger"
+    unsafe = ""
+    harvests = True
+
+    def __init__(self, round_s: int = 5) -> None:
+        super().__init__()
+        self.round_ns = 1_000_000_000 * round_s
+
+    def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
+        """The smallest first of those that came together."""
+        came = pod.created_ns // self.round_ns if self.round_ns > 0 else 0
+        return (came, *super().queue_key(pod))
+
+    def filter_devices(self, query: Query) -> Bools:
+        """The published decision, and one GPU of a node lends to unknown pods, [d]."""
+        return np.asarray(super().filter_devices(query) & may_borrow(query))
+
+    def _trusted(self, trend: MemoryTrend) -> Bools:
+        """GPUs with enough samples, the newest as of now, [D]."""
+        return trend.fresh

@@ -1,0 +1,84 @@
+"""Spreading: policies that keep pods apart, and the one that does not look.
+
+spread     the emptiest GPU first, on the emptiest node
+exclusive  every pod has its GPUs for itself
+random     any node that fits, and on it any GPU that fits
+"""
+
+import msgspec
+import numpy as np
+
+from weft.core.framework import Policy, Query
+from weft.core.framework.policy import draw
+from weft.core.ledger.table import Bools, Ints
+from weft.core.policies.gpu_amounts import free_milli, standing
+from weft.model import GpuMemoryRequest, GpuRequest, Shape
+
+
+class SpreadPolicy(Policy):
+    """Prefers the fitting GPU with the most free; whole cards where the most are idle.
+
+    Of nodes whose best GPUs are alike, the one of whose GPUs the most is free.
+    """
+
+    name = "spread"
+    summary = "the GPU with the most free, on the emptiest of nodes whose best GPUs are alike"
+    source = "the usual counterpart of binpack"
+
+    def score_devices(self, query: Query) -> Ints:
+        """Thousands of what is free (MiB where the GPU request asks memory, else thousandths of a
+        card), and below that thousandths of the node's GPUs that are free, up to 999, [d]."""
+        usable = np.maximum(query.sum(query.device_usable), 1)
+        node = np.minimum(free_milli(query) // usable, 999)
+        return standing(query) * 1000 + node.take(query.device_node)
+
+
+class Exclusive(Policy):
+    """Only idle GPUs, and whole ones: each GPU request becomes one for as many whole cards.
+
+    The memory a GPU request asked for is still the least its cards must have. A memory total to be
+    split keeps its size, as how many cards it needs depends on the node; its cards are idle too.
+    """
+
+    name = "exclusive"
+    summary = "idle GPUs only, each for one pod"
+    source = "device-plugin scheduling without sharing"
+
+    def pre_filter(self, shape: Shape) -> Shape:
+        """The same pod, asking for whole cards."""
+        gpu_requests = tuple(
+            gpu_request if gpu_request.split else _whole(gpu_request)
+            for gpu_request in shape.gpu_requests
+        )
+        return msgspec.structs.replace(shape, gpu_requests=gpu_requests)
+
+    def filter_devices(self, query: Query) -> Bools:
+        """Idle devices, [d]."""
+        return query.device_idle
+
+
+def _whole(gpu_request: GpuRequest) -> GpuRequest:
+    memory = gpu_request.memory
+    if gpu_request.headroom_mib and memory.kind in {"none", "mib"}:
+        memory = GpuMemoryRequest("mib", memory.value + gpu_request.headroom_mib)
+    return GpuRequest(count=gpu_request.count, memory=memory, whole=True)
+
+
+class Random(Policy):
+    """Uniform among the nodes that fit, then uniform among the GPUs that fit.
+
+    Draws depend on seed, pod UID and attempt alone, so runs repeat and no draw shifts another.
+    Whole cards are the node's first idle ones.
+    """
+
+    name = "random"
+    summary = "any node that fits, any GPU that fits"
+    source = "FGD (ATC'23), baseline Random"
+
+    def choose_node(self, rows: Ints, key: str) -> int:
+        """One of all nodes that fit: none is scored, so all are equally good."""
+        return draw(key + "/node", len(rows))
+
+    def choose_device(self, query: Query, fits: Ints, key: str) -> int:
+        """One of the devices that fit."""
+        return draw(key + "/gpu", len(fits))
