@@ -13,6 +13,10 @@ containers ask for 4, 5, 4 and 5 GiB.
     search   the distinct assignments one after another: 5 + 5 on GPU 0 and 4 + 4 on GPU 1 fit
 """
 
+from collections.abc import Sequence
+from itertools import groupby
+from typing import NamedTuple
+
 import numpy as np
 
 from weft.core.framework import connection, policy_answers
@@ -35,6 +39,8 @@ FEW_GPUS = 4
 """Pods with so few shares are placed on any number of nodes at once, as those with one are."""
 GREEDY_CELLS = 150_000
 """Devices × GPU shares that one decision about other pods looks at: some 30 ms."""
+SCORED_AT_ONCE = 4_096
+"""Devices that a policy is asked about at once where what is taken is known beforehand."""
 Step = tuple[int, Need]
 """One GPU: the number of its GPU request, and what that needs."""
 
@@ -134,7 +140,7 @@ def _connected(query: Query, profile: Profile, policy: Policy, answer: Assignmen
     chosen = _other_devices(part, profile, policy, answer.todo, before)
     good = np.flatnonzero(chosen.min(axis=1) >= 0)
     if len(good):
-        placed = _greedy(part.only(good), profile, policy, answer.todo, forced=chosen[good])
+        placed = _found(part.only(good), profile, policy, answer.todo, chosen[good])
         answer.put(at[good], placed)
     return answer
 
@@ -221,14 +227,38 @@ def _fits_alone(query: Query, profile: Profile, gpu_request: int, need: Need) ->
     return fits
 
 
+class _State(NamedTuple):
+    """What a `_Scratch` says of its nodes at one step."""
+
+    cells: Ints
+    device_cells: Ints
+    alone: Bools
+
+
 class _Scratch(Query):
-    """The query's nodes as they would be after the steps so far; an ordinary query to policies."""
+    """The query's nodes as they would be after the steps so far; an ordinary query to policies.
+
+    With several `states`, all of them, one after the other: the nodes are there once for each. The
+    first is one that is summed up, or that nothing was taken from.
+    """
 
     hypothetical = True
     __slots__ = ("_children", "_parents", "alone")
 
-    def __init__(self, query: Query) -> None:
-        super().__init__(query.table, query.demand, query.rows, query.observed)
+    def __init__(self, query: Query, states: Sequence[_State] = ()) -> None:
+        rows = query.rows
+        if states:
+            rows = np.tile(np.arange(query.n) if rows is None else rows, len(states))
+        super().__init__(query.table, query.demand, rows, query.observed)
+        if states:
+            self._lay_out()
+            cells, device_cells, alone = zip(*states, strict=True)
+            self._cells, self.alone = np.concatenate(cells, axis=1), np.concatenate(alone)
+            self._device_cells = np.concatenate(device_cells, axis=1)
+            self.__dict__.clear()
+            self.sum_up()
+            self._cells[:, : query.n] = cells[0]
+            return
         self._children = self._parents = np.zeros(0, dtype=np.int64)
         if query.table.has_parents:
             parent = _parents(self)
@@ -242,6 +272,10 @@ class _Scratch(Query):
         self._cells[MEMORY_FREE] -= self.demand.memory_mib
         self.alone: Bools = np.ones(self._device_cells.shape[1], dtype=np.bool_)
 
+    def state(self) -> _State:
+        """What it says now, for a `_Scratch` of several."""
+        return _State(self._cells, self._devices().copy(), self.alone.copy())
+
     def begin_step(self, need: Need, same_request: bool) -> None:
         """Turn to the next step; `same_request` keeps it off devices that its GPU request has."""
         self.need = need
@@ -251,7 +285,10 @@ class _Scratch(Query):
         self._fits = self.device_fits & self.alone
 
     def take(self, need: Need, devices: Ints) -> None:
-        """Charge the step on these devices (positions in the query's device columns)."""
+        """Charge the step on these devices (positions in the query's device columns).
+
+        The nodes' own columns follow when asked to (`sum_up`).
+        """
         cells = self._devices()
         charged_mib = need.memory_mib.take(cells[table.DEVICE_KIND, devices])
         cells[table.DEVICE_MEMORY_FREE, devices] -= charged_mib
@@ -262,6 +299,9 @@ class _Scratch(Query):
         if len(self._children):
             self._block_relatives(devices)
         cells[table.DEVICE_FIRST] = 1
+
+    def sum_up(self) -> None:
+        """Bring the nodes' columns up to their devices'."""
         self._cells[MILLI_FREE] = self.sum(self.device_milli_free)
         self._cells[table.MAX_MILLI_FREE] = self.max(self.device_milli_free, -1)
         self._cells[table.MAX_MEMORY_FREE] = self.max(self.device_memory_free, -1)
@@ -291,32 +331,22 @@ def _greedy(
     query: Query,
     profile: Profile,
     policy: Policy,
-    todo: list[tuple[int, Need]],
-    forced: Ints | None = None,
+    todo: list[Step],
     key: str = "",
 ) -> Assignment:
-    """One pass of steps; `forced` [n, steps] prescribes the devices (to score a found answer)."""
+    """One pass of steps, each on the best device that the earlier ones left."""
     answer = Assignment(query.n, todo)
     scratch = _Scratch(query)
     before = -1
     for index, (gpu_request, need) in enumerate(todo):
         scratch.begin_step(need, same_request=gpu_request == before)
         before = gpu_request
-        for filtering in profile.device_filters:
-            mask = policy_answers.filter_devices(filtering, scratch)
-            if mask is not None:
-                scratch.narrow(mask)
-        scores = policy_answers.score_devices(policy, scratch)
+        scores = _filtered_scores(scratch, profile, policy)
         wanted = -scratch.room if scores is None else scores
-        if forced is None:
-            if key and scores is None and not need.whole:
-                wanted = _chosen_first(scratch, policy, f"{key}/{index}")
-            best, position = scratch.best(wanted, last=policy.ties == "last")
-            fits = best != NEVER
-        else:
-            position = forced[:, index]
-            fits = np.ones(query.n, dtype=np.bool_)
-            best = wanted[scratch.at(position)]
+        if key and scores is None and not need.whole:
+            wanted = _chosen_first(scratch, policy, f"{key}/{index}")
+        best, position = scratch.best(wanted, last=policy.ties == "last")
+        fits = best != NEVER
         answer.chosen[:, index] = np.where(fits, position, -1)
         if scores is not None:
             answer.score += np.where(fits, best, 0)
@@ -330,8 +360,48 @@ def _greedy(
         if len(good) == 0:
             break
         scratch.take(need, scratch.at(position)[good])
-    if forced is None:
-        _check_split(scratch, profile, answer)
+        scratch.sum_up()
+    _check_split(scratch, profile, answer)
+    return answer
+
+
+def _filtered_scores(scratch: _Scratch, profile: Profile, policy: Policy) -> Ints | None:
+    """The policy's scores of the step's devices, those that a filter refuses set apart."""
+    for filtering in profile.device_filters:
+        mask = policy_answers.filter_devices(filtering, scratch)
+        if mask is not None:
+            scratch.narrow(mask)
+    return policy_answers.score_devices(policy, scratch)
+
+
+def _found(
+    query: Query, profile: Profile, policy: Policy, todo: list[Step], chosen: Ints
+) -> Assignment:
+    """An answer with these devices, [n, steps], scored as if the steps had been taken one by one.
+
+    The states that they are scored in are known beforehand, so that the policy is asked about many
+    steps of one GPU request at once, each with nodes of its own.
+    """
+    answer = Assignment(query.n, todo)
+    answer.chosen[:] = chosen
+    scratch = _Scratch(query)
+    at_once = max(1, SCORED_AT_ONCE // max(1, query.d))
+    for gpu_request, of_request in groupby(range(len(todo)), key=lambda at: todo[at][0]):
+        need, indexes = query.demand.needs[gpu_request], list(of_request)
+        scratch.begin_step(need, same_request=False)
+        for begin in range(0, len(indexes), at_once):
+            devices, states = [], []
+            for index in indexes[begin : begin + at_once]:
+                devices.append(scratch.at(chosen[:, index]))
+                states.append(scratch.state())
+                scratch.take(need, devices[-1])
+            stack = _Scratch(query, states)
+            stack.begin_step(need, same_request=True)
+            scores = _filtered_scores(stack, profile, policy)
+            if scores is not None:
+                places = np.stack(devices) + query.d * np.arange(len(devices))[:, None]
+                answer.score += scores.take(places).sum(axis=0)
+            scratch.sum_up()
     return answer
 
 
@@ -485,10 +555,8 @@ def _search_stuck(
     at = np.flatnonzero(result.fits)
     if len(at) == 0:
         return
-    forced = _greedy(part.only(at), profile, policy, answer.todo, forced=result.chosen[at])
-    nodes = stuck[at]
-    answer.fits[nodes], answer.codes[nodes] = True, 0
-    answer.chosen[nodes], answer.score[nodes] = result.chosen[at], forced.score
+    found = _found(part.only(at), profile, policy, answer.todo, result.chosen[at])
+    answer.put(stuck[at], found)
 
 
 def _search_all(

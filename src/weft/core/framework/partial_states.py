@@ -146,9 +146,9 @@ class StateSpace:
         family, instance = self.nodes.family[node], self.nodes.instance[node]
         rows, width = used.shape
         inside = np.zeros(rows * width, dtype=np.bool_)
-        cells = (np.arange(rows)[:, None] * width + family)[used & instance]
-        inside[cells] = True
-        card = np.take_along_axis(used, family, axis=1)
+        cells = np.arange(rows)[:, None] * width + family
+        inside[cells[used & instance]] = True
+        card = used.ravel()[cells]
         return np.where(instance, card, inside.reshape(rows, width))
 
     def distinct(self, states: PartialStates, row: Ints, device: Ints) -> tuple[Ints, Ints]:
@@ -161,25 +161,33 @@ class StateSpace:
 
     def follow(self, states: PartialStates, index: int, row: Ints, device: Ints) -> PartialStates:
         """Outcomes of these choices for step `index`; of equal ones only the first."""
-        step = self.asks[self.steps[index]]
-        node, cells = states.node[row], np.arange(len(row))
-        memory, milli = by_row(states.memory, row), by_row(states.milli, row)
-        flags, mine, path = by_row(states.flags, row), by_row(states.mine, row), states.path[row]
-        memory[cells, device] -= step.charge_mib[node, device]
-        milli[cells, device] -= step.milli
-        flags[cells, device] |= SEVERAL if step.several else SINGLE
-        path[:, index] = device
-        last = index + 1 == len(self.steps)
-        if not last and step.several and self.steps[index + 1] == self.steps[index]:
-            mine[cells, device] = True
-        elif step.several:
-            mine[:] = False
-        outcomes = PartialStates(node, memory, milli, flags, mine, path)
+        outcomes = PartialStates(
+            states.node[row],
+            by_row(states.memory, row),
+            by_row(states.milli, row),
+            by_row(states.flags, row),
+            by_row(states.mine, row),
+            states.path[row],
+        )
+        self.put(outcomes, index, device)
         if not self._exchangeable:
             return outcomes
         self._tell_apart(outcomes, index + 1)
-        first = _first(mix(outcomes.sums + node.astype(np.uint64) * _ODD[5]))
+        first = _first(mix(outcomes.sums + outcomes.node.astype(np.uint64) * _ODD[5]))
         return outcomes if len(first) == len(outcomes) else outcomes.take(first)
+
+    def put(self, states: PartialStates, index: int, device: Ints) -> None:
+        """Step `index` takes this device of each state, in place; `keys` and `sums` stay behind."""
+        step, cells = self.asks[self.steps[index]], np.arange(len(states))
+        states.memory[cells, device] -= step.charge_mib[states.node, device]
+        states.milli[cells, device] -= step.milli
+        states.flags[cells, device] |= SEVERAL if step.several else SINGLE
+        states.path[:, index] = device
+        last = index + 1 == len(self.steps)
+        if not last and step.several and self.steps[index + 1] == self.steps[index]:
+            states.mine[cells, device] = True
+        elif step.several:
+            states.mine[:] = False
 
     def _may_be_exchanged(self) -> bool:
         """True if devices of a node, or steps, are alike; else hardly two states ever are, and it
@@ -203,10 +211,11 @@ class StateSpace:
         rows, width = hashes.shape
         family = self.nodes.family[node]
         together = np.zeros(rows * width, dtype=np.uint64)
-        np.add.at(together, (np.arange(rows)[:, None] * width + family).ravel(), hashes.ravel())
-        together = mix(together).reshape(rows, width)
-        states.keys = hashes * _ODD[3] + np.take_along_axis(together, family, axis=1)
-        states.sums = together.sum(axis=1, dtype=np.uint64)
+        cells = np.arange(rows)[:, None] * width + family
+        np.add.at(together, cells.ravel(), hashes.ravel())
+        together = mix(together)
+        states.keys = hashes * _ODD[3] + together[cells]
+        states.sums = together.reshape(rows, width).sum(axis=1, dtype=np.uint64)
 
 
 def _kinds(nodes: Nodes, asks: Asks, steps: Sequence[int]) -> list[Hashes]:
@@ -237,7 +246,13 @@ def by_row(values: npt.NDArray[Number], rows: Ints) -> npt.NDArray[Number]:
 
 def _first(key: Hashes) -> Ints:
     """Position at which each key comes up first, in order."""
-    return np.sort(np.unique(key, return_index=True)[1])
+    order = key.argsort(kind="stable")
+    ordered = key[order]
+    new = np.ones(len(key), dtype=np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
+    first = order[new]
+    first.sort()
+    return first
 
 
 _ODD = np.array(

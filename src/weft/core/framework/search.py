@@ -86,9 +86,33 @@ class AssignmentSearch:
         """A quick way first, as a mark to be beaten; then all that could beat it."""
         none = nothing(len(self._nodes.memory), len(self._steps))
         if self._policy is None:
-            return self._pass(width, none, branches=branches)
+            first = self._tightest()
+            return first if first.fits.all() else self._pass(width, first, branches=branches)
         quick = self._pass(np.ones_like(width), none, branches=branches)
         return self._pass(width, quick, branches=branches)
+
+    def _tightest(self) -> SearchResult:
+        """The way of the tightest device at each step, where that leads to an end.
+
+        It is the first of all ways in order, and so what a search without ratings would find.
+        """
+        result = nothing(len(self._nodes.memory), len(self._steps))
+        states = self._space.start().take(np.arange(len(self._nodes.memory)))
+        for index in range(len(self._steps)):
+            fits = self._space.fits(states, index)
+            row = np.flatnonzero(fits.any(axis=1))
+            if len(row) < len(states):
+                states, fits = states.take(row), fits[row]
+            if not len(row):
+                return result
+            order = np.lexsort((states.milli, states.memory))
+            place = np.take_along_axis(fits, order, axis=1).argmax(axis=1)
+            self._space.put(states, index, order[np.arange(len(row)), place])
+        if self._spread is not None:
+            states = states.take(np.flatnonzero(self._leaves_room(states, self._spread)))
+        result.fits[states.node], result.score[states.node] = True, 0
+        result.chosen[states.node] = states.path
+        return result
 
     def _pass(self, width: Ints, before: SearchResult, *, branches: bool) -> SearchResult:
         """Levels one after the other, with only states that may be as good as what was found
@@ -132,17 +156,17 @@ class AssignmentSearch:
         `dropped` learns the best of what was cut off.
         """
         bound = self._bound(states, index)
-        promising = np.arange(len(states))
-        if self._policy is not None:
+        promising, node = np.arange(len(states)), states.node
+        if self._policy is not None and before.fits.any():
             promising = np.flatnonzero(self._may_win(states, index, bound, before))
-        node, bound = states.node[promising], bound[promising]
-        place = np.arange(len(promising))
-        first = np.searchsorted(node, node)
-        if (place - first >= width[node]).any():
-            order = np.lexsort((place, -bound, node))
+            node, bound = node[promising], bound[promising]
+        place = np.arange(len(node))
+        at, most = place - np.searchsorted(node, node), width[node]
+        if (at >= most).any():
             rank = np.empty_like(place)
-            rank[order] = place - first  # nodes stay together, each in the same stretch
-            lost = rank >= width[node]
+            # Nodes stay together, each in the same stretch.
+            rank[np.lexsort((-bound, node))] = at
+            lost = rank >= most
             np.maximum.at(dropped, node[lost], bound[lost])
             promising = promising[~lost]
         return states if len(promising) == len(states) else states.take(promising)

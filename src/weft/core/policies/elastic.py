@@ -114,8 +114,11 @@ def _extremes(query: Query, before: Ints, after: Ints) -> tuple[Ints, Ints]:
 def _most_and_least(options: PlacementOptions) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints]]:
     """The most and the least free on one GPU, of memory and of cores, each [ways]."""
     is_device = options.there
+    is_all = bool(is_device.all())
 
     def extremes(free: Ints) -> tuple[Ints, Ints]:
+        if is_all:
+            return free.max(axis=1), free.min(axis=1)
         most = np.where(is_device, free, -NEVER_FREE).max(axis=1)
         return most, np.where(is_device, free, NEVER_FREE).min(axis=1)
 
