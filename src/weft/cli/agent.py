@@ -14,6 +14,8 @@ from weft.model.errors import BadInputError
 NVML = "nvml"
 NODE_NAME = "NODE_NAME"
 SUPERVISED = "--supervised"
+AT_THE_START = ("weft.cli.agent_plugins", "weft.node.cri.trial")
+"""What an agent imports while it starts, beside what composes it."""
 
 
 NodeName = Annotated[
@@ -88,11 +90,11 @@ def agent(
         raise BadInputError("--all-nodes", "is for --cleanup: add it, or leave this out")
     name = node_name or os.environ.get(NODE_NAME, "") or socket.gethostname().lower()
     with logs.daemon(log_format, log_level, node=name):
-        settings = read(config) if config is not None else Configuration()
         kubeconfigs = (kubeconfig,) if kubeconfig else ()
         if cleanup:
             from weft.cli.agent_cleanup import clean
 
+            settings = read(config) if config is not None else Configuration()
             node = "" if all_nodes else name
             mps = settings.agent.mps
             count = uvloop.run(clean(node, kubeconfigs, context, cdi_folder, mps=mps))
@@ -104,8 +106,11 @@ def agent(
                 lock, guarded, f"--log={log_level}", f"--log-format={log_format}", node=name
             )
         from weft.cli.agent_hosting import AgentHosting, host
+        from weft.node.supervisor.fork_server import begin_when_told
         from weft.node.supervisor.handed_over import handed_over
 
+        begin_when_told(os.environ, AT_THE_START)
+        settings = read(config) if config is not None else Configuration()
         address, port = _address(listen, settings.agent.address, settings.agent.port)
         hosting = AgentHosting(
             node_name=name,
