@@ -83,8 +83,8 @@ async def test_told_to_stop_while_it_waits_to_start_again(
 
 
 async def test_a_command_that_is_not_there(tmp_path: Path) -> None:
+    server = ForkServer([str(tmp_path / "missing")], {})
     with pytest.raises(FileNotFoundError):
-        server = ForkServer([str(tmp_path / "missing")], {})
         await Supervisor(server.start).run(asyncio.Event())
 
 

@@ -67,7 +67,8 @@ class ForkServer:
         if self._server is None or self._server.returncode is not None:
             await self._begin()
         server, asks = self._server, self._asks
-        assert server is not None and asks is not None
+        assert server is not None
+        assert asks is not None
         with contextlib.suppress(ConnectionError):
             asks.write(_START)
             await asks.drain()
