@@ -12,7 +12,7 @@ from weft.kube.config import load as load_endpoint
 from weft.kube.preflight import check_server
 from weft.node.agent.cleanup import WAIT_S, Cleanup, RuntimeConfiguration
 from weft.node.agent.mps_daemon import MpsDaemon, options_here
-from weft.node.containerd.putting_back import RuntimeHere, RuntimeNowhere, RuntimeThere
+from weft.node.containerd.putting_back import RuntimeHere, RuntimeThere
 from weft.node.device_plugin.cdi_files import CdiFiles
 
 CLEANER = (ResourceRight("list", "nodes"), ResourceRight("patch", "nodes/status"))
@@ -41,16 +41,16 @@ async def clean(options: CleanupOptions) -> int:
         who, remedy = "weft agent --cleanup", "name a cluster's administrator with --kubeconfig"
         await check_server(client, who, CLEANER, remedy)
         wait_s = PODS_WAIT_S if options.node_pod is not None else WAIT_S
-        count = await Cleanup(client, _runtimes(options, client), options.node, wait_s).run()
+        count = await Cleanup(client, options.node, wait_s, _runtimes(options, client)).run()
     CdiFiles(options.cdi_folder).forget_all()
     if options.mps:
         await MpsDaemon(options_here()).stop()
     return count
 
 
-def _runtimes(options: CleanupOptions, client: ApiClient) -> RuntimeConfiguration:
+def _runtimes(options: CleanupOptions, client: ApiClient) -> RuntimeConfiguration | None:
     if options.node:
         return RuntimeHere(options.cri_socket)
     if options.node_pod is None:
-        return RuntimeNowhere()
+        return None
     return RuntimeThere(client, load_yaml(read_text(options.node_pod)))

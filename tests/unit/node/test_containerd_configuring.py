@@ -19,7 +19,7 @@ from weft.node.agent.fail_closed import ClosedTrial, FailClosed
 from weft.node.containerd.configuring import ConfiguringOptions, ContainerdConfiguring
 from weft.node.containerd.daemon import daemon_at
 from weft.node.containerd.drop_in import NAME, RuntimeConfigError, drop_in_of
-from weft.node.containerd.putting_back import RuntimeHere, RuntimeNowhere
+from weft.node.containerd.putting_back import RuntimeHere
 from weft.node.nri.runtimes import CONTAINERD_LINES
 
 LONG_S = 60
@@ -340,8 +340,3 @@ def test_what_serves_the_socket_is_found_by_the_kernel(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
-
-
-async def test_from_afar_it_is_said_where_it_is_put_back() -> None:
-    said = await RuntimeNowhere().put_back("n", "/etc/containerd/conf.d/99-weft.toml")
-    assert said.endswith("stays there: run weft agent --cleanup on the node")

@@ -50,14 +50,15 @@ class RuntimeConfiguration(Protocol):
 
 
 class Cleanup:
-    """Cleans one node (`node`) or all of them ("")."""
+    """Cleans one node (`node`) or all of them (""). `runtimes` is None where no node's files are
+    reached."""
 
     def __init__(
         self,
         client: ApiClient,
-        runtimes: RuntimeConfiguration,
         node: str = "",
         wait_s: float = WAIT_S,
+        runtimes: RuntimeConfiguration | None = None,
     ) -> None:
         self._client, self._node, self._wait_s = client, node, wait_s
         self._runtimes = runtimes
@@ -137,6 +138,8 @@ class Cleanup:
             return ""
         if not offer.drop_in:
             return ""
+        if self._runtimes is None:
+            return f"{offer.drop_in} stays there: run weft agent --cleanup on the node"
         return await self._runtimes.put_back(node.metadata.name, offer.drop_in)
 
     async def _nodes(self) -> Sequence[KubeNode]:

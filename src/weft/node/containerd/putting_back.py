@@ -79,11 +79,3 @@ class RuntimeThere:
         if pod.status.phase == _FAILED:
             return f"{where}, and failed: kubectl logs -n {namespace} {name} says why"
         return where
-
-
-class RuntimeNowhere:
-    """Puts nothing back: from here no node's files are reached."""
-
-    async def put_back(self, node: str, drop_in: str) -> str:
-        """The way to put it back."""
-        return f"{drop_in} stays there: run weft agent --cleanup on the node"
