@@ -309,7 +309,7 @@ def test_a_killed_agent_adjusts_containers_again_within_a_second(
         process = Agent(node, gpus, "--supervised", "--lock", lock)
         try:
             process.start()
-            process.wait_ready(lambda: process.said.count(ASKED) == 2)  # the guard's, too
+            process.until(f"(?s){ASKED}.*{ASKED}")  # the guard's, too
             killed, before_s = kill_agent_of(process), time.monotonic()
             while process.said.count(ASKED) < 3:
                 time.sleep(0.005)
