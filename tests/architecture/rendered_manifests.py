@@ -186,6 +186,8 @@ def _processes() -> dict[str, Any]:
             runtimeClassName=TEXT,
             devicePlugins=FLAG,
             criSocket=TEXT,
+            configureRuntime=FLAG,
+            runtimeFolder=TEXT,
             mig=FLAG,
             playedGpus={"$ref": "#/$defs/FakeFile"},
             resources=ANYTHING,

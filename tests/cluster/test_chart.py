@@ -46,6 +46,9 @@ SETS: dict[str, dict[str, Any]] = {
     "nodes without NRI": {
         "agent": {"devicePlugins": True, "runtimeClassName": "nvidia", "mig": True}
     },
+    "agents that configure the runtime": {
+        "agent": {"configureRuntime": True, "runtimeFolder": "/etc/containerd-gpu"}
+    },
     "played GPUs": yaml.safe_load((CHART.parents[1] / "examples" / "played-gpus.yaml").read_text()),
     "own class, own registry": {
         "priorityClass": {"create": True},
@@ -401,6 +404,7 @@ def taken(api: Api, place: str, item: Object) -> bool:
         ({"configuration": {"lease": {"namespace": "x"}}}, "lease.namespace is not kube-system"),
         ({"scheduler": {"minAvailable": 2}}, "no node could be drained"),
         ({"profiles": [{**PROFILE, "schedulerName": "a"}]}, "weft is no profile"),
+        ({"agent": {"configureRuntime": True, "criSocket": ""}}, "or give the socket"),
         ({"profiles": [PROFILE, PROFILE]}, "schedulerName weft is there twice"),
         ({"profiles": [with_policy("best-fitt")]}, "best-fitt, which Weft does not have: write "),
         ({"configuration": {"profiles": [with_policy("x")]}}, "binpack, coscheml, dot-product"),

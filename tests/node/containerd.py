@@ -14,6 +14,7 @@ from processes import Server
 _SUBNET = "10.213.0.0/20"
 _CONFIG = """
 version = 3
+imports = [{imports}]
 root = "{folder}/root"
 state = "{folder}/state"
 disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.tracing.processor.v1.otlp"]
@@ -96,12 +97,15 @@ class Containerd(Server):
         super().__init__(["/usr/bin/env", path, *command], folder / "containerd.log")
         self.name = CONTAINERD
 
-    def configure(self, *, nri: bool = True, validator: bool = True, cdi: bool = True) -> None:
-        """Write its configuration, which the next start reads."""
+    def configure(
+        self, *, nri: bool = True, validator: bool = True, cdi: bool = True, imports: str = ""
+    ) -> None:
+        """Write its configuration, which the next start reads; with one of `imports` more."""
         (self.folder / "config.toml").write_text(
             _CONFIG.format(
                 folder=self.folder,
                 nri_socket=self.nri_socket,
+                imports=f'"{imports}"' if imports else "",
                 cdi=str(cdi).lower(),
                 cdi_folder=self.cdi_folder,
                 pause=PAUSE,

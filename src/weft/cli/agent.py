@@ -14,6 +14,9 @@ from weft.model.errors import BadInputError
 NVML = "nvml"
 NODE_NAME = "NODE_NAME"
 SUPERVISED = "--supervised"
+NOTE = "runtime-configuration.json"
+AT_THE_START = ("weft.cli.agent_plugins", "weft.node.cri.trial")
+"""What an agent imports while it starts, beside what composes it."""
 
 
 NodeName = Annotated[
@@ -39,6 +42,13 @@ PodResources = Annotated[Path, Option(help="The kubelet's pod resources socket."
 CriSocket = Annotated[
     Path, Option(help="The container runtime's CRI socket, to try whether containers wait for us.")
 ]
+ConfigureRuntime = Annotated[
+    bool,
+    Option(
+        "--configure-runtime",
+        help="Have containerd wait for us where it doesn't: write a drop-in, restart it.",
+    ),
+]
 Supervised = Annotated[
     bool,
     Option(
@@ -54,6 +64,11 @@ Cleanup = Annotated[
 ]
 AllNodes = Annotated[bool, Option("--all-nodes", help="With --cleanup: off every node.")]
 
+NodePod = Annotated[
+    Path | None,
+    Option(help="With --all-nodes: a pod for nodes whose containerd agents have configured."),
+]
+
 
 def agent(
     node_name: NodeName = "",
@@ -65,10 +80,12 @@ def agent(
     cdi_folder: CdiFolder = Path("/var/run/cdi"),
     pod_resources: PodResources = Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
     cri_socket: CriSocket = Path("/run/containerd/containerd.sock"),
+    configure_runtime: ConfigureRuntime = False,
     supervised: Supervised = False,
     lock: Lock = Path("/run/weft/agent.lock"),
     cleanup: Cleanup = False,
     all_nodes: AllNodes = False,
+    node_pod: NodePod = None,
     config: options.ConfigFile = None,
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = "",
@@ -88,14 +105,17 @@ def agent(
         raise BadInputError("--all-nodes", "is for --cleanup: add it, or leave this out")
     name = node_name or os.environ.get(NODE_NAME, "") or socket.gethostname().lower()
     with logs.daemon(log_format, log_level, node=name):
-        settings = read(config) if config is not None else Configuration()
         kubeconfigs = (kubeconfig,) if kubeconfig else ()
         if cleanup:
-            from weft.cli.agent_cleanup import clean
+            from weft.cli.agent_cleanup import CleanupOptions, clean
 
+            settings = read(config) if config is not None else Configuration()
             node = "" if all_nodes else name
             mps = settings.agent.mps
-            count = uvloop.run(clean(node, kubeconfigs, context, cdi_folder, mps=mps))
+            options_ = CleanupOptions(
+                node, kubeconfigs, context, cdi_folder, cri_socket, mps, node_pod
+            )
+            count = uvloop.run(clean(options_))
             print(f"taken off {count} {'node' if count == 1 else 'nodes'}")
             return
         if supervised:
@@ -104,8 +124,11 @@ def agent(
                 lock, guarded, f"--log={log_level}", f"--log-format={log_format}", node=name
             )
         from weft.cli.agent_hosting import AgentHosting, host
+        from weft.node.supervisor.fork_server import begin_when_told
         from weft.node.supervisor.handed_over import handed_over
 
+        begin_when_told(os.environ, AT_THE_START)
+        settings = read(config) if config is not None else Configuration()
         address, port = _address(listen, settings.agent.address, settings.agent.port)
         hosting = AgentHosting(
             node_name=name,
@@ -121,6 +144,7 @@ def agent(
             pod_resources=pod_resources,
             cri_socket=cri_socket,
             handed=handed_over(os.environ),
+            configuring=lock.parent / NOTE if configure_runtime else None,
         )
         # Reading GPUs is a thread's work: whoever creates a container must not wait 5 ms for it.
         sys.setswitchinterval(0.000_5)

@@ -48,6 +48,7 @@ from weft.node.agent.process_owner import pods_with_processes
 from weft.node.agent.reconciler import Reconciler
 from weft.node.agent.usage import UsageWatch, WatchedPod
 from weft.node.agent.usage_metrics import UsageMetrics
+from weft.node.containerd.configuring import ConfiguringOptions, ContainerdConfiguring
 from weft.node.device_plugin.cdi_files import FILE_PREFIX, CdiFiles
 from weft.node.devices.fake import FakeReader
 from weft.node.devices.nvml import NvmlReader
@@ -80,6 +81,8 @@ class AgentHosting(msgspec.Struct, frozen=True):
     cri_socket: Path = Path("/run/containerd/containerd.sock")
     proc: Path = Path("/proc")
     handed: HandedOver | None = None
+    configuring: Path | None = None
+    """Where the agent notes how it configured the runtime; None where it may not."""
 
 
 async def host(config: Configuration, hosting: AgentHosting) -> None:
@@ -193,6 +196,7 @@ class Composition:
         mark = hosting.handed.mark if hosting.handed is not None else ""
         self.plugin = NriPlugin(hosting.nri_socket, self.delivery, PluginOptions(mark=mark))
         self.closed = FailClosed(self.plugin, lambda: _try_closed(hosting.cri_socket))
+        self.configuring = self._configure(hosting)
         self.absence = RuntimeAbsence(self.plugin)
         self.discovery = Discovery(
             self._client,
@@ -205,6 +209,14 @@ class Composition:
         )
         if self.mps is not None:
             self.mps.listeners.append(self.discovery.nudge)
+        if self.configuring is not None:
+            self.configuring.listeners.append(self.discovery.nudge)
+
+    def _configure(self, hosting: AgentHosting) -> ContainerdConfiguring | None:
+        if hosting.configuring is None or hosting.device_plugins:
+            return None
+        options = ConfiguringOptions(hosting.cri_socket, hosting.configuring, proc=hosting.proc)
+        return ContainerdConfiguring(self.plugin, self.closed, options)
 
     def _cdi_specs(self, hosting: AgentHosting) -> CdiSpecs:
         return CdiSpecs(
@@ -252,7 +264,9 @@ class Composition:
 
     def _offer(self) -> AgentOffer | None:
         if self.device_plugins is None:
-            return None if self.absence.gone else offer_of(self.plugin, self.isolation, self.closed)
+            if self.absence.gone:
+                return None
+            return offer_of(self.plugin, self.isolation, self.closed, self.configuring)
         if not self.device_plugins.registrations:
             return None
         modes = self.isolation.offered()
@@ -288,6 +302,8 @@ class Composition:
                 "device-plugins": self.device_plugins,
                 "discovery": Offering(self.device_plugins, self.discovery),
             }
+        if self.configuring is not None:
+            parts["runtime-configuration"] = self.configuring
         if self._settings.hook_library:
             pods = self.pods
             known = lambda: pods.pods.keys() if pods.synced.is_set() else None  # noqa: E731

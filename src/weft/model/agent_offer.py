@@ -19,15 +19,16 @@ DEVICE_PLUGIN: Final = "device-plugin"
 which counts resources and names nobody."""
 
 _MOST_MODES = 16
-_MOST_TOLD = 1000
+MOST_TOLD = 1000
 
 
 class AgentOffer(msgspec.Struct, frozen=True, gc=False):
     """`version` is the agent's. `delivery` says how shares reach containers, `isolation` in which
     modes. `fail_closed`: the container runtime starts no container of a pod that requires the
     agent (`REQUIRED_PLUGINS`) while the agent is away; the agent has tried it. `open_because`: why
-    it is not so, and `runtime`: of which runtime, for people. `compares_records`: it gives a pod
-    nothing by a delivery record that says more than the pod asks for, or was placed with.
+    it is not so, and `runtime`: of which runtime, for people. `drop_in`: the file on the node by
+    which the agent made it so, "" where it did not. `compares_records`: it gives a pod nothing by a
+    delivery record that says more than the pod asks for, or was placed with.
 
     Modes that this version does not know are kept: no pod asks for them.
     """
@@ -39,6 +40,7 @@ class AgentOffer(msgspec.Struct, frozen=True, gc=False):
     compares_records: bool = False
     open_because: str = ""
     runtime: str = ""
+    drop_in: str = ""
 
 
 def encode_offer(offer: AgentOffer) -> str:
@@ -54,8 +56,8 @@ def decode_offer(text: str) -> AgentOffer:
         raise ValueError("it is nested too deeply") from None
     if len(offer.version) > MOST_LETTERS:
         raise ValueError(f"the version has more than {MOST_LETTERS} characters")
-    if max(len(offer.open_because), len(offer.runtime)) > _MOST_TOLD:
-        raise ValueError(f"a text has more than {_MOST_TOLD} characters")
+    if max(map(len, (offer.open_because, offer.runtime, offer.drop_in))) > MOST_TOLD:
+        raise ValueError(f"a text has more than {MOST_TOLD} characters")
     if len(offer.isolation) > _MOST_MODES or any(len(m) > MOST_LETTERS for m in offer.isolation):
         raise ValueError(f"more than {_MOST_MODES} isolation modes, or a name that is none")
     return offer

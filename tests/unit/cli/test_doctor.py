@@ -124,6 +124,11 @@ def test_container_runtimes(
 def test_offers_that_are_open_of_two_versions_or_damaged(
     weft: Weft, cluster: FakeApiServer
 ) -> None:
+    drop_in = "/etc/containerd/conf.d/99-weft.toml"
+    made = AgentOffer("0.1", "by-name", ("none",), fail_closed=True, drop_in=drop_in)
+    cluster.add("nodes", node("m", **{AGENT: encode_offer(made)}))
+    text = findings(weft)[1]["agents' offers"]["text"]
+    assert text.endswith("; on 1 containerd waits for the agent by its drop-in")
     opened = encode_offer(AgentOffer("0.1", "by-name", ("none",)))
     cluster.add("nodes", node("b", **{AGENT: opened}))
     text = "a container may start without its share while the agent is away, on b"

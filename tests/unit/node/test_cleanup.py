@@ -22,12 +22,14 @@ from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
 from weft.model import BadInputError
-from weft.model.agent_offer import AgentOffer
+from weft.model.agent_offer import AgentOffer, encode_offer
+from weft.model.annotations import AGENT
 from weft.node.agent.accounting import Accounting
 from weft.node.agent.cleanup import WAIT_S, Cleanup
 from weft.node.agent.device_watch import DeviceWatch
 from weft.node.agent.discovery import Discovery
 from weft.node.agent.heartbeat import Heartbeat
+from weft.node.containerd.putting_back import RuntimeThere
 from weft.node.device_plugin.cdi_files import FILE_PREFIX, CdiFiles
 from weft.node.devices.fake import FakeReader
 
@@ -213,3 +215,60 @@ async def test_cdi_files_go_a_minute_after_they_were_used_and_with_the_agent(
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert list(tmp_path.iterdir()) == [other]
+
+
+DROP_IN = "/etc/containerd/conf.d/99-weft.toml"
+
+
+def configured_node(server: FakeApiServer, name: str) -> None:
+    offer = msgspec.structs.replace(OFFER, drop_in=DROP_IN)
+    node(server, name, annotations={AGENT: encode_offer(offer)})
+
+
+async def test_a_runtime_that_an_agent_configured_is_put_back_by_a_pod_on_its_node() -> None:
+    """What says that it was configured goes last: until then all can be done once more."""
+    server = FakeApiServer()
+    for name in ("a", "b"):
+        configured_node(server, name)
+    node(server, "c", annotations={AGENT: encode_offer(OFFER)})
+    template = {"metadata": {"labels": {"x": "y"}}, "spec": {"containers": [{"name": "cleanup"}]}}
+    async with inside(server) as client:
+        runtimes = RuntimeThere(client, template)
+        cleaning = asyncio.create_task(Cleanup(client, runtimes=runtimes).run())
+        while len(pods := server.store.all(server.kind("pods"))) < 2:
+            await asyncio.sleep(0.1)
+        assert {pod["spec"]["nodeName"] for pod in pods} == {"a", "b"}
+        assert all(pod["metadata"]["labels"] == {"x": "y"} for pod in pods)
+        assert AGENT in found(server, "a")["annotations"]
+        for pod in pods:
+            server.update(
+                "pods", pod["metadata"]["name"], {"status": {"phase": "Succeeded"}}, SYSTEM
+            )
+        assert await cleaning == 3
+        assert server.store.all(server.kind("pods")) == []
+        assert all(AGENT not in found(server, name)["annotations"] for name in "abc")
+
+
+async def test_a_pod_that_could_not_put_it_back_is_named() -> None:
+    server = FakeApiServer()
+    configured_node(server, "a")
+    async with inside(server) as client:
+        runtimes = RuntimeThere(client, {"spec": {"containers": []}})
+        cleaning = asyncio.create_task(Cleanup(client, wait_s=5, runtimes=runtimes).run())
+        while not (pods := server.store.all(server.kind("pods"))):
+            await asyncio.sleep(0.1)
+        name = pods[0]["metadata"]["name"]
+        server.update("pods", name, {"status": {"phase": "Failed"}}, SYSTEM)
+        with pytest.raises(
+            BadInputError, match=f"node a: pod .* failed: kubectl logs -n .* {name}"
+        ):
+            await cleaning
+        assert AGENT in found(server, "a")["annotations"]
+
+
+async def test_from_afar_it_is_said_where_a_runtime_is_put_back() -> None:
+    server = FakeApiServer()
+    configured_node(server, "a")
+    async with inside(server) as client:
+        with pytest.raises(BadInputError, match=f"node a: {DROP_IN} stays there: run weft agent"):
+            await Cleanup(client, wait_s=1).run()

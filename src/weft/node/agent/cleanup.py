@@ -4,6 +4,7 @@
     annotations   what `Discovery` and `Accounting` write
     labels        weft.dev/gpu-model.…
     Leases        the heartbeats
+    containerd    the drop-in that the offer names (`node/containerd`)
 
 An agent that still runs would write all of it again, so the agents' pods are waited for first. A
 node without any of Weft's own marks is left alone: Alnair's annotations are then Alnair's.
@@ -11,6 +12,7 @@ node without any of Weft's own marks is left alone: Alnair's annotations are the
 
 import logging
 from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -21,6 +23,7 @@ from weft.kube.pods import ENDED
 from weft.kube.services import SERVING_PODS, ServingPod, everything
 from weft.kube.structs import KubeNode, Lease
 from weft.model import BadInputError
+from weft.model.agent_offer import decode_offer
 from weft.model.annotations import ADVERTISES, AGENT, INVENTORY
 from weft.model.heartbeat import HEARTBEAT_PREFIX, heartbeat_name
 from weft.model.log_fields import about
@@ -38,11 +41,27 @@ _FORBIDDEN = 403
 _FAILED = (ApiError, LostError, NotSentError)
 
 
-class Cleanup:
-    """Cleans one node (`node`) or all of them ("")."""
+class RuntimeConfiguration(Protocol):
+    """Whoever reaches the files by which agents configured their runtimes."""
 
-    def __init__(self, client: ApiClient, node: str = "", wait_s: float = WAIT_S) -> None:
+    async def put_back(self, node: str, drop_in: str) -> str:
+        """Put the runtime's configuration back; why that is not done yet, "" once it is."""
+        ...
+
+
+class Cleanup:
+    """Cleans one node (`node`) or all of them (""). `runtimes` is None where no node's files are
+    reached."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        node: str = "",
+        wait_s: float = WAIT_S,
+        runtimes: RuntimeConfiguration | None = None,
+    ) -> None:
         self._client, self._node, self._wait_s = client, node, wait_s
+        self._runtimes = runtimes
         # Inside the cluster it has rights in its own namespace; a person may look in all of them.
         self._namespace = client.endpoint.namespace if client.endpoint.inside else ""
 
@@ -95,6 +114,9 @@ class Cleanup:
             name = node.metadata.name
             if body := leftovers(node):
                 try:
+                    if problem := await self._put_back(node):
+                        problems.append(f"node {name}: {problem}")
+                        continue  # its marks say what is left to do
                     await self._patch(name, body)
                     cleaned.add(name)
                 except _FAILED as error:
@@ -108,6 +130,17 @@ class Cleanup:
             except _FAILED as error:
                 problems.append(f"lease {meta.namespace}/{meta.name}: {error}")
         return problems
+
+    async def _put_back(self, node: KubeNode) -> str:
+        try:
+            offer = decode_offer((node.metadata.annotations or {}).get(AGENT, ""))
+        except ValueError:
+            return ""
+        if not offer.drop_in:
+            return ""
+        if self._runtimes is None:
+            return f"{offer.drop_in} stays there: run weft agent --cleanup on the node"
+        return await self._runtimes.put_back(node.metadata.name, offer.drop_in)
 
     async def _nodes(self) -> Sequence[KubeNode]:
         if self._node:

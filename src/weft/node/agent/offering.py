@@ -9,10 +9,11 @@ and the node's resources with it (`Accounting`), so that no more pods come.
 import asyncio
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 import weft
-from weft.model.agent_offer import BY_NAME, AgentOffer
+from weft.model.agent_offer import BY_NAME, MOST_TOLD, AgentOffer
 from weft.node.agent.discovery import Discovery
 from weft.node.agent.fail_closed import FailClosed
 from weft.node.agent.isolation import NodeIsolation
@@ -25,18 +26,34 @@ GONE_S = 120.0
 _LOOK_S = 1.0
 
 
-def offer_of(plugin: NriPlugin, isolation: NodeIsolation, closed: FailClosed) -> AgentOffer | None:
+class Configuring(Protocol):
+    """The part that configures the runtime to wait; `ContainerdConfiguring` is one."""
+
+    drop_in: Path | None
+    problem: str
+
+
+def offer_of(
+    plugin: NriPlugin,
+    isolation: NodeIsolation,
+    closed: FailClosed,
+    configuring: Configuring | None = None,
+) -> AgentOffer | None:
     """The offer through this plugin; None before it registered, and was tried to be without."""
     if not plugin.registrations or closed.trial is None:
         return None
+    because, drop_in = closed.open_because, configuring.drop_in if configuring else None
+    if because and configuring is not None and configuring.problem:
+        because = f"{because}; {configuring.problem}"
     return AgentOffer(
         weft.__version__,
         BY_NAME,
         isolation.offered(),
         fail_closed=closed.holds,
         compares_records=True,
-        open_because=closed.open_because,
+        open_because=because[:MOST_TOLD],
         runtime=plugin.runtime,
+        drop_in=str(drop_in or ""),
     )
 
 

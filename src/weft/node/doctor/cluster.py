@@ -167,7 +167,9 @@ def offers(facts: ClusterFacts) -> DoctorFinding:
         why = f" ({first.open_because})" * bool(first.open_because)
         text = "a container may start without its share while the agent is away"
         return advice(check, f"{text}, on {some(opened)}{why}", how_to_close(first.runtime))
-    return good(check, f"{len(offers)} nodes: {_modes(offers)}")
+    made = sum(bool(offer.drop_in) for offer in by_name.values())
+    waits = f"; on {made} containerd waits for the agent by its drop-in" * bool(made)
+    return good(check, f"{len(offers)} nodes: {_modes(offers)}{waits}")
 
 
 def drivers(facts: ClusterFacts) -> DoctorFinding:

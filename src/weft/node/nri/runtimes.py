@@ -43,6 +43,11 @@ def has_validators(runtime: str) -> bool:
     return is_from(_VALIDATORS_FROM, *runtime.partition(" ")[::2])
 
 
+def closes(runtime: str) -> bool:
+    """True if some configuration of this runtime has it wait for a plugin."""
+    return is_from(_CLOSES_FROM, *runtime.partition(" ")[::2])
+
+
 def how_to_close(runtime: str) -> str:
     """How to have this runtime create no container while a plugin that it requires is away: which
     lines its configuration needs, or which version."""

@@ -14,6 +14,7 @@ from weft.kube.log_lines import TEXT_FORM, JsonFormatter
 from weft.model import WeftError
 from weft.node.nri.plugin import NriPlugin
 from weft.node.supervisor.delivery_lock import DeliveryLock
+from weft.node.supervisor.fork_server import ForkServer
 from weft.node.supervisor.guard import GUARD_OPTIONS, ShareGuard
 from weft.node.supervisor.handed_over import HandedOver
 from weft.node.supervisor.supervisor import Supervisor
@@ -48,14 +49,15 @@ async def _supervise(command: Sequence[str], file: Path, guard_at: Path | None) 
         loop.add_signal_handler(number, stop.set)
     handed = HandedOver(secrets.token_hex(16), DeliveryLock.at(file))
     lock = handed.lock
-    supervisor = Supervisor(command, handed.environment(), (lock.fd,))
+    server = ForkServer(command, handed.environment(), (lock.fd,))
     guarding = None
     if guard_at is not None:
         guard = ShareGuard(handed.mark, lock.take)
         guarding = asyncio.create_task(NriPlugin(guard_at, guard, GUARD_OPTIONS).run())
     try:
-        return await supervisor.run(stop)
+        return await Supervisor(server.start).run(stop)
     finally:
+        await server.close()
         if guarding is not None:
             guarding.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -1,25 +1,22 @@
 """Runs the agent, and again at once where something kills it.
 
-spawn ──▶ runs ──▶ killed by a signal ──▶ spawn: at once, then after 0.25, 0.5 … 5 s
+start ──▶ runs ──▶ killed by a signal ──▶ start: at once, then after 0.25, 0.5 … 5 s
               ├──▶ ended by itself ─────▶ ends with its code: it had a reason (a configuration
               │                           that is refused, a driver that needs a new container)
               └──▶ SIGTERM to us ───────▶ it is told too, and waited for
 """
 
 import asyncio
-import ctypes
 import logging
-import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
-log = logging.getLogger("weft.agent")
+from weft.node.supervisor.fork_server import Running
 
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
+log = logging.getLogger("weft.agent")
 
 
 class SupervisorOptions(msgspec.Struct, frozen=True):
@@ -32,24 +29,16 @@ class SupervisorOptions(msgspec.Struct, frozen=True):
 
 
 class Supervisor:
-    """Runs `command` with `more` in its environment and the open files `fds`."""
+    """Runs what `start` starts; OSError of it ends this."""
 
     def __init__(
-        self,
-        command: Sequence[str],
-        more: Mapping[str, str] | None = None,
-        fds: Sequence[int] = (),
-        options: SupervisorOptions | None = None,
+        self, start: Callable[[], Awaitable[Running]], options: SupervisorOptions | None = None
     ) -> None:
         self.starts = 0
-        self._command, self._more, self._fds = command, dict(more or {}), tuple(fds)
-        self._options = options or SupervisorOptions()
+        self._start, self._options = start, options or SupervisorOptions()
 
     async def run(self, stop: asyncio.Event) -> int:
-        """Until the command ends by itself, or `stop` is set; the exit code, as a shell tells it.
-
-        OSError where the command cannot be started.
-        """
+        """Until the agent ends by itself, or `stop` is set; the exit code, as a shell tells it."""
         soon = 0
         while True:
             began_s = time.monotonic()
@@ -75,12 +64,7 @@ class Supervisor:
         return float(min(options.first_delay_s * 2 ** min(soon - 2, 30), options.most_delay_s))
 
     async def _once(self, stop: asyncio.Event) -> int:
-        process = await asyncio.create_subprocess_exec(
-            *self._command,
-            env=os.environ | self._more,
-            pass_fds=self._fds,
-            preexec_fn=_die_with_parent,
-        )
+        process = await self._start()
         self.starts += 1
         ended, stopping = asyncio.create_task(process.wait()), asyncio.create_task(stop.wait())
         await asyncio.wait((ended, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -88,11 +72,6 @@ class Supervisor:
         if not ended.done():
             process.terminate()
         return await ended
-
-
-def _die_with_parent() -> None:
-    """An agent whose supervisor was killed is told to end: the next one would find two."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _name_of(number: int) -> str:

@@ -1,0 +1,202 @@
+"""Has containerd wait for the agent, where the trial shows that it does not.
+
+    trial: open ──▶ drop-in written ──▶ containerd ended, started again by who runs it ──▶ trial
+                         ▲                                                              │
+      closed: it stays ──┘ open, or containerd does not come back: taken back ◀─────────┘
+
+What did not help is not tried again, by this agent or the next, until containerd's configuration or
+version is another (`state`, which a reboot forgets). An agent that dies in between finds there that
+it was on its way.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from weft.node.agent.fail_closed import ClosedTrial, FailClosed, RuntimeTold
+from weft.node.containerd.daemon import END_S, Daemon, daemon_at
+from weft.node.containerd.drop_in import DropIn, RuntimeConfigError, digest_of, drop_in_of
+from weft.node.nri.runtimes import closes, how_to_close
+
+log = logging.getLogger("weft.agent")
+
+COME_BACK_S = 90.0
+"""containerd's own unit waits 5 s; with many containers it takes as long again to load them."""
+
+
+class ConfiguringOptions(msgspec.Struct, frozen=True):
+    """`socket`: containerd's. `state`: a file for what was tried. `end_s`, `come_back_s`: for it to
+    end, and to be back and tried."""
+
+    socket: Path
+    state: Path
+    proc: Path = Path("/proc")
+    end_s: float = END_S
+    come_back_s: float = COME_BACK_S
+
+
+class _Tried(msgspec.Struct):
+    """What the state file says: a drop-in that is being tried, or that did not help, and with which
+    containerd (`of`)."""
+
+    pending: str = ""
+    refused: str = ""
+    of: str = ""
+
+
+class ContainerdConfiguring:
+    """An `AgentPart`. `drop_in` is the file that has containerd wait, if there is one; `problem`
+    says why it could not be made so, "" where nothing had to. `listeners` hear of both."""
+
+    def __init__(
+        self, plugin: RuntimeTold, closed: FailClosed, options: ConfiguringOptions
+    ) -> None:
+        self.drop_in: Path | None = None
+        self.problem = ""
+        self.restarts = 0
+        self.listeners: list[Callable[[], None]] = []
+        self._plugin, self._closed, self._options = plugin, closed, options
+        self._due = asyncio.Event()
+        closed.listeners.append(self._due.set)
+
+    async def run(self) -> None:
+        """Look after each trial, until cancelled."""
+        if self._closed.trial is not None:
+            self._due.set()
+        if pending := self._read().pending:
+            await self._resume(pending)
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            try:
+                self.drop_in, self.problem = await self._looked(), ""
+            except RuntimeConfigError as error:
+                self.drop_in = None
+                self._say(str(error))
+            for listen in self.listeners:
+                listen()
+
+    async def _looked(self) -> Path | None:
+        """The drop-in in force; written now where it is needed."""
+        trial = self._closed.trial
+        if trial is None or trial.outcome == "unknown":
+            return self.drop_in
+        runtime = self._plugin.runtime
+        if not closes(runtime) or not runtime.startswith("containerd "):
+            if trial.outcome == "closed":
+                return None
+            text = f"{runtime or 'this runtime'} is not configured by the agent"
+            raise RuntimeConfigError(f"{text}: {how_to_close(runtime)}")
+        if trial.outcome == "closed":
+            return self._own()
+        daemon = daemon_at(self._options.socket, self._options.proc)
+        drop_in = drop_in_of(daemon.config)
+        of = f"{runtime} {digest_of(daemon.config)}"
+        if (tried := self._read()).refused and tried.of == of:
+            raise RuntimeConfigError(tried.refused)
+        return await self._configured(drop_in, daemon, of)
+
+    def _own(self) -> Path | None:
+        """The drop-in where it is there; somebody else's words for it are nobody's problem."""
+        try:
+            drop_in = drop_in_of(daemon_at(self._options.socket, self._options.proc).config)
+            return drop_in.path if drop_in.written() else None
+        except RuntimeConfigError:
+            return None
+
+    async def _configured(self, drop_in: DropIn, daemon: Daemon, of: str) -> Path:
+        """Write it and restart containerd; `RuntimeConfigError` once it is taken back."""
+        drop_in.write()
+        self._write(_Tried(pending=str(drop_in.path), of=of))
+        log.warning("restarts containerd, to have it wait for the agent: %s", drop_in.path)
+        try:
+            trial = await self._restarted(daemon)
+        except RuntimeConfigError as error:
+            drop_in.remove()
+            self._forget()
+            raise RuntimeConfigError(f"{error}; {drop_in.path} is taken back") from None
+        if trial is not None and trial.outcome == "closed":
+            self._forget()
+            log.info("containerd waits for the agent now: %s", drop_in.path)
+            return drop_in.path
+        drop_in.remove()
+        within_s = self._options.come_back_s
+        why = f"with it {trial.text}" if trial is not None else _not_back(within_s)
+        text = f"{drop_in.path} is taken back: {why}"
+        text = f"{text}; it is tried again when containerd's configuration or version is another"
+        self._write(_Tried(refused=text, of=of))
+        try:
+            if trial is None:
+                trial = await self._tried(self._closed.trials)
+            else:
+                trial = await self._restarted(daemon_at(self._options.socket, self._options.proc))
+        except RuntimeConfigError as error:
+            text = f"{text}; then: {error}"
+        else:
+            if trial is None:
+                text = f"{text}; it is not back without it either: start it (systemctl start "
+                text += "containerd)"
+        raise RuntimeConfigError(text)
+
+    async def _restarted(self, daemon: Daemon) -> ClosedTrial | None:
+        """The trial after a restart; None if containerd was not back in time."""
+        self.restarts += 1
+        await daemon.end(self._options.end_s)
+        return await self._tried(self._closed.trials)
+
+    async def _tried(self, before: int) -> ClosedTrial | None:
+        """The next trial that decides; None if there is none in time."""
+        try:
+            async with asyncio.timeout(self._options.come_back_s):
+                while True:
+                    trial = self._closed.trial
+                    if self._closed.trials > before and trial and trial.outcome != "unknown":
+                        self._due.clear()
+                        return trial
+                    self._due.clear()
+                    await self._due.wait()
+        except TimeoutError:
+            return None
+
+    async def _resume(self, pending: str) -> None:
+        """An agent before this one died on its way. If containerd is there, it goes on as at the
+        start; if not, the drop-in may be why."""
+        if self._closed.trials or await self._tried(0) is not None:
+            self._due.set()
+            return
+        try:
+            DropIn(Path(pending), "").remove()
+        except RuntimeConfigError as error:
+            self._say(str(error))
+        else:
+            self._say(f"{pending} is taken back: {_not_back(self._options.come_back_s)}")
+        self._forget()
+
+    def _say(self, problem: str) -> None:
+        if problem != self.problem:
+            log.error("containerd is not configured to wait for the agent: %s", problem)
+        self.problem = problem
+
+    def _read(self) -> _Tried:
+        try:
+            return msgspec.json.decode(self._options.state.read_bytes(), type=_Tried)
+        except (OSError, msgspec.MsgspecError):
+            return _Tried()
+
+    def _write(self, tried: _Tried) -> None:
+        """Only what one agent tells the next: without it the next one tries once more."""
+        try:
+            self._options.state.parent.mkdir(parents=True, exist_ok=True)
+            self._options.state.write_bytes(msgspec.json.encode(tried))
+        except OSError as error:
+            log.warning("%s can't be written: %s", self._options.state, error.strerror)
+
+    def _forget(self) -> None:
+        self._options.state.unlink(missing_ok=True)
+
+
+def _not_back(within_s: float) -> str:
+    return f"containerd was not back {within_s:.0f} s after it was told to end"

@@ -1,0 +1,87 @@
+"""The containerd that serves a socket: its process, the configuration that it was told to read.
+
+It is restarted by SIGTERM, as systemd ends it: containers go on. Whoever runs it starts it again;
+its own unit has `Restart=always`.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import struct
+from pathlib import Path
+
+from weft.node.containerd.drop_in import RuntimeConfigError
+
+NAME = "containerd"
+DEFAULT_CONFIG = Path("/etc/containerd/config.toml")
+END_S = 30.0
+_CREDENTIALS = struct.Struct("3i")
+
+
+class Daemon:
+    """A containerd: its process id, and its configuration file."""
+
+    def __init__(self, pid: int, config: Path) -> None:
+        self.pid, self.config = pid, config
+
+    async def end(self, within_s: float = END_S) -> None:
+        """Tell it to end, and wait for that; `RuntimeConfigError` if it doesn't."""
+        try:
+            fd = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return
+        gone, loop = asyncio.Event(), asyncio.get_running_loop()
+        loop.add_reader(fd, gone.set)
+        try:
+            signal.pidfd_send_signal(fd, signal.SIGTERM)
+            async with asyncio.timeout(within_s):
+                await gone.wait()
+        except ProcessLookupError:
+            pass
+        except PermissionError as error:
+            text = f"containerd may not be told to end ({error.strerror})"
+            raise RuntimeConfigError(f"{text}: AppArmor or SELinux confines the agent") from None
+        except TimeoutError:
+            text = f"containerd (process {self.pid}) has not ended {within_s:.0f} s after SIGTERM"
+            raise RuntimeConfigError(text) from None
+        finally:
+            loop.remove_reader(fd)
+            os.close(fd)
+
+
+def daemon_at(at: Path, proc: Path = Path("/proc")) -> Daemon:
+    """The containerd behind this socket; `RuntimeConfigError` where none is to be seen."""
+    pid = _server_of(at)
+    try:
+        words = (proc / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError as error:
+        text = f"the process behind {at} isn't seen ({error.strerror}): hostPID is needed"
+        raise RuntimeConfigError(text) from None
+    if Path(words[0]).name != NAME:
+        raise RuntimeConfigError(f"{at} is served by {words[0] or 'nobody'}, not by containerd")
+    config = _option(words)
+    if not config.is_absolute():
+        raise RuntimeConfigError(f"containerd reads {config}, which depends on where it was begun")
+    return Daemon(pid, config)
+
+
+def _server_of(at: Path) -> int:
+    """The process that listens at a socket; 0 if it is in no namespace that is seen from here."""
+    try:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(5)
+            client.connect(str(at))
+            told = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    except OSError as error:
+        raise RuntimeConfigError(f"nobody answers at {at}: {error.strerror or error}") from None
+    return int(_CREDENTIALS.unpack(told)[0])
+
+
+def _option(words: list[str]) -> Path:
+    """The configuration that its command names."""
+    for word, following in zip(words, (*words[1:], ""), strict=True):
+        name, equals, value = word.partition("=")
+        if name in ("--config", "-config", "-c", "--c"):
+            return Path(value if equals else following)
+    return DEFAULT_CONFIG

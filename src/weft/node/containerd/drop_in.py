@@ -1,0 +1,167 @@
+"""The drop-in that has containerd wait: where its configuration takes one, written and taken back.
+
+    config.toml   imports = ["/etc/containerd/conf.d/*.toml"]
+                  └─▶ …/conf.d/99-weft.toml    NRI on, its validator on; nothing else
+
+containerd merges drop-ins key by key since 2.2, which is the first with a validator: older ones,
+which replace whole sections, have nothing that could be written. Files of another `version` are
+not migrated with the first, so the drop-in has the configuration's own.
+
+The file says in its first lines who wrote it and what it was: one that was edited since is not
+ours to change or to remove.
+"""
+
+import fnmatch
+import glob
+import hashlib
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from weft.model import WeftError
+from weft.node.nri.runtimes import CONTAINERD_LINES
+
+NAME = "99-weft.toml"
+_NRI = "io.containerd.nri.v1.nri"
+_NRI_NAMES = ("nri", _NRI)  # as `disabled_plugins` may call it
+_VERSIONS = (2, 3)
+_HEAD = "# Written by weft agent --configure-runtime; weft agent --cleanup takes it back.\n"
+_DIGEST = "# sha256 of the lines below: "
+_MADE = "# The folder was made for it.\n"
+_IMPORTS = 'imports = ["/etc/containerd/conf.d/*.toml"]'
+
+
+class RuntimeConfigError(WeftError):
+    """The runtime's configuration is not such that the agent can change it; says the way out."""
+
+
+class DropIn(msgspec.Struct, frozen=True):
+    """The file's `path` and its lines, `text`."""
+
+    path: Path
+    text: str
+
+    def written(self) -> bool:
+        """True if it is there, as it was written; `RuntimeConfigError` for somebody else's."""
+        try:
+            there = self.path.read_text()
+        except FileNotFoundError:
+            return False
+        except (OSError, UnicodeDecodeError) as error:
+            raise RuntimeConfigError(f"{self.path} can't be read: {_said(error)}") from None
+        head, mark, rest = there.partition(_DIGEST)
+        told, _, text = rest.partition("\n")
+        if not head.startswith(_HEAD) or not mark or told != _digest(text):
+            text = "is not as the agent wrote it: it stays; move it away, or put it back as it was"
+            raise RuntimeConfigError(f"{self.path} {text}")
+        return True
+
+    def write(self) -> None:
+        """Write it, whole or not at all; `RuntimeConfigError` says why not."""
+        folder = self.path.parent
+        made = _MADE in self.path.read_text() if self.written() else not folder.exists()
+        draft = folder / f".{NAME}.new"  # no import's pattern matches it
+        try:
+            folder.mkdir(exist_ok=True)
+            with draft.open("w") as file:
+                file.write(_HEAD + _MADE * made + f"{_DIGEST}{_digest(self.text)}\n{self.text}")
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(self.path)
+        except OSError as error:
+            self._forget(draft, made)
+            text = f"{self.path} can't be written: {_said(error)}"
+            raise RuntimeConfigError(f"{text}; mount {folder.parent} writable") from None
+
+    def remove(self) -> bool:
+        """Take it back; False if it was not there. `RuntimeConfigError` where it must stay."""
+        if not self.written():
+            return False
+        try:
+            made = _MADE in self.path.read_text()
+            self.path.unlink()
+        except OSError as error:
+            raise RuntimeConfigError(f"{self.path} can't be removed: {_said(error)}") from None
+        self._forget(None, made)
+        return True
+
+    def _forget(self, draft: Path | None, made: bool) -> None:
+        try:
+            if draft is not None:
+                draft.unlink(missing_ok=True)
+            if made:
+                self.path.parent.rmdir()
+        except OSError:
+            pass  # others have written into the folder meanwhile, or it can't be written at all
+
+
+def drop_in_of(config: Path) -> DropIn:
+    """The drop-in for a containerd that reads `config`; `RuntimeConfigError` where it takes none,
+    or heeds another."""
+    main = _read(config)
+    version = main.get("version", 1)
+    if version not in _VERSIONS:
+        text = f"{config} is of version {version}: `containerd config migrate` makes it version 3"
+        raise RuntimeConfigError(text)
+    patterns = main.get("imports", [])
+    if not isinstance(patterns, list) or not all(isinstance(each, str) for each in patterns):
+        raise RuntimeConfigError(f"{config}: imports is no list of paths")
+    for pattern in (_absolute(config, each) for each in patterns):
+        folder, files = Path(pattern).parent, Path(pattern).name
+        if fnmatch.fnmatchcase(NAME, files) and not glob.has_magic(str(folder)):
+            _check_others(config, [_absolute(config, each) for each in patterns], folder / NAME)
+            return DropIn(folder / NAME, f"version = {version}\n{CONTAINERD_LINES}")
+    raise RuntimeConfigError(f"{config} imports no folder of drop-ins: add {_IMPORTS} at its top")
+
+
+def digest_of(config: Path) -> str:
+    """What stands in this file, as a digest; "" if it can't be read."""
+    try:
+        return hashlib.sha256(config.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def _check_others(config: Path, patterns: list[str], ours: Path) -> None:
+    """No file that containerd reads may undo ours: what is read later overrides."""
+    files = [Path(each) for pattern in patterns for each in sorted(glob.glob(pattern))]
+    later = False
+    for file in (config, *files):
+        if file == ours:
+            continue
+        read = _read(file)
+        if any(name in read.get("disabled_plugins", []) for name in _NRI_NAMES):
+            raise RuntimeConfigError(f"{file}: disabled_plugins names NRI: take it out")
+        section = read.get("plugins", {}).get(_NRI, {})
+        later = later or (file.parent == ours.parent and file.name > NAME)
+        off = section.get("disable") is True
+        if later and (off or section.get("default_validator", {}).get("enable") is False):
+            raise RuntimeConfigError(f"{file} is read last and has NRI off: take that out of it")
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text())
+    except FileNotFoundError:
+        text = f"there is no {file}: write one with `containerd config default`, or have its"
+        raise RuntimeConfigError(f"{text} folder mounted here") from None
+    except OSError as error:
+        raise RuntimeConfigError(f"{file} can't be read: {_said(error)}") from None
+    except ValueError as error:  # TOML's, and UTF-8's
+        text = f"{file} can't be parsed ({error}): containerd would not start with it; mend it"
+        raise RuntimeConfigError(text) from None
+
+
+def _absolute(config: Path, pattern: str) -> str:
+    return os.path.normpath(config.parent / pattern)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _said(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else "") or str(error)

@@ -1,0 +1,81 @@
+"""Puts containerd's configuration back: on this machine, or on a node by a pod that runs there."""
+
+import asyncio
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from weft.kube.client import ApiClient
+from weft.kube.errors import NotFoundError
+from weft.kube.services import SERVING_PODS
+from weft.node.containerd.configuring import COME_BACK_S
+from weft.node.containerd.daemon import END_S, daemon_at
+from weft.node.containerd.drop_in import DropIn, RuntimeConfigError
+
+_LOOK_S = 0.2
+_DONE, _FAILED = "Succeeded", "Failed"
+
+
+class RuntimeHere:
+    """Puts back the containerd at `socket` of this machine, which must be the node."""
+
+    def __init__(
+        self, socket: Path, end_s: float = END_S, come_back_s: float = COME_BACK_S
+    ) -> None:
+        self._socket, self._end_s, self._come_back_s = socket, end_s, come_back_s
+
+    async def put_back(self, node: str, drop_in: str) -> str:
+        """Take the drop-in away and restart containerd; why that was not possible, or ""."""
+        try:
+            if not DropIn(Path(drop_in), "").remove():
+                return f"{drop_in} is not to be seen here: run weft agent --cleanup on the node"
+            before = daemon_at(self._socket)
+            await before.end(self._end_s)
+            await self._back(before.pid)
+        except RuntimeConfigError as error:
+            return str(error)
+        return ""
+
+    async def _back(self, before: int) -> None:
+        try:
+            async with asyncio.timeout(self._come_back_s):
+                while not self._is_back(before):
+                    await asyncio.sleep(_LOOK_S)
+        except TimeoutError:
+            text = f"containerd was not back {self._come_back_s:.0f} s after it was told to end"
+            raise RuntimeConfigError(f"{text}: systemctl start containerd") from None
+
+    def _is_back(self, before: int) -> bool:
+        try:
+            return daemon_at(self._socket).pid != before
+        except RuntimeConfigError:
+            return False
+
+
+class RuntimeThere:
+    """Has a pod of `template` on each node run `weft agent --cleanup` there."""
+
+    def __init__(self, client: ApiClient, template: dict[str, Any]) -> None:
+        self._client, self._template = client, template
+
+    async def put_back(self, node: str, drop_in: str) -> str:
+        """Begin, or look how far it is; "" once it is done."""
+        namespace = self._client.endpoint.namespace
+        name = f"weft-cleanup-{hashlib.sha256(node.encode()).hexdigest()[:12]}"
+        where = f"pod {namespace}/{name} puts {drop_in} back there"
+        try:
+            pod = await self._client.get(SERVING_PODS, namespace, name)
+        except NotFoundError:
+            metadata = self._template.get("metadata", {}) | {"name": name, "namespace": namespace}
+            spec = self._template["spec"] | {"nodeName": node}
+            body = self._template | {"metadata": metadata, "spec": spec}
+            await self._client.create(SERVING_PODS, namespace, msgspec.json.encode(body))
+            return where
+        if pod.status.phase == _DONE:
+            await self._client.delete(SERVING_PODS, namespace, name)
+            return ""
+        if pod.status.phase == _FAILED:
+            return f"{where}, and failed: kubectl logs -n {namespace} {name} says why"
+        return where

@@ -1,0 +1,176 @@
+"""Starts agents by forking a process that has imported already all that an agent needs.
+
+    supervisor ──▶ server: the agent's own command, up to where it would begin
+               "start" ──▶ forks: the child goes on as the agent
+        its process id ◀── and later its exit code
+
+Imports are most of what a start costs. They are shared memory of server and agent; the server has
+one thread, opens nothing, and waits. Whoever dies takes those below along: the kernel tells the
+agent of its server's end, and the server of its supervisor's.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Protocol
+
+_FD = "WEFT_FORKS_FD"
+_START = b"s"
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Running(Protocol):
+    """A process that was started; `asyncio.subprocess.Process` is one."""
+
+    async def wait(self) -> int:
+        """Its exit code once it has ended; negative: the signal that killed it."""
+        ...
+
+    def terminate(self) -> None:
+        """Tell it to end."""
+        ...
+
+
+async def spawn(
+    command: Sequence[str], more: Mapping[str, str] | None = None, fds: Sequence[int] = ()
+) -> asyncio.subprocess.Process:
+    """Start `command`, with `more` in its environment and the open files `fds`; OSError."""
+    return await asyncio.create_subprocess_exec(
+        *command,
+        env=os.environ | dict(more or {}),
+        pass_fds=tuple(fds),
+        preexec_fn=lambda: _die_with_parent(signal.SIGTERM),
+    )
+
+
+class ForkServer:
+    """The supervisor's side. `command` speaks the other one: `begin_when_told`."""
+
+    def __init__(
+        self, command: Sequence[str], more: Mapping[str, str], fds: Sequence[int] = ()
+    ) -> None:
+        self._command, self._more, self._fds = command, dict(more), tuple(fds)
+        self._server: asyncio.subprocess.Process | None = None
+        self._answers = asyncio.StreamReader()
+        self._asks: asyncio.StreamWriter | None = None
+
+    async def start(self) -> Running:
+        """Start an agent; the server too, where none is. OSError if that can't be started."""
+        if self._server is None or self._server.returncode is not None:
+            await self._begin()
+        server, asks = self._server, self._asks
+        assert server is not None
+        assert asks is not None
+        with contextlib.suppress(ConnectionError):
+            asks.write(_START)
+            await asks.drain()
+        pid = await self._number()
+        return server if pid is None else _Forked(pid, self)
+
+    async def ended(self, pid: int) -> int:
+        """The exit code of the agent that runs; its server's, where that was killed."""
+        code = await self._number()
+        if code is not None:
+            return code
+        await _gone(pid)  # told by the kernel; the next one must not find it
+        assert self._server is not None
+        return await self._server.wait()
+
+    async def close(self) -> None:
+        """End the server, which has no agent any more."""
+        if self._asks is not None:
+            self._asks.close()
+        if self._server is not None:
+            await self._server.wait()
+
+    async def _begin(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            more = self._more | {_FD: str(theirs.fileno())}
+            try:
+                self._server = await spawn(self._command, more, (*self._fds, theirs.fileno()))
+            except OSError:
+                ours.close()
+                raise
+        if self._asks is not None:
+            self._asks.close()
+        self._answers, self._asks = await asyncio.open_connection(sock=ours)
+
+    async def _number(self) -> int | None:
+        """The server's next word; None if it ended without one."""
+        try:
+            return int(await self._answers.readline() or b"none")
+        except (ConnectionError, ValueError):
+            return None
+
+
+class _Forked:
+    """An agent that the server forked, by its process id."""
+
+    def __init__(self, pid: int, server: ForkServer) -> None:
+        self._pid, self._server = pid, server
+
+    async def wait(self) -> int:
+        return await self._server.ended(self._pid)
+
+    def terminate(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGTERM)
+
+
+async def _gone(pid: int) -> None:
+    """Return once no process has this id, or another than the one that has it now."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    ended, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop.add_reader(fd, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(fd)
+        os.close(fd)
+
+
+def begin_when_told(environment: MutableMapping[str, str], modules: Sequence[str] = ()) -> None:
+    """Return in a new process each time that the supervisor asks for an agent; at once where there
+    is no supervisor. The server itself, which imports `modules`, ends here with its supervisor."""
+    fd = environment.pop(_FD, "")
+    if not fd:
+        return
+    for module in modules:
+        importlib.import_module(module)
+    _die_with_parent(signal.SIGKILL)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in handlers:
+        signal.signal(number, signal.SIG_IGN)  # a terminal tells everybody: agents end first
+    gc.collect()
+    gc.freeze()  # what is shared stays so
+    with socket.socket(fileno=int(fd)) as channel:
+        while channel.recv(len(_START)):
+            server, pid = os.getpid(), os.fork()
+            if pid == 0:
+                _die_with_parent(signal.SIGTERM)
+                if os.getppid() != server:
+                    sys.exit(128 + signal.SIGTERM)
+                for number, handler in handlers.items():
+                    signal.signal(number, handler)
+                return
+            channel.sendall(b"%d\n" % pid)
+            _, status = os.waitpid(pid, 0)
+            channel.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
+    sys.exit(0)
+
+
+def _die_with_parent(number: int) -> None:
+    """An agent whose supervisor was killed is told to end: the next one would find two."""
+    _libc.prctl(_PR_SET_PDEATHSIG, number)
