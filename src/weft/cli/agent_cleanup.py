@@ -2,16 +2,13 @@
 
 from pathlib import Path
 
-from weft.kube.access import ResourceRight
+from weft.cluster import rights
 from weft.kube.client import ApiClient, ClientOptions
 from weft.kube.config import load
 from weft.kube.preflight import check_server
 from weft.node.agent.cleanup import Cleanup
 from weft.node.agent.mps_daemon import MpsDaemon, options_here
 from weft.node.device_plugin.cdi_files import CdiFiles
-
-CLEANER = (ResourceRight("list", "nodes"), ResourceRight("patch", "nodes/status"))
-"""The rights that `weft agent --cleanup` needs on all nodes: the chart's hook grants them."""
 
 
 async def clean(
@@ -21,7 +18,7 @@ async def clean(
     endpoint = load(context, paths=kubeconfigs)
     async with ApiClient(endpoint, ClientOptions(user_agent="weft-agent")) as client:
         who, remedy = "weft agent --cleanup", "name a cluster's administrator with --kubeconfig"
-        await check_server(client, who, CLEANER, remedy)
+        await check_server(client, who, rights.CLEANUP, remedy)
         count = await Cleanup(client, node).run()
     CdiFiles(cdi_folder).forget_all()
     if mps:
