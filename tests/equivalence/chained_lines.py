@@ -8,7 +8,7 @@ from typing import Any
 from weft.core.engine import OomHistoryLearnt
 from weft.core.record.chain import Chain
 from weft.core.record.file import FORMER, FORMER_NAMES
-from weft.files.former_names import with_todays_names
+from weft.model.former_names import with_todays_names
 
 _CHAIN = re.compile(rb',"chain":"[0-9a-f]{32}"}\n')
 

@@ -1,4 +1,4 @@
-"""What a search finds, and its score, are the same however much of it is done at once.
+"""The result of a search, and its score, are the same however much of it is done at once.
 
 A policy is asked about many steps of one GPU request together, and the way of the tightest devices
 is tried before all others. With every policy, on partly used nodes whose cards are cut or whole.

@@ -4,19 +4,22 @@ import os
 import socket
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from typer import Option
 
 from weft.cli import logs, options
 from weft.model.errors import BadInputError
 
+if TYPE_CHECKING:
+    from weft.cluster.config.form import Configuration
+
 NVML = "nvml"
 NODE_NAME = "NODE_NAME"
 SUPERVISED = "--supervised"
 NOTE = "runtime-configuration.json"
 AT_THE_START = ("weft.cli.agent_plugins", "weft.node.cri.trial")
-"""What an agent imports while it starts, beside what composes it."""
+"""Modules that an agent imports while it starts, beside what composes it."""
 
 
 NodeName = Annotated[
@@ -98,37 +101,28 @@ def agent(
     """
     import uvloop
 
-    from weft.cluster.config.form import Configuration
-    from weft.cluster.config.read import read
-
     if all_nodes and not cleanup:
         raise BadInputError("--all-nodes", "is for --cleanup: add it, or leave this out")
     name = node_name or os.environ.get(NODE_NAME, "") or socket.gethostname().lower()
     with logs.daemon(log_format, log_level, node=name):
         kubeconfigs = (kubeconfig,) if kubeconfig else ()
         if cleanup:
-            from weft.cli.agent_cleanup import CleanupOptions, clean
+            from weft.cli.agent_cleanup import CleanupOptions, print_cleaned
 
-            settings = read(config) if config is not None else Configuration()
-            node = "" if all_nodes else name
-            mps = settings.agent.mps
-            options_ = CleanupOptions(
-                node, kubeconfigs, context, cdi_folder, cri_socket, mps, node_pod
+            node, mps = "" if all_nodes else name, _settings(config).agent.mps
+            print_cleaned(
+                CleanupOptions(node, kubeconfigs, context, cdi_folder, cri_socket, mps, node_pod)
             )
-            count = uvloop.run(clean(options_))
-            print(f"taken off {count} {'node' if count == 1 else 'nodes'}")
             return
         if supervised:
-            guarded = None if device_plugins else nri_socket
-            _become_supervisor(
-                lock, guarded, f"--log={log_level}", f"--log-format={log_format}", node=name
-            )
+            logged = f"--log={log_level}", f"--log-format={log_format}"
+            _become_supervisor(lock, None if device_plugins else nri_socket, *logged, node=name)
         from weft.cli.agent_hosting import AgentHosting, host
         from weft.node.supervisor.fork_server import begin_when_told
         from weft.node.supervisor.handed_over import handed_over
 
         begin_when_told(os.environ, AT_THE_START)
-        settings = read(config) if config is not None else Configuration()
+        settings = _settings(config)
         address, port = _address(listen, settings.agent.address, settings.agent.port)
         hosting = AgentHosting(
             node_name=name,
@@ -149,6 +143,13 @@ def agent(
         # Reading GPUs is a thread's work: whoever creates a container must not wait 5 ms for it.
         sys.setswitchinterval(0.000_5)
         uvloop.run(host(settings, hosting))
+
+
+def _settings(config: Path | None) -> "Configuration":
+    from weft.cluster.config.form import Configuration
+    from weft.cluster.config.read import read
+
+    return read(config) if config is not None else Configuration()
 
 
 def _become_supervisor(lock: Path, guarded: Path | None, *logs: str, node: str) -> NoReturn:

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from weft.files.former_names import with_todays_names
 from weft.interference import records
 from weft.interference.records import FASTEST, FORMER_NAMES, CoLocatedRun, Measurements
 from weft.model import BadInputError
+from weft.model.former_names import with_todays_names
 
 API_VERSION, KIND = "weft.dev/v1", "InterferenceDataset"
 OUT_OF_MEMORY = "out-of-memory"

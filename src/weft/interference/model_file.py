@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from weft.files.former_names import with_todays_names
 from weft.interference import trees
 from weft.interference.ladder import PredictorCell
 from weft.interference.records import FORMER_NAMES
 from weft.model.errors import BadInputError
+from weft.model.former_names import with_todays_names
 
 SCHEMA = "weft.dev/interference-model/v1"
 

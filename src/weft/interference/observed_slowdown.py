@@ -18,10 +18,10 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from weft.files.former_names import with_todays_names
 from weft.interference.additive import Correction, Residuals
 from weft.interference.history import History, RecentMean, RememberedSlowdown
 from weft.interference.records import FORMER_NAMES
+from weft.model.former_names import with_todays_names
 from weft.model.interference_table import (
     OBSERVED,
     Floats,

@@ -11,8 +11,8 @@ import msgspec
 
 from weft.core.engine import PeakLearnt
 from weft.core.engine.peak_usage import Kind, PeakUsage
-from weft.files.former_names import with_todays_names
 from weft.model.ceilings import MOST_GPU_MIB
+from weft.model.former_names import with_todays_names
 
 KEY = "peaks.v1.json"
 EVERY_S = 60.0

@@ -228,7 +228,7 @@ def _fits_alone(query: Query, profile: Profile, gpu_request: int, need: Need) ->
 
 
 class _State(NamedTuple):
-    """What a `_Scratch` says of its nodes at one step."""
+    """A `_Scratch`'s columns of its nodes at one step."""
 
     cells: Ints
     device_cells: Ints
@@ -270,10 +270,10 @@ class _Scratch(Query):
         self.__dict__.clear()  # columns of what was before
         self._cells[table.CPU_FREE] -= self.demand.cpu_milli
         self._cells[MEMORY_FREE] -= self.demand.memory_mib
-        self.alone: Bools = np.ones(self._device_cells.shape[1], dtype=np.bool_)
+        self.alone = np.ones(self._device_cells.shape[1], dtype=np.bool_)
 
     def state(self) -> _State:
-        """What it says now, for a `_Scratch` of several."""
+        """Its columns now, for a `_Scratch` of several."""
         return _State(self._cells, self._devices().copy(), self.alone.copy())
 
     def begin_step(self, need: Need, same_request: bool) -> None:

@@ -32,12 +32,12 @@ class NodeStates(NamedTuple):
         """The query's nodes and their devices as they are."""
         devices = DeviceStates.of(query, prices)
         free, worth = query.sum(devices.share), query.sum_reals(devices.worth)
-        beside = query.cpu_free, query.memory_free
         if query.table.uniform:
-            return cls(*beside, free, worth, query.idle, query.node_kind), devices
-        idle = query.sum(devices.idle)
-        states = cls(*beside, free, worth, idle, query.node_kind, devices.by_kind(query))
-        return states, devices
+            idle, by_kind = query.idle, None
+        else:
+            idle, by_kind = query.sum(devices.idle), devices.by_kind(query)
+        cpu, memory = query.cpu_free, query.memory_free
+        return cls(cpu, memory, free, worth, idle, query.node_kind, by_kind), devices
 
     def take(self, node: Ints) -> "NodeStates":
         """The states of these nodes."""
@@ -166,8 +166,9 @@ class KeptStates:
         if query.rows is not None:
             free, worth = free.take(query.rows), worth.take(query.rows)
         share, share_worth = map(query.take_devices, (self._share, self._share_worth))
-        beside = query.cpu_free, query.memory_free
-        states = NodeStates(*beside, free, worth, query.idle, query.node_kind)
+        states = NodeStates(
+            query.cpu_free, query.memory_free, free, worth, query.idle, query.node_kind
+        )
         idle = query.device_idle.astype(np.int64)
         return states, DeviceStates(share, share_worth, idle, query.device_kind)
 

@@ -23,9 +23,9 @@ from weft.core.record.file import (
     Header,
 )
 from weft.core.record.side import SideError, SignalsKept, Unpacker, side_of
-from weft.files.former_names import with_todays_names
 from weft.files.reading import UNREADABLE, open_plain, read_line, unreadable
 from weft.model import BadInputError, Code
+from weft.model.former_names import with_todays_names
 
 _CODES_BEFORE = {
     27: (Code.NO_ISOLATION, 0),

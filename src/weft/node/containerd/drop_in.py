@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from weft.model import WeftError
-from weft.node.nri.runtimes import CONTAINERD_LINES
+from weft.model.runtimes import CONTAINERD_LINES
 
 NAME = "99-weft.toml"
 _NRI = "io.containerd.nri.v1.nri"
@@ -118,7 +118,7 @@ def drop_in_of(config: Path) -> DropIn:
 
 
 def digest_of(config: Path) -> str:
-    """What stands in this file, as a digest; "" if it can't be read."""
+    """Digest of this file's text; "" if it can't be read."""
     try:
         return hashlib.sha256(config.read_bytes()).hexdigest()
     except OSError:
