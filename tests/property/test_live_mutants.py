@@ -276,25 +276,26 @@ WITH_MISTAKES = (
     "mistakes_beside_deciding_are_raised",
     "mistakes_in_gauges_are_raised",
 )
-CAUGHT_SOON = [
-    a_dropped_reservation,
-    a_double_release,
-    freed_when_deletion_is_asked,
-    no_waiting_for_the_old_lease,
-    scores_made_ahead_for_the_nodes_of_before,
-    mistakes_in_gauges_are_raised,
-]
+CAUGHT_SOON = {
+    a_dropped_reservation: 0,
+    a_double_release: 3,
+    freed_when_deletion_is_asked: 8,
+    no_waiting_for_the_old_lease: 3,
+    scores_made_ahead_for_the_nodes_of_before: 0,
+    mistakes_in_gauges_are_raised: 0,
+}
+"""At which schedule the short form begins: where they were caught when this was written."""
 MOST = 400
 
 
-def caught_after(name: str) -> tuple[int, str]:
+def caught_after(name: str, begin: int = 0) -> tuple[int, str]:
     """How many schedules it takes until one fails, and what it says; 0 for never."""
     mutant = next(one for one in MUTANTS if one.__name__ == name)
     logging.disable(logging.CRITICAL)
     try:
         with pytest.MonkeyPatch.context() as patch:
             mutant(patch)
-            for seed in range(MOST):
+            for seed in range(begin, MOST):
                 try:
                     way = SHOWN_BY.get(name, DEFAULT)
                     schedule(FIRST + seed, way, mistakes=name in WITH_MISTAKES)
@@ -313,7 +314,7 @@ def caught_after(name: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize("mutant", CAUGHT_SOON, ids=lambda mutant: mutant.__name__)
 def test_the_schedules_catch(mutant: Mutant) -> None:
-    assert caught_after(mutant.__name__)[0]
+    assert caught_after(mutant.__name__, CAUGHT_SOON[mutant])[0]
 
 
 @pytest.mark.faults

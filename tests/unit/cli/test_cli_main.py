@@ -17,8 +17,8 @@ from weft.cli.progress import bar
 from weft.core.policies.catalog import BUILT_IN
 
 
-def shell(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | ({"PYTHONPATH": str(path)} if path else {})
+def shell(*arguments: str, path: Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(path)}
     return subprocess.run(
         [sys.executable, "-m", "weft.cli.main", *arguments],
         capture_output=True,
@@ -140,54 +140,53 @@ def installed(folder: Path, entries: str) -> Path:
     return folder
 
 
-def test_a_plugin_s_policy_works_and_a_broken_one_is_a_warning(weft: Weft, tmp_path: Path) -> None:
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that this process, too, finds packages in; nothing was said yet of plugins."""
     folder = tmp_path / "site"
     folder.mkdir()
-    installed(folder, "my-policy = my_plugin:Good\nbroken = no_such_module:Policy\n")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setattr("weft.cli.policies._said", set())
+    monkeypatch.delitem(sys.modules, "my_plugin", raising=False)
+    return folder
+
+
+def test_a_plugin_s_policy_works_and_a_broken_one_is_a_warning(weft: Weft, site: Path) -> None:
+    installed(site, "my-policy = my_plugin:Good\nbroken = no_such_module:Policy\n")
     record = weft.folder / "decisions.jsonl"
-    words = ("--policy", "my-policy", "--output", "csv", "--decisions", str(record))
-    said = shell("simulate", *weft.trace, *words, path=folder)
-    assert said.returncode == 0
-    assert said.stderr.splitlines() == [
+    said = weft.simulate("--policy", "my-policy", "--output", "csv", "--decisions", record)
+    assert said.code == 0
+    assert said.err.splitlines() == [
         "weft: warning: plugin broken (no_such_module:Policy) is left out: "
         "ModuleNotFoundError: No module named 'no_such_module'"
     ]
-    assert said.stdout.splitlines()[1].startswith("my-policy,42,")
+    assert said.out.splitlines()[1].startswith("my-policy,42,")
     header = json.loads(record.read_text().splitlines()[0])
     (use,) = header["profiles"][0]["policies"]
     assert use["origin"] == {"version": "my-plugin 1.0"}
 
 
-def test_a_broken_plugin_is_told_of_once(weft: Weft, tmp_path: Path) -> None:
+def test_a_broken_plugin_is_told_of_once(weft: Weft, site: Path, tmp_path: Path) -> None:
     """By a command that makes several registries, too."""
-    folder = tmp_path / "site"
-    folder.mkdir()
-    installed(folder, "broken = no_such_module:Policy\n")
     config = tmp_path / "weft.yaml"
     config.write_text(weft("config", "defaults").out)
-    said = shell("config", "check", str(config), path=folder)
-    assert said.returncode == 0
-    assert said.stderr.count("plugin broken") == 1
+    installed(site, "broken = no_such_module:Policy\n")
+    said = weft("config", "check", config)
+    assert said.code == 0
+    assert said.err.count("plugin broken") == 1
 
 
-def test_a_plugin_s_wrong_answer_is_one_line_and_1(weft: Weft, tmp_path: Path) -> None:
-    folder = tmp_path / "site"
-    folder.mkdir()
-    installed(folder, "halves = my_plugin:Halves\n")
+def test_a_plugin_s_wrong_answer_is_one_line_and_1(weft: Weft, site: Path) -> None:
+    """In processes of its own, with those that run its cells."""
+    installed(site, "halves = my_plugin:Halves\n")
     said = shell(
-        *("simulate", *weft.trace, "--policy", "halves", "--seeds", "1", "--jobs", "2"), path=folder
+        *("simulate", *weft.trace, "--policy", "halves", "--seeds", "1", "--jobs", "2"), path=site
     )
     assert (said.returncode, said.stdout) == (1, "")
     assert said.stderr == (
         "weft: error: policy halves, score_nodes: returned 1.0 (float64) for node n2; return whole "
         "numbers (np.int64), such as (1000 * score).astype(np.int64)\n"
     )
-
-
-def test_an_error_in_a_shell_is_one_line_and_1(tmp_path: Path) -> None:
-    said = shell("replay", str(tmp_path / "none"))
-    assert (said.returncode, said.stdout) == (1, "")
-    assert said.stderr == f"weft: error: {tmp_path}/none: No such file or directory\n"
 
 
 FULL = "weft: error: standard output cannot be written: No space left on device; make room, or "

@@ -8,19 +8,12 @@ import pytest
 from live_world import World, api, bind, client_of, living, node, pod, until
 
 from fakes.api_server import FakeApiServer
+from fakes.harvesting import Harvesting
 from weft.core.engine import SignalsChanged
 from weft.core.engine.harvest import NEED
-from weft.core.framework import Policy
 from weft.core.framework.signals import FRESH, snapshot
 from weft.core.ledger import RequestLimits
 from weft.kube.client import ApiClient
-
-
-class Harvesting(Policy):
-    """Any GPU, idle memory included."""
-
-    name = "harvesting"
-    harvests = True
 
 
 class Lent(World):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from live_world import CARD_MIB, Json, World, bind, node, pod, refusals, until, world
 
+from fakes.harvesting import Harvesting
 from weft.core.engine import SignalsChanged
 from weft.core.explain.reasons import summarise
-from weft.core.framework import Policy
 from weft.core.framework.signals import FRESH, snapshot
 from weft.core.ledger import STRICT, RequestLimits
 
@@ -14,13 +14,6 @@ MEMORY = "weft.dev/gpu-memory"
 TWICE = RequestLimits(overcommit_permille=2000)
 LENDING = RequestLimits(harvest_permille=2000)
 LONG_AGO = "2020-01-01T00:00:00Z"
-
-
-class Harvesting(Policy):
-    """Takes what is idle, anywhere."""
-
-    name = "harvesting"
-    harvests = True
 
 
 def advertising(name: str = "n", **amounts: int) -> Json:

@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+
+import scheduler_world
 
 from fakes.api_server import FakeApiServer
 from weft.cluster.control.event_reporter import EventReporter
@@ -18,29 +19,19 @@ from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
 from weft.kube.lease import Elector, LeaseOptions
 from weft.model.annotations import ROLE
-from weft.testing import AGENT_BY_NAME
 
-GPUS = '{"gpus":[{"index":0,"memory_mib":16000},{"index":1,"memory_mib":16000}]}'
 LEASE = LeaseOptions(duration_s=3, renew_s=0.1, request_timeout_s=0.3, margin_s=0.1)
 BINDING = BindOptions(request_timeout_s=1)
 
 
 def add_node(server: FakeApiServer) -> None:
-    has: dict[str, Any] = {"cpu": "64", "memory": "64Gi", "pods": "110"}
-    status = {"allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]}
-    meta = {
-        "name": "n",
-        "annotations": {"weft.dev/inventory": GPUS, **AGENT_BY_NAME},
-    }
-    server.add("nodes", {"metadata": meta, "spec": {}, "status": status})
+    scheduler_world.add_node(server, "n")
     # A Lease without a holder, as Weft's manifests bring it: taken at once.
     server.add("leases", {"metadata": {"name": "weft", "namespace": "kube-system"}, "spec": {}})
 
 
 def add_pod(server: FakeApiServer, name: str) -> None:
-    asks = {"limits": {"weft.dev/gpu-memory": "4000"}}
-    spec = {"schedulerName": "weft", "containers": [{"name": "c", "resources": asks}]}
-    server.add("pods", {"metadata": {"name": name, "namespace": "d"}, "spec": spec})
+    scheduler_world.add_pod(server, name, 4_000)
 
 
 def add_own_pod(server: FakeApiServer, name: str, role: str = "") -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fakes.harvesting import Harvesting
 from weft.core.engine import (
     Bind,
     BindFailed,
@@ -21,7 +22,7 @@ from weft.core.engine import (
     SignalsChanged,
 )
 from weft.core.engine.harvest import BEYOND, NEED, Eviction, GrownPod, Harvest, Lender
-from weft.core.framework import Policy, Profile
+from weft.core.framework import Profile
 from weft.core.framework.signals import FRESH, MISSING, STALE, snapshot
 from weft.core.ledger import RequestLimits, audit
 from weft.testing import node, placement, pod
@@ -29,13 +30,6 @@ from weft.testing import node, placement, pod
 CARD = 10_000
 RESERVE = 512
 TWO = RequestLimits(harvest_permille=2_000)
-
-
-class Harvesting(Policy):
-    """Any GPU, idle memory included."""
-
-    name = "harvesting"
-    harvests = True
 
 
 class Life:

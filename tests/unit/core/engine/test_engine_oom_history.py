@@ -1,5 +1,6 @@
 """A pod that ran out of GPU memory: its workload asks for more next time, then for a whole card."""
 
+from fakes.harvesting import Harvesting
 from weft.core.engine import (
     Bind,
     Command,
@@ -16,20 +17,13 @@ from weft.core.engine import (
 )
 from weft.core.engine.oom_history import ALONE_AFTER, MOST, OomCharge
 from weft.core.explain.sentences import charged_in_words
-from weft.core.framework import Policy, Profile
+from weft.core.framework import Profile
 from weft.core.framework.signals import SignalsSnapshot
 from weft.core.ledger import RequestLimits
 from weft.model import PodRequest, Share
 from weft.testing import node, placement, shape
 
 CARD = 10_000
-
-
-class Harvesting(Policy):
-    """Any GPU, idle memory included."""
-
-    name = "harvesting"
-    harvests = True
 
 
 def engine_of(gpus: int = 2) -> Engine:

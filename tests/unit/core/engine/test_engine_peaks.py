@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from fakes.harvesting import Harvesting
 from weft.core.engine import (
     Bind,
     Command,
@@ -23,19 +24,12 @@ from weft.core.engine import (
 from weft.core.engine.harvest import BEYOND, NEED, RAN_LONG_NS, Harvest, Lender
 from weft.core.engine.peak_usage import MOST, Peaks, kind_of
 from weft.core.explain.sentences import harvest_in_words
-from weft.core.framework import Policy, Profile
+from weft.core.framework import Profile
 from weft.core.framework.signals import FRESH, MISSING, STALE, snapshot
 from weft.core.ledger import RequestLimits, audit
 from weft.testing import node, pod
 
 CARD = 10_000
-
-
-class Harvesting(Policy):
-    """Any GPU, idle memory included."""
-
-    name = "harvesting"
-    harvests = True
 
 
 class Life:

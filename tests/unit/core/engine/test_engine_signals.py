@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from fakes.harvesting import Harvesting
 from weft.core.engine import Bind, Command, Engine, NodesChanged, PodAdded, PodGone, SignalsChanged
 from weft.core.framework import Policy, Profile, Query
 from weft.core.framework.signals import FRESH, snapshot
@@ -25,13 +26,6 @@ class Coolest(Policy):
         self.asked += query.n
         load = query.measured("load")[0]
         return np.nan_to_num(-1000 * load, nan=-1000).astype(np.int64)
-
-
-class Harvesting(Policy):
-    """Any GPU, idle memory included."""
-
-    name = "harvesting"
-    harvests = True
 
 
 def told(version: int, load: dict[tuple[str, int], float], **more: Any) -> SignalsChanged:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from chained_lines import chained
 
+from fakes.harvesting import Harvesting
 from weft.core.engine import (
     Event,
     NodesChanged,
@@ -31,13 +32,6 @@ from weft.core.record import (
     replay,
 )
 from weft.testing import node, pod
-
-
-class Harvesting(Policy):
-    """Any GPU, idle memory included."""
-
-    name = "harvesting"
-    harvests = True
 
 
 def create(name: str) -> Policy:
