@@ -16,7 +16,8 @@ from weft.core.policies.least_stranding import SETTINGS, LeastStranding
 from weft.core.policies.stranding_prices import USUAL_ROUNDS, completion_values
 from weft.model import DeviceRule, GpuRequest, Node, PodRequest, Shape
 from weft.model.node import Gpu
-from weft.testing import node, placement, shape
+from weft.testing import node, placement
+from weft.testing import shape as asking
 
 PODS_PER_PRICES = LeastStranding().prices_every.pods
 
@@ -147,8 +148,8 @@ def test_the_example_in_its_header() -> None:
     assert ledger.reserve(placement("p", "a", 0, milli=500))
     assert ledger.reserve(placement("q", "b", 0, milli=700))
     policy = LeastStranding(setting="inflation")
-    of_500, of_300, whole = shape(milli=500), shape(milli=300), shape(gpus=1)
-    popular = [(of_500, 2), (of_300, 1), (whole, 1), (shape(gpus=2), 1)]
+    of_500, of_300, whole = asking(milli=500), asking(milli=300), asking(gpus=1)
+    popular = [(of_500, 2), (of_300, 1), (whole, 1), (asking(gpus=2), 1)]
     policy.take_input(POPULAR_PODS, popular)
 
     def costs(asked: Shape) -> list[int]:

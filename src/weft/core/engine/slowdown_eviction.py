@@ -16,14 +16,14 @@ the first one with others is about both, and is left out. Guesses (`proxy`), and
 nothing was seen, send nobody away. Who must not go (`NotEvicted`) is asked last from then on, and
 no more often than each 5 minutes; nothing else is put off by that.
 
-An example, which a test plays: `lc`, latency-critical, may get 1.10 times slower. `batch` and
-`free` are on its GPU too, expected to cost it a log slowdown of 0.1 and of 0.3.
+An example, which a test plays: a latency-critical pod, lc, may get 1.10 times slower. A batch pod
+and a best-effort one, free, are on its GPU too, expected to cost it a log slowdown of 0.1 and 0.3.
 
     look   slowdown of lc   the last three windows
-    1      1.00             none: `free` is new there, and it is about both
+    1      1.00             none: the others are new to it, and it is about both
     2      1.20             1.20               one is too slow: nobody goes
     3      1.05             1.20 1.05          this one is well: nobody goes
-    4      1.30             1.20 1.05 1.30     two are: `free` goes, expected to bring exp(0.3)
+    4      1.30             1.20 1.05 1.30     two are: free goes, expected to bring exp(0.3)
                                                times the speed; no other for 5 minutes
 """
 
