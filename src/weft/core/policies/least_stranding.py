@@ -5,7 +5,7 @@ scarce models, slots for pods of several GPUs, and GPUs left without CPU or memo
 cost rises least wins. Whole GPUs are taken first idle first; pods without a GPU are scored alike.
 
     score_devices, score_nodes   each place as if it were taken:
-      _now                         what is free (`stranding_states`), and its worth by the prices
+      _now                         what is free, and its worth (`stranding_prices`)
       left_of, less                what the pod leaves of it
       _terms                       the cost of a state, in four parts
       _points                      minus the rise of the cost: the score
@@ -42,15 +42,13 @@ from weft.core.policies.stranding_prices import (
     USUAL_MIB,
     USUAL_ROUNDS,
     USUAL_SHARPNESS,
+    DeviceStates,
     Floats,
+    KeptStates,
+    NodeStates,
     Popularity,
     Rounds,
     StrandingPrices,
-)
-from weft.core.policies.stranding_states import (
-    DeviceStates,
-    KeptStates,
-    NodeStates,
     left_of,
     worth_of,
 )
