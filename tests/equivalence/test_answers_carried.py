@@ -21,7 +21,7 @@ from weft.model.gpu_links import GpuLinks
 from weft.testing import node, placement, pod, random_node, random_shape
 
 NAMES = [policy.name for policy in BUILT_IN]
-WORLDS = few_or_many(3, 60)
+WORLDS = few_or_many(2, 60)
 COLUMNS = ("codes", "counts", "declared", "total", "connected", "connectable", "wishes")
 
 

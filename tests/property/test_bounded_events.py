@@ -328,34 +328,30 @@ def requests_carried_that_cost_nothing(patch: Patch) -> None:
     patch.setattr(Assessor, "_of_this_layout", free)
 
 
-MISTAKES = [
-    the_oldest_first_however_many,
-    turns_that_know_no_priority,
-    work_of_no_namespace,
-    all_nodes_again_where_one_came,
-    a_node_that_came_is_not_asked_about,
-    all_accounts_again_where_one_node_came,
-    new_prices_ask_what_fits,
-    containers_that_cost_nothing,
-    searches_that_cost_nothing,
-    work_ahead_that_costs_nothing,
-    a_turn_for_each_event,
-    who_cannot_have_it_is_weighed,
-    all_that_wait_are_weighed,
-    requests_carried_that_cost_nothing,
-]
+MISTAKES = {
+    the_oldest_first_however_many: many_in_one_breath_share_a_turn,
+    turns_that_know_no_priority: the_highest_priority_goes_first_whoever_had_turns,
+    work_of_no_namespace: nobody_waits_for_many_shapes,
+    all_nodes_again_where_one_came: only_what_changed_is_looked_at,
+    a_node_that_came_is_not_asked_about: what_is_kept_is_true,
+    all_accounts_again_where_one_node_came: only_what_changed_is_looked_at,
+    new_prices_ask_what_fits: only_what_changed_is_looked_at,
+    containers_that_cost_nothing: containers_count,
+    searches_that_cost_nothing: containers_count,
+    work_ahead_that_costs_nothing: work_ahead_counts,
+    a_turn_for_each_event: many_in_one_breath_share_a_turn,
+    who_cannot_have_it_is_weighed: who_cannot_have_it_is_not_weighed,
+    all_that_wait_are_weighed: who_cannot_have_it_is_not_weighed,
+    requests_carried_that_cost_nothing: containers_count,
+}
+"""Each with the check that catches it."""
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
 def test_each_mistake_is_caught(mistake: Callable[[Patch], None], monkeypatch: Patch) -> None:
     mistake(monkeypatch)
-
-    def all_checks() -> None:
-        for check in CHECKS:
-            check(monkeypatch)
-
     with pytest.raises((AssertionError, ValueError)):
-        all_checks()
+        MISTAKES[mistake](monkeypatch)
 
 
 def test_no_event_loads_what_numpy_loads_late() -> None:

@@ -201,18 +201,20 @@ def _place(
 
 def _say_what_lacks_alone(query: Query, profile: Profile, answer: Assignment) -> None:
     """`TOGETHER` only where each GPU request fits alone: else the first one's own reason."""
+    at, scratch = np.flatnonzero(answer.codes == Code.TOGETHER), None
     for gpu_request, need in enumerate(query.demand.needs):
-        at = np.flatnonzero(answer.codes == Code.TOGETHER)
         if not len(at):
             return
         if not need.gpu_request.split:
-            fits = _fits_alone(query.only(at), profile, gpu_request, need)
-            answer.codes[at[~fits]] = need.short_code
+            scratch = scratch or _Scratch(query.only(at))
+            fits = _fits_alone(scratch, profile, gpu_request, need)
+            if not fits.all():
+                answer.codes[at[~fits]] = need.short_code
+                at, scratch = at[fits], None
 
 
-def _fits_alone(query: Query, profile: Profile, gpu_request: int, need: Need) -> Bools:
-    """The nodes that have GPUs for this one of the pod's GPU requests, [n]."""
-    scratch = _Scratch(query)
+def _fits_alone(scratch: "_Scratch", profile: Profile, gpu_request: int, need: Need) -> Bools:
+    """The nodes that have GPUs for this one of the pod's GPU requests, nothing taken yet, [n]."""
     scratch.begin_step(need, same_request=False)
     for filtering in profile.device_filters:
         mask = policy_answers.filter_devices(filtering, scratch)
@@ -221,8 +223,9 @@ def _fits_alone(query: Query, profile: Profile, gpu_request: int, need: Need) ->
     fits = scratch.count(scratch.device_fits) >= need.count
     at = np.flatnonzero(fits)
     # A card and its instances are not held at the same time.
-    if need.count > 1 and query.table.has_parents and len(at) and not _split_need(query.demand):
-        result = _search(query.only(at), profile, [gpu_request] * need.count, None)
+    split = _split_need(scratch.demand)
+    if need.count > 1 and scratch.table.has_parents and len(at) and not split:
+        result = _search(scratch.only(at), profile, [gpu_request] * need.count, None)
         fits[at] = result.fits | ~result.exact
     return fits
 
