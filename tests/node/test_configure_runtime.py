@@ -72,7 +72,7 @@ def configuring(node: RealNode, gpus: PlayedGpus, folder: Path) -> Iterator[Agen
 
 
 def offered(node: RealNode, that: Callable[[AgentOffer], object]) -> AgentOffer:
-    """What the node's agent offers, once it is so."""
+    """The offer of the node's agent, once it is so."""
     found: list[AgentOffer] = []
 
     def holds(nodes: Objects) -> bool:
@@ -88,7 +88,7 @@ def _told(node: Object) -> str:
 
 
 def clean(node: RealNode) -> str:
-    """What `weft agent --cleanup` on the node prints."""
+    """Run `weft agent --cleanup` on the node; its output."""
     command: list[str | Path] = [
         *(sys.executable, "-m", "weft.cli.main", "agent", "--cleanup", "--node-name", node.name),
         *("--cri-socket", node.containerd.socket, "--cdi-folder", node.folder / "cdi"),

@@ -16,7 +16,7 @@ NODE_NAME = "NODE_NAME"
 SUPERVISED = "--supervised"
 NOTE = "runtime-configuration.json"
 AT_THE_START = ("weft.cli.agent_plugins", "weft.node.cri.trial")
-"""What an agent imports while it starts, beside what composes it."""
+"""Modules that an agent imports while it starts, beside what composes it."""
 
 
 NodeName = Annotated[
@@ -96,34 +96,25 @@ def agent(
 
     Run one on each GPU node, as root: it registers with the container runtime (NRI).
     """
-    import uvloop
-
-    from weft.cluster.config.form import Configuration
-    from weft.cluster.config.read import read
-
     if all_nodes and not cleanup:
         raise BadInputError("--all-nodes", "is for --cleanup: add it, or leave this out")
     name = node_name or os.environ.get(NODE_NAME, "") or socket.gethostname().lower()
     with logs.daemon(log_format, log_level, node=name):
         kubeconfigs = (kubeconfig,) if kubeconfig else ()
         if cleanup:
-            from weft.cli.agent_cleanup import CleanupOptions, clean
+            from weft.cli.agent_cleanup import CleanupOptions, clean_up
 
-            settings = read(config) if config is not None else Configuration()
-            node = "" if all_nodes else name
-            mps = settings.agent.mps
-            options_ = CleanupOptions(
-                node, kubeconfigs, context, cdi_folder, cri_socket, mps, node_pod
-            )
-            count = uvloop.run(clean(options_))
-            print(f"taken off {count} {'node' if count == 1 else 'nodes'}")
+            here = CleanupOptions(cdi_folder, cri_socket, config, node_pod)
+            clean_up("" if all_nodes else name, kubeconfigs, context, here)
             return
         if supervised:
             guarded = None if device_plugins else nri_socket
-            _become_supervisor(
-                lock, guarded, f"--log={log_level}", f"--log-format={log_format}", node=name
-            )
+            _become_supervisor(lock, guarded, log_level, log_format, name)
+        import uvloop
+
         from weft.cli.agent_hosting import AgentHosting, host
+        from weft.cluster.config.form import Configuration
+        from weft.cluster.config.read import read
         from weft.node.supervisor.fork_server import begin_when_told
         from weft.node.supervisor.handed_over import handed_over
 
@@ -151,9 +142,11 @@ def agent(
         uvloop.run(host(settings, hosting))
 
 
-def _become_supervisor(lock: Path, guarded: Path | None, *logs: str, node: str) -> NoReturn:
+def _become_supervisor(
+    lock: Path, guarded: Path | None, level: str, form: str, node: str
+) -> NoReturn:
     """Go on as the small process that runs this one's command, without --supervised, as another."""
-    options = ["--lock", str(lock), "--node", node, *logs]
+    options = ["--lock", str(lock), "--node", node, f"--log={level}", f"--log-format={form}"]
     options += ["--guard", str(guarded)] if guarded is not None else []
     own = [word for word in sys.orig_argv[1:] if word != SUPERVISED]
     python = sys.executable

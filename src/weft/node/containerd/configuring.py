@@ -39,7 +39,7 @@ class ConfiguringOptions(msgspec.Struct, frozen=True):
 
 
 class _Tried(msgspec.Struct):
-    """What the state file says: a drop-in that is being tried, or that did not help, and with which
+    """The state file: a drop-in that is being tried, or that did not help, and with which
     containerd (`of`)."""
 
     pending: str = ""

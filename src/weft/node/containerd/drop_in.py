@@ -118,7 +118,7 @@ def drop_in_of(config: Path) -> DropIn:
 
 
 def digest_of(config: Path) -> str:
-    """What stands in this file, as a digest; "" if it can't be read."""
+    """A digest of the file; "" if it can't be read."""
     try:
         return hashlib.sha256(config.read_bytes()).hexdigest()
     except OSError:
