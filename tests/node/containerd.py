@@ -3,9 +3,10 @@
 import json
 import os
 import subprocess
+import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from images import PAUSE
 from node_tools import CNI_FOLDER, CONTAINERD, CTR
@@ -145,6 +146,29 @@ class Containerd(Server):
 
     def _command(self) -> list[str]:
         return [str(self._ctr), "--address", str(self.socket)]
+
+
+class Unit:
+    """Starts containerd again whenever it has ended, as systemd does. `started` counts."""
+
+    def __init__(self, containerd: Containerd) -> None:
+        self.started = 0
+        self._containerd, self._over = containerd, threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(0.05):
+            if not self._containerd.running:
+                self._containerd.begin()
+                self.started += 1
 
 
 def _with(spec: Any, devices: Sequence[str]) -> Any:

@@ -9,6 +9,7 @@ a later run can put back what an earlier one, killed, has left.
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -32,6 +33,7 @@ _NEVER_STILL = {
 _CGROUPS = Path("/sys/fs/cgroup")
 _OF_A_KUBELET = "kubepods"
 _OF_THE_MACHINE = 2  # a hierarchy, and a cgroup in it
+_SANDBOX = re.compile(r"[0-9a-f]{64}")
 _NAMESPACES = Path("/run/netns")
 # A kubelet, containerd, or a plugin of theirs makes these, wherever their own roots are.
 _FOLDERS = (
@@ -125,7 +127,11 @@ def put_back(before: MachineState, folder: Path) -> None:
     for mount in sorted(_mounts(), reverse=True):
         if mount.startswith(f"{folder}/"):
             subprocess.run(["umount", "--lazy", mount], check=False, capture_output=True)
-    of_pods = [path for path in _cgroups() if _is_of_pods(path)]
+    # A containerd that is killed while the agent tries it has forgotten that sandbox.
+    of_trials = (
+        p for p in _cgroups() if _SANDBOX.fullmatch(p.name) and str(p) not in before.cgroups
+    )
+    of_pods = [*filter(_is_of_pods, _cgroups()), *of_trials]
     for path in sorted(of_pods, key=lambda path: len(path.parts), reverse=True):
         _remove_cgroup(path)
     for link in set(os.listdir("/sys/class/net")) - set(before.links):

@@ -6,12 +6,12 @@ Who starts containerd again is a thread here, as systemd is elsewhere.
 import contextlib
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from agent_process import Agent, agent
+from containerd import Unit
 from kube_api import Object, Objects
 from played_gpus import PlayedGpus
 from real_node import RealNode
@@ -23,29 +23,6 @@ from weft.node.containerd.drop_in import NAME
 _CLEANS_S = 120
 
 
-class Unit:
-    """Starts containerd again whenever it has ended. `started` counts."""
-
-    def __init__(self, node: RealNode) -> None:
-        self.started = 0
-        self._node, self._over = node, threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> "Unit":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._over.wait(0.05):
-            if not self._node.containerd.running:
-                self._node.containerd.begin()
-                self.started += 1
-
-
 @pytest.fixture
 def unit(node: RealNode, tmp_path: Path) -> Iterator[Unit]:
     """containerd with a folder of drop-ins, and its validator off."""
@@ -55,7 +32,7 @@ def unit(node: RealNode, tmp_path: Path) -> Iterator[Unit]:
     node.containerd.configure(validator=False, imports=f"{folder}/*.toml")
     node.containerd.begin()
     try:
-        with Unit(node) as unit:
+        with Unit(node.containerd) as unit:
             yield unit
     finally:
         node.restart_containerd()
@@ -88,7 +65,7 @@ def _told(node: Object) -> str:
 
 
 def clean(node: RealNode) -> str:
-    """Output of `weft agent --cleanup` on the node."""
+    """Run `weft agent --cleanup` on the node; its output."""
     command: list[str | Path] = [
         *(sys.executable, "-m", "weft.cli.main", "agent", "--cleanup", "--node-name", node.name),
         *("--cri-socket", node.containerd.socket, "--cdi-folder", node.folder / "cdi"),

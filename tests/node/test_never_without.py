@@ -35,14 +35,14 @@ _CRASHES_S = 60.0
 _RUNS_S = 240.0
 
 
-def pods(name: str, count: int) -> Objects:
+def pods(name: str, count: int, containers: int = IN_A_POD) -> Objects:
     """Pods of some containers with a share each."""
     limits = {"limits": {"weft.dev/gpu-memory": "100"}}
-    containers = [{"name": f"c-{index}", "resources": limits} for index in range(IN_A_POD)]
+    each = [{"name": f"c-{index}", "resources": limits} for index in range(containers)]
     return [
         {
             "metadata": {"name": f"{name}-{index}"},
-            "spec": {"schedulerName": "weft", "containers": containers},
+            "spec": {"schedulerName": "weft", "containers": each},
         }
         for index in range(count)
     ]
@@ -160,7 +160,7 @@ agent: {strangers: evict, evictBarePods: true}
 """
 RETURN_S = 5.0
 RESTART_S, RESTARTS = 1.0, 5
-PODS_WITHOUT = few_or_many(4, 100)
+PODS_WITHOUT = few_or_many(4, 100)  # of one container each: as many again are strangers
 
 
 def says_it_is_closed(node: RealNode, closed: bool) -> None:
@@ -205,7 +205,7 @@ def test_nobody_runs_without_its_share_long_after_the_agents_return(
             for index in range(PODS_WITHOUT)
         ]
         node.create(strangers, namespace)
-        made = pods("without", PODS_WITHOUT)
+        made = pods("without", PODS_WITHOUT, containers=1)
         node.create(made, namespace, bind=False)
         found = node.wait(
             lambda now: len(now) == 2 * PODS_WITHOUT and all(map(has_begun, now)),

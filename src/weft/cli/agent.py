@@ -4,15 +4,12 @@ import os
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated, NoReturn
 
 from typer import Option
 
 from weft.cli import logs, options
 from weft.model.errors import BadInputError
-
-if TYPE_CHECKING:
-    from weft.cluster.config.form import Configuration
 
 NVML = "nvml"
 NODE_NAME = "NODE_NAME"
@@ -99,30 +96,30 @@ def agent(
 
     Run one on each GPU node, as root: it registers with the container runtime (NRI).
     """
-    import uvloop
-
     if all_nodes and not cleanup:
         raise BadInputError("--all-nodes", "is for --cleanup: add it, or leave this out")
     name = node_name or os.environ.get(NODE_NAME, "") or socket.gethostname().lower()
     with logs.daemon(log_format, log_level, node=name):
         kubeconfigs = (kubeconfig,) if kubeconfig else ()
         if cleanup:
-            from weft.cli.agent_cleanup import CleanupOptions, print_cleaned
+            from weft.cli.agent_cleanup import CleanupOptions, clean_up
 
-            node, mps = "" if all_nodes else name, _settings(config).agent.mps
-            print_cleaned(
-                CleanupOptions(node, kubeconfigs, context, cdi_folder, cri_socket, mps, node_pod)
-            )
+            here = CleanupOptions(cdi_folder, cri_socket, config, node_pod)
+            clean_up("" if all_nodes else name, kubeconfigs, context, here)
             return
         if supervised:
-            logged = f"--log={log_level}", f"--log-format={log_format}"
-            _become_supervisor(lock, None if device_plugins else nri_socket, *logged, node=name)
+            guarded = None if device_plugins else nri_socket
+            _become_supervisor(lock, guarded, log_level, log_format, name)
+        import uvloop
+
         from weft.cli.agent_hosting import AgentHosting, host
+        from weft.cluster.config.form import Configuration
+        from weft.cluster.config.read import read
         from weft.node.supervisor.fork_server import begin_when_told
         from weft.node.supervisor.handed_over import handed_over
 
         begin_when_told(os.environ, AT_THE_START)
-        settings = _settings(config)
+        settings = read(config) if config is not None else Configuration()
         address, port = _address(listen, settings.agent.address, settings.agent.port)
         hosting = AgentHosting(
             node_name=name,
@@ -145,16 +142,11 @@ def agent(
         uvloop.run(host(settings, hosting))
 
 
-def _settings(config: Path | None) -> "Configuration":
-    from weft.cluster.config.form import Configuration
-    from weft.cluster.config.read import read
-
-    return read(config) if config is not None else Configuration()
-
-
-def _become_supervisor(lock: Path, guarded: Path | None, *logs: str, node: str) -> NoReturn:
+def _become_supervisor(
+    lock: Path, guarded: Path | None, level: str, form: str, node: str
+) -> NoReturn:
     """Go on as the small process that runs this one's command, without --supervised, as another."""
-    options = ["--lock", str(lock), "--node", node, *logs]
+    options = ["--lock", str(lock), "--node", node, f"--log={level}", f"--log-format={form}"]
     options += ["--guard", str(guarded)] if guarded is not None else []
     own = [word for word in sys.orig_argv[1:] if word != SUPERVISED]
     python = sys.executable

@@ -1,14 +1,17 @@
 """`weft agent --cleanup`: takes what agents wrote off nodes, and their files off this machine."""
 
-import asyncio
 from pathlib import Path
 
 import msgspec
+import uvloop
 
 from weft.cluster import rights
+from weft.cluster.config.form import Configuration
+from weft.cluster.config.read import read
 from weft.files.reading import read_text
 from weft.files.yaml_text import load as load_yaml
 from weft.kube.client import ApiClient, ClientOptions
+from weft.kube.config import Endpoint
 from weft.kube.config import load as load_endpoint
 from weft.kube.preflight import check_server
 from weft.node.agent.cleanup import WAIT_S, Cleanup, RuntimeConfiguration
@@ -21,39 +24,40 @@ PODS_WAIT_S = 150.0
 
 
 class CleanupOptions(msgspec.Struct, frozen=True):
-    """Options of the command line: the `node`, or all ("")."""
+    """Options of the command line: this machine's `cdi_folder` and `cri_socket`, the configuration,
+    and a pod for other nodes."""
 
-    node: str
-    kubeconfigs: tuple[Path, ...]
-    context: str
     cdi_folder: Path
     cri_socket: Path
-    mps: bool
+    config: Path | None = None
     node_pod: Path | None = None
 
 
-def print_cleaned(options: CleanupOptions) -> None:
-    """Clean, and print how many nodes had anything."""
-    count = asyncio.run(clean(options))
+def clean_up(
+    node: str, kubeconfigs: tuple[Path, ...], context: str, options: CleanupOptions
+) -> None:
+    """Clean all nodes ("") or this one, and say how many had anything; the files of this machine
+    go, too."""
+    settings = read(options.config) if options.config is not None else Configuration()
+    endpoint = load_endpoint(context, paths=kubeconfigs)
+    count = uvloop.run(_clean(endpoint, node, options, mps=settings.agent.mps))
     print(f"taken off {count} {'node' if count == 1 else 'nodes'}")
 
 
-async def clean(options: CleanupOptions) -> int:
-    """How many nodes had anything; the files of this machine go, too."""
-    endpoint = load_endpoint(options.context, paths=options.kubeconfigs)
+async def _clean(endpoint: Endpoint, node: str, options: CleanupOptions, *, mps: bool) -> int:
     async with ApiClient(endpoint, ClientOptions(user_agent="weft-agent")) as client:
         who, remedy = "weft agent --cleanup", "name a cluster's administrator with --kubeconfig"
         await check_server(client, who, rights.CLEANUP, remedy)
         wait_s = PODS_WAIT_S if options.node_pod is not None else WAIT_S
-        count = await Cleanup(client, options.node, wait_s, _runtimes(options, client)).run()
+        count = await Cleanup(client, node, wait_s, _runtimes(node, options, client)).run()
     CdiFiles(options.cdi_folder).forget_all()
-    if options.mps:
+    if mps:
         await MpsDaemon(options_here()).stop()
     return count
 
 
-def _runtimes(options: CleanupOptions, client: ApiClient) -> RuntimeConfiguration | None:
-    if options.node:
+def _runtimes(node: str, options: CleanupOptions, client: ApiClient) -> RuntimeConfiguration | None:
+    if node:
         return RuntimeHere(options.cri_socket)
     if options.node_pod is None:
         return None

@@ -226,7 +226,7 @@ def configured_node(server: FakeApiServer, name: str) -> None:
 
 
 async def test_a_runtime_that_an_agent_configured_is_put_back_by_a_pod_on_its_node() -> None:
-    """The mark that it was configured goes last: until then all can be done once more."""
+    """Marks that say it was configured go last: until then all can be done once more."""
     server = FakeApiServer()
     for name in ("a", "b"):
         configured_node(server, name)

@@ -23,7 +23,7 @@ from weft.node.supervisor.supervisor import Supervisor, SupervisorOptions
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 LONG_S = 60
 MOST_CPU_S = 0.4
-"""A start from a fork takes no longer: 0.05 s measured. With its imports it takes more than 1 s."""
+"""CPU time of a start from a fork: 0.05 s measured. With its imports it takes more than 1 s."""
 WEFT = (sys.executable, "-m", "weft.cli.main")
 
 
@@ -192,7 +192,7 @@ async def supervised(folder: Path) -> AsyncIterator[SupervisedAgent]:
 async def test_no_container_starts_without_its_share_while_the_agent_starts_again(
     tmp_path: Path,
 ) -> None:
-    """The forked process is stopped meanwhile: otherwise the next agent would be there too soon."""
+    """The server is stopped meanwhile: otherwise the next agent would be there too soon."""
     async with asyncio.timeout(2 * LONG_S), supervised(tmp_path) as own:
         runtime = own.world.runtime
         await runtime.has_plugins("weft", "weft-guard")

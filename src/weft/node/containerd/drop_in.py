@@ -118,7 +118,7 @@ def drop_in_of(config: Path) -> DropIn:
 
 
 def digest_of(config: Path) -> str:
-    """Digest of this file's text; "" if it can't be read."""
+    """A digest of the file; "" if it can't be read."""
     try:
         return hashlib.sha256(config.read_bytes()).hexdigest()
     except OSError:
