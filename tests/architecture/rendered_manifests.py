@@ -282,13 +282,6 @@ MANIFESTS = {
         {},
         ("agent",),
     ),
-    "discover.yaml": Manifest(
-        """# The right that `telemetry.discover: servers` needs beside those in scheduler.yaml: to
-# look for a metrics server among the Services. (`exporters` needs none.)
-""",
-        {"configuration": {"telemetry": {"discover": "servers"}}},
-        ("discover",),
-    ),
     "monitoring/service-monitors.yaml": Manifest(
         "# For the Prometheus operator (monitoring.coreos.com): what prometheus.yaml says.\n",
         {"monitoring": {"enabled": True}},

@@ -49,7 +49,6 @@ USED = {
     ("tokenreviews", "create"): ("kube/access.py", "tokenreviews"),
     ("subjectaccessreviews", "create"): ("kube/access.py", "subjectaccessreviews"),
     ("serviceaccounts/token", "create"): ("kube/access.py", "/token"),
-    ("services", "list"): ("cluster/telemetry/server_discovery.py", "SERVICES"),
     ("services/proxy", "get"): ("cli/explain_pod.py", 'proxy_path("services"'),
     ("pods/proxy", "get"): ("cli/explain_pod.py", 'proxy_path("pods"'),
     ("/explain/*", "get"): ("cluster/scheduler/pages.py", "/explain/"),

@@ -21,7 +21,6 @@ FOR_ALL = ("selfsubjectaccessreviews.authorization.k8s.io", "")
 """Requests that everybody may make: about one's own rights, and paths such as /version."""
 _OF_OTHERS = ("weft-scheduler", "get", "leases.coordination.k8s.io", "kube-system")
 SOME_MODES = {
-    ListedRight("weft-scheduler", "list", "services"): "telemetry.discover: servers",
     ListedRight(*_OF_OTHERS, "hami-scheduler"): "a profile of this schedulerName",
     ListedRight(*_OF_OTHERS, "kube-scheduler"): "a profile default-scheduler",
 }

@@ -70,7 +70,7 @@ SETS: dict[str, dict[str, Any]] = {
     },
     "settings": {
         "configuration": {
-            "telemetry": {"discover": "servers", "namespaces": ["monitoring"]},
+            "telemetry": {"discover": "exporters", "namespaces": ["monitoring"]},
             "lease": {"name": "other"},
             "lessons": {"name": ""},
             "http": {"port": 10300},

@@ -232,7 +232,7 @@ def configured(played: Played, folder: Path, **other: object) -> Path:
         "selector": played.selector,
         **other,
     }
-    if not {"discover", "exporters"} & other.keys():
+    if "exporters" not in other:
         how = played.site.options()
         telemetry |= {
             "url": how.url,
@@ -273,8 +273,8 @@ async def test_weft_metrics_shows_and_checks(played: Played, tmp_path: Path) -> 
         await now.until(lambda: now.of("window.samples")["a", 0][0] >= 2)
     config = configured(played, tmp_path)
     with ThreadPoolExecutor(2) as users:
-        shown = users.submit(said, "show", "--output", "json", "--config", config)
-        checked = users.submit(said, "check", "--config", config)
+        shown = users.submit(said, "--output", "json", "--config", config)
+        checked = users.submit(said, "--check", "--config", config)
     code, text = shown.result()
     gpus = {(one["node"], one["gpu"]): one["metrics"] for one in json.loads(text)}
     assert code == 0
@@ -290,28 +290,6 @@ async def test_weft_metrics_shows_and_checks(played: Played, tmp_path: Path) -> 
     assert "memory_used_mib: all 3 GPUs" in text
     assert "samples are 0.5 s apart" in text
     assert "series have no UUID" in text
-
-
-def lead_to(plane: ControlPlane, namespace: str, name: str, port: int) -> None:
-    """A Service of a pod at this machine's own address, which serves Prometheus' API on `port`."""
-    ip = address()
-    meta = {"name": name, "namespace": namespace, "annotations": {"weft.dev/prometheus": "true"}}
-    spec = {"nodeName": "somewhere", "containers": [{"name": "c", "image": "none"}]}
-    made = plane.api.create({"kind": "Pod", "metadata": meta, "spec": spec})
-    status = {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}]}
-    plane.api.patch("Pod", name, {"status": status}, namespace, part="status")
-    ports = [{"name": "web", "port": 9090, "protocol": "TCP"}]
-    plane.api.create({"kind": "Service", "metadata": meta, "spec": {"ports": ports}})
-    target = {"kind": "Pod", "uid": made["metadata"]["uid"], "name": name, "namespace": namespace}
-    there = [{"ip": ip, "nodeName": "somewhere", "targetRef": target}]
-    subset = {"addresses": there, "ports": [{"name": "web", "port": port}]}
-    plane.api.create(
-        {
-            "kind": "Endpoints",
-            "metadata": {"name": name, "namespace": namespace},
-            "subsets": [subset],
-        }
-    )
 
 
 def moved(gpu: PlayedGpu) -> PlayedGpu:
@@ -363,21 +341,13 @@ def all_fresh(page: str, exporters: list[FakeExporter]) -> bool:
     return 'weft_telemetry_gpus{metric="dram_active_ratio",state="fresh"} 4.0' in text
 
 
-def checks_well(config: Path, kubeconfig: Path, server: str) -> None:
-    """`weft metrics check` finds this server by itself, and its four GPUs."""
-    code, text = said("check", "--config", config, "--kubeconfig", kubeconfig)
-    assert code == 0, text
-    assert f"good    asked: {server} (annotated weft.dev/prometheus): sees 4 GPUs" in text
-
-
-@pytest.mark.parametrize("way", ["configured", "discovered", "exporters"])
+@pytest.mark.parametrize("way", ["configured", "exporters"])
 def test_weft_scheduler_places_by_what_gpus_do(
     played: Played, control_plane: ControlPlane, namespace: str, tmp_path: Path, way: str
 ) -> None:
     """The whole way on a real API server: the pod goes to the one GPU that has little to do.
 
-    Through the guarded Prometheus, one found by its Service and asked through the API server's
-    proxy, and without any: from an exporter on each node.
+    Through the guarded Prometheus, and without any: from an exporter on each node.
     """
     gpus = one_idle_of_four()
     nodes(control_plane, 2)
@@ -392,9 +362,6 @@ def test_weft_scheduler_places_by_what_gpus_do(
             telemetry = {"exporters": f"http://{{address}}:{port}/metrics"}
         else:
             played.exporter.gpus = gpus
-        if way == "discovered":
-            lead_to(control_plane, namespace, "some-prometheus", played.site.open_port)
-            telemetry = {"discover": "servers", "namespaces": [namespace]}
         config = configured(played, tmp_path, **telemetry)
         process = stack.enter_context(weft(control_plane, tmp_path, "--config", str(config), ALONE))
         page = f"http://127.0.0.1:{process.until(r'explain on [0-9.]+:([0-9]+)')[1]}/metrics"
@@ -410,11 +377,6 @@ def test_weft_scheduler_places_by_what_gpus_do(
         (held,) = audited(control_plane, namespace).holdings.values()
         assert held.placement.node == "node-1"
         assert [share.gpu for share in held.placement.shares] == [1]
-        if way == "discovered":
-            server = f"Service {namespace}/some-prometheus"
-            assert f"metrics: taken: {server}" in process.said
-            access = control_plane.kubeconfig_for("weft", "system:masters")
-            checks_well(config, access, server)
         assert process.end(signal.SIGTERM) == 0
 
 

@@ -117,7 +117,7 @@ def defaults() -> None:
     print(as_yaml(Configuration()), end="")
 
 
-@config_app.command("explain", hidden=True)  # as it was before `weft explain setting`
+@config_app.command("explain")
 def explain_setting(
     path: Annotated[
         str, Argument(metavar="SETTING", help="Such as lease.renewSeconds; without: all.")

@@ -6,10 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option, Typer
 
-from weft.cli.config import explain_setting
 from weft.cli.explain_pod import DEFAULT_SERVICE, SchedulerAddress, ask, live_explanation
-from weft.cli.interference import explain_slowdown
-from weft.cli.metrics import explain_metrics
 from weft.cli.options import Context, Kubeconfig, Output, PolicyFiles
 from weft.cli.output import ListOutput, json_text
 from weft.cli.snapshot_files import SnapshotFile
@@ -22,10 +19,7 @@ if TYPE_CHECKING:
 NO_END = 3
 """Exit code: the decisions file ends without an end record."""
 
-explain_app = Typer(
-    help="Why a pod is where it is or nowhere, what metrics lack, what a setting is for.",
-    no_args_is_help=True,
-)
+explain_app = Typer(help="Why a pod is where it is, or nowhere.", no_args_is_help=True)
 
 
 @explain_app.command("pod")
@@ -104,11 +98,6 @@ def _print(explanation: "Explanation") -> None:
     from weft.core.explain.renderer import lines_of
 
     print("\n".join(lines_of(explanation)))
-
-
-explain_app.command("metrics")(explain_metrics)
-explain_app.command("setting")(explain_setting)
-explain_app.command("slowdown")(explain_slowdown)
 
 
 def replay(

@@ -33,6 +33,12 @@ _ModelFile = Annotated[
 ]
 _GpuModel = Annotated[str, Option(help="Only this GPU model.")]
 _Isolation = Annotated[str, Option(help="Only this way of sharing: time-slicing, mps.")]
+_Why = Annotated[
+    bool,
+    Option(
+        "--why", help="Beside one other: rung, nearest measured pairs, and what adds how much, too."
+    ),
+]
 
 
 def train(
@@ -121,27 +127,37 @@ def predict(
     others: Annotated[list[str] | None, Argument(help="Who runs beside it.")] = None,
     gpu_model: _GpuModel = "",
     isolation: _Isolation = "",
+    why: _Why = False,
     output: Output = ListOutput.table,
 ) -> None:
-    """Predict one pod beside others, or the whole table that policies get."""
+    """Predict one pod beside others, and say why; or the whole table that policies get."""
     import msgspec
 
     from weft.cli.interference_inputs import note_unknown, read_model
     from weft.cli.interference_tables import print_pairs, print_reasons
     from weft.interference.model_file import PredictorFile
-    from weft.interference.prediction_reasons import PredictionReasons
+    from weft.interference.prediction_reasons import PredictionReasons, because
     from weft.interference.table import from_predictors, from_static
     from weft.model.interference_table import ANY_MODEL, InterferenceView
 
     source, table = read_model(model), None
+    if why and not (target and others and len(others) == 1):
+        raise BadInputError("--why", "is of one application beside one other; name both")
+    if why and not isinstance(source, PredictorFile):
+        raise BadInputError(str(model), "is a table of slowdowns: its numbers are given, not made")
     if target and isinstance(source, PredictorFile):
         predictor = _predictor(source, model, gpu_model, isolation)
-        prediction = predictor.predict(target, _others(target, others))
-        note_unknown(source, model, [target, *(others or [])])
+        beside = _others(target, others)
+        reasons = (
+            because(predictor, target, beside[0])
+            if why
+            else PredictionReasons(predictor.predict(target, beside))
+        )
+        note_unknown(source, model, [target, *beside])
         if output is ListOutput.json:
-            print(msgspec.json.encode(prediction).decode())
+            print(msgspec.json.encode(reasons if why else reasons.prediction).decode())
         else:
-            print_reasons(target, others or [], PredictionReasons(prediction))
+            print_reasons(target, beside, reasons)
         return
     if isinstance(source, PredictorFile):
         predictors = _predictors(source, model, gpu_model, isolation)
@@ -158,36 +174,8 @@ def predict(
         print_pairs(InterferenceView(table), table.gpu_models, table.classes)
 
 
-def explain_slowdown(
-    model: _ModelFile,
-    target: Annotated[str, Argument(help="Who is slowed down.")],
-    other: Annotated[str, Argument(help="Who runs beside it.")],
-    gpu_model: _GpuModel = "",
-    isolation: _Isolation = "",
-    output: Output = ListOutput.table,
-) -> None:
-    """Say why a pod is predicted to slow down: rung, nearest measured pairs, what adds how much."""
-    import msgspec
-
-    from weft.cli.interference_inputs import note_unknown, read_model
-    from weft.cli.interference_tables import print_reasons
-    from weft.interference.model_file import PredictorFile
-    from weft.interference.prediction_reasons import because
-
-    predictors = read_model(model)
-    if not isinstance(predictors, PredictorFile):
-        raise BadInputError(str(model), "is a table of slowdowns: its numbers are given, not made")
-    reasons = because(_predictor(predictors, model, gpu_model, isolation), target, other)
-    note_unknown(predictors, model, [target, other])
-    if output is ListOutput.json:
-        print(msgspec.json.encode(reasons).decode())
-    else:
-        print_reasons(target, [other], reasons)
-
-
 for _command in (train, evaluate, predict):
     interference_app.command(_command.__name__)(_command)
-interference_app.command("explain", hidden=True)(explain_slowdown)  # as it was before
 
 
 def one_thread() -> None:

@@ -2,11 +2,10 @@
 
 import math
 import time
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from typer import Argument, Exit, Option
+from typer import Exit, Option
 
 from weft.cli.options import ConfigFile, Context, Kubeconfig, Output
 from weft.cli.output import ListOutput, json_text, print_table, table_with
@@ -19,23 +18,18 @@ if TYPE_CHECKING:
     from weft.model import Node
     from weft.telemetry.meaning.completeness import CompletenessFinding, ScrapeReport
     from weft.telemetry.meaning.join import Devices
-    from weft.telemetry.sources.source import MetricSource
 
 
-class Action(StrEnum):
-    """The question that the command answered, when it answered two."""
-
-    show = "show"
-    check = "check"
-
-
-_OldAction = Annotated[Action, Argument(hidden=True, help="As it was before `explain metrics`.")]
 _Url = Annotated[str, Option(help="A metrics server.  [default: as configured]")]
 _Cluster = Annotated[bool, Option("--cluster", help="Compare with the GPUs that the cluster has.")]
+_Check = Annotated[
+    bool,
+    Option("--check", help="Say what is missing, late or contradictory, and the remedy, instead."),
+]
 
 
 def metrics(
-    action: _OldAction = Action.show,
+    check: _Check = False,
     config: ConfigFile = None,
     url: _Url = "",
     kubeconfig: Kubeconfig = None,
@@ -43,31 +37,15 @@ def metrics(
     cluster: _Cluster = False,
     output: Output = ListOutput.table,
 ) -> None:
-    """List what Weft sees of each GPU now; `weft explain metrics` says what is missing.
+    """List what Weft sees of each GPU now; with --check say what is missing.
 
-    Without --cluster, --kubeconfig or --context, GPUs are those that the metrics' labels name. With
-    one of them, and no server named, one is looked for in the cluster.
+    Without --cluster, --kubeconfig or --context, GPUs are those that the metrics' labels name.
     """
     looked = _looked(config, url, kubeconfig, context, cluster)
-    if action is Action.show:
-        _show(looked, output)
-    else:
+    if check:
         _tell(looked, output)
-
-
-def explain_metrics(
-    config: ConfigFile = None,
-    url: _Url = "",
-    kubeconfig: Kubeconfig = None,
-    context: Context = "",
-    cluster: _Cluster = False,
-    output: Output = ListOutput.table,
-) -> None:
-    """Say what metrics are missing, late or contradictory, and the remedy; exit code 1 if any is.
-
-    Options are those of `weft metrics`, which lists the numbers themselves.
-    """
-    _tell(_looked(config, url, kubeconfig, context, cluster), output)
+    else:
+        _show(looked, output)
 
 
 def _looked(
@@ -87,10 +65,12 @@ def _looked(
         settings = replace(settings, url=url, exporters="", discover="")
     asks = cluster or kubeconfig is not None or bool(context)
     if not (settings.url or settings.exporters or settings.discover):
-        if not asks:
-            ways = "name a metrics server, or one in --config, or look for one: --cluster"
-            raise BadInputError("--url", f"is missing: {ways}")
-        settings = replace(settings, discover="servers")
+        ways = (
+            "name a metrics server, or one in --config; one inside a cluster is at "
+            "http://localhost:9090 after kubectl port-forward -n NAMESPACE service/NAME 9090; "
+            "without any, telemetry.discover: exporters in --config asks each node's exporter"
+        )
+        raise BadInputError("--url", f"is missing: {ways}")
     needs = asks or not settings.url
     return asyncio.run(_look(settings, (kubeconfig, context) if needs else None))
 
@@ -143,24 +123,19 @@ async def _read(
     for answer in reading.answers:
         for joined in joiner.join(answer):
             window.put(joined.metric, joined.rows, joined.times, joined.values, now_s)
-    notes, scrape_s = _notes(source, reading.where, errors), settings.scrape_seconds
+    notes, scrape_s = _notes(reading.where, errors), settings.scrape_seconds
     return ScrapeReport(reading.answers, joiner, window, asked_s, now_s, scrape_s, notes)
 
 
-def _notes(source: "MetricSource", where: str, errors: list[str]) -> "list[CompletenessFinding]":
-    """Notes on who was asked and why, who else could be, and who did not answer."""
-    from weft.cluster.telemetry.server_discovery import Discovered
+def _notes(where: str, errors: list[str]) -> "list[CompletenessFinding]":
+    """Notes on who was asked, and who did not answer."""
     from weft.telemetry.meaning.completeness import CompletenessFinding
 
-    notes = [CompletenessFinding("wrong", f"no answer: {error}") for error in dict.fromkeys(errors)]
-    if isinstance(source, Discovered):
-        choice = source.choice
-        notes.append(CompletenessFinding("good", f"asked: {choice.taken}"))
-        notes += [CompletenessFinding("good", f"not asked: {other}") for other in choice.others]
-        notes += [CompletenessFinding("advice", problem) for problem in choice.problems]
-    else:
-        notes.append(CompletenessFinding("good", f"asked: {where}"))
-    return notes
+    silent = [f"no answer: {error}" for error in dict.fromkeys(errors)]
+    return [
+        *(CompletenessFinding("wrong", text) for text in silent),
+        CompletenessFinding("good", f"asked: {where}"),
+    ]
 
 
 class NodeAddresses(NamedTuple):

@@ -7,7 +7,6 @@ import msgspec
 
 from weft.cluster.config.form import LimitsSettings, TelemetrySettings
 from weft.cluster.telemetry.exporter_discovery import DiscoveredExporters, ExporterWish
-from weft.cluster.telemetry.server_discovery import Discovered, DiscoveryOptions
 from weft.cluster.telemetry.telemetry_loop import TelemetryLoopOptions
 from weft.kube.client import ApiClient
 from weft.model import BadInputError
@@ -19,9 +18,6 @@ from weft.telemetry.sources.exporters import ExporterSource, NameIndex
 from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
 from weft.telemetry.sources.source import MetricSource
 from weft.telemetry.sources.transport import ServerCredentials
-
-_NOWHERE = "http://nowhere"
-"""Stands for the address of a server that is yet to be found."""
 
 
 class SourceContext(NamedTuple):
@@ -61,22 +57,19 @@ def source_of(settings: TelemetrySettings, around: SourceContext) -> MetricSourc
         timeout_s, names = settings.timeout_seconds, NameIndex(aliases, around.devices)
         access = access_of(settings)
         return ExporterSource(targets, timeout_s=timeout_s, access=access, known=names)
-    return _discovered(settings, around) if settings.discover else None
-
-
-def _discovered(settings: TelemetrySettings, around: SourceContext) -> MetricSource:
-    client = around.client
-    if client is None:
+    if not settings.discover:
+        return None
+    if around.client is None:
         raise BadInputError("telemetry.discover", "needs a cluster to look in; name a url")
-    proxied = not client.endpoint.inside
-    aliases, namespaces = aliases_of(settings), settings.namespaces
-    if settings.discover == "servers":
-        options = DiscoveryOptions(prometheus_options(settings), namespaces, proxied, aliases)
-        return Discovered(client, options, around.devices)
-    names, access = NameIndex(aliases, around.devices), access_of(settings)
-    selectors, timeout_s = settings.exporter_selectors, settings.timeout_seconds
-    wish = ExporterWish(selectors, namespaces, proxied, access, timeout_s, names)
-    return DiscoveredExporters(client, wish)
+    wish = ExporterWish(
+        settings.exporter_selectors,
+        settings.namespaces,
+        not around.client.endpoint.inside,
+        access_of(settings),
+        settings.timeout_seconds,
+        NameIndex(aliases, around.devices),
+    )
+    return DiscoveredExporters(around.client, wish)
 
 
 def access_of(settings: TelemetrySettings) -> ServerCredentials:
@@ -96,7 +89,7 @@ def access_of(settings: TelemetrySettings) -> ServerCredentials:
 def prometheus_options(settings: TelemetrySettings) -> PrometheusOptions:
     """The options of requests to the server."""
     return PrometheusOptions(
-        settings.url or _NOWHERE,
+        settings.url,
         timeout_s=settings.timeout_seconds,
         partial=settings.partial_response,
         selector=settings.selector,

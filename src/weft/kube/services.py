@@ -22,30 +22,6 @@ PAGE = 500
 T = TypeVar("T", bound=KubeObject)
 
 
-class ServicePort(Api, frozen=True, gc=False):
-    """One entry of spec.ports."""
-
-    name: str = ""
-    port: int = 0
-    protocol: str = "TCP"
-    app_protocol: str = ""
-
-
-class ServiceSpec(Api, frozen=True, gc=False):
-    """spec of a Service. Without a `selector` its endpoints are made by hand."""
-
-    type: str = "ClusterIP"
-    ports: list[ServicePort] | None = None
-    selector: dict[str, str] | None = None
-
-
-class Service(Api, frozen=True, gc=False):
-    """A Service, as far as one must know it to ask what is behind it."""
-
-    metadata: ObjectMeta = ObjectMeta()
-    spec: ServiceSpec = ServiceSpec()
-
-
 class NamedPort(Api, frozen=True, gc=False):
     """One entry of a container's ports."""
 
@@ -106,7 +82,6 @@ class ServingPod(Api, frozen=True, gc=False):
             yield from (port for port in container.ports or () if port.protocol == "TCP")
 
 
-SERVICES = Resource("/api/v1", "services", Service)
 SERVING_PODS = Resource("/api/v1", "pods", ServingPod)
 
 

@@ -54,10 +54,6 @@ SCHEDULE, SCHEDULE_ENABLED = "weft.dev/schedule", "enabled"
 
 # A label of Weft's own pods, and annotations of metrics servers' Services.
 ROLE = "weft.dev/role"
-PROMETHEUS = "weft.dev/prometheus"
-PROMETHEUS_PORT = "weft.dev/prometheus-port"
-PROMETHEUS_SCHEME = "weft.dev/prometheus-scheme"
-PROMETHEUS_PATH = "weft.dev/prometheus-path"
 
 # Labels of all that an experiment makes on a cluster.
 EXPERIMENT = "weft.dev/experiment"

@@ -118,7 +118,8 @@ def test_predict_the_table_that_policies_get(weft: Weft, folder: Path) -> None:
 def test_explain_names_the_nearest_pairs(weft: Weft, folder: Path) -> None:
     said = weft(
         "interference",
-        "explain",
+        "predict",
+        "--why",
         str(folder / "model"),
         "cnn (batch size 8)",
         "lm (batch size 8)",
@@ -133,7 +134,8 @@ def test_explain_names_the_nearest_pairs(weft: Weft, folder: Path) -> None:
 def test_explain_as_json_names_its_parts(weft: Weft, folder: Path) -> None:
     said = weft(
         "interference",
-        "explain",
+        "predict",
+        "--why",
         str(folder / "model"),
         "cnn (batch size 8)",
         "lm (batch size 8)",
@@ -277,7 +279,7 @@ def test_a_static_table_predicts_too(weft: Weft, tmp_path: Path) -> None:
     assert "forbidden" in said.out
     one = weft("interference", "predict", str(path), "a", "a")
     assert "takes 1.50× as long" in one.out
-    made = weft("interference", "explain", str(path), "a", "a")
+    made = weft("interference", "predict", str(path), "a", "a", "--why")
     assert made.code == 1
     assert "its numbers are given, not made" in made.err
 

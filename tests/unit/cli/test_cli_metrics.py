@@ -115,26 +115,14 @@ def test_at_80_columns_nothing_is_cut(
     assert node in printed
     assert "…" not in printed
     assert max(map(len, printed.splitlines())) <= 80
-    findings = weft("explain", "metrics", "--url", prometheus.url).out
+    findings = weft("metrics", "--check", "--url", prometheus.url).out
     assert max(map(len, findings.splitlines())) <= 80
     assert "DCGM_FI_PROF_SM_ACTIVE" in findings
 
 
-def test_the_old_names_still_work(weft: Weft, prometheus: FakePrometheus) -> None:
-    def without_ages(said: Said) -> Said:
-        return said._replace(out=re.sub(r"[0-9.]+", "", said.out))
-
-    for old, new in (
-        (("metrics", "show"), ("metrics",)),
-        (("metrics", "check"), ("explain", "metrics")),
-    ):
-        url = ("--url", prometheus.url)
-        assert without_ages(weft(*old, *url)) == without_ages(weft(*new, *url))
-
-
 def test_the_same_as_json(weft: Weft, prometheus: FakePrometheus) -> None:
     prometheus.age_s = 50
-    said = weft("metrics", "show", "--url", prometheus.url, "--output", "json")
+    said = weft("metrics", "--url", prometheus.url, "--output", "json")
     first = json.loads(said.out)[0]
     assert (first["node"], first["gpu"]) == ("a", 0)
     assert first["metrics"]["memory_used_mib"]["value"] == 1000
@@ -145,7 +133,7 @@ def test_the_same_as_json(weft: Weft, prometheus: FakePrometheus) -> None:
 def test_a_check_that_finds_little_names_lines_to_add(
     weft: Weft, prometheus: FakePrometheus
 ) -> None:
-    said = weft("metrics", "check", "--url", prometheus.url)
+    said = weft("metrics", "--check", "--url", prometheus.url)
     assert said.code == 0
     assert "sm_active_ratio: no GPU" in said.out
     assert "DCGM field 1002: DCGM_FI_PROF_SM_ACTIVE, gauge" in said.out
@@ -167,7 +155,7 @@ def test_what_is_wrong_is_exit_code_1(
 ) -> None:
     for name, value in change.items():
         setattr(prometheus, name, value)
-    said = weft("metrics", "check", "--url", prometheus.url)
+    said = weft("metrics", "--check", "--url", prometheus.url)
     assert said.code == 1
     assert says in said.out
 
@@ -176,7 +164,7 @@ def test_gpus_that_lack_a_needed_metric_and_series_without_uuid(
     weft: Weft, prometheus: FakePrometheus
 ) -> None:
     prometheus.add(UTIL, 5.0, Hostname="b", gpu="0")
-    said = weft("metrics", "check", "--url", prometheus.url, "--output", "json")
+    said = weft("metrics", "--check", "--url", prometheus.url, "--output", "json")
     found = {one["text"]: one["level"] for one in json.loads(said.out)}
     assert found["memory_used_mib: 2 of 3 GPUs, not b/0"] == "wrong"
     assert found["1 of 5 series have no UUID"] == "advice"
@@ -187,7 +175,7 @@ def test_series_that_name_no_node_are_told_with_an_example(
     weft: Weft, prometheus: FakePrometheus
 ) -> None:
     prometheus.add(USED, 5.0, gpu="0", job="exporter-without-node")
-    said = weft("metrics", "check", "--url", prometheus.url)
+    said = weft("metrics", "--check", "--url", prometheus.url)
     assert "1 series belong to no GPU (node)" in said.out
     assert "exporter-without-node" in said.out
 
@@ -226,7 +214,7 @@ def test_a_slow_scrape_that_is_configured_so_is_advised_against(
         "apiVersion: weft.dev/v1\nkind: WeftConfiguration\n"
         f"telemetry: {{url: '{prometheus.url}', scrapeSeconds: 60}}\n"
     )
-    said = weft("metrics", "check", "--config", tmp_path / "weft.yaml")
+    said = weft("metrics", "--check", "--config", tmp_path / "weft.yaml")
     assert said.code == 0
     assert "advice  samples are 60 s apart: what grows faster is seen too late" in said.out
 
@@ -236,7 +224,7 @@ def test_a_gpu_whose_samples_are_old_and_a_servers_warning_are_wrong(
 ) -> None:
     prometheus.old = {"GPU-1": 50.0}
     prometheus.warnings = ["No StoreAPIs matched"]
-    said = weft("metrics", "check", "--url", prometheus.url)
+    said = weft("metrics", "--check", "--url", prometheus.url)
     assert said.code == 1
     assert re.search(r"wrong   memory_used_mib is 5\d s old on a/1\n", said.out)
     assert "wrong   the server warns: No StoreAPIs matched" in said.out
@@ -281,7 +269,7 @@ async def in_a_cluster(weft: Weft, tmp_path: Path, nodes: tuple[str, ...], *word
 async def test_with_a_cluster_nodes_without_metrics_are_told(
     weft: Weft, prometheus: FakePrometheus, tmp_path: Path
 ) -> None:
-    said = await in_a_cluster(weft, tmp_path, ("a", "silent"), "check", "--url", prometheus.url)
+    said = await in_a_cluster(weft, tmp_path, ("a", "silent"), "--check", "--url", prometheus.url)
     assert said.code == 1
     assert "wrong   node silent: 2 GPUs without metrics" in said.out
     assert "memory_used_mib: 2 of 4 GPUs, not silent/0, silent/1" in said.out
@@ -290,7 +278,7 @@ async def test_with_a_cluster_nodes_without_metrics_are_told(
 async def test_nodes_that_the_exporter_calls_otherwise_are_told_with_both_names(
     weft: Weft, prometheus: FakePrometheus, tmp_path: Path
 ) -> None:
-    said = await in_a_cluster(weft, tmp_path, ("gpu-1",), "check", "--url", prometheus.url)
+    said = await in_a_cluster(weft, tmp_path, ("gpu-1",), "--check", "--url", prometheus.url)
     assert said.code == 1
     assert "4 series belong to no GPU (node): they say Hostname=a; the nodes are called gpu-1," in (
         said.out
@@ -298,13 +286,14 @@ async def test_nodes_that_the_exporter_calls_otherwise_are_told_with_both_names(
     assert "→ label them with the node's name" in said.out
 
 
-async def test_without_a_server_one_is_looked_for_in_the_cluster(
-    weft: Weft, tmp_path: Path
-) -> None:
-    said = await in_a_cluster(weft, tmp_path, ("a",), "check")
+async def test_without_a_server_the_ways_to_name_one_are_told(weft: Weft, tmp_path: Path) -> None:
+    said = await in_a_cluster(weft, tmp_path, ("a",), "--check")
     assert (said.code, said.err.count("\n")) == (1, 1)
-    assert "no metrics server was found: no Service looks like one" in said.err
-    for way_on in ('weft.dev/prometheus: "true"', "telemetry.url, --url", "telemetry.exporters"):
+    for way_on in (
+        "name a metrics server",
+        "kubectl port-forward",
+        "telemetry.discover: exporters",
+    ):
         assert way_on in said.err
 
 
@@ -316,10 +305,10 @@ async def test_exporters_are_asked_at_the_nodes_addresses(
     config.write_text(
         f"apiVersion: weft.dev/v1\nkind: WeftConfiguration\ntelemetry: {{exporters: '{page}'}}\n"
     )
-    said = await in_a_cluster(weft, tmp_path, ("a",), "check", "--config", config)
+    said = await in_a_cluster(weft, tmp_path, ("a",), "--check", "--config", config)
     assert "good    asked: exporters" in said.out
     assert "memory_used_mib: 1 of 2 GPUs, not a/1" in said.out
     prometheus.status = 500
-    said = await in_a_cluster(weft, tmp_path, ("a",), "check", "--config", config)
+    said = await in_a_cluster(weft, tmp_path, ("a",), "--check", "--config", config)
     assert (said.code, said.out) == (1, "")
     assert "/metrics: 500" in said.err

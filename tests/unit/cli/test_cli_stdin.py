@@ -85,6 +85,6 @@ def test_tables_of_slowdowns(piped: Piped) -> None:
 
 
 def test_a_kubeconfig(piped: Piped) -> None:
-    said = piped("contexts: []", "metrics", "--kubeconfig", "-")
+    said = piped("contexts: []", "metrics", "--url", "http://127.0.0.1:1", "--kubeconfig", "-")
     problem = "standard input: current-context: is missing; set it or name a context"
     assert said.err == f"weft: error: {problem}\n"

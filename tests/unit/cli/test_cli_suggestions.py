@@ -45,7 +45,7 @@ def test_short_lists_are_told_whole_and_long_ones_only_without_a_near_name() -> 
         (("generate", "pods", "--mix", "share"), "'shared'"),
         (("profile", "measure", "x", "--isolation", "timeslicing"), "'time-slicing'"),
         (("extender", "serve", "--priority", "spred"), "'spread'"),
-        (("metrics", "chek"), "'check'"),
+        (("metrics", "--chek"), "--check"),
     ],
 )
 def test_commands_options_and_values(weft: Weft, words: tuple[str, ...], near: str) -> None:
@@ -153,7 +153,7 @@ def test_settings_profiles_and_policies_of_a_configuration(
     ],
 )
 def test_settings_to_explain(weft: Weft, setting: str, near: str) -> None:
-    said = weft("explain", "setting", setting)
+    said = weft("config", "explain", setting)
     assert said.err == f"weft: error: setting: {setting!r} is unknown; did you mean {near!r}?\n"
 
 
@@ -167,10 +167,13 @@ def test_pods_of_a_decisions_file(weft: Weft) -> None:
     assert said.err.endswith(f"did you mean {known!r}?\n")
 
 
+NO_SERVER = ("--url", "http://127.0.0.1:1")
+
+
 def test_contexts_of_a_kubeconfig(weft: Weft) -> None:
     path = weft.folder / "config"
     path.write_text(json.dumps({"contexts": [{"name": "production", "context": {}}]}))
-    said = weft("metrics", "--kubeconfig", path, "--context", "prodution")
+    said = weft("metrics", *NO_SERVER, "--kubeconfig", path, "--context", "prodution")
     assert "there is no 'prodution'; did you mean 'production'?" in said.err
 
 

@@ -2,20 +2,86 @@
 
 import itertools
 import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 import pytest
-from discovery_world import USED, Clock, cluster, kinds
+from aiohttp import web
 
-from fakes.exporter import PlayedGpu, page
-from weft.cluster.telemetry.exporter_discovery import DiscoveredExporters, ExporterWish, targets
-from weft.cluster.telemetry.server_discovery import AGAIN_S
+from weft.cluster.telemetry.exporter_discovery import (
+    AGAIN_S,
+    DiscoveredExporters,
+    ExporterWish,
+    targets,
+)
+from weft.kube.client import ApiClient
+from weft.kube.config import Endpoint
+from weft.kube.credentials import FixedCredentials
 from weft.kube.services import ServingPod
 from weft.model import Gpu, Node
+from weft.model.metric import Metric
 from weft.model.metric_aliases import ALIASES
 from weft.telemetry.meaning.join import Devices, SeriesJoiner
 from weft.telemetry.sources.exporters import NameIndex
+from weft.telemetry.sources.source import SourceReading
+from fakes.api_server import FakeApiServer
+from fakes.exporter import PlayedGpu, page
+
+USED = Metric.MEMORY_USED_MIB
+
+
+class ProxiedPages:
+    """Exporters' pages by pod, behind an API server's proxy; a fake of both.
+
+    What is not behind the proxy is the fake API server's.
+    """
+
+    def __init__(self, api: FakeApiServer) -> None:
+        self.api = api
+        self.pages: dict[str, str] = {}
+
+    async def handle(self, request: web.Request) -> web.Response:
+        found = re.fullmatch(r"/api/v1/namespaces/[^/]+/pods/([^/]+)/proxy/.*", request.path)
+        if found is not None:
+            return web.Response(text=self.pages[found[1].split(":")[1]])
+        async with ApiClient(Endpoint(self.api.url, FixedCredentials())) as client:
+            answer = await client.send("GET", request.path, query=dict(request.query))
+        return web.Response(status=answer.code, body=answer.body, content_type="application/json")
+
+
+class Clock:
+    """Time that only moves when told to; a fake."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@asynccontextmanager
+async def cluster() -> AsyncIterator[tuple[ProxiedPages, ApiClient]]:
+    async with FakeApiServer() as api:
+        servers = ProxiedPages(api)
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", servers.handle)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
+        try:
+            endpoint = Endpoint(f"http://127.0.0.1:{port}", FixedCredentials())
+            async with ApiClient(endpoint) as client:
+                yield servers, client
+        finally:
+            await runner.cleanup()
+
+
+def kinds(reading: SourceReading) -> set[str]:
+    return {asked.error.kind for asked in reading.asked if asked.error}
 
 
 def exporter(name: str, node: str, **more: Any) -> dict[str, Any]:

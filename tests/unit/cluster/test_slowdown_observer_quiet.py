@@ -40,8 +40,8 @@ async def test_a_server_that_anybody_may_have_put_there_is_shown_and_never_acted
     ("telemetry", "trusted"),
     [
         ({"url": "http://p:9090"}, True),
-        ({"discover": "servers", "namespaces": ["monitoring"]}, True),
-        ({"discover": "servers"}, False),
+        ({"discover": "exporters", "namespaces": ["monitoring"]}, True),
+        ({"discover": "exporters"}, False),
     ],
 )
 def test_who_may_say_how_fast_pods_go_is_for_the_configuration_to_say(

@@ -128,20 +128,6 @@ async def test_an_answer_with_a_warning_is_used_and_the_warning_told_once_and_co
     assert caplog.text.count("the server warns: No StoreAPIs matched") == 1
 
 
-async def test_another_back_end_is_counted_and_asked_for_the_whole_window() -> None:
-    async with telemetry() as (_, loop, source):
-        await loop.refresh()
-        source.where = "http://q"
-        await loop.refresh()
-        await loop.refresh()
-        await loop.refresh()
-        assert [back >= 315 for back in source.asked] == [True, False, True, False]
-        told = {family.name: family for family in TelemetryMetrics(loop).collect()}
-        (backend,) = told["weft_telemetry_backend"].samples
-        assert (backend.labels, backend.value) == ({"backend": "http://q"}, 1)
-        assert told["weft_telemetry_backend_changes"].samples[0].value == 1
-
-
 async def test_after_a_pause_the_next_look_asks_further_back_but_not_beyond_the_window() -> None:
     async with telemetry(interval_s=15, window_s=300, scrape_s=15) as (_, loop, source):
         await loop.refresh()

@@ -1,4 +1,4 @@
-"""`weft metrics check` says how old samples are: by when they were asked for."""
+"""`weft metrics --check` says how old samples are: by when they were asked for."""
 
 import numpy as np
 import pytest

@@ -321,14 +321,14 @@ class TelemetrySettings(Section, frozen=True):
         "http://{address}:9400/metrics; for small clusters, for nobody keeps what was before",
     ] = ""
     discover: Annotated[
-        Literal["", "servers", "exporters"],
-        "servers: look for a metrics server among the cluster's Services; exporters: for the "
-        "nodes' exporters among its pods. Empty, for whom Weft listens to is yours to say",
+        Literal["", "exporters"],
+        "exporters: look for the nodes' exporters among the cluster's pods. Empty, for whom Weft "
+        "listens to is yours to say",
     ] = ""
     namespaces: Annotated[
         tuple[str, ...],
         "where discover looks; all, but then nobody is given credentials, or evicted for the "
-        "progress that is told, for anyone who may make a Service could ask for them, or tell it",
+        "progress that is told, for anyone who may make a pod could ask for them, or tell it",
     ] = ()
     exporter_selectors: Annotated[
         tuple[str, ...],

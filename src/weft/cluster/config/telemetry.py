@@ -125,7 +125,7 @@ def _check_access(telemetry: TelemetrySettings) -> None:
             raise _bad(at, what)
     secret = telemetry.username or telemetry.bearer_token_file or telemetry.headers
     if telemetry.discover and secret and not telemetry.namespaces:
-        what = "is empty: anyone who may make a Service could ask for the credentials; name some"
+        what = "is empty: anyone who may make a pod could ask for the credentials; name some"
         raise _bad("namespaces", what)
 
 

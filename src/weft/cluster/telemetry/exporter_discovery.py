@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from weft.cluster.telemetry.server_discovery import AGAIN_S
 from weft.kube.client import ApiClient
 from weft.kube.services import SERVING_PODS, ServingPod, everything, proxy_path
 from weft.model import WeftError
@@ -19,6 +18,8 @@ from weft.telemetry.sources.transport import NOBODY, ResponseLimits, ServerCrede
 
 log = logging.getLogger("weft.cluster")
 
+AGAIN_S = 60.0
+"""The API server is asked no more often than this."""
 AGENT = "weft-agent"
 SELECTORS = (
     f"app.kubernetes.io/name={AGENT}",

@@ -86,7 +86,6 @@ class TelemetryLoop:
         self.errors: Counter[tuple[str, str]] = Counter()
         self.answered = 0
         self.where = ""
-        self.changes = 0
         self.took_s: dict[str, float] = {}
         self.digesting_s = 0.0
         self._live, self._source, self._aliases = live, source, aliases
@@ -189,9 +188,6 @@ class TelemetryLoop:
         self.answered += len(reading.asked) + len(more) - len(wrong) - len(beside)
         if len(wrong) < len(reading.asked):
             self._good_at_s = began_s
-        if reading.where and self.where not in {"", reading.where}:
-            self.changes += 1
-            self._good_at_s = 0.0  # this one may know what the other one did not: ask for it
         self.where = reading.where or self.where
         if reading.asked and not wrong and not beside and self._logged.forget("error "):
             log.info("metrics: answers come again")

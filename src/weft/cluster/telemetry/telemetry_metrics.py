@@ -48,12 +48,10 @@ class TelemetryMetrics:
         yield gauge("weft_telemetry_snapshot_version", looks, version)
 
     def _whom(self) -> Iterator[Metric]:
-        """Backends: who answers, changes of it, and how queries went."""
+        """Gives the backend that answers, and how queries went."""
         loop = self._loop
         asked = {loop.where: 1} if loop.where else {}
         yield gauge("weft_telemetry_backend", "1: whom the last look asked.", asked, "backend")
-        changes = "Times that somebody else was asked."
-        yield counter("weft_telemetry_backend_changes", changes, loop.changes)
         failed = sum(n for (_, kind), n in loop.errors.items() if kind in KINDS)
         results = {"answered": loop.answered, "failed": failed}
         queries = "Questions, by whether an answer came."
