@@ -1,4 +1,4 @@
-"""The example of a third-party policy package works as its README says."""
+"""Examples work as they say: a third-party policy package, and experiments."""
 
 import importlib.util
 import sys
@@ -8,10 +8,14 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from weft.core.framework import Policy
 from weft.core.framework.registry import register_entry_points
 from weft.core.policies.catalog import built_in
+from weft.lab.experiment.run.simulated import runner_of
+from weft.lab.experiment.spec.experiment import data_paths, plan, read_spec
+from weft.lab.experiment.spec.workloads import MeasuredPairs
 from weft.testing import decide, node, pod
 
 PLUGIN = Path(__file__).resolve().parents[2] / "examples" / "policy-plugin"
@@ -56,3 +60,17 @@ def test_its_option_spares_small_nodes(policy: type[Policy]) -> None:
     place = decide([policy(spare_up_to=2)], nodes, [pod("one", milli=500)])["one"]
     assert place is not None
     assert place.node == "c"
+
+
+EXPERIMENTS = sorted((PLUGIN.parent / "experiments").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda path: path.name)
+def test_a_cell_of_each_experiment_runs(file: Path) -> None:
+    spec = read_spec(file)
+    small = {"jobs": 20} if isinstance(spec.workload, MeasuredPairs) else {}
+    spec = replace(spec, decisions=False, workload=replace(spec.workload, **small))
+    runner = runner_of(spec, data_paths(spec, file.parent), built_in().from_spec)
+    result = runner.run(plan(spec)[0])
+    assert result.measures["unfinished"] == 0
+    assert result.measures["jct_mean_s"]

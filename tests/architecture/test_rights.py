@@ -83,7 +83,7 @@ def test_every_right_has_its_use(right: tuple[str, str]) -> None:
 
 def test_nothing_is_said_to_use_a_right_that_nobody_is_given() -> None:
     assert set(USED) == {*granted(), *listed()}
-    assert len({*listed()}) == 6
+    assert len({*listed()}) == 5
 
 
 def manifest_rights() -> Iterator[ListedRight]:

@@ -1,166 +1,614 @@
-"""`weft experiment`: its commands, and `overprovision`, jobs that ask for more than they use.
+"""`weft experiment`: experiments that a file describes."""
 
-The others have modules of their own: `interference`, and experiments that a file describes.
-"""
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-import math
-from typing import TYPE_CHECKING, Annotated, cast
+from typer import Argument, Exit, Option, Typer
 
-from typer import Option, Typer
-
-from weft.cli import experiment_file, options
-from weft.cli.experiment_compare import compare
-from weft.cli.experiment_interference import interference
-from weft.cli.experiment_options import known_policies, results_of, spec_of_options
-from weft.cli.experiment_reproduce import reproduce
-from weft.cli.output import SimulateOutput, json_text
+from weft.cli import options
+from weft.cli.output import (
+    SimulateOutput,
+    duration_text,
+    json_text,
+    print_csv,
+    print_note,
+    print_table,
+    print_warning,
+    table_with,
+)
+from weft.cli.progress import bar, status_line
+from weft.lab.experiment.spec.templates import TEMPLATES, Wishes, line_of, usual_seeds, written
 from weft.model.errors import BadInputError
 from weft.model.nearest import unknown
 
 if TYPE_CHECKING:
-    from weft.lab.experiment.spec.workloads import MetricFaults, MixName
-    from weft.lab.experiment.statistics.levels import OverprovisionResults
+    from weft.lab.experiment.run.cluster_jobs import PlannedJob
+    from weft.lab.experiment.run.execution import CellWork
+    from weft.lab.experiment.run.runner import Runner
+    from weft.lab.experiment.run.store import RunStore
+    from weft.lab.experiment.spec.experiment import ExperimentSpec, PlannedCell
+    from weft.lab.experiment.statistics.comparison import ExperimentResults
+    from weft.lab.experiment.statistics.reproduction import Reproduction
+    from weft.lab.experiment.statistics.two_results import TwoResults
 
-experiment_app = Typer(
-    help="Experiments: of a file, or that make their own workload.", no_args_is_help=True
+experiment_app = Typer(help="Experiments that a file describes.", no_args_is_help=True)
+EXIT_ABSENT = 3
+"""Data is absent, or cells are missing: nothing is wrong, and not all of it is there."""
+SHOWN = (
+    "jct_mean_s",
+    "jct_p99_s",
+    "makespan_s",
+    "gpu_asked_at_100_percent",
+    "gpu_asked_percent",
+    "failed_pods",
+    "ooms",
 )
-MIXES = ("ssd", "rigid", "mixed", "peaky", "late", "grown")
+"""Measures of the table; JSON and CSV have all."""
+JOB_BYTES, SECOND_BYTES, CELL_BYTES = 90, 40, 16_384
+"""The most that a cell takes: a Job's row, a second of all cards', and files that are empty."""
 
-_Policies = Annotated[
-    list[str], Option(help="A policy: name, or name:option=value,…; repeat for several.")
+_File = Annotated[
+    Path,
+    Argument(metavar="FILE", help="An experiment, or a folder with experiment.yaml; `-` is stdin."),
 ]
-_Percents = Annotated[
-    list[int], Option(min=0, max=1000, help="A level of over-provisioning; repeat for several.")
+_Simulated = Annotated[
+    bool, Option("--simulated", help="An experiment on a cluster: simulate it instead.")
 ]
-_Baseline = Annotated[str, Option(help="The policy that others are compared with; always run.")]
-_Mix = Annotated[
-    str,
-    Option(
-        help="ssd: one program, calibrated; rigid: it dies without all of its memory; mixed: three "
-        "programs; peaky: a short memory peak late in each job; late: a plateau that grows at nine "
-        "tenths; grown: later runs use more."
-    ),
-]
-_Seconds = Annotated[float, Option(min=0.1, help="Seconds between two looks at the cards.")]
-_Dropped = Annotated[float, Option(min=0.0, max=1.0, help="Share of samples that never arrive.")]
-_Missing = Annotated[
-    float, Option(min=0.0, max=1.0, help="Share of cards of which nothing ever does.")
-]
-_Noise = Annotated[float, Option(min=0.0, help="Relative standard deviation of every value.")]
-_Frozen = Annotated[
-    float | None,
-    Option(min=0.0, help="Seconds after which exporters repeat their last page for ever."),
-]
-_Limit = Annotated[
-    float,
-    Option(
-        min=1.0,
-        help="Declared limit: harvesting promises at most so many times a card. Up to 2 only pods "
-        "whose peak is known lend; beyond, peaks that come late run pods out of memory. Both "
-        "rest on runs using no more than those before.",
-    ),
+_Out = Annotated[
+    Path | None, Option(help="The folder of its runs. [default: build/experiments/NAME]")
 ]
 
 
-def overprovision(
-    policy: _Policies,
-    percent: _Percents = [0, 50, 100, 150, 200, 250],  # noqa: B006 - typer's way of a list default
-    baseline: _Baseline = "gpushare",
-    seeds: options.Workloads = 20,
-    first_seed: options.FirstSeed = 0,
-    gpus: Annotated[int, Option(min=1, max=10_000, help="Cards; each gets thirty jobs.")] = 1,
-    mix: _Mix = "ssd",
-    harvest_limit: _Limit = 4.0,
-    scrape_s: _Seconds = 5.0,
-    delay_s: Annotated[float, Option(min=0.0, help="Seconds by which every sample is late.")] = 0.0,
-    dropped: _Dropped = 0.0,
-    missing: _Missing = 0.0,
-    noise: _Noise = 0.0,
-    spoof: Annotated[str, Option(help="METRIC=zero or METRIC=most: what it always reads.")] = "",
-    frozen_s: _Frozen = None,
-    frozen_busy: Annotated[
-        bool, Option("--frozen-busy", help="With --frozen-s: that page shows cards at work.")
-    ] = False,
+class ReportLayout(StrEnum):
+    """Layouts of results beside the page."""
+
+    ECE = "ece"
+
+
+class OpenedExperiment(NamedTuple):
+    """An experiment's file, its cells, and what runs them; None where data is absent.
+
+    `live`: on a cluster, where one turn comes after another.
+    """
+
+    live: bool
+    spec: "ExperimentSpec"
+    cells: "list[PlannedCell]"
+    store: "RunStore"
+    work: "CellWork | None"
+
+
+@experiment_app.command()
+def init(
+    workload: Annotated[
+        str,
+        Option(
+            show_default=False,
+            help="overprovisioned: jobs that ask for more than they use; pairs: measured "
+            "slowdowns; openb: pods of a trace; kube-knots-cluster, kube-knots-dl: Kube-Knots' "
+            "mixes and training; job-list: your jobs; mlperf-list: programs, queries, replicas; "
+            "pods: manifests; cluster-jobs: Jobs on a cluster.  [default: asked for at a "
+            "terminal, else overprovisioned]",
+        ),
+    ] = "",
+    name: Annotated[str, Option(help="The experiment's name.", show_default=False)] = "",
+    scheduler: Annotated[
+        list[str] | None,
+        Option(help="A policy to compare; repeat. Others are compared with the first."),
+    ] = None,
+    seeds: Annotated[
+        int | None, Option(min=1, max=options.MOST_SEEDS, help="How many workloads are drawn.")
+    ] = None,
+) -> None:
+    """Print an experiment to change: every field with its default, and what it means.
+
+    At a terminal it asks for what is not given.
+    """
+    wishes = Wishes(name, tuple(scheduler or ()), "", seeds)
+    if not workload and sys.stdin.isatty():
+        workload, wishes = _asked(wishes)
+    workload = workload or "overprovisioned"
+    if workload not in TEMPLATES:
+        raise BadInputError("--workload", unknown(workload, TEMPLATES))
+    print(written(workload, wishes), end="")
+
+
+def _asked(wishes: Wishes) -> tuple[str, Wishes]:
+    """The workload, and what differs, as the user answers on stderr: stdout is for the file."""
+    from typer import prompt
+
+    kinds = ", ".join(TEMPLATES)
+    workload: str = prompt(f"Workload ({kinds})", default="overprovisioned", err=True)
+    if workload not in TEMPLATES:
+        raise BadInputError("Workload", unknown(workload, TEMPLATES))
+    template = TEMPLATES[workload]
+    name = wishes.name or prompt("Name", default=line_of(template, "name"), err=True)
+    schedulers = wishes.schedulers
+    if not schedulers:
+        usual = line_of(template, "schedulers").strip("[]")
+        typed = prompt("Schedulers, the baseline first", default=usual, err=True)
+        schedulers = tuple(filter(None, (each.strip() for each in typed.split(","))))
+    seeds = wishes.seeds or prompt("Seeds", default=usual_seeds(workload), type=int, err=True)
+    return workload, Wishes(name, schedulers, "", seeds)
+
+
+@experiment_app.command()
+def check(
+    file: _File,
+    out: _Out = None,
+    try_s: Annotated[
+        float, Option(min=0, help="Seconds to try cells for, to say how long all take.")
+    ] = 10.0,
     jobs: options.Jobs = None,
+    simulated: _Simulated = False,
+) -> None:
+    """Check an experiment, and say how many cells, how much time and disk it takes.
+
+    Exit code 3 where its data is absent. On a cluster it reads the kubeconfig and tries no turn.
+    """
+    from weft.lab.experiment.run.execution import cost_of_cells
+    from weft.lab.experiment.spec.experiment import axes_of
+
+    opened = _open(file, out, simulated=simulated)
+    spec, cells, work = opened.spec, opened.cells, opened.work
+    axes = [f"{len(texts)} × {axis}" for axis, texts in axes_of(spec).items()]
+    axes += [f"{len(spec.schedulers)} × scheduler", f"{spec.seeds.count} × seed"]
+    axes += [f"{spec.repeats} × repeat"] if spec.repeats > 1 else []
+    print(f"{spec.name}: {len(cells)} cells ({', '.join(axes)})")
+    if work is None:
+        raise Exit(EXIT_ABSENT)
+    there = len(opened.store.done(cells))
+    left = len(cells) - there
+    print(f"in {opened.store.folder}: {there} are there, {left} to run")
+    if left and opened.live:
+        print(_how_long(spec, work, cells))
+    elif left and try_s:
+        processes = min(jobs or os.cpu_count() or 1, left)
+        cost = cost_of_cells(work, cells, try_s)
+        disk_mib = max(1, -(-left * cost.disk_bytes // 2**20))
+        print(
+            f"about {duration_text(cost.seconds * left / processes)} on {processes} processes "
+            f"({cost.seconds:.2f} s a cell, {cost.tried} tried), and {disk_mib:,} MiB of disk"
+        )
+
+
+@experiment_app.command()
+def run(
+    file: _File,
+    out: _Out = None,
+    jobs: options.Jobs = None,
+    workers: Annotated[
+        str,
+        Option(
+            metavar="ADDRESS",
+            help="A Dask scheduler (tcp://HOST:8786) whose workers run the cells instead of "
+            "processes here. They need Weft and the data under the same paths.",
+        ),
+    ] = "",
+    simulated: _Simulated = False,
+) -> None:
+    """Run an experiment's cells that are still to run; on a cluster, one turn after another.
+
+    Stop it (Ctrl-C) whenever you want: started again, it goes on with the cells that are missing.
+    Exit code 3 where its data is absent, or cells are marked: their numbers are not to be relied
+    on.
+    """
+    from weft.lab.experiment.run.execution import run_missing
+    from weft.lab.experiment.run.store import marks_of
+
+    opened = _open(file, out, simulated=simulated)
+    if opened.work is None:
+        opened.store.note_absent()
+        raise Exit(EXIT_ABSENT)
+    if opened.live and workers:
+        raise BadInputError("--workers", "is for simulated cells; add --simulated, or leave it out")
+    store, cells = opened.store, opened.cells
+    store.begin()
+    where = 1 if opened.live else workers or jobs or os.cpu_count() or 1
+    try:
+        ran = run_missing(opened.work, cells, where, library_versions(), bar)
+    except KeyboardInterrupt:
+        there = f"{len(store.done(cells))} of {len(cells)} cells are in {store.folder}"
+        print(f"weft: {there}; the same command goes on with the others", file=sys.stderr)
+        raise
+    print(f"{ran} cells run, {len(cells) - ran} were there: {opened.store.folder}")
+    marked = marks_of(store.records(cells))
+    if marked:
+        warn_of_marks(marked)
+        raise Exit(EXIT_ABSENT)
+
+
+@experiment_app.command()
+def report(
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="The folder of an experiment's runs.")],
+    page: Annotated[
+        Path | None, Option(help="Write report.html and SVG figures into this folder.")
+    ] = None,
+    pdf: Annotated[bool, Option("--pdf", help="With --page: report.pdf too.")] = False,
+    layout: Annotated[
+        ReportLayout | None,
+        Option(help="With --page: ece writes the tree of Ferikoglou et al. instead of the page."),
+    ] = None,
     output: options.ResultsOutput = SimulateOutput.table,
 ) -> None:
-    """Run thirty inference jobs a card, over-provisioned by each level, and compare policies.
+    """Compare an experiment's schedulers, from the cells that are there.
 
-    Jobs, cards and slowdown are shaped after published measurements of a shared V100. Policies see
-    the cards through a metric pipeline that can be late, lossy, noisy or lying.
+    Exit code 3 where cells are missing, or marked and left out.
     """
-    from weft.cli.policies import registry
-    from weft.lab.experiment.run.shared_gpus import BEST
-    from weft.lab.experiment.run.simulated import runner_of
-    from weft.lab.experiment.spec.workloads import MetricFaults, OverprovisionedJobs
-    from weft.lab.experiment.statistics.levels import overprovision_results
+    from weft.lab.experiment.run.store import read_store
+    from weft.lab.experiment.spec.experiment import plan
+    from weft.lab.experiment.statistics.reproduction import stored_results
 
-    _finite(harvest_limit=harvest_limit, scrape_s=scrape_s, delay_s=delay_s, noise=noise)
-    names = *known_policies([baseline, *policy]), BEST
-    faults = MetricFaults("asked", delay_s, dropped, missing, noise, spoof, frozen_s, frozen_busy)
-    workload = OverprovisionedJobs(
-        percents=tuple(dict.fromkeys(percent)),
-        mix=_known_mix(mix),
-        cards=gpus,
-        faults=(_checked(faults),),
-        harvest_limit=harvest_limit,
-        scrape_seconds=scrape_s,
-    )
-    spec = spec_of_options("overprovision", workload, names, (first_seed, seeds))
-    cells = results_of(spec, runner_of(spec, {}, registry().from_spec), jobs)
-    _print(overprovision_results(spec, cells), output)
-
-
-experiment_app.command("init")(experiment_file.init)
-experiment_app.command("check")(experiment_file.check)
-experiment_app.command("run")(experiment_file.run)
-experiment_app.command("report")(experiment_file.report)
-experiment_app.command("compare")(compare)
-experiment_app.command("reproduce")(reproduce)
-experiment_app.command("overprovision")(overprovision)
-experiment_app.command("interference")(interference)
-
-
-@experiment_app.callback()
-def experiment() -> None:
-    """Options that come before the experiment's name."""
-
-
-def _checked(faults: "MetricFaults") -> "MetricFaults":
-    """The same; `BadInputError` names the option that is wrong."""
-    from weft.lab.simulate.sharing.exporter import read_spoof
-
-    try:
-        read_spoof(faults.spoof)
-    except BadInputError as error:
-        raise BadInputError(f"--spoof {faults.spoof}", error.problem) from None
-    if faults.frozen_seconds is not None:
-        _finite(frozen_s=faults.frozen_seconds)
-    elif faults.frozen_busy:
-        raise BadInputError("--frozen-busy", "says what a frozen page shows; add --frozen-s")
-    return faults
-
-
-def _finite(**amounts: float) -> None:
-    for name, value in amounts.items():
-        if not math.isfinite(value):
-            option = f"--{name.replace('_', '-')}"
-            raise BadInputError(option, f"{value} is no amount; write a finite number")
-
-
-def _known_mix(mix: str) -> "MixName":
-    if mix not in MIXES:
-        raise BadInputError("--mix", unknown(mix, MIXES))
-    return cast("MixName", mix)
-
-
-def _print(results: "OverprovisionResults", output: SimulateOutput) -> None:
+    spec, store = read_store(folder)
+    results = stored_results(spec, store, plan(spec))
+    for option in ["--pdf"] * pdf + ["--layout"] * (layout is not None):
+        if page is None:
+            raise BadInputError(option, "goes into the folder of --page; name one")
+    if page is not None:
+        _write(page, spec, results, store, pdf=pdf, layout=layout)
     if output is SimulateOutput.json:
         print(json_text(results))
-        return
-    from weft.cli.experiment_tables import print_csv, print_levels
-
-    if output is SimulateOutput.csv:
-        print_csv(results)
+    elif output is SimulateOutput.csv:
+        _print_csv(results)
     else:
-        print_levels(results)
+        _print_results(spec, results)
+    warn_of_marks(results.marked)
+    if results.missing:
+        few = ", ".join(results.missing[:3]) + (", …" if results.missing[3:] else "")
+        print_warning(f"{len(results.missing)} of {results.planned} cells are missing: {few}")
+    if results.missing or results.marked:
+        raise Exit(EXIT_ABSENT)
+
+
+def _write(
+    page: Path,
+    spec: "ExperimentSpec",
+    results: "ExperimentResults",
+    store: "RunStore",
+    *,
+    pdf: bool,
+    layout: ReportLayout | None,
+) -> None:
+    from weft.lab.experiment.pages.ece_layout import write_ece_layout
+    from weft.lab.experiment.pages.experiment_page import write_experiment_report
+
+    if layout is not None:
+        for folder in write_ece_layout(page, spec, store, print_warning):
+            print(f"weft: wrote {folder}", file=sys.stderr)
+        return
+    manifest = store.manifest()
+    versions = manifest.versions if manifest else ""
+    written = write_experiment_report(page, spec, results, versions, store, pdf=pdf)
+    print(f"weft: wrote {written}", file=sys.stderr)
+
+
+def warn_of_marks(marked: Mapping[str, tuple[str, ...]]) -> None:
+    """Say why numbers of these cells are not to be relied on."""
+    for folder, marks in marked.items():
+        for mark in marks:
+            print_warning(f"{folder} is marked, and left out of comparisons: {mark}")
+
+
+def _open(file: Path, out: Path | None, *, simulated: bool) -> OpenedExperiment:
+    from weft.cli.manifests import read_pods
+    from weft.cli.policies import registry
+    from weft.lab.experiment.run.execution import CellWork
+    from weft.lab.experiment.run.runner import sources_of
+    from weft.lab.experiment.run.simulated import runner_of
+    from weft.lab.experiment.run.store import RunStore, StoredExperiment, stored_experiment
+    from weft.lab.experiment.spec.experiment import absent_data, data_paths, plan, read_spec
+    from weft.lab.trial.runner import endpoint_of
+
+    if file.is_dir():
+        file = file / "experiment.yaml"
+    spec = read_spec(file)
+    data = data_paths(spec, file.parent.absolute())  # workers may run elsewhere
+    live, make_policy = spec.cluster is not None and not simulated, registry().from_spec
+    try:
+        runner: Runner = (
+            runner_on_cluster(spec, data) if live else runner_of(spec, data, make_policy, read_pods)
+        )
+    except BadInputError as error:
+        raise BadInputError(f"{file}: {error.where}", error.problem) from error
+    suffix = "-simulated" if simulated else ""
+    folder = out or Path("build") / "experiments" / f"{spec.name}{suffix}"
+    if absent := absent_data(data):
+        store = RunStore(folder, StoredExperiment(spec, {}, not live, absent=absent))
+        print_warning(f"{file}: {absent[0]}; cells that are to run are skipped")
+        return OpenedExperiment(live, spec, plan(spec), store, None)
+    if live:
+        assert spec.cluster is not None
+        endpoint_of(spec.cluster)  # its kubeconfig and context are there; nobody is asked yet
+    sources = {} if live else sources_of(spec, make_policy)
+    stored = stored_experiment(spec, data, simulated=not live, sources=sources)
+    store = RunStore(folder, stored)
+    return OpenedExperiment(live, spec, plan(spec), store, CellWork(runner, store))
+
+
+def library_versions() -> dict[str, str]:
+    """Versions that go into a run's manifest."""
+    import platform
+    from importlib.metadata import version
+
+    names = {"weft": "weft-gpu", "numpy": "numpy", "scipy": "scipy", "pyarrow": "pyarrow"}
+    versions = {name: version(package) for name, package in names.items()}
+    return {**versions, "Python": platform.python_version()}
+
+
+def _print_csv(results: "ExperimentResults") -> None:
+    axes = list(dict.fromkeys(axis for summary in results.summary for axis in summary.levels))
+    columns = (*axes, *_SUMMARY_COLUMNS, *_DIFFERENCE_COLUMNS, "p_value")
+    print_csv(
+        columns,
+        (
+            (
+                *(summary.levels[axis] for axis in axes),
+                *(getattr(summary, name) for name in _SUMMARY_COLUMNS),
+                *(
+                    None if summary.difference is None else getattr(summary.difference, field)
+                    for field in _DIFFERENCE_COLUMNS.values()
+                ),
+                summary.p_value,
+            )
+            for summary in results.summary
+        ),
+    )
+
+
+_SUMMARY_COLUMNS = ("scheduler", "measure", "seeds", "mean", "ci95")
+_DIFFERENCE_COLUMNS = {
+    "change_percent": "percent",
+    "change": "mean",
+    "change_low": "low",
+    "change_high": "high",
+}
+"""Each column and its field of a difference."""
+
+
+def _print_results(spec: "ExperimentSpec", results: "ExperimentResults") -> None:
+    from weft.lab.experiment.statistics.assumed import model_of_time
+    from weft.lab.experiment.statistics.comparison import level_text
+
+    if results.question:
+        print(results.question)
+    wanted = spec.measures or SHOWN
+    shown = [name for name in wanted if any(summary.measure == name for summary in results.summary)]
+    table = table_with("|".join(["level", "scheduler", *(f">{name}" for name in shown)]))
+    summaries = {
+        (*summary.levels.values(), summary.scheduler, summary.measure): summary
+        for summary in results.summary
+    }
+    for levels in results.levels:
+        for scheduler in spec.schedulers:
+            row = [summaries.get((*levels.values(), scheduler, measure)) for measure in shown]
+            means = ("" if summary is None else f"{summary.mean:,.6g}" for summary in row)
+            table.add_row(level_text(spec, levels) or "all", scheduler, *means)
+    print_table(table)
+    for text in [*results.in_words, *results.notes]:
+        print_note(text)
+    if model := model_of_time(spec):
+        print_note(f"It rests on: {model[:1].lower()}{model[1:]}")
+
+
+# --- turns on a cluster ---------------------------------------------------------------------------
+
+
+def runner_on_cluster(spec: "ExperimentSpec", data: Mapping[str, Path]) -> "Runner":
+    """The runner that carries out its cells on its cluster."""
+    from weft.lab.experiment.spec.cluster import ClusterJobs
+    from weft.lab.trial.runner import ClusterRunner
+
+    assert spec.cluster is not None
+    assert isinstance(spec.workload, ClusterJobs)  # as `read_spec` has seen
+    return ClusterRunner(spec.name, spec.workload, spec.cluster, data.get("models"), status_line())
+
+
+def _how_long(spec: "ExperimentSpec", work: "CellWork", cells: Sequence["PlannedCell"]) -> str:
+    """Estimates time and disk of the turns among `cells` that are still to run.
+
+    Time is the mean of turns that ran; without any, at least what arrivals and `runSeconds` say.
+    """
+    from weft.lab.trial.runner import ClusterRunner
+
+    assert spec.cluster is not None
+    assert isinstance(work.runner, ClusterRunner)
+    done = work.store.done(cells)
+    left = [cell for cell in cells if cell not in done]
+    jobs = {seed: work.runner.jobs(seed) for seed in {cell.seed for cell in left}}
+    ran_s = _ran_s(work.store, cells)
+    least_s = {seed: min(_least_s(jobs[seed]), spec.cluster.turn_seconds) for seed in jobs}
+    turns_s = [sum(ran_s) / len(ran_s) if ran_s else least_s[cell.seed] for cell in left]
+    first = jobs[left[0].seed]
+    took = duration_text(sum(turns_s))
+    if ran_s:
+        time = f"; about {took}, as the mean of {len(ran_s)} that ran"
+    elif all(job.run_s is not None for job in first):
+        time = f"; at least {took}, by arrivals and `runSeconds`"
+    else:
+        time = ", and it lasts until the last one ends"
+    seconds_bytes = SECOND_BYTES if spec.cluster.prometheus is not None else 0
+    size = sum(
+        CELL_BYTES + JOB_BYTES * len(jobs[cell.seed]) + seconds_bytes * turn_s
+        for cell, turn_s in zip(left, turns_s, strict=True)
+    )
+    return (
+        f"{len(left)} turns on the cluster, one after another; in each {len(first)} Jobs come "
+        f"within {first[-1].arrival_s:,.0f} s{time}\n"
+        f"{'about' if ran_s else 'at least'} {max(1, round(size / 2**20)):,} MiB of disk"
+    )
+
+
+def _ran_s(store: "RunStore", cells: Sequence["PlannedCell"]) -> list[float]:
+    """How long those of the turns took that the folder's manifest has."""
+    manifest = store.manifest()
+    timings = manifest.cells if manifest is not None else {}
+    return [timings[cell.folder].wall_s for cell in cells if cell.folder in timings]
+
+
+def _least_s(jobs: Sequence["PlannedJob"]) -> float:
+    """A turn's length where every Job gets its GPUs at once; to the last arrival, where Jobs do not
+    say how long they run."""
+    return max(job.arrival_s + (job.run_s or 0.0) for job in jobs)
+
+
+# --- two results ----------------------------------------------------------------------------------
+
+_Folder = Annotated[Path, Argument(help="The folder of an experiment's runs.")]
+
+
+@experiment_app.command()
+def compare(
+    first: _Folder, second: _Folder, output: options.ResultsOutput = SimulateOutput.table
+) -> None:
+    """Compare two results cell by cell: differences of SECOND to FIRST on the same seeds.
+
+    Cells that one of them marks are left out, and told on stderr. Exit code 3 where no cell is in
+    both.
+    """
+    from weft.lab.experiment.run.store import read_store
+    from weft.lab.experiment.statistics.two_results import compare_two
+
+    results = compare_two(read_store(first), read_store(second))
+    if output is SimulateOutput.json:
+        print(json_text(results))
+    elif output is SimulateOutput.csv:
+        _print_pairs(results)
+    else:
+        _print_differences(results)
+    if results.differs:
+        print_warning(f"the experiments differ in {results.differs}")
+    for folder, cells in ((first, results.only_first), (second, results.only_second)):
+        if cells:
+            few = ", ".join(cells[:3]) + (", …" if cells[3:] else "")
+            print_warning(f"{len(cells)} cells are in {folder} alone: {few}")
+    warn_of_marks(results.marked)
+    if not results.pairs:
+        raise Exit(EXIT_ABSENT)
+
+
+def _print_differences(results: "TwoResults") -> None:
+    from weft.lab.experiment.statistics.comparison import why_none
+
+    table = table_with("level|scheduler|measure|>seeds|>second|difference")
+    for summary in results.summary:
+        if summary.measure in SHOWN:
+            level = ", ".join(f"{axis} {text}" for axis, text in summary.levels.items()) or "all"
+            change = "" if summary.difference is None else summary.difference.text()
+            row = (
+                level,
+                summary.scheduler,
+                summary.measure,
+                str(summary.seeds),
+                f"{summary.mean:,.6g}",
+                change,
+            )
+            table.add_row(*row)
+    print_table(table)
+    for finding in results.findings:
+        print(finding)
+    if not results.findings:
+        print(why_none(results.summary))
+
+
+def _print_pairs(results: "TwoResults") -> None:
+    axes = list(dict.fromkeys(axis for pair in results.pairs for axis in pair.levels))
+    rows = (
+        (
+            *(pair.levels.get(axis) for axis in axes),
+            *(getattr(pair, name) for name in _PAIR_COLUMNS),
+        )
+        for pair in results.pairs
+    )
+    print_csv((*axes, *_PAIR_COLUMNS), rows)
+
+
+_PAIR_COLUMNS = ("scheduler", "seed", "repeat", "measure", "first", "second")
+
+
+# --- published experiments ------------------------------------------------------------------------
+
+
+@experiment_app.command()
+def reproduce(
+    folders: Annotated[
+        list[Path],
+        Argument(metavar="FOLDER...", help="Folders with experiments and expected.yaml."),
+    ],
+    short: Annotated[
+        bool, Option("--short", help="Run the short forms: fewer seeds or levels.")
+    ] = False,
+    out: Annotated[Path, Option(help="The folder of runs, pages and index.html.")] = Path(
+        "build/experiments"
+    ),
+    jobs: options.Jobs = None,
+) -> None:
+    """Run published experiments, as far as cells are missing, and check what came of them.
+
+    Exit code 1 where a result is not as expected, 3 where data is absent.
+    """
+    from weft.cli.manifests import read_pods
+    from weft.cli.policies import registry
+    from weft.lab.experiment.pages.reproduction_page import write_index
+    from weft.lab.experiment.statistics.reproduction import HowToRun
+    from weft.lab.experiment.statistics.reproduction import reproduce as run
+
+    processes, make = jobs or os.cpu_count() or 1, registry().from_spec
+    how = HowToRun(out, short, processes, make, library_versions(), bar, read_pods)
+    done, figures = [], {}
+    for folder in folders:
+        reproduction = run(folder, how)
+        done.append(reproduction)
+        for absent in reproduction.absent:
+            print_warning(f"{reproduction.name}: {absent}")
+        figures[reproduction.name] = _write_pages(
+            reproduction, ", ".join(map(" ".join, how.versions.items()))
+        )
+    written = write_index(out, done, figures, short=short)
+    _print_checks(done)
+    _print_assumed(done)
+    print(f"weft: wrote {written}", file=sys.stderr)
+    if any(reproduction.wrong for reproduction in done):
+        raise Exit(1)
+    if any(reproduction.absent for reproduction in done):
+        raise Exit(EXIT_ABSENT)
+
+
+def _write_pages(reproduction: "Reproduction", versions: str) -> str:
+    """Each experiment's own page; the figure that stands for all of them."""
+    from weft.lab.experiment.pages.experiment_page import page_figure, write_experiment_report
+
+    shown = ""
+    for each in reproduction.experiments:
+        if each.results is not None:
+            target = each.folder / "report"
+            write_experiment_report(target, each.spec, each.results, versions, each.store)
+            shown = shown or page_figure(each.spec, each.results, reproduction.expected.figure)
+    return shown
+
+
+def _print_checks(done: "list[Reproduction]") -> None:
+    from weft.lab.experiment.pages.reproduction_page import verdict
+
+    table = table_with("experiment|check|>result|criterion|")
+    for reproduction in done:
+        for each in reproduction.checks:
+            low, high = each.check.criterion
+            value = "" if each.value is None else f"{each.value:,.6g}"
+            ends = f"{low:,.6g} to {high:,.6g}"
+            table.add_row(reproduction.name, each.check.name, value, ends, verdict(each))
+    print_table(table)
+
+
+def _print_assumed(done: "list[Reproduction]") -> None:
+    """Headlines under each assumption: what they rest on."""
+    table = table_with("experiment|headline|assumed|>result")
+    shown = [(reproduction.name, *each) for reproduction in done for each in reproduction.assumed()]
+    for name, headline, rows in shown:
+        for row in rows:
+            table.add_row(name, headline.name, row.assumption, row.text)
+    if shown:
+        print_table(table)

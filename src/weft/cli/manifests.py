@@ -7,13 +7,14 @@ import difflib
 import itertools
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from weft.files import yaml_text
 from weft.kube.pods import Pod
-from weft.model import BadInputError
+from weft.model import BadInputError, PodRequest
 
 WORKLOADS = {
     **dict.fromkeys(
@@ -334,3 +335,43 @@ def _bad_field(pod: dict[str, Any], problem: str) -> BadInputError:
     shown = f"{value!r}: " if isinstance(value, str | int | float) else ""
     fix = "put it in quotes" if "Expected `str`" in reason else "correct its type"
     return BadInputError(field or "manifest", f"{shown}{reason[:1].lower()}{reason[1:]}; {fix}")
+
+
+SUFFIXES = (".yaml", ".yml", ".json")
+
+
+def read_pods(path: Path) -> list[PodRequest]:
+    """Every pod that asks for GPUs in a file or the files of a folder, each replica of a workload.
+
+    `BadInputError` names the file, the document and the field of the first that is broken.
+    """
+    files = [path] if path.is_file() else sorted(path.rglob("*"))
+    pods = [
+        pod
+        for file in files
+        if file.is_file() and file.suffix.lower() in SUFFIXES
+        for pod in _pods_of(file)
+    ]
+    if not pods:
+        raise BadInputError(str(path), f"has no pods that ask for GPUs in {', '.join(SUFFIXES)}")
+    return pods
+
+
+def _pods_of(file: Path) -> Iterator[PodRequest]:
+    from weft.cluster.state import pod_reader
+    from weft.cluster.state.pod_reader import UnknownVolumes
+    from weft.dialects.dialect import DialectSettings
+    from weft.files.reading import read_text
+
+    for document in split(read_text(file)):
+        try:
+            for pod in pods_in(load(document)):
+                request = pod_reader.read(manifest_of(pod), DialectSettings(), UnknownVolumes())
+                if not request.shape.gpu_requests:
+                    continue
+                name = f"{pod.kind.lower()}-{pod.name}"
+                for _ in range(replicas_of(pod) or 1):
+                    yield msgspec.structs.replace(request, name=name)
+        except BadInputError as error:
+            where = f"{file}: {document.place}" + (f": {error.where}" if error.where else "")
+            raise BadInputError(where, error.problem) from None

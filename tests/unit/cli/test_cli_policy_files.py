@@ -172,6 +172,12 @@ def test_a_name_that_weft_has_is_refused(weft: Weft, mine: Path) -> None:
 
 
 def test_experiments_take_files_too(weft: Weft, mine: Path) -> None:
-    said = weft("experiment", "overprovision", "--policy", "./mien.py", "--seeds", 1)
+    spec = mine.parent / "experiment.yaml"
+    spec.write_text(
+        "{apiVersion: weft.dev/v1, kind: Experiment, name: mine, "
+        "workload: {kind: overprovisioned}, "
+        "schedulers: [./mien.py], seeds: {count: 1}}"
+    )
+    said = weft("experiment", "check", spec)
     assert said.code == 1
     assert "did you mean 'mine.py'?" in said.err

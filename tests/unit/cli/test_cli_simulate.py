@@ -124,7 +124,7 @@ def test_timed_csv_has_waits_and_completion_and_nothing_of_the_end(weft: Weft) -
 def test_policies_without_their_inputs_are_told_of_once_and_in_the_report(weft: Weft) -> None:
     """Below the table, or on stderr where programs read what is printed."""
     policies = ("--policy", "best-fit", "--policy", "load-aware", "--policy", "lucid")
-    metrics = "without metrics: load-aware (a trace has none; `weft experiment overprovision` "
+    metrics = "without metrics: load-aware (a trace has none; `weft experiment run` "
     slowdowns = "without slowdowns: lucid (give --interference FILE)"
     said = weft.simulate(*policies, "--no-timing", "--report", weft.folder / "report")
     assert said.err == f"report: {weft.folder}/report/report.html\n"

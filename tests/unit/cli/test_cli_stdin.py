@@ -79,9 +79,6 @@ def test_tables_of_slowdowns(piped: Piped) -> None:
     assert piped(TABLE, "interference", "predict", "-") == plain
     words = ("--jobs", 1, "--interference", "-", "--policy", "interference")
     assert piped(TABLE, "simulate", *piped.weft.trace, *words).code == 0
-    small = ("--seeds", 1, "--pods", 20, "--gpus", 4, "--load", 0.5, "--jobs", 1, "--told", "truth")
-    words = ("experiment", "interference", "-", "--policy", "binpack", "-o", "csv", *small)
-    assert piped(TABLE, *words).out.startswith("load,policy,")
 
 
 def test_a_kubeconfig(piped: Piped) -> None:

@@ -180,11 +180,6 @@ def test_contexts_of_a_kubeconfig(weft: Weft) -> None:
 @pytest.mark.parametrize(
     ("words", "near"),
     [
-        (("experiment", "overprovision", "--policy", "fgd", "--mix", "peeky"), "peaky"),
-        (
-            ("experiment", "overprovision", "--policy", "fgd", "--spoof", "x=most"),
-            "memory_used_mib",
-        ),
         (("profile", "measure", "x", "--workload", "resnet-trian"), "resnet-train"),
         (("extender", "config", "--dialects", "elastik"), "elastic"),
     ],

@@ -5,12 +5,11 @@ import re
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import msgspec
 import pytest
 from commands import NODES, Weft, policy_file
 from dialect_pods import node, pods
 
-from weft.cli import experiment_interference, experiment_tables, interference_tables
+from weft.cli import interference_tables
 from weft.interference.dataset import (
     CoLocationSample,
     Dataset,
@@ -20,14 +19,9 @@ from weft.interference.dataset import (
 )
 from weft.interference.evaluate import ExaminationResult
 from weft.interference.scores import PredictionScore
-from weft.lab.experiment.statistics.levels import (
-    InterferenceLevel,
-    OverprovisionLevel,
-    OverprovisionResults,
-)
 
 WIDTH = 80
-CLI = Path(experiment_tables.__file__).parent
+CLI = Path(interference_tables.__file__).parent
 LONG_NODE = "ip-10-0-132-217.eu-central-1.compute.internal"
 LONG_POLICY = "load-aware:mode=pack"
 DRAWN = {
@@ -35,11 +29,7 @@ DRAWN = {
     "cluster.py",
     "defrag_plan.py",
     "doctor.py",
-    "experiment_compare.py",
-    "experiment_file.py",
-    "experiment_interference.py",
-    "experiment_reproduce.py",
-    "experiment_tables.py",
+    "experiment.py",
     "inspect.py",
     "interference_tables.py",
     "metrics.py",
@@ -190,18 +180,6 @@ def test_interference_examination(narrow: Weft, capsys: pytest.CaptureFixture[st
     printed = capsys.readouterr().out
     whole(printed, "weft", "12345", "0.0123")
     assert printed.count("oracle_throughputs") >= 1
-
-
-def test_experiments(narrow: Weft, capsys: pytest.CaptureFixture[str]) -> None:
-    policy, small = "kube-knots-pp:horizon=5", {"percent": 250, "unfinished": 3, "residents": 1.25}
-    levels = [filled(OverprovisionLevel, policy=name, **small) for name in (policy, "gpushare")]
-    capsys.readouterr()
-    experiment_tables.print_levels(OverprovisionResults("gpushare", levels, []))
-    whole(capsys.readouterr().out, policy, "gpushare", "123,457")
-    pairs = [filled(InterferenceLevel, policy=policy, residents=1.25, unfinished=3)]
-    experiment_interference._print_levels(pairs, "interference")
-    whole(capsys.readouterr().out, policy, "123,457")
-    assert msgspec.structs.fields(InterferenceLevel)
 
 
 def test_piped_without_a_width_a_row_is_a_line(weft: Weft) -> None:

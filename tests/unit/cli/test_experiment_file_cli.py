@@ -14,8 +14,8 @@ import msgspec
 import pytest
 from commands import Weft, kubeconfig
 
-from weft.cli.experiment_templates import TEMPLATES
 from weft.lab.experiment.spec.experiment import decode_spec
+from weft.lab.experiment.spec.templates import TEMPLATES
 
 
 @pytest.fixture

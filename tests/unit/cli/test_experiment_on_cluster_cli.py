@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from commands import Weft, kubeconfig
 
-from weft.cli.experiment_cluster import CELL_BYTES, JOB_BYTES, SECOND_BYTES
+from weft.cli.experiment import CELL_BYTES, JOB_BYTES, SECOND_BYTES
 from weft.lab.experiment.run.runner import CellResult
 from weft.lab.experiment.run.store import CellTiming, RunManifest, RunStore, stored_experiment
 from weft.lab.experiment.spec.experiment import plan, read_spec

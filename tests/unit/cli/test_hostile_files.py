@@ -44,7 +44,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "experiment": ("experiment", "check", "FILE"),
     "results": ("experiment", "report", "FILE"),
     "reproduce": ("experiment", "reproduce", "FILE"),
-    "pairs": ("experiment", "interference", "FILE", "--policy", "binpack"),
     "train": ("interference", "train", "FILE", "--to", "TO"),
     "evaluate": ("interference", "evaluate", "FILE"),
     "model": ("interference", "predict", "FILE", "a", "b"),

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from fakes.api_server import FakeApiServer
-from weft.cli.experiment_cluster import runner
+from weft.cli.experiment import runner_on_cluster
 from weft.lab.experiment.spec.experiment import plan, read_spec
 from weft.lab.stopping import run_cleaning_up
 
@@ -118,7 +118,7 @@ async def test_a_turn_that_ends_before_its_first_job_is_a_marked_cell(tmp_path: 
         cluster = {"turnSeconds": 0.2, "prometheus": prometheus}
         spec = read_spec(written(tmp_path, server.url, 100, **cluster))
         (cell,) = plan(spec)
-        result = await asyncio.to_thread(runner(spec, {}).run, cell)
+        result = await asyncio.to_thread(runner_on_cluster(spec, {}).run, cell)
         assert list(result.jobs) == list(result.usage) == []
         assert result.measures["jct_mean_s"] is None
         assert [mark.split(":")[0] for mark in result.marks] == [

@@ -16,7 +16,7 @@ DISTANCES = "distances"
 DURATIONS = "expected durations"
 
 REMEDIES = {
-    METRICS: "a trace has none; `weft experiment overprovision` simulates them",
+    METRICS: "a trace has none; `weft experiment run` simulates them",
     SLOWDOWNS: "give --interference FILE",
     APPLICATIONS: "the pod list needs the column application",
     DISTANCES: "give --mystic FILE",

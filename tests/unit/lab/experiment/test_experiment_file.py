@@ -152,7 +152,6 @@ def test_a_cell_keeps_decisions_that_are_made_alike_again(tmp_path: Path) -> Non
 
 
 def test_cells_kept_in_memory_measure_what_cells_in_folders_do(tmp_path: Path) -> None:
-    """The command `weft experiment overprovision` runs the same cells."""
     run(SMALL, tmp_path)
     spec = spec_of(SMALL)
     stored = RunStore(tmp_path, stored_experiment(spec, {}))

@@ -85,8 +85,7 @@ def test_policies_without_their_inputs_are_named_and_those_that_did_the_same() -
     results = run_grid(grid("best-fit", "binpack", "load-aware", "spread", seeds=1), 1)
     assert [summary.lacks for summary in results.summary] == [[], [], ["metrics"], []]
     assert results.notes[:2] == [
-        "* without metrics: load-aware (a trace has none; `weft experiment overprovision` "
-        "simulates them)",
+        "* without metrics: load-aware (a trace has none; `weft experiment run` simulates them)",
         "the same in every run: best-fit, binpack",
     ]
 

@@ -1,5 +1,6 @@
 """Workloads of measured pairs: memory keeps apart what cannot be, and packing by trial."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,27 @@ def test_a_campaign_that_is_not_there(tmp_path: Path) -> None:
         pairs.gavel(file, "none", "v100")
     with pytest.raises(BadInputError, match="no such file"):
         pairs.gavel(tmp_path / "no", "s", "v100")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pairs.json", "no"),
+        ("pairs.json", '{"a": {"b": 1}}'),
+        ("pairs.json", '{"a": {"a": "x"}}'),
+        ("pairs.json", "{}"),
+        ("pairs.csv", "source,gpu\ns,v100\n"),
+        ("pairs.csv", ""),
+        ("pairs.csv", HEADER + "s,v100,a,a,x,1,1,1,1\n"),
+    ],
+)
+def test_what_is_no_table_is_refused_by_its_name(tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(BadInputError, match=re.escape(str(path))):
+        pairs.read_table(path, "s", "v100")
+    with pytest.raises(BadInputError, match="nowhere"):
+        pairs.read_table(tmp_path / "nowhere.csv", "s", "v100")
 
 
 def test_memory_keeps_apart_exactly_what_cannot_be(table: pairs.PairTable) -> None:

@@ -34,9 +34,8 @@ PROGRESS = Feedback(noise=0.05, evict=False)
 class PairsRunner:
     """Runs jobs that slow each other down as measured pairs did.
 
-    `oracle` names the policy that the scheduler of that name is. Where jobs report their progress,
-    it is the same for all but `oracle`, which needs no correction, and gandiva, which looks for
-    itself. Cells keep their decisions if `records`.
+    Where jobs report their progress, it is the same for all but `oracle`, which needs no
+    correction, and gandiva, which looks for itself. Cells keep their decisions if `records`.
     """
 
     def __init__(
@@ -44,17 +43,11 @@ class PairsRunner:
         workload: MeasuredPairs,
         data: Mapping[str, Path],
         make: MakeScheduler,
-        oracle: str = "interference",
         *,
         records: bool = False,
     ) -> None:
         self._workload, self._data = workload, data
-        self._make, self._oracle, self._records = make, oracle, records
-
-    def read(self) -> "PairsRunner":
-        """The same with its table in memory: standard input can be read once, by one process."""
-        assert self._table
-        return self
+        self._make, self._records = make, records
 
     @cached_property
     def _table(self) -> pairs.PairTable:
@@ -73,7 +66,7 @@ class PairsRunner:
     def run(self, cell: PlannedCell) -> CellResult:
         """One scheduler on one seed's jobs at one level of each axis."""
         scenario = ScenarioMaker(self._workload, self._data).assumed(self._scenario(cell), cell)
-        policy = self._oracle if cell.scheduler == ORACLE else cell.scheduler
+        policy = INTERFERENCE if cell.scheduler == ORACLE else cell.scheduler
         decisions = DecisionsKept(wanted=self._records)
         run = run_with(scenario, policy, self._make, decisions.writer)
         run = msgspec.structs.replace(run, policy=cell.scheduler)
