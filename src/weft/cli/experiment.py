@@ -498,7 +498,7 @@ def _print_differences(results: "TwoResults") -> None:
         if summary.measure in SHOWN:
             level = ", ".join(f"{axis} {text}" for axis, text in summary.levels.items()) or "all"
             change = "" if summary.difference is None else summary.difference.text()
-            row = (
+            table.add_row(
                 level,
                 summary.scheduler,
                 summary.measure,
@@ -506,7 +506,6 @@ def _print_differences(results: "TwoResults") -> None:
                 f"{summary.mean:,.6g}",
                 change,
             )
-            table.add_row(*row)
     print_table(table)
     for finding in results.findings:
         print(finding)

@@ -45,8 +45,9 @@ def scheduler(
 
     with logs.daemon(log_format, log_level):
         settings = configuration(config, leader_elect, http_port)
-        asked = extender_port, extender_address, original_ports, extender_priority
-        settings = with_extender(settings, *asked)
+        settings = with_extender(
+            settings, extender_port, extender_address, original_ports, extender_priority
+        )
         if original_ports and not settings.extender.enabled:
             raise BadInputError("--original-ports", "goes with --extender-port; add it")
         paths = (kubeconfig,) if kubeconfig else ()

@@ -226,8 +226,9 @@ def _write_report(
 ) -> None:
     results, holdings, folder, scenario = outcome
     if folder is not None:
-        what = results, holdings, folder, scenario
-        write_simulation_report(*what, workload=workload, png=png, timing=timing)
+        write_simulation_report(
+            results, holdings, folder, scenario, workload=workload, png=png, timing=timing
+        )
 
 
 def _run(

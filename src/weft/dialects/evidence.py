@@ -63,7 +63,8 @@ def agreed(pod: PodManifest, bound_with: str = "") -> str:
     if first == copy:
         whole = here[1] and subject_of(first) == here and decode(first) is not None
         return first if whole else ""
-    if not here[1] or not (amounts := _delivered(marks.get(DELIVERY, ""), *here)):
+    uid, node = here
+    if not node or not (amounts := _delivered(marks.get(DELIVERY, ""), uid, node)):
         return ""
     own = [text for text in (first, copy) if subject_of(text) == here]
     return next((text for text in own if _by_gpu(decode(text) or ()) == amounts), "")

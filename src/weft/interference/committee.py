@@ -177,8 +177,10 @@ def _draw(rng: np.random.Generator, columns: tuple[str, ...]) -> KernelSettings:
         return KernelSide(lengths, 1.0, line, same, family, near_batch, between(1.0, 4.0))
 
     link: kernel.Link = "log" if rng.random() < 0.4 else "speed"
-    weights = (1.0, between(0.1, 1.0), between(0.03, 1.0))
-    return KernelSettings(columns, side(), side(), link, *weights, noise=between(0.002, 0.3))
+    relative, product = between(0.1, 1.0), between(0.03, 1.0)
+    return KernelSettings(
+        columns, side(), side(), link, 1.0, relative, product, noise=between(0.002, 0.3)
+    )
 
 
 def _breed(rng: np.random.Generator, parent: KernelSettings) -> KernelSettings:

@@ -101,8 +101,9 @@ class RatioOfMeans(msgspec.Struct, frozen=True):
 
 def ratio_of_means(measured: Floats, base: Floats, resolution: float = 0.0) -> RatioOfMeans:
     """The interval of a ratio of means, from at least two pairs."""
-    count, means = len(measured), (float(measured.mean()), float(base.mean()))
+    count = len(measured)
     (var, cov), (_, var_base) = (np.cov(measured, base) / count).tolist()
     rounding = _ROUNDING * float(np.abs(measured).max(initial=0.0))
     least = max(least_deviation(resolution), rounding) / math.sqrt(count)
-    return RatioOfMeans(count, *means, var, cov, var_base, least)
+    mean, mean_base = float(measured.mean()), float(base.mean())
+    return RatioOfMeans(count, mean, mean_base, var, cov, var_base, least)

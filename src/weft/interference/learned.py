@@ -66,9 +66,18 @@ def learn(
         calibration = left_out.with_companies(calibration, runs, rows, slower)
     added = additive.fit(samples, samples.speed, len(applications.names))
     many = planted and any(len(run.others) > 1 for run in runs)
-    scales, say = scales_of(applications), (texts, shares.near, shares.far, many)
-    form = added if shares.additive else None
-    return LearnedModel(scales, chosen.near, chosen.far, calibration, *say, form, shares.additive)
+    return LearnedModel(
+        scales_of(applications),
+        chosen.near,
+        chosen.far,
+        calibration,
+        trees=texts,
+        near_share=shares.near,
+        far_share=shares.far,
+        many=many,
+        additive=added if shares.additive else None,
+        additive_share=shares.additive,
+    )
 
 
 def _rows_of(applications: Applications, runs: Sequence[CoLocatedRun]) -> Floats:

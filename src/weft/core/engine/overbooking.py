@@ -117,9 +117,12 @@ def overbooked_gpus(
             holders = ledger.occupants(name, gpu.index)
             if split and gpu.parent is not None:
                 holders += ledger.occupants(name, gpu.parent)
-            over = max(0, memory), max(0, milli)
             certain = not any(map(unsure, holders))
-            overbooked.append(OverbookedGpu(name, gpu.index, *over, tuple(holders), split, certain))
+            overbooked.append(
+                OverbookedGpu(
+                    name, gpu.index, max(0, memory), max(0, milli), tuple(holders), split, certain
+                )
+            )
     return tuple(overbooked)
 
 
@@ -207,8 +210,9 @@ def _does_not_fit(
         ]
         beside = tuple(dict.fromkeys([uid for uid, _ in residents] + relatives))
         if beside and (memory > 0 or milli > 0 or relatives):
-            lacks = max(0, memory), max(0, milli)
-            return DoubleBooking(index, beside, *lacks, gpu.memory_mib, gpu.milli)
+            return DoubleBooking(
+                index, beside, max(0, memory), max(0, milli), gpu.memory_mib, gpu.milli
+            )
     return None
 
 

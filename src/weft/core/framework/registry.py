@@ -116,8 +116,12 @@ class Registry:
         descriptions = []
         for name, policy in sorted(self._known.items()):
             options = {option: _shown(default) for option, default in _options(policy).items()}
-            described, reads = (policy.summary, policy.source), tuple(sorted(policy.reads))
-            descriptions.append(PolicyDescription(name, *described, reads, options, policy.unsafe))
+            reads = tuple(sorted(policy.reads))
+            descriptions.append(
+                PolicyDescription(
+                    name, policy.summary, policy.source, reads, options, policy.unsafe
+                )
+            )
         return tuple(descriptions)
 
 

@@ -185,8 +185,8 @@ class CoschemlPolicy(Policy):
         """Cost as its table has it: −1 both ways forbids, what is left out counts 0."""
         if self.pairing == "mystic":
             return -self.distances.get(waits, {}).get(runs, 0.0)
-        pair = self.view.index_of(waits), self.view.index_of(runs)
-        costs = self._written(*pair), self._written(*pair[::-1])
+        one, other = self.view.index_of(waits), self.view.index_of(runs)
+        costs = self._written(one, other), self._written(other, one)
         return FORBIDDEN if costs == (-1.0, -1.0) else sum(costs)
 
     def _written(self, target: int, other: int) -> float:

@@ -108,5 +108,11 @@ def _coruns(
 
 def _infeasible(run: LoggedRun, model: str) -> Infeasible:
     assert run.failure is not None
-    why = run.failure.application, run.failure.reason, run.failure.text
-    return Infeasible(run.applications, model, run.isolation, *why)
+    return Infeasible(
+        run.applications,
+        model,
+        run.isolation,
+        run.failure.application,
+        run.failure.reason,
+        run.failure.text,
+    )

@@ -174,8 +174,9 @@ def read_pods(path: Path, card_mib: int = OTHER_MIB) -> list[TracePod]:
             row.number(column, 0, 10**12, optional=True) for column in TIME_COLUMNS
         )
         priority = row.number("priority", -(2**31), 2**31 - 1, optional=True) or 0
-        times = created, deleted, scheduled
-        pods.append(TracePod(row.text("name"), shape, gpus, milli, *times, priority))
+        pods.append(
+            TracePod(row.text("name"), shape, gpus, milli, created, deleted, scheduled, priority)
+        )
 
     _read(path, POD_COLUMNS, take)
     return pods

@@ -165,8 +165,7 @@ def _day(header: Header, reading: _Reading, doubt: str) -> RecordedDay:
     nodes = list(reading.nodes.values())
     card_mib = usual_card_mib(nodes)
     pods = [_row(pod, card_mib) for pod in reading.pods.values()]
-    promised = header.overcommit_permille, header.harvest_permille
-    limits = RequestLimits(*promised, header.known_only)
+    limits = RequestLimits(header.overcommit_permille, header.harvest_permille, header.known_only)
     scenario = Scenario(nodes, pods, world=tuple(reading.events), limits=limits)
     ranks = [node.rank for node in nodes]
     return RecordedDay(

@@ -184,8 +184,9 @@ class _Timed:
 
     def _completion(self) -> CompletionTimes:
         took = self._seconds(self.ended)
-        tails = _at(took, 50), _at(took, 95), _at(took, 99)
-        return CompletionTimes(len(self.ended), _rounded(took.mean()), *tails)
+        return CompletionTimes(
+            len(self.ended), _rounded(took.mean()), _at(took, 50), _at(took, 95), _at(took, 99)
+        )
 
     def _seconds(self, until: dict[int, int]) -> NDArray[np.float64]:
         """Seconds from creation until then; one 0 where nobody came so far."""

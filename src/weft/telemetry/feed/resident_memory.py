@@ -94,10 +94,18 @@ class ResidentMemory:
         older = np.isnan(used).all(axis=1)  # than the window
         used[older, -1] = window.newest(USED)[0][older]
         fresh = SignalsView(made).over(table, f"{USED}.last")[1]
-        asked = keys.gpu, keys.asked_mib, residents.age_s, keys.lends
         warm = np.array([self._warmed.get(uid, False) for uid in keys.uids], dtype=np.bool_)
         watched_s = self._watched_s(residents, fresh)
-        rows = memory_needs.ResidentRows(*asked, warm, own, keys.expected_mib, watched_s)
+        rows = memory_needs.ResidentRows(
+            keys.gpu,
+            keys.asked_mib,
+            residents.age_s,
+            keys.lends,
+            warm,
+            own,
+            keys.expected_mib,
+            watched_s,
+        )
         gpus = memory_needs.GpuMemory(residents.total_mib, used, fresh)
         answer = memory_needs.measure(rows, gpus, ages, self._warm_up)
         now_warm = dict(zip(keys.uids, answer.warm.tolist(), strict=True))

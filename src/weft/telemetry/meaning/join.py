@@ -195,9 +195,10 @@ class SeriesJoiner:
             of_name = names == number  # unjoined ones too: they help to tell percent from ratio
             values = read(self._names[number], answer.values[of_name], self.aliases)
             good = ~np.isnan(values) & (rows[of_name] >= 0) & np.isfinite(answer.times[of_name])
-            part = (rows[of_name][good], answer.times[of_name][good], values[good])
             alias = self._alias[number]
-            merged = _merged(*part, add=alias.by_process)
+            merged = _merged(
+                rows[of_name][good], answer.times[of_name][good], values[good], add=alias.by_process
+            )
             rank = np.full(len(merged[0]), number)
             parts_of.setdefault(alias.metric, []).append((*merged, rank))
         return [_preferred(metric, parts, len(self.devices)) for metric, parts in parts_of.items()]

@@ -213,8 +213,10 @@ def _draw(axes: "Axes", mark: Mark, order: int) -> None:
 
     match mark:
         case Rect():
-            corner, size = (mark.x, mark.y), (mark.width, mark.height)
-            box = patches.Rectangle(corner, *size, color=mark.fill.light, lw=0, zorder=order)
+            corner, colour = (mark.x, mark.y), mark.fill.light
+            box = patches.Rectangle(
+                corner, mark.width, mark.height, color=colour, lw=0, zorder=order
+            )
             axes.add_patch(box)
         case Area():
             colour, alpha = mark.fill.light, mark.opacity

@@ -152,5 +152,5 @@ def noisy(source: InterferenceTable, seed: int, sigma: float) -> InterferenceTab
         for values in (source.mean, source.upper)
     )
     tier = np.frombuffer(source.tier, np.int8).reshape(shape)
-    axes, arrays = (source.gpu_models, source.classes), (mean, upper, tier)
-    return interference(source.version, *axes, arrays, source.sources)
+    arrays = mean, upper, tier
+    return interference(source.version, source.gpu_models, source.classes, arrays, source.sources)

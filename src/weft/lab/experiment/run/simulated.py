@@ -104,7 +104,9 @@ class SimulatedClusterRunner:
         decider, decisions = self._make(scheduler.policy), DecisionsKept(wanted=self._records)
         times: list[TimedPods] = []
         run = run_timed(
-            *(scenario, decider, arrivals),
+            scenario,
+            decider,
+            arrivals,
             timing=False,
             decisions=decisions.writer,
             on_times=times.append,

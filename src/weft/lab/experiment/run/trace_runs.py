@@ -123,11 +123,12 @@ def run_recorded(
     def keep(engine: Engine, pod_name: Callable[[str], str]) -> None:
         nodes.extend(holdings_now(engine, scenario.typical(), pod_name))
 
-    work = scenario, grid.make(name), arrivals
     on_holdings = keep if grid.keeps_holdings and arrivals is grid.arrivals[0] else None
     if timed:
         run = run_timed(
-            *work,
+            scenario,
+            grid.make(name),
+            arrivals,
             compress=grid.compress,
             timing=grid.timing,
             decisions=decisions,
@@ -135,7 +136,14 @@ def run_recorded(
             on_times=on_times,
         )
     else:
-        run = run_inflation(*work, timing=grid.timing, decisions=decisions, on_holdings=on_holdings)
+        run = run_inflation(
+            scenario,
+            grid.make(name),
+            arrivals,
+            timing=grid.timing,
+            decisions=decisions,
+            on_holdings=on_holdings,
+        )
     run = msgspec.structs.replace(run, policy=name)  # as it was asked for, with its options
     if on_holdings is None:
         return CellOutcome(run)
@@ -206,8 +214,15 @@ class OpenbRunner:
         """One scheduler on one arrival order, up to one demand."""
         workload, scenario = self._workload, self._scenario
         order = self._arrivals(cell)
-        work = scenario, (cell.scheduler,), (order,), self._make, workload.mode
-        grid = RunGrid(*work, compress=workload.compress, timing=False)
+        grid = RunGrid(
+            scenario,
+            (cell.scheduler,),
+            (order,),
+            self._make,
+            workload.mode,
+            compress=workload.compress,
+            timing=False,
+        )
         decisions = DecisionsKept(wanted=self._records)
         times: list[TimedPods] = []
         run = run_recorded(grid, cell.scheduler, order, decisions.writer, times.append).run

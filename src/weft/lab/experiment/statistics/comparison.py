@@ -223,13 +223,20 @@ def summaries_of_levels(
             continue
         written = {level.axis: level.text for level in at}
         mean = mean_ci95(list(own.values()), resolution)
-        numbers = len(own), round(mean.mean, 4), _rounded(mean.half)
-        row = MeasureSummary(written, scheduler, measure, *numbers, equal=mean.equal)
+        row = MeasureSummary(
+            written,
+            scheduler,
+            measure,
+            len(own),
+            round(mean.mean, 4),
+            _rounded(mean.half),
+            equal=mean.equal,
+        )
         both = sorted(own.keys() & base.keys())
         if scheduler != baseline and both:
-            pairs = [own[seed] for seed in both], [base[seed] for seed in both]
-            difference = paired_difference(*pairs, resolution, unit)
-            p_value = paired_p_value(*pairs, resolution)
+            ours, theirs = [own[seed] for seed in both], [base[seed] for seed in both]
+            difference = paired_difference(ours, theirs, resolution, unit)
+            p_value = paired_p_value(ours, theirs, resolution)
             row = msgspec.structs.replace(row, difference=difference, p_value=p_value)
         summaries.append(row)
     adjusted = holm([row.p_value for row in summaries])

@@ -88,8 +88,9 @@ class Difference(msgspec.Struct, frozen=True):
             return _with_ends(self.mean, self.low, self.high, " points" + mark, 2)
         if self.percent is None:
             return f"{self.own_text}{mark} (in percent not defined: {self._zeros_text})"
-        ends = self.low_percent, self.high_percent
-        in_percent = _with_ends(self.percent, *ends, f" %{mark}", decimals)
+        in_percent = _with_ends(
+            self.percent, self.low_percent, self.high_percent, f" %{mark}", decimals
+        )
         if self.low_percent is not None or not self.has_interval:
             return in_percent
         return f"{in_percent} ({self.own_text}; no interval in percent: {self._zeros_text})"

@@ -313,8 +313,9 @@ class Reproduction(msgspec.Struct, frozen=True):
         for headline in self.expected.headlines:
             each = run[headline.experiment]
             if each.results is not None:
-                wanted = headline.measure, headline.scheduler
-                shown.append((headline, assumed_rows(each.spec, each.results, *wanted)))
+                measure, scheduler = headline.measure, headline.scheduler
+                rows = assumed_rows(each.spec, each.results, measure, scheduler)
+                shown.append((headline, rows))
         return shown
 
     @property

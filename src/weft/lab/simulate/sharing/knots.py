@@ -151,8 +151,16 @@ def service_job(program: QueryProgram, uid: str, seconds: float) -> Job:
     """A service that answers queries for so long."""
     queries = QueryStream(round(program.query_ms * 1e6), QUERY_LIMIT_MS * 1_000_000, QUERIES_EACH_S)
     phases = (_phase(seconds, program.memory_mib, program.ratio),)
-    asks = uid, program.name, 0, program.asks_mib, phases, START_NS
-    return Job(*asks, job_class=LATENCY_CRITICAL, queries=queries)
+    return Job(
+        uid,
+        program.name,
+        0,
+        program.asks_mib,
+        phases,
+        START_NS,
+        job_class=LATENCY_CRITICAL,
+        queries=queries,
+    )
 
 
 def training_jobs(training: int, inference: int, seed: int) -> tuple[Job, ...]:

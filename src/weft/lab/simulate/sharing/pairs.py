@@ -169,10 +169,18 @@ def jobs(table: PairTable, load: OfferedLoad, seed: int) -> tuple[Job, ...]:
         kind = rng.randrange(len(table.kinds))
         phase = JobPhase(max(SECOND_NS, round(_time_s(rng, load) * SECOND_NS)), asks_mib[kind])
         expected_s = _expected_s(guess, load, phase.work_ns / SECOND_NS)
-        asks = f"job-{number}", table.kinds[kind], round(at_s * SECOND_NS), asks_mib[kind]
         is_critical = critical.random() < load.critical_share
         job_class = LATENCY_CRITICAL if is_critical else load.job_class
-        job = Job(*asks, (phase,), START_NS, job_class=job_class, expected_s=expected_s)
+        job = Job(
+            f"job-{number}",
+            table.kinds[kind],
+            round(at_s * SECOND_NS),
+            asks_mib[kind],
+            (phase,),
+            START_NS,
+            job_class=job_class,
+            expected_s=expected_s,
+        )
         made.append(job)
     return tuple(made)
 

@@ -108,15 +108,17 @@ class SharingRun:
         nodes = scenario.nodes
         gpus = {(node.name, gpu.index): gpu.memory_mib for node in nodes for gpu in node.gpus}
         self.now = self.began = min((job.arrives_ns for job in scenario.jobs), default=0)
-        model = scenario.slowdown, self.began, scenario.power, scenario.sharing
-        self.cards = SimulatedGpus(gpus, *model)
+        self.cards = SimulatedGpus(
+            gpus, scenario.slowdown, self.began, scenario.power, scenario.sharing
+        )
         self.images = NodeImages(scenario.pull_mib_per_s)
         looks = scenario.measured and _looks(self.profile)
         self.pipeline = _pipeline(scenario, self.cards) if looks else None
         self.progress = None
         if scenario.feedback is not None:
-            watched = scenario.feedback, self.cards, nodes, scenario.inputs, scenario.seed
-            self.progress = SimulatedProgress(*watched)
+            self.progress = SimulatedProgress(
+                scenario.feedback, self.cards, nodes, scenario.inputs, scenario.seed
+            )
         self.slowdown_evictions = 0
         self.pods = {job.uid: JobPod(job) for job in scenario.jobs}
         self.waiting = len(self.pods)
@@ -314,8 +316,7 @@ class SharingRun:
         if self.pipeline is not None:
             self.pipeline.bound_s[uid] = self.now / SECOND_NS
         job = msgspec.structs.replace(pod.job, uid=uid)
-        waits = placement.node, job.kind, job.image_mib, self.now
-        pull_ns = self.images.wait_ns(*waits)
+        pull_ns = self.images.wait_ns(placement.node, job.kind, job.image_mib, self.now)
         if pull_ns:
             job = msgspec.structs.replace(job, start_ns=job.start_ns + pull_ns)
         self.cards.put(job, (placement.node, placement.shares[0].gpu), self.now)
