@@ -11,6 +11,8 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from fakes.api_server import FakeApiServer
+from fakes.exporter import PlayedGpu, page
 from weft.cluster.telemetry.exporter_discovery import (
     AGAIN_S,
     DiscoveredExporters,
@@ -27,8 +29,6 @@ from weft.model.metric_aliases import ALIASES
 from weft.telemetry.meaning.join import Devices, SeriesJoiner
 from weft.telemetry.sources.exporters import NameIndex
 from weft.telemetry.sources.source import SourceReading
-from fakes.api_server import FakeApiServer
-from fakes.exporter import PlayedGpu, page
 
 USED = Metric.MEMORY_USED_MIB
 
