@@ -34,9 +34,15 @@ from weft.dialects.advertised import AdvertisedAmounts, advertised_cards, amount
 from weft.dialects.dialect import UnitSettings
 from weft.kube.pods import OwnedMeta
 from weft.model import Gpu
-from weft.model.delivery import DeliveredCard, DeliveredContainer, DeliveredShare, DeliveryRecord
+from weft.model.delivery import (
+    VISIBLE,
+    DeliveredCard,
+    DeliveredContainer,
+    DeliveredShare,
+    DeliveryRecord,
+)
 from weft.model.manifest import ManifestContainer, ManifestResources, PodSpec
-from weft.node.agent.container_grant import VISIBLE, ContainerGrant, visible
+from weft.node.agent.container_grant import ContainerGrant, visible
 from weft.node.agent.node_pods import NodePod
 from weft.node.agent.pod_on_node import PodOnNode
 from weft.node.device_plugin import device_plugin_pb2 as plugin

@@ -1,13 +1,18 @@
 """Every right that a manifest grants or a page lists is there for a request that Weft makes."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from listed_rights import ListedRight, listed_rights
+
+from weft.cli.hosting import rights_of
+from weft.cluster import rights
+from weft.cluster.config.form import Configuration
+from weft.kube.access import ResourceRight
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "weft"
@@ -36,7 +41,7 @@ USED = {
     ("nodes/status", "patch"): ("node/agent/accounting.py", '"status"'),
     ("events", "create"): ("kube/events.py", '"POST"'),
     ("events", "patch"): ("kube/events.py", '"PATCH"'),
-    ("events", "list"): ("cli/cluster_status.py", "TOLD_EVENTS"),
+    ("events", "list"): ("cluster/reading/status.py", "TOLD_EVENTS"),
     ("leases", "get"): ("kube/lease.py", '"GET"'),
     ("leases", "create"): ("kube/lease.py", '"POST"'),
     ("leases", "patch"): ("kube/lease.py", '"PATCH"'),
@@ -121,6 +126,33 @@ def _rights_of(rule: dict[str, Any], who: str, namespace: str) -> Iterator[Liste
 def test_the_reference_lists_every_right_and_no_other() -> None:
     expected = [right for right in listed_rights() if right.who != BY_HELM_ALONE]
     assert sorted(expected) == sorted(manifest_rights())
+
+
+@pytest.mark.parametrize(
+    ("who", "needed"),
+    [
+        ("weft-scheduler", rights_of(Configuration())),
+        ("weft-agent", rights.AGENT),
+        ("weft-cleanup", rights.CLEANUP),
+        ("role weft-inspect", rights.DOCTOR),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_a_program_asks_for_is_granted(who: str, needed: Sequence[ResourceRight]) -> None:
+    granted = {(right.verb, right.resource) for right in listed_rights() if right.who == who}
+    asked = {(each.verb, ".".join(filter(None, (each.resource, each.group)))) for each in needed}
+    assert asked
+    assert asked <= granted
+
+
+def test_an_agent_asks_for_all_but_its_heartbeat() -> None:
+    asked = {f"{each.verb} {each.resource}" for each in rights.AGENT}
+    granted = [right for right in listed_rights() if right.who == "weft-agent"]
+    assert {
+        right.resource
+        for right in granted
+        if f"{right.verb} {right.resource.partition('.')[0]}" not in asked
+    } == {"leases.coordination.k8s.io"}
 
 
 def test_nobody_may_everything() -> None:

@@ -10,7 +10,7 @@ from kube_api import Object
 from test_chart import IMAGE, is_there, of_kind
 from test_deploy_agent import allowed, once_all
 
-from weft.cli.agent_cleanup import CLEANER
+from weft.cluster.rights import CLEANUP
 from weft.dialects import alnair
 from weft.kube.access import ResourceRight
 from weft.kube.client import ApiClient
@@ -71,7 +71,7 @@ def test_its_account_takes_everything_off_and_may_do_nothing_else(
         plane.api.create(item, item["metadata"].get("namespace"))
     kubeconfig = plane.kubeconfig_for(USER, *GROUPS)
     try:
-        once_all(kubeconfig, CLEANER)
+        once_all(kubeconfig, CLEANUP)
         assert allowed(kubeconfig, NOT_ITS) == []
         written_node(plane, "cleaned-a")
         plane.create_fake_node("cleaned-b")

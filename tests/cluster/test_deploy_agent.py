@@ -19,10 +19,11 @@ from weft_process import Weft
 
 from fakes.nri_runtime import FakeRuntime
 from weft.cluster.config.form import Configuration
+from weft.cluster.reading.reading import AGENTS
+from weft.cluster.rights import AGENT, DOCTOR
 from weft.kube.access import ResourceRight, may_i
 from weft.kube.client import ApiClient
 from weft.kube.config import load
-from weft.node.doctor.cluster import AGENTS, NODE_AGENT, PERSON
 
 USER = "system:serviceaccount:weft-system:weft-agent"
 GROUPS = ("system:serviceaccounts", "system:serviceaccounts:weft-system", "system:authenticated")
@@ -102,7 +103,7 @@ def test_the_agent_has_the_rights_that_it_needs_and_no_other(
     control_plane: ControlPlane, installed: None
 ) -> None:
     kubeconfig = control_plane.kubeconfig_for(USER, *GROUPS)
-    once_all(kubeconfig, NODE_AGENT)
+    once_all(kubeconfig, AGENT)
     assert allowed(kubeconfig, NOT_ITS) == []
 
 
@@ -123,15 +124,15 @@ def test_people_may_inspect_with_the_role_for_it(
     path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
     control_plane.api.request("POST", path, binding)
     kubeconfig = control_plane.kubeconfig_for("ann", "system:authenticated")
-    once_all(kubeconfig, PERSON)
-    assert allowed(kubeconfig, NODE_AGENT[-6:]) == []
+    once_all(kubeconfig, DOCTOR)
+    assert allowed(kubeconfig, AGENT[-6:]) == []
 
 
 def test_as_it_is_deployed_it_tells_of_its_node(
     control_plane: ControlPlane, tmp_path: Path, installed: None
 ) -> None:
     kubeconfig = control_plane.kubeconfig_for(USER, *GROUPS)
-    once_all(kubeconfig, NODE_AGENT)
+    once_all(kubeconfig, AGENT)
     control_plane.api.create({"kind": "Node", "metadata": {"name": "gpu-deployed"}})
     here = tmp_path / "kubeconfig"  # in a pod the namespace is the pod's
     config = yaml.safe_load(kubeconfig.read_text())

@@ -20,9 +20,9 @@ from weft.dialects.registry import parse_pod, write
 from weft.dialects.resources import slots
 from weft.dialects.shares import placement_of, share_on
 from weft.model import Gpu, Node, ObjectMeta, PodManifest
-from weft.model.delivery import DeliveryRecord
+from weft.model.delivery import VISIBLE, DeliveryRecord
 from weft.model.manifest import ManifestContainer, ManifestResources, PodSpec
-from weft.node.agent.container_grant import NOTHING, VISIBLE, ContainerGrant, visible
+from weft.node.agent.container_grant import NOTHING, ContainerGrant, visible
 from weft.node.agent.node_pods import NodePod
 from weft.node.agent.pod_events import PodName
 from weft.node.agent.record_check import why_refused

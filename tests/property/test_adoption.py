@@ -17,10 +17,11 @@ from fakes.api_clock import VirtualClock
 from fakes.api_memory import MemoryClient, MemoryLine
 from fakes.api_server import FakeApiServer
 from fakes.api_time import LoopClock, run
-from weft.cluster.adoption.account import ClusterAccount, Reading, account_of
+from weft.cluster.adoption.account import ClusterAccount, account_of
 from weft.cluster.adoption.opt_in import opt_in, undo
 from weft.cluster.adoption.plan import AdoptionWish, account_for, plan_of, read_cluster
 from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.reading.reading import HowToRead
 from weft.cluster.state.pod_reader import read
 from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import Bind, Engine, NodesChanged, PodAdded, PodBound, PodSeenBound
@@ -39,7 +40,7 @@ MADE = "2026-03-01T11:00:00Z"
 def adopted(cluster: FilledCluster) -> ClusterAccount:
     nodes = [msgspec.convert(node, KubeNode) for node in cluster.nodes.values()]
     pods = [msgspec.convert(pod, Pod) for pod in cluster.pods.values()]
-    return account_of(nodes, (), pods, Reading(), VirtualClock())
+    return account_of(nodes, (), pods, HowToRead(), VirtualClock())
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -158,7 +159,7 @@ def fill(account: ClusterAccount, cluster: FilledCluster) -> list[FilledIn]:
             "metadata": {"name": f"new{number}", "uid": f"new{number}", "labels": labels},
             "spec": spec,
         }
-        request = read(msgspec.convert(whole, Pod), Reading().settings, VolumeView())
+        request = read(msgspec.convert(whole, Pod), HowToRead().settings, VolumeView())
         for command in engine.handle(PodAdded(request), number):
             if isinstance(command, Bind):
                 engine.handle(PodBound(command.pod.uid), number)

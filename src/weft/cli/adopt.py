@@ -73,31 +73,30 @@ def adopt(
 
 
 def _wish(namespaces: "Sequence[str]", config: Path | None) -> "AdoptionWish":
-    from weft.cli.inspect import wish_of
     from weft.cli.scheduler import configuration
-    from weft.cluster.adoption.account import Reading
     from weft.cluster.adoption.plan import AdoptionWish
+    from weft.cluster.reading.reading import how_to_read
 
     settings = configuration(config)
     names = frozenset(profile.scheduler_name for profile in settings.profiles)
-    how = wish_of(settings)
-    return AdoptionWish(tuple(namespaces), names, Reading(how.settings, how.rules))
+    return AdoptionWish(tuple(namespaces), names, how_to_read(settings))
 
 
 async def _planned(
     client: "ApiClient", wish: "AdoptionWish", writes: bool
 ) -> "tuple[AdoptionPlan | None, Sequence[AdoptionProblem]]":
     """The plan (None: not enough may be read), and what must be mended before anything else."""
+    from weft.cluster import rights
     from weft.cluster.adoption import plan
 
-    lacking = await plan.lacking_rights(client, plan.READS)
+    lacking = await plan.lacking_rights(client, rights.ADOPT)
     if lacking is not None:
         return None, (lacking,)
     logging.getLogger("weft").addHandler(logging.NullHandler())  # the table says it all
     objects = await plan.read_cluster(client)
     planned = plan.plan_of(objects, plan.account_for(client, objects, wish), wish)
     problems = planned.problems
-    if writes and (lacking := await plan.lacking_rights(client, plan.WRITES)) is not None:
+    if writes and (lacking := await plan.lacking_rights(client, rights.ADOPT_WRITES)) is not None:
         problems = (lacking, *problems)
     return planned, problems
 
@@ -109,9 +108,10 @@ async def _opt_in(client: "ApiClient", names: "Sequence[str]") -> "list[OptInCha
 
 
 async def _undo(client: "ApiClient", *, write: bool) -> "list[OptInChange]":
+    from weft.cluster import rights
     from weft.cluster.adoption import opt_in, plan
 
-    lacking = await plan.lacking_rights(client, plan.WRITES)
+    lacking = await plan.lacking_rights(client, rights.ADOPT_WRITES)
     if lacking is not None:
         raise BadInputError(lacking.object, f"{lacking.problem}; {lacking.remedy}")
     return await opt_in.undo(client, write=write)

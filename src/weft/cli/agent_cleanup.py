@@ -4,9 +4,9 @@ from pathlib import Path
 
 import msgspec
 
+from weft.cluster import rights
 from weft.files.reading import read_text
 from weft.files.yaml_text import load as load_yaml
-from weft.kube.access import ResourceRight
 from weft.kube.client import ApiClient, ClientOptions
 from weft.kube.config import load as load_endpoint
 from weft.kube.preflight import check_server
@@ -14,9 +14,6 @@ from weft.node.agent.cleanup import WAIT_S, Cleanup, RuntimeConfiguration
 from weft.node.agent.mps_daemon import MpsDaemon, options_here
 from weft.node.containerd.putting_back import RuntimeHere, RuntimeThere
 from weft.node.device_plugin.cdi_files import CdiFiles
-
-CLEANER = (ResourceRight("list", "nodes"), ResourceRight("patch", "nodes/status"))
-"""The rights that `weft agent --cleanup` needs on all nodes: the chart's hook grants them."""
 
 PODS_WAIT_S = 150.0
 """For pods on nodes that restart containerd: the chart's Job may take 280 s in all."""
@@ -39,7 +36,7 @@ async def clean(options: CleanupOptions) -> int:
     endpoint = load_endpoint(options.context, paths=options.kubeconfigs)
     async with ApiClient(endpoint, ClientOptions(user_agent="weft-agent")) as client:
         who, remedy = "weft agent --cleanup", "name a cluster's administrator with --kubeconfig"
-        await check_server(client, who, CLEANER, remedy)
+        await check_server(client, who, rights.CLEANUP, remedy)
         wait_s = PODS_WAIT_S if options.node_pod is not None else WAIT_S
         count = await Cleanup(client, options.node, wait_s, _runtimes(options, client)).run()
     CdiFiles(options.cdi_folder).forget_all()

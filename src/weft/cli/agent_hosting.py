@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 import weft
 from weft.cli.agent import NVML
+from weft.cluster import rights
 from weft.cluster.config.agent import AgentSettings
 from weft.cluster.config.form import Configuration
 from weft.dialects.dialect import UnitSettings
@@ -25,6 +26,7 @@ from weft.kube.preflight import check_server
 from weft.model import BadInputError
 from weft.model.agent_offer import DEVICE_PLUGIN, AgentOffer
 from weft.model.log_fields import about
+from weft.model.runtimes import puts_cdi_last, takes_cdi
 from weft.node.agent.accounting import Accounting, AccountingSettings
 from weft.node.agent.agent import AgentPart, NodeAgent, stop_signal
 from weft.node.agent.agent_metrics import DeliveryMetrics, DeviceMetrics, PartMetrics
@@ -53,9 +55,7 @@ from weft.node.device_plugin.cdi_files import FILE_PREFIX, CdiFiles
 from weft.node.devices.fake import FakeReader
 from weft.node.devices.nvml import NvmlReader
 from weft.node.devices.reader import DeviceError, DeviceReader, NoDriverError
-from weft.node.doctor.cluster import NODE_AGENT
 from weft.node.nri.plugin import NriPlugin, PluginOptions
-from weft.node.nri.runtimes import puts_cdi_last, takes_cdi
 from weft.node.supervisor.handed_over import HandedOver
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ async def host(config: Configuration, hosting: AgentHosting) -> None:
     reader = reader_of(hosting, on_late_driver)
     async with _client(hosting) as client:
         await check_server(
-            client, "weft agent", NODE_AGENT, "apply deploy/agent.yaml's ClusterRole"
+            client, "weft agent", rights.AGENT, "apply deploy/agent.yaml's ClusterRole"
         )
         composition = Composition(config, hosting, reader, client)
         if config.agent.own:

@@ -14,11 +14,11 @@ from weft.cli.output import ListOutput, json_text, print_table, table_with
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
+    from weft.cluster.reading.finding import DoctorFinding
+    from weft.cluster.reading.reading import ClusterReading
     from weft.kube.client import ApiClient
     from weft.kube.config import Endpoint
     from weft.node.devices.reader import DeviceReader
-    from weft.node.doctor.cluster import ClusterFacts
-    from weft.node.doctor.finding import DoctorFinding
     from weft.node.doctor.machine import MachinePod
 
 _Here = Annotated[
@@ -82,10 +82,10 @@ async def _cluster(
     kubeconfig: Path | None, context: str, node: str
 ) -> "tuple[list[DoctorFinding], _KnownNode]":
     """Findings about the cluster, and what it says of this node."""
+    from weft.cluster.reading.finding import wrong
     from weft.kube.client import ApiClient, ClientOptions
     from weft.kube.config import load
     from weft.model import WeftError
-    from weft.node.doctor.finding import wrong
 
     check, mend = "API server", "name a cluster with --kubeconfig and --context"
     try:
@@ -102,39 +102,38 @@ async def _cluster(
 async def _asked(
     client: "ApiClient", endpoint: "Endpoint", node: str
 ) -> "tuple[list[DoctorFinding], _KnownNode]":
-    from weft.cli import pod_findings as pods
-    from weft.dialects.dialect import DialectSettings
-    from weft.node.doctor import cluster
-    from weft.node.doctor.admission import admission
-    from weft.node.doctor.env_from import variables_from_elsewhere
-    from weft.node.doctor.finding import good
-    from weft.node.doctor.heartbeats import heartbeats
+    from weft.cluster import rights
+    from weft.cluster.reading import node_findings as nodes
+    from weft.cluster.reading import pod_findings as pods
+    from weft.cluster.reading.admission_findings import admission
+    from weft.cluster.reading.finding import good
+    from weft.cluster.reading.reading import HowToRead, read_cluster, rights_finding
 
     inside = endpoint.inside
-    needed = cluster.NODE_AGENT if inside else cluster.PERSON
+    needed = rights.AGENT if inside else rights.DOCTOR
     findings = [
         good("API server", endpoint.url),
-        await cluster.rights(client, needed, "the agent" if inside else "yours"),
+        await rights_finding(client, needed, "the agent" if inside else "yours"),
     ]
-    facts, settings = await cluster.facts_of(client), DialectSettings("node")
+    read = await read_cluster(client, HowToRead())
     findings += [
-        cluster.agents_per_node(facts),
-        *await heartbeats(client, facts),
-        cluster.drivers(facts),
-        cluster.inventories(facts),
-        cluster.offers(facts),
-        cluster.runtimes(facts),
-        cluster.other_resources(facts),
-        cluster.merged_labels(facts),
-        *pods.holders(facts, _names(), settings, client.clock.wall()),
-        pods.contradicting(facts, settings),
-        pods.visible_devices(facts, EXEMPT),
-        await variables_from_elsewhere(client, (node.metadata.name for node in facts.gpu_nodes)),
+        nodes.agents_per_node(read),
+        *await nodes.heartbeats(client, read),
+        nodes.drivers(read),
+        nodes.inventories(read),
+        nodes.offers(read),
+        nodes.runtimes(read),
+        nodes.other_resources(read),
+        nodes.merged_labels(read),
+        *pods.holders(read, _names(), client.clock.wall()),
+        pods.contradicting(read),
+        pods.visible_devices(read, EXEMPT),
+        await pods.variables_from_elsewhere(client, (n.metadata.name for n in read.gpu_nodes)),
     ]
     if not inside:  # an agent may not look
         findings += await admission(client)
-    own = next((n.advertised for n in facts.gpu_nodes if n.metadata.name == node), frozenset())
-    return findings, _KnownNode(_pods_of(facts, node), own)
+    own = next((n.advertised for n in read.gpu_nodes if n.metadata.name == node), frozenset())
+    return findings, _KnownNode(_pods_of(read, node), own)
 
 
 def _names() -> frozenset[str]:
@@ -144,7 +143,7 @@ def _names() -> frozenset[str]:
     return frozenset(profile.scheduler_name for profile in Configuration().profiles)
 
 
-def _pods_of(facts: "ClusterFacts", node: str) -> "dict[str, MachinePod]":
+def _pods_of(read: "ClusterReading", node: str) -> "dict[str, MachinePod]":
     """The node's pods by UID: who asks for GPUs in any system's words may see some."""
     from weft.dialects.dialect import DialectSettings
     from weft.dialects.foreign import foreign_requests
@@ -153,7 +152,7 @@ def _pods_of(facts: "ClusterFacts", node: str) -> "dict[str, MachinePod]":
     from weft.node.doctor.machine import MachinePod
 
     pods = {}
-    for pod in facts.pods:
+    for pod in read.pods:
         meta = pod.metadata
         if pod.spec.node_name != node:
             continue

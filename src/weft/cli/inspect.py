@@ -14,9 +14,8 @@ from weft.cli.output import ListOutput, json_text, print_note, print_table, tabl
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
-    from weft.cli.inspected import ClusterReport, GpuReport, InspectWish, NodeReport
     from weft.cli.text_table import TextTable
-    from weft.cluster.config.form import Configuration
+    from weft.cluster.reading.promises import ClusterReport, InspectWish
     from weft.telemetry.meaning.join import Devices
     from weft.telemetry.sources.source import MetricSource
 
@@ -56,7 +55,7 @@ def inspect(
     Real use is asked of the agents on the nodes, through the API server's proxy. Without agents,
     and without --metrics-from, promises are shown alone.
     """
-    from weft.cli.inspected import inspect_cluster
+    from weft.cluster.reading.promises import inspect_cluster
 
     wish = _wish(nodes or (), config, metrics_from)
     looked = False
@@ -78,29 +77,17 @@ def inspect(
         time.sleep(interval)
 
 
-def wish_of(config: "Configuration", nodes: Sequence[str] = ()) -> "InspectWish":
-    """How this configuration has pods and nodes read."""
-    from weft.cli.inspected import InspectWish
-    from weft.dialects.dialect import DialectSettings
-    from weft.dialects.inventory import InventoryFallback
-
-    rules = [
-        InventoryFallback(r.count, r.memory_mib, r.model, r.nodes, r.labels)
-        for r in config.inventory
-    ]
-    unit = config.gpushare_unit
-    return InspectWish(nodes, DialectSettings("node" if unit == "auto" else unit), rules)
-
-
 def _wish(nodes: Sequence[str], config: Path | None, metrics_from: str) -> "InspectWish":
     from msgspec.structs import replace
 
     from weft.cli.scheduler import configuration
     from weft.cli.telemetry import SourceContext, source_of
     from weft.cluster.config.addresses import check_url
+    from weft.cluster.reading.promises import InspectWish
+    from weft.cluster.reading.reading import how_to_read
 
     loaded = configuration(config)
-    wish = wish_of(loaded, nodes)
+    wish = InspectWish(nodes, how_to_read(loaded))
     if not metrics_from:
         return wish
     pages = "{address}" in metrics_from or "{node}" in metrics_from
@@ -117,7 +104,7 @@ def _wish(nodes: Sequence[str], config: Path | None, metrics_from: str) -> "Insp
         assert asked is not None
         return asked
 
-    return replace(wish, source=source)
+    return wish._replace(source=source)
 
 
 def _show(inspected: "ClusterReport", details: bool, namespace: str, output: ListOutput) -> None:
@@ -180,6 +167,8 @@ def _pods(inspected: "ClusterReport", namespace: str, used: bool) -> "TextTable"
 
 
 def _notes(inspected: "ClusterReport") -> list[str]:
+    from weft.cluster.reading.promises import troubles_of
+
     notes = []
     problems: dict[str, list[str]] = {}
     for node in inspected.nodes:
@@ -198,32 +187,6 @@ def _notes(inspected: "ClusterReport") -> list[str]:
     if unplaced:
         notes.append(f"Nobody says which GPU these pods have: {', '.join(unplaced)}.")
     return notes
-
-
-def troubles_of(node: "NodeReport") -> list[str]:
-    """Lists what is wrong with the node and its GPUs."""
-    troubles = [] if node.ready else [f"Node {node.name} is not ready."]
-    if node.cordoned:
-        troubles.append(f"Node {node.name} is cordoned: it takes no more pods.")
-    there = [gpu for gpu in node.gpus if gpu.index not in node.gone]
-    out = [str(gpu.index) for gpu in there if not gpu.in_service and not _cut(node, gpu)]
-    if out:
-        troubles.append(f"Out of service on {node.name}: GPU {', '.join(out)}.")
-    for gpu in node.gpus:
-        if gpu.index in node.gone:
-            holders = ", ".join(f"{pod.namespace}/{pod.name}" for pod in gpu.pods)
-            troubles.append(f"GPU {gpu.index} of {node.name} is gone, and {holders} has it.")
-            continue
-        beyond = gpu.promised_mib - gpu.memory_mib
-        if beyond > 0:
-            where = f"GPU {gpu.index} of {node.name}"
-            troubles.append(f"{where}: {beyond:,} MiB more are promised than it has.")
-    return troubles
-
-
-def _cut(node: "NodeReport", gpu: "GpuReport") -> bool:
-    """True for a card that serves by its MIG instances."""
-    return any(each.parent == gpu.index for each in node.gpus)
 
 
 def _number(value: int | None) -> str:

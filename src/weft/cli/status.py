@@ -11,7 +11,7 @@ from weft.cli.options import ConfigFile, Context, Kubeconfig, Output
 from weft.cli.output import ListOutput, json_text, print_note, print_table, table_with
 
 if TYPE_CHECKING:
-    from weft.cli.cluster_status import StatusReport, StatusWish
+    from weft.cluster.reading.status import StatusReport, StatusWish
 
 _MOST_REASONS = 20
 
@@ -27,7 +27,7 @@ def status(
     Who leads, versions, nodes by delivery and isolation, pods by reason, what is wrong and the
     next command. Reads the API server only: nodes, pods, the Lease, events.
     """
-    from weft.cli.cluster_status import status_of
+    from weft.cluster.reading.status import status_of
 
     wish = _wish(config)
     report = answer(kubeconfig, context, lambda client: status_of(client, wish))
@@ -40,13 +40,13 @@ def status(
 
 
 def _wish(config: Path | None) -> "StatusWish":
-    from weft.cli.cluster_status import StatusWish
-    from weft.cli.inspect import wish_of
     from weft.cli.scheduler import configuration
+    from weft.cluster.reading.reading import how_to_read
+    from weft.cluster.reading.status import StatusWish
 
     loaded = configuration(config)
     names = frozenset(profile.scheduler_name for profile in loaded.profiles)
-    return StatusWish(loaded.lease.namespace, loaded.lease.name, names, wish_of(loaded))
+    return StatusWish(loaded.lease.namespace, loaded.lease.name, names, how_to_read(loaded))
 
 
 def _as_json(report: "StatusReport") -> dict[str, object]:

@@ -8,8 +8,9 @@ import msgspec
 
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPU_MILLI, MOST_LETTERS
 
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 NO_DEVICES = ("", "none", "void")
-"""Values of NVIDIA_VISIBLE_DEVICES with which a container sees no GPU."""
+"""Values of that variable with which a container sees no GPU."""
 
 VERSION = 1
 MOST_CARDS = 1024

@@ -11,11 +11,11 @@ from inspected_cluster import pod, served
 from test_inspect import agent, gpu_node
 
 from fakes.api_server import FakeApiServer
+from weft.cluster.reading.admission_findings import POLICIES
 from weft.dialects.weft import inventory_text
 from weft.model import Gpu
 from weft.model.agent_offer import AgentOffer, encode_offer
 from weft.model.annotations import ADVERTISES, AGENT, INVENTORY
-from weft.node.doctor.admission import POLICIES
 
 CLOSED = encode_offer(AgentOffer("0.1", "by-name", ("none", "mps"), fail_closed=True))
 

@@ -16,12 +16,12 @@ from fakes import api_server
 from fakes.api_server import FakeApiServer
 from weft.cli.hosting import rights_of
 from weft.cluster.config.form import Configuration
+from weft.cluster.rights import AGENT
 from weft.kube.access import ResourceRight
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
 from weft.kube.preflight import ORIGINALS_LEASES, check_alone
-from weft.node.doctor.cluster import NODE_AGENT
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 GPUS = """apiVersion: weft.dev/v1
@@ -147,7 +147,7 @@ def test_a_lease_that_ran_out_or_is_nobodys_or_anothers_is_no_reason(
 
 
 @pytest.mark.parametrize(
-    ("file", "needed"), [("scheduler", rights_of(Configuration())), ("agent", NODE_AGENT)]
+    ("file", "needed"), [("scheduler", rights_of(Configuration())), ("agent", AGENT)]
 )
 def test_what_is_asked_for_at_the_start_is_what_the_manifest_grants(
     file: str, needed: list[ResourceRight]

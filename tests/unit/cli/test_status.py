@@ -16,8 +16,7 @@ from test_inspect import agent, shared
 
 from fakes.api_clock import VirtualClock
 from fakes.api_server import FakeApiServer
-from weft.cli.cluster_status import StatusWish, status_of
-from weft.cli.inspected import InspectWish
+from weft.cluster.reading.status import StatusWish, status_of
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
@@ -246,7 +245,7 @@ async def test_a_leader_whose_clock_is_an_hour_behind_leads_as_long_as_it_renews
         server.add("leases", lease(an_hour_ago.strftime(NOW)))
         endpoint = Endpoint(server.url, FixedCredentials())
         async with ApiClient(endpoint, rng=random.Random(1), clock=clock) as client:
-            wish = StatusWish("kube-system", "weft", frozenset({"weft"}), InspectWish())
+            wish = StatusWish("kube-system", "weft", frozenset({"weft"}))
             for renews in (True, False):
                 looking = asyncio.create_task(status_of(client, wish))
                 await clock.asleep()

@@ -20,11 +20,11 @@ from test_inspect import agent, shared
 from test_status import ASKS, NOW, lease, scheduler, waiting
 
 from fakes.api_server import FakeApiServer
+from weft.cluster.reading.admission_findings import POLICIES
 from weft.dialects.weft import inventory_text
 from weft.model import Gpu
 from weft.model.agent_offer import AgentOffer, encode_offer
 from weft.model.annotations import AGENT, INVENTORY, PLACEMENT
-from weft.node.doctor.admission import POLICIES
 
 LONG_AGO = "2026-01-01T00:00:00.000000Z"
 Prepare = Callable[[FakeApiServer], None]

@@ -19,13 +19,14 @@ from weft.dialects.advertised import AdvertisedAmounts, advertised_cards, amount
 from weft.dialects.dialect import UnitSettings
 from weft.model import Gpu, ObjectMeta, PodManifest
 from weft.model.delivery import (
+    VISIBLE,
     DeliveredCard,
     DeliveredContainer,
     DeliveredShare,
     DeliveryRecord,
 )
 from weft.model.manifest import ManifestContainer, ManifestResources, PodSpec
-from weft.node.agent.container_grant import VISIBLE, ContainerGrant, visible
+from weft.node.agent.container_grant import ContainerGrant, visible
 from weft.node.agent.isolation import AddedMount
 from weft.node.agent.node_pods import NodePod
 from weft.node.device_plugin.attribution import Attribution, AttributionWorld, answer_of

@@ -13,10 +13,10 @@ from agent_world import NODE, node_world
 from weft.cli import agent_hosting
 from weft.model.agent_offer import AgentOffer, decode_offer
 from weft.model.annotations import AGENT, REQUIRED_PLUGINS
+from weft.model.runtimes import CONTAINERD_LINES, CRIO_LINES, how_to_close
 from weft.node.agent.fail_closed import ClosedTrial, FailClosed
 from weft.node.cri import cri_pb2 as cri
 from weft.node.cri.trial import try_closed
-from weft.node.nri.runtimes import CONTAINERD_LINES, CRIO_LINES, how_to_close
 
 MISSING = 'failed validation: required plugin "nobody" not present'
 

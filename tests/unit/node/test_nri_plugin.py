@@ -10,10 +10,10 @@ import pytest
 
 from fakes.nri_runtime import FakeRuntime, NotCreatedError
 from weft.model.annotations import REQUIRED_PLUGINS
+from weft.model.runtimes import has_validators, puts_cdi_last, takes_cdi
 from weft.node.nri import nri_pb2 as nri
 from weft.node.nri.connection import CallError
 from weft.node.nri.plugin import NriPlugin, PluginOptions
-from weft.node.nri.runtimes import has_validators, puts_cdi_last, takes_cdi
 
 POD = nri.PodSandbox(id="s", name="p", uid="u", namespace="d")
 OURS = nri.PodSandbox(id="s", uid="u", annotations={REQUIRED_PLUGINS: "[weft]"})

@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from weft.cluster.reading.reading import HowToRead
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pod_reader import read_bound
 from weft.cluster.state.pods import PodView
@@ -12,7 +13,6 @@ from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import Event, PodGone, PodSeenBound
 from weft.core.ledger import Ledger
 from weft.dialects.dialect import DialectSettings
-from weft.dialects.inventory import InventoryFallback
 from weft.kube.clock import Clock
 from weft.kube.pods import Pod
 from weft.kube.structs import ConfigMap, KubeNode
@@ -68,18 +68,11 @@ class ClusterAccount(NamedTuple):
     ledger: Ledger
 
 
-class Reading(NamedTuple):
-    """How nodes and pods are read: as the scheduler's configuration says."""
-
-    settings: DialectSettings = DialectSettings(gpushare_unit="node")
-    rules: Sequence[InventoryFallback] = ()
-
-
 def account_of(
     nodes: Iterable[KubeNode],
     config_maps: Iterable[ConfigMap],
     pods: Iterable[Pod],
-    reading: Reading,
+    reading: HowToRead,
     clock: Clock,
 ) -> ClusterAccount:
     """Take everything in, as a scheduler does that starts: its views, on a ledger of their own."""

@@ -1,10 +1,10 @@
 """Plans the adoption of a cluster, and lists what speaks against it. Nothing is written here."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from weft.cluster.admission.scheduling import DEFAULT_SCHEDULER
-from weft.cluster.adoption.account import ClusterAccount, PodAccount, Reading, account_of
+from weft.cluster.adoption.account import ClusterAccount, PodAccount, account_of
 from weft.cluster.adoption.originals import (
     DAEMON_SETS,
     DEPLOYMENTS,
@@ -16,15 +16,16 @@ from weft.cluster.adoption.originals import (
     release_of,
     scheduler_configurations,
 )
+from weft.cluster.reading.finding import some
+from weft.cluster.reading.reading import HowToRead, read_objects
+from weft.cluster.rights import HOW_TO_GET
 from weft.cluster.state.pod_reader import not_placed, read_bound
 from weft.dialects.dialect import DialectSettings
-from weft.kube.access import ResourceRight, may_i
+from weft.kube.access import ResourceRight
 from weft.kube.client import ApiClient
 from weft.kube.codec import CONFIG_MAPS, NODES, PODS, MetaOnly, Resource
-from weft.kube.errors import ApiError
 from weft.kube.pods import Pod
-from weft.kube.preflight import LEAST_MINOR, minor_of
-from weft.kube.services import everything
+from weft.kube.preflight import LEAST_MINOR, lacking_of, minor_of
 from weft.kube.structs import ConfigMap, KubeNode
 from weft.model import BadInputError, ObjectMeta
 from weft.model.annotations import SCHEDULE, SCHEDULE_ENABLED
@@ -32,20 +33,6 @@ from weft.model.nearest import unknown
 
 NAMESPACES = Resource("/api/v1", "namespaces", MetaOnly)
 SYSTEM_NAMESPACE = "kube-system"
-READS = (
-    ResourceRight("list", "nodes"),
-    ResourceRight("list", "pods"),
-    ResourceRight("list", "namespaces"),
-    ResourceRight("list", "configmaps"),
-)
-WRITES = (
-    ResourceRight("get", "namespaces"),
-    ResourceRight("patch", "namespaces"),
-    ResourceRight("get", "configmaps"),
-    ResourceRight("create", "configmaps"),
-    ResourceRight("patch", "configmaps"),
-    ResourceRight("delete", "configmaps"),
-)
 _MOST_NAMES = 5
 
 
@@ -64,7 +51,7 @@ class AdoptionWish(NamedTuple):
 
     namespaces: Sequence[str] = ()
     names: Collection[str] = ("weft",)
-    reading: Reading = Reading()
+    reading: HowToRead = HowToRead()
 
 
 class ClusterObjects(NamedTuple):
@@ -104,44 +91,39 @@ async def lacking_rights(
     client: ApiClient, needed: Iterable[ResourceRight]
 ) -> AdoptionProblem | None:
     """The rights that whoever asks has not."""
-    lacking = [str(right) for right in needed if not await may_i(client, right)]
+    lacking = ", ".join(map(str, await lacking_of(client, needed)))
     if not lacking:
         return None
-    remedy = "ask for a role with these; kubectl auth can-i --list shows what you may"
-    return AdoptionProblem("your rights", "rules", f"may not {', '.join(lacking)}", remedy)
+    return AdoptionProblem("your rights", "rules", f"may not {lacking}", HOW_TO_GET)
+
+
+WANTED: Mapping[str, tuple[Resource[Any], str]] = {
+    "node": (NODES, ""),
+    "pod": (PODS, ""),
+    "deployments": (DEPLOYMENTS, ""),
+    "daemonsets": (DAEMON_SETS, ""),
+    "namespaces": (NAMESPACES, ""),
+    "configmaps": (CONFIG_MAPS, SYSTEM_NAMESPACE),
+}
+"""Done without: Deployments and DaemonSets, where they may not be read."""
 
 
 async def read_cluster(client: ApiClient) -> ClusterObjects:
     """Read everything that there is to know; raises what the client raises."""
-    broken_nodes, broken_pods = list[ObjectMeta](), list[ObjectMeta]()
-    minor = await minor_of(client)
-    nodes = await everything(client, NODES, unreadable=broken_nodes)
-    pods = await everything(client, PODS, unreadable=broken_pods)
-    unread: list[str] = []
-    deployments = await _workloads(client, DEPLOYMENTS, unread)
-    daemon_sets = await _workloads(client, DAEMON_SETS, unread)
+    needed = ("node", "pod", "namespaces", "configmaps")
+    minor, read = await minor_of(client), await read_objects(client, WANTED, needed)
+    kinds = ("node", "pod")
     return ClusterObjects(
-        nodes,
-        pods,
-        await everything(client, NAMESPACES),
-        await everything(client, CONFIG_MAPS, SYSTEM_NAMESPACE),
-        deployments,
-        daemon_sets,
-        [*(("node", meta) for meta in broken_nodes), *(("pod", meta) for meta in broken_pods)],
-        minor,
-        unread,
+        nodes=read.of["node"],
+        pods=read.of["pod"],
+        namespaces=read.of["namespaces"],
+        config_maps=read.of["configmaps"],
+        deployments=read.of["deployments"],
+        daemon_sets=read.of["daemonsets"],
+        broken=[(kind, meta) for kind, meta in read.broken if kind in kinds],
+        minor=minor,
+        unread=read.unread,
     )
-
-
-async def _workloads(
-    client: ApiClient, resource: Resource[KubeWorkload], unread: list[str]
-) -> list[KubeWorkload]:
-    """All of them; none where they may not be read, which is noted."""
-    try:
-        return await everything(client, resource)
-    except ApiError:
-        unread.append(resource.name)
-        return []
 
 
 def plan_of(objects: ClusterObjects, account: ClusterAccount, wish: AdoptionWish) -> AdoptionPlan:
@@ -279,6 +261,4 @@ def _two_plugins(nodes: Iterable[KubeNode]) -> Iterator[AdoptionProblem]:
 
 
 def _some(names: Collection[str]) -> str:
-    shown = ", ".join(sorted(names)[:_MOST_NAMES])
-    more = len(names) - _MOST_NAMES
-    return f"{shown} and {more} more" if more > 0 else shown
+    return some(names, _MOST_NAMES)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import weft
 from weft.cluster.config.form import Configuration
+from weft.cluster.reading.reading import NOT_ALLOWED, read_objects
 from weft.cluster.snapshot.configuration import deciding_part
 from weft.cluster.snapshot.form import API_VERSION, KIND, KINDS, ClusterSnapshot
 from weft.cluster.snapshot.kept import kept
@@ -15,11 +16,8 @@ from weft.kube.client import ApiClient
 from weft.kube.codec import CONFIG_MAPS
 from weft.kube.configmap import OwnConfigMap
 from weft.kube.errors import ApiError, NotFoundError
-from weft.kube.services import everything
-from weft.model import ObjectMeta
 
 NEEDED = ("Node", "Pod")
-_NOT_ALLOWED = (403, 404)
 
 
 class CapturedObjects(NamedTuple):
@@ -37,18 +35,16 @@ class CapturedObjects(NamedTuple):
 async def captured(client: ApiClient, config: Configuration) -> CapturedObjects:
     """Everything that Weft decides by. Raises what the client raises where nodes or pods may not
     be read; what else may not is `unread`."""
-    objects: dict[str, list[Any]] = {}
-    unread, broken = [], []
-    for kind, (field, resource) in KINDS.items():
-        bad: list[ObjectMeta] = []
-        namespace = UNHEALTHY_NAMESPACE if kind == "ConfigMap" else ""
-        try:
-            objects[field] = await everything(client, resource, namespace, unreadable=bad)
-        except ApiError as error:
-            if kind in NEEDED or error.code not in _NOT_ALLOWED:
-                raise
-            unread.append(kind)
-        broken += [f"{kind} {meta.namespace}/{meta.name}".replace(" /", " ") for meta in bad]
+    wanted = {
+        kind: (resource, UNHEALTHY_NAMESPACE if kind == "ConfigMap" else "")
+        for kind, (_, resource) in KINDS.items()
+    }
+    read = await read_objects(client, wanted, NEEDED)
+    unread = list(read.unread)
+    objects = {KINDS[kind][0]: found for kind, found in read.of.items()}
+    broken = [
+        f"{kind} {meta.namespace}/{meta.name}".replace(" /", " ") for kind, meta in read.broken
+    ]
     oom_history = await _oom_history(client, config, unread)
     return CapturedObjects(objects, oom_history, tuple(unread), tuple(broken))
 
@@ -62,7 +58,7 @@ async def _oom_history(
     try:
         return await where.read()
     except ApiError as error:
-        if error.code not in _NOT_ALLOWED:
+        if error.code not in NOT_ALLOWED:
             raise
         unread.append(f"ConfigMap {config.lease.namespace}/{config.oom_history.name}")
         return {}
@@ -75,7 +71,7 @@ async def configuration_text(client: ApiClient, namespace: str, name: str, key: 
     except NotFoundError:
         return ""
     except ApiError as error:
-        if error.code not in _NOT_ALLOWED:
+        if error.code not in NOT_ALLOWED:
             raise
         return ""
     return (config_map.data or {}).get(key, "")

@@ -6,13 +6,12 @@ The same whichever way it is delivered: by name through NRI, or through a device
 import msgspec
 
 from weft.model import WeftError
-from weft.model.delivery import DeliveredContainer, DeliveryRecord
+from weft.model.delivery import VISIBLE, DeliveredContainer, DeliveryRecord
 from weft.node.agent.device_nodes import CdiSpecs
 from weft.node.agent.device_watch import DeviceWatch
 from weft.node.agent.isolation import AddedMount, IsolationError, NodeIsolation
 from weft.node.devices.reader import DeviceError, GpuDevice
 
-VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 NONE_VISIBLE = "void"
 """NVIDIA's container toolkit then does nothing at all, whatever the image asks for."""
 NO_GPU = ("", NONE_VISIBLE, "none")

@@ -27,12 +27,11 @@ import msgspec
 
 from weft.dialects.foreign import foreign_requests
 from weft.model.annotations import DELIVERY
-from weft.model.delivery import DeliveryRecord, decode_delivery
+from weft.model.delivery import VISIBLE, DeliveryRecord, decode_delivery
 from weft.model.log_fields import about
 from weft.node.agent.container_grant import (
     NO_GPU,
     NOTHING,
-    VISIBLE,
     ContainerGrant,
     Granter,
     NotGrantedError,

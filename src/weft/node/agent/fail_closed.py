@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Literal, NamedTuple, Protocol
 
-from weft.node.nri.runtimes import how_to_close
+from weft.model.runtimes import how_to_close
 
 log = logging.getLogger("weft.agent")
 

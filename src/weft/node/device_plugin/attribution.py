@@ -24,8 +24,8 @@ from typing import NamedTuple, Protocol
 
 from weft.dialects.resources import amount, slots
 from weft.model import BadInputError, PodManifest, WeftError
-from weft.model.delivery import DeliveryRecord
-from weft.node.agent.container_grant import NOTHING, VISIBLE, ContainerGrant, NotGrantedError
+from weft.model.delivery import VISIBLE, DeliveryRecord
+from weft.node.agent.container_grant import NOTHING, ContainerGrant, NotGrantedError
 from weft.node.agent.node_pods import NodePod
 from weft.node.agent.pod_events import PodName
 from weft.node.device_plugin import device_plugin_pb2 as plugin

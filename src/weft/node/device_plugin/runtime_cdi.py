@@ -9,7 +9,7 @@ from weft.kube.client import ApiClient
 from weft.kube.codec import NODES
 from weft.kube.errors import ApiError, LostError, NotSentError
 from weft.model.manifest import Api
-from weft.node.nri.runtimes import is_from
+from weft.model.runtimes import is_from
 
 log = logging.getLogger("weft.agent")
 

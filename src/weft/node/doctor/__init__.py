@@ -1,5 +1,7 @@
-"""Checks of `weft doctor`: one small function each, which returns what it found and the remedy.
+"""Checks of a GPU node's machine for `weft doctor`: one small function each, which returns what it
+found and the remedy.
 
-In: a node's machine (`machine.py`), the cluster as the API shows it (`cluster.py`).
-Out: what the agent does about it; how findings are printed (`cli/doctor.py`).
+In: driver, device nodes, CDI, NRI, the kubelet's sockets, who sees GPUs (`machine.py`).
+Out: the cluster as the API shows it (`cluster/reading`); what the agent does about it; how findings
+are printed (`cli/doctor.py`).
 """

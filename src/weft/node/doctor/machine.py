@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from weft.cluster.reading.finding import DoctorFinding, advice, good, wrong
 from weft.dialects.catalog import is_gpu_resource
 from weft.files.reading import UNDECODABLE
 from weft.node.agent.device_nodes import CDI_DIRS, CdiSpecs
 from weft.node.agent.process_owner import ProcessOwner, owner_of
 from weft.node.device_plugin.cdi_files import FILE_PREFIX
 from weft.node.devices.reader import DeviceError, DeviceReader
-from weft.node.doctor.finding import DoctorFinding, advice, good, wrong
 
 NRI_SOCKET = Path("var/run/nri/nri.sock")
 CONTAINERD = Path("etc/containerd/config.toml")

@@ -22,6 +22,7 @@ import msgspec
 from google.protobuf.message import DecodeError, Message
 
 from weft.model.annotations import ASKED
+from weft.model.runtimes import has_validators
 from weft.node.nri import nri_pb2 as nri
 from weft.node.nri.connection import (
     DEADLINE_EXCEEDED,
@@ -34,7 +35,6 @@ from weft.node.nri.connection import (
 from weft.node.nri.frames import BrokenFrameError
 from weft.node.nri.hook_times import HookTimes
 from weft.node.nri.marks import PLUGIN
-from weft.node.nri.runtimes import has_validators
 
 log = logging.getLogger("weft.agent")
 

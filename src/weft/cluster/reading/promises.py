@@ -7,15 +7,15 @@ asked of the agents on the nodes through the API server's proxy, or of a metrics
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
+from weft.cluster.reading.reading import AGENTS, HowToRead, read_cluster
 from weft.dialects.delivery import derived_record
 from weft.dialects.dialect import DialectSettings
-from weft.dialects.inventory import InventoryFallback, inventory
+from weft.dialects.inventory import inventory
 from weft.kube.client import ApiClient
-from weft.kube.codec import NODES, PODS
 from weft.kube.pods import Pod
 from weft.kube.services import SERVING_PODS, ServingPod, everything, proxy_path
 from weft.kube.structs import KubeNode
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from weft.telemetry.meaning.join import Devices
     from weft.telemetry.sources.source import MetricSource
 
-AGENTS = "app.kubernetes.io/name=weft-agent"
-"""The label of the agents' pods in Weft's manifests."""
 METRICS = (Metric.MEMORY_USED_MIB, Metric.GPU_UTIL_RATIO, Metric.SM_ACTIVE_RATIO)
 PORT = 9400
 BACK_S = 60.0
@@ -99,24 +97,24 @@ class ClusterReport(msgspec.Struct):
     problems: list[str]
 
 
-class InspectWish(msgspec.Struct, frozen=True):
-    """The question: nodes by name (none: all), the settings that say how pods are read, and how
-    to make a source of real use for the GPUs there are (None: the agents)."""
+class InspectWish(NamedTuple):
+    """The question: nodes by name (none: all), how pods and nodes are read, and how to make a
+    source of real use for the GPUs there are (None: the agents)."""
 
     names: Sequence[str] = ()
-    settings: DialectSettings = DialectSettings()
-    rules: Sequence[InventoryFallback] = ()
+    how: HowToRead = HowToRead()
     source: "Callable[[Devices, Mapping[str, str]], MetricSource] | None" = None
 
 
 async def inspect_cluster(client: ApiClient, wish: InspectWish) -> ClusterReport:
     """Everything as it is now. `BadInputError`: there is no node of a name."""
-    kube_nodes = {node.metadata.name: node for node in await everything(client, NODES)}
+    read = await read_cluster(client, wish.how, agents=False)
+    kube_nodes = {node.metadata.name: node for node in read.nodes}
     for name in wish.names:
         if name not in kube_nodes:
             raise BadInputError("node", f"there is no node {name}")
     chosen = [kube_nodes[name] for name in wish.names or sorted(kube_nodes)]
-    nodes, seen = promises(chosen, await everything(client, PODS), wish)
+    nodes, seen = promises(chosen, read.pods, wish.how)
     inspected = ClusterReport(nodes, "", [])
     if nodes:
         await _look(
@@ -129,7 +127,7 @@ async def inspect_cluster(client: ApiClient, wish: InspectWish) -> ClusterReport
 
 
 def promises(
-    kube_nodes: Iterable[KubeNode], pods: Iterable[Pod], wish: InspectWish
+    kube_nodes: Iterable[KubeNode], pods: Iterable[Pod], how: HowToRead
 ) -> tuple[list[NodeReport], list[Node]]:
     """The shares that these pods hold of those of these nodes that have GPUs; and the nodes as Weft
     reads them."""
@@ -139,10 +137,10 @@ def promises(
             there.setdefault(pod.spec.node_name, []).append(pod)
     reports, nodes = [], []
     for each in kube_nodes:
-        node = inventory(each, rules=wish.rules)[0]
+        node = inventory(each, rules=how.rules)[0]
         if node.gpus:
             nodes.append(node)
-            reports.append(_inspected(each, node, there.get(node.name, []), wish.settings))
+            reports.append(_inspected(each, node, there.get(node.name, []), how.settings))
     return reports, nodes
 
 
@@ -240,6 +238,32 @@ def _offer(node: KubeNode) -> AgentOffer | None:
 def _address(node: KubeNode) -> str:
     addresses = node.status.addresses or ()
     return next((a.address for a in addresses if a.type == "InternalIP"), "")
+
+
+def troubles_of(node: NodeReport) -> list[str]:
+    """Lists what is wrong with the node and its GPUs."""
+    troubles = [] if node.ready else [f"Node {node.name} is not ready."]
+    if node.cordoned:
+        troubles.append(f"Node {node.name} is cordoned: it takes no more pods.")
+    there = [gpu for gpu in node.gpus if gpu.index not in node.gone]
+    out = [str(gpu.index) for gpu in there if not gpu.in_service and not _cut(node, gpu)]
+    if out:
+        troubles.append(f"Out of service on {node.name}: GPU {', '.join(out)}.")
+    for gpu in node.gpus:
+        if gpu.index in node.gone:
+            holders = ", ".join(f"{pod.namespace}/{pod.name}" for pod in gpu.pods)
+            troubles.append(f"GPU {gpu.index} of {node.name} is gone, and {holders} has it.")
+            continue
+        beyond = gpu.promised_mib - gpu.memory_mib
+        if beyond > 0:
+            where = f"GPU {gpu.index} of {node.name}"
+            troubles.append(f"{where}: {beyond:,} MiB more are promised than it has.")
+    return troubles
+
+
+def _cut(node: NodeReport, gpu: GpuReport) -> bool:
+    """True for a card that serves by its MIG instances."""
+    return any(each.parent == gpu.index for each in node.gpus)
 
 
 # --- what is used --------------------------------------------------------------------------------

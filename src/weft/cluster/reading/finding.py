@@ -1,6 +1,9 @@
 """Findings of a check, in three levels."""
 
+from collections.abc import Collection
 from typing import Literal, NamedTuple
+
+_MOST_NAMES = 8
 
 
 class DoctorFinding(NamedTuple):
@@ -28,3 +31,10 @@ def advice(check: str, text: str, mend: str = "") -> DoctorFinding:
 def wrong(check: str, text: str, mend: str) -> DoctorFinding:
     """Not as it must be."""
     return DoctorFinding("wrong", check, text, mend)
+
+
+def some(names: Collection[str], most: int = _MOST_NAMES) -> str:
+    """These names, or the first of them and how many more."""
+    shown = ", ".join(sorted(names)[:most])
+    more = len(names) - most
+    return f"{shown} and {more} more" if more > 0 else shown

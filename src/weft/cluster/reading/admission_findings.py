@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import msgspec
 
 from weft.cluster.admission.protection import Writers, protection_policies
+from weft.cluster.reading.finding import DoctorFinding, advice, good, wrong
 from weft.kube.client import ApiClient
 from weft.kube.codec import Resource
 from weft.kube.errors import ApiError
 from weft.kube.services import SERVING_PODS, everything
 from weft.model import ObjectMeta
 from weft.model.manifest import Api
-from weft.node.doctor.finding import DoctorFinding, advice, good, wrong
 
 POLICIES = tuple(
     policy["metadata"]["name"]

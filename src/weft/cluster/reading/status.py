@@ -1,4 +1,4 @@
-"""How Weft is doing on a cluster, gathered from its API for `weft status`. Nothing is written."""
+"""Gathers how Weft is doing on a cluster, for `weft status`. Nothing is written."""
 
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,14 +6,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from weft.cli.inspect import troubles_of
-from weft.cli.inspected import InspectWish, NodeReport, promises
-from weft.cli.pod_findings import holders
+from weft.cluster.reading import node_findings as on_nodes
+from weft.cluster.reading.finding import DoctorFinding, advice, good, wrong
+from weft.cluster.reading.pod_findings import holders
+from weft.cluster.reading.promises import NodeReport, promises, troubles_of
+from weft.cluster.reading.reading import HowToRead, read_cluster, rights_finding
+from weft.cluster.rights import STATUS
 from weft.cluster.scheduler.leader_label import LEADER
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.foreign import foreign_requests
 from weft.dialects.registry import parse_pod
-from weft.kube.access import ResourceRight
 from weft.kube.client import ApiClient
 from weft.kube.codec import LEASES, TOLD_EVENTS
 from weft.kube.errors import ApiError, NotFoundError
@@ -23,12 +25,8 @@ from weft.kube.structs import Event, Lease
 from weft.model import BadInputError
 from weft.model.annotations import ROLE
 from weft.model.nearest import nearest
-from weft.node.doctor import cluster as doctor
-from weft.node.doctor.finding import DoctorFinding, advice, good, wrong
-from weft.node.doctor.heartbeats import heartbeats
 
 SCHEDULERS = "app.kubernetes.io/name=weft-scheduler"
-NEEDED = (ResourceRight("list", "nodes"), ResourceRight("list", "pods"))
 WITHOUT_AGENT = "without agent"
 _FORBIDDEN = 403
 _DIGEST_SHOWN = len("sha256:") + 12
@@ -103,31 +101,31 @@ class StatusWish(NamedTuple):
     lease_namespace: str
     lease_name: str
     names: frozenset[str]
-    wish: InspectWish
+    how: HowToRead = HowToRead()
 
 
 async def status_of(client: ApiClient, wish: StatusWish) -> StatusReport:
     """Everything as it is now; raises what the client raises."""
-    lacking = await doctor.rights(client, NEEDED, "yours")
+    lacking = await rights_finding(client, STATUS, "yours")
     if lacking.level == "wrong":
         leader = LeaderStatus(f"{wish.lease_namespace}/{wish.lease_name}", known=False)
         return StatusReport(leader, 0, 0, [], [], [], [lacking])
     leader = await _leader(client, wish)
-    facts = await doctor.facts_of(client, wish.wish.rules)
+    read = await read_cluster(client, wish.how)
     schedulers = await _schedulers(client)
-    reports, _ = promises(facts.gpu_nodes, facts.pods, wish.wish)
-    pods = await _pods(client, facts.pods, wish)
+    reports, _ = promises(read.gpu_nodes, read.pods, wish.how)
+    pods = await _pods(client, read.pods, wish)
     ready = sum(pod.ready for pod in schedulers)
     findings = [
         _leader_finding(leader, schedulers),
         *_two_leaders(schedulers),
-        doctor.agents_per_node(facts),
-        *await heartbeats(client, facts),
-        doctor.offers(facts),
-        doctor.runtimes(facts),
-        doctor.other_resources(facts),
+        on_nodes.agents_per_node(read),
+        *await on_nodes.heartbeats(client, read),
+        on_nodes.offers(read),
+        on_nodes.runtimes(read),
+        on_nodes.other_resources(read),
         *_node_findings(reports),
-        *_holders(client, facts, wish),
+        *holders(read, wish.names, client.clock.wall()),
         *_pod_findings(pods),
     ]
     versions = _versions(schedulers, reports)
@@ -267,13 +265,6 @@ def _node_groups(reports: Iterable[NodeReport]) -> list[NodeGroup]:
         group.promised_mib += sum(gpu.promised_mib for gpu in node.gpus)
         group.ready += node.ready
     return [groups[key] for key in sorted(groups)]
-
-
-def _holders(
-    client: ApiClient, facts: doctor.ClusterFacts, wish: StatusWish
-) -> list[DoctorFinding]:
-    how = wish.wish
-    return holders(facts, wish.names, how.settings, client.clock.wall(), how.rules)
 
 
 def _node_findings(reports: Sequence[NodeReport]) -> list[DoctorFinding]:

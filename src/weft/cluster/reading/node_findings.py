@@ -1,132 +1,46 @@
-"""Checks of a cluster as its API server shows it: rights, agents, runtimes, other GPU plugins."""
+"""Findings about nodes, their agents, container runtimes and who else hands out their GPUs."""
 
+import datetime
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
 
+from weft.cluster.reading.finding import DoctorFinding, advice, good, some, wrong
+from weft.cluster.reading.reading import ClusterReading
 from weft.dialects.catalog import is_gpu_resource
-from weft.dialects.inventory import InventoryFallback, inventory
-from weft.kube.access import ResourceRight, may_i
+from weft.dialects.inventory import inventory
 from weft.kube.client import ApiClient
-from weft.kube.codec import PODS, Resource
-from weft.kube.pods import Pod
-from weft.kube.services import SERVING_PODS, ServingPod, everything
-from weft.kube.structs import KubeNode, KubeNodeStatus
+from weft.kube.codec import LEASES
+from weft.kube.errors import ApiError
+from weft.kube.services import everything
+from weft.kube.structs import Lease
 from weft.model import BadInputError, parse_quantity
 from weft.model.agent_offer import BY_NAME, AgentOffer, decode_offer
-from weft.model.annotations import ADVERTISES, AGENT
-from weft.model.manifest import Api
-from weft.node.doctor.finding import DoctorFinding, advice, good, wrong
-from weft.node.nri.runtimes import how_to_close
+from weft.model.annotations import AGENT
+from weft.model.heartbeat import HEARTBEAT_LATE_S, HEARTBEAT_PREFIX
+from weft.model.runtimes import how_to_close
 
-AGENTS = "app.kubernetes.io/name=weft-agent"
 ASSUMED = "elasticgpu.io/assumed"
+_HEARTBEATS = "agents' heartbeats"
+_DEFAULT_NAMESPACE = "weft-system"
+_CLOCKS_S = 46.0
+"""Clocks of nodes and of who asks differ: so much more than late is late beyond doubt."""
 LEAST_CONTAINERD = (1, 7)
 FAIL_CLOSED_CONTAINERD = (2, 2)
 _VERSION = re.compile(r"([a-z-]+)://v?(\d+)\.(\d+)")
-_MOST_NAMES = 8
-
-PERSON = (
-    ResourceRight("list", "nodes"),
-    ResourceRight("list", "pods"),
-    ResourceRight("get", "pods/proxy"),
-)
-"""The rights that `weft inspect` and `weft doctor` need."""
-NODE_AGENT = (
-    ResourceRight("list", "pods"),
-    ResourceRight("watch", "pods"),
-    ResourceRight("list", "nodes"),
-    ResourceRight("watch", "nodes"),
-    ResourceRight("get", "nodes"),
-    ResourceRight("patch", "nodes/status"),
-    ResourceRight("create", "pods/eviction"),
-    ResourceRight("create", "events", "events.k8s.io"),
-    ResourceRight("patch", "events", "events.k8s.io"),
-)
-"""The rights that `weft agent` needs: deploy/agent.yaml grants them."""
 
 
-class NodeSystem(Api, frozen=True, gc=False):
-    """status.nodeInfo."""
-
-    container_runtime_version: str = ""
-    kubelet_version: str = ""
-
-
-class SystemStatus(KubeNodeStatus, frozen=True, gc=False):
-    """status of a node, with its software."""
-
-    node_info: NodeSystem = NodeSystem()
-
-
-class SystemNode(KubeNode, frozen=True, gc=False):
-    """A node, with its software."""
-
-    status: SystemStatus = SystemStatus()
-
-    @property
-    def advertised(self) -> frozenset[str]:
-        """The resources that Weft's agent advertises there."""
-        text = (self.metadata.annotations or {}).get(ADVERTISES, "")
-        return frozenset(filter(None, text.split(",")))
-
-
-SYSTEM_NODES = Resource("/api/v1", "nodes", SystemNode)
-
-
-class ClusterFacts(NamedTuple):
-    """The facts that the checks look at; `gpu_nodes` are those with GPUs that Weft knows of; on
-    `blind_nodes` the agent says of none that it is in service."""
-
-    gpu_nodes: Sequence[SystemNode]
-    blind_nodes: Sequence[SystemNode]
-    agents: Sequence[ServingPod]
-    pods: Sequence[Pod]
-
-
-async def facts_of(client: ApiClient, rules: Sequence[InventoryFallback] = ()) -> ClusterFacts:
-    """Ask the API server; raises what the client raises. `rules` are the configuration's."""
-    nodes = await everything(client, SYSTEM_NODES)
-    return ClusterFacts(
-        [node for node in nodes if inventory(node, rules=rules)[0].gpus],
-        [node for node in nodes if _is_blind(node)],
-        await everything(client, SERVING_PODS, selector=AGENTS),
-        await everything(client, PODS),
-    )
-
-
-def _is_blind(node: SystemNode) -> bool:
-    if AGENT not in (node.metadata.annotations or {}):
-        return False
-    return not any(gpu.in_service for gpu in inventory(node)[0].gpus)
-
-
-async def rights(client: ApiClient, needed: Iterable[ResourceRight], whose: str) -> DoctorFinding:
-    """Whoever asks may do what is needed."""
-    check = f"rights of {whose}"
-    lacking = [str(right) for right in needed if not await may_i(client, right)]
-    if lacking:
-        mend = (
-            "deploy/agent.yaml grants the agent's"
-            if whose == "the agent"
-            else ("ask for a role with these; kubectl auth can-i --list shows what you may")
-        )
-        return wrong(check, f"may not {', '.join(lacking)}", mend)
-    return good(check, "all that is needed")
-
-
-def agents_per_node(facts: ClusterFacts) -> DoctorFinding:
+def agents_per_node(cluster: ClusterReading) -> DoctorFinding:
     """Every node with GPUs has an agent that is ready."""
     check = "agents"
-    if not facts.gpu_nodes:
+    if not cluster.gpu_nodes:
         return advice(
             check,
             "no node has GPUs that Weft knows of",
             "apply deploy/agent.yaml, or write inventory: into the configuration",
         )
-    ready = {pod.spec.node_name for pod in facts.agents if pod.ready}
-    there = {pod.spec.node_name for pod in facts.agents}
-    names = [node.metadata.name for node in facts.gpu_nodes]
+    ready = {pod.spec.node_name for pod in cluster.agents if pod.ready}
+    there = {pod.spec.node_name for pod in cluster.agents}
+    names = [node.metadata.name for node in cluster.gpu_nodes]
     unready = [name for name in names if name in there - ready]
     none = [name for name in names if name not in there]
     if unready:
@@ -141,13 +55,13 @@ def agents_per_node(facts: ClusterFacts) -> DoctorFinding:
     return good(check, f"ready on all {len(names)} nodes with GPUs")
 
 
-def offers(facts: ClusterFacts) -> DoctorFinding:
+def offers(cluster: ClusterReading) -> DoctorFinding:
     """Checks that the agents' offers are known, of one version, and closed where the runtime can
     be."""
     check = "agents' offers"
     offers: dict[str, AgentOffer] = {}
     broken = []
-    for node in facts.gpu_nodes:
+    for node in cluster.gpu_nodes:
         text = (node.metadata.annotations or {}).get(AGENT)
         if text is not None:
             try:
@@ -172,10 +86,10 @@ def offers(facts: ClusterFacts) -> DoctorFinding:
     return good(check, f"{len(offers)} nodes: {_modes(offers)}{waits}")
 
 
-def drivers(facts: ClusterFacts) -> DoctorFinding:
+def drivers(cluster: ClusterReading) -> DoctorFinding:
     """Every agent sees GPUs: where its machine has no driver it runs on without any."""
     check = "agents' drivers"
-    blind = [node.metadata.name for node in facts.blind_nodes]
+    blind = [node.metadata.name for node in cluster.blind_nodes]
     if blind:
         mend = (
             "install NVIDIA's driver there, and see that nvidia-smi answers: the agent finds it by "
@@ -185,11 +99,11 @@ def drivers(facts: ClusterFacts) -> DoctorFinding:
     return good(check, "each agent sees GPUs in service")
 
 
-def inventories(facts: ClusterFacts) -> DoctorFinding:
+def inventories(cluster: ClusterReading) -> DoctorFinding:
     """Everybody who says which GPUs a node has says the same."""
     check = "GPUs of nodes"
     told = {}
-    for node in facts.gpu_nodes:
+    for node in cluster.gpu_nodes:
         if warnings := inventory(node)[1]:
             told[node.metadata.name] = "; ".join(warnings)
     if told:
@@ -200,11 +114,11 @@ def inventories(facts: ClusterFacts) -> DoctorFinding:
     return good(check, "nobody contradicts anybody")
 
 
-def runtimes(facts: ClusterFacts) -> DoctorFinding:
+def runtimes(cluster: ClusterReading) -> DoctorFinding:
     """Container runtimes are new enough for delivery by name."""
     check = "container runtimes"
     old, open_ones, unknown = [], [], []
-    for node in facts.gpu_nodes:
+    for node in cluster.gpu_nodes:
         name, text = node.metadata.name, node.status.node_info.container_runtime_version
         match = _VERSION.match(text)
         version = (int(match[2]), int(match[3])) if match else (0, 0)
@@ -223,14 +137,14 @@ def runtimes(facts: ClusterFacts) -> DoctorFinding:
     if unknown:
         mend = "see that NRI is on (cri-o: enable_nri = true)"
         return advice(check, f"other than containerd: {some(unknown)}", mend)
-    return good(check, f"containerd 2.2 or newer on {len(facts.gpu_nodes)} nodes")
+    return good(check, f"containerd 2.2 or newer on {len(cluster.gpu_nodes)} nodes")
 
 
-def other_resources(facts: ClusterFacts) -> DoctorFinding:
+def other_resources(cluster: ClusterReading) -> DoctorFinding:
     """GPU resources that somebody else advertises on nodes with an agent."""
     check = "other GPU plugins"
     others: dict[str, list[str]] = {}
-    for node in facts.gpu_nodes:
+    for node in cluster.gpu_nodes:
         if AGENT in (node.metadata.annotations or {}):
             for name, amount in (node.status.allocatable or {}).items():
                 if is_gpu_resource(name) and name not in node.advertised and _some_of(amount):
@@ -245,12 +159,12 @@ def other_resources(facts: ClusterFacts) -> DoctorFinding:
     return good(check, "none beside Weft's agent")
 
 
-def merged_labels(facts: ClusterFacts) -> DoctorFinding:
+def merged_labels(cluster: ClusterReading) -> DoctorFinding:
     """Labels of a Binding reach the pod only where admission merges them; nothing relies on it."""
     check = "labels of Bindings"
     marked = [
         pod
-        for pod in facts.pods
+        for pod in cluster.pods
         if pod.spec.node_name and (pod.metadata.annotations or {}).get(ASSUMED) == "true"
     ]
     bare = [pod for pod in marked if (pod.metadata.labels or {}).get(ASSUMED) != "true"]
@@ -276,8 +190,53 @@ def _some_of(amount: str | int | float) -> bool:
         return False
 
 
-def some(names: Collection[str]) -> str:
-    """These names, or the first of them and how many more."""
-    shown = ", ".join(sorted(names)[:_MOST_NAMES])
-    more = len(names) - _MOST_NAMES
-    return f"{shown} and {more} more" if more > 0 else shown
+# --- heartbeats -----------------------------------------------------------------------------------
+
+
+async def heartbeats(client: ApiClient, cluster: ClusterReading) -> list[DoctorFinding]:
+    """One for each node whose agent is silent, or says that it does not deliver."""
+    leases: dict[str, Lease] = {}
+    for namespace in {pod.metadata.namespace for pod in cluster.agents} or {_DEFAULT_NAMESPACE}:
+        try:
+            found = await everything(client, LEASES, namespace)
+        except ApiError as error:
+            if error.code != 403:
+                raise
+            mend = "ask for the right to list leases there (ClusterRole weft-inspect has it)"
+            return [advice(_HEARTBEATS, f"not known: leases of {namespace} may not be read", mend)]
+        leases |= {lease.metadata.name: lease for lease in found}
+    names = [node.metadata.name for node in cluster.gpu_nodes]
+    silent = _silent({name: leases.get(HEARTBEAT_PREFIX + name) for name in names}, client)
+    findings = []
+    for name, why in silent.items():
+        where = f"--field-selector spec.nodeName={name}"
+        mend = (
+            f"kubectl get pods -A -l app.kubernetes.io/name=weft-agent {where}, and its log, say "
+            "why; pods that wait there are placed elsewhere"
+        )
+        findings.append(wrong(_HEARTBEATS, f"{name} gets no pods with shares: {why}", mend))
+    known = sum(HEARTBEAT_PREFIX + name in leases for name in names)
+    return findings or [good(_HEARTBEATS, f"{known} of {len(names)} nodes have one, none is late")]
+
+
+def _silent(leases: Mapping[str, Lease | None], client: ApiClient) -> dict[str, str]:
+    now, silent = client.clock.wall(), {}
+    for name, lease in leases.items():
+        if lease is None:
+            continue  # an older agent, or none: another check says so
+        renewed = lease.spec.renew_time or "it began"
+        if not lease.spec.holder_identity:
+            silent[name] = (
+                f"its agent does not deliver since {renewed}: it was ended, or the container "
+                "runtime (NRI), or the kubelet, does not ask it"
+            )
+        elif _age_s(lease, now) > HEARTBEAT_LATE_S + _CLOCKS_S:
+            silent[name] = f"its agent is silent since {renewed} (Lease {HEARTBEAT_PREFIX}{name})"
+    return silent
+
+
+def _age_s(lease: Lease, now: datetime.datetime) -> float:
+    try:
+        return (now - datetime.datetime.fromisoformat(lease.spec.renew_time or "")).total_seconds()
+    except (ValueError, TypeError):
+        return 0.0

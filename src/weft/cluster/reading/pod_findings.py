@@ -2,8 +2,13 @@
 words of them, without asking it."""
 
 import datetime
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Literal, NamedTuple
 
+import msgspec
+
+from weft.cluster.reading.finding import DoctorFinding, advice, good, some, wrong
+from weft.cluster.reading.reading import ClusterReading, SystemNode
 from weft.cluster.state.bound_share import (
     BoundShare,
     Doubt,
@@ -14,15 +19,17 @@ from weft.cluster.state.bound_share import (
 from weft.dialects.delivery import derived_record
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.evidence import marked
-from weft.dialects.inventory import InventoryFallback, inventory
+from weft.dialects.inventory import inventory
 from weft.dialects.registry import parse_pod
+from weft.kube.client import ApiClient
+from weft.kube.codec import Resource
+from weft.kube.errors import ApiError
 from weft.kube.pods import Pod
-from weft.model import BadInputError, Node
+from weft.kube.services import everything
+from weft.model import BadInputError, Node, ObjectMeta
 from weft.model.annotations import AGENT, SCHEDULE, SCHEDULE_ENABLED
-from weft.model.delivery import NO_DEVICES
-from weft.node.agent.container_grant import VISIBLE
-from weft.node.doctor.cluster import ClusterFacts, SystemNode
-from weft.node.doctor.finding import DoctorFinding, advice, good, wrong
+from weft.model.delivery import NO_DEVICES, VISIBLE
+from weft.model.manifest import Api
 
 _CHECK = "pods' GPUs"
 _LOST = "GPULost"
@@ -42,17 +49,14 @@ _HARMLESS = ("PlacementMoved", "UnitMismatch")
 
 
 def holders(
-    facts: ClusterFacts,
-    names: Collection[str],
-    settings: DialectSettings,
-    now: datetime.datetime,
-    rules: Collection[InventoryFallback] = (),
+    cluster: ClusterReading, names: Collection[str], now: datetime.datetime
 ) -> list[DoctorFinding]:
     """Lists what is wrong with bound pods' GPUs. `names` are Weft's schedulerNames."""
-    shown = {node.metadata.name: node for node in facts.gpu_nodes}
-    nodes = {name: inventory(node, rules=tuple(rules))[0] for name, node in shown.items()}
+    settings, rules = cluster.how
+    shown = {node.metadata.name: node for node in cluster.gpu_nodes}
+    nodes = {name: inventory(node, rules=rules)[0] for name, node in shown.items()}
     found: dict[tuple[str, str], list[DoctorFinding]] = {}
-    for pod in sorted(facts.pods, key=lambda pod: (pod.metadata.namespace, pod.metadata.name)):
+    for pod in sorted(cluster.pods, key=lambda pod: (pod.metadata.namespace, pod.metadata.name)):
         node = nodes.get(pod.spec.node_name)
         if node is not None and not pod.ended:
             share = _share(pod, node, settings, shown[node.name])
@@ -135,14 +139,14 @@ def _placed_by_other(pod: Pod, node: Node, settings: DialectSettings) -> bool:
         return False
 
 
-def contradicting(facts: ClusterFacts, settings: DialectSettings) -> DoctorFinding:
+def contradicting(cluster: ClusterReading) -> DoctorFinding:
     """Checks that pending pods can be read: others are never placed."""
     check = "pending pods"
     broken: dict[str, str] = {}
-    for pod in facts.pods:
+    for pod in cluster.pods:
         if not pod.spec.node_name and not pod.ended:
             try:
-                parse_pod(pod, settings)
+                parse_pod(pod, cluster.how.settings)
             except BadInputError as error:
                 broken[f"{pod.metadata.namespace}/{pod.metadata.name}"] = str(error)
     if broken:
@@ -155,12 +159,12 @@ def contradicting(facts: ClusterFacts, settings: DialectSettings) -> DoctorFindi
     return good(check, "each can be read")
 
 
-def visible_devices(facts: ClusterFacts, exempt: Collection[str]) -> DoctorFinding:
+def visible_devices(cluster: ClusterReading, exempt: Collection[str]) -> DoctorFinding:
     """No pod names its GPUs itself, past whoever gives them out."""
-    check, nodes = "manifests' GPUs", {*(node.metadata.name for node in facts.gpu_nodes), ""}
+    check, nodes = "manifests' GPUs", {*(node.metadata.name for node in cluster.gpu_nodes), ""}
     naming: Mapping[str, str] = {
         f"{pod.metadata.namespace}/{pod.metadata.name}": value
-        for pod in facts.pods
+        for pod in cluster.pods
         if pod.spec.node_name in nodes and not pod.ended and pod.metadata.namespace not in exempt
         if (value := _names_devices(pod))
     }
@@ -182,3 +186,115 @@ def _names_devices(pod: Pod) -> str:
             if variable.name == VISIBLE and (variable.value or "") not in NO_DEVICES:
                 return str(variable.value)
     return ""
+
+
+# --- variables from elsewhere ---------------------------------------------------------------------
+#
+# No admission policy sees what `envFrom` brings: the API server shows it a name. The kubelet looks
+# the values up, and where an agent delivers by name its own value stands; elsewhere the container
+# sees what they say.
+
+_MOST_READ = 500
+
+
+class SourceRef(Api, frozen=True, gc=False):
+    """The name of a ConfigMap or Secret."""
+
+    name: str = ""
+
+
+class EnvSource(Api, frozen=True, gc=False):
+    """One entry of a container's envFrom."""
+
+    prefix: str = ""
+    config_map_ref: SourceRef | None = None
+    secret_ref: SourceRef | None = None
+
+
+class EnvContainer(Api, frozen=True, gc=False):
+    """A container, as far as its variables come from elsewhere."""
+
+    env_from: list[EnvSource] | None = None
+
+
+class EnvSpec(Api, frozen=True, gc=False):
+    """spec of such a pod."""
+
+    node_name: str = ""
+    containers: list[EnvContainer] | None = None
+    init_containers: list[EnvContainer] | None = None
+    ephemeral_containers: list[EnvContainer] | None = None
+
+
+class EnvPod(Api, frozen=True, gc=False):
+    """A pod, as far as its containers' variables come from elsewhere."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: EnvSpec = EnvSpec()
+
+
+class EnvKeys(Api, frozen=True):
+    """A ConfigMap or Secret, as far as its keys go: values are not looked at."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    data: dict[str, msgspec.Raw] | None = None
+
+
+class EnvReference(NamedTuple):
+    """A source of a pod's variables, and the key in it that would name its GPUs."""
+
+    kind: Literal["configmaps", "secrets"]
+    namespace: str
+    name: str
+    key: str
+
+
+ENV_PODS = Resource("/api/v1", "pods", EnvPod)
+
+
+async def variables_from_elsewhere(client: ApiClient, gpu_nodes: Iterable[str]) -> DoctorFinding:
+    """No pod that is on a GPU node, or on none yet, is told so which GPUs it sees."""
+    check, nodes = "envFrom", {*gpu_nodes, ""}
+    pods = [pod for pod in await everything(client, ENV_PODS) if pod.spec.node_name in nodes]
+    naming = [set(references(pod)) for pod in pods]
+    wanted = sorted({reference for each in naming for reference in each})
+    found, unread = set(), len(wanted[_MOST_READ:])
+    for reference in wanted[:_MOST_READ]:
+        try:
+            if await _has(client, reference):
+                found.add(reference)
+        except ApiError as error:
+            unread += error.code != 404
+    those = [pod.metadata for pod, each in zip(pods, naming, strict=True) if each & found]
+    names = [f"{meta.namespace}/{meta.name}" for meta in those]
+    if names:
+        return advice(
+            check,
+            f"{VISIBLE} comes from a ConfigMap or Secret in {some(names)}",
+            f"remove {VISIBLE} there: the agent's own value stands where it delivers by name; on "
+            "other nodes the container sees these GPUs",
+        )
+    if unread:
+        text = f"{unread} ConfigMaps and Secrets of pods could not be read"
+        return advice(check, text, "ask as somebody who may get them, or look there by hand")
+    return good(check, f"no pod has {VISIBLE} from a ConfigMap or Secret")
+
+
+def references(pod: EnvPod) -> Iterator[EnvReference]:
+    """Everything that may bring the variable to a container of this pod."""
+    spec, namespace = pod.spec, pod.metadata.namespace
+    lists = (spec.containers, spec.init_containers, spec.ephemeral_containers)
+    containers = (container for each in lists for container in each or ())
+    for source in (source for container in containers for source in container.env_from or ()):
+        if VISIBLE.startswith(source.prefix):
+            key = VISIBLE.removeprefix(source.prefix)
+            if source.config_map_ref is not None:
+                yield EnvReference("configmaps", namespace, source.config_map_ref.name, key)
+            if source.secret_ref is not None:
+                yield EnvReference("secrets", namespace, source.secret_ref.name, key)
+
+
+async def _has(client: ApiClient, reference: EnvReference) -> bool:
+    resource = Resource("/api/v1", reference.kind, EnvKeys).of(reference.namespace)
+    body = await client.call("GET", f"{resource}/{reference.name}")
+    return reference.key in (msgspec.json.decode(body, type=EnvKeys).data or {})

@@ -1,0 +1,149 @@
+"""Reads a cluster's objects once, for every question about it; Secrets are never asked for."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from weft.cluster.config.form import Configuration
+from weft.cluster.reading.finding import DoctorFinding, good, wrong
+from weft.cluster.rights import HOW_TO_GET
+from weft.dialects.dialect import DialectSettings
+from weft.dialects.inventory import InventoryFallback, inventory
+from weft.kube.access import ResourceRight
+from weft.kube.client import ApiClient
+from weft.kube.codec import PODS, Resource
+from weft.kube.errors import ApiError
+from weft.kube.pods import Pod
+from weft.kube.preflight import lacking_of
+from weft.kube.services import SERVING_PODS, ServingPod, everything
+from weft.kube.structs import KubeNode, KubeNodeStatus
+from weft.model import ObjectMeta
+from weft.model.annotations import ADVERTISES, AGENT
+from weft.model.manifest import Api
+
+AGENTS = "app.kubernetes.io/name=weft-agent"
+"""The label of the agents' pods in Weft's manifests."""
+NOT_ALLOWED = (403, 404)
+
+
+class NodeSystem(Api, frozen=True, gc=False):
+    """status.nodeInfo."""
+
+    container_runtime_version: str = ""
+    kubelet_version: str = ""
+
+
+class SystemStatus(KubeNodeStatus, frozen=True, gc=False):
+    """status of a node, with its software."""
+
+    node_info: NodeSystem = NodeSystem()
+
+
+class SystemNode(KubeNode, frozen=True, gc=False):
+    """A node, with its software."""
+
+    status: SystemStatus = SystemStatus()
+
+    @property
+    def advertised(self) -> frozenset[str]:
+        """The resources that Weft's agent advertises there."""
+        text = (self.metadata.annotations or {}).get(ADVERTISES, "")
+        return frozenset(filter(None, text.split(",")))
+
+
+SYSTEM_NODES = Resource("/api/v1", "nodes", SystemNode)
+
+
+class HowToRead(NamedTuple):
+    """How nodes and pods are read: as the scheduler's configuration says."""
+
+    settings: DialectSettings = DialectSettings(gpushare_unit="node")
+    rules: Sequence[InventoryFallback] = ()
+
+
+def how_to_read(config: Configuration) -> HowToRead:
+    """How a scheduler of this configuration reads pods and nodes."""
+    unit = config.gpushare_unit
+    return HowToRead(
+        DialectSettings("node" if unit == "auto" else unit),
+        tuple(
+            InventoryFallback(rule.count, rule.memory_mib, rule.model, rule.nodes, rule.labels)
+            for rule in config.inventory
+        ),
+    )
+
+
+class ReadObjects(NamedTuple):
+    """Objects by kind. `unread` are kinds that may not be read, `broken` objects that no form of
+    the API fits, by kind."""
+
+    of: Mapping[str, list[Any]]
+    unread: tuple[str, ...]
+    broken: tuple[tuple[str, ObjectMeta], ...]
+
+
+async def read_objects(
+    client: ApiClient,
+    wanted: Mapping[str, tuple[Resource[Any], str]],
+    needed: Collection[str] = (),
+) -> ReadObjects:
+    """Reads all objects of these kinds, each of one namespace or ("") of all.
+
+    Raises what the client raises; where a kind may not be read, that it is noted, but for those
+    that are `needed`.
+    """
+    objects: dict[str, list[Any]] = {}
+    unread: list[str] = []
+    broken: list[tuple[str, ObjectMeta]] = []
+    for kind, (resource, namespace) in wanted.items():
+        bad: list[ObjectMeta] = []
+        try:
+            objects[kind] = await everything(client, resource, namespace, unreadable=bad)
+        except ApiError as error:
+            if kind in needed or error.code not in NOT_ALLOWED:
+                raise
+            objects[kind] = []
+            unread.append(kind)
+        broken += [(kind, meta) for meta in bad]
+    return ReadObjects(objects, tuple(unread), tuple(broken))
+
+
+class ClusterReading(NamedTuple):
+    """Nodes, pods and agents as the API shows them. `gpu_nodes` are those with GPUs that Weft knows
+    of; on `blind_nodes` the agent says of none that it is in service."""
+
+    how: HowToRead
+    nodes: Sequence[SystemNode]
+    gpu_nodes: Sequence[SystemNode]
+    blind_nodes: Sequence[SystemNode]
+    pods: Sequence[Pod]
+    agents: Sequence[ServingPod]
+
+
+async def read_cluster(client: ApiClient, how: HowToRead, *, agents: bool = True) -> ClusterReading:
+    """Asks the API server; raises what the client raises. Without `agents` their pods are not."""
+    nodes = await everything(client, SYSTEM_NODES)
+    return ClusterReading(
+        how,
+        nodes,
+        gpu_nodes=[node for node in nodes if inventory(node, rules=how.rules)[0].gpus],
+        blind_nodes=[node for node in nodes if _is_blind(node)],
+        pods=await everything(client, PODS),
+        agents=await everything(client, SERVING_PODS, selector=AGENTS) if agents else (),
+    )
+
+
+def _is_blind(node: SystemNode) -> bool:
+    if AGENT not in (node.metadata.annotations or {}):
+        return False
+    return not any(gpu.in_service for gpu in inventory(node)[0].gpus)
+
+
+async def rights_finding(
+    client: ApiClient, needed: Iterable[ResourceRight], whose: str
+) -> DoctorFinding:
+    """Whoever asks may do what is needed."""
+    check = f"rights of {whose}"
+    if lacking := await lacking_of(client, needed):
+        mend = "deploy/agent.yaml grants the agent's" if whose == "the agent" else HOW_TO_GET
+        return wrong(check, f"may not {', '.join(map(str, lacking))}", mend)
+    return good(check, "all that is needed")

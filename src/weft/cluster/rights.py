@@ -1,0 +1,38 @@
+"""Every right that Weft's programs, and people with its commands, must have: the one list of them.
+
+The manifests and the chart grant them; `tests/architecture/test_rights.py` compares.
+"""
+
+from weft.kube.access import ResourceRight
+
+_EVENTS, _LEASES = "events.k8s.io", "coordination.k8s.io"
+
+
+def _rights(verbs: str, *resources: str, group: str = "") -> tuple[ResourceRight, ...]:
+    return tuple(
+        ResourceRight(verb, resource, group) for resource in resources for verb in verbs.split()
+    )
+
+
+AGENT = (
+    *_rights("list watch", "pods"),
+    *_rights("list watch get", "nodes"),
+    *_rights("patch", "nodes/status"),
+    *_rights("create", "pods/eviction"),
+    *_rights("create patch", "events", group=_EVENTS),
+)
+"""`weft agent`: deploy/agent.yaml. Its heartbeat's Lease is none that it must have."""
+CLEANUP = (*_rights("list", "nodes"), *_rights("patch", "nodes/status"))
+"""`weft agent --cleanup` on all nodes: the chart's hook."""
+STATUS = _rights("list", "nodes", "pods")
+"""`weft status`, for people: role weft-inspect, as for the next."""
+DOCTOR = (*STATUS, *_rights("get", "pods/proxy"))
+"""`weft inspect` and `weft doctor`."""
+ADOPT = (*STATUS, *_rights("list", "namespaces", "configmaps"))
+"""`weft adopt`."""
+ADOPT_WRITES = (
+    *_rights("get patch", "namespaces"),
+    *_rights("get create patch delete", "configmaps"),
+)
+"""`weft adopt --yes` and `--undo`, too."""
+HOW_TO_GET = "ask for a role with these; kubectl auth can-i --list shows what you may"
