@@ -16,8 +16,6 @@ from weft.kube.access import ResourceRight
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "weft"
-OTHERS_NAMES = ("elastic-gpu-scheduler.yaml", "gpushare-schd-extender.yaml")
-"""Manifests with the same rights under an original's names."""
 BY_HELM_ALONE = "weft-cleanup"
 """The account whose rights no manifest has; a cluster with the chart's is asked about them."""
 PAGE = ROOT / "docs" / "reference" / "kubernetes-api.md"
@@ -96,7 +94,6 @@ def manifest_rights() -> Iterator[ListedRight]:
     items = [
         item
         for path in sorted((ROOT / "deploy").glob("*.yaml"))
-        if path.name not in OTHERS_NAMES
         for item in yaml.safe_load_all(path.read_text())
     ]
     accounts = {
