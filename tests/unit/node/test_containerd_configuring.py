@@ -15,12 +15,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from weft.model.runtimes import CONTAINERD_LINES
 from weft.node.agent.fail_closed import ClosedTrial, FailClosed
 from weft.node.containerd.configuring import ConfiguringOptions, ContainerdConfiguring
 from weft.node.containerd.daemon import daemon_at
 from weft.node.containerd.drop_in import NAME, RuntimeConfigError, drop_in_of
 from weft.node.containerd.putting_back import RuntimeHere
-from weft.node.nri.runtimes import CONTAINERD_LINES
 
 LONG_S = 60
 RUNTIME = "containerd v2.2.9"

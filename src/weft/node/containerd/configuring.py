@@ -16,10 +16,10 @@ from pathlib import Path
 
 import msgspec
 
+from weft.model.runtimes import closes, how_to_close
 from weft.node.agent.fail_closed import ClosedTrial, FailClosed, RuntimeTold
 from weft.node.containerd.daemon import END_S, Daemon, daemon_at
 from weft.node.containerd.drop_in import DropIn, RuntimeConfigError, digest_of, drop_in_of
-from weft.node.nri.runtimes import closes, how_to_close
 
 log = logging.getLogger("weft.agent")
 

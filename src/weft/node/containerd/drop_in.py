@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from weft.model import WeftError
-from weft.node.nri.runtimes import CONTAINERD_LINES
+from weft.model.runtimes import CONTAINERD_LINES
 
 NAME = "99-weft.toml"
 _NRI = "io.containerd.nri.v1.nri"
