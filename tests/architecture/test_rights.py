@@ -52,8 +52,8 @@ USED = {
     ("tokenreviews", "create"): ("kube/access.py", "tokenreviews"),
     ("subjectaccessreviews", "create"): ("kube/access.py", "subjectaccessreviews"),
     ("serviceaccounts/token", "create"): ("kube/access.py", "/token"),
-    ("services/proxy", "get"): ("cli/explain_pod.py", 'proxy_path("services"'),
-    ("pods/proxy", "get"): ("cli/explain_pod.py", 'proxy_path("pods"'),
+    ("services/proxy", "get"): ("cluster/scheduler/explain_client.py", 'proxy_path("services"'),
+    ("pods/proxy", "get"): ("cluster/scheduler/explain_client.py", 'proxy_path("pods"'),
     ("/explain/*", "get"): ("cluster/scheduler/pages.py", "/explain/"),
 }
 """(resource, verb): the file whose code needs it, and the words that make the request."""

@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option, Typer
 
-from weft.cli.explain_pod import DEFAULT_SERVICE, SchedulerAddress, ask, live_explanation
 from weft.cli.options import Context, Kubeconfig, Output, PolicyFiles
 from weft.cli.output import ListOutput, json_text
 from weft.cli.snapshot_files import SnapshotFile
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
+    from weft.cluster.scheduler.explain_client import SchedulerAddress
+    from weft.cluster.snapshot.state import SnapshotState
     from weft.core.explain.explanation import Explanation
     from weft.core.record import ReplayResult
 
+DEFAULT_SERVICE = "weft-system/weft-scheduler:10259"
 NO_END = 3
 """Exit code: the decisions file ends without an end record."""
 
@@ -58,10 +60,14 @@ def explain_pod(
     elif url and (kubeconfig or context or service != DEFAULT_SERVICE):
         raise BadInputError("--url", "names the scheduler itself; leave out the cluster's options")
     else:
+        from weft.cluster.scheduler.explain_client import SchedulerAddress
+
         _explain_live(SchedulerAddress(url, kubeconfig, context, service), name, output)
 
 
-def _explain_live(source: SchedulerAddress, name: str, output: ListOutput) -> None:
+def _explain_live(source: "SchedulerAddress", name: str, output: ListOutput) -> None:
+    from weft.cluster.scheduler.explain_client import ask, live_explanation
+
     body = ask(source, name)
     if output is ListOutput.json:
         import msgspec
@@ -76,7 +82,7 @@ def _explain_from_file(decisions: Path, name: str, files: list[str], output: Lis
     from weft.core.record import explain, read
 
     policies = registry()
-    policies.restore(read(decisions)[0], decisions, files)
+    _note(policies.restore(read(decisions)[0], decisions, files))
     explanation = explain(decisions, name, policies.create)
     if output is ListOutput.json:
         print(json_text(explanation.json_value()))
@@ -85,13 +91,46 @@ def _explain_from_file(decisions: Path, name: str, files: list[str], output: Lis
 
 
 def _explain_from_snapshot(path: Path, name: str, output: ListOutput) -> None:
-    from weft.cli.explain_snapshot import explain_from
-
-    explanation = explain_from(path, name)
+    explanation = _explained(path, name)
     if output is ListOutput.json:
         print(json_text(explanation))
     else:
         _print(explanation)
+
+
+def _explained(path: Path, name: str) -> "Explanation":
+    """Explains NAMESPACE/NAME, or NAME where one pod alone has it."""
+    import asyncio
+
+    from weft.cli.snapshot_files import open_snapshot
+    from weft.cluster.scheduler.explain_service import Explainer
+
+    state = open_snapshot(path)
+    namespace, pod = _found(state, path, name)
+    explained = asyncio.run(Explainer(state.live, None).explain(namespace, pod))
+    assert explained is not None
+    return explained
+
+
+def _found(state: "SnapshotState", path: Path, name: str) -> tuple[str, str]:
+    from weft.model.nearest import nearest
+
+    known = state.live.pods.pods
+    namespace, slash, pod = name.rpartition("/")
+    keys = [key for key in known if key[1] == pod and (not slash or key[0] == namespace)]
+    if len(keys) == 1:
+        return keys[0]
+    if keys:
+        names = ", ".join(sorted("/".join(key) for key in keys)[:5])
+        raise BadInputError(str(path), f"has {len(keys)} pods {name}: {names}; name one of them")
+    near = nearest(name, ["/".join(key) for key in known] if slash else [key[1] for key in known])
+    hint = f"; did you mean {near!r}?" if near else ""
+    raise BadInputError(str(path), f"has no pod {name}{hint}")
+
+
+def _note(notes: list[str]) -> None:
+    for note in notes:
+        print(f"weft: note: {note}", file=sys.stderr)
 
 
 def _print(explanation: "Explanation") -> None:
@@ -118,7 +157,7 @@ def replay(
 
     header, lines = read(decisions)
     policies = registry()
-    policies.restore(header, decisions, policy)
+    _note(policies.restore(header, decisions, policy))
     verdict = run(header, lines, policies.create)
     if output is ListOutput.json:
         from weft.cli.replay_table import json_of

@@ -24,7 +24,7 @@ from weft.dialects.dialect import DialectSettings
 from weft.model import BadInputError
 
 if TYPE_CHECKING:
-    from weft.cli.manifests import ManifestPod
+    from weft.cluster.state.manifests import ManifestPod
 
 
 NO_PODS = "has no pods; give a Pod, a workload with a pod template, or a list of them"
@@ -107,7 +107,7 @@ def read_file(
 ) -> None:
     """Add a reading for every pod in `file`, an error for every document that has none to give,
     and one for what a pod asks and is not placed."""
-    from weft.cli.manifests import load, pods_in, split
+    from weft.cluster.state.manifests import load, pods_in, split
     from weft.files.reading import read_text
 
     try:
@@ -143,8 +143,8 @@ def _at(place: str, error: BadInputError) -> BadInputError:
 
 def read_pod(file: str, pod: "ManifestPod", settings: DialectSettings) -> PodReading:
     """The reading of one pod, or `BadInputError` naming the field, its value and the way out."""
-    from weft.cli.manifests import manifest_of, replicas_of
     from weft.cluster.state import pod_reader
+    from weft.cluster.state.manifests import manifest_of, replicas_of
     from weft.cluster.state.pod_reader import UnknownVolumes
     from weft.dialects.preview import preview
 

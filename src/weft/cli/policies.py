@@ -8,7 +8,7 @@ from weft.cli.options import Output
 from weft.cli.output import ListOutput, json_text, print_table, table_with
 
 if TYPE_CHECKING:
-    from weft.cli.policy_files import PolicyRegistry
+    from weft.core.record.policy_files import PolicyRegistry
 
 
 _said: set[str] = set()
@@ -20,9 +20,9 @@ def registry() -> "PolicyRegistry":
 
     A plugin that cannot be loaded is named on stderr, once, and left out; the others work.
     """
-    from weft.cli.policy_files import PolicyRegistry
     from weft.core.framework.registry import register_entry_points
     from weft.core.policies.catalog import BUILT_IN
+    from weft.core.record.policy_files import PolicyRegistry
 
     policies = PolicyRegistry()
     for policy in BUILT_IN:

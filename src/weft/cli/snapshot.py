@@ -87,10 +87,10 @@ def _configured(path: Path | None) -> "Configuration":
 
 
 def _given(objects: str) -> "CapturedObjects":
-    from weft.cli.trace_objects import objects_by_kind
     from weft.cluster.snapshot.capture import CapturedObjects
     from weft.cluster.snapshot.form import KINDS
     from weft.cluster.state.pod_reader import claims_of
+    from weft.kube.listed_objects import objects_by_kind
 
     objects_of = objects_by_kind(
         objects, {kind: resource.type for kind, (_, resource) in KINDS.items()}

@@ -63,7 +63,7 @@ def from_cluster(
         raise BadInputError(objects, "is what the cluster said; leave out --kubeconfig, --context")
     settings, rules = _reading(configuration(config))
     if objects:
-        from weft.cli.trace_objects import read_objects
+        from weft.kube.listed_objects import read_objects
 
         listed = read_objects(objects)
     else:
@@ -96,8 +96,8 @@ def from_prometheus(
     It must have scraped kube-state-metrics; GPU memory is DCGM's, or GPU feature discovery's.
     """
     from weft.cli.scheduler import configuration
-    from weft.cli.trace_history import TraceSpan, end_of, history
     from weft.cluster.state.observed import observe
+    from weft.cluster.telemetry.cluster_history import TraceSpan, end_of, history
 
     settings = configuration(config)
     reading, rules = _reading(settings)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.cli.manifests import load, manifest_of, pods_in, split
+from weft.cluster.state.manifests import load, manifest_of, pods_in, split
 from weft.dialects.catalog import ALL
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.registry import parse_pod
