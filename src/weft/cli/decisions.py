@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option, Typer
 
 from weft.cli.options import Context, Kubeconfig, Output, PolicyFiles
-from weft.cli.output import ListOutput, json_text
+from weft.cli.output import ListOutput, json_text, print_table, table_with
 from weft.cli.snapshot_files import SnapshotFile
 from weft.model.errors import BadInputError
 
@@ -160,9 +160,7 @@ def replay(
     _note(policies.restore(header, decisions, policy))
     verdict = run(header, lines, policies.create)
     if output is ListOutput.json:
-        from weft.cli.replay_table import json_of
-
-        print(json_text(json_of(verdict) | {"file": msgspec.to_builtins(lines.check)}))
+        print(json_text(_json_of(verdict) | {"file": msgspec.to_builtins(lines.check)}))
     else:
         _print_verdict(verdict, whole=lines.check.state != "incomplete")
     if lines.check.why:
@@ -178,6 +176,30 @@ def _print_verdict(verdict: "ReplayResult", *, whole: bool) -> None:
         how = "100 % identical" if whole else "identical as far as the file is whole"
         print(f"{how}: {verdict.decisions:,} decisions in {verdict.events:,} events")
         return
-    from weft.cli.replay_table import print_difference
+    _print_difference(verdict)
 
-    print_difference(verdict)
+
+def _print_difference(verdict: "ReplayResult") -> None:
+    """Which decision differs, about which pod, and how."""
+    from weft.core.record.difference import differences
+
+    record = verdict.was or verdict.now
+    assert record is not None
+    print(
+        f"decision {verdict.difference_at:,} differs, of pod {record.namespace}/{record.name} "
+        f"(UID {record.uid}), attempt {record.attempt}"
+    )
+    table = table_with("field|recorded|replayed")
+    for difference in differences(verdict):
+        table.add_row(*difference)
+    print_table(table)
+
+
+def _json_of(verdict: "ReplayResult") -> dict[str, object]:
+    """The verdict with its differences in words."""
+    import msgspec
+
+    from weft.core.record.difference import differences
+
+    fields = msgspec.to_builtins(verdict)
+    return {**fields, "differences": [each._asdict() for each in differences(verdict)]}

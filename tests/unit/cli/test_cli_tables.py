@@ -27,6 +27,7 @@ LONG_POLICY = "load-aware:mode=pack"
 DRAWN = {
     "adopt.py",
     "cluster.py",
+    "decisions.py",
     "defrag_plan.py",
     "doctor.py",
     "experiment.py",
@@ -36,7 +37,6 @@ DRAWN = {
     "parse_rows.py",
     "policies.py",
     "profile_tables.py",
-    "replay_table.py",
     "shadow.py",
     "status.py",
     "tables.py",
