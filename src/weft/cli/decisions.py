@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option, Typer
 
 from weft.cli.options import Context, Kubeconfig, Output, PolicyFiles
-from weft.cli.output import ListOutput, json_text, print_table, table_with
+from weft.cli.output import (
+    ListOutput,
+    json_text,
+    print_remark,
+    print_table,
+    print_warning,
+    table_with,
+)
 from weft.cli.snapshot_files import SnapshotFile
 from weft.model.errors import BadInputError
 
@@ -130,7 +137,7 @@ def _found(state: "SnapshotState", path: Path, name: str) -> tuple[str, str]:
 
 def _note(notes: list[str]) -> None:
     for note in notes:
-        print(f"weft: note: {note}", file=sys.stderr)
+        print_remark(note)
 
 
 def _print(explanation: "Explanation") -> None:
@@ -164,7 +171,7 @@ def replay(
     else:
         _print_verdict(verdict, whole=lines.check.state != "incomplete")
     if lines.check.why:
-        print(f"weft: warning: {decisions}: {lines.check.why}", file=sys.stderr)
+        print_warning(f"{decisions}: {lines.check.why}")
     if not verdict.identical:
         sys.exit(1)
     if lines.check.state == "incomplete":

@@ -1,7 +1,6 @@
 """`weft interference`: learn who slows whom down, say how well, predict; and why."""
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option, Typer
 
 from weft.cli.options import Output
-from weft.cli.output import ListOutput, json_text
+from weft.cli.output import ListOutput, json_text, print_remark
 from weft.cli.progress import status_line
 from weft.files import writing
 from weft.model.errors import BadInputError, install_extra
@@ -111,7 +110,7 @@ def evaluate(
     results = [result for dataset in measured for result in examine(dataset, how, split or SPLITS)]
     tell("")
     for note in unexamined(results, measured, split, gpu_model):
-        print(f"weft: note: {note}", file=sys.stderr)
+        print_remark(note)
     if not results:
         raise BadInputError(", ".join(map(str, data)), "hold too few pairs to examine anything")
     if report is not None:
@@ -237,10 +236,9 @@ def _predictors(
         problem = f"knows nothing of that GPU model and way of sharing; it has {known}"
         raise BadInputError(str(path), problem)
     if any(cell.learned and cell.learned.trees for cell in cells.values()) and not available():
-        print(
-            f"weft: note: {path} was learnt with LightGBM, which is not installed: its say is "
-            f"left out, and no bound is calibrated; {install_extra('interference')}",
-            file=sys.stderr,
+        print_remark(
+            f"{path} was learnt with LightGBM, which is not installed: its say is "
+            f"left out, and no bound is calibrated; {install_extra('interference')}"
         )
     return [Predictor(cell) for cell in cells.values()]
 
@@ -294,10 +292,9 @@ def _note_unknown(model: "PredictorFile | StaticTable", path: Path, names: Seque
         if name not in known:
             near = nearest(name, known)
             hint = f" (did you mean {near!r}?)" if near else ""
-            print(
-                f"weft: note: {path} knows no application {name!r}{hint}; it is predicted as "
-                "one that nobody knows",
-                file=sys.stderr,
+            print_remark(
+                f"{path} knows no application {name!r}{hint}; it is predicted as "
+                "one that nobody knows"
             )
 
 
@@ -307,10 +304,9 @@ def _note_no_trees(cell: "Measurements", place: str) -> None:
     from weft.interference.features import Applications, profile_columns
 
     if not trees.available() and len(profile_columns(Applications(cell.solos).columns)) >= 2:
-        print(
-            f"weft: note: {place} has profiles, but LightGBM is not installed: its say is "
-            f"left out; {install_extra('interference')}",
-            file=sys.stderr,
+        print_remark(
+            f"{place} has profiles, but LightGBM is not installed: its say is "
+            f"left out; {install_extra('interference')}"
         )
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
-from typer import echo
 
+from weft.cli.output import print_warning
 from weft.cluster.telemetry.interference_files import (
     GZIP,
     distances_in,
@@ -59,10 +59,8 @@ def without_absent(config: "Configuration") -> "Configuration":
         return config
     files = " and ".join(f"{field} {name}" for field, name in absent.items())
     are, they = ("are", "they predict") if len(absent) > 1 else ("is", "it predicts")
-    echo(
-        f"weft: warning: {files} of the cluster's configuration {are} not here: goes on without "
-        f"what {they}",
-        err=True,
+    print_warning(
+        f"{files} of the cluster's configuration {are} not here: goes on without what {they}"
     )
     unnamed = {field.partition(".")[2]: "" for field in absent}
     return replace(config, interference=replace(settings, **unnamed))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from typer import Exit, Option
 
+from weft.cli.cluster_question import endpoint_of
 from weft.cli.options import ConfigFile, Context, Kubeconfig, Output
 from weft.cli.output import ListOutput, json_text, print_table, table_with
 from weft.model.errors import BadInputError
@@ -81,13 +82,12 @@ async def _look(
     """One look, further back than a usual one; at `where` is the cluster, if it is asked."""
     from weft.cluster.telemetry.configured_source import NO_CLUSTER, SourceContext
     from weft.kube.client import ApiClient
-    from weft.kube.config import load
     from weft.telemetry.meaning.join import Devices
 
     if where is None:
         return await _read(settings, NO_CLUSTER, None)
     kubeconfig, context = where
-    endpoint = load(context, paths=(kubeconfig,) if kubeconfig else ())
+    endpoint = endpoint_of(kubeconfig, context)
     async with ApiClient(endpoint) as client:
         cluster = await _cluster(client)
         devices = Devices(cluster.nodes, cluster.names)

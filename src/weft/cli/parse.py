@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit, Option
 
-from weft.cli.output import json_text, print_table
+from weft.cli.output import json_text, print_remark, print_table, print_warning
 from weft.cli.parse_rows import (
     NEEDS_NOTE,
     PodReading,
@@ -91,7 +91,7 @@ def parse(
         errors = [BadInputError(file, NO_PODS) for file in without]
     elif not quiet:
         for file in without:
-            print(f"weft: note: {file}: has no pods", file=sys.stderr)
+            print_remark(f"{file}: has no pods")
     for error in errors:
         print(f"weft: error: {error}", file=sys.stderr)
     if output is ParseOutput.JSON:
@@ -174,6 +174,6 @@ def _print_table(readings: list[PodReading], *, quiet: bool) -> None:
             console.print(line)
     for reading in readings:
         for warning in reading.row.warnings:
-            print(f"weft: warning: {reading.row.full_name}: {warning}", file=sys.stderr)
+            print_warning(f"{reading.row.full_name}: {warning}")
     if any(reading.row.needs_env for reading in readings):
-        print(f"weft: note: {NEEDS_NOTE}", file=sys.stderr)
+        print_remark(NEEDS_NOTE)

@@ -1,11 +1,10 @@
 """`weft policies`, and the registry with third-party plugins that other commands use."""
 
-import sys
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from weft.cli.options import Output
-from weft.cli.output import ListOutput, json_text, print_table, table_with
+from weft.cli.output import ListOutput, json_text, print_table, print_warning, table_with
 
 if TYPE_CHECKING:
     from weft.core.record.policy_files import PolicyRegistry
@@ -29,7 +28,7 @@ def registry() -> "PolicyRegistry":
         policies.register(policy)
     for problem in register_entry_points(policies, entry_points(group="weft.policies")):
         if problem not in _said:
-            print(f"weft: warning: {problem}", file=sys.stderr)
+            print_warning(problem)
         _said.add(problem)
     return policies
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from typer import Argument, Option, Typer
 
+from weft.cli.cluster_question import endpoint_of
 from weft.cli.options import ConfigFile, Context, Kubeconfig, Output
 from weft.cli.output import ListOutput, json_text, print_table, print_warning, table_with
 from weft.model.errors import BadInputError
@@ -129,12 +130,11 @@ async def _ask(kubeconfig: Path | None, context: str) -> "tuple[list[KubeNode], 
 
     from weft.kube.client import ApiClient
     from weft.kube.codec import NODES, PODS
-    from weft.kube.config import load
     from weft.kube.errors import ApiError, LostError, NotSentError
     from weft.kube.services import everything
 
     try:
-        async with ApiClient(load(context, paths=(kubeconfig,) if kubeconfig else ())) as client:
+        async with ApiClient(endpoint_of(kubeconfig, context)) as client:
             return await everything(client, NODES), await everything(client, PODS)
     except (ApiError, LostError, NotSentError) as error:
         raise BadInputError("the cluster", str(error)) from error

@@ -28,7 +28,7 @@ DRAWN = {
     "adopt.py",
     "cluster.py",
     "decisions.py",
-    "defrag_plan.py",
+    "defrag.py",
     "doctor.py",
     "experiment.py",
     "inspect.py",
