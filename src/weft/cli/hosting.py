@@ -36,7 +36,7 @@ from weft.cluster.scheduler.process import SchedulerProcess, stop_signal
 from weft.cluster.scheduler.process_part import BackgroundPart, ProcessPart
 from weft.cluster.scheduler.stranded_gauges import StrandedGauges
 from weft.cluster.state.typical_pods import TypicalInput
-from weft.cluster.telemetry.configured_source import (
+from weft.cluster.telemetry.metric_sources import (
     SourceContext,
     aliases_of,
     options_of,

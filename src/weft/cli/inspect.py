@@ -84,7 +84,7 @@ def _wish(nodes: Sequence[str], config: Path | None, metrics_from: str) -> "Insp
     from weft.cluster.config.addresses import check_url
     from weft.cluster.reading.promises import InspectWish
     from weft.cluster.reading.reading import how_to_read
-    from weft.cluster.telemetry.configured_source import SourceContext, source_of
+    from weft.cluster.telemetry.metric_sources import SourceContext, source_of
 
     loaded = configuration(config)
     wish = InspectWish(nodes, how_to_read(loaded))

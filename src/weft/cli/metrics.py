@@ -14,7 +14,7 @@ from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
     from weft.cluster.config.form import TelemetrySettings
-    from weft.cluster.telemetry.configured_source import SourceContext
+    from weft.cluster.telemetry.metric_sources import SourceContext
     from weft.kube.client import ApiClient
     from weft.model import Node
     from weft.telemetry.meaning.completeness import CompletenessFinding, ScrapeReport
@@ -80,7 +80,7 @@ async def _look(
     settings: "TelemetrySettings", where: tuple[Path | None, str] | None
 ) -> "ScrapeReport":
     """One look, further back than a usual one; at `where` is the cluster, if it is asked."""
-    from weft.cluster.telemetry.configured_source import NO_CLUSTER, SourceContext
+    from weft.cluster.telemetry.metric_sources import NO_CLUSTER, SourceContext
     from weft.kube.client import ApiClient
     from weft.telemetry.meaning.join import Devices
 
@@ -99,7 +99,7 @@ async def _read(
     settings: "TelemetrySettings", around: "SourceContext", devices: "Devices | None"
 ) -> "ScrapeReport":
     """The source's report; without `devices` they are those that it reports."""
-    from weft.cluster.telemetry.configured_source import aliases_of, source_of
+    from weft.cluster.telemetry.metric_sources import aliases_of, source_of
     from weft.telemetry.feed.window import MetricWindow
     from weft.telemetry.meaning.completeness import ScrapeReport, discover
     from weft.telemetry.meaning.join import Devices, SeriesJoiner

@@ -92,7 +92,7 @@ def _telemetry(config: Path | None, url: str) -> "TelemetrySettings":
 async def _collect(
     settings: "TelemetrySettings", span: "HistorySpan", where: tuple[Path | None, str] | None
 ) -> "CollectedProfiles":
-    from weft.cluster.telemetry.configured_source import aliases_of, prometheus_options
+    from weft.cluster.telemetry.metric_sources import aliases_of, prometheus_options
     from weft.lab.profiling.history import ClusterRecord, collect
     from weft.telemetry.sources.answers import TelemetryError
     from weft.telemetry.sources.prometheus import Prometheus
