@@ -63,7 +63,7 @@ node-tools: venv cluster-tools  ## The rest of a cluster, containerd, its shim a
 helm: venv  ## helm for the chart's manifests and tests, built once.
 	@$(BIN)/python tests/cluster/helm.py
 
-manifests: venv helm  ## deploy/*.yaml of the chart, and the chart's generated files.
+manifests: venv helm  ## deploy/*.yaml and examples/originals of the chart, and the chart's generated files.
 	@$(BIN)/python tests/architecture/rendered_manifests.py
 
 image: venv  ## The image TAG (without a tag of its own: Weft's version) of the Dockerfile, with docker, podman or buildah of BASE; where none can have it, build/image.tar of Debian's packages.

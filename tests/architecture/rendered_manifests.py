@@ -1,5 +1,6 @@
-"""Writes what is rendered below deploy/: the chart's schema and generated files, and with helm the
-manifests. `make manifests` runs it; `test_rendered_manifests.py` holds that all is current.
+"""Writes what is rendered below deploy/ and examples/originals/: the chart's schema and generated
+files, and with helm the manifests. `make manifests` runs it; `test_rendered_manifests.py` holds
+that all is current.
 """
 
 import json
@@ -29,6 +30,7 @@ from weft.node.devices.fake_file import FakeFile  # noqa: E402
 
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "chart"
+ORIGINALS = ROOT / "examples" / "originals"
 IMAGE = "--set=image.repository=registry.example/weft-gpu"
 GENERATED = "# Made by `make manifests`.\n"
 PKI = PurePosixPath("/etc/kubernetes/weft-pki")
@@ -251,7 +253,7 @@ _DATA = [{"name": "data", "configMap": {"name": "coscheml-data", "optional": Tru
 _MOUNTS = [{"name": "data", "mountPath": "/data", "readOnly": True}]
 
 MANIFESTS = {
-    "scheduler.yaml": Manifest(
+    "deploy/scheduler.yaml": Manifest(
         """# Weft's scheduler: two replicas, one leads. Set the image, then
 #   kubectl apply -f deploy/scheduler.yaml
 # The nodes need Weft's agent (agent.yaml) or their systems' device plugins: Weft puts no pod where
@@ -265,12 +267,12 @@ MANIFESTS = {
         {"namespace": {"create": True}},
         ("namespace", "configuration", "scheduler", "admission"),
     ),
-    "extender.yaml": Manifest(
+    "deploy/extender.yaml": Manifest(
         "# What kube-scheduler's extender needs, once it is switched on in scheduler.yaml.\n",
         {"extender": {"enabled": True}},
         ("extender",),
     ),
-    "agent.yaml": Manifest(
+    "deploy/agent.yaml": Manifest(
         """# Weft's agent on each GPU node. After deploy/scheduler.yaml (its namespace and config
 # are used), set the image, then
 #   kubectl apply -f deploy/agent.yaml
@@ -282,32 +284,32 @@ MANIFESTS = {
         {},
         ("agent",),
     ),
-    "monitoring/service-monitors.yaml": Manifest(
+    "deploy/monitoring/service-monitors.yaml": Manifest(
         "# For the Prometheus operator (monitoring.coreos.com): what prometheus.yaml says.\n",
         {"monitoring": {"enabled": True}},
         ("monitoring",),
     ),
-    "elastic-gpu-scheduler.yaml": Manifest(
+    "examples/originals/elastic-gpu-scheduler.yaml": Manifest(
         f"""# Weft in the place of Elastic GPU's scheduler, under its names. Set the image, then
-#   kubectl apply -f deploy/elastic-gpu-scheduler.yaml
+#   kubectl apply -f examples/originals/elastic-gpu-scheduler.yaml
 # kube-scheduler's configuration stays: http://CLUSTER-IP:39999/scheduler, where CLUSTER-IP is
 #   kubectl get svc {ELASTIC} -n kube-system -o jsonpath='{{.spec.clusterIP}}'
 {OPEN}""",
         _original(ELASTIC, {"app": ELASTIC}, ports={}),
         namespace="kube-system",
     ),
-    "gpushare-schd-extender.yaml": Manifest(
+    "examples/originals/gpushare-schd-extender.yaml": Manifest(
         f"""# Weft in the place of gpushare's extender, under its names. Set the image, then
-#   kubectl apply -f deploy/gpushare-schd-extender.yaml
+#   kubectl apply -f examples/originals/gpushare-schd-extender.yaml
 # kube-scheduler's configuration stays: http://127.0.0.1:32766/gpushare-scheduler
 {OPEN}""",
         _GPUSHARE_VALUES,
         namespace="kube-system",
     ),
-    "coscheml/gpushare-schd-extender.yaml": Manifest(
+    "examples/originals/coscheml/gpushare-schd-extender.yaml": Manifest(
         f"""# Weft in the place of Co-scheML's extender, under its names. Set the image, then
 #   kubectl -n kube-system create configmap coscheml-data --from-file=interference.json
-#   kubectl apply -f deploy/coscheml/gpushare-schd-extender.yaml
+#   kubectl apply -f examples/originals/coscheml/gpushare-schd-extender.yaml
 # kube-scheduler's configuration stays: http://127.0.0.1:32766/gpushare-scheduler
 {OPEN}""",
         _GPUSHARE_VALUES
@@ -320,9 +322,9 @@ MANIFESTS = {
         },
         namespace="kube-system",
     ),
-    "genius/deploy.yaml": Manifest(
+    "examples/originals/genius/deploy.yaml": Manifest(
         """# Weft in the place of Genius' scheduler, under its name. Set the image, then
-#   kubectl apply -f deploy/genius/deploy.yaml
+#   kubectl apply -f examples/originals/genius/deploy.yaml
 # Where Prometheus has ObserverWard's or DCGM's metrics, write telemetry.url into weft-config.
 """,
         {
@@ -348,8 +350,8 @@ def manifests(program: Path) -> Iterator[tuple[Path, str]]:
             shown = [f"--show-only=templates/{template}.yaml" for template in manifest.templates]
             options = [IMAGE, f"--values={values.name}", f"--namespace={manifest.namespace}"]
             text = _readable(manifest.head, helm.text(program, *options, *shown))
-        yield DEPLOY / name, text
-        if name == "scheduler.yaml":
+        yield ROOT / name, text
+        if name == "deploy/scheduler.yaml":
             values = yaml.safe_load((CHART / "values.yaml").read_text())
             yield from alnair(text, values["kubeScheduler"]["image"])
 
@@ -359,10 +361,10 @@ KUBECONFIG = "/etc/kubernetes/scheduler.conf"
 KUBE_SCHEDULER = "system:kube-scheduler"
 _ALNAIR = """\
 # Weft in the place of Alnair's scheduler, on a cluster with one control plane machine:
-#   kubectl apply -f deploy/alnair/extra-rbac-kube-scheduler.yaml
+#   kubectl apply -f examples/originals/alnair/extra-rbac-kube-scheduler.yaml
 # and on that machine, once the image is set,
-#   cp deploy/alnair/vGPUScheduler-config.yaml /etc/kubernetes/
-#   cp deploy/alnair/kube-scheduler.yaml /etc/kubernetes/manifests/
+#   cp examples/originals/alnair/vGPUScheduler-config.yaml /etc/kubernetes/
+#   cp examples/originals/alnair/kube-scheduler.yaml /etc/kubernetes/manifests/
 """
 _ALNAIR_HEADS = {
     "kube-scheduler.yaml": """\
@@ -390,7 +392,7 @@ def alnair(scheduler: str, kube_scheduler_image: str) -> Iterator[tuple[Path, st
     }
     for name, documents in made.items():
         head = _ALNAIR + _ALNAIR_HEADS[name]
-        yield DEPLOY / "alnair" / name, f"{head}{GENERATED}\n{_yaml(documents)}"
+        yield ORIGINALS / "alnair" / name, f"{head}{GENERATED}\n{_yaml(documents)}"
 
 
 _TWO_MINUTES = {"periodSeconds": 2, "failureThreshold": 60}

@@ -1,4 +1,4 @@
-"""deploy/*.yaml are what helm makes of the chart."""
+"""Manifests of deploy/ and examples/originals/ are what helm makes of the chart."""
 
 import os
 
@@ -6,7 +6,7 @@ import helm
 import pytest
 import yaml
 from go_tools import NoBinariesError
-from rendered_manifests import DEPLOY, MANIFESTS, ROOT, manifests
+from rendered_manifests import MANIFESTS, ROOT, manifests
 
 
 def test_the_manifests_are_rendered_from_the_chart() -> None:
@@ -22,14 +22,14 @@ def test_the_manifests_are_rendered_from_the_chart() -> None:
 
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_each_object_is_there_once(name: str) -> None:
-    items = list(yaml.safe_load_all((DEPLOY / name).read_text()))
+    items = list(yaml.safe_load_all((ROOT / name).read_text()))
     named = [(i["kind"], i["metadata"].get("namespace"), i["metadata"]["name"]) for i in items]
     assert len(set(named)) == len(named)
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_every_selector_finds_its_pods_and_no_others(name: str) -> None:
-    items = list(yaml.safe_load_all((DEPLOY / name).read_text()))
+    items = list(yaml.safe_load_all((ROOT / name).read_text()))
     pods = [i["spec"]["template"] for i in items if i["kind"] in ("Deployment", "DaemonSet")]
     for item in items:
         selector = item.get("spec", {}).get("selector") or item.get("spec", {}).get("podSelector")

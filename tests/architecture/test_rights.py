@@ -16,8 +16,6 @@ from weft.kube.access import ResourceRight
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "weft"
-OTHERS_NAMES = ("elastic-gpu-scheduler.yaml", "gpushare-schd-extender.yaml")
-"""Manifests with the same rights under an original's names."""
 BY_HELM_ALONE = "weft-cleanup"
 """The account whose rights no manifest has; a cluster with the chart's is asked about them."""
 PAGE = ROOT / "docs" / "reference" / "kubernetes-api.md"
@@ -54,8 +52,8 @@ USED = {
     ("tokenreviews", "create"): ("kube/access.py", "tokenreviews"),
     ("subjectaccessreviews", "create"): ("kube/access.py", "subjectaccessreviews"),
     ("serviceaccounts/token", "create"): ("kube/access.py", "/token"),
-    ("services/proxy", "get"): ("cli/explain_pod.py", 'proxy_path("services"'),
-    ("pods/proxy", "get"): ("cli/explain_pod.py", 'proxy_path("pods"'),
+    ("services/proxy", "get"): ("cluster/scheduler/explain_client.py", 'proxy_path("services"'),
+    ("pods/proxy", "get"): ("cluster/scheduler/explain_client.py", 'proxy_path("pods"'),
     ("/explain/*", "get"): ("cluster/scheduler/pages.py", "/explain/"),
 }
 """(resource, verb): the file whose code needs it, and the words that make the request."""
@@ -96,7 +94,6 @@ def manifest_rights() -> Iterator[ListedRight]:
     items = [
         item
         for path in sorted((ROOT / "deploy").glob("*.yaml"))
-        if path.name not in OTHERS_NAMES
         for item in yaml.safe_load_all(path.read_text())
     ]
     accounts = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from kube_api import Object, Objects
 
-from weft.cli.manifests import load, pods_in, split
+from weft.cluster.state.manifests import load, pods_in, split
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -28,7 +28,7 @@ from fakes.exporter import FakeExporter, PlayedGpu, PlayedPod
 from fakes.hollow_kubelet import HollowOptions
 from fakes.hollow_pod import HollowPod
 from fakes.hollow_profile import HollowProfile
-from weft.cli.explain_pod import live_explanation
+from weft.cluster.scheduler.explain_client import live_explanation
 from weft.core.explain.renderer import lines_of
 from weft.core.policies.catalog import built_in
 from weft.core.record import explain, read, replay

@@ -72,7 +72,8 @@ class Guide:
         manifest = yaml.safe_dump_all(self.original.objects())
         cluster.shell("kubectl create -f -", stdin=manifest)
         self._before = self._what_is_there(cluster)
-        (folder / "deploy").symlink_to(ROOT / "deploy")
+        for top in ("deploy", "examples"):
+            (folder / top).symlink_to(ROOT / top)
         for command in self.switch:
             cluster.shell(f"cd {folder} && {command}")
 

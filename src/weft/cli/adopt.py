@@ -125,6 +125,8 @@ def _as_json(
     problems: "Sequence[AdoptionProblem]",
     changes: "Sequence[OptInChange] | None",
 ) -> dict[str, object]:
+    from weft.cluster.adoption.plan import roll_back_commands, switch_commands
+
     report: dict[str, object] = {"problems": [problem._asdict() for problem in problems]}
     if plan is not None:
         report |= {
@@ -149,6 +151,8 @@ def _show(
     changes: "Sequence[OptInChange] | None",
     quiet: bool,
 ) -> None:
+    from weft.cluster.adoption.plan import roll_back_commands, switch_commands
+
     if plan is not None:
         _show_pods(plan.account.pods, quiet)
         for note in _notes(plan):
@@ -198,6 +202,8 @@ def _show_pods(pods: "Sequence[PodAccount]", quiet: bool) -> None:
 
 
 def _notes(plan: "AdoptionPlan") -> list[str]:
+    from weft.cluster.adoption.plan import guessed_pods
+
     notes = []
     for gpu in plan.account.overfull:
         why = "their marks say so" if gpu.sure else "some of it may be on other GPUs"
@@ -205,7 +211,7 @@ def _notes(plan: "AdoptionPlan") -> list[str]:
             f"GPU {gpu.gpu} of {gpu.node}: {gpu.charged_mib:,} MiB of {gpu.has_mib:,} are charged "
             f"to {', '.join(gpu.pods)} ({why}); Weft puts nothing more there until it fits."
         )
-    for node, pods in _guessed(plan).items():
+    for node, pods in guessed_pods(plan).items():
         names = ", ".join(pod.full_name for pod in pods)
         notes.append(
             f"Keep shares off {node} until these have ended, for nobody says which of its GPUs "
@@ -226,78 +232,11 @@ def _notes(plan: "AdoptionPlan") -> list[str]:
     return notes
 
 
-def _guessed(plan: "AdoptionPlan") -> "dict[str, list[PodAccount]]":
-    """Pods that are charged for some of their node's cards, and may have others, by node."""
-    cards = {
-        node.name: {gpu.index for gpu in node.gpus if gpu.parent is None}
-        for node in plan.account.nodes
-    }
-    guessed: dict[str, list[PodAccount]] = {}
-    for pod in plan.account.pods:
-        some = {share.gpu for share in pod.shares}
-        if pod.state == "ambiguous" and some and some < cards.get(pod.node, set()):
-            guessed.setdefault(pod.node, []).append(pod)
-    return guessed
-
-
 def _show_commands(title: str, commands: "Sequence[str]") -> None:
     print()
     print(title)
     for command in commands:
         print(f"  {command}")
-
-
-def switch_commands(plan: "AdoptionPlan") -> list[str]:
-    """Lists the commands in their order: the present distributor of GPUs stops, then Weft starts,
-    then namespaces opt in."""
-    commands = [
-        f"kubectl -n {namespace} get configmap {name} -o yaml | weft config import -"
-        for namespace, _, name in (name.partition("/") for name in plan.configurations)
-    ]
-    commands += [
-        f"kubectl -n {original.namespace} scale {original.target} --replicas=0"
-        for original in plan.originals
-        if original.role == "scheduler" and original.kind == "Deployment"
-    ]
-    commands += _installing(plan)
-    if plan.opt_in:
-        commands.append("weft adopt --yes  # " + ", ".join(plan.opt_in))
-    return [*commands, "weft status"]
-
-
-def roll_back_commands(plan: "AdoptionPlan") -> list[str]:
-    """The same backwards. Pods that Weft placed carry their system's marks, and stay."""
-    return ["weft adopt --undo", *_removing(plan)] + [
-        f"kubectl -n {original.namespace} scale {original.target} --replicas={original.replicas}"
-        for original in plan.originals
-        if original.role == "scheduler" and original.kind == "Deployment"
-    ]
-
-
-def _installing(plan: "AdoptionPlan") -> list[str]:
-    """Weft, up to date: by helm where helm installed it, else by manifests, whose policies let the
-    device plugins that are there write on."""
-    if plan.release is not None:
-        space, name = plan.release
-        return [f"helm upgrade {name} deploy/chart --namespace {space} --reuse-values"]
-    policy = ["weft admission --only schedule | kubectl apply -f -"] * (plan.minor >= 36)
-    writing = " ".join(f"--plugin {user}" for user in _marking(plan))
-    protect = [f"weft admission --only protect {writing} | kubectl apply -f -"] * bool(writing)
-    return ["kubectl apply -f deploy/scheduler.yaml", *protect, *policy]
-
-
-def _marking(plan: "AdoptionPlan") -> list[str]:
-    """Users that write marks on their nodes' pods, and go on doing so: scheduler.yaml's policies
-    do not know them."""
-    plugins = (one for one in plan.originals if one.role == "device plugin")
-    return sorted({one.user for one in plugins if one.system != "nvidia"})
-
-
-def _removing(plan: "AdoptionPlan") -> list[str]:
-    if plan.release is not None:
-        return [f"helm uninstall {plan.release.name} --namespace {plan.release.namespace}"]
-    policy = ["weft admission --only schedule | kubectl delete -f -"] * (plan.minor >= 36)
-    return [*policy, "kubectl delete -f deploy/scheduler.yaml"]
 
 
 def _show_undone(changes: "Sequence[OptInChange]", dry_run: bool, output: ListOutput) -> None:

@@ -9,8 +9,16 @@ from weft.model.errors import BadInputError, WeftError
 
 if TYPE_CHECKING:
     from weft.kube.client import ApiClient
+    from weft.kube.config import Endpoint
 
 T = TypeVar("T")
+
+
+def endpoint_of(kubeconfig: Path | None, context: str) -> "Endpoint":
+    """The API server that --kubeconfig and --context name."""
+    from weft.kube.config import load
+
+    return load(context, paths=(kubeconfig,) if kubeconfig else ())
 
 
 def answer(
@@ -18,9 +26,8 @@ def answer(
 ) -> T:
     """The answer to `question`; `BadInputError` naming the cluster where it is not answered."""
     from weft.kube.client import ApiClient, ClientOptions
-    from weft.kube.config import load
 
-    endpoint = load(context, paths=(kubeconfig,) if kubeconfig else ())
+    endpoint = endpoint_of(kubeconfig, context)
 
     async def ask() -> T:
         async with ApiClient(endpoint, ClientOptions(attempts=2)) as client:

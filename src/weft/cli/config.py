@@ -60,7 +60,7 @@ def _check_extender(settings: "ExtenderSettings", where: str) -> None:
 
 def _check_telemetry(settings: "TelemetrySettings", where: str) -> None:
     """Checks its certificates, token and password, as they are read when it starts."""
-    from weft.cli.telemetry import access_of
+    from weft.cluster.telemetry.metric_sources import access_of
 
     try:
         access_of(settings).tls()

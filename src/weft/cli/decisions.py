@@ -6,16 +6,25 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option, Typer
 
-from weft.cli.explain_pod import DEFAULT_SERVICE, SchedulerAddress, ask, live_explanation
 from weft.cli.options import Context, Kubeconfig, Output, PolicyFiles
-from weft.cli.output import ListOutput, json_text
+from weft.cli.output import (
+    ListOutput,
+    json_text,
+    print_remark,
+    print_table,
+    print_warning,
+    table_with,
+)
 from weft.cli.snapshot_files import SnapshotFile
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
+    from weft.cluster.scheduler.explain_client import SchedulerAddress
+    from weft.cluster.snapshot.state import SnapshotState
     from weft.core.explain.explanation import Explanation
     from weft.core.record import ReplayResult
 
+DEFAULT_SERVICE = "weft-system/weft-scheduler:10259"
 NO_END = 3
 """Exit code: the decisions file ends without an end record."""
 
@@ -58,10 +67,14 @@ def explain_pod(
     elif url and (kubeconfig or context or service != DEFAULT_SERVICE):
         raise BadInputError("--url", "names the scheduler itself; leave out the cluster's options")
     else:
+        from weft.cluster.scheduler.explain_client import SchedulerAddress
+
         _explain_live(SchedulerAddress(url, kubeconfig, context, service), name, output)
 
 
-def _explain_live(source: SchedulerAddress, name: str, output: ListOutput) -> None:
+def _explain_live(source: "SchedulerAddress", name: str, output: ListOutput) -> None:
+    from weft.cluster.scheduler.explain_client import ask, live_explanation
+
     body = ask(source, name)
     if output is ListOutput.json:
         import msgspec
@@ -76,7 +89,7 @@ def _explain_from_file(decisions: Path, name: str, files: list[str], output: Lis
     from weft.core.record import explain, read
 
     policies = registry()
-    policies.restore(read(decisions)[0], decisions, files)
+    _note(policies.restore(read(decisions)[0], decisions, files))
     explanation = explain(decisions, name, policies.create)
     if output is ListOutput.json:
         print(json_text(explanation.json_value()))
@@ -85,13 +98,46 @@ def _explain_from_file(decisions: Path, name: str, files: list[str], output: Lis
 
 
 def _explain_from_snapshot(path: Path, name: str, output: ListOutput) -> None:
-    from weft.cli.explain_snapshot import explain_from
-
-    explanation = explain_from(path, name)
+    explanation = _explained(path, name)
     if output is ListOutput.json:
         print(json_text(explanation))
     else:
         _print(explanation)
+
+
+def _explained(path: Path, name: str) -> "Explanation":
+    """Explains NAMESPACE/NAME, or NAME where one pod alone has it."""
+    import asyncio
+
+    from weft.cli.snapshot_files import open_snapshot
+    from weft.cluster.scheduler.explain_service import Explainer
+
+    state = open_snapshot(path)
+    namespace, pod = _found(state, path, name)
+    explained = asyncio.run(Explainer(state.live, None).explain(namespace, pod))
+    assert explained is not None
+    return explained
+
+
+def _found(state: "SnapshotState", path: Path, name: str) -> tuple[str, str]:
+    from weft.model.nearest import nearest
+
+    known = state.live.pods.pods
+    namespace, slash, pod = name.rpartition("/")
+    keys = [key for key in known if key[1] == pod and (not slash or key[0] == namespace)]
+    if len(keys) == 1:
+        return keys[0]
+    if keys:
+        names = ", ".join(sorted("/".join(key) for key in keys)[:5])
+        raise BadInputError(str(path), f"has {len(keys)} pods {name}: {names}; name one of them")
+    near = nearest(name, ["/".join(key) for key in known] if slash else [key[1] for key in known])
+    hint = f"; did you mean {near!r}?" if near else ""
+    raise BadInputError(str(path), f"has no pod {name}{hint}")
+
+
+def _note(notes: list[str]) -> None:
+    for note in notes:
+        print_remark(note)
 
 
 def _print(explanation: "Explanation") -> None:
@@ -118,16 +164,14 @@ def replay(
 
     header, lines = read(decisions)
     policies = registry()
-    policies.restore(header, decisions, policy)
+    _note(policies.restore(header, decisions, policy))
     verdict = run(header, lines, policies.create)
     if output is ListOutput.json:
-        from weft.cli.replay_table import json_of
-
-        print(json_text(json_of(verdict) | {"file": msgspec.to_builtins(lines.check)}))
+        print(json_text(_json_of(verdict) | {"file": msgspec.to_builtins(lines.check)}))
     else:
         _print_verdict(verdict, whole=lines.check.state != "incomplete")
     if lines.check.why:
-        print(f"weft: warning: {decisions}: {lines.check.why}", file=sys.stderr)
+        print_warning(f"{decisions}: {lines.check.why}")
     if not verdict.identical:
         sys.exit(1)
     if lines.check.state == "incomplete":
@@ -139,6 +183,30 @@ def _print_verdict(verdict: "ReplayResult", *, whole: bool) -> None:
         how = "100 % identical" if whole else "identical as far as the file is whole"
         print(f"{how}: {verdict.decisions:,} decisions in {verdict.events:,} events")
         return
-    from weft.cli.replay_table import print_difference
+    _print_difference(verdict)
 
-    print_difference(verdict)
+
+def _print_difference(verdict: "ReplayResult") -> None:
+    """Which decision differs, about which pod, and how."""
+    from weft.core.record.difference import differences
+
+    record = verdict.was or verdict.now
+    assert record is not None
+    print(
+        f"decision {verdict.difference_at:,} differs, of pod {record.namespace}/{record.name} "
+        f"(UID {record.uid}), attempt {record.attempt}"
+    )
+    table = table_with("field|recorded|replayed")
+    for difference in differences(verdict):
+        table.add_row(*difference)
+    print_table(table)
+
+
+def _json_of(verdict: "ReplayResult") -> dict[str, object]:
+    """The verdict with its differences in words."""
+    import msgspec
+
+    from weft.core.record.difference import differences
+
+    fields = msgspec.to_builtins(verdict)
+    return {**fields, "differences": [each._asdict() for each in differences(verdict)]}

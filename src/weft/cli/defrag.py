@@ -1,14 +1,33 @@
 """`weft defrag`: which pods to move so that another finds a place, or less GPU is stranded."""
 
-from typing import Annotated
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from typer import Exit, Option, Typer
+from typer import Exit, Option, Typer, echo
 
 from weft.cli.cluster import state_of
-from weft.cli.defrag_plan import DefragWish, planned, print_json, show
+from weft.cli.cluster_question import answer
 from weft.cli.options import Context, Kubeconfig, Output
-from weft.cli.output import ListOutput
+from weft.cli.output import ListOutput, json_text, print_note, print_table, table_with
+from weft.cli.progress import status_line
 from weft.cli.snapshot_files import SnapshotFile
+from weft.model.errors import BadInputError
+
+if TYPE_CHECKING:
+    from weft.cluster.eviction.moving_turn import MovingTurn
+    from weft.cluster.snapshot.movable_pods import MovablePods
+    from weft.cluster.snapshot.state import SnapshotState
+    from weft.core.engine.making_room import MovePlan
+    from weft.core.engine.move_trials import PodMove
+    from weft.core.engine.stranding_moves import StrandingPlan
+    from weft.model import PodRequest
 
 defrag_app = Typer(help="Room won back by moving pods.", no_args_is_help=True)
 
@@ -80,10 +99,337 @@ def apply(
     A pod is evicted, and the next one only when it was placed anew where the plan said. It stops
     where it was not, the cluster changed, or a disruption budget refuses: what is left is said.
     """
-    from weft.cli.defrag_apply import carry_out
-
     wish = DefragWish(pod, gpus, gpu_milli, cpu_milli, stranded, most_moves, most_trials)
     wish.check()
     result = planned(state_of(None, kubeconfig, context), wish)
     if not carry_out(result, kubeconfig, context, wait_s, yes=yes, output=output):
         raise Exit(1)
+
+
+MOST_MOVES_FOR_ROOM = 8
+"""Sets of more pods are too many to try."""
+
+
+class DefragWish(NamedTuple):
+    """The room that is wanted: for a waiting `pod` (NAMESPACE/NAME), for a pod still to come, or,
+    with `stranded`, wherever GPUs are stranded."""
+
+    pod: str
+    gpus: int
+    gpu_milli: int
+    cpu_milli: int
+    stranded: bool
+    most_moves: int
+    most_trials: int
+
+    def check(self) -> None:
+        """Raise `BadInputError` unless it is one of the three."""
+        if bool(self.pod) + bool(self.gpus) + self.stranded != 1:
+            problem = "name a waiting pod, or give --gpus, or --stranded, one of them"
+            raise BadInputError("--pod", problem)
+        if not self.stranded and self.most_moves > MOST_MOVES_FOR_ROOM:
+            problem = f"{self.most_moves} is too many for one pod; at most {MOST_MOVES_FOR_ROOM}"
+            raise BadInputError("--most-moves", problem)
+
+
+class DefragPlan(NamedTuple):
+    """A plan, of the kind that was wished for, on the state that it was made of."""
+
+    state: "SnapshotState"
+    movable: "MovablePods"
+    wanted: "PodRequest | None"
+    room: "MovePlan | None"
+    less_stranded: "StrandingPlan | None"
+    cut_off: bool
+
+    @property
+    def moves(self) -> "tuple[PodMove, ...]":
+        """The moves, in order."""
+        result = self.room or self.less_stranded
+        return result.moves if result is not None else ()
+
+    def name_of(self, uid: str) -> str:
+        """NAMESPACE/NAME of a pod."""
+        pod = self.state.live.pods.by_uid(uid)
+        return f"{pod.metadata.namespace}/{pod.metadata.name}" if pod else uid
+
+    def as_json(self) -> dict[str, object]:
+        """The plan, and which pods may not be moved."""
+        result = self.less_stranded or self.room
+        return {"plan": result, "searched_all": not self.cut_off, "stay": self.movable.stay}
+
+
+def planned(state: "SnapshotState", wish: DefragWish) -> DefragPlan:
+    """The plan that the wish asks for. Disruption budgets that may not be read are an error."""
+    from weft.cluster.snapshot.movable_pods import movable_pods
+    from weft.cluster.state.typical_pods import usual_shapes
+    from weft.core.engine.making_room import RoomSearch
+    from weft.core.engine.stranding_moves import StrandingSearch
+
+    if "PodDisruptionBudget" in state.snapshot.unread:
+        raise BadInputError("disruption budgets", "could not be read; allow it, and ask again")
+    wanted = _wanted(state, wish)
+    movable, tell = movable_pods(state), status_line()
+    pods, budgets = movable.pods, movable.budgets
+    if wanted is None:
+        usual = usual_shapes(state.usual())
+        say = lambda moves: tell(f"{moves:,} moves found")  # noqa: E731
+        greedy = StrandingSearch(state.engine, pods, usual, budgets, progress=say)
+        less = greedy.plan(wish.most_moves)
+        tell("")
+        return DefragPlan(state, movable, None, None, less, cut_off=False)
+    search = RoomSearch(
+        state.engine,
+        pods,
+        budgets,
+        most_trials=wish.most_trials,
+        waits=bool(wish.pod),
+        progress=lambda trials: tell(f"{trials:,} moves tried"),
+    )
+    room = search.plan(wanted, wish.most_moves)
+    tell("")
+    return DefragPlan(state, movable, wanted, room, None, search.cut_off)
+
+
+def _wanted(state: "SnapshotState", wish: DefragWish) -> "PodRequest | None":
+    if wish.stranded:
+        return None
+    return _waiting(state, wish.pod) if wish.pod else _made_up(wish)
+
+
+def _waiting(state: "SnapshotState", name: str) -> "PodRequest":
+    from weft.model.nearest import nearest
+
+    pending, _ = state.pending()
+    known = {f"{pod.namespace}/{pod.name}": pod for pod in pending}
+    if name in known:
+        return known[name]
+    near = nearest(name, list(known))
+    hint = f"; did you mean {near!r}?" if near else ""
+    raise BadInputError("--pod", f"no pod {name!r} waits for a place{hint}")
+
+
+def _made_up(wish: DefragWish) -> "PodRequest":
+    from weft.model import GpuRequest, PodRequest, Shape
+
+    whole = wish.gpu_milli == 1000
+    request = GpuRequest(wish.gpus, milli=0 if whole else wish.gpu_milli, whole=whole)
+    return PodRequest("weft-defrag", "wanted", Shape((request,), wish.cpu_milli))
+
+
+# --- shown ---
+
+
+def show(plan: DefragPlan) -> None:
+    """The moves, and what they cost and bring."""
+    if plan.moves:
+        table = table_with("move|from|to")
+        for move in plan.moves:
+            table.add_row(plan.name_of(move.uid), move.from_node, move.to_node)
+        print_table(table)
+    if plan.less_stranded is not None:
+        print_note(_brings(plan.less_stranded))
+    else:
+        print_note(_makes_room(plan))
+    if plan.movable.stay:
+        stay = ", ".join(f"{count} {why}" for why, count in sorted(plan.movable.stay.items()))
+        echo(f"weft: pods that stay where they are: {stay}", err=True)
+
+
+def print_json(plan: DefragPlan, **more: object) -> None:
+    """The same for programs."""
+    print(json_text(plan.as_json() | more))
+
+
+def _brings(plan: "StrandingPlan") -> str:
+    before, after = plan.stranded_milli[0] / 1000, plan.stranded_milli[-1] / 1000
+    if not plan.moves:
+        return f"{before:,.2f} GPUs are stranded, and no move of one pod lowers that."
+    return (
+        f"Stranded GPUs fall from {before:,.2f} to {after:,.2f}. "
+        f"Cost: {_cost(len(plan.moves), plan.lost_gpu_s)}."
+    )
+
+
+def _makes_room(plan: DefragPlan) -> str:
+    room = plan.room
+    if room is None:
+        more = (
+            "more trials (--most-trials) or moves may find one" if plan.cut_off else "there is none"
+        )
+        return f"No plan of so few moves was found: {more}."
+    if not room.moves:
+        return f"It fits on {room.node} as it is: nothing need be moved."
+    least = "" if room.smallest else "; not all sets were tried, so fewer may do"
+    return f"Then it fits on {room.node}. Cost: {_cost(len(room.moves), room.lost_gpu_s)}{least}."
+
+
+def _cost(moves: int, lost_gpu_s: float) -> str:
+    pods = "1 pod" if moves == 1 else f"{moves} pods"
+    return f"{pods}, {lost_gpu_s / 3600:,.2f} GPU hours of work"
+
+
+class Moved(NamedTuple):
+    """A pod that was moved, and the one in its place."""
+
+    pod: str
+    successor: str
+    from_node: str
+    to_node: str
+
+
+class _Cluster(NamedTuple):
+    """Where it is done, and how long each step may take."""
+
+    kubeconfig: Path | None
+    context: str
+    wait_s: float
+
+
+def carry_out(
+    plan: DefragPlan,
+    kubeconfig: Path | None,
+    context: str,
+    wait_s: float,
+    *,
+    yes: bool,
+    output: ListOutput,
+) -> bool:
+    """Show the plan and, with `yes`, do it; whether all that was to be done is done."""
+    if output is not ListOutput.json:
+        show(plan)
+    moved: list[Moved] = []
+    why = ""
+    if yes and plan.moves:
+        cluster = _Cluster(kubeconfig, context, wait_s)
+        with moving_turn(kubeconfig, context) as turn:
+            why = _moved_all(plan, cluster, turn, moved, output)
+    done = yes and not why
+    if output is ListOutput.json:
+        rows = [outcome._asdict() for outcome in moved]
+        print_json(plan, done=done, moved=rows, stopped=why)
+    elif plan.moves and not yes:
+        print_note("Nothing was moved. With --yes these pods are evicted, one at a time.")
+    elif why:
+        echo(f"weft: stopped after {len(moved)} of {len(plan.moves)} moves: {why}", err=True)
+    return not why
+
+
+def _moved_all(
+    plan: DefragPlan,
+    cluster: _Cluster,
+    turn: "MovingTurn",
+    moved: list[Moved],
+    output: ListOutput,
+) -> str:
+    """Why it stopped, "" if all went as planned. What was moved is added to `moved`."""
+    from weft.cluster.eviction.moving import move
+
+    for number, step in enumerate(plan.moves):
+        name = plan.name_of(step.uid)
+        pod = plan.state.live.pods.by_uid(step.uid)
+        assert pod is not None
+        if why := turn.why_not or _changed(plan, number, cluster) or turn.why_not:
+            return why
+        move_one = partial(move, pod=pod, wait_s=cluster.wait_s)
+        went = answer(cluster.kubeconfig, cluster.context, move_one)
+        if went.why_not:
+            return f"{name}: {went.why_not}"
+        moved.append(Moved(name, went.successor, step.from_node, went.node))
+        if output is not ListOutput.json:
+            echo(f"moved {name} from {step.from_node} to {went.node}, now {went.successor}")
+        if went.node != step.to_node:
+            return f"{went.successor} went to {went.node}, and not to {step.to_node} as planned"
+    return _has_its_place(plan, cluster)
+
+
+def _changed(plan: DefragPlan, done: int, cluster: _Cluster) -> str:
+    """Why the rest of the plan does not hold on the cluster as it is now; "" if it does."""
+    from weft.cluster.snapshot.movable_pods import movable_pods
+    from weft.core.engine.move_trials import MoveTrials
+
+    state, rest = state_of(None, cluster.kubeconfig, cluster.context), plan.moves[done:]
+    movable = movable_pods(state)
+    trials = MoveTrials(state.engine, movable.pods, movable.budgets)
+    for step in rest:
+        if step.uid not in trials.movable:
+            return f"the cluster changed: {plan.name_of(step.uid)} may not be moved any more"
+    if not trials.allowed([rest[0].uid]):
+        return f"a disruption budget does not let {plan.name_of(rest[0].uid)} go now"
+    wanted, waits = plan.wanted, _waits(plan, state)
+    if plan.room is not None and wanted is not None and not waits and _is_real(plan):
+        wanted = None  # it has its place already
+    played = trials.play(wanted, [step.uid for step in rest], waits=waits)
+    if played is None:
+        return "the cluster changed: the pods that are left to move would find no place"
+    for step, now in zip(rest, played.moves, strict=True):
+        if (step.from_node, step.to_node) != (now.from_node, now.to_node):
+            name = plan.name_of(step.uid)
+            return (
+                f"the cluster changed: {name} would go to {now.to_node}, and not to {step.to_node}"
+            )
+    if wanted is not None and plan.room is not None and played.node != plan.room.node:
+        return f"the cluster changed: there would be room on {played.node}, not {plan.room.node}"
+    return ""
+
+
+def _is_real(plan: DefragPlan) -> bool:
+    """Tells whether the pod that room is made for is one of the cluster's."""
+    return plan.wanted is not None and plan.state.live.pods.by_uid(plan.wanted.uid) is not None
+
+
+def _waits(plan: DefragPlan, state: "SnapshotState") -> bool:
+    """Tells whether that pod waits for a place now."""
+    if plan.wanted is None:
+        return False
+    pod = state.live.pods.by_uid(plan.wanted.uid)
+    return pod is not None and not pod.spec.node_name
+
+
+def _has_its_place(plan: DefragPlan, cluster: _Cluster) -> str:
+    """Why the waiting pod did not get the place that was made; "" if it did, or there is none."""
+    from weft.cluster.eviction.moving import placed_on
+
+    wanted, room = plan.wanted, plan.room
+    if wanted is None or room is None or not _is_real(plan):
+        return ""
+    wait = partial(placed_on, namespace=wanted.namespace, uid=wanted.uid, wait_s=cluster.wait_s)
+    node = answer(cluster.kubeconfig, cluster.context, wait)
+    name = f"{wanted.namespace}/{wanted.name}"
+    if not node:
+        return f"{name} found no place within {cluster.wait_s:g} s"
+    return "" if node == room.node else f"{name} went to {node}, and not to {room.node} as planned"
+
+
+_ENDS_WITHIN_S = 10.0
+
+
+@contextmanager
+def moving_turn(kubeconfig: Path | None, context: str) -> "Iterator[MovingTurn]":
+    """The turn, held on a thread while pods are moved on this one; given back at the end.
+
+    Raises `BadInputError` where the cluster does not answer, or this user may not have leases.
+    """
+    from weft.cluster.eviction.moving_turn import MovingTurn
+
+    turn = MovingTurn(f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}")
+    failed: list[Exception] = []
+
+    def hold() -> None:
+        try:
+            answer(kubeconfig, context, turn.hold)
+        except Exception as error:  # told on the other thread
+            failed.append(error)
+        finally:
+            turn.settled.set()
+
+    thread = threading.Thread(target=hold, daemon=True)
+    thread.start()
+    turn.settled.wait()
+    try:
+        if failed:
+            raise failed[0]
+        yield turn
+    finally:
+        turn.end()
+        thread.join(_ENDS_WITHIN_S)

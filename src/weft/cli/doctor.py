@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from typer import Exit, Option
 
+from weft.cli.cluster_question import endpoint_of
 from weft.cli.options import Context, Kubeconfig, Output
 from weft.cli.output import ListOutput, json_text, print_table, table_with
 from weft.model.errors import BadInputError
@@ -84,12 +85,11 @@ async def _cluster(
     """Findings about the cluster, and what it says of this node."""
     from weft.cluster.reading.finding import wrong
     from weft.kube.client import ApiClient, ClientOptions
-    from weft.kube.config import load
     from weft.model import WeftError
 
     check, mend = "API server", "name a cluster with --kubeconfig and --context"
     try:
-        endpoint = load(context, paths=(kubeconfig,) if kubeconfig else ())
+        endpoint = endpoint_of(kubeconfig, context)
     except BadInputError as error:
         return [wrong(check, str(error), mend)], _KnownNode()
     try:

@@ -294,8 +294,8 @@ def warn_of_marks(marked: Mapping[str, tuple[str, ...]]) -> None:
 
 
 def _open(file: Path, out: Path | None, *, simulated: bool) -> OpenedExperiment:
-    from weft.cli.manifests import read_pods
     from weft.cli.policies import registry
+    from weft.cluster.state.manifests import read_pods
     from weft.lab.experiment.run.execution import CellWork
     from weft.lab.experiment.run.runner import sources_of
     from weft.lab.experiment.run.simulated import runner_of
@@ -549,8 +549,8 @@ def reproduce(
 
     Exit code 1 where a result is not as expected, 3 where data is absent.
     """
-    from weft.cli.manifests import read_pods
     from weft.cli.policies import registry
+    from weft.cluster.state.manifests import read_pods
     from weft.lab.experiment.pages.reproduction_page import write_index
     from weft.lab.experiment.statistics.reproduction import HowToRun
     from weft.lab.experiment.statistics.reproduction import reproduce as run

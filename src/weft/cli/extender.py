@@ -1,6 +1,5 @@
 """`weft extender`: what is said about the extender form of Weft."""
 
-import sys
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
@@ -8,6 +7,7 @@ from urllib.parse import urlsplit
 from typer import Option, Typer
 
 from weft.cli import logs, options
+from weft.cli.output import print_warning
 from weft.cli.scheduler import configuration, run, with_extender
 
 if TYPE_CHECKING:
@@ -126,19 +126,17 @@ def _warn_of_open_door(url: str, tls: "TlsFiles | None") -> None:
     if is_loopback(urlsplit(url).hostname or "") or (tls is not None and tls.certificate):
         return
     lacking = "--cert-file and --key-file" if tls else "--ca-file, --cert-file and --key-file"
-    print(
-        f"weft: warning: without {lacking} Weft turns kube-scheduler away, unless it is on the "
-        "same machine or extender.anyoneMayBind is true in Weft's configuration",
-        file=sys.stderr,
+    print_warning(
+        f"without {lacking} Weft turns kube-scheduler away, unless it is on the "
+        "same machine or extender.anyoneMayBind is true in Weft's configuration"
     )
 
 
 def _warn(twice: list[str]) -> None:
     if twice:
-        print(
-            f"weft: warning: `weft scheduler` schedules these too: {', '.join(twice)}. Beside this "
-            "configuration run `weft extender serve`, or leave them out with --no-profiles",
-            file=sys.stderr,
+        print_warning(
+            f"`weft scheduler` schedules these too: {', '.join(twice)}. Beside this "
+            "configuration run `weft extender serve`, or leave them out with --no-profiles"
         )
 
 

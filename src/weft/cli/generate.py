@@ -6,6 +6,7 @@ from typing import Annotated
 
 from typer import Argument, Option, Typer
 
+from weft.cli.output import print_remark
 from weft.files.writing import unwritten, write_whole
 from weft.lab.simulate.generate_shapes import WorkloadMix
 from weft.model.errors import BadInputError
@@ -84,7 +85,7 @@ def _place(file: str, output: str, kind: str) -> str:
         problem = "is no form of it; write csv, and a file without an option: "
         raise BadInputError(f"--output {output}", problem + f"weft generate {kind} {kind}.csv")
     instead = f"weft generate {kind} {output}"
-    print(f"weft: note: --output is for the form; a file goes so: {instead}", file=sys.stderr)
+    print_remark(f"--output is for the form; a file goes so: {instead}")
     return output
 
 

@@ -15,7 +15,6 @@ import msgspec
 from prometheus_client.registry import Collector
 
 from weft.cli.interference_files import files_of
-from weft.cli.telemetry import SourceContext, aliases_of, options_of, source_of
 from weft.cluster.config.form import Configuration, LeaseSettings, TelemetrySettings
 from weft.cluster.config.gpu_links import links_rules
 from weft.cluster.config.made_profiles import maker
@@ -37,6 +36,12 @@ from weft.cluster.scheduler.process import SchedulerProcess, stop_signal
 from weft.cluster.scheduler.process_part import BackgroundPart, ProcessPart
 from weft.cluster.scheduler.stranded_gauges import StrandedGauges
 from weft.cluster.state.typical_pods import TypicalInput
+from weft.cluster.telemetry.metric_sources import (
+    SourceContext,
+    aliases_of,
+    options_of,
+    source_of,
+)
 from weft.cluster.telemetry.prediction_reload import (
     LoadedPredictions,
     PredictionFiles,

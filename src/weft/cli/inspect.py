@@ -81,10 +81,10 @@ def _wish(nodes: Sequence[str], config: Path | None, metrics_from: str) -> "Insp
     from msgspec.structs import replace
 
     from weft.cli.scheduler import configuration
-    from weft.cli.telemetry import SourceContext, source_of
     from weft.cluster.config.addresses import check_url
     from weft.cluster.reading.promises import InspectWish
     from weft.cluster.reading.reading import how_to_read
+    from weft.cluster.telemetry.metric_sources import SourceContext, source_of
 
     loaded = configuration(config)
     wish = InspectWish(nodes, how_to_read(loaded))

@@ -1,23 +1,23 @@
 """`weft interference`: learn who slows whom down, say how well, predict; and why."""
 
 import os
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option, Typer
 
 from weft.cli.options import Output
-from weft.cli.output import ListOutput, json_text
+from weft.cli.output import ListOutput, json_text, print_remark
 from weft.cli.progress import status_line
+from weft.files import writing
 from weft.model.errors import BadInputError, install_extra
-from weft.model.nearest import unknown
+from weft.model.nearest import nearest, unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from weft.interference.ladder import Predictor, PredictorCell
     from weft.interference.model_file import PredictorFile
+    from weft.interference.public_datasets import StaticTable
     from weft.interference.records import Measurements
     from weft.model.interference_table import InterferenceTable
 
@@ -49,19 +49,19 @@ def train(
     """Learn a predictor for each GPU model and way of sharing in the data."""
     one_thread()
     import weft
-    from weft.cli.interference_inputs import check_place, note_no_trees, read_measured, write_whole
+    from weft.cluster.telemetry.interference_files import read_measured
     from weft.files.reading import pack
     from weft.interference.committee import Effort
     from weft.interference.ladder import fit
     from weft.interference.model_file import SCHEMA, PredictorFile, encode
 
     measured, tell = read_measured(data, source), status_line()
-    check_place(to)
+    _check_place(to)
     cells: list[PredictorCell] = []
     for dataset, gpu_model, isolation in _cells(measured):
         place = f"{gpu_model or '(any GPU)'} {isolation}".strip()
         cell = dataset.cell(gpu_model, isolation)
-        note_no_trees(cell, place)
+        _note_no_trees(cell, place)
 
         def ticks(done: int, total: int, place: str = place) -> None:
             tell(f"{place}: kernel {done} of {total}")
@@ -71,7 +71,7 @@ def train(
         cells.append(fitted)
         print(f"{place}: {_said_of(fitted)}")
     model = PredictorFile(SCHEMA, weft.__version__, tuple(m.source for m in measured), tuple(cells))
-    write_whole(to, pack(encode(model)))
+    _write_whole(to, pack(encode(model)))
     print(f"written: {to}")
 
 
@@ -91,8 +91,8 @@ def evaluate(
     output: Output = ListOutput.table,
 ) -> None:
     """Keep measurements back in five ways, and say how well they are predicted."""
-    from weft.cli.interference_inputs import note_no_trees, read_measured
     from weft.cli.interference_tables import print_results, unexamined, write_figures
+    from weft.cluster.telemetry.interference_files import read_measured
     from weft.interference.evaluate import SPLITS, Examination, examine
 
     wrong = [name for name in split if name not in SPLITS]
@@ -105,12 +105,12 @@ def evaluate(
     for dataset in measured:
         for model, isolation in dataset.cells():
             if gpu_model in ("", model):
-                note_no_trees(dataset.cell(model, isolation), f"{model} {isolation}".strip())
+                _note_no_trees(dataset.cell(model, isolation), f"{model} {isolation}".strip())
     how = Examination(seeds, progress=tell, gpu_model=gpu_model)
     results = [result for dataset in measured for result in examine(dataset, how, split or SPLITS)]
     tell("")
     for note in unexamined(results, measured, split, gpu_model):
-        print(f"weft: note: {note}", file=sys.stderr)
+        print_remark(note)
     if not results:
         raise BadInputError(", ".join(map(str, data)), "hold too few pairs to examine anything")
     if report is not None:
@@ -133,8 +133,8 @@ def predict(
     """Predict one pod beside others, and say why; or the whole table that policies get."""
     import msgspec
 
-    from weft.cli.interference_inputs import note_unknown, read_model
     from weft.cli.interference_tables import print_pairs, print_reasons
+    from weft.cluster.telemetry.interference_files import read_model
     from weft.interference.model_file import PredictorFile
     from weft.interference.prediction_reasons import PredictionReasons, because
     from weft.interference.table import from_predictors, from_static
@@ -153,7 +153,7 @@ def predict(
             if why
             else PredictionReasons(predictor.predict(target, beside))
         )
-        note_unknown(source, model, [target, *beside])
+        _note_unknown(source, model, [target, *beside])
         if output is ListOutput.json:
             print(msgspec.json.encode(reasons if why else reasons.prediction).decode())
         else:
@@ -168,7 +168,7 @@ def predict(
     if output is ListOutput.json and not target:
         print(msgspec.json.encode(table).decode())
     elif target:
-        note_unknown(source, model, [target, *(others or [])])
+        _note_unknown(source, model, [target, *(others or [])])
         _print_static(table, target, _others(target, others), output)
     else:
         print_pairs(InterferenceView(table), table.gpu_models, table.classes)
@@ -236,10 +236,9 @@ def _predictors(
         problem = f"knows nothing of that GPU model and way of sharing; it has {known}"
         raise BadInputError(str(path), problem)
     if any(cell.learned and cell.learned.trees for cell in cells.values()) and not available():
-        print(
-            f"weft: note: {path} was learnt with LightGBM, which is not installed: its say is "
-            f"left out, and no bound is calibrated; {install_extra('interference')}",
-            file=sys.stderr,
+        print_remark(
+            f"{path} was learnt with LightGBM, which is not installed: its say is "
+            f"left out, and no bound is calibrated; {install_extra('interference')}"
         )
     return [Predictor(cell) for cell in cells.values()]
 
@@ -278,3 +277,50 @@ def _print_static(
         print(msgspec.json.encode(prediction).decode())
     else:
         print_reasons(target, others, PredictionReasons(prediction))
+
+
+def _note_unknown(model: "PredictorFile | StaticTable", path: Path, names: Sequence[str]) -> None:
+    """Say on stderr which of these names the file does not know: they may be misspelt."""
+    from weft.interference.model_file import PredictorFile
+
+    known = (
+        {solo.application for cell in model.cells for solo in cell.solos}
+        if isinstance(model, PredictorFile)
+        else set(model.applications)
+    )
+    for name in dict.fromkeys(names):
+        if name not in known:
+            near = nearest(name, known)
+            hint = f" (did you mean {near!r}?)" if near else ""
+            print_remark(
+                f"{path} knows no application {name!r}{hint}; it is predicted as "
+                "one that nobody knows"
+            )
+
+
+def _note_no_trees(cell: "Measurements", place: str) -> None:
+    """Say on stderr where profiles are there to learn from, and LightGBM is not."""
+    from weft.interference import trees
+    from weft.interference.features import Applications, profile_columns
+
+    if not trees.available() and len(profile_columns(Applications(cell.solos).columns)) >= 2:
+        print_remark(
+            f"{place} has profiles, but LightGBM is not installed: its say is "
+            f"left out; {install_extra('interference')}"
+        )
+
+
+def _check_place(path: Path) -> None:
+    """`BadInputError` where no file can be written there: before the work, not after it."""
+    if path.is_dir():
+        raise BadInputError(str(path), "cannot be written: Is a directory; name a file")
+    if not path.parent.is_dir():
+        raise BadInputError(str(path), f"cannot be written: there is no folder {path.parent}")
+
+
+def _write_whole(path: Path, body: bytes) -> None:
+    """`writing.write_whole`; `BadInputError` where that fails."""
+    try:
+        writing.write_whole(path, body)
+    except OSError as error:
+        raise writing.unwritten(path, error) from None

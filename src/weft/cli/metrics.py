@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from typer import Exit, Option
 
+from weft.cli.cluster_question import endpoint_of
 from weft.cli.options import ConfigFile, Context, Kubeconfig, Output
 from weft.cli.output import ListOutput, json_text, print_table, table_with
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
-    from weft.cli.telemetry import SourceContext
     from weft.cluster.config.form import TelemetrySettings
+    from weft.cluster.telemetry.metric_sources import SourceContext
     from weft.kube.client import ApiClient
     from weft.model import Node
     from weft.telemetry.meaning.completeness import CompletenessFinding, ScrapeReport
@@ -79,15 +80,14 @@ async def _look(
     settings: "TelemetrySettings", where: tuple[Path | None, str] | None
 ) -> "ScrapeReport":
     """One look, further back than a usual one; at `where` is the cluster, if it is asked."""
-    from weft.cli.telemetry import NO_CLUSTER, SourceContext
+    from weft.cluster.telemetry.metric_sources import NO_CLUSTER, SourceContext
     from weft.kube.client import ApiClient
-    from weft.kube.config import load
     from weft.telemetry.meaning.join import Devices
 
     if where is None:
         return await _read(settings, NO_CLUSTER, None)
     kubeconfig, context = where
-    endpoint = load(context, paths=(kubeconfig,) if kubeconfig else ())
+    endpoint = endpoint_of(kubeconfig, context)
     async with ApiClient(endpoint) as client:
         cluster = await _cluster(client)
         devices = Devices(cluster.nodes, cluster.names)
@@ -99,7 +99,7 @@ async def _read(
     settings: "TelemetrySettings", around: "SourceContext", devices: "Devices | None"
 ) -> "ScrapeReport":
     """The source's report; without `devices` they are those that it reports."""
-    from weft.cli.telemetry import aliases_of, source_of
+    from weft.cluster.telemetry.metric_sources import aliases_of, source_of
     from weft.telemetry.feed.window import MetricWindow
     from weft.telemetry.meaning.completeness import ScrapeReport, discover
     from weft.telemetry.meaning.join import Devices, SeriesJoiner

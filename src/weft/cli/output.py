@@ -57,6 +57,11 @@ def print_warning(text: str) -> None:
     print(f"weft: warning: {text}", file=sys.stderr)
 
 
+def print_remark(text: str) -> None:
+    """Something worth knowing on stderr, where it is in no output's way."""
+    print(f"weft: note: {text}", file=sys.stderr)
+
+
 def print_note(text: str) -> None:
     """A sentence below a table, wrapped between words as the table is."""
     note = table_with("")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit, Option
 
-from weft.cli.output import json_text, print_table
+from weft.cli.output import json_text, print_remark, print_table, print_warning
 from weft.cli.parse_rows import (
     NEEDS_NOTE,
     PodReading,
@@ -24,7 +24,7 @@ from weft.dialects.dialect import DialectSettings
 from weft.model import BadInputError
 
 if TYPE_CHECKING:
-    from weft.cli.manifests import ManifestPod
+    from weft.cluster.state.manifests import ManifestPod
 
 
 NO_PODS = "has no pods; give a Pod, a workload with a pod template, or a list of them"
@@ -91,7 +91,7 @@ def parse(
         errors = [BadInputError(file, NO_PODS) for file in without]
     elif not quiet:
         for file in without:
-            print(f"weft: note: {file}: has no pods", file=sys.stderr)
+            print_remark(f"{file}: has no pods")
     for error in errors:
         print(f"weft: error: {error}", file=sys.stderr)
     if output is ParseOutput.JSON:
@@ -107,7 +107,7 @@ def read_file(
 ) -> None:
     """Add a reading for every pod in `file`, an error for every document that has none to give,
     and one for what a pod asks and is not placed."""
-    from weft.cli.manifests import load, pods_in, split
+    from weft.cluster.state.manifests import load, pods_in, split
     from weft.files.reading import read_text
 
     try:
@@ -143,8 +143,8 @@ def _at(place: str, error: BadInputError) -> BadInputError:
 
 def read_pod(file: str, pod: "ManifestPod", settings: DialectSettings) -> PodReading:
     """The reading of one pod, or `BadInputError` naming the field, its value and the way out."""
-    from weft.cli.manifests import manifest_of, replicas_of
     from weft.cluster.state import pod_reader
+    from weft.cluster.state.manifests import manifest_of, replicas_of
     from weft.cluster.state.pod_reader import UnknownVolumes
     from weft.dialects.preview import preview
 
@@ -174,6 +174,6 @@ def _print_table(readings: list[PodReading], *, quiet: bool) -> None:
             console.print(line)
     for reading in readings:
         for warning in reading.row.warnings:
-            print(f"weft: warning: {reading.row.full_name}: {warning}", file=sys.stderr)
+            print_warning(f"{reading.row.full_name}: {warning}")
     if any(reading.row.needs_env for reading in readings):
-        print(f"weft: note: {NEEDS_NOTE}", file=sys.stderr)
+        print_remark(NEEDS_NOTE)

@@ -1,14 +1,13 @@
 """`weft policies`, and the registry with third-party plugins that other commands use."""
 
-import sys
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from weft.cli.options import Output
-from weft.cli.output import ListOutput, json_text, print_table, table_with
+from weft.cli.output import ListOutput, json_text, print_table, print_warning, table_with
 
 if TYPE_CHECKING:
-    from weft.cli.policy_files import PolicyRegistry
+    from weft.core.record.policy_files import PolicyRegistry
 
 
 _said: set[str] = set()
@@ -20,16 +19,16 @@ def registry() -> "PolicyRegistry":
 
     A plugin that cannot be loaded is named on stderr, once, and left out; the others work.
     """
-    from weft.cli.policy_files import PolicyRegistry
     from weft.core.framework.registry import register_entry_points
     from weft.core.policies.catalog import BUILT_IN
+    from weft.core.record.policy_files import PolicyRegistry
 
     policies = PolicyRegistry()
     for policy in BUILT_IN:
         policies.register(policy)
     for problem in register_entry_points(policies, entry_points(group="weft.policies")):
         if problem not in _said:
-            print(f"weft: warning: {problem}", file=sys.stderr)
+            print_warning(problem)
         _said.add(problem)
     return policies
 

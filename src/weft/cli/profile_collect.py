@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
+from weft.cli.cluster_question import endpoint_of
 from weft.cli.options import ConfigFile, Context, Kubeconfig, Output
 from weft.cli.output import ListOutput
 from weft.cli.profile_tables import print_dataset
@@ -91,7 +92,7 @@ def _telemetry(config: Path | None, url: str) -> "TelemetrySettings":
 async def _collect(
     settings: "TelemetrySettings", span: "HistorySpan", where: tuple[Path | None, str] | None
 ) -> "CollectedProfiles":
-    from weft.cli.telemetry import aliases_of, prometheus_options
+    from weft.cluster.telemetry.metric_sources import aliases_of, prometheus_options
     from weft.lab.profiling.history import ClusterRecord, collect
     from weft.telemetry.sources.answers import TelemetryError
     from weft.telemetry.sources.prometheus import Prometheus
@@ -108,12 +109,11 @@ async def _known(kubeconfig: Path | None, context: str) -> "ClusterRecord":
     import msgspec
 
     from weft.kube.client import ApiClient
-    from weft.kube.config import load
     from weft.kube.errors import ApiError, LostError, NotSentError
     from weft.lab.profiling.bindings import bindings
 
     try:
-        async with ApiClient(load(context, paths=(kubeconfig,) if kubeconfig else ())) as client:
+        async with ApiClient(endpoint_of(kubeconfig, context)) as client:
             return await bindings(client)
     except (ApiError, LostError, NotSentError) as error:
         raise BadInputError("the cluster", str(error)) from error

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option, echo
 
+from weft.cli.cluster_question import endpoint_of
 from weft.cli.options import Context, Kubeconfig, Output
 from weft.cli.output import ListOutput, print_note, print_table, table_with
 from weft.model.errors import BadInputError, WeftError
@@ -44,11 +45,10 @@ def shadow(
 
     from weft.cli.snapshot_files import SYSTEM_NAMESPACE
     from weft.cluster.config.read import read
-    from weft.kube.config import load
 
     seconds = _seconds(duration)
     settings = read(config)
-    endpoint = load(context, paths=(kubeconfig,) if kubeconfig else ())
+    endpoint = endpoint_of(kubeconfig, context)
     if not endpoint.inside:  # the heartbeats are where the agents are
         endpoint = replace(endpoint, namespace=SYSTEM_NAMESPACE)
     run = ShadowRun(config, output)

@@ -2,28 +2,34 @@
 
 import math
 import os
+import platform
+import shlex
 import sys
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
-from typer import Option
+from typer import Option, echo
 
 from weft.cli import options
-from weft.cli.output import SimulateOutput, json_text
+from weft.cli.output import SimulateOutput, json_text, print_warning
 from weft.cli.progress import bar
 from weft.cli.simulate_bound import BoundOptions
-from weft.cli.simulate_report import write_simulation_report
 from weft.files.writing import unwritten
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
-    from weft.cli.simulate_start import SimulationStart
+    from collections.abc import Iterable
+
+    from weft.core.framework.registry import Registry
+    from weft.lab.experiment.pages.report import HowMade
     from weft.lab.experiment.run.trace_runs import RunGrid
     from weft.lab.simulate.arrivals import Arrivals
     from weft.lab.simulate.holdings import ClusterHoldings
     from weft.lab.simulate.results import SimulationResults
     from weft.lab.simulate.scenario import Scenario
-
 
 _Nodes = Annotated[
     Path | None, Option(help="Node list, openb CSV (sn,cpu_milli,memory_mib,gpu,model) or .gz.")
@@ -280,8 +286,6 @@ def _given(path: Path | None, option: str) -> Path:
 
 
 def _start(decisions_from: Path | None, snapshot: Path | None) -> "SimulationStart":
-    from weft.cli.simulate_start import SimulationStart
-
     if decisions_from is not None and snapshot is not None:
         raise BadInputError("--snapshot", "is a start, as --decisions-from is; leave one out")
     return SimulationStart(decisions_from or snapshot, of_snapshot=snapshot is not None)
@@ -296,7 +300,7 @@ def _tell_lacks(lacks: dict[str, list[str]], *, strict: bool, in_table: bool) ->
     if strict and notes:
         raise BadInputError("--strict", f"policies would run {'; '.join(notes)}")
     for note in () if in_table else notes:
-        print(f"weft: warning: policies run {note}", file=sys.stderr)
+        print_warning(f"policies run {note}")
 
 
 def _with_inputs(
@@ -305,7 +309,7 @@ def _with_inputs(
     """With what policies are told beside the cluster and the pods."""
     import msgspec
 
-    from weft.cli.interference_files import read_interference, read_mystic
+    from weft.cluster.telemetry.interference_files import read_interference, read_mystic
 
     if interference is not None:
         inputs = read_interference(interference, "--interference")
@@ -408,3 +412,115 @@ def _print(results: "SimulationResults", output: SimulateOutput) -> None:
         print_csv(results)
     else:
         print_results(results)
+
+
+class SimulationStart(NamedTuple):
+    """A decisions file, or a snapshot; no path: a trace instead."""
+
+    path: Path | None
+    of_snapshot: bool = False
+
+    @property
+    def option(self) -> str:
+        """The option that names it."""
+        return "--snapshot" if self.of_snapshot else "--decisions-from"
+
+    def check(self, trace: Path | None, seeds: int, times: bool, demand: float | None) -> None:
+        """Checks that no nodes, pods, times or seed are given beside its own: `BadInputError`."""
+        if trace is not None:
+            raise BadInputError(self.option, f"is a cluster and a workload; leave {trace} out")
+        if seeds != 1:
+            once = "a cluster's state is one" if self.of_snapshot else "a recorded day came once"
+            raise BadInputError("--seeds", f"{once}; leave it out")
+        if times or demand is not None:
+            as_is = "goes on from a state" if self.of_snapshot else "runs a day as it came"
+            raise BadInputError(self.option, f"{as_is}; leave --timed, --compress and --demand out")
+
+    def grid(self, policies: list[str], timing: bool) -> "RunGrid":
+        """Every policy once; what must be known of the start goes to stderr."""
+        from weft.cli.policies import registry
+        from weft.lab.experiment.run.trace_runs import RunGrid
+        from weft.lab.experiment.statistics.ranking import ONE_DAY, ONE_STATE
+
+        assert self.path is not None
+        known = registry()
+        for name in policies:
+            known.from_spec(name)
+        scenario, arrivals, notes = self._read(self.path, known)
+        for line in notes:
+            echo(f"weft: {self.path}: {line}", err=True)
+        names = tuple(dict.fromkeys(policies))
+        orders, make = (arrivals,), known.from_spec
+        if self.of_snapshot:
+            return RunGrid(scenario, names, orders, make, timing=timing, once=ONE_STATE)
+        return RunGrid(scenario, names, orders, make, "timed", timing=timing, once=ONE_DAY)
+
+    def _read(self, path: Path, known: "Registry") -> "tuple[Scenario, Arrivals, Iterable[str]]":
+        if self.of_snapshot:
+            return _of_state(path)
+        from weft.lab.simulate.recorded_day import read_day, summary
+
+        day = read_day(path)
+        return day.scenario, day.arrivals, summary(day)
+
+
+def _of_state(path: Path) -> "tuple[Scenario, Arrivals, Iterable[str]]":
+    from weft.cli.snapshot_files import open_snapshot
+    from weft.lab.simulate.held_start import HeldStart, scenario_of
+
+    state = open_snapshot(path)
+    pending, bad = state.pending()
+    notes = [f"pod {pod.name} is left out: {pod.why}" for pod in bad]
+    if not pending:
+        raise BadInputError(str(path), "has no pod that waits for a place: nothing to decide")
+    limits = state.engine.ledger.limits
+    start = HeldStart(state.nodes, state.events(), pending, state.usual(), limits)
+    scenario, arrivals = scenario_of(start, state.engine.seed)
+    gpus = sum(len(node.gpus) for node in state.nodes)
+    head = (
+        f"taken {state.snapshot.taken_at}: {len(state.nodes):,} nodes with {gpus:,} GPUs, "
+        f"{len(state.bound):,} pods stay where they are, {len(pending):,} wait"
+    )
+    return scenario, arrivals, [head, *notes]
+
+
+def write_simulation_report(
+    results: "SimulationResults",
+    holdings: "Sequence[ClusterHoldings]",
+    directory: Path,
+    scenario: "Scenario",
+    *,
+    workload: str,
+    png: bool,
+    timing: bool,
+) -> None:
+    """Write the page and its figures, and say where it is."""
+    from weft.lab.experiment.pages.report import ReportTexts, write_report
+
+    models = Counter(gpu.model for node in scenario.nodes for gpu in node.gpus)
+    cluster = f"{len(scenario.nodes):,} nodes, {models.total():,} GPUs"
+    subtitle = f"{workload}: {len(scenario.pods):,} pods on {cluster}"
+    texts = ReportTexts("Weft: policies compared", subtitle, how_made(sys.argv, timing=timing))
+    page = write_report(
+        results, directory, texts, png=png, models_gpus=dict(models), holdings=holdings
+    )
+    echo(f"report: {page}", err=True)
+
+
+def how_made(arguments: Sequence[str], *, timing: bool) -> "HowMade":
+    """The command line, versions, host and date; the latter two differ from run to run, so that
+    they are left out with the timings."""
+    import numpy
+    import scipy
+
+    import weft
+    from weft.lab.experiment.pages.report import HowMade
+
+    command = shlex.join(["weft", *arguments[1:]])
+    python = f"Python {platform.python_version()}"
+    versions = f"Weft {weft.__version__}, {python}, NumPy {numpy.__version__}, "
+    versions += f"SciPy {scipy.__version__}"
+    if not timing:
+        return HowMade(command, versions)
+    host = f"{platform.node()}: {platform.system()} {platform.release()}, {platform.machine()}"
+    return HowMade(command, versions, host, datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"))

@@ -6,8 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from typer import echo
-
+from weft.cli.output import print_warning
 from weft.cli.progress import on_terminal
 from weft.model.errors import BadInputError
 
@@ -59,7 +58,7 @@ class BoundOptions(NamedTuple):
         finally:
             progress.end()
         if bounds.not_saved:
-            echo(f"weft: warning: {saved.path} cannot be written: {bounds.not_saved}", err=True)
+            print_warning(f"{saved.path} cannot be written: {bounds.not_saved}")
         return with_all
 
 

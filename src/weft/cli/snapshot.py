@@ -8,7 +8,7 @@ from typer import Argument, Option, echo
 
 from weft.cli.cluster_question import answer
 from weft.cli.options import Context, Kubeconfig, Output
-from weft.cli.output import ListOutput, json_text
+from weft.cli.output import ListOutput, json_text, print_warning
 from weft.cli.snapshot_files import MANIFEST_KEY, MANIFEST_NAME, SYSTEM_NAMESPACE
 from weft.files.writing import unwritten
 from weft.model.errors import BadInputError
@@ -74,9 +74,9 @@ def snapshot(
         taken = anonymous(taken)
     _write(taken, file)
     for kind in captured.unread:
-        echo(f"weft: warning: {kind}: was not to be read, and is left out", err=True)
+        print_warning(f"{kind}: was not to be read, and is left out")
     for name in captured.broken[:_MOST_BROKEN]:
-        echo(f"weft: warning: {name}: cannot be read, and is left out", err=True)
+        print_warning(f"{name}: cannot be read, and is left out")
     _say(taken, file, output)
 
 
@@ -87,10 +87,10 @@ def _configured(path: Path | None) -> "Configuration":
 
 
 def _given(objects: str) -> "CapturedObjects":
-    from weft.cli.trace_objects import objects_by_kind
     from weft.cluster.snapshot.capture import CapturedObjects
     from weft.cluster.snapshot.form import KINDS
     from weft.cluster.state.pod_reader import claims_of
+    from weft.kube.listed_objects import objects_by_kind
 
     objects_of = objects_by_kind(
         objects, {kind: resource.type for kind, (_, resource) in KINDS.items()}

@@ -9,7 +9,9 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Option, echo
+from typer import Option
+
+from weft.cli.output import print_warning
 
 if TYPE_CHECKING:
     from weft.cluster.config.form import Configuration
@@ -53,4 +55,4 @@ def snapshot_configuration(snapshot: "ClusterSnapshot", path: Path) -> "Configur
 
 def _tell(snapshot: "ClusterSnapshot", path: Path) -> None:
     if snapshot.unread:
-        echo(f"weft: warning: {path} was taken without {', '.join(snapshot.unread)}", err=True)
+        print_warning(f"{path} was taken without {', '.join(snapshot.unread)}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from typer import Argument, Option, Typer
 
+from weft.cli.cluster_question import endpoint_of
 from weft.cli.options import ConfigFile, Context, Kubeconfig, Output
 from weft.cli.output import ListOutput, json_text, print_table, print_warning, table_with
 from weft.model.errors import BadInputError
@@ -63,7 +64,7 @@ def from_cluster(
         raise BadInputError(objects, "is what the cluster said; leave out --kubeconfig, --context")
     settings, rules = _reading(configuration(config))
     if objects:
-        from weft.cli.trace_objects import read_objects
+        from weft.kube.listed_objects import read_objects
 
         listed = read_objects(objects)
     else:
@@ -96,8 +97,8 @@ def from_prometheus(
     It must have scraped kube-state-metrics; GPU memory is DCGM's, or GPU feature discovery's.
     """
     from weft.cli.scheduler import configuration
-    from weft.cli.trace_history import TraceSpan, end_of, history
     from weft.cluster.state.observed import observe
+    from weft.cluster.telemetry.cluster_history import TraceSpan, end_of, history
 
     settings = configuration(config)
     reading, rules = _reading(settings)
@@ -129,12 +130,11 @@ async def _ask(kubeconfig: Path | None, context: str) -> "tuple[list[KubeNode], 
 
     from weft.kube.client import ApiClient
     from weft.kube.codec import NODES, PODS
-    from weft.kube.config import load
     from weft.kube.errors import ApiError, LostError, NotSentError
     from weft.kube.services import everything
 
     try:
-        async with ApiClient(load(context, paths=(kubeconfig,) if kubeconfig else ())) as client:
+        async with ApiClient(endpoint_of(kubeconfig, context)) as client:
             return await everything(client, NODES), await everything(client, PODS)
     except (ApiError, LostError, NotSentError) as error:
         raise BadInputError("the cluster", str(error)) from error

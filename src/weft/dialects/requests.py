@@ -9,6 +9,7 @@ is or does, and cannot be so, is ignored with a warning.
 """
 
 import re
+from calendar import timegm
 from collections.abc import Mapping, Sequence
 
 from msgspec import UNSET, UnsetType
@@ -146,16 +147,13 @@ def timestamp_ns(text: str | None) -> int:
     if not text:
         return 0
     match = _TIME.fullmatch(text.strip())
-    if match is None:
+    try:
+        seconds = timegm(tuple(map(int, match.groups()[:6]))) if match is not None else None
+    except ValueError:  # a month 13
+        seconds = None
+    if match is None or seconds is None:
         wrong = f"{text!r} is no time; write 2026-01-31T08:00:00Z"
         raise BadInputError("metadata.creationTimestamp", wrong)
-    year, month, day, hour, minute, second = (int(match[i]) for i in range(1, 7))
-    # Days of the proleptic Gregorian calendar with years that begin in March, so that the leap
-    # day is the last: the core may not import datetime.
-    year -= month < 3
-    days = 365 * year + year // 4 - year // 100 + year // 400
-    days += (153 * ((month - 3) % 12) + 2) // 5 + day - 1 - 719468
-    seconds = ((days * 24 + hour) * 60 + minute) * 60 + second
     return seconds * 10**9 + int((match[7] or "").ljust(9, "0"))
 
 

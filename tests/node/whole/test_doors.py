@@ -40,7 +40,7 @@ GUIDES = {
     "coscheml": Guide(
         "migrate-from-gpushare.md",
         FROM_GPUSHARE,
-        ("deploy/gpushare-schd", "deploy/coscheml/gpushare-schd"),
+        ("examples/originals/gpushare-schd", "examples/originals/coscheml/gpushare-schd"),
     ),
     "genius": Guide("migrate-from-genius.md", Original(GENIUS, {"component": "scheduler"})),
 }
@@ -254,11 +254,11 @@ def test_alnair(cluster: WholeCluster, place: str, tmp_path: Path, no_other_weft
     images.write_program(archive, image, cluster.tools[SCHEDULER])
     cluster.node.containerd.ctr("images", "import", archive)
     shutil.copy(cluster.plane.kubeconfig_for("system:kube-scheduler"), machine / "scheduler.conf")
-    config = (DEPLOY / "alnair" / "vGPUScheduler-config.yaml").read_text()
+    config = (EXAMPLES / "originals" / "alnair" / "vGPUScheduler-config.yaml").read_text()
     (machine / "vGPUScheduler-config.yaml").write_text(config)
-    cluster.shell("kubectl apply -f deploy/alnair/extra-rbac-kube-scheduler.yaml")
+    cluster.shell("kubectl apply -f examples/originals/alnair/extra-rbac-kube-scheduler.yaml")
     cluster.stop_kube_scheduler()
-    text = (DEPLOY / "alnair" / "kube-scheduler.yaml").read_text()
+    text = (EXAMPLES / "originals" / "alnair" / "kube-scheduler.yaml").read_text()
     static = cluster.node.kubelet.static_pods / "kube-scheduler.yaml"
     static.write_text(text.replace("path: /etc/kubernetes", f"path: {machine}"))
     try:
@@ -273,7 +273,7 @@ def test_alnair(cluster: WholeCluster, place: str, tmp_path: Path, no_other_weft
             timeout_s=180,
         )
         cluster.use_kube_scheduler()
-        cluster.shell("kubectl delete -f deploy/alnair/extra-rbac-kube-scheduler.yaml")
+        cluster.shell("kubectl delete -f examples/originals/alnair/extra-rbac-kube-scheduler.yaml")
 
 
 @pytest.mark.parametrize("system", ["hami", "kubeknots"])

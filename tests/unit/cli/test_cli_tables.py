@@ -27,7 +27,8 @@ LONG_POLICY = "load-aware:mode=pack"
 DRAWN = {
     "adopt.py",
     "cluster.py",
-    "defrag_plan.py",
+    "decisions.py",
+    "defrag.py",
     "doctor.py",
     "experiment.py",
     "inspect.py",
@@ -36,7 +37,6 @@ DRAWN = {
     "parse_rows.py",
     "policies.py",
     "profile_tables.py",
-    "replay_table.py",
     "shadow.py",
     "status.py",
     "tables.py",

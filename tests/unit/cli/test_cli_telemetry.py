@@ -1,8 +1,8 @@
 """From the configuration to a source: nobody, a server, or the nodes' own exporters."""
 
 from fakes.exporter import FakeExporter, PlayedGpu
-from weft.cli.telemetry import NO_CLUSTER, options_of, source_of
 from weft.cluster.config.form import LimitsSettings, TelemetrySettings
+from weft.cluster.telemetry.metric_sources import NO_CLUSTER, options_of, source_of
 from weft.lab.simulate.sharing.pipeline import ScrapeOptions
 from weft.model.metric import Metric
 from weft.telemetry.feed.memory_needs import WarmUp

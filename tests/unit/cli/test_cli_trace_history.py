@@ -4,8 +4,8 @@ import msgspec
 from dialect_pods import ASKING, node, pod, pods
 from state_metrics import of_gpu, of_node, of_pod
 
-from weft.cli.trace_history import ClusterHistory, TraceSpan, history_of
 from weft.cluster.state.observed import PodTimes, observe
+from weft.cluster.telemetry.cluster_history import ClusterHistory, TraceSpan, history_of
 from weft.dialects.dialect import DialectSettings
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode

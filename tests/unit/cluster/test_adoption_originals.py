@@ -11,7 +11,7 @@ from live_world import node
 from weft.cluster.adoption.originals import KubeWorkload, Original, originals_of, plugins_of
 from weft.kube.structs import KubeNode
 
-DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def workload(name: str, image: str = "", command: tuple[str, ...] = ()) -> KubeWorkload:
@@ -50,7 +50,10 @@ def test_weft_under_an_originals_name_is_weft() -> None:
     command = ("weft", "scheduler", "--config=x")
     assert originals_of([workload("gpushare-schd-extender", "example/weft", command)], ()) == []
     documents: list[Any] = []
-    for path in sorted(DEPLOY.rglob("*.yaml")):
+    for path in (
+        *(ROOT / "deploy").rglob("*.yaml"),
+        *(ROOT / "examples/originals").rglob("*.yaml"),
+    ):
         if "chart" not in path.parts:
             documents += [each for each in yaml.safe_load_all(path.read_text()) if each]
     ours = [

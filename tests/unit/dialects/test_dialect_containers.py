@@ -166,6 +166,7 @@ def test_timestamps_in_nanoseconds(text, ns):
     assert timestamp_ns(text) == ns
 
 
-def test_a_timestamp_that_is_none_is_named():
+@pytest.mark.parametrize("text", ["yesterday", "2026-13-01T00:00:00Z", "0000-01-01T00:00:00Z"])
+def test_a_timestamp_that_is_none_is_named(text):
     with pytest.raises(BadInputError, match="creationTimestamp"):
-        timestamp_ns("yesterday")
+        timestamp_ns(text)

@@ -4,14 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from weft.cli.manifests import load, manifest_of, pods_in, split
+from weft.cluster.state.manifests import load, manifest_of, pods_in, split
 from weft.dialects.catalog import ALL
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.registry import parse_pod
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-CHART_VALUES = "values.yaml"
-FILES = sorted(path for path in EXAMPLES.glob("*/*.yaml") if path.name != CHART_VALUES)
+CHART_VALUES, OTHERS = "values.yaml", ("experiments", "originals")
+FILES = sorted(
+    path
+    for path in EXAMPLES.glob("*/*.yaml")
+    if path.name != CHART_VALUES and path.parent.name not in OTHERS
+)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")

@@ -8,10 +8,10 @@ import pytest
 from parse_runs import GPUSHARE, PLAIN, SANE, SPEC, asking, error, no_pods, rows, run, template
 from rich.console import Console
 
-from weft.cli.manifests import ManifestPod, manifest_of, pods_in
 from weft.cli.parse import read_pod
 from weft.cli.parse_rows import table_of
 from weft.cluster.state import pod_reader
+from weft.cluster.state.manifests import ManifestPod, manifest_of, pods_in
 from weft.cluster.state.pod_reader import UnknownVolumes
 from weft.dialects.dialect import DialectSettings
 from weft.kube.pods import Pod

@@ -226,7 +226,7 @@ def test_half_a_character_is_one_error_with_a_way_out(meta):
 
 def test_documents_cost_what_they_are_long_however_many_come_before():
     """The texts handed to the reader add up to the file: nothing is read twice."""
-    from weft.cli.manifests import split
+    from weft.cluster.state.manifests import split
 
     text = "---\n".join([PLAIN] * 400)
     parts = list(split(text))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from weft.cli.interference_files import read_predictor
+from weft.cluster.telemetry.interference_files import read_predictor
 from weft.core.record import read as read_decisions
 from weft.files import reading
 from weft.files.reading import inflate, open_plain, read_line, read_text, unpack

@@ -15,12 +15,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from weft.model.runtimes import CONTAINERD_LINES
 from weft.node.agent.fail_closed import ClosedTrial, FailClosed
 from weft.node.containerd.configuring import ConfiguringOptions, ContainerdConfiguring
 from weft.node.containerd.daemon import daemon_at
 from weft.node.containerd.drop_in import NAME, RuntimeConfigError, drop_in_of
 from weft.node.containerd.putting_back import RuntimeHere
-from weft.model.runtimes import CONTAINERD_LINES
 
 LONG_S = 60
 RUNTIME = "containerd v2.2.9"
@@ -139,7 +139,7 @@ def test_where_nothing_can_be_written_nothing_is_left(tmp_path: Path) -> None:
 
 
 class PlayedPlugin:
-    """A runtime's name, and who hears of its registrations."""
+    """What the runtime told of itself, and hears."""
 
     def __init__(self, runtime: str) -> None:
         self.runtime, self.validates = runtime, True

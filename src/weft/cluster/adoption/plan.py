@@ -160,6 +160,20 @@ def plan_of(objects: ClusterObjects, account: ClusterAccount, wish: AdoptionWish
     )
 
 
+def guessed_pods(plan: AdoptionPlan) -> dict[str, list[PodAccount]]:
+    """Pods that are charged for some of their node's cards, and may have others, by node."""
+    cards = {
+        node.name: {gpu.index for gpu in node.gpus if gpu.parent is None}
+        for node in plan.account.nodes
+    }
+    guessed: dict[str, list[PodAccount]] = {}
+    for pod in plan.account.pods:
+        some = {share.gpu for share in pod.shares}
+        if pod.state == "ambiguous" and some and some < cards.get(pod.node, set()):
+            guessed.setdefault(pod.node, []).append(pod)
+    return guessed
+
+
 def account_for(client: ApiClient, objects: ClusterObjects, wish: AdoptionWish) -> ClusterAccount:
     """The account of every pod's charge."""
     return account_of(objects.nodes, objects.config_maps, objects.pods, wish.reading, client.clock)
@@ -262,3 +276,59 @@ def _two_plugins(nodes: Iterable[KubeNode]) -> Iterator[AdoptionProblem]:
 
 def _some(names: Collection[str]) -> str:
     return some(names, _MOST_NAMES)
+
+
+# --- there and back -------------------------------------------------------------------------------
+
+
+def switch_commands(plan: AdoptionPlan) -> list[str]:
+    """Lists the commands in their order: the present distributor of GPUs stops, then Weft starts,
+    then namespaces opt in."""
+    commands = [
+        f"kubectl -n {namespace} get configmap {name} -o yaml | weft config import -"
+        for namespace, _, name in (name.partition("/") for name in plan.configurations)
+    ]
+    commands += [
+        f"kubectl -n {original.namespace} scale {original.target} --replicas=0"
+        for original in plan.originals
+        if original.role == "scheduler" and original.kind == "Deployment"
+    ]
+    commands += _installing(plan)
+    if plan.opt_in:
+        commands.append("weft adopt --yes  # " + ", ".join(plan.opt_in))
+    return [*commands, "weft status"]
+
+
+def roll_back_commands(plan: AdoptionPlan) -> list[str]:
+    """The same backwards. Pods that Weft placed carry their system's marks, and stay."""
+    return ["weft adopt --undo", *_removing(plan)] + [
+        f"kubectl -n {original.namespace} scale {original.target} --replicas={original.replicas}"
+        for original in plan.originals
+        if original.role == "scheduler" and original.kind == "Deployment"
+    ]
+
+
+def _installing(plan: AdoptionPlan) -> list[str]:
+    """Weft, up to date: by helm where helm installed it, else by manifests, whose policies let the
+    device plugins that are there write on."""
+    if plan.release is not None:
+        space, name = plan.release
+        return [f"helm upgrade {name} deploy/chart --namespace {space} --reuse-values"]
+    policy = ["weft admission --only schedule | kubectl apply -f -"] * (plan.minor >= 36)
+    writing = " ".join(f"--plugin {user}" for user in _marking(plan))
+    protect = [f"weft admission --only protect {writing} | kubectl apply -f -"] * bool(writing)
+    return ["kubectl apply -f deploy/scheduler.yaml", *protect, *policy]
+
+
+def _marking(plan: AdoptionPlan) -> list[str]:
+    """Users that write marks on their nodes' pods, and go on doing so: scheduler.yaml's policies
+    do not know them."""
+    plugins = (one for one in plan.originals if one.role == "device plugin")
+    return sorted({one.user for one in plugins if one.system != "nvidia"})
+
+
+def _removing(plan: AdoptionPlan) -> list[str]:
+    if plan.release is not None:
+        return [f"helm uninstall {plan.release.name} --namespace {plan.release.namespace}"]
+    policy = ["weft admission --only schedule | kubectl delete -f -"] * (plan.minor >= 36)
+    return [*policy, "kubectl delete -f deploy/scheduler.yaml"]

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 from scheduler_world import World, add_node, add_pod, world
 
-from weft.cli.explain_pod import live_explanation
+from weft.cluster.scheduler.explain_client import live_explanation
 from weft.cluster.scheduler.explain_service import Explainer
 from weft.core.engine import SignalsChanged
 from weft.core.explain.renderer import lines_of

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from scheduler_world import World, add_node, add_pod, world
 
-from weft.cli.explain_pod import live_explanation
+from weft.cluster.scheduler.explain_client import live_explanation
 from weft.cluster.telemetry.slowdown_metrics import SlowdownMetrics
 from weft.cluster.telemetry.slowdown_observer import SlowdownObserver
 from weft.cluster.telemetry.solo_rates import SoloProfiles

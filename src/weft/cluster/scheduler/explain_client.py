@@ -1,19 +1,28 @@
-"""`weft explain pod` of a live cluster: asking the scheduler."""
+"""Asks a live scheduler why a pod is where it is, as `weft explain pod` does."""
 
+import asyncio
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
+import msgspec
+
+from weft.cluster.config.addresses import check_url
+from weft.cluster.scheduler.leader_label import LEADER
+from weft.cluster.scheduler.pages import ProblemBody
+from weft.cluster.scheduler.permission import ACCOUNT, AUDIENCE, TOKEN_HEADER
+from weft.core.explain.explanation import Explanation
+from weft.files.reading import UNDECODABLE
+from weft.kube.access import Account, make_token
+from weft.kube.client import ApiClient, ApiResponse, ClientOptions
+from weft.kube.config import Endpoint, load
+from weft.kube.credentials import FixedCredentials
+from weft.kube.errors import ApiError, LostError, NotSentError, api_error
+from weft.kube.services import SERVING_PODS, everything, proxy_path
+from weft.model.annotations import ROLE
 from weft.model.errors import BadInputError
 
-if TYPE_CHECKING:
-    from weft.cli.explain_token import ExplainToken
-    from weft.core.explain.explanation import Explanation
-    from weft.kube.client import ApiClient, ApiResponse
-    from weft.kube.config import Endpoint
-
-DEFAULT_SERVICE = "weft-system/weft-scheduler:10259"
 _SERVICE = re.compile(r"([a-z0-9-]+)/([a-z0-9-]+):([a-z0-9-]+)")
 _PORT_NAME = "http"  # of the scheduler's own pages, in Weft's manifests
 _TIMEOUT_S = 30.0
@@ -23,10 +32,10 @@ class SchedulerAddress(NamedTuple):
     """The scheduler's address: at `url`, or behind the API server of a kubeconfig, in the namespace
     of its Service."""
 
-    url: str = ""
-    kubeconfig: Path | None = None
-    context: str = ""
-    service: str = DEFAULT_SERVICE
+    url: str
+    kubeconfig: Path | None
+    context: str
+    service: str
 
 
 class SchedulerEndpoint(NamedTuple):
@@ -36,10 +45,32 @@ class SchedulerEndpoint(NamedTuple):
     before: str
 
 
+class ExplainToken(NamedTuple):
+    """Headers of the question; `lacking` says why there are none.
+
+    Behind the API server's proxy nobody can tell who asks. So the API server makes a token that
+    proves it: of a service account that may read explanations, for somebody who may make its
+    tokens.
+    """
+
+    headers: dict[str, str]
+    lacking: str = ""
+
+
+NO_PASS = ExplainToken({})
+
+
+async def explain_token(client: ApiClient, namespace: str) -> ExplainToken:
+    """For a scheduler in this namespace. Without one it may still answer: the door may be open."""
+    account = Account(namespace, ACCOUNT)
+    try:
+        return ExplainToken({TOKEN_HEADER: await make_token(client, account, AUDIENCE)})
+    except ApiError as error:
+        return ExplainToken({}, f"no token of the service account {account} was made: {error}")
+
+
 def ask(source: SchedulerAddress, name: str) -> bytes:
     """The scheduler's answer about NAMESPACE/NAME (or NAME), JSON."""
-    import asyncio
-
     namespace, slash, pod = name.rpartition("/")
     if not pod or "/" in namespace or (slash and not namespace):
         raise BadInputError("pod", f"{name!r} names no pod; write NAMESPACE/NAME or NAME")
@@ -48,12 +79,8 @@ def ask(source: SchedulerAddress, name: str) -> bytes:
     return asyncio.run(_ask(endpoint, source, path))
 
 
-def _endpoint(source: SchedulerAddress) -> "Endpoint":
+def _endpoint(source: SchedulerAddress) -> Endpoint:
     """The scheduler itself, or the API server before it."""
-    from weft.cluster.config.addresses import check_url
-    from weft.kube.config import Endpoint, load
-    from weft.kube.credentials import FixedCredentials
-
     if source.url:
         check_url(source.url, "--url")
         return Endpoint(source.url.rstrip("/"), FixedCredentials())
@@ -62,12 +89,8 @@ def _endpoint(source: SchedulerAddress) -> "Endpoint":
     return load(source.context, paths=(source.kubeconfig,) if source.kubeconfig else ())
 
 
-async def _ask(endpoint: "Endpoint", source: SchedulerAddress, path: str) -> bytes:
+async def _ask(endpoint: Endpoint, source: SchedulerAddress, path: str) -> bytes:
     """By each way until a scheduler answers; `BadInputError` says why none does."""
-    from weft.cli.explain_token import NO_PASS
-    from weft.kube.client import ApiClient, ClientOptions
-    from weft.kube.errors import LostError, NotSentError
-
     async with ApiClient(endpoint, ClientOptions(request_timeout_s=_TIMEOUT_S)) as client:
         if source.url:
             ways, before, shown = [SchedulerEndpoint(source.url, "")], "", NO_PASS
@@ -93,25 +116,16 @@ async def _ask(endpoint: "Endpoint", source: SchedulerAddress, path: str) -> byt
     raise AssertionError("there is always a way")
 
 
-async def _shown(client: "ApiClient", namespace: str) -> "ExplainToken":
-    from weft.cli.explain_token import explain_token
-    from weft.kube.errors import LostError, NotSentError
-
+async def _shown(client: ApiClient, namespace: str) -> ExplainToken:
     try:
         return await explain_token(client, namespace)
     except (NotSentError, LostError) as error:
         raise _silent("the API server", client, error) from error
 
 
-async def _ways(client: "ApiClient", service: str) -> tuple[list[SchedulerEndpoint], str]:
+async def _ways(client: ApiClient, service: str) -> tuple[list[SchedulerEndpoint], str]:
     """The leader's pod, which needs nobody who keeps the Service's endpoints, and then the Service;
     and what to say of the pod where there is none."""
-    import msgspec
-
-    from weft.cluster.scheduler.leader_label import LEADER
-    from weft.kube.errors import ApiError, LostError, NotSentError
-    from weft.kube.services import SERVING_PODS, everything, proxy_path
-    from weft.model.annotations import ROLE
 
     match = _SERVICE.fullmatch(service)
     assert match is not None
@@ -133,15 +147,13 @@ async def _ways(client: "ApiClient", service: str) -> tuple[list[SchedulerEndpoi
     return [SchedulerEndpoint(f"pod {namespace}/{leader.metadata.name}:{at}", target), behind], ""
 
 
-def _silent(where: str, client: "ApiClient", error: Exception) -> BadInputError:
+def _silent(where: str, client: ApiClient, error: Exception) -> BadInputError:
     problem = f"does not answer ({error}); is it running? --url names another address"
     return BadInputError(f"{where} at {client.endpoint.url}", problem)
 
 
 def _check_ours(body: bytes, where: str) -> None:
     """Any server may answer 200; an explanation of whatever version names a pod and its state."""
-    import msgspec
-
     try:
         answer = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
@@ -151,11 +163,8 @@ def _check_ours(body: bytes, where: str) -> None:
         raise BadInputError(where, problem)
 
 
-def _own_words(response: "ApiResponse") -> str:
+def _own_words(response: ApiResponse) -> str:
     """The scheduler's own words on why there is none; "" where somebody else answers."""
-    import msgspec
-
-    from weft.cluster.scheduler.pages import ProblemBody
 
     try:
         problem = msgspec.json.decode(response.body, type=ProblemBody)
@@ -164,13 +173,11 @@ def _own_words(response: "ApiResponse") -> str:
     return problem.error if b'"weft"' in response.body else ""  # others have an "error" too
 
 
-def _said(response: "ApiResponse") -> str:
-    from weft.kube.errors import api_error
-
+def _said(response: ApiResponse) -> str:
     return str(api_error(response.code, response.body))
 
 
-def _problem(response: "ApiResponse", source: SchedulerAddress) -> str:
+def _problem(response: ApiResponse, source: SchedulerAddress) -> str:
     """The reason why nobody explains: what the proxy's words mean."""
     message = _said(response)
     if source.url:
@@ -186,12 +193,8 @@ def _problem(response: "ApiResponse", source: SchedulerAddress) -> str:
     return f"{message}; {way_out}"
 
 
-def live_explanation(body: bytes) -> "Explanation":
+def live_explanation(body: bytes) -> Explanation:
     """The scheduler's answer, read."""
-    import msgspec
-
-    from weft.core.explain.explanation import Explanation
-    from weft.files.reading import UNDECODABLE
 
     try:
         return msgspec.json.decode(body, type=Explanation)

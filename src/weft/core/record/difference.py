@@ -1,11 +1,10 @@
-"""A replay's first difference, field by field: as a table for people, and in JSON."""
+"""A replay's first difference, field by field, in words."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from weft.cli.output import print_table, table_with
 from weft.core.engine import Record
 from weft.core.explain.amounts import shares_in_words
 from weft.model import Code
@@ -23,26 +22,6 @@ class FieldDifference(NamedTuple):
     field: str
     was: str
     now: str
-
-
-def print_difference(verdict: "ReplayResult") -> None:
-    """Which decision differs, about which pod, and how."""
-    record = verdict.was or verdict.now
-    assert record is not None
-    print(
-        f"decision {verdict.difference_at:,} differs, of pod {record.namespace}/{record.name} "
-        f"(UID {record.uid}), attempt {record.attempt}"
-    )
-    table = table_with("field|recorded|replayed")
-    for difference in differences(verdict):
-        table.add_row(*difference)
-    print_table(table)
-
-
-def json_of(verdict: "ReplayResult") -> dict[str, Any]:
-    """The verdict with its differences in words."""
-    fields = msgspec.to_builtins(verdict)
-    return {**fields, "differences": [each._asdict() for each in differences(verdict)]}
 
 
 def differences(verdict: "ReplayResult") -> list[FieldDifference]:

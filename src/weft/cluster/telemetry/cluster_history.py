@@ -72,7 +72,7 @@ async def history(settings: "TelemetrySettings", url: str, span: TraceSpan) -> C
     """Ask the server; `BadInputError` where it cannot answer, or knows no pods of that time."""
     from msgspec.structs import replace
 
-    from weft.cli.telemetry import prometheus_options
+    from weft.cluster.telemetry.metric_sources import prometheus_options
 
     options = prometheus_options(replace(settings, url=url) if url else settings)
     try:

@@ -52,8 +52,8 @@ class PolicyRegistry(Registry):
             self.register(policy)
         return policy
 
-    def restore(self, header: "Header", decisions: Path, files: Sequence[str]) -> None:
-        """The policies of a decisions file's header; says on stderr which is not as it was then.
+    def restore(self, header: "Header", decisions: Path, files: Sequence[str]) -> list[str]:
+        """The policies of a decisions file's header; notes on those that are not as they were then.
 
         A file that decided is loaded only if it is one of `files`: reading a record runs no code
         that nobody named.
@@ -64,6 +64,7 @@ class PolicyRegistry(Registry):
                 problem = "is no file; write FILE.py:Class, of a policy that the header names"
                 raise BadInputError(f"--policy {file}", problem)
             self.add(PolicyFile(Path(match["file"]), match["name"] or ""))
+        notes = []
         for use in (use for profile in header.profiles for use in profile.policies):
             then, policy = use.origin or PolicyOrigin(), self._known.get(use.name)
             if then.file and policy is None:
@@ -71,10 +72,10 @@ class PolicyRegistry(Registry):
                 raise BadInputError(str(decisions), problem)
             now = (policy.origin if policy else None) or PolicyOrigin()
             if (now.sha256, now.version) != (then.sha256, then.version):
-                note = (
+                notes.append(
                     f"policy {use.name} is another than decided: {_place(now)}, was {_place(then)}"
                 )
-                print(f"weft: note: {note}", file=sys.stderr)
+        return notes
 
     def __getstate__(self) -> dict[str, Any]:
         """For processes that start anew: they load files by themselves."""

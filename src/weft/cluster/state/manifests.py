@@ -12,7 +12,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from weft.cluster.state import pod_reader
+from weft.cluster.state.pod_reader import UnknownVolumes
+from weft.dialects.dialect import DialectSettings
 from weft.files import yaml_text
+from weft.files.reading import read_text
 from weft.kube.pods import Pod
 from weft.model import BadInputError, PodRequest
 
@@ -358,11 +362,6 @@ def read_pods(path: Path) -> list[PodRequest]:
 
 
 def _pods_of(file: Path) -> Iterator[PodRequest]:
-    from weft.cluster.state import pod_reader
-    from weft.cluster.state.pod_reader import UnknownVolumes
-    from weft.dialects.dialect import DialectSettings
-    from weft.files.reading import read_text
-
     for document in split(read_text(file)):
         try:
             for pod in pods_in(load(document)):
