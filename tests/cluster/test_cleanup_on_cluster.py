@@ -1,9 +1,11 @@
 """The Job after `helm uninstall`: what it does on the real API server, by its own rights."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
+import yaml
 from control_plane import ControlPlane
 from helm import find_or_build, render
 from kube_api import Object
@@ -15,7 +17,10 @@ from weft.dialects import alnair
 from weft.kube.access import ResourceRight
 from weft.kube.client import ApiClient
 from weft.kube.config import load
+from weft.model.agent_offer import AgentOffer, encode_offer
+from weft.model.annotations import AGENT
 from weft.node.agent.cleanup import Cleanup
+from weft.node.containerd.putting_back import RuntimeThere
 
 SYSTEM = "weft-system"
 USER = f"system:serviceaccount:{SYSTEM}:weft-cleanup"
@@ -33,8 +38,8 @@ NOT_ITS = (
 RESOURCES = {"weft.dev/gpu-memory": "81920", "aliyun.com/gpu-mem": "80"}
 
 
-def hooks() -> list[Object]:
-    found = render(find_or_build(str), IMAGE)
+def hooks(*options: str) -> list[Object]:
+    found = render(find_or_build(str), IMAGE, *options)
     return [item for kind in RIGHTS for item in of_kind(found, kind) if _is_hook(item)]
 
 
@@ -96,8 +101,49 @@ def test_its_account_takes_everything_off_and_may_do_nothing_else(
             plane.api.delete("Node", name)
 
 
-async def cleaned(kubeconfig: Path) -> int:
+async def cleaned(kubeconfig: Path, node_pod: Object | None = None) -> int:
     """As in its pod, where the namespace is the pod's."""
     endpoint = msgspec.structs.replace(load(paths=(kubeconfig,)), namespace=SYSTEM, inside=True)
     async with ApiClient(endpoint) as client:
-        return await Cleanup(client).run()
+        runtimes = RuntimeThere(client, node_pod) if node_pod is not None else None
+        return await Cleanup(client, runtimes=runtimes).run()
+
+
+def test_with_agents_that_configure_containerd_it_makes_a_pod_on_each_such_node(
+    control_plane: ControlPlane,
+) -> None:
+    """By the rights and the pod that the chart renders; no kubelet is there to run it."""
+    plane = control_plane
+    if not is_there(plane.api, "Namespace", SYSTEM):
+        plane.create_namespace(SYSTEM)
+    option = ("--set", "agent.configureRuntime=true")
+    made = hooks(*option)
+    for item in made:
+        plane.api.create(item, item["metadata"].get("namespace"))
+    (config,) = (
+        item
+        for item in of_kind(render(find_or_build(str), IMAGE, *option), "ConfigMap")
+        if item["metadata"]["name"] == "weft-cleanup"
+    )
+    node_pod = yaml.safe_load(config["data"]["node-pod.yaml"])
+    node_pod["spec"].pop("serviceAccountName")  # no controller makes accounts' tokens here
+    offer = AgentOffer("1", "by-name", fail_closed=True, drop_in="/etc/containerd/conf.d/x.toml")
+    plane.create_fake_node("configured", annotations={AGENT: encode_offer(offer)})
+    kubeconfig = plane.kubeconfig_for(USER, *GROUPS)
+    try:
+        once_all(kubeconfig, CLEANER)
+        with ThreadPoolExecutor() as pool:
+            cleaning = pool.submit(asyncio.run, cleaned(kubeconfig, node_pod))
+            (one,) = plane.api.wait_for(lambda pods: pods, "Pod", SYSTEM)
+            assert one["spec"]["nodeName"] == "configured"
+            assert one["spec"]["hostPID"] is True
+            done = {"status": {"phase": "Succeeded"}}
+            plane.api.patch("Pod", one["metadata"]["name"], done, SYSTEM, part="status")
+            assert cleaning.result(timeout=60) == 1
+        marks = plane.api.get("Node", "configured")["metadata"].get("annotations", {})
+        assert AGENT not in marks
+    finally:
+        for item in made:
+            meta, version = item["metadata"], item["apiVersion"]
+            plane.api.delete(item["kind"], meta["name"], meta.get("namespace"), version=version)
+        plane.api.delete("Node", "configured")

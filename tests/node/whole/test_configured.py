@@ -13,7 +13,8 @@ from weft.model.agent_offer import decode_offer
 from weft.model.annotations import AGENT
 from weft.node.containerd.drop_in import NAME
 
-_HELM_S = 180
+_HELM_S = 280
+_TRIES_S = 180  # two trials, each of a sandbox: on a busy machine they take long
 
 
 @pytest.fixture
@@ -40,7 +41,9 @@ def test_the_charts_agents_configure_containerd_and_uninstalling_puts_that_back(
         with unit:
             cluster.shell(f"{as_users_install()} --values {values}")
             all_ready(cluster)
-            cluster.api.wait_for(lambda nodes: waits_by(nodes, folder / NAME), "Node")
+            cluster.api.wait_for(
+                lambda nodes: waits_by(nodes, folder / NAME), "Node", timeout_s=_TRIES_S
+            )
             assert unit.started == 1
             assert "99-weft.toml" in [file.name for file in folder.iterdir()]
             cluster.shell(f"helm uninstall weft {WHERE} --timeout {_HELM_S}s")
