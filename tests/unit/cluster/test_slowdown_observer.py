@@ -26,7 +26,7 @@ async def test_who_slows_a_critical_pod_down_goes_with_the_reason_and_is_kept_aw
         assert made.live.evictor.slowdown_counts == {"evicted": 1, "blocked": 0, "failed": 0}
         assert made.live.evictor.borrower_counts["evicted"] == 0
         (ban,) = await until(lambda: (stored(server) or {}).get("bans"))
-        assert (ban["gpu_model"], ban["one"], ban["other"]) == ("T4", "serve", "train")
+        assert (ban["gpu_model"], ban["application"], ban["other"]) == ("T4", "serve", "train")
         server.remove("pods", "train", "d")
         made.add("again", "train", "best-effort")
         made.add("other", "calm", "best-effort")

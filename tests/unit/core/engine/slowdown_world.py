@@ -45,7 +45,7 @@ class Tolerant(Policy):
 class Life:
     """An engine with some nodes of GPUs, and the clock of its events."""
 
-    audited_every = AUDITED_EVERY
+    told, audited_every = 0, AUDITED_EVERY
     """Events; 0 in a large world, of whose time it would be the most."""
 
     def __init__(
@@ -53,7 +53,7 @@ class Life:
     ) -> None:
         self.engine = Engine([Profile("weft", [policy or Tolerant()])])
         cards = tuple(node(name, gpus=gpus, model="V100") for name in nodes)
-        self.now_s = self.told = 0
+        self.now_s = 0
         self.tell(NodesChanged(cards))
 
     def tell(self, event: Any) -> list[Command]:

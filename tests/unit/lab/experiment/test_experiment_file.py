@@ -59,6 +59,19 @@ def run(text: str, folder: Path, jobs: int = 1) -> int:
     return run_missing(work, plan(spec), jobs, VERSIONS, lambda cells: None)
 
 
+@pytest.fixture(scope="module")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of SMALL that is complete: look, or take `complete`, which may be changed."""
+    folder = tmp_path_factory.mktemp("small")
+    assert run(SMALL, folder) == 8
+    return folder
+
+
+@pytest.fixture
+def complete(small_run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(small_run, tmp_path / "complete"))
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file of a run folder but the manifest."""
     files = [
@@ -151,10 +164,9 @@ def test_a_cell_keeps_decisions_that_are_made_alike_again(tmp_path: Path) -> Non
         assert same.read_bytes() == result.read_bytes()
 
 
-def test_cells_kept_in_memory_measure_what_cells_in_folders_do(tmp_path: Path) -> None:
-    run(SMALL, tmp_path)
+def test_cells_kept_in_memory_measure_what_cells_in_folders_do(small_run: Path) -> None:
     spec = spec_of(SMALL)
-    stored = RunStore(tmp_path, stored_experiment(spec, {}))
+    stored = RunStore(small_run, stored_experiment(spec, {}))
     cells = plan(spec)
     kept = run_in_memory(runner_of(spec, {}, built_in().from_spec), cells, 1)
     assert list(kept) == cells
@@ -164,11 +176,10 @@ def test_cells_kept_in_memory_measure_what_cells_in_folders_do(tmp_path: Path) -
         assert record.measures == kept[cell].measures
 
 
-def test_a_cell_keeps_what_its_cards_did_over_time(tmp_path: Path) -> None:
+def test_a_cell_keeps_what_its_cards_did_over_time(small_run: Path) -> None:
     """Integrals over the series are the measures of the whole run."""
-    run(SMALL, tmp_path)
     spec = spec_of(SMALL)
-    store = RunStore(tmp_path, stored_experiment(spec, {}))
+    store = RunStore(small_run, stored_experiment(spec, {}))
     for cell in plan(spec)[::2]:
         record = store.record(cell)
         assert record is not None
@@ -183,64 +194,58 @@ def test_a_cell_keeps_what_its_cards_did_over_time(tmp_path: Path) -> None:
         assert len(read_rows(store.place(cell) / JOBS)["uid"]) == 30
 
 
-def test_rows_that_are_cut_off_are_told_with_the_way_out(tmp_path: Path) -> None:
-    run(SMALL.replace("count: 2", "count: 1"), tmp_path)
-    path = next(tmp_path.rglob(SERIES))
+def test_rows_that_are_cut_off_are_told_with_the_way_out(complete: Path) -> None:
+    path = next(complete.rglob(SERIES))
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(BadInputError, match="run the cell again") as told:
         read_rows(path)
     assert told.value.where == str(path)
 
 
-def test_any_number_of_processes_gives_the_same_bytes(tmp_path: Path) -> None:
-    assert run(SMALL, tmp_path / "one") == 8
-    assert run(SMALL, tmp_path / "two", jobs=2) == 8
-    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+def test_any_number_of_processes_gives_the_same_bytes(small_run: Path, tmp_path: Path) -> None:
+    assert run(SMALL, tmp_path, jobs=2) == 8
+    assert contents(tmp_path) == contents(small_run)
 
 
-def test_it_goes_on_with_what_is_missing_broken_or_new(tmp_path: Path) -> None:
-    run(SMALL, tmp_path)
-    whole = contents(tmp_path)
-    results = sorted(tmp_path.rglob(RESULT))
+def test_it_goes_on_with_what_is_missing_broken_or_new(complete: Path) -> None:
+    whole = contents(complete)
+    results = sorted(complete.rglob(RESULT))
     shutil.rmtree(results[0].parent)
     results[1].write_bytes(results[1].read_bytes()[:-20])
-    assert run(SMALL, tmp_path) == 2
-    assert contents(tmp_path) == whole
-    assert run(SMALL.replace("count: 2", "count: 3"), tmp_path) == 4
-    assert run(SMALL, tmp_path) == 0
+    assert run(SMALL, complete) == 2
+    assert contents(complete) == whole
+    assert run(SMALL.replace("count: 2", "count: 3"), complete) == 4
+    assert run(SMALL, complete) == 0
 
 
-def test_scraps_of_a_killed_run_are_removed(tmp_path: Path) -> None:
-    run(SMALL, tmp_path)
-    before = contents(tmp_path)
-    scraps = [tmp_path / f".{name}.4711" for name in ("experiment.json", MANIFEST)]
+def test_scraps_of_a_killed_run_are_removed(complete: Path) -> None:
+    before = contents(complete)
+    scraps = [complete / f".{name}.4711" for name in ("experiment.json", MANIFEST)]
     for scrap in scraps:
         scrap.write_bytes(b"")
-    (tmp_path / PARTS / "4711-1").mkdir(parents=True)
-    run(SMALL, tmp_path)
-    assert contents(tmp_path) == before
+    (complete / PARTS / "4711-1").mkdir(parents=True)
+    run(SMALL, complete)
+    assert contents(complete) == before
     assert not [scrap for scrap in scraps if scrap.exists()]
 
 
-def test_runs_of_another_workload_are_refused(tmp_path: Path) -> None:
-    run(SMALL, tmp_path)
-    before = contents(tmp_path)
+def test_runs_of_another_workload_are_refused(complete: Path) -> None:
+    before = contents(complete)
     with pytest.raises(BadInputError, match=r"another workload\.cards"):
-        run(SMALL.replace("percents", "cards: 2, percents"), tmp_path)
-    assert contents(tmp_path) == before
+        run(SMALL.replace("percents", "cards: 2, percents"), complete)
+    assert contents(complete) == before
 
 
-def test_two_processes_do_not_run_in_one_folder(tmp_path: Path) -> None:
-    run(SMALL, tmp_path)
-    lock = f"import fcntl, sys; f = open({str(tmp_path / LOCK)!r}, 'ab'); fcntl.lockf(f, 2 | 4); "
+def test_two_processes_do_not_run_in_one_folder(complete: Path) -> None:
+    lock = f"import fcntl, sys; f = open({str(complete / LOCK)!r}, 'ab'); fcntl.lockf(f, 2 | 4); "
     held = [sys.executable, "-c", lock + "print('held', flush=True); sys.stdin.read()"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(held, **pipes) as other:  # type: ignore[call-overload]
         assert other.stdout.readline() == "held\n"
         with pytest.raises(BadInputError, match="another process"):
-            run(SMALL, tmp_path)
+            run(SMALL, complete)
         other.communicate("")
-    assert run(SMALL, tmp_path) == 0
+    assert run(SMALL, complete) == 0
 
 
 def test_a_killed_run_goes_on_and_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
