@@ -139,7 +139,7 @@ def test_where_nothing_can_be_written_nothing_is_left(tmp_path: Path) -> None:
 
 
 class PlayedPlugin:
-    """What the runtime told of itself, and hears."""
+    """The facts that the runtime told of itself, and hears."""
 
     def __init__(self, runtime: str) -> None:
         self.runtime, self.validates = runtime, True
