@@ -131,7 +131,7 @@ def test_with_agents_that_configure_containerd_it_makes_a_pod_on_each_such_node(
     plane.create_fake_node("configured", annotations={AGENT: encode_offer(offer)})
     kubeconfig = plane.kubeconfig_for(USER, *GROUPS)
     try:
-        once_all(kubeconfig, CLEANER)
+        once_all(kubeconfig, CLEANUP)
         with ThreadPoolExecutor() as pool:
             cleaning = pool.submit(asyncio.run, cleaned(kubeconfig, node_pod))
             (one,) = plane.api.wait_for(lambda pods: pods, "Pod", SYSTEM)
