@@ -25,9 +25,9 @@ LISTS_AND_WATCHES = {
     "nodes": ("cluster/control/live_cluster.py", "WatchFeed(client, NODES"),
     "configmaps": ("cluster/control/live_cluster.py", "WatchFeed(client, CONFIG_MAPS"),
     "leases": ("cluster/control/live_cluster.py", "WatchFeed(client, LEASES"),
-    "persistentvolumes": ("cluster/state/volumes.py", "feed(VOLUMES"),
-    "persistentvolumeclaims": ("cluster/state/volumes.py", "feed(CLAIMS"),
-    "csinodes": ("cluster/state/volumes.py", "feed(CSI_NODES"),
+    "persistentvolumes": ("cluster/control/live_cluster.py", "(VOLUMES, views.take"),
+    "persistentvolumeclaims": ("cluster/control/live_cluster.py", "(CLAIMS, views.take"),
+    "csinodes": ("cluster/control/live_cluster.py", "(CSI_NODES, views.take"),
 }
 USED = {
     **{(name, verb): at for name, at in LISTS_AND_WATCHES.items() for verb in ("list", "watch")},

@@ -20,6 +20,7 @@ from fakes.api_memory import MemoryClient, MemoryConnection, MemoryLine
 from fakes.api_time import LoopClock
 from weft.cluster.control.event_reporter import EventReporter
 from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.control.typical_pods import TypicalInput
 from weft.cluster.extender.service import Extender
 from weft.cluster.scheduler.explain_service import Explainer
 from weft.cluster.scheduler.leader_label import LeaderLabel
@@ -27,7 +28,6 @@ from weft.cluster.scheduler.metrics import SchedulerMetrics
 from weft.cluster.scheduler.process import LeadershipLostError, SchedulerProcess
 from weft.cluster.scheduler.process_part import BackgroundPart
 from weft.cluster.scheduler.stranded_gauges import StrandedGauges
-from weft.cluster.state.typical_pods import TypicalInput
 from weft.kube.lease import Elector
 
 if TYPE_CHECKING:
@@ -184,10 +184,11 @@ class Instance:
     def _process(self, client: MemoryClient) -> SchedulerProcess:
         """As `weft scheduler` puts it together, but for what listens on ports."""
         elector = Elector(client, self.name)
-        live = self.live = self.world.cluster(client, elector)
-        self.extender, self.metrics = Extender(live), SchedulerMetrics(live)
+        parts = self.world.cluster(client, elector)
+        live = self.live = parts.live
+        self.extender, self.metrics = Extender(live), SchedulerMetrics(parts)
         self.world._count(self.metrics, "_queues", "gauges read")
-        self.explainer = Explainer(live, None, clock=self.clock.monotonic)
+        self.explainer = Explainer(live, parts.guard, None, clock=self.clock.monotonic)
         typical = TypicalInput(live, every_s=LEARNS_EVERY_S, least_pods=3)
         gauges = StrandedGauges(live, typical, COUNTS_EVERY_S)
         return SchedulerProcess(

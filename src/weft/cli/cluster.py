@@ -39,8 +39,8 @@ def stranded(
     By the shapes of the GPU pods there are, 95 % of them: shares that none of these fill, slots
     for pods of several GPUs, nodes that take none of them, GPU models, CPU and memory beside.
     """
+    from weft.cluster.control.typical_pods import usual_shapes
     from weft.cluster.state.stranding import stranded_by_model
-    from weft.cluster.state.typical_pods import usual_shapes
 
     state = state_of(snapshot, kubeconfig, context)
     rows = stranded_by_model(state.engine.ledger.table, usual_shapes(state.usual()))

@@ -20,13 +20,15 @@ from weft.cluster.config.gpu_links import links_rules
 from weft.cluster.config.made_profiles import maker
 from weft.cluster.config.made_profiles import profiles as made_of
 from weft.cluster.control.event_reporter import EventReporter, EventReporterOptions
-from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.control.live_cluster import EngineCluster, EngineClusterOptions
+from weft.cluster.control.typical_pods import TypicalInput
 from weft.cluster.extender.listeners import ListenerOptions, listen
 from weft.cluster.extender.routes import Route, route_profiles
 from weft.cluster.extender.server import ExtenderServer
 from weft.cluster.extender.service import Extender
 from weft.cluster.extender.setup import listening_of, routes_of
 from weft.cluster.http.access import AccessRule
+from weft.cluster.leader.leader_parts import LeaderParts
 from weft.cluster.scheduler.decisions_recorder import Recording
 from weft.cluster.scheduler.explain_service import Explainer
 from weft.cluster.scheduler.leader_label import LeaderLabel
@@ -35,7 +37,6 @@ from weft.cluster.scheduler.pages import StatusPages
 from weft.cluster.scheduler.process import SchedulerProcess, stop_signal
 from weft.cluster.scheduler.process_part import BackgroundPart, ProcessPart
 from weft.cluster.scheduler.stranded_gauges import StrandedGauges
-from weft.cluster.state.typical_pods import TypicalInput
 from weft.cluster.telemetry.metric_sources import (
     SourceContext,
     aliases_of,
@@ -131,13 +132,13 @@ async def host(config: Configuration, registry: Registry, hosting: Hosting) -> N
     options = ClientOptions(config.client.qps, config.client.burst, user_agent="weft-scheduler")
     async with ApiClient(load(hosting.context, paths=hosting.kubeconfigs), options) as client:
         elector = _elector(client, config.lease) if config.lease.enabled else None
-        live = _cluster(plan, client, elector)
-        await _process(plan, live, elector).run(stop_signal())
+        parts = _cluster(plan, client, elector)
+        await _process(plan, parts, elector).run(stop_signal())
 
 
 def reading_cluster(
     config: Configuration, registry: Registry, client: ApiClient, where: str = ""
-) -> EngineCluster:
+) -> LeaderParts:
     """The cluster that `host` would make, to be read: nobody leads, and nothing is kept.
 
     `where` names the configuration file in errors.
@@ -199,11 +200,9 @@ def taken_here(config: Configuration, hosting: Hosting) -> tuple[str, ...]:
     return ours if hosting.schedules else ()
 
 
-def _cluster(plan: _Plan, client: ApiClient, elector: Elector | None) -> EngineCluster:
+def _cluster(plan: _Plan, client: ApiClient, elector: Elector | None) -> LeaderParts:
     config = plan.config
-    return EngineCluster(
-        client,
-        plan.profiles,
+    options = EngineClusterOptions(
         names=plan.names,
         seed=config.seed,
         rules=[
@@ -216,24 +215,27 @@ def _cluster(plan: _Plan, client: ApiClient, elector: Elector | None) -> EngineC
             in_flight=config.client.binds_in_flight,
             request_timeout_s=config.client.request_timeout_seconds,
         ),
-        lease=elector,
         limits=plan.limits,
         interference=plan.predictions.interference is not None,
+    )
+    return LeaderParts(
+        EngineCluster(client, plan.profiles, lease=elector, options=options),
         config_map=_own_config_map(client, config, config.oom_history.name),
         past_scheduler=config.past_scheduler,
     )
 
 
-def _process(plan: _Plan, live: EngineCluster, elector: Elector | None) -> SchedulerProcess:
+def _process(plan: _Plan, leader: LeaderParts, elector: Elector | None) -> SchedulerProcess:
     """The process with all that is served beside the deciding."""
-    config, client, name = plan.config, live.client, socket.gethostname()
+    live, config, name = leader.live, plan.config, socket.gethostname()
+    client = live.client
     events = EventReporterOptions(config.events.interval_seconds, config.events.scheduled)
     reporter = EventReporter(live, client, name, events)
     role = LeaderLabel(client, os.environ.get("POD_NAMESPACE", ""), os.environ.get("POD_NAME", ""))
-    beside = _Beside(plan, live)
+    beside = _Beside(plan, leader)
     pages = StatusPages(
         live,
-        Explainer(live, beside.progress_of),
+        Explainer(live, leader.guard, beside.progress_of),
         beside.collectors,
         address=config.http.address,
         port=config.http.port,
@@ -246,9 +248,9 @@ def _process(plan: _Plan, live: EngineCluster, elector: Elector | None) -> Sched
 class _Beside:
     """The parts served beside the scheduler, in the order of their start, and their metrics."""
 
-    def __init__(self, plan: _Plan, live: EngineCluster) -> None:
-        config = plan.config
-        self.collectors: list[Collector] = [SchedulerMetrics(live, lease=config.lease.name)]
+    def __init__(self, plan: _Plan, leader: LeaderParts) -> None:
+        live, config = leader.live, plan.config
+        self.collectors: list[Collector] = [SchedulerMetrics(leader, lease=config.lease.name)]
         self.parts: list[ProcessPart] = []
         self.progress_of: Callable[[str], ObservedProgress | None] | None = None
         around = SourceContext(lambda: addresses_of(live), lambda: devices_of(live), live.client)

@@ -93,7 +93,7 @@ class ShadowRun:
         totals, known, where = ShadowTotals(), registry(), str(self._where)
         options = ClientOptions(qps=settings.client.qps, burst=settings.client.burst)
         async with ReadOnlyClient(endpoint, options) as client:
-            live = reading_cluster(settings, known, client, where)
+            live = reading_cluster(settings, known, client, where).live
 
             def seen(comparison: "BindingComparison") -> None:
                 totals.add(comparison)

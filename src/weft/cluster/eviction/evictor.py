@@ -82,6 +82,7 @@ class Evictor:
         self,
         client: ApiClient,
         pods: PodView,
+        *,
         notify: Callable[[Notice], None],
         report: Callable[[Event], object],
         may_write: Callable[[float], bool] | None,
@@ -110,6 +111,10 @@ class Evictor:
             return EvictionOutcome()
         await asyncio.wait(tasks)
         return EvictionOutcome() if tasks[-1].cancelled() else tasks[-1].result()
+
+    def lead(self) -> None:
+        """This process leads now: it may evict."""
+        self.leading = True
 
     async def stop(self) -> None:
         """Ask nobody any more."""

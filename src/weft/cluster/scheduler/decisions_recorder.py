@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.control.interface import ClusterView
 from weft.cluster.scheduler.process_part import BackgroundPart
 from weft.core.record import DecisionLine, DecisionLines, Header, Recorder
 from weft.core.record.file import ChainMark, EndRecord, FullError, is_large
@@ -33,7 +33,7 @@ class Recording(BackgroundPart):
     `most_mib` is what the file and its signals take together at most; 0: however much.
     """
 
-    def __init__(self, live: EngineCluster, header: Header, path: Path, most_mib: int = 0) -> None:
+    def __init__(self, live: ClusterView, header: Header, path: Path, most_mib: int = 0) -> None:
         super().__init__(f"decisions go to {path}", self._write_for_ever, self._end)
         self._live, self._header, self._path = live, header, path
         self._waiting: list[bytes | DecisionLine] = []

@@ -23,9 +23,9 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from weft.cluster.control.interface import ClusterView
 from weft.cluster.http.access import AccessRule
 from weft.cluster.http.server import HttpAnswer, HttpServer, ServerLimits
-from weft.cluster.scheduler.cluster_view import ClusterView
 from weft.cluster.scheduler.explain_service import Explainer
 from weft.cluster.scheduler.permission import Permission
 from weft.model import BadInputError

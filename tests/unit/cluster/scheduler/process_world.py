@@ -5,10 +5,10 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 
 import scheduler_world
+from led_cluster import led
 
 from fakes.api_server import FakeApiServer
 from weft.cluster.control.event_reporter import EventReporter
-from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.scheduler.leader_label import LeaderLabel
 from weft.cluster.scheduler.process import SchedulerProcess
 from weft.core.framework import Profile
@@ -45,9 +45,8 @@ class Running:
 
     def __init__(self, client: ApiClient, name: str) -> None:
         self.elector = Elector(client, name, LEASE)
-        self.live = EngineCluster(
-            client, [Profile("weft", [Fgd()])], binding=BINDING, lease=self.elector
-        )
+        self.parts = led(client, [Profile("weft", [Fgd()])], binding=BINDING, lease=self.elector)
+        self.live = self.parts.live
         role = LeaderLabel(client, "weft", name)
         process = SchedulerProcess(
             self.live, EventReporter(self.live, client, name), role, self.elector

@@ -7,11 +7,11 @@ from typing import Any
 
 import aiohttp
 import msgspec
+from led_cluster import led
 from prometheus_client.parser import text_string_to_metric_families
 
 from fakes.api_server import FakeApiServer
 from fakes.lease import LeaseStub
-from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.http.access import AccessRule
 from weft.cluster.scheduler.explain_service import Explainer
 from weft.cluster.scheduler.metrics import SchedulerMetrics
@@ -86,12 +86,13 @@ class World:
         lease: LeaseStub | None = None,
     ) -> None:
         self.server = server
-        self.live = EngineCluster(client, [Profile("weft", [policy])], limits=limits, lease=lease)
-        self.metrics = SchedulerMetrics(self.live)
+        self.parts = led(client, [Profile("weft", [policy])], limits=limits, lease=lease)
+        self.live = self.parts.live
+        self.metrics = SchedulerMetrics(self.parts)
         self.progress: dict[str, ObservedProgress] = {}
         self.pages = StatusPages(
             self.live,
-            Explainer(self.live, self.progress.get),
+            Explainer(self.live, self.parts.guard, self.progress.get),
             [self.metrics],
             address=address,
             port=0,

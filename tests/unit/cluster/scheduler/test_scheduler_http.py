@@ -93,7 +93,7 @@ async def test_a_port_that_is_taken_is_an_error_with_a_way_out() -> None:
     async with world() as cluster:
         second = StatusPages(
             cluster.live,
-            Explainer(cluster.live, None),
+            Explainer(cluster.live, cluster.parts.guard, None),
             [],
             address="127.0.0.1",
             port=cluster.pages.port,
@@ -186,7 +186,11 @@ async def test_who_does_not_take_an_answer_is_not_waited_for() -> None:
 async def test_a_wrong_address_is_not_called_a_port_problem(address: str) -> None:
     async with world() as cluster:
         pages = StatusPages(
-            cluster.live, Explainer(cluster.live, None), [], address=address, port=0
+            cluster.live,
+            Explainer(cluster.live, cluster.parts.guard, None),
+            [],
+            address=address,
+            port=0,
         )
         with pytest.raises(BadInputError, match=f"^http.address {address}: is no address"):
             await pages.start()
