@@ -9,9 +9,9 @@ import pytest
 import yaml
 from listed_rights import ListedRight, listed_rights
 
-from weft.cli.hosting import rights_of
 from weft.cluster import rights
 from weft.cluster.config.form import Configuration
+from weft.host.cluster_parts import rights_of
 from weft.kube.access import ResourceRight
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +54,7 @@ USED = {
     ("serviceaccounts/token", "create"): ("kube/access.py", "/token"),
     ("services/proxy", "get"): ("cluster/scheduler/explain_client.py", 'proxy_path("services"'),
     ("pods/proxy", "get"): ("cluster/scheduler/explain_client.py", 'proxy_path("pods"'),
-    ("/explain/*", "get"): ("cluster/scheduler/pages.py", "/explain/"),
+    ("/explain/*", "get"): ("host/scheduler_pages.py", "/explain/"),
 }
 """(resource, verb): the file whose code needs it, and the words that make the request."""
 

@@ -25,9 +25,9 @@ from weft.cluster.extender.service import Extender
 from weft.cluster.scheduler.explain_service import Explainer
 from weft.cluster.scheduler.leader_label import LeaderLabel
 from weft.cluster.scheduler.metrics import SchedulerMetrics
-from weft.cluster.scheduler.process import LeadershipLostError, SchedulerProcess
-from weft.cluster.scheduler.process_part import BackgroundPart
 from weft.cluster.scheduler.stranded_gauges import StrandedGauges
+from weft.host.scheduler_process import LeadershipLostError, SchedulerProcess
+from weft.host.shell import Background
 from weft.kube.lease import Elector
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class PausedClock(LoopClock):
         await self._gate.wait()
 
 
-class _Watched(BackgroundPart):
+class _Watched(Background):
     """One that does not end before its process does."""
 
     def __init__(

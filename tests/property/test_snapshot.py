@@ -13,7 +13,6 @@ from original_clusters import FilledCluster
 from fakes.api_memory import MemoryClient, MemoryLine
 from fakes.api_server import FakeApiServer
 from fakes.api_time import LoopClock, run
-from weft.cli.hosting import reading_cluster
 from weft.cli.policies import registry
 from weft.cluster.config.form import Configuration
 from weft.cluster.control.typical_pods import TypicalInput
@@ -27,6 +26,7 @@ from weft.cluster.snapshot.state import SnapshotState, snapshot_state
 from weft.core.explain.explanation import Explanation
 from weft.core.explain.renderer import lines_of
 from weft.core.ledger import Holding
+from weft.host.plan import reading_cluster
 from weft.kube.client import ApiClient
 from weft.model import Node
 

@@ -52,13 +52,13 @@ def stranded(
 
 def state_of(snapshot: "Path | None", kubeconfig: "Path | None", context: str) -> "SnapshotState":
     """The cluster's state, from a file or from the cluster itself as it is now."""
-    from weft.cli.hosting import reading_cluster
-    from weft.cli.interference_files import without_absent
+    from weft.cli.absent_files import without_absent
     from weft.cli.policies import registry
     from weft.cli.snapshot import asked
     from weft.cli.snapshot_files import open_snapshot
     from weft.cluster.snapshot.capture import snapshot_of
     from weft.cluster.snapshot.state import snapshot_state
+    from weft.host.plan import reading_cluster
 
     if snapshot is not None:
         if kubeconfig or context:

@@ -10,9 +10,9 @@ from led_cluster import led
 from fakes.api_server import FakeApiServer
 from weft.cluster.control.event_reporter import EventReporter
 from weft.cluster.scheduler.leader_label import LeaderLabel
-from weft.cluster.scheduler.process import SchedulerProcess
 from weft.core.framework import Profile
 from weft.core.policies.fgd import Fgd
+from weft.host.scheduler_process import SchedulerProcess
 from weft.kube.bind import BindOptions
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint

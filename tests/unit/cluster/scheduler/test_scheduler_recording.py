@@ -12,7 +12,6 @@ from process_world import add_node, add_pod, node_of, until
 
 from fakes.api_server import FakeApiServer
 from weft.cluster.leader.leader_parts import LeaderParts
-from weft.cluster.scheduler.decisions_recorder import Recording
 from weft.cluster.scheduler.explain_service import Explainer
 from weft.core.engine import SignalsChanged
 from weft.core.framework import Profile
@@ -21,6 +20,7 @@ from weft.core.policies.catalog import built_in
 from weft.core.policies.fgd import Fgd
 from weft.core.record import DecisionLines, Header, PolicyUse, ProfileUse, read, replay
 from weft.core.record.side import side_of
+from weft.host.decisions_recorder import Recording
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials

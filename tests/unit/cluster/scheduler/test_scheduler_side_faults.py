@@ -16,8 +16,7 @@ from scheduler_world import World, add_node, add_pod, world
 from weft.cluster.control.event_reporter import EventReporter
 from weft.cluster.control.interface import Notice
 from weft.cluster.control.typical_pods import TypicalInput
-from weft.cluster.scheduler import decisions_recorder, metrics
-from weft.cluster.scheduler.decisions_recorder import Recording
+from weft.cluster.scheduler import metrics
 from weft.cluster.scheduler.ledger_gauges import LedgerGauges
 from weft.cluster.scheduler.metrics import SchedulerMetrics
 from weft.cluster.scheduler.pending_gauges import PendingGauges
@@ -25,6 +24,8 @@ from weft.cluster.scheduler.stranded_gauges import StrandedGauges
 from weft.cluster.stores.oom_history_store import OomHistoryStore
 from weft.core.engine import Learnt, OomRecord
 from weft.core.record import Header, PolicyUse, ProfileUse
+from weft.host import decisions_recorder
+from weft.host.decisions_recorder import Recording
 from weft.kube.conditions import ConditionWriter
 from weft.kube.events import Aggregator, EventWriter
 from weft.testing import shape

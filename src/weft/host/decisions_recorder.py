@@ -16,10 +16,10 @@ from pathlib import Path
 import msgspec
 
 from weft.cluster.control.interface import ClusterView
-from weft.cluster.scheduler.process_part import BackgroundPart
 from weft.core.record import DecisionLine, DecisionLines, Header, Recorder
 from weft.core.record.file import ChainMark, EndRecord, FullError, is_large
 from weft.core.record.side import clear, side_of
+from weft.host.shell import Background
 from weft.model import BadInputError
 
 log = logging.getLogger("weft.scheduler")
@@ -27,7 +27,7 @@ _EVERY_S = 1.0
 _MOST_WAITING = 64 * 1024 * 1024  # bytes not written yet; a disk that slow is no disk
 
 
-class Recording(BackgroundPart):
+class Recording(Background):
     """A part of the process: from its start on everything the cluster handles is on record.
 
     `most_mib` is what the file and its signals take together at most; 0: however much.
