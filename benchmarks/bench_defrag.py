@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.cluster.state.typical_pods import usual_shapes
+from weft.cluster.control.typical_pods import usual_shapes
 from weft.core.engine import Bind, PodAdded, PodBound, PodGone
 from weft.core.engine.making_room import RoomSearch
 from weft.core.engine.move_trials import MovablePod, MoveTrials

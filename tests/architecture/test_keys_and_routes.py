@@ -10,10 +10,10 @@ from weft.cli import compat
 from weft.cluster.extender.routes import ELASTIC, GPUSHARE, WEFT, Route
 from weft.cluster.extender.server import ExtenderServer
 from weft.cluster.extender.service import Extender
-from weft.cluster.scheduler.pages import StatusPages
 from weft.dialects.catalog import ALL
+from weft.host.agent_pages import AgentPages
+from weft.host.scheduler_pages import StatusPages
 from weft.model import annotations
-from weft.node.agent.pages import AgentPages
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "weft"

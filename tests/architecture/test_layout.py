@@ -99,10 +99,11 @@ def test_the_formatter_lays_out_every_line() -> None:
 
 
 def test_wings_import_each_other_one_way_and_seldom() -> None:
-    """`testing` is no wing: builders for tests may import anything."""
+    """`testing` is no wing: builders for tests may import anything. `host` puts the wings' parts
+    together, and may import any below it."""
     arrows = {arrow for path in SOURCES for arrow in arrows_from(path)}
     arrows = {(wing, other) for wing, other in arrows if "testing" not in (wing, other)}
-    assert len(arrows) <= 40
+    assert len([arrow for arrow in arrows if "host" not in arrow]) <= 40
     below: dict[str, set[str]] = {}
     for wing, other in arrows:
         below.setdefault(wing, set()).add(other)

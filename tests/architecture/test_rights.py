@@ -9,9 +9,9 @@ import pytest
 import yaml
 from listed_rights import ListedRight, listed_rights
 
-from weft.cli.hosting import rights_of
 from weft.cluster import rights
 from weft.cluster.config.form import Configuration
+from weft.host.cluster_parts import rights_of
 from weft.kube.access import ResourceRight
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,9 +25,9 @@ LISTS_AND_WATCHES = {
     "nodes": ("cluster/control/live_cluster.py", "WatchFeed(client, NODES"),
     "configmaps": ("cluster/control/live_cluster.py", "WatchFeed(client, CONFIG_MAPS"),
     "leases": ("cluster/control/live_cluster.py", "WatchFeed(client, LEASES"),
-    "persistentvolumes": ("cluster/state/volumes.py", "feed(VOLUMES"),
-    "persistentvolumeclaims": ("cluster/state/volumes.py", "feed(CLAIMS"),
-    "csinodes": ("cluster/state/volumes.py", "feed(CSI_NODES"),
+    "persistentvolumes": ("cluster/control/live_cluster.py", "(VOLUMES, views.take"),
+    "persistentvolumeclaims": ("cluster/control/live_cluster.py", "(CLAIMS, views.take"),
+    "csinodes": ("cluster/control/live_cluster.py", "(CSI_NODES, views.take"),
 }
 USED = {
     **{(name, verb): at for name, at in LISTS_AND_WATCHES.items() for verb in ("list", "watch")},
@@ -54,7 +54,7 @@ USED = {
     ("serviceaccounts/token", "create"): ("kube/access.py", "/token"),
     ("services/proxy", "get"): ("cluster/scheduler/explain_client.py", 'proxy_path("services"'),
     ("pods/proxy", "get"): ("cluster/scheduler/explain_client.py", 'proxy_path("pods"'),
-    ("/explain/*", "get"): ("cluster/scheduler/pages.py", "/explain/"),
+    ("/explain/*", "get"): ("host/scheduler_pages.py", "/explain/"),
 }
 """(resource, verb): the file whose code needs it, and the words that make the request."""
 

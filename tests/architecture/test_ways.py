@@ -19,10 +19,10 @@ import msgspec
 import numpy as np
 import pytest
 from agent_world import node_world
+from led_cluster import led
 from way_recorder import Call, Way
 
 from fakes.api_server import FakeApiServer
-from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.telemetry.telemetry_loop import TelemetryLoop, TelemetryLoopOptions
 from weft.core.framework import Policy, Profile
 from weft.core.policies.catalog import built_in
@@ -90,7 +90,7 @@ async def watched_pod(policy: Policy) -> Way:
         for name in ("a", "b"):
             server.add("nodes", node(name))
         async with ApiClient(Endpoint(server.url, FixedCredentials())) as client:
-            live = EngineCluster(client, [Profile("weft", [policy])], lease=None)
+            live = led(client, [Profile("weft", [policy])]).live
             await live.start()
             await live.lead(afresh=False, term=3)
             server.add("pods", pod("before", next(NEW_MIB)))
@@ -184,7 +184,7 @@ async def metric_sample() -> Way:
             server.add("nodes", node(name))
         async with ApiClient(Endpoint(server.url, FixedCredentials())) as client:
             profile = Profile("weft", [policy])
-            live = EngineCluster(client, [profile], lease=None)
+            live = led(client, [profile]).live
             await live.start()
             await live.lead(afresh=False, term=3)
             while live.engine.ledger.table.count < 2:

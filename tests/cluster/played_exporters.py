@@ -16,6 +16,7 @@ from pathlib import Path
 
 import yaml
 from certificates import Authority
+from led_cluster import led
 from processes import Server, StartStop, free_ports
 
 from fakes.api_server import FakeApiServer
@@ -293,7 +294,7 @@ async def scene(
         for pod in pods:
             resident(api, pod)
         async with ApiClient(Endpoint(api.url, FixedCredentials()), clock=clock) as client:
-            live = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
+            live = led(client, [Profile("weft", [Fgd()])]).live
             await live.start()
             source = Prometheus(options or played.site.options(selector=played.selector))
             how = TelemetryLoopOptions(interval_s=1, window_s=20, scrape_s=SCRAPE_S, horizon_s=4)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 import pytest
+from led_cluster import led
 from long_form import few_or_many
 
 from fakes.api_memory import MemoryClient, MemoryLine
@@ -160,7 +161,7 @@ class Living:
         line = MemoryLine(self.server, delay=lambda: 0, lag=lambda: 0)
         limits = RequestLimits(harvest_permille=self.story.scenario.harvest_permille)
         async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
-            live = EngineCluster(client, [self.story.profile()], limits=limits, lease=None)
+            live = led(client, [self.story.profile()], limits=limits).live
             live.on_decision.append(self._hear)
             await live.start()
             live.handle(self.story.input)

@@ -15,12 +15,12 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 import pytest
+from led_cluster import led
 from long_form import few_or_many
 
 from fakes.api_clock import VirtualClock
 from fakes.api_memory import MemoryClient, MemoryLine
 from fakes.api_server import FakeApiServer
-from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.telemetry.telemetry_loop import TelemetryLoop, TelemetryLoopOptions
 from weft.core.framework import Profile
 from weft.core.framework.signals import SignalsSnapshot, SignalsView
@@ -179,7 +179,7 @@ class Live:
 
     def __init__(self, client: MemoryClient, server: FakeApiServer, source: Server) -> None:
         self.server = server
-        self.cluster = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
+        self.cluster = led(client, [Profile("weft", [Fgd()])]).live
         options = TelemetryLoopOptions(SCRAPE_S, 300.0, SCRAPE_S, 4.0 * SCRAPE_S, metrics=METRICS)
         self.telemetry = TelemetryLoop(self.cluster, source, None, options)
 

@@ -23,8 +23,9 @@ from fakes.api_memory import MemoryClient, MemoryLine
 from fakes.api_server import FakeApiServer
 from fakes.api_time import LoopClock
 from fakes.nri_runtime import SandboxProcesses
-from weft.cli.agent_hosting import AgentHosting, Composition
 from weft.cluster.config.form import Configuration
+from weft.host.agent import Composition
+from weft.host.agent_process import AgentHosting
 from weft.model.annotations import DELIVERY, PLACEMENT, PLACEMENT_COPY
 from weft.model.delivery import (
     DeliveredCard,

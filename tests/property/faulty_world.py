@@ -13,6 +13,7 @@ from collections import Counter
 from random import Random
 from typing import Any
 
+from led_cluster import led
 from live_asks import (
     CARD_MIB,
     Json,
@@ -32,8 +33,8 @@ from fakes.api_http import Request
 from fakes.api_server import FakeApiServer
 from fakes.api_store import ApiRefusal, StoredWrite
 from fakes.api_time import LoopClock
-from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.extender.routes import Route
+from weft.cluster.leader.leader_parts import LeaderParts
 from weft.kube.client import ApiClient
 from weft.kube.lease import Elector
 from weft.testing import AGENT_BY_NAME
@@ -166,10 +167,11 @@ class World:
 
     # --- processes ---
 
-    def cluster(self, client: ApiClient, lease: Elector | None) -> EngineCluster:
+    def cluster(self, client: ApiClient, lease: Elector | None) -> LeaderParts:
         """The cluster that a process decides by, its policies made anew."""
         profiles, names = self.way.profiles(self.seed), self.way.pods_names
-        live = EngineCluster(client, profiles, names=names, seed=1, lease=lease)
+        parts = led(client, profiles, names=names, seed=1, lease=lease)
+        live = parts.live
         for policy in live.engine.policies:
             if policy.prices_every is not None:
                 self._count(policy, "take_table", "prices made")
@@ -179,7 +181,7 @@ class World:
         self._count(live.engine.assessor, "work_ahead", "scores made ahead")
         self._count(live.engine.peaks, "news", "peaks to keep")
         self._count(live.engine.oom_history, "shape_of", "charges looked up")
-        return live
+        return parts
 
     def _count(self, of: Any, method: str, point: str) -> None:
         """Counts how often a process does something of itself, beside the fault points."""

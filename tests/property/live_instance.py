@@ -20,14 +20,14 @@ from fakes.api_memory import MemoryClient, MemoryConnection, MemoryLine
 from fakes.api_time import LoopClock
 from weft.cluster.control.event_reporter import EventReporter
 from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.control.typical_pods import TypicalInput
 from weft.cluster.extender.service import Extender
 from weft.cluster.scheduler.explain_service import Explainer
 from weft.cluster.scheduler.leader_label import LeaderLabel
 from weft.cluster.scheduler.metrics import SchedulerMetrics
-from weft.cluster.scheduler.process import LeadershipLostError, SchedulerProcess
-from weft.cluster.scheduler.process_part import BackgroundPart
 from weft.cluster.scheduler.stranded_gauges import StrandedGauges
-from weft.cluster.state.typical_pods import TypicalInput
+from weft.host.scheduler_process import LeadershipLostError, SchedulerProcess
+from weft.host.shell import Background
 from weft.kube.lease import Elector
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class PausedClock(LoopClock):
         await self._gate.wait()
 
 
-class _Watched(BackgroundPart):
+class _Watched(Background):
     """One that does not end before its process does."""
 
     def __init__(
@@ -184,10 +184,11 @@ class Instance:
     def _process(self, client: MemoryClient) -> SchedulerProcess:
         """As `weft scheduler` puts it together, but for what listens on ports."""
         elector = Elector(client, self.name)
-        live = self.live = self.world.cluster(client, elector)
-        self.extender, self.metrics = Extender(live), SchedulerMetrics(live)
+        parts = self.world.cluster(client, elector)
+        live = self.live = parts.live
+        self.extender, self.metrics = Extender(live), SchedulerMetrics(parts)
         self.world._count(self.metrics, "_queues", "gauges read")
-        self.explainer = Explainer(live, None, clock=self.clock.monotonic)
+        self.explainer = Explainer(live, parts.guard, None, clock=self.clock.monotonic)
         typical = TypicalInput(live, every_s=LEARNS_EVERY_S, least_pods=3)
         gauges = StrandedGauges(live, typical, COUNTS_EVERY_S)
         return SchedulerProcess(

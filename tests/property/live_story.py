@@ -360,7 +360,7 @@ async def settled(world: World) -> None:
             world.violation(f"{name} is still overbooked by Weft's own pods")
     line = MemoryLine(world.server, delay=lambda: 0, lag=lambda: 0)
     async with MemoryClient(line, "fresh", clock=LoopClock(), rng=world.random) as client:
-        fresh = world.cluster(client, None)
+        fresh = world.cluster(client, None).live
         await fresh.start()
         _agrees(world, fresh, "a fresh start")
         for text in differences(live.engine.ledger.table, fresh.engine.ledger.table):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
+from led_cluster import led
 from long_form import few_or_many
 from original_clusters import NODE_OF, SCHEDULERS, SYSTEMS, FilledCluster
 
@@ -20,7 +21,6 @@ from fakes.api_time import LoopClock, run
 from weft.cluster.adoption.account import ClusterAccount, account_of
 from weft.cluster.adoption.opt_in import opt_in, undo
 from weft.cluster.adoption.plan import AdoptionWish, account_for, plan_of, read_cluster
-from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.reading.reading import HowToRead
 from weft.cluster.state.pod_reader import read
 from weft.cluster.state.volumes import VolumeView
@@ -266,7 +266,7 @@ def test_undone_every_object_is_as_it_was(seed: int) -> None:
 async def live_account(cluster: FilledCluster) -> dict[str, Placement]:
     server = served(cluster)
     async with client_of(server) as client:
-        live = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
+        live = led(client, [Profile("weft", [Fgd()])]).live
         await live.start()
         held = {uid: one.placement for uid, one in live.engine.ledger.holdings.items()}
         names = {pod["metadata"]["uid"]: name for name, pod in named(server).items()}

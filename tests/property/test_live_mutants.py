@@ -16,10 +16,10 @@ import weft.cluster.state.pods
 import weft.kube.bind
 from weft.cluster.control.fault_log import FaultLog
 from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.control.typical_pods import TypicalInput
 from weft.cluster.control.watch_feeds import ChangeStream
 from weft.cluster.state.bound_share import BoundShare, held_by
 from weft.cluster.state.pods import PodView
-from weft.cluster.state.typical_pods import TypicalInput
 from weft.core.engine import Bind, BindFailed, Engine, PodGone
 from weft.core.engine.assessment import Assessor
 from weft.core.engine.decision_faults import SideTasks

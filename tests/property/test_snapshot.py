@@ -13,20 +13,20 @@ from original_clusters import FilledCluster
 from fakes.api_memory import MemoryClient, MemoryLine
 from fakes.api_server import FakeApiServer
 from fakes.api_time import LoopClock, run
-from weft.cli.hosting import reading_cluster
 from weft.cli.policies import registry
 from weft.cluster.config.form import Configuration
-from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.control.typical_pods import TypicalInput
+from weft.cluster.leader.leader_parts import LeaderParts
 from weft.cluster.scheduler.explain_service import Explainer
 from weft.cluster.snapshot.anonymous import anonymous
 from weft.cluster.snapshot.capture import captured, snapshot_of
 from weft.cluster.snapshot.file import decode, encode, lean
 from weft.cluster.snapshot.form import ClusterSnapshot
 from weft.cluster.snapshot.state import SnapshotState, snapshot_state
-from weft.cluster.state.typical_pods import TypicalInput
 from weft.core.explain.explanation import Explanation
 from weft.core.explain.renderer import lines_of
 from weft.core.ledger import Holding
+from weft.host.plan import reading_cluster
 from weft.kube.client import ApiClient
 from weft.model import Node
 
@@ -60,14 +60,15 @@ class LiveStory(NamedTuple):
     requests: dict[str, int]
 
 
-async def seen(live: EngineCluster) -> Seen:
-    explain = Explainer(live, None, clock=lambda: 0.0).explain
+async def seen(parts: LeaderParts) -> Seen:
+    live = parts.live
+    explain = Explainer(live, parts.guard, None, clock=lambda: 0.0).explain
     keys = sorted(live.pods.pods)
     texts = {f"{space}/{name}": await explain(space, name) for space, name in keys}
     return Seen(dict(live.engine.ledger.holdings), dict(live.nodes.nodes), texts)
 
 
-def make(client: ApiClient) -> EngineCluster:
+def make(client: ApiClient) -> LeaderParts:
     return reading_cluster(Configuration(), registry(), client)
 
 
@@ -83,11 +84,12 @@ def live_story(fill: Callable[[FakeApiServer], None]) -> LiveStory:
         fill(server)
         line = MemoryLine(server, delay=lambda: 0.0, lag=lambda: 0.0)
         async with MemoryClient(line, "live", clock=LoopClock(), rng=random.Random(1)) as client:
-            live = make(client)
+            parts = make(client)
+            live = parts.live
             await live.start()
             await TypicalInput(live).count()
             live.leadership.begin()
-            said = await seen(live)
+            said = await seen(parts)
             server.requests.clear()
             found = await captured(client, Configuration())
             snapshot = snapshot_of(found, Configuration(), client.clock.wall())
@@ -148,7 +150,7 @@ def waiting(name: str, chance: random.Random, nodes: list[str]) -> Json:
 def test_a_snapshot_explains_each_pod_as_the_live_cluster_did(seed: int) -> None:
     story = random_story(seed)
     state = from_file(story.snapshot)
-    again = asyncio.run(seen(state.live))
+    again = asyncio.run(seen(state.parts))
     assert again.nodes == story.live.nodes
     assert again.holdings == story.live.holdings
     assert again.explained == story.live.explained
@@ -180,7 +182,7 @@ def test_without_names_the_same_is_held_and_said(seed: int) -> None:
     plain = random_story(seed).snapshot
     hidden = decode(encode(anonymous(plain)), "x.json")
     names = dict(renamed(lean(plain), lean(hidden)))
-    before, after = (asyncio.run(seen(from_file(one).live)) for one in (plain, hidden))
+    before, after = (asyncio.run(seen(from_file(one).parts)) for one in (plain, hidden))
 
     def hashed(line: str) -> str:
         return re.sub(r"[\w.-]+", lambda word: names.get(word[0], word[0]), line)

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from random import Random
 from typing import Any
 
+from led_cluster import led
 from msgspec.structs import replace
 
 from fakes.api_memory import MemoryClient, MemoryLine
@@ -67,7 +68,7 @@ class World:
         self.live = await self._started()
 
     async def _started(self) -> EngineCluster:
-        live = EngineCluster(self._client, [Profile("weft", [BestFit()])], lease=None)
+        live = led(self._client, [Profile("weft", [BestFit()])]).live
         live.on_notice.append(self.notices.append)
         await live.start()
         await live.lead(afresh=False)

@@ -10,6 +10,7 @@ from collections import Counter
 from random import Random
 from typing import Any
 
+from led_cluster import led
 from live_asks import CARD_MIB, Json, node_of, random_spec
 from ways import Way
 
@@ -124,13 +125,14 @@ class UnmovedWorld:
 
     async def _start(self, client: MemoryClient) -> None:
         await self._stop()
-        self.live = EngineCluster(
+        self.parts = led(
             client,
             self.way.profiles(self.seed),
             names=self.way.pods_names,
             seed=1,
             lease=LeaseStub(lambda _: True),
         )
+        self.live = self.parts.live
         await self.live.start()
         await self.live.lead(afresh=False)
         await asyncio.sleep(0.01)
@@ -165,7 +167,7 @@ class UnmovedWorld:
         moved = {name: pair for name, pair in moved.items() if pair[0] != pair[1]}
         assert not moved, f"{what}: {moved}"
         assert "POST pods/eviction" not in self.server.requests, what
-        assert not self.live.guard._tasks, what
+        assert not self.parts.guard._tasks, what
 
     # --- edits ---
 

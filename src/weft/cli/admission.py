@@ -1,10 +1,8 @@
 """`weft admission`: the policies that the API server applies for Weft."""
 
-import asyncio
-import logging
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from typer import Option
 
@@ -132,34 +130,8 @@ def webhook(
     """
     import uvloop
 
+    from weft.host.webhook import WebhookPlace, host
+
     with logs.daemon(log_format, log_level):
         place = WebhookPlace(address, port, certificate_file, key_file)
-        uvloop.run(_serve(place, scheduler_name))
-
-
-class WebhookPlace(NamedTuple):
-    """Where the webhook listens, and the certificate that it shows."""
-
-    address: str
-    port: int
-    certificate: Path
-    key: Path
-
-
-async def _serve(place: WebhookPlace, scheduler_name: str) -> None:
-    from weft.cluster.admission.webhook import WebhookServer
-    from weft.cluster.http.tls import follow_certificate, server_tls
-    from weft.cluster.scheduler.process import stop_signal
-
-    log = logging.getLogger("weft.webhook")
-    tls = server_tls(place.certificate, place.key, None)
-    server = WebhookServer(scheduler_name)
-    try:
-        port = await server.listen(place.address, place.port, tls)
-    except OSError as error:
-        raise BadInputError(f"--port {place.port}", f"can't be listened on: {error}") from error
-    log.info("webhook on %s:%d", place.address, port)
-    following = asyncio.ensure_future(follow_certificate(tls, place.certificate, place.key, log))
-    await stop_signal()
-    following.cancel()
-    await server.close()
+        uvloop.run(host(place, scheduler_name))

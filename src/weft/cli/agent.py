@@ -1,4 +1,4 @@
-"""`weft agent`: what runs on each GPU node; composed in `agent_hosting`."""
+"""`weft agent`: what runs on each GPU node; composed in `host/agent.py`."""
 
 import os
 import socket
@@ -15,7 +15,7 @@ NVML = "nvml"
 NODE_NAME = "NODE_NAME"
 SUPERVISED = "--supervised"
 NOTE = "runtime-configuration.json"
-AT_THE_START = ("weft.cli.agent_plugins", "weft.node.cri.trial")
+AT_THE_START = ("weft.host.device_plugins", "weft.node.cri.trial")
 """Modules that an agent imports while it starts, beside what composes it."""
 
 
@@ -112,9 +112,9 @@ def agent(
             _become_supervisor(lock, guarded, log_level, log_format, name)
         import uvloop
 
-        from weft.cli.agent_hosting import AgentHosting, host
         from weft.cluster.config.form import Configuration
         from weft.cluster.config.read import read
+        from weft.host.agent import AgentHosting, host
         from weft.node.supervisor.fork_server import begin_when_told
         from weft.node.supervisor.handed_over import handed_over
 

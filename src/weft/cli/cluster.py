@@ -39,8 +39,8 @@ def stranded(
     By the shapes of the GPU pods there are, 95 % of them: shares that none of these fill, slots
     for pods of several GPUs, nodes that take none of them, GPU models, CPU and memory beside.
     """
+    from weft.cluster.control.typical_pods import usual_shapes
     from weft.cluster.state.stranding import stranded_by_model
-    from weft.cluster.state.typical_pods import usual_shapes
 
     state = state_of(snapshot, kubeconfig, context)
     rows = stranded_by_model(state.engine.ledger.table, usual_shapes(state.usual()))
@@ -52,13 +52,13 @@ def stranded(
 
 def state_of(snapshot: "Path | None", kubeconfig: "Path | None", context: str) -> "SnapshotState":
     """The cluster's state, from a file or from the cluster itself as it is now."""
-    from weft.cli.hosting import reading_cluster
-    from weft.cli.interference_files import without_absent
+    from weft.cli.absent_files import without_absent
     from weft.cli.policies import registry
     from weft.cli.snapshot import asked
     from weft.cli.snapshot_files import open_snapshot
     from weft.cluster.snapshot.capture import snapshot_of
     from weft.cluster.snapshot.state import snapshot_state
+    from weft.host.plan import reading_cluster
 
     if snapshot is not None:
         if kubeconfig or context:

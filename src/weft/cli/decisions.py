@@ -114,7 +114,7 @@ def _explained(path: Path, name: str) -> "Explanation":
 
     state = open_snapshot(path)
     namespace, pod = _found(state, path, name)
-    explained = asyncio.run(Explainer(state.live, None).explain(namespace, pod))
+    explained = asyncio.run(Explainer(state.live, state.parts.guard, None).explain(namespace, pod))
     assert explained is not None
     return explained
 

@@ -161,8 +161,8 @@ class DefragPlan(NamedTuple):
 
 def planned(state: "SnapshotState", wish: DefragWish) -> DefragPlan:
     """The plan that the wish asks for. Disruption budgets that may not be read are an error."""
+    from weft.cluster.control.typical_pods import usual_shapes
     from weft.cluster.snapshot.movable_pods import movable_pods
-    from weft.cluster.state.typical_pods import usual_shapes
     from weft.core.engine.making_room import RoomSearch
     from weft.core.engine.stranding_moves import StrandingSearch
 

@@ -61,7 +61,7 @@ def serve(
     """
     from msgspec.structs import replace
 
-    from weft.cli.hosting import Hosting
+    from weft.host.plan import Hosting
 
     with logs.daemon(log_format, log_level):
         settings = configuration(config, leader_elect, http_port)

@@ -49,8 +49,8 @@ def train(
     """Learn a predictor for each GPU model and way of sharing in the data."""
     one_thread()
     import weft
-    from weft.cluster.telemetry.interference_files import read_measured
     from weft.files.reading import pack
+    from weft.host.interference_files import read_measured
     from weft.interference.committee import Effort
     from weft.interference.ladder import fit
     from weft.interference.model_file import SCHEMA, PredictorFile, encode
@@ -92,7 +92,7 @@ def evaluate(
 ) -> None:
     """Keep measurements back in five ways, and say how well they are predicted."""
     from weft.cli.interference_tables import print_results, unexamined, write_figures
-    from weft.cluster.telemetry.interference_files import read_measured
+    from weft.host.interference_files import read_measured
     from weft.interference.evaluate import SPLITS, Examination, examine
 
     wrong = [name for name in split if name not in SPLITS]
@@ -134,7 +134,7 @@ def predict(
     import msgspec
 
     from weft.cli.interference_tables import print_pairs, print_reasons
-    from weft.cluster.telemetry.interference_files import read_model
+    from weft.host.interference_files import read_model
     from weft.interference.model_file import PredictorFile
     from weft.interference.prediction_reasons import PredictionReasons, because
     from weft.interference.table import from_predictors, from_static

@@ -1,4 +1,4 @@
-"""`weft scheduler`: both forms in one process on one ledger; composed in `hosting`.
+"""`weft scheduler`: both forms in one process on one ledger; composed in `host/scheduler.py`.
 
 Pods whose schedulerName is one of the profiles' are scheduled here; where an extender port is
 given, kube-scheduler may ask about all others on the same accounts.
@@ -14,8 +14,8 @@ from weft.cli import logs, options
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
-    from weft.cli.hosting import Hosting
     from weft.cluster.config.form import Configuration
+    from weft.host.plan import Hosting
 
 log = logging.getLogger("weft.scheduler")
 
@@ -41,7 +41,7 @@ def scheduler(
 
     Several processes may run: one leads, by a Lease, the others are ready to follow.
     """
-    from weft.cli.hosting import Hosting
+    from weft.host.plan import Hosting
 
     with logs.daemon(log_format, log_level):
         settings = configuration(config, leader_elect, http_port)
@@ -102,9 +102,9 @@ def run(settings: "Configuration", hosting: "Hosting") -> None:
     """Host until told to stop. Lost leadership is exit code 1."""
     import uvloop
 
-    from weft.cli.hosting import host
     from weft.cli.policies import registry
-    from weft.cluster.scheduler.process import LeadershipLostError
+    from weft.host.scheduler import host
+    from weft.host.scheduler_process import LeadershipLostError
 
     try:
         uvloop.run(host(settings, registry(), hosting))

@@ -82,48 +82,29 @@ class ShadowRun:
         self, settings: "Configuration", endpoint: "Endpoint", seconds: float | None
     ) -> "ShadowSummary":
         """Until the time is over, or it is told to stop; `WeftError` where that cannot be."""
-        from weft.cli.hosting import reading_cluster, watching_parts
         from weft.cli.policies import registry
-        from weft.cluster.scheduler.process import stop_signal
-        from weft.cluster.shadow.summary import ShadowTotals
-        from weft.cluster.shadow.watch import ShadowWatch, unreadable_lists
+        from weft.cluster.shadow.watch import unreadable_lists
+        from weft.host.shadow import ShadowListeners, watch
         from weft.kube.client import ClientOptions
         from weft.kube.read_only import ReadOnlyClient
 
-        totals, known, where = ShadowTotals(), registry(), str(self._where)
         options = ClientOptions(qps=settings.client.qps, burst=settings.client.burst)
         async with ReadOnlyClient(endpoint, options) as client:
-            live = reading_cluster(settings, known, client, where)
 
-            def seen(comparison: "BindingComparison") -> None:
-                totals.add(comparison)
-                self.show(comparison)
+            async def rights() -> None:
+                if refused := await unreadable_lists(client):
+                    wrong = f"may not list {', '.join(refused)}; {_RIGHTS}"
+                    raise BadInputError("your rights", wrong)
 
-            watch = ShadowWatch(live, seen)
-            if refused := await unreadable_lists(client):
-                wrong = f"may not list {', '.join(refused)}; {_RIGHTS}"
-                raise BadInputError("your rights", wrong)
-            await live.start()
-            parts = watching_parts(settings, known, live, where)
-            try:
-                for part in parts:
-                    await part.start()
-                self._ready(live.nodes)
-                began = client.clock.monotonic()
-                ends = {asyncio.ensure_future(work) for work in (stop_signal(), live.failed())}
-                done, _ = await asyncio.wait(
-                    ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
-                )
-                for end in ends:
-                    end.cancel()
-                for end in done:
-                    end.result()
-                took_s = client.clock.monotonic() - began
-                return totals.summary(took_s, watch.could_place(), watch.unread)
-            finally:
-                for part in parts:
-                    await part.close()
-                await live.stop()
+            return await watch(
+                settings,
+                registry(),
+                client,
+                ShadowListeners(self._ready, self.show),
+                where=str(self._where),
+                seconds=seconds,
+                first=rights,
+            )
 
     def _ready(self, nodes: "NodeView") -> None:
         gpus = sum(len(node.gpus) for node in nodes.nodes.values())

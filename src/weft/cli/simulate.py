@@ -309,7 +309,7 @@ def _with_inputs(
     """With what policies are told beside the cluster and the pods."""
     import msgspec
 
-    from weft.cluster.telemetry.interference_files import read_interference, read_mystic
+    from weft.host.interference_files import read_interference, read_mystic
 
     if interference is not None:
         inputs = read_interference(interference, "--interference")

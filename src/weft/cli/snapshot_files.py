@@ -33,10 +33,10 @@ def open_snapshot(path: Path, config: "Configuration | None" = None) -> "Snapsho
     `config` decides instead of the configuration in the snapshot. `BadInputError` for a file that
     is cut off, of another version, or no snapshot. What the snapshot lacks is said on stderr.
     """
-    from weft.cli.hosting import reading_cluster
     from weft.cli.policies import registry
     from weft.cluster.snapshot.file import read
     from weft.cluster.snapshot.state import snapshot_state
+    from weft.host.plan import reading_cluster
 
     logging.getLogger("weft").addHandler(logging.NullHandler())  # who asks is told, no log
     snapshot = read(path)

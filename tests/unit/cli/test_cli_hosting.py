@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 from fakes.api_server import FakeApiServer
-from weft.cli.hosting import Hosting, host
 from weft.cluster.config.form import (
     Configuration,
     ExtenderSettings,
@@ -23,6 +22,8 @@ from weft.cluster.config.form import (
 )
 from weft.core.policies.catalog import built_in
 from weft.core.record import read, replay
+from weft.host.plan import Hosting
+from weft.host.scheduler import host
 from weft.model.interference_table import INTERFERENCE, InterferenceTable, InterferenceView
 from weft.testing import AGENT_BY_NAME
 

@@ -7,10 +7,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from weft.cli.interference_files import files_of
 from weft.cluster.config.form import Configuration, ExtenderSettings, InterferenceSettings
 from weft.cluster.config.read import decode, read
-from weft.cluster.telemetry.interference_files import read_interference
+from weft.host.interference_files import read_interference
+from weft.host.prediction_files import files_of
 from weft.interference.public_datasets import slowdowns
 from weft.interference.table import from_static
 from weft.model import BadInputError

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from weft.cli.hosting import Hosting, taken_here
 from weft.cluster.config.form import (
     Configuration,
     ExtenderSettings,
@@ -12,6 +11,7 @@ from weft.cluster.config.form import (
     ProfileSettings,
 )
 from weft.cluster.config.read import read
+from weft.host.plan import Hosting, taken_here
 from weft.model import BadInputError
 
 PROFILES = (

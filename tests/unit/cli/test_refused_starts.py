@@ -14,9 +14,9 @@ from inspected_cluster import served
 
 from fakes import api_server
 from fakes.api_server import FakeApiServer
-from weft.cli.hosting import rights_of
 from weft.cluster.config.form import Configuration
 from weft.cluster.rights import AGENT
+from weft.host.cluster_parts import rights_of
 from weft.kube.access import ResourceRight
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint

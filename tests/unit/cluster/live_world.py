@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from led_cluster import led
+
 from fakes.api_server import FakeApiServer
 from fakes.api_store import ApiRefusal
 from weft.cluster.control.interface import Attempt, BindOutcome, Notice
-from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.engine import Unschedulable
 from weft.core.framework import Policy, Profile
 from weft.core.policies.fgd import Fgd
@@ -102,7 +103,8 @@ class World:
         self, server: FakeApiServer, client: ApiClient, policy: Policy, **how: Any
     ) -> None:
         self.server, self.client = server, client
-        self.live = EngineCluster(client, [Profile("weft", [policy])], **{"lease": None, **how})
+        self.parts = led(client, [Profile("weft", [policy])], **how)
+        self.live = self.parts.live
         self.notices: list[Notice] = []
         self.live.on_notice.append(self.notices.append)
 
@@ -185,7 +187,8 @@ async def world(
 async def anew(made: World) -> None:
     """The process ends, and another one starts."""
     await made.live.stop()
-    made.live = EngineCluster(made.client, [Profile("weft", [Fgd()])], lease=None)
+    made.parts = led(made.client, [Profile("weft", [Fgd()])])
+    made.live = made.parts.live
     made.live.on_notice.append(made.notices.append)
     await made.live.start()
     await made.live.lead(afresh=False)

@@ -203,7 +203,7 @@ class Scene(World):
 
     async def idle(self) -> None:
         """Wait until nothing is being asked of the API."""
-        await until(lambda: not self.live.evictor._tasks)
+        await until(lambda: not self.parts.evictor._tasks)
 
     def refusals(self) -> list[NotEvicted]:
         return self.heard(NotEvicted)

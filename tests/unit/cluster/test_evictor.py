@@ -77,7 +77,7 @@ async def test_the_borrower_is_evicted_with_the_reason_in_numbers(
         assert line.__dict__["cycle"] > record.seq
         assert not made.deleting("lender")
         made.look(lender=4_000)
-        assert made.live.evictor.borrower_counts == {"evicted": 1, "blocked": 0, "failed": 0}
+        assert made.parts.evictor.borrower_counts == {"evicted": 1, "blocked": 0, "failed": 0}
         made.server.remove("pods", "borrower", "d")
         await until(lambda: len(made.live.engine.ledger.holdings) == 1)
 
@@ -87,7 +87,7 @@ async def test_a_disruption_budget_is_asked_again_at_the_next_look() -> None:
         made.server.fault("status", path="eviction", code=429, times=1_000)
         made.look(lender=0)
         await until(lambda: made.told("EvictionBlocked"))
-        await until(lambda: made.live.evictor.borrower_counts["blocked"] == 1)
+        await until(lambda: made.parts.evictor.borrower_counts["blocked"] == 1)
         made.server.faults.forget()
         assert not made.deleting("borrower")
         made.look(lender=12_000)  # needed no more
@@ -101,7 +101,7 @@ async def test_an_api_server_without_an_answer_is_asked_again_at_the_next_look()
     async with lent() as made:
         made.server.fault("status", path="eviction", code=500, times=1_000)
         made.look(lender=0)
-        await until(lambda: made.live.evictor.borrower_counts["failed"] == 1)
+        await until(lambda: made.parts.evictor.borrower_counts["failed"] == 1)
         made.server.faults.forget()
         made.look(lender=0)
         await until(lambda: made.deleting("borrower"))
@@ -115,7 +115,7 @@ async def test_who_follows_evicts_nobody_and_knows_after_a_restart_who_borrowed(
         bind(made.server, "lender", 0, "2026-01-01T00:00:01Z", memory_mib=15_000)
         await until(lambda: len(made.live.engine.ledger.holdings) == 2)
         made.look(lender=0)
-        await until(lambda: not made.live.evictor._tasks)
+        await until(lambda: not made.parts.evictor._tasks)
         assert "POST pods/eviction" not in made.server.requests
         await made.live.lead(afresh=False)
         made.look(lender=0)
@@ -129,7 +129,7 @@ async def test_a_pod_that_weft_did_not_place_is_never_evicted() -> None:
         bind(made.server, "foreign", None, "2099-01-01T00:00:00Z")
         await until(lambda: len(made.live.engine.ledger.holdings) == 3)
         made.look(lender=0)
-        await until(lambda: not made.live.evictor._tasks)
+        await until(lambda: not made.parts.evictor._tasks)
         made.look(lender=0)
         await until(lambda: made.deleting("borrower"))
         assert not made.deleting("foreign")

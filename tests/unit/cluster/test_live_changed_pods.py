@@ -5,12 +5,12 @@ import json
 import random
 
 import pytest
+from led_cluster import led
 
 from fakes.api_memory import MemoryClient, MemoryLine
 from fakes.api_server import FakeApiServer
 from fakes.api_time import LoopClock
 from fakes.lease import LeaseStub
-from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.framework import Profile
 from weft.core.policies.packing import BestFit
 from weft.testing import AGENT_BY_NAME
@@ -40,7 +40,7 @@ async def shares(refused: int) -> list[int]:
 
     line = MemoryLine(server, delay=lambda: 0, lag=lambda: 1)
     async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
-        live = EngineCluster(client, [Profile("weft", [BestFit()])], lease=LeaseStub(may_bind))
+        live = led(client, [Profile("weft", [BestFit()])], lease=LeaseStub(may_bind)).live
         await live.start()
         await live.lead(afresh=False)
         await asyncio.sleep(1)

@@ -4,8 +4,9 @@ import asyncio
 import datetime
 from typing import Any
 
+from led_cluster import led
+
 from fakes.api_server import FakeApiServer
-from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.framework import Profile
 from weft.core.policies.fgd import Fgd
 from weft.kube.client import ApiClient
@@ -37,7 +38,7 @@ async def life() -> None:
         ApiClient(Endpoint(server.url, FixedCredentials())) as client,
     ):
         add(server)
-        first = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
+        first = led(client, [Profile("weft", [Fgd()])]).live
         await first.start()
         await first.lead(afresh=False)
         while first._binding:
@@ -47,7 +48,7 @@ async def life() -> None:
         assert len(held) == 8
         assert list(first.engine.ledger.table.memory_used) == [16000, 16000]
         await first.stop()
-        second = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
+        second = led(client, [Profile("weft", [Fgd()])]).live
         await second.start()
         assert {u: h.placement for u, h in second.engine.ledger.holdings.items()} == held
         await second.stop()
@@ -85,7 +86,7 @@ async def restarted() -> int:
         }
         change = {"metadata": {"annotations": marks}, "spec": {"nodeName": "n"}}
         server.update("pods", "p0", {**change, "status": {"conditions": [at]}}, "d")
-        live = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
+        live = led(client, [Profile("weft", [Fgd()])]).live
         await live.start()
         (residency,) = live.engine.residencies.on(("n", 1))
         await live.stop()

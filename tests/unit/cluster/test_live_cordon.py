@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from led_cluster import led
 from live_world import Json, node, pod
 
 from fakes.api_memory import MemoryClient, MemoryLine
@@ -31,7 +32,7 @@ async def cluster(server: FakeApiServer, **binding: int) -> AsyncIterator[Engine
     line = MemoryLine(server, delay=lambda: 0, lag=lambda: 0)
     async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
         profiles = [Profile("weft", [BestFit()])]
-        live = EngineCluster(client, profiles, binding=BindOptions(**binding), lease=None)
+        live = led(client, profiles, binding=BindOptions(**binding)).live
         await live.start()
         await live.lead(afresh=False)
         yield live

@@ -4,12 +4,12 @@ import asyncio
 import random
 
 import pytest
+from led_cluster import led
 from live_world import Json, node, pod
 
 from fakes.api_memory import MemoryClient, MemoryLine
 from fakes.api_server import FakeApiServer
 from fakes.api_time import LoopClock
-from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.framework import Profile
 from weft.core.policies.packing import BestFit
 from weft.testing import AGENT_BY_NAME
@@ -42,7 +42,7 @@ async def test_a_pod_goes_only_where_its_resource_is_advertised_or_delivered_by_
     server.add("nodes", advertising("elastic", **{ELASTIC: "32000"}))
     line = MemoryLine(server, delay=lambda: 0, lag=lambda: 0)
     async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
-        live = EngineCluster(client, [Profile("weft", [BestFit()])], lease=None)
+        live = led(client, [Profile("weft", [BestFit()])]).live
         await live.start()
         await live.lead(afresh=False)
         for name, resource in (("e", ELASTIC), ("a", ALNAIR), ("g", "aliyun.com/gpu-mem")):
@@ -68,9 +68,7 @@ async def test_pods_that_are_bound_where_nothing_delivers_are_charged_all_the_sa
     server.update("pods", "g", change, "d")
     line = MemoryLine(server, delay=lambda: 0, lag=lambda: 0)
     async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
-        live = EngineCluster(
-            client, [Profile("weft", [BestFit()])], gpushare_unit="GiB", lease=None
-        )
+        live = led(client, [Profile("weft", [BestFit()])], gpushare_unit="GiB", lease=None).live
         await live.start()
         assert live.engine.ledger.table.memory_used[0] == 0
         assert live.engine.ledger.table.memory_used[1] > 4000

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from led_cluster import led
 from live_world import Json, node, pod
 
 from fakes.api_memory import MemoryClient, MemoryLine
@@ -55,7 +56,7 @@ def api(*nodes: Json) -> FakeApiServer:
 async def living(server: FakeApiServer, **how: Any) -> AsyncIterator[EngineCluster]:
     line = MemoryLine(server, delay=lambda: 0, lag=lambda: 0)
     async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
-        live = EngineCluster(client, [Profile("weft", [BestFit()])], **{"lease": None, **how})
+        live = led(client, [Profile("weft", [BestFit()])], **how).live
         await live.start()
         await live.lead(afresh=False)
         yield live

@@ -62,14 +62,14 @@ async def test_a_card_that_the_plugin_overbooks_is_told_and_nobody_is_evicted() 
         plugin_writes(made, "second", first, 12)
         assert await until(lambda: made.told("PlacementMoved"))
         assert await until(lambda: made.told("Overbooked"))
-        assert made.live.guard._tasks == {}
+        assert made.parts.guard._tasks == {}
         await bound(made, "third", 12)  # the card it was chosen for is free
         assert used(made)[second] == CARD_MIB * 12 // 16
         assert used(made)[first] == 2 * (CARD_MIB * 12 // 16)
         before = used(made)
         await anew(made)
         assert used(made) == before
-        assert made.live.guard._tasks == {}
+        assert made.parts.guard._tasks == {}
         assert "POST pods/eviction" not in made.server.requests
 
 

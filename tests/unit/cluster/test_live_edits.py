@@ -137,17 +137,17 @@ async def test_nobody_goes_for_a_claim_on_the_neighbours_gpu(memory_mib: int) ->
         edit(made, "mine", to(1 - mine, memory_mib))
         await until(lambda: made.told("PlacementDoubted"))
         for _ in range(2):
-            made.live.guard.check()
+            made.parts.guard.check()
             assert used(made) == [CARD_MIB] * 2
-            assert made.live.guard.overbooked == 0
-            assert made.live.guard._tasks == {}
+            assert made.parts.guard.overbooked == 0
+            assert made.parts.guard._tasks == {}
             await anew(made)
         patch(made, "mine", delivery="{")  # now none of its marks agree: the most is charged
         await until(lambda: _text(made, made.uid("mine"), "delivery") == "{")
         await anew(made)
         told = await until(lambda: made.told("Overbooked"))
         assert "may hold up to 16,000 MiB more than it has" in told[0]
-        assert made.live.guard._tasks == {}
+        assert made.parts.guard._tasks == {}
         assert "POST pods/eviction" not in made.server.requests
 
 
@@ -162,7 +162,7 @@ async def test_marks_written_by_hand_make_nobody_go() -> None:
         patch(made, "mine", placement=json.dumps(value), placement_copy=json.dumps(value))
         await until(lambda: made.told("PlacementDoubted"))
         assert used(made) == [CARD_MIB]
-        assert made.live.guard._tasks == {}
+        assert made.parts.guard._tasks == {}
         assert not made.deleting("theirs")
 
 
@@ -174,7 +174,7 @@ async def test_whoever_is_double_booked_beside_an_edited_pod_still_goes() -> Non
         bind(made.server, "edited", 0, ago(20), memory_mib=1_000)
         edit(made, "edited", to(0, 16_000))
         await until(lambda: made.told("PlacementDoubted"))
-        assert made.live.guard._tasks == {}
+        assert made.parts.guard._tasks == {}
         bind(made.server, "later", 0, ago(10), memory_mib=9_000)
         await until(lambda: made.deleting("later"))
         told = await until(lambda: made.told("DoubleBooked"))

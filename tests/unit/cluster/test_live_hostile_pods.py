@@ -83,13 +83,13 @@ async def test_a_fault_of_ours_in_one_pod_is_told_once_and_ends_nothing(
 ) -> None:
     caplog.set_level(logging.ERROR, "weft.cluster")
 
-    def nobody_thought_of_this(pod: Any, *, gone: bool) -> list[Any]:
+    def nobody_thought_of_this(pod: Any, gone: bool) -> list[Any]:
         if "weft.dev/out-of-memory" in (pod.metadata.annotations or {}):
             raise ZeroDivisionError("at 1")
         return []
 
     async with world() as cluster:
-        monkeypatch.setattr(cluster.live.ends, "of", nobody_thought_of_this)
+        monkeypatch.setattr(cluster.live.hooks, "pod_events", [nobody_thought_of_this])
         made = pod("p", 100, scheduler="other")
         owner = {"controller": True, "kind": "Job", "name": "j", "apiVersion": "batch/v1"}
         made["metadata"]["ownerReferences"] = [{**owner, "uid": "x"}]

@@ -2,9 +2,9 @@
 
 import json
 
+from led_cluster import led
 from live_world import CARD_MIB, LONG_AGO, World, bind, gpus, node, pod, until, world
 
-from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.framework import Profile
 from weft.core.policies.fgd import Fgd
 
@@ -19,7 +19,8 @@ def shows(made: World, count: int) -> None:
 
 async def anew(made: World) -> None:
     await made.live.stop()
-    made.live = EngineCluster(made.client, [Profile("weft", [Fgd()])], lease=None)
+    made.parts = led(made.client, [Profile("weft", [Fgd()])])
+    made.live = made.parts.live
     await made.live.start()
     await made.live.lead(afresh=False)
 
@@ -51,12 +52,12 @@ async def test_a_pod_of_a_lost_gpu_is_charged_to_no_other_and_comes_back_with_it
         assert notice.pod
         assert notice.pod.metadata.name == on[1]
         assert used(made) == [10_000]
-        assert made.live.guard.over == {}
+        assert made.parts.guard.over == {}
         made.server.add("pods", pod("small", 6_000))  # GPU 0 has room for it
         await until(lambda: used(made) == [CARD_MIB])
         await anew(made)
         assert used(made) == [CARD_MIB]
-        assert made.live.guard.over == {}
+        assert made.parts.guard.over == {}
         shows(made, 2)
         await until(lambda: used(made) == [CARD_MIB, 10_000])
         await until(lambda: not made.live.pods.doubts)

@@ -5,11 +5,11 @@ import random
 from typing import Any
 
 import pytest
+from led_cluster import led
 
 from fakes.api_memory import MemoryClient, MemoryLine
 from fakes.api_server import FakeApiServer
 from fakes.api_time import LoopClock
-from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.framework import Profile
 from weft.core.policies.packing import BestFit
 from weft.testing import AGENT_BY_NAME
@@ -40,7 +40,7 @@ async def scene() -> None:
     server = FakeApiServer()
     line = MemoryLine(server, delay=lambda: 0, lag=lambda: 0)
     async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
-        live = EngineCluster(client, [Profile("weft", [BestFit()])], lease=None)
+        live = led(client, [Profile("weft", [BestFit()])]).live
         add_node(server)
         add_pod(server, "first")
         await live.start()
@@ -69,14 +69,14 @@ async def restart() -> None:
     async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
         add_node(server)
         add_pod(server, "first")
-        first = EngineCluster(client, [Profile("weft", [BestFit()])], lease=None)
+        first = led(client, [Profile("weft", [BestFit()])]).live
         await first.start()
         await first.lead(afresh=False)
         await asyncio.sleep(5)
         await first.stop()
         server.remove("nodes", "n")
         add_pod(server, "second")
-        live = EngineCluster(client, [Profile("weft", [BestFit()])], lease=None)
+        live = led(client, [Profile("weft", [BestFit()])]).live
         await live.start()
         await live.lead(afresh=False)
         await asyncio.sleep(30)  # the second one's back-off is over

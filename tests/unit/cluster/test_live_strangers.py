@@ -83,10 +83,10 @@ async def test_who_becomes_unreadable_keeps_his_charge_and_nobody_else_goes(
         before = used(made)
         await edit(made, "stranger", EDITS[how])
         for _ in range(2):
-            made.live.guard.check()
+            made.parts.guard.check()
             assert used(made) == before
-            assert made.live.guard.over == {}
-            assert made.live.guard._tasks == {}
+            assert made.parts.guard.over == {}
+            assert made.parts.guard._tasks == {}
             await anew(made)
         assert "POST pods/eviction" not in made.server.requests
 
@@ -121,10 +121,10 @@ async def test_one_whose_share_is_assumed_sends_nobody_away() -> None:
             name = f"later-{gpu}"
             made.server.add("pods", pod(name, 15_000, scheduler="other"))
             bind(made.server, name, gpu, ago(10), memory_mib=15_000)
-        await until(lambda: made.live.guard.overbooked == 2)
+        await until(lambda: made.parts.guard.overbooked == 2)
         assert made.live.pods.unsure(made.uid("by-hand"))
         for _ in range(2):
-            assert made.live.guard._tasks == {}
+            assert made.parts.guard._tasks == {}
             await anew(made)
         assert "POST pods/eviction" not in made.server.requests
 
@@ -139,7 +139,7 @@ async def test_marks_that_come_after_the_binding_send_nobody_away() -> None:
         await edit(made, "mine", {"annotations": marks})
         await until(lambda: made.told("PlacementDoubted"))
         assert used(made) == [CARD_MIB]
-        assert made.live.guard._tasks == {}
+        assert made.parts.guard._tasks == {}
         assert not made.deleting("theirs")
 
 
@@ -272,7 +272,7 @@ async def test_who_is_bound_past_his_scheduler_is_told_and_goes_where_it_is_aske
         made.server.add("pods", pod("mine", 1, nodeName="n"))
         (text,) = await until(lambda: made.told("BoundPastScheduler"))
         assert "was bound past its scheduler" in text
-        assert made.live.past_scheduler.here == {made.uid("mine")}
+        assert made.parts.past_scheduler.here == {made.uid("mine")}
         if treatment == "evict":
             await until(lambda: made.deleting("mine"))
             assert blocked.hits == 1

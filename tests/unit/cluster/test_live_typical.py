@@ -4,10 +4,11 @@ import asyncio
 from datetime import datetime
 from typing import Any
 
+from led_cluster import led
+
 from fakes.api_server import FakeApiServer
 from weft.cluster.config.popularity import PopularitySettings, UsualPods
-from weft.cluster.control.live_cluster import EngineCluster
-from weft.cluster.state.typical_pods import LEAST_PODS, TypicalInput
+from weft.cluster.control.typical_pods import LEAST_PODS, TypicalInput
 from weft.core.engine import PolicyInput
 from weft.core.framework import Policy, Profile
 from weft.core.ledger.table import LedgerTable
@@ -59,7 +60,7 @@ async def told(
 ) -> list[PolicyInput]:
     """The engine's inputs from two counts, `names` being removed between them."""
     async with ApiClient(Endpoint(server.url, FixedCredentials())) as client:
-        live = EngineCluster(client, [Profile("weft", [policy or Fgd()])], lease=None)
+        live = led(client, [Profile("weft", [policy or Fgd()])]).live
         found: list[PolicyInput] = []
         decide = live.decide
 
@@ -159,7 +160,7 @@ async def test_learning_that_breaks_off_is_counted_and_goes_on() -> None:
     async with FakeApiServer() as server:
         add(server, "p", 1000)
         async with ApiClient(Endpoint(server.url, FixedCredentials())) as client:
-            live = EngineCluster(client, [Profile("weft", [policy])], lease=None)
+            live = led(client, [Profile("weft", [policy])]).live
             await live.start()
             counting = TypicalInput(live, every_s=0.001, least_pods=1)
             await counting.learn()  # at the start, too

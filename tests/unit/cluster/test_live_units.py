@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from led_cluster import led
 from live_world import LONG_AGO, World, bind, until, world
 from live_world import node as plain_node
 
@@ -56,7 +57,8 @@ def used(live: EngineCluster, name: str) -> int:
 
 async def anew(made: World, **how: Any) -> None:
     await made.live.stop()
-    made.live = EngineCluster(made.client, [Profile("weft", [BestFit()])], **{"lease": None, **how})
+    made.parts = led(made.client, [Profile("weft", [BestFit()])], **how)
+    made.live = made.parts.live
     made.live.on_notice.append(made.notices.append)
     await made.live.start()
     await made.live.lead(afresh=False)

@@ -4,6 +4,7 @@ import random
 
 import pytest
 from account_world import CARDS, Account, pod
+from led_cluster import led
 from live_world import CARD_MIB, LONG_AGO, World, bind, until, world
 from live_world import pod as shared
 from long_form import few_or_many
@@ -124,7 +125,7 @@ async def test_after_a_restart_no_card_in_use_is_given_away() -> None:
         await made.live.stop()
         await started_anew(made)
         assert used(made.live) == [CARD_MIB] * 2
-        assert made.live.guard.over == {}
+        assert made.parts.guard.over == {}
 
 
 def used(live: EngineCluster) -> list[int]:
@@ -132,6 +133,7 @@ def used(live: EngineCluster) -> list[int]:
 
 
 async def started_anew(made: World) -> None:
-    made.live = EngineCluster(made.client, [Profile("weft", [Fgd()])], lease=None)
+    made.parts = led(made.client, [Profile("weft", [Fgd()])])
+    made.live = made.parts.live
     await made.live.start()
     await made.live.lead(afresh=False)

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from led_cluster import led
 
 from fakes.api_faults import Fault
 from fakes.api_http import Request
@@ -75,7 +76,7 @@ async def behind() -> AsyncIterator[Scene]:
     server.add("nodes", {"metadata": meta, "spec": {}, "status": status})
     line = MemoryLine(server, delay=lambda: 0, lag=lambda: BEHIND_S)
     async with MemoryClient(line, "weft", clock=LoopClock(), rng=random.Random(1)) as client:
-        live = EngineCluster(client, [Profile("weft", [BestFit()])], lease=None)
+        live = led(client, [Profile("weft", [BestFit()])]).live
         await live.start()
         await live.lead(afresh=False)
         yield Scene(server, live)

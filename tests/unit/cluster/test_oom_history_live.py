@@ -48,7 +48,7 @@ async def test_restarts_in_one_pod_count_each_end_once() -> None:
         assert "a" in [made.live.pod_by_uid(u).metadata.name for u in holders(made)]  # type: ignore[union-attr]
         made.fails("a", restarts=2)
         await until(lambda: made.known[JOB].times == 2)
-        assert made.live.ends.count == 2
+        assert made.parts.ends.count == 2
 
 
 @pytest.mark.parametrize("point", ["before it was written", "before the answer came", "after"])
@@ -64,7 +64,7 @@ async def test_a_process_that_dies_meanwhile_has_learnt_once(point: str) -> None
                 server.fault("lose-answer", path="configmaps", times=1_000_000)
             first.fails("a")
             if point == "before it was written":
-                await until(lambda: first.live.oom_history.counts["failed"])
+                await until(lambda: first.parts.oom_history.counts["failed"])
             else:
                 await until(lambda: entry(server))
         known = entry(server)
@@ -86,7 +86,7 @@ async def test_the_nodes_own_memory_teaches_nothing() -> None:
         await until(lambda: not holders(made))
         await made.bound("b")
         assert made.charged("b") == (2_000, 0)
-        assert made.live.ends.count == 0
+        assert made.parts.ends.count == 0
         assert stored(server) == {}
 
 
@@ -96,7 +96,7 @@ async def test_a_pod_that_nobody_makes_again_teaches_nothing() -> None:
         await until(lambda: (p := made.live.pod("d", "a")) and p.spec.node_name)
         made.fails("a")
         await until(lambda: not holders(made))
-        assert made.live.ends.count == 1
+        assert made.parts.ends.count == 1
         assert made.known == {}
 
 
@@ -109,7 +109,7 @@ async def test_a_pod_that_another_scheduler_placed_teaches_by_its_marks() -> Non
         await until(lambda: len(holders(made)) == 2)
         made.fails("unmarked")
         made.fails("marked")
-        await until(lambda: made.live.ends.count == 2)
+        await until(lambda: made.parts.ends.count == 2)
         assert made.known.keys() == {"d/Job/marked"}
         assert made.known["d/Job/marked"].least_mib == 3_750
 
@@ -118,7 +118,7 @@ async def test_what_the_pod_was_seen_to_use_counts() -> None:
     async with api() as server, scene(server) as made:
         await made.bound("a")
         (uid,) = holders(made)
-        made.live.peaks.append({uid: 4_000}.__getitem__)
+        made.live.hooks.peaks.append({uid: 4_000}.__getitem__)
         made.fails("a")
         await until(lambda: made.known.get(JOB))
         assert made.known[JOB].least_mib == 5_000
@@ -131,8 +131,8 @@ async def test_a_follower_learns_and_writes_only_once_it_leads() -> None:
         async with scene(server, lead=False) as follower:
             leader.fails("a")
             await until(lambda: follower.known.get(JOB))
-            await until(lambda: leader.live.oom_history.counts["failed"])
-            assert follower.live.oom_history.counts == {
+            await until(lambda: leader.parts.oom_history.counts["failed"])
+            assert follower.parts.oom_history.counts == {
                 "written": 0,
                 "conflict": 0,
                 "failed": 0,
@@ -159,9 +159,9 @@ async def test_without_an_api_that_answers_memory_has_to_do(
                 await until(lambda: made.known.get(JOB))
                 await made.bound("b")
                 assert made.charged("b") == (2_500, 0)
-                await until(lambda: made.live.oom_history.counts["failed"] > 3)
+                await until(lambda: made.parts.oom_history.counts["failed"] > 3)
                 said = [r for r in caplog.records if "lessons are not kept" in r.getMessage()]
                 assert len(said) == 1
                 server.faults.forget()
                 await until(lambda: entry(server))
-                await until(lambda: made.live.oom_history.counts["written"] == 1)
+                await until(lambda: made.parts.oom_history.counts["written"] == 1)

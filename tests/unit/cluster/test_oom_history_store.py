@@ -44,7 +44,7 @@ async def test_two_that_write_at_once_join_what_they_know() -> None:
             assert made.known[JOB].times == 2
             assert made.known["d/Job/other"] == OomRecord(1, 1_000)
             assert stored(server)["new"] == "?"
-            assert made.live.oom_history.counts["conflict"] == 1
+            assert made.parts.oom_history.counts["conflict"] == 1
 
 
 BROKEN = {
@@ -71,13 +71,13 @@ async def test_what_cannot_be_read_is_told_once_and_stays(caplog: pytest.LogCapt
                 made.fails("b")
                 await until(lambda: entry(server, "d/Job/next"))
                 assert {key: stored(server)[key] for key in BROKEN} == BROKEN
-                assert made.live.oom_history.unreadable == BROKEN.keys()
+                assert made.parts.oom_history.unreadable == BROKEN.keys()
                 assert made.known[JOB].times == 1
                 put(server, d__Job__train=oom_record(least_mib=9_000))  # somebody mended it
                 server.add("pods", made_by(pod("c", 2_000), name="next"))
                 await until(lambda: (p := made.live.pod("d", "c")) and p.spec.node_name)
                 made.fails("c")
-                await until(lambda: made.live.oom_history.unreadable == BROKEN.keys() - {KEY})
+                await until(lambda: made.parts.oom_history.unreadable == BROKEN.keys() - {KEY})
                 assert made.known[JOB].least_mib == 9_000
     said = [r.getMessage() for r in caplog.records if "is no lesson" in r.getMessage()]
     assert len(said) == len(BROKEN)
@@ -106,9 +106,9 @@ async def test_ends_that_come_together_are_one_write() -> None:
             await made.bound(f"p{number}")
         for number in range(8):
             made.fails(f"p{number}")
-        await until(lambda: made.live.ends.count == 8)
+        await until(lambda: made.parts.ends.count == 8)
         await until(lambda: (e := entry(server)) and e.times == 2)
-        assert made.live.oom_history.counts["written"] <= 2
+        assert made.parts.oom_history.counts["written"] <= 2
 
 
 async def test_nothing_is_written_without_the_lease() -> None:

@@ -33,7 +33,7 @@ def add(made: World, *names: str, scheduler: str = "other") -> None:
 
 async def settled(made: World) -> None:
     """All that was seen has been dealt with."""
-    await until(lambda: not made.live.guard._tasks)
+    await until(lambda: not made.parts.guard._tasks)
 
 
 async def test_of_two_that_weft_placed_on_one_card_the_later_is_evicted_once() -> None:
@@ -50,13 +50,13 @@ async def test_of_two_that_weft_placed_on_one_card_the_later_is_evicted_once() -
             "4,000 of its 16,000 MiB are missing"
         )
         assert made.server.requests["POST pods/eviction"] == 1
-        made.live.guard.check()
+        made.parts.guard.check()
         await settled(made)
         assert made.server.requests["POST pods/eviction"] == 1
-        assert made.live.guard.overbooked == 1  # it holds its share until it is gone
+        assert made.parts.guard.overbooked == 1  # it holds its share until it is gone
         made.server.remove("pods", "later", "d")
-        await until(lambda: made.live.guard.overbooked == 0)
-        assert made.live.evictor.double_booked_counts == {"evicted": 1, "blocked": 0, "failed": 0}
+        await until(lambda: made.parts.guard.overbooked == 0)
+        assert made.parts.evictor.double_booked_counts == {"evicted": 1, "blocked": 0, "failed": 0}
 
 
 async def test_what_was_double_booked_before_the_start_is_found_by_the_leader_alone() -> None:
@@ -65,7 +65,7 @@ async def test_what_was_double_booked_before_the_start_is_found_by_the_leader_al
         bind(made.server, "first", 0, seconds_ago(30))
         bind(made.server, "later", 0, seconds_ago(10))
         await made.live.start()
-        assert made.live.guard.overbooked == 1  # a follower knows, and keeps quiet
+        assert made.parts.guard.overbooked == 1  # a follower knows, and keeps quiet
         assert made.notices == []
         await made.live.lead()
         await until(lambda: made.deleting("later"))
@@ -74,7 +74,7 @@ async def test_what_was_double_booked_before_the_start_is_found_by_the_leader_al
 
 async def test_a_disruption_budget_is_waited_for() -> None:
     async with world() as made:
-        made.live.guard.options = type(made.live.guard.options)(first_delay_s=0.01)
+        made.parts.guard.options = type(made.parts.guard.options)(first_delay_s=0.01)
         budget = made.server.fault("status", path="eviction", code=429, times=1_000)
         add(made, "first", "later")
         bind(made.server, "first", 0, seconds_ago(30))
@@ -101,9 +101,9 @@ async def test_a_pod_of_someone_else_is_told_and_never_evicted() -> None:
         assert about == [None, "foreign"]
         made.server.update("pods", "foreign", {"status": {"phase": "Running"}}, "d")
         await until(lambda: (p := made.live.pod("d", "foreign")) and p.status.phase)
-        made.live.guard.check()
+        made.parts.guard.check()
         assert len(made.notices) == 2  # said once
-        assert made.live.guard._tasks == {}
+        assert made.parts.guard._tasks == {}
         made.server.add("pods", pod("second", 1, scheduler="other"))
         bind(made.server, "second", None, seconds_ago(0))
         about_pods = await until(lambda: [n.pod.metadata.name for n in made.notices if n.pod][1:])
@@ -131,8 +131,8 @@ async def test_what_a_smaller_node_explains_is_left_alone() -> None:
         (text,) = await until(lambda: made.told("DoubleBooked"))
         assert text.endswith("not evicted: its node has shown larger or more GPUs than now")
         await settled(made)
-        made.live.guard.check()
-        assert made.live.guard._tasks == {}
+        made.parts.guard.check()
+        assert made.parts.guard._tasks == {}
         assert "POST pods/eviction" not in made.server.requests
 
 
@@ -197,7 +197,7 @@ async def test_nothing_is_evicted_without_the_lease() -> None:
         bind(made.server, "first", 0, seconds_ago(30))
         bind(made.server, "later", 0, seconds_ago(10))
         await until(lambda: asked)
-        await made.live.guard.stop()
+        await made.parts.guard.stop()
         assert "POST pods/eviction" not in made.server.requests
 
 
@@ -218,8 +218,8 @@ async def test_a_pod_that_is_leaving_anyway_spares_the_others() -> None:
             "pods", "first", {"metadata": {"deletionTimestamp": seconds_ago(0)}}, "d"
         )
         bind(made.server, "later", 0, seconds_ago(10))
-        await until(lambda: made.live.guard.overbooked)
-        assert made.live.guard._tasks == {}
+        await until(lambda: made.parts.guard.overbooked)
+        assert made.parts.guard._tasks == {}
         assert not made.deleting("later")
 
 
@@ -231,8 +231,8 @@ async def test_looking_again_meanwhile_evicts_nobody_twice() -> None:
         bind(made.server, "later", 0, seconds_ago(10))
         await until(slow.struck.is_set)
         for _ in range(3):
-            made.live.guard.check()
-        assert len(made.live.guard._tasks) == 1
+            made.parts.guard.check()
+        assert len(made.parts.guard._tasks) == 1
         slow.gate.set()
         await until(lambda: made.deleting("later"))
         await settled(made)
@@ -250,4 +250,4 @@ async def test_what_happens_again_is_told_again() -> None:
             bind(made.server, "foreign", None, seconds_ago(0))
             await until(lambda: len(made.told("Overbooked")) == 2)
             made.server.remove("pods", "foreign", "d")
-            await until(lambda: not made.live.guard.overbooked)
+            await until(lambda: not made.parts.guard.overbooked)

@@ -56,7 +56,7 @@ async def test_the_next_process_expects_what_this_one_learnt() -> None:
             assert second.live.engine.peaks.known == {KIND: PeakUsage(900, 3)}
             told = [event for event in heard if isinstance(event, OomHistoryLearnt)]
             assert told == [OomHistoryLearnt({}, (PeakLearnt(*KIND, 900, 3),))]
-            writes = second.live.oom_history.counts["written"]
+            writes = second.parts.oom_history.counts["written"]
         assert writes == 0
 
 
@@ -107,7 +107,7 @@ async def test_peaks_that_cannot_be_read_are_told_once_and_learnt_anew(
             put(server, d__Job__train=oom_record(least_mib=2_500), peaks__v1__json=text)
             async with scene(server) as made:
                 assert made.known[JOB].least_mib == 2_500
-                assert made.live.oom_history.unreadable == {PEAKS}
+                assert made.parts.oom_history.unreadable == {PEAKS}
                 await completes(made, "a", 700)
                 await until(lambda: stored(server)[PEAKS] != text)
                 assert peaks(server) == [PeakLearnt(*KIND, 700, 1)]
@@ -123,7 +123,7 @@ async def test_two_that_write_at_once_join_what_they_know() -> None:
         await completes(made, "b", 600)
         joined = [PeakLearnt("e", "w", "1 mib 1", 5, 1), PeakLearnt(*KIND, 1_500, 2)]
         await until(lambda: peaks(server) == joined)
-        assert made.live.oom_history.counts["conflict"] == 1
+        assert made.parts.oom_history.counts["conflict"] == 1
 
 
 def test_only_what_has_room_beside_the_lessons_is_kept_the_newest_of_it() -> None:

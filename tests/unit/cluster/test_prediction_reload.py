@@ -15,7 +15,6 @@ from live_world import until
 from slowdown_observer_world import TABLE, Ahead, Scene, api, scene
 from volume_world import Volume
 
-from weft.cli.interference_files import files_of
 from weft.cluster.config.form import Configuration, InterferenceSettings
 from weft.cluster.telemetry.prediction_reload import (
     LoadedPredictions,
@@ -27,6 +26,7 @@ from weft.cluster.telemetry.solo_rates import SoloProfiles
 from weft.core.framework import Profile
 from weft.core.policies.catalog import built_in
 from weft.core.policies.coscheml import CoschemlPolicy
+from weft.host.prediction_files import files_of
 from weft.model.interference_table import (
     INTERFERENCE,
     MYSTIC,

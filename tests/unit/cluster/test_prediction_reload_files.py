@@ -11,9 +11,9 @@ import pytest
 from slowdown_observer_world import TABLE
 from volume_world import Volume
 
-from weft.cli.interference_files import files_of
 from weft.cluster.config.form import Configuration, InterferenceSettings
 from weft.cluster.telemetry.prediction_reload import LoadedPredictions, PredictionFiles
+from weft.host.prediction_files import files_of
 from weft.model import BadInputError
 
 

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import pytest
+from led_cluster import led
 from live_world import CARD_MIB, LONG_AGO, api, bind, client_of, node, pod, until
 
 from fakes.api_server import FakeApiServer
-from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.shadow.comparison import BindingComparison
 from weft.cluster.shadow.summary import ShadowSummary, ShadowTotals
 from weft.cluster.shadow.watch import ShadowWatch, unreadable_lists
@@ -40,7 +40,7 @@ async def shadowing(*nodes: Any) -> AsyncIterator[ShadowWorld]:
     async with api(*nodes) as server:
         endpoint = client_of(server).endpoint
         async with ReadOnlyClient(endpoint) as client:
-            live = EngineCluster(client, [Profile("weft", [Binpack()])], lease=None)
+            live = led(client, [Profile("weft", [Binpack()])]).live
             seen, totals = list[BindingComparison](), ShadowTotals()
             watch = ShadowWatch(live, lambda one: (seen.append(one), totals.add(one))[0])
             server.add("pods", pod("first", 4_000), "d")

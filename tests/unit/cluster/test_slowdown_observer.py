@@ -23,8 +23,8 @@ async def test_who_slows_a_critical_pod_down_goes_with_the_reason_and_is_kept_aw
             "in 2 of the last 3 looks"
         )
         assert not made.deleting("serve")
-        assert made.live.evictor.slowdown_counts == {"evicted": 1, "blocked": 0, "failed": 0}
-        assert made.live.evictor.borrower_counts["evicted"] == 0
+        assert made.parts.evictor.slowdown_counts == {"evicted": 1, "blocked": 0, "failed": 0}
+        assert made.parts.evictor.borrower_counts["evicted"] == 0
         (ban,) = await until(lambda: (stored(server) or {}).get("bans"))
         assert (ban["gpu_model"], ban["application"], ban["other"]) == ("T4", "serve", "train")
         server.remove("pods", "train", "d")
@@ -130,11 +130,11 @@ async def test_a_disruption_budget_holds_and_nobody_is_asked_again_soon() -> Non
         await made.slow()
         await until(lambda: made.told("EvictionBlocked"))
         blocked = {"evicted": 0, "blocked": 1, "failed": 0}
-        await until(lambda: made.live.evictor.slowdown_counts == blocked)
+        await until(lambda: made.parts.evictor.slowdown_counts == blocked)
         await made.idle()
         assert made.refusals()[0].refused
         await made.slow(3)
-        assert made.live.evictor.slowdown_counts["blocked"] == 1  # not again for five minutes
+        assert made.parts.evictor.slowdown_counts["blocked"] == 1  # not again for five minutes
         assert not made.deleting("train")
 
 
@@ -146,7 +146,7 @@ async def test_an_api_server_without_an_answer_is_asked_again(fault: str) -> Non
         else:
             server.fault("lose-request", path="eviction", times=1_000)
         await made.slow()
-        await until(lambda: made.live.evictor.slowdown_counts["failed"])
+        await until(lambda: made.parts.evictor.slowdown_counts["failed"])
         await made.idle()
         assert not made.refusals()[0].refused
         server.faults.forget()

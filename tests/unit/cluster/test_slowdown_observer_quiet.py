@@ -9,10 +9,10 @@ import pytest
 from live_world import bind, until
 from slowdown_observer_world import P99, Ahead, api, asks, scene, stored
 
-from weft.cli.hosting import trusts_progress
 from weft.cluster.config.form import TelemetrySettings
 from weft.cluster.telemetry.running_pods import LEAVING_S
 from weft.core.engine.slowdown_eviction import NEW_LEADER_NS
+from weft.host.scheduler import trusts_progress
 
 
 async def test_a_server_that_anybody_may_have_put_there_is_shown_and_never_acted_on(

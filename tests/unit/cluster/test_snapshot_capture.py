@@ -6,7 +6,6 @@ import pytest
 from live_world import api, client_of, node, pod
 
 from fakes.api_server import FakeApiServer
-from weft.cli.hosting import reading_cluster
 from weft.cli.policies import registry
 from weft.cluster.config.form import Configuration
 from weft.cluster.snapshot.capture import (
@@ -18,6 +17,7 @@ from weft.cluster.snapshot.capture import (
 from weft.cluster.snapshot.file import decode, encode
 from weft.cluster.snapshot.state import SnapshotState, snapshot_state
 from weft.cluster.stores.oom_history_store import OomHistoryEntry, key_of
+from weft.host.plan import reading_cluster
 from weft.kube.clock import SystemClock
 from weft.kube.errors import ApiError
 

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from weft.cluster.control.live_cluster import EngineCluster
+from led_cluster import led
+
 from weft.core.engine import Command, Event, Tick, Wake
 from weft.core.framework import Profile
 from weft.core.policies.fgd import Fgd
@@ -37,7 +38,7 @@ class Waiting:
 async def test_a_timer_that_goes_off_early_is_set_again() -> None:
     clock = SlowClock()
     client = ApiClient(Endpoint("http://127.0.0.1:1", FixedCredentials()), clock=clock)
-    live = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
+    live = led(client, [Profile("weft", [Fgd()])]).live
     engine = Waiting(int((clock.monotonic() + 0.05) * 1e9))
     live.decide = engine.handle
     live.handle(Tick())

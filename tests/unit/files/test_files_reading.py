@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from weft.cluster.telemetry.interference_files import read_predictor
 from weft.core.record import read as read_decisions
 from weft.files import reading
 from weft.files.reading import inflate, open_plain, read_line, read_text, unpack
+from weft.host.interference_files import read_predictor
 from weft.lab.simulate.arrivals import read_orders
 from weft.lab.simulate.openb import read_nodes, read_pods
 from weft.model import BadInputError

@@ -12,8 +12,9 @@ from test_fake_devices import written
 
 from fakes.api_server import FakeApiServer
 from fakes.nri_runtime import FakeRuntime, StartedContainer
-from weft.cli.agent_hosting import AgentHosting, Composition
 from weft.cluster.config.form import Configuration
+from weft.host.agent import Composition
+from weft.host.agent_process import AgentHosting
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials

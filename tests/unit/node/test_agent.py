@@ -8,14 +8,14 @@ from pathlib import Path
 from agent_world import node_world
 from test_fake_devices import A100, reader, written
 
-from weft.cli.agent_hosting import AgentHosting, Composition
 from weft.cluster.config.form import Configuration
+from weft.host import shell as agent_module
+from weft.host.agent import Composition
+from weft.host.agent_process import AgentHosting, NodeAgent
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
 from weft.model import WeftError
-from weft.node.agent import agent as agent_module
-from weft.node.agent.agent import NodeAgent
 from weft.node.agent.agent_metrics import DeliveryMetrics, DeviceMetrics, PartMetrics
 from weft.node.agent.delivery import OUTCOMES
 from weft.node.agent.device_watch import DeviceWatch

@@ -10,8 +10,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from weft.cluster.http.metric_families import gauge
+from weft.host.agent_pages import AgentPages
 from weft.model import BadInputError
-from weft.node.agent.pages import AgentPages
 
 
 class _One(Collector):

@@ -10,7 +10,7 @@ import grpc
 import pytest
 from agent_world import NODE, node_world
 
-from weft.cli import agent_hosting
+from weft.host import agent as agent_hosting
 from weft.model.agent_offer import AgentOffer, decode_offer
 from weft.model.annotations import AGENT, REQUIRED_PLUGINS
 from weft.model.runtimes import CONTAINERD_LINES, CRIO_LINES, how_to_close

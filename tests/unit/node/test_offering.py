@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from agent_world import NODE, NodeWorld, node_world
 
-from weft.cli import agent_hosting
+from weft.host import agent as agent_hosting
 from weft.model.annotations import ADVERTISES, AGENT, INVENTORY
 from weft.node.agent import offering
 from weft.node.agent.offering import RuntimeAbsence

@@ -239,7 +239,7 @@ FORKED = """\
 import os, sys, threading, weft.cli.main, weft.cli.agent
 from pathlib import Path
 from weft.node.supervisor.fork_server import begin_when_told
-import weft.cli.agent_hosting
+import weft.host.agent
 begin_when_told(os.environ, weft.cli.agent.AT_THE_START)
 Path(sys.argv[1]).write_text(f"{threading.active_count()} {len(os.listdir('/proc/self/task'))}")
 """

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 from usage_world import SERVE, TRAIN, Machine, record
 
+from weft.host.agent_pages import AgentPages
 from weft.model import Node
 from weft.model.metric import Metric
 from weft.model.metric_aliases import ALIASES
-from weft.node.agent.pages import AgentPages
 from weft.node.agent.usage import StrayUse
 from weft.telemetry.meaning.join import Devices, SeriesJoiner
 from weft.telemetry.sources.exporters import of_node, parse

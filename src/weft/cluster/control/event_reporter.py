@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from weft.cluster.control.interface import Attempt, BindOutcome, Notice
-from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.control.interface import Attempt, BindOutcome, ClusterView, Notice
 from weft.core.engine import Faulted, Unschedulable
 from weft.core.explain.reasons import summarise
 from weft.core.explain.sentences import bound_in_words, pending_in_words, stuck_in_words
@@ -54,7 +53,7 @@ class EventReporter:
 
     def __init__(
         self,
-        live: EngineCluster,
+        live: ClusterView,
         client: ApiClient,
         name: str,
         options: EventReporterOptions | None = None,

@@ -7,19 +7,35 @@ Everything happens on one event loop: between two awaits nothing changes. A deci
                         └─▶ [Bind] ── await bind ──▶ an outcome of weft.kube.bind
 """
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
 from weft.cluster.control.fault_log import FaultLog
 from weft.cluster.control.leadership import Leadership
+from weft.cluster.control.watch_feeds import WatchFeed
+from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pods import PodView
-from weft.core.engine import Bind, Command, Engine, Event, Faulted, Unschedulable
+from weft.core.engine import (
+    Bind,
+    Command,
+    Engine,
+    Event,
+    Evict,
+    EvictionWaived,
+    Faulted,
+    Learnt,
+    PeakLearnt,
+    SlowdownReason,
+    Unschedulable,
+)
+from weft.core.explain.explanation import StuckPod
 from weft.dialects.dialect import DialectSettings
-from weft.kube.bind import Outcome
+from weft.kube.bind import Binder, Outcome
+from weft.kube.client import ApiClient
 from weft.kube.pods import Pod
-from weft.model import PodRequest
+from weft.model import Node, PodRequest
 
 
 class Attempt(msgspec.Struct, frozen=True, gc=False):
@@ -51,6 +67,10 @@ class Notice(msgspec.Struct, frozen=True, gc=False):
     waits: bool = False
 
 
+PartCommand = Evict | EvictionWaived | Learnt | PeakLearnt
+"""Commands that parts carry out."""
+Decide = Callable[[Event, int], list[Command]]
+MayWrite = Callable[[float], bool]
 OnDecision = Callable[[Attempt | BindOutcome], None]
 OnNotice = Callable[[Notice], None]
 
@@ -65,6 +85,40 @@ class StateStore(Protocol):
     async def stop(self) -> None:
         """Write what is left, and then no more."""
         ...
+
+
+class LeaderPart(Protocol):
+    """Something that a process does beside deciding, while it leads."""
+
+    def lead(self) -> None:
+        """This process leads from now on: what is known already counts too."""
+        ...
+
+    async def stop(self) -> None:
+        """Begin nothing more, and end what is under way."""
+        ...
+
+
+class ClusterHooks:
+    """Functions that are called when the cluster changes, each list in its order.
+
+    `pod_events` say what else a changed pod, or one that is gone, means to the engine, before its
+    own event; `bound` hear of bound pods that changed, or whose node did, and `gone` of UIDs that
+    are no more; `nodes` of nodes that are new or other than before, and names that are gone;
+    `touched` of nodes whose account changed without the ledger's leave, and `accounts` are called
+    once changes that came together are taken in. `slowdown_evictions` hear once a pod may be going
+    for others' speed; `peaks` say what a pod (by UID) was seen to use of a GPU at most.
+    """
+
+    def __init__(self) -> None:
+        self.pod_events: list[Callable[[Pod, bool], Sequence[Event]]] = []
+        self.bound: list[Callable[[Iterable[Pod]], None]] = []
+        self.gone: list[Callable[[str], None]] = []
+        self.nodes: list[Callable[[Sequence[Node], Sequence[str]], None]] = []
+        self.touched: list[Callable[[str], None]] = []
+        self.accounts: list[Callable[[], None]] = []
+        self.slowdown_evictions: list[Callable[[SlowdownReason], None]] = []
+        self.peaks: list[Callable[[str], int]] = []
 
 
 class LiveCluster(Protocol):
@@ -92,7 +146,7 @@ class LiveCluster(Protocol):
 
     @property
     def pods(self) -> PodView:
-        """The pods that the watch shows; only to be read."""
+        """The pods that the watch shows, the bad ones, and what was assumed of some."""
         ...
 
     def parse(self, pod: Pod) -> PodRequest:
@@ -131,4 +185,46 @@ class LiveCluster(Protocol):
 
         A second call for a pod that is being bound waits for the first one's outcome.
         """
+        ...
+
+
+class ClusterView(LiveCluster, Protocol):
+    """A live cluster as the parts of its process see it: they only read, and listen."""
+
+    on_notice: list[OnNotice]
+    hooks: ClusterHooks
+    stores: list[StateStore]
+    """Read before anything is decided."""
+    decide: Decide
+    """The engine's `handle`, or a recorder's around it."""
+    may_write: MayWrite | None
+    """True for so many seconds that the lease lasts; None where there is no lease."""
+    binder: Binder
+
+    @property
+    def client(self) -> ApiClient:
+        """The API client, whose answers are counted and whose clock it is."""
+        ...
+
+    @property
+    def nodes(self) -> NodeView:
+        """The nodes there are."""
+        ...
+
+    @property
+    def feeds(self) -> Sequence[WatchFeed[Any]]:
+        """The list-watches: how they are doing."""
+        ...
+
+    @property
+    def binding(self) -> bool:
+        """True while bindings are being written."""
+        ...
+
+    def stuck(self) -> list[StuckPod]:
+        """Pods that hold GPUs and cannot end by themselves, the longest first."""
+        ...
+
+    def notice(self, notice: Notice) -> None:
+        """Tell those who report to people."""
         ...

@@ -12,34 +12,34 @@ import contextlib
 import datetime
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from weft.cluster.control.binding_request import asks_the_same, bind_request
 from weft.cluster.control.fault_log import FaultLog
 from weft.cluster.control.interface import (
     Attempt,
     BindOutcome,
+    ClusterHooks,
+    Decide,
+    LeaderPart,
+    MayWrite,
     Notice,
     OnDecision,
     OnNotice,
+    PartCommand,
     StateStore,
 )
 from weft.cluster.control.leadership import Leadership, LeaseHolder
-from weft.cluster.control.started_marks import StartedMarks
 from weft.cluster.control.timer import Alarm
 from weft.cluster.control.watch_feeds import ChangeStream, LoopTurns, WatchFeed
-from weft.cluster.eviction.evictor import Evictor
-from weft.cluster.eviction.overbooking_guard import OverbookingGuard
-from weft.cluster.eviction.past_scheduler import PastScheduler, Treatment
-from weft.cluster.state.gpushare_units import UnitMismatches
 from weft.cluster.state.node_batches import NodeBatches
 from weft.cluster.state.nodes import NodeView, Unit
 from weft.cluster.state.pod_reader import read, read_asked
 from weft.cluster.state.pods import PodView
 from weft.cluster.state.terminating import stuck
-from weft.cluster.state.volumes import VolumeView, feeds_of
-from weft.cluster.stores.oom_history_store import OomHistoryStore
-from weft.cluster.telemetry.oom_watch import OomWatch
+from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import (
     Bind,
     BindFailed,
@@ -47,25 +47,19 @@ from weft.core.engine import (
     Command,
     Engine,
     Event,
-    Evict,
-    EvictionWaived,
     Faulted,
     LeadershipBegan,
-    Learnt,
     NodesChanged,
     NodesClosed,
-    PeakLearnt,
     PodBound,
     PodGone,
     PodSeenBound,
-    SlowdownReason,
     TaskFaulted,
     Tick,
     Unschedulable,
     Wake,
 )
 from weft.core.engine.assessment import TURN_LOOKS
-from weft.core.engine.oom_history import OutOfMemory
 from weft.core.explain.explanation import StuckPod
 from weft.core.framework import Profile
 from weft.core.ledger import STRICT, RequestLimits
@@ -84,28 +78,40 @@ from weft.kube.bind import (
     Unknown,
 )
 from weft.kube.client import ApiClient
-from weft.kube.codec import CONFIG_MAPS, LEASES, NODES, PODS
-from weft.kube.configmap import OwnConfigMap
+from weft.kube.codec import CLAIMS, CONFIG_MAPS, CSI_NODES, LEASES, NODES, PODS, VOLUMES
 from weft.kube.errors import NotFoundError
 from weft.kube.pods import Pod
 from weft.kube.watch import Change, Deleted, Synced
 from weft.model import Node, PodRequest
 
+_C = TypeVar("_C", bound=PartCommand)
 _MOMENT_S = 0.05  # the loop's clock is not the client's
-_CarriedOut = Wake | Evict | EvictionWaived | Learnt | PeakLearnt
+
+
+class EngineClusterOptions(msgspec.Struct, frozen=True):
+    """Settings of a live cluster.
+
+    `names` are the schedulerNames to schedule for (all profiles' where left out), `rules` the
+    inventory of nodes that nobody else tells of, `links` how their GPUs are connected; `limits` are
+    the ledger's. `interference`: there is a table of it.
+    """
+
+    names: Sequence[str] | None = None
+    rules: Sequence[InventoryFallback] = ()
+    links: Sequence[LinksRule] = ()
+    gpushare_unit: Unit = "auto"
+    seed: int = 0
+    binding: BindOptions | None = None
+    limits: RequestLimits = STRICT
+    interference: bool = False
 
 
 class EngineCluster:
-    """The `LiveCluster` of a process.
+    """The `LiveCluster` of a process: events in, commands out.
 
-    `names` are the schedulerNames to schedule for (all profiles' where left out), `rules` the
-    inventory of nodes that nobody else tells of, `links` how their GPUs are connected. `lease` is
-    asked before each write, and who else has it; None says that this process may always write.
-    `limits` are the ledger's. `interference`: there is a table of it. What is learnt of pods that
-    ran out of memory is `kept` there. `past_scheduler`: what becomes of our schedulers' pods that
-    were bound without them.
-    `on_slowdown_eviction` is called once a pod may be going for others' speed; `peaks` say what a
-    pod (by UID) was seen to use of a GPU at most.
+    `lease` is asked before each write, and who else has it; None says that this process may always
+    write. Whatever else a process does about its pods (evictions, lessons, reports) are parts that
+    add themselves to `hooks`, `stores` and `parts`, and live from `lead` to `stop`.
     """
 
     def __init__(
@@ -114,45 +120,34 @@ class EngineCluster:
         profiles: Sequence[Profile],
         *,
         lease: LeaseHolder | None,
-        names: Sequence[str] | None = None,
-        rules: Sequence[InventoryFallback] = (),
-        links: Sequence[LinksRule] = (),
-        gpushare_unit: Unit = "auto",
-        seed: int = 0,
-        binding: BindOptions | None = None,
-        limits: RequestLimits = STRICT,
-        interference: bool = False,
-        config_map: OwnConfigMap | None = None,
-        past_scheduler: Treatment = "charge",
+        options: EngineClusterOptions | None = None,
     ) -> None:
-        may_bind = lease.may_bind if lease else None
-        self.engine = Engine(profiles, seed=seed, limits=limits, turn_looks=TURN_LOOKS)
-        self.decide = self.engine.handle  # or a recorder's around it
+        self.options = options = options or EngineClusterOptions()
+        self.may_write: MayWrite | None = lease.may_bind if lease else None
+        limits = options.limits
+        self.engine = Engine(profiles, seed=options.seed, limits=limits, turn_looks=TURN_LOOKS)
+        self.decide: Decide = self.engine.handle  # or a recorder's around it
         self.on_decision: list[OnDecision] = []
         self.on_notice: list[OnNotice] = []
-        self.on_slowdown_eviction: list[Callable[[SlowdownReason], None]] = []
-        self.peaks: list[Callable[[str], int]] = []
+        self.hooks, self.stores, self.parts = ClusterHooks(), list[StateStore](), list[LeaderPart]()
         self.ready, self.term = False, 0
         self.leadership, self.faults = Leadership(lease), FaultLog()
-        self.binder = Binder(client, binding, may_bind=may_bind)
+        self.binder = Binder(client, options.binding, may_bind=self.may_write)
         self.client = self._client = client
-        settings = _settings(gpushare_unit, limits, interference)
-        self._nodes, self._volumes = NodeView(rules, links, lends=settings.lends), VolumeView()
-        ours = [profile.name for profile in profiles] if names is None else names
-        known = self._nodes, self._volumes, self.engine.ledger, settings
-        self._pods = PodView(ours, *known, on_bad=self._unreadable, clock=client.clock)
-        self.units = UnitMismatches(self._nodes, gpushare_unit, self._notice)
-        tell = self._notice, self.handle, may_bind, self._slowed
-        self.evictor = Evictor(client, self._pods, *tell)
-        views = (self.engine, self._pods, self._nodes)
-        self.guard = OverbookingGuard(client, *views, self._notice, self.handle, self.evictor)
-        self.past_scheduler = PastScheduler(
-            client, self._pods, self._notice, may_bind, past_scheduler
+        settings = _settings(options)
+        self._nodes = NodeView(options.rules, options.links, lends=settings.lends)
+        self._volumes = VolumeView()
+        names = [each.name for each in profiles] if options.names is None else options.names
+        self._pods = PodView(
+            names,
+            self._nodes,
+            self._volumes,
+            self.engine.ledger,
+            settings,
+            on_bad=self._unreadable,
+            clock=client.clock,
         )
-        self.started = StartedMarks(client, self._pods, self._nodes, may_bind)
-        self.ends = OomWatch(self._pods, self._nodes, self._peak_mib)
-        self.oom_history = OomHistoryStore(client, config_map, self.engine, self.handle, may_bind)
-        self.keepers: list[StateStore] = [self.oom_history]
+        self._carriers: dict[type[Any], Callable[[Any], None]] = {}
         self._stream, self._alarm = ChangeStream(), Alarm(client.clock, lambda: self.handle(Tick()))
         self._late = Alarm(client.clock, self._judge_heartbeats)
         after, closed = self._nodes_changed, self._close_nodes
@@ -160,6 +155,10 @@ class EngineCluster:
         self._gathering = NodeBatches(client.clock, self._apply_nodes, self._nudge_nodes)
         self._binding: dict[str, asyncio.Task[Outcome]] = {}
         self._unseen: dict[str, float] = {}  # bound, and no watch showed them yet; since when
+
+    def carry(self, kind: type[_C], by: Callable[[_C], None]) -> None:
+        """Have commands of this kind carried out by a part; without one they come to nothing."""
+        self._carriers[kind] = by
 
     @property
     def settings(self) -> DialectSettings:
@@ -193,7 +192,7 @@ class EngineCluster:
         await self._stream.start(
             self._node_feed,
             WatchFeed(client, CONFIG_MAPS, broken, changed, UNHEALTHY_NAMESPACE),
-            *feeds_of(self._volumes, client, self._volumes_changed),
+            *self._volume_feeds(),
         )
         await self._stream.start(
             WatchFeed(client, PODS, self._take_pod, self._pods_taken, on_synced=self._free_unseen)
@@ -203,24 +202,30 @@ class EngineCluster:
         self._stream.follow(beats)
         self.ready = True
 
+    def _volume_feeds(self) -> list[WatchFeed[Any]]:
+        views = self._volumes
+        takes: list[tuple[Any, Callable[[Any], None]]] = [
+            (VOLUMES, views.take_volume),
+            (CLAIMS, views.take_claim),
+            (CSI_NODES, views.take_csi_node),
+        ]
+        return [WatchFeed(self._client, kind, take, self._volumes_changed) for kind, take in takes]
+
     async def lead(self, *, afresh: bool = True, term: int = 0) -> None:
         """Decide from now on. `afresh`: another may have bound pods that no watch has shown yet,
         so everything is listed once more first. `term` is the lease's; it goes into bindings."""
-        for keeper in self.keepers:
+        for store in self.stores:
             with self.faults.beside("reading what was learnt"):
-                await keeper.lead()
+                await store.lead()
         if afresh:
             await self._stream.list_again()
         self._gathering.lay()
         self.term = term
         self._pods.deciding = True
         self.leadership.begin()
-        self.evictor.leading = True
         self.handle(LeadershipBegan())
-        self.guard.lead()
-        self.past_scheduler.lead()
-        self.started.lead()
-        self.units.lead()
+        for part in self.parts:
+            part.lead()
         turns = LoopTurns(self._client.clock.monotonic)
         for pod in self._pods.pending():
             quicker = self._pods.by_uid(pod.metadata.uid) is not pod  # the watch
@@ -237,9 +242,8 @@ class EngineCluster:
         self._pods.deciding = self.ready = False
         self.leadership.end()
         self._gathering.stop()
-        tasks = self.guard, self.evictor, self.past_scheduler, self.started
-        await asyncio.gather(*(each.stop() for each in tasks))
-        await asyncio.gather(*(keeper.stop() for keeper in self.keepers))
+        await asyncio.gather(*(part.stop() for part in self.parts))
+        await asyncio.gather(*(store.stop() for store in self.stores))
         await self._stream.stop()
         await asyncio.gather(*self._binding.values(), return_exceptions=True)
 
@@ -276,8 +280,12 @@ class EngineCluster:
             self._stream.fail(error)
             raise
         for command in commands:
-            if isinstance(command, _CarriedOut):
-                self._carry_out(command)
+            if isinstance(command, Wake):
+                self._alarm.at(command.at_ns)
+                continue
+            if isinstance(command, PartCommand):
+                if (carrier := self._carriers.get(type(command))) is not None:
+                    carrier(command)
                 continue
             if isinstance(command, TaskFaulted):
                 self.faults.task(command.task, command.error)
@@ -292,7 +300,7 @@ class EngineCluster:
             elif isinstance(command, Bind) and self.leadership.here:
                 self._begin(command, versioned=True)
         if isinstance(event, PodSeenBound):
-            self.guard.touch(event.placement.node)
+            self._touched(event.placement.node)
         return left
 
     async def fetch(self, namespace: str, name: str) -> Pod | None:
@@ -305,17 +313,6 @@ class EngineCluster:
     async def bind(self, command: Bind) -> Outcome:
         """Write the placement, once; see `interface`."""
         return await asyncio.shield(self._begin(command, versioned=False))
-
-    def _carry_out(self, command: _CarriedOut) -> None:
-        if isinstance(command, Wake):
-            self._alarm.at(command.at_ns)
-        elif isinstance(command, Evict):
-            self.evictor.evict(command)
-        elif isinstance(command, EvictionWaived):
-            self.guard.waive(command)
-        else:
-            with self.faults.beside("keeping what was learnt"):
-                self.oom_history.learnt(command)
 
     # --- writing ---
 
@@ -410,20 +407,22 @@ class EngineCluster:
         pod = change.object  # type: ignore[union-attr]
         gone = isinstance(change, Deleted)
         self._unseen.pop(pod.metadata.uid, None)
-        ends: list[OutOfMemory] = []
         event: Event | None = None
-        with self._spared(pod):
-            ends = self.ends.of(pod, gone=gone)
-        for end in ends:
-            self.handle(end)
+        for events_of in self.hooks.pod_events:
+            also: Sequence[Event] = ()
+            with self._spared(pod):
+                also = events_of(pod, gone)
+            for each in also:
+                self.handle(each)
         with self._spared(pod):
             event = self._pods.forget(pod) if gone else self._pods.update(pod)
         for ordered in self._pods.in_safe_order([event]):
             self.handle(ordered)
         if gone:
-            self.started.forget(pod.metadata.uid)
+            for forget in self.hooks.gone:
+                forget(pod.metadata.uid)
         elif pod.spec.node_name:
-            self.started.observe([pod])
+            self._seen_bound([pod])
 
     def _pods_taken(self) -> None:
         self._volumes_changed()
@@ -457,12 +456,13 @@ class EngineCluster:
         new, gone = self._nodes.changed()
         for name in gone:
             self._pods.remove_node(name)
-        self.units.check(new, gone)
+        for check in self.hooks.nodes:
+            check(new, gone)
         # What its pods hold first: the engine decides as soon as it hears of a node.
         for node in new:
-            self.guard.touch(node.name)
+            self._touched(node.name)
             here = self._pods.on_node(node.name)
-            self.started.observe(here)
+            self._seen_bound(here)
             events = [self._pods.update(pod) for pod in here]
             for event in self._pods.in_safe_order(events):
                 self.handle(event)
@@ -471,8 +471,16 @@ class EngineCluster:
         self._check_accounts()
 
     def _check_accounts(self) -> None:
-        self.guard.check()
-        self.past_scheduler.check()
+        for check in self.hooks.accounts:
+            check()
+
+    def _touched(self, node: str) -> None:
+        for touch in self.hooks.touched:
+            touch(node)
+
+    def _seen_bound(self, pods: Sequence[Pod]) -> None:
+        for observe in self.hooks.bound:
+            observe(pods)
 
     def _volumes_changed(self) -> None:
         if not (self._volumes.moved and self._volumes.take_moved()):
@@ -482,29 +490,19 @@ class EngineCluster:
                 self.handle(event)
 
     def _unreadable(self, pod: Pod, why: str) -> None:
-        self._notice(Notice("FailedScheduling", why, pod=pod, waits=True))
+        self.notice(Notice("FailedScheduling", why, pod=pod, waits=True))
 
-    def _notice(self, notice: Notice) -> None:
+    def notice(self, notice: Notice) -> None:
+        """Tell those who report to people: what breaks off there changes nothing."""
         for hook in self.on_notice:
             with self.faults.beside("telling of a notice"):
                 hook(notice)
 
-    def _slowed(self, slowed: SlowdownReason) -> None:
-        for hook in self.on_slowdown_eviction:
-            with self.faults.beside("telling of an eviction"):
-                hook(slowed)
 
-    def _peak_mib(self, uid: str) -> int:
-        most_mib = 0
-        for peak_mib in self.peaks:
-            with self.faults.beside("asking what a pod used"):
-                most_mib = max(most_mib, peak_mib(uid))
-        return most_mib
-
-
-def _settings(unit: Unit, limits: RequestLimits, interference: bool) -> DialectSettings:
+def _settings(options: EngineClusterOptions) -> DialectSettings:
+    unit = options.gpushare_unit
     return DialectSettings(
         gpushare_unit="node" if unit == "auto" else unit,
-        lends=max(limits) > 1000,
-        interference_table=interference,
+        lends=max(options.limits) > 1000,
+        interference_table=options.interference,
     )

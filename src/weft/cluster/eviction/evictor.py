@@ -34,14 +34,13 @@ from weft.core.explain.sentences import (
     slowed_in_words,
 )
 from weft.kube.client import ApiClient
-from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
+from weft.kube.eviction import evict
 from weft.kube.pods import Pod
 from weft.model.log_fields import about
 
 log = logging.getLogger("weft.cluster")
 BORROWED, SLOWED, DOUBLE = "BorrowedMemoryNeeded", "SlowedDown", "DoubleBooked"
 BLOCKED = "EvictionBlocked"
-_TOO_MANY, _TOO_LATE = 429, 504
 
 
 class _Why(NamedTuple):
@@ -82,6 +81,7 @@ class Evictor:
         self,
         client: ApiClient,
         pods: PodView,
+        *,
         notify: Callable[[Notice], None],
         report: Callable[[Event], object],
         may_write: Callable[[float], bool] | None,
@@ -110,6 +110,10 @@ class Evictor:
             return EvictionOutcome()
         await asyncio.wait(tasks)
         return EvictionOutcome() if tasks[-1].cancelled() else tasks[-1].result()
+
+    def lead(self) -> None:
+        """This process leads now: it may evict."""
+        self.leading = True
 
     async def stop(self) -> None:
         """Ask nobody any more."""
@@ -161,22 +165,19 @@ class Evictor:
 
     async def _evict(self, pod: Pod, why: _Why) -> EvictionOutcome:
         meta = pod.metadata
-        try:
-            await self._client.evict(meta.namespace, meta.name, meta.uid, self.timeout_s)
-        except (NotFoundError, ConflictError):
-            return EvictionOutcome()  # gone, or another pod of that name: the watch will say so
-        except ApiError as error:
-            if error.code != _TOO_MANY:
-                refusal = self._failed(pod, why, error)
-                return EvictionOutcome(refusal, error.code == _TOO_LATE, error.retry_after_s)
+        answer = await evict(self._client, meta.namespace, meta.name, meta.uid, self.timeout_s)
+        if answer.outcome == "gone":
+            return EvictionOutcome()  # the watch will say so
+        if answer.outcome == "blocked":
             why.counts["blocked"] += 1
-            blocked = error.status.message or TOO_MANY_REQUESTS
+            blocked = answer.reason or TOO_MANY_REQUESTS
             text = blocked_in_words(why.text, blocked, why.then)
             self._notify(Notice(BLOCKED, text, pod=pod))
-            return EvictionOutcome(NotEvicted(meta.uid, blocked), retry_after_s=error.retry_after_s)
-        except (LostError, NotSentError) as error:
-            refusal = self._failed(pod, why, error)
-            return EvictionOutcome(refusal, isinstance(error, LostError))
+            refusal = NotEvicted(meta.uid, blocked)
+            return EvictionOutcome(refusal, retry_after_s=answer.retry_after_s)
+        if answer.error is not None:
+            refusal = self._failed(pod, why, answer.error)
+            return EvictionOutcome(refusal, answer.may_go, answer.retry_after_s)
         why.counts["evicted"] += 1
         log.warning(
             "evicted %s/%s: %s", meta.namespace, meta.name, why.text, extra=_fields(pod, why)

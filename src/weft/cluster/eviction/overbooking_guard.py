@@ -59,6 +59,7 @@ class OverbookingGuard:
         engine: Engine,
         pods: PodView,
         nodes: NodeView,
+        *,
         notify: Callable[[Notice], None],
         report: Callable[[Event], object],
         evictor: Evictor,

@@ -16,7 +16,7 @@ from weft.cluster.state.pods import PodView
 from weft.core.explain.account_sentences import past_scheduler_in_words
 from weft.kube.client import ApiClient
 from weft.kube.clock import Backoff
-from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
+from weft.kube.eviction import evict
 from weft.kube.pods import Pod
 from weft.model.log_fields import about
 
@@ -94,10 +94,7 @@ class PastScheduler:
         meta = pod.metadata
         if self._may_write is not None and not self._may_write(2 * _TIMEOUT_S):
             return
-        try:
-            await self._client.evict(meta.namespace, meta.name, meta.uid, _TIMEOUT_S)
-        except (NotFoundError, ConflictError):
-            return  # it is gone, or another one of its name is there
-        except (ApiError, LostError, NotSentError) as error:
+        answer = await evict(self._client, meta.namespace, meta.name, meta.uid, _TIMEOUT_S)
+        if answer.error is not None:
             text = "pod %s was bound past its scheduler, and can't be evicted now: %s"
-            log.warning(text, meta.name, error, extra=about(meta))
+            log.warning(text, meta.name, answer.error, extra=about(meta))

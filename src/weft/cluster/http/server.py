@@ -28,6 +28,13 @@ class HttpAnswer(NamedTuple):
     last: bool = False
 
 
+class ProblemBody(msgspec.Struct, frozen=True):
+    """The body of an answer that is none. `weft` tells it apart from a proxy's own."""
+
+    error: str
+    weft: bool = True
+
+
 class ServerLimits(msgspec.Struct, frozen=True):
     """`head_s`: for a request's head to arrive. `take_s`: for an answer to be taken. `idle_s`: for
     which a connection stays open without a request. `most_connections`: open at once. `linger_s`:

@@ -9,8 +9,8 @@ from urllib.parse import quote
 import msgspec
 
 from weft.cluster.config.addresses import check_url
+from weft.cluster.http.server import ProblemBody
 from weft.cluster.scheduler.leader_label import LEADER
-from weft.cluster.scheduler.pages import ProblemBody
 from weft.cluster.scheduler.permission import ACCOUNT, AUDIENCE, TOKEN_HEADER
 from weft.core.explain.explanation import Explanation
 from weft.files.reading import UNDECODABLE

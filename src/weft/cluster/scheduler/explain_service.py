@@ -11,16 +11,17 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from weft.cluster.scheduler.cluster_view import ClusterView
+from weft.cluster.control.interface import ClusterView
 from weft.cluster.state.pod_reader import WAY_OUT
 from weft.core.engine.assessment import Assessment
 from weft.core.engine.journal import PlacedPod
+from weft.core.engine.overbooking import OverbookedGpu
 from weft.core.explain.counterfactual import (
     SECOND_NS,
     AlternativePlacement,
@@ -76,6 +77,12 @@ class SearchOptions(msgspec.Struct, frozen=True):
     budget_s: float = 1.0
 
 
+class OverbookedAccounts(Protocol):
+    """The GPUs that hold more than they have, by node."""
+
+    over: dict[str, tuple[OverbookedGpu, ...]]
+
+
 class Explainer:
     """Explains the pods of one live cluster. `clock` times the search, seconds.
 
@@ -85,11 +92,13 @@ class Explainer:
     def __init__(
         self,
         live: ClusterView,
+        accounts: OverbookedAccounts,
         progress_of: Callable[[str], ObservedProgress | None] | None,
         options: SearchOptions | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        self._live, self._progress_of, self._clock = live, progress_of, clock
+        self._live, self._accounts = live, accounts
+        self._progress_of, self._clock = progress_of, clock
         self._options = options or SearchOptions()
 
     async def explain(self, namespace: str, name: str) -> Explanation | None:
@@ -213,7 +222,7 @@ class Explainer:
         if (why := live.pods.assumed.get(pod.metadata.uid)) is not None:
             notes.append(f"it {why}")
         notes += [doubt.text for doubt in live.pods.doubts.get(pod.metadata.uid, ())]
-        for over in live.guard.over.get(node, ()):
+        for over in self._accounts.over.get(node, ()):
             if pod.metadata.uid in over.holders:
                 notes.append(f"{node}: {over}")
         with contextlib.suppress(BadInputError):  # another scheduler bound it as it is
@@ -320,7 +329,8 @@ class Explainer:
         said = closed_in_words(cordoned, [name for name in closed if name not in cordoned])
         full = np.flatnonzero(np.isin(known.codes, _FULL)).tolist()
         over = [
-            (name, live.guard.over.get(name, ())) for name in (table.nodes[r].name for r in full)
+            (name, self._accounts.over.get(name, ()))
+            for name in (table.nodes[r].name for r in full)
         ]
         overbooked = [f"{name}: {gpu}" for name, gpus in over for gpu in gpus]
         return [said] * bool(said) + overbooked[:_OVERBOOKED]

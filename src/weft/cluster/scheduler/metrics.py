@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import Metric
 
 from weft.cluster.control.interface import Attempt, BindOutcome
 from weft.cluster.http.metric_families import counter, gauge
-from weft.cluster.scheduler.cluster_view import ClusterView
+from weft.cluster.leader.leader_parts import LeaderParts
 from weft.cluster.scheduler.ledger_gauges import LedgerGauges, gpus_held
 from weft.cluster.scheduler.pending_gauges import PendingGauges
 from weft.cluster.state.bound_share import DOUBTS
@@ -37,8 +37,9 @@ class SchedulerMetrics:
     single GPU.
     """
 
-    def __init__(self, live: ClusterView, *, lease: str = "weft", per_gpu: bool = False) -> None:
-        self._live, self._lease = live, lease
+    def __init__(self, parts: LeaderParts, *, lease: str = "weft", per_gpu: bool = False) -> None:
+        self._live = live = parts.live
+        self._parts, self._lease = parts, lease
         self._ledger = LedgerGauges(live.engine.ledger, per_gpu=per_gpu)
         self._pending = PendingGauges(live)
         self._attempts: Counter[tuple[str, str]] = Counter()
@@ -186,7 +187,7 @@ class SchedulerMetrics:
         yield counter("weft_bind_version_retries", again, retries)
 
     def _pods(self) -> Iterator[Metric]:
-        live = self._live
+        live, parts = self._live, self._parts
         reading = "Mistakes of Weft's own in reading a pod."
         yield counter("weft_pod_faults", reading, live.pods.faults)
         deciding = "Decisions and answers that a mistake of Weft's own broke off."
@@ -199,33 +200,33 @@ class SchedulerMetrics:
         reasons = {reason: told[reason] for reason in DOUBTS}
         yield gauge("weft_pods_doubted", doubted, reasons, "reason")
         past = "Pods of our schedulers that were bound without them, and hold GPUs."
-        yield gauge("weft_pods_past_scheduler", past, len(live.past_scheduler.here))
+        yield gauge("weft_pods_past_scheduler", past, len(parts.past_scheduler.here))
         stuck = "Pods that hold GPUs and cannot end by themselves."
         yield gauge("weft_pods_stuck", stuck, len(live.stuck()))
         overbooked = "GPUs that hold more than they have."
-        yield gauge("weft_gpus_overbooked", overbooked, live.guard.overbooked)
+        yield gauge("weft_gpus_overbooked", overbooked, parts.guard.overbooked)
         yield gauge("weft_ready", "1 once everything there was has been read.", int(live.ready))
 
     def _evictions(self) -> Iterator[Metric]:
-        live = self._live
+        parts = self._parts
         evicted = "Pods evicted from overbooked GPUs, by outcome."
-        yield counter("weft_evictions", evicted, live.evictor.double_booked_counts, "outcome")
+        yield counter("weft_evictions", evicted, parts.evictor.double_booked_counts, "outcome")
         recalls = "Borrowers of GPU memory asked to go, by outcome."
-        yield counter("weft_recalls", recalls, live.evictor.borrower_counts, "outcome")
+        yield counter("weft_recalls", recalls, parts.evictor.borrower_counts, "outcome")
         slowed = "Pods asked to go for others' speed, by outcome."
-        yield counter("weft_slowness_evictions", slowed, live.evictor.slowdown_counts, "outcome")
+        yield counter("weft_slowness_evictions", slowed, parts.evictor.slowdown_counts, "outcome")
 
     def _oom_history(self) -> Iterator[Metric]:
         """Gauges of workloads that ran out of GPU memory."""
-        live = self._live
+        live, parts = self._live, self._parts
         writes = "Writes of what out-of-memory ends taught, by outcome."
-        yield counter("weft_lessons_writes", writes, live.oom_history.counts, "outcome")
+        yield counter("weft_lessons_writes", writes, parts.oom_history.counts, "outcome")
         ends = "Containers seen to end for want of GPU memory."
-        yield counter("weft_out_of_gpu_memory", ends, live.ends.count)
+        yield counter("weft_out_of_gpu_memory", ends, parts.ends.count)
         charged = "Workloads that are charged by what such ends taught."
         yield gauge("weft_lessons", charged, len(live.engine.oom_history.known))
         unreadable = "Keys of their ConfigMap that could not be read."
-        yield gauge("weft_lessons_unreadable", unreadable, len(live.oom_history.unreadable))
+        yield gauge("weft_lessons_unreadable", unreadable, len(parts.oom_history.unreadable))
 
     def _watches(self) -> Iterator[Metric]:
         watches = {feed.resource.name: feed.watch for feed in self._live.feeds}

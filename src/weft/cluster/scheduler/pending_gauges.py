@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client.metrics_core import Metric
 
+from weft.cluster.control.interface import ClusterView
 from weft.cluster.http.metric_families import gauge
-from weft.cluster.scheduler.cluster_view import ClusterView
 from weft.core.engine import Faulted, Unschedulable
 from weft.dialects.requests import timestamp_ns
 from weft.kube.pods import Pod

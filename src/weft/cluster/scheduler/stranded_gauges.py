@@ -9,16 +9,16 @@ from collections.abc import Iterator
 
 from prometheus_client.metrics_core import Metric
 
-from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.control.interface import ClusterView
+from weft.cluster.control.typical_pods import TypicalInput
 from weft.cluster.http.metric_families import gauge
-from weft.cluster.state.typical_pods import TypicalInput
 from weft.core.framework.stranded import LIMITS, stranded_gpus
 
 
 class StrandedGauges:
     """Looks at a live cluster every `every_s`; until it knows which pods come it says nothing."""
 
-    def __init__(self, live: EngineCluster, typical: TypicalInput, every_s: float = 60) -> None:
+    def __init__(self, live: ClusterView, typical: TypicalInput, every_s: float = 60) -> None:
         self._live, self._typical, self._every_s = live, typical, every_s
         self._usable: dict[tuple[str, ...], float] = {}
         self._by: dict[str, float] = {}

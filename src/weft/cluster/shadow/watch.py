@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.control.interface import ClusterView
+from weft.cluster.control.typical_pods import typical_shape
 from weft.cluster.shadow.comparison import BindingComparer, BindingComparison
-from weft.cluster.state.typical_pods import typical_shape
 from weft.core.engine import Command, Event, PodSeenBound
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE
 from weft.kube.client import ApiClient
@@ -55,9 +55,7 @@ class ShadowWatch:
     `on_binding` is told each comparison; `unread` counts pods that could not be compared.
     """
 
-    def __init__(
-        self, live: EngineCluster, on_binding: Callable[[BindingComparison], None]
-    ) -> None:
+    def __init__(self, live: ClusterView, on_binding: Callable[[BindingComparison], None]) -> None:
         self.unread = 0
         self._live, self._on_binding = live, on_binding
         self._comparer = BindingComparer(live.engine, self._usual)

@@ -16,10 +16,11 @@ from typing import NamedTuple
 import msgspec
 
 from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.control.typical_pods import TypicalInput, typical_shape
+from weft.cluster.leader.leader_parts import LeaderParts
 from weft.cluster.snapshot.client import SnapshotClient
 from weft.cluster.snapshot.form import ClusterSnapshot
 from weft.cluster.state.pod_facts import age, bound_ns, job_class_of
-from weft.cluster.state.typical_pods import TypicalInput, typical_shape
 from weft.cluster.stores import peak_usage
 from weft.cluster.stores.oom_history_store import entry_of
 from weft.core.engine import Engine, Event, OomHistoryLearnt, PeakLearnt, PodSeenBound
@@ -44,7 +45,12 @@ class SnapshotState(NamedTuple):
     """
 
     snapshot: ClusterSnapshot
-    live: EngineCluster
+    parts: LeaderParts
+
+    @property
+    def live(self) -> EngineCluster:
+        """The cluster, which nothing moves any more."""
+        return self.parts.live
 
     @property
     def engine(self) -> Engine:
@@ -105,7 +111,7 @@ class SnapshotState(NamedTuple):
 
 
 def snapshot_state(
-    snapshot: ClusterSnapshot, make: Callable[[ApiClient], EngineCluster]
+    snapshot: ClusterSnapshot, make: Callable[[ApiClient], LeaderParts]
 ) -> SnapshotState:
     """Take the snapshot in, by the cluster that `make` makes on this client.
 
@@ -115,9 +121,10 @@ def snapshot_state(
 
 
 async def _filled(
-    snapshot: ClusterSnapshot, make: Callable[[ApiClient], EngineCluster]
+    snapshot: ClusterSnapshot, make: Callable[[ApiClient], LeaderParts]
 ) -> SnapshotState:
-    live = make(SnapshotClient(snapshot))
+    parts = make(SnapshotClient(snapshot))
+    live = parts.live
     learnt = learnt_of(snapshot)
     await live.start()
     if learnt is not None:
@@ -126,7 +133,7 @@ async def _filled(
     await live.stop()
     live.ready = True
     live.leadership.begin()  # its answers are those of who decides
-    return SnapshotState(snapshot, live)
+    return SnapshotState(snapshot, parts)
 
 
 def learnt_of(snapshot: ClusterSnapshot) -> OomHistoryLearnt | None:

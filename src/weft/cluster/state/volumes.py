@@ -4,15 +4,11 @@ A ReadWriteOncePod claim is for one pod: the one that is bound with it, or else 
 that wait. Volumes of a CSI driver that limits them on some node are left to kube-scheduler.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
-from weft.cluster.control.watch_feeds import WatchFeed
 from weft.cluster.state.pod_reader import claims_of, terms_of
-from weft.kube.client import ApiClient
-from weft.kube.codec import CLAIMS, CSI_NODES, VOLUMES
 from weft.kube.pods import Pod
-from weft.kube.structs import CsiNode, KubeObject, PersistentVolume, PersistentVolumeClaim
+from weft.kube.structs import CsiNode, PersistentVolume, PersistentVolumeClaim
 from weft.kube.watch import Change, Deleted
 from weft.model import Requirement, Term
 
@@ -138,21 +134,6 @@ class VolumeView:
     def _is_for_one(self, key: Key) -> bool:
         claim = self._claims.get(key)
         return claim is not None and "ReadWriteOncePod" in (claim.spec.access_modes or ())
-
-
-def feeds_of(
-    volumes: VolumeView, client: ApiClient, moved: Callable[[], None]
-) -> list[WatchFeed[Any]]:
-    """The list-watches that fill `volumes`; `moved` is called after each batch."""
-
-    def feed(resource: Any, take: Callable[[Any], None]) -> WatchFeed[KubeObject]:
-        return WatchFeed(client, resource, take, moved)
-
-    return [
-        feed(VOLUMES, volumes.take_volume),
-        feed(CLAIMS, volumes.take_claim),
-        feed(CSI_NODES, volumes.take_csi_node),
-    ]
 
 
 def _keys(pod: Pod) -> Iterator[Key]:

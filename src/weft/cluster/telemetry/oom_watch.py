@@ -33,7 +33,7 @@ class OomWatch:
         self._pods, self._nodes, self._peak_mib = pods, nodes, peak_mib
         self._seen: dict[str, set[str]] = {}
 
-    def of(self, pod: Pod, *, gone: bool = False) -> list[OutOfMemory]:
+    def of(self, pod: Pod, gone: bool = False) -> list[OutOfMemory]:
         """The event of this pod, as it is now, or was at last where it is `gone`."""
         if not gone and not _may_tell(pod):
             return []

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 from prometheus_client.metrics_core import Metric
 
-from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.control.interface import ClusterView
 from weft.cluster.http.metric_families import counter
 from weft.cluster.stores.slowdown_store import SlowdownStore
 from weft.cluster.telemetry.solo_rates import SoloProfiles
@@ -144,7 +144,7 @@ class PredictionReloader:
 
     def __init__(
         self,
-        live: EngineCluster,
+        live: ClusterView,
         files: PredictionFiles,
         loaded: LoadedPredictions,
         every_s: float,

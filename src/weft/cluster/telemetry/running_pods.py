@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.control.interface import ClusterView
 from weft.cluster.telemetry.solo_rates import SoloProfiles, SoloRate
 from weft.core.framework.signals import FRESH, SignalsSnapshot, SignalsView
 from weft.core.ledger import Holding
@@ -45,7 +45,7 @@ class RunningPod(NamedTuple):
         return self.pod.metadata.uid
 
 
-async def running_pods(live: EngineCluster) -> dict[PodName, RunningPod]:
+async def running_pods(live: ClusterView) -> dict[PodName, RunningPod]:
     """Bound pods that hold GPUs and are not on their way out, node by node; gives others turns."""
     held_by: dict[str, list[Holding]] = {}
     on: dict[Gpu, list[str]] = {}
@@ -89,7 +89,7 @@ def _leaves(pod: Pod | None, now_s: float) -> bool:
 class SoloRateCache:
     """Caches what each pod does alone; reads anew where the pod, or its profile, changed."""
 
-    def __init__(self, live: EngineCluster, solos: SoloProfiles) -> None:
+    def __init__(self, live: ClusterView, solos: SoloProfiles) -> None:
         self._live, self._solos = live, solos
         self._known: dict[str, tuple[tuple[str, str, int], SoloRate]] = {}
 

@@ -19,7 +19,7 @@ from statistics import median
 import msgspec
 from msgspec.structs import replace
 
-from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.control.interface import ClusterView
 from weft.cluster.control.log_once import LogOnce
 from weft.cluster.stores.slowdown_store import SlowdownStore
 from weft.cluster.telemetry.running_pods import Gpu, RunningPod, SoloRateCache, running_pods
@@ -88,7 +88,7 @@ class SlowdownObserver:
 
     def __init__(
         self,
-        live: EngineCluster,
+        live: ClusterView,
         source: MetricSource,
         config_map: OwnConfigMap | None,
         base: InterferenceTable,
@@ -97,7 +97,7 @@ class SlowdownObserver:
     ) -> None:
         self.options = options or SlowdownObserverOptions()
         tell = partial(self._tell_policies, at_once=True)
-        may_write = live.evictor.may_write
+        may_write = live.may_write
         self.slowdown_store = SlowdownStore(live.client, config_map, base, may_write, tell)
         self.errors = 0
         self.counts: Counter[str] = Counter()
@@ -111,8 +111,8 @@ class SlowdownObserver:
         self._logged = LogOnce()
         if not self.options.trusted:
             log.warning("progress: %s", _UNTRUSTED)
-        live.keepers.append(self.slowdown_store)
-        live.on_slowdown_eviction.append(self.goes)
+        live.stores.append(self.slowdown_store)
+        live.hooks.slowdown_evictions.append(self.goes)
 
     async def read(self, back_s: float) -> SourceReading:
         """The counters' samples; never raises."""

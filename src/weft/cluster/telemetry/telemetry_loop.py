@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.control.interface import ClusterView
 from weft.cluster.control.log_once import LogOnce
 from weft.cluster.telemetry.running_pods import time_s
 from weft.cluster.telemetry.slowdown_observer import SlowdownObserver
@@ -33,7 +33,7 @@ from weft.telemetry.sources.source import DEFAULT_METRICS, MetricSource, QueryOu
 log = logging.getLogger("weft.cluster")
 
 
-def addresses_of(live: EngineCluster) -> dict[str, str]:
+def addresses_of(live: ClusterView) -> dict[str, str]:
     """Node name → its first internal address, of nodes that have GPUs."""
     nodes = live.nodes
     return {
@@ -45,7 +45,7 @@ def addresses_of(live: EngineCluster) -> dict[str, str]:
     }
 
 
-def devices_of(live: EngineCluster) -> Devices:
+def devices_of(live: ClusterView) -> Devices:
     """The ledger's GPUs, and every word that a series may have for their nodes."""
     addresses = {
         address.address: name
@@ -75,7 +75,7 @@ class TelemetryLoop:
 
     def __init__(
         self,
-        live: EngineCluster,
+        live: ClusterView,
         source: MetricSource,
         slowdown_observer: SlowdownObserver | None,
         options: TelemetryLoopOptions | None = None,
@@ -96,7 +96,7 @@ class TelemetryLoop:
         """None before the first tick."""
         self._good_at_s = 0.0
         self.slowdown_observer = slowdown_observer
-        live.peaks.append(self.peak_mib)
+        live.hooks.peaks.append(self.peak_mib)
         self._logged = LogOnce()
 
     @property

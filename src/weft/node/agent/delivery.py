@@ -75,7 +75,7 @@ class DeliveryOptions(msgspec.Struct, frozen=True):
 
 
 class Delivery:
-    """A `RuntimeHooks`, and an `AgentPart`. `counts` are containers by outcome.
+    """A `RuntimeHooks`, and a part of the agent. `counts` are containers by outcome.
 
     `with_processes` tells which of the pods with these UIDs have a process on this machine.
     `on_refused` hears whose container did not start and why, `on_without` whose container runs

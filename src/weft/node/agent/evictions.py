@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 
 from weft.kube.client import ApiClient
-from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
+from weft.kube.eviction import evict
 from weft.model.log_fields import about
 from weft.node.agent.node_pods import NodePods
 from weft.node.agent.pod_events import EVICTED, NOT_EVICTED, PodEvents, PodName
@@ -21,7 +21,6 @@ DONE, BLOCKED, FAILED, SPARED = "evicted", "blocked", "failed", "spared"
 
 _TIMEOUT_S = 10.0
 _AT_ONCE = 8  # a hundred pods that started without the agent are gone within seconds of its return
-_TOO_MANY = 429
 
 
 class Evictions:
@@ -84,15 +83,13 @@ class Evictions:
             if known.manifest.bare:
                 self._spare(pod, why)
                 return True
-        try:
-            await self._client.evict(pod.namespace, pod.name, pod.uid, _TIMEOUT_S)
-        except (NotFoundError, ConflictError):
-            return True  # it is gone, or another one of its name is there
-        except (ApiError, LostError, NotSentError) as error:
-            blocked = isinstance(error, ApiError) and error.code == _TOO_MANY
-            self.counts[BLOCKED if blocked else FAILED] += 1
-            log.warning("pod %s is not evicted: %s", pod, error, extra=about(pod))
-            self._events.warn(pod, NOT_EVICTED, f"{why}; it is not evicted: {error}")
+        answer = await evict(self._client, pod.namespace, pod.name, pod.uid, _TIMEOUT_S)
+        if answer.outcome == "gone":
+            return True
+        if answer.error is not None:
+            self.counts[answer.outcome] += 1
+            log.warning("pod %s is not evicted: %s", pod, answer.error, extra=about(pod))
+            self._events.warn(pod, NOT_EVICTED, f"{why}; it is not evicted: {answer.error}")
             return False
         self.counts[DONE] += 1
         log.warning("pod %s is evicted: %s", pod, why, extra=about(pod))

@@ -36,8 +36,8 @@ class RuntimeTold(Protocol):
 
 
 class FailClosed:
-    """An `AgentPart`, and `Registering`: set and heard once each trial is over. `trial` is the last
-    one, None before there was any; `trials` counts them."""
+    """A part of the agent, and `Registering`: set and heard once each trial is over. `trial` is the
+    last one, None before there was any; `trials` counts them."""
 
     def __init__(self, plugin: RuntimeTold, try_: Callable[[], Awaitable[ClosedTrial]]) -> None:
         self.trial: ClosedTrial | None = None

@@ -29,7 +29,7 @@ _FAILED = (ApiError, LostError, NotSentError, msgspec.DecodeError)
 
 
 class Heartbeat:
-    """An `AgentPart`. `delivers` tells whether shares reach containers now; `failures` counts
+    """A part of the agent. `delivers` tells whether shares reach containers now; `failures` counts
     writes that failed."""
 
     def __init__(

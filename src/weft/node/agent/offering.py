@@ -64,8 +64,8 @@ class Connecting(Protocol):
 
 
 class RuntimeAbsence:
-    """An `AgentPart`: sees whether the runtime has stayed away for `gone_s`; `listeners` hear when
-    `gone` becomes another. `seen` is set once it has."""
+    """A part of the agent: sees whether the runtime has stayed away for `gone_s`; `listeners` hear
+    when `gone` becomes another. `seen` is set once it has."""
 
     def __init__(self, plugin: Connecting, gone_s: float = GONE_S) -> None:
         self.gone = False
@@ -106,8 +106,8 @@ class Registering(Protocol):
 
 
 class Offering:
-    """An `AgentPart`: discovery, from the first registration on and anew after each other one; or
-    from when it is clear that none comes (`absence`)."""
+    """A part of the agent: discovery, from the first registration on and anew after each other one;
+    or from when it is clear that none comes (`absence`)."""
 
     def __init__(
         self, plugin: Registering, discovery: Discovery, absence: RuntimeAbsence | None = None

@@ -142,8 +142,8 @@ def _asked(pod: NodePod, container: str, resource: str) -> int:
 
 
 class Reconciler:
-    """An `AgentPart`. `counts` are differences by kind, each counted once; `failures` looks that
-    the kubelet did not answer."""
+    """A part of the agent. `counts` are differences by kind, each counted once; `failures` looks
+    that the kubelet did not answer."""
 
     def __init__(
         self,

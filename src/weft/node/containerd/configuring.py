@@ -48,8 +48,9 @@ class _Tried(msgspec.Struct):
 
 
 class ContainerdConfiguring:
-    """An `AgentPart`. `drop_in` is the file that has containerd wait, if there is one; `problem`
-    says why it could not be made so, "" where nothing had to. `listeners` hear of both."""
+    """A part of the agent. `drop_in` is the file that has containerd wait, if there is one;
+    `problem` says why it could not be made so, "" where nothing had to. `listeners` hear of
+    both."""
 
     def __init__(
         self, plugin: RuntimeTold, closed: FailClosed, options: ConfiguringOptions

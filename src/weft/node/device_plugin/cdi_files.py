@@ -29,8 +29,8 @@ _LOOK_S = 10.0
 
 
 class CdiFiles:
-    """The files in one of the runtime's folders for CDI specifications. As an `AgentPart` (`run`)
-    for names that a runtime resolves once, while it creates a container."""
+    """The files in one of the runtime's folders for CDI specifications. As a part of the agent
+    (`run`) for names that a runtime resolves once, while it creates a container."""
 
     def __init__(self, folder: Path = FOLDER) -> None:
         self._folder = folder

@@ -40,8 +40,8 @@ class KubeletOptions(msgspec.Struct, frozen=True):
 
 
 class DevicePluginPart:
-    """An `AgentPart`; its counts are over all its lives. `registered` is set once the kubelet has
-    all plugins; `listeners` hear of that, and of each time that it has them anew."""
+    """A part of the agent; its counts are over all its lives. `registered` is set once the kubelet
+    has all plugins; `listeners` hear of that, and of each time that it has them anew."""
 
     def __init__(
         self,

@@ -5,14 +5,14 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 
 import scheduler_world
+from led_cluster import led
 
 from fakes.api_server import FakeApiServer
 from weft.cluster.control.event_reporter import EventReporter
-from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.scheduler.leader_label import LeaderLabel
-from weft.cluster.scheduler.process import SchedulerProcess
 from weft.core.framework import Profile
 from weft.core.policies.fgd import Fgd
+from weft.host.scheduler_process import SchedulerProcess
 from weft.kube.bind import BindOptions
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
@@ -45,9 +45,8 @@ class Running:
 
     def __init__(self, client: ApiClient, name: str) -> None:
         self.elector = Elector(client, name, LEASE)
-        self.live = EngineCluster(
-            client, [Profile("weft", [Fgd()])], binding=BINDING, lease=self.elector
-        )
+        self.parts = led(client, [Profile("weft", [Fgd()])], binding=BINDING, lease=self.elector)
+        self.live = self.parts.live
         role = LeaderLabel(client, "weft", name)
         process = SchedulerProcess(
             self.live, EventReporter(self.live, client, name), role, self.elector

@@ -7,19 +7,20 @@ from typing import Any
 
 import aiohttp
 import msgspec
+from led_cluster import led
 from prometheus_client.parser import text_string_to_metric_families
 
 from fakes.api_server import FakeApiServer
 from fakes.lease import LeaseStub
-from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.http.access import AccessRule
 from weft.cluster.scheduler.explain_service import Explainer
 from weft.cluster.scheduler.metrics import SchedulerMetrics
-from weft.cluster.scheduler.pages import HttpOptions, StatusPages
 from weft.core.explain.explanation import Explanation, ObservedProgress
 from weft.core.framework import Policy, Profile
 from weft.core.ledger import STRICT, RequestLimits
 from weft.core.policies.packing import BestFit
+from weft.host.pages import PagesOptions
+from weft.host.scheduler_pages import StatusPages
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
@@ -78,7 +79,7 @@ class World:
         self,
         server: FakeApiServer,
         client: ApiClient,
-        options: HttpOptions,
+        options: PagesOptions,
         policy: Policy,
         limits: RequestLimits,
         address: str = "127.0.0.1",
@@ -86,12 +87,13 @@ class World:
         lease: LeaseStub | None = None,
     ) -> None:
         self.server = server
-        self.live = EngineCluster(client, [Profile("weft", [policy])], limits=limits, lease=lease)
-        self.metrics = SchedulerMetrics(self.live)
+        self.parts = led(client, [Profile("weft", [policy])], limits=limits, lease=lease)
+        self.live = self.parts.live
+        self.metrics = SchedulerMetrics(self.parts)
         self.progress: dict[str, ObservedProgress] = {}
         self.pages = StatusPages(
             self.live,
-            Explainer(self.live, self.progress.get),
+            Explainer(self.live, self.parts.guard, self.progress.get),
             [self.metrics],
             address=address,
             port=0,
@@ -136,7 +138,7 @@ class World:
 
 @contextlib.asynccontextmanager
 async def world(
-    options: HttpOptions | None = None,
+    options: PagesOptions | None = None,
     policy: Policy | None = None,
     limits: RequestLimits = STRICT,
     address: str = "127.0.0.1",
@@ -151,7 +153,7 @@ async def world(
         cluster = World(
             server,
             client,
-            options or HttpOptions(),
+            options or PagesOptions(),
             policy or BestFit(),
             limits,
             address,

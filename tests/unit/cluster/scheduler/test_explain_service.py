@@ -222,7 +222,11 @@ async def test_a_search_that_takes_too_long_ends_and_says_so() -> None:
         await cluster.until(lambda: uid in cluster.live.engine.queue)
         now = iter(range(1_000_000))
         explainer = Explainer(
-            cluster.live, None, SearchOptions(0.005, 0.1), lambda: next(now) / 100
+            cluster.live,
+            cluster.parts.guard,
+            None,
+            SearchOptions(0.005, 0.1),
+            lambda: next(now) / 100,
         )
         found = await explainer.explain("d", "waits")
         assert found is not None

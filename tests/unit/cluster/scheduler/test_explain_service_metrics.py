@@ -113,7 +113,9 @@ async def test_what_happens_while_metrics_are_looked_past_is_told() -> None:
                 measured(cluster, 2, [0.91, 0.2])
             return 0.0
 
-        found = await Explainer(cluster.live, None, clock=clock).explain("d", "waits")
+        found = await Explainer(cluster.live, cluster.parts.guard, None, clock=clock).explain(
+            "d", "waits"
+        )
         assert found is not None
         assert (found.state, found.node) in {("binding", "b"), ("bound", "b")}
         assert found.metrics is not None

@@ -9,10 +9,11 @@ from scheduler_world import add_node, add_pod, world
 
 from fakes.lease import LeaseStub
 from weft.cluster.scheduler.explain_service import Explainer
-from weft.cluster.scheduler.pages import HttpOptions, StatusPages
+from weft.host.pages import PagesOptions
+from weft.host.scheduler_pages import StatusPages
 from weft.model import BadInputError
 
-QUICK = HttpOptions(head_timeout_s=0.2, most_connections=3, close_s=0.2)
+QUICK = PagesOptions(head_timeout_s=0.2, most_connections=3, close_s=0.2)
 
 
 async def raw(port: int, data: bytes) -> bytes:
@@ -93,7 +94,7 @@ async def test_a_port_that_is_taken_is_an_error_with_a_way_out() -> None:
     async with world() as cluster:
         second = StatusPages(
             cluster.live,
-            Explainer(cluster.live, None),
+            Explainer(cluster.live, cluster.parts.guard, None),
             [],
             address="127.0.0.1",
             port=cluster.pages.port,
@@ -116,7 +117,7 @@ async def test_broken_requests_end_alone(data: bytes) -> None:
 
 
 async def test_connections_beyond_the_limit_are_closed() -> None:
-    async with world(HttpOptions(most_connections=3, close_s=0.2)) as cluster:
+    async with world(PagesOptions(most_connections=3, close_s=0.2)) as cluster:
         opened = [await asyncio.open_connection("127.0.0.1", cluster.pages.port) for _ in range(3)]
         assert await raw(cluster.pages.port, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n") == b""
         for _, writer in opened:
@@ -131,7 +132,7 @@ async def test_an_answer_that_fails_is_told_and_costs_nothing_else(
 
     async with world() as cluster:
         with monkeypatch.context() as patch:
-            patch.setattr("weft.cluster.scheduler.pages.generate_latest", broken)
+            patch.setattr("weft.host.pages.generate_latest", broken)
             status, text = await cluster.get("/metrics")
             assert status == 500
             assert "its log says why" in text
@@ -141,7 +142,7 @@ async def test_an_answer_that_fails_is_told_and_costs_nothing_else(
 
 
 async def test_many_explanations_at_once_are_turned_away_not_queued() -> None:
-    async with world(HttpOptions(most_explaining=2)) as cluster:
+    async with world(PagesOptions(most_explaining=2)) as cluster:
         add_node(cluster.server, "n")
         add_pod(cluster.server, "a", 20_000)
         await cluster.lead()
@@ -152,7 +153,7 @@ async def test_many_explanations_at_once_are_turned_away_not_queued() -> None:
 
 
 async def test_garbage_behind_a_request_costs_only_its_own_connection() -> None:
-    async with world(HttpOptions(head_timeout_s=0.2, idle_timeout_s=0.5, close_s=0.2)) as cluster:
+    async with world(PagesOptions(head_timeout_s=0.2, idle_timeout_s=0.5, close_s=0.2)) as cluster:
         whole = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
         said = await raw(cluster.pages.port, whole + b"\x00\x01\r\n\r\n")
         assert b"this is no HTTP request" in said
@@ -171,7 +172,7 @@ async def test_who_does_not_take_an_answer_is_not_waited_for() -> None:
                 family.add_metric((f"{number}" + "x" * 40_000,), 1)
             return [family]
 
-    async with world(HttpOptions(answer_timeout_s=1, close_s=0.2)) as cluster:
+    async with world(PagesOptions(answer_timeout_s=1, close_s=0.2)) as cluster:
         cluster.pages.collectors[:] = [Large()]  # type: ignore[list-item]
         slow = socket.create_connection(("127.0.0.1", cluster.pages.port))
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
@@ -186,7 +187,11 @@ async def test_who_does_not_take_an_answer_is_not_waited_for() -> None:
 async def test_a_wrong_address_is_not_called_a_port_problem(address: str) -> None:
     async with world() as cluster:
         pages = StatusPages(
-            cluster.live, Explainer(cluster.live, None), [], address=address, port=0
+            cluster.live,
+            Explainer(cluster.live, cluster.parts.guard, None),
+            [],
+            address=address,
+            port=0,
         )
         with pytest.raises(BadInputError, match=f"^http.address {address}: is no address"):
             await pages.start()

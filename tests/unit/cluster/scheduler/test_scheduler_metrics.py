@@ -7,10 +7,10 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 from scheduler_world import add_node, add_pod, world
 
+from weft.cluster.control.typical_pods import LEAST_PODS, TypicalInput
 from weft.cluster.extender.metrics import ExtenderMetrics
 from weft.cluster.scheduler.metrics import SchedulerMetrics
 from weft.cluster.scheduler.stranded_gauges import StrandedGauges
-from weft.cluster.state.typical_pods import LEAST_PODS, TypicalInput
 
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "reference"
 
@@ -96,7 +96,7 @@ async def test_single_gpus_are_told_only_where_that_is_asked_for() -> None:
         await cluster.lead()
         await cluster.until(lambda: cluster.bound("p"))
         assert not [key for key in await cluster.samples() if "gpu=0" in key]
-        cluster.pages.collectors[:] = [SchedulerMetrics(cluster.live, per_gpu=True)]
+        cluster.pages.collectors[:] = [SchedulerMetrics(cluster.parts, per_gpu=True)]
         found = await cluster.samples()
         used = [found["weft_ledger_one_gpu_memory_used_mib", f"gpu={g}", "node=n"] for g in (0, 1)]
         assert sorted(used) == [0, 4_000]
@@ -116,7 +116,7 @@ async def test_one_page_tells_of_both_hosts() -> None:
 async def test_every_metric_is_in_the_reference_and_the_other_way_round() -> None:
     async with world() as cluster:
         stranded = StrandedGauges(cluster.live, TypicalInput(cluster.live))
-        metrics = SchedulerMetrics(cluster.live, per_gpu=True)
+        metrics = SchedulerMetrics(cluster.parts, per_gpu=True)
         cluster.pages.collectors[:] = [metrics, stranded]
         _, text = await cluster.get("/metrics")
         told = {

@@ -25,7 +25,7 @@ async def test_pods_that_a_lesson_charges_say_so() -> None:
         assert MORE not in (await cluster.explain("first")).notes
         ended = {"phase": "Failed", "containerStatuses": [{"name": "c", "state": CUDA}]}
         cluster.server.update("pods", "first", {"status": ended}, "d")
-        await cluster.until(lambda: cluster.live.ends.count == 1)
+        await cluster.until(lambda: cluster.parts.ends.count == 1)
         add_pod(cluster.server, "second", 2_000, meta=OWNER)
         await cluster.until(lambda: cluster.bound("second"))
         found = await cluster.explain("second")
@@ -53,10 +53,10 @@ async def test_ends_lessons_and_recalls_are_counted() -> None:
         again = {"name": "c", "restartCount": 1, "lastState": CUDA}
         status = {"phase": "Running", "containerStatuses": [again]}
         cluster.server.update("pods", "first", {"status": status}, "d")
-        await cluster.until(lambda: cluster.live.ends.count == 1)
-        cluster.live.evictor.borrower_counts["blocked"] = 3
-        cluster.live.oom_history.counts["conflict"] = 2
-        cluster.live.oom_history.unreadable.add("README")
+        await cluster.until(lambda: cluster.parts.ends.count == 1)
+        cluster.parts.evictor.borrower_counts["blocked"] = 3
+        cluster.parts.oom_history.counts["conflict"] = 2
+        cluster.parts.oom_history.unreadable.add("README")
         told = await cluster.samples()
         assert told["weft_out_of_gpu_memory_total",] == 1
         assert told["weft_lessons",] == 1

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from process_world import add_own_pod, add_pod, node_of, role_of, until, world
 
-from weft.cluster.scheduler.process import LeadershipLostError
+from weft.host.scheduler_process import LeadershipLostError
 
 
 async def test_a_follower_is_ready_binds_nothing_and_takes_over_when_the_leader_stops() -> None:

@@ -93,7 +93,7 @@ async def test_every_metric_is_told_and_described() -> None:
         cluster.pages.collectors.append(SlowdownMetrics(observing(cluster)))
         add_node(cluster.server, "n")
         await cluster.lead()
-        cluster.live.evictor.slowdown_counts["evicted"] = 2
+        cluster.parts.evictor.slowdown_counts["evicted"] = 2
         told = await cluster.samples()
         assert told["weft_slowness_evictions_total", "outcome=evicted"] == 2
         assert told["weft_recalls_total", "outcome=evicted"] == 0

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from led_cluster import led
 from process_world import add_node, add_pod, node_of, until
 
 from fakes.api_server import FakeApiServer
-from weft.cluster.control.live_cluster import EngineCluster
-from weft.cluster.scheduler.decisions_recorder import Recording
+from weft.cluster.leader.leader_parts import LeaderParts
 from weft.cluster.scheduler.explain_service import Explainer
 from weft.core.engine import SignalsChanged
 from weft.core.framework import Profile
@@ -20,6 +20,7 @@ from weft.core.policies.catalog import built_in
 from weft.core.policies.fgd import Fgd
 from weft.core.record import DecisionLines, Header, PolicyUse, ProfileUse, read, replay
 from weft.core.record.side import side_of
+from weft.host.decisions_recorder import Recording
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
@@ -31,14 +32,15 @@ HEADER = Header([ProfileUse("weft", [PolicyUse("fgd")])])
 @contextlib.asynccontextmanager
 async def recorded(
     path: Path, *, lead: bool = True, most_mib: int = 0, meddle: Callable[[], object] | None = None
-) -> AsyncIterator[tuple[Recording, FakeApiServer, EngineCluster]]:
+) -> AsyncIterator[tuple[Recording, FakeApiServer, LeaderParts]]:
     """A cluster whose decisions go to this file; `meddle` is called before it starts to follow."""
     async with (
         FakeApiServer() as server,
         ApiClient(Endpoint(server.url, FixedCredentials())) as client,
     ):
         add_node(server)
-        live = EngineCluster(client, [Profile("weft", [Fgd()])], lease=None)
+        parts = led(client, [Profile("weft", [Fgd()])])
+        live = parts.live
         recording = Recording(live, HEADER, path, **({"most_mib": most_mib} if most_mib else {}))
         assert str(path) in await recording.start()
         if meddle is not None:
@@ -46,7 +48,7 @@ async def recorded(
         await live.start()
         if lead:
             await live.lead(afresh=False)
-        yield recording, server, live
+        yield recording, server, parts
         await live.stop()
         await recording.close()
 
@@ -78,7 +80,8 @@ async def test_signals_are_beside_the_file_and_go_with_it_when_it_steps_aside(
     path = tmp_path / "decisions.jsonl"
 
     for run in range(3):
-        async with recorded(path, lead=False) as (_, _, live):
+        async with recorded(path, lead=False) as (_, _, parts):
+            live = parts.live
             for version in (1, 2):
                 live.handle(look(version))
         assert len(list(side_of(path).iterdir())) == 2
@@ -98,7 +101,8 @@ async def test_signals_that_cannot_be_written_end_the_record_before_the_line_tha
     def meddle() -> None:
         side_of(path).write_text("in the way")
 
-    async with recorded(path, lead=False, meddle=meddle) as (recording, _, live):
+    async with recorded(path, lead=False, meddle=meddle) as (recording, _, parts):
+        live = parts.live
         live.handle(look(1))
         await until(lambda: bool(recording.failed))
         live.handle(look(2))
@@ -110,12 +114,12 @@ async def test_explaining_does_not_show_in_the_record(tmp_path: Path) -> None:
     """A live explanation tries things out on the ledger; the replay knows nothing of it."""
     path = tmp_path / "decisions.jsonl"
 
-    async with recorded(path) as (_, server, live):
+    async with recorded(path) as (_, server, parts):
         for number in range(9):
             add_pod(server, f"p{number}")
         await until(lambda: sum(bool(node_of(server, f"p{n}")) for n in range(9)) == 8)
         waits = next(n for n in range(9) if not node_of(server, f"p{n}"))
-        found = await Explainer(live, None).explain("d", f"p{waits}")
+        found = await Explainer(parts.live, parts.guard, None).explain("d", f"p{waits}")
         assert found is not None
         assert [one.axis for one in found.changes].count("free") == 1, "ends were tried"
         server.remove("pods", f"p{(waits + 1) % 9}", "d")
@@ -149,7 +153,8 @@ async def test_a_record_that_has_its_size_ends_whole_and_scheduling_goes_on(
 ) -> None:
     path = tmp_path / "decisions.jsonl"
 
-    async with recorded(path, most_mib=1) as (recording, server, live):
+    async with recorded(path, most_mib=1) as (recording, server, parts):
+        live = parts.live
         for version in range(1, 7):
             live.handle(look(version, gpus=10_000))
         await until(lambda: bool(recording.failed))

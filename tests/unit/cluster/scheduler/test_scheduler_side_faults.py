@@ -15,16 +15,17 @@ from scheduler_world import World, add_node, add_pod, world
 
 from weft.cluster.control.event_reporter import EventReporter
 from weft.cluster.control.interface import Notice
-from weft.cluster.scheduler import decisions_recorder, metrics
-from weft.cluster.scheduler.decisions_recorder import Recording
+from weft.cluster.control.typical_pods import TypicalInput
+from weft.cluster.scheduler import metrics
 from weft.cluster.scheduler.ledger_gauges import LedgerGauges
 from weft.cluster.scheduler.metrics import SchedulerMetrics
 from weft.cluster.scheduler.pending_gauges import PendingGauges
 from weft.cluster.scheduler.stranded_gauges import StrandedGauges
-from weft.cluster.state.typical_pods import TypicalInput
 from weft.cluster.stores.oom_history_store import OomHistoryStore
 from weft.core.engine import Learnt, OomRecord
 from weft.core.record import Header, PolicyUse, ProfileUse
+from weft.host import decisions_recorder
+from weft.host.decisions_recorder import Recording
 from weft.kube.conditions import ConditionWriter
 from weft.kube.events import Aggregator, EventWriter
 from weft.testing import shape
@@ -126,15 +127,15 @@ async def test_who_listens_ends_nothing(caplog: pytest.LogCaptureFixture) -> Non
         live = cluster.live
         live.on_decision.insert(0, raises)
         live.on_notice.insert(0, raises)
-        live.on_slowdown_eviction.insert(0, raises)
+        live.hooks.slowdown_evictions.insert(0, raises)
         heard: list[Notice] = []
         live.on_notice.append(heard.append)
-        live.peaks.insert(0, raises)  # type: ignore[arg-type]
+        live.hooks.peaks.insert(0, raises)  # type: ignore[arg-type]
         add_pod(cluster.server, "odd", "x")  # cannot be read: a notice
         await goes_on(cluster, "p")
         await cluster.until(lambda: bool(heard))
-        live._slowed(None)  # type: ignore[arg-type]
-        assert live._peak_mib("u") == 0
+        cluster.parts._slowed(None)  # type: ignore[arg-type]
+        assert cluster.parts._peak_mib("u") == 0
         assert live.faults.count >= 4
         assert tells(caplog) == 4
 
@@ -146,7 +147,7 @@ async def test_what_was_learnt_and_cannot_be_kept(
     monkeypatch.setattr(OomHistoryStore, point, raises)
     async with leading(caplog) as cluster:
         await goes_on(cluster, "p")
-        cluster.live._carry_out(Learnt("w", OomRecord(1, 100)))
+        cluster.parts._keep(Learnt("w", OomRecord(1, 100)))
         assert cluster.live.faults.count == 1
         await goes_on(cluster, "q")
     assert tells(caplog) == 1

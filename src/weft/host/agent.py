@@ -10,16 +10,17 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 from prometheus_client.registry import Collector
 
 import weft
-from weft.cli.agent import NVML
 from weft.cluster import rights
 from weft.cluster.config.agent import AgentSettings
 from weft.cluster.config.form import Configuration
 from weft.dialects.dialect import UnitSettings
 from weft.dialects.inventory import InventoryFallback
+from weft.host.agent_pages import AgentPages
+from weft.host.agent_process import AgentHosting, NodeAgent
+from weft.host.shell import Runnable, stop_signal
 from weft.kube.client import ApiClient, ClientOptions
 from weft.kube.config import load
 from weft.kube.preflight import check_server
@@ -28,7 +29,6 @@ from weft.model.agent_offer import DEVICE_PLUGIN, AgentOffer
 from weft.model.log_fields import about
 from weft.model.runtimes import puts_cdi_last, takes_cdi
 from weft.node.agent.accounting import Accounting, AccountingSettings
-from weft.node.agent.agent import AgentPart, NodeAgent, stop_signal
 from weft.node.agent.agent_metrics import DeliveryMetrics, DeviceMetrics, PartMetrics
 from weft.node.agent.container_grant import ContainerGrant, Granter
 from weft.node.agent.delivery import Delivery, DeliveryOptions
@@ -44,7 +44,6 @@ from weft.node.agent.mps_daemon import MpsDaemon, options_here
 from weft.node.agent.node_pods import NodePods, PodRules, is_static, rules_of
 from weft.node.agent.offering import Offering, RuntimeAbsence, offer_of
 from weft.node.agent.over_share import OverShareGuard, OverShareOptions
-from weft.node.agent.pages import AgentPages
 from weft.node.agent.pod_events import REFUSED, STRANGER, PodEvents, PodName
 from weft.node.agent.process_owner import pods_with_processes
 from weft.node.agent.reconciler import Reconciler
@@ -56,33 +55,15 @@ from weft.node.devices.fake import FakeReader
 from weft.node.devices.nvml import NvmlReader
 from weft.node.devices.reader import DeviceError, DeviceReader, NoDriverError
 from weft.node.nri.plugin import NriPlugin, PluginOptions
-from weft.node.supervisor.handed_over import HandedOver
 
 if TYPE_CHECKING:
     from weft.node.device_plugin.plugin_part import DevicePluginPart
 
+__all__ = ["AgentHosting", "Composition", "host"]
+
 log = logging.getLogger("weft.agent")
-
-
-class AgentHosting(msgspec.Struct, frozen=True):
-    """Options of the command line beside the configuration; `handed` is by a supervisor."""
-
-    node_name: str
-    devices: str
-    nri_socket: Path
-    address: str
-    port: int
-    kubeconfigs: tuple[Path, ...] = ()
-    context: str = ""
-    device_plugins: bool = False
-    cdi: bool | None = None
-    cdi_folder: Path = Path("/var/run/cdi")
-    pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
-    cri_socket: Path = Path("/run/containerd/containerd.sock")
-    proc: Path = Path("/proc")
-    handed: HandedOver | None = None
-    configuring: Path | None = None
-    """Where the agent notes how it configured the runtime; None where it may not."""
+NVML = "nvml"
+"""Stands for the driver's GPUs, where others are played by a file."""
 
 
 async def host(config: Configuration, hosting: AgentHosting) -> None:
@@ -167,7 +148,7 @@ class Composition:
             PartMetrics(broken),
         ]
         pages = AgentPages(collectors, self._checks(), address=hosting.address, port=hosting.port)
-        early: dict[str, AgentPart] = {"pages": pages, "events": self.events}
+        early: dict[str, Runnable] = {"pages": pages, "events": self.events}
         turn = hosting.handed.lock.taken if hosting.handed is not None else None
         self.agent = NodeAgent(
             self.devices, self.pods, early, self._parts(), broken=broken, turn=turn
@@ -236,7 +217,7 @@ class Composition:
         return name
 
     def _serve_plugins(self, hosting: AgentHosting) -> "DevicePluginPart":
-        from weft.cli.agent_plugins import device_plugins  # gRPC is large
+        from weft.host.device_plugins import device_plugins  # gRPC is large
 
         return device_plugins(
             self._client,
@@ -250,7 +231,7 @@ class Composition:
         )
 
     def _reconcile(self, hosting: AgentHosting) -> Reconciler:
-        from weft.cli.agent_plugins import reconciler
+        from weft.host.device_plugins import reconciler
 
         return reconciler(
             self.pods, self.devices, self.accounting, self.evictions, self.events, hosting
@@ -278,8 +259,8 @@ class Composition:
         self.guard = OverShareGuard(self.events.writer.emit, _evict_by(self._client), options)
         self.usage.observers.append(self.guard.observe)
 
-    def _parts(self) -> dict[str, AgentPart]:
-        parts: dict[str, AgentPart] = {
+    def _parts(self) -> dict[str, Runnable]:
+        parts: dict[str, Runnable] = {
             "evictions": self.evictions,
             "accounting": self.accounting,
             "heartbeat": self.heartbeat,

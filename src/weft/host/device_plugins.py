@@ -1,8 +1,8 @@
 """Composes the device plugins of nodes without NRI. Imported only there: gRPC is large."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
+from weft.host.agent_process import AgentHosting
 from weft.kube.client import ApiClient
 from weft.model.delivery import DeliveryRecord
 from weft.node.agent.accounting import Accounting
@@ -20,9 +20,6 @@ from weft.node.device_plugin.kubelet_api import PodResourcesClient
 from weft.node.device_plugin.kubelet_record import KubeletRecord
 from weft.node.device_plugin.plugin_part import DevicePluginPart, KubeletOptions
 
-if TYPE_CHECKING:
-    from weft.cli.agent_hosting import AgentHosting
-
 
 def reconciler(
     pods: NodePods,
@@ -30,7 +27,7 @@ def reconciler(
     accounting: Accounting,
     evictions: Evictions,
     events: PodEvents,
-    hosting: "AgentHosting",
+    hosting: AgentHosting,
 ) -> Reconciler:
     """The part that compares the kubelet's pod resources with the records."""
     return Reconciler(
@@ -51,7 +48,7 @@ def device_plugins(
     isolation: NodeIsolation,
     evictions: Evictions,
     refused: Callable[[PodName, str], None],
-    hosting: "AgentHosting",
+    hosting: AgentHosting,
 ) -> DevicePluginPart:
     """The part that serves them."""
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from weft.cluster.config.popularity import PopularitySettings
-from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.control.interface import ClusterView
 from weft.cluster.state.pod_reader import read_bound
 from weft.core.engine import PolicyInput
 from weft.core.engine.decision_faults import in_words
@@ -39,7 +39,7 @@ class TypicalInput:
 
     def __init__(
         self,
-        live: EngineCluster,
+        live: ClusterView,
         settings: PopularitySettings = LEARNT,
         every_s: float = 600,
         least_pods: int = LEAST_PODS,

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import msgspec
 
-from weft.cluster.control.live_cluster import EngineCluster
-from weft.cluster.scheduler.process_part import BackgroundPart
+from weft.cluster.control.interface import ClusterView
 from weft.core.record import DecisionLine, DecisionLines, Header, Recorder
 from weft.core.record.file import ChainMark, EndRecord, FullError, is_large
 from weft.core.record.side import clear, side_of
+from weft.host.shell import Background
 from weft.model import BadInputError
 
 log = logging.getLogger("weft.scheduler")
@@ -27,13 +27,13 @@ _EVERY_S = 1.0
 _MOST_WAITING = 64 * 1024 * 1024  # bytes not written yet; a disk that slow is no disk
 
 
-class Recording(BackgroundPart):
+class Recording(Background):
     """A part of the process: from its start on everything the cluster handles is on record.
 
     `most_mib` is what the file and its signals take together at most; 0: however much.
     """
 
-    def __init__(self, live: EngineCluster, header: Header, path: Path, most_mib: int = 0) -> None:
+    def __init__(self, live: ClusterView, header: Header, path: Path, most_mib: int = 0) -> None:
         super().__init__(f"decisions go to {path}", self._write_for_ever, self._end)
         self._live, self._header, self._path = live, header, path
         self._waiting: list[bytes | DecisionLine] = []

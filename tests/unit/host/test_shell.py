@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from weft.cluster.scheduler.process_part import BackgroundPart
+from weft.host.shell import Background
 
 
 async def _breaks_off() -> None:
@@ -12,7 +12,7 @@ async def _breaks_off() -> None:
 
 
 async def test_a_part_that_breaks_off_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    part = BackgroundPart("GPUs are looked at", _breaks_off)
+    part = Background("GPUs are looked at", _breaks_off)
     await part.start()
     while not caplog.records:
         await asyncio.sleep(0)
@@ -22,7 +22,7 @@ async def test_a_part_that_breaks_off_is_told(caplog: pytest.LogCaptureFixture) 
 
 
 async def test_a_part_that_is_closed_is_not(caplog: pytest.LogCaptureFixture) -> None:
-    part = BackgroundPart("GPUs are looked at", lambda: asyncio.sleep(3600))
+    part = Background("GPUs are looked at", lambda: asyncio.sleep(3600))
     await part.start()
     await asyncio.sleep(0)
     await part.close()

@@ -34,6 +34,10 @@ class UnitMismatches:
         for notice in self.of_nodes.values():
             self._report(notice)
 
+    async def stop(self) -> None:
+        """Report nothing more."""
+        self._leading = False
+
     def check(self, new: Iterable[Node], gone: Collection[str]) -> None:
         """Check nodes that are new or other than before, and forget those that are gone."""
         for name in gone:

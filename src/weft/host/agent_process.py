@@ -11,28 +11,41 @@ their shares while metrics are broken.
 
 import asyncio
 import logging
-import signal
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
+from pathlib import Path
 
-from weft.model import WeftError
+import msgspec
+
+from weft.host.shell import Kept, Part, Runnable, Shell, cancel
 from weft.node.agent.device_watch import DeviceWatch
 from weft.node.agent.node_pods import NodePods
+from weft.node.supervisor.handed_over import HandedOver
 
 log = logging.getLogger("weft.agent")
 
 _LOOKS_AGAIN_S = 0.02
-_AGAIN_S = 1.0
-_MOST_AGAIN_S = 30.0
 
 
-class AgentPart(Protocol):
-    """Something that the agent does."""
+class AgentHosting(msgspec.Struct, frozen=True):
+    """Options of the command line beside the configuration; `handed` is by a supervisor."""
 
-    async def run(self) -> None:
-        """Do it until cancelled, and clean up behind it."""
-        ...
+    node_name: str
+    devices: str
+    nri_socket: Path
+    address: str
+    port: int
+    kubeconfigs: tuple[Path, ...] = ()
+    context: str = ""
+    device_plugins: bool = False
+    cdi: bool | None = None
+    cdi_folder: Path = Path("/var/run/cdi")
+    pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+    cri_socket: Path = Path("/run/containerd/containerd.sock")
+    proc: Path = Path("/proc")
+    handed: HandedOver | None = None
+    configuring: Path | None = None
+    """Where the agent notes how it configured the runtime; None where it may not."""
 
 
 class NodeAgent:
@@ -48,8 +61,8 @@ class NodeAgent:
         self,
         devices: DeviceWatch,
         pods: NodePods,
-        early: Mapping[str, AgentPart],
-        parts: Mapping[str, AgentPart],
+        early: Mapping[str, Runnable],
+        parts: Mapping[str, Runnable],
         *,
         broken: Counter[str] | None = None,
         patience_s: float = 3.0,
@@ -65,19 +78,23 @@ class NodeAgent:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set."""
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._keep(*part)) for part in self._early.items()]
-            tasks.append(group.create_task(self._keep("pods", self._pods)))
-            tasks.append(group.create_task(self._keep("devices", self._devices)))
-            waiting, knowing = group.create_task(stop.wait()), group.create_task(self._due())
+        shell = Shell(log)
+        await shell.serve(self._kept(self._early))
+        await shell.serve(self._kept({"pods": self._pods, "devices": self._devices}))
+        waiting, knowing = asyncio.create_task(stop.wait()), asyncio.create_task(self._due())
+        try:
             await asyncio.wait((waiting, knowing), return_when=asyncio.FIRST_COMPLETED)
             if not stop.is_set():
-                tasks += [group.create_task(self._keep(*part)) for part in self._parts.items()]
+                knowing.result()
+                await shell.serve(self._kept(self._parts))
                 self.started = True
                 await waiting
             log.info("told to stop")
-            for task in (*tasks, knowing):
-                task.cancel()
+        finally:
+            await asyncio.gather(shell.close_together(), cancel({waiting, knowing}))
+
+    def _kept(self, parts: Mapping[str, Runnable]) -> list[Part]:
+        return [Kept(name, part, self.broken, log) for name, part in parts.items()]
 
     async def _due(self) -> None:
         """Return when enough is known, and nobody else delivers here."""
@@ -98,27 +115,3 @@ class NodeAgent:
                     await asyncio.sleep(_LOOKS_AGAIN_S)
         except TimeoutError:
             log.warning("goes on without waiting longer for GPUs and pods")
-
-    async def _keep(self, name: str, part: AgentPart) -> None:
-        """Run the part for ever."""
-        delay_s = _AGAIN_S
-        while True:
-            try:
-                await part.run()
-                log.error("%s ended", name)
-            except (OSError, WeftError) as error:
-                log.error("%s: %s", name, error)
-            except Exception:
-                log.exception("%s broke; it is started anew", name)
-            self.broken[name] += 1
-            await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, _MOST_AGAIN_S)
-
-
-def stop_signal() -> asyncio.Event:
-    """Set by SIGTERM or SIGINT."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    return stop

@@ -1,0 +1,92 @@
+"""Names the parts that a leader has beside deciding, and wires each to what it hears of.
+
+    a pod changed ──▶ ends ──▶ its own event ──▶ started           a command ──▶ evictor, guard,
+    a node changed ──▶ units, touched: guard ──▶ started            carried out     oom_history
+    all is taken in ──▶ guard, past_scheduler
+
+Each part says what it needs in its constructor; the cluster starts and stops them with leadership.
+"""
+
+from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.eviction.evictor import Evictor
+from weft.cluster.eviction.overbooking_guard import OverbookingGuard
+from weft.cluster.eviction.past_scheduler import PastScheduler, Treatment
+from weft.cluster.leader.gpushare_units import UnitMismatches
+from weft.cluster.leader.started_marks import StartedMarks
+from weft.cluster.stores.oom_history_store import OomHistoryStore
+from weft.cluster.telemetry.oom_watch import OomWatch
+from weft.core.engine import Evict, EvictionWaived, Learnt, PeakLearnt, SlowdownReason
+from weft.kube.configmap import OwnConfigMap
+
+
+class LeaderParts:
+    """The parts of one live cluster. What is learnt of pods that ran out of memory is kept in
+    `config_map`; `past_scheduler` says what becomes of our schedulers' pods bound without them."""
+
+    def __init__(
+        self,
+        live: EngineCluster,
+        *,
+        config_map: OwnConfigMap | None = None,
+        past_scheduler: Treatment = "charge",
+    ) -> None:
+        self.live = live
+        client, pods, nodes = live.client, live.pods, live.nodes
+        self.evictor = Evictor(
+            client,
+            pods,
+            notify=live.notice,
+            report=live.handle,
+            may_write=live.may_write,
+            on_slowdown_eviction=self._slowed,
+        )
+        self.guard = OverbookingGuard(
+            client,
+            live.engine,
+            pods,
+            nodes,
+            notify=live.notice,
+            report=live.handle,
+            evictor=self.evictor,
+        )
+        self.past_scheduler = PastScheduler(
+            client, pods, live.notice, live.may_write, past_scheduler
+        )
+        self.started = StartedMarks(client, pods, nodes, live.may_write)
+        self.units = UnitMismatches(nodes, live.options.gpushare_unit, live.notice)
+        self.ends = OomWatch(pods, nodes, self._peak_mib)
+        self.oom_history = OomHistoryStore(
+            client, config_map, live.engine, live.handle, live.may_write
+        )
+        self._listen()
+
+    def _listen(self) -> None:
+        live, hooks = self.live, self.live.hooks
+        hooks.pod_events.append(self.ends.of)
+        hooks.bound.append(self.started.observe)
+        hooks.gone.append(self.started.forget)
+        hooks.nodes.append(self.units.check)
+        hooks.touched.append(self.guard.touch)
+        hooks.accounts += (self.guard.check, self.past_scheduler.check)
+        live.carry(Evict, self.evictor.evict)
+        live.carry(EvictionWaived, self.guard.waive)
+        live.carry(Learnt, self._keep)
+        live.carry(PeakLearnt, self._keep)
+        live.stores.append(self.oom_history)
+        live.parts += (self.evictor, self.guard, self.past_scheduler, self.started, self.units)
+
+    def _keep(self, command: Learnt | PeakLearnt) -> None:
+        with self.live.faults.beside("keeping what was learnt"):
+            self.oom_history.learnt(command)
+
+    def _slowed(self, slowed: SlowdownReason) -> None:
+        for hook in self.live.hooks.slowdown_evictions:
+            with self.live.faults.beside("telling of an eviction"):
+                hook(slowed)
+
+    def _peak_mib(self, uid: str) -> int:
+        most_mib = 0
+        for peak_mib in self.live.hooks.peaks:
+            with self.live.faults.beside("asking what a pod used"):
+                most_mib = max(most_mib, peak_mib(uid))
+        return most_mib

@@ -1,0 +1,57 @@
+"""The agent's pages: ready is what says of itself that it is well."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from aiohttp import web
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from weft.cluster.http.server import HttpAnswer
+from weft.host.pages import TEXT, CollectedFamilies, HealthCheck, Pages, PagesOptions
+
+log = logging.getLogger("weft.agent")
+
+PORT = 9400
+"""dcgm-exporter's, so that whoever scrapes that one finds the agent."""
+_OPTIONS = PagesOptions(most_connections=64, close_s=1)
+
+
+class AgentPages(Pages):
+    """Serves while `run` runs. `checks` are parts of the agent and what is wrong with each ("" for
+    nothing); `listening` is set once the port is known."""
+
+    def __init__(
+        self,
+        collectors: Sequence[Collector],
+        checks: Mapping[str, Callable[[], str]],
+        *,
+        address: str = "0.0.0.0",
+        port: int = PORT,
+    ) -> None:
+        super().__init__(collectors, address=address, port=port, options=_OPTIONS, log=log)
+        self.listening = asyncio.Event()
+        self._checks = dict(checks)
+
+    async def run(self) -> None:
+        """Serve until cancelled; `BadInputError` where the port can't be had."""
+        await self.listen()
+        log.info("health and metrics on %s:%d", self.address, self.port)
+        self.listening.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self.close()
+
+    def page(self) -> bytes:
+        """The text of /metrics."""
+        families = [family for each in self.collectors for family in each.collect()]
+        return generate_latest(CollectedFamilies(families))
+
+    def readiness(self) -> list[HealthCheck]:
+        """Each part, as it says itself."""
+        return [HealthCheck(part, check()) for part, check in self._checks.items()]
+
+    async def _alive(self, request: web.BaseRequest) -> HttpAnswer:
+        return HttpAnswer(200, b"ok", TEXT)

@@ -1,0 +1,112 @@
+"""Parts of processes that decide, or watch: each begins something of the cluster's, and ends it."""
+
+import gc
+import logging
+from collections.abc import Sequence
+
+from weft.cluster.config.form import Configuration
+from weft.cluster.control.interface import LiveCluster
+from weft.cluster.control.typical_pods import TypicalInput
+from weft.cluster.extender.listeners import ListenerOptions, listen
+from weft.cluster.extender.routes import Route
+from weft.cluster.extender.server import ExtenderServer
+from weft.cluster.extender.service import Extender
+from weft.cluster.telemetry.prediction_reload import PredictionReloader
+from weft.host.plan import SchedulerPlan
+from weft.host.shell import Background
+from weft.kube.access import ResourceRight
+from weft.kube.client import ApiClient
+from weft.kube.preflight import check_alone, check_server, wait_for_server
+
+log = logging.getLogger("weft.scheduler")
+
+GRANTED_BY = "apply the ClusterRole and the Role of deploy/scheduler.yaml"
+
+
+def rights_of(config: Configuration) -> list[ResourceRight]:
+    """The rights that a scheduler cannot do without."""
+    lists = ("pods", "nodes", "persistentvolumes", "persistentvolumeclaims")
+    rights = [ResourceRight(verb, name) for name in lists for verb in ("list", "watch")]
+    rights += [ResourceRight(verb, "csinodes", "storage.k8s.io") for verb in ("list", "watch")]
+    rights += [ResourceRight("get", "pods"), ResourceRight("patch", "pods/status")]
+    rights += [ResourceRight("create", "pods/binding")]
+    system, lease = "kube-system", config.lease
+    rights += [ResourceRight(v, "configmaps", namespace=system) for v in ("list", "watch")]
+    if lease.enabled:
+        own = ResourceRight("get", "leases", "coordination.k8s.io", lease.namespace, lease.name)
+        rights += [own, own._replace(verb="patch")]
+    return rights
+
+
+class Preflight:
+    """Waits for the API server, whose absence is no reason to end, and asks it what must be so."""
+
+    def __init__(self, plan: SchedulerPlan, client: ApiClient) -> None:
+        self._plan, self._client = plan, client
+
+    async def start(self) -> str:
+        """`BadInputError` where the server is too old, rights lack, or another leads too."""
+        config, client = self._plan.config, self._client
+        await wait_for_server(client, log)
+        await check_server(client, "weft scheduler", rights_of(config), GRANTED_BY)
+        await check_alone(client, self._plan.names, config.lease.name)
+        return f"reading {client.endpoint.url}"
+
+    async def close(self) -> None:
+        """Nothing is kept."""
+
+
+class ExtenderPart:
+    """kube-scheduler's extender."""
+
+    def __init__(self, live: LiveCluster, routes: Sequence[Route], wish: ListenerOptions) -> None:
+        self.server, self._wish = ExtenderServer(Extender(live), routes, door=wish.door), wish
+
+    async def start(self) -> str:
+        """Open its ports."""
+        return "extender on " + ", ".join(map(str, await listen(self.server, self._wish)))
+
+    async def close(self) -> None:
+        """Answer what was asked, then close."""
+        await self.server.close()
+
+
+class SettledMemory:
+    """Freezes what was read at the start: garbage collection need not look through it each time."""
+
+    async def start(self) -> str:
+        """Set it aside."""
+        gc.collect()
+        gc.freeze()
+        return "memory is settled"
+
+    async def close(self) -> None:
+        """Nothing: the process ends."""
+
+
+class PredictionsPart(Background):
+    """Tells policies how much applications slow each other down, and again where that changed."""
+
+    def __init__(self, reloader: PredictionReloader) -> None:
+        super().__init__("", reloader.run)
+        self._reloader = reloader
+
+    async def start(self) -> str:
+        """Tell it now, and read the files now and then."""
+        self._reloader.publish()
+        if self._reloader.every_s:
+            await super().start()
+        return str(self._reloader.loaded)
+
+
+class TypicalPodsPart(Background):
+    """Keeps up to date what usually comes."""
+
+    def __init__(self, typical: TypicalInput) -> None:
+        self._input = typical
+        super().__init__("typical pods are counted", self._input.run)
+
+    async def start(self) -> str:
+        """Count now, and then now and again."""
+        await self._input.learn()
+        return await super().start()

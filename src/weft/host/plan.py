@@ -1,0 +1,144 @@
+"""Reads what a configuration names, and makes the live cluster that it describes.
+
+configuration ──▶ plan: files, profiles, routes ──▶ cluster with a leader's parts
+"""
+
+import socket
+import uuid
+from pathlib import Path
+
+import msgspec
+
+from weft.cluster.config.form import Configuration, LeaseSettings
+from weft.cluster.config.gpu_links import links_rules
+from weft.cluster.config.made_profiles import maker
+from weft.cluster.config.made_profiles import profiles as made_of
+from weft.cluster.control.live_cluster import EngineCluster, EngineClusterOptions
+from weft.cluster.extender.routes import Route, route_profiles
+from weft.cluster.extender.setup import routes_of
+from weft.cluster.leader.leader_parts import LeaderParts
+from weft.cluster.telemetry.prediction_reload import LoadedPredictions, PredictionFiles
+from weft.core.framework import Profile
+from weft.core.framework.registry import Registry
+from weft.core.ledger import RequestLimits
+from weft.dialects.inventory import InventoryFallback
+from weft.host.prediction_files import files_of
+from weft.kube.bind import BindOptions
+from weft.kube.client import ApiClient
+from weft.kube.configmap import OwnConfigMap
+from weft.kube.lease import Elector, LeaseOptions
+from weft.model import BadInputError
+
+
+class Hosting(msgspec.Struct, frozen=True):
+    """Options of the command line beside the configuration.
+
+    `schedules` is False for a process that only answers kube-scheduler. `decisions` is the file
+    that everything goes on record in, up to `decisions_mib` (0: however much). `where` names the
+    configuration file in errors.
+    """
+
+    kubeconfigs: tuple[Path, ...] = ()
+    context: str = ""
+    where: str = ""
+    decisions: Path | None = None
+    decisions_mib: int = 0
+    schedules: bool = True
+
+
+class SchedulerPlan(msgspec.Struct, frozen=True):
+    """The configuration and its files, read before anything is connected.
+
+    `profiles` are those of the configuration and the extender's routes; `names` the schedulerNames
+    whose pods are scheduled here.
+    """
+
+    config: Configuration
+    hosting: Hosting
+    files: PredictionFiles
+    predictions: LoadedPredictions
+    profiles: tuple[Profile, ...]
+    names: tuple[str, ...]
+    routes: tuple[Route, ...]
+    limits: RequestLimits
+
+
+def plan_of(config: Configuration, registry: Registry, hosting: Hosting) -> SchedulerPlan:
+    """Read what the configuration names; `BadInputError` where something is wrong with it."""
+    files = files_of(config, hosting.where)
+    predictions = files.read()
+    predicted, routes = config.interference.predicted, []
+    if config.extender.enabled:
+        routes = routes_of(config.extender, registry.names(), predicted=predicted)
+    profiles = made_of(config, registry, hosting.where)
+    names = tuple(profile.name for profile in profiles)
+    return SchedulerPlan(
+        config,
+        hosting,
+        files,
+        predictions,
+        (*profiles, *route_profiles(routes, maker(config, registry), names)),
+        taken_here(config, hosting),
+        tuple(routes),
+        RequestLimits.declared(
+            round(1000 * config.limits.overcommit), round(1000 * config.limits.harvest)
+        ),
+    )
+
+
+def taken_here(config: Configuration, hosting: Hosting) -> tuple[str, ...]:
+    """The schedulerNames whose pods this process schedules; the others are kube-scheduler's."""
+    asked = [p.scheduler_name for p in config.profiles if p.via == "extender"]
+    if asked and not config.extender.enabled:
+        what = f"{asked[0]} is via extender, which is off; write extender.enabled: true"
+        raise BadInputError(f"{hosting.where}: profiles" if hosting.where else "profiles", what)
+    ours = tuple(p.scheduler_name for p in config.profiles if p.via == "scheduler")
+    return ours if hosting.schedules else ()
+
+
+def cluster_of(plan: SchedulerPlan, client: ApiClient, elector: Elector | None) -> LeaderParts:
+    """The live cluster that the plan describes, with a leader's parts."""
+    config = plan.config
+    options = EngineClusterOptions(
+        names=plan.names,
+        seed=config.seed,
+        rules=[
+            InventoryFallback(r.count, r.memory_mib, r.model, r.nodes, r.labels)
+            for r in config.inventory
+        ],
+        links=links_rules(config.gpu_links),
+        gpushare_unit=config.gpushare_unit,
+        binding=BindOptions(
+            in_flight=config.client.binds_in_flight,
+            request_timeout_s=config.client.request_timeout_seconds,
+        ),
+        limits=plan.limits,
+        interference=plan.predictions.interference is not None,
+    )
+    return LeaderParts(
+        EngineCluster(client, plan.profiles, lease=elector, options=options),
+        config_map=own_config_map(client, config, config.oom_history.name),
+        past_scheduler=config.past_scheduler,
+    )
+
+
+def reading_cluster(
+    config: Configuration, registry: Registry, client: ApiClient, where: str = ""
+) -> LeaderParts:
+    """The cluster that `weft scheduler` would make, to be read: nobody leads, and nothing is kept.
+
+    `where` names the configuration file in errors.
+    """
+    plan = plan_of(config, registry, Hosting(where=where))
+    return cluster_of(plan, client, None)
+
+
+def elector_of(client: ApiClient, lease: LeaseSettings) -> Elector:
+    """A candidate with a name of its own: the host's, and chance, for every process is new."""
+    options = LeaseOptions(lease.namespace, lease.name, lease.duration_seconds, lease.renew_seconds)
+    return Elector(client, f"{socket.gethostname()}_{uuid.uuid4()}", options)
+
+
+def own_config_map(client: ApiClient, config: Configuration, name: str) -> OwnConfigMap | None:
+    """The ConfigMap of this name beside the Lease; none where it has none."""
+    return OwnConfigMap(client, config.lease.namespace, name) if name else None

@@ -1,0 +1,223 @@
+"""The scheduler's process, and with it the extender's: one cluster, one ledger, and its parts.
+
+plan ──▶ client, lease ──▶ cluster ──▶ SchedulerProcess(early: pages, preflight, recording;
+                                                        then: what is listed in `served`)
+"""
+
+import logging
+import os
+import socket
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from prometheus_client.registry import Collector
+
+from weft.cluster.config.form import Configuration, TelemetrySettings
+from weft.cluster.control.event_reporter import EventReporter, EventReporterOptions
+from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.control.typical_pods import TypicalInput
+from weft.cluster.extender.setup import listening_of
+from weft.cluster.http.access import AccessRule
+from weft.cluster.leader.leader_parts import LeaderParts
+from weft.cluster.scheduler.explain_service import Explainer
+from weft.cluster.scheduler.leader_label import LeaderLabel
+from weft.cluster.scheduler.metrics import SchedulerMetrics
+from weft.cluster.scheduler.stranded_gauges import StrandedGauges
+from weft.cluster.telemetry.metric_sources import SourceContext, aliases_of, options_of, source_of
+from weft.cluster.telemetry.prediction_reload import PredictionReloader, ReloadMetrics
+from weft.cluster.telemetry.slowdown_metrics import SlowdownMetrics
+from weft.cluster.telemetry.slowdown_observer import SlowdownObserver, SlowdownObserverOptions
+from weft.cluster.telemetry.solo_rates import SoloProfiles
+from weft.cluster.telemetry.telemetry_loop import TelemetryLoop, addresses_of, devices_of
+from weft.cluster.telemetry.telemetry_metrics import TelemetryMetrics
+from weft.core.framework import Profile
+from weft.core.framework.registry import Registry
+from weft.core.record import Header, PolicyUse, ProfileUse
+from weft.host.cluster_parts import (
+    ExtenderPart,
+    PredictionsPart,
+    Preflight,
+    SettledMemory,
+    TypicalPodsPart,
+)
+from weft.host.decisions_recorder import Recording
+from weft.host.plan import Hosting, SchedulerPlan, cluster_of, elector_of, own_config_map, plan_of
+from weft.host.scheduler_pages import StatusPages
+from weft.host.scheduler_process import SchedulerProcess
+from weft.host.shell import Background, Part, stop_signal
+from weft.kube.client import ApiClient, ClientOptions
+from weft.kube.config import load
+from weft.kube.lease import Elector
+from weft.model.interference_table import InterferenceTable
+from weft.telemetry.sources.source import MetricSource
+
+log = logging.getLogger("weft.scheduler")
+
+
+class ServedPart(NamedTuple):
+    """A part, and what it counts."""
+
+    part: Part
+    collectors: tuple[Collector, ...] = ()
+
+
+async def host(config: Configuration, registry: Registry, hosting: Hosting) -> None:
+    """Run until told to stop; see `SchedulerProcess.run`."""
+    _warn_of_open_doors(config)
+    plan = plan_of(config, registry, hosting)
+    options = ClientOptions(config.client.qps, config.client.burst, user_agent="weft-scheduler")
+    async with ApiClient(load(hosting.context, paths=hosting.kubeconfigs), options) as client:
+        elector = elector_of(client, config.lease) if config.lease.enabled else None
+        parts = cluster_of(plan, client, elector)
+        await process_of(plan, parts, elector).run(stop_signal().wait())
+
+
+def process_of(
+    plan: SchedulerPlan, leader: LeaderParts, elector: Elector | None
+) -> SchedulerProcess:
+    """The process: its parts in the order of their start."""
+    live, config, name = leader.live, plan.config, socket.gethostname()
+    client = live.client
+    events = EventReporterOptions(config.events.interval_seconds, config.events.scheduled)
+    reporter = EventReporter(live, client, name, events)
+    role = LeaderLabel(client, os.environ.get("POD_NAMESPACE", ""), os.environ.get("POD_NAME", ""))
+    metrics = SchedulerMetrics(leader, lease=config.lease.name)
+    source = _source(plan, live)
+    solos = SoloProfiles(plan.predictions.solos)
+    observer = _observer(plan, live, source, solos)
+    typical = TypicalInput(live, config.popularity)
+    stranded = StrandedGauges(live, typical)
+    served = [
+        *_predictions(plan, live, observer, solos),
+        ServedPart(TypicalPodsPart(typical)),
+        ServedPart(Background("stranded GPUs are counted", stranded.run), (stranded,)),
+        ServedPart(SettledMemory()),
+        *_gpu_watch(plan, live, source, observer),
+        *_extender(plan, live),
+    ]
+    pages = StatusPages(
+        live,
+        Explainer(live, leader.guard, observer.about if observer is not None else None),
+        [metrics, *(each for one in served for each in one.collectors)],
+        address=config.http.address,
+        port=config.http.port,
+        door=AccessRule(anyone=config.http.anyone_may_explain),
+    )
+    early: list[Part] = [pages, Preflight(plan, client), *_recordings(plan, live)]
+    parts = [one.part for one in served]
+    return SchedulerProcess(live, reporter, role, elector, early=early, parts=parts)
+
+
+def _source(plan: SchedulerPlan, live: EngineCluster) -> MetricSource | None:
+    around = SourceContext(lambda: addresses_of(live), lambda: devices_of(live), live.client)
+    return source_of(plan.config.telemetry, around)
+
+
+def _observer(
+    plan: SchedulerPlan, live: EngineCluster, source: MetricSource | None, solos: SoloProfiles
+) -> SlowdownObserver | None:
+    """Observes slowdowns, where a source can say how fast pods go."""
+    options = _observer_options(plan.config)
+    if source is None or not options.metrics:
+        return None
+    settings, predictions = plan.config.interference, plan.predictions
+    config_map = own_config_map(live.client, plan.config, settings.observed)
+    base = predictions.interference or InterferenceTable(0)
+    return SlowdownObserver(live, source, config_map, base, solos, options)
+
+
+def _predictions(
+    plan: SchedulerPlan,
+    live: EngineCluster,
+    observer: SlowdownObserver | None,
+    solos: SoloProfiles,
+) -> list[ServedPart]:
+    """Tells policies what the files predict."""
+    if not plan.files.named:
+        return []
+    store = observer.slowdown_store if observer is not None else None
+    again_s = plan.config.interference.reload_seconds
+    reloader = PredictionReloader(live, plan.files, plan.predictions, again_s, solos, store)
+    return [ServedPart(PredictionsPart(reloader), (ReloadMetrics(reloader),))]
+
+
+def _gpu_watch(
+    plan: SchedulerPlan,
+    live: EngineCluster,
+    source: MetricSource | None,
+    observer: SlowdownObserver | None,
+) -> list[ServedPart]:
+    """Keeps what policies see of the GPUs up to date."""
+    if source is None:
+        return []
+    config = plan.config
+    options, aliases = options_of(config.telemetry, config.limits), aliases_of(config.telemetry)
+    loop = TelemetryLoop(live, source, observer, options, aliases)
+    collectors: list[Collector] = [TelemetryMetrics(loop)]
+    if observer is not None:
+        collectors.append(SlowdownMetrics(observer))
+    part = Background("GPUs are looked at", loop.run, source.close)
+    return [ServedPart(part, tuple(collectors))]
+
+
+def _extender(plan: SchedulerPlan, live: EngineCluster) -> list[ServedPart]:
+    if not plan.config.extender.enabled:
+        return []
+    part = ExtenderPart(live, plan.routes, listening_of(plan.config.extender))
+    return [ServedPart(part, (part.server.metrics,))]
+
+
+def _recordings(plan: SchedulerPlan, live: EngineCluster) -> list[Recording]:
+    """The decisions file, where one is wanted."""
+    path, limits = plan.hosting.decisions, plan.limits
+    if path is None:
+        return []
+    header = Header(
+        _uses(plan.profiles),
+        plan.config.seed,
+        overcommit_permille=limits.overcommit_permille,
+        harvest_permille=limits.harvest_permille,
+        known_only=limits.known_only,
+        turn_looks=live.engine.turn_looks,
+    )
+    return [Recording(live, header, path, plan.hosting.decisions_mib)]
+
+
+def _observer_options(config: Configuration) -> SlowdownObserverOptions:
+    settings, times = config.interference, config.telemetry
+    return SlowdownObserverOptions(
+        settings.progress_metric,
+        settings.latency_metric,
+        times.interval_seconds,
+        times.scrape_seconds,
+        trusts_progress(times),
+    )
+
+
+def trusts_progress(settings: TelemetrySettings) -> bool:
+    """True if the source of pods' speeds was named, and not just found somewhere: who may make a
+    Service must not decide who is evicted."""
+    return not settings.discover or bool(settings.namespaces)
+
+
+def _uses(profiles: Sequence[Profile]) -> list[ProfileUse]:
+    """The profiles as a decisions file's header says them."""
+    return [
+        ProfileUse(
+            profile.name,
+            [PolicyUse.of(p.policy, p.weight) for p in profile.plugins],
+        )
+        for profile in profiles
+    ]
+
+
+def _warn_of_open_doors(config: Configuration) -> None:
+    if config.extender.enabled and config.extender.anyone_may_bind:
+        warning = "extender.anyoneMayBind: whoever reaches %s:%d may bind pods of all namespaces"
+        log.warning(warning, config.extender.address, config.extender.port)
+    if config.http.anyone_may_explain:
+        warning = (
+            "http.anyoneMayExplain: whoever reaches %s:%d may read why pods of all namespaces are "
+            "where they are"
+        )
+        log.warning(warning, config.http.address, config.http.port)

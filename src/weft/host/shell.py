@@ -1,0 +1,179 @@
+"""The shell of every process: parts that are started, kept and closed, and what ends the process.
+
+Background  runs once, from start to close; one that breaks off is logged
+Kept        runs for ever: one that breaks is logged, counted and started anew
+Shell       starts parts in order, and ends with the first of what should be endless
+"""
+
+import asyncio
+import logging
+import signal
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
+from typing import Any, Protocol
+
+from weft.model import WeftError
+
+_AGAIN_S = 1.0
+_MOST_AGAIN_S = 30.0
+
+
+class Part(Protocol):
+    """Something that a process does, from its start to its end."""
+
+    async def start(self) -> str:
+        """Begin; what it does or listens on, for the log, "" for nothing."""
+        ...
+
+    async def close(self) -> None:
+        """End, after what is under way."""
+        ...
+
+
+class Runnable(Protocol):
+    """Something that is done until it is cancelled."""
+
+    async def run(self) -> None:
+        """Do it until cancelled, and clean up behind it."""
+        ...
+
+
+class Background:
+    """Runs one coroutine from start to close; `what` it does is logged, `last` is awaited after."""
+
+    def __init__(
+        self,
+        what: str,
+        run: Callable[[], Coroutine[None, None, None]],
+        last: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self.what, self._run, self._last = what, run, last
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> str:
+        """Run it; nobody waits for it."""
+        self._task = asyncio.create_task(self._run())
+        self._task.add_done_callback(self._ended)
+        return self.what
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """Tell of one that broke off: the process goes on without it."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            text = "broke off, and goes on with the next start: %s"
+            log = logging.getLogger("weft.scheduler")
+            log.error(text, self.what or "work in the background", exc_info=error)
+
+    async def close(self) -> None:
+        """Cancel it, and do what is left."""
+        if self._task is not None:
+            await cancel({self._task})
+        if self._last is not None:
+            await self._last()
+
+
+class Kept:
+    """Runs something for ever, as a part `name`: one that breaks takes no other with it. `broken`
+    counts, by part, how often it was started anew."""
+
+    def __init__(
+        self, name: str, runnable: Runnable, broken: Counter[str], log: logging.Logger
+    ) -> None:
+        self.name, self._runnable, self._broken, self._log = name, runnable, broken, log
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> str:
+        """Run it, and again where it ends."""
+        self._task = asyncio.create_task(self._keep())
+        return ""
+
+    async def close(self) -> None:
+        """Cancel it; it cleans up behind it."""
+        if self._task is not None:
+            await cancel({self._task})
+
+    async def _keep(self) -> None:
+        delay_s = _AGAIN_S
+        while True:
+            try:
+                await self._runnable.run()
+                self._log.error("%s ended", self.name)
+            except (OSError, WeftError) as error:
+                self._log.error("%s: %s", self.name, error)
+            except Exception:
+                self._log.exception("%s broke; it is started anew", self.name)
+            self._broken[self.name] += 1
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _MOST_AGAIN_S)
+
+
+class Shell:
+    """One process. `serving` are the parts that run, in the order of their start."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self.serving: list[Part] = []
+        self._log = log
+        self._endless: set[asyncio.Future[Any]] = set()
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def serve(self, parts: Iterable[Part]) -> None:
+        """Start these parts, one after the other."""
+        for part in parts:
+            if what := await part.start():
+                self._log.info("%s", what)
+            self.serving.append(part)
+
+    def beside(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run a task whose end ends the process, with its error if it has one."""
+        task = asyncio.ensure_future(work)
+        self._endless.add(task)
+        task.add_done_callback(self._one_ended)
+
+    def _one_ended(self, task: "asyncio.Future[Any]") -> None:
+        if task.cancelled() or self._ended.done():
+            return
+        error = task.exception()
+        if error is None:
+            self._ended.set_result(None)
+        else:
+            self._ended.set_exception(error)
+
+    async def live(self, life: Coroutine[Any, Any, None]) -> None:
+        """Return when this, or the first of the endless work, ends; raise what ended it. Either way
+        `life` is over."""
+        living = asyncio.ensure_future(life)
+        try:
+            await asyncio.wait({living, self._ended}, return_when=asyncio.FIRST_COMPLETED)
+            (living if living.done() else self._ended).result()
+        finally:
+            await cancel({living})
+
+    async def close(self, parts: Iterable[Part]) -> None:
+        """Close these parts, one after the other."""
+        for part in parts:
+            await part.close()
+
+    async def close_together(self) -> None:
+        """Close all parts at once."""
+        await asyncio.gather(*(part.close() for part in self.serving), return_exceptions=True)
+
+    async def end(self, *others: "asyncio.Future[Any]") -> None:
+        """Cancel the endless work, and these."""
+        await cancel({*others, *self._endless})
+        if self._ended.done():
+            self._ended.exception()  # seen: it was raised, or what ended first was
+
+
+def stop_signal() -> asyncio.Event:
+    """Set by SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+async def cancel(tasks: "Collection[asyncio.Future[Any]]") -> None:
+    """Cancel these, and wait for their end."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

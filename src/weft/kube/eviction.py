@@ -1,0 +1,47 @@
+"""Asks the Eviction API about one pod, and says what the answer means."""
+
+from typing import Literal, NamedTuple
+
+from weft.kube.client import ApiClient
+from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
+
+_TOO_MANY, _TOO_LATE = 429, 504
+
+
+class EvictionAnswer(NamedTuple):
+    """The pod is `evicted`, `gone` (or another one has its name), `blocked` by a disruption budget,
+    or the attempt `failed`; `error` says why it is not evicted."""
+
+    outcome: Literal["evicted", "gone", "blocked", "failed"]
+    error: ApiError | LostError | NotSentError | None = None
+
+    @property
+    def may_go(self) -> bool:
+        """True if the pod may be going: the API server said yes, or its answer did not come."""
+        late = isinstance(self.error, ApiError) and self.error.code == _TOO_LATE
+        return self.outcome == "evicted" or late or isinstance(self.error, LostError)
+
+    @property
+    def retry_after_s(self) -> float:
+        """How long the API server asks to wait; 0 where it says nothing."""
+        return self.error.retry_after_s if isinstance(self.error, ApiError) else 0.0
+
+    @property
+    def reason(self) -> str:
+        """The API server's own words; "" where it has none."""
+        return self.error.status.message if isinstance(self.error, ApiError) else ""
+
+
+async def evict(
+    client: ApiClient, namespace: str, name: str, uid: str, timeout_s: float = 0
+) -> EvictionAnswer:
+    """Ask once to evict the pod with this UID."""
+    try:
+        await client.evict(namespace, name, uid, timeout_s)
+    except (NotFoundError, ConflictError):
+        return EvictionAnswer("gone")
+    except ApiError as error:
+        return EvictionAnswer("blocked" if error.code == _TOO_MANY else "failed", error)
+    except (LostError, NotSentError) as error:
+        return EvictionAnswer("failed", error)
+    return EvictionAnswer("evicted")
