@@ -328,7 +328,7 @@ def requests_carried_that_cost_nothing(patch: Patch) -> None:
     patch.setattr(Assessor, "_of_this_layout", free)
 
 
-MISTAKES = {
+MISTAKES: dict[Callable[[Patch], None], Callable[[Patch], None]] = {
     the_oldest_first_however_many: many_in_one_breath_share_a_turn,
     turns_that_know_no_priority: the_highest_priority_goes_first_whoever_had_turns,
     work_of_no_namespace: nobody_waits_for_many_shapes,
