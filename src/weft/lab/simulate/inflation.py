@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from weft.core.engine import Bind, PodAdded, PodBound, PodGone, Unschedulable
+from weft.core.engine import Bind, PodAdded, PodBound, PodGone, Unschedulable, Wake
 from weft.core.record import DecisionsWriter
 from weft.lab.simulate.arrivals import Arrivals
+from weft.lab.simulate.event_loop import ARRIVES, EventLoop
 from weft.lab.simulate.holdings import OnHoldings
 from weft.lab.simulate.meter import Meter
 from weft.lab.simulate.on_record import PROFILE, Decider
@@ -32,32 +33,54 @@ def run_inflation(
     the decisions file. `progress` is called with the number of pods done, every thousand;
     `on_holdings` after the last.
     """
-    engine, handle = scenario.start(decider, arrivals, decisions)
-    for happens in scenario.world:
-        handle(happens.event, 0)
-    meter = Meter(engine, scenario.typical(), scenario.capacity_milli)
-    asked_milli = 0
-    for at, row in enumerate(arrivals.pod_rows):
-        pod = scenario.pods[row]
-        uid = str(at)
-        meter.arrives(pod.total_milli)
-        commands = handle(PodAdded(_request(pod, uid)), at)
-        outcome = commands[0]
-        if isinstance(outcome, Bind):
-            handle(PodBound(uid), at)
-            asked_milli += pod.total_milli
-        else:
-            assert isinstance(outcome, Unschedulable)
-            handle(PodGone(uid), at)
-            meter.refused(outcome.record, at)
-        meter.arrived(pod.total_milli, asked_milli)
-        if progress is not None and at % 1000 == 999:
-            progress(at + 1)
-    run = meter.result(decider.name, arrivals.seed, meter.refusals, asked_milli, timing=timing)
+    run = _Inflation(scenario, decider, arrivals, decisions, progress)
+    run.run()
     if on_holdings is not None:
-        arrived = [scenario.pods[row] for row in arrivals.pod_rows]
-        on_holdings(engine, lambda uid: name_of(uid, arrived))
-    return run
+        on_holdings(run.engine, lambda uid: name_of(uid, run.pods))
+    meter, asked_milli = run.meter, run.asked_milli
+    return meter.result(decider.name, arrivals.seed, meter.refusals, asked_milli, timing=timing)
+
+
+class _Inflation(EventLoop[int]):
+    """A run whose time is the number of the pod that comes."""
+
+    nobody = 0
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        decider: Decider,
+        arrivals: Arrivals,
+        decisions: DecisionsWriter | None,
+        progress: Callable[[int], None] | None,
+    ) -> None:
+        self.pods = [scenario.pods[row] for row in arrivals.pod_rows]
+        heap = [(number, ARRIVES, number) for number in range(len(self.pods))]
+        super().__init__(*scenario.start(decider, arrivals, decisions), heap)
+        for happens in scenario.world:
+            self._handle(happens.event, 0)
+        self.meter = Meter(self.engine, scenario.typical(), scenario.capacity_milli)
+        self.asked_milli = 0
+        self._progress = progress
+
+    def _happens(self, kind: int, key: int) -> None:
+        pod = self.pods[key]
+        self.meter.arrives(pod.total_milli)
+        self.tell(PodAdded(_request(pod, str(key))))
+        self.meter.arrived(pod.total_milli, self.asked_milli)
+        if self._progress is not None and key % 1000 == 999:
+            self._progress(key + 1)
+
+    def _bind(self, command: Bind) -> None:
+        self._handle(PodBound(command.pod.uid), self.now)
+        self.asked_milli += self.pods[self.now].total_milli
+
+    def _refused(self, command: Unschedulable) -> None:
+        self._handle(PodGone(str(self.now)), self.now)
+        self.meter.refused(command.record, self.now)
+
+    def _wake(self, command: Wake) -> None:
+        """Nobody waits."""
 
 
 def name_of(uid: str, arrived: Sequence[TracePod]) -> str:

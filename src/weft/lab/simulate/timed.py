@@ -15,9 +15,10 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from weft.core.engine import Bind, Event, PodAdded, PodBound, PodGone, Tick, Unschedulable, Wake
+from weft.core.engine import Bind, PodAdded, PodBound, PodGone, Tick, Unschedulable
 from weft.core.record import DecisionsWriter
 from weft.lab.simulate.arrivals import Arrivals
+from weft.lab.simulate.event_loop import ARRIVES, ENDS, LEAVES, WORLD, EventLoop
 from weft.lab.simulate.holdings import OnHoldings
 from weft.lab.simulate.inflation import name_of
 from weft.lab.simulate.meter import Meter, commonest_first, main_reason
@@ -30,15 +31,16 @@ from weft.lab.simulate.timeline import TimelineRecorder
 from weft.model import BadInputError, Placement, PodRequest
 
 SECOND_NS = 1_000_000_000
-_WORLD, _ENDS, _ARRIVES, _WAKES, _LEAVES = range(5)
-"""At one instant: what happens anyway, ends that free room, arrivals, retries, who gives up."""
 
 
-class _Timed:
-    """The event heap of one run, and what it has measured so far.
+class _Timed(EventLoop[int]):
+    """One run, and what it has measured so far.
 
     A pod is the number of the row at whose time it comes; several may be of one row's kind.
+    `on_come` is called with the number of pods that came, when one has.
     """
+
+    nobody = 0
 
     def __init__(
         self,
@@ -47,29 +49,31 @@ class _Timed:
         arrivals: Arrivals,
         decisions: DecisionsWriter | None,
         heap: list[tuple[int, int, int]],
+        on_come: Callable[["_Timed"], None],
     ) -> None:
         self.pods = [scenario.pods[row] for row in arrivals.pod_rows]
-        self.engine, self.handle = scenario.start(decider, arrivals, decisions)
+        first_ns = heap[0][0] if heap else 0
+        super().__init__(*scenario.start(decider, arrivals, decisions), heap, first_ns)
+        self._world, self._on_come = scenario.world, on_come
         self.meter = Meter(self.engine, scenario.typical(), scenario.capacity_milli)
         self.capacity_milli = scenario.capacity_milli
-        self.heap, first_ns = heap, heap[0][0] if heap else 0
         self.created: dict[int, int] = {}
         self.started: dict[int, int] = {}
         self.ended: dict[int, int] = {}
         self.places: dict[int, Placement] = {}
         self.first_reason: dict[int, str] = {}
         self.last_reason: dict[int, str] = {}
-        self.wake_at: int | None = None
         self.asked_ns = self.held_ns = 0.0
         self.asked_milli = self.held_milli = 0
-        self.now = self.first = self.busy_until = first_ns
+        self.first = self.busy_until = first_ns
         self.busy_asked_ns = self.busy_held_ns = 0.0
         self.timeline = TimelineRecorder(first_ns, scenario.capacity_milli)
         self.fragments_milli = self.meter.fragments_milli()
         self.gave_up = 0
 
-    def advance(self, now: int) -> None:
-        """Account for the time that passes until `now`."""
+    def _advance(self, at_ns: int, kind: int) -> None:
+        """Account for the time that passes until then."""
+        now = at_ns
         if now == self.now:
             return
         if self.timeline.step_of(now) != self.timeline.step_of(self.now):
@@ -90,23 +94,27 @@ class _Timed:
         self.busy_until = self.now
         self.busy_asked_ns, self.busy_held_ns = self.asked_ns, self.held_ns
 
-    def tell(self, event: Event) -> None:
-        """Hand an event to the engine and carry out what it wants."""
-        for command in self.handle(event, self.now):
-            if isinstance(command, Bind):
-                self._start(int(command.pod.uid), command.placement)
-            elif isinstance(command, Unschedulable):
-                reason = main_reason(command.record)
-                self.first_reason.setdefault(int(command.pod.uid), reason)
-                self.last_reason[int(command.pod.uid)] = reason
-            elif isinstance(command, Wake) and (
-                self.wake_at is None or command.at_ns < self.wake_at or self.wake_at <= self.now
-            ):
-                self.wake_at = command.at_ns
-                heapq.heappush(self.heap, (command.at_ns, _WAKES, 0))
+    def _happens(self, kind: int, key: int) -> None:
+        if kind == ARRIVES:
+            self.arrive(key)
+            self._on_come(self)
+        elif kind == ENDS:
+            self.end(key)
+        elif kind == LEAVES:
+            self.leave(key)
+        elif kind == WORLD:
+            self.tell(self._world[key].event)
+        else:
+            self.tell(Tick())
 
-    def _start(self, number: int, placement: Placement) -> None:
-        self.handle(PodBound(str(number)), self.now)
+    def _refused(self, command: Unschedulable) -> None:
+        reason, number = main_reason(command.record), int(command.pod.uid)
+        self.first_reason.setdefault(number, reason)
+        self.last_reason[number] = reason
+
+    def _bind(self, command: Bind) -> None:
+        number, placement = int(command.pod.uid), command.placement
+        self._handle(PodBound(str(number)), self.now)
         self.started[number] = self.now
         self._comes_or_starts()
         self.places[number] = placement
@@ -114,7 +122,7 @@ class _Timed:
         self.asked_milli += self.pods[number].total_milli
         lasts = duration_ns(self.pods[number])
         if lasts is not None and not self.pods[number].withdrawn:
-            heapq.heappush(self.heap, (self.now + lasts, _ENDS, number))
+            self.schedule(self.now + lasts, ENDS, number)
 
     def end(self, number: int) -> None:
         """A pod's time is over."""
@@ -226,12 +234,12 @@ def check_times(pods: list[TracePod], source: str) -> None:
 
 def _happenings(scenario: Scenario, compress: float) -> list[tuple[int, int, int]]:
     """The heap of what is known to happen before anything is decided."""
-    heap = [(happens.at_ns, _WORLD, number) for number, happens in enumerate(scenario.world)]
+    heap = [(happens.at_ns, WORLD, number) for number, happens in enumerate(scenario.world)]
     for number, pod in enumerate(scenario.pods):
         assert pod.created_s is not None
-        heap.append((round(pod.created_s * SECOND_NS / compress), _ARRIVES, number))
+        heap.append((round(pod.created_s * SECOND_NS / compress), ARRIVES, number))
         if pod.withdrawn and pod.deleted_s is not None:
-            heap.append((round(pod.deleted_s * SECOND_NS), _LEAVES, number))
+            heap.append((round(pod.deleted_s * SECOND_NS), LEAVES, number))
     heapq.heapify(heap)
     return heap
 
@@ -254,26 +262,16 @@ def run_timed(
     called when the last pod has come: at the end nearly all have left.
     `on_times` is called at the end, with when each pod came, was bound and ended.
     """
-    run = _Timed(scenario, decider, arrivals, decisions, _happenings(scenario, compress))
-    done = 0
-    while run.heap:
-        at, kind, number = heapq.heappop(run.heap)
-        run.advance(at)
-        if kind == _ARRIVES:
-            run.arrive(number)
-            done += 1
-            if progress is not None and done % 1000 == 0:
-                progress(done)
-            if on_holdings is not None and done == len(run.pods):
-                on_holdings(run.engine, lambda uid: name_of(uid, run.pods))
-        elif kind == _ENDS:
-            run.end(number)
-        elif kind == _LEAVES:
-            run.leave(number)
-        elif kind == _WORLD:
-            run.tell(scenario.world[number].event)
-        else:
-            run.tell(Tick())
+
+    def on_come(run: _Timed) -> None:
+        done = len(run.created)
+        if progress is not None and done % 1000 == 0:
+            progress(done)
+        if on_holdings is not None and done == len(run.pods):
+            on_holdings(run.engine, lambda uid: name_of(uid, run.pods))
+
+    run = _Timed(scenario, decider, arrivals, decisions, _happenings(scenario, compress), on_come)
+    run.run()
     if on_times is not None:
         on_times(TimedPods(run.pods, run.created, run.started, run.ended))
     return run.result(decider.name, arrivals.seed, timing=timing)

@@ -56,6 +56,14 @@ def test_where_pods_do_not_restart_the_job_makes_another_one_and_it_is_charged_m
     assert (run.ooms, run.outcomes[1].restarts) == (1, 1)
 
 
+def test_a_pod_that_runs_out_of_memory_twice_at_one_instant_is_replaced_once() -> None:
+    """All three grow at 100 s: b's container starts again, and meets what c then has."""
+    jobs = [job(uid, (100, 1000), (100, 5000), asks=2000) for uid in ("a", "b", "c")]
+    run = run_shared(scenario(*jobs, in_place=False), GpuShare())
+    assert run.unfinished == 0
+    assert [one.restarts for one in run.outcomes] == [0, 2, 0]
+
+
 BORROWS = (job("a", (600, 2000), asks=8000), job("b", (100, 2000), asks=7000, comes_s=10))
 """b does not fit beside a by requests; both could run at once by what they use."""
 

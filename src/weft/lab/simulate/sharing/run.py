@@ -5,15 +5,15 @@ use, how much two of them slow each other down) is in `SimulatedGpus`; it learns
 from Prometheus, through `SimulatedTelemetry`, or not at all.
 """
 
-import heapq
 from typing import Any
 
 import msgspec
 
-from weft.core.engine import Bind, Event, Evict, Wake, events
+from weft.core.engine import Bind, Evict, events
 from weft.core.framework import Profile
 from weft.core.ledger import RequestLimits
 from weft.core.record import DecisionsWriter
+from weft.lab.simulate.event_loop import ARRIVES, ENDS, LOOKS, SCRAPES, WAKES, EventLoop
 from weft.lab.simulate.on_record import Decider, engine_on_record, going_on, profile_of
 from weft.lab.simulate.sharing.exporter import SOUND, ExporterFaults, SimulatedExporters
 from weft.lab.simulate.sharing.feedback import Feedback, SimulatedProgress
@@ -33,11 +33,6 @@ from weft.lab.simulate.sharing.queries import outcome_of
 from weft.lab.simulate.sharing.slowdown import AS_MEASURED, ComputeSharing, SlowdownModel
 from weft.model import GpuMemoryRequest, GpuRequest, Node, PodRequest, Shape
 from weft.model.request import rounded_s
-
-_ENDS, _SCRAPES, _ARRIVES, _WAKES = range(4)
-_LOOKS = 9
-"""At one instant: containers end, then cards are looked at, then pods come, then retries; and at
-last, progress is looked at."""
 
 RECREATE_NS = SECOND_NS
 """How long a Job takes to make a new pod for one that was evicted."""
@@ -93,21 +88,23 @@ class JobPod:
         self.restarts = self.evictions = self.number = 0
 
 
-class SharingRun:
-    """The clock, the heap of what is to come, and what was measured so far."""
+class SharingRun(EventLoop[str]):
+    """The simulated GPUs, what is seen of them, and what was measured so far."""
+
+    nobody = ""
 
     def __init__(
         self, scenario: SharedScenario, decider: Decider, decisions: DecisionsWriter | None = None
     ) -> None:
         self.scenario, self.profile = scenario, profile_of(decider)
         limits = _limits(self.profile, scenario.harvest_permille)
-        recorded = engine_on_record(self.profile, scenario.seed, limits, decisions)
-        self.engine, self._handle = recorded[0], going_on(recorded[1])
+        engine, forgiving = engine_on_record(self.profile, scenario.seed, limits, decisions)
+        self.began = min((job.arrives_ns for job in scenario.jobs), default=0)
+        super().__init__(engine, going_on(forgiving), [], self.began)
         self.name = decider.name
         self._handle(events.NodesChanged(scenario.nodes), 0)
         nodes = scenario.nodes
         gpus = {(node.name, gpu.index): gpu.memory_mib for node in nodes for gpu in node.gpus}
-        self.now = self.began = min((job.arrives_ns for job in scenario.jobs), default=0)
         self.cards = SimulatedGpus(
             gpus, scenario.slowdown, self.began, scenario.power, scenario.sharing
         )
@@ -122,8 +119,6 @@ class SharingRun:
         self.slowdown_evictions = 0
         self.pods = {job.uid: JobPod(job) for job in scenario.jobs}
         self.waiting = len(self.pods)
-        self.heap: list[tuple[int, int, str]] = []
-        self.wake_ns: int | None = None
         self._untold: list[int] = []
         self.resident_ns = self.used_mib_ns = 0
         self.without_place = 0
@@ -135,39 +130,31 @@ class SharingRun:
         for name, value in self.scenario.inputs.items():
             self.tell(events.PolicyInput(name, value))
         for job in self.scenario.jobs:
-            heapq.heappush(self.heap, (job.arrives_ns, _ARRIVES, job.uid))
+            self.schedule(job.arrives_ns, ARRIVES, job.uid)
         if self.pipeline is not None:
             self.pipeline.begin(self.began)
-            heapq.heappush(self.heap, (self.began, _SCRAPES, ""))
+            self.schedule(self.began, SCRAPES, "")
         if self.progress is not None:
-            heapq.heappush(self.heap, (self.began, _LOOKS, ""))
-        while self.waiting and (due := self._next()) is not None:
-            if due[1] != _SCRAPES:
-                self._tell_looks()
-            self._pass(due[0])
-            if due[1] == _ENDS:
-                self._ends()
-            else:
-                heapq.heappop(self.heap)
-                self._happens(due[1], due[2])
-            self._note_usage()
+            self.schedule(self.began, LOOKS, "")
+        self.run()
         return self._measured()
 
     def _next(self) -> tuple[int, int, str] | None:
-        """The next event, containers' ends first; None where nothing will ever happen."""
+        """The next event, containers' ends first; None where all is over, or nothing will ever
+        happen."""
+        if not self.waiting:
+            return None
         ends = self.cards.next_ns()
         head = self.heap[0] if self.heap else None
-        if ends is not None and (head is None or (ends, _ENDS) <= head[:2]):
-            return ends, _ENDS, ""
+        if ends is not None and (head is None or (ends, ENDS) <= head[:2]):
+            return ends, ENDS, ""
         if ends is None and self._only_looks() and self._hopeless():
             return None
         return head
 
     def _only_looks(self) -> bool:
         """Nothing else is to come."""
-        return 0 < len(self.heap) <= 2 and all(
-            kind in {_SCRAPES, _LOOKS} for _, kind, _ in self.heap
-        )
+        return 0 < len(self.heap) <= 2 and all(kind in {SCRAPES, LOOKS} for _, kind, _ in self.heap)
 
     def _hopeless(self) -> bool:
         """Nothing runs and nothing will come, and the last look at idle cards changed nothing."""
@@ -176,12 +163,14 @@ class SharingRun:
     def _last_change(self) -> int:
         return max((pod.finished_ns or pod.job.arrives_ns for pod in self.pods.values()), default=0)
 
-    def _pass(self, now_ns: int) -> None:
-        """Account for the time until `now_ns`."""
-        passed = now_ns - self.now
+    def _advance(self, at_ns: int, kind: int) -> None:
+        """Account for the time until then."""
+        if kind != SCRAPES:
+            self._tell_looks()
+        passed = at_ns - self.now
         self.resident_ns += passed * len(self.cards.where)
         self.used_mib_ns += passed * self.cards.all_used_mib
-        self.now = now_ns
+        self.now = at_ns
 
     def _note_usage(self) -> None:
         """Add a point where anything changed; the last one of an instant counts."""
@@ -199,22 +188,28 @@ class SharingRun:
         elif not points or msgspec.structs.replace(points[-1], at_s=point.at_s) != point:
             points.append(point)
 
-    def _happens(self, kind: int, uid: str) -> None:
-        if kind == _ARRIVES:
+    def _happens(self, kind: int, key: str) -> None:
+        if kind == ENDS:
+            self._ends()
+        else:
+            self._comes(kind, key)
+        self._note_usage()
+
+    def _comes(self, kind: int, uid: str) -> None:
+        if kind == ARRIVES:
             self.without_place += 1
             request = request_of(self.pods[uid], self.now, self.scenario.knows_kinds)
             self.tell(events.PodAdded(request))
-        elif kind == _SCRAPES and self.pipeline is not None:
-            period = self.scenario.watching.scrape_ns
-            heapq.heappush(self.heap, (self.now + period, _SCRAPES, ""))
+        elif kind == SCRAPES and self.pipeline is not None:
+            self.schedule(self.now + self.scenario.watching.scrape_ns, SCRAPES, "")
             self.pipeline.scrape(self.now, self.engine.ledger)
             self._untold.append(self.now)
             if not self._can_wait():
                 self._tell_looks()
-        elif kind == _WAKES:
+        elif kind == WAKES:
             self.tell(events.Tick())
-        elif kind == _LOOKS and self.progress is not None and self.scenario.feedback is not None:
-            heapq.heappush(self.heap, (self.now + self.scenario.feedback.period_ns, _LOOKS, ""))
+        elif kind == LOOKS and self.progress is not None and self.scenario.feedback is not None:
+            self.schedule(self.now + self.scenario.feedback.period_ns, LOOKS, "")
             self._look_at(self.progress)
 
     def _look_at(self, progress: SimulatedProgress) -> None:
@@ -252,6 +247,8 @@ class SharingRun:
     def _ends(self) -> None:
         for ended in self.cards.advance(self.now):
             pod = self.pods[_job_uid(ended.uid)]
+            if ended.uid != pod.uid:  # it ran out of memory twice at one instant: the pod is gone
+                continue
             pod.restarts += ended.how != "done"
             if ended.how != "oom":
                 self._over(pod, ended.how == "done")
@@ -275,25 +272,8 @@ class SharingRun:
         self._forget(uid)
         pod.number += 1
         pod.uid = f"{pod.job.uid}/{pod.number}"
-        heapq.heappush(self.heap, (self.now + RECREATE_NS, _ARRIVES, pod.job.uid))
+        self.schedule(self.now + RECREATE_NS, ARRIVES, pod.job.uid)
         self.tell(events.PodGone(uid, out_of_memory, workload=pod.job.uid if out_of_memory else ""))
-
-    def tell(self, event: Event, at_ns: int | None = None) -> None:
-        """Hand an event to the engine (as of now by default) and carry out what it wants."""
-        now_ns = self.now if at_ns is None else at_ns
-        for command in self._handle(event, now_ns):
-            self._carry_out(command)
-
-    def _carry_out(self, command: Any) -> None:
-        if isinstance(command, Bind):
-            self._bind(command)
-        elif isinstance(command, Evict):
-            self._evict(command)
-        elif isinstance(command, Wake) and (
-            self.wake_ns is None or command.at_ns < self.wake_ns or self.wake_ns <= self.now
-        ):
-            self.wake_ns = command.at_ns
-            heapq.heappush(self.heap, (command.at_ns, _WAKES, ""))
 
     def _evict(self, command: Evict) -> None:
         pod, feedback = self.pods[_job_uid(command.placement.uid)], self.scenario.feedback

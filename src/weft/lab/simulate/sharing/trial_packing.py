@@ -4,7 +4,6 @@ A pair whose speeds together are below 1 is dissolved after its trial and never 
 later job goes back to the queue; what it has done is kept, as by suspending it.
 """
 
-import heapq
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,13 +16,13 @@ from weft.core.framework.policy import draw
 from weft.core.ledger.residents import CoResidents, Resident
 from weft.core.ledger.table import Bools, Ints
 from weft.core.policies.co_residents import CoResidentCache, one_by_one
+from weft.lab.simulate.event_loop import TRIALS
 from weft.lab.simulate.sharing.job import SECOND_NS
 from weft.lab.simulate.sharing.run import SharingRun, request_of
 
 TRIAL_NS = 60 * SECOND_NS
 """Gandiva's quantum."""
 LEAST_TOGETHER = 1.0
-_TRIALS = 5
 
 
 class PackByTrial(Policy):
@@ -66,13 +65,13 @@ class TrialRun(SharingRun):
 
     def _bind(self, command: Bind) -> None:
         super()._bind(command)
-        heapq.heappush(self.heap, (self.now + TRIAL_NS, _TRIALS, command.pod.uid))
+        self.schedule(self.now + TRIAL_NS, TRIALS, command.pod.uid)
 
-    def _happens(self, kind: int, uid: str) -> None:
-        if kind == _TRIALS:
+    def _comes(self, kind: int, uid: str) -> None:
+        if kind == TRIALS:
             self._look(uid)
         else:
-            super()._happens(kind, uid)
+            super()._comes(kind, uid)
 
     def _look(self, uid: str) -> None:
         """The trial of this pod is over."""
