@@ -22,12 +22,12 @@ import numpy as np
 from weft.core.framework.signals import SignalsView
 from weft.model import Gpu, Node
 from weft.model.metric import Metric
+from weft.telemetry.feed.doubts import GpuPods
 from weft.telemetry.feed.snapshot import SnapshotBuilder, SnapshotSettings, SnapshotTime
 from weft.telemetry.feed.window import MetricWindow
-from weft.telemetry.meaning.doubts import GpuPods
+from weft.telemetry.meaning.answers import decode
 from weft.telemetry.meaning.join import Devices, SeriesJoiner
 from weft.telemetry.meaning.metric_names import names_of
-from weft.telemetry.sources.answers import decode
 
 ROOT = Path(__file__).resolve().parents[1]
 METRICS = (

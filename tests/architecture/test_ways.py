@@ -38,7 +38,7 @@ from weft.lab.simulate.inflation import run_inflation
 from weft.lab.simulate.openb import read_nodes, read_pods
 from weft.lab.simulate.scenario import Scenario
 from weft.model.metric import Metric
-from weft.telemetry.sources.answers import QueryResult
+from weft.telemetry.meaning.answers import QueryResult
 from weft.telemetry.sources.source import QueryOutcome, SourceReading
 from weft.testing import AGENT_BY_NAME
 

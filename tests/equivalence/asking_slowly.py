@@ -4,7 +4,7 @@ import numpy as np
 
 from weft.core.engine import Engine
 from weft.core.engine.questions import Answers
-from weft.core.explain.reasons import reasons_of
+from weft.core.engine.reasons import reasons_of
 from weft.core.framework import NEVER, Profile
 from weft.model import Code, PodRequest
 

@@ -40,7 +40,7 @@ from weft.lab.simulate.sharing.slowdown import ByResidents
 from weft.model import Gpu, Node
 from weft.model.metric import Metric
 from weft.model.request import LATENCY_CRITICAL
-from weft.telemetry.sources.answers import QueryResult
+from weft.telemetry.meaning.answers import QueryResult
 from weft.telemetry.sources.source import SourceReading
 from weft.testing import AGENT_BY_NAME, placement
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from weft.cluster.telemetry.metric_sources import SourceContext
     from weft.kube.client import ApiClient
     from weft.model import Node
-    from weft.telemetry.meaning.completeness import CompletenessFinding, ScrapeReport
+    from weft.telemetry.feed.completeness import CompletenessFinding, ScrapeReport
     from weft.telemetry.meaning.join import Devices
 
 
@@ -100,8 +100,8 @@ async def _read(
 ) -> "ScrapeReport":
     """The source's report; without `devices` they are those that it reports."""
     from weft.cluster.telemetry.metric_sources import aliases_of, source_of
+    from weft.telemetry.feed.completeness import ScrapeReport, discover
     from weft.telemetry.feed.window import MetricWindow
-    from weft.telemetry.meaning.completeness import ScrapeReport, discover
     from weft.telemetry.meaning.join import Devices, SeriesJoiner
     from weft.telemetry.sources.source import DEFAULT_METRICS
 
@@ -129,7 +129,7 @@ async def _read(
 
 def _notes(where: str, errors: list[str]) -> "list[CompletenessFinding]":
     """Notes on who was asked, and who did not answer."""
-    from weft.telemetry.meaning.completeness import CompletenessFinding
+    from weft.telemetry.feed.completeness import CompletenessFinding
 
     silent = [f"no answer: {error}" for error in dict.fromkeys(errors)]
     return [
@@ -217,7 +217,7 @@ def _show(looked: "ScrapeReport", output: ListOutput) -> None:
 
 
 def _tell(looked: "ScrapeReport", output: ListOutput) -> None:
-    from weft.telemetry.meaning.completeness import check
+    from weft.telemetry.feed.completeness import check
 
     findings: list[CompletenessFinding] = check(looked)
     if output is ListOutput.json:

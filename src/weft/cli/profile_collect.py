@@ -94,7 +94,7 @@ async def _collect(
 ) -> "CollectedProfiles":
     from weft.cluster.telemetry.metric_sources import aliases_of, prometheus_options
     from weft.lab.profiling.history import ClusterRecord, collect
-    from weft.telemetry.sources.answers import TelemetryError
+    from weft.telemetry.meaning.answers import TelemetryError
     from weft.telemetry.sources.prometheus import Prometheus
 
     cluster = await _known(*where) if where else ClusterRecord()

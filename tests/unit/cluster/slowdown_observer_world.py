@@ -25,7 +25,7 @@ from weft.kube.clock import SystemClock
 from weft.kube.configmap import OwnConfigMap
 from weft.model.interference_table import INTERFERENCE, InterferenceTable, to_input
 from weft.model.metric import Metric
-from weft.telemetry.sources.answers import QueryResult, TelemetryError
+from weft.telemetry.meaning.answers import QueryResult, TelemetryError
 from weft.telemetry.sources.source import QueryOutcome, SourceReading
 from weft.testing import AGENT_BY_NAME
 

@@ -8,7 +8,7 @@ from live_world import World, api, client_of, living, node, pod, refusals, until
 
 from weft.cluster.state.heartbeats import Heartbeats
 from weft.cluster.state.nodes import NodeView
-from weft.core.explain.reasons import summarise
+from weft.core.engine.reasons import summarise
 from weft.core.policies.fgd import Fgd
 from weft.kube.structs import KubeNode, Lease
 from weft.kube.watch import Added, Deleted

@@ -6,7 +6,7 @@ from live_world import CARD_MIB, Json, World, bind, node, pod, refusals, until, 
 
 from fakes.harvesting import Harvesting
 from weft.core.engine import SignalsChanged
-from weft.core.explain.reasons import summarise
+from weft.core.engine.reasons import summarise
 from weft.core.framework.signals import FRESH, snapshot
 from weft.core.ledger import STRICT, RequestLimits
 

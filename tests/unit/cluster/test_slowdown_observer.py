@@ -10,7 +10,7 @@ from slowdown_observer_world import ALONE_PER_S, COUNTER, P99, Ahead, Scene, api
 from fakes.lease import LeaseStub
 from weft.cluster.telemetry.telemetry_loop import TelemetryLoop
 from weft.model.annotations import PLACEMENT, PLACEMENT_COPY
-from weft.telemetry.sources.answers import TelemetryError
+from weft.telemetry.meaning.answers import TelemetryError
 
 
 async def test_who_slows_a_critical_pod_down_goes_with_the_reason_and_is_kept_away() -> None:

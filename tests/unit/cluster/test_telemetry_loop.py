@@ -21,7 +21,7 @@ from weft.core.framework.signals import FRESH, MISSING, SignalsSnapshot
 from weft.model.metric import Metric
 from weft.telemetry.feed.feed import TelemetryFeed
 from weft.telemetry.feed.memory_needs import WarmUp, rows_of
-from weft.telemetry.sources.answers import QueryResult, TelemetryError
+from weft.telemetry.meaning.answers import QueryResult, TelemetryError
 from weft.telemetry.sources.source import QueryOutcome, SourceReading
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "reference"

@@ -27,7 +27,7 @@ from weft.lab.trial.ranges import (
 from weft.lab.workloads.queries import last_line
 from weft.model import BadInputError
 from weft.model.metric import Metric
-from weft.telemetry.sources.answers import QueryResult, decode
+from weft.telemetry.meaning.answers import QueryResult, decode
 
 GPUSHARE = "aliyun.com/gpu-mem"
 

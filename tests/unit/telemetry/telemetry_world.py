@@ -10,11 +10,11 @@ from weft.core.framework.signals import SignalsView
 from weft.core.ledger.table import LedgerTable
 from weft.model import Gpu, Node
 from weft.model.metric import Metric
+from weft.telemetry.feed.doubts import GpuPods
 from weft.telemetry.feed.snapshot import SnapshotBuilder, SnapshotSettings, SnapshotTime
 from weft.telemetry.feed.window import MetricWindow
-from weft.telemetry.meaning.doubts import GpuPods
+from weft.telemetry.meaning.answers import QueryResult, decode
 from weft.telemetry.meaning.join import Devices
-from weft.telemetry.sources.answers import QueryResult, decode
 
 NOW_S = 1_700_000_000.0
 CARD_MIB = 16_000

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from telemetry_world import NOW_S, answer, body, one
 
-from weft.telemetry.sources.answers import TelemetryError, decode
+from weft.telemetry.meaning.answers import TelemetryError, decode
 
 
 def test_samples_come_out_in_order_with_their_times() -> None:

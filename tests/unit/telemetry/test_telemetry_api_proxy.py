@@ -11,7 +11,7 @@ from aiohttp import web
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
-from weft.telemetry.sources.answers import TelemetryError
+from weft.telemetry.meaning.answers import TelemetryError
 from weft.telemetry.sources.api_proxy import ApiProxyTransport
 from weft.telemetry.sources.transport import MIB, Direct, ResponseLimits, ServerCredentials
 

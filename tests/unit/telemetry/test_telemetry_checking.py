@@ -5,10 +5,10 @@ import pytest
 
 from weft.model import Gpu, Node
 from weft.model.metric import Metric
+from weft.telemetry.feed.completeness import ScrapeReport, check
 from weft.telemetry.feed.window import MetricWindow
-from weft.telemetry.meaning.completeness import ScrapeReport, check
+from weft.telemetry.meaning.answers import QueryResult
 from weft.telemetry.meaning.join import Devices, SeriesJoiner
-from weft.telemetry.sources.answers import QueryResult
 
 ASKED_S = 1_000.0
 SCRAPE_S = 1.0

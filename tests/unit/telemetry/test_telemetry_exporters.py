@@ -8,8 +8,8 @@ from telemetry_world import NOW_S, node
 from fakes.exporter import FakeExporter, PlayedGpu
 from weft.model.metric import Metric
 from weft.model.metric_aliases import ALIASES
+from weft.telemetry.meaning.answers import TelemetryError
 from weft.telemetry.meaning.join import Devices, JoinFailure, SeriesJoiner
-from weft.telemetry.sources.answers import TelemetryError
 from weft.telemetry.sources.exporters import ExporterSource, NameIndex, parse
 from weft.telemetry.sources.source import SourceReading
 

@@ -6,8 +6,8 @@ from telemetry_world import NOW_S, answer, node, one
 
 from weft.model import Gpu, Node
 from weft.model.metric import Metric
+from weft.telemetry.meaning.answers import decode, labels_of, readable
 from weft.telemetry.meaning.join import Devices, JoinFailure, SeriesJoiner
-from weft.telemetry.sources.answers import decode, labels_of, readable
 
 USED = "DCGM_FI_DEV_FB_USED"
 

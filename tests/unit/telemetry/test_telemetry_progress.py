@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from telemetry_world import answer
 
+from weft.telemetry.meaning.answers import QueryResult
 from weft.telemetry.meaning.progress_counters import (
     MANY,
     MOST_PARTS,
@@ -17,7 +18,6 @@ from weft.telemetry.meaning.progress_counters import (
     Samples,
     latencies,
 )
-from weft.telemetry.sources.answers import QueryResult
 
 COUNTER, P99 = "weft_progress_total", "p99_seconds"
 POD = ("d", "a")

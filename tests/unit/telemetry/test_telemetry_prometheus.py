@@ -12,7 +12,7 @@ from telemetry_world import NOW_S, body, one
 
 from weft.model import BadInputError
 from weft.model.metric import Metric
-from weft.telemetry.sources.answers import TelemetryError
+from weft.telemetry.meaning.answers import TelemetryError
 from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
 from weft.telemetry.sources.source import SourceReading
 

@@ -14,7 +14,7 @@ import msgspec
 
 from weft.cluster.control.interface import Attempt, BindOutcome, ClusterView, Notice
 from weft.core.engine import Faulted, Unschedulable
-from weft.core.explain.reasons import summarise
+from weft.core.engine.reasons import summarise
 from weft.core.explain.sentences import bound_in_words, pending_in_words, stuck_in_words
 from weft.kube.bind import Bound
 from weft.kube.client import ApiClient

@@ -22,6 +22,7 @@ from weft.cluster.state.pod_reader import WAY_OUT
 from weft.core.engine.assessment import Assessment
 from weft.core.engine.journal import PlacedPod
 from weft.core.engine.overbooking import OverbookedGpu
+from weft.core.engine.reasons import FeasibilitySummary, best_nodes, summarise
 from weft.core.explain.counterfactual import (
     SECOND_NS,
     AlternativePlacement,
@@ -31,7 +32,6 @@ from weft.core.explain.counterfactual import (
     values_of,
 )
 from weft.core.explain.explanation import Explanation, ObservedProgress, State, StuckPod
-from weft.core.explain.reasons import FeasibilitySummary, best_nodes, summarise
 from weft.core.explain.score_parts import score_in_words
 from weft.core.explain.sentences import (
     FOLLOWS,

@@ -16,7 +16,7 @@ import numpy as np
 
 from weft.core.engine import Engine
 from weft.core.engine.questions import WouldPlace, slowdowns_at, would_place
-from weft.core.explain.reasons import summarise
+from weft.core.engine.reasons import summarise
 from weft.core.framework.fragments import Fragments, NodeShares, TypicalPods
 from weft.core.framework.policy import ExpectedSlowdown
 from weft.model import Placement, PodRequest, Shape

@@ -20,7 +20,7 @@ from weft.interference.observed_slowdown import Ban, ObservedSlowdowns
 from weft.kube.client import ApiClient
 from weft.kube.configmap import OwnConfigMap
 from weft.model.interference_table import InterferenceTable
-from weft.telemetry.sources.answers import shown
+from weft.telemetry.meaning.answers import shown
 
 log = logging.getLogger("weft.cluster")
 

@@ -15,8 +15,8 @@ from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
 from weft.model import BadInputError, annotations
 from weft.telemetry.meaning import kube_state
+from weft.telemetry.meaning.answers import TelemetryError, labels_of
 from weft.telemetry.meaning.kube_state import Names, PodSpan, StateSeries
-from weft.telemetry.sources.answers import TelemetryError, labels_of
 from weft.telemetry.sources.prometheus import Prometheus
 
 if TYPE_CHECKING:

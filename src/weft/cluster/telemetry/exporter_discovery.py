@@ -10,7 +10,7 @@ from weft.kube.client import ApiClient
 from weft.kube.services import SERVING_PODS, ServingPod, everything, proxy_path
 from weft.model import WeftError
 from weft.model.metric import Metric
-from weft.telemetry.sources.answers import TelemetryError
+from weft.telemetry.meaning.answers import TelemetryError
 from weft.telemetry.sources.api_proxy import ApiProxyTransport
 from weft.telemetry.sources.exporters import MOST_MIB, PORT, USUALLY, ExporterSource, NameIndex
 from weft.telemetry.sources.source import QueryOutcome, SourceReading

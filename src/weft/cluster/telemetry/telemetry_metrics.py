@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import Metric
 from weft.cluster.http.metric_families import counter, gauge
 from weft.cluster.telemetry.telemetry_loop import TelemetryLoop
 from weft.core.framework.signals import FRESH, MISSING, STALE, SignalsView
-from weft.telemetry.sources.answers import KINDS
+from weft.telemetry.meaning.answers import KINDS
 
 _STATES = {FRESH: "fresh", STALE: "stale", MISSING: "missing"}
 

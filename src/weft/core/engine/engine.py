@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import msgspec
-import numpy.ma  # noqa: F401 - np.unique loads it at first: 40 ms that no event is to take
+import numpy as np
+import numpy.ma
 from msgspec import UNSET
 
-from weft.core.engine import decision_faults, inputs, pair_matching, selection
+from weft.core.engine import decision_faults, pair_matching, selection
 from weft.core.engine.assessment import (
     LOOKS_LAID_OUT,
     LOOKS_MATCHED,
@@ -33,37 +34,51 @@ from weft.core.engine.decision_faults import Faulted, SideTasks
 from weft.core.engine.events import (
     Bind,
     BindFailed,
+    BindingsRead,
     BindOn,
     BindOnRefused,
     Command,
     Event,
     Evict,
+    EvictionWaived,
+    LeadershipBegan,
+    Learnt,
     NodesChanged,
     NodesClosed,
+    NotEvicted,
+    OomHistoryLearnt,
     PodAdded,
     PodBound,
     PodFitsNowhere,
     PodGone,
     PodSeenBound,
+    PolicyInput,
+    ProgressSeen,
+    SignalsChanged,
     Tick,
     Unschedulable,
     Wake,
 )
-from weft.core.engine.harvest import HarvestRules
+from weft.core.engine.harvest import RAN_LONG_NS, HarvestRules
 from weft.core.engine.journal import EXPLAINING, DecisionAttempt, EvictionReason, Journal, PlacedPod
 from weft.core.engine.oom_history import OomCharge, OomHistory, OutOfMemory, workload_of
+from weft.core.engine.overbooking import first_overbooked
 from weft.core.engine.peak_usage import Peaks, peak_owner
 from weft.core.engine.pricing import PRICING, PriceLists
 from weft.core.engine.queue import FreedNode, Queue, WaitingPod
 from weft.core.engine.slowdown_eviction import SlowdownEviction
 from weft.core.engine.slowdown_tolerance import tolerance_of
-from weft.core.framework import Policy, Profile
+from weft.core.framework import Policy, Profile, policy_answers
 from weft.core.framework.policy import SlowdownTolerance
 from weft.core.framework.query import Observations
 from weft.core.framework.residency import Residencies
-from weft.core.framework.signals import NO_SIGNALS, SignalsView
+from weft.core.framework.signals import NO_SIGNALS, SignalsSnapshot, SignalsView
 from weft.core.ledger import FAR, STRICT, Holding, Ledger, RequestLimits
 from weft.model import Code, Node, Placement, PodRequest, Shape
+
+_MEASURED = (SignalsChanged, ProgressSeen, OutOfMemory, OomHistoryLearnt, PolicyInput)
+"""Events of what others measured, wrote or kept: one that breaks off is left out."""
+_LEARNING = "learning what pods use"
 
 
 class Engine:
@@ -136,9 +151,9 @@ class Engine:
         try:
             self._apply(event, now_ns, out)
         except Exception as error:
-            if not isinstance(event, inputs.MEASURED) or self.journal.stops_by(error):
+            if not isinstance(event, _MEASURED) or self.journal.stops_by(error):
                 raise
-            inputs.leave_out(self, event)
+            _leave_out(self, event)
             task = f"taking in {type(event).__name__}"
             record = self.journal.broke_off(None, now_ns, decision_faults.in_words(error, task))
             out.append(Faulted(record, error))
@@ -150,7 +165,7 @@ class Engine:
             self._price(partial(self.price_lists.renew, now_ns))
         if isinstance(event, PodGone | PodSeenBound | Tick):
             self._work_ahead()
-        out.extend(self.side_tasks.run(inputs.LEARNING, self.peaks.news, []))
+        out.extend(self.side_tasks.run(_LEARNING, self.peaks.news, []))
         if self.side_tasks.faults:
             out.extend(self.side_tasks.take_faults())
         has_more = self._stopped or self.assessor.is_behind
@@ -190,9 +205,9 @@ class Engine:
             case NodesClosed():
                 self.ledger.close(event.nodes)
             case OutOfMemory():
-                inputs.learn(self, event, self.placed.get(event.placement.uid), out)
+                _learn(self, event, self.placed.get(event.placement.uid), out)
             case _:
-                inputs.apply(self, event, now_ns, out)
+                _apply(self, event, now_ns, out)
 
     def _nodes_changed(self, event: NodesChanged, now_ns: int) -> None:
         if self.ledger.set_nodes(event.nodes, event.removed):
@@ -238,7 +253,7 @@ class Engine:
         first = False
         if self.oom_history.owed:
             goes_first = partial(self.oom_history.goes_first, pod)
-            first = self.side_tasks.run(inputs.LEARNING, goes_first, instead=False)
+            first = self.side_tasks.run(_LEARNING, goes_first, instead=False)
         try:
             self.queue.add(pod, profile, now_ns, first=first)
         except Exception as error:  # its policy knows no place in the queue: until it changes
@@ -260,7 +275,7 @@ class Engine:
         if holding is None:
             return
         learn = partial(self._learn, event, holding, placed, out)
-        if self.side_tasks.run(inputs.LEARNING, learn, instead=False):
+        if self.side_tasks.run(_LEARNING, learn, instead=False):
             self.queue.wake_all(now_ns, skip_backoff=True)
         self._wake_for_freed(holding.placement.node, now_ns)
 
@@ -272,7 +287,7 @@ class Engine:
         if event.out_of_memory and holding.placement.shares:
             workload = event.workload or (workload_of(placed.pod) if placed else uid)
             end = OutOfMemory(holding.placement, workload, uid, event.peak_mib, over=True)
-            inputs.learn(self, end, placed, out)
+            _learn(self, end, placed, out)
         elif placed is not None and event.completed:
             return self.peaks.ran(placed.pod, self.signals.source.peaks_mib.get(uid, 0))
         return False
@@ -445,7 +460,7 @@ class Engine:
         elsewhere than in the queue; None: whoever waits is no matter."""
         self.follow_first()
         learnt = partial(self._learnt_shape, profile, pod)
-        shape = self.side_tasks.run(inputs.LEARNING, learnt, pod.shape)
+        shape = self.side_tasks.run(_LEARNING, learnt, pod.shape)
         if profile.pre_filters:
             shape = profile.shaped(shape)
         known = self.assessor.assess(profile, shape)
@@ -498,3 +513,113 @@ class Engine:
         """Wake up when the place of a `Bind` without an answer is free again."""
         if self.bind_timeout_ns < FAR:
             out.append(Wake(now_ns + self.bind_timeout_ns))
+
+
+# --- what policies see, and rules decide by: inputs, signals, progress, OOM history ---------------
+
+
+def _apply(engine: Engine, event: Event, now_ns: int, out: list[Command]) -> None:
+    """Applies an event that changes what policies see or rules decide by."""
+    match event:
+        case SignalsChanged():
+            _signals_changed(engine, event.signals, now_ns, out)
+        case LeadershipBegan():
+            engine.slowdown_eviction.begin_to_lead(now_ns)
+        case BindingsRead():
+            _bindings_read(engine, event, now_ns, out)
+        case ProgressSeen():
+            engine.slowdown_eviction.note_inherited(engine.placed, now_ns)
+            for holding, slowed in engine.slowdown_eviction.observe(
+                event.observed, engine.tolerance_of, now_ns
+            ):
+                engine.evict(holding, slowed, now_ns, out)
+        case PolicyInput():
+            _policy_input(engine, event, now_ns)
+        case NotEvicted():
+            engine.harvest.not_evicted(event.uid, refused=event.refused)
+            engine.slowdown_eviction.not_evicted(event.uid, now_ns, refused=event.refused)
+        case OomHistoryLearnt():
+            if engine.oom_history.merge(event.oom_history) | engine.peaks.merge(event.peaks):
+                engine.queue.wake_all(now_ns)
+
+
+def _learn(
+    engine: Engine, event: OutOfMemory, placed: PlacedPod | None, out: list[Command]
+) -> None:
+    """A pod ran out of memory: what those like it are charged from now on."""
+    oom_record = engine.oom_history.learn(event, engine.ledger)
+    if oom_record is not None:
+        out.append(Learnt(event.workload, oom_record))
+        if placed is not None:
+            engine.peaks.ran_out(placed.pod, oom_record.least_mib)
+
+
+def _leave_out(engine: Engine, event: Event) -> None:
+    """Taking in the event broke off. Signals that cannot be read are none: nothing is lent."""
+    if not isinstance(event, SignalsChanged):
+        return
+    engine.observe(NO_SIGNALS)
+    ledger = engine.ledger
+    ledger.set_idle({})
+    ledger.hold_back({})
+    ledger.set_measured()
+    ledger.touch(np.arange(ledger.table.count))
+
+
+def _bindings_read(engine: Engine, event: BindingsRead, now_ns: int, out: list[Command]) -> None:
+    late = first_overbooked(engine.ledger, event.node, event.bindings, shrunk=event.shrunk)
+    if late is None:
+        return
+    if late.excuse:
+        out.append(EvictionWaived(late.held.placement, *late[1:]))
+    else:
+        engine.evict(late.held, late.why, now_ns, out)
+
+
+def _policy_input(engine: Engine, event: PolicyInput, now_ns: int) -> None:
+    name = event.policy
+    takers = [policy for policy in engine.policies if name in policy.inputs]
+    types = dict.fromkeys(policy.inputs[name] for policy in takers)
+    values = {kind: msgspec.convert(event.value, kind) for kind in types}
+    for policy in takers:
+        value = values[policy.inputs[name]]
+        engine.side_tasks.run(
+            f"taking in {name}", partial(policy_answers.take_input, policy, name, value), None
+        )
+    if takers:
+        engine.side_tasks.run(PRICING, partial(engine.price_lists.make, now_ns), None)
+        engine.assessor.forget()
+        engine.queue.wake_all(now_ns)
+
+
+def _signals_changed(
+    engine: Engine, source: SignalsSnapshot, now_ns: int, out: list[Command]
+) -> None:
+    """Swap what policies see; only nodes on which something moved are asked about again.
+
+    Who borrowed memory that its holders need again is asked to go.
+    """
+    if source.version <= engine.signals.version:
+        return
+    before = engine.signals
+    engine.observe(SignalsView(source))
+    readers = [policy for policy in engine.policies if "signals" in policy.reads]
+    if engine.ledger.table.harvests:
+        running = partial(engine.peaks.running, engine.placed, source.peaks_mib)
+        engine.side_tasks.run(_LEARNING, running, None)
+    needs = engine.peaks.needs(engine.placed)
+
+    def ran_long(uid: str) -> bool:
+        since_ns = engine.residencies.since_ns(uid)
+        return since_ns is not None and now_ns - since_ns >= RAN_LONG_NS
+
+    for holding, eviction in engine.harvest.observe(engine.signals, needs, ran_long):
+        engine.evict(holding, eviction, now_ns, out)
+    table = engine.ledger.table
+    if readers:
+        moved = engine.signals.moved(before, table)
+        if len(moved) and any("cluster" in policy.reads for policy in readers):
+            moved = np.arange(table.count)
+        engine.ledger.touch(moved)
+    if readers or table.harvests:
+        engine.queue.wake_all(now_ns, skip_backoff=True)

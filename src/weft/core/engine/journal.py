@@ -16,9 +16,9 @@ from weft.core.engine.harvest import Eviction
 from weft.core.engine.oom_history import OomCharge
 from weft.core.engine.overbooking import DoubleBooking
 from weft.core.engine.queue import WaitingPod
+from weft.core.engine.reasons import best_nodes
 from weft.core.engine.records import FAULTED, LEAVES, Candidate, Outcome, Record
 from weft.core.engine.slowdown_eviction import SlowdownReason
-from weft.core.explain.reasons import best_nodes
 from weft.core.framework import Profile
 from weft.core.framework.signals import Bytes, Floats, SignalsView
 from weft.core.ledger import Holding, Ledger

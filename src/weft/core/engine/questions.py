@@ -19,7 +19,7 @@ from weft.core.engine import selection
 from weft.core.engine.assessment import Assessment
 from weft.core.engine.engine import Engine
 from weft.core.engine.journal import EXPLAINING
-from weft.core.explain.reasons import reason_of_each
+from weft.core.engine.reasons import reason_of_each
 from weft.core.framework import NEVER, Profile, policy_answers
 from weft.core.framework.policy import ExpectedSlowdown
 from weft.core.ledger.table import LedgerTable

@@ -5,9 +5,9 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from weft.core.engine.reasons import FeasibilitySummary
 from weft.core.engine.records import Candidate, Record
 from weft.core.explain.counterfactual import MetricsRead
-from weft.core.explain.reasons import FeasibilitySummary
 from weft.core.explain.smallest_change import SuggestedChange
 from weft.model import PodRequest, Share
 

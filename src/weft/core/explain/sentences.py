@@ -8,11 +8,11 @@ from weft.core.engine.events import EvictionWaived
 from weft.core.engine.harvest import Eviction, Harvest
 from weft.core.engine.oom_history import ALONE_AFTER, OomCharge
 from weft.core.engine.overbooking import DoubleBooking, Excuse
+from weft.core.engine.reasons import FeasibilitySummary
 from weft.core.engine.records import Record
 from weft.core.engine.slowdown_eviction import WINDOWS, SlowdownReason
 from weft.core.explain.amounts import age_in_words, gpus_in_words, shares_in_words
 from weft.core.explain.explanation import StuckPod
-from weft.core.explain.reasons import FeasibilitySummary
 from weft.core.framework.connection import ChosenLinks
 from weft.model import Reason, Share
 

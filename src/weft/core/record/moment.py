@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from weft.core.engine import BindOn, Engine, NotEvicted, PodAdded, PodGone, Record
 from weft.core.engine.harvest import BEYOND, NEED, USED
+from weft.core.engine.reasons import FeasibilitySummary, summarise
 from weft.core.engine.records import FAULTED, LEAVES
 from weft.core.explain import counterfactual
 from weft.core.explain.counterfactual import AlternativePlacement, MetricsRead, PlacementQuestion
 from weft.core.explain.explanation import Explanation, RecordedDecision, State
-from weft.core.explain.reasons import FeasibilitySummary, summarise
 from weft.core.explain.score_parts import score_in_words
 from weft.core.explain.sentences import NOWHERE, decision_notes, place_in_words, state_in_words
 from weft.core.explain.smallest_change import changes

@@ -6,7 +6,7 @@ import msgspec
 
 from weft.dialects.application import ApplicationClues
 from weft.lab.profiling.solo_samples import Pod
-from weft.telemetry.sources.answers import QueryResult
+from weft.telemetry.meaning.answers import QueryResult
 
 ANNOTATION = "annotation_weft_dev_application"
 QUESTIONS = (

@@ -17,9 +17,9 @@ from weft.model.metric import Metric
 from weft.model.metric_aliases import ALIASES, Alias
 from weft.node.devices.nvml_library import model_of
 from weft.telemetry.meaning import metric_names, metric_values
+from weft.telemetry.meaning.answers import QueryResult
 from weft.telemetry.meaning.metric_names import SeriesSubject
 from weft.telemetry.meaning.metric_values import Floats
-from weft.telemetry.sources.answers import QueryResult
 
 Bools = npt.NDArray[np.bool_]
 Card = tuple[str, str]

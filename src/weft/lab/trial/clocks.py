@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from weft.kube.clock import Clock
 from weft.lab.trial.job_rows import MOST_CLOCK_ERROR_S
-from weft.telemetry.sources.answers import TelemetryError
+from weft.telemetry.meaning.answers import TelemetryError
 from weft.telemetry.sources.prometheus import Prometheus
 
 

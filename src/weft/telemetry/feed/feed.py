@@ -15,12 +15,12 @@ import numpy as np
 from weft.core.framework.signals import Floats, SignalsSnapshot
 from weft.core.ledger import Ledger
 from weft.model.metric import Metric
+from weft.telemetry.feed.doubts import GpuPods
 from weft.telemetry.feed.load_correlation import SAMPLES, SoleTenants
 from weft.telemetry.feed.memory_needs import USUAL, WarmUp
 from weft.telemetry.feed.resident_memory import ObservedResidents, ResidentMemory
 from weft.telemetry.feed.snapshot import SnapshotBuilder, SnapshotSettings, SnapshotTime
 from weft.telemetry.feed.window import MetricWindow
-from weft.telemetry.meaning.doubts import GpuPods
 from weft.telemetry.meaning.frozen import PodArrivals
 from weft.telemetry.meaning.join import Devices, JoinedSamples, PodSamples
 

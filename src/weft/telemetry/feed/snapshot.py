@@ -13,6 +13,8 @@ import numpy as np
 from weft.core.framework.signals import CORRELATION, MISSING, Bytes, SignalsSnapshot, snapshot
 from weft.core.ledger.table import Ints
 from weft.model.metric import Metric
+from weft.telemetry.feed import doubts
+from weft.telemetry.feed.doubts import GpuPods, MemoryReadings, never_idle, stuck_at_one
 from weft.telemetry.feed.freshness import freshness_of, missing_after_s
 from weft.telemetry.feed.load_correlation import LoadCorrelation
 from weft.telemetry.feed.promised_memory import PromisedMemory
@@ -20,8 +22,6 @@ from weft.telemetry.feed.window import MetricWindow
 from weft.telemetry.forecast import Ar, Ewma, Forecast, FourierAr, Last, Selector
 from weft.telemetry.forecast import statistics as stats
 from weft.telemetry.forecast.regression import lag_line
-from weft.telemetry.meaning import doubts
-from weft.telemetry.meaning.doubts import GpuPods, MemoryReadings, never_idle, stuck_at_one
 from weft.telemetry.meaning.frozen import PodArrivals, Readings, frozen_since
 from weft.telemetry.meaning.join import Devices
 from weft.telemetry.meaning.metric_values import Floats

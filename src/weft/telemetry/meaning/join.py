@@ -22,9 +22,9 @@ from weft.model import Node
 from weft.model.metric import Metric
 from weft.model.metric_aliases import ALIASES, Alias
 from weft.telemetry.meaning import metric_names
+from weft.telemetry.meaning.answers import QueryResult, labels_of, shown
 from weft.telemetry.meaning.metric_names import subject, without_port
 from weft.telemetry.meaning.metric_values import Floats, read
-from weft.telemetry.sources.answers import QueryResult, labels_of, shown
 
 
 class JoinFailure(enum.StrEnum):

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from typing import NamedTuple
 
-from weft.telemetry.sources.answers import QueryResult, labels_of
+from weft.telemetry.meaning.answers import QueryResult, labels_of
 
 PodName = tuple[str, str]
 """Namespace and name."""

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from weft.kube.client import ApiClient
 from weft.kube.errors import LostError, NotSentError, OversizedError
-from weft.telemetry.sources.answers import TelemetryError, shown
+from weft.telemetry.meaning.answers import TelemetryError, shown
 from weft.telemetry.sources.transport import MIB, USUAL, ResponseLimits, oversized
 
 

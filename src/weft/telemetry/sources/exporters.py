@@ -21,9 +21,9 @@ from weft.model.metric import Metric
 from weft.model.metric_aliases import ALIASES, Alias
 from weft.model.url_text import shown_url
 from weft.telemetry.meaning import metric_names
+from weft.telemetry.meaning.answers import QueryResult, TelemetryError, labels_of, shown
 from weft.telemetry.meaning.join import Devices
 from weft.telemetry.meaning.metric_names import MIG_UUID_LABELS, UUID_LABELS
-from weft.telemetry.sources.answers import QueryResult, TelemetryError, labels_of, shown
 from weft.telemetry.sources.source import QueryOutcome, SourceReading
 from weft.telemetry.sources.transport import NOBODY, Direct, ResponseLimits, ServerCredentials
 

@@ -18,8 +18,8 @@ from weft.model import BadInputError
 from weft.model.metric import Metric
 from weft.model.metric_aliases import ALIASES, Alias
 from weft.model.url_text import shown_url
+from weft.telemetry.meaning.answers import QueryResult, TelemetryError, decode, shown
 from weft.telemetry.meaning.metric_names import names_of
-from weft.telemetry.sources.answers import QueryResult, TelemetryError, decode, shown
 from weft.telemetry.sources.source import QueryOutcome, SourceReading
 from weft.telemetry.sources.transport import Direct, ResponseLimits, ServerCredentials, Transport
 

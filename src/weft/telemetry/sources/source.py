@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from weft.model.metric import Metric
-from weft.telemetry.sources.answers import QueryResult, TelemetryError
+from weft.telemetry.meaning.answers import QueryResult, TelemetryError
 
 DEFAULT_METRICS = (
     Metric.MEMORY_USED_MIB,

@@ -19,7 +19,7 @@ from weft.kube.errors import OversizedError
 from weft.kube.tls import client_tls, load_certificate
 from weft.model import BadInputError
 from weft.model.url_text import shown_url
-from weft.telemetry.sources.answers import TelemetryError, shown
+from weft.telemetry.meaning.answers import TelemetryError, shown
 
 MIB = 1 << 20
 _MOST_SHOWN = 500

@@ -7,8 +7,8 @@ import pytest
 from fakes.gpu_links import bridged_pairs, dgx_1, nvswitch, pcie_switches
 from weft.core.engine.engine import Engine
 from weft.core.engine.events import Bind, BindOn, BindOnRefused, NodesChanged, PodAdded, PodGone
+from weft.core.engine.reasons import summarise
 from weft.core.engine.records import Record
-from weft.core.explain.reasons import summarise
 from weft.core.explain.sentences import decision_notes
 from weft.core.explain.smallest_change import changes
 from weft.core.framework import Policy, Profile

@@ -4,7 +4,7 @@ from engine_talk import engine_of, places, refused
 
 from weft.core.engine import NodesChanged, PodAdded, PodSeenBound
 from weft.core.engine.questions import which_fit
-from weft.core.explain.reasons import summarise
+from weft.core.engine.reasons import summarise
 from weft.core.explain.smallest_change import changes
 from weft.model import Code, PodRequest
 from weft.testing import node, placement, pod, shape

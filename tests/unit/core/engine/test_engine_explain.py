@@ -9,7 +9,7 @@ from long_form import few_or_many
 from msgspec.structs import replace
 
 from weft.core.engine import Engine, PodAdded, PodSeenBound
-from weft.core.explain.reasons import FeasibilitySummary, reason_of_each, summarise
+from weft.core.engine.reasons import FeasibilitySummary, reason_of_each, summarise
 from weft.core.policies.packing import BestFit
 from weft.model import Code, DeviceRule, GpuMemoryRequest, GpuRequest, PodRequest, Reason, Shape
 from weft.testing import node, placement, random_nodes, random_shape, shape

@@ -22,7 +22,7 @@ from weft.lab.profiling.history import (
     ProfiledStay,
     collect,
 )
-from weft.telemetry.sources.answers import QueryResult, TelemetryError
+from weft.telemetry.meaning.answers import QueryResult, TelemetryError
 from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
 from weft.testing import AGENT_BY_NAME
 

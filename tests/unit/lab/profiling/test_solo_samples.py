@@ -10,7 +10,7 @@ from weft.dialects.application import ApplicationClues, image_name
 from weft.lab.profiling.application import clues_of
 from weft.lab.profiling.solo_samples import NOBODY_KNOWS, SeenGpus, TimeGrid, alone, windows
 from weft.model.metric import Metric
-from weft.telemetry.sources.answers import QueryResult
+from weft.telemetry.meaning.answers import QueryResult
 
 GRID = TimeGrid(1_000.0, 10.0, 12)
 SM, USED = "DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_DEV_FB_USED"

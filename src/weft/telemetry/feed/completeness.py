@@ -15,9 +15,9 @@ from weft.model.metric import Metric
 from weft.model.metric_aliases import ALIASES, Alias
 from weft.telemetry.feed.freshness import freshness_of
 from weft.telemetry.feed.window import MetricWindow
+from weft.telemetry.meaning.answers import QueryResult, labels_of
 from weft.telemetry.meaning.join import JoinFailure, SeriesJoiner
 from weft.telemetry.meaning.metric_names import NODE_LABELS, subject, without_port
-from weft.telemetry.sources.answers import QueryResult, labels_of
 
 Level = Literal["good", "advice", "wrong"]
 
