@@ -21,6 +21,7 @@ from weft.cluster.config.read import decode
 IMAGE = "--set=image.repository=registry.example/weft-gpu"
 WEBHOOK = ("--set=admission.schedule=webhook", "--set=webhook.certificates=generate")
 NAMESPACE = "weft-system"
+ORIGINALS = CHART.parents[1] / "examples" / "originals"
 VERSION = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
 VIA: dict[str, Any] = {
     "profiles": [
@@ -159,14 +160,14 @@ def test_what_it_renders_is_taken_strictly_and_weft_reads_its_configuration(
 
 def test_alnairs_static_pod_and_rights_are_taken_strictly(control_plane: ControlPlane) -> None:
     for name in ("kube-scheduler", "extra-rbac-kube-scheduler"):
-        for item in yaml.safe_load_all((CHART.parent / "alnair" / f"{name}.yaml").read_text()):
+        for item in yaml.safe_load_all((ORIGINALS / "alnair" / f"{name}.yaml").read_text()):
             apply(control_plane, item)
 
 
 def test_a_kube_scheduler_with_alnairs_configuration_asks_weft(
     control_plane: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:
-    text = (CHART.parent / "alnair" / "vGPUScheduler-config.yaml").read_text()
+    text = (ORIGINALS / "alnair" / "vGPUScheduler-config.yaml").read_text()
     theirs = yaml.safe_load(text)
     nodes(control_plane, 1)
     with serving(control_plane, tmp_path) as process:
