@@ -86,7 +86,8 @@ async def host(config: Configuration, hosting: AgentHosting) -> None:
 
 
 def _client(hosting: AgentHosting) -> ApiClient:
-    options = ClientOptions(qps=50, burst=200, user_agent="weft-agent")
+    # A node's pods, some hundreds, each evicted and told of at once; the API server shares fairly.
+    options = ClientOptions(qps=200, burst=1_000, user_agent="weft-agent")
     return ApiClient(load(hosting.context, paths=hosting.kubeconfigs), options)
 
 
