@@ -25,7 +25,7 @@ import msgspec
 import uvloop
 from yarl import URL
 
-from weft.cluster.control.binding_request import bind_request
+from weft.cluster.control.live_cluster import bind_request
 from weft.core.engine import Bind
 from weft.core.ledger import STRICT
 from weft.dialects.delivery import record_of

@@ -51,7 +51,7 @@ from weft.model import (
     Node,
     PodRequest,
 )
-from weft.model.constraints import Requirement, Term
+from weft.model.request import Requirement, Term
 from weft.testing import node, placement, pod, shape
 
 POLICIES = ("auto", "fgd", "elastic-binpack", "binpack", "interference")

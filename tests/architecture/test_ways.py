@@ -121,7 +121,7 @@ class Limits(NamedTuple):
 
 @pytest.mark.parametrize(
     ("policy", "limits"),
-    [(BestFit, Limits(46, 132, 9)), (LeastStranding, Limits(48, 148, 11))],
+    [(BestFit, Limits(42, 126, 10)), (LeastStranding, Limits(44, 146, 11))],
     ids=["the simplest policy", "the default"],
 )
 async def test_a_watched_pod_is_bound_within_few_files(

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from weft.core.ledger.residents import CoResidents, Resident
+from weft.core.ledger.table import CoResidents, Resident
 from weft.core.policies.sharing_cost import (
     ALONE,
     BY_USE,

@@ -26,7 +26,7 @@ from weft.core.engine import Bind, Event, PodAdded, PodGone, PolicyInput
 from weft.core.framework import Profile
 from weft.core.framework.residency import SECOND_NS
 from weft.core.ledger import RequestLimits
-from weft.core.ledger.residents import CoResidents, Resident
+from weft.core.ledger.table import CoResidents, Resident
 from weft.core.policies.catalog import built_in
 from weft.kube.bind import Bound
 from weft.lab.simulate.sharing.job import Job

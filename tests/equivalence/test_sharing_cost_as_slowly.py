@@ -10,7 +10,7 @@ from sharing_cost_slowly import SlowJoining
 
 from weft.core.framework import Demand, Query
 from weft.core.ledger import Ledger
-from weft.core.ledger.residents import Resident
+from weft.core.ledger.table import Resident
 from weft.core.policies.co_residents import CoResidentCache
 from weft.core.policies.sharing_cost import CROWD, SharingCost, SlowdownBounds
 from weft.model import Shape

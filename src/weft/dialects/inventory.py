@@ -28,8 +28,8 @@ from weft.model import BadInputError, Gpu, Node, NodeManifest, parse_cpu_milli, 
 from weft.model.agent_offer import BY_NAME, WITHOUT_AGENT, AgentOffer, decode_offer
 from weft.model.annotations import AGENT
 from weft.model.ceilings import MOST_AMOUNT, MOST_CPU_MILLI, MOST_MEMORY_MIB
-from weft.model.constraints import CORDON, Taint
 from weft.model.manifest import Quantities
+from weft.model.request import CORDON, Taint
 
 UNKNOWN_MIB = 100
 """The size taken for a GPU of unknown size: every GPU has this much, and percentages are exact."""

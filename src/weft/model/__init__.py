@@ -4,15 +4,6 @@ In: what a thing *is*. Out: I/O, NumPy (but for `interference_table`), clocks, a
 one system's spelling (that is `dialects/`) or of who holds what (that is `core/ledger/`).
 """
 
-from weft.model.constraints import (
-    Constraints,
-    HostPort,
-    Preference,
-    Requirement,
-    Taint,
-    Term,
-    Toleration,
-)
 from weft.model.errors import BadInputError, WeftError
 from weft.model.manifest import (
     ManifestContainer,
@@ -28,12 +19,19 @@ from weft.model.placement import Placement, Share
 from weft.model.quantity import parse_cpu_milli, parse_quantity
 from weft.model.reason import Code, Reason
 from weft.model.request import (
+    Constraints,
     ContainerRequest,
     DeviceRule,
     GpuMemoryRequest,
     GpuRequest,
+    HostPort,
     PodRequest,
+    Preference,
+    Requirement,
     Shape,
+    Taint,
+    Term,
+    Toleration,
 )
 
 __all__ = [

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from weft.model.constraints import Taint
 from weft.model.gpu_links import GpuLinks
+from weft.model.request import Taint
 
 
 class Gpu(msgspec.Struct, frozen=True, gc=False):

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from weft.model.constraints import HostPort
+from weft.model.request import HostPort
 from weft.model.slowdown_limit import SlowdownLimit
 
 

@@ -13,7 +13,7 @@ from weft.core.policies.catalog import built_in
 from weft.dialects.dialect import DialectSettings
 from weft.kube.pods import Pod
 from weft.model import Node, PodRequest, Taint
-from weft.model.constraints import CORDON
+from weft.model.request import CORDON
 from weft.testing import node
 
 TERM = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}

@@ -5,6 +5,10 @@
 Pods wait in the engine's queue; each `Bind` is a task, never two for one pod; what became of it
 goes back to the engine as an event. Leadership that was lost never comes back: its decisions end
 with the process, and until then `may_bind` holds them back.
+
+A Binding carries the system's own annotations, Weft's placement and its copy, and the delivery
+record, with the term and what must still be true. Where the agent on the node offers it, no
+container of the pod starts without that agent.
 """
 
 import asyncio
@@ -16,7 +20,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from weft.cluster.control.binding_request import asks_the_same, bind_request
 from weft.cluster.control.fault_log import FaultLog
 from weft.cluster.control.interface import (
     Attempt,
@@ -32,6 +35,7 @@ from weft.cluster.control.interface import (
     StateStore,
 )
 from weft.cluster.control.leadership import Leadership, LeaseHolder
+from weft.cluster.control.required_plugins import required_plugins
 from weft.cluster.control.timer import Alarm
 from weft.cluster.control.watch_feeds import ChangeStream, LoopTurns, WatchFeed
 from weft.cluster.state.node_batches import NodeBatches
@@ -63,6 +67,7 @@ from weft.core.engine.assessment import TURN_LOOKS
 from weft.core.explain.explanation import StuckPod
 from weft.core.framework import Profile
 from weft.core.ledger import STRICT, RequestLimits
+from weft.dialects.delivery import written
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE
 from weft.dialects.inventory import InventoryFallback
@@ -76,13 +81,73 @@ from weft.kube.bind import (
     Gone,
     Outcome,
     Unknown,
+    annotation_bytes,
 )
 from weft.kube.client import ApiClient
 from weft.kube.codec import CLAIMS, CONFIG_MAPS, CSI_NODES, LEASES, NODES, PODS, VOLUMES
 from weft.kube.errors import NotFoundError
 from weft.kube.pods import Pod
 from weft.kube.watch import Change, Deleted, Synced
-from weft.model import Node, PodRequest
+from weft.model import BadInputError, Node, PodRequest
+from weft.model.annotations import DELIVERY, PLACEMENT, PLACEMENT_COPY, TERM
+from weft.model.delivery import encode_delivery
+
+# --- a decision as a Binding ----------------------------------------------------------------------
+
+
+def bind_request(
+    command: Bind,
+    node: Node,
+    now_ns: int,
+    term: int,
+    pod: Pod | None,
+    limits: RequestLimits,
+    closed: Callable[[], str],
+    *,
+    version: str = "",
+    unchanged: Callable[[Pod], bool] | None = None,
+) -> BindRequest:
+    """The request; `term` is the leader's, 0 without a lease. `limits` say how far the ledger lets
+    GPUs be promised. `version` is the pod's at the decision, and `unchanged` says whether another
+    still asks for that."""
+    request, placement = command.pod, command.placement
+    most_permille = max(limits.overcommit_permille, limits.harvest_permille)
+    marks, record = written(request, placement, node, now_ns, most_permille=most_permille)
+    annotations = marks.annotations
+    if record is not None:
+        placed = annotations[PLACEMENT]
+        annotations |= {PLACEMENT_COPY: placed, DELIVERY: encode_delivery(record)}
+        if node.fail_closed:
+            annotations |= required_plugins(pod.metadata.annotations if pod is not None else None)
+        if term:
+            annotations[TERM] = str(term)
+    return BindRequest(
+        request.namespace,
+        request.name,
+        request.uid,
+        placement.node,
+        closed,
+        annotations,
+        marks.labels,
+        version,
+        unchanged,
+        present_bytes=annotation_bytes(pod.metadata.annotations) if pod else 0,
+    )
+
+
+def asks_the_same(request: PodRequest, parse: Callable[[Pod], PodRequest]) -> Callable[[Pod], bool]:
+    """Make the check that a pod still asks for what was decided."""
+
+    def unchanged(now: Pod) -> bool:
+        try:
+            return parse(now) == request
+        except BadInputError:
+            return False
+
+    return unchanged
+
+
+# --- the cluster ----------------------------------------------------------------------------------
 
 _C = TypeVar("_C", bound=PartCommand)
 _MOMENT_S = 0.05  # the loop's clock is not the client's

@@ -8,7 +8,7 @@ who hold it, one that it shares by enough of them. The rest (links, policies) on
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
-from weft.core.framework.demand import Demand
+from weft.core.framework.query import Demand
 from weft.core.ledger import Holding
 from weft.core.ledger.table import LedgerTable
 

@@ -7,9 +7,8 @@ import numpy as np
 from weft.core.engine.engine import Engine
 from weft.core.explain.counterfactual import PlacementQuestion, without
 from weft.core.framework import Query
-from weft.core.framework.demand import Demand
 from weft.core.framework.policy import ScorePart
-from weft.core.framework.query import NOTHING_OBSERVED
+from weft.core.framework.query import NOTHING_OBSERVED, Demand
 from weft.model import Share
 
 Facts = Mapping[str, float | int | str]

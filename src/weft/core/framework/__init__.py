@@ -5,9 +5,8 @@ Out: any strategy (`core/policies/`), when things are decided (`core/engine/`), 
 (`core/ledger/`).
 """
 
-from weft.core.framework.demand import Demand, Need
 from weft.core.framework.policy import Policy
 from weft.core.framework.profile import Plugin, Profile
-from weft.core.framework.query import NEVER, Query
+from weft.core.framework.query import NEVER, Demand, Need, Query
 
 __all__ = ["NEVER", "Demand", "Need", "Plugin", "Policy", "Profile", "Query"]

@@ -14,8 +14,7 @@ import msgspec
 import numpy as np
 
 from weft.core.framework.query import Query
-from weft.core.ledger.residents import CoResidents
-from weft.core.ledger.table import Bools, Ints, LedgerTable
+from weft.core.ledger.table import Bools, CoResidents, Ints, LedgerTable
 from weft.model import PodRequest, Shape
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from weft.core.ledger.residents import CoResidents, Resident
+from weft.core.ledger.table import CoResidents, Resident
 from weft.model import Placement
 
 GpuKey = tuple[str, int]

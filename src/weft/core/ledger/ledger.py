@@ -27,7 +27,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from weft.core.ledger.relayout import relaid
-from weft.core.ledger.residents import resident_on
 from weft.core.ledger.table import (
     FAR,
     STRICT,
@@ -36,9 +35,10 @@ from weft.core.ledger.table import (
     Ints,
     LedgerTable,
     RequestLimits,
+    resident_on,
 )
 from weft.model import ClosedNode, Node, Placement, Share
-from weft.model.constraints import have_conflicts
+from weft.model.request import have_conflicts
 
 LAYOUTS = 16
 """Layouts back to which it is known which row a node had: enough for whoever is asked about."""

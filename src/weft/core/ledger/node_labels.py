@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.model import Constraints, Node, Taint
-from weft.model.constraints import Requirement, Term
 from weft.model.number_text import whole_number
+from weft.model.request import Requirement, Term
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]

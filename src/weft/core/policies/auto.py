@@ -8,8 +8,7 @@ import numpy as np
 
 from weft.core.framework import Policy, Query
 from weft.core.framework.policy import ExpectedSlowdown, ScorePart, SlowdownTolerance
-from weft.core.ledger.residents import CoResidents
-from weft.core.ledger.table import Bools, Ints, LedgerTable
+from weft.core.ledger.table import Bools, CoResidents, Ints, LedgerTable
 from weft.core.policies import gpu_readings
 from weft.core.policies.gpu_amounts import by_memory
 from weft.core.policies.gpu_readings import GpuReadingColumns, SnapshotCache, is_critical

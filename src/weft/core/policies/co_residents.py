@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.core.framework import Query
-from weft.core.ledger.residents import CoResidents, Resident, own_percent
-from weft.core.ledger.table import Ints, LedgerTable
+from weft.core.ledger.table import CoResidents, Ints, LedgerTable, Resident, own_percent
 from weft.model import Shape
 from weft.model.interference_table import Floats
 from weft.model.request import BEST_EFFORT, LATENCY_CRITICAL

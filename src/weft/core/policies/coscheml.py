@@ -12,8 +12,7 @@ import numpy as np
 
 from weft.core.framework import Policy, Query
 from weft.core.framework.policy import ExpectedSlowdown
-from weft.core.ledger.residents import CoResidents, Resident
-from weft.core.ledger.table import Bools, Ints
+from weft.core.ledger.table import Bools, CoResidents, Ints, Resident
 from weft.core.policies.co_residents import CoResidentCache, asking, one_by_one
 from weft.core.policies.compat import Compat, is_exact
 from weft.core.policies.pair_costs import greedy, greedy_alike

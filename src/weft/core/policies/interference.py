@@ -34,8 +34,7 @@ from weft.core.framework.residency import (
     Residency,
     Speed,
 )
-from weft.core.ledger.residents import CoResidents, Resident
-from weft.core.ledger.table import Bools, Ints, LedgerTable
+from weft.core.ledger.table import Bools, CoResidents, Ints, LedgerTable, Resident
 from weft.core.policies import pair_costs, sharing_cost
 from weft.core.policies.co_residents import CoResidentCache
 from weft.core.policies.fgd import Fgd

@@ -7,8 +7,7 @@ import numpy as np
 
 from weft.core.framework import Policy, Query
 from weft.core.framework.policy import ExpectedSlowdown
-from weft.core.ledger.residents import CoResidents, Resident
-from weft.core.ledger.table import Bools, Ints
+from weft.core.ledger.table import Bools, CoResidents, Ints, Resident
 from weft.core.policies.co_residents import CoResidentCache, one_by_one
 from weft.core.policies.sharing_cost import predictions
 from weft.model import Shape, interference_table

@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from weft.core.framework import Query
 from weft.core.framework.policy import ExpectedSlowdown, SlowdownTolerance
-from weft.core.ledger.residents import CoResidents, Resident, own_percent
-from weft.core.ledger.table import Bools, Ints
+from weft.core.ledger.table import Bools, CoResidents, Ints, Resident, own_percent
 from weft.core.policies import co_residents
 from weft.core.policies.co_residents import (
     ANY_CLASS,

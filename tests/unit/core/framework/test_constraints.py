@@ -20,7 +20,7 @@ from weft.model import (
     Term,
     Toleration,
 )
-from weft.model.constraints import CORDON
+from weft.model.request import CORDON
 from weft.testing import node, pod
 
 

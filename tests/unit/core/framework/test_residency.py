@@ -3,7 +3,7 @@
 import msgspec
 
 from weft.core.framework.residency import LEAST_LEFT, MOST_SPANS, Residencies
-from weft.core.ledger.residents import Resident
+from weft.core.ledger.table import Resident
 from weft.testing import placement
 
 S = 1_000_000_000

@@ -6,7 +6,7 @@ from long_form import few_or_many
 
 from weft.core.ledger.node_labels import NodeLabels, NodeTaints
 from weft.model import Constraints, Node, Taint
-from weft.model.constraints import Preference, Requirement, Term
+from weft.model.request import Preference, Requirement, Term
 
 KEYS = ("zone", "size", "metadata.name", "nobody-has")
 VALUES = ("a", "b", "1", "20", "-3", "1_000", " 7", "", "99999999999999999999")

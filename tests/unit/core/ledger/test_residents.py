@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from weft.core.ledger import Ledger
-from weft.core.ledger.residents import KEPT, Resident, Residents
+from weft.core.ledger.table import KEPT, Resident, Residents
 from weft.model import Share
 from weft.testing import node, placement
 

@@ -23,7 +23,7 @@ from weft.model import (
     Shape,
     Toleration,
 )
-from weft.model.constraints import Taint
+from weft.model.request import Taint
 
 TEXT = st.text("abXY-/,\"' é|", max_size=6)
 NAME = st.text("abc-", min_size=1, max_size=5)

@@ -13,8 +13,7 @@ import numpy as np
 from weft.core.engine import Bind, PodAdded, PodGone, PolicyInput
 from weft.core.framework import Policy, Query
 from weft.core.framework.policy import draw
-from weft.core.ledger.residents import CoResidents, Resident
-from weft.core.ledger.table import Bools, Ints
+from weft.core.ledger.table import Bools, CoResidents, Ints, Resident
 from weft.core.policies.co_residents import CoResidentCache, one_by_one
 from weft.lab.simulate.event_loop import TRIALS
 from weft.lab.simulate.sharing.job import SECOND_NS
