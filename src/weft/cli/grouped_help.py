@@ -10,6 +10,16 @@ from weft.model.nearest import nearest
 
 _NOT_ONE_OF = re.compile(r"'(?P<value>.*)' is not one of (?P<choices>'.*')\.", re.DOTALL)
 _MOST_SHOWN = 100
+MOVED = {
+    "explain metrics": "weft metrics --check",
+    "explain setting": "weft config explain",
+    "explain slowdown": "weft interference predict --why",
+    "interference explain": "weft interference predict --why",
+    "experiment overprovision": "weft experiment run examples/experiments/lending.yaml",
+    "experiment interference": "weft experiment run examples/experiments/interference.yaml",
+}
+"""Commands of Weft 0.1, and what does the same now."""
+
 _PREFIX = "Value error, "  # of the library that typer checks with
 
 
@@ -32,6 +42,13 @@ class CommandGroup(TyperGroup):
         for task, commands in tasks.items():
             with formatter.section(task):
                 formatter.write_dl(commands)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As typer does; of a command that has moved, say where to."""
+        now = MOVED.get(f"{ctx.info_name} {args[0]}")
+        if now is not None:
+            ctx.fail(f"No such command {args[0]!r}: write `{now}` instead.")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """As typer does; what is wrong with a value is said in words, with the value."""

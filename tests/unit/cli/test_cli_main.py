@@ -12,9 +12,12 @@ import typer.main
 from commands import Weft
 
 import weft as package
+from weft.cli.grouped_help import MOVED
 from weft.cli.main import app
 from weft.cli.progress import bar
 from weft.core.policies.catalog import BUILT_IN
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def shell(*arguments: str, path: Path) -> subprocess.CompletedProcess[str]:
@@ -88,6 +91,16 @@ def test_an_unknown_command_is_wrong_use(weft: Weft) -> None:
     said = weft("simulat")
     assert (said.code, said.out) == (2, "")
     assert "No such command 'simulat'" in said.err
+
+
+@pytest.mark.parametrize("words", MOVED)
+def test_a_command_that_has_moved_says_where_to_and_it_is_there(weft: Weft, words: str) -> None:
+    said, now = weft(*words.split(), "x"), MOVED[words]
+    assert (said.code, f"write `{now}` instead" in " ".join(said.err.split())) == (2, True)
+    command = [word for word in now.split()[1:] if not word.endswith(".yaml")]
+    option = command.pop() if command[-1].startswith("--") else ""
+    assert option in weft(*command, "--help").out
+    assert all((ROOT / word).exists() for word in now.split() if word.endswith(".yaml"))
 
 
 def test_policies_as_a_list_and_as_json(weft: Weft) -> None:
