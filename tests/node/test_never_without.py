@@ -197,6 +197,9 @@ def test_nobody_runs_without_its_share_long_after_the_agents_return(
     try:
         with agent(node, gpus):
             says_it_is_closed(node, False)
+        # Bound at once: ten seconds after its last heartbeat the node would get no more of them.
+        node.create(pods("without", PODS_WITHOUT, containers=1), namespace, bind=False)
+        node.wait(lambda now: all(one["spec"].get("nodeName") for one in now), namespace)
         strangers: Objects = [
             {
                 "metadata": {"name": f"stranger-{index}"},
@@ -205,8 +208,6 @@ def test_nobody_runs_without_its_share_long_after_the_agents_return(
             for index in range(PODS_WITHOUT)
         ]
         node.create(strangers, namespace)
-        made = pods("without", PODS_WITHOUT, containers=1)
-        node.create(made, namespace, bind=False)
         found = node.wait(
             lambda now: len(now) == 2 * PODS_WITHOUT and all(map(has_begun, now)),
             namespace,
