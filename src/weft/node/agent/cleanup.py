@@ -62,6 +62,8 @@ class Cleanup:
     ) -> None:
         self._client, self._node, self._wait_s = client, node, wait_s
         self._runtimes = runtimes
+        # Drop-ins by node: a pod that puts one back takes the node's marks off before it ends.
+        self._begun: dict[str, str] = {}
         # Inside the cluster it has rights in its own namespace; a person may look in all of them.
         self._namespace = client.endpoint.namespace if client.endpoint.inside else ""
 
@@ -112,12 +114,14 @@ class Cleanup:
             return [str(error)]
         for node in nodes:
             name = node.metadata.name
-            if body := leftovers(node):
+            body = leftovers(node)
+            if body or name in self._begun:
                 try:
                     if problem := await self._put_back(node):
                         problems.append(f"node {name}: {problem}")
                         continue  # its marks say what is left to do
-                    await self._patch(name, body)
+                    if body:
+                        await self._patch(name, body)
                     cleaned.add(name)
                 except _FAILED as error:
                     problems.append(f"node {name}: {error}")
@@ -132,15 +136,21 @@ class Cleanup:
         return problems
 
     async def _put_back(self, node: KubeNode) -> str:
+        name = node.metadata.name
         try:
-            offer = decode_offer((node.metadata.annotations or {}).get(AGENT, ""))
+            drop_in = decode_offer((node.metadata.annotations or {}).get(AGENT, "")).drop_in
         except ValueError:
-            return ""
-        if not offer.drop_in:
+            drop_in = ""
+        drop_in = drop_in or self._begun.get(name, "")
+        if not drop_in:
             return ""
         if self._runtimes is None:
-            return f"{offer.drop_in} stays there: run weft agent --cleanup on the node"
-        return await self._runtimes.put_back(node.metadata.name, offer.drop_in)
+            return f"{drop_in} stays there: run weft agent --cleanup on the node"
+        self._begun[name] = drop_in
+        problem = await self._runtimes.put_back(name, drop_in)
+        if not problem:
+            del self._begun[name]
+        return problem
 
     async def _nodes(self) -> Sequence[KubeNode]:
         if self._node:
