@@ -17,9 +17,6 @@ MOST_SEEDS, LARGEST_SEED = 10_000, 1 << 53
 """As in an experiment's file."""
 
 Workloads = Annotated[int, Option(min=1, max=MOST_SEEDS, help="How many workloads.")]
-FirstSeed = Annotated[
-    int, Option(min=0, max=LARGEST_SEED, help="The first seed; the others follow.")
-]
 Jobs = Annotated[
     int | None,
     Option(min=1, max=1_024, show_default=False, help="Processes.  [default: one per processor]"),

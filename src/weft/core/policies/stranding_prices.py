@@ -396,7 +396,10 @@ class DeviceFacts:
         return counts.reshape(len(table.kinds), table.count)
 
 
-# --- states ---------------------------------------------------------------------------------------
+# --- states of nodes and devices ------------------------------------------------------------------
+#
+# What is free, and what that is worth. Where each node has GPUs of one kind, and none is cut into
+# instances, sums over nodes tell everything; else what is free and idle is also counted by kind.
 
 
 class NodeStates(NamedTuple):
