@@ -57,11 +57,42 @@ class NanoSpread(Policy):
         return len(fits) - 1 - int(free[::-1].argmax())
 
 
-class NanoLoadBinpack(NanoBinpack):
-    """Elastic's load-aware rater with the two metrics of its policy file: cores and memory used.
+class MeasuredLoads:
+    """Loads of GPUs as elastic's raters count them: cores and memory in use, 0 to 2; what is not
+    known counts as no load."""
 
-    As in the original, what is not known counts as no load.
-    """
+    def __init__(self) -> None:
+        self._tenths = SnapshotCache(_load_tenths)
+
+    def of_gpus(self, query: Query) -> Ints:
+        """Tenths of each GPU's load, [d]."""
+        return query.take_devices(self._tenths.of(query))
+
+    def of_nodes(self, query: Query) -> Ints:
+        """⌊Σ load⌋ of each node's GPUs in service, [n]."""
+        return query.sum(np.where(query.device_usable, self.of_gpus(query), 0)) // 10
+
+    def order(self, query: Query) -> Ints:
+        """Raters' order of GPUs: percent left + 50·(2 − ⌊load⌋), in tenths of a percent, [d]."""
+        free = free_share(query) if _by_memory_alone(query) else query.device_milli_free
+        return free + 500 * (2 - self.of_gpus(query) // 10)
+
+
+def _load_tenths(view: SignalsView, table: LedgerTable) -> Ints:
+    """⌈10·cores⌉ + ⌈10·memory⌉ in use on each GPU, [D]."""
+    readings = GpuReadingColumns(view, table)
+    parts = np.array([readings.share("gpu_util_ratio"), readings.memory])
+    return np.asarray(np.ceil(10.0 * np.nan_to_num(parts)).sum(axis=0)).astype(np.int64)
+
+
+def _by_memory_alone(query: Query) -> bool:
+    """True if the GPU request asks memory and no cores; then that is what is left of a GPU."""
+    need = query.need
+    return need is not None and need.asks_memory and not need.milli
+
+
+class NanoLoadBinpack(NanoBinpack):
+    """Elastic's load-aware rater with the two metrics of its policy file: cores and memory used."""
 
     name = "nano-load-binpack"
     summary = "as nano-binpack, what is measured in use first"
@@ -69,42 +100,20 @@ class NanoLoadBinpack(NanoBinpack):
     reads = frozenset({"signals"})
 
     def __init__(self) -> None:
-        self._tenths = SnapshotCache(load_tenths)
+        self._loads = MeasuredLoads()
 
     def score_nodes(self, query: Query) -> Ints:
         """nano-binpack's, and ⌊50·⌊Σ load⌋ / GPUs⌋, [n]."""
-        tenths = query.take_devices(self._tenths.of(query))
-        loads = query.sum(np.where(query.device_usable, tenths, 0)) // 10
-        more = 50 * loads // np.maximum(query.usable_gpus, 1)
+        more = 50 * self._loads.of_nodes(query) // np.maximum(query.usable_gpus, 1)
         return np.asarray(super().score_nodes(query) + more)
 
     def choose_device(self, query: Query, fits: Ints, key: str) -> int:
         """The least percent left, and 50 for each of two metrics that is idle; first of equals."""
-        tenths = query.take_devices(self._tenths.of(query))
-        return int(order(query, tenths).take(fits).argmin())
-
-
-def load_tenths(view: SignalsView, table: LedgerTable) -> Ints:
-    """⌈10·cores⌉ + ⌈10·memory⌉ in use on each GPU, [D]."""
-    readings = GpuReadingColumns(view, table)
-    parts = np.array([readings.share("gpu_util_ratio"), readings.memory])
-    return np.asarray(np.ceil(10.0 * np.nan_to_num(parts)).sum(axis=0)).astype(np.int64)
-
-
-def by_memory_alone(query: Query) -> bool:
-    """True if the GPU request asks memory and no cores; then that is what is left of a GPU."""
-    need = query.need
-    return need is not None and need.asks_memory and not need.milli
-
-
-def order(query: Query, tenths: Ints) -> Ints:
-    """Raters' order of GPUs: percent left + 50·(2 − ⌊load⌋), in tenths of a percent, [d]."""
-    free = free_share(query) if by_memory_alone(query) else query.device_milli_free
-    return free + 500 * (2 - tenths // 10)
+        return int(self._loads.order(query).take(fits).argmin())
 
 
 class NanoLoadSpread(NanoSpread):
-    """The counterpart of nano-load-binpack; what is not known counts as no load."""
+    """The counterpart of nano-load-binpack."""
 
     name = "nano-load-spread"
     summary = "as nano-spread, what is measured in use last"
@@ -112,16 +121,14 @@ class NanoLoadSpread(NanoSpread):
     reads = frozenset({"signals"})
 
     def __init__(self) -> None:
-        self._tenths = SnapshotCache(load_tenths)
+        self._loads = MeasuredLoads()
 
     def score_nodes(self, query: Query) -> Ints:
         """nano-spread's less ⌊⌊Σ load⌋ / GPUs⌋, [n]."""
-        tenths = query.take_devices(self._tenths.of(query))
-        loads = query.sum(np.where(query.device_usable, tenths, 0)) // 10
-        return np.asarray(super().score_nodes(query) - loads // np.maximum(query.usable_gpus, 1))
+        less = self._loads.of_nodes(query) // np.maximum(query.usable_gpus, 1)
+        return np.asarray(super().score_nodes(query) - less)
 
     def choose_device(self, query: Query, fits: Ints, key: str) -> int:
         """The most by nano-load-binpack's order, the last of equals."""
-        tenths = query.take_devices(self._tenths.of(query))
-        ranks = order(query, tenths).take(fits)
+        ranks = self._loads.order(query).take(fits)
         return len(fits) - 1 - int(ranks[::-1].argmax())
