@@ -5,13 +5,13 @@ its own unit has `Restart=always`.
 """
 
 import asyncio
-import os
 import signal
 import socket
 import struct
 from pathlib import Path
 
 from weft.node.containerd.drop_in import RuntimeConfigError
+from weft.node.supervisor.process_end import process_end
 
 NAME = "containerd"
 DEFAULT_CONFIG = Path("/etc/containerd/config.toml")
@@ -28,15 +28,10 @@ class Daemon:
     async def end(self, within_s: float = END_S) -> None:
         """Tell it to end, and wait for that; `RuntimeConfigError` if it doesn't."""
         try:
-            fd = os.pidfd_open(self.pid)
-        except ProcessLookupError:
-            return
-        gone, loop = asyncio.Event(), asyncio.get_running_loop()
-        loop.add_reader(fd, gone.set)
-        try:
-            signal.pidfd_send_signal(fd, signal.SIGTERM)
-            async with asyncio.timeout(within_s):
-                await gone.wait()
+            with process_end(self.pid) as (fd, ended):
+                signal.pidfd_send_signal(fd, signal.SIGTERM)
+                async with asyncio.timeout(within_s):
+                    await ended.wait()
         except ProcessLookupError:
             pass
         except PermissionError as error:
@@ -45,9 +40,6 @@ class Daemon:
         except TimeoutError:
             text = f"containerd (process {self.pid}) has not ended {within_s:.0f} s after SIGTERM"
             raise RuntimeConfigError(text) from None
-        finally:
-            loop.remove_reader(fd)
-            os.close(fd)
 
 
 def daemon_at(at: Path, proc: Path = Path("/proc")) -> Daemon:

@@ -21,6 +21,8 @@ import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Protocol
 
+from weft.node.supervisor.process_end import process_end
+
 _FD = "WEFT_FORKS_FD"
 _START = b"s"
 _PR_SET_PDEATHSIG = 1
@@ -128,17 +130,8 @@ class _Forked:
 
 async def _gone(pid: int) -> None:
     """Return once no process has this id, or another than the one that has it now."""
-    try:
-        fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    ended, loop = asyncio.Event(), asyncio.get_running_loop()
-    loop.add_reader(fd, ended.set)
-    try:
+    with contextlib.suppress(ProcessLookupError), process_end(pid) as (_, ended):
         await ended.wait()
-    finally:
-        loop.remove_reader(fd)
-        os.close(fd)
 
 
 def begin_when_told(environment: MutableMapping[str, str], modules: Sequence[str] = ()) -> None:

@@ -1,0 +1,20 @@
+"""Waits for the end of a process that is not a child of this one."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def process_end(pid: int) -> Iterator[tuple[int, asyncio.Event]]:
+    """The process as a file descriptor, which no later one of its id can take over, and an event
+    that is set once it has ended; `ProcessLookupError` where none has this id."""
+    fd = os.pidfd_open(pid)
+    ended, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop.add_reader(fd, ended.set)
+    try:
+        yield fd, ended
+    finally:
+        loop.remove_reader(fd)
+        os.close(fd)
