@@ -84,9 +84,9 @@ class PartialStates:
     def __len__(self) -> int:
         return len(self.node)
 
-    def take(self, rows: Ints) -> "PartialStates":
-        """Only these rows."""
-        part = PartialStates(
+    def bare(self, rows: Ints) -> "PartialStates":
+        """Only these rows, to be told apart anew."""
+        return PartialStates(
             self.node[rows],
             by_row(self.memory, rows),
             by_row(self.milli, rows),
@@ -94,6 +94,10 @@ class PartialStates:
             by_row(self.mine, rows),
             self.path[rows],
         )
+
+    def take(self, rows: Ints) -> "PartialStates":
+        """Only these rows."""
+        part = self.bare(rows)
         if len(self.sums):
             part.keys, part.sums = by_row(self.keys, rows), self.sums[rows]
         return part
@@ -161,14 +165,7 @@ class StateSpace:
 
     def follow(self, states: PartialStates, index: int, row: Ints, device: Ints) -> PartialStates:
         """Outcomes of these choices for step `index`; of equal ones only the first."""
-        outcomes = PartialStates(
-            states.node[row],
-            by_row(states.memory, row),
-            by_row(states.milli, row),
-            by_row(states.flags, row),
-            by_row(states.mine, row),
-            states.path[row],
-        )
+        outcomes = states.bare(row)
         self.put(outcomes, index, device)
         if not self._exchangeable:
             return outcomes
