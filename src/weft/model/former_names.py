@@ -19,7 +19,15 @@ def with_todays_names(document: Any, names: Mapping[str, str]) -> Any:
         return [with_todays_names(item, names) for item in document]
     if not isinstance(document, dict):
         return document
-    return {
-        names.get(name, name): value if name in FREE else with_todays_names(value, names)
-        for name, value in document.items()
-    }
+    return todays_fields(
+        {
+            name: value if name in FREE else with_todays_names(value, names)
+            for name, value in document.items()
+        },
+        names,
+    )
+
+
+def todays_fields(fields: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """These fields alone, whatever stands in them, with those of a former name under today's."""
+    return {names.get(name, name): value for name, value in fields.items()}

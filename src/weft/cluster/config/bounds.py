@@ -10,6 +10,7 @@ from weft.cluster.config.gpu_links import links_rules
 from weft.cluster.http.access import is_loopback
 from weft.files.form import read_form
 from weft.model import BadInputError
+from weft.model.former_names import todays_fields
 
 _ORIGINAL_PORTS = (39_999, 12_345)
 
@@ -26,7 +27,7 @@ def from_builtins(document: Any) -> Configuration:
     if isinstance(document, dict) and "lessons" in document:
         if "oomHistory" in document:
             raise BadInputError("lessons", "is called oomHistory now, which is there too; drop it")
-        document = {FORMER_NAMES.get(name, name): value for name, value in document.items()}
+        document = todays_fields(document, FORMER_NAMES)
     return read_form(document, Configuration)
 
 

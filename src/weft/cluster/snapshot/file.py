@@ -16,6 +16,7 @@ from weft.cluster.snapshot.kept import kept
 from weft.files.reading import read_text
 from weft.files.writing import write_whole
 from weft.model import BadInputError
+from weft.model.former_names import todays_fields
 
 FORMER_NAMES = {"lessons": "oomHistory"}
 """Fields of snapshots of Weft 0.1, and their names today."""
@@ -52,7 +53,7 @@ def decode(body: bytes, where: str) -> ClusterSnapshot:
     if version != API_VERSION:
         wrong = f"{version!r} is not {API_VERSION}; take it with this version of Weft"
         raise BadInputError(f"{where}, field apiVersion", wrong)
-    document = {FORMER_NAMES.get(name, name): value for name, value in document.items()}
+    document = todays_fields(document, FORMER_NAMES)
     try:
         snapshot = msgspec.convert(document, ClusterSnapshot)
     except (msgspec.ValidationError, RecursionError) as error:
