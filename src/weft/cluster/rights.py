@@ -14,6 +14,23 @@ def _rights(verbs: str, *resources: str, group: str = "") -> tuple[ResourceRight
     )
 
 
+SCHEDULER = (
+    *_rights("list watch", "pods", "nodes", "persistentvolumes", "persistentvolumeclaims"),
+    *_rights("list watch", "csinodes", group="storage.k8s.io"),
+    *_rights("get", "pods"),
+    *_rights("patch", "pods/status"),
+    *_rights("create", "pods/binding"),
+    *(ResourceRight(verb, "configmaps", namespace="kube-system") for verb in ("list", "watch")),
+)
+"""`weft scheduler`, without a lease: deploy/scheduler.yaml."""
+
+
+def of_lease(namespace: str, name: str) -> tuple[ResourceRight, ...]:
+    """The rights of a scheduler that leads by this Lease, beside `SCHEDULER`."""
+    own = ResourceRight("get", "leases", _LEASES, namespace, name)
+    return own, own._replace(verb="patch")
+
+
 AGENT = (
     *_rights("list watch", "pods"),
     *_rights("list watch get", "nodes"),

@@ -4,6 +4,7 @@ import gc
 import logging
 from collections.abc import Sequence
 
+from weft.cluster import rights
 from weft.cluster.config.form import Configuration
 from weft.cluster.control.interface import LiveCluster
 from weft.cluster.control.typical_pods import TypicalInput
@@ -23,19 +24,11 @@ log = logging.getLogger("weft.scheduler")
 GRANTED_BY = "apply the ClusterRole and the Role of deploy/scheduler.yaml"
 
 
-def rights_of(config: Configuration) -> list[ResourceRight]:
+def rights_of(config: Configuration) -> tuple[ResourceRight, ...]:
     """The rights that a scheduler cannot do without."""
-    lists = ("pods", "nodes", "persistentvolumes", "persistentvolumeclaims")
-    rights = [ResourceRight(verb, name) for name in lists for verb in ("list", "watch")]
-    rights += [ResourceRight(verb, "csinodes", "storage.k8s.io") for verb in ("list", "watch")]
-    rights += [ResourceRight("get", "pods"), ResourceRight("patch", "pods/status")]
-    rights += [ResourceRight("create", "pods/binding")]
-    system, lease = "kube-system", config.lease
-    rights += [ResourceRight(v, "configmaps", namespace=system) for v in ("list", "watch")]
-    if lease.enabled:
-        own = ResourceRight("get", "leases", "coordination.k8s.io", lease.namespace, lease.name)
-        rights += [own, own._replace(verb="patch")]
-    return rights
+    lease = config.lease
+    led = rights.of_lease(lease.namespace, lease.name) if lease.enabled else ()
+    return (*rights.SCHEDULER, *led)
 
 
 class Preflight:
