@@ -249,7 +249,10 @@ async def test_a_runtime_that_an_agent_configured_is_put_back_by_a_pod_on_its_no
         assert all(AGENT not in found(server, name)["annotations"] for name in "abc")
 
 
-async def test_a_pod_that_took_the_nodes_marks_off_itself_is_waited_for_and_deleted_too() -> None:
+@pytest.mark.parametrize("anew", [False, True], ids=["", "by a Job that began anew"])
+async def test_a_pod_that_took_the_nodes_marks_off_itself_is_waited_for_and_deleted_too(
+    anew: bool,
+) -> None:
     server = FakeApiServer()
     configured_node(server, "a")
     async with inside(server) as client:
@@ -260,6 +263,10 @@ async def test_a_pod_that_took_the_nodes_marks_off_itself_is_waited_for_and_dele
         server.update("nodes", "a", {"metadata": {"annotations": {AGENT: None}}})
         await asyncio.sleep(5)  # of the loop's own time: it looks each second
         assert not cleaning.done()
+        if anew:
+            cleaning.cancel()
+            again = RuntimeThere(client, {"spec": {"containers": []}})
+            cleaning = asyncio.create_task(Cleanup(client, runtimes=again).run())
         name = pods[0]["metadata"]["name"]
         server.update("pods", name, {"status": {"phase": "Succeeded"}}, SYSTEM)
         assert await cleaning == 1

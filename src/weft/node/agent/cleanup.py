@@ -11,7 +11,7 @@ node without any of Weft's own marks is left alone: Alnair's annotations are the
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import msgspec
@@ -48,6 +48,10 @@ class RuntimeConfiguration(Protocol):
         """Put the runtime's configuration back; why that is not done yet, "" once it is."""
         ...
 
+    async def under_way(self) -> Collection[str]:
+        """The nodes on which somebody else has begun to."""
+        ...
+
 
 class Cleanup:
     """Cleans one node (`node`) or all of them (""). `runtimes` is None where no node's files are
@@ -62,8 +66,6 @@ class Cleanup:
     ) -> None:
         self._client, self._node, self._wait_s = client, node, wait_s
         self._runtimes = runtimes
-        # Drop-ins by node: a pod that puts one back takes the node's marks off before it ends.
-        self._begun: dict[str, str] = {}
         # Inside the cluster it has rights in its own namespace; a person may look in all of them.
         self._namespace = client.endpoint.namespace if client.endpoint.inside else ""
 
@@ -110,14 +112,16 @@ class Cleanup:
         problems = []
         try:
             nodes, leases = await self._nodes(), await self._leases()
+            # Whoever puts a runtime back there takes the node's marks off before he is done.
+            under_way = await self._runtimes.under_way() if self._runtimes is not None else ()
         except _FAILED as error:
             return [str(error)]
         for node in nodes:
             name = node.metadata.name
             body = leftovers(node)
-            if body or name in self._begun:
+            if body or name in under_way:
                 try:
-                    if problem := await self._put_back(node):
+                    if problem := await self._put_back(node, under_way):
                         problems.append(f"node {name}: {problem}")
                         continue  # its marks say what is left to do
                     if body:
@@ -135,22 +139,18 @@ class Cleanup:
                 problems.append(f"lease {meta.namespace}/{meta.name}: {error}")
         return problems
 
-    async def _put_back(self, node: KubeNode) -> str:
+    async def _put_back(self, node: KubeNode, under_way: Collection[str]) -> str:
         name = node.metadata.name
         try:
             drop_in = decode_offer((node.metadata.annotations or {}).get(AGENT, "")).drop_in
         except ValueError:
             drop_in = ""
-        drop_in = drop_in or self._begun.get(name, "")
-        if not drop_in:
+        if not drop_in and name not in under_way:
             return ""
+        drop_in = drop_in or "its agent's drop-in"
         if self._runtimes is None:
             return f"{drop_in} stays there: run weft agent --cleanup on the node"
-        self._begun[name] = drop_in
-        problem = await self._runtimes.put_back(name, drop_in)
-        if not problem:
-            del self._begun[name]
-        return problem
+        return await self._runtimes.put_back(name, drop_in)
 
     async def _nodes(self) -> Sequence[KubeNode]:
         if self._node:

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import msgspec
 
 from weft.kube.client import ApiClient
 from weft.kube.errors import NotFoundError
-from weft.kube.services import SERVING_PODS
+from weft.kube.services import SERVING_PODS, everything
 from weft.node.containerd.configuring import COME_BACK_S
 from weft.node.containerd.daemon import END_S, daemon_at
 from weft.node.containerd.drop_in import DropIn, RuntimeConfigError
@@ -38,6 +39,10 @@ class RuntimeHere:
             return str(error)
         return ""
 
+    async def under_way(self) -> Collection[str]:
+        """Nobody else does, on this machine."""
+        return ()
+
     async def _back(self, before: int) -> None:
         try:
             async with asyncio.timeout(self._come_back_s):
@@ -63,7 +68,7 @@ class RuntimeThere:
     async def put_back(self, node: str, drop_in: str) -> str:
         """Begin, or look how far it is; "" once it is done."""
         namespace = self._client.endpoint.namespace
-        name = f"weft-cleanup-{hashlib.sha256(node.encode()).hexdigest()[:12]}"
+        name = _name_on(node)
         where = f"pod {namespace}/{name} puts {drop_in} back there"
         try:
             pod = await self._client.get(SERVING_PODS, namespace, name)
@@ -79,3 +84,12 @@ class RuntimeThere:
         if pod.status.phase == _FAILED:
             return f"{where}, and failed: kubectl logs -n {namespace} {name} says why"
         return where
+
+    async def under_way(self) -> Collection[str]:
+        """The nodes that have such a pod, whoever made it."""
+        pods = await everything(self._client, SERVING_PODS, self._client.endpoint.namespace)
+        return {p.spec.node_name for p in pods if p.metadata.name == _name_on(p.spec.node_name)}
+
+
+def _name_on(node: str) -> str:
+    return f"weft-cleanup-{hashlib.sha256(node.encode()).hexdigest()[:12]}"
