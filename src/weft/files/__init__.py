@@ -1,6 +1,5 @@
-"""Files that people hand in, made plain values, within bounds: nothing a file says makes reading
-it endless, fills the memory, or is taken for something else than it looks like.
+"""Reads files that users supply into plain values, with limits on time and memory.
 
-In: YAML, gzip, strict forms; writing a file whole or not at all. Out: what
-the values mean (the packages that read them).
+In: YAML, gzip, strict forms; writing a file completely or not at all. Out: what the values mean
+(the packages that read them).
 """

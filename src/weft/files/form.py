@@ -1,4 +1,4 @@
-"""Strict forms of Weft's files: errors name the field, the value and what may stand there."""
+"""Strict forms of Weft's files: errors name the field, its value and what is allowed."""
 
 import math
 import re
@@ -21,15 +21,15 @@ Form = TypeVar("Form")
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Base: snake_case here, camelCase in the file; a field nobody knows is an error."""
+    """Base of forms: snake_case here, camelCase in the file; unknown fields are errors."""
 
 
 def read_document(
     text: str | bytes, where: str, api_version: str, kind: str, *, empty: str
 ) -> dict[Any, Any]:
-    """The YAML document of this version and kind; `where` names it in errors.
+    """Parse a YAML document of this version and kind; `where` names the file in errors.
 
-    `empty` is what is said of a file that holds no document.
+    `empty` is the error for a file that holds no document. `BadInputError` for anything else wrong.
     """
     try:
         document = load(text)
@@ -48,15 +48,15 @@ def read_document(
 
 
 def place(where: str, field: str) -> str:
-    """File and field, as errors name them."""
+    """Join file and field, as errors name them."""
     return ": ".join(filter(None, (where, field)))
 
 
 def read_form(document: Any, form: type[Form]) -> Form:
-    """The `form` that a parsed file fills in, each field within its bound.
+    """Convert a parsed document to `form`, checking each field's bounds.
 
-    `BadInputError` names the field as its place. A bound's own words stand in its
-    `msgspec.Meta(extra={"refused": …})`, or "above" for too much; {} is the value.
+    `BadInputError` names the field. A field can bring its own error text in
+    `msgspec.Meta(extra={"refused": …})`, or "above" for too large a value; {} stands for the value.
     """
     try:
         return msgspec.convert(document, form)
@@ -67,7 +67,7 @@ def read_form(document: Any, form: type[Form]) -> Form:
 
 
 def _in_words(what: str, at: str, value: Any, form: Any) -> str:
-    """msgspec's complaint, with the value and what may stand there."""
+    """Complete msgspec's error with the value and with what is allowed."""
     kind: Any = msgspec.inspect.type_info(form)
     words: dict[str, str] = {}
     for name, index in _STEP.findall(at):
@@ -104,7 +104,7 @@ def _in_words(what: str, at: str, value: Any, form: Any) -> str:
 
 
 def _member(kind: Any, value: Any) -> Any:
-    """The struct, of several told apart by a tag, that the value names."""
+    """Return the struct of a tagged union that the value's tag names."""
     if isinstance(kind, msgspec.inspect.UnionType) and isinstance(value, dict):
         for member in kind.types:
             if isinstance(member, msgspec.inspect.StructType) and (

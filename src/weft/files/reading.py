@@ -1,6 +1,6 @@
-"""Files into memory, unpacked where they are packed, and never more than is meant to be there.
+"""Reads files into memory, decompressed if gzipped, up to a limit on their size.
 
-Some kB of gzip can stand for gigabytes: it is unpacked piece by piece, no further than the bound.
+A few kB of gzip can expand to gigabytes, so decompression stops at the limit.
 """
 
 import gzip
@@ -18,15 +18,15 @@ from weft.model import BadInputError
 from weft.model.nearest import nearest
 
 MOST_MIB = 256
-"""The most MiB of a file, or of a line of one read line by line, unpacked. Traces of millions of
-pods, and snapshots of clusters of ten thousand GPUs, stay below."""
+"""The limit for a file, or for a line of a file read line by line, in MiB after decompression.
+Traces of millions of pods, and snapshots of clusters of ten thousand GPUs, stay below it."""
 
 MOST_BYTES = MOST_MIB << 20
 UNREADABLE = (UnicodeDecodeError, OSError, EOFError, zlib.error)
-"""Errors of a file that is no text, or is packed badly."""
+"""Errors of a file that is not text or is badly compressed."""
 
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Errors of what should be JSON: another form, no text, or nested a thousand deep."""
+"""Errors of invalid JSON: another form, not UTF-8, or nested too deeply."""
 
 STDIN = Path("-")
 """Stands for standard input wherever a file is read."""
@@ -34,11 +34,11 @@ STDIN = Path("-")
 _MAGIC = b"\x1f\x8b"
 _PIECE = 1 << 20
 _FILES_ALIKE = 0.85
-"""nodes.csv and pods.csv are not."""
+"""Minimum similarity of file names for a suggestion; nodes.csv and pods.csv are less similar."""
 
 
 def read_text(path: Path) -> str:
-    """A text file, plain or gzipped; `BadInputError` where there is none."""
+    """Return the text of a file, gzipped or not; `BadInputError` if it cannot be read."""
     try:
         with open_plain(path, MOST_BYTES) as file:
             return _whole(file, str(path)).decode("utf-8-sig")
@@ -55,10 +55,10 @@ def read_text(path: Path) -> str:
 
 
 def open_plain(path: Path, most_bytes: int | None = None) -> BinaryIO:
-    """The file, to be read unpacked where it is gzipped; `OSError` where it can't be opened.
+    """Open a file for reading, decompressed if it is gzipped; `OSError` if it cannot be opened.
 
-    It may be a pipe, and as long as it likes: whoever reads it says how much. Of standard input
-    that is `most_bytes`, where not all of it can be needed.
+    There is no size limit here, as the file may be a pipe: the reader limits what it takes.
+    Standard input is copied first, up to `most_bytes` if given.
     """
     file = local(path, most_bytes).open("rb")
     if file.peek(len(_MAGIC))[: len(_MAGIC)] != _MAGIC:
@@ -67,7 +67,7 @@ def open_plain(path: Path, most_bytes: int | None = None) -> BinaryIO:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The file as it is, packed or not; `BadInputError` where it cannot be read."""
+    """Return the file's bytes, not decompressed; `BadInputError` if it cannot be read."""
     try:
         return raw_bytes(path)
     except OSError as error:
@@ -75,36 +75,38 @@ def read_bytes(path: Path) -> bytes:
 
 
 class _Unpacked(gzip.GzipFile):
-    """A gzipped file that closes what it reads from, too."""
+    """A gzipped file that also closes the file that it reads from."""
 
     def __init__(self, packed: BinaryIO) -> None:
         super().__init__(fileobj=packed, mode="rb")
         self._packed = packed
 
     def close(self) -> None:
-        """Close both."""
+        """Close both files."""
         super().close()
         self._packed.close()
 
 
 def raw_bytes(path: Path) -> bytes:
-    """As `Path.read_bytes`, with `OSError`; but a file may be a device that never ends:
-    `BadInputError` for more than `MOST_MIB`."""
+    """Return the file's bytes, not decompressed; `OSError` if it cannot be read.
+
+    The path may be a device that never ends: `BadInputError` for more than `MOST_MIB`.
+    """
     with local(path, MOST_BYTES).open("rb") as file:
         return _whole(file, str(path))
 
 
 def local(path: Path, most_bytes: int | None = None) -> Path:
-    """The same; for `STDIN` a file of what came there, which can be read more than once.
+    """Return the path; for `STDIN` that of a temporary copy, which can be read more than once.
 
-    `BadInputError` where more than `most_bytes` come.
+    `BadInputError` if standard input has more than `most_bytes`.
     """
     return Path(_spooled(sys.stdin, most_bytes).name) if path == STDIN else path
 
 
 @lru_cache(maxsize=1)
 def _spooled(stream: TextIO, most_bytes: int | None) -> "tempfile._TemporaryFileWrapper[bytes]":
-    """All of a stream in a file that goes when the process ends, or reads another stream."""
+    """Copy a stream to a file that is deleted when the process ends or reads another stream."""
     file = tempfile.NamedTemporaryFile(prefix="weft-stdin-")  # noqa: SIM115 - it outlives us
     size = 0
     while piece := stream.buffer.read(_PIECE):
@@ -116,13 +118,13 @@ def _spooled(stream: TextIO, most_bytes: int | None) -> "tempfile._TemporaryFile
 
 
 def unreadable(path: Path, error: OSError) -> str:
-    """The error in words; of a file that is not there, which one may have been meant."""
+    """Describe the error; for a missing file, suggest one of almost the same name."""
     problem = error.strerror or "cannot be read"
     return problem + did_you_mean(path) if isinstance(error, FileNotFoundError) else problem
 
 
 def did_you_mean(path: Path) -> str:
-    """A question after a file beside this one of almost the same name; "" without."""
+    """Suggest a file of almost the same name in the same folder; "" if there is none."""
     try:
         names = [other.name for other in path.parent.iterdir()]
     except OSError:
@@ -132,7 +134,7 @@ def did_you_mean(path: Path) -> str:
 
 
 def read_line(file: BinaryIO, where: str) -> bytes:
-    """The next line, b"" at the end; `BadInputError` for one that is longer than `MOST_MIB`."""
+    """Return the next line, b"" at the end; `BadInputError` for one longer than `MOST_MIB`."""
     line = file.readline(MOST_BYTES + 1)
     if len(line) > MOST_BYTES:
         raise _too_large(where, "this line has")
@@ -140,7 +142,7 @@ def read_line(file: BinaryIO, where: str) -> bytes:
 
 
 def unpack(body: bytes, where: str) -> bytes:
-    """Unpacks what was read, where it is gzipped."""
+    """Return the body decompressed if it is gzipped, else unchanged."""
     if body[: len(_MAGIC)] != _MAGIC:
         return body
     with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:
@@ -148,12 +150,12 @@ def unpack(body: bytes, where: str) -> bytes:
 
 
 def pack(body: bytes) -> bytes:
-    """As gzip, without a time: the same gives the same bytes."""
+    """Compress with gzip, without a timestamp: equal content gives equal bytes."""
     return gzip.compress(body, mtime=0)
 
 
 def inflate(body: bytes) -> bytes:
-    """zlib's own form; `zlib.error` for what is none, cut off, or larger than `MOST_MIB`."""
+    """Decompress zlib data; `zlib.error` if it is invalid, truncated, or larger than `MOST_MIB`."""
     unpacking = zlib.decompressobj()
     inflated = unpacking.decompress(body, MOST_BYTES)
     if not unpacking.eof:

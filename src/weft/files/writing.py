@@ -1,4 +1,4 @@
-"""Files written whole or not at all: at any moment there is the old one or the new one."""
+"""Writes files atomically: at any moment the old file or the new one is there, never a part."""
 
 import contextlib
 import errno
@@ -13,10 +13,10 @@ from typing import BinaryIO
 from weft.model import BadInputError
 
 _SCRAP = re.compile(r"[0-9a-f]{8}|[0-9]{1,7}")
-"""Endings of files in the making; decimal ones are of earlier versions."""
+"""Suffixes of temporary files; decimal ones are from earlier versions."""
 
 ANYWHERE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.ENAMETOOLONG})
-"""Faults that any file may meet."""
+"""Errors that writing any file may cause, whatever its name."""
 
 _ELSEWHERE = "name one that you may write to"
 _REMEDIES = {
@@ -35,12 +35,12 @@ _REMEDIES = {
 
 
 def unwritten(path: Path | str, error: OSError) -> BadInputError:
-    """Says that this cannot be written, why, and what may help."""
+    """Return an error that says the file cannot be written, why, and what may help."""
     return BadInputError(str(path), f"cannot be written: {what_may_help(error)}")
 
 
 def what_may_help(error: OSError) -> str:
-    """The operating system's words for a fault of writing, with a remedy that fits."""
+    """Return the operating system's error text, with advice where there is some."""
     said = error.strerror or str(error)
     remedy = _REMEDIES.get(error.errno or 0)
     return f"{said}; {remedy}" if remedy else said
@@ -48,11 +48,11 @@ def what_may_help(error: OSError) -> str:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file beside this one to write to, which takes its place at the end. OSError.
+    """Open a temporary file next to `path`, which replaces it when the block ends. OSError.
 
-    Nobody knows its name beforehand, so nobody can have put a link there that leads elsewhere. It
-    gets the permissions of the file that it replaces. A pipe or a device is written to: nothing can
-    be put in its place.
+    Its name is random, so that nobody can place a symbolic link there beforehand. It gets the
+    permissions of the file that it replaces. A pipe or a device is written directly, as it cannot
+    be replaced.
     """
     if path.exists() and not path.is_file():
         with path.open("wb") as file:
@@ -73,20 +73,21 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: Path, body: bytes) -> None:
-    """Replace the file with this, as `replacing` does."""
+    """Replace the file's content atomically, as `replacing` does."""
     with replacing(path) as file:
         file.write(body)
 
 
 def remove_scraps(path: Path) -> None:
-    """Remove what writers of this file that were killed left beside it; no other may be writing."""
+    """Remove temporary files of writers that were killed; no other process may be writing this
+    file."""
     for scrap in path.parent.glob(f".{path.name}.*"):
         if _SCRAP.fullmatch(scrap.suffix[1:]):
             scrap.unlink(missing_ok=True)
 
 
 def _new_beside(path: Path) -> tuple[Path, int]:
-    """A file that was not there before, open for writing, as readable as new files are."""
+    """Create and open a new temporary file with the default permissions of new files."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     while True:
         beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -95,7 +96,7 @@ def _new_beside(path: Path) -> tuple[Path, int]:
 
 
 def _mode(path: Path) -> int | None:
-    """The permissions of a file; None where there is none, or a link."""
+    """Return the permissions of a regular file; None for any other, or none."""
     try:
         found = path.lstat()
     except OSError:

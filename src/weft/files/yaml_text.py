@@ -1,11 +1,11 @@
-"""YAML as plain values: the one reader of configurations, manifests and kubeconfigs.
+r"""YAML as plain values: the one reader of configurations, manifests and kubeconfigs.
 
-It refuses what people mean otherwise than YAML reads it (a key written twice), what is no text
-(half a character, as `\\ud83d`), and what would not end: aliases that stand for billions of values,
-or for themselves. Times stay text, as the Kubernetes API has them.
+It refuses what YAML would read otherwise than people mean (a key written twice), invalid text (half
+a surrogate pair, as `\\ud83d`), and input without end: aliases that expand to billions of values,
+or that contain themselves. Timestamps stay text, as in the Kubernetes API.
 
-PyYAML's own loaders are no help: the one in C ends the process on deep nesting, the one in Python
-is fifteen times slower. So C finds the words, and Python puts them together.
+PyYAML's own loaders do not fit: the one in C crashes the process on deep nesting, the one in Python
+is fifteen times slower. So C parses, and Python builds the values.
 """
 
 from collections.abc import Iterator
@@ -31,16 +31,16 @@ except ImportError:  # PyYAML was built without libyaml
 
 
 ALIASED_NODES = 100_000
-"""How many nodes aliases may add to a document: a few lines of them can stand for billions."""
+"""How many nodes aliases may add to a document: a few lines of aliases can expand to billions."""
 
 DEPTH = 100
-"""How deep a document may nest; Kubernetes' own objects, and a configuration, stay far below."""
+"""How deep a document may nest; Kubernetes objects and configurations stay far below."""
 
 _LONGEST_NUMBER = 100
 
 
 class BrokenYamlError(Exception):
-    """Text that is no YAML: `problem`, in line `line` of the text, from 0 (None: nobody knows)."""
+    """Text that is not YAML: `problem`, and `line` counted from 0 (None: unknown)."""
 
     def __init__(self, problem: str, line: int | None = None) -> None:
         super().__init__(problem)
@@ -48,9 +48,9 @@ class BrokenYamlError(Exception):
 
 
 def load(text: str | bytes, first_line: int = 0) -> Any:
-    """The one document of this text, which begins in line `first_line` (from 0) of its file.
+    """Parse text with one document, which begins in line `first_line` (from 0) of its file.
 
-    `BadInputError` has the line as its place; `BrokenYamlError` where it is no YAML at all.
+    `BadInputError` names the line; `BrokenYamlError` for text that is not YAML.
     """
     try:
         loader = _Loader(text, first_line)
@@ -87,12 +87,12 @@ class _Loader(Composer, _Words, SafeConstructor, Resolver):
         self._first, self._depth, self._aliased = first_line, 0, False
 
     def get_single_node(self) -> yaml.Node | None:
-        """The document before it becomes values, when endless aliases still do no harm."""
+        """Compose the document and check aliases before they are expanded."""
         root = super().get_single_node()
         if root is not None and self._aliased:
             graph = _Graph(self._first)
             size, depth = graph.measure(root, "")
-            # Told apart from the nodes that are written out: a dump of a large cluster may be long.
+            # Nodes written out do not count: a dump of a large cluster may be long.
             if size - len(graph.measured) > ALIASED_NODES:
                 problem = f"aliases (*) repeat more than {ALIASED_NODES:,} values; write fewer"
                 raise BadInputError("", problem)
@@ -101,7 +101,7 @@ class _Loader(Composer, _Words, SafeConstructor, Resolver):
         return root
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
-        """One value with what is in it."""
+        """Compose one value with all that it contains, within the depth limit."""
         self._aliased = self._aliased or self.check_event(yaml.AliasEvent)
         self._depth += 1
         if self._depth > DEPTH:
@@ -112,7 +112,7 @@ class _Loader(Composer, _Words, SafeConstructor, Resolver):
         return node
 
     def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
-        """One word."""
+        """Compose one scalar; half a surrogate pair is an error."""
         node: yaml.ScalarNode = super().compose_scalar_node(anchor)
         if not (node.value.isascii() or is_text(node.value)):
             line = node.start_mark.line
@@ -120,7 +120,8 @@ class _Loader(Composer, _Words, SafeConstructor, Resolver):
         return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """A mapping; merged keys (<<) may be overridden, as YAML has it."""
+        """Compose a mapping; a key written twice is an error, but merged keys (<<) may be
+        overridden."""
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
         first: dict[str, int] = {}
         for key, _ in node.value:
@@ -133,7 +134,7 @@ class _Loader(Composer, _Words, SafeConstructor, Resolver):
         return node
 
     def whole_number(self, node: yaml.ScalarNode) -> int:
-        """As YAML has it, up to 64 bits: nobody means one that Python refuses to print."""
+        """Read a YAML integer of at most 64 bits; Python refuses to print much longer ones."""
         number = 1 << 64
         if len(node.value) <= _LONGEST_NUMBER:
             number = self.construct_yaml_int(node)
@@ -148,7 +149,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.whole_number)  # type: 
 
 
 class _Graph:
-    """The nodes of a document, which aliases make a graph; each is looked at once."""
+    """The nodes of a document, a graph because of aliases; each is measured once."""
 
     def __init__(self, first_line: int) -> None:
         self.measured: dict[yaml.Node, tuple[int, int]] = {}
@@ -156,7 +157,8 @@ class _Graph:
         self._first = first_line
 
     def measure(self, node: yaml.Node, place: str) -> tuple[int, int]:
-        """Counts the nodes that `node` stands for, every alias followed, and how deep they nest."""
+        """Count the nodes below and including `node` with aliases expanded, and the depth they nest
+        to."""
         if node in self._inside:
             error = "an alias (*) to a value from inside that value never ends; write the value out"
             raise BadInputError(place, error)
@@ -171,7 +173,7 @@ class _Graph:
         return self.measured[node]
 
     def _below(self, node: yaml.Node) -> Iterator[tuple[yaml.Node, str]]:
-        """The nodes right below one, with their places."""
+        """Yield a node's direct children, each with its place for error messages."""
         if isinstance(node, yaml.SequenceNode):
             place = f"line {node.start_mark.line + self._first + 1}"
             yield from ((item, place) for item in node.value)

@@ -1,8 +1,7 @@
-"""Tools that authors of policies and dialects test with, and Weft's own tests too.
+"""Tools for testing policies and dialects, used by their authors and by Weft's own tests.
 
-In: builders that say only what matters, random small clusters, the engine in one call. Out:
-anything a running scheduler needs; fakes and references, which Weft's own tests have in
-`tests/fakes`.
+In: builders that need only what matters, random small clusters, the engine in one call. Out:
+anything a running scheduler needs; fakes and reference implementations (`tests/fakes`).
 """
 
 from weft.testing.builders import AGENT_BY_NAME, node, placement, pod, shape

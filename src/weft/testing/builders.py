@@ -1,7 +1,7 @@
-"""Builders: `pod(memory_mib=300)`, `node("a", gpus=8, model="A100")`. Say only what matters.
+"""Builders: `pod(memory_mib=300)`, `node("a", gpus=8, model="A100")`. Pass only what matters.
 
-Memory is the GPUs' wherever it is not called `host_memory_mib`. What is left out is roomy on
-nodes and nothing on pods, so that only what a test speaks about can decide it.
+`memory_mib` means GPU memory; host memory is `host_memory_mib`. What is left out is ample on nodes
+and zero on pods, so that only what a test names can decide its outcome.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,10 +31,11 @@ ROOMY_HOST_MEMORY_MIB = 1_048_576
 CARD_MIB = 16_384
 
 AGENT_BY_NAME = {AGENT: encode_offer(AgentOffer("test", BY_NAME, ISOLATIONS))}
-"""The annotation of a node whose agent delivers whatever is bound there, in every isolation."""
+"""The annotation of a node whose agent delivers every kind of request, in every isolation mode."""
 
 MIG_CUTS = {1: (7, 1), 2: (3, 2), 3: (2, 4), 4: (1, 4), 7: (1, 8)}
-"""Equal instances per card: (compute slices of each, the part of the memory: one in so many)."""
+"""For each number of equal instances per card: compute slices of one, and the divisor of the card's
+memory."""
 
 
 def node(
@@ -55,12 +56,12 @@ def node(
     isolation: Sequence[str] | None = None,
     links: GpuLinks | None = None,
 ) -> Node:
-    """A node with `gpus` cards; `model` and `memory_mib` for all of them, or a sequence of each.
+    """Build a node with `gpus` cards; `model` and `memory_mib` are for all cards, or one for each.
 
-    `mig` cuts every card into so many equal instances (1, 2, 3, 4 or 7), listed after the cards;
+    `mig` cuts every card into that many equal instances (1, 2, 3, 4 or 7), listed after the cards;
     `broken` are indexes of GPUs out of service. UUIDs are `GPU-<node>-<index>`. `delivers` are the
-    GPU resources that it advertises; left out, whatever a pod asks by is delivered. `isolation` are
-    the modes that it offers; left out, all. `links` say how the cards are connected.
+    GPU resources that the node advertises; by default any request is delivered. `isolation` are the
+    modes that it offers; by default all. `links` says how the cards are connected.
     """
     models = [model] * gpus if isinstance(model, str) else list(model)
     sizes = [memory_mib] * gpus if isinstance(memory_mib, int) else list(memory_mib)
@@ -128,8 +129,8 @@ def shape(
     job_class: str = "",
     topology: TopologyWish | UnsetType = UNSET,
 ) -> Shape:
-    """A pod's request. `gpus=2` alone means two whole cards; with memory, percent or milli it
-    means two cards of which each gives so much; `gpu_requests` says it in full."""
+    """Build a pod's request. `gpus=2` alone means two whole cards; with `memory_mib`, `percent` or
+    `milli` it means that much of each of two cards; `gpu_requests` states it in full."""
     return Shape(
         gpu_requests=tuple(gpu_requests) or _gpu_request(gpus, memory_mib, percent, milli),
         cpu_milli=cpu_milli,
@@ -178,7 +179,7 @@ def pod(
     created_ns: int = 0,
     scheduler_name: str = "weft",
 ) -> PodRequest:
-    """A pod whose UID is its name. `asks` is a shape from `shape(...)` for the rarer wishes."""
+    """Build a pod whose UID is its name. `asks` is a shape from `shape(...)` for rarer requests."""
     requested = asks or shape(
         gpus=gpus,
         memory_mib=memory_mib,
@@ -215,7 +216,7 @@ def placement(
     host_memory_mib: int = 0,
     extended: Mapping[str, int] | None = None,
 ) -> Placement:
-    """A pod's placement: so much memory and cores of each of these GPUs, or `shares` in full."""
+    """Build a pod's placement: this much memory and cores of each GPU, or `shares` in full."""
     indexes = (gpu,) if isinstance(gpu, int) else tuple(gpu)
     return Placement(
         uid=uid,

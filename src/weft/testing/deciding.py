@@ -1,4 +1,4 @@
-"""The engine in one call: these policies, these nodes, these pods in order."""
+"""Runs the engine in one call: given policies, nodes, and pods in order."""
 
 from collections.abc import Iterable, Sequence
 
@@ -16,7 +16,10 @@ def decide(
     *,
     seed: int = 0,
 ) -> dict[str, Placement | None]:
-    """Each pod's node (None: nowhere), added one after another; every bind succeeds."""
+    """Add the pods one after another; return each one's placement (None: it fits nowhere).
+
+    Every binding succeeds at once.
+    """
     engine = Engine([Profile("weft", policies)], nodes, seed=seed)
     placements: dict[str, Placement | None] = {}
     for now_ns, pod in enumerate(pods):

@@ -1,4 +1,4 @@
-"""Random small clusters and shapes that meet every rule at once, for differential tests."""
+"""Random small clusters and shapes that exercise every rule, for differential tests."""
 
 from random import Random
 
@@ -21,7 +21,7 @@ LICENCE = "example.com/licence"
 
 
 def random_nodes(random: Random, most: int = 5, *, mig: bool = True) -> list[Node]:
-    """One to `most` nodes. In two clusters of five every node is alike and plain."""
+    """Return one to `most` nodes. In two of five clusters all nodes are alike and plain."""
     count = random.randint(1, most)
     if random.random() < 0.4:
         model, size = random.choice(CARDS)
@@ -34,7 +34,7 @@ def random_nodes(random: Random, most: int = 5, *, mig: bool = True) -> list[Nod
 
 
 def random_node(random: Random, name: str, *, mig: bool = True) -> Node:
-    """Cards of one or several kinds, some out of service, perhaps MIG, cordoned or small."""
+    """Return a node with cards of one or several models, perhaps broken, MIG, cordoned or small."""
     gpus = random.choice((0, 1, 2, 2, 3, 4))
     cards = [random.choice(CARDS) for _ in range(gpus)]
     if random.random() < 0.5:
@@ -59,7 +59,7 @@ def random_node(random: Random, name: str, *, mig: bool = True) -> Node:
 
 
 def random_shape(random: Random, nodes: list[Node]) -> Shape:
-    """A shape that uses any of the request's fields; about half of them fit somewhere."""
+    """Return a shape that may use any field of a request; about half of them fit somewhere."""
     rare = random.random
     return Shape(
         gpu_requests=_gpu_requests(random),
@@ -77,7 +77,8 @@ def random_shape(random: Random, nodes: list[Node]) -> Shape:
 
 
 def _aside(random: Random) -> Random:
-    """A source of its own: what is drawn from it leaves the rest of a seed's story as it was."""
+    """Return a second generator: drawing from it does not change what `random` yields
+    afterwards."""
     return Random(str(random.getstate()[1][-1]) + str(random.getstate()[1][:2]))
 
 
@@ -127,7 +128,7 @@ def _one(random: Random, headroom_mib: int, count: int) -> GpuRequest:
 
 
 def random_memory(random: Random) -> GpuMemoryRequest:
-    """Any kind of memory request."""
+    """Return a memory request of any kind."""
     return random.choice(
         (
             GpuMemoryRequest(),

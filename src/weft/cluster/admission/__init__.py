@@ -1,8 +1,8 @@
-"""Policies that the API server enforces for Weft by itself, in its own language (CEL).
+"""Policies that the API server itself enforces for Weft, written in CEL.
 
-In: who schedules pods that ask for GPUs, and who may write where a pod's GPUs are; both generated
-from the dialects, so that a new one cannot be forgotten. Objects as the API has them, printed by
-`weft admission`; and for API servers that cannot set a schedulerName by themselves, a webhook that
-does, which nobody has to wait for.
-Out: what a pod's GPUs are, and who leads: nothing of Weft's has to run for a pod to be created.
+In: which scheduler gets pods that request GPUs, and who may write a pod's GPU assignment; both
+generated from the dialects, so that a new dialect is always covered. `weft admission` prints them
+as API objects. For API servers that cannot set a schedulerName by policy, a webhook does so; pods
+are created without waiting for it if it fails. Out: which GPUs a pod gets, and leader election: no
+process of Weft is needed to create a pod.
 """

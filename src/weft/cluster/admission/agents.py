@@ -1,14 +1,14 @@
-"""Keeps each agent to its own node: whoever steals an agent's token gains one node, not all.
+"""Limits each agent to its own node: a stolen agent token gives access to one node, not all.
 
-    nodes, their status   its own: annotations and labels of GPUs, amounts of GPU resources; nothing
-                          else of it (no taint, no condition, no CPU, no finalizer)
-    evictions             pods that are bound to it, named by UID
-    leases                its own heartbeat
-    events                in its own name
+nodes, their status   its own: annotations and labels of GPUs, amounts of GPU resources; nothing
+                      else of the node (no taint, no condition, no CPU, no finalizer)
+evictions             pods that are bound to it, named by UID
+leases                its own heartbeat
+events                in its own name
 
-Which node an agent is of, its token says: the API server puts the node of the pod that the token is
-bound to into the user's `extra`. What an agent reads no policy sees, and RBAC knows no field
-selectors: it asks for its own node and that node's pods, but could read the others.
+The agent's token names its node: the API server puts the node of the pod that the token is bound to
+into the user's `extra`. Policies do not apply to reads, and RBAC has no field selectors: an agent
+asks only for its own node and that node's pods, but could read the others.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from weft.model.heartbeat import HEARTBEAT_PREFIX
 
 NODE_CLAIM = "authentication.kubernetes.io/node-name"
 _LONGEST_INSTANCE = 128
-"""Events have no longer `reportingInstance`."""
+"""The maximum length of an event's `reportingInstance`."""
 _WRITTEN_BY_THE_SERVER = ("generation", "managedFields", "resourceVersion")
 _ONE_NODE = "an agent {0} its own node alone, the one of the pod that its token is bound to"
 
@@ -30,7 +30,8 @@ _ONE_NODE = "an agent {0} its own node alone, the one of the pod that its token 
 def agent_policies(
     agents: Sequence[str], annotations: Sequence[str], labels: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """The policies for these users; `annotations` and `labels` are those of a node's GPUs."""
+    """Build the policies for these users; `annotations` and `labels` are those that describe a
+    node's GPUs."""
     parts = {"annotations": is_one_of("k", annotations), "labels": is_one_of("k", labels)}
     return [
         *_on_nodes(agents, parts),
@@ -84,8 +85,9 @@ def _on_nodes(agents: Sequence[str], parts: dict[str, str]) -> list[dict[str, An
 
 
 def _on_evictions(agents: Sequence[str]) -> list[dict[str, Any]]:
-    """An eviction names a pod, not its node: so the pods of its namespace are the policy's
-    parameters. A pod's node never changes, and the UID keeps a pod of the same name apart."""
+    """Build the policy on evictions. An eviction names a pod but not its node, so the pods of its
+    namespace are the policy's parameters. A pod's node never changes, and the UID excludes a later
+    pod of the same name."""
     uid = (
         "has(object.deleteOptions) && has(object.deleteOptions.preconditions) && "
         "has(object.deleteOptions.preconditions.uid) && "
@@ -100,7 +102,7 @@ def _on_evictions(agents: Sequence[str]) -> list[dict[str, Any]]:
         [_denial(known, _ONE_NODE.format("evicts, by their UID, pods of"))],
     )
     policy["spec"]["paramKind"] = {"apiVersion": "v1", "kind": "Pod"}
-    # Where a namespace has no pods there is nothing to evict: to deny would be to deny everybody.
+    # In a namespace without pods nothing can be evicted; denying would affect every user.
     binding["spec"]["paramRef"] = {"selector": {}, "parameterNotFoundAction": "Allow"}
     return [policy, binding]
 
@@ -119,7 +121,7 @@ def _on_events(agents: Sequence[str]) -> list[dict[str, Any]]:
     rule = rule_of(["events"], ["CREATE", "UPDATE"], "events.k8s.io")
     message = "an agent writes events in its own name alone, with its node as reportingInstance"
     policy, binding = _by_agents("weft-agent-events", rule, agents, [_denial(expression, message)])
-    # Agents may write this API's events only; kubelets write the other's, all day.
+    # Agents write only events of this API group; kubelets write the core group's, all the time.
     policy["spec"]["matchConstraints"]["matchPolicy"] = "Exact"
     return [policy, binding]
 
@@ -127,7 +129,7 @@ def _on_events(agents: Sequence[str]) -> list[dict[str, Any]]:
 def _by_agents(
     name: str, rule: Rule, agents: Sequence[str], validations: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """A policy on what these users write; its `variables.nodes` holds the token's node."""
+    """Build a policy on what these users write; `variables.nodes` holds the token's node."""
     extra, claim = "request.userInfo.extra", quoted(NODE_CLAIM)
     nodes = f"has({extra}) && {claim} in {extra} ? {extra}[{claim}] : []"
     return denying_policy(
@@ -144,7 +146,8 @@ def _denial(expression: str, message: str) -> dict[str, Any]:
 
 
 def _map(root: str, path: str) -> str:
-    """This field of the object as a map; {} where it or what it is in is not there."""
+    """Return CEL for this field of the object as a map; {} where it, or a parent of it, is
+    missing."""
     steps = path.split(".")
     there = [f"has({root}.{'.'.join(steps[: n + 1])})" for n in range(len(steps))]
     return f"({' && '.join(there)} ? dyn({root}.{path}) : {{}})"
@@ -155,7 +158,8 @@ def _same(path: str) -> str:
 
 
 def _only_differ(path: str, ours: str) -> str:
-    """Tells whether of this map only keys `k` of which `ours` is true came, went or changed."""
+    """Return CEL that is true if all keys `k` that were added, removed or changed satisfy
+    `ours`."""
     now, before = _map("object", path), _map("oldObject", path)
     kept = f"{now}.all(k, {ours} || (k in {before} && {before}[k] == {now}[k]))"
     return f"{kept} && {before}.all(k, {ours} || k in {now})"

@@ -1,4 +1,4 @@
-"""Pieces of CEL, made of the dialects' names."""
+"""Fragments of CEL, built from the dialects' names."""
 
 import re
 from collections.abc import Iterable
@@ -9,41 +9,41 @@ from weft.dialects.registry import INCLUDES
 CONTAINERS = (
     "object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])"
 )
-"""All containers of a pod that start with it, as a list."""
+"""All containers with which a pod is created, as a list."""
 EPHEMERAL = "(has(object.spec.ephemeralContainers) ? object.spec.ephemeralContainers : [])"
-"""Those that were added to a running pod (kubectl debug)."""
+"""Containers that were added to a running pod (kubectl debug)."""
 
 
 def quoted(text: str) -> str:
-    """A string literal."""
+    """Return a CEL string literal."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def listed(names: Iterable[str]) -> str:
-    """A list of string literals."""
+    """Return a CEL list of string literals."""
     return "[" + ", ".join(quoted(name) for name in names) + "]"
 
 
 def is_one_of(key: str, names: Iterable[str]) -> str:
-    """Tells whether the string `key` is one of these names; a name that ends in * is a
-    beginning."""
+    """Return CEL that is true if the string `key` is one of these names; a name that ends in * is a
+    prefix."""
     names = sorted(names)
     whole = [name for name in names if not name.endswith("*")]
     begun = [name[:-1] for name in names if name.endswith("*")]
     tests = [f"{key} in {listed(whole)}"] * bool(whole)
-    if begun:  # one pattern: each call costs every pod's creation a microsecond or two a key
+    if begun:  # one pattern: each call costs every pod's creation 1-2 µs per key
         pattern = f"^({'|'.join(re.escape(begin) for begin in begun)})"
         tests.append(f"{key}.matches({quoted(pattern)})")
     return "(" + " || ".join(tests) + ")"
 
 
 def asks_for_gpus() -> str:
-    """Tells whether the pod asks for GPUs in the words of any dialect: a resource that is not 0, or
-    a label, as `registry.choose` sees it.
+    """Return CEL that is true if the pod requests GPUs in any dialect: by a resource that is not 0,
+    or by a label, as in `registry.choose`.
 
-    Limits tell of requests too: the API server takes no extended resource with a request alone.
-    What a pod has is looked up among the dialects' names, and not the other way round: most
-    containers have two limits, and each look costs every pod's creation some microseconds.
+    Reading limits suffices: the API server requires a limit for each extended resource requested.
+    The pod's own names are looked up among the dialects', not the reverse: most containers have two
+    limits, and each look-up adds microseconds to the creation of every pod.
     """
     amounts = "c.resources.limits"
     asked = f"{amounts}.exists(r, r in {listed(RESOURCES)} && string({amounts}[r]) != '0')"
@@ -54,8 +54,8 @@ def asks_for_gpus() -> str:
 
 
 def asks_in_words_of_two() -> str:
-    """Tells whether the pod asks for GPUs in the words of several systems, none of which reads the
-    other's, as `registry.choose` refuses it."""
+    """Return CEL that is true if the pod requests GPUs in several dialects that do not include each
+    other; `registry.choose` refuses such a pod."""
     including: dict[str, list[str]] = {}
     for name, included in INCLUDES.items():
         for other in included:
@@ -64,7 +64,7 @@ def asks_in_words_of_two() -> str:
     asked = []
     for system in ALL:
         if system.name == "coscheml":
-            continue  # gpushare's own words
+            continue  # uses gpushare's names
         others = [words[name] for name in including.get(system.name, ()) if name != "coscheml"]
         alone = "".join(f" && !{other}" for other in others)
         asked.append(f"({words[system.name]}{alone})")

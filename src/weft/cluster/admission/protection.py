@@ -1,21 +1,21 @@
-"""Keeps everybody but schedulers and agents from writing where a pod's GPUs are.
+"""Allows only schedulers and agents to write which GPUs a pod has.
 
-    on pods     annotations and labels of an assignment: schedulers, and the systems' own agents;
-                NRI's required plugins: who creates the pod, then nobody but these
-    in Bindings the same: schedulers
-    on nodes    inventory and what an agent offers: the node's own agent
-    in status   GPU resources: the node's own agent, and its kubelet
-    by authors  pods that name their node and contradict themselves, or ask by labels: nobody;
-                labels that ask for GPUs, once a pod has its node: nobody
-    in specs    NVIDIA_VISIBLE_DEVICES that names GPUs: nobody in namespaces that are opted in,
-                elsewhere the user is warned
-    by agents   nothing but their own node's GPUs, heartbeat, events and evictions (`agents`)
+on pods     annotations and labels of an assignment: schedulers, and the systems' own agents;
+            NRI's required plugins: the pod's creator, and later only these
+in Bindings the same: schedulers
+on nodes    inventory and what an agent offers: the node's own agent
+in status   GPU resources: the node's own agent, and its kubelet
+by authors  pods that set nodeName and contradict themselves, or request by labels: denied;
+            changes of labels that request GPUs, once a pod has its node: denied
+in specs    NVIDIA_VISIBLE_DEVICES that names GPUs: denied in namespaces that opted in,
+            elsewhere the user is warned
+by agents   only their own node's GPUs, heartbeat, events and evictions (`agents`)
 
-An agent is known by the node that its token is bound to. Users who copy a pod with its annotations
-are told which to remove.
+An agent is identified by the node that its token is bound to. Users who copy a pod with its
+annotations are told which ones to remove.
 
-Most pods carry nothing of all this, and each policy that looks further costs their creation time:
-one condition, evaluated once, tells them apart (docs/reference/benchmarks.md, `admission`).
+Most pods have none of these marks, and each policy evaluated adds to the time of creating them: so
+one condition, evaluated once, selects the others (docs/reference/benchmarks.md, `admission`).
 """
 
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ from weft.model.delivery import NO_DEVICES
 
 _OWN = (PLACEMENT, PLACEMENT_COPY, DELIVERY, TERM, FENCED_VERSION)
 ASSIGNMENT = tuple(sorted({*_OWN, *(name for system in ALL for name in system.written)}))
-"""Annotations and labels that say where a pod's GPUs are; one that ends in * is a beginning."""
+"""Annotations and labels that say which GPUs a pod has; a name that ends in * is a prefix."""
 ON_NODES = tuple(
     sorted(
         {
@@ -77,7 +77,7 @@ ON_NODES = tuple(
 )
 """Annotations that say which GPUs a node has."""
 NODE_LABELS = (f"{NODE_MODELS}*",)
-"""Labels that say it."""
+"""Labels that say which GPU models a node has."""
 _NRI = REQUIRED_PLUGINS.partition("/")[0]
 REQUIRED = (_NRI, f"{_NRI}/*")
 """NRI's required plugins: of a container, of the pod, or of all. Weft's Binding adds its agent."""
@@ -93,10 +93,10 @@ _SINCE = "of NRI's required plugins stay as the pod was created with them: leave
 
 
 class Writers(msgspec.Struct, frozen=True):
-    """User names that may write assignments (`schedulers`), and each its own node (`agents`).
+    """User names that may write assignments (`schedulers`), and, each for its own node, `agents`.
 
-    `plugins` are the originals' agents and device plugins: they write pods and any node, as they
-    always did. A service account's name is system:serviceaccount:NAMESPACE:NAME.
+    `plugins` are the users of the original systems' agents and device plugins, which may write pods
+    and any node. A service account's user name is system:serviceaccount:NAMESPACE:NAME.
     """
 
     schedulers: tuple[str, ...] = ("system:serviceaccount:weft-system:weft-scheduler",)
@@ -105,7 +105,7 @@ class Writers(msgspec.Struct, frozen=True):
 
 
 def protection_policies(writers: Writers) -> list[dict[str, Any]]:
-    """The ValidatingAdmissionPolicies (v1 from Kubernetes 1.30) and their bindings."""
+    """Build the ValidatingAdmissionPolicies (v1 from Kubernetes 1.30) and their bindings."""
     by_scheduler = f"request.userInfo.username in {listed((*writers.schedulers, *writers.plugins))}"
     by_plugin = f"request.userInfo.username in {listed(writers.plugins)}"
     claimed = f"request.userInfo.extra[{quoted(NODE_CLAIM)}]"
@@ -145,9 +145,11 @@ def protection_policies(writers: Writers) -> list[dict[str, Any]]:
 
 
 def _bound_by_author() -> list[dict[str, Any]]:
-    """Denies a pod that names its node and contradicts itself, for no scheduler will refuse it, and
-    what it holds nobody can say; or that asks by labels, which no quota counts. Nor may such labels
-    change once a pod has its node, whoever chose it: where nobody left marks, they are its charge.
+    """Build the policy on pods that set nodeName, which no scheduler can refuse.
+
+    A pod is denied if it contradicts itself, as nobody can say what it holds, or if it requests
+    GPUs by labels, which no quota counts. Such labels may not change once any pod has its node:
+    without marks, its charge is derived from them.
     """
     allowed = {ISOLATION: ISOLATIONS, CLASS: CLASSES, TOPOLOGY: TOPOLOGIES}
     own = "object.metadata.annotations"
@@ -215,7 +217,7 @@ def _by_others(known: str) -> dict[str, str]:
 
 
 def _metadata(field: str) -> tuple[str, str]:
-    """Annotations or labels as they are to be, and as they were."""
+    """Return CEL for the annotations or labels after the change, and before it."""
     old = f"oldObject.metadata.{field}"
     return (
         f"(has(object.metadata.{field}) ? object.metadata.{field} : {{}})",
@@ -224,7 +226,7 @@ def _metadata(field: str) -> tuple[str, str]:
 
 
 def _may_forge() -> str:
-    """Tells whether a pod is created with marks of an assignment, or any of its metadata
+    """Return CEL that is true if a pod is created with marks of an assignment, or its metadata
     changes."""
     marked, changed = [], []
     for field in ("annotations", "labels"):
@@ -236,7 +238,7 @@ def _may_forge() -> str:
 
 
 def _shows_gpus() -> str:
-    """Tells whether a container that is being added names GPUs in its variable."""
+    """Return CEL that is true if a container being added names GPUs in NVIDIA_VISIBLE_DEVICES."""
     debugging = "(has(request.subResource) && request.subResource == 'ephemeralcontainers')"
     shown = f"({debugging} ? {EPHEMERAL} : oldObject == null ? {CONTAINERS} : [])"
     named = f"has(e.value) ? !(e.value in {listed(NO_DEVICES)}) : has(e.valueFrom)"
@@ -250,8 +252,8 @@ _MAY_FORGE, _SHOWS_GPUS = _may_forge(), _shows_gpus()
 def _unchanged(
     field: str, names: Sequence[str], why: str = _WHOSE, *, from_the_start: bool = True
 ) -> dict[str, Any]:
-    """Tells whether these keys of metadata are as they were; on creation, not there, if
-    `from_the_start`."""
+    """Build a validation that these metadata keys do not change; on creation they must be absent,
+    if `from_the_start`."""
     now, before = _metadata(field)
     ours = is_one_of("k", names)
     same = f"{now}.all(k, !{ours} || (k in {before} && {before}[k] == {now}[k]))"
@@ -275,7 +277,7 @@ def _absent(field: str, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _same_amounts(field: str) -> dict[str, Any]:
-    """Tells whether the node's GPU resources are unchanged."""
+    """Build a validation that the node's GPU resources do not change."""
     now = f"(has(object.status) && has(object.status.{field}) ? object.status.{field} : {{}})"
     old = f"oldObject.status.{field}"
     before = f"(oldObject != null && has(oldObject.status) && has({old}) ? {old} : {{}})"
@@ -292,7 +294,7 @@ def _same_amounts(field: str) -> dict[str, Any]:
 
 
 def _hidden_devices() -> dict[str, Any]:
-    """Denies a variable that shows GPUs in namespaces that opted in."""
+    """Build a validation that denies naming GPUs by variable in namespaces that opted in."""
     labels = "namespaceObject.metadata.labels"
     key = quoted(SCHEDULE)
     chosen = f"{key} in {labels} && {labels}[{key}] == {quoted(SCHEDULE_ENABLED)}"
@@ -302,7 +304,7 @@ def _hidden_devices() -> dict[str, Any]:
 
 
 def _shown_elsewhere() -> list[dict[str, Any]]:
-    """Warns of such a variable in namespaces that did not opt in."""
+    """Build the policy that warns of naming GPUs by variable in namespaces that did not opt in."""
     created = rule_of(["pods"], ["CREATE"])
     debugged = rule_of(["pods/ephemeralcontainers"], ["UPDATE"])
     name = "weft-visible-devices"

@@ -1,7 +1,7 @@
-"""Sets spec.schedulerName of pods that ask for GPUs and name no scheduler.
+"""Sets spec.schedulerName of pods that request GPUs and name no scheduler.
 
-Only in namespaces that are labelled for it, and never in the way: where the policy cannot be
-evaluated the pod is created as it is.
+Only in namespaces with an opt-in label. If the policy cannot be evaluated, the pod is created
+unchanged.
 """
 
 from typing import Any
@@ -13,11 +13,11 @@ API = "admissionregistration.k8s.io/v1"
 NAME = "weft-schedule"
 DEFAULT_SCHEDULER = "default-scheduler"
 OPTED_IN = {"matchLabels": {SCHEDULE: SCHEDULE_ENABLED}}
-"""Namespaces whose pods Weft schedules unasked."""
+"""Selects namespaces whose pods are given to Weft by default."""
 
 
 def asking_pods() -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The rule and the match condition of pods that ask for GPUs and name no scheduler."""
+    """Build the rule and the match condition for pods that request GPUs and name no scheduler."""
     rule = {
         "apiGroups": [""],
         "apiVersions": ["v1"],
@@ -25,13 +25,13 @@ def asking_pods() -> tuple[dict[str, Any], list[dict[str, Any]]]:
         "resources": ["pods"],
     }
     unnamed = f"object.spec.schedulerName == {quoted(DEFAULT_SCHEDULER)}"
-    # One condition: the API server evaluates each, whatever the first says.
+    # A single condition: the API server evaluates all conditions, even after a false one.
     asks = f"{unnamed} && ({asks_for_gpus()})"
     return rule, [{"name": "asks-for-gpus", "expression": asks}]
 
 
 def scheduling_policy(scheduler_name: str) -> list[dict[str, Any]]:
-    """The MutatingAdmissionPolicy (v1 from Kubernetes 1.36) and its binding."""
+    """Build the MutatingAdmissionPolicy (v1 from Kubernetes 1.36) and its binding."""
     pods, conditions = asking_pods()
     named = f"Object{{spec: Object.spec{{schedulerName: {quoted(scheduler_name)}}}}}"
     spec = {

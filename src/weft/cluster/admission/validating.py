@@ -1,4 +1,5 @@
-"""ValidatingAdmissionPolicies and their bindings (v1 from Kubernetes 1.30), as API objects."""
+"""Builds ValidatingAdmissionPolicies and their bindings (v1 from Kubernetes 1.30) as API
+objects."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ Rule = dict[str, Any]
 def rule_of(
     resources: Sequence[str], operations: Sequence[str], group: str = "", version: str = "v1"
 ) -> Rule:
-    """Matches these operations on these resources."""
+    """Build a rule that matches these operations on these resources."""
     return {
         "apiGroups": [group],
         "apiVersions": [version],
@@ -28,8 +29,8 @@ def denying_policy(
     when: Mapping[str, str],
     variables: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """A policy that denies, and its binding. The API server evaluates all of `when`, whatever the
-    first says."""
+    """Build a policy that denies, and its binding. The API server evaluates all conditions of
+    `when`, even after a false one."""
     spec: dict[str, Any] = {
         "failurePolicy": "Fail",
         "matchConstraints": {"resourceRules": [rule]},
@@ -42,14 +43,15 @@ def denying_policy(
 
 
 def policy_object(name: str, spec: dict[str, Any]) -> dict[str, Any]:
-    """The policy itself."""
+    """Build the policy object."""
     return _object("ValidatingAdmissionPolicy", name, spec)
 
 
 def policy_binding(
     name: str, policy: str, actions: Sequence[str], namespaces: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Puts a policy in force, in the namespaces that the selector names or everywhere."""
+    """Build a binding that enforces a policy, in the namespaces that the selector matches or
+    everywhere."""
     spec: dict[str, Any] = {"policyName": policy, "validationActions": list(actions)}
     if namespaces is not None:
         spec["matchResources"] = {"namespaceSelector": namespaces}

@@ -1,8 +1,8 @@
-"""Sets spec.schedulerName where the API server cannot by itself (Kubernetes before 1.36).
+"""Sets spec.schedulerName where the API server cannot do so by policy (Kubernetes before 1.36).
 
-The API server asks only about pods that its own match lets through, the same as the policy's, and
-creates the pod as it is where nobody answers in time. Nothing else is known here: no API server is
-asked, and any number of processes may answer.
+The API server calls the webhook only for pods that match the same rule as the policy, and creates
+the pod unchanged if no answer comes in time. The webhook keeps no state and queries no API server,
+so any number of replicas may run.
 """
 
 import base64
@@ -26,25 +26,27 @@ log = logging.getLogger("weft.webhook")
 NAME, PATH = "weft-schedule", "/schedule"
 _LIMITS = ServerLimits(head_s=5, take_s=5, idle_s=120, most_connections=64)
 _MOST_BYTES = 8 * 2**20
-"""A question's size: an object of the API is at most 1.5 MiB, and one more is its old self."""
+"""The most bytes of a request: an API object is at most 1.5 MiB, and its former state may be
+included."""
 _ANSWER_WITHIN_S = 2
 
 
 class ReviewRequest(Api, frozen=True):
-    """An admission request; the object is decoded apart, for it may be anything."""
+    """An admission request; its object is decoded separately, as it may be invalid."""
 
     uid: str = ""
     object: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class AdmissionReview(Api, frozen=True):
-    """admission.k8s.io/v1: a question."""
+    """The request part of an admission.k8s.io/v1 AdmissionReview."""
 
     request: ReviewRequest
 
 
 def webhook_configuration(namespace: str, service: str, authority: bytes) -> dict[str, object]:
-    """The MutatingWebhookConfiguration; `authority` is PEM, of the webhook's certificate."""
+    """Build the MutatingWebhookConfiguration; `authority` is the PEM certificate that signs the
+    webhook's."""
     pods, conditions = asking_pods()
     bundle = base64.b64encode(authority).decode()
     place = {"namespace": namespace, "name": service, "port": 443, "path": PATH}
@@ -66,8 +68,8 @@ def webhook_configuration(namespace: str, service: str, authority: bytes) -> dic
 
 
 def reviewed(body: bytes, scheduler_name: str) -> bytes:
-    """The answer to a question: the pod may be created, and who schedules it. `BadInputError`
-    where it is none."""
+    """Return the response to an AdmissionReview: always allowed, with a patch of schedulerName for
+    pods that request GPUs. `BadInputError` if the body is not an AdmissionReview."""
     try:
         request = msgspec.json.decode(body, type=AdmissionReview).request
     except UNDECODABLE as error:
@@ -82,7 +84,7 @@ def reviewed(body: bytes, scheduler_name: str) -> bytes:
 
 
 def _asks(text: msgspec.Raw) -> bool:
-    """Tells whether it is a pod that names no scheduler and asks for GPUs in any system's words."""
+    """Return True for a pod that names no scheduler and requests GPUs in any dialect."""
     try:
         pod = msgspec.json.decode(text, type=PodManifest)
     except UNDECODABLE as error:
@@ -93,11 +95,11 @@ def _asks(text: msgspec.Raw) -> bool:
     try:
         return registry.choose(pod, DialectSettings())[0] is not NONE
     except BadInputError:
-        return True  # of two systems at once: the scheduler says so
+        return True  # it mixes two systems, which the scheduler will report
 
 
 class WebhookServer:
-    """Answers the API server, which speaks TLS alone; `/healthz` says that it lives."""
+    """Answers the API server over TLS; `/healthz` answers while the process lives."""
 
     def __init__(self, scheduler_name: str) -> None:
         self._scheduler_name = scheduler_name
@@ -111,11 +113,11 @@ class WebhookServer:
         )
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
-        """Open the port (0: any free one); which one it is."""
+        """Open the port (0: any free one) and return its number."""
         return await self._server.listen(host, port, tls)
 
     async def close(self) -> None:
-        """Answer what was asked, then close."""
+        """Answer requests in flight, then close."""
         await self._server.close(_ANSWER_WITHIN_S)
 
     async def _answer(self, request: web.BaseRequest) -> HttpAnswer:

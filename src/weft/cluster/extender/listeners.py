@@ -1,7 +1,8 @@
-"""The extender's listeners: its own port, on wish the originals' too, with or without TLS.
+"""The extender's listeners: its own port, optionally the original systems' too, with or without
+TLS.
 
-Whoever is let in may bind any pod. So what other machines can reach is behind a client certificate,
-unless somebody said in so many words that it need not be.
+Any admitted client may bind any pod. So a port that other machines can reach requires client
+certificates, unless the configuration explicitly allows anyone.
 """
 
 from pathlib import Path
@@ -18,10 +19,10 @@ from weft.model import BadInputError
 class ListenerOptions(msgspec.Struct, frozen=True):
     """Settings, with reasons.
 
-    `host`: loopback, for whoever reaches it may bind. `port`: Elastic GPU's. `original_ports`: also
-    39999 and 12345, so that kube-schedulers configured for the originals go on. `certificate`,
-    `key`: PEM files; without them plain HTTP. `client_authority`: answer only clients with a
-    certificate that it signed. `anyone`: answer whoever reaches it.
+    `host`: loopback, since a client that reaches it may bind. `port`: Elastic GPU's.
+    `original_ports`: also 39999 and 12345, so that kube-schedulers configured for the originals
+    keep working. `certificate`, `key`: PEM files; without them plain HTTP. `client_authority`:
+    admit only clients with a certificate signed by it. `anyone`: admit every client.
     """
 
     host: str = "127.0.0.1"
@@ -34,12 +35,12 @@ class ListenerOptions(msgspec.Struct, frozen=True):
 
     @property
     def door(self) -> AccessRule:
-        """The rule of who is let in."""
+        """The rule that decides which clients are admitted."""
         return AccessRule(self.client_authority is not None, self.anyone)
 
 
 async def listen(server: ExtenderServer, wish: ListenerOptions) -> list[int]:
-    """Open every port; which ones they are. `BadInputError` where one can't be had."""
+    """Open every port and return the numbers. `BadInputError` if one cannot be opened."""
     if (wish.certificate is None) != (wish.key is None):
         raise BadInputError("certificate", "belongs together with its key; name both")
     if wish.client_authority is not None and wish.certificate is None:

@@ -1,4 +1,4 @@
-"""The extender's metrics: a collector of prometheus-client's."""
+"""The extender's metrics, as a prometheus-client collector."""
 
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -17,9 +17,10 @@ REJECTED = "weft_extender_rejected"
 
 
 class ExtenderMetrics(Collector):
-    """Requests by path, verb and result; their durations; what was turned away, and why.
+    """Requests by path, verb and result; their durations; rejected requests by reason.
 
-    Labels come from routes and from words in the code, never from requests: bounded.
+    Labels come from routes and from fixed words in the code, never from requests, so that their
+    number is bounded.
     """
 
     def __init__(self) -> None:
@@ -29,7 +30,7 @@ class ExtenderMetrics(Collector):
         self._sums: dict[tuple[str, str], float] = {}
 
     def answered(self, path: str, verb: str, result: str, took_s: float) -> None:
-        """One request; `result` is "ok" or "error"."""
+        """Count one request; `result` is "ok" or "error"."""
         key = (path, verb, result)
         self.requests[key] = self.requests.get(key, 0) + 1
         buckets = self._buckets.setdefault((path, verb), [0] * (len(BUCKETS_S) + 1))
@@ -37,11 +38,11 @@ class ExtenderMetrics(Collector):
         self._sums[path, verb] = self._sums.get((path, verb), 0.0) + took_s
 
     def turned_away(self, why: str) -> None:
-        """One request that was not looked at."""
+        """Count one request that was rejected without being read."""
         self.rejected[why] = self.rejected.get(why, 0) + 1
 
     def collect(self) -> Iterator[Metric]:
-        """All of it, as of now."""
+        """Yield all metrics with their present values."""
         yield counter(REQUESTS, "Requests answered.", self.requests, "path", "verb", "result")
         yield counter(REJECTED, "Requests turned away unread.", self.rejected, "why")
         text = "From the last byte of a request to the answer's first."
@@ -53,5 +54,5 @@ class ExtenderMetrics(Collector):
         yield durations
 
     def text(self) -> str:
-        """All of it, in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self).decode()

@@ -1,8 +1,8 @@
-"""Each pod is parsed once: kube-scheduler sends it whole, with filter and with prioritize.
+"""Parses each pod once, although kube-scheduler sends it whole with filter and again with
+prioritize.
 
-What is known of a pod is known by all that was said of it, never by a name that it gives itself:
-whoever sends another pod's UID with other content is answered about that content, and leaves the
-other pod's answer as it is.
+The cache key is the pod's whole content, never just the UID it claims: a request with another pod's
+UID but different content is answered for that content, and does not change the other pod's entry.
 """
 
 from collections import OrderedDict
@@ -13,14 +13,14 @@ from weft.kube.pods import Pod
 from weft.model import PodRequest
 
 LARGE_BYTES = 65_536
-"""Largest pod JSON that is kept. Pods have some kB; memory is bounded whatever somebody sends."""
+"""Largest pod JSON that is cached. Pods have some kB; this bounds memory for any input."""
 
 
 class PodCache:
-    """The requests of pods seen lately; the least recently asked about are forgotten.
+    """Caches the requests of pods; the least recently used are dropped.
 
-    A pod is parsed again when its content or `settings` (what a dialect's reading depends on)
-    moved. `parsed` counts parses.
+    A pod is parsed again when its content or `settings` (on which a dialect's reading depends)
+    changed. `parsed` counts parses.
     """
 
     def __init__(self, parse: Callable[[Pod], PodRequest], keep: int = 10_000) -> None:
@@ -30,14 +30,17 @@ class PodCache:
         self._known: OrderedDict[Hashable, PodRequest] = OrderedDict()
 
     def sent(self, pod: Pod, raw: bytes, settings: Hashable) -> PodRequest:
-        """The request of a pod that somebody sent as `raw`; `BadInputError` where it contradicts
-        itself. What is larger than `LARGE_BYTES` is not remembered."""
+        """Return the request of a pod sent as `raw`; `BadInputError` if the pod contradicts itself.
+
+        A pod larger than `LARGE_BYTES` is not cached.
+        """
         if len(raw) > LARGE_BYTES:
             return self._parsed(pod)
         return self._request(pod, (blake2b(raw, digest_size=16).digest(), settings))
 
     def watched(self, pod: Pod, settings: Hashable) -> PodRequest:
-        """The request of a pod that the API showed: its version says all of its content."""
+        """Return the request of a pod from the API server, identified by UID and resource
+        version."""
         meta = pod.metadata
         return self._request(pod, (meta.uid, meta.resource_version, settings))
 

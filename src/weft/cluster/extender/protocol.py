@@ -1,8 +1,8 @@
-"""The extender protocol v1: bytes to values, and values to bytes. Pure.
+"""The extender protocol v1: converts bytes to values, and values to bytes. Pure.
 
-Go's types carry no JSON tags: keys go out capitalised, and are read in any case as Go's decoder
-does (kube-scheduler before 1.17 sends them in lower case). What Go calls nil is `null`. Nodes that
-came in full go back as the very bytes that came.
+Go's types carry no JSON tags: keys are written capitalised, and read in any case as Go's decoder
+does (kube-scheduler before 1.17 sends them in lower case). Go's nil is `null`. Nodes that were sent
+in full are returned as the same bytes.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ from weft.model import BadInputError, ObjectMeta
 from weft.model.manifest import Api
 
 MOST_NODES = 100_000
-"""Most nodes of one request. Kubernetes goes to 5,000; more only cost memory."""
+"""Most nodes of one request. Kubernetes supports 5,000; more only cost memory."""
 _LONGEST_TEXT = 300
 
 T = TypeVar("T")
@@ -23,10 +23,10 @@ Fields = dict[str, msgspec.Raw]
 
 
 class ExtenderArgs(msgspec.Struct, frozen=True, gc=False):
-    """Arguments of filter and prioritize. `nodes` by name where whole nodes came, else None.
+    """Arguments of filter and prioritize. `nodes` by name if whole nodes were sent, else None.
 
-    `raw_pod` and `raw_names` are the pod and the names as they came; `null` beside no nodes is a
-    caller that sent neither list.
+    `raw_pod` and `raw_names` are the JSON as received; if `raw_names` is `null` and `nodes` None,
+    the caller sent neither list.
     """
 
     pod: Pod
@@ -37,7 +37,7 @@ class ExtenderArgs(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def has_nodes(self) -> bool:
-        """True if either list came, empty or not."""
+        """True if either list was sent, empty or not."""
         return self.nodes is not None or self.raw_names != _NULL_BYTES
 
 
@@ -51,14 +51,14 @@ class BindArgs(msgspec.Struct, frozen=True, gc=False):
 
 
 class Victims(msgspec.Struct, frozen=True, gc=False):
-    """Pods (by UID) that would have to go from one node."""
+    """Pods (by UID) that would have to be preempted on one node."""
 
     uids: list[str]
     pdb_violations: int = 0
 
 
 class PreemptArgs(msgspec.Struct, frozen=True, gc=False):
-    """Victims that kube-scheduler would end for the pod, by node."""
+    """The pod, and by node the victims that kube-scheduler would preempt for it."""
 
     pod: Pod
     raw_pod: bytes
@@ -66,7 +66,7 @@ class PreemptArgs(msgspec.Struct, frozen=True, gc=False):
 
 
 class FilterAnswer(msgspec.Struct, frozen=True, gc=False, rename="pascal"):
-    """ExtenderFilterResult. What came as names goes back as names, nodes as nodes."""
+    """ExtenderFilterResult: names if names were sent, nodes if nodes were."""
 
     nodes: "NodeList | None" = None
     node_names: msgspec.Raw | None = None
@@ -83,7 +83,7 @@ class NodeList(msgspec.Struct, frozen=True, gc=False):
 
 
 class HostPriority(msgspec.Struct, frozen=True, gc=False, rename="pascal"):
-    """One node's score, a whole number: a float makes kube-scheduler drop the whole answer."""
+    """One node's score, an integer: a float makes kube-scheduler reject the whole answer."""
 
     host: str
     score: int
@@ -103,13 +103,13 @@ class MetaVictims(msgspec.Struct, frozen=True, gc=False):
 
 
 class PreemptAnswer(msgspec.Struct, frozen=True, gc=False):
-    """ExtenderPreemptionResult: always victims by UID, whatever form they came in."""
+    """ExtenderPreemptionResult: always victims by UID, whichever form was sent."""
 
     victims: dict[str, MetaVictims] = msgspec.field(name="NodeNameToMetaVictims")
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True, gc=False, rename="pascal"):
-    """ExtenderBindingResult, and what is said where nothing better fits."""
+    """ExtenderBindingResult, also used for errors of requests whose result has no error field."""
 
     error: str = ""
 
@@ -131,18 +131,18 @@ _NULL = msgspec.Raw(_NULL_BYTES)
 
 
 class ArgsReader:
-    """Reads ExtenderArgs. A list of names equal to one that came lately, or that was answered,
-    comes out as the same list.
+    """Reads ExtenderArgs. A list of names equal to a recently received or answered one is returned
+    as the same list object.
 
-    prioritize asks about what filter let through: thousands of names need not be decoded, nor
-    looked up (`questions.RowLookup`), again.
+    prioritize asks about the nodes that filter returned: thousands of names are then neither
+    decoded nor looked up again (`questions.RowLookup`).
     """
 
     def __init__(self, lists: int = 4) -> None:
         self._known: deque[tuple[bytes, list[str]]] = deque(maxlen=lists)
 
     def read(self, body: bytes) -> ExtenderArgs:
-        """The arguments; `BadInputError` where the body is no such thing."""
+        """Decode the arguments; `BadInputError` if the body is invalid."""
         fields = _fold(body, "the request")
         pod, raw_pod = _read_pod(fields)
         whole = fields.get("nodes", _NULL)
@@ -164,7 +164,7 @@ class ArgsReader:
         return names
 
     def answer(self, args: ExtenderArgs, fits: list[str]) -> msgspec.Raw:
-        """These of the names as JSON, remembered: they may well be asked about next."""
+        """Encode the names that fit as JSON, and remember them for the next request."""
         if fits is args.names and fits:
             return msgspec.Raw(args.raw_names)
         raw = encode(fits)
@@ -173,7 +173,7 @@ class ArgsReader:
 
 
 def read_bind(body: bytes) -> BindArgs:
-    """ExtenderBindingArgs; every field must be there."""
+    """Decode ExtenderBindingArgs; every field is required."""
     fields = _fold(body, "the request")
     fields_by_name = {
         key: _read(_text, fields.get(key.lower(), _NULL), key) or ""
@@ -186,7 +186,7 @@ def read_bind(body: bytes) -> BindArgs:
 
 
 def read_preempt(body: bytes) -> PreemptArgs:
-    """ExtenderPreemptionArgs, in whichever of its two forms it came."""
+    """Decode ExtenderPreemptionArgs, in either of its two forms."""
     fields = _fold(body, "the request")
     pod, raw_pod = _read_pod(fields)
     by_uid = fields.get("nodenametometavictims", _NULL)
@@ -210,7 +210,7 @@ def _read_victims(raw: msgspec.Raw, in_full: bool) -> Victims:
 
 
 def _read_pod(fields: Fields) -> tuple[Pod, bytes]:
-    """The pod, and its JSON as it came."""
+    """Return the pod, and its JSON as received."""
     raw = fields.get("pod", _NULL)
     if raw == _NULL:
         raise BadInputError("the request", "has no Pod")
@@ -223,7 +223,7 @@ def _not_too_many(nodes: int, where: str) -> None:
 
 
 def _fold(raw: bytes | msgspec.Raw, where: str) -> Fields:
-    """The members of an object, their names in lower case; the last of equal ones counts."""
+    """Return an object's members with names in lower case; the last of equal ones wins."""
     return {key.lower(): value for key, value in _read(_fields, raw, where).items()}
 
 

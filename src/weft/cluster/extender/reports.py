@@ -1,4 +1,4 @@
-"""The originals' reports at GET: gpushare's `inspect` and Elastic GPU's `status`."""
+"""The original systems' reports by GET: gpushare's `inspect` and Elastic GPU's `status`."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from weft.model import Gpu, GpuMemoryRequest, Node
 ELASTIC_RESOURCES = ("elasticgpu.io/gpu-core", "elasticgpu.io/gpu-memory")
 
 NameOf = Callable[[str], tuple[str, str]]
-"""A pod's namespace and name by UID."""
+"""A function that returns a pod's namespace and name by UID."""
 
 
 class InspectedPod(msgspec.Struct, frozen=True, rename="camel"):
@@ -41,7 +41,7 @@ class InspectedNode(msgspec.Struct, frozen=True):
 
 
 class Inspection(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The whole answer; `error` is left out where there is none."""
+    """The whole answer; `error` is left out if empty."""
 
     nodes: list[InspectedNode]
     error: str = ""
@@ -55,7 +55,8 @@ class _Card(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 def inspect(ledger: Ledger, unit: str, name_of: NameOf, node: str = "") -> Inspection:
-    """Every node with a GPU, or `node` alone; `unit` where a node does not say its own."""
+    """Report every node with a GPU, or `node` alone; `unit` applies where a node does not state its
+    own."""
     rows = ledger.table.row_of
     if node and node not in rows:
         return Inspection([], f"node {node} is not known")
@@ -89,9 +90,9 @@ def _inspect_device(
 
 
 def _units(used_mib: int, card_mib: int, unit_mib: int) -> int:
-    """The units that come to so many MiB of this card; begun ones count as whole.
+    """Convert MiB of this card to units; a partly used unit counts as a whole one.
 
-    All the units together are the whole card: one is more than `unit_mib` where that leaves a rest.
+    All units together are the whole card, so a unit may be larger than `unit_mib`.
     """
     units = card_mib // unit_mib
     if units == 0:
@@ -102,7 +103,7 @@ def _units(used_mib: int, card_mib: int, unit_mib: int) -> int:
 
 
 def status(ledger: Ledger) -> dict[str, str]:
-    """Each of Elastic's resources → JSON in a string: node → its GPUs' percents and MiB."""
+    """Return for each of Elastic's resources a JSON string: node → its GPUs' percents and MiB."""
     cards_of: dict[str, list[_Card]] = {}
     for row, node in enumerate(ledger.table.nodes):
         if node.gpus:

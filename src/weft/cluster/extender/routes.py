@@ -1,7 +1,8 @@
-"""The paths, and the policy each decides by, as each system's own extender had it (data, no code).
+"""The HTTP paths, and the policy by which each decides (data only).
 
-`/weft` decides by the pod's schedulerName. The other two are the originals' paths, so that a
-kube-scheduler configured for them goes on unchanged: only they answer a failed bind with HTTP 500.
+`/weft` decides by the pod's schedulerName. The other two are the original systems' paths, so that a
+kube-scheduler configured for them works unchanged; as there, a failed bind is answered with HTTP
+500.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -18,7 +19,7 @@ WEFT, ELASTIC, GPUSHARE = "/weft", "/scheduler", "/gpushare-scheduler"
 _REPORTS: dict[str, Report] = {ELASTIC: "status", GPUSHARE: "inspect"}
 
 PRIORITIZE_VERBS = ("prioritize", "priorities")
-"""The first is kube-scheduler's documentation's, the second Elastic GPU's."""
+"""The first is kube-scheduler's documented verb, the second Elastic GPU's."""
 
 ORIGINAL_PORTS = (39999, 12345)
 """Elastic GPU's port and gpushare's."""
@@ -31,10 +32,10 @@ ELASTIC_POLICIES: dict[ElasticPriority, str] = {
 
 
 class Route(msgspec.Struct, frozen=True):
-    """One path. `policy` is the profile that decides (a configured one's schedulerName, or a
-    policy's name), "" for that of the pod's schedulerName.
+    """One path. `policy` names the profile that decides (a configured one's schedulerName, or a
+    policy's name); "" means that of the pod's schedulerName.
 
-    `bind_failure` is the HTTP status of a failed bind. `report` is what it shows at GET.
+    `bind_failure` is the HTTP status of a failed bind. `report` is the report shown by GET.
     """
 
     path: str
@@ -44,13 +45,15 @@ class Route(msgspec.Struct, frozen=True):
 
 
 def default_routes(elastic: ElasticPriority = "binpack", gpushare: str = "gpushare") -> list[Route]:
-    """The three paths. `elastic` is the original's `-priority`, `gpushare` a policy's name."""
+    """Return the three paths. `elastic` is the original's `-priority`, `gpushare` a policy's
+    name."""
     policies = {WEFT: "", ELASTIC: ELASTIC_POLICIES[elastic], GPUSHARE: gpushare}
     return [route_at(path, policy) for path, policy in policies.items()]
 
 
 def route_at(path: str, policy: str) -> Route:
-    """A path decided by this policy; the originals' paths have the originals' ways."""
+    """Return a path with this policy; an original's path also gets its report and failure
+    status."""
     report = _REPORTS.get(path)
     return Route(path, policy) if report is None else Route(path, policy, 500, report)
 
@@ -58,9 +61,9 @@ def route_at(path: str, policy: str) -> Route:
 def route_profiles(
     routes: Sequence[Route], create: Callable[[str], Policy], have: Collection[str] = ()
 ) -> list[Profile]:
-    """The profiles that the engine needs for these routes besides those it has, named as policies.
+    """Create the profiles that these routes need and the engine lacks, one per policy name.
 
-    `create` makes a policy of a name, as `Registry.create` does.
+    `create` makes a policy from a name, as `Registry.create` does.
     """
     names = dict.fromkeys(route.policy for route in routes if route.policy)
     return [Profile(name, [create(name)]) for name in names if name not in have]

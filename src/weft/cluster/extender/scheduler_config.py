@@ -1,9 +1,9 @@
-"""kube-scheduler's configuration for Weft: one extender for all dialects, for it allows only one
-that binds.
+"""Generates kube-scheduler's configuration for Weft: one extender for all dialects, because
+kube-scheduler allows only one that binds.
 
-kube-scheduler calls an extender for pods that ask for one of its managed resources, in requests or
-limits. Pods that ask by label (Genius, Kube-Knots) have none: with one of those dialects the list
-is left empty, which means every pod of the cluster.
+kube-scheduler calls an extender for pods that request one of its managed resources. Pods that
+request by label (Genius, Kube-Knots) use none: with one of those dialects the list is empty, which
+means every pod of the cluster.
 """
 
 from pathlib import PurePosixPath
@@ -21,12 +21,12 @@ API_VERSION = "kubescheduler.config.k8s.io/v1"
 GPU = "nvidia.com/gpu"
 CHOICES = tuple(system.name for system in ALL)
 
-# Bookkeeping of the node side, which pods get nothing for.
+# Resources for the node's accounting only, which pods do not request.
 BOOKKEEPING = ("aliyun.com/gpu-count",)
 
 
 class TlsFiles(msgspec.Struct, frozen=True):
-    """Files on kube-scheduler's machine; a client certificate only where Weft asks for one."""
+    """Files on kube-scheduler's machine; a client certificate only if Weft requires one."""
 
     authority: PurePosixPath
     certificate: PurePosixPath | None = None
@@ -37,11 +37,11 @@ class TlsFiles(msgspec.Struct, frozen=True):
 class SchedulerConfigOptions(msgspec.Struct, frozen=True):
     """Options of the printed configuration.
 
-    `url`: where kube-scheduler reaches Weft, without the path. `weight`: of Weft's scores beside
-    kube-scheduler's own plugins; an extender's 10 counts as much as a plugin's 100.
-    `timeout_s`: of one call; a bind answers when the API server has. `advertised`: whether nodes
-    report the dialects' resources; without a device plugin or Weft's agent they don't.
-    `profiles`: whether kube-scheduler takes the pods of the systems' schedulerNames.
+    `url`: Weft's address for kube-scheduler, without the path. `weight`: of Weft's scores relative
+    to kube-scheduler's own plugins; an extender's 10 counts as much as a plugin's 100. `timeout_s`:
+    of one call; a bind answers after the API server has. `advertised`: whether nodes report the
+    dialects' resources, for which a device plugin or Weft's agent is needed. `profiles`: whether
+    kube-scheduler also serves the systems' schedulerNames.
     """
 
     dialects: tuple[str, ...]
@@ -54,7 +54,7 @@ class SchedulerConfigOptions(msgspec.Struct, frozen=True):
 
 
 def configuration(wishes: SchedulerConfigOptions) -> dict[str, Any]:
-    """A KubeSchedulerConfiguration; `BadInputError` for a dialect that there is not."""
+    """Build a KubeSchedulerConfiguration; `BadInputError` for an unknown dialect."""
     systems = [_system(name) for name in dict.fromkeys(wishes.dialects)]
     if not systems:
         raise BadInputError("--dialects", f"is empty; write some of {', '.join(CHOICES)}")
@@ -69,9 +69,9 @@ def configuration(wishes: SchedulerConfigOptions) -> dict[str, Any]:
 
 
 def taken_twice(wishes: SchedulerConfigOptions) -> list[str]:
-    """schedulerNames of this configuration that `weft scheduler` schedules too, unless told else.
+    """Return schedulerNames that this configuration and `weft scheduler`'s defaults both serve.
 
-    Two schedulers of one name would both bind its pods.
+    Two schedulers with one name would both bind its pods.
     """
     ours = {profile.scheduler_name for profile in DEFAULT_PROFILES}
     names = _names([_system(name) for name in wishes.dialects]) if wishes.profiles else []
@@ -101,7 +101,8 @@ def _extender(wishes: SchedulerConfigOptions, systems: list[BaseDialect]) -> dic
 
 
 def _managed(wishes: SchedulerConfigOptions, systems: list[BaseDialect]) -> list[dict[str, Any]]:
-    """Resources that bring a pod to Weft; none where pods ask without any."""
+    """Return the resources for which kube-scheduler calls Weft; none if pods may request by
+    label."""
     if any(system.asks_by_name for system in systems):
         return []
     names = {name: name in _reported(system) for system in systems for name in _resources(system)}
@@ -119,7 +120,8 @@ def _resources(system: BaseDialect) -> tuple[str, ...]:
 
 
 def _reported(system: BaseDialect) -> tuple[str, ...]:
-    """Resources that device plugins report as allocatable; kube-scheduler must not check others."""
+    """Return resources that nodes report as allocatable; kube-scheduler must not check any
+    other."""
     return system.counted or system.resources
 
 

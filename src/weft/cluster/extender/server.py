@@ -1,7 +1,7 @@
-"""HTTP around `service.py`: paths, limits, TLS. What the limits are for: `ServerOptions`.
+"""The HTTP layer of `service.py`: paths, limits, TLS. `ServerOptions` explains the limits.
 
-Whoever speaks may be broken or hostile: a request is read within a time and a size, all requests
-together within a memory budget, and what is wrong with one is said to that one alone.
+A client may be broken or hostile: a request is read within a time and size limit, all requests
+together within a memory budget, and an error affects only its own request.
 """
 
 import asyncio
@@ -33,17 +33,15 @@ class ServerOptions(msgspec.Struct, frozen=True):
     """Settings of the server, with reasons.
 
     `most_body_bytes`: of one request; 5,000 names are 0.1 MB, full nodes some kB each.
-    `most_buffered_bytes`: of all requests being read and answers being sent; more requests are
-    asked to come again (503).
-    `read_timeout_s`: for a whole request to come, and for its answer to be taken; kube-scheduler
-    itself gives up after its httpTimeout.
-    `idle_timeout_s`: longer than the 90 s after which Go's client gives up an idle connection, so
-    that it is never we who close one that a request is just being sent on.
-    `bind_timeout_s`: how long an answer waits for a binding's outcome; the binding itself goes on.
-    `most_connections`: kube-scheduler opens one per bind in flight.
-    `drain_s`: how long answers may take once the process was asked to end.
-    `linger_s`: how long who was turned away may go on sending before the connection is closed; one
-    that is closed at once loses the answer.
+    `most_buffered_bytes`: of all requests being read and answers being sent; further requests get
+    503 and must be retried. `read_timeout_s`: for receiving a whole request, and for sending its
+    answer; kube-scheduler itself gives up after its httpTimeout. `idle_timeout_s`: longer than the
+    90 s after which Go's client closes an idle connection, so that the server never closes one on
+    which a request is just being sent. `bind_timeout_s`: how long an answer waits for a binding's
+    outcome; the binding itself goes on. `most_connections`: kube-scheduler opens one per bind in
+    flight. `drain_s`: time for answers in flight when the process is stopping. `linger_s`: how long
+    a rejected client may continue sending before the connection is closed; closing it at once would
+    lose the answer.
     """
 
     most_body_bytes: int = 32 * MIB
@@ -57,7 +55,7 @@ class ServerOptions(msgspec.Struct, frozen=True):
 
     @property
     def server(self) -> ServerLimits:
-        """The limits that the HTTP server itself keeps."""
+        """The limits that the HTTP server itself enforces."""
         return ServerLimits(
             self.read_timeout_s,
             self.read_timeout_s,
@@ -69,7 +67,7 @@ class ServerOptions(msgspec.Struct, frozen=True):
 
 
 class _TurnedAwayError(Exception):
-    """A request that is not looked at: HTTP status, and why in a word for metrics."""
+    """A rejected request: HTTP status, and the reason in one word for metrics."""
 
     def __init__(self, status: int, why: str, text: str) -> None:
         super().__init__(text)
@@ -80,7 +78,7 @@ Answering = Callable[[bytes], Awaitable[ExtenderReply]]
 
 
 class ExtenderServer:
-    """Serves one extender on any number of ports: to whom its `door` admits, health to all."""
+    """Serves one extender on any number of ports; `door` limits access, except to health pages."""
 
     def __init__(
         self,
@@ -110,11 +108,12 @@ class ExtenderServer:
             self._add(route)
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Open a port (0: any free one); which one it is."""
+        """Open a port (0: any free one) and return its number."""
         return await self._server.listen(host, port, tls)
 
     async def close(self) -> None:
-        """Take no more requests, answer what came, give bindings in flight their time."""
+        """Accept no more requests, answer those received, and give bindings in flight time to
+        finish."""
         self._server.stop_listening()
         if self._binding:
             await asyncio.wait(self._binding, timeout=self.options.drain_s)
@@ -207,7 +206,7 @@ class ExtenderServer:
         return self._gets.get(path)
 
     async def _read(self, request: web.BaseRequest) -> bytes:
-        """The body, within its limits."""
+        """Read the body within its limits."""
         options = self.options
         too_large = f"over {options.most_body_bytes >> 20} MiB: set nodeCacheCapable to send names"
         if request.headers.get("Content-Encoding", "identity") != "identity":
@@ -236,7 +235,8 @@ class ExtenderServer:
         return b"".join(parts)
 
     async def _bind(self, route: Route, body: bytes) -> ExtenderReply:
-        """A binding goes on when the asker is gone: what is booked must be settled."""
+        """Run a binding to its end even if the client disconnects, as its booking must be
+        resolved."""
         work = asyncio.ensure_future(self._extender.bind(route, body))
         self._binding.add(work)
         work.add_done_callback(self._binding.discard)

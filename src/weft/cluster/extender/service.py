@@ -1,13 +1,13 @@
-"""Answers the extender's requests, from bytes to bytes; HTTP itself is `server.py`.
+"""Answers the extender's requests, from bytes to bytes; the HTTP layer is `server.py`.
 
 Rules
-  1. filter, prioritize and preempt are pure questions: nothing is reserved, for kube-scheduler may
-     skip the rest of its cycle, and asks for one pod before it binds another. That a pod came which
-     fits nowhere is told once where it counts: no bind will tell of it.
-  2. bind decides anew, from the accounts of now. A refusal is normal: kube-scheduler asks again.
-  3. A pod that holds GPUs already may only go where they are.
-  4. HTTP 200 with `Error`, but 500 for a failed bind on the originals' paths, and 400 where the
-     request is none and the answer has no place for an error.
+1. filter, prioritize and preempt are pure questions: nothing is reserved, because kube-scheduler
+   may skip the rest of its cycle, and asks for one pod before it binds another. One exception: a
+   pod that fits nowhere is reported once to the engine, as no bind will follow.
+2. bind decides anew, from the present ledger. A refusal is normal: kube-scheduler retries.
+3. A pod that already holds GPUs may only go to their node.
+4. Errors have HTTP 200 with `Error`, but 500 for a failed bind on the originals' paths, and 400 for
+   an invalid request whose result has no error field.
 """
 
 from typing import NamedTuple
@@ -43,7 +43,7 @@ _NO_NODES = "has neither Nodes nor NodeNames; send one of them"
 
 
 class ExtenderReply(NamedTuple):
-    """HTTP status and JSON. `failed` is for metrics: the answer says that something went wrong."""
+    """HTTP status and JSON. `failed`: the answer is an error, for metrics."""
 
     status: int
     body: bytes
@@ -54,8 +54,11 @@ _NO_BODY = ExtenderReply(400, encode(ErrorAnswer("Please send a request body")),
 
 
 class Extender:
-    """Answers for one live cluster. A bind that comes before this process leads waits so long that
-    kube-scheduler, which gives up after five seconds by default, still hears the answer."""
+    """Answers for one live cluster.
+
+    A bind that arrives before this process leads waits `leads_within_s`: short enough for
+    kube-scheduler's default timeout of five seconds.
+    """
 
     def __init__(
         self, cluster: LiveCluster, *, keep_pods: int = 10_000, leads_within_s: float = 3.0
@@ -67,7 +70,7 @@ class Extender:
     # --- questions -------------------------------------------------------------------------------
 
     def filter(self, route: Route, body: bytes) -> ExtenderReply:
-        """The nodes that could take the pod now, and why the others could not."""
+        """Return the nodes that could take the pod now, and why the others could not."""
         if not body:
             return _NO_BODY
         try:
@@ -100,7 +103,7 @@ class Extender:
         return ExtenderReply(200, encode(answer))
 
     def prioritize(self, route: Route, body: bytes) -> ExtenderReply:
-        """0 to 10 for each node. A pod that cannot be read has no favourite."""
+        """Score each node 0 to 10; all 0 for a pod that cannot be read."""
         if not body:
             return _NO_BODY
         try:
@@ -118,8 +121,11 @@ class Extender:
         return ExtenderReply(200, encode(list(map(HostPriority, args.names, node_scores))))
 
     def preempt(self, route: Route, body: bytes) -> ExtenderReply:
-        """Choose the proposed victims by whose end the pod would get its GPUs; all or none of a
-        node's, for kube-scheduler proposed no more than it needs itself."""
+        """Return the nodes on which ending the proposed victims would free the pod's GPUs.
+
+        A node's victims are kept or dropped together, as kube-scheduler itself needs all that it
+        proposes.
+        """
         if not body:
             return _NO_BODY
         try:
@@ -141,7 +147,7 @@ class Extender:
     # --- bind ------------------------------------------------------------------------------------
 
     async def bind(self, route: Route, body: bytes) -> ExtenderReply:
-        """Choose the GPUs, book them, write it all in one Binding; the answer waits for that."""
+        """Choose the GPUs, book them, and write a Binding; answer when it is written."""
         if not body:
             return _NO_BODY
         args = None
@@ -157,7 +163,7 @@ class Extender:
         )
 
     async def _bind(self, route: Route, args: BindArgs) -> str:
-        """Binds the pod; answers why not, or "" when it is bound."""
+        """Bind the pod; return the reason of a failure, or ""."""
         cluster = self.cluster
         if not cluster.ready:
             return NOT_READY
@@ -177,7 +183,8 @@ class Extender:
         return f"{args.node}: no decision about this pod"
 
     async def _truth(self, args: BindArgs) -> Pod | None:
-        """The pod as the API has it: what a caller said of it at filter is not to be booked."""
+        """Return the pod from the API server; the content sent with filter is not trusted for a
+        binding."""
         pod = self.cluster.pod(args.namespace, args.name)
         if pod is None or pod.metadata.uid != args.uid:
             try:
@@ -189,7 +196,7 @@ class Extender:
     # --- about a pod -----------------------------------------------------------------------------
 
     def name_of(self, uid: str) -> tuple[str, str]:
-        """Namespace and name of a pod; where they are not known, "" and the UID."""
+        """Return a pod's namespace and name; "" and the UID if unknown."""
         watched = self.cluster.pod_by_uid(uid)
         if watched is not None:
             return watched.metadata.namespace, watched.metadata.name
@@ -197,7 +204,7 @@ class Extender:
         return (placed.pod.namespace, placed.pod.name) if placed is not None else ("", uid)
 
     def _broke_off(self, pod: Pod, error: Exception) -> str:
-        """A mistake of ours: this pod is told, and nobody else."""
+        """Count an error in Weft itself, and return the text for this request."""
         return self.cluster.faults.answering(pod.metadata, error)
 
     def _asked(self, route: Route, pod: Pod, raw: bytes) -> tuple[PodRequest, Profile]:
@@ -207,12 +214,12 @@ class Extender:
         return request, self._profile(route, request)
 
     def _beside(self, profile: Profile) -> list[PodRequest]:
-        """Pods that wait too, for policies that ask who does."""
+        """Return the other pending pods, for policies that consider them."""
         waiting = []
         for pod in self.cluster.pods.unbound() if profile.matcher is not None else ():
             try:
                 waiting.append(self.pods.watched(pod, self.cluster.settings))
-            except Exception:  # it is told so when it is asked about
+            except Exception:  # its error is reported when it is asked about itself
                 continue
         return waiting
 
@@ -221,7 +228,7 @@ class Extender:
         return engine.profiles[route.policy] if route.policy else engine.profile_of(pod)
 
     def _where_held(self, pod: PodRequest, names: list[str]) -> Answers | None:
-        """The answer for a pod that holds its GPUs already; None for one that doesn't."""
+        """Return the answer for a pod that already holds GPUs; None for others."""
         holding = self.cluster.engine.ledger.holdings.get(pod.uid)
         if holding is None:
             return None
@@ -232,7 +239,7 @@ class Extender:
 
 
 def _why_not(outcome: Outcome, node: str) -> str:
-    """The error that kube-scheduler gets for a binding's outcome; "" for bound."""
+    """Return kube-scheduler's error text for a binding's outcome; "" if bound."""
     match outcome:
         case Bound():
             return ""

@@ -1,7 +1,7 @@
-"""From the configuration's `extender` section to routes and ports.
+"""Turns the configuration's `extender` section into routes and ports.
 
-`auto` is what gpushare's path was in the two systems that had it: Co-scheML's policy once there is
-a table of interference, else gpushare's.
+The policy `auto` of gpushare's path depends on the cluster: Co-scheML's policy if there is a table
+of interference, else gpushare's.
 """
 
 import logging
@@ -19,33 +19,33 @@ log = logging.getLogger("weft.extender")
 
 COSCHEML, GPUSHARE = "coscheml", "gpushare"
 USUAL_TABLE = ExtenderSettings().interference_table
-"""Where Co-scheML kept its table; nobody has to have one."""
+"""The path at which Co-scheML kept its table; the file is optional."""
 
 
 def routes_of(
     settings: ExtenderSettings, known: Collection[str], *, predicted: bool = False
 ) -> list[Route]:
-    """The paths to serve. `known` are the policies there are; a name that none has is found out
-    by `route_profiles`. `predicted`: interference is configured elsewhere."""
+    """Return the paths to serve. `known` are the existing policies; `route_profiles` reports an
+    unknown name. `predicted`: predictions of interference are configured elsewhere."""
     by_auto = COSCHEML if predicted else _auto(settings.interference_table, known)
     special = {BY_SCHEDULER_NAME: "", BY_AUTO: by_auto}
     return [route_at(path, special.get(name, name)) for path, name in settings.routes.items()]
 
 
 def table_of(settings: ExtenderSettings) -> Path | None:
-    """The table of interference that is there; None without any."""
+    """Return the path of the interference table if it exists, else None."""
     path = Path(settings.interference_table)
     return path if settings.interference_table and path.is_file() else None
 
 
 def with_priority(settings: ExtenderSettings, priority: ElasticPriority) -> ExtenderSettings:
-    """The same, with `/scheduler` deciding as the original's `-priority` says."""
+    """Return the settings with `/scheduler` deciding as the original's `-priority` says."""
     routes = settings.routes | {ELASTIC: ELASTIC_POLICIES[priority]}
     return msgspec.structs.replace(settings, routes=routes)
 
 
 def listening_of(settings: ExtenderSettings) -> ListenerOptions:
-    """The addresses to listen on, and the certificate."""
+    """Return the addresses to listen on, and the certificate."""
     return ListenerOptions(
         settings.address,
         settings.port,

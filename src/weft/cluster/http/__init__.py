@@ -1,5 +1,5 @@
-"""The HTTP server of every host: silent, slow or superfluous connections cost next to nothing.
+"""The HTTP server of every process: silent, slow or excess connections cost next to nothing.
 
-In: ports, TLS, limits of connections and answers, who is let in, and metric families as
-Prometheus asks for them. Out: what is asked and answered, and how that is counted (the hosts).
+In: ports, TLS, limits of connections and answers, access rules, and metric families in Prometheus'
+form. Out: what is asked and answered, and how that is counted (the processes).
 """

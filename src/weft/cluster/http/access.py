@@ -1,7 +1,7 @@
-"""Access to what not everybody may see or do: the one rule of every server of Weft.
+"""The access rule of all of Weft's servers, for pages that not everyone may use.
 
-What tells of health and counts is behind no door: the kubelet and Prometheus show nothing. What
-tells of pods, and what binds them, is.
+Health pages and metrics are open: the kubelet and Prometheus send no credentials. Pages about pods,
+and binding, are restricted.
 """
 
 import asyncio
@@ -14,17 +14,18 @@ LOCALHOST = "localhost"
 
 
 class AccessRule(msgspec.Struct, frozen=True):
-    """Without either, whoever comes from this very machine or pod (by loopback) is let in.
+    """Decides which connections are admitted; by default only those over loopback, from the same
+    machine or pod.
 
-    `certificate`: whoever shows a client certificate that the server's TLS trusts, and nobody else.
-    `anyone`: everybody, for the network itself is trusted.
+    `certificate`: only clients with a client certificate that the server's TLS trusts. `anyone`:
+    every client, because the network itself is trusted.
     """
 
     certificate: bool = False
     anyone: bool = False
 
     def admits(self, transport: asyncio.BaseTransport | None) -> bool:
-        """True if what came by this connection is let in."""
+        """Return True if requests on this connection are admitted."""
         if self.anyone:
             return True
         if transport is None:
@@ -36,7 +37,7 @@ class AccessRule(msgspec.Struct, frozen=True):
 
 
 def is_loopback(host: str) -> bool:
-    """True if only this machine or pod can reach this address."""
+    """Return True if only the same machine or pod can reach this address."""
     if host.lower() == LOCALHOST:
         return True
     try:

@@ -1,4 +1,4 @@
-"""A connection that must say what it wants in time, and the limits of all of them."""
+"""A connection with time limits, and the limit on the number of connections."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,11 +10,12 @@ UNREADABLE = "this is no HTTP request that Weft can read"
 
 
 class LimitedConnection(web.RequestHandler):
-    """Closed if it is one of more than `most`, or silent for `head_s` while a head is due.
+    """Closed if more than `most` are open, or if it is silent for `head_s` while a request's head
+    is due.
 
-    `opened` holds all open ones of a server. A server says when it is `answering`; from then on
-    the times are its own. `turned_away` hears why one ends: `connections`, `slow` or `http`.
-    `unreadable` is what is said to bytes that are no HTTP.
+    `opened` holds all open connections of a server. While a server is `answering`, its own time
+    limits apply. `turned_away` is called with the reason of a closure: `connections`, `slow` or
+    `http`. `unreadable` makes the answer to bytes that are not HTTP.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class LimitedConnection(web.RequestHandler):
         self._answering = self._leaving = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count it, or close it if it is one too many."""
+        """Count the connection, or close it if there are too many."""
         super().connection_made(transport)
         self._opened.add(self)
         if len(self._opened) > self._most:
@@ -45,13 +46,13 @@ class LimitedConnection(web.RequestHandler):
             self._expect_head()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Count it no more."""
+        """Stop counting the connection."""
         self._opened.discard(self)
         self._stop_waiting()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes: the beginning of a request, or more of it."""
+        """Receive bytes: the beginning or the rest of a request."""
         if not self._answering and self._timer is None:
             self._expect_head()
         super().data_received(data)
@@ -63,7 +64,7 @@ class LimitedConnection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what is no HTTP in a few words; nothing of it is sent back or logged."""
+        """Answer bytes that are not HTTP; their content is neither returned nor logged."""
         self._turned_away("http")
         response = self._unreadable()
         response.set_status(status)
@@ -71,30 +72,31 @@ class LimitedConnection(web.RequestHandler):
         return response
 
     def answering(self, now: bool) -> None:
-        """Begin or end answering a request; outside of that its head is waited for.
+        """Begin or end answering a request; while not answering, the next head is awaited.
 
-        Once it is leaving, no further request is.
+        After `leaving`, no further request is awaited.
         """
         self._answering = now or self._leaving
         self._stop_waiting()
 
     def leaving(self) -> None:
-        """The last answer is given. What still comes is thrown away, while it lingers."""
+        """Note that the last answer was given: whatever still arrives is discarded until it
+        closes."""
         self._leaving = True
 
     def abort_unless_taken(self, within_s: float) -> None:
-        """Close it then, if what was sent is not taken."""
+        """Close after `within_s` seconds if the client has not received everything."""
         if self._unsent():
             loop = asyncio.get_running_loop()
             loop.call_later(within_s, lambda: self.abort() if self._unsent() else None)
 
     def too_slow(self) -> None:
-        """Whoever is there does not send, or does not read: close it."""
+        """Close a connection whose client does not send or does not read."""
         self._turned_away("slow")
         self.abort()
 
     def abort(self) -> None:
-        """Close it without another byte."""
+        """Close without sending another byte."""
         if isinstance(self.transport, asyncio.Transport):
             self.transport.abort()
 

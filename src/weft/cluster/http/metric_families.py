@@ -1,4 +1,4 @@
-"""Metric families of prometheus-client out of plain numbers: one call makes one family."""
+"""Builds prometheus-client's metric families from plain numbers."""
 
 from collections.abc import Mapping
 from typing import TypeVar
@@ -9,12 +9,12 @@ Key = TypeVar("Key", bound=str | tuple[str, ...])
 
 
 def counter(name: str, text: str, values: Mapping[Key, float] | float, *labels: str) -> Metric:
-    """A counter: one number, or one for each value of the label (for each tuple of several)."""
+    """Build a counter: one number, or one per value of the label (per tuple for several labels)."""
     return _filled(CounterMetricFamily(name, text, labels=labels), values)
 
 
 def gauge(name: str, text: str, values: Mapping[Key, float] | float, *labels: str) -> Metric:
-    """The same as a gauge."""
+    """Build a gauge, from the same arguments as `counter`."""
     return _filled(GaugeMetricFamily(name, text, labels=labels), values)
 
 

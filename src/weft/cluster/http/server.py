@@ -1,7 +1,7 @@
-"""The one HTTP server of every host: ports, TLS, limits of connections, and an orderly end.
+"""The HTTP server of every process: ports, TLS, limits of connections, and orderly shutdown.
 
-A host says what it answers; whatever it raises is logged and answered with 500. Who dials in may be
-broken or hostile: heads, answers that nobody takes and the number of connections are limited.
+A process supplies the answers; an exception is logged and answered with 500. Clients may be broken
+or hostile: request heads, unread answers and the number of connections are limited.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ FAILED = "Weft failed to answer; its log says why"
 
 
 class HttpAnswer(NamedTuple):
-    """Status, body and its type. `last`: the connection is closed after it."""
+    """Status, body and content type. `last`: the connection is closed afterwards."""
 
     status: int
     body: bytes
@@ -29,18 +29,17 @@ class HttpAnswer(NamedTuple):
 
 
 class ProblemBody(msgspec.Struct, frozen=True):
-    """The body of an answer that is none. `weft` tells it apart from a proxy's own."""
+    """The body of an error answer. `weft` tells it from a proxy's own error."""
 
     error: str
     weft: bool = True
 
 
 class ServerLimits(msgspec.Struct, frozen=True):
-    """`head_s`: for a request's head to arrive. `take_s`: for an answer to be taken. `idle_s`: for
-    which a connection stays open without a request. `most_connections`: open at once. `linger_s`:
-    how long whose last answer is given may go on sending; a connection that is closed at once loses
-    the answer. `backlog`: connections that wait to be accepted.
-    """
+    """Limits. `head_s`: time for a request's head to arrive. `take_s`: for an answer to be
+    received. `idle_s`: how long a connection without a request stays open. `most_connections`: open
+    at once. `linger_s`: how long a client may go on sending after its last answer; closing at once
+    would lose the answer. `backlog`: connections waiting to be accepted."""
 
     head_s: float
     take_s: float
@@ -51,9 +50,9 @@ class ServerLimits(msgspec.Struct, frozen=True):
 
 
 class HttpServer:
-    """Serves what `answer` says on any number of ports. `problem` makes the answers that are none,
-    `turned_away` counts connections that end, by why: too many, too slow, or no HTTP.
-    """
+    """Serves the answers of `answer` on any number of ports. `problem` makes error answers,
+    `unreadable` those to bytes that are not HTTP; `turned_away` counts connections closed by
+    reason: too many, too slow, or not HTTP."""
 
     def __init__(
         self,
@@ -73,7 +72,7 @@ class HttpServer:
         self._manager = web.Server(self._serve)
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Open a port (0: any free one); which one it is."""
+        """Open a port (0: any free one) and return its number."""
         server = await asyncio.get_running_loop().create_server(
             self._connection, host, port, ssl=tls, backlog=self._limits.backlog
         )
@@ -81,14 +80,14 @@ class HttpServer:
         return int(server.sockets[0].getsockname()[1])
 
     def stop_listening(self) -> None:
-        """Take no more connections."""
+        """Accept no more connections."""
         for server in self._listening:
             server.close()
 
     async def close(self, within_s: float) -> None:
-        """Listen no more; answers under way get so long."""
+        """Stop listening, and give answers in flight this long to finish."""
         self.stop_listening()
-        self._manager.pre_shutdown()  # else idle connections are waited for
+        self._manager.pre_shutdown()  # otherwise idle connections would delay the shutdown
         await self._manager.shutdown(within_s)
 
     def _connection(self) -> LimitedConnection:
@@ -126,7 +125,8 @@ class HttpServer:
         return response
 
     async def _send(self, request: web.BaseRequest, response: web.Response, size: int) -> None:
-        """Until it is taken: who asks for much and reads nothing must not fill the memory."""
+        """Send an answer within the time limit, so that a client that does not read cannot fill
+        memory."""
         self.sending_bytes += size
         try:
             async with asyncio.timeout(self._limits.take_s):
@@ -137,7 +137,7 @@ class HttpServer:
             assert isinstance(connection, LimitedConnection)
             connection.too_slow()
         except ConnectionError:
-            pass  # who asked is gone
+            pass  # the client has disconnected
         finally:
             self.sending_bytes -= size
 

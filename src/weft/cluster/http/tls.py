@@ -1,4 +1,4 @@
-"""TLS of the server: its certificate, and whose clients it trusts."""
+"""TLS of a server: its certificate, and the authority of client certificates."""
 
 import asyncio
 import logging
@@ -11,10 +11,10 @@ _LOOK_S = 10.0
 
 
 def server_tls(certificate: Path, key: Path, client_authority: Path | None) -> ssl.SSLContext:
-    """A context from PEM files; with `client_authority`, client certificates are looked at.
+    """Build a context from PEM files; with `client_authority`, client certificates are verified.
 
-    They are asked for, not required: the kubelet's health checks have none. The server turns away
-    whoever else comes without.
+    They are requested, not required: the kubelet's health checks have none. `AccessRule` rejects
+    other clients without one.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -42,8 +42,11 @@ async def follow_certificate(
     *,
     look_s: float = _LOOK_S,
 ) -> None:
-    """Load the certificate anew whenever its files change, for connections from then on; until
-    cancelled. Files that make no pair, as while they are written, are tried again."""
+    """Reload the certificate whenever its files change, for later connections; runs until
+    cancelled.
+
+    Files that do not match, such as while they are being written, are tried again.
+    """
     loaded, told = _state(certificate, key), ""
     while True:
         await asyncio.sleep(look_s)
@@ -51,7 +54,7 @@ async def follow_certificate(
         if now == loaded:
             continue
         try:
-            # Elsewhere first: half of a pair that does not match would take the old one's place.
+            # Tried in a new context first, as a mismatched pair would replace the present one.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
             tls.load_cert_chain(certificate, key)
         except (OSError, ssl.SSLError) as error:
@@ -64,7 +67,7 @@ async def follow_certificate(
 
 
 def _state(*files: Path) -> list[tuple[int, int, int] | None]:
-    """By which a file that was written or exchanged is known."""
+    """Return what identifies the files' present content: modification time, inode and size."""
     return [_of_file(file) for file in files]
 
 

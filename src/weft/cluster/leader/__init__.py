@@ -1,6 +1,5 @@
-"""Wires to a live cluster whatever its leader does beside deciding.
+"""Connects the parts that a leader has in addition to deciding.
 
-In: which parts there are, what each hears of, and small parts of their own. Out: evictions
-(`cluster/eviction/`), what is stored (`cluster/stores/`), and the cluster itself, which knows no
-part.
+In: which parts there are, which events each receives, and small parts of their own. Out: evictions
+(`cluster/eviction/`), stores (`cluster/stores/`), and the cluster itself, which knows no part.
 """

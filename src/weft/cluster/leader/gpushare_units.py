@@ -1,8 +1,8 @@
-"""Reports contradictions about gpushare's unit, once, while this process leads.
+"""Reports contradictions about gpushare's memory unit, once each, while this process leads.
 
-A node counts `aliyun.com/gpu-mem` in GiB or in MiB. The configuration may say otherwise, a node may
-be switched while pods run there, and a pod's marks may come from before that. What is charged then
-is said in `dialects/gpushare.py`; people must hear of it, for only they know what was meant.
+A node counts `aliyun.com/gpu-mem` in GiB or in MiB. The configuration may contradict it, the node's
+unit may be changed while pods run there, and a pod's marks may be older than the change.
+`dialects/gpushare.py` says what is charged then; only people know what was intended.
 """
 
 import logging
@@ -19,7 +19,7 @@ log = logging.getLogger("weft.cluster")
 
 
 class UnitMismatches:
-    """The contradictions there are, by node name: `of_nodes`. (Those of bound pods are `doubts` of
+    """The present contradictions by node name: `of_nodes`. (Those of bound pods are `doubts` of
     the `PodView`.)"""
 
     def __init__(self, nodes: NodeView, unit: Unit, notify: Callable[[Notice], None]) -> None:
@@ -29,17 +29,17 @@ class UnitMismatches:
         self._leading = False
 
     def lead(self) -> None:
-        """Report all that is known, and from here on what is new: this process leads now."""
+        """Report all known contradictions and from now on new ones: this process leads."""
         self._leading = True
         for notice in self.of_nodes.values():
             self._report(notice)
 
     async def stop(self) -> None:
-        """Report nothing more."""
+        """Stop reporting."""
         self._leading = False
 
     def check(self, new: Iterable[Node], gone: Collection[str]) -> None:
-        """Check nodes that are new or other than before, and forget those that are gone."""
+        """Check nodes that are new or changed, and forget those that are gone."""
         for name in gone:
             self.of_nodes.pop(name, None)
         for node in new:

@@ -1,10 +1,10 @@
-"""Names the parts that a leader has beside deciding, and wires each to what it hears of.
+"""Lists the parts that a leader has in addition to deciding, and connects each to its events.
 
-    a pod changed ──▶ ends ──▶ its own event ──▶ started           a command ──▶ evictor, guard,
-    a node changed ──▶ units, touched: guard ──▶ started            carried out     oom_history
-    all is taken in ──▶ guard, past_scheduler
+a pod changed ──▶ ends ──▶ its own event ──▶ started           a command ──▶ evictor, guard,
+a node changed ──▶ units, touched: guard ──▶ started            carried out     oom_history
+all events handled ──▶ guard, past_scheduler
 
-Each part says what it needs in its constructor; the cluster starts and stops them with leadership.
+Each part takes what it needs in its constructor; the cluster starts and stops them with leadership.
 """
 
 from weft.cluster.control.live_cluster import EngineCluster
@@ -20,8 +20,11 @@ from weft.kube.configmap import OwnConfigMap
 
 
 class LeaderParts:
-    """The parts of one live cluster. What is learnt of pods that ran out of memory is kept in
-    `config_map`; `past_scheduler` says what becomes of our schedulers' pods bound without them."""
+    """The parts of one live cluster.
+
+    `config_map` stores what is learnt about pods that ran out of memory; `past_scheduler` says how
+    to treat pods with Weft's schedulerName that another party bound.
+    """
 
     def __init__(
         self,

@@ -1,8 +1,7 @@
-"""Writes what an original's device plugin writes on a pod once its container starts.
+"""Writes the annotations that an original system's device plugin writes when a container starts.
 
-On a node where Weft's agent gives containers their GPUs, no such plugin runs, and users read those
-annotations. Whoever leads writes them as soon as the pod is shown running; one that was missed, or
-whose write failed, is written later.
+On nodes where Weft's agent delivers GPUs no such plugin runs, but users may read those annotations.
+The leader writes them when the pod is seen running; a missed or failed write is repeated later.
 """
 
 import asyncio
@@ -34,7 +33,7 @@ _FIRST_S, _MOST_S = 1.0, 60.0
 
 
 class StartedMarks:
-    """Looks after one cluster's pods, while `leading`."""
+    """Watches one cluster's pods while `leading`."""
 
     def __init__(
         self,
@@ -46,17 +45,17 @@ class StartedMarks:
         self.leading = False
         self._client, self._pods, self._nodes = client, pods, nodes
         self._may_write = may_write
-        self._written: dict[str, dict[str, str]] = {}  # no watch may have shown it yet
+        self._written: dict[str, dict[str, str]] = {}  # not necessarily in the watch yet
         self._due: dict[str, None] = {}
         self._task: asyncio.Task[None] | None = None
 
     def lead(self) -> None:
-        """This process leads now: pods that run already may lack their annotations."""
+        """Begin to lead: pods that already run may lack their annotations."""
         self.leading = True
         self.observe(self._pods.pods.values())
 
     def observe(self, pods: Iterable[Pod]) -> None:
-        """These pods came or changed, or their node did."""
+        """Note pods that are new or changed, or whose node changed."""
         if not self.leading:
             return
         for pod in pods:
@@ -68,12 +67,12 @@ class StartedMarks:
             self._task.add_done_callback(self._done)
 
     def forget(self, uid: str) -> None:
-        """The pod is gone."""
+        """Forget a pod that is gone."""
         self._written.pop(uid, None)
         self._due.pop(uid, None)
 
     async def stop(self) -> None:
-        """Write nothing more."""
+        """Stop writing."""
         self.leading = False
         if self._task is not None:
             self._task.cancel()
@@ -85,7 +84,7 @@ class StartedMarks:
             log.error("annotations of started pods: this is a mistake in Weft", exc_info=error)
 
     def _is_given(self, pod: Pod) -> bool:
-        """True if Weft placed it, on a node where Weft's agent gives containers their share."""
+        """Return True if Weft placed the pod, on a node where Weft's agent delivers GPUs."""
         node = self._nodes.objects.get(pod.spec.node_name)
         text = (node.metadata.annotations or {}).get(AGENT) if node is not None else None
         if text is None or not placed_by_weft(pod):
@@ -97,7 +96,7 @@ class StartedMarks:
         return True
 
     async def _write_all(self) -> None:
-        """One after the other, so that each sees what those before it were given."""
+        """Write one pod after the other, so that each sees what earlier ones were given."""
         backoff = Backoff(_FIRST_S, _MOST_S, self._client.rng)
         while self.leading and self._due:
             failed: dict[str, None] = {}
@@ -112,7 +111,7 @@ class StartedMarks:
                 await self._client.clock.sleep(backoff.next_s())
 
     async def _write(self, pod: Pod) -> bool:
-        """Write what is to be written, if anything; whether nothing is left to do."""
+        """Write the pod's annotations if any are due; return True unless a retry is needed."""
         meta = pod.metadata
         annotations = self._annotations(pod)
         if annotations and self._may_write is not None and not self._may_write(2 * _TIMEOUT_S):
@@ -125,7 +124,7 @@ class StartedMarks:
         try:
             await self._client.call("PATCH", path, body, content_type=MERGE_PATCH)
         except (NotFoundError, ConflictError):
-            return True  # it is gone, or another one of its name is there
+            return True  # the pod is gone, or another one has its name
         except (ApiError, LostError, NotSentError) as error:
             if isinstance(error, ApiError) and error.code == ANOTHER_POD:
                 return True
@@ -142,7 +141,7 @@ class StartedMarks:
         try:
             request = read_bound(pod, self._pods.settings)
         except BadInputError:
-            return {}  # nobody knows any more what it asked for
+            return {}  # its request can no longer be read
         here = self._pods.on_node(pod.spec.node_name)
         others = [self._as_written(each) for each in here if each.metadata.uid != request.uid]
         now_ns = int(self._client.clock.wall().timestamp() * 1e9)

@@ -1,4 +1,4 @@
-"""Asks a live scheduler why a pod is where it is, as `weft explain pod` does."""
+"""Asks a live scheduler why a pod is where it is, for `weft explain pod`."""
 
 import asyncio
 import re
@@ -24,13 +24,12 @@ from weft.model.annotations import ROLE
 from weft.model.errors import BadInputError
 
 _SERVICE = re.compile(r"([a-z0-9-]+)/([a-z0-9-]+):([a-z0-9-]+)")
-_PORT_NAME = "http"  # of the scheduler's own pages, in Weft's manifests
+_PORT_NAME = "http"  # name of the scheduler's HTTP port in Weft's manifests
 _TIMEOUT_S = 30.0
 
 
 class SchedulerAddress(NamedTuple):
-    """The scheduler's address: at `url`, or behind the API server of a kubeconfig, in the namespace
-    of its Service."""
+    """The scheduler's address: `url`, or its Service behind the API server of a kubeconfig."""
 
     url: str
     kubeconfig: Path | None
@@ -39,18 +38,17 @@ class SchedulerAddress(NamedTuple):
 
 
 class SchedulerEndpoint(NamedTuple):
-    """A server to ask: a name for people, and what stands before the page's path."""
+    """A server to ask: its name for people, and the URL before the page's path."""
 
     where: str
     before: str
 
 
 class ExplainToken(NamedTuple):
-    """Headers of the question; `lacking` says why there are none.
+    """Headers that carry a token; `lacking` says why there is none.
 
-    Behind the API server's proxy nobody can tell who asks. So the API server makes a token that
-    proves it: of a service account that may read explanations, for somebody who may make its
-    tokens.
+    Behind the API server's proxy the scheduler cannot tell who asks. So the API server issues a
+    token of a service account that may read explanations, to a user who may create its tokens.
     """
 
     headers: dict[str, str]
@@ -61,7 +59,8 @@ NO_PASS = ExplainToken({})
 
 
 async def explain_token(client: ApiClient, namespace: str) -> ExplainToken:
-    """For a scheduler in this namespace. Without one it may still answer: the door may be open."""
+    """Create a token for the scheduler in this namespace. A scheduler open to anyone answers
+    without."""
     account = Account(namespace, ACCOUNT)
     try:
         return ExplainToken({TOKEN_HEADER: await make_token(client, account, AUDIENCE)})
@@ -70,7 +69,7 @@ async def explain_token(client: ApiClient, namespace: str) -> ExplainToken:
 
 
 def ask(source: SchedulerAddress, name: str) -> bytes:
-    """The scheduler's answer about NAMESPACE/NAME (or NAME), JSON."""
+    """Return the scheduler's answer about NAMESPACE/NAME (or NAME), as JSON."""
     namespace, slash, pod = name.rpartition("/")
     if not pod or "/" in namespace or (slash and not namespace):
         raise BadInputError("pod", f"{name!r} names no pod; write NAMESPACE/NAME or NAME")
@@ -80,7 +79,7 @@ def ask(source: SchedulerAddress, name: str) -> bytes:
 
 
 def _endpoint(source: SchedulerAddress) -> Endpoint:
-    """The scheduler itself, or the API server before it."""
+    """Return the scheduler itself, or the API server in front of it."""
     if source.url:
         check_url(source.url, "--url")
         return Endpoint(source.url.rstrip("/"), FixedCredentials())
@@ -90,7 +89,7 @@ def _endpoint(source: SchedulerAddress) -> Endpoint:
 
 
 async def _ask(endpoint: Endpoint, source: SchedulerAddress, path: str) -> bytes:
-    """By each way until a scheduler answers; `BadInputError` says why none does."""
+    """Try each route until a scheduler answers; `BadInputError` says why none does."""
     async with ApiClient(endpoint, ClientOptions(request_timeout_s=_TIMEOUT_S)) as client:
         if source.url:
             ways, before, shown = [SchedulerEndpoint(source.url, "")], "", NO_PASS
@@ -124,8 +123,8 @@ async def _shown(client: ApiClient, namespace: str) -> ExplainToken:
 
 
 async def _ways(client: ApiClient, service: str) -> tuple[list[SchedulerEndpoint], str]:
-    """The leader's pod, which needs nobody who keeps the Service's endpoints, and then the Service;
-    and what to say of the pod where there is none."""
+    """Return the routes: the leader's pod, which works without endpoints of the Service, then the
+    Service; and the text that says why there is no leader's pod."""
 
     match = _SERVICE.fullmatch(service)
     assert match is not None
@@ -153,7 +152,8 @@ def _silent(where: str, client: ApiClient, error: Exception) -> BadInputError:
 
 
 def _check_ours(body: bytes, where: str) -> None:
-    """Any server may answer 200; an explanation of whatever version names a pod and its state."""
+    """Check that the answer is an explanation, as any server may answer 200; `BadInputError` if
+    not."""
     try:
         answer = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
@@ -164,7 +164,7 @@ def _check_ours(body: bytes, where: str) -> None:
 
 
 def _own_words(response: ApiResponse) -> str:
-    """The scheduler's own words on why there is none; "" where somebody else answers."""
+    """Return the scheduler's own error text; "" if another server answered."""
 
     try:
         problem = msgspec.json.decode(response.body, type=ProblemBody)
@@ -178,7 +178,7 @@ def _said(response: ApiResponse) -> str:
 
 
 def _problem(response: ApiResponse, source: SchedulerAddress) -> str:
-    """The reason why nobody explains: what the proxy's words mean."""
+    """Say what the proxy's error means, and what to do."""
     message = _said(response)
     if source.url:
         return f"is no Weft scheduler: it answers {message}"
@@ -194,7 +194,7 @@ def _problem(response: ApiResponse, source: SchedulerAddress) -> str:
 
 
 def live_explanation(body: bytes) -> Explanation:
-    """The scheduler's answer, read."""
+    """Decode the scheduler's answer; `BadInputError` if it has another version's form."""
 
     try:
         return msgspec.json.decode(body, type=Explanation)

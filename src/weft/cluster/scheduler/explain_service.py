@@ -1,9 +1,9 @@
 """Answers `weft explain pod`: why a pod of a live cluster is where it is, or nowhere.
 
-Everything is read off the accounts of now, in one go between two events. Only two things take
-long, and give others their turn: deciding again without metrics, whose answer is of the moment of
-its last step (`core/explain/counterfactual.py`), and then the search for what would have to change,
-which ends after a while, and whose findings are tried once more before they are told
+The answer reads the present ledger at one moment between two events. Only two steps take long, and
+yield to events: deciding again without metrics, whose result is valid at its last step
+(`core/explain/counterfactual.py`), and the search for what would have to change, which ends after a
+time limit and whose results are tried once more before they are reported
 (`core/explain/smallest_change.py`).
 """
 
@@ -68,9 +68,9 @@ _FULL = (Code.GPU_MEMORY, Code.GPU_CORES, Code.GPU_SHARE, Code.NOT_IDLE)
 class SearchOptions(msgspec.Struct, frozen=True):
     """Settings, with reasons.
 
-    `slice_s`: the longest the search keeps others waiting, but for the one trial that is under way;
-    it then rests as long. `budget_s`: what it may compute in all; 20,000 pods to try to end one by
-    one take longer, and the smallest come first.
+    `slice_s`: how long the search may delay other work at a time, except to finish a trial; it then
+    pauses as long. `budget_s`: its computing time in all; trying to end each of 20,000 pods would
+    take longer, so the smallest come first.
     """
 
     slice_s: float = 0.005
@@ -78,15 +78,15 @@ class SearchOptions(msgspec.Struct, frozen=True):
 
 
 class OverbookedAccounts(Protocol):
-    """The GPUs that hold more than they have, by node."""
+    """The overbooked GPUs, by node."""
 
     over: dict[str, tuple[OverbookedGpu, ...]]
 
 
 class Explainer:
-    """Explains the pods of one live cluster. `clock` times the search, seconds.
+    """Explains the pods of one live cluster. `clock` times the search, in seconds.
 
-    `progress_of` says how fast a pod (UID) goes.
+    `progress_of` returns a pod's progress by UID.
     """
 
     def __init__(
@@ -102,10 +102,10 @@ class Explainer:
         self._options = options or SearchOptions()
 
     async def explain(self, namespace: str, name: str) -> Explanation | None:
-        """The pod now; None where there is none of this name."""
+        """Explain the pod as of now; None if no pod has this name."""
         try:
             explanation = await self._explain(namespace, name)
-        except Exception as error:  # a mistake of ours about this pod is no other answer's
+        except Exception as error:  # an error of ours about one pod must not affect other answers
             explanation = self._broke_off(namespace, name, error)
         if explanation is None or self._progress_of is None:
             return explanation
@@ -136,7 +136,7 @@ class Explainer:
         return await self._pending(pod, request, metrics)
 
     def _settled(self, pod: Pod) -> Explanation | None:
-        """The explanation of a pod for which there is nothing to decide now."""
+        """Return the explanation of a pod for which nothing is to be decided now, else None."""
         uid, spec = pod.metadata.uid, pod.spec
         if pod.ended:
             return self._explanation(pod, "ended", pod.status.phase)
@@ -186,7 +186,7 @@ class Explainer:
         return self._explanation(pod, state, f"{at}; {how}", notes=notes, **more)
 
     async def _with_metrics(self, settled: Explanation) -> Explanation:
-        """The same, with the metrics behind it where this process decided it."""
+        """Add the metrics behind the placement, if this process decided it."""
         placed = self._live.engine.placed.get(settled.uid)
         if placed is None or settled.state not in ("bound", "binding"):
             return settled
@@ -198,7 +198,7 @@ class Explainer:
         return replace(settled, metrics=await self._metrics_of(placed), score_parts=parts)
 
     async def _metrics_of(self, placed: PlacedPod) -> MetricsRead | None:
-        """The metrics of its GPUs at its decision, and what they say and do now."""
+        """Return the metrics of the pod's GPUs at its decision, and the effect of metrics now."""
         record, saw = placed.record, placed.saw
         on = "" if placed.queued else record.node
         asked = PlacementQuestion(placed.pod, placed.profile, record.attempt, on, (record.uid,))
@@ -225,7 +225,7 @@ class Explainer:
         for over in self._accounts.over.get(node, ()):
             if pod.metadata.uid in over.holders:
                 notes.append(f"{node}: {over}")
-        with contextlib.suppress(BadInputError):  # another scheduler bound it as it is
+        with contextlib.suppress(BadInputError):  # another scheduler bound it unread
             notes += live.parse(pod).warnings
         return tuple(notes)
 
@@ -236,7 +236,8 @@ class Explainer:
     # --- without ---
 
     def _anothers(self, pod: Pod) -> Explanation:
-        """Weft may be asked about it as kube-scheduler's extender: what it would answer."""
+        """Explain another scheduler's pod, and what Weft would answer as kube-scheduler's
+        extender."""
         live = self._live
         scheduler = pod.spec.scheduler_name or "default-scheduler"
         served = [name for name in live.engine.profiles if live.pods.ours(_named(pod, name))]
@@ -255,7 +256,7 @@ class Explainer:
         )
 
     async def _metrics_if_pending(self, pod: Pod) -> MetricsRead | None:
-        """The metrics behind what the pod would get now; None also where it cannot be read."""
+        """Return the metrics behind a decision made now; None also if the pod cannot be read."""
         engine = self._live.engine
         try:
             request = self._live.parse(pod)
@@ -272,7 +273,7 @@ class Explainer:
     async def _decided_again(
         self, asked: PlacementQuestion, at_ns: int, place: AlternativePlacement
     ) -> MetricsRead | None:
-        """`metrics_in_steps`, with a rest after each as long as it took."""
+        """Run `metrics_in_steps`, pausing after each step for as long as it took."""
         steps = metrics_in_steps(self._live.engine, asked, at_ns, place)
         while True:
             began = self._clock()
@@ -319,7 +320,7 @@ class Explainer:
         return self._explanation(pod, "pending", NOWHERE, **more)
 
     def _on_nodes(self, known: Assessment) -> list[str]:
-        """Notes on nodes that would have to be mended: closed ones, and overbooked GPUs."""
+        """Note nodes that people would have to fix: cordoned or not ready, and overbooked GPUs."""
         live, table = self._live, self._live.engine.ledger.table
         with_gpus = (table.gpus > 0) | (not known.demand.needs)
         rows = np.flatnonzero((known.codes == Code.UNSCHEDULABLE) & with_gpus).tolist()
@@ -338,7 +339,8 @@ class Explainer:
     async def _changes(
         self, profile: Profile, request: PodRequest
     ) -> tuple[tuple[SuggestedChange, ...], bool]:
-        """Changes that would make it fit, tried a slice at a time; and whether all was tried."""
+        """Search changes that would make the pod fit, in slices; return them, and whether all were
+        tried."""
 
         def rank(uid: str) -> int:
             return int(self._priority(uid) >= request.priority)
@@ -365,7 +367,7 @@ class Explainer:
     def _on_preemption(
         self, request: PodRequest, pod: Pod, changes: tuple[SuggestedChange, ...]
     ) -> list[str]:
-        """A note where kube-scheduler would end others for it, which Weft alone does not."""
+        """Note where kube-scheduler would preempt others for the pod, which Weft alone does not."""
         freed = next((change.free for change in changes if change.free), ())
         lower = [uid for uid in freed if self._priority(uid) < request.priority]
         if not freed or len(lower) < len(freed) or pod.spec.preemption_policy == "Never":
@@ -384,7 +386,8 @@ _END = object()
 def _beyond_advertised(
     table: LedgerTable, known: Assessment, summary: FeasibilitySummary
 ) -> list[str]:
-    """That kubelets account what the pod's own GPU resource counts, where that is what it lacks."""
+    """Note GPU resources of which a node advertises too little, where the pod fails because of
+    that."""
     notes = []
     for lacks in summary.reasons:
         if lacks.code != Code.EXTENDED or lacks.unit not in RESOURCES:

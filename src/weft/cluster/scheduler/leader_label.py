@@ -1,9 +1,9 @@
-"""The leader's mark on its own pod, by which a Service finds it.
+"""Labels the leader's pod, so that a Service can select it.
 
 kube-scheduler calls one address, and only the leader may bind: the extender's Service selects
-`weft.dev/role: leader`. A process that starts is a follower, whatever its pod's label says (a
-container that crashed comes back in the same pod). A new leader takes the mark from every other
-pod first: one that was stopped cannot do so itself.
+`weft.dev/role: leader`. A process starts as a follower, whatever its pod's label says (a crashed
+container restarts in the same pod). A new leader first removes the label from every other pod, as a
+stopped leader cannot do so itself.
 """
 
 import logging
@@ -22,17 +22,18 @@ LEADER, FOLLOWER = "leader", "follower"
 
 
 class LeaderLabel:
-    """The label of the pod this process runs in; does nothing where there is no such pod."""
+    """The label of the pod in which this process runs; does nothing outside a pod."""
 
     def __init__(self, client: ApiClient, namespace: str = "", name: str = "") -> None:
         self._client, self._namespace, self._name = client, namespace, name
 
     async def follow(self) -> None:
-        """Say that this process does not lead. A failure is logged: the lease protects anyway."""
+        """Label this process a follower. A failure is only logged, as the lease is the real
+        protection."""
         await self._label(self._name, FOLLOWER)
 
     async def lead(self) -> bool:
-        """Say that this process leads and nobody else does; whether that worked."""
+        """Label this process the only leader; return whether that succeeded."""
         if not self._name:
             return True
         try:
@@ -51,10 +52,10 @@ class LeaderLabel:
             return True
         body = msgspec.json.encode({"metadata": {"labels": {ROLE: role}}})
         try:
-            path = PODS.of(self._namespace, name, "status")  # labels too; no right to its spec
+            path = PODS.of(self._namespace, name, "status")  # may change labels, not the spec
             await self._client.call("PATCH", path, body, content_type=MERGE_PATCH)
         except NotFoundError:
-            return name != self._name  # another's pod that is gone needs no label
+            return name != self._name  # another pod that is gone needs no label
         except (ApiError, LostError, NotSentError) as error:
             text, fields = (
                 "pod %s/%s can't be labelled: %s",

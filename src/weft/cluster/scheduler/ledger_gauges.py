@@ -1,6 +1,6 @@
-"""The ledger as gauges: one label set a GPU node, bound once; one a GPU where that is asked for.
+"""The ledger as gauges: one series per GPU node, and optionally one per GPU.
 
-Nodes without a GPU have none: 5,000 nodes are 5,000 series of each gauge as it is.
+Nodes without a GPU have none: 5,000 nodes are already 5,000 series of each gauge.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,11 +17,11 @@ _MEMORY_USED = "GPU memory that pods hold, MiB."
 _CORES_USED = "GPU cores that pods hold, thousandths."
 
 Column = tuple[str, str, Sequence[float]]
-"""A gauge's name, its help, and one value a label set."""
+"""A gauge's name, its help, and one value per label set."""
 
 
 class LedgerGauges:
-    """Reads one ledger. `per_gpu` adds a series for each GPU: eight times as many, as a rule."""
+    """Reads one ledger. `per_gpu` adds a series for each GPU, usually eight times as many."""
 
     def __init__(self, ledger: Ledger, *, per_gpu: bool = False) -> None:
         self._ledger, self._per_gpu = ledger, per_gpu
@@ -33,7 +33,7 @@ class LedgerGauges:
         self._steady: list[Column] = []
 
     def collect(self) -> Iterator[Metric]:
-        """All of them, as of now: what changes between two families changes nothing here."""
+        """Yield all gauges from one consistent state, even if the ledger changes meanwhile."""
         self._bind_labels()
         columns = [(column, self._nodes) for column in self._of_nodes()]
         if self._per_gpu:
@@ -59,7 +59,8 @@ class LedgerGauges:
             ]
 
     def _steady_columns(self) -> list[Column]:
-        """Numbers that change only with the nodes. A MIG instance counts as part of its card."""
+        """Return the gauges that change only with the nodes. A MIG instance counts as part of its
+        card."""
         table = self._ledger.table
         cards = table.device_parent < 0
         memory = self._sums(np.where(cards, table.device_memory_total, 0))
@@ -88,7 +89,7 @@ class LedgerGauges:
         ]
 
     def _sums(self, values: npt.ArrayLike) -> list[float]:
-        """Sum over its devices, for each GPU node."""
+        """Sum the values of the devices of each GPU node."""
         table = self._ledger.table
         weights = np.asarray(values, dtype=np.float64)
         by_node = np.bincount(table.device_node, weights=weights, minlength=table.count)
@@ -104,8 +105,11 @@ class LedgerGauges:
 
 
 def gpus_held(ledger: Ledger, namespace_of: Callable[[str], str]) -> dict[str, float]:
-    """GPUs that each namespace holds, by the pod's UID: of each card the larger of its part of the
-    memory and of the cores, and a MIG instance is its part of the card's memory."""
+    """Return the GPUs that each namespace holds; `namespace_of` maps a pod's UID.
+
+    Of each card the larger of the pod's part of the memory and of the cores counts; a MIG instance
+    is its part of the card's memory.
+    """
     held: dict[str, float] = {}
     table = ledger.table
     memory, parents = table.device_memory_total.tolist(), table.device_parent.tolist()

@@ -1,8 +1,8 @@
 """The scheduler's metrics. Names and labels are kube-scheduler's where they mean the same.
 
-Labels come from profiles, policies, nodes, namespaces and words in the code, never from pods:
-bounded. What
-others count already (client, binder, watches, ledger) is read off them when Prometheus asks.
+Labels come from profiles, policies, nodes, namespaces and fixed words in the code, never from pods,
+so that their number is bounded. Numbers that other parts count already (client, binder, watches,
+ledger) are read when Prometheus scrapes.
 """
 
 from collections import Counter
@@ -21,9 +21,9 @@ from weft.core.engine import Faulted, Unschedulable
 from weft.kube.bind import Bound
 from weft.model.annotations import AGENT
 
-_REMEMBERED = 100_000  # pods whose first try is remembered; of more, the duration begins later
+_REMEMBERED = 100_000  # pods whose first try is remembered; others' durations start later
 _QUEUES = {"backoff": "backoff", "parked": "unschedulable", "faulty": "unschedulable"}
-"""The queue of each state; all other states are `active`."""
+"""The queue that each state is reported as; all other states are `active`."""
 
 _ATTEMPT_S = [0.001 * 2**n for n in range(15)]
 _DECISION_S = [0.00002 * 2**n for n in range(15)]
@@ -31,10 +31,10 @@ _SLI_S = [0.01 * 2**n for n in range(20)]
 
 
 class SchedulerMetrics:
-    """Listens to one live cluster's decisions, and is a collector of prometheus-client.
+    """Receives one live cluster's decisions; a prometheus-client collector.
 
-    `lease` is the name under which leadership is told; `per_gpu` adds the ledger's gauges of every
-    single GPU.
+    `lease` is the name under which leadership is reported; `per_gpu` adds the ledger's gauges of
+    every single GPU.
     """
 
     def __init__(self, parts: LeaderParts, *, lease: str = "weft", per_gpu: bool = False) -> None:
@@ -100,7 +100,7 @@ class SchedulerMetrics:
         self._attempt.labels(result, profile).observe(took_s)
 
     def _forget_the_gone(self) -> None:
-        """Pods that left without being bound by us."""
+        """Forget pods that left without being bound by Weft."""
         engine = self._live.engine
         for known in (self._first, self._deciding_s):
             gone = [uid for uid in known if uid not in engine.queue and uid not in engine.placed]
@@ -110,8 +110,7 @@ class SchedulerMetrics:
     # --- telling ---
 
     def collect(self) -> Iterator[Metric]:
-        """Everything; each family as of the moment it is made, and without those that break
-        off."""
+        """Yield all metrics with their present values; a group that fails is left out."""
         with self._live.faults.beside("forgetting pods that are gone"):
             self._forget_the_gone()
         parts = {
@@ -217,7 +216,7 @@ class SchedulerMetrics:
         yield counter("weft_slowness_evictions", slowed, parts.evictor.slowdown_counts, "outcome")
 
     def _oom_history(self) -> Iterator[Metric]:
-        """Gauges of workloads that ran out of GPU memory."""
+        """Yield the metrics of workloads that ran out of GPU memory."""
         live, parts = self._live, self._parts
         writes = "Writes of what out-of-memory ends taught, by outcome."
         yield counter("weft_lessons_writes", writes, parts.oom_history.counts, "outcome")
@@ -248,6 +247,6 @@ def _histogram(
 
 
 def _without_creation(family: Metric) -> Metric:
-    """The `_created` series double what a histogram costs and say nothing that is asked here."""
+    """Drop the `_created` series, which double a histogram's size and are not used."""
     family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
     return family

@@ -1,4 +1,4 @@
-"""Pending pods by why they wait, and how long the oldest of each has: gauges to alert on."""
+"""Gauges of pending pods by reason, and the age of the oldest for each, to alert on."""
 
 from collections.abc import Iterator, Mapping
 
@@ -12,19 +12,19 @@ from weft.kube.pods import Pod
 from weft.model import BadInputError, Code
 
 UNTRIED, CONTRADICTORY = "UNTRIED", "CONTRADICTORY"
-"""Beside the names of `Code`: no decision yet, and pods that cannot be read."""
+"""Reasons in addition to the names of `Code`: no decision yet, and pods that cannot be read."""
 _REMEMBERED = 100_000
 
 
 class PendingGauges:
-    """Listens to decisions; `collect` tells of the pods that wait then."""
+    """Receives decisions; `collect` reports the pods that are pending then."""
 
     def __init__(self, live: ClusterView) -> None:
         self._live = live
         self._why: dict[str, str] = {}
 
     def note(self, command: Unschedulable | Faulted) -> None:
-        """A pod got no place: the reason that most nodes have, "has no GPU" only if all have it."""
+        """Remember why a pod is pending: the reason of most nodes; "no GPU" only if all have it."""
         record = command.record
         if isinstance(command, Faulted):
             why = Code.FAULT
@@ -38,7 +38,7 @@ class PendingGauges:
             self._why[record.uid] = why.name
 
     def collect(self) -> Iterator[Metric]:
-        """Both gauges, as of now."""
+        """Yield both gauges with their present values."""
         counts, oldest_s = dict[str, float](), dict[str, float]()
         now_ns = int(self._live.client.clock.wall().timestamp() * 1e9)
         for uid, since_ns in self._waiting().items():
@@ -53,7 +53,8 @@ class PendingGauges:
         yield gauge("weft_pending_pods_oldest_seconds", text, oldest_s, "reason")
 
     def _waiting(self) -> Mapping[str, int]:
-        """When each pod that waits was created, nanoseconds, by UID; the others are forgotten."""
+        """Return the creation time of each pending pod, nanoseconds by UID, and forget all
+        others."""
         since = {w.pod.uid: w.pod.created_ns for w in self._live.engine.queue.waiting()}
         for uid in [uid for uid in self._why if uid not in since]:
             del self._why[uid]

@@ -1,12 +1,13 @@
-"""Permission to have a pod explained: explanations name pods and nodes of all namespaces.
+"""Permission to see explanations, which name pods and nodes of all namespaces.
 
-By loopback comes who is on the machine, or may forward a port into the pod. Everybody else shows a
-token in a header of its own, because the API server's proxy keeps Authorization to itself. The
-token is good for this one audience, and whose it is must have the right to `get` /explain/….
+Loopback connections come from users of the machine, or users who may forward a port to the pod, and
+are allowed. Any other client sends a token in a header of its own, because the API server's proxy
+removes Authorization. The token must be for this audience, and its user must have the right to
+`get` /explain/….
 
-Whoever shows a token may be anybody, and garbage costs the API server a question. So what does not
-say that it is for this audience is not asked about at all; of one address one token is asked about
-at a time, of all together few, and each in a bounded time: then whoever else waits has a turn.
+Anyone can send a token, and checking one costs the API server a request. So a token that does not
+name this audience is refused unchecked; one token per address is checked at a time, few in all, and
+each within a time limit, so that every client gets its turn.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ from weft.kube.errors import ApiError, LostError, NotSentError
 TOKEN_HEADER = "X-Weft-Token"
 AUDIENCE = "weft.dev/explain"
 ACCOUNT = "weft-explain"
-"""The service account of the manifest whose tokens `weft explain` asks for, in Weft's namespace."""
+"""The service account of the manifest whose tokens `weft explain` requests, in Weft's namespace."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+){2}")
 _NOBODY = (
@@ -37,7 +38,7 @@ _NOBODY = (
 
 
 class PermissionRefusal(NamedTuple):
-    """HTTP status, and why."""
+    """HTTP status, and the reason."""
 
     status: int
     text: str
@@ -46,9 +47,10 @@ class PermissionRefusal(NamedTuple):
 class ReviewLimits(msgspec.Struct, frozen=True):
     """Settings, with reasons.
 
-    `most`: tokens that are asked about at once; an API server answers in some ms. `of_one_address`:
-    tokens that wait or are asked about; beyond, that address is told to come again. `timeout_s`:
-    for the API server's answers about one token, so that one that hangs holds nobody long.
+    `most`: tokens checked at once; an API server answers within milliseconds. `of_one_address`:
+    tokens of one address that wait or are being checked; beyond that the client gets 503.
+    `timeout_s`: for the API server's answers about one token, so that a hanging one does not block
+    others.
     """
 
     most: int = 4
@@ -57,7 +59,7 @@ class ReviewLimits(msgspec.Struct, frozen=True):
 
 
 class Permission:
-    """Asks the API server about tokens, one at a time for each address that shows them."""
+    """Has the API server check tokens, one at a time for each client address."""
 
     def __init__(
         self, client: ApiClient, door: AccessRule, limits: ReviewLimits | None = None
@@ -70,11 +72,11 @@ class Permission:
 
     @property
     def waiting(self) -> int:
-        """The tokens that wait, or are asked about now."""
+        """The number of tokens that wait or are being checked."""
         return self._waiting.total()
 
     async def refusal(self, request: web.BaseRequest, path: str) -> PermissionRefusal | None:
-        """The refusal of this request for `path`; None where it may be answered."""
+        """Return why this request for `path` is refused; None if it may be answered."""
         if self._door.admits(request.transport):
             return None
         token = request.headers.get(TOKEN_HEADER, "")
@@ -115,13 +117,13 @@ class Permission:
 
 
 class _Claims(msgspec.Struct, frozen=True):
-    """The claims of a token, as far as they are looked at before anybody vouches for them."""
+    """The claims of a token that are read before it is verified."""
 
     aud: str | list[str] = ""
 
 
 def _audiences(token: str) -> list[str]:
-    """The audiences that a token says it is for; none where it cannot be read."""
+    """Return the audiences that a token claims; none if it cannot be read."""
     claims = token.split(".")[1]
     try:
         decoded = base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4))
@@ -132,5 +134,5 @@ def _audiences(token: str) -> list[str]:
 
 
 def _address(request: web.BaseRequest) -> str:
-    """The address of whoever asks, "" where the connection is gone."""
+    """Return the client's address, "" if it has disconnected."""
     return request.remote or ""

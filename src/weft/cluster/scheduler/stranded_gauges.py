@@ -1,7 +1,6 @@
-"""Gauges of idle GPUs: how much usual pods could use, and what strands the rest.
+"""Gauges of idle GPUs: how much of them usual pods could use, and why the rest is stranded.
 
-Worked out now and then in a thread beside the decisions, from the ledger as it is; between two
-times the gauges stay.
+Computed periodically in a thread, from the live ledger; in between the gauges keep their values.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ from weft.core.framework.stranded import LIMITS, stranded_gpus
 
 
 class StrandedGauges:
-    """Looks at a live cluster every `every_s`; until it knows which pods come it says nothing."""
+    """Computes the gauges every `every_s` seconds; none until the usual pods are known."""
 
     def __init__(self, live: ClusterView, typical: TypicalInput, every_s: float = 60) -> None:
         self._live, self._typical, self._every_s = live, typical, every_s
@@ -24,19 +23,19 @@ class StrandedGauges:
         self._by: dict[str, float] = {}
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Compute periodically until cancelled."""
         while True:
             await self.look()
             await self._live.client.clock.sleep(self._every_s)
 
     async def look(self) -> None:
-        """Look once. What goes wrong costs the gauges, and nothing else."""
+        """Compute once. An error only leaves the gauges unchanged."""
         usual = self._typical.usual
         if not usual:
             return
         try:
             stranded = await asyncio.to_thread(stranded_gpus, self._live.engine.ledger.table, usual)
-        except Exception as error:  # the ledger went on meanwhile, or a mistake of ours
+        except Exception as error:  # the ledger changed meanwhile, or an error of ours
             self._live.faults.task("counting stranded GPUs", error)
             return
         self._usable = {(): int(stranded.usable.sum()) / 1000}
@@ -44,7 +43,7 @@ class StrandedGauges:
         self._by = {name: milli / 1000 for name, milli in zip(LIMITS, by, strict=True)}
 
     def collect(self) -> Iterator[Metric]:
-        """Yields the last result; no sample before the first."""
+        """Yield the last result; nothing before the first."""
         usable = "Idle GPUs that the pods there usually are could use."
         yield gauge("weft_gpus_usable", usable, self._usable)
         stranded = "Idle GPUs that usual pods cannot use, by what strands them."

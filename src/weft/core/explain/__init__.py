@@ -1,4 +1,4 @@
-"""Says why: why a pod is pending, what would have to change, and what metrics had to do with it.
+"""Explains decisions: why a pod is pending, what would have to change, what metrics contributed.
 
 In: reasons with counts, the smallest change that helps, the decision without metrics; the one
 `Explanation` of live clusters and decisions files, its renderer, and the sentences of events,

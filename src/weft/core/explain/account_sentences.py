@@ -1,4 +1,4 @@
-"""Sentences about what a node's GPUs hold: too much, in doubt, or asked to leave."""
+"""Sentences about GPUs that are overbooked, pods whose marks are doubtful, and evictions."""
 
 from collections.abc import Iterable
 
@@ -8,13 +8,15 @@ from weft.core.engine.overbooking import OverbookedGpu
 
 
 def overbooked_in_words(overbooked: Iterable[OverbookedGpu], holders: Iterable[str]) -> str:
-    """Says what a node's GPUs hold too much of; `holders` are their pods' names."""
+    """Name GPUs that are overbooked; `holders` are the names of the pods that hold shares of
+    them."""
     gpus = "; ".join(map(str, overbooked))
     return f"{gpus} ({', '.join(holders)}); nothing more is given away there until that ends"
 
 
 def bound_by_others_in_words(node: str, gpus: Iterable[int], assumed: str) -> str:
-    """The event of a pod that somebody else bound; `assumed` says how its share was guessed."""
+    """Text of the event of a pod that another scheduler bound; `assumed`: how its share was
+    guessed."""
     return (
         f"bound to {node} by someone else than Weft: GPU {', '.join(map(str, gpus))} there may "
         f"hold more than it has. Its share is counted{f' ({assumed})' if assumed else ''} and "
@@ -26,7 +28,8 @@ def bound_by_others_in_words(node: str, gpus: Iterable[int], assumed: str) -> st
 
 
 def edited_in_words(edited: str) -> str:
-    """Marks that are not as Weft wrote them."""
+    """Text of the event of a pod whose annotations Weft did not write; `edited` names the
+    differences."""
     return (
         f"its marks are not as Weft wrote them, or say less than it asks: {edited}. What two of "
         "them agree on counts, else the larger amount on each GPU; nobody else is evicted for it"
@@ -34,17 +37,22 @@ def edited_in_words(edited: str) -> str:
 
 
 def moved_in_words(moved: str) -> str:
-    """Marks that name another place than the pod's."""
+    """Text of the event of a pod whose marks name another node or GPU than the pod is on."""
     return f"{moved}. It is charged where it is, and nobody is evicted for it"
 
 
 def unreadable_in_words(why: str, charged: str) -> str:
-    """A bound pod whose labels or annotations cannot be read; `charged` is what counts instead."""
+    """Text of the event of a bound pod with unreadable marks; `charged` is what is counted for
+    it."""
     return f"cannot be read as it is now ({why}): it is charged {charged}"
 
 
 def undue_in_words(problem: str, *, charged: bool) -> str:
-    """A delivery record that is not due to its pod."""
+    """Text of the event of a pod with a delivery record although it requests no GPU.
+
+    `charged`: the GPUs named in the record are charged to the pod, as its node's agent may deliver
+    them; otherwise the agent ignores the record.
+    """
     outcome = (
         "it asks for no GPU, and is charged those that the record names: the agent of its node may "
         "be one that gives it these"
@@ -55,7 +63,7 @@ def undue_in_words(problem: str, *, charged: bool) -> str:
 
 
 def lost_in_words(gpus: Iterable[int], node: str) -> str:
-    """GPUs that a pod was placed on and its node does not show any more."""
+    """Text of the event of a pod on GPUs that its node no longer reports."""
     return (
         f"was placed on GPU {', '.join(map(str, gpus))} of node {node}, which the node does not "
         "show any more: its share of it is kept for when it is back, and charged to no other GPU"
@@ -63,7 +71,8 @@ def lost_in_words(gpus: Iterable[int], node: str) -> str:
 
 
 def past_scheduler_in_words(assumed: str, *, evicts: bool) -> str:
-    """A pod that its author bound himself; `assumed` says how its share was guessed."""
+    """Text of the event of a pod whose author set `nodeName`; `assumed`: how its share was
+    guessed."""
     end = "it is evicted" if evicts else "nobody else is evicted for it"
     return f"was bound past its scheduler, without Weft's record: it {assumed}; {end}"
 
@@ -74,7 +83,8 @@ MARKED_LATE = "Weft's marks came to it after it was bound; nobody else is evicte
 
 
 def other_unit_in_words(resource: str, counts: str, wanted: str) -> str:
-    """A node that counts a resource in another unit than the configuration says."""
+    """Text of the event of a node that counts a resource in another unit than the configuration
+    says."""
     return (
         f"counts {resource} in {counts}, but gpushareUnit is {wanted}: pods that ask for it "
         "are kept off, and those there are charged the larger that its cards can hold; "
@@ -83,7 +93,7 @@ def other_unit_in_words(resource: str, counts: str, wanted: str) -> str:
 
 
 def switched_unit_in_words(resource: str, counts: str) -> str:
-    """A node whose unit was switched while pods may be there."""
+    """Text of the event of a node whose unit changed while pods may be running on it."""
     return (
         f"counts {resource} in {counts} now, and did not before: pods there whose marks do "
         f"not say their unit are charged in {counts}; better delete what was placed before"
@@ -100,12 +110,12 @@ TOO_MANY_REQUESTS = "the API server says 429"
 
 
 def evicted_in_words(why: str) -> str:
-    """The event of a pod that was evicted."""
+    """Text of the event of a pod that was evicted."""
     return f"evicted: {why}"
 
 
 def blocked_in_words(why: str, blocked: str, then: str) -> str:
-    """The event of a pod whose eviction the API server holds up."""
+    """Text of the event of a pod that the API server refuses to evict at present."""
     return f"{why}. It is to be evicted, but: {blocked}{then}"
 
 

@@ -1,4 +1,4 @@
-"""Amounts in words: shares, memory, GPUs, ages."""
+"""Formats amounts for people: shares, memory, GPU counts, ages."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ from weft.model import GpuMemoryRequest, Share
 
 
 def shares_in_words(shares: Iterable[Share]) -> str:
-    """`GPU 0 (50 % of cores, 4,000 MiB)`, and so on."""
+    """Format shares as `GPU 0 (50 % of cores, 4,000 MiB)`, separated by commas."""
     return ", ".join(
         f"GPU {share.gpu} ({share.milli / 10:g} % of cores, {share.memory_mib:,} MiB)"
         for share in shares
@@ -14,7 +14,7 @@ def shares_in_words(shares: Iterable[Share]) -> str:
 
 
 def memory_in_words(memory: GpuMemoryRequest) -> str:
-    """GPU memory as it was asked for."""
+    """Format GPU memory in the unit in which the pod requested it; "-" for none."""
     return {
         "mib": f"{memory.value:,} MiB",
         "units": f"{memory.value} units",
@@ -25,12 +25,13 @@ def memory_in_words(memory: GpuMemoryRequest) -> str:
 
 
 def gpus_in_words(count: int) -> str:
-    """`1 GPU`, `2 GPUs`."""
+    """Format a number of GPUs: `1 GPU`, `2 GPUs`."""
     return f"{count} GPU{'s' * (count > 1)}"
 
 
 def age_in_words(seconds: float) -> str:
-    """In one unit, rounded down: a reason that changes with every second is written every time."""
+    """Format an age in one unit, rounded down, so that a text with it changes rarely and is not
+    rewritten every second."""
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= size:
             return f"{int(seconds // size)} {unit}"

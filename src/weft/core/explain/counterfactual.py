@@ -1,8 +1,8 @@
-"""Finds what metrics had to do with a decision, by deciding again without them.
+"""Finds what metrics changed in a decision, by deciding again without them.
 
-Nothing here is estimated: the same policies decide again on the same accounts, once with the
-signals of that moment and once with none and nothing measured idle. Both times their answers are
-kept apart from the engine's, and everything is put back.
+Nothing here is estimated: the same policies decide again on the same ledger, once with the signals
+of that moment and once with no signals and no memory counted as idle. Both runs use caches of their
+own, and the engine's state is restored afterwards.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -31,7 +31,7 @@ SECOND_NS = 1_000_000_000
 
 
 class ColumnReading(msgspec.Struct, frozen=True):
-    """One column's reading of a GPU; `value` is None where it is MISSING."""
+    """One signal column's value on one GPU; `value` is None where `age` is MISSING."""
 
     column: str
     value: float | None
@@ -40,7 +40,7 @@ class ColumnReading(msgspec.Struct, frozen=True):
 
 
 class GpuReadings(msgspec.Struct, frozen=True):
-    """The readings of a GPU in the columns that were read."""
+    """One GPU's values in the signal columns that the policies read."""
 
     node: str
     gpu: int
@@ -48,7 +48,7 @@ class GpuReadings(msgspec.Struct, frozen=True):
 
 
 class AlternativePlacement(msgspec.Struct, frozen=True):
-    """A pod's place; `node` is "" where it fits nowhere."""
+    """The node and GPU shares chosen for a pod; `node` is "" where the pod fits nowhere."""
 
     node: str = ""
     shares: tuple[Share, ...] = ()
@@ -57,10 +57,10 @@ class AlternativePlacement(msgspec.Struct, frozen=True):
 class MetricsRead(msgspec.Struct, frozen=True):
     """The signals behind a decision.
 
-    The GPUs were looked at `looked_s` before it. `columns` are what the policies read, in the order
-    in which they did. `gpus` are those that the pod got, or is to leave. `kept_out` are some of the
-    `kept_out_gpus` that would take the pod if nothing were measured, the best first. `without` is
-    where it would go then.
+    `looked_s` is the age of the signals at the decision, in seconds. `columns` are those that the
+    policies read, in reading order. `gpus` are the GPUs that the pod got or has to leave.
+    `kept_out_gpus` counts the GPUs that only the signals rule out; `kept_out` are examples, the
+    best first. `without` is the place that the pod would get without signals.
     """
 
     looked_s: float
@@ -72,8 +72,11 @@ class MetricsRead(msgspec.Struct, frozen=True):
 
 
 class PlacementQuestion(NamedTuple):
-    """The pod to place, its attempt (for policies that draw), and its node if that was
-    decided elsewhere. Of `gone` pods (by UID) what they hold is free."""
+    """The pod to place, and the circumstances of the decision.
+
+    `attempt` seeds policies that draw at random. `on` is the node if kube-scheduler chose it, else
+    "". `gone` are UIDs of pods whose shares count as free.
+    """
 
     pod: PodRequest
     profile: Profile
@@ -83,20 +86,20 @@ class PlacementQuestion(NamedTuple):
 
 
 class _Watching(SignalsView):
-    """A view that notes in `asked` which columns it was asked for."""
+    """A view of the signals that records in `asked` which columns policies read."""
 
     def __init__(self, of: SignalsView, columns: dict[str, None]) -> None:
         super().__init__(of.source)
         self._of, self.asked = of, columns
 
     def over(self, table: LedgerTable, column: str) -> tuple[Floats, Bytes]:
-        """As of the view, and on record."""
+        """Return the column as the wrapped view has it, and record that it was read."""
         self.asked[column] = None
         return self._of.over(table, column)
 
 
 class _Decided(NamedTuple):
-    """One way to decide: the answers, the devices that fit, and the place."""
+    """One decision: the policies' answers, the devices that fit ([D], or None), and the place."""
 
     known: Assessment
     fits: Bools | None
@@ -106,9 +109,9 @@ class _Decided(NamedTuple):
 def metrics_of(
     engine: Engine, question: PlacementQuestion, at_ns: int, place: AlternativePlacement
 ) -> MetricsRead | None:
-    """The signals behind `place`, decided at `at_ns` in the state that the engine is in now.
+    """Return the signals behind `place`, decided at `at_ns` in the engine's present state.
 
-    None for profiles that read no signals, and where nobody measures anything.
+    None for profiles that read no signals, and where no signals were ever received.
     """
     steps = metrics_in_steps(engine, question, at_ns, place)
     while True:
@@ -121,10 +124,10 @@ def metrics_of(
 def metrics_in_steps(
     engine: Engine, question: PlacementQuestion, at_ns: int, place: AlternativePlacement
 ) -> Generator[None, None, MetricsRead | None]:
-    """The same, with time for others between two steps: events may be handled there.
+    """Compute what `metrics_of` returns, as a generator: events may be handled between two steps.
 
-    The last step tells, as of one moment. Those before it only look at all nodes, once with the
-    signals and once without, so that the last has no more to do than what has changed since.
+    The last step reads everything at one moment. The steps before it only assess all nodes, once
+    with the signals and once without, so that the last one has to reassess only what changed since.
     """
     if not engine.signals.version or "signals" not in question.profile.reads:
         return None
@@ -150,7 +153,7 @@ def metrics_in_steps(
 
 
 def readings(view: SignalsView, columns: Sequence[str], node: str, gpu: int) -> GpuReadings:
-    """A snapshot's readings of a GPU."""
+    """Return a GPU's values of these columns from the view's snapshot."""
     return values_of(view.source.columns, view.of_gpu(node, gpu), columns, (node, gpu))
 
 
@@ -160,7 +163,10 @@ def values_of(
     columns: Sequence[str],
     gpu: tuple[str, int],
 ) -> GpuReadings:
-    """Those `columns` of a GPU, out of the values and ages of all columns called `names`."""
+    """Return a GPU's readings of `columns`, from the values and ages of all columns in `names`.
+
+    `values` is None where nothing is known about the GPU: all its readings are then MISSING.
+    """
     at = {name: row for row, name in enumerate(names)} if values is not None else {}
     readings_of = []
     for column in columns:
@@ -174,13 +180,13 @@ def values_of(
 
 
 def in_words(gpu: GpuReadings) -> str:
-    """The values that are known."""
+    """Format the readings that have a value, or say that there are none."""
     known = [_value(reading) for reading in gpu.readings if reading.value is not None]
     return ", ".join(known) or "nothing is known of it"
 
 
 def unit_of(column: str) -> str:
-    """The unit that a column's name says; "" for ratios of 1 and mere numbers."""
+    """Return the unit that ends a column's name; "" for ratios and plain numbers."""
     metric, _, statistic = column.partition(".")
     if statistic in _UNITLESS:
         return ""
@@ -202,7 +208,7 @@ def _gpus(place: AlternativePlacement) -> list[int]:
 
 
 def _assess(engine: Engine, question: PlacementQuestion, view: SignalsView, mind: Assessor) -> None:
-    """Have all nodes assessed; `mind` keeps the answers."""
+    """Assess all nodes for the question's pod, so that `mind` caches the answers."""
     with _seeing(engine, view, mind), without(engine, question.gone):
         engine.assess(question.profile, question.pod)
 
@@ -226,7 +232,8 @@ def _decide(
 
 
 def _fits(engine: Engine, known: Assessment, profile: Profile) -> Bools | None:
-    """Devices that the policies let take the only GPU request, [D]; None where there are more."""
+    """Return which devices policies allow for the pod's only GPU request, [D]; None for several
+    requests."""
     if not known.demand.needs or known.demand.mode == "many":
         return None
     query = known.query(engine.ledger.table)
@@ -240,7 +247,7 @@ def _fits(engine: Engine, known: Assessment, profile: Profile) -> Bools | None:
 def _kept_out(
     engine: Engine, with_metrics: _Decided, without_metrics: _Decided
 ) -> tuple[int, list[tuple[str, int]]]:
-    """The number of GPUs that only signals keep out, and some of them (node, index)."""
+    """Count the GPUs that only signals rule out, and return some of them as (node, GPU index)."""
     if with_metrics.fits is None or without_metrics.fits is None:
         return 0, []
     table = engine.ledger.table
@@ -258,8 +265,11 @@ def _kept_out(
 
 @contextmanager
 def _seeing(engine: Engine, view: SignalsView, mind: Assessor) -> Iterator[None]:
-    """Policies are shown `view`; where it is empty, nothing that was measured counts: no
-    memory is idle, and nobody knows what pods like this one used."""
+    """Show policies `view` and let them cache in `mind`; restore the engine's own afterwards.
+
+    With an empty view nothing measured counts: no memory is idle, and no peaks of similar pods are
+    known.
+    """
     before = engine.assessor, engine.peaks
     engine.assessor = mind
     engine.observe(view)
@@ -274,7 +284,7 @@ def _seeing(engine: Engine, view: SignalsView, mind: Assessor) -> Iterator[None]
 
 @contextmanager
 def without(engine: Engine, uids: Sequence[str]) -> Iterator[None]:
-    """These pods hold nothing."""
+    """Release the holdings of these pods for the duration of the context."""
     if not uids:
         yield
         return

@@ -1,4 +1,4 @@
-"""One pod's explanation: the same value of a live cluster and of a decisions file."""
+"""One pod's explanation, in the same form for live clusters and decisions files."""
 
 from typing import Any, Literal
 
@@ -31,8 +31,8 @@ State = Literal[
 class StuckPod(msgspec.Struct, frozen=True, gc=False):
     """A pod that holds `gpus` GPUs of `node` and cannot end by itself.
 
-    `age_s` is for how long, None where nobody wrote down when it began. `dead_node` is False for a
-    pod on a live node that is long past its deletion.
+    `age_s` is how long it has been stuck, None where unknown. `dead_node` is False for a pod on a
+    live node that is long past its deletion.
     """
 
     namespace: str
@@ -46,7 +46,8 @@ class StuckPod(msgspec.Struct, frozen=True, gc=False):
 
 
 class SeparatedPair(msgspec.Struct, frozen=True):
-    """An application that is not placed beside the pod's on a GPU model for `left_s` yet."""
+    """An application that may not be co-located with the pod's on a GPU model for another
+    `left_s`."""
 
     application: str
     gpu_model: str
@@ -56,11 +57,12 @@ class SeparatedPair(msgspec.Struct, frozen=True):
 class ObservedProgress(msgspec.Struct, frozen=True):
     """One pod's progress, for people.
 
-    `source`: its counters, its GPU's SM_ACTIVE (a guess on which nobody acts), or neither.
-    `slowdown` and rates are 0 where nobody knows; they are of `age_s` ago. `bound` is how slow it
-    may be (0: it has no bound), `broken` in how many of its last `windows` it was slower or late.
-    `withheld` says why nobody is evicted for it nevertheless. `apart` are the bans on its
-    application. `problem` says what is wrong with what it says itself.
+    `source` is where the slowdown comes from: the pod's own counters, its GPU's SM_ACTIVE (an
+    estimate that never causes evictions), or "" for neither. `slowdown` and the rates were measured
+    `age_s` ago and are 0 where unknown. `bound` is the slowdown that is allowed (0: any). In
+    `broken` of its last `windows` measuring windows the pod was slower than that, or late for its
+    SLO. `withheld` says why nobody is evicted for it nevertheless. `apart` lists the applications
+    that it is kept apart from. `problem` says what is wrong with the progress that the pod reports.
     """
 
     source: Literal["progress", "sm-active", ""] = ""
@@ -79,8 +81,8 @@ class ObservedProgress(msgspec.Struct, frozen=True):
 
 
 class RecordedDecision(msgspec.Struct, frozen=True):
-    """A decision out of a file. `other_uids` are of pods with the same name; `then` is what the
-    file says became of a pod that was asked to leave."""
+    """A decision read from a file. `other_uids` are UIDs of other pods with the same name; `then`
+    says what happened, according to the file, to a pod that was evicted."""
 
     pod: PodRequest
     record: Record
@@ -91,16 +93,16 @@ class RecordedDecision(msgspec.Struct, frozen=True):
 class Explanation(msgspec.Struct, frozen=True):
     """One pod, now or when it was decided.
 
-    `text` says it in a sentence, `notes` what else matters. `node` and `shares` are of a pod with a
-    place, `score` and `attempt` of the decision where this process made it, `score_parts` what the
-    score is made of where the policy tells (in points of it): out of a file as it was then, else as
-    it would be now. `summary` and `reason`
-    (the same in words) are about all nodes; `candidates` are the best that fit. `changes` would
-    make it fit, each tried out; `searched` is False where there was no time to look at all. `stuck`
-    pods hold GPUs and cannot end by themselves. `metrics` are those behind it: of the GPUs of a pod
-    with a place as they were at its decision (none where nobody measured anything then), all else
-    as of now, with that pod out of the way. `progress` is how fast it goes, where somebody looks,
-    and whom it is kept apart from. `decision` is there where it is out of a decisions file.
+    `text` is the main sentence, `notes` further facts. `node` and `shares` are set for a pod that
+    has a place; `score` and `attempt` where this process made the decision. `score_parts` says what
+    the score consists of, where the policy can tell: as it was then for a decision from a file, as
+    it would be now on a live cluster. `summary`, and `reason` as text, count all nodes;
+    `candidates` are the best that fit. Each of `changes` was tried and would make the pod fit;
+    `searched` is False where there was no time to try all. `stuck` pods hold GPUs and cannot end by
+    themselves. `metrics` are the signals behind the decision: as they were then for the GPUs of a
+    placed pod (none if nothing was measured then), otherwise as of now, with that pod's shares
+    counted as free. `progress` is set where the pod's speed is watched. `decision` is set for an
+    explanation from a decisions file.
     """
 
     namespace: str
@@ -129,12 +131,14 @@ class Explanation(msgspec.Struct, frozen=True):
 
     @property
     def recorded(self) -> RecordedDecision:
-        """The decision out of a file; there is one where the explanation is of a file."""
+        """The decision from a decisions file; only explanations of such files may be asked for
+        it."""
         assert self.decision is not UNSET
         return self.decision
 
     def json_value(self) -> Any:
-        """The form of `--output json`: of a file it is the record with what explains it."""
+        """Return what `--output json` prints: for a decisions file, its record and what explains
+        it."""
         if self.decision is UNSET:
             return self
         return {

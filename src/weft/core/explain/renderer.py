@@ -1,4 +1,4 @@
-"""Renders an explanation as lines of text, live and recorded ones alike."""
+"""Renders an explanation as lines of text, for live clusters and decisions files."""
 
 from msgspec import UNSET
 
@@ -8,7 +8,7 @@ from weft.core.explain.explanation import Explanation, ObservedProgress, StuckPo
 
 
 def lines_of(explanation: Explanation) -> list[str]:
-    """The explanation as sentences; a recorded decision's reason stands behind its metrics."""
+    """Return the explanation as lines; for a recorded decision the reason follows the metrics."""
     decision = explanation.decision
     head = f"{explanation.namespace}/{explanation.name} (UID {explanation.uid}), "
     reason = [f"  {explanation.reason}"] * bool(explanation.reason)
@@ -65,7 +65,7 @@ def _score_lines(explanation: Explanation) -> list[str]:
 
 
 def _metrics_lines(explanation: Explanation) -> list[str]:
-    """Lines on metrics' part in the decision, which a live cluster takes once more now."""
+    """Return the lines about metrics; on a live cluster they come from deciding again now."""
     read: MetricsRead | None = explanation.metrics
     if read is None:
         return []
@@ -93,7 +93,8 @@ def _place_in_words(without: AlternativePlacement, place: AlternativePlacement) 
 
 
 def _progress_lines(progress: ObservedProgress | None) -> list[str]:
-    """Lines on how fast it goes beside others, and whom it is kept apart from."""
+    """Return the lines on the pod's speed beside its co-residents, and on whom it is kept apart
+    from."""
     if progress is None:
         return []
     lines = []

@@ -17,9 +17,9 @@ Facts = Mapping[str, float | int | str]
 def score_in_words(
     engine: Engine, question: PlacementQuestion, node: str, shares: tuple[Share, ...]
 ) -> tuple[str, ...]:
-    """A line for each part that matters of the score of this place, in the engine's state of now.
+    """Return one line for each part of the score of this place that matters, in the present state.
 
-    Of the pods that the question says are gone, what they hold counts as free.
+    What the pods in `question.gone` hold counts as free. Empty where the place no longer exists.
     """
     table = engine.ledger.table
     row = table.row_of.get(node, -1)
@@ -89,7 +89,8 @@ def _beside(facts: Facts, shares: tuple[Share, ...]) -> str:
 
 
 def _learnt(turnover: float) -> str:
-    """By which setting CPU counts as short, and what it was learnt from."""
+    """Say which objective decided whether CPU counts as short, and from which turnover it was
+    learnt."""
     setting = "as living" if turnover >= 0.5 else "as inflation" if not turnover else "between both"
     return (
         f" (learnt turnover {turnover:.0%}: of what pods hold, so much took the place of what "

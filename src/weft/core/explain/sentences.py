@@ -1,4 +1,4 @@
-"""Sentences for people: what `weft explain`, events, conditions and the extender have to say."""
+"""Sentences for people: in `weft explain`, events, conditions and the extender's answers."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -50,23 +50,24 @@ FOLLOWS = "this process does not lead: the leader decides"
 
 
 def state_in_words(state: str, why: str = "") -> str:
-    """The main sentence of an explanation; `why` is what the state is about, such as the place."""
+    """Return the main sentence of an explanation; `why` fills it in, such as with the place."""
     return _STATES[state].format(why)
 
 
 def place_in_words(node: str, shares: Sequence[Share], without: str = "") -> str:
-    """The node and what the pod holds of its GPUs; `without` stands for none."""
+    """Format a node and the pod's shares of its GPUs; `without` is appended where there are
+    none."""
     return node + (f", {shares_in_words(shares)}" if shares else without)
 
 
 def chosen_in_words(record: Record, policies: Iterable[str]) -> str:
-    """The profile that chose a place, its policies, and the score."""
+    """Name the profile that chose a place, its policies, and the score."""
     how = f"profile {record.profile} ({', '.join(policies)}) chose it"
     return f"{how}, score {record.score}, attempt {record.attempt}"
 
 
 def bound_by_in_words(scheduler_name: str, ours: bool) -> str:
-    """Says who bound a pod that this process did not place."""
+    """Say who bound a pod that this process did not place."""
     if ours:
         return "Weft bound it before this process led"
     return f"{scheduler_name} bound it, or its maker named the node"
@@ -76,24 +77,25 @@ def bound_by_in_words(scheduler_name: str, ours: bool) -> str:
 
 
 def node_gone_in_words(node: str) -> str:
-    """The note on a pod whose node is gone."""
+    """Note on a pod whose node is gone."""
     return f"node {node} is gone: the pod's GPUs are nobody's until it is back"
 
 
 def served_in_words(scheduler_names: Iterable[str]) -> str:
-    """The note on a pod of another scheduler: which ones Weft decides for."""
+    """Note on another scheduler's pod: the scheduler names that Weft decides for."""
     return f"schedulerNames that Weft serves here: {', '.join(scheduler_names) or 'none'}"
 
 
 def extender_in_words(summary: FeasibilitySummary | None, refusal: str = "") -> str:
-    """The note on a pod of another scheduler: what Weft would answer as its extender."""
+    """Note on another scheduler's pod: what Weft would answer as kube-scheduler's extender."""
     if summary is None:
         return f"as an extender Weft would refuse it: {refusal}"
     return f"as an extender Weft would answer: {summary}"
 
 
 def preemption_in_words(names: Iterable[str], priority: int, way_out: str) -> str:
-    """The note on a pod for which kube-scheduler would end others, which Weft alone does not."""
+    """Note on a pod that preemption would help: kube-scheduler would preempt, Weft alone does
+    not."""
     return (
         f"no preemption in this form yet: ending {', '.join(names)}, of lower priority than this "
         f"pod's {priority}, would make room. End it yourself, or {way_out}"
@@ -101,7 +103,7 @@ def preemption_in_words(names: Iterable[str], priority: int, way_out: str) -> st
 
 
 def beyond_advertised_in_words(lacks: Reason, left: int, advertised: int, node: str) -> str:
-    """The note on a GPU resource: kubelets admit no more of it than a device plugin advertises."""
+    """Note on a GPU resource of which the node advertises less than Weft could lend."""
     return (
         f"{lacks.unit}: {lacks.asked:,} asked, {max(0, left):,} left of {advertised:,} that a "
         f"device plugin advertises on {node}. The kubelet admits no pod beyond that, so memory is "
@@ -113,20 +115,21 @@ def beyond_advertised_in_words(lacks: Reason, left: int, advertised: int, node: 
 
 
 def bound_in_words(node: str, shares: Sequence[Share]) -> str:
-    """The event of a binding."""
+    """Text of the event of a binding."""
     gpus = ", ".join(str(share.gpu) for share in shares)
     return f"bound to {node} GPU {gpus}" if gpus else f"bound to {node}"
 
 
 def pending_in_words(summary: FeasibilitySummary, unsupported: str, stuck: str) -> str:
-    """The reason why a pod waits: the event and the PodScheduled condition."""
+    """Text of the event and the PodScheduled condition of a pending pod."""
     if unsupported:
         return f"{summary} ({unsupported})"
     return f"{summary}; {stuck}" if stuck else str(summary)
 
 
 def stuck_in_words(stuck: Iterable[StuckPod]) -> str:
-    """`2 GPUs held by pods of dead nodes: d/a for 3 h`; "" for none."""
+    """List GPUs held by stuck pods: `2 GPUs held by pods of dead nodes: d/a for 3 h`; "" for
+    none."""
     texts = []
     every = list(stuck)
     for dead, of in ((True, "pods of dead nodes"), (False, "pods long past their deletion")):
@@ -146,7 +149,7 @@ def _since(age_s: float | None) -> str:
 
 
 def closed_in_words(cordoned: Sequence[str], not_ready: Sequence[str]) -> str:
-    """Which nodes take no pods at all, and how one does again; "" for none."""
+    """Name the nodes that take no pods, and the kubectl command for each kind; "" for none."""
     texts = []
     if cordoned:
         texts.append(
@@ -168,7 +171,7 @@ def _first(names: Sequence[str]) -> str:
 
 
 def decision_notes(record: Record, name: Callable[[str], str] = str) -> list[str]:
-    """The other facts in a decision's record; `name` makes a name of a UID."""
+    """Return further facts from a decision's record; `name` turns a UID into a pod's name."""
     notes = [harvest_in_words(harvest, name) for harvest in record.harvested]
     notes += [eviction_in_words(record.eviction, name)] if record.eviction else []
     notes += [slowed_in_words(record.slowed, name)] if record.slowed else []
@@ -180,7 +183,7 @@ def decision_notes(record: Record, name: Callable[[str], str] = str) -> list[str
 
 
 def links_in_words(links: ChosenLinks) -> str:
-    """How the pod's GPUs are connected, and what better links it did not get."""
+    """Say how the pod's GPUs are connected, and which better connection was not available."""
     had = (
         f"GPUs {_listed(links.gpus)} are connected by {links.path} at the weakest, between GPUs "
         f"{_listed(links.between)}: {links.gbps:g} GB/s"
@@ -201,7 +204,7 @@ def _listed(gpus: Iterable[int]) -> str:
 
 
 def harvest_in_words(harvest: Harvest, name: Callable[[str], str] = str) -> str:
-    """The memory that was harvested, and its lenders; `name` makes a name of a UID."""
+    """Say how much memory was borrowed, and from whom; `name` turns a UID into a pod's name."""
     lenders = ", ".join(
         f"{name(lender.uid)} (idle {lender.idle_mib:,} MiB)" for lender in harvest.lenders
     )
@@ -216,7 +219,7 @@ def harvest_in_words(harvest: Harvest, name: Callable[[str], str] = str) -> str:
 
 
 def eviction_in_words(eviction: Eviction, name: Callable[[str], str] = str) -> str:
-    """The reason of a borrower's eviction, in numbers."""
+    """Give the reason for a borrower's eviction, in numbers."""
     grew = ", ".join(
         f"{name(g.uid)} grew from {g.before_mib:,} to {g.now_mib:,} MiB" for g in eviction.grew
     )
@@ -229,7 +232,7 @@ def eviction_in_words(eviction: Eviction, name: Callable[[str], str] = str) -> s
 
 
 def slowed_in_words(slowed: SlowdownReason, name: Callable[[str], str] = str) -> str:
-    """The reason of a slowdown eviction, in numbers; `name` makes a name of a UID."""
+    """Give the reason for a slowdown eviction, in numbers; `name` turns a UID into a pod's name."""
     pod = name(slowed.slow_pod)
     if slowed.rule == "together":
         return (
@@ -255,7 +258,8 @@ def slowed_in_words(slowed: SlowdownReason, name: Callable[[str], str] = str) ->
 def double_booking_in_words(
     conflict: DoubleBooking, node: str, name: Callable[[str], str] = str
 ) -> str:
-    """Explains why a pod of this node is evicted, in numbers; `name` makes a name of a UID."""
+    """Explain in numbers why a pod of a double-booked GPU is evicted; `name` turns a UID into a
+    name."""
     lacking = []
     if conflict.lacks_mib:
         lacking.append(f"{conflict.lacks_mib:,} of its {conflict.card_mib:,} MiB are missing")
@@ -278,14 +282,14 @@ _EXCUSES: dict[Excuse, str] = {
 
 
 def waived_in_words(waived: EvictionWaived, name: Callable[[str], str] = str) -> str:
-    """The reason why a double-booked pod is not evicted."""
+    """Give the reason why a double-booked pod is not evicted."""
     text = double_booking_in_words(waived.why, waived.placement.node, name)
     excuse = _EXCUSES[waived.excuse].format(waived.held_ns // (60 * 1_000_000_000))
     return f"{text}. It is not evicted: {excuse}"
 
 
 def charged_in_words(charge: OomCharge) -> str:
-    """The pod's charge after running out of GPU memory, and why."""
+    """Say what a pod is charged after running out of GPU memory, and why."""
     if charge.times >= ALONE_AFTER:
         return (
             f"charged GPUs of its own, of {charge.least_mib:,} MiB or more: {charge.workload} ran "

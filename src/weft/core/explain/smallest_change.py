@@ -1,11 +1,9 @@
-"""The smallest change that would make a pod fit, one per axis, each one tried out.
+"""Finds the smallest change that would make a pod fit, one per axis, each tried out.
 
-Nothing here is estimated: every change returned was applied to the live ledger (under a
-checkpoint where it frees something) and the pod found a place. No change on an axis is an answer.
-
-A search takes many trials, each about as long as one decision. Between two of them others may have
-their turn (`ChangeSearch.steps`): what was found is then tried once more in the end
-(`ChangeSearch.confirmed`).
+Nothing here is estimated: every change returned was applied to the live ledger (under a checkpoint
+where it frees something) and the pod found a place. An axis may have no change. A search takes many
+trials, each about as long as one decision. Events may be handled between two trials
+(`ChangeSearch.steps`); `ChangeSearch.confirmed` therefore tries each change once more.
 """
 
 import functools
@@ -27,11 +25,11 @@ from weft.model.annotations import TOPOLOGY
 
 T = TypeVar("T")
 Trying = Generator[None, None, T]
-"""Yields before each trial, and returns what was found."""
+"""A generator that yields before each trial, and returns what it found."""
 _Size = tuple[int, int, int, int, str]
-_CHUNK = 500  # pods or nodes to look at without a trial, before others have their turn
+_CHUNK = 500  # pods or nodes examined without a trial before the search yields
 Rank = Callable[[str], int]
-"""The order in which pods (by UID) that could end are tried: the lower number first."""
+"""Ranks pods (by UID) that could be ended: the lowest number is tried first."""
 
 
 class SuggestedChange(msgspec.Struct, frozen=True):
@@ -43,24 +41,26 @@ class SuggestedChange(msgspec.Struct, frozen=True):
 
 
 class SmallestChange(SuggestedChange, frozen=True):
-    """One change that was tried out: what to ask instead (`shape`), or which pods end."""
+    """One change that was tried out: a request that fits (`shape`), or pods that would have to
+    end."""
 
     shape: Shape | None = None
 
 
 def changes(engine: Engine, pod: PodRequest) -> list[SmallestChange]:
-    """For a pod that fits nowhere: at most one change an axis, each verified."""
+    """Return at most one change per axis for a pod that fits nowhere, each verified."""
     search = ChangeSearch(engine, engine.profile_of(pod), engine.oom_history.shape_of(pod))
     deque(search.steps(), maxlen=0)
     return search.found
 
 
 class ChangeSearch:
-    """A search that can be interrupted. `found` so far; `ended` once every axis was searched.
+    """A search that can be interrupted. `found` grows; `ended` is True once every axis was
+    searched.
 
-    It keeps its answers apart from the engine's, whose shapes it would push out. `rank` orders the
-    pods whose end is tried (the smallest first among equals); `name` is NAMESPACE/NAME of one whose
-    UID is all that the engine knows, "" without.
+    It uses an assessor of its own, so that its trial shapes do not evict the engine's cached ones.
+    `rank` orders the pods that could be ended (among equals the smallest comes first); `name`
+    returns NAMESPACE/NAME for a UID that is not in the engine's `placed`, "" where unknown.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ChangeSearch:
         self._assessor, self._rank, self._known_as = Assessor(engine.ledger), rank, name
 
     def steps(self) -> Iterator[None]:
-        """One trial between two yields; the world may change in between."""
+        """Search every axis, one trial between two yields; events may be handled in between."""
         for axis in (
             self._memory(),
             self._cores(),
@@ -96,7 +96,8 @@ class ChangeSearch:
         self.ended = True
 
     def confirmed(self) -> list[SmallestChange]:
-        """The changes that are true now: each one tried once more, in one go."""
+        """Return those changes that still help now, after trying each once more without
+        yielding."""
         return [
             change
             for change in self.found
@@ -107,12 +108,12 @@ class ChangeSearch:
         return bool(self._assess(shape).counts[0])
 
     def _assess(self, shape: Shape) -> Assessment:
-        """The nodes that fit a pod of this shape, as of now."""
+        """Assess all nodes for a pod of this shape, in the present state."""
         self._assessor.observed = self._engine.assessor.observed
         return self._assessor.assess(self._profile, self._profile.shaped(shape))
 
     def _most(self, high: int, change: Callable[[int], Shape]) -> Trying[int | None]:
-        """The greatest value in [0, high) whose changed shape fits; None if none does."""
+        """Return the greatest value in [0, high) whose changed shape fits; None if none does."""
         low, best = 0, None
         while low < high:
             middle = (low + high) // 2
@@ -128,7 +129,7 @@ class ChangeSearch:
         return replace(self._shape, gpu_requests=gpu_requests)
 
     def _memory(self) -> Trying[SmallestChange | None]:
-        """Less GPU memory, in one of the kinds it is asked in."""
+        """Try less GPU memory, in each unit in which some of it is requested."""
         for kind in ("mib", "units", "node-units", "percent"):
             requested = [_amount(c) for c in self._shape.gpu_requests if _memory_kind(c) == kind]
             if not requested:
@@ -151,7 +152,7 @@ class ChangeSearch:
         return self._gpu_requests(cap)
 
     def _cores(self) -> Trying[SmallestChange | None]:
-        """Fewer cores; a whole card becomes a share of its cores and memory alike."""
+        """Try fewer cores; a whole card becomes a share of its cores and memory alike."""
         requested = max((1000 if c.whole else c.milli for c in self._shape.gpu_requests), default=0)
         best = (yield from self._most(requested, self._with_cores)) if requested else None
         if not best:
@@ -173,7 +174,7 @@ class ChangeSearch:
         return self._gpu_requests(cap)
 
     def _count(self) -> Trying[SmallestChange | None]:
-        """Fewer GPUs, at most so many for each GPU request."""
+        """Try fewer GPUs: the same limit for each GPU request."""
         requested = max((gpu_request.count for gpu_request in self._shape.gpu_requests), default=0)
 
         def capped(count: int) -> Shape:
@@ -205,7 +206,7 @@ class ChangeSearch:
         return SmallestChange("model", "accept any GPU model", shape=free)
 
     def _isolation(self) -> Trying[SmallestChange | None]:
-        """Another isolation, of those that there are the one that separates pods the most."""
+        """Try the other isolation modes, the strictest first."""
         asked = self._shape.isolation
         for mode in reversed(ISOLATIONS) if asked else ():
             if mode == asked:
@@ -218,7 +219,7 @@ class ChangeSearch:
         return None
 
     def _topology(self) -> Trying[SmallestChange | None]:
-        """Whatever links there are, instead of the best of the node."""
+        """Try any links between the GPUs instead of requiring the best ones."""
         if self._shape.topology != "required":
             return None
         any_links = replace(self._shape, topology=UNSET)
@@ -241,7 +242,7 @@ class ChangeSearch:
         return SmallestChange(axis, text, shape=lowered(best))
 
     def _extended(self) -> Trying[SmallestChange | None]:
-        """Less of a resource that the kubelet counts, and with it of GPU memory asked by it."""
+        """Try less of an extended resource, and of the GPU memory that is requested through it."""
         for name, requested in self._shape.extended:
             if name == "pods":
                 continue
@@ -255,7 +256,7 @@ class ChangeSearch:
         return None
 
     def _with_extended(self, name: str, requested: int, most: int) -> Shape:
-        """Lower it in proportion where the GPU requests' memory is this number in all."""
+        """Lower the resource, and in proportion the GPU memory if that is requested through it."""
 
         def lowered(gpu_request: GpuRequest) -> GpuRequest:
             value = -(-gpu_request.memory.value * most // requested)
@@ -267,14 +268,15 @@ class ChangeSearch:
         return replace(shape, extended=lower)
 
     def _by_resource(self, requested: int) -> bool:
-        """True if so much of a resource is what the GPU requests ask of GPU memory."""
+        """Return True if the GPU requests' memory, summed, equals this amount of the resource."""
         gpu_requests = self._shape.gpu_requests
         asked_mib = sum(ask.count * ask.memory.value for ask in gpu_requests)
         amounts = all(_memory_kind(ask) not in {"", "percent"} for ask in gpu_requests)
         return asked_mib == requested and amounts
 
     def _free_pod(self) -> Trying[SmallestChange | None]:
-        """The smallest pod whose end would make room; failing that, the emptiest such GPU."""
+        """Find the smallest pod whose end would make room; if none, the GPU with the fewest
+        pods."""
         holdings = self._engine.ledger.holdings
         for *_, uid in (yield from self._in_the_way()):
             yield
@@ -288,7 +290,7 @@ class ChangeSearch:
         return (yield from self._free_gpu())
 
     def _in_the_way(self) -> Trying[list[_Size]]:
-        """The pods on nodes that pods could make room on, in the order to try."""
+        """List the pods on nodes where ending pods could make room, in the order to try them."""
         helped = self._helped()
         pods = []
         for number, (uid, holding) in enumerate(list(self._engine.ledger.holdings.items()), 1):
@@ -300,7 +302,8 @@ class ChangeSearch:
         return pods
 
     def _helped(self) -> set[str]:
-        """Nodes whose reason follows from what others hold there, not from the node itself."""
+        """Return the nodes whose refusal depends on what pods hold there, not on the node
+        itself."""
         codes = self._assess(self._shape).codes.tolist()
         nodes = self._engine.ledger.table.nodes
         return {
@@ -346,7 +349,10 @@ class ChangeSearch:
 
 
 def _memory_kind(gpu_request: GpuRequest) -> str:
-    """In what the GPU request's memory could be lowered; all of a shared card is 100 percent."""
+    """Return the unit in which the request's memory can be lowered, "" if it cannot.
+
+    All of a shared card counts as 100 percent.
+    """
     if gpu_request.whole or gpu_request.memory.kind == "none":
         return ""
     return "percent" if gpu_request.memory.kind == "whole" else gpu_request.memory.kind

@@ -7,7 +7,7 @@ from weft.core.ledger.table import Ints
 from weft.core.policies.compat import Compat, is_exact
 
 ENOUGH = 10_000
-"""The number that the original subtracts from, in GiB: more than a node has."""
+"""The original computes this minus S (GiB): it is more than any node has."""
 
 
 class AlnairCostSaving(Policy):
@@ -26,21 +26,23 @@ class AlnairCostSaving(Policy):
         self.exact = is_exact(self.name, compat)
 
     def score_nodes(self, query: Query) -> Ints:
-        """S: GiB of GPU memory charged on the node, each card's rounded to the nearest, [n]."""
+        """Score S: GiB of GPU memory charged on the node, each card's rounded to the nearest,
+        [n]."""
         if self.exact:
             return np.zeros(query.n, dtype=np.int64)
         used = np.maximum(query.device_memory_total - query.device_memory_free, 0)
         return query.sum(np.where(query.device_usable, used + 512, 0) // 1024)
 
     def normalize(self, scores: Ints) -> Ints:
-        """From the lowest score to the highest, which is at least 0; all equal are 100."""
+        """Scale linearly from the lowest score to the highest (taken as at least 0); equal scores
+        give 100."""
         low, high = int(scores.min()), max(0, int(scores.max()))
         if low == high:
             low -= 1
         return np.asarray((scores - low) * 100 // (high - low))
 
     def choose_device(self, query: Query, fits: Ints, key: str) -> int:
-        """The first by UUID."""
+        """Choose the GPU with the lowest UUID."""
         rows = np.arange(query.table.count) if query.rows is None else query.rows
         begin = query.table.start[int(rows[0])]
         uuids = [query.table.uuid_of[begin + position] for position in fits.tolist()]
@@ -54,6 +56,6 @@ class AlnairHighPerformance(AlnairCostSaving):
     summary = "the node with the least GPU memory in use"
 
     def score_nodes(self, query: Query) -> Ints:
-        """10000 − S, [n]; 0 where the original's early exit makes it so."""
+        """Score 10000 − S, [n]; 0 with `exact`, as the original always ends early on real nodes."""
         charged = super().score_nodes(query)
         return charged if self.exact else ENOUGH - charged

@@ -1,4 +1,5 @@
-"""Auto: little stranded, little load, idle memory lent; each GPU by requests where unmeasured."""
+"""Auto: combines least-stranding with measured load and lends idle memory; a GPU without
+measurements is judged by requests alone."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,18 +20,18 @@ from weft.model import Shape
 from weft.model.interference_table import INTERFERENCE, InterferenceTable
 
 SLOPE = 0.25
-"""Steepness of the sigmoid where nothing is stranded or spared: points by least-stranding's."""
+"""Slope of the sigmoid at no change in stranding; converts least-stranding's points into auto's."""
 STEEPEST = 50.0
-"""GPUs stranded or spared, beyond which nothing changes."""
+"""Changes in stranding are clipped to this many GPUs."""
 
 
 class Auto(Policy):
-    """Least-stranding and load-aware in equal parts, behind CARMA's gate; where interference is
-    predicted, it counts three times as much as both, and may refuse co-residents.
+    """Least-stranding and load-aware in equal parts, behind CARMA's gate. Where interference is
+    predicted, it counts three times as much as each of them, and may refuse co-residents.
 
-    It degrades by itself, GPU by GPU: without profiling metrics to GPU_UTIL; where memory is not
-    FRESH, or compute is used up, nothing is lent; where the load is MISSING, least-stranding and
-    binpack on requests.
+    Each GPU degrades by itself: without profiling metrics its load is GPU_UTIL; nothing is lent
+    where memory readings are not FRESH or compute is used up; where the load is MISSING, it is
+    scored by least-stranding and binpack on requests.
     """
 
     name = "auto"
@@ -50,33 +51,36 @@ class Auto(Policy):
         self.prices_every = self._stranding.prices_every
 
     def take_input(self, name: str, value: Any) -> None:
-        """Predicted interference, or what usually comes, as for least-stranding."""
+        """Take predicted interference, or the pods that usually come, as least-stranding does."""
         if name == INTERFERENCE:
             self._expected.predict_by(value)
         else:
             self._stranding.take_input(name, value)
 
     def prepare_input(self, name: str, value: Any, table: LedgerTable) -> None:
-        """As least-stranding does, for what usually comes."""
+        """Prepare the pods that usually come, as least-stranding does."""
         if name != INTERFERENCE:
             self._stranding.prepare_input(name, value, table)
 
     def take_turnover(self, part: float) -> None:
-        """As least-stranding does, by whether capacity comes back."""
+        """Take how much freed capacity is used again, as least-stranding does."""
         self._stranding.take_turnover(part)
 
     def take_table(self, table: LedgerTable) -> None:
-        """Make least-stranding's prices by the cluster as it is."""
+        """Compute least-stranding's prices for this table."""
         self._stranding.take_table(table)
 
     @property
     def tolerance(self) -> SlowdownTolerance | None:
-        """As slow as they may get who share, where interference is predicted."""
+        """How slow co-residents may become, where interference is predicted."""
         return self._expected.tolerance
 
     def filter_devices(self, query: Query) -> Bools:
-        """Load-aware's gate where a GPU is shared; beyond requests only while memory is FRESH, and
-        where there is compute for one pod more, [d]."""
+        """Mask of devices that the pod may use, [d].
+
+        A shared GPU must pass load-aware's gate. Memory beyond requests is lent only while readings
+        are FRESH and compute is left for one more pod.
+        """
         readings = self._seen.of(query)
         shut = gate(query, readings)
         if is_critical(query):
@@ -90,18 +94,18 @@ class Auto(Policy):
     def predict(
         self, shape: Shape, co_residents: CoResidents, model: str
     ) -> tuple[ExpectedSlowdown, ...]:
-        """Slowdown of the pod and of those it joins."""
+        """Predict the slowdown of the pod and of those it joins."""
         return self._expected.predict(shape, co_residents, model)
 
     def score_nodes(self, query: Query) -> Ints | None:
-        """Scores nodes with one way to place a pod: by what is stranded there, in thousandths of
-        0 to 100, [n]."""
+        """Score nodes on which there is one way to place the pod, by what is stranded there;
+        thousandths of 0 to 100, [n]."""
         score = self._stranding.score_nodes(query)
         return None if score is None else _spared(score)
 
     def score_devices(self, query: Query) -> Ints | None:
-        """100·sigmoid(GPUs spared) + 100·(1 − load), in thousandths; MISSING: 50·(1 − free) in
-        place of the load, [d]."""
+        """Score 100·sigmoid(GPUs spared) + 100·(1 − load), in thousandths; where the load is
+        MISSING, 50·(1 − free) replaces the second term, [d]."""
         points = self._load_points(query)
         score = self._stranding.score_devices(query)
         if score is None:
@@ -117,8 +121,8 @@ class Auto(Policy):
         return np.where(query.take_devices(readings.known), calm, full)
 
     def score_parts(self, query: Query, devices: Sequence[int]) -> tuple[ScorePart, ...]:
-        """Least-stranding's parts, in auto's points from 50 on, and of a pod with one GPU request
-        the load of the GPU that speaks most for the place."""
+        """Return least-stranding's parts, scaled to auto's points above 50; for a pod with one GPU
+        request also the load of its best-scored GPU."""
         parts = self._stranding.score_parts(query, devices)
         total = sum(part.points for part in parts)
         spared = int(_spared(np.array([total]))[0]) - FULL // 2
@@ -144,14 +148,15 @@ class Auto(Policy):
 
 
 def _spared(score: Ints) -> Ints:
-    """Least-stranding's score, in hundredths of a thousandth of a GPU, as thousandths of 0 to 100:
-    FGD's sigmoid, 50 where nothing is stranded or spared more than before."""
+    """Convert least-stranding's score (hundredths of a thousandth of a GPU) to thousandths of 0 to
+    100 by FGD's sigmoid: 50 where stranding does not change."""
     gpus = np.clip(score / FULL, -STEEPEST, STEEPEST)
     return np.rint(FULL / (1.0 + np.exp(-gpus))).astype(np.int64)
 
 
 def _unpromised(query: Query) -> Ints:
-    """Unpromised part of each device, thousandths of what the pod shares by, [d]."""
+    """Return the unpromised part of each device's memory or cores, as the pod requests,
+    thousandths, [d]."""
     if not by_memory(query):
         return query.device_milli_free
     return query.device_memory_strict * 1000 // np.maximum(query.device_memory_total, 1)

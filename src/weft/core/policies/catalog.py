@@ -1,5 +1,5 @@
-"""The policies that come with Weft, by name. A new one is a class in its family's file, or a file
-beside this, and a line in here."""
+"""The policies that come with Weft, by name. To add one, write a class in its family's file (or in
+a new file) and a line here."""
 
 from weft.core.framework.registry import Registry
 from weft.core.policies.alnair import AlnairCostSaving, AlnairHighPerformance
@@ -70,7 +70,7 @@ BUILT_IN = (
 
 
 def built_in() -> Registry:
-    """A new registry with all of them, to which plugins may be added."""
+    """Create a registry with all built-in policies, to which plugins may be added."""
     registry = Registry()
     for policy in BUILT_IN:
         registry.register(policy)

@@ -1,8 +1,8 @@
-"""A policy's judgement of joining each set of co-residents, worked out once for each.
+"""Caches a policy's judgement of joining each set of co-residents.
 
-A cluster has many GPUs and few different sets, so a decision gathers numbers by set. Those of
-`most` pods and more are all alike to the policies here: nobody joins them, but for small pods, who
-may be more together where a policy says so.
+A cluster has many GPUs but few different sets, so a decision looks numbers up by set. No pod joins
+a set of `most` pods or more, except that small pods may share in larger numbers where a policy
+allows it.
 """
 
 from collections import OrderedDict
@@ -26,7 +26,7 @@ _ROOM = 16
 
 
 class GrowingArray(Generic[Number]):
-    """An array whose last axis grows; the others are `shape`."""
+    """An array whose last axis grows; `shape` are the other axes."""
 
     def __init__(self, shape: tuple[int, ...], kind: type[Number]) -> None:
         self.length = 0
@@ -34,11 +34,11 @@ class GrowingArray(Generic[Number]):
 
     @property
     def now(self) -> npt.NDArray[Number]:
-        """The values, not to be written to; what is added later may not show in them."""
+        """The values, read-only; values added later may not show in this view."""
         return self._room[..., : self.length]
 
     def add(self, more: npt.NDArray[Number]) -> None:
-        """These at the end."""
+        """Append these values along the last axis."""
         old, length = self.now, self.length + more.shape[-1]
         if length > self._room.shape[-1]:
             room = max(length, old.shape[-1] * 5 // 4)
@@ -48,26 +48,27 @@ class GrowingArray(Generic[Number]):
         self.length = length
 
     def take(self, positions: Ints) -> npt.NDArray[Number]:
-        """Values at these positions of the last axis, all of which must be there."""
+        """Return the values at these positions of the last axis; all must exist."""
         return self._room.take(positions, axis=-1)
 
 
 # --- sets of co-residents -------------------------------------------------------------------------
 
 NOBODY, CRITICAL, HARMLESS, ANY_CLASS = range(4)
-"""Classes of pods as numbers: nobody, latency-critical, best-effort, any other."""
+"""Classes of pods as numbers: no pod, latency-critical, best-effort, any other."""
 CLASS_OF = {LATENCY_CRITICAL: CRITICAL, BEST_EFFORT: HARMLESS}
 
 KEPT, KEPT_NUMBERS = 1024, 1 << 26
-"""Answers of so many pairs of who asks and GPU model are kept, fewer where they are so long."""
+"""How many pairs of joining pod and GPU model are cached at most, and how many numbers in all."""
 
 
 class CoResidentSets:
-    """Sets of co-residents as arrays: a column each, a row for each place; nobody is on some.
+    """Sets of co-residents as arrays: one column per set, one row per place for a pod; rows may be
+    empty.
 
-    `application` says which of `names` runs there (0, "", for nobody), `job_class` is one of the
-    classes above, `bound_percent` as in `Resident`; `size` has no places.
-    More come, and have more places where one of them needs it: then `places` is another.
+    `application` holds indexes into `names` (0, "", for an empty row), `job_class` one of the
+    classes above, `bound_percent` as in `Resident`; `size`, one number per set, counts its pods. If
+    an added set needs more rows, the arrays are rebuilt with more `places`.
     """
 
     def __init__(self) -> None:
@@ -84,7 +85,7 @@ class CoResidentSets:
         )
 
     def add(self, more: Sequence[CoResidents]) -> None:
-        """These too, numbered on."""
+        """Add these sets as further columns."""
         sizes = [len(co_residents) for co_residents in more]
         self.members += more
         self.size.add(np.array(sizes, dtype=np.int64))
@@ -116,11 +117,12 @@ class CoResidentSets:
 
 
 Judge = Callable[[Resident, CoResidentSets, Ints, str], Floats]
-"""(the asking pod, sets, which of them, GPU model) → a row for each column, [columns, c]."""
+"""A function (joining pod, sets, numbers of the sets to judge [c], GPU model) → [columns, c]."""
 
 
 def one_by_one(judge: Callable[[Resident, CoResidents, str], Sequence[float]]) -> Judge:
-    """A judge of one set at a time: enough for those of one pod, which are few."""
+    """Turn a function that judges one set into a `Judge`; fast enough for sets of one pod, as they
+    are few."""
 
     def judges(joining: Resident, sets: CoResidentSets, numbers: Ints, model: str) -> Floats:
         columns = [judge(joining, sets.members[at], model) for at in numbers.tolist()]
@@ -130,13 +132,15 @@ def one_by_one(judge: Callable[[Resident, CoResidents, str], Sequence[float]]) -
 
 
 def asking(shape: Shape) -> Resident:
-    """The asking pod, whatever card it gets."""
+    """Describe the query's pod as a resident, independent of the GPU it gets."""
     return Resident(shape.application, shape.job_class)
 
 
 def asking_on(query: Query) -> list[Resident]:
-    """The asking pod, on each of the table's kinds of devices: its bound is the model's, it may be
-    small on a large card alone."""
+    """Describe the query's pod as a resident on each of the table's device kinds.
+
+    Its slowdown bound depends on the model; it may count as small on large cards only.
+    """
     shape = query.demand.shape
     return [
         Resident(
@@ -150,10 +154,9 @@ def asking_on(query: Query) -> list[Resident]:
 
 
 class CoResidentCache:
-    """Columns over devices, by `judge`; `crowd` are the numbers of a GPU that is too full.
+    """Caches the columns that `judge` computes, per device; `crowd` are the values for a full GPU.
 
-    Sets of small pods alone are judged up to `most_small` pods, where a small one asks.
-
+    Sets of small pods only are judged up to `most_small` pods, if the joining pod is small too.
     `forget` must be called when `judge` would answer differently than before.
     """
 
@@ -166,7 +169,7 @@ class CoResidentCache:
         self._begin(-1)
 
     def forget(self) -> None:
-        """Everything is to be judged anew."""
+        """Drop all cached judgements."""
         self._known: OrderedDict[tuple[Resident, str], GrowingArray[np.float64]] = OrderedDict()
 
     def _begin(self, epoch: int) -> None:
@@ -176,13 +179,16 @@ class CoResidentCache:
         self.forget()
 
     def over(self, query: Query, joining: Resident | None = None) -> Floats:
-        """The columns for the query's devices, [columns, d], if `joining` (or its pod) joins."""
+        """Return the judged columns for the query's devices, [columns, d], if `joining` joins each.
+
+        Without `joining` the query's own pod is judged.
+        """
         table = query.table
         if table is not self._table or table.residents.epoch != self._epoch:
             self._table = table
             self._begin(table.residents.epoch)
         self._number(table.residents.members)
-        if not table.kinds:  # no node has had a GPU yet: there are no columns to tell apart
+        if not table.kinds:  # no node has had a GPU yet, so there are no device kinds
             return self._crowd[:, :0]
         each = asking_on(query) if joining is None else [joining] * len(table.kinds)
         at = self._index.take(query.device_co_residents)
@@ -196,7 +202,7 @@ class CoResidentCache:
         return np.asarray(every.take(query.device_kind * judged[0].length + at, axis=1))
 
     def _number(self, members: Sequence[CoResidents]) -> None:
-        """Numbers the sets that are judged from 1; 0 is the crowd."""
+        """Number new sets that are to be judged, from 1; a set that is too full keeps 0."""
         known = self._index.length
         if known == len(members):
             return
@@ -214,7 +220,7 @@ class CoResidentCache:
             self._companies.add(judged)
 
     def _of(self, joining: Resident, model: str) -> "GrowingArray[np.float64]":
-        """[columns, 1 + sets judged]."""
+        """Return the columns for one joining pod and GPU model, [columns, 1 + sets judged]."""
         key, size = (joining, model), 1 + len(self._companies.members)
         known = self._known.get(key)
         if known is None:

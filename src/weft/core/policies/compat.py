@@ -8,7 +8,8 @@ Compat = Literal["sane", "exact"]
 
 
 def is_exact(policy: str, compat: str) -> bool:
-    """True if `policy` is to reproduce its original; `BadInputError` for an unknown value."""
+    """Return True if `policy` is to reproduce its original; `BadInputError` for an unknown
+    value."""
     if compat not in {"sane", "exact"}:
         raise BadInputError(
             f"policy {policy}, option compat", f"{compat!r} is unknown; write sane or exact"

@@ -1,8 +1,8 @@
-"""Co-scheML: an empty GPU, else the one whose only pod disturbs and suffers least.
+"""Co-scheML: an empty GPU, else one whose only pod disturbs and suffers least.
 
-The whole decision is in the filter, so that kube-scheduler has one node to choose from. Pods that
-wait are matched with pods that run, cheapest pair first: one that another pod suits better is left
-to it. There is no limit to the slowdown: the cheapest match is always taken.
+The whole decision is in the filter, so that kube-scheduler is left with one node. Pending pods are
+matched with running pods, cheapest pair first; a GPU that suits another pending pod better is left
+to that pod. Slowdown is not limited: the cheapest match is always taken.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from weft.model.nearest import unknown
 Pairing = Literal["cheapest", "fifo", "gpu-util", "mystic"]
 PAIRINGS = ("cheapest", "fifo", "gpu-util", "mystic")
 MOST = 2
-"""Pods on a GPU."""
+"""Most pods on a GPU."""
 
 UTILISATION_PERCENT = {
     "LAMMPS": 25.0,
@@ -40,22 +40,23 @@ UTILISATION_PERCENT = {
     "multiout": 11.72,
     "regression": 11.91,
 }
-"""GPU utilisation alone, as the branch gpu_util has it."""
+"""GPU utilisation of each application running alone, from the original's branch gpu_util."""
 
 HOSTS = {"GROMACS": ("dccgpu",), "QMCPACK": ("ubuntu", "dccgpu")}
-"""Where the original lets these applications have an empty node (`exact`)."""
+"""Nodes on which the original allows these applications an empty GPU (`exact` only)."""
 
 FORBIDDEN = float("inf")
 
 
 class CoschemlPolicy(Policy):
-    """Empty GPU first; else the greedy matching of waiting and running pods, at most two a GPU.
+    """Empty GPU first; else greedy matching of pending and running pods, at most two per GPU.
 
-    `pairing` is the branch: `cheapest` by I[run][wait] + I[wait][run]; `mystic` by the largest
-    distance; `gpu-util` by the sum of utilisations (the largest if none is above 100, else the
-    nearest to 100); `fifo` the first. `exact` decides node by node as if each had one GPU, takes
-    the last empty one, knows its hosts by name (`mystic` does not), mixes up equal applications,
-    and takes what it does not know for no interference; where it would crash, nothing fits.
+    `pairing` names the branch of the original: `cheapest` by I[run][wait] + I[wait][run]; `mystic`
+    by the largest distance; `gpu-util` by the sum of utilisations (the largest if none is above
+    100, else the nearest to 100); `fifo` takes the first. `exact` reproduces flaws: it decides per
+    node as if each had one GPU, takes the last empty one, limits some applications to hosts by name
+    (except `mystic`), confuses pods of the same application, and counts unknown pairs as free of
+    interference; where the original would crash, nothing fits.
     """
 
     name = "coscheml"
@@ -83,7 +84,8 @@ class CoschemlPolicy(Policy):
         self._costs = CoResidentCache(one_by_one(self._judge), (FORBIDDEN,), MOST)
 
     def take_input(self, name: str, value: Any) -> None:
-        """Predicted interference, or mystic's distances. Exact: nothing that was observed."""
+        """Take predicted interference, or mystic's distances. `exact` ignores observed
+        interference."""
         if name == interference_table.MYSTIC:
             self.distances = value
         elif self.exact and interference_table.OBSERVED in value.sources:
@@ -97,19 +99,25 @@ class CoschemlPolicy(Policy):
     # --- what fits, whoever waits ----------------------------------------------------------------
 
     def filter_nodes(self, query: Query) -> Bools | None:
-        """Exact: fewer than two pods on the first GPU; the original counts on any one, [n]."""
+        """With `exact`, allow nodes with fewer than two pods on the first GPU, [n]; else None.
+
+        The original counts the pods on any GPU.
+        """
         if not self.exact or query.need is None:
             return None
         first = query.sum(np.where(query.device_local == 0, query.device_pods, 0))
         return np.asarray(first < MOST)
 
     def filter_devices(self, query: Query) -> Bools | None:
-        """Sane: fewer than two pods, and not one with which the pod cannot run, [d]."""
+        """Without `exact`, allow GPUs with fewer than two pods, if the pair is not forbidden,
+        [d]."""
         return None if self.exact else np.isfinite(self._costs.over(query)[0])
 
     def score_devices(self, query: Query) -> Ints:
-        """Sane: minus the pair's cost, in thousandths, an empty GPU far above all. Exact: on the
-        node, the least memory that is enough, [d]."""
+        """Without `exact`, score minus the pair's cost in thousandths, an empty GPU far above all.
+
+        With `exact`, prefer the GPU on the node with the least memory that is enough. [d].
+        """
         if self.exact:
             return -query.room
         cost = self._costs.over(query)[0]
@@ -119,13 +127,14 @@ class CoschemlPolicy(Policy):
     def predict(
         self, shape: Shape, co_residents: CoResidents, model: str
     ) -> tuple[ExpectedSlowdown, ...]:
-        """Slowdown of the pod and of those it joins."""
+        """Predict the slowdown of the pod and of those it joins."""
         return predictions(self.view, shape, co_residents, model)
 
     # --- who gets it -----------------------------------------------------------------------------
 
     def filter_pending(self, query: Query, pending: Sequence[Shape]) -> Bools | None:
-        """The one GPU (exact: node) that the pod gets; none where others suit better, [d]."""
+        """Allow only the GPU (`exact`: node) that the pod gets; none where others suit better,
+        [d]."""
         if self.exact:
             return self._exactly(query, pending)
         fits = np.flatnonzero(query.device_fits)
@@ -137,7 +146,7 @@ class CoschemlPolicy(Policy):
         return chosen
 
     def _matched(self, query: Query, fits: Ints, pending: Sequence[Shape]) -> int:
-        """The device whose pod is matched with this one; −1 without any."""
+        """Return the device whose pod is matched with the query's pod; −1 if none is."""
         own = asking(query.demand.shape)
         rivals = [asking(shape) for shape in pending if shape.gpu_requests]
         if self.pairing in {"fifo", "gpu-util"}:
@@ -156,13 +165,13 @@ class CoschemlPolicy(Policy):
         return greedy_alike(costs, list(kinds.values()), groups, list(kinds).index(own))
 
     def _judge(self, joining: Resident, co_residents: CoResidents, model: str) -> tuple[float]:
-        """Cost of joining: less is better; 0 for an empty GPU."""
+        """Return the cost of joining: lower is better; −1000 for an empty GPU."""
         if not co_residents:
             return (-1000.0,)
         return (self.cost(joining.application, co_residents[0].application, model),)
 
     def cost(self, waits: str, runs: str, model: str = "") -> float:
-        """Cost of one pair; +inf where they cannot run together."""
+        """Return the cost of one pair; +inf where they cannot run together."""
         if self.exact and self.pairing in {"cheapest", "mystic"}:
             return self._exact_cost(waits, runs)
         card = self.view.of(model)
@@ -181,7 +190,8 @@ class CoschemlPolicy(Policy):
     # --- the original, flaws included ------------------------------------------------------------
 
     def _exact_cost(self, waits: str, runs: str) -> float:
-        """Cost as its table has it: −1 both ways forbids, what is left out counts 0."""
+        """Return the cost from the original's table: −1 in both directions forbids, missing entries
+        count 0."""
         if self.pairing == "mystic":
             return -self.distances.get(waits, {}).get(runs, 0.0)
         one, other = self.view.index_of(waits), self.view.index_of(runs)

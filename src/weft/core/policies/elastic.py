@@ -1,7 +1,7 @@
 """Elastic GPU's raters.
 
-elastic-binpack  makes the node's GPUs as unequal as possible, on few of them
-elastic-spread   rates everything 0: the last GPU that fits
+elastic-binpack  makes the free amounts of the node's GPUs as unequal as possible, on few GPUs
+elastic-spread   rates everything 0, so the last GPU that fits wins
 """
 
 import numpy as np
@@ -14,14 +14,12 @@ from weft.core.policies.compat import Compat, is_exact
 NEVER_FREE = 1 << 40
 """More MiB or thousandths than any GPU has."""
 FULL = 100_000
-"""100 percent in a sane score: thousandths keep apart what the original keeps apart."""
+"""100 percent in a sane score; thousandths of a percent preserve the original's distinctions."""
 
 
 class ElasticBinpack(Policy):
-    """Rates the node's GPUs as they would be afterwards; of equal assignments the last wins.
-
-    Devices out of service count as full. Containers without a GPU are never charged.
-    """
+    """Rates the node's GPUs as they would be after placement; among equals the last assignment
+    wins."""
 
     name = "elastic-binpack"
     summary = "the GPUs left most unequal, the fewest GPUs used"
@@ -33,7 +31,7 @@ class ElasticBinpack(Policy):
         self.exact = self.raw_scores = is_exact(self.name, compat)
 
     def score_nodes(self, query: Query) -> Ints | None:
-        """Whole cards: there is one way to take them, the first idle ones, [n]."""
+        """Score nodes for whole cards, of which the first idle ones are taken, [n]; else None."""
         need = query.need
         if query.demand.mode == "many" or need is None or not need.whole:
             return None
@@ -51,7 +49,8 @@ class ElasticBinpack(Policy):
         )
 
     def score_devices(self, query: Query) -> Ints | None:
-        """A share: the node as if this device took it, [d]."""
+        """Score devices for one shared GPU request, by the node after the placement, [d]; else
+        None."""
         need = query.need
         if need is None or need.whole:
             return None
@@ -66,13 +65,14 @@ class ElasticBinpack(Policy):
         )
 
     def rate_options(self, options: PlacementOptions) -> Ints:
-        """Several GPU requests: each way. Those on several GPUs do not count as using any."""
+        """Score each way to place several GPU requests; those for several GPUs count as using
+        none."""
         memory, milli = _most_and_least(options)
         card = np.maximum(options.memory_total.max(axis=1), 1)
         return self._rate(memory, milli, card, options.single.sum(axis=1))
 
     def bound_options(self, options: PlacementOptions, remaining: RemainingRequest) -> Ints:
-        """As if all that is left went onto the fullest GPU and used no other."""
+        """Return an upper bound: all that remains goes onto the fullest GPU and uses no other."""
         memory, milli = _most_and_least(options)
         card = np.maximum(options.memory_total.max(axis=1), 1)
         used = np.maximum(options.single.sum(axis=1), min(remaining.singles, 1))
@@ -82,11 +82,8 @@ class ElasticBinpack(Policy):
     def _rate(
         self, memory: tuple[Ints, Ints], milli: tuple[Ints, Ints], card: Ints, used: Ints | int
     ) -> Ints:
-        """From the most and the least free on one GPU (MiB, thousandths) and the largest card.
-
-        Exact: ⌊⌊(range in MiB + range in percent of cores) / 2⌋ / (used + 1)⌋ · 100, without
-        bound. Sane: the mean of both ranges as shares of a card, over used + 1, 0 to `FULL`.
-        """
+        """Rate by the most and least free on one GPU (MiB, thousandths) and the largest card
+        (MiB)."""
         if self.exact:
             apart = memory[0] + milli[0] // 10 - memory[1] - milli[1] // 10
             return apart // 2 // (used + 1) * 100
@@ -96,12 +93,14 @@ class ElasticBinpack(Policy):
 
 
 def _largest(query: Query) -> Ints:
-    """Each node's largest card, MiB, 1 at least: a node may tell of cards without memory, [n]."""
+    """Return each node's largest card in MiB, at least 1 as a card may be reported without memory,
+    [n]."""
     return np.maximum(query.max(query.device_memory_total, 1), 1)
 
 
 def _extremes(query: Query, before: Ints, after: Ints) -> tuple[Ints, Ints]:
-    """Most and least free on the device's node once it goes from `before` to `after`, both [d]."""
+    """Return the most and least free on each device's node if the device went from `before` to
+    `after`, [d] each."""
     node = query.device_node
     top = query.max(before, 0).take(node)
     at_top = before == top
@@ -112,7 +111,7 @@ def _extremes(query: Query, before: Ints, after: Ints) -> tuple[Ints, Ints]:
 
 
 def _most_and_least(options: PlacementOptions) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints]]:
-    """The most and the least free on one GPU, of memory and of cores, each [ways]."""
+    """Return the most and least free on one GPU, for memory and for cores, each [ways]."""
     is_device = options.there
     is_all = bool(is_device.all())
 
@@ -126,14 +125,14 @@ def _most_and_least(options: PlacementOptions) -> tuple[tuple[Ints, Ints], tuple
 
 
 def _filled(least: Ints, remaining: Ints | int) -> Ints:
-    """The least that may be free at the end: nothing that fits makes it negative."""
+    """Return a lower bound of the least free amount at the end, never below 0 if it was not."""
     return np.asarray(np.minimum(least, np.maximum(least - remaining, 0)))
 
 
 class ElasticSpread(Policy):
-    """The original's rater was never written. All nodes tie, and the last assignment wins.
+    """The original's rater was never written: all nodes tie, and the last assignment wins.
 
-    For pods that are to spread, `spread` and `nano-spread` do.
+    Use `spread` or `nano-spread` to spread pods.
     """
 
     name = "elastic-spread"
@@ -142,13 +141,13 @@ class ElasticSpread(Policy):
     ties = "last"
 
     def choose_device(self, query: Query, fits: Ints, key: str) -> int:
-        """The last that fits."""
+        """Choose the last device that fits."""
         return len(fits) - 1
 
     def rate_options(self, options: PlacementOptions) -> Ints:
-        """Several GPU requests: all ways are alike."""
+        """Rate all ways equally."""
         return np.zeros(len(options.memory_free), dtype=np.int64)
 
     def bound_options(self, options: PlacementOptions, remaining: RemainingRequest) -> Ints:
-        """As alike as the ways themselves."""
+        """Return the same rating that every way gets."""
         return self.rate_options(options)

@@ -1,8 +1,8 @@
 """FGD: place where the least GPU becomes useless to the pods that usually come.
 
-The score of a place is how much the node's fragment (see `fragments`) falls by using it, through
-a sigmoid, truncated to an integer: about 40 milli make a step, and ties go to the first node.
-Source: Weng et al., ATC'23, and the authors' simulator.
+The score of a place is how much it reduces the node's fragments (see `fragments`), through a
+sigmoid, truncated to an integer: about 40 milli make a step, and ties go to the first node. Source:
+Weng et al., ATC'23, and the authors' simulator.
 """
 
 from collections.abc import Mapping
@@ -19,10 +19,10 @@ CHUNK = 1024
 """Places scored at a time, so that the working set stays in the processor's cache."""
 
 _BEYOND = 1 << 20
-"""More than any share, whose numbers make one with it."""
+"""More than any share: a factor that packs several shares into one number."""
 
 COLD_START = tuple(TypicalPods.shape(cpu, milli) for cpu, milli in ((4000, 500), (8000, 1000)))
-"""The expectation before anything came: half cards and whole cards."""
+"""The pods expected before any arrived: half cards and whole cards."""
 
 
 class Fgd(Policy):
@@ -34,19 +34,22 @@ class Fgd(Policy):
     inputs: Mapping[str, Any] = {TYPICAL_PODS: list[tuple[Shape, int]]}
 
     every_device = False
-    """Score devices of equal state one by one, for policies to which they differ otherwise."""
+    """If True, devices in equal state are scored one by one, as they differ in other terms of the
+    policy that uses this score."""
 
     def __init__(self, typical: TypicalPods | None = None) -> None:
         self.typical = typical or TypicalPods(COLD_START)
         self._kept: NodeShares | None = None
 
     def take_input(self, name: str, value: Any) -> None:
-        """A fresh histogram of what usually comes, as `fragments.typical_input` makes it."""
+        """Take a new histogram of the pods that usually come, as made by
+        `fragments.typical_input`."""
         self.typical = TypicalPods(dict(value))
         self._kept = None
 
     def score_nodes(self, query: Query) -> Ints | None:
-        """Pods without a GPU, and whole GPUs: there is one way to place each on a node, [n]."""
+        """Score nodes for pods without a GPU or with whole GPUs, where one placement is possible,
+        [n]."""
         need = query.need
         if query.demand.mode == "many" or (need is not None and not need.whole):
             return None
@@ -64,7 +67,7 @@ class Fgd(Policy):
         return _score(nodes.fragments - after)
 
     def score_devices(self, query: Query) -> Ints | None:
-        """Each distinct fitting device as if it took the GPU request, [d]."""
+        """Score each distinct fitting device as if it took the GPU request, [d]."""
         need = query.need
         if need is None or need.whole:
             return None
@@ -92,7 +95,7 @@ class Fgd(Policy):
         return scores
 
     def _of_places(self, query: Query, node: Ints, before: Ints, after: Ints) -> Ints:
-        """Scores of places: on which node, and its GPU's share before and after, [k]."""
+        """Score places by node and by the GPU's free share before and after, [k]."""
         nodes, cpu_free = self._nodes_of(query), query.cpu_free
         if not query.hypothetical:
             cpu_free = cpu_free - query.demand.cpu_milli
@@ -107,8 +110,7 @@ class Fgd(Policy):
         return scores
 
     def _score_few_nodes(self, query: Query, gpus: int) -> Ints:
-        """`score_nodes` without arrays over GPUs: what changed since the last question is often a
-        single node."""
+        """Do what `score_nodes` does without arrays over GPUs: often just one node has changed."""
         nodes, states = self._kept_of(query.table), []
         for row, cpu_free in zip(_rows(query), query.cpu_free.tolist(), strict=True):
             shares = nodes.shares(row).values()
@@ -118,7 +120,7 @@ class Fgd(Policy):
         return _score(fragments[::2] - fragments[1::2])
 
     def _score_few_devices(self, query: Query, chosen: Ints) -> Ints:
-        """`score_devices` likewise."""
+        """Do what `score_devices` does without arrays over GPUs."""
         nodes, need, table = self._kept_of(query.table), query.demand.need, query.table
         rows, cpu_free = _rows(query), query.cpu_free.tolist()
         now = [nodes.shares(row) for row in rows]
@@ -140,20 +142,20 @@ class Fgd(Policy):
         return scores
 
     def _nodes_of(self, query: Query) -> NodeShares:
-        """Fragments of the query's nodes as they are."""
+        """Return the present fragments of the query's nodes."""
         if query.hypothetical:
             return NodeShares.of_query(self._pattern(query.table), query)
         nodes = self._nodes(query.table)
         return nodes if query.rows is None else nodes.only(query.rows)
 
     def _nodes(self, table: LedgerTable) -> NodeShares:
-        """Fragments of all nodes, mended where nodes changed."""
+        """Return the fragments of all nodes, updated where nodes changed."""
         shares = self._kept_of(table)
         shares.mend()
         return shares
 
     def _kept_of(self, table: LedgerTable) -> NodeShares:
-        """Fragments of all nodes as they were when last looked at."""
+        """Return the cached fragments of all nodes, not updated."""
         shares = self._kept
         if shares is None or shares.table is not table:
             shares = self._kept = NodeShares(self._pattern(table), table)
@@ -167,7 +169,8 @@ class Fgd(Policy):
 
 
 def _alike(states: Ints) -> tuple[Ints, Ints]:
-    """Groups equal states: the first of each, and which of these each one is like. Not empty."""
+    """Group equal states: the first position of each group, and each state's group. Not for empty
+    input."""
     order = states.argsort(kind="stable")
     ordered = states.take(order)
     new = np.ones(len(states), dtype=np.bool_)
@@ -188,5 +191,5 @@ def _rows(query: Query) -> list[int]:
 
 
 def _score(fall: Floats) -> Ints:
-    """trunc(100·sigmoid(fall / 1000)), `fall` in thousandths of a GPU."""
+    """Compute trunc(100·sigmoid(fall / 1000)), `fall` in thousandths of a GPU."""
     return (100 / (1 + np.exp(-fall / 1000))).astype(np.int64)

@@ -1,6 +1,6 @@
-"""Genius: the best card by what it is (memory, SMs, codecs, bandwidth) and what it does now.
+"""Genius: scores cards by hardware (memory, SMs, codecs, bandwidth) and present use.
 
-Below, card models as NVIDIA's data sheets describe them, for Genius' missing model map.
+The data of card models below is from NVIDIA's data sheets, as Genius' own model map is missing.
 """
 
 import functools
@@ -21,22 +21,23 @@ STATIC = np.array([2.0, 2.0, 1.0, 1.0, 2.0]).reshape(-1, 1)
 DYNAMIC = np.array([2.0, 1.0, 1.0, 1.0]).reshape(-1, 1)
 """Weights of free memory, power, encoder, decoder."""
 STEPS = 18
-"""The sum of the original's weights; its scores are whole numbers, and so are these."""
+"""The sum of the original's weights. The original's scores are integers; scores are rounded to as
+many steps here."""
 UNUSED = 0.9
-"""An idle GPU of which less is measured free is somebody's."""
+"""If less than this part of an idle GPU is measured free, another process uses it."""
 EXACT = 1e-6
-"""So much less than a step is one: sums of shares are not exact."""
+"""Tolerance below a step, since floating-point sums are inexact."""
 TIER = 1_000_000_000
-"""More than any GPU has free: keeps one step of the score before the next."""
+"""More free memory than any GPU has: separates one step of the score from the next."""
 
 
 class GeniusPolicy(Policy):
-    """Static features once, the present twice; only GPUs with enough memory measured free.
+    """Static features count once, present use twice; only GPUs with enough memory measured free.
 
     `exact` is the original's formula, which prefers hot cards; a term that divides by zero is 0
-    where the original's score becomes undefined. `sane` compares with the best card of the
-    cluster, prefers cool cards, and leaves out what is not known; what is about as good is filled
-    one after the other. Higher genius/priority first.
+    where the original's score becomes undefined. `sane` compares with the best card of the cluster,
+    prefers cool cards, and leaves unknown features out; among cards that score about the same the
+    fullest is filled first. Pods with a higher genius/priority go first.
     """
 
     name = "genius"
@@ -53,9 +54,10 @@ class GeniusPolicy(Policy):
         self._seen = SnapshotCache(_Cards)
 
     def filter_devices(self, query: Query) -> Bools:
-        """The GPU request's memory must be free by measurement too, where there is one, [d].
+        """Require the GPU request's memory to be free by measurement too, where one exists, [d].
 
-        Sane: not where requests explain what is in use; late samples still show who has left.
+        Without `exact`, memory in use that requests explain does not count; a late sample still
+        shows pods that have since left.
         """
         cards = self._seen.of(query)
         if self.exact:
@@ -63,7 +65,8 @@ class GeniusPolicy(Policy):
         return ~short_of_memory(query, cards.readings)
 
     def score_nodes(self, query: Query) -> Ints | None:
-        """Exact: the original's score. Sane: for pods whose GPUs nothing rates, the mean, [n]."""
+        """Score nodes, [n]: with `exact` by the original's score, else the mean for pods that no
+        device score covers."""
         cards = self._seen.of(query)
         if self.exact:
             scores = cards.exact_scores
@@ -74,9 +77,9 @@ class GeniusPolicy(Policy):
         return query.sum(thousandths) // np.maximum(query.gpus, 1)
 
     def score_devices(self, query: Query) -> Ints:
-        """Sane: (static + 2·dynamic)/3 in `STEPS`, of equal ones the least room first, [d].
+        """Score (static + 2·dynamic)/3 in `STEPS`, then the least room first, [d]; 0 with `exact`.
 
-        The original names no GPU, and processes take the first that they see.
+        The original chooses no GPU: processes use the first that they see.
         """
         if self.exact:
             return np.zeros(len(query.device_local), dtype=np.int64)
@@ -84,8 +87,9 @@ class GeniusPolicy(Policy):
         return TIER * (steps + EXACT).astype(np.int64) - standing(query)
 
     def _sane(self, query: Query, cards: "_Cards") -> Floats:
-        """(static + 2·dynamic)/3, weighted means. Memory counts where all of it is free: more than
-        a pod asks is no good to it, and what is left in one piece is good for the next."""
+        """Compute (static + 2·dynamic)/3, weighted means, [d]. Memory counts only where all is
+        free: more free than the pod requests does not help it, and an unbroken rest helps the next
+        pod."""
         measured = query.take_devices(cards.free_mib / cards.total)
         unused = (query.device_pods == 0) & ~(measured < UNUSED)
         terms = [unused.astype(np.float64)]
@@ -95,10 +99,10 @@ class GeniusPolicy(Policy):
 
 
 class _Cards:
-    """Inventory and readings of all cards, once per snapshot, [D] each.
+    """Static features and readings of all cards, once per snapshot, [D] each.
 
-    `features` are the five static ones, `rank` their mean as shares of the cluster's best; `use`
-    are power, encoder and decoder as shares of 1, NaN where unknown.
+    `features` are the five static ones, `rank` their mean relative to the cluster's best card;
+    `use` are power, encoder and decoder as shares of 1, NaN where unknown.
     """
 
     def __init__(self, view: SignalsView, table: LedgerTable) -> None:
@@ -119,7 +123,8 @@ class _Cards:
 
     @functools.cached_property
     def exact_scores(self) -> Ints:
-        """uint64(static + 2·dynamic) of every node, sums over the cluster below, [N]."""
+        """Compute uint64(static + 2·dynamic) of every node, [N]; divided by sums over the whole
+        cluster."""
         cards, count = self.table.devices, np.maximum(self.table.gpus, 1)
         static = np.zeros(self.table.count)
         for weight, column in zip(STATIC.ravel(), np.nan_to_num(self.features), strict=True):
@@ -143,13 +148,13 @@ class _Cards:
 
 
 def _share(column: Floats) -> Floats:
-    """Each card's part of the sum over all; 0 where the sum is 0."""
+    """Divide each card's value by the sum over all; 0 where the sum is 0."""
     whole = float(column.sum())
     return column / whole if whole > 0.0 else np.zeros_like(column)
 
 
 def _mean(terms: Floats, weights: Floats) -> Floats:
-    """The weighted mean of the terms that are known, [d]; 0 without any."""
+    """Compute the weighted mean of the known terms, [d]; 0 if none is known."""
     known = ~np.isnan(terms)
     total = (np.where(known, terms, 0.0) * weights).sum(axis=0)
     return np.asarray(total / np.maximum((known * weights).sum(axis=0), 1.0))
@@ -186,10 +191,9 @@ MODELS: dict[str, tuple[int, int, int, int]] = {
 
 
 def features(model: str) -> Floats:
-    """Multiprocessors, decoders, encoders, bandwidth of a model, NaN for unknown ones, [4].
+    """Return multiprocessors, decoders, encoders and bandwidth of a model, [4]; NaN if unknown.
 
-    The longest entry that the name contains as whole words wins; case, blanks and dashes do not
-    matter.
+    The longest entry whose words the name contains wins; case, blanks and dashes are ignored.
     """
     name = f" {normalized(model).lower()} "
     models = [key for key in MODELS if _has(name, normalized(key).lower())]
@@ -199,6 +203,6 @@ def features(model: str) -> Floats:
 
 
 def _has(name: str, key: str) -> bool:
-    """True if the key is in the name, and no digit follows: A10 is not A100."""
+    """Return True if the name contains the key and no digit follows: A10 does not match A100."""
     _, separator, rest = name.partition(f" {key}")
     return bool(separator) and not rest[:1].isdigit()

@@ -1,7 +1,7 @@
 """Free and requested amounts of GPUs, for policies that treat all dialects' pods alike.
 
-Pods that ask for GPU memory are measured by memory, all others by cores; both in thousandths of a
-card, so that cards of different size compare.
+Pods that request GPU memory are measured by memory, all others by cores; both in thousandths of a
+card, so that cards of different sizes are comparable.
 """
 
 import numpy as np
@@ -11,24 +11,25 @@ from weft.core.ledger.table import Ints
 
 
 def by_memory(query: Query) -> bool:
-    """True if the pod shares GPUs by memory: any GPU request that is not for whole cards."""
+    """Return True if the pod shares GPUs by memory: one of its GPU requests is for memory of a
+    shared card."""
     return any(need.asks_memory and not need.whole for need in query.demand.needs)
 
 
 def free_share(query: Query) -> Ints:
-    """Free on each device, thousandths of it, [d]."""
+    """Return the free part of each device, thousandths, [d]."""
     if not by_memory(query):
         return query.device_milli_free
     return query.device_memory_free * 1000 // np.maximum(query.device_memory_total, 1)
 
 
 def free_milli(query: Query) -> Ints:
-    """Free over each node's GPUs, thousandths of a card, [n]."""
+    """Return the free amount over each node's GPUs, thousandths of a card, [n]."""
     return query.sum(free_share(query)) if by_memory(query) else query.milli_free
 
 
 def asked_milli(query: Query) -> Ints | int:
-    """Sum of the pod's requests, thousandths of a card: [n], or one number for all nodes."""
+    """Sum the pod's requests, thousandths of a card: [n], or one number for all nodes."""
     if not by_memory(query):
         return query.demand.milli
     sizes = np.array([max(kind.memory_mib, 1) for kind in query.table.kinds], dtype=np.int64)
@@ -37,8 +38,8 @@ def asked_milli(query: Query) -> Ints | int:
 
 
 def standing(query: Query) -> Ints:
-    """Room by which devices are ranked for a share (MiB or milli), and nodes (their idle GPUs)
-    for whole cards, which are all alike, [d]."""
+    """Return what ranks devices: for a share their room (MiB or milli), for whole cards, which are
+    all alike, the number of idle GPUs on the node, [d]."""
     if query.need is not None and query.need.whole:
         return query.idle.take(query.device_node)
     return query.room

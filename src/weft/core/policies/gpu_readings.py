@@ -1,7 +1,7 @@
-"""Readings of each GPU in the snapshot, with the fall-backs for what exporters leave out.
+"""Readings of each GPU from the snapshot, with fall-backs for metrics that exporters omit.
 
-Computed once per snapshot for all devices of a table, so that a decision gathers rows only. NaN
-means that nobody measured it; what cannot be true (below 0, above a card) is brought into range.
+Computed once per snapshot for all devices of a table, so that a decision only selects rows. NaN
+means not measured; impossible values (below 0, above the card's size) are clipped.
 """
 
 from collections.abc import Callable
@@ -15,28 +15,27 @@ from weft.core.framework.signals import FRESH, MISSING, STALE, Bytes, Floats, Si
 from weft.core.ledger.table import RESERVE_MIB, RESERVE_PERMILLE, Bools, Ints, LedgerTable
 
 BUSY_SM, BUSY_OCCUPANCY, BUSY_DRAM = 0.80, 0.45, 0.40
-"""CARMA's bounds: above these one more pod would mostly wait."""
+"""CARMA's limits: above these, another pod would mostly wait."""
 MARGIN_MIB = 2048
 """The memory that must be measured free beyond a pod's request where it shares a GPU (CARMA)."""
 STALE_FACTOR = 1.25
-"""An old reading of SM or DRAM is taken for so much more."""
+"""Factor by which a stale reading of SM or DRAM is raised."""
 
 SM_WEIGHT, DRAM_WEIGHT, MEMORY_WEIGHT, POWER_WEIGHT = 0.4, 0.3, 0.2, 0.1
-"""How much each reading counts; those that are not known leave the rest to the others."""
+"""Weight of each reading in the load; unknown readings are left out of the weighted mean."""
 
 SM = ("sm_active_ratio", "graphics_active_ratio", "gpu_util_ratio")
 DRAM = ("dram_active_ratio", "memory_copy_ratio")
 
 
 class GpuReadingColumns:
-    """One snapshot over one table, [D] each.
+    """The readings of one snapshot for one table, [D] each.
 
-    `sm`, `dram`, `occupancy`, `power`, `memory` are shares of 1; SM and DRAM are what they would
-    be at worst where the reading is old; `most_sm` is the newest sample of SM where that is above
-    the mean. `utilisation` is GPU_UTIL while FRESH, `free_mib` the
-    newest free memory, `promised_mib` the most that was promised since then, and `memory_is_fresh`
-    where it may be lent. `known` tells GPUs of which the load is known from those that are MISSING,
-    `busy` those that CARMA's gate closes.
+    `sm`, `dram`, `occupancy`, `power`, `memory` are shares of 1; SM and DRAM are raised where the
+    reading is old; `most_sm` is the newest sample of SM where that is above the mean. `utilisation`
+    is GPU_UTIL while FRESH, `free_mib` the newest free memory, `promised_mib` the most memory
+    promised to pods since that was measured. `memory_is_fresh` marks GPUs whose memory may be lent,
+    `known` those whose load is not MISSING, `busy` those that CARMA's gate closes.
     """
 
     def __init__(self, view: SignalsView, table: LedgerTable) -> None:
@@ -66,11 +65,12 @@ class GpuReadingColumns:
 
     @cached_property
     def load(self) -> Floats:
-        """All readings as one load, 0..1; NaN where memory is unknown, [D]."""
+        """The weighted mean of all readings, 0..1; NaN where memory is unknown, [D]."""
         return load_of(self.memory, self.sm, self.dram, self.power)
 
     def first(self, *columns: str) -> tuple[Floats, Bytes]:
-        """Values and ages, each GPU's from the first of the columns that knows it, [D]."""
+        """Return values and ages, each GPU's from the first of the columns that has a value,
+        [D]."""
         values, ages = self.view.over(self.table, columns[0])
         for column in columns[1:]:
             more, more_ages = self.view.over(self.table, column)
@@ -80,7 +80,7 @@ class GpuReadingColumns:
         return np.where(absurd, np.nan, values), np.where(absurd, MISSING, ages).astype(np.int8)
 
     def share(self, *columns: str) -> Floats:
-        """Like `first`, brought into 0..1."""
+        """Return the values of `first` clipped to 0..1."""
         return np.asarray(np.clip(self.first(*columns)[0], 0.0, 1.0))
 
     def _load(self, columns: tuple[str, ...]) -> Floats:
@@ -102,7 +102,7 @@ class GpuReadingColumns:
 
 
 def load_of(memory: Floats, sm: Floats, dram: Floats, power: Floats) -> Floats:
-    """0.4 SM + 0.3 DRAM + 0.2 memory + 0.1 power, 0..1; memory must be known, [k]."""
+    """Compute 0.4 SM + 0.3 DRAM + 0.2 memory + 0.1 power, 0..1; memory must be known, [k]."""
     total, weights = MEMORY_WEIGHT * memory, np.full(len(memory), MEMORY_WEIGHT)
     for weight, value in ((SM_WEIGHT, sm), (DRAM_WEIGHT, dram), (POWER_WEIGHT, power)):
         known = ~np.isnan(value)
@@ -115,14 +115,14 @@ Made = TypeVar("Made")
 
 
 class SnapshotCache(Generic[Made]):
-    """Keeps what `make` makes of the latest snapshot over the latest table, for one policy."""
+    """Caches what `make` computes from the latest snapshot and table, for one policy."""
 
     def __init__(self, make: Callable[[SignalsView, LedgerTable], Made]) -> None:
         self._make = make
         self._kept: tuple[SignalsView, LedgerTable, Made] | None = None
 
     def of(self, query: Query) -> Made:
-        """Made anew only where the query's signals or table are new."""
+        """Return the computed value, computing it only if the query's signals or table are new."""
         view, table, cached = query.signals, query.table, self._kept
         if cached is None or cached[0] is not view or cached[1] is not table:
             cached = self._kept = (view, table, self._make(view, table))
@@ -130,27 +130,28 @@ class SnapshotCache(Generic[Made]):
 
 
 def asked_mib(query: Query) -> Ints | int:
-    """Memory the GPU request asks of a device, MiB; of one that is split, no card must have all."""
+    """Return the memory requested of one device, MiB; 0 for a request split over several cards."""
     need = query.need
     return 0 if need is None or need.gpu_request.split else query.device_ask_mib
 
 
 def needed_mib(query: Query) -> Ints | int:
-    """Memory that the GPU request will need of a device, MiB: what it asks, or what is expected."""
+    """Return the memory that the pod will need of a device, MiB: its request, or less if less is
+    expected."""
     expected_mib = query.demand.expected_mib
     return np.minimum(asked_mib(query), expected_mib) if expected_mib else asked_mib(query)
 
 
 def fits_requests(query: Query) -> Bools:
-    """Mask of devices that fit by requests alone, nothing harvested, [d]."""
+    """Mask of devices that fit by requests alone, without borrowed memory, [d]."""
     return np.asarray(query.device_memory_strict >= asked_mib(query))
 
 
 def may_borrow(query: Query) -> Bools:
-    """Mask of devices that fit by requests, or where the pod may try what is lent, [d].
+    """Mask of devices that fit by requests, or on which the pod may borrow memory, [d].
 
-    As long as no pod like it was seen from its start to its end, what residents leave idle may be
-    theirs a minute later: then one GPU of a node is promised more than it has, and no second one.
+    As long as no similar pod was seen from start to end, its memory need is unknown, and the
+    lenders may need theirs a minute later. Then at most one GPU of a node may be overcommitted.
     """
     if query.demand.expected_mib:
         return np.ones(len(query.device_pods), dtype=np.bool_)
@@ -159,12 +160,12 @@ def may_borrow(query: Query) -> Bools:
 
 
 def has_compute_left(query: Query, readings: GpuReadingColumns) -> Bools:
-    """Mask of devices whose SMs are idle for long enough for one pod more like those on it, [d].
+    """Mask of devices with enough idle compute for one more pod like those on it, [d].
 
-    Pods that wait for each other's compute finish no sooner for being let in: lending memory pays
-    only as long as the pods there, with as much again for each as they use on average, do not fill
-    the GPU. The newest sample counts if it is above the mean: it shows who has just begun. Unknown
-    compute is not used up.
+    Pods that wait for each other's compute finish no sooner by starting sooner: lending memory pays
+    only while the SM use of the pods there, plus their mean for one more, does not fill the GPU.
+    The newest sample counts if it is above the mean, as it shows pods that just began. Unknown
+    compute counts as idle.
     """
     pods = query.device_pods
     full = query.take_devices(readings.most_sm) * (pods + 1) > np.maximum(pods, 1)
@@ -172,11 +173,12 @@ def has_compute_left(query: Query, readings: GpuReadingColumns) -> Bools:
 
 
 def short_of_memory(query: Query, readings: GpuReadingColumns, margin_mib: int = 0) -> Bools:
-    """Mask of devices with less free than the request and a margin, [d]; unknown is not short.
+    """Mask of devices with less memory free than the request and a margin, [d]; unknown is not
+    short.
 
-    Where the GPU request fits by requests, and no more is in use than pods were promised while it
-    was measured, and the reserve, requests decide: a full reading is then of pods that have left or
-    will not grow.
+    Requests decide instead where the GPU request fits by requests, and the memory in use is no more
+    than pods were promised while it was measured plus the reserve: the reading is then of pods that
+    have left or will not grow.
     """
     free = query.take_devices(readings.free_mib)
     short = np.asarray(free < needed_mib(query) + margin_mib)
@@ -189,23 +191,23 @@ def short_of_memory(query: Query, readings: GpuReadingColumns, margin_mib: int =
 
 
 def promised_share(query: Query) -> Floats:
-    """The share that pods were promised of each device's memory, 0..1, [d]."""
+    """Return the part of each device's memory promised to pods, 0..1, [d]."""
     total = np.maximum(query.device_memory_total, 1)
     return np.asarray(np.clip(query.device_memory_promised / total, 0.0, 1.0))
 
 
 def room_by_requests(query: Query) -> Ints:
-    """The unpromised part of what the GPU request shares by: MiB, or thousandths of a card, [d]."""
+    """Return each device's unpromised MiB, or thousandths of a card, as the request counts, [d]."""
     need = query.need
     by_memory = need is not None and need.asks_memory and not need.whole
     return query.device_memory_strict if by_memory else query.device_milli_free
 
 
 def reserve_mib(query: Query) -> Ints:
-    """Memory that harvesting leaves free on each device, MiB, [d]."""
+    """Return the memory that borrowers must leave free on each device, MiB, [d]."""
     return np.maximum(RESERVE_MIB, query.device_memory_total * RESERVE_PERMILLE // 1000)
 
 
 def is_critical(query: Query) -> bool:
-    """True if the pod is latency-critical."""
+    """Return True if the pod is latency-critical."""
     return query.demand.shape.job_class == "latency-critical"

@@ -1,17 +1,17 @@
-"""Interference: share a GPU only where everybody's predicted slowdown stays within bounds.
+"""Interference: share a GPU only where the predicted slowdown of every pod stays within bounds.
 
-admit   the upper slowdown of latency-critical pods there is within their bound and their own
-        SLO's slack, and all together get at least `gain` GPUs' worth done; what nobody predicts
-        goes by the GPU's measured use
-wait    where few wait, a GPU of one's own is soon to be had: then sharing must bring more, and
-        slow batch pods less, than where many do
-score   speeds together after − before − 0.5 · what latency-critical pods lose + the bonus of a
-        GPU in use; of equals the one that leaves the least fragments
+admit   the upper slowdown of latency-critical pods is within their bound and their own
+        slowdown limit, and all pods together do at least the work of `gain` GPUs; GPUs without
+        a prediction are judged by measured use
+wait    while few pods wait, an own GPU will soon be free: then sharing must gain more and slow
+        batch pods less than while many wait
+score   sum of speeds after − before − 0.5 · what latency-critical pods lose + the bonus of a
+        GPU in use; among equals the one that leaves the least fragments
 match   where several pods wait, the assignment of pods to GPUs with the largest sum
 
-Loss counts as time where pods say what they take. Multi-stage, after ISACPP: who finishes first is
-dropped, the others go on without it, and so each stage counts by its length. Times are seconds;
-`work` is what a pod has yet to do, alone.
+Where pods state their duration, the loss is counted as time. The prediction has stages, after
+ISACPP: when the first pod finishes, the others go on without it, and each stage counts by its
+length. Times are seconds; `work` is a pod's remaining run time if alone.
 """
 
 import copy
@@ -61,13 +61,14 @@ from weft.model.request import LATENCY_CRITICAL
 # --- time of pods together on a GPU ---------------------------------------------------------------
 
 MOST = 4
-"""Sets of so many and more are not looked at."""
+"""Sets of this many pods or more are not considered."""
 SPEEDS_KEPT = 4096
-"""Speeds of so many pods in sets are kept for a GPU model."""
+"""How many speeds of a pod in a set are cached per GPU model."""
 
 
 def finishes(work: Floats, slower: Floats) -> Floats:
-    """End of each pod, [k, d]; work 0 is nobody. `slower` [k, k, d]: log slowdown of k by k."""
+    """Compute when each pod ends, [k, d]. Rows with work 0 are empty. `slower` [k, k, d]: log
+    slowdown."""
     remaining, end = work.copy(), np.zeros_like(work)
     for _ in range(len(work)):
         runs = remaining > 0.0
@@ -81,11 +82,11 @@ def finishes(work: Floats, slower: Floats) -> Floats:
 
 
 class Remaining:
-    """Pods on each device and the work they have done, by rows of the table's devices.
+    """The pods on each device and the work they have done, by rows of the table's devices.
 
-    A device is looked up when it is first asked for, and again where who is on it has changed: what
-    a decision needs of a large cluster are then a few columns. `caution` says how far
-    what is believed lies between the expected slowdown and its bound.
+    A device is looked up when first needed, and again when its pods have changed, so that a
+    decision on a large cluster touches few columns. `caution` interpolates between the expected
+    slowdown (0) and its upper bound (1).
     """
 
     def __init__(self, residencies: Residencies, caution: float) -> None:
@@ -95,8 +96,9 @@ class Remaining:
         self.view: InterferenceView | None = None
 
     def of(self, table: LedgerTable, view: InterferenceView, devices: Ints) -> Ints:
-        """Number of pods on each, 0 where not all say how long they take; makes `applications`,
-        `believed` and `left_s` good for these devices, as `view` sees them.
+        """Return the number of pods on each device, 0 where not all state their duration.
+
+        Afterwards `applications`, `believed` and `left_s` are valid for these devices, by `view`.
         """
         if table is not self._table or view is not self.view:
             self._begin(table, view)
@@ -111,7 +113,7 @@ class Remaining:
         return self._count.take(devices)
 
     def left_s(self, devices: Ints) -> Floats:
-        """Work left of each pod there, seconds alone, 0 for nobody, [MOST − 1, d]."""
+        """Return the work left of each pod, in seconds if alone, 0 for no pod, [MOST − 1, d]."""
         passed_s = (self.residencies.now_ns - self._since_ns.take(devices, axis=1)) / SECOND_NS
         done_s = self._done_s.take(devices, axis=1) + passed_s * self._speed.take(devices, axis=1)
         expected_s = self._expected_s.take(devices, axis=1)
@@ -155,7 +157,7 @@ class Remaining:
 
 
 class OverlapTime:
-    """The query's GPUs on which everybody said how long it takes, as of `residencies.now_ns`."""
+    """The query's GPUs on which every pod states its duration, as of `residencies.now_ns`."""
 
     def __init__(self, query: Query, remaining: Remaining, view: InterferenceView) -> None:
         table, pods = query.table, query.device_pods
@@ -177,7 +179,7 @@ class OverlapTime:
         self._empty_s = np.sort(self._end.max(axis=0))
 
     def only(self, devices: Bools) -> "OverlapTime":
-        """The same of these of the query's devices; the wait is still for any of them all."""
+        """Restrict to some of the query's devices; `wait_s` still counts all of them."""
         few, positions = copy.copy(self), np.flatnonzero(devices.take(self.devices))
         few.devices, few._kinds, few._pods = (
             column.take(positions) for column in (self.devices, self._kinds, self._pods)
@@ -187,23 +189,23 @@ class OverlapTime:
         return few
 
     def pays(self, shape: Shape, waiting: int, away: float) -> Bools:
-        """On which of `devices` joining costs less than to wait for a GPU of one's own.
+        """Mask of `devices` where joining costs less than waiting for a GPU of its own.
 
-        `away` is how many pods wait for each GPU: so much sooner they all start for each second of
-        a GPU that is saved.
+        `away` is the number of waiting pods per GPU: each second of GPU time saved lets all of them
+        start that much sooner in sum.
         """
         later, saved = self.costs(shape.application, shape.expected_s)
         return np.asarray(later < self.wait_s(waiting) + away * saved)
 
     def wait_s(self, waiting: int) -> float:
-        """Time until the last of so many waiting pods has a GPU of its own, if nobody shares."""
+        """Return the seconds until the last of the waiting pods has its own GPU, if no pod
+        shares."""
         rounds, last = divmod(waiting - 1, len(self._empty_s))
         return float(self._empty_s[last] + rounds * self._empty_s[-1])
 
     def costs(self, application: str, takes_s: float) -> tuple[Floats, Floats]:
-        """If such a pod joined: how much later everybody ends than without, and how much less time
-        of GPUs it takes than one after the other; seconds, for each of `devices`.
-        """
+        """Compute the effect of such a pod joining each of `devices`, in seconds: how much later
+        all pods end in sum, and how much less GPU time is used than one after the other."""
         later, saved = np.zeros(len(self.devices)), np.zeros(len(self.devices))
         for count, at in self._by_size():
             joins, takes = np.full(len(at), self._index_of(application)), np.full(len(at), takes_s)
@@ -215,14 +217,14 @@ class OverlapTime:
         return later, saved
 
     def _by_size(self) -> list[tuple[int, Ints]]:
-        """Positions in `devices` by how many pods are there."""
+        """Group the positions in `devices` by the number of pods there."""
         sizes = ((count, np.flatnonzero(self._pods == count)) for count in range(1, MOST))
         return [(count, at) for count, at in sizes if len(at)]
 
     def _finishes(self, at: Ints, applications: Ints, work: Floats) -> Floats:
-        """Ends of these pods, on the devices at these positions, [k, a]."""
+        """Compute the ends of these pods on the devices at these positions, [k, a]."""
         size, slots = len(applications), self._believed.shape[1]
-        slower = np.zeros((size, size, len(at)))  # nobody slows itself down
+        slower = np.zeros((size, size, len(at)))  # the diagonal stays 0: no pod slows itself down
         card = self._kinds.take(at) * slots
         for slowed, slowing in permutations(range(size), 2):
             pair = (card + applications[slowed]) * slots + applications[slowing]
@@ -231,9 +233,9 @@ class OverlapTime:
 
 
 def _believed(card: CardTable, caution: float) -> Floats:
-    """Log slowdown of each by each, so far between mean and bound."""
+    """Return each pair's log slowdown, interpolated by `caution` between mean and upper bound."""
     believed = card.mean + caution * (card.upper - card.mean)
-    return np.minimum(believed, 50.0)  # forbidden pairs are kept apart elsewhere
+    return np.minimum(believed, 50.0)  # forbidden pairs are excluded elsewhere
 
 
 def _speed(card: CardTable, view: InterferenceView) -> Speed:
@@ -248,30 +250,29 @@ def _speed(card: CardTable, view: InterferenceView) -> Speed:
 # --- the policy -----------------------------------------------------------------------------------
 
 MOST_COLUMNS = 256
-"""GPUs that are weighed in one matching."""
+"""Most GPUs weighed in one matching."""
 MOST_SHAPES = 1024
 MOST_UNLIKE = 48
-"""Shapes, beside the pod's own, that are weighed in one matching, the first that wait: some 20 ms.
-"""
+"""Most other shapes weighed in one matching, the first that wait: this takes about 20 ms."""
 UNKNOWN_MOST = 2
-"""Pods on a GPU where it goes by its use."""
+"""Most pods on a GPU that is judged by measured use."""
 PRIOR = {LATENCY_CRITICAL: 0.15}
 TRAINING = 0.90
-"""GPU utilisation to expect of a pod that nobody knows."""
+"""GPU utilisation expected of a pod without predictions."""
 CALM_SM = 0.3
 Most = Annotated[int, msgspec.Meta(ge=1, le=1024)]
-"""Pods on a GPU."""
+"""Most pods on a GPU."""
 POINTS = 1_000_000
-"""A value of 1 in points; fgd's 0 to 100 only decide between equals."""
+"""Points for a value of 1; fgd's 0 to 100 only decide between equals."""
 
 
 class InterferencePolicy(Policy):
-    """Predicted slowdown decides who may share a GPU, and whom it suits best.
+    """Predicted slowdown decides which pods may share a GPU, and which pod gets it.
 
-    `critical` and `batch` bound the slowdown of latency-critical and batch pods (best-effort ones
-    have none), a latency-critical one's own slack may be less; `gain` is the least sum of speeds,
+    `critical` and `batch` limit the slowdown of latency-critical and batch pods (best-effort pods
+    have no limit); a latency-critical pod may set a lower one. `gain` is the least sum of speeds,
     `most` the most pods on a GPU, `most_small` where all are latency-critical and small, `bonus`
-    what a GPU in use counts for energy.
+    what a GPU in use is worth for saving energy.
     """
 
     name = "interference"
@@ -313,7 +314,7 @@ class InterferencePolicy(Policy):
         self._fgd = Fgd()
 
     def take_input(self, name: str, value: Any) -> None:
-        """Predicted interference, or what usually comes, as for fgd."""
+        """Take predicted interference, or the pods that usually come, as fgd does."""
         if name == INTERFERENCE:
             self._joining.view = InterferenceView(value)
             self._judged.forget()
@@ -322,7 +323,7 @@ class InterferencePolicy(Policy):
 
     @property
     def tolerance(self) -> SlowdownTolerance:
-        """Its bound of latency-critical pods, and what is predicted."""
+        """The slowdown limit of latency-critical pods, and the predictions."""
         return self._joining.tolerance
 
     def filter_devices(self, query: Query) -> Bools:
@@ -330,16 +331,18 @@ class InterferencePolicy(Policy):
         return self._admitted(query)[0]
 
     def score_nodes(self, query: Query) -> Ints | None:
-        """Scores nodes with one way to place a pod: fgd's score, [n]."""
+        """Score nodes on which there is one way to place the pod, with fgd's score, [n]."""
         return self._fgd.score_nodes(query)
 
     def score_devices(self, query: Query) -> Ints | None:
-        """Gain of the pod there, in millionths of a GPU's work, and fgd's 0 to 100, [d]."""
+        """Score the gain of placing the pod there, in millionths of a GPU's work, plus fgd's 0 to
+        100, [d]."""
         points = np.rint(1000.0 * self._judged.over(query)[1]).astype(np.int64) * (POINTS // 1000)
         return np.asarray(points + self._fragments(query, points))
 
     def _fragments(self, query: Query, points: Ints) -> Ints:
-        """fgd's 0 to 100 of each node's best, of GPUs in one state for the first, [d]."""
+        """Score with fgd (0 to 100) only each node's best devices, one per group of equal ones,
+        [d]."""
         best = query.max(np.where(query.device_fits, points, 0), 0).take(query.device_node)
         alone = query.about(query.demand)
         alone.narrow(query.device_fits & (points == best))
@@ -352,15 +355,16 @@ class InterferencePolicy(Policy):
     def predict(
         self, shape: Shape, co_residents: CoResidents, model: str
     ) -> tuple[ExpectedSlowdown, ...]:
-        """Slowdown of the pod and of those it joins."""
+        """Predict the slowdown of the pod and of those it joins."""
         return self._joining.predictions(shape, co_residents, model)
 
     def contested(self, scores: Ints, waiting: int) -> bool:
-        """Not where there is an empty GPU for everybody."""
+        """Return False where there is an empty GPU for every waiting pod."""
         return int(np.count_nonzero(scores >= POINTS)) < waiting
 
     def filter_pending(self, query: Query, pending: Sequence[Shape]) -> Bools | None:
-        """GPUs that the best assignment of waiting pods gives to pods of this shape, [d]."""
+        """Mask of GPUs that the best assignment of waiting pods gives to pods of this shape,
+        [d]."""
         lasting = self._lasting(query, pending)
         overlap = lasting and lasting.only(query.device_fits)
         good = query.device_fits & self._worth_it(query, len(pending), overlap)[0]
@@ -389,10 +393,10 @@ class InterferencePolicy(Policy):
         return chosen
 
     def _rivals(self, query: Query, gpus: Ints, pending: Sequence[Shape]) -> list[Shape]:
-        """Those that wait and could have one of these GPUs, the pod itself among them; of
-        `MOST_UNLIKE` shapes at most.
+        """List the waiting pods' shapes that could take one of these GPUs, including the pod's own.
 
-        Who could not is worth nothing on any of them: weighing it would change no matching.
+        At most `MOST_UNLIKE` different ones. A pod that could not take any would not change the
+        matching.
         """
         milli = int(query.device_milli_free.take(gpus).max())
         mib = int(query.device_memory_strict.take(gpus).max())
@@ -407,7 +411,8 @@ class InterferencePolicy(Policy):
         return rivals
 
     def _lasting(self, query: Query, pending: Sequence[Shape]) -> OverlapTime | None:
-        """Overlap, where pods say how long they take; None where none does, or none that waits."""
+        """Return the overlap of pods with stated durations; None if no GPU or no waiting pod has
+        any."""
         residencies = query.residencies
         if not (self._overlap and residencies.expected and any(pod.expected_s for pod in pending)):
             return None
@@ -419,10 +424,10 @@ class InterferencePolicy(Policy):
     def _worth_it(
         self, query: Query, waiting: int, lasting: OverlapTime | None
     ) -> tuple[Bools, Floats]:
-        """Mask of devices where joining beats waiting, with so many that wait, and the gain, [d].
+        """Mask of devices where joining beats waiting while `waiting` pods wait, and the gain, [d].
 
-        With as many as there are GPUs, one's own is a whole job's time away. Where all say how long
-        they take, it is known how far away it is, and how long they would be together.
+        With as many waiting pods as GPUs, an own GPU is a whole job's time away. Where all pods
+        state their duration, both the wait and the time that they would overlap are computed.
         """
         _, value, judged_by, stretch = self._judged.over(query)
         away = waiting / max(1, int(query.table.usable_gpus.sum()))
@@ -431,14 +436,14 @@ class InterferencePolicy(Policy):
         shape = query.demand.shape
         if lasting is not None and shape.expected_s:
             good[lasting.devices] = lasting.pays(shape, waiting, away)
-            value = np.maximum(value, self._floor)  # who pays may be matched, by what they bring
+            value = np.maximum(value, self._floor)  # these pods may be matched too, by their gain
         good &= stretch <= 1.0 + away
         return np.asarray(good | (judged_by != KNOWN)), value
 
     def _worth(
         self, query: Query, shape: Shape, waiting: int, lasting: OverlapTime | None
     ) -> Floats:
-        """Gain of a pod of this shape on each of the query's devices; 0 where it cannot be."""
+        """Return the gain of such a pod on each of the query's devices; 0 where it does not fit."""
         demand, codes = self._asks(query.table, shape)
         if demand.mode not in {"node", "device"}:
             return np.zeros(len(query.device_pods))
@@ -449,7 +454,8 @@ class InterferencePolicy(Policy):
         return np.where(good & (codes == 0).take(about_shape.device_node), value, 0.0)
 
     def _asks(self, table: LedgerTable, shape: Shape) -> tuple[Demand, Codes]:
-        """A shape on this table, and where what is told of nodes keeps it off; kept a while."""
+        """Return a shape's demand on this table, and the reasons by which nodes refuse it;
+        cached."""
         if table is not self._asked_on or len(self._asked) > MOST_SHAPES:
             self._asked_on, self._asked = table, {}
         known = self._asked.get(shape)
@@ -474,8 +480,8 @@ class InterferencePolicy(Policy):
 
 
 def _could_take(shape: Shape, milli: int, mib: int, *, is_idle: bool) -> bool:
-    """True if a request of this shape may fit where so much of one GPU is free. Necessary, not
-    sufficient, and far cheaper than to ask."""
+    """Return True if a request of this shape may fit a GPU with this much free: necessary, not
+    sufficient, and far cheaper than a query."""
     if len(shape.gpu_requests) != 1:
         return False
     asks = shape.gpu_requests[0]

@@ -1,11 +1,11 @@
-"""Kube-Knots and what came of it: memory that pods leave idle is lent by its trend.
+"""Kube-Knots and its successors: memory that pods leave idle is lent, judged by its trend.
 
 smallest-first   the order in which Kube-Knots' scheduler takes its pods
-res-ag           first-fit decreasing by request, blind to metrics: Kube-Knots' main baseline
-kube-knots-cbp   a GPU is shared whose memory goes another way than the pod's; what is idle is lent
-kube-knots-pp    as cbp, and where that refuses, what a regression says will be free
+res-ag           first-fit decreasing by request, without metrics: Kube-Knots' main baseline
+kube-knots-cbp   shares a GPU whose memory is uncorrelated with the pod's; idle memory is lent
+kube-knots-pp    as cbp; where that refuses, free memory forecast by a regression decides
 ferikoglou       rules as published: requests, then steady memory, then its forecast; no reserve
-ferikoglou-safe  these rules in the ledger: what is idle is lent, less a reserve, while FRESH
+ferikoglou-safe  these rules in the ledger: idle memory is lent, less a reserve, while FRESH
 """
 
 from typing import Literal
@@ -28,38 +28,35 @@ from weft.core.policies.gpu_readings import (
 from weft.model import BadInputError, PodRequest
 
 CARD_MIB = 32_510
-"""The card that a whole card or a percentage stands for: that of the original's experiments."""
+"""The card size assumed for whole cards and percentages: that of the original's experiments."""
 
 
 class SmallestFirst(Policy):
-    """No opinion about places; put it first in a profile, and the one that has one after it."""
+    """Scores no place. Put it first in a profile, followed by a policy that scores places."""
 
     name = "smallest-first"
     summary = "any node that fits; pods that ask the least go first"
     source = "Kube-Knots' scheduler (ECE-Diploma)"
 
     def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
-        """The GPU memory asked for, MiB; equal requests by priority, then age.
-
-        The original's queue is a min-heap, so smallest first, though the paper says first-fit
-        decreasing.
-        """
+        """Return the GPU memory requested, MiB; equal requests by priority, then age."""
         return (gpu_memory_mib(pod), -pod.priority, pod.created_ns)
 
 
 def gpu_memory_mib(pod: PodRequest) -> int:
-    """The GPU memory asked for, over all GPUs."""
+    """Return the GPU memory requested over all GPUs, MiB."""
     gpu_requests = pod.shape.gpu_requests
     return sum(c.count * (CARD_MIB if c.whole else c.memory.mib_on(CARD_MIB)) for c in gpu_requests)
 
 
 ROUND_NS = 5_000_000_000
-"""Kube-Knots orders what came in its window of 5 s. Without rounds whoever asks little would wait
-for as long as larger pods keep coming."""
+"""Kube-Knots orders the pods that arrived within 5 s. Without such rounds a small pod would wait
+for as long as larger pods keep arriving."""
 
 
 def largest_first(pod: PodRequest) -> tuple[int, ...]:
-    """Round by round by the GPU memory asked for; equal requests by priority, then age."""
+    """Order by round of arrival, then GPU memory requested, the largest first; then priority and
+    age."""
     return (pod.created_ns // ROUND_NS, -gpu_memory_mib(pod), -pod.priority, pod.created_ns)
 
 
@@ -74,30 +71,30 @@ class ResAg(Policy):
     source = "Kube-Knots (CLUSTER'19), baseline Res-Ag"
 
     def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
-        """The largest first of those that came together."""
+        """Order pods of one round by size, the largest first."""
         return largest_first(pod)
 
     def choose_device(self, query: Query, fits: Ints, key: str) -> int:
-        """The first that fits."""
+        """Choose the first device that fits."""
         return 0
 
 
 STEADY_BELOW = 0.5
-"""A coefficient of variation of free memory below this is steady (as published)."""
+"""Free memory with a coefficient of variation below this is steady (as published)."""
 TREND_ABOVE = 0.35
-"""Free memory trends where its autocorrelation is above this (as published)."""
+"""Free memory has a trend if its autocorrelation is above this (as published)."""
 LEAST_SAMPLES = 20
-"""Fewer samples say nothing (as published)."""
+"""Fewer samples are not evaluated (as published)."""
 SERIES = ("memory_free_mib.cov", "window.samples")
-"""Without these nothing is known of the window."""
+"""The columns without which a window is unknown."""
 
 
 class MemoryTrend:
-    """Columns over all devices of a table, [D] each, NaN where unknown.
+    """Statistics of memory for all devices of a table, [D] each, NaN where unknown.
 
-    `cov` and `autocorrelation` of free memory, `used_p80_mib`, `predicted_mib` free, and
-    `next_sm`, the forecast share of SMs. `long` says that the window has samples enough, `fresh`
-    that it also is as of now.
+    `cov` and `autocorrelation` of free memory, `used_p80_mib`, `predicted_mib` free, and `next_sm`,
+    the forecast share of SMs. `long` marks windows with enough samples, `fresh` those whose
+    readings are FRESH too.
     """
 
     def __init__(self, view: SignalsView, table: LedgerTable) -> None:
@@ -114,15 +111,15 @@ class MemoryTrend:
 
 
 def _truncated(values: Floats) -> Floats:
-    """Towards zero, as the original converts to whole MiB."""
+    """Truncate towards zero, as the original converts to whole MiB."""
     return np.asarray(np.trunc(values))
 
 
 TIER = 1_000_000_000
-"""More than any GPU has free: keeps one kind of GPU before the next."""
+"""More free memory than any GPU has: separates one class of GPUs from the next."""
 
 TOGETHER = 0.5
-"""From this correlation on two peak together, and are kept apart (Kube-Knots IV-C)."""
+"""Pods correlated at least this much peak together and are kept apart (Kube-Knots IV-C)."""
 
 Reading = Literal["correlation", "cov"]
 
@@ -151,16 +148,17 @@ class KubeKnotsCbp(Policy):
         self._trend = SnapshotCache(MemoryTrend)
 
     def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
-        """The largest first of those that came together."""
+        """Order pods of one round by size, the largest first."""
         return largest_first(pod)
 
     def filter_devices(self, query: Query) -> Bools:
-        """Idle GPUs, those that admit the pod, and where requests fit: as a last resort, [d]."""
+        """Mask of idle GPUs, GPUs with a trend that admits the pod, and GPUs that fit by requests,
+        [d]."""
         lends = self._willing(query) & may_borrow(query)
         return np.asarray((query.device_pods == 0) | gpu_readings.fits_requests(query) | lends)
 
     def _willing(self, query: Query) -> Bools:
-        """GPUs whose trend is known and admits the pod, [d]."""
+        """Mask of GPUs whose trend is known and admits the pod, [d]."""
         trend = self._trend.of(query)
         return np.asarray(query.take_devices(trend.fresh) & self._admits(query, trend))
 
@@ -176,7 +174,8 @@ class KubeKnotsCbp(Policy):
         return np.where(np.isnan(together), steady, together < TOGETHER)
 
     def score_devices(self, query: Query) -> Ints:
-        """In use and willing, the most free first; unknown, as binpack; idle; the others, [d]."""
+        """Score in four classes: shared with a known trend that admits the pod, the most free
+        first; unknown trend, as binpack; idle; the others, [d]."""
         if query.need is not None and query.need.whole:
             return -standing(query)
         trusted = query.take_devices(self._trend.of(query).fresh)
@@ -188,7 +187,7 @@ class KubeKnotsCbp(Policy):
 
 
 INFERENCE_SM = 0.15
-"""The share of SMs that a latency-critical pod is taken to need."""
+"""The share of SMs that a latency-critical pod is assumed to need."""
 
 
 class KubeKnotsPp(KubeKnotsCbp):
@@ -207,7 +206,8 @@ class KubeKnotsPp(KubeKnotsCbp):
         self.trend_above = trend_above
 
     def filter_devices(self, query: Query) -> Bools:
-        """CBP's, but a critical pod shares no GPU that is forecast to have no SMs for it, [d]."""
+        """Filter as CBP does; a latency-critical pod also shares no GPU forecast to have no SMs
+        left, [d]."""
         admitted = super().filter_devices(query)
         if not is_critical(query):
             return admitted
@@ -216,7 +216,7 @@ class KubeKnotsPp(KubeKnotsCbp):
         return np.asarray(admitted & ~(full & (query.device_pods > 0)))
 
     def _admits(self, query: Query, trend: MemoryTrend) -> Bools:
-        """CBP's yes, or the forecast's, [d]."""
+        """Admit what CBP admits, or where the forecast free memory is enough, [d]."""
         predicted = np.minimum(query.take_devices(trend.predicted_mib), query.device_memory_total)
         enough = predicted - reserve_mib(query) >= asked_mib(query)
         trending = query.take_devices(trend.autocorrelation) > self.trend_above
@@ -224,10 +224,10 @@ class KubeKnotsPp(KubeKnotsCbp):
 
 
 class Ferikoglou(SmallestFirst):
-    """Decides as the published scheduler for every GPU at once, on the snapshot's columns.
+    """Decides as the published scheduler does, for every GPU at once, from the snapshot's columns.
 
-    It believes old samples, keeps no reserve and knows nothing of pods that still warm up. What
-    the ledger lets it promise is the cluster's declared overcommit.
+    It accepts stale samples, keeps no reserve and ignores that pods may still be warming up. The
+    ledger limits it to the cluster's declared overcommit.
     """
 
     name = "ferikoglou"
@@ -240,7 +240,7 @@ class Ferikoglou(SmallestFirst):
         self._trend = SnapshotCache(MemoryTrend)
 
     def filter_devices(self, query: Query) -> Bools:
-        """The published decision for each GPU, [d]."""
+        """Apply the published decision to each GPU, [d]."""
         trend = self._trend.of(query)
         requested_mib = asked_mib(query)
         steady = query.take_devices(trend.cov) < STEADY_BELOW
@@ -251,14 +251,12 @@ class Ferikoglou(SmallestFirst):
         return np.asarray(_fits_card(query) | (query.take_devices(self._trusted(trend)) & by_trend))
 
     def _trusted(self, trend: MemoryTrend) -> Bools:
-        """GPUs whose samples are enough to go by, over the whole table, [D]."""
+        """Return GPUs whose samples suffice for a decision, over the whole table, [D]."""
         return trend.long
 
     def score_devices(self, query: Query) -> Ints:
-        """Prefers the tightest where requests fit; then the most that may still be given, [d].
-
-        The original has one GPU; this keeps it from lending before cards are full.
-        """
+        """Prefer the tightest GPU where requests fit; then the GPU with the most free memory,
+        [d]."""
         if query.need is not None and query.need.whole:
             return -standing(query)
         tightest = TIER - room_by_requests(query)
@@ -266,17 +264,18 @@ class Ferikoglou(SmallestFirst):
 
 
 def _fits_card(query: Query) -> Bools:
-    """Mask of cards on which the request fits beside all others, whatever is measured, [d]."""
+    """Mask of cards on which the request fits next to all others, ignoring measurements, [d]."""
     unpromised = query.device_memory_total - query.device_memory_promised
     return np.asarray(asked_mib(query) <= unpromised)
 
 
 class FerikoglouSafe(Ferikoglou):
-    """The same three questions; samples must be FRESH, and the ledger has the last word.
+    """Ferikoglou's three rules, but samples must be FRESH and the ledger limits lending.
 
-    It lends only what residents were measured not to need, keeps the reserve, and stays within
-    the declared harvest limit. The smallest of what came within `round_s` goes first; 0: of all
-    that wait, as published, so that larger pods wait for as long as smaller ones come.
+    It lends only memory that residents were measured not to need, keeps the reserve, and stays
+    within the declared harvest limit. The smallest pod of those that arrived within `round_s`
+    seconds goes first; with 0 the smallest of all, as published, so that larger pods wait while
+    smaller ones arrive.
     """
 
     name = "ferikoglou-safe"
@@ -290,14 +289,15 @@ class FerikoglouSafe(Ferikoglou):
         self.round_ns = 1_000_000_000 * round_s
 
     def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
-        """The smallest first of those that came together."""
+        """Order by round of arrival, then size, the smallest first."""
         came = pod.created_ns // self.round_ns if self.round_ns > 0 else 0
         return (came, *super().queue_key(pod))
 
     def filter_devices(self, query: Query) -> Bools:
-        """The published decision, and one GPU of a node lends to unknown pods, [d]."""
+        """Apply the published decision; for pods of unknown need, one GPU per node may lend,
+        [d]."""
         return np.asarray(super().filter_devices(query) & may_borrow(query))
 
     def _trusted(self, trend: MemoryTrend) -> Bools:
-        """GPUs with enough samples, the newest as of now, [D]."""
+        """Return GPUs with enough samples of which the newest are FRESH, [D]."""
         return trend.fresh

@@ -57,20 +57,22 @@ from weft.model import GpuRequest, Shape
 _Reals = npt.NDArray[np.floating[Any]]
 
 _UNSCORED = -(1 << 40)
-"""DeviceStates that need no score of their own; scores are negative, so that 0 would win."""
+"""The score of devices that are not scored one by one; below any real score, as these are
+negative."""
 
 _MANY = 256
-"""Nodes from which on a question is answered of kept states, and node by node where it can be."""
+"""From this many nodes on, a question uses cached states, and is answered per node where
+possible."""
 
 USUAL_PODS, GPU_PART = 200, 1 / 40
-"""Prices are made anew after so many pods, and where so much of all GPU is free more or less: in
-FGD's experiment so many pods take about as much, in a smaller cluster fewer do."""
+"""Prices are recomputed after this many pods, or when this part of all GPU was allocated or freed:
+in FGD's experiment that many pods take about that much; in a smaller cluster fewer do."""
 
 _COLD_START = [
     (Shape((GpuRequest(milli=500),), cpu_milli=4000), 1),
     (Shape((GpuRequest(whole=True),), cpu_milli=8000), 1),
 ]
-"""The expectation before anything came: half cards and whole cards."""
+"""The pods expected before any arrived: half cards and whole cards."""
 
 
 Slack = Annotated[float, msgspec.Meta(ge=0, le=10)]
@@ -83,34 +85,37 @@ RoundStep = Annotated[float, msgspec.Meta(ge=0.01, le=1)]
 
 
 class _Constants(NamedTuple):
-    """`slack`: the part of the usual CPU and memory per GPU below which a node is short of it.
-    `pack`: what each thousandth left free on the node costs, so that started nodes are filled."""
+    """The constants of the cost.
+
+    `slack`: the part of the usual CPU and memory per GPU below which a node counts as short.
+    `pack`: the cost of each thousandth of GPU left free on the node, so that nodes in use are
+    filled first.
+    """
 
     slack: float
     pack: float
 
 
 SETTINGS: Mapping[str, _Constants] = {
-    "inflation": _Constants(1.0, 0.005),  # nobody leaves: FGD's published experiment
-    "living": _Constants(0.7, 0.01),  # pods leave and give CPU back: less of it is a risk
+    "inflation": _Constants(1.0, 0.005),  # no pod leaves: FGD's published experiment
+    "living": _Constants(0.7, 0.01),  # pods leave and free CPU again, so a shortage is only a risk
 }
 
 
 def learnt(turnover: float) -> _Constants:
-    """Between the settings, by the part of what pods hold that took the place of what was freed:
-    `living` from a half on."""
+    """Interpolate between the settings by the turnover: the part of what pods hold that reused
+    freed capacity. From a half on it is `living`."""
     fixed, living, part = SETTINGS["inflation"], SETTINGS["living"], min(1.0, 2 * turnover)
     return _Constants(*((1 - part) * a + part * b for a, b in zip(fixed, living, strict=True)))
 
 
 class LeastStranding(Policy):
-    """Least expected stranding, for shared and whole GPUs and for pods without any.
+    """Least expected stranding, for pods with shared, whole or no GPUs.
 
-    `setting` says both constants, `learnt` between the others by whether capacity comes back;
-    `slack` and `pack` each in its place. Prices are made anew after
-    `pods_per_prices` pods that came, and at an age of `prices_age_s`. A slot counts by the power
-    `slot_sharpness` of its expected use. `completion_rounds` and `completion_step` are those of the
-    multiplicative weights.
+    `setting` chooses both constants, `learnt` interpolates by whether capacity is freed again;
+    `slack` and `pack` each override one. Prices are recomputed after `pods_per_prices` arrivals,
+    and when they are `prices_age_s` old. The worth of a slot is its expected use to the power
+    `slot_sharpness`. `completion_rounds` and `completion_step` control the multiplicative weights.
     """
 
     name = "least-stranding"
@@ -119,8 +124,8 @@ class LeastStranding(Policy):
     inputs: Mapping[str, Any] = dict.fromkeys((TYPICAL_PODS, POPULAR_PODS), list[tuple[Shape, int]])
 
     is_part = False
-    """Score for another policy, to which devices differ otherwise too: each device by itself, and
-    only what the pod strands beside the part of the GPUs that it takes."""
+    """True while scoring for another policy, which tells devices apart by further terms: then each
+    device is scored by itself, and the part of GPU that the pod takes is not counted as a cost."""
 
     def __init__(
         self,
@@ -145,20 +150,20 @@ class LeastStranding(Policy):
         self._kept: KeptStates | None = None
 
     def take_input(self, name: str, value: Any) -> None:
-        """Takes the popular pods, for the next prices; once pods without a GPU are told of too,
-        nothing less is heard."""
+        """Take the popular pods for the next prices. Once a histogram that includes pods without a
+        GPU (`POPULAR_PODS`) has come, the other input is ignored."""
         if name == POPULAR_PODS or not self._told_all:
             self._popular = [(shape, count) for shape, count in value if count > 0]
             self._told_anew = True
         self._told_all |= name == POPULAR_PODS
 
     def prepare_input(self, name: str, value: Any, table: LedgerTable) -> None:
-        """Work the completion values out: they are remembered."""
+        """Compute the completion values in advance; they are cached."""
         if name == POPULAR_PODS or not self._told_all:
             Popularity(value, table.kinds, _usual_card(table), self._rounds)
 
     def take_turnover(self, part: float) -> None:
-        """Takes CPU that is short, and GPUs left free, for a risk by whether they come back."""
+        """Set the constants by whether CPU and GPUs are freed again (see `learnt`)."""
         self._turnover = part
         usual = learnt(part) if self._setting == "learnt" else SETTINGS[self._setting]
         slack, pack = self._given
@@ -167,7 +172,7 @@ class LeastStranding(Policy):
         )
 
     def take_table(self, table: LedgerTable) -> None:
-        """Make the prices by the cluster as it is."""
+        """Compute prices for the cluster's present state."""
         card_mib, before = _usual_card(table), self._prices
         popularity = before.popularity if before is not None and not self._told_anew else None
         kinds = tuple(table.kinds)
@@ -177,8 +182,8 @@ class LeastStranding(Policy):
         self._told_anew = False
 
     def score_nodes(self, query: Query) -> Ints | None:
-        """Scores nodes with one way to place a pod: none of its GPUs is shared; of a pod with
-        several GPU requests what it takes beside GPUs, [n]."""
+        """Score nodes for pods without shared GPUs; for pods with several GPU requests, only by the
+        CPU and memory they take, [n]. None for one shared GPU request."""
         need = query.need
         several = query.demand.mode == "many"
         if not several and need is not None and not need.whole:
@@ -199,7 +204,8 @@ class LeastStranding(Policy):
     def _without_first_fitting(
         self, query: Query, before: NodeStates, devices: DeviceStates
     ) -> NodeStates:
-        """After the first GPUs that fit are taken whole, as many as the pod asks."""
+        """Return the nodes' states after the first fitting GPUs are taken whole, as many as the pod
+        requests."""
         fits = query.device_fits
         running = fits.cumsum()
         earlier = np.concatenate(([0], query.count(fits).cumsum()[:-1]))
@@ -218,10 +224,11 @@ class LeastStranding(Policy):
         )
 
     def score_devices(self, query: Query) -> Ints | None:
-        """Each distinct fitting device as if it took the GPU request, [d].
+        """Score each distinct fitting device as if it took the GPU request, [d].
 
-        Of several GPU requests each step counts by itself: by how much the cost rises further.
-        Where memory is another part of each card, the rise is beside the part that is taken.
+        With several GPU requests each step counts by itself: by how much the cost rises further.
+        Where memory is a different part of each card, the rise excludes the part that the pod
+        takes.
         """
         need = query.need
         if need is None or (need.whole and not query.hypothetical):
@@ -261,9 +268,12 @@ class LeastStranding(Policy):
         return scores
 
     def _by_node(self, query: Query, now: NodeStates, part: int, places: "_Places") -> Ints:
-        """Scores of places that all lose the same share: what is not of the GPU's own share is
-        worked out once a node, and once more for its idle GPUs, [places]. The sums are added in
-        the same order as elsewhere: to the last bit the same."""
+        """Score places that all lose the same share, [places].
+
+        The terms that do not depend on the GPU's own share are computed once per node, and once
+        more for its idle GPUs. The sums are added in the same order as elsewhere, so that no bit
+        differs.
+        """
         prices = self._priced(query.table)
         after = now.less(part, 0.0, 0).without(query)
         terms = self._terms(after)
@@ -283,7 +293,8 @@ class LeastStranding(Policy):
         return _points(rise)
 
     def _is_beside_taken(self, query: Query, prices: StrandingPrices) -> bool:
-        """Tells whether what the pod takes differs between devices, or has to be left out."""
+        """Return True if the part that the pod takes must not count as a cost: it differs between
+        devices, or another policy uses the score."""
         need = query.need
         return self.is_part or (prices.sizes_differ and need is not None and need.asks_memory)
 
@@ -291,7 +302,7 @@ class LeastStranding(Policy):
         return query.n > _MANY and query.table.uniform and not query.hypothetical
 
     def _now(self, query: Query, prices: StrandingPrices) -> tuple[NodeStates, DeviceStates]:
-        """The query's nodes and devices as they are."""
+        """Return the present states of the query's nodes and devices."""
         if not self._is_kept(query):
             return NodeStates.now(query, prices)
         cached = self._kept
@@ -300,9 +311,9 @@ class LeastStranding(Policy):
         return cached.of(query)
 
     def score_parts(self, query: Query, devices: Sequence[int]) -> tuple[ScorePart, ...]:
-        """Completion, scarce models, slots, CPU and memory beside, and packing.
+        """Return the parts of the score: completion, scarce models, slots, CPU and memory, packing.
 
-        Completion is beside what the pod takes, which is the same anywhere.
+        Completion excludes the part that the pod takes, which is the same everywhere.
         """
         left = _left_by(query, devices)
         if left is None:
@@ -334,7 +345,7 @@ class LeastStranding(Policy):
         )
 
     def _learnt_facts(self) -> dict[str, float | int | str]:
-        """The turnover, where it was learnt and decides: with a constant given for each, none."""
+        """Return the learnt turnover, if it determines a constant; else nothing."""
         decides = self._setting == "learnt" and None in self._given
         return {"turnover": self._turnover} if decides else {}
 
@@ -343,8 +354,8 @@ class LeastStranding(Policy):
         return float(self._prices.popularity.completion[kind, share // 10])
 
     def _beside(self, before: NodeStates, after: NodeStates) -> dict[str, float | int | str]:
-        """GPUs of the one node that are left free, and those of them that are short of the usual
-        CPU and memory, with the pod and without."""
+        """Return how many GPUs of the one node stay free, and how many of them lack the usual CPU
+        and memory, with and without the pod."""
         facts: dict[str, float | int | str] = {}
         for end, states in (("_before", before), ("", after)):
             facts[f"left{end}"] = float(states.free[0]) / 1000
@@ -353,14 +364,15 @@ class LeastStranding(Policy):
         return facts
 
     def _short_of(self, states: NodeStates, beside: int) -> float:
-        """GPUs of the one node for which the usual CPU (0) or memory (1) beside is not there."""
+        """Return how many free GPUs of the one node lack their usual CPU (`beside` 0) or memory
+        (1)."""
         usual = self._usual()[beside]
         have = (states.cpu_free, states.memory_free)[beside][0]
         return max(0.0, states.free[0] - have / usual) / 1000 if usual else 0.0
 
     def _usual(self) -> tuple[float, float]:
-        """CPU (thousandths of a core) and memory (MiB) below which a thousandth of a GPU is short
-        of them."""
+        """Return the CPU (thousandths of a core) and memory (MiB) that a thousandth of a free GPU
+        needs."""
         assert self._prices is not None
         known, slack = self._prices.popularity, self.constants.slack
         return slack * known.cpu_per_milli, slack * known.memory_per_milli
@@ -371,8 +383,8 @@ class LeastStranding(Policy):
         return _points(rise)
 
     def _terms(self, states: NodeStates) -> Floats:
-        """Thousandths of a GPU that are expected to be stranded: by sizes that complete nothing,
-        by models, by slots, and by what is beside GPUs, [4, k]."""
+        """Return the GPU expected to be stranded, thousandths, [4, k]: by sizes that complete
+        nothing, by scarce models, by slots, and by missing CPU or memory."""
         prices = self._prices
         assert prices is not None
         terms = np.empty((4, len(states.free)))
@@ -382,7 +394,7 @@ class LeastStranding(Policy):
             slots = prices.slots.of_one_kind(states.cpu_free, states.idle, states.kind)
         else:
             kinds = len(states.kinds) // 2
-            # no matrix product: its sums hang on how many columns and threads there are
+            # no matrix product: its sums depend on the number of columns and threads
             scarce = sum(prices.model[kind] * states.kinds[kind] for kind in range(kinds))
             slots = prices.slots.of_kinds(states.cpu_free, states.kinds[kinds:])
         np.negative(scarce, out=terms[1])
@@ -403,8 +415,8 @@ class LeastStranding(Policy):
 
 
 class _Places(NamedTuple):
-    """Devices that may be taken: the row of their node, what the pod takes of their worth, and
-    idleness (0 or 1), [places] each."""
+    """Devices that may be taken: the row of their node, the worth that the pod takes, and idleness
+    (0 or 1), [places] each."""
 
     node: Ints
     worth: Floats
@@ -412,13 +424,13 @@ class _Places(NamedTuple):
 
 
 def _points(rise: Floats) -> Ints:
-    """The score of a rise of the cost, rounded to hundredths of a thousandth."""
+    """Convert a rise of the cost to a score, rounded to hundredths of a thousandth."""
     scores: Ints = np.floor(100.0 * rise + 0.5).astype(np.int64)
     return -scores
 
 
 def _usual_card(table: LedgerTable) -> int:
-    """Mean memory of a card, MiB."""
+    """Return the mean memory of a card, MiB."""
     sizes = table.device_memory_total
     return int(sizes.sum()) // len(sizes) if len(sizes) else USUAL_MIB
 
@@ -434,8 +446,11 @@ def _sum(terms: Floats) -> Floats:
 
 
 def _left_by(query: Query, devices: Sequence[int]) -> dict[int, int] | None:
-    """Shares that the pod leaves of the devices at these positions, in the order of its GPU
-    requests; None where it is not known which of them takes what."""
+    """Return the shares left on the devices at these positions, assigned to the GPU requests in
+    order.
+
+    None where it is unknown which request takes which device.
+    """
     needs = [need for need in query.demand.needs for _ in range(need.count)]
     if len(needs) != len(devices) or any(need.gpu_request.split for need in needs):
         return None
@@ -453,7 +468,7 @@ def _left_by(query: Query, devices: Sequence[int]) -> dict[int, int] | None:
 
 
 def _shortage(free: Ints, usual: _Reals) -> Floats:
-    """max(0, 1 − free / usual)², 0 where nothing is usual."""
+    """Compute max(0, 1 − free / usual)², 0 where nothing is usual."""
     ratio = np.divide(free, usual, out=np.ones_like(usual), where=usual > 0)
     short = np.maximum(0.0, 1.0 - ratio)
     return np.asarray(short * short)

@@ -1,7 +1,7 @@
-"""By load: policies that go by what is measured on GPUs.
+"""Policies that go by the measured load of GPUs.
 
-load-aware  the GPU with the least to do, by measurement; requests alone where none is known
-horus       the GPU where memory, expected utilisation and co-residents cost the least
+load-aware  the GPU with the least measured load; requests decide where none is measured
+horus       the GPU with the lowest cost of memory, expected utilisation and co-residents
 """
 
 from typing import Annotated, Literal
@@ -22,14 +22,14 @@ from weft.core.policies.gpu_readings import (
 from weft.model import BadInputError
 
 FULL = 100_000
-"""A GPU with nothing to do, in thousandths of a point."""
+"""Score of a GPU without load, in thousandths of a point."""
 
 Bonus = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
-"""Points; times a thousand they add up within 64 bits."""
+"""Points; a thousand times as many still sum up within 64 bits."""
 
 
 class LoadAware(Policy):
-    """Least load wins, as a mean over the last minute; GPUs that are shared must pass a gate.
+    """The least load over the last minute wins; GPUs that would be shared must pass a gate.
 
     With `mode` pack, idle GPUs lose `bonus` points, so that GPUs in use fill first.
     """
@@ -48,9 +48,10 @@ class LoadAware(Policy):
         self._seen = SnapshotCache(GpuReadingColumns)
 
     def filter_devices(self, query: Query) -> Bools:
-        """CARMA's gate where the GPU is shared; a latency-critical pod shares no MISSING one, [d].
+        """Apply CARMA's gate to shared GPUs; a latency-critical pod shares none whose load is
+        MISSING, [d].
 
-        An idle GPU always passes: its readings are its last pod's.
+        An idle GPU always passes: its readings are those of its last pod.
         """
         readings = self._seen.of(query)
         shut = gate(query, readings)
@@ -59,7 +60,7 @@ class LoadAware(Policy):
         return np.asarray((query.device_pods == 0) | ~shut)
 
     def score_devices(self, query: Query) -> Ints:
-        """100·(1 − load), MISSING: 50 − 10 for each pod on it; in thousandths, [d]."""
+        """Score 100·(1 − load), or 50 − 10 per pod where MISSING; in thousandths, [d]."""
         readings = self._seen.of(query)
         missing = FULL // 2 - FULL // 10 * query.device_pods
         free = (FULL * (1.0 - load(query, readings))).astype(np.int64)
@@ -74,7 +75,8 @@ def gate(query: Query, readings: GpuReadingColumns) -> Bools:
 
 
 def load(query: Query, readings: GpuReadingColumns) -> Floats:
-    """All readings as one load, 0..1; promised memory where none is measured, [d]."""
+    """Return the weighted mean of all readings, 0..1; where memory is not measured, promised memory
+    counts, [d]."""
     loads = query.take_devices(readings.load)
     unknown = np.isnan(loads).nonzero()[0]
     if len(unknown):
@@ -95,7 +97,7 @@ MEMORY, OVERLOAD = 1.3, 1.6
 PRIOR_PERCENT = {"latency-critical": 15}
 """GPU utilisation to expect of a pod of this class: inference."""
 TRAINING_PERCENT = 90
-"""The use of all others: training. Residents that nobody measures are taken for this too."""
+"""The utilisation of all others: training. Residents without measurements count this too."""
 
 
 class Horus(Policy):
@@ -110,10 +112,10 @@ class Horus(Policy):
         self._seen = SnapshotCache(GpuReadingColumns)
 
     def score_devices(self, query: Query) -> Ints:
-        """Minus the cost, in thousandths, [d].
+        """Score minus the cost, in thousandths, [d].
 
-        Memory in use is what is measured or promised, whichever is more; utilisation what is
-        measured while FRESH, else what one expects of the residents.
+        Memory in use is what was measured or promised, whichever is more; utilisation is what was
+        measured while FRESH, else an expectation for each resident.
         """
         readings = self._seen.of(query)
         total = np.maximum(query.device_memory_total, 1)

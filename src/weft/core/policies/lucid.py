@@ -1,4 +1,4 @@
-"""Lucid: jobs in three classes by how well they share; a pair may have two points in all."""
+"""Lucid: applications get points by how badly they share; a pair may have two points in all."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,22 +14,22 @@ from weft.model import Shape, interference_table
 from weft.model.interference_table import NO_INTERFERENCE, InterferenceTable, InterferenceView
 
 MOST = 2
-"""Pods on a GPU."""
+"""Most pods on a GPU."""
 LIMIT = 2
-"""Points of a pair."""
+"""Most points of a pair."""
 POOR_SPEED, FAIR_SPEED = 0.85, 0.95
-"""Mean speed beside others: below the one a job has 2 points, below the other 1, else none."""
+"""Limits of the mean speed when sharing: below the first an application has 2 points, below the
+second 1."""
 UNKNOWN_POINTS = 2
 
 
 class Lucid(Policy):
-    """An empty GPU first; else beside the job with the fewest points, two points in all.
+    """An empty GPU first; else next to the pod with the fewest points, at most two points in all.
 
-    Points are an application's mean predicted speed beside each known application, as victim and
-    as what it leaves to the others. One that nobody knows has 2 points. Who must not share does
-    not, whatever the points. The original decides by the same class of a job, learnt from its
-    profile, and by how long jobs will take, which nobody tells here. Our own implementation of the
-    published rule.
+    Points come from an application's predicted speed when it shares with each known application,
+    and from the speed that it leaves to them. An unknown application has 2 points. Forbidden pairs
+    never share. The original derives the class of a job from its profile, and also uses job
+    durations, which are not known here. This is our own implementation of the published rule.
     """
 
     name = "lucid"
@@ -44,28 +44,29 @@ class Lucid(Policy):
         self._judged = CoResidentCache(one_by_one(self._judge), (float(LIMIT + 1),), MOST)
 
     def take_input(self, name: str, value: Any) -> None:
-        """Predicted interference."""
+        """Take predicted interference."""
         self._view = InterferenceView(value)
         self._points = {}
         self._judged.forget()
 
     def filter_devices(self, query: Query) -> Bools:
-        """Nobody, or one pod with which the points are few enough, [d]."""
+        """Mask of GPUs that are empty, or have one pod with which the points are within the limit,
+        [d]."""
         return np.asarray(self._judged.over(query)[0] <= LIMIT)
 
     def score_devices(self, query: Query) -> Ints:
-        """An empty GPU 1, else minus the points of the pair, [d]."""
+        """Score an empty GPU 1, any other minus the points of the pair, [d]."""
         points = self._judged.over(query)[0]
         return np.asarray(np.where(query.device_pods == 0, 1, -points)).astype(np.int64)
 
     def predict(
         self, shape: Shape, co_residents: CoResidents, model: str
     ) -> tuple[ExpectedSlowdown, ...]:
-        """Slowdown of the pod and of those it joins."""
+        """Predict the slowdown of the pod and of those it joins."""
         return predictions(self._view, shape, co_residents, model)
 
     def points_of(self, application: str, model: str = "") -> int:
-        """0, 1 or 2: how badly the application shares a GPU of this model."""
+        """Return 0, 1 or 2: how badly the application shares a GPU of this model."""
         known = self._points.get(model)
         if known is None:
             known = self._points[model] = _points(self._view, model)
@@ -84,7 +85,7 @@ class Lucid(Policy):
 
 
 def _points(view: InterferenceView, model: str) -> list[int]:
-    """Points of every known application, and in the last place of those that are not."""
+    """Return the points of every known application, and last those of unknown ones."""
     size = view.unknown
     card = view.of(model)
     mean, upper = card.mean[:size, :size], card.upper[:size, :size]

@@ -1,8 +1,8 @@
-"""nano-gpu's raters, alone and load-aware: what is measured in use comes first, or last.
+"""nano-gpu's raters, plain and load-aware: measured GPU use is preferred, or avoided.
 
 nano-binpack  the fullest node, and on it the GPU with the least percent left
 nano-spread   the node with the most idle GPUs, and on it the GPU with the most percent left
-nano-load-…   the same, and then what is measured
+nano-load-…   the same, with the measured load added to the score
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ from weft.core.policies.gpu_readings import GpuReadingColumns, SnapshotCache
 
 
 class NanoBinpack(Policy):
-    """Nodes as they are before placement; containers are placed largest first, last of equals."""
+    """Rates nodes before placement. Containers are placed largest first; of equal ones the last."""
 
     name = "nano-binpack"
     summary = "the fullest node with few GPUs, the GPU with the least percent left"
@@ -23,24 +23,25 @@ class NanoBinpack(Policy):
     last_request_first = True
 
     def score_nodes(self, query: Query) -> Ints:
-        """Percent of the GPUs' cores in use, less the number of GPUs, [n]."""
+        """Score the percentage of the GPUs' cores in use, less the number of GPUs, [n]."""
         gpus = query.usable_gpus
         used = 1000 * gpus - query.milli_free
         return np.asarray(used // (10 * np.maximum(gpus, 1)) - gpus)
 
     def choose_device(self, query: Query, fits: Ints, key: str) -> int:
-        """The least left, the first of equals."""
+        """Choose the GPU with the least left, the first of equals."""
         return int(percent_left(query).take(fits).argmin())
 
 
 def percent_left(query: Query) -> Ints:
-    """Order of GPUs in nano-gpu, [d]: free cores, or free memory where no cores are asked."""
+    """Return free cores, or free memory where no cores are requested: nano-gpu's order of GPUs,
+    [d]."""
     by_cores = query.need is not None and query.need.milli
     return query.device_milli_free if by_cores else query.room
 
 
 class NanoSpread(Policy):
-    """Nodes as they are before placement; containers are placed largest first, last of equals."""
+    """Rates nodes before placement. Containers are placed largest first; of equal ones the last."""
 
     name = "nano-spread"
     summary = "the node with the most idle GPUs, the GPU with the most percent left"
@@ -48,45 +49,46 @@ class NanoSpread(Policy):
     last_request_first = True
 
     def score_nodes(self, query: Query) -> Ints:
-        """100 · idle GPUs + free percent / 10 − GPUs, [n]."""
+        """Score 100 · idle GPUs + free percent / 10 − GPUs, [n]."""
         return 100 * query.idle + query.milli_free // 100 - query.usable_gpus
 
     def choose_device(self, query: Query, fits: Ints, key: str) -> int:
-        """The most left, the last of equals."""
+        """Choose the GPU with the most left, the last of equals."""
         free = percent_left(query).take(fits)
         return len(fits) - 1 - int(free[::-1].argmax())
 
 
 class MeasuredLoads:
-    """Loads of GPUs as elastic's raters count them: cores and memory in use, 0 to 2; what is not
-    known counts as no load."""
+    """Loads of GPUs as elastic's raters count them: cores plus memory in use, 0 to 2; unknown
+    counts 0."""
 
     def __init__(self) -> None:
         self._tenths = SnapshotCache(_load_tenths)
 
     def of_gpus(self, query: Query) -> Ints:
-        """Tenths of each GPU's load, [d]."""
+        """Return each GPU's load in tenths, [d]."""
         return query.take_devices(self._tenths.of(query))
 
     def of_nodes(self, query: Query) -> Ints:
-        """⌊Σ load⌋ of each node's GPUs in service, [n]."""
+        """Return ⌊Σ load⌋ of each node's GPUs in service, [n]."""
         return query.sum(np.where(query.device_usable, self.of_gpus(query), 0)) // 10
 
     def order(self, query: Query) -> Ints:
-        """Raters' order of GPUs: percent left + 50·(2 − ⌊load⌋), in tenths of a percent, [d]."""
+        """Return the raters' order of GPUs: percent left + 50·(2 − ⌊load⌋), in tenths of a percent,
+        [d]."""
         free = free_share(query) if _by_memory_alone(query) else query.device_milli_free
         return free + 500 * (2 - self.of_gpus(query) // 10)
 
 
 def _load_tenths(view: SignalsView, table: LedgerTable) -> Ints:
-    """⌈10·cores⌉ + ⌈10·memory⌉ in use on each GPU, [D]."""
+    """Compute ⌈10·cores⌉ + ⌈10·memory⌉ in use on each GPU, [D]."""
     readings = GpuReadingColumns(view, table)
     parts = np.array([readings.share("gpu_util_ratio"), readings.memory])
     return np.asarray(np.ceil(10.0 * np.nan_to_num(parts)).sum(axis=0)).astype(np.int64)
 
 
 def _by_memory_alone(query: Query) -> bool:
-    """True if the GPU request asks memory and no cores; then that is what is left of a GPU."""
+    """Return True if the GPU request is for memory and not for cores."""
     need = query.need
     return need is not None and need.asks_memory and not need.milli
 
@@ -103,12 +105,13 @@ class NanoLoadBinpack(NanoBinpack):
         self._loads = MeasuredLoads()
 
     def score_nodes(self, query: Query) -> Ints:
-        """nano-binpack's, and ⌊50·⌊Σ load⌋ / GPUs⌋, [n]."""
+        """Score as nano-binpack, plus ⌊50·⌊Σ load⌋ / GPUs⌋, [n]."""
         more = 50 * self._loads.of_nodes(query) // np.maximum(query.usable_gpus, 1)
         return np.asarray(super().score_nodes(query) + more)
 
     def choose_device(self, query: Query, fits: Ints, key: str) -> int:
-        """The least percent left, and 50 for each of two metrics that is idle; first of equals."""
+        """Choose the GPU with the least percent left plus 50 for each idle metric; the first of
+        equals."""
         return int(self._loads.order(query).take(fits).argmin())
 
 
@@ -124,11 +127,11 @@ class NanoLoadSpread(NanoSpread):
         self._loads = MeasuredLoads()
 
     def score_nodes(self, query: Query) -> Ints:
-        """nano-spread's less ⌊⌊Σ load⌋ / GPUs⌋, [n]."""
+        """Score as nano-spread, less ⌊⌊Σ load⌋ / GPUs⌋, [n]."""
         less = self._loads.of_nodes(query) // np.maximum(query.usable_gpus, 1)
         return np.asarray(super().score_nodes(query) - less)
 
     def choose_device(self, query: Query, fits: Ints, key: str) -> int:
-        """The most by nano-load-binpack's order, the last of equals."""
+        """Choose the GPU that is last in nano-load-binpack's order, the last of equals."""
         ranks = self._loads.order(query).take(fits)
         return len(fits) - 1 - int(ranks[::-1].argmax())

@@ -1,10 +1,10 @@
-"""Packing: policies that fill what is in use, by what pods ask for, and the plain first fit.
+"""Packing: policies that fill GPUs and nodes in use, by requests, and the plain first fit.
 
 first-fit       the first node that fits, and on it the first GPU that fits
 best-fit        the node that would have the least left, CPU and GPU counted alike
 binpack         the fullest GPU first
 gpushare        on the node, the GPU with the least memory that is enough
-dot-product     where what the pod asks for and what is free point in the least similar way
+dot-product     the node whose free amounts are least similar to the pod's requests
 gpu-packing     GPUs in use first, then idle GPUs of nodes in use, then idle nodes
 gpu-clustering  pods of one GPU size together
 """
@@ -24,13 +24,13 @@ class FirstFit(Policy):
     source = "nano-gpu v0.3, SampleRater"
 
     def choose_device(self, query: Query, fits: Ints, key: str) -> int:
-        """The first that fits."""
+        """Choose the first device that fits."""
         return 0
 
 
 CPU_MILLI = 128_000
 GPU_MILLI = 8_000
-"""The largest node, by which FGD's experiments scale both dimensions."""
+"""The largest node's CPU and GPU, by which FGD's experiments scale both dimensions."""
 
 
 class BestFit(Policy):
@@ -41,7 +41,7 @@ class BestFit(Policy):
     source = "FGD (ATC'23), baseline BestFit"
 
     def score_nodes(self, query: Query) -> Ints:
-        """100·(1 − (½·CPU left/128 cores + ½·GPU left/8 cards)), truncated, [n]."""
+        """Score 100·(1 − (½·CPU left/128 cores + ½·GPU left/8 cards)), truncated, [n]."""
         demand = query.demand
         free = 0.5 * (query.cpu_free - demand.cpu_milli)
         free /= CPU_MILLI
@@ -59,14 +59,15 @@ class Binpack(Policy):
     source = "gpushare's best fit, over all nodes"
 
     def score_devices(self, query: Query) -> Ints:
-        """Minus what is free: MiB where memory is requested, else thousandths of a card, [d]."""
+        """Score minus the free amount: MiB where memory is requested, else thousandths of a card,
+        [d]."""
         return -standing(query)
 
 
 class GpuShare(Policy):
-    """The smallest free memory that is enough, the lowest index of equals: what `choose_device`
-    does unless overridden. The original leaves the node to others, so the first that fits wins.
-    """
+    """The GPU with the smallest free memory that is enough, of equals the lowest index: this is
+    the default of `choose_device`. The original leaves the choice of node to others, so the
+    first wins."""
 
     name = "gpushare"
     summary = "on the first node that fits, the GPU with the least memory that is enough"
@@ -74,14 +75,16 @@ class GpuShare(Policy):
 
 
 class DotProduct(Policy):
-    """The smallest product of request and free amounts, CPU and GPU; on it the tightest GPU."""
+    """The smallest product of requested and free amounts, CPU and GPU; on the node the tightest
+    GPU."""
 
     name = "dot-product"
     summary = "the node where free × asked, summed over CPU and GPU, is smallest"
     source = "FGD (ATC'23), baseline DotProd"
 
     def score_nodes(self, query: Query) -> Ints:
-        """100·(1 − ½·(CPU free·asked/128² + GPU free·asked/8²)), in cores and cards, [n]."""
+        """Score 100·(1 − ½·(CPU free·requested/128² + GPU free·requested/8²)), in cores and cards,
+        [n]."""
         product = query.cpu_free / CPU_MILLI * (query.demand.cpu_milli / CPU_MILLI)
         product += free_milli(query) / GPU_MILLI * (asked_milli(query) / GPU_MILLI)
         return (100 * (1 - product / 2)).astype(np.int64)
@@ -92,17 +95,15 @@ FAR = 1 << 40
 
 
 class GpuPacking(Policy):
-    """Three tiers by what the pod would have to break into; on the node, the tightest GPUs."""
+    """Three tiers: GPUs in use, idle GPUs, idle nodes; on the node, the tightest GPUs."""
 
     name = "gpu-packing"
     summary = "used GPUs before idle GPUs before idle nodes"
     source = "FGD (ATC'23), baseline GpuPacking"
 
     def score_nodes(self, query: Query) -> Ints | None:
-        """50–100 on used GPUs (fuller is higher), 33–49 on idle ones, up to 33 on idle nodes, [n].
-
-        A pod with several GPU requests is judged by its first.
-        """
+        """Score 50–100 on used GPUs (fuller is higher), 33–49 on idle ones, up to 33 on idle nodes,
+        [n]."""
         need = query.need
         if need is None:
             return None
@@ -119,7 +120,7 @@ class GpuPacking(Policy):
 
 
 def _several(query: Query, need: Need) -> Ints:
-    """The score where the pod takes the `need.count` tightest GPUs that fit, [n]."""
+    """Score nodes for a pod that takes the `need.count` tightest GPUs that fit, [n]."""
     free, node = np.where(query.device_fits, free_share(query), FAR), query.device_node
     order = np.lexsort((free, node))
     rank = np.empty(len(order), dtype=np.int64)
@@ -138,8 +139,8 @@ class GpuClustering(Policy):
     source = "FGD (ATC'23), baseline GpuClustering"
 
     def score_nodes(self, query: Query) -> Ints | None:
-        """25·(8 − GPUs free)/8, +75 where only this class is hosted, +50 where it is one of
-        several, +25 where no pod with a GPU is, [n]."""
+        """Score 25·(8 − GPUs free)/8, plus 75 on nodes with pods of this class only, 50 on nodes
+        with this class and others, 25 on nodes without GPU pods, [n]."""
         demand = query.demand
         if not demand.needs:
             return None

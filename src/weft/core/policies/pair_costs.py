@@ -1,4 +1,4 @@
-"""One to one: waiting pods and GPUs, by what it costs or brings to put them together."""
+"""Matches waiting pods and GPUs one to one, by the cost or gain of each pair."""
 
 from collections.abc import Hashable, Iterable, Sequence
 from heapq import heapify, heappop, heapreplace
@@ -15,9 +15,9 @@ Gpu = TypeVar("Gpu", bound=Hashable)
 
 
 def greedy(costs: Iterable[tuple[float, Pod, Gpu]]) -> dict[Pod, Gpu]:
-    """Cheapest first, each pod and each GPU once: (cost, pod, GPU) → {pod: GPU}.
+    """Match the cheapest pairs first, each pod and GPU once: (cost, pod, GPU) → {pod: GPU}.
 
-    Of equal costs the first given goes first.
+    Of equal costs the one given first is matched first.
     """
     matched: dict[Pod, Gpu] = {}
     taken: set[Gpu] = set()
@@ -31,11 +31,11 @@ def greedy(costs: Iterable[tuple[float, Pod, Gpu]]) -> dict[Pod, Gpu]:
 def greedy_alike(
     costs: Floats, waiting: Sequence[Sequence[int]], gpus: Sequence[Sequence[int]], own: int
 ) -> int:
-    """The GPU that `greedy` gives the first pod of kind `own`; −1 for none.
+    """Return the GPU that `greedy` would give the first pod of kind `own`; −1 for none.
 
-    Pods of a kind are alike, and so are GPUs of a group: `costs` [kinds, groups], +inf for what
-    must not be. `waiting` are the pods' numbers of each kind and `gpus` the GPUs' of each group,
-    ascending: the order in which `greedy` would have been given them, pod by pod.
+    Pods of a kind are alike, and so are GPUs of a group: `costs` [kinds, groups], +inf for
+    forbidden pairs. `waiting` are the pods' numbers of each kind and `gpus` the GPUs' of each
+    group, ascending: the order in which `greedy` would have been given them, pod by pod.
     """
     next_pod, next_gpu = [0] * len(waiting), [0] * len(gpus)
     kinds, groups = (at.tolist() for at in np.nonzero(np.isfinite(costs)))
@@ -73,7 +73,7 @@ def greedy_alike(
 
 
 def few_of_each(groups: Ints, most: int) -> Ints:
-    """Positions of the first `most` members of each group, in order: more are never taken."""
+    """Return the positions of the first `most` members of each group, in order."""
     order = np.argsort(groups, kind="stable")
     of = groups.take(order)
     begins = np.searchsorted(of, of)
@@ -81,15 +81,15 @@ def few_of_each(groups: Ints, most: int) -> Ints:
 
 
 def load_solver() -> None:
-    """Load what `most_valuable` needs: half a second that no decision is to take."""
+    """Import what `most_valuable` needs: half a second that no decision should take."""
     from scipy.optimize import linear_sum_assignment  # noqa: F401
 
 
 def most_valuable(values: Floats) -> Sequence[int]:
-    """The matching with the largest sum: for each row its column, −1 for none.
+    """Compute the matching with the largest sum: for each row its column, −1 for none.
 
-    `values` [pods, GPUs] below or equal to 0 are pairs that must not be. Of equal sums it is the
-    same on every machine: SciPy's algorithm draws nothing.
+    `values` [pods, GPUs]: pairs at 0 or below are never matched. Among equal sums the result is the
+    same on every machine, as SciPy's algorithm is deterministic.
     """
     from scipy.optimize import linear_sum_assignment  # late: 0.2 s that few need (`load_solver`)
 

@@ -1,8 +1,8 @@
-"""Gain of a pod that joins others on a GPU, and whether it may, by prediction.
+"""Predicted gain of a pod that joins others on a GPU, and whether it is allowed.
 
-First what co-residents cost each other on a GPU model and what one more pod changes, then the
-judgement of joining them, last that judgement as a part of a policy that also goes by other
-things: what is not known neither closes a GPU nor speaks for it, the other parts decide there.
+In three parts: what co-residents cost each other on a GPU model and what one more pod changes; the
+judgement of joining them; that judgement as one term of a policy that has others too. An unknown
+pair neither closes a GPU nor favours it: the other terms decide there.
 """
 
 import math
@@ -39,24 +39,25 @@ from weft.model.slowdown_limit import bound_of
 # --- what co-residents cost each other ------------------------------------------------------------
 
 CAUTION = 0.5
-"""Speeds are valued so far between what is expected and the worst: the best of many guesses is
-rarely as good as it seems, and what was measured goes before it."""
+"""Speeds are valued this far between the expected and the worst case: the best of many estimates is
+usually too optimistic, and measured pairs should be preferred."""
 
 ROUNDING = 1e-9
-"""A bound that a table names exactly is kept."""
+"""Tolerance, so that a bound that a table meets exactly is kept."""
 
 WORST, BELIEVED, EXPECTED = range(3)
-"""Log slowdown: by its bound, so far between as `CAUTION` says, by its mean."""
+"""Kinds of log slowdown: the upper bound, a value between as `CAUTION` says, the mean."""
 _PAIRS = 3
 
 
 class JoinedSets(NamedTuple):
-    """Sets of co-residents and one more pod, the last: a row for each place, a column for each set.
+    """Sets of co-residents plus one joining pod: a row for each place (the new pod last), a column
+    for each set.
 
-    `logs` [3, places + 1, c] are the sums of log slowdown above, `classes` [places, c] those of who
-    was there, `bound` [places, c] how much slower they may get, +inf for no bound. `before` [c]
-    is the sum of speeds without the new one; `forbidden` [c] and `doubtful` [c] say that a pair of
-    them must not be together, or that nobody knows about one, or not surely.
+    `logs` [3, places + 1, c] are the sums of log slowdown of the kinds above, `classes` [places, c]
+    the classes of the pods already there, `bound` [places, c] their slowdown limits, +inf for none.
+    `before` [c] is the sum of speeds without the new pod. `forbidden` [c] marks sets with a pair
+    that must not share, `doubtful` [c] sets with a pair whose interference is not surely known.
     """
 
     logs: Floats
@@ -68,9 +69,9 @@ class JoinedSets(NamedTuple):
 
 
 class SetCosts:
-    """The sets of `sets` as one view sees them on one GPU model; grows with them.
+    """The costs within each set of `sets`, for one view and GPU model; grows with them.
 
-    Numbers may overflow to +inf here, and numpy then warns unless its caller said not to.
+    Numbers may overflow to +inf, which numpy warns of unless the caller disables it.
     """
 
     def __init__(
@@ -88,12 +89,12 @@ class SetCosts:
         self._bad = GrowingArray((2,), np.bool_)
 
     def is_of(self, sets: CoResidentSets, view: InterferenceView) -> bool:
-        """True if it is about these, seen so, with as many places."""
+        """Return True if this is about these sets and view, with the same number of places."""
         same = sets is self._companies and view is self._view
         return same and sets.places == self._places
 
     def follow(self) -> None:
-        """Adds sets that are new."""
+        """Add the sets that are new."""
         known, count = self._index.length, len(self._companies.members)
         if known < count:
             new = np.arange(known, count)
@@ -103,7 +104,7 @@ class SetCosts:
             self._add_columns(self._index_of_name.take(self._companies.application.take(new)), new)
 
     def joined(self, application: str, columns: Ints) -> JoinedSets:
-        """These sets and a pod of this application."""
+        """Compute the columns for these sets plus a pod of this application."""
         faces, bad = self._facing(self._view.index_of(application))
         index = self._index.take(columns)
         met = faces.take(index, axis=1)
@@ -122,11 +123,13 @@ class SetCosts:
 
     @property
     def _nobody(self) -> int:
-        """The index of nobody, who costs nothing: one after that of who is unknown."""
+        """The index of an empty place, which costs nothing: one after that of unknown
+        applications."""
         return self._view.unknown + 1
 
     def _facing(self, joining: int) -> tuple[Floats, Bools]:
-        """Each index beside this one: what it loses [3, k] and costs [3, k]; what is bad."""
+        """Compute each application's loss from the joining one and its cost to it, [6, k], and
+        which are forbidden or doubtful, [2, k]."""
         card, size = self._card, self._nobody + 1
         faces, bad = np.zeros((2 * _PAIRS, size)), np.zeros((2, size), dtype=np.bool_)
         loses = _logs(card.upper[:, joining], card.mean[:, joining])
@@ -164,42 +167,42 @@ class SetCosts:
 
 
 def _logs(upper: Floats, mean: Floats) -> tuple[Floats, Floats, Floats]:
-    """Log slowdowns of pairs: `WORST`, `BELIEVED` and `EXPECTED`."""
+    """Return the log slowdowns of pairs: `WORST`, `BELIEVED` and `EXPECTED`."""
     return upper, mean + CAUTION * (upper - mean), mean
 
 
 def _bad(upper: Floats, tier: Tiers) -> Bools:
-    """Masks of pairs: forbidden; not surely known, [2, ...]."""
+    """Return masks of pairs: forbidden, and not surely known, [2, ...]."""
     return np.array([np.isinf(upper), (tier < 0) | (tier >= PredictionTier.UNKNOWN)])
 
 
 # --- joining them ---------------------------------------------------------------------------------
 
 CRITICAL_LOSS = 0.5
-"""Weight of what latency-critical pods lose against speed gained."""
+"""Weight of the speed that latency-critical pods lose, against speed gained."""
 
 KNOWN, BY_USE, IF_CALM, ALONE, NEVER = range(5)
-"""Co-residents are judged by: prediction; the GPU's measured use; the same, for a latency-critical
-pod beside best-effort ones; nothing known makes it good; it is forbidden."""
+"""How co-residents are judged: by prediction; by the GPU's measured use; by measured use, for a
+latency-critical pod next to best-effort ones; not allowed as nothing is known; forbidden."""
 
 
 CROWD = (0.0, 0.0, float(NEVER), 0.0)
-"""Column of a set that must not be."""
+"""Column of a set that may not be joined."""
 CROWD_COLUMN = np.array(CROWD)[:, None]
 NOBODY_COLUMN = np.array([[1.0], [1.0], [KNOWN], [0.0]])
-"""Column of a GPU of its own."""
+"""Column of an empty GPU."""
 
 MOST_VALUE, MOST_LOG = 1e9, 700.0
-"""No set brings more or less, and no log slowdown above it is told as times."""
+"""Limits: of a set's value, and of a log slowdown that is shown as a factor."""
 _SIGNS = np.array([1.0, -1.0, -1.0])[:, None, None]
-"""Signs of `JoinedSets.logs`: how many times slower at worst, and the two speeds."""
+"""Signs for `JoinedSets.logs`: the worst as a slowdown, the other two as speeds."""
 
 
 class SlowdownBounds(NamedTuple):
-    """Slowdown limits of each class, at worst, and the least speed together.
+    """Slowdown limits of each class, and the least sum of speeds.
 
-    A latency-critical pod's own slack may be less. So many pods at `most` share a GPU, `most_small`
-    where all of them are latency-critical and small, and known.
+    A latency-critical pod may set a lower limit. At most `most` pods share a GPU, `most_small`
+    where all of them are known, latency-critical and small.
     """
 
     critical: float
@@ -210,10 +213,10 @@ class SlowdownBounds(NamedTuple):
 
 
 class SharingCost:
-    """Judges co-residents for who would join them; a judge for `CoResidentCache`, which asks
-    of `most` pods and more only where all are small.
+    """Judges whether a pod may join co-residents, and its gain; a judge for `CoResidentCache`,
+    which considers sets of `most` pods and more only where all are small.
 
-    A pod's log slowdown is the sum of what each other one costs it.
+    A pod's log slowdown is the sum of what each co-resident costs it.
     """
 
     def __init__(self, view: InterferenceView, bounds: SlowdownBounds, bonus: float) -> None:
@@ -222,13 +225,14 @@ class SharingCost:
 
     @property
     def tolerance(self) -> SlowdownTolerance:
-        """Tolerated slowdown of running pods."""
+        """The slowdown that running pods tolerate."""
         return SlowdownTolerance(self.bounds.critical, self.view.costs)
 
     def __call__(
         self, joining: Resident, sets: CoResidentSets, numbers: Ints, model: str
     ) -> Floats:
-        """(1 if it may be, what it brings, what it is judged by, batch pods' slowdown ÷ bound)."""
+        """Return, for each set: 1 if allowed, the gain, how it was judged, batch pods' slowdown ÷
+        limit."""
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             together = self._of(sets, model).joined(joining.application, numbers)
             columns, keeps = self._judged(joining, together)
@@ -239,7 +243,7 @@ class SharingCost:
         return columns
 
     def _of(self, sets: CoResidentSets, model: str) -> SetCosts:
-        """Costs of these sets on such a GPU."""
+        """Return the costs of these sets on this GPU model."""
         costs = self._within.get(model)
         if costs is None or not costs.is_of(sets, self.view):
             self._within = {
@@ -250,7 +254,7 @@ class SharingCost:
         return costs
 
     def _judged(self, joining: Resident, together: JoinedSets) -> tuple[Floats, Bools]:
-        """The four columns, wherever they may be together; and who keeps critical pods' bounds."""
+        """Compute the four columns, and which sets keep latency-critical pods' limits."""
         critical, batch, gain, _, _ = self.bounds
         own = co_residents.CLASS_OF.get(joining.job_class, ANY_CLASS)
         classes = np.concatenate([together.classes, np.full((1, together.classes.shape[1]), own)])
@@ -270,14 +274,14 @@ class SharingCost:
         known = judged_by == KNOWN
         columns = np.empty((4, len(value)))
         columns[0], columns[2], columns[3] = known & good, judged_by, np.where(known, stretch, 0.0)
-        # measured use decides on what is not known; no guess makes it worth nothing
+        # where nothing is known measured use decides, and no estimate lowers the value
         columns[1] = np.where(known, value, np.maximum(value, gain - 1.0))
         return columns, keeps
 
     def predictions(
         self, shape: Shape, co_residents: CoResidents, model: str
     ) -> tuple[ExpectedSlowdown, ...]:
-        """For the pod and each that it joins, and what those with a bound of their own may."""
+        """Predict for the pod and each that it joins, with the limit of those that set one."""
         own = own_percent(shape.job_class, shape.slowdown_limit, model)
         percents = (own, *(pod.bound_percent for pod in co_residents))
         expected = zip(predictions(self.view, shape, co_residents, model), percents, strict=True)
@@ -292,9 +296,10 @@ class SharingCost:
 def predictions(
     view: InterferenceView, shape: Shape, there: CoResidents, model: str
 ) -> tuple[ExpectedSlowdown, ...]:
-    """For the pod and each that it joins, beside all the others; for people, to the thousandth.
+    """Predict the slowdown of the pod and each that it joins, next to all the others; rounded to
+    thousandths, for people.
 
-    What is beyond all numbers (a pair that a policy lets in although it is forbidden) is said as 0.
+    A forbidden pair that a policy admits nevertheless is reported as 0.
     """
     card = view.of(model)
     names = [shape.application, *(resident.application for resident in there)]
@@ -310,13 +315,13 @@ def predictions(
 
 
 def _times(log: float) -> float:
-    """Slowdown in times; 0 for what is no number to people."""
+    """Convert a log slowdown to a factor; 0 for one too large to print."""
     times = math.exp(log) if log < MOST_LOG else 0.0
     return round(times, 3)
 
 
 def _judged_by(own: int, together: JoinedSets) -> Ints:
-    """Measure that a pod of this class and each set of co-residents are judged by."""
+    """Return how a pod of this class is judged with each set of co-residents."""
     classes = together.classes
     guess = np.full(classes.shape[1], BY_USE)
     if own == CRITICAL:
@@ -330,7 +335,7 @@ def _judged_by(own: int, together: JoinedSets) -> Ints:
 
 
 class Weights(NamedTuple):
-    """Weights of predicted interference (`own`), of what is stranded and of the load."""
+    """Weights of predicted interference (`own`), of stranding and of the load."""
 
     own: float
     stranding: float
@@ -338,17 +343,18 @@ class Weights(NamedTuple):
 
 
 MIX = Weights(0.6, 0.2, 0.2)
-"""Where interference is predicted."""
+"""Weights where interference is predicted."""
 NO_MIX = Weights(0.0, 1.0, 1.0)
-"""Where it is not."""
+"""Weights where it is not."""
 MOST = 4
 """Larger sets are not predicted."""
 UNKNOWN_VALUE = 0.5
-"""Between a GPU of one's own and one that brings nothing."""
+"""Halfway between an empty GPU and one that brings no gain."""
 
 
 class InterferenceTerm:
-    """Bounds that co-residents must keep, and what joining it brings."""
+    """Predicted interference as a term: limits that co-residents must keep, and the gain of
+    joining."""
 
     def __init__(self) -> None:
         self._joining = SharingCost(
@@ -365,16 +371,16 @@ class InterferenceTerm:
 
     @property
     def tolerance(self) -> SlowdownTolerance | None:
-        """Tolerated slowdown of running pods, where anything is predicted."""
+        """The slowdown that running pods tolerate, where anything is predicted."""
         return self._joining.tolerance if self.known else None
 
     def predict_by(self, table: InterferenceTable) -> None:
-        """Go by this table from now on."""
+        """Use this table from now on."""
         self._joining.view = InterferenceView(table)
         self._judged.forget()
 
     def admits(self, query: Query) -> Bools:
-        """Not where it is known to be too much for somebody, or for nothing, [d]."""
+        """Mask of GPUs without a known violation of a limit and without a forbidden pair, [d]."""
         within, _, judged_by, stretch = self._judged.over(query)
         bad = (judged_by == KNOWN) & ((within == 0.0) | (stretch > 1.0))
         return np.asarray(~(bad | (judged_by == NEVER)))
@@ -382,15 +388,16 @@ class InterferenceTerm:
     def predict(
         self, shape: Shape, co_residents: CoResidents, model: str
     ) -> tuple[ExpectedSlowdown, ...]:
-        """Slowdown of the pod and of those it joins; nothing where nothing is predicted."""
+        """Predict the slowdown of the pod and of those it joins; empty where nothing is
+        predicted."""
         return self._joining.predictions(shape, co_residents, model) if self.known else ()
 
     def mix(self, query: Query, stranding: Ints, load: Ints) -> Ints:
-        """All three by weight, each 0 to 100, in thousandths, [d]."""
+        """Sum predicted gain, stranding and load by weight, each 0 to 100, in thousandths, [d]."""
         points = MIX.own * 100_000.0 * self.value(query) + MIX.stranding * stranding
         return np.asarray(np.rint(points + MIX.load * load)).astype(np.int64)
 
     def value(self, query: Query) -> Floats:
-        """Gain from joining each GPU, 0 to 1, of a GPU of one's own; half where unknown, [d]."""
+        """Return the gain of joining each GPU, 0 to 1 (an empty GPU); a half where unknown, [d]."""
         _, value, judged_by, _ = self._judged.over(query)
         return np.asarray(np.where(judged_by == KNOWN, np.clip(value, 0.0, 1.0), UNKNOWN_VALUE))

@@ -1,7 +1,7 @@
-"""Spreading: policies that keep pods apart, and the one that does not look.
+"""Spreading: policies that keep pods apart, and random choice.
 
 spread     the emptiest GPU first, on the emptiest node
-exclusive  every pod has its GPUs for itself
+exclusive  every pod has its GPUs to itself
 random     any node that fits, and on it any GPU that fits
 """
 
@@ -16,9 +16,9 @@ from weft.model import GpuMemoryRequest, GpuRequest, Shape
 
 
 class SpreadPolicy(Policy):
-    """Prefers the fitting GPU with the most free; whole cards where the most are idle.
+    """Prefers the fitting GPU with the most free; for whole cards, the node with the most idle.
 
-    Of nodes whose best GPUs are alike, the one of whose GPUs the most is free.
+    Among nodes whose best GPUs are equal, the one with the most free on its GPUs wins.
     """
 
     name = "spread"
@@ -26,8 +26,8 @@ class SpreadPolicy(Policy):
     source = "the usual counterpart of binpack"
 
     def score_devices(self, query: Query) -> Ints:
-        """Thousands of what is free (MiB where the GPU request asks memory, else thousandths of a
-        card), and below that thousandths of the node's GPUs that are free, up to 999, [d]."""
+        """Score thousands of the free amount (MiB for a memory request, else thousandths of a
+        card), plus up to 999 for the free thousandths of the node's GPUs, [d]."""
         usable = np.maximum(query.sum(query.device_usable), 1)
         node = np.minimum(free_milli(query) // usable, 999)
         return standing(query) * 1000 + node.take(query.device_node)
@@ -45,7 +45,7 @@ class Exclusive(Policy):
     source = "device-plugin scheduling without sharing"
 
     def pre_filter(self, shape: Shape) -> Shape:
-        """The same pod, asking for whole cards."""
+        """Return the pod's request for whole cards instead."""
         gpu_requests = tuple(
             gpu_request if gpu_request.split else _whole(gpu_request)
             for gpu_request in shape.gpu_requests
@@ -53,7 +53,7 @@ class Exclusive(Policy):
         return msgspec.structs.replace(shape, gpu_requests=gpu_requests)
 
     def filter_devices(self, query: Query) -> Bools:
-        """Idle devices, [d]."""
+        """Mask of idle devices, [d]."""
         return query.device_idle
 
 
@@ -76,9 +76,9 @@ class Random(Policy):
     source = "FGD (ATC'23), baseline Random"
 
     def choose_node(self, rows: Ints, key: str) -> int:
-        """One of all nodes that fit: none is scored, so all are equally good."""
+        """Choose one of all nodes that fit: none is scored, so all are equally good."""
         return draw(key + "/node", len(rows))
 
     def choose_device(self, query: Query, fits: Ints, key: str) -> int:
-        """One of the devices that fit."""
+        """Choose one of the devices that fit."""
         return draw(key + "/gpu", len(fits))

@@ -1,17 +1,17 @@
-"""Prices of least stranding: what shares, scarce models, slots and CPU are worth now, and states
-of nodes and devices: what is free, and what that is worth.
+"""Prices for least stranding: what free shares, scarce models and slots are worth now, and the
+states of nodes and devices: their free amounts and what these are worth.
 
-shares  A GPU with 300 thousandths free is worth a third of a GPU only where 300s (or 100s and 200s)
-        come. The worth is the dual of fractional bin packing of the usual sizes into one GPU, by
-        multiplicative weights, which leaves it smooth: the exact dual of the linear program decides
-        slightly worse.
-slots   Idle GPUs of a node are valued as slots for popular pods of several whole GPUs. The worth of
-        a state is a number that changes with prices only, so it is looked up: by the GPU's kind,
-        how many are idle, and how many of the popular pods' CPU requests the node meets.
+shares  A GPU with 300 thousandths free is worth a third of a GPU only where 300s (or 100s and
+        200s) arrive. The worth is the dual of fractional bin packing of the usual sizes into one
+        GPU, by multiplicative weights, which leaves it smooth: the exact dual of the linear
+        program decides slightly worse.
+slots   Idle GPUs of a node are valued as slots for popular pods of several whole GPUs. The worth
+        of a state changes with prices only, so it is looked up in a table: by the GPU's kind, the
+        number of idle GPUs, and how many of the popular pods' CPU requests the node meets.
 prices  Popularity comes from a histogram of shapes; prices also from what is free in the whole
-        cluster, and are made anew from time to time, not at each decision.
-states  Where each node has GPUs of one kind, and none is cut into instances, sums over nodes tell
-        everything; else what is free and idle is also counted by kind.
+        cluster, and are recomputed from time to time, not at each decision.
+states  Where each node has GPUs of one kind, and none is cut into instances, sums over nodes
+        suffice; else free and idle amounts are also counted by kind.
 Source: Weft (least stranding).
 """
 
@@ -34,11 +34,12 @@ Floats = npt.NDArray[np.float64]
 LEVELS = 100
 """Sizes are rounded up to hundredths of a GPU."""
 _UNSETTLED = 5
-"""The first round of so many is not averaged: weights begin far from where they settle."""
+"""One in this many rounds at the start is not averaged: the weights begin far from their final
+values."""
 
 
 class Rounds(NamedTuple):
-    """How multiplicative weights are run: how many rounds, and how far each one moves weights."""
+    """How multiplicative weights are run: the number of rounds, and the step size of each."""
 
     number: int = 3000
     step: float = 0.1
@@ -48,7 +49,8 @@ USUAL_ROUNDS = Rounds()
 
 
 def completion_values(weights: Mapping[int, float], rounds: Rounds) -> Floats:
-    """Thousandths that a free share of 0 to 100 hundredths is worth, [101]; 1000 for a whole GPU.
+    """Return the worth of a free share of 0 to 100 hundredths, in thousandths, [101]; 1000 for a
+    whole GPU.
 
     `weights`: how often each size comes (hundredths of a GPU, 1 to 99). Without any, only a whole
     GPU is worth something.
@@ -89,11 +91,11 @@ def _mean_of_rounds(sizes: list[int], weights: list[float], rounds: Rounds) -> F
 
 
 def _knapsack(priced: list[tuple[int, float]]) -> tuple[list[float], list[int]]:
-    """The most that each level holds of these prices, any number of each size, [101]; and which
-    size ends there, its place, or -1 where the level below holds as much.
+    """Compute the most that each level holds at these prices, any number of each size, [101]; and
+    the position of the size last added there, or -1 where the level below holds as much.
 
-    A size that smaller ones fill for more is never the last one: it is left out, unless that hangs
-    on rounding.
+    A size for which smaller ones fill the same space at a higher price is skipped, unless the
+    difference is within rounding.
     """
     best, taken = [0.0], [-1]
     useful: list[tuple[int, float, int]] = []
@@ -118,7 +120,7 @@ def _knapsack(priced: list[tuple[int, float]]) -> tuple[list[float], list[int]]:
 
 
 def _pattern(taken: list[int], sizes: list[int]) -> Floats:
-    """How many of each size the best filling of a whole GPU has, [sizes]."""
+    """Count each size in the best filling of a whole GPU, [sizes]."""
     held, level = [0] * len(sizes), LEVELS
     while level:
         place = taken[level]
@@ -133,15 +135,15 @@ def _pattern(taken: list[int], sizes: list[int]) -> Floats:
 # --- slots ----------------------------------------------------------------------------------------
 
 MOST_CELLS = 100_000
-"""States that are worked out beforehand; where there are more, each is when it is asked about."""
+"""The most states whose values are tabulated; larger clusters compute each when needed."""
 
 USUAL_SHARPNESS = 4
-"""Only slots that are almost sure to be used are worth much."""
+"""The usual exponent: only slots that are almost sure to be used are worth much."""
 
 
 class PricedSlot(NamedTuple):
     """A popular pod of `size` whole GPUs: the device kinds it accepts, [kinds], and how much of a
-    slot that it fits is expected to be used."""
+    fitting slot is expected to be used."""
 
     size: int
     cpu_milli: int
@@ -150,8 +152,10 @@ class PricedSlot(NamedTuple):
 
 
 class SlotPrices:
-    """Worth of slots on nodes of at most `most` GPUs. A slot counts by the power `sharpness` of the
-    part of it that is expected to be used."""
+    """Worth of slots on nodes of at most `most` GPUs.
+
+    A slot is worth the part of it that is expected to be used, to the power `sharpness`.
+    """
 
     def __init__(self, slots: Sequence[PricedSlot], kinds: int, most: int, sharpness: int) -> None:
         self._slots, self._sharpness = slots, sharpness
@@ -172,8 +176,8 @@ class SlotPrices:
             self._known = self._work_out(least.take(step), idle, kind)
 
     def _of_size(self, size: int, kinds: int) -> tuple[Ints, Floats]:
-        """The CPU that popular pods of this size ask, ascending, and what a slot with so much CPU
-        is worth, [kinds + 1, steps + 1]; the last kind is that of no GPU."""
+        """Return the CPU that popular pods of this size request, ascending, and the worth of a slot
+        with that much CPU, [kinds + 1, steps + 1]; the last kind stands for no GPU."""
         entries = [slot for slot in self._slots if slot.size == size]
         steps = sorted({slot.cpu_milli for slot in entries})
         wanted = np.zeros((kinds + 1, len(steps) + 1))
@@ -183,7 +187,7 @@ class SlotPrices:
         return np.array(steps, dtype=np.int64), self._worth(size, wanted)
 
     def of_one_kind(self, cpu_free: Ints, idle: Ints, kind: Ints) -> Floats:
-        """The slots' value on nodes whose idle GPUs are all of one kind, [k]."""
+        """Return the slots' worth on nodes whose idle GPUs are all of one kind, [k]."""
         if self._known is None:
             return self._work_out(cpu_free, idle, kind)
         _, idles, steps = self._shape
@@ -200,7 +204,8 @@ class SlotPrices:
         return total
 
     def of_kinds(self, cpu_free: Ints, idle: Ints) -> Floats:
-        """The same with idle GPUs of several kinds, `idle` [kinds, k]; a slot may be of several."""
+        """Return the slots' worth with idle GPUs of several kinds, `idle` [kinds, k]; a slot may
+        mix kinds."""
         total = np.zeros(len(cpu_free))
         several = np.flatnonzero((idle > 0).sum(axis=0) > 1)
         if len(several) < len(total):
@@ -230,11 +235,11 @@ class SlotPrices:
 # --- prices ---------------------------------------------------------------------------------------
 
 USUAL_MIB = 16_384
-"""The card on which memory is counted where the cluster has none."""
+"""The card size by which memory is counted while the cluster has no card."""
 
 
 class SlotShape(NamedTuple):
-    """A popular pod of several whole GPUs; `part` is its part of all GPUs asked for."""
+    """A popular pod of several whole GPUs; `part` is its part of all GPUs requested."""
 
     size: int
     cpu_milli: int
@@ -245,11 +250,11 @@ class SlotShape(NamedTuple):
 class Popularity:
     """The popular pods on these kinds of device: shares, pods of several GPUs, models.
 
-    `completion[k]` is what a free share of a device of kind k is worth by hundredths, [kinds, 101];
-    kinds differ where popular pods share by memory and cards are of different size. Of what pods
-    ask in all, memory counts as its part of the usual card (`card_mib`). `cpu_per_milli` and
-    `memory_per_milli` are thousandths of a core and MiB asked for each thousandth of a GPU asked;
-    pods without a GPU ask too.
+    `completion[k]` is the worth of a free share of a device of kind k by hundredths, [kinds, 101];
+    kinds differ where popular pods share by memory and cards have different sizes. In the sum of
+    all requests, memory counts as its part of the usual card (`card_mib`). `cpu_per_milli` and
+    `memory_per_milli` are thousandths of a core and MiB requested per thousandth of a GPU
+    requested, including what pods without a GPU request.
     """
 
     def __init__(
@@ -290,7 +295,7 @@ class Popularity:
 
 
 def _sizes(popular: Sequence[tuple[Shape, int]], kind: DeviceKind) -> Counter[int]:
-    """How often each share of devices of this kind comes, by hundredths, rounded up."""
+    """Count how often each share of devices of this kind comes, by hundredths, rounded up."""
     sizes: Counter[int] = Counter()
     for shape, count in popular:
         for share in taken_by(shape, kind.memory_mib, kind.unit_mib)[1]:
@@ -300,9 +305,10 @@ def _sizes(popular: Sequence[tuple[Shape, int]], kind: DeviceKind) -> Counter[in
 
 
 def taken_by(shape: Shape, card_mib: int, unit_mib: int = 0) -> tuple[int, list[int]]:
-    """Whole GPUs that the shape takes on cards of this size, and the shares of others, thousandths.
+    """Return the whole GPUs that the shape takes on cards of this size, and its shares,
+    thousandths.
 
-    A memory total goes over the fewest cards. Of what no such card holds there is no share.
+    A memory total goes over the fewest cards. A share larger than the card is left out.
     """
     whole, shares = 0, []
     for gpu_request in shape.gpu_requests:
@@ -323,12 +329,12 @@ def _milli_on(gpu_request: GpuRequest, card_mib: int, unit_mib: int) -> int:
 
 
 class StrandingPrices:
-    """Prices in one cluster as it was when they were made, by its device kinds.
+    """Prices for one state of a cluster, by its device kinds.
 
-    `model[k]` is the price of a thousandth of a GPU of kind k for the pods that accept only some
-    models; the last kind is that of no GPU. Only nodes that take pods count. `sizes_differ`: there
-    are cards of more than one size. A slot counts by the power `sharpness` of the part of it that
-    is expected to be used.
+    `model[k]` is the price of a thousandth of a GPU of kind k, because of pods that accept only
+    some models; the last kind stands for no GPU. Only schedulable nodes count. `sizes_differ`:
+    there are cards of more than one size. A slot is worth the part of it that is expected to be
+    used, to the power `sharpness`.
     """
 
     def __init__(self, popularity: Popularity, table: LedgerTable, sharpness: int) -> None:
@@ -369,8 +375,8 @@ class StrandingPrices:
 
 
 class DeviceFacts:
-    """How devices count. A card that is cut into instances counts by these; itself it is nothing,
-    so that no part of it counts twice. `is_cut[d]` says so; None where no card is."""
+    """How devices count. A card that is cut into MIG instances counts as 0, and its instances
+    count, so that nothing counts twice. `is_cut[d]` marks such cards; None where there are none."""
 
     def __init__(self, table: LedgerTable) -> None:
         self._table = table
@@ -380,14 +386,15 @@ class DeviceFacts:
             self.is_cut[table.device_parent[table.device_parent >= 0]] = True
 
     def shares(self) -> Ints:
-        """Each device's free share: the lesser of its free cores and memory, thousandths, [D]."""
+        """Return each device's free share: the lesser of its free cores and memory, thousandths,
+        [D]."""
         table = self._table
         total = np.maximum(table.device_memory_total, 1)
         share = np.minimum(table.device_milli_free, table.device_memory_free * 1000 // total)
         return share if self.is_cut is None else np.where(self.is_cut, 0, share)
 
     def idle_by_kind(self) -> Ints:
-        """Idle GPUs of each kind on each node, [kinds, N]."""
+        """Count the idle GPUs of each kind on each node, [kinds, N]."""
         table = self._table
         idle = table.device_idle if self.is_cut is None else table.device_idle * ~self.is_cut
         at = table.device_kind * table.count + table.device_node
@@ -403,9 +410,10 @@ class DeviceFacts:
 
 
 class NodeStates(NamedTuple):
-    """Free CPU (thousandths of a core), memory (MiB) and GPU (thousandths), what that is worth to
-    popular shares, idle GPUs, the kind of the node's first GPU, [k] each. `kinds` are what is free
-    and then what is idle of each kind, [2 · kinds, k], None where a node has but one."""
+    """Free CPU (thousandths of a core), memory (MiB) and GPU (thousandths), its worth to popular
+    shares, the number of idle GPUs, and the kind of the node's first GPU, [k] each. `kinds` are
+    the free and then the idle amounts of each kind, [2 · kinds, k]; None where every node has
+    one kind."""
 
     cpu_free: Ints
     memory_free: Ints
@@ -417,7 +425,7 @@ class NodeStates(NamedTuple):
 
     @classmethod
     def now(cls, query: Query, prices: StrandingPrices) -> tuple["NodeStates", "DeviceStates"]:
-        """The query's nodes and their devices as they are."""
+        """Return the present states of the query's nodes and devices."""
         devices = DeviceStates.of(query, prices)
         free, worth = query.sum(devices.share), query.sum_reals(devices.worth)
         if query.table.uniform:
@@ -428,7 +436,7 @@ class NodeStates(NamedTuple):
         return cls(cpu, memory, free, worth, idle, query.node_kind, by_kind), devices
 
     def take(self, node: Ints) -> "NodeStates":
-        """The states of these nodes."""
+        """Return the states of these nodes."""
         return NodeStates(
             self.cpu_free.take(node),
             self.memory_free.take(node),
@@ -446,7 +454,7 @@ class NodeStates(NamedTuple):
         idle: Ints | int,
         kinds: Ints | None = None,
     ) -> "NodeStates":
-        """After so much GPU is taken, `kinds` of it by kind."""
+        """Return the states after this much GPU is taken, `kinds` of it by kind."""
         return self._replace(
             free=self.free - free,
             worth=self.worth - worth,
@@ -455,7 +463,8 @@ class NodeStates(NamedTuple):
         )
 
     def without(self, query: Query) -> "NodeStates":
-        """After the CPU and memory that the pod asks are taken, unless they already are."""
+        """Return the states after the pod's CPU and memory are taken, unless the query already did
+        so."""
         if query.hypothetical:
             return self
         demand = query.demand
@@ -475,7 +484,7 @@ class DeviceStates(NamedTuple):
 
     @classmethod
     def of(cls, query: Query, prices: StrandingPrices) -> "DeviceStates":
-        """As they are; a card cut into instances is nothing itself."""
+        """Return the present states; a card cut into instances counts as 0."""
         share, kind = shares(query), query.device_kind
         if prices.devices.is_cut is None:
             worth = worth_of(prices.popularity, kind, share)
@@ -485,7 +494,7 @@ class DeviceStates(NamedTuple):
         return cls(share, worth_of(prices.popularity, kind, share), idle, kind)
 
     def by_kind(self, query: Query) -> Ints:
-        """Free and idle GPU by kind and node, [2 · kinds, n]."""
+        """Sum free and idle GPU by kind and node, [2 · kinds, n]."""
         kinds = len(query.table.kinds)
         at, size = self.kind * query.n + query.device_node, kinds * query.n
         columns = [
@@ -494,8 +503,8 @@ class DeviceStates(NamedTuple):
         return np.concatenate(columns).astype(np.int64).reshape(2 * kinds, query.n)
 
     def taken(self, query: Query, prices: StrandingPrices, left: Ints) -> "DeviceStates":
-        """The amounts that leave with each device if so much share of it is left: of a card cut
-        into instances all of these, of one that is idle its idleness."""
+        """Return the amounts lost with each device if `left` of its share remains: for a card cut
+        into instances those of all instances, for an idle one its idleness."""
         gone = self.share - left
         worth = self.worth - worth_of(prices.popularity, self.kind, left)
         if prices.devices.is_cut is None:
@@ -517,14 +526,14 @@ class DeviceStates(NamedTuple):
 
     @staticmethod
     def _card_of(query: Query) -> Ints:
-        """Where in the query's columns the card is that an instance is cut from; −1 for cards."""
+        """Return the position in the query's columns of each instance's card; −1 for cards."""
         parent = query.take_devices(query.table.device_parent)
         own = query.take_devices(np.arange(query.table.devices))
         return np.where(parent < 0, -1, np.arange(query.d) - (own - parent))
 
     def kinds_of(self, query: Query, chosen: Ints) -> Ints:
-        """The amounts that leave with these devices by kind, as `NodeStates.kinds`, [2 · kinds,
-        chosen]."""
+        """Return the amounts lost with these devices by kind, in the form of `NodeStates.kinds`, [2
+        · kinds, chosen]."""
         kinds, places = len(query.table.kinds), np.arange(len(chosen))
         out = np.zeros((2 * kinds, len(chosen)), dtype=np.int64)
         out[self.kind[chosen], places] = self.share[chosen]
@@ -533,9 +542,10 @@ class DeviceStates(NamedTuple):
 
 
 class KeptStates:
-    """States of all nodes and devices, for questions about many: mended where nodes changed.
+    """Cached states of all nodes and devices, for questions about many; updated where nodes
+    changed.
 
-    Of tables alone whose nodes have GPUs of one kind each, none of them cut into instances.
+    Only for tables whose nodes have GPUs of one kind each, none of them cut into instances.
     """
 
     def __init__(self, popularity: Popularity, table: LedgerTable) -> None:
@@ -548,7 +558,8 @@ class KeptStates:
         self._memory_share, self._share_worth = self._share.copy(), np.zeros(table.devices)
 
     def of(self, query: Query) -> tuple[NodeStates, DeviceStates]:
-        """The query's nodes and devices as they are; nothing of it may be charged yet."""
+        """Return the present states of the query's nodes and devices; the query must not be
+        hypothetical."""
         self._mend()
         free, worth = self._free, self._worth
         if query.rows is not None:
@@ -561,7 +572,7 @@ class KeptStates:
         return states, DeviceStates(share, share_worth, idle, query.device_kind)
 
     def left_of(self, query: Query, chosen: Ints) -> Ints:
-        """As the function of that name."""
+        """Compute what the function `left_of` does, from cached memory shares where possible."""
         need = query.need
         if need is None or need.whole or need.memory_mib.any():
             return left_of(query, chosen)
@@ -586,13 +597,15 @@ class KeptStates:
 
 
 def shares(query: Query) -> Ints:
-    """Free shares of the query's devices: the lesser of free cores and memory, thousandths, [d]."""
+    """Return the free shares of the query's devices: the lesser of free cores and memory,
+    thousandths, [d]."""
     total = np.maximum(query.device_memory_total, 1)
     return np.minimum(query.device_milli_free, query.device_memory_strict * 1000 // total)
 
 
 def left_of(query: Query, chosen: Ints) -> Ints:
-    """Shares that the pod's GPU request would leave of these devices, thousandths, [chosen]."""
+    """Return the shares that the pod's GPU request would leave of these devices, thousandths,
+    [chosen]."""
     need = query.need
     assert need is not None
     if need.whole:
@@ -604,5 +617,5 @@ def left_of(query: Query, chosen: Ints) -> Ints:
 
 
 def worth_of(popularity: Popularity, kind: Ints, share: Ints) -> Floats:
-    """The value of free shares (thousandths) of devices of these kinds, [k]."""
+    """Return the worth of free shares (thousandths) of devices of these kinds, [k]."""
     return popularity.completion.take(kind * (LEVELS + 1) + share // 10)

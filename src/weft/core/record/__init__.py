@@ -1,8 +1,7 @@
-"""The decisions file: the ordered event log with what was decided, and running it again.
+"""The decisions file: the ordered event log with the decisions made, and its replay.
 
-In: writing and reading the file and the folder of signals beside it, replaying it, explaining one
-pod out of it. Out: deciding
-(`core/engine/`), printing (`cli/`).
+In: writing and reading the file and its folder of signals, replaying it, explaining one pod from
+it. Out: deciding (`core/engine/`), printing (`cli/`).
 """
 
 from weft.core.record.file import (

@@ -1,10 +1,10 @@
-"""The hash chain of a decisions file: each line's last field is a hash of it and of those before.
+"""The hash chain of a decisions file: each line ends with a hash of it and of all lines before.
 
-    line 1 ──▶ blake2b(line 1) ──▶ blake2b(that + line 2) ──▶ … ──▶ the end record
+line 1 ──▶ blake2b(line 1) ──▶ blake2b(that + line 2) ──▶ … ──▶ the end record
 
-A line that was changed, lost, doubled or moved breaks the chain where it stands, and a file without
-its end record was cut off, or its process ended before it. This finds damage; who can write the
-whole file anew can also chain it anew.
+A line that was changed, lost, duplicated or moved breaks the chain at its place. A file without an
+end record was truncated, or its process ended without closing it. The chain detects damage, not
+forgery: anyone who can rewrite the whole file can also compute a new chain.
 """
 
 from hashlib import blake2b
@@ -15,7 +15,8 @@ _TAIL = len(FIELD) + _HEX + len(b'"}\n')
 
 
 class Chain:
-    """Seals the lines of one file, in their order; `last` and `lines` can be kept and set back."""
+    """Adds the chain field to the lines of one file, in order. `last` and `lines` can be saved and
+    restored."""
 
     __slots__ = ("last", "lines")
 
@@ -23,7 +24,7 @@ class Chain:
         self.last, self.lines = b"", 0
 
     def sealed(self, line: bytes) -> bytes:
-        """The encoded object, with the field `chain` and a newline."""
+        """Return the encoded object with the field `chain` and a newline added."""
         body = line[:-1]  # without its closing brace
         self.last = linked(self.last, body)
         self.lines += 1
@@ -31,14 +32,14 @@ class Chain:
 
 
 class ChainCheck:
-    """Checks the lines of one file, in their order."""
+    """Checks the chain of one file's lines, in order."""
 
     def __init__(self) -> None:
         self.lines = 0
         self._last = self._line = b""
 
     def follows(self, line: bytes) -> bool:
-        """Take the next line; False if it is not the one that was written there."""
+        """Take the next line; return False if it is not the line that was written at this place."""
         link = linked(self._last, line[:-_TAIL])
         if line[-_TAIL:] != FIELD + link + b'"}\n':
             return False
@@ -47,7 +48,7 @@ class ChainCheck:
         return True
 
     def what_is_wrong(self, line: bytes, following: bytes = b"") -> str:
-        """About the line that was refused; `following` is the one behind it."""
+        """Say what is wrong with the line that `follows` refused; `following` is the next line."""
         before = self.lines
         if line == self._line:
             return f"stands twice: it is line {before} again"
@@ -59,17 +60,17 @@ class ChainCheck:
 
 
 def sealed_size(line: bytes) -> int:
-    """How many bytes the encoded object takes once it is sealed."""
+    """Return the size in bytes of an encoded object once the chain field is added."""
     return len(line) - 1 + _TAIL
 
 
 def linked(last: bytes, body: bytes) -> bytes:
-    """The hash of a line's body and of all before, 32 hexadecimal digits."""
+    """Hash a line's body together with the hash before it; 32 hexadecimal digits."""
     link = blake2b(last, digest_size=_HEX // 2)
     link.update(body)
     return link.hexdigest().encode()
 
 
 def is_chained(line: bytes) -> bool:
-    """True if the line ends with the field."""
+    """Return True if the line ends with a chain field."""
     return line[-_TAIL:].startswith(FIELD)

@@ -1,4 +1,4 @@
-"""A replay's first difference, field by field, in words."""
+"""Describes a replay's first difference, field by field."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +17,7 @@ _ABSENT = "–"
 
 
 class FieldDifference(NamedTuple):
-    """A field of the records that is not the same, in words."""
+    """A field in which two records differ, both values as text."""
 
     field: str
     was: str
@@ -25,7 +25,7 @@ class FieldDifference(NamedTuple):
 
 
 def differences(verdict: "ReplayResult") -> list[FieldDifference]:
-    """The fields that differ; one "decision" where there was none, or there is none any more."""
+    """List the fields that differ; only "decision" where one side has no decision at all."""
     was, now = verdict.was, verdict.now
     if was is None and now is None:
         return []
@@ -48,7 +48,7 @@ def _outcome(record: Record | None) -> str:
 
 
 def _field(field: str, was: Any, now: Any) -> Iterator[FieldDifference]:
-    """One row; of reason counts and of the best nodes those that differ."""
+    """Yield one row per field; of reason counts and of candidates only the entries that differ."""
     if field == "counts":
         before, after = _counts(was), _counts(now)
         for reason in dict.fromkeys([*before, *after]):
@@ -69,7 +69,7 @@ def _field(field: str, was: Any, now: Any) -> Iterator[FieldDifference]:
 
 
 def _counts(counts: tuple[int, ...]) -> dict[str, int]:
-    """Nodes by reason, those that fit first."""
+    """Return the number of nodes by reason, those that fit first."""
     known = [TEXT[code] for code in Code]
     return {
         known[code] if code < len(known) else f"reason {code}": count
@@ -84,7 +84,7 @@ def _candidate(candidate: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """As it is; structures as JSON."""
+    """Return text unchanged and structures as JSON; a dash for nothing."""
     if value in (None, "", ()) or value is msgspec.UNSET:
         return _ABSENT
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()

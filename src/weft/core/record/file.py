@@ -1,9 +1,10 @@
 """The decisions file, JSON Lines.
 
 Line 1 is the header: schema, Weft's version, seed, and the profiles with their policies, options
-and weights. Every other line is one event as the engine got it, its time, and the records of the
-decisions it led to. Large snapshots of signals are in a folder beside it (`side.py`). That is all a
-replay needs. Lines are chained by hashes (`chain.py`), and the last one says that it is the last.
+and weights. Every other line is one event as the engine received it, its time, and the records of
+the decisions that followed. Large snapshots of signals are in a folder next to the file
+(`side.py`). A replay needs nothing else. Lines are chained by hashes (`chain.py`), and the last one
+is an end record.
 """
 
 from collections.abc import Callable
@@ -35,11 +36,11 @@ from weft.core.record.side import SignalsKept, SnapshotPacker, keep
 from weft.model import BadInputError
 
 INLINE_BYTES = 4096
-"""Snapshots up to this size stand in the file itself: a few GPUs' need no files of their own."""
+"""Snapshots up to this size are written into the file itself, so that a few GPUs need no folder."""
 
 SCHEMA = "weft.dev/decisions/v3"
 FORMER = "weft.dev/decisions/v2"
-"""As Weft 0.1.0 wrote it: the same under `FORMER_NAMES`."""
+"""The schema of Weft 0.1.0: the same fields, some under the names in `FORMER_NAMES`."""
 
 FORMER_NAMES = {
     "claim": "gpu_request",
@@ -52,16 +53,16 @@ FORMER_NAMES = {
 
 
 class PolicyUse(msgspec.Struct, frozen=True):
-    """A policy in a profile: how it was made, and its weight."""
+    """A policy in a profile: its name, weight and options."""
 
     name: str
     weight: Annotated[int, msgspec.Meta(ge=0)] = 1
     options: dict[str, Any] = {}
-    origin: PolicyOrigin | UnsetType = UNSET  # of Weft's own policies it is not in the file at all
+    origin: PolicyOrigin | UnsetType = UNSET  # left out of the file for Weft's own policies
 
     @classmethod
     def of(cls, policy: Policy, weight: int = 1) -> Self:
-        """As this policy was made."""
+        """Describe this policy and its options."""
         return cls(policy.name, weight, policy.made_with, policy.origin or UNSET)
 
 
@@ -73,7 +74,7 @@ class ProfileUse(msgspec.Struct, frozen=True):
 
 
 class Header(msgspec.Struct, frozen=True):
-    """Line 1."""
+    """Line 1 of a decisions file."""
 
     profiles: Annotated[list[ProfileUse], msgspec.Meta(min_length=1)]
     seed: int = 0
@@ -86,7 +87,7 @@ class Header(msgspec.Struct, frozen=True):
     weft: str = weft.__version__
 
     def engine(self, create: Callable[..., Any]) -> Engine:
-        """The engine this header describes; `create(name, **options)` makes policies."""
+        """Create the engine this header describes; `create(name, **options)` makes policies."""
         profiles = [
             Profile(use.name, [Plugin(create(p.name, **p.options), p.weight) for p in use.policies])
             for use in self.profiles
@@ -110,7 +111,7 @@ class DecisionLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class FileLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line as it stands in the file: of a large snapshot only its hash."""
+    """A line as it is written in the file: a large snapshot is replaced by its hash."""
 
     at_ns: int
     event: Event | SignalsKept
@@ -118,28 +119,29 @@ class FileLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class EndRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The last line: why the record ends. `full`: at its bound; `failed`: see `why`."""
+    """The last line, with the reason why recording ended: `closed`, `full` (the file reached its
+    size limit) or `failed` (`why` says how)."""
 
     end: Literal["closed", "full", "failed"]
     why: str = ""
 
 
 _END_BYTES = 512
-"""Kept free for the end record."""
+"""Space reserved for the end record, in bytes."""
 
 
 ChainMark = tuple[bytes, int]
-"""Where a file's chain was: its last hash, and the lines so far."""
+"""A position in a file's chain: the last hash, and the number of lines."""
 
 
 class FullError(OSError):
-    """The record is as large as it may be."""
+    """The decisions file has reached its size limit."""
 
 
 class DecisionLines:
-    """Header and lines as they stand in the file; with a `side` folder large snapshots go there.
+    """Encodes header and lines; with a `side` folder, large snapshots are written there.
 
-    `size` is what both take, bytes; at most `most_bytes` (0: however many).
+    `size` counts the bytes of both, limited to `most_bytes` (0: no limit).
     """
 
     def __init__(self, side: Path | None = None, most_bytes: int = 0) -> None:
@@ -149,7 +151,7 @@ class DecisionLines:
         self._chain = Chain()
 
     def encoded(self, line: Header | DecisionLine) -> bytes:
-        """The line. What it names is in the folder when this returns; OSError where that fails."""
+        """Encode a line, after writing its large snapshot to the folder. OSError if that fails."""
         if self._side is not None and isinstance(line, DecisionLine) and is_large(line):
             assert isinstance(line.event, SignalsChanged)
             stored, packed = self._packer.pack(line.event.signals)
@@ -160,51 +162,51 @@ class DecisionLines:
         return self.sealed(self._encoder.encode(line))
 
     def sealed(self, text: bytes) -> bytes:
-        """A line that is encoded already, with its hash."""
+        """Add the chain field to an encoded line, within the size limit."""
         self.take(sealed_size(text))
         return self._chain.sealed(text)
 
     def ended(self, end: EndRecord) -> bytes:
-        """The last line."""
+        """Encode the last line; space for it is always reserved."""
         return self._chain.sealed(self._encoder.encode(end))
 
     def take(self, size: int) -> None:
-        """So many bytes more are about to be written; `FullError` where there is no room."""
+        """Count bytes that are about to be written; `FullError` if they exceed the limit."""
         if self._most and self.size + size + _END_BYTES > self._most:
             raise FullError(0, f"it and its signals would be more than {self._most >> 20:,} MiB")
         self.size += size
 
     def mark(self) -> ChainMark:
-        """Where the chain is."""
+        """Return the present position in the chain."""
         return self._chain.last, self._chain.lines
 
     def back_to(self, mark: ChainMark) -> None:
-        """Drops from the file what was sealed since."""
+        """Forget the lines encoded since `mark`: the caller drops them from the file."""
         self._chain.last, self._chain.lines = mark
 
 
 class DecisionsWriter:
-    """Writes header and lines to `out`, snapshots and all."""
+    """Writes header and lines to `out`, including large snapshots."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._out, self._lines = out, DecisionLines()
 
     def write(self, line: Header | DecisionLine) -> None:
-        """One line more."""
+        """Write one line."""
         self._out.write(self._lines.encoded(line))
 
     def close(self) -> None:
-        """The record is complete. `out` is its owner's to close."""
+        """Write the end record. Closing `out` is left to its owner."""
         self._out.write(self._lines.ended(EndRecord("closed")))
 
 
 def is_large(line: DecisionLine) -> bool:
-    """True if the line holds a snapshot too large for the file itself."""
+    """Return True if the line holds a snapshot larger than `INLINE_BYTES`."""
     return isinstance(line.event, SignalsChanged) and len(line.event.signals.values) > INLINE_BYTES
 
 
 class Recorder:
-    """Wraps an engine's `handle`, and has what went in and what came out written by `write`."""
+    """Wraps an engine's `handle`; each event and its decisions are passed to `write`."""
 
     def __init__(
         self, engine: Engine, header: Header, write: Callable[[Header | DecisionLine], None]
@@ -213,14 +215,14 @@ class Recorder:
         self._write(replace(header, schema=SCHEMA))
 
     def handle(self, event: Event, now_ns: int) -> list[Command]:
-        """As `Engine.handle`, and on the record."""
+        """Handle the event as `Engine.handle` does, and record it."""
         commands = self._engine.handle(event, now_ns)
         self._write(DecisionLine(now_ns, event, records_of(commands)))
         return commands
 
 
 def hand_over(engine: Engine, line: DecisionLine, number: int) -> list[Command]:
-    """Hand the `number`-th event to the engine; `BadInputError` if a policy cannot read it."""
+    """Hand the event of line `number` to the engine; `BadInputError` if a policy cannot read it."""
     commands = engine.handle(line.event, line.at_ns)
     if isinstance(line.event, PolicyInput) and not line.records:
         for command in commands:
@@ -231,5 +233,5 @@ def hand_over(engine: Engine, line: DecisionLine, number: int) -> list[Command]:
 
 
 def records_of(commands: list[Command]) -> list[Record]:
-    """The decision records among commands."""
+    """Return the decision records among the commands."""
     return [c.record for c in commands if isinstance(c, Bind | Unschedulable | Evict | Faulted)]

@@ -1,4 +1,4 @@
-"""One pod out of a decisions file: take the engine back to the moment it was decided, and ask."""
+"""Explains one pod from a decisions file, by replaying it up to the decision."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,11 +23,14 @@ from weft.model.nearest import nearest
 
 
 class _ReachedError(Exception):
-    """The engine stands right before the decision asked about."""
+    """Raised when the engine is about to make the decision that is to be explained."""
 
 
 def explain(path: Path, name: str, create: Callable[..., Any]) -> Explanation:
-    """Explains why `name` (NAME, NAMESPACE/NAME or a UID) was decided as it was, the last time."""
+    """Explain the last decision on `name`: NAME, NAMESPACE/NAME or a UID.
+
+    `create(name, **options)` makes policies. `BadInputError` where the file has no such pod.
+    """
     pods, last, became, doubt = _find(path, name)
     record = max(last.values(), key=lambda record: record.seq)
     header, lines = read(path)
@@ -48,7 +51,8 @@ def explain(path: Path, name: str, create: Callable[..., Any]) -> Explanation:
 
 
 def _explain(engine: Engine, decision: RecordedDecision, on: str) -> Explanation:
-    """The engine stands right before the decision; `on` is the node that others chose."""
+    """Explain with the engine right before the decision; `on`: the node chosen by
+    kube-scheduler."""
     pod, record = decision.pod, decision.record
     if record.outcome == FAULTED:
         summary = FeasibilitySummary(engine.ledger.table.count, 0, ())
@@ -97,7 +101,8 @@ def _explanation(decision: RecordedDecision, state: State, why: str, **more: Any
 
 
 def _behind_eviction(engine: Engine, record: Record) -> MetricsRead | None:
-    """Metrics that say the GPU's pods need more than it has; without them nobody is evicted."""
+    """Return the metrics by which the GPU's pods need more than it has; None for other
+    evictions."""
     view, eviction = engine.signals, record.eviction
     if eviction is None:
         return None
@@ -109,9 +114,9 @@ def _behind_eviction(engine: Engine, record: Record) -> MetricsRead | None:
 def _find(
     path: Path, name: str
 ) -> tuple[dict[str, PodRequest], dict[str, Record], dict[str, str], str]:
-    """Pods that answer to `name`, by UID, each one's last record, and what became of it since.
+    """Find the pods called `name`: requests, last records, and what happened since, all by UID.
 
-    Last, why the file cannot be relied on to its end.
+    The fourth value says why the file cannot be relied on to its end, "" if it can.
     """
     pods: dict[str, PodRequest] = {}
     last: dict[str, Record] = {}

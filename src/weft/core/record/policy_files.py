@@ -1,6 +1,7 @@
-"""Policies out of Python files: `--policy ./mine.py:Mine`, in simulations and at a replay.
+"""Loads policies from Python files: `--policy ./mine.py:Mine`, for simulations and replays.
 
-A file stands alone: what it imports must be installed, so that its hash says what decided.
+A policy must be one self-contained file (other imports must be installed packages): its hash then
+identifies the code that decided.
 """
 
 import hashlib
@@ -25,7 +26,7 @@ _SPEC = re.compile(r"(?P<file>[^:]+)(?::(?P<name>[^:=]+))?(?::(?P<options>.*))?"
 
 
 class PolicyFile(NamedTuple):
-    """A class in a file; without `class_name` the one policy that is there."""
+    """A class in a file; "" for `class_name` means the only policy in it."""
 
     path: Path
     class_name: str = ""
@@ -35,10 +36,11 @@ class PolicyFile(NamedTuple):
 
 
 class PolicyRegistry(Registry):
-    """Policies by name, and by file and class."""
+    """Policies by name, or by file and class."""
 
     def from_spec(self, spec: str) -> Policy:
-        """As the base, and `FILE.py:Class`, with `:option=value,…` behind it."""
+        """Create a policy from its name, or from `FILE.py:Class`, each with `:option=value,…`
+        appended."""
         match = _SPEC.fullmatch(spec)
         if match is None or not _is_file(match["file"]):
             return super().from_spec(spec)
@@ -46,17 +48,18 @@ class PolicyRegistry(Registry):
         return super().from_spec(f"{policy.name}:{match['options'] or ''}")
 
     def add(self, file: PolicyFile) -> type[Policy]:
-        """The policy of this file, registered under its name."""
+        """Load the policy of this file and register it under its name."""
         policy = load(file)
         if self._known.get(policy.name) is not policy:
             self.register(policy)
         return policy
 
     def restore(self, header: "Header", decisions: Path, files: Sequence[str]) -> list[str]:
-        """The policies of a decisions file's header; notes on those that are not as they were then.
+        """Prepare the policies of a decisions file's header; return notes on those that have
+        changed.
 
-        A file that decided is loaded only if it is one of `files`: reading a record runs no code
-        that nobody named.
+        A policy file recorded in the header is loaded only if it is one of `files`: reading a
+        record never runs code that the user did not name.
         """
         for file in files:
             match = _SPEC.fullmatch(file)
@@ -78,13 +81,14 @@ class PolicyRegistry(Registry):
         return notes
 
     def __getstate__(self) -> dict[str, Any]:
-        """For processes that start anew: they load files by themselves."""
+        """Leave out policies from files: a new process loads those itself."""
         built_in = {n: p for n, p in self._known.items() if not (p.origin and p.origin.file)}
         return {"_known": built_in}
 
 
 def load(file: PolicyFile) -> type[Policy]:
-    """The policy class of a file; `BadInputError` names the line that is wrong, or what it has."""
+    """Return the policy class of a file; `BadInputError` names the faulty line or the classes
+    found."""
     from weft.files.reading import raw_bytes
 
     try:
@@ -109,7 +113,7 @@ def _unreadable(path: Path, error: OSError) -> str:
 
 
 def _module(path: Path, text: bytes, sha256: str) -> ModuleType:
-    """The file as a module, loaded once."""
+    """Execute the file as a module; the same content is loaded only once."""
     name = f"weft_policy_{re.sub(r'[^0-9a-zA-Z_]', '_', path.stem)}_{sha256[:16]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -127,7 +131,7 @@ def _module(path: Path, text: bytes, sha256: str) -> ModuleType:
 
 
 def _line_of(path: Path, error: BaseException) -> str:
-    """The file and its line at which loading it broke off."""
+    """Name the file, and its line at which loading failed where known."""
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)
@@ -174,7 +178,7 @@ _HOW = "derive a class from weft.core.framework.Policy"
 
 
 def _place(origin: PolicyOrigin) -> str:
-    """Where it comes from, and which version of that."""
+    """Describe which file (with its hash) or version a policy comes from."""
     if origin.file:
         return f"{origin.file} (sha256 {origin.sha256[:12]}…)"
     return origin.version or f"Weft {weft.__version__}"

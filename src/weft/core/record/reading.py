@@ -1,7 +1,7 @@
-"""Reads a decisions file strictly, and says how much of it can be relied on.
+"""Reads a decisions file strictly, and reports how far it can be relied on.
 
-A line that is not the one that was written there is an error with its number. A file whose end is
-missing is read as far as it is whole; `Lines.check` says so once the lines are read.
+A line that is not the one originally written is an error with its number. A file whose end is
+missing is read up to its last whole line; `Lines.check` reports that once the lines are read.
 """
 
 from collections.abc import Iterator
@@ -29,10 +29,11 @@ from weft.model.former_names import with_todays_names
 
 _CODES_BEFORE = {
     27: (Code.NO_ISOLATION, 0),
-    28: (Code.LINKS_UNKNOWN - 1, 1),  # NOT_DELIVERING was not before it yet
+    28: (Code.LINKS_UNKNOWN - 1, 1),  # NOT_DELIVERING did not exist yet
     30: (Code.NOT_DELIVERING, 0),
 }
-"""By how many reasons there once were: which came in between next, and how many behind."""
+"""For records of earlier versions, by their number of reasons: where to insert the next new reason,
+and how many to append."""
 
 _END = b'{"end":'
 _NO_END = (
@@ -40,18 +41,18 @@ _NO_END = (
     "or the file was cut off"
 )
 _UNREADABLE = (msgspec.DecodeError, RecursionError, *UNREADABLE)
-"""Errors of lines that are no JSON or of another form, and of a broken gzip file."""
+"""Errors of lines that are not valid JSON or have another form, and of a damaged gzip file."""
 
 FileState = Literal["unread", "verified", "incomplete"]
 Line = TypeVar("Line")
 
 
 class FileCheck(msgspec.Struct):
-    """How far a file can be relied on, once its lines are read.
+    """How far a file can be relied on, known once its lines are read.
 
-    `verified`: every line is the one that was written, up to the end record, whose reason `end` is.
-    `incomplete`: every line is, but its end is missing. `lines` are those that are whole; `why` is
-    for people.
+    `verified`: every line is the one that was written, up to the end record, whose reason is `end`.
+    `incomplete`: every line is the one that was written, but the end is missing. `lines` counts the
+    whole lines; `why` explains the state to people.
     """
 
     state: FileState = "unread"
@@ -61,7 +62,8 @@ class FileCheck(msgspec.Struct):
 
 
 class Lines(Iterator[Line], Generic[Line]):
-    """Lines of a file, and, when they are all read, how far it can be relied on."""
+    """An iterator over a file's lines; `check` tells, once exhausted, how far they can be relied
+    on."""
 
     def __init__(self, lines: Iterator[Line], check: FileCheck) -> None:
         self._lines, self.check = lines, check
@@ -71,20 +73,20 @@ class Lines(Iterator[Line], Generic[Line]):
 
 
 class _MadeBy(msgspec.Struct, frozen=True):
-    """The fields that every version of the header has."""
+    """The header fields that every schema version has."""
 
     schema: str
     weft: str = "(version unknown)"
 
 
 def read(path: Path) -> tuple[Header, Lines[DecisionLine]]:
-    """Header and lines of a decisions file; `BadInputError` names the line that is broken."""
+    """Read a decisions file's header and lines; `BadInputError` names a broken line."""
     header, lines = skim(path)
     return header, Lines(_with_snapshots(path, lines), lines.check)
 
 
 def skim(path: Path) -> tuple[Header, Lines[FileLine]]:
-    """As `read`, but for the snapshots beside the file, which nobody opens."""
+    """Read as `read` does, but leave out the snapshots next to the file."""
     try:
         with _open(path) as file:
             header = _header(path, read_line(file, f"{path}, line 1"))
@@ -95,7 +97,7 @@ def skim(path: Path) -> tuple[Header, Lines[FileLine]]:
 
 
 def _with_snapshots(path: Path, lines: Iterator[FileLine]) -> Iterator[DecisionLine]:
-    """The lines with every snapshot in its place."""
+    """Yield the lines with every snapshot read in from its blob."""
     unpacker = Unpacker(side_of(path))
     for number, line in enumerate(lines, start=2):
         event = line.event
@@ -108,7 +110,7 @@ def _with_snapshots(path: Path, lines: Iterator[FileLine]) -> Iterator[DecisionL
 
 
 def _header(path: Path, first: bytes) -> Header:
-    """Line 1; its schema is looked at before anything else, which may be of another form."""
+    """Decode line 1; the schema is checked first, as other versions may have another form."""
     made = msgspec.json.decode(first, type=_MadeBy)
     if made.schema not in (SCHEMA, FORMER):
         raise BadInputError(
@@ -122,7 +124,7 @@ def _header(path: Path, first: bytes) -> Header:
 
 
 def _open(path: Path) -> BinaryIO:
-    """The file, unpacked where it is gzipped."""
+    """Open the file, decompressing it if it is gzipped."""
     try:
         return open_plain(path)
     except OSError as error:
@@ -130,7 +132,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 def _chained(path: Path, check: FileCheck, former: bool) -> Iterator[FileLine]:
-    """The events of a file, each line checked before anybody sees it."""
+    """Yield the events of a file, each line checked against the chain first."""
     decoder, chain = msgspec.json.Decoder(FileLine), ChainCheck()
     with _open(path) as file:
         try:
@@ -148,7 +150,7 @@ def _chained(path: Path, check: FileCheck, former: bool) -> Iterator[FileLine]:
 
 
 def _todays(text: bytes) -> bytes:
-    """A line of Weft 0.1.0 with today's names."""
+    """Return a line of Weft 0.1.0 with its fields under today's names."""
     line = with_todays_names(msgspec.json.decode(text), FORMER_NAMES)
     if line["event"].get("type") == "LessonsTold":
         line["event"]["type"] = OomHistoryLearnt.__name__
@@ -156,11 +158,11 @@ def _todays(text: bytes) -> bytes:
 
 
 def _next_line(file: BinaryIO, path: Path, chain: ChainCheck, check: FileCheck) -> bytes:
-    """The next line if it is the one that was written there; b"" where the file's end is lost."""
+    """Return the next line after checking the chain; b"" where the file's end is missing."""
     where = f"{path}, line {check.lines + 1}"
     try:
         text = read_line(file, where)
-    except EOFError:  # a gzip file that was cut off
+    except EOFError:  # a truncated gzip file
         text = b"cut"
     if not text.endswith(b"\n"):
         at = f"line {check.lines + 1} is cut off" if text else f"it ends with line {check.lines}"
@@ -173,7 +175,7 @@ def _next_line(file: BinaryIO, path: Path, chain: ChainCheck, check: FileCheck) 
 
 
 def _peek(file: BinaryIO, where: str) -> bytes:
-    """The line behind a broken one, b"" where nobody can read it."""
+    """Return the line after a broken one, b"" where it cannot be read."""
     try:
         return read_line(file, where)
     except (*_UNREADABLE, BadInputError):
@@ -191,7 +193,7 @@ def _ended(file: BinaryIO, path: Path, end: EndRecord, check: FileCheck) -> None
 
 
 def _renumbered(line: FileLine) -> FileLine:
-    """The same, with counts of reasons as they are numbered now."""
+    """Convert the counts of reasons to today's numbering."""
     if not any(len(record.counts) in _CODES_BEFORE for record in line.records):
         return line
     records = [replace(record, counts=_counts_now(record.counts)) for record in line.records]

@@ -1,4 +1,4 @@
-"""Decide a decisions file again and compare."""
+"""Replays a decisions file and compares the decisions."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,9 +10,10 @@ from weft.core.record.file import DecisionLine, Header, hand_over, records_of
 
 
 class ReplayResult(msgspec.Struct, frozen=True):
-    """A replay's outcome: `decisions` compared, and the first that differs (None: identical).
+    """A replay's outcome: `decisions` compared, and the number of the first that differs (None:
+    none).
 
-    `was` and `now` are the records at the first difference, `fields` those that differ.
+    `was` and `now` are the two records there, `fields` the names of the fields that differ.
     """
 
     events: int
@@ -24,14 +25,14 @@ class ReplayResult(msgspec.Struct, frozen=True):
 
     @property
     def identical(self) -> bool:
-        """True if every decision was made alike."""
+        """True if no decision differs."""
         return self.difference_at is None
 
 
 def replay(
     header: Header, lines: Iterable[DecisionLine], create: Callable[..., Any]
 ) -> ReplayResult:
-    """Feed the events to a fresh engine; stop at the first decision that is not the same."""
+    """Feed the events to a fresh engine; stop at the first decision that differs."""
     engine = header.engine(create)
     events = decisions = 0
     for line in lines:

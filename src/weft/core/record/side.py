@@ -1,11 +1,12 @@
-"""Snapshots of signals beside a decisions file: blobs named by their SHA-256, in FILE.signals/.
+"""Snapshots of signals next to a decisions file: blobs named by their SHA-256, in FILE.signals/.
 
-A blob holds what changed since the snapshot before it in the file, so that quiet GPUs cost nothing:
-the values' bits xor those of before, whose bytes of equal weight lie together and pack well. The
-first one, and one with other GPUs or columns, changes from nothing. Reading is exact, to the bit.
+A blob holds the changes since the snapshot before it in the file, so that idle GPUs cost nothing:
+the values' bits XOR the previous ones, regrouped so that all first bytes come first, then all
+second bytes, and so on, which compresses well. The first snapshot, and one with other GPUs or
+columns, is written in full. Reading restores every bit.
 
-    a snapshot ──Packer──▶ blob, written whole before ──▶ the line that names it
-    a line ──▶ blob, its hash checked ──Unpacker──▶ the snapshot
+a snapshot ──SnapshotPacker──▶ blob, written before ──▶ the line that names it
+a line ──▶ blob, its hash checked ──Unpacker──▶ the snapshot
 """
 
 import hashlib
@@ -23,17 +24,17 @@ from weft.files.writing import write_whole
 
 SUFFIX = ".signals"
 _NAME = re.compile(r"[0-9a-f]{64}")
-_CUT_OFF = re.compile(r"\.[0-9a-f]{64}\.(\d+|part)")  # as `files.writing.replacing` names it
+_CUT_OFF = re.compile(r"\.[0-9a-f]{64}\.(\d+|part)")  # named by `files.writing.replacing`
 _LEVEL = 1  # of zlib: 9 takes ten times as long for a few percent
 _ARRAYS = {"values": 8, "freshness": 1}
 
 
 class SideError(Exception):
-    """A blob is not there, or not what its name says; the text names it."""
+    """A blob is missing, or its content does not match its name; the message names it."""
 
 
 class SignalsKept(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Stands for a `SignalsChanged` in the file: `blob` is the hash of what changed."""
+    """Stands for a `SignalsChanged` in the file: `blob` is the SHA-256 of its changes."""
 
     version: int
     at_ns: int
@@ -41,10 +42,10 @@ class SignalsKept(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class SnapshotBlob(msgspec.Struct, frozen=True):
-    """Changes of a snapshot since version `follows`, 0 for since nothing.
+    """The changes of a snapshot since version `follows`, or the whole snapshot where that is 0.
 
-    `arrays` hold the changed bits of values and ages; `maps` new and changed entries of the
-    snapshot's dictionaries by field, `gone` the keys that are no more; `plain` every other field.
+    `arrays` hold the changed bits of values and ages; `maps` the new and changed entries of the
+    snapshot's dictionaries by field, `gone` their removed keys; `plain` every other field.
     """
 
     follows: int
@@ -67,14 +68,14 @@ _LAYOUT = ("gpus", "columns")
 
 
 class SnapshotPacker:
-    """Makes blobs of one file's snapshots, in their order."""
+    """Makes the blobs of one file's snapshots, in order."""
 
     def __init__(self) -> None:
         self._before = _NOTHING
         self._encoder = msgspec.msgpack.Encoder()
 
     def pack(self, now: SignalsSnapshot) -> tuple[SignalsKept, bytes]:
-        """The event as it stands in the file, and the blob."""
+        """Return the event to write into the file, and the blob's bytes."""
         before = self._before
         same_layout = all(getattr(now, name) == getattr(before, name) for name in _LAYOUT)
         before = self._before = before if same_layout else _NOTHING
@@ -99,13 +100,13 @@ class SnapshotPacker:
 
 
 class Unpacker:
-    """Makes snapshots of one file's blobs again, in their order."""
+    """Restores the snapshots from one file's blobs, in order."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._before = folder, _NOTHING
 
     def unpack(self, signals: SignalsKept) -> SignalsSnapshot:
-        """The snapshot; `SideError` where its blob is missing or broken."""
+        """Return the snapshot; `SideError` where its blob is missing or damaged."""
         path = self._folder / signals.blob
         if not _NAME.fullmatch(signals.blob):
             raise SideError(f"{signals.blob!r} is no name of a blob")
@@ -139,7 +140,8 @@ class Unpacker:
 
 
 def _xor(now: bytes, before: bytes, size: int) -> bytes:
-    """The bits that differ; bytes of equal weight of all values together."""
+    """XOR the bytes of both arrays, and regroup them by their position in a value of `size`
+    bytes."""
     new = np.frombuffer(now, np.uint8)
     old = np.frombuffer(before, np.uint8) if before else np.zeros(len(new), np.uint8)
     return (new ^ old).reshape(-1, size).T.tobytes()
@@ -155,22 +157,20 @@ def _unxor(bits: bytes, before: bytes, size: int) -> bytes:
 
 
 def side_of(path: Path) -> Path:
-    """The folder beside a decisions file; a file that was gzipped since still has its own."""
+    """Return the blob folder of a decisions file, the same before and after the file was
+    gzipped."""
     name = path.name.removesuffix(".gz") if path.name.endswith(".gz") else path.name
     return path.with_name(name + SUFFIX)
 
 
 def keep(folder: Path, name: str, packed: bytes) -> None:
-    """Write a blob whole, or not at all. OSError where that fails."""
+    """Write a blob completely or not at all. OSError if that fails."""
     folder.mkdir(exist_ok=True)
     write_whole(folder / name, packed)
 
 
 def clear(folder: Path) -> None:
-    """Remove a folder of blobs, if there is one; a file that is no blob stays, and is an OSError.
-
-    Blobs of a file that is gone are nobody's.
-    """
+    """Remove a folder of blobs if it exists. Other files in it stay, which raises OSError."""
     if not folder.is_dir():
         return
     for path in folder.iterdir():

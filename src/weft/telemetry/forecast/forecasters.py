@@ -1,8 +1,8 @@
-"""The forecasters: each says what the next samples of every series will be.
+"""The forecasters: each predicts the next samples of every series.
 
 A history is [s, n], NaN where a sample is missing, the newest in the last column. A forecaster that
-cannot speak about a series (too short, constant, no season yet, a fit that runs away) answers NaN
-there and nowhere else. No forecaster bounds its answer: callers know what is possible.
+cannot forecast a series (too short, constant, no season yet, a fit that diverges) returns NaN for
+that series only. Forecasts are not clipped: callers know which values are possible.
 """
 
 from typing import ClassVar
@@ -15,7 +15,7 @@ from weft.telemetry.forecast.result import Forecast
 from weft.telemetry.forecast.statistics import Bools, Floats
 
 LARGEST_ROOT = 1.05
-"""An autoregression that grows faster than this a sample is no forecast but an explosion."""
+"""An autoregression that grows faster than this per sample has diverged."""
 
 
 class Forecaster:
@@ -24,23 +24,23 @@ class Forecaster:
     name: ClassVar[str] = ""
 
     def means(self, history: Floats, horizon: int) -> Floats:
-        """The expected next `horizon` samples, [s, h]; NaN where nothing can be said."""
+        """Return the expected next `horizon` samples, [s, h]; NaN where no forecast is possible."""
         raise NotImplementedError
 
     def predict(self, history: Floats, horizon: int, origins: int = 8) -> Forecast:
-        """`means` with bounds from the errors at the last `origins` points of the history."""
+        """Add bounds to `means`, from the errors at the last `origins` points of the history."""
         mean = self.means(history, horizon)
         lower, upper = bounds(mean, rolling_errors(self.means, history, horizon, origins))
         return Forecast(mean, lower, upper)
 
 
 class Last(Forecaster):
-    """The newest sample goes on. Speaks about any series with a sample."""
+    """Repeats the newest sample. Forecasts any series that has a sample."""
 
     name = "last"
 
     def means(self, history: Floats, horizon: int) -> Floats:
-        """[s, h]."""
+        """Return the newest sample at every step, [s, h]."""
         return _level(newest(history), horizon)
 
 
@@ -53,7 +53,7 @@ class Ewma(Forecaster):
         self.alpha = alpha
 
     def means(self, history: Floats, horizon: int) -> Floats:
-        """[s, h]. A missing sample leaves the level as it is."""
+        """Return the level at every step, [s, h]. A missing sample leaves the level unchanged."""
         level = np.full(len(history), np.nan)
         for sample in history.T:
             moved = self.alpha * sample + (1.0 - self.alpha) * level
@@ -70,7 +70,7 @@ class SeasonalNaive(Forecaster):
         self.period = period
 
     def means(self, history: Floats, horizon: int) -> Floats:
-        """[s, h]. NaN until one whole period was seen."""
+        """Return values of earlier periods, [s, h]; NaN until one whole period was seen."""
         answer = np.full((len(history), horizon), np.nan)
         for step in range(horizon):
             at = history.shape[1] + step
@@ -91,7 +91,8 @@ class Ar(Forecaster):
         self.order = order
 
     def means(self, history: Floats, horizon: int) -> Floats:
-        """[s, h]. NaN where the newest `order` samples have a gap or the fit runs away."""
+        """Return the forecast, [s, h]; NaN if one of the newest `order` samples is missing or the
+        fit diverges."""
         if history.shape[1] < 2 * self.order + 2:
             return np.full((len(history), horizon), np.nan)
         fit = autoregress(history, self.order)
@@ -101,9 +102,10 @@ class Ar(Forecaster):
 
 
 class FourierAr(Forecaster):
-    """A constant and `harmonics` sine waves of a known period, and an autoregression of the rest.
+    """A constant and `harmonics` sine waves of a known period, plus an autoregression of the
+    residuals.
 
-    Where the rest is not worth an autoregression (nothing left, or too short), the waves alone.
+    Where the residuals cannot be fitted (none left, or too few), the waves alone.
     """
 
     name = "fourier-ar"
@@ -112,7 +114,7 @@ class FourierAr(Forecaster):
         self.period, self.harmonics, self.order = period, harmonics, order
 
     def means(self, history: Floats, horizon: int) -> Floats:
-        """[s, h]. NaN until one whole period was seen."""
+        """Return the forecast, [s, h]; NaN until one whole period was seen."""
         samples = history.shape[1]
         if samples < max(self.period, 2 * self.harmonics + 2):
             return np.full((len(history), horizon), np.nan)
@@ -128,7 +130,7 @@ class FourierAr(Forecaster):
 
 
 def newest(history: Floats) -> Floats:
-    """The newest sample that is not missing, [s]; NaN without any."""
+    """Return the newest sample that is not missing, [s]; NaN if there is none."""
     if history.shape[1] == 0:
         return np.full(len(history), np.nan)
     present = ~np.isnan(history)
@@ -137,7 +139,8 @@ def newest(history: Floats) -> Floats:
 
 
 def roll_forward(fit: Autoregression, recent: Floats, horizon: int) -> Floats:
-    """Apply the fit to its own answers, [s, h]; `recent` are the newest samples, [s, order]."""
+    """Apply the fit repeatedly to its own output, [s, h]; `recent` are the newest samples, [s,
+    order]."""
     order = fit.slopes.shape[1]
     path = np.concatenate([recent, np.empty((len(recent), horizon))], axis=1)
     for step in range(horizon):
@@ -147,10 +150,7 @@ def roll_forward(fit: Autoregression, recent: Floats, horizon: int) -> Floats:
 
 
 def residencies_bounded(slopes: Floats, largest_root: float = LARGEST_ROOT) -> Bools:
-    """True where no root of the autoregression is larger than `largest_root`, [s].
-
-    Levinson's recursion backwards: bounded means that every reflection coefficient is below 1.
-    """
+    """Return True where no root of the autoregression is larger than `largest_root`, [s]."""
     order = slopes.shape[1]
     left = slopes / largest_root ** np.arange(1, order + 1)
     bounded = np.ones(len(slopes), dtype=bool)

@@ -1,4 +1,4 @@
-"""Rank correlation of many pairs of series at once: do their loads rise together?"""
+"""Rank correlation of many pairs of series at once: whether their loads rise together."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from weft.telemetry.forecast.statistics import Floats
 
 
 def ranks(values: Floats) -> Floats:
-    """Ranks in each row, 1 the smallest; equal samples share their mean rank, [s, n]."""
+    """Rank the samples in each row, 1 the smallest; equal samples share their mean rank, [s, n]."""
     order = np.argsort(values, axis=1, kind="stable")
     ranked = np.take_along_axis(values, order, axis=1)
     columns = np.broadcast_to(np.arange(values.shape[1]), values.shape)
@@ -24,15 +24,17 @@ def ranks(values: Floats) -> Floats:
 
 
 def spearman(left: Floats, right: Floats) -> Floats:
-    """Spearman's correlation of each row of `left` [a, n] with each of `right` [b, n], [a, b].
+    """Compute Spearman's correlation of each row of `left` [a, n] with each of `right` [b, n], [a,
+    b].
 
-    A series that does not vary correlates with nothing: 0. NaN where either has a sample missing.
+    A constant series has correlation 0 with any. NaN where either has a sample missing.
     """
     return np.asarray(_standard(left) @ _standard(right).T)
 
 
 def _standard(values: Floats) -> Floats:
-    """Ranks less their mean, of length 1: the product of two is their correlation, [s, n]."""
+    """Centre the ranks and scale them to length 1: the product of two is their correlation, [s,
+    n]."""
     gaps = np.asarray(np.isnan(values).any(axis=1))
     centred = ranks(np.where(gaps[:, None], 0.0, values)) - (values.shape[1] + 1) / 2.0
     size = np.sqrt((centred * centred).sum(axis=1))

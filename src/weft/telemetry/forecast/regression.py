@@ -1,8 +1,8 @@
 """Least squares over many series at once.
 
-`lag_line` is Ferikoglou's regression of a sample on the one `lag` before it, in the float order of
-his code. `autoregress` is AR(p) with a constant, by the normal equations of centred samples: AR(1)
-with lag 1 is `lag_line` up to rounding.
+`lag_line` is Ferikoglou's regression of a sample on the one `lag` before it, adding in the same
+order as his code. `autoregress` is AR(p) with a constant, by the normal equations of centred
+samples: AR(1) with lag 1 equals `lag_line` up to rounding.
 """
 
 from typing import NamedTuple
@@ -13,14 +13,14 @@ from weft.telemetry.forecast.statistics import Counts, Floats, PackedSeries, run
 
 
 class RegressionLine(NamedTuple):
-    """y = intercept + slope · x, one of each a series; NaN or infinite where x never varies."""
+    """y = intercept + slope · x, one line per series; NaN or infinite where x never varies."""
 
     intercept: Floats
     slope: Floats
 
 
 def lag_line(series: PackedSeries, lag: int) -> RegressionLine:
-    """The least-squares line from each sample to the one `lag` later."""
+    """Fit the least-squares line from each sample to the one `lag` later."""
     early, late = series.values[:, : max(0, series.values.shape[1] - lag)], series.values[:, lag:]
     early = np.where(np.isnan(late), np.nan, early)
     pairs = np.maximum(series.counts - lag, 0).astype(np.float64)
@@ -41,10 +41,10 @@ class Autoregression(NamedTuple):
 
 
 def autoregress(values: Floats, order: int) -> Autoregression:
-    """AR(`order`) of each row of [s, n] by least squares.
+    """Fit AR(`order`) to each row of [s, n] by least squares.
 
-    A sample counts only with all `order` samples before it: across a gap nothing is learned.
-    A row is NaN where the equations have no single solution (constant, or too few samples).
+    A sample counts only if all `order` samples before it are present: nothing is learnt across a
+    gap. A row is NaN where the equations have no unique solution (constant, or too few samples).
     """
     lags = [values[:, order - j - 1 : values.shape[1] - j - 1] for j in range(order)]
     columns = [values[:, order:], *lags]
@@ -70,9 +70,9 @@ def autoregress(values: Floats, order: int) -> Autoregression:
 
 
 def _solve(gram: Floats, right: Floats, pairs: Counts) -> Floats:
-    """Gauss–Jordan without pivoting over all systems at once: they are small and symmetric.
+    """Solve all systems at once by Gauss–Jordan without pivoting: they are small and symmetric.
 
-    A system whose pivot falls below 1e-10 of its diagonal entry is called singular: NaN.
+    A system whose pivot falls below 1e-10 of its diagonal entry counts as singular: NaN.
     """
     order = right.shape[1]
     left, answer = gram.copy(), right.copy()
@@ -91,10 +91,10 @@ def _solve(gram: Floats, right: Floats, pairs: Counts) -> Floats:
 
 
 def fit_shared(design: Floats, values: Floats) -> Floats:
-    """Least-squares weights of the columns of `design` [n, m] for each row of `values`, [s, m].
+    """Fit least-squares weights of the columns of `design` [n, m] to each row of `values`, [s, m].
 
-    Rows without gaps share one factorisation; the others get equations of their own. NaN where
-    fewer samples than weights are present.
+    Rows without gaps share one factorisation; each other row is solved by itself. NaN where fewer
+    samples than weights are present.
     """
     present = ~np.isnan(values)
     weights = np.asarray(np.where(present, values, 0.0) @ np.linalg.pinv(design).T)

@@ -6,10 +6,11 @@ from weft.telemetry.forecast.statistics import Floats
 
 
 class Forecast(NamedTuple):
-    """The next samples of many series, [s, h]: expected, and bounds they should stay within.
+    """The next samples of many series, [s, h]: expected values and the bounds they should stay
+    within.
 
-    `mean` is NaN where nothing can be said. Bounds are −∞ and ∞ where no error was ever measured:
-    a comparison with either then never admits anything.
+    `mean` is NaN where no forecast is possible. Bounds are −∞ and ∞ where no error was ever
+    measured: a comparison with either then never admits a pod.
     """
 
     mean: Floats

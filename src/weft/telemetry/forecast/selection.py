@@ -1,8 +1,8 @@
-"""Selects a forecaster for each series: the one that was least wrong lately.
+"""Selects a forecaster for each series: the one with the least recent error.
 
-Each tick the forecasts made one to `horizon` ticks ago meet the sample that came, so that the
-rolling-origin backtest costs one subtraction a step and no refit. Squared errors are forgotten by
-`keep` a tick. Forecasts are made in blocks of series that fit the processor's cache.
+At each sample, the forecasts made one to `horizon` samples ago are compared with it, so that the
+rolling-origin backtest costs one subtraction a step and no refit. Squared errors decay by the
+factor `keep` per sample. Forecasts are made in blocks of series that fit the processor's cache.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ Singles = npt.NDArray[np.float32]
 class Selector:
     """Keeps every forecaster's recent errors for every series.
 
-    The first forecaster is the fallback: it is taken while no error is known, where the best one
-    cannot speak, and in a tie. `chosen` says which was taken last, [s].
+    The first forecaster is the fallback: it is used while no error is known, where the best one
+    returns NaN, and in a tie. `chosen` is the index of the one used last, [s].
     """
 
     def __init__(
@@ -53,18 +53,20 @@ class Selector:
         return Forecast(mean, *around(mean, squares))
 
     def warm(self, history: Floats, ticks: int) -> None:
-        """Learn from the last `ticks` samples of a history, as if they had just come one by one."""
+        """Learn from the last `ticks` samples of a history, as if they had arrived one by one."""
         for end in range(max(1, history.shape[1] - ticks), history.shape[1]):
             self.tick(history[:, :end])
 
     def errors(self) -> Floats:
-        """Root mean squared error by forecaster and series over all steps, [f, s]; NaN unknown."""
+        """Return the root mean squared error by forecaster and series over all steps, [f, s]; NaN
+        unknown."""
         with np.errstate(invalid="ignore"):
             squares = self._squares.sum(axis=2) / self._weights.sum(axis=2)
         return np.asarray(np.sqrt(squares), dtype=np.float64)
 
     def realign(self, rows: Counts) -> None:
-        """The series changed: new series i is old series `rows[i]`, or a new one where −1."""
+        """Reorder the series: new series i is old series `rows[i]`, or starts empty where that is
+        −1."""
         if len(self.chosen) == 0:
             self._pad()
         fresh = rows < 0
@@ -77,7 +79,7 @@ class Selector:
         self.chosen = np.where(fresh, 0, self.chosen[rows])
 
     def _pad(self) -> None:
-        """Append a series that nobody has, for −1 to point at."""
+        """Add one empty series, so that row −1 exists."""
         shape = (len(self.forecasters), 1, self.horizon)
         self._squares = np.zeros(shape, dtype=np.float32)
         self._weights = np.zeros(shape, dtype=np.float32)
@@ -85,7 +87,8 @@ class Selector:
         self.chosen = np.zeros(1, dtype=np.int64)
 
     def _learn(self, came: Floats) -> None:
-        """Compare `came` with what was said about it: by the forecast of k ticks ago at step k."""
+        """Compare `came` with the forecasts of this sample: step k of the one made k samples
+        ago."""
         actual = came.astype(np.float32)
         for step, made in enumerate(reversed(self._made)):
             error = actual - made[:, :, step]
@@ -98,7 +101,8 @@ class Selector:
             weights += np.where(known, np.float32(1.0 - self.keep), np.float32(0.0))
 
     def _choose(self, means: Floats, block: slice) -> tuple[Floats, Floats]:
-        """(means, mean squared errors) of the best forecaster of each series, [s, h] each."""
+        """Return (means, mean squared errors) of the best forecaster of each series, [s, h]
+        each."""
         squares, weights = self._squares[:, block], self._weights[:, block]
         with np.errstate(invalid="ignore"):
             per_step = squares / weights

@@ -1,9 +1,9 @@
-"""Statistics of many series at once, bit for bit as a loop over one series computes them.
+"""Statistics of many series at once, with the same bits as a loop over one series.
 
-Every sum runs over the samples from the oldest to the newest, one addition after the other
-(`numpy.add.accumulate`, never the pairwise `sum`): a threshold compared with such a number decides
-as Ferikoglou's Go code does. Missing samples (NaN) are left out, as that code never sees them: lags
-then count samples, not seconds. What is undefined (no samples, a constant series) is NaN.
+Every sum adds the samples one by one from the oldest to the newest (`numpy.add.accumulate`, never
+the pairwise `sum`): a threshold compared with such a number then decides as Ferikoglou's Go code
+does. Missing samples (NaN) are left out, as that code never sees them: lags then count samples, not
+seconds. Undefined results (no samples, a constant series) are NaN.
 """
 
 from typing import NamedTuple
@@ -24,7 +24,7 @@ class PackedSeries(NamedTuple):
 
 
 def pack(values: Floats) -> PackedSeries:
-    """The same series without gaps."""
+    """Move the samples of each series to the left, closing its gaps."""
     present = ~np.isnan(values)
     counts = np.asarray(present.sum(axis=1), dtype=np.int64)
     if bool(present.all()):
@@ -34,33 +34,35 @@ def pack(values: Floats) -> PackedSeries:
 
 
 def running_sum(terms: Floats) -> Floats:
-    """Each row's sum, added from left to right; NaN counts as nothing, [s]."""
+    """Sum each row from left to right; NaN counts as 0, [s]."""
     if terms.shape[1] == 0:
         return np.zeros(terms.shape[0])
     return np.asarray(np.add.accumulate(np.where(np.isnan(terms), 0.0, terms), axis=1)[:, -1])
 
 
 def mean(series: PackedSeries) -> Floats:
-    """[s]; NaN without samples."""
+    """Return each series' mean, [s]; NaN without samples."""
     with np.errstate(all="ignore"):
         return running_sum(series.values) / series.counts
 
 
 def variance(series: PackedSeries) -> Floats:
-    """Population variance, as mean of squares less squared mean: rounding may make it negative."""
+    """Return the population variance, mean of squares minus squared mean, [s]; rounding may make it
+    negative."""
     with np.errstate(all="ignore"):
         middle = mean(series)
         return running_sum(series.values * series.values) / series.counts - middle * middle
 
 
 def coefficient_of_variation(series: PackedSeries) -> Floats:
-    """Standard deviation over mean, [s]; NaN where the mean is 0 or rounding hid the variance."""
+    """Return standard deviation over mean, [s]; NaN where the mean is 0 or the variance
+    negative."""
     with np.errstate(all="ignore"):
         return np.sqrt(variance(series)) / mean(series)
 
 
 def autocorrelation(series: PackedSeries, lag: int) -> Floats:
-    """r_lag = Σ(y_i − ȳ)(y_{i+lag} − ȳ) / Σ(y_i − ȳ)², [s]; NaN for a constant series.
+    """Compute r_lag = Σ(y_i − ȳ)(y_{i+lag} − ȳ) / Σ(y_i − ȳ)², [s]; NaN for a constant series.
 
     With no more samples than `lag` the upper sum is empty and the result 0.
     """
@@ -71,13 +73,14 @@ def autocorrelation(series: PackedSeries, lag: int) -> Floats:
 
 
 def quantile_at_index(series: PackedSeries, share: float) -> Floats:
-    """The sorted sample at index int(n · share), [s]: Kube-Knots' percentile. NaN without any."""
+    """Return the sorted sample at index int(n · share), [s]: Kube-Knots' percentile. NaN if there
+    is none."""
     place = (series.counts * share).astype(np.int64)
     return _sorted_at(series, np.minimum(place, series.counts - 1))
 
 
 def quantile_interpolated(series: PackedSeries, share: float) -> Floats:
-    """The usual quantile, linear between the two samples beside (n − 1) · share, [s]."""
+    """Return the usual quantile, interpolated around position (n − 1) · share, [s]."""
     place = np.maximum(series.counts - 1, 0) * share
     below = np.floor(place).astype(np.int64)
     low = _sorted_at(series, below)

@@ -1,5 +1,5 @@
-"""Asks for metrics: Prometheus and what speaks its API, or the exporters themselves.
+"""Queries metrics: from Prometheus or a compatible server, or from the exporters themselves.
 
-In: the two sources, how a query gets to a server, which Services are one, decoded answers.
-Out: what a series means (`telemetry/meaning/`), and when to ask (`cluster/telemetry/`).
+In: the two sources, the transports to a server, and decoding answers. Out: what a series means
+(`telemetry/meaning/`), and when to query (`cluster/telemetry/`).
 """

@@ -1,8 +1,8 @@
-"""Through the API server's proxy: for whoever is outside the cluster and has a kubeconfig.
+"""Queries a metrics server through the API server's proxy, from outside the cluster with a
+kubeconfig.
 
-Slower than the direct way, and on the API server's account. Who asks is known to the API server
-alone: it keeps the Authorization header to itself, so a server that wants one of its own cannot be
-reached like this; other headers pass.
+Slower than a direct connection, and a load on the API server. The proxy removes the Authorization
+header, so a server with its own authentication cannot be reached this way; other headers pass.
 """
 
 import asyncio
@@ -16,9 +16,10 @@ from weft.telemetry.sources.transport import MIB, USUAL, ResponseLimits, oversiz
 
 
 class ApiProxyTransport:
-    """A `Transport` to a server behind `path` of the API server; questions are sent by GET.
+    """A `Transport` to a server behind `path` of the API server; queries are sent by GET.
 
-    A POST would need the right to create `services/proxy`, and ours are short.
+    A POST would need the right to create `services/proxy`, and the queries are short enough for a
+    URL.
     """
 
     def __init__(
@@ -32,11 +33,11 @@ class ApiProxyTransport:
         self._headers, self._limits = dict(headers or {}), limits
 
     async def request(self, path: str, form: Mapping[str, str]) -> tuple[int, bytes]:
-        """The question goes into the address."""
+        """Send the form as the URL's query."""
         return await self.get(f"{self._path}{path}?{urlencode(form)}")
 
     async def get(self, path: str) -> tuple[int, bytes]:
-        """A page of the API server, whole with what is asked."""
+        """Return HTTP status and body of a path of the API server, including its query."""
         where = f"{self._client.endpoint.url}{path.partition('?')[0]}"
         try:
             async with asyncio.timeout(self._limits.timeout_s):
@@ -58,7 +59,7 @@ class ApiProxyTransport:
         return answer.code, answer.body
 
     def refused(self) -> None:
-        """The API server's client has heard of it."""
+        """Do nothing: the API server's client renews its own credentials."""
 
     async def close(self) -> None:
-        """The connections are the API server's client's."""
+        """Do nothing: the connections belong to the API server's client."""

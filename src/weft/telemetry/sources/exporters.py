@@ -1,11 +1,11 @@
-"""Straight from the nodes' exporters, for small clusters without a metrics server.
+"""Reads metrics directly from the nodes' exporters, for small clusters without a metrics server.
 
-Every exporter is asked once a tick; what it answers is one sample of each of its series, as of the
-moment of the question. Series become labels and numbers as a metrics server would tell them, with
-the node's name among the labels, so that everything behind is the same.
+Every exporter is read once per poll; its page holds one sample of each of its series, with the time
+of the request. Series become labels and numbers as a metrics server would return them, with the
+node's name among the labels, so that later steps treat both alike.
 
-An exporter is believed about its own node alone: whatever its page calls the node, it is the one
-that was asked, and a series about a card of another node is refused.
+An exporter is trusted for its own node only: whatever its page names as the node, the node that was
+read counts, and a series about another node's card is refused.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from weft.telemetry.sources.source import QueryOutcome, SourceReading
 from weft.telemetry.sources.transport import NOBODY, Direct, ResponseLimits, ServerCredentials
 
 PORT = 9400
-"""dcgm-exporter's."""
+"""Port of dcgm-exporter."""
 MOST_MIB = 16
 _AT_ONCE = 32
 _TEXT = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
@@ -43,11 +43,11 @@ _WHOSE = (*UUID_LABELS, *metric_names.MIG_LABELS, *MIG_UUID_LABELS)
 
 
 Fetch = Callable[[str], Awaitable[tuple[int, bytes]]]
-"""An exporter's address → HTTP status and body; raises nothing but `TelemetryError`."""
+"""A function from an exporter's address to HTTP status and body; raises only `TelemetryError`."""
 
 
 class NameIndex(NamedTuple):
-    """Meaning of the names, and the ledger's GPUs."""
+    """The meaning of each metric name, and the GPUs that the ledger knows."""
 
     aliases: Mapping[str, Alias]
     devices: Callable[[], Devices]
@@ -60,7 +60,7 @@ USUALLY = NameIndex(ALIASES, lambda: Devices([]))
 class ExporterSource:
     """A `MetricSource` over the exporters of `targets()`: node name → address of its metrics page.
 
-    `fetch` reads the pages, where they are not reached from here by their addresses.
+    `fetch` reads the pages where their addresses cannot be reached directly.
     """
 
     def __init__(
@@ -72,14 +72,15 @@ class ExporterSource:
         fetch: Fetch | None = None,
         known: NameIndex = USUALLY,
     ) -> None:
-        """`BadInputError` names a file of `access` that is missing or wrong."""
+        """Raises `BadInputError` naming a file of `access` that is missing or wrong."""
         self._targets, self._known = targets, known
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._direct = None if fetch else Direct("", access, ResponseLimits(timeout_s, MOST_MIB))
         self._fetch = fetch
 
     async def read(self, metrics: Sequence[Metric], back_s: float) -> SourceReading:
-        """Read one sample of everything; exporters keep nothing from before now."""
+        """Read one sample of everything; exporters keep no older samples, so `back_s` is
+        ignored."""
         wanted = frozenset(n for n, alias in self._known.aliases.items() if alias.metric in metrics)
         answered = await asyncio.gather(
             *(self._ask(node, url, wanted) for node, url in self._targets().items())
@@ -93,11 +94,11 @@ class ExporterSource:
         return SourceReading(answers, [asked for _, asked in answered], "exporters")
 
     async def series(self, names: Sequence[str], back_s: float) -> SourceReading:
-        """Nothing: applications are not asked one by one."""
+        """Return nothing: applications are not read one by one."""
         return SourceReading([], [])
 
     async def close(self) -> None:
-        """Give back connections."""
+        """Close connections."""
         if self._direct is not None:
             await self._direct.close()
 
@@ -116,7 +117,7 @@ class ExporterSource:
             answer = parse(body, node, at_s, wanted, url)
         except TelemetryError as wrong:
             error = wrong
-        except Exception as wrong:  # a page that trips us up is that page's trouble
+        except Exception as wrong:  # count an unexpected error as an invalid page
             text = f"{shown_url(url)}: {shown(f'{type(wrong).__name__}: {wrong}')}"
             error = TelemetryError("garbage", text)
         return answer, QueryOutcome(node, time.monotonic() - began, error)
@@ -132,18 +133,18 @@ class ExporterSource:
 
 
 def parse(body: bytes, node: str, at_s: float, wanted: frozenset[str], where: str) -> QueryResult:
-    """The wanted series of a page in Prometheus' text format, or in OpenMetrics.
+    """Parse the wanted series of a page in Prometheus' text format or OpenMetrics.
 
-    A time on the line itself (milliseconds; seconds in OpenMetrics, which ends by saying so) counts
-    instead of `at_s`. The page's own words for the node are left out. `TelemetryError`: a line that
-    is no series, for then nothing on the page can be trusted; one with bytes that are no UTF-8 is
-    passed over instead, for those are somebody's label.
+    A timestamp on the line itself (milliseconds; seconds in OpenMetrics, whose pages end with `#
+    EOF`) replaces `at_s`. The page's own labels for the node are dropped. `TelemetryError` for a
+    line that is not a valid series, as then nothing on the page can be trusted. A line that is not
+    UTF-8 is only skipped, as its labels may come from applications.
     """
     labels: list[bytes] = []
     times: list[float] = []
     values: list[float] = []
     per_s = 1 if body[-64:].rstrip().endswith(b"\n# EOF") else 1000
-    # Not splitlines(): a label's text may hold whatever else Unicode takes for the end of a line.
+    # Not splitlines(): a label may contain other characters that Unicode treats as line ends.
     for line in body.decode("utf-8", "replace").split("\n"):
         named = _NAME.match(line)
         if named is None or named[1] not in wanted:
@@ -166,9 +167,10 @@ def parse(body: bytes, node: str, at_s: float, wanted: frozenset[str], where: st
 
 
 def _sample(line: str, at: int, per_s: int) -> tuple[str, float, float | None]:
-    """The text of the labels, the value, and its own time in seconds; `ValueError`: no series.
+    """Return the labels' text, the value, and its own timestamp in seconds; `ValueError` if
+    malformed.
 
-    `at` is behind the name. What stands behind `#` is an exemplar, and none of the sample.
+    `at` is the position after the name. Text after `#` is an exemplar, not part of the sample.
     """
     inner = ""
     if line[at : at + 1] == "{":
@@ -181,9 +183,10 @@ def _sample(line: str, at: int, per_s: int) -> tuple[str, float, float | None]:
 
 
 def of_node(answer: QueryResult, node: str, devices: Devices) -> QueryResult:
-    """The node's answer without a word on other nodes' cards.
+    """Replace the series of a node's answer that are about other nodes' cards.
 
-    Such a series keeps nothing but the reason, so that it is counted as one that nobody has.
+    Such a series keeps only the reason for the refusal, so that it is counted as belonging to no
+    GPU.
     """
     verdicts: dict[tuple[str | None, ...], str] = {}
     own_samples = []
@@ -201,7 +204,7 @@ def of_node(answer: QueryResult, node: str, devices: Devices) -> QueryResult:
 
 
 def _refused(labels: Mapping[str, str], node: str, devices: Devices) -> str:
-    """The reason why this is none of the node's series; "" where it may be."""
+    """Return why a series is not about this node's cards; "" if it may be."""
     for label in (*UUID_LABELS, *MIG_UUID_LABELS):
         uuid = labels.get(label, "")
         row = devices.find({"UUID": uuid, "node": node}) if uuid else None

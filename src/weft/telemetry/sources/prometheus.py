@@ -1,12 +1,12 @@
-"""Prometheus' HTTP API, and what speaks it too: Thanos, Mimir, VictoriaMetrics.
+"""Queries Prometheus' HTTP API, also offered by Thanos, Mimir and VictoriaMetrics.
 
-One query a metric and tick for the whole cluster, all names of the metric at once:
+One query per metric and poll for the whole cluster, with all names of the metric at once:
 
-    {__name__=~"DCGM_FI_DEV_FB_USED|dcgm_fb_used|…"}[45s]
+{__name__=~"DCGM_FI_DEV_FB_USED|dcgm_fb_used|…"}[45s]
 
-asks for the samples themselves with their own times: an instant vector would say the time of the
-question instead, up to five minutes after the sample. Nothing is asked a second time in a tick: the
-next tick asks further back. Every answer is limited in time and size.
+returns the samples with their own timestamps: an instant vector would return the time of the query
+instead, up to five minutes after the sample. A failed query is not repeated in the same poll: the
+next poll asks for a longer range. Every answer is limited in time and size.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ _AT_ONCE = 4
 class PrometheusOptions(ServerCredentials, frozen=True):
     """Options of requests to the server.
 
-    `url` is what stands before /api/v1. `timeout_s` is for one answer, `most_mib` its size.
-    `partial`: Thanos may leave out stores that do not answer, and says so in a warning.
-    `selector` goes into every query: `cluster="a"` where one server serves several clusters.
+    `url` is the part before /api/v1. `timeout_s` and `most_mib` limit one answer. `partial`: Thanos
+    may leave out stores that do not answer, and then adds a warning. `selector` is added to every
+    query: `cluster="a"` where one server serves several clusters.
     """
 
     url: str
@@ -42,7 +42,7 @@ class PrometheusOptions(ServerCredentials, frozen=True):
 
 
 class Prometheus:
-    """A `MetricSource`. `async with`, or `close` at the end."""
+    """A `MetricSource`. Use `async with`, or call `close` at the end."""
 
     def __init__(
         self,
@@ -50,9 +50,9 @@ class Prometheus:
         aliases: Mapping[str, Alias] = ALIASES,
         transport: Transport | None = None,
     ) -> None:
-        """`BadInputError` names a file that is missing or wrong, or an address that is none.
+        """Raises `BadInputError` for a file that is missing or wrong, or an invalid URL.
 
-        Without a `transport` the server is asked at `options.url` itself.
+        Without a `transport` the server is queried at `options.url` directly.
         """
         self.options, self.aliases = options, aliases
         self._url = options.url.rstrip("/")
@@ -73,30 +73,31 @@ class Prometheus:
         await self.close()
 
     async def close(self) -> None:
-        """Give back connections."""
+        """Close connections."""
         await self._transport.close()
 
     async def read(self, metrics: Sequence[Metric], back_s: float) -> SourceReading:
-        """All samples of these metrics of the last `back_s` seconds; one question a metric."""
+        """Return all samples of these metrics of the last `back_s` seconds; one query per
+        metric."""
         answered = await asyncio.gather(*(self._ask(metric, back_s) for metric in metrics))
         answers = [answer for answer, _ in answered if answer]
         return SourceReading(answers, [asked for _, asked in answered], self._url)
 
     async def series(self, names: Sequence[str], back_s: float) -> SourceReading:
-        """All samples of the metrics of these names, whatever they mean; one question."""
+        """Return all samples of the metrics of these names, whatever they mean; one query."""
         selector = _selector(names, self.options.selector)
         answer, asked = await self._answered(selector, back_s, "progress")
         return SourceReading([answer] if answer else [], [asked], self._url)
 
     async def query(self, query: str, time_s: float | None = None) -> QueryResult:
-        """Run an instant query; `TelemetryError` where it has no answer."""
+        """Run an instant query; `TelemetryError` if it fails."""
         form = {"query": query} | ({"time": f"{time_s:.3f}"} if time_s is not None else {})
         return await self._decoded("/api/v1/query", form)
 
     async def query_range(
         self, query: str, start_s: float, end_s: float, step_s: float
     ) -> QueryResult:
-        """Run a range query."""
+        """Run a range query; `TelemetryError` if it fails."""
         form = {
             "query": query,
             "start": f"{start_s:.3f}",
@@ -106,7 +107,7 @@ class Prometheus:
         return await self._decoded("/api/v1/query_range", form)
 
     def selector(self, *metrics: Metric) -> str:
-        """The selector of every series of these metrics, for one query."""
+        """Return a selector for every series of these metrics, for one query."""
         names = (name for metric in metrics for name in names_of(metric, self.aliases))
         return _selector(names, self.options.selector)
 
@@ -127,7 +128,7 @@ class Prometheus:
     async def _decoded(self, path: str, form: dict[str, str]) -> QueryResult:
         where = self._url + path
         form["timeout"] = f"{self.options.timeout_s:g}s"
-        # Thanos' own words; it leaves stores out unless it is told not to. Others pass them by.
+        # A Thanos option: by default it returns partial answers. Other servers ignore it.
         form |= {"partial_response": str(self.options.partial).lower(), "dedup": "true"}
         async with self._turns:
             status, body = await self._transport.request(path, form)
@@ -143,7 +144,8 @@ def _selector(names: Iterable[str], more: str) -> str:
 
 
 def _check(status: int, body: bytes, where: str) -> None:
-    """Raise where there is no answer in it; 4xx of the API carry its own words in JSON."""
+    """Raise `TelemetryError` unless the answer is usable; an API error carries its reason in
+    JSON."""
     if status in {401, 403}:
         raise TelemetryError("refused", f"{where}: {status}: not let in; check the credentials")
     if status == 200:

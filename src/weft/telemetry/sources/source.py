@@ -25,11 +25,12 @@ DEFAULT_METRICS = (
     Metric.DECODER_RATIO,
     Metric.SM_CLOCK_MHZ,
 )
-"""The metrics asked for. Energy is left out: a counter of all time does not fit into float32."""
+"""The metrics queried by default. Energy is left out: a lifetime counter does not fit into
+float32."""
 
 
 class QueryOutcome(NamedTuple):
-    """Outcome of a query: what about, how long it took, and what was wrong, if anything."""
+    """Outcome of a query: what it was about, how long it took, and the error if it failed."""
 
     about: str
     took_s: float
@@ -37,9 +38,9 @@ class QueryOutcome(NamedTuple):
 
 
 class SourceReading(NamedTuple):
-    """Answers of one tick; what is missing from them is among `asked` with its error.
+    """Answers of one poll; for each query that failed, `asked` has the error.
 
-    `where` names who was asked, for people.
+    `where` names the server or exporters, for people.
     """
 
     answers: list[QueryResult]
@@ -51,14 +52,14 @@ class MetricSource(Protocol):
     """A source of samples."""
 
     async def read(self, metrics: Sequence[Metric], back_s: float) -> SourceReading:
-        """All samples of the last `back_s` seconds, or what can be had of them. Never raises."""
+        """Return all samples of the last `back_s` seconds, as far as available. Never raises."""
         ...
 
     async def series(self, names: Sequence[str], back_s: float) -> SourceReading:
-        """The same of metrics that mean nothing to Weft, by name, in one question; nothing where
-        only GPUs' exporters are asked."""
+        """Return the samples of metrics that have no meaning to Weft, by name, in one query;
+        nothing from GPU exporters."""
         ...
 
     async def close(self) -> None:
-        """Give back connections."""
+        """Close connections."""
         ...

@@ -1,6 +1,6 @@
-"""Sends requests to a metrics server over HTTP, as whoever the configuration says we are.
+"""Sends requests to a metrics server over HTTP, with the configured credentials.
 
-Every answer is limited in time and size, and whatever goes wrong is one `TelemetryError`.
+Every answer is limited in time and size, and every failure is a `TelemetryError`.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ _MOST_SHOWN = 500
 
 
 class ServerCredentials(msgspec.Struct, frozen=True, kw_only=True):
-    """Credentials, and whom to trust. Files are PEM, but for the password and the token.
+    """Credentials, and the authority to trust. Files are PEM, except the password and the token.
 
-    `headers` go with every question. `verify`: whether the server's certificate is looked at.
+    `headers` are sent with every request. `verify`: whether the server's certificate is verified.
     """
 
     username: str = ""
@@ -41,7 +41,8 @@ class ServerCredentials(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str] = {}
 
     def credentials(self) -> Credentials:
-        """The Authorization header; files are read again as they are replaced."""
+        """Return the source of the Authorization header; its file is read again when it is
+        replaced."""
         if self.bearer_token_file:
             path, where = Path(self.bearer_token_file), "telemetry.bearerTokenFile"
             return TokenFile(path, SystemClock(), where)
@@ -51,7 +52,7 @@ class ServerCredentials(msgspec.Struct, frozen=True, kw_only=True):
         return FixedCredentials()
 
     def tls(self) -> ssl.SSLContext:
-        """The server's authority and our own certificate; `BadInputError` names a wrong file."""
+        """Return the TLS settings; `BadInputError` names a file that is missing or wrong."""
         authority = _file(self.authority_file, "telemetry.authorityFile")
         context = client_tls(authority, "telemetry.authorityFile", verify=self.verify)
         if self.certificate_file:
@@ -62,56 +63,58 @@ class ServerCredentials(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResponseLimits(NamedTuple):
-    """Limits of one answer."""
+    """Time and size limits of one answer."""
 
     timeout_s: float = 10.0
     most_mib: int = 256
 
 
 NOBODY, USUAL = ServerCredentials(), ResponseLimits()
-"""No credentials; what is enough for one answer."""
+"""No credentials; the usual limits of one answer."""
 
 
 class Transport(Protocol):
-    """Takes questions to one server. Raises nothing but `TelemetryError`."""
+    """Sends queries to one server. Raises only `TelemetryError`."""
 
     async def request(self, path: str, form: Mapping[str, str]) -> tuple[int, bytes]:
-        """HTTP status and body of the answer to `form`, at `path` below the server's address."""
+        """Return HTTP status and body of the answer to `form`, at `path` below the server's
+        address."""
         ...
 
     def refused(self) -> None:
-        """The server said 401."""
+        """Note that the server answered 401, so that credentials are read again."""
         ...
 
     async def close(self) -> None:
-        """Give back connections."""
+        """Close connections."""
         ...
 
 
 class Direct:
-    """A `Transport` to a server that can be reached from here; questions are sent by POST."""
+    """A `Transport` to a server that is directly reachable; queries are sent by POST."""
 
     def __init__(self, url: str, access: ServerCredentials, limits: ResponseLimits = USUAL) -> None:
-        """`BadInputError` names a file that is missing or wrong. `url` has no slash at its end."""
+        """Raises `BadInputError` naming a file that is missing or wrong. `url` must not end with a
+        slash."""
         self._url, self._limits, self._extra = url, limits, access.headers
         self._credentials = access.credentials()
         self._tls = True if url.startswith("http://") else access.tls()
         self._session: aiohttp.ClientSession | None = None
 
     async def request(self, path: str, form: Mapping[str, str]) -> tuple[int, bytes]:
-        """By POST: a question may be longer than an address."""
+        """Send a query by POST, as it may be longer than a URL allows."""
         return await self._send("POST", self._url + path, form)
 
     async def get(self, url: str) -> tuple[int, bytes]:
-        """A page, wherever it is."""
+        """Return HTTP status and body of the page at this URL."""
         return await self._send("GET", url, None)
 
     def refused(self) -> None:
-        """Look for other credentials before the next question."""
+        """Read the credentials again before the next request."""
         self._credentials.refused()
 
     async def close(self) -> None:
-        """Give back connections."""
+        """Close connections."""
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -149,7 +152,7 @@ class Direct:
 
 
 def oversized(where: str, most_mib: int) -> TelemetryError:
-    """More came than is taken."""
+    """Return the error for an answer larger than allowed."""
     return TelemetryError("oversized", f"{where}: the answer has more than {most_mib} MiB")
 
 
