@@ -27,6 +27,9 @@ LISTS_AND_WATCHES = {
     "leases": ("cluster/control/live_cluster.py", "WatchFeed(client, LEASES"),
     "persistentvolumes": ("cluster/control/live_cluster.py", "(VOLUMES, views.take"),
     "persistentvolumeclaims": ("cluster/control/live_cluster.py", "(CLAIMS, views.take"),
+    "resourceslices": ("cluster/control/claim_feeds.py", "WatchFeed(client, RESOURCE_SLICES"),
+    "deviceclasses": ("cluster/control/claim_feeds.py", "WatchFeed(client, DEVICE_CLASSES"),
+    "resourceclaims": ("cluster/control/claim_feeds.py", "WatchFeed(client, RESOURCE_CLAIMS"),
     "csinodes": ("cluster/control/live_cluster.py", "(CSI_NODES, views.take"),
 }
 USED = {

@@ -24,7 +24,7 @@ from fakes import api_writes
 from fakes.api_access import TokenReviewer
 from fakes.api_faults import ApiFaults, Fault
 from fakes.api_http import FakeConnection, Request, listen
-from fakes.api_store import KINDS, ApiRefusal, Json, Key, ObjectStore, ResourceKind
+from fakes.api_store import CLAIMS_GROUP, KINDS, ApiRefusal, Json, Key, ObjectStore, ResourceKind
 from fakes.api_watch import FakeWatch, Selection
 from weft.kube.client import MERGE_PATCH, STRATEGIC_PATCH
 
@@ -39,11 +39,16 @@ class FakeApiServer:
 
     `serving` is the request that is being carried out, for whoever listens to the store. Clients
     without sockets (`api_memory`) come in by `take`, while it is `reachable`. `pages` are what
-    servers behind its proxy say, by path.
+    servers behind its proxy say, by path. `has_claims`: it serves resource.k8s.io/v1.
     """
 
     def __init__(
-        self, *, token: str = "", tls: ssl.SSLContext | None = None, bookmark_s: float = 0
+        self,
+        *,
+        token: str = "",
+        tls: ssl.SSLContext | None = None,
+        bookmark_s: float = 0,
+        has_claims: bool = False,
     ) -> None:
         self.store = ObjectStore()
         self.faults = ApiFaults()
@@ -54,6 +59,7 @@ class FakeApiServer:
         self.on_request: Callable[[Request], None] | None = None
         self.serving: Request | None = None
         self.reachable = True
+        self.has_claims = has_claims
         self.url = ""
         self._tls = tls
         self._bookmark_s = bookmark_s
@@ -225,7 +231,13 @@ class FakeApiServer:
         review = self.access.answer(request)
         if review is not None:
             return 201, review
+        group = parts[1] if parts[0] == "apis" and len(parts) > 1 else ""
         parts = parts[2:] if parts[0] == "api" else parts[3:]
+        if group == CLAIMS_GROUP and self.has_claims and not parts:
+            names = [kind.resource for kind in KINDS if kind.group == group]
+            return 200, {"kind": "APIResourceList", "resources": [{"name": n} for n in names]}
+        if group == CLAIMS_GROUP and not self.has_claims:
+            parts = []
         namespace = ""
         if len(parts) > 2 and parts[0] == "namespaces":
             namespace, parts = parts[1], parts[2:]

@@ -35,6 +35,7 @@ class ResourceKind(NamedTuple):
         return f"{self.group}/v1" if self.group else "v1"
 
 
+CLAIMS_GROUP = "resource.k8s.io"
 KINDS = (
     ResourceKind("pods", "Pod"),
     ResourceKind("nodes", "Node", namespaced=False),
@@ -45,6 +46,9 @@ KINDS = (
     ResourceKind("persistentvolumes", "PersistentVolume", namespaced=False),
     ResourceKind("persistentvolumeclaims", "PersistentVolumeClaim"),
     ResourceKind("csinodes", "CSINode", "storage.k8s.io", namespaced=False),
+    ResourceKind("resourceslices", "ResourceSlice", CLAIMS_GROUP, namespaced=False),
+    ResourceKind("deviceclasses", "DeviceClass", CLAIMS_GROUP, namespaced=False),
+    ResourceKind("resourceclaims", "ResourceClaim", CLAIMS_GROUP),
     ResourceKind("priorityclasses", "PriorityClass", "scheduling.k8s.io", namespaced=False),
     ResourceKind("poddisruptionbudgets", "PodDisruptionBudget", "policy"),
     ResourceKind("leases", "Lease", "coordination.k8s.io"),

@@ -5,7 +5,7 @@ The manifests and the chart grant them; `tests/architecture/test_rights.py` comp
 
 from weft.kube.access import ResourceRight
 
-_EVENTS, _LEASES = "events.k8s.io", "coordination.k8s.io"
+_EVENTS, _LEASES, _CLAIMS = "events.k8s.io", "coordination.k8s.io", "resource.k8s.io"
 
 
 def _rights(verbs: str, *resources: str, group: str = "") -> tuple[ResourceRight, ...]:
@@ -23,6 +23,10 @@ SCHEDULER = (
     *(ResourceRight(verb, "configmaps", namespace="kube-system") for verb in ("list", "watch")),
 )
 """`weft scheduler`, without a lease: deploy/scheduler.yaml."""
+
+_KINDS = ("resourceslices", "deviceclasses", "resourceclaims")
+CLAIMS = _rights("list watch", *_KINDS, group=_CLAIMS)
+"""Beside `SCHEDULER`, where the API server has ResourceClaims. Who lacks them counts no claims."""
 
 
 def of_lease(namespace: str, name: str) -> tuple[ResourceRight, ...]:
@@ -43,6 +47,8 @@ CLEANUP = (*_rights("list", "nodes"), *_rights("patch", "nodes/status"))
 """`weft agent --cleanup` on all nodes: the chart's hook."""
 STATUS = _rights("list", "nodes", "pods")
 """`weft status`, for people: role weft-inspect, as for the next."""
+STATUS_CLAIMS = _rights("list", *_KINDS, group=_CLAIMS)
+"""Beside `STATUS` and `DOCTOR`, where the API server has ResourceClaims."""
 DOCTOR = (*STATUS, *_rights("get", "pods/proxy"))
 """`weft inspect` and `weft doctor`."""
 ADOPT = (*STATUS, *_rights("list", "namespaces", "configmaps"))

@@ -1,7 +1,8 @@
 """A node's GPUs, from whoever tells: so that clusters work before Weft's own agent is installed.
 
 The first source that answers says what there is: Weft's annotation, Alnair's annotations, GPU
-feature discovery's labels, gpushare's capacity, Elastic GPU's allocatable, the configuration. The
+feature discovery's labels, gpushare's capacity, Elastic GPU's allocatable, the configuration;
+ResourceSlices before all of these where no annotation describes each GPU. The
 others are compared with it; where they can't all be true the smaller size wins, with a warning,
 for a GPU that is thought too small wastes a little and one thought too large kills processes.
 A source that rounds ("16 units of GiB") stands for the least memory it can mean.
@@ -69,16 +70,18 @@ def inventory(
     unhealthy: str = "",
     accounted: Sequence[str] = (),
     links: Sequence[node_links.LinksRule] = (),
+    slices: InventorySource | None = None,
 ) -> tuple[Node, tuple[str, ...]]:
     """The node as Weft sees it, and warnings for people (each names its source).
 
     `unhealthy` are the indexes in the ConfigMap kube-system/unhealthy-gpu-<node>, if there is one.
     `accounted` are resources that ask for GPUs and are to be counted as the node's kubelet does: as
     far as the node advertises them, and where it does not, not at all (`UNLIMITED`). `links` say
-    how GPUs are connected on nodes where nobody else does.
+    how GPUs are connected on nodes where nobody else does. `slices` are the node's GPUs as drivers
+    of dynamic resource allocation publish them.
     """
     warnings: list[str] = []
-    sources = _sources_of(node, rules, warnings)
+    sources = _sources_of(node, rules, slices, warnings)
     gpus = _combine(sources, warnings) if sources else _unknown_size(node, warnings)
     gpus = _out_of_service(gpus, unhealthy, gpushare.unhealthy_name(node.metadata.name), warnings)
     allocatable = node.status.allocatable or {}
@@ -151,9 +154,15 @@ def taints_of(node: NodeManifest) -> tuple[Taint, ...]:
 
 
 def _sources_of(
-    node: NodeManifest, rules: Sequence[InventoryFallback], warnings: list[str]
+    node: NodeManifest,
+    rules: Sequence[InventoryFallback],
+    slices: InventorySource | None,
+    warnings: list[str],
 ) -> list[InventorySource]:
-    """Every source that answers, the first of them first."""
+    """Every source that answers, the first of them first.
+
+    Slices only where no agent describes each GPU: a driver need not publish all that there are.
+    """
     readers: tuple[Callable[[NodeManifest], InventorySource | None], ...] = (
         *_SOURCES,
         lambda node: _configured(node, rules),
@@ -167,6 +176,8 @@ def _sources_of(
             continue
         if source is not None:
             sources.append(source)
+    if slices is not None and not any(source.exact for source in sources):
+        sources.insert(0, slices)
     return sources
 
 

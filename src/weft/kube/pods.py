@@ -265,6 +265,21 @@ class ContainerStatus(Api, frozen=True, gc=False):
     last_state: ContainerState = ContainerState()
 
 
+class ExtendedResourceMapping(Api, frozen=True, gc=False):
+    """One resource of a container that its pod's claim gives it."""
+
+    container_name: str = ""
+    resource_name: str = ""
+    request_name: str = ""
+
+
+class ExtendedResourceClaim(Api, frozen=True, gc=False):
+    """status.extendedResourceClaimStatus: the claim that gives a pod its extended resources."""
+
+    resource_claim_name: str = ""
+    request_mappings: list[ExtendedResourceMapping] | None = None
+
+
 class ScheduledStatus(PodStatus, frozen=True, gc=False):
     """status, with its conditions and its containers' ends."""
 
@@ -273,6 +288,7 @@ class ScheduledStatus(PodStatus, frozen=True, gc=False):
     nominated_node_name: str = ""
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
+    extended_resource_claim_status: ExtendedResourceClaim | None = None
 
 
 ENDED = ("Succeeded", "Failed")

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from weft.cluster.control.claim_feeds import ClaimFeeds
 from weft.cluster.control.fault_log import FaultLog
 from weft.cluster.control.interface import (
     Attempt,
@@ -212,6 +213,9 @@ class EngineCluster:
             on_bad=self._unreadable,
             clock=client.clock,
         )
+        self._claims = ClaimFeeds(
+            client, self._nodes, self._pods, tell=self.handle, after=self._claims_taken
+        )
         self._carriers: dict[type[Any], Callable[[Any], None]] = {}
         self._stream, self._alarm = ChangeStream(), Alarm(client.clock, lambda: self.handle(Tick()))
         self._late = Alarm(client.clock, self._judge_heartbeats)
@@ -254,6 +258,7 @@ class EngineCluster:
         """Take in everything there is, and keep up with it. Deciding begins with `lead`."""
         client, nodes = self._client, self._nodes
         broken, changed = nodes.take_config_map, self._nodes_changed
+        await self._stream.start(*await self._claims.feeds())
         await self._stream.start(
             self._node_feed,
             WatchFeed(client, CONFIG_MAPS, broken, changed, UNHEALTHY_NAMESPACE),
@@ -494,6 +499,10 @@ class EngineCluster:
         self._nodes_changed()
         self._check_accounts()
 
+    def _claims_taken(self) -> None:
+        self._nodes_changed()
+        self._check_accounts()
+
     def _free_unseen(self, synced: Synced) -> None:
         """Pods that were bound before this list was asked for, and that it does not show, are gone:
         no change says so of those that no watch ever showed."""
@@ -526,6 +535,7 @@ class EngineCluster:
         # What its pods hold first: the engine decides as soon as it hears of a node.
         for node in new:
             self._touched(node.name)
+            self._claims.node_changed(node.name)
             here = self._pods.on_node(node.name)
             self._seen_bound(here)
             events = [self._pods.update(pod) for pod in here]

@@ -5,7 +5,8 @@
                                              │            engine ◀──BindingsRead──────┘
                                              │              ├──Evict──▶ evictor
                                              │              └──EvictionWaived──▶ told, left alone
-                                             └─▶ someone else's pod: told, charged, never evicted
+                                             └─▶ someone else's pod, or a ResourceClaim: told,
+                                                 charged, never evicted
 
 Rules: only the leader tells and evicts. Only a pod whose placement Weft wrote, and that is as it
 was bound, is evicted or makes another go: one whose marks are in doubt, or whose share is assumed,
@@ -145,7 +146,7 @@ class OverbookingGuard:
             return
         self._said[name] = state
         holders = dict.fromkeys(uid for gpu in overbooked for uid in gpu.holders)
-        text = overbooked_in_words(overbooked, map(self._name, holders))
+        text = overbooked_in_words(overbooked, map(self._pods.name_of, holders))
         log.warning("node %s: %s", name, text, extra=about(node=name))
         self._notify(Notice("Overbooked", text, node=name))
         for uid, gpus in strangers.items():
@@ -159,7 +160,7 @@ class OverbookingGuard:
             for doubt in doubts if self._doubted.get(uid) != doubts else ():
                 pod = self._pods.by_uid(uid)
                 fields = about(pod.metadata, node=pod.spec.node_name) if pod is not None else {}
-                log.warning("pod %s: %s", self._name(uid), doubt.text, extra=fields)
+                log.warning("pod %s: %s", self._pods.name_of(uid), doubt.text, extra=fields)
                 self._notify(Notice(doubt.reason, doubt.text, pod=pod))
         self._doubted = dict(self._pods.doubts)
 
@@ -167,10 +168,6 @@ class OverbookingGuard:
     def _was_told(before: object, uid: str, gpus: list[int]) -> bool:
         assert isinstance(before, tuple)
         return [gpu for gpu, holders in before if uid in holders] == gpus
-
-    def _name(self, uid: str) -> str:
-        pod = self._pods.by_uid(uid)
-        return uid if pod is None else f"{pod.metadata.namespace}/{pod.metadata.name}"
 
     # --- mending ---
 
@@ -232,7 +229,7 @@ class OverbookingGuard:
 
     def waive(self, command: EvictionWaived) -> None:
         """The engine leaves the pod where it is: tell why."""
-        place, text = command.placement, waived_in_words(command, self._name)
+        place, text = command.placement, waived_in_words(command, self._pods.name_of)
         self._notify(Notice(DOUBLE, text, pod=self._pods.by_uid(place.uid)))
         self._waived.add(place.node)
 

@@ -16,6 +16,9 @@ from weft.kube.client import JSON, ApiClient
 from weft.kube.codec import CONFIG_MAPS
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
+from weft.kube.dra import API_PATH
+from weft.kube.errors import NotFoundError
+from weft.kube.structs import ApiStatus
 from weft.model import BadInputError
 
 
@@ -68,6 +71,8 @@ class SnapshotClient(ApiClient):
         urgent: bool = False,
     ) -> bytes:
         """The list at this path, whole."""
+        if path == API_PATH:
+            raise NotFoundError(ApiStatus(code=404, message="the snapshot has no claims"))
         objects = self._lists.get(path) if method == "GET" else None
         if objects is None:
             raise BadInputError("the snapshot", f"has no answer to {method} {path}: ask a cluster")

@@ -235,7 +235,7 @@ def held_by(
     doubts = [Doubt("UnitMismatch", mismatch)] if mismatch else []
     known = registry.dialect(request.dialect).weigh(pod, request, node, bound_with)
     if known is None:
-        share = _guessed(request, node, how_full)
+        share = guessed(request, node, how_full)
         return share._replace(doubts=(*doubts, *_unread(why, "what its spec asks")))
     doubts += [*_doubts(known, node), *_unread(why, "what it was bound with")]
     return BoundShare(known.placement, doubts=tuple(doubts))
@@ -334,7 +334,8 @@ def without_node(pod: Pod, settings: DialectSettings) -> BoundShare:
     return BoundShare(placement_of(request, node, ()))
 
 
-def _guessed(request: PodRequest, node: Node, how_full: HowFull) -> BoundShare:
+def guessed(request: PodRequest, node: Node, how_full: HowFull) -> BoundShare:
+    """Charge a holder of which nobody says which GPUs of its node it has."""
     cards = [gpu for gpu in node.gpus if gpu.parent is None]
     left = list(reversed(cards))
     left.sort(key=how_full)
@@ -375,7 +376,7 @@ def contradicting(
     if whole:
         requests.append(whole_cards(min(whole, MOST_GPUS)))
     asked = replace(request, shape=replace(request.shape, gpu_requests=tuple(requests)))
-    share = _guessed(asked, node, how_full)
+    share = guessed(asked, node, how_full)
     why = f"contradicts itself ({error}): what it asks for at most is taken to be its"
     return BoundShare(share.placement, why, share.moves)
 

@@ -1,8 +1,8 @@
 """Nodes: what the API shows of them, made the engine's nodes, a batch at a time.
 
-A node is four things here: the Node object, the ConfigMap that names its broken GPUs, the Lease by
-which its agent says that it delivers, and whether a pod on it keeps others away. Any of them may
-change it; `changed` says what is new for the engine.
+A node is five things here: the Node object, the ConfigMap that names its broken GPUs, the Lease by
+which its agent says that it delivers, the ResourceSlices of its GPUs, and whether a pod on it keeps
+others away. Any of them may change it; `changed` says what is new for the engine.
 """
 
 import datetime
@@ -15,11 +15,13 @@ from msgspec.structs import replace
 
 from weft.cluster.state.anti_affinity import AntiAffinityDomains
 from weft.cluster.state.heartbeats import Heartbeats
+from weft.cluster.state.slices import PoolKey, SliceView
 from weft.core.framework.feasibility import closed_to
 from weft.dialects.catalog import RESOURCES
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE, UNHEALTHY_PREFIX
 from weft.dialects.inventory import InventoryFallback, inventory, taints_of
 from weft.dialects.node_links import LinksRule
+from weft.kube.dra import ResourceSlice
 from weft.kube.structs import ConfigMap, KubeNode, Lease
 from weft.kube.watch import Change, Deleted
 from weft.model import ClosedNode, Constraints, Node
@@ -39,7 +41,8 @@ class NodeView:
     (MiB and thousandths by index): what is too much there may have been right when it was placed.
     That ends when they are as large again, or gone. `objects` are the nodes as the API shows them.
     `counted` are the gpushare units that a node has shown (MiB; 0: none), by its name.
-    `lends`: whether pods may be promised more than cards have; see `DialectSettings`.
+    `slices` are the ResourceSlices. `lends`: whether pods may be promised more than cards have; see
+    `DialectSettings`.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class NodeView:
         self.shrunk: dict[str, dict[int, tuple[int, int]]] = {}
         self.counted: dict[str, set[int]] = {}
         self.not_ready: set[str] = set()
+        self.slices = SliceView()
         self._rules, self._links = rules, links
         self._accounted = RESOURCES if lends else ()
         self._unhealthy: dict[str, str] = {}
@@ -105,6 +109,12 @@ class NodeView:
         other = self._heartbeats.judge(now_s) & self.objects.keys()
         self._dirty |= other
         return bool(other), self._heartbeats.late_at_s()
+
+    def take_slice(self, change: Change[ResourceSlice]) -> PoolKey:
+        """A ResourceSlice came, changed or went; its pool."""
+        pool, nodes = self.slices.take(change)
+        self._dirty |= nodes & self.objects.keys()
+        return pool
 
     def keep_away(self, node: str, uid: str, keys: Collection[str]) -> None:
         """Over which topologyKeys this pod keeps others away (required anti-affinity)."""
@@ -175,13 +185,16 @@ class NodeView:
 
     def _read(self, known: KubeNode) -> Node:
         name = known.metadata.name
+        cards = self.slices.cards(name)
         node, warnings = inventory(
             known,
             rules=self._rules,
             unhealthy=self._unhealthy.get(name, ""),
             accounted=self._accounted,
             links=self._links,
+            slices=cards.source,
         )
+        warnings += cards.problems
         if warnings != self.warnings.get(name, ()):
             for warning in warnings:
                 log.warning("node %s: %s", name, warning, extra=about(node=name))

@@ -22,6 +22,7 @@ def same(known: Pod, pod: Pod) -> bool:
         and was.labels == now.labels
         and was.owner_references == now.owner_references
         and known.spec == pod.spec
+        and known.status.extended_resource_claim_status == pod.status.extended_resource_claim_status
     )
 
 

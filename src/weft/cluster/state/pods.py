@@ -11,6 +11,9 @@ Nothing is told twice. A pod is *ours* if its schedulerName is one of our profil
 Whole cards without marks are guessed: on each node after all pods that say what they hold, the
 oldest first, and anew with each change of the node's pods. So what is guessed follows from what
 the API shows, not from the order in which it came; a Weft that starts anew guesses the same.
+
+ResourceClaims hold GPUs too (`claims.py`). Those of which nobody says which come before such pods,
+and what a claim gives a pod is not charged to the pod once more.
 """
 
 import logging
@@ -30,6 +33,7 @@ from weft.cluster.state.bound_share import (
     seen_as_decided,
     seen_first,
 )
+from weft.cluster.state.claims import ClaimView, beside_claims
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pod_facts import age, bound_ns, came_as_decided, same, since
 from weft.cluster.state.pod_reader import claims_of, keeps_away, read
@@ -75,6 +79,7 @@ class PodView:
         self.doubts: dict[str, tuple[Doubt, ...]] = {}
         self.faults = 0
         self.settings = settings
+        self.claims = ClaimView(nodes.slices, nodes.nodes.get, clock.wall)
         self.deciding = False
         self._clock = clock
         self._names, self._nodes, self._volumes = frozenset(names), nodes, volumes
@@ -86,6 +91,7 @@ class PodView:
         self._sent: dict[str, PodRequest | Placement] = {}
         self._first: dict[str, AsSeenFirst] = {}  # bound pods
         self._bound_ns: dict[str, int] = {}  # since when pods are bound, monotonic
+        self._by_claim: dict[Key, str] = {}  # whose extended resources a claim gives
         self._guessed_on: dict[str, set[str]] = {}  # whose whole cards are guessed, by node
         self._to_guess: set[str] = set()  # nodes where guesses are to be made anew
 
@@ -101,7 +107,25 @@ class PodView:
     def unsure(self, uid: str) -> bool:
         """True if the pod may hold less than is charged for it, or be elsewhere on its node: its
         marks are in doubt, or its share is assumed."""
-        return uid in self.assumed or any(doubt.unsure for doubt in self.doubts.get(uid, ()))
+        return (
+            uid in self.assumed
+            or uid in self.claims.assumed
+            or any(doubt.unsure for doubt in self.doubts.get(uid, ()))
+        )
+
+    def name_of(self, uid: str) -> str:
+        """Name of a holder for people: a pod's, or a claim's; its UID where it is neither."""
+        if self.claims.holds(uid):
+            return self.claims.name_of(uid)
+        pod = self._by_uid.get(uid)
+        return uid if pod is None else f"{pod.metadata.namespace}/{pod.metadata.name}"
+
+    def claim_moved(self, events: list[Event], nodes: Collection[str], claim: Key) -> list[Event]:
+        """The events of claims, and of pods by these: `nodes` are those whose GPUs claims hold
+        otherwise than before, and `claim` gives its pod its extended resources."""
+        self._to_guess.update(nodes)
+        pod = self._by_uid.get(self._by_claim.get(claim, ""))
+        return self.in_safe_order([*events, self.update(pod) if pod is not None else None])
 
     def update(self, pod: Pod) -> Event | None:
         """Take over the pod as it is now; the event that the engine needs to know of it, if any."""
@@ -116,6 +140,8 @@ class PodView:
             self._bound_ns[meta.uid] = int(self._clock.monotonic() * 1e9) - held_ns
         if pod.spec.volumes:
             self._volumes.use(pod, waits=self._is_pending(pod))
+        if (backed := pod.status.extended_resource_claim_status) is not None:
+            self._by_claim[meta.namespace, backed.resource_claim_name] = meta.uid
         if known is not None and known.metadata.uid == meta.uid:
             if known is not pod and meta.uid in self._sent and same(known, pod):
                 if pod.spec.node_name:
@@ -145,6 +171,8 @@ class PodView:
         self._bound_ns.pop(meta.uid, None)
         known = self._by_uid.pop(meta.uid, None)
         if known is not None:
+            if (backed := known.status.extended_resource_claim_status) is not None:
+                self._by_claim.pop((meta.namespace, backed.resource_claim_name), None)
             self._volumes.release(known)
             self._leave_node(known)
         return self._over(meta.uid)
@@ -172,9 +200,13 @@ class PodView:
         names, self._to_guess = self._to_guess, set()
         for name in sorted(names):
             for uid, held in self._guesses(name, leaving).items():
-                pod = self._by_uid[uid]
-                self._note(pod, held)
-                event = self._seen(pod, held.placement)
+                event: Event | None
+                if self.claims.holds(uid):
+                    event = self.claims.seen(uid, held.placement.shares, held.why)
+                else:
+                    pod = self._by_uid[uid]
+                    self._note(pod, held)
+                    event = self._seen(pod, held.placement)
                 changes += [event] if event is not None else []
         if len(changes) < 2:
             return changes
@@ -186,6 +218,8 @@ class PodView:
         for uid in self._on_node.get(node, ()):
             self.assumed.pop(uid, None)
             self.doubts.pop(uid, None)
+        for holder in self.claims.holders_on(node):
+            self.claims.assumed.pop(holder, None)
 
     def on_node(self, name: str) -> list[Pod]:
         """The pods that hold something of this node, or may."""
@@ -323,6 +357,8 @@ class PodView:
         """The pod's charge, by what it was first seen bound with and said then."""
         first = self._first.get(pod.metadata.uid) or seen_first(pod)
         shown = self._nodes.objects.get(node.name) if node is not None else None
+        if not first.bound_with and (covered := self.claims.covered(pod)):
+            pod = beside_claims(pod, covered)
         share = account(BoundReading(pod, first), node, self.settings, how_full, shown)
         if share.fault is not None:
             self.fault(pod, share.fault)
@@ -332,25 +368,27 @@ class PodView:
         return share
 
     def _guesses(self, name: str, leaving: Collection[str]) -> dict[str, BoundShare]:
-        """Guess the whole cards of each pod on this node that does not say which it has.
+        """Guess the whole cards of each pod, and each claim, of this node that does not say which.
 
         A card that the engine holds for a pod which no watch has shown bound is not idle; those of
         `leaving`, whose change is just being told, are.
         """
-        node, uids = self._nodes.nodes.get(name), self._guessed_on.get(name)
-        if node is None or not uids:
+        node, uids = self._nodes.nodes.get(name), self._guessed_on.get(name, set())
+        if node is None or not (uids or self.claims.guesses_on(name)):
             return {}
         cards, here = GuessedUse(node), self._on_node.get(name, {})
+        for shares in self.claims.known_on(name):
+            cards.known(shares)
         for uid in here:
             placement = self._sent.get(uid)
             if isinstance(placement, Placement) and uid not in uids and uid not in self.assumed:
                 cards.known(placement.shares)
         engine_has = {uid for gpu in node.gpus for uid in self._ledger.occupants(name, gpu.index)}
-        for uid in engine_has - here.keys() - set(leaving):
+        for uid in engine_has - here.keys() - self.claims.holders_on(name) - set(leaving):
             self._to_guess.add(name)  # nobody tells of a binding that fails: look again
             placed = self.decided(uid)
             cards.known(placed.shares if placed is not None else ())
-        guesses = {}
+        guesses = dict(self.claims.guess(node, cards))
         for pod in sorted((here[uid] for uid in uids), key=since):
             uid = pod.metadata.uid
             guesses[uid] = self._charge(pod, node, cards.how_full)

@@ -1,0 +1,489 @@
+"""ResourceClaims: whatever is allocated is held, whoever allocated it, with or without a pod.
+
+    claim, allocated ──▶ its devices ──▶ the cards of a node ──▶ PodSeenBound, by the claim's UID
+    not allocated any more, or gone ──────────────────────────▶ PodGone
+
+A claim is a holder like a bound pod that somebody else placed:
+- a device that claims may share: the memory and cores that were consumed of it; without memory
+  among them, and any other device: the whole card, or the whole partition.
+- a device that is on no card that its node shows: what is charged for a pod that does not say which
+  GPUs it has (`bound_share`): a whole card, the last idle one, or its part on every card.
+- a device that a slice shows and that is no GPU: nothing.
+Once a device was found on a card, its claim stays there, also while its slices are away.
+Nobody is evicted for a claim, and no claim is ever asked to go: it is told as the pod that came
+last, of those that never go.
+"""
+
+import datetime
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from weft.cluster.state.bound_share import BoundShare, GuessedUse, guessed
+from weft.cluster.state.slices import (
+    CORES,
+    MEMORY,
+    DeviceKey,
+    PoolKey,
+    SliceGpu,
+    SliceView,
+    local,
+)
+from weft.core.engine import Event, PodGone, PodSeenBound
+from weft.dialects.catalog import NONE, is_gpu_resource
+from weft.dialects.resources import FULL_MILLI, whole_cards
+from weft.kube.dra import AllocatedDevice, DeviceClass, ResourceClaim
+from weft.kube.pods import Pod, PodContainer
+from weft.kube.watch import Change, Deleted
+from weft.model import (
+    BadInputError,
+    Gpu,
+    GpuMemoryRequest,
+    GpuRequest,
+    Node,
+    Placement,
+    PodRequest,
+    Shape,
+    Share,
+    parse_quantity,
+)
+from weft.model.ceilings import MOST_GPU_MIB, MOST_GPU_MILLI
+from weft.model.request import LATENCY_CRITICAL
+
+log = logging.getLogger("weft.cluster")
+
+Key = tuple[str, str]
+"""Namespace and name."""
+NodeOf = Callable[[str], Node | None]
+_MIB = 2**20
+
+
+class DeviceHold(NamedTuple):
+    """One allocated device's part of a node's GPUs.
+
+    `node` "": nobody says on which it is. `gpu` −1: nobody says which GPU it is. `memory_mib` −1:
+    all of it. `problem` says in words what is wrong, "" for nothing.
+    """
+
+    node: str
+    gpu: int
+    uuid: str = ""
+    memory_mib: int = -1
+    milli: int = FULL_MILLI
+    problem: str = ""
+
+
+class ReadingClaims(NamedTuple):
+    """The means to read claims: slices, the resources of classes by name, and nodes by name."""
+
+    slices: SliceView
+    classes: Mapping[str, str]
+    node: NodeOf
+
+
+# --- one claim -----------------------------------------------------------------------------------
+
+
+def holds_of(claim: ResourceClaim, by: ReadingClaims) -> list[DeviceHold | None]:
+    """The hold of each allocated device of the claim; None for those that hold no GPU."""
+    allocation = claim.status.allocation
+    if allocation is None:
+        return []
+    return [_hold(claim, device, by) for device in allocation.devices.results or ()]
+
+
+def _hold(claim: ResourceClaim, device: AllocatedDevice, by: ReadingClaims) -> DeviceHold | None:
+    key: DeviceKey = device.driver, device.pool, device.device
+    if device.admin_access:
+        return None
+    facts = by.slices.facts(key)
+    if facts is None and (by.slices.has(key) or not _may_be_gpu(claim, device, by)):
+        return None
+    memory_mib, milli, problem = consumed(device, facts)
+    name = (facts.node if facts is not None else "") or node_named(claim) or device.pool
+    node = by.node(name)
+    if facts is None:
+        problem = f"device {'/'.join(key)} is in no complete slice"
+    if node is None and (facts is None or not facts.node) and not node_named(claim):
+        return DeviceHold("", -1, "", memory_mib, milli, f"{problem}, and no node is named")
+    found = on_card(key, facts.node, node, by.slices) if facts is not None and node else None
+    if found is None:
+        if not problem and node is not None:
+            problem = f"device {'/'.join(key)} is no GPU that node {name} shows"
+        return DeviceHold(name, -1, "", memory_mib, milli, problem)
+    gpu, part = found
+    if memory_mib < 0 and part is not None:
+        memory_mib = min(part.memory_mib, gpu.memory_mib)
+        milli = -(-FULL_MILLI * memory_mib // gpu.memory_mib) if gpu.memory_mib else FULL_MILLI
+    elif memory_mib < 0:
+        memory_mib, milli = gpu.memory_mib, gpu.milli
+    return DeviceHold(name, gpu.index, gpu.uuid, memory_mib, milli, problem)
+
+
+def consumed(device: AllocatedDevice, facts: SliceGpu | None) -> tuple[int, int, str]:
+    """Memory (MiB, −1: all) and cores (thousandths) that were consumed, and what is wrong there."""
+    amounts = {local(name): each for name, each in (device.consumed_capacity or {}).items()}
+    memory = next((amounts[name] for name in MEMORY if name in amounts), None)
+    if memory is None:
+        return -1, FULL_MILLI, ""
+    try:
+        size = parse_quantity(memory, "consumedCapacity: memory")
+        cores = next((parse_quantity(amounts[n], n) for n in CORES if n in amounts), 0)
+    except BadInputError as error:
+        return -1, FULL_MILLI, str(error)
+    memory_mib, problem = min(-(-size // _MIB), MOST_GPU_MIB), ""
+    milli = FULL_MILLI if cores else 0
+    if facts is not None:
+        if facts.memory_bytes and size > facts.memory_bytes:
+            problem = f"{memory_mib:,} MiB were consumed of {facts.memory_mib:,} MiB"
+        elif size == facts.memory_bytes:
+            memory_mib = facts.memory_mib  # a card may have a part of a MiB too
+        if facts.cores:
+            milli = min(-(-FULL_MILLI * cores // facts.cores), MOST_GPU_MILLI)
+            problem = problem or (f"{cores} cores of {facts.cores}" if milli > FULL_MILLI else "")
+    return memory_mib, milli, problem
+
+
+def on_card(
+    key: DeviceKey, where: str, node: Node, slices: SliceView
+) -> tuple[Gpu, Gpu | None] | None:
+    """The GPU of the node that the device is: by UUID, or where the node's GPUs have none by index.
+
+    Of a partition that the node does not show its card, and the partition.
+    """
+    cards = slices.cards(where)
+    index = cards.index_of.get(key, -1)
+    own = next((gpu for gpu in cards.gpus if gpu.index == index), None)
+    if own is None:
+        return None
+    if (gpu := _same(own, node)) is not None:
+        return gpu, None
+    card = next((each for each in cards.gpus if each.index == own.parent), None)
+    gpu = _same(card, node) if card is not None else None
+    return None if gpu is None else (gpu, own)
+
+
+def _same(own: Gpu, node: Node) -> Gpu | None:
+    uuid, by_index = own.uuid, None
+    for gpu in node.gpus:
+        if uuid and gpu.uuid == uuid:
+            return gpu
+        if gpu.index == own.index and (gpu.parent is None) == (own.parent is None):
+            by_index = gpu
+    return by_index if by_index is not None and not (uuid and by_index.uuid) else None
+
+
+def node_named(claim: ResourceClaim) -> str:
+    """The one node to which the claim's allocation is bound; "" where it is to none, or several."""
+    allocation = claim.status.allocation
+    if allocation is None or allocation.node_selector is None:
+        return ""
+    for term in allocation.node_selector.node_selector_terms:
+        for field in term.match_fields or ():
+            if field.key == "metadata.name" and len(field.values or ()) == 1:
+                return (field.values or [""])[0]
+    return ""
+
+
+def _may_be_gpu(claim: ResourceClaim, device: AllocatedDevice, by: ReadingClaims) -> bool:
+    """True for a device in no slice that is a GPU for all that is known of its driver and class."""
+    if by.slices.is_of_gpus(device.driver) or "gpu" in device.driver.lower():
+        return True
+    request, _, sub = device.request.partition("/")
+    for asked in claim.spec.devices.requests or ():
+        if asked.name == request:
+            chosen = [each for each in asked.first_available or () if each.name == sub]
+            for one in (*([asked.exactly] if asked.exactly else ()), *chosen):
+                if is_gpu_resource(by.classes.get(one.device_class_name, "")):
+                    return True
+    return False
+
+
+def beside_claims(pod: Pod, covered: frozenset[tuple[str, str]]) -> Pod:
+    """The pod without what a claim gives it: resources by container."""
+
+    def without(container: PodContainer) -> PodContainer:
+        names = {resource for name, resource in covered if name == container.name}
+        if not names:
+            return container
+        asked = container.resources
+        limits = {n: q for n, q in (asked.limits or {}).items() if n not in names}
+        requests = {n: q for n, q in (asked.requests or {}).items() if n not in names}
+        return replace(container, resources=replace(asked, limits=limits, requests=requests))
+
+    spec = replace(
+        pod.spec,
+        containers=[without(each) for each in pod.spec.containers],
+        init_containers=[without(each) for each in pod.spec.init_containers or ()] or None,
+    )
+    return replace(pod, spec=spec)
+
+
+# --- all of them ---------------------------------------------------------------------------------
+
+
+class ClaimCharge(NamedTuple):
+    """A claim's part of one node: shares of known GPUs, and requests for GPUs that nobody
+    names."""
+
+    claim: ResourceClaim
+    node: str
+    shares: tuple[Share, ...] = ()
+    anywhere: tuple[GpuRequest, ...] = ()
+
+
+class ClaimView:
+    """The allocated claims. `problems` are those that are not as they should be, by UID: what is
+    wrong, in words. `assumed` is what is charged for lack of a card, by holder.
+
+    A holder is the claim's UID, with the node behind it for each node but its first.
+    """
+
+    def __init__(
+        self,
+        slices: SliceView | None = None,
+        node: NodeOf = lambda _: None,
+        wall: Callable[[], datetime.datetime] | None = None,
+    ) -> None:
+        self.problems: dict[str, str] = {}
+        self.assumed: dict[str, str] = {}
+        self.claims: dict[str, ResourceClaim] = {}
+        self._classes: dict[str, str] = {}
+        self._by = ReadingClaims(slices or SliceView(), self._classes, node)
+        self._wall = wall
+        self._uids: dict[Key, str] = {}
+        self._found: dict[tuple[str, int], DeviceHold] = {}
+        self._charges: dict[str, ClaimCharge] = {}
+        self._holders: dict[str, tuple[str, ...]] = {}
+        self._on_node: dict[str, set[str]] = {}
+        self._of_pool: dict[PoolKey, set[str]] = {}
+        self._of_gpus: set[str] = set()  # drivers, as claims were last charged by it
+        self._sent: dict[str, Placement] = {}
+
+    def __len__(self) -> int:
+        return len(self.claims)
+
+    def take_class(self, change: Change[DeviceClass]) -> tuple[list[Event], set[str]]:
+        """A class came, changed or went: devices of it in no slice may be GPUs now, or none."""
+        shown = change.object  # type: ignore[union-attr]
+        name = shown.metadata.name
+        before = self._classes.pop(name, "")
+        if not isinstance(change, Deleted):
+            self._classes[name] = shown.spec.extended_resource_name
+        if is_gpu_resource(before) == is_gpu_resource(self._classes.get(name, "")):
+            return [], set()
+        return self._charge_all(self.claims)
+
+    def take(self, change: Change[ResourceClaim]) -> tuple[list[Event], set[str]]:
+        """A claim came, changed or went: what the engine needs to know, and the nodes of which it
+        holds something else now."""
+        claim = change.object  # type: ignore[union-attr]
+        meta, allocation = claim.metadata, claim.status.allocation
+        known = self.claims.get(meta.uid)
+        if isinstance(change, Deleted) or allocation is None or not allocation.devices.results:
+            return self._free(meta.uid) if known is not None else ([], set())
+        self.claims[meta.uid] = claim
+        self._uids[meta.namespace, meta.name] = meta.uid
+        if known is not None and known.status.allocation == allocation:
+            return [], set()
+        if known is not None:
+            self._forget(known)
+        for device in allocation.devices.results:
+            self._of_pool.setdefault((device.driver, device.pool), set()).add(meta.uid)
+        return self._charge(meta.uid)
+
+    def pool_changed(self, pool: PoolKey) -> tuple[list[Event], set[str]]:
+        """The pool's slices changed: claims may be found on cards now. Where by these its driver is
+        one of GPUs, or none any more, that is so of its other pools' claims too."""
+        driver = pool[0]
+        is_of_gpus = self._by.slices.is_of_gpus(driver)
+        if is_of_gpus == (driver in self._of_gpus):
+            return self._charge_all(self._of_pool.get(pool, ()))
+        (self._of_gpus.add if is_of_gpus else self._of_gpus.discard)(driver)
+        pools = [users for (other, _), users in self._of_pool.items() if other == driver]
+        return self._charge_all(set().union(*pools))
+
+    def node_changed(self, name: str) -> tuple[list[Event], set[str]]:
+        """The node shows other GPUs, or came."""
+        return self._charge_all(
+            {self._charges[holder].claim.metadata.uid for holder in self._on_node.get(name, ())}
+        )
+
+    def _charge_all(self, uids: Iterable[str]) -> tuple[list[Event], set[str]]:
+        events, nodes = list[Event](), set[str]()
+        for uid in sorted(uids):
+            more, there = self._charge(uid)
+            events += more
+            nodes |= there
+        return events, nodes
+
+    def _free(self, uid: str) -> tuple[list[Event], set[str]]:
+        claim = self.claims.pop(uid)
+        key = claim.metadata.namespace, claim.metadata.name
+        if self._uids.get(key) == uid:
+            del self._uids[key]
+        self._forget(claim)
+        self.problems.pop(uid, None)
+        return self._place(uid, {})
+
+    def _forget(self, claim: ResourceClaim) -> None:
+        """Its allocation is over: where its devices were found counts no more."""
+        uid, allocation = claim.metadata.uid, claim.status.allocation
+        for number, device in enumerate(allocation.devices.results or () if allocation else ()):
+            self._found.pop((uid, number), None)
+            pool = device.driver, device.pool
+            users = self._of_pool.get(pool, set())
+            users.discard(uid)
+            if not users:
+                self._of_pool.pop(pool, None)
+
+    def _charge(self, uid: str) -> tuple[list[Event], set[str]]:
+        """Charge what the claim holds, by the slices and nodes of now."""
+        claim = self.claims[uid]
+        by_node: dict[str, ClaimCharge] = {}
+        problems: list[str] = []
+        for number, hold in enumerate(holds_of(claim, self._by)):
+            if hold is None:
+                continue
+            problems += [hold.problem] if hold.problem else []
+            if hold.gpu >= 0:
+                self._found[uid, number] = hold
+            charged = hold if hold.gpu >= 0 else self._found.get((uid, number), hold)
+            if charged.node:
+                known = by_node.get(charged.node, ClaimCharge(claim, charged.node))
+                by_node[charged.node] = _with(known, number, charged)
+        self._tell(claim, "; ".join(problems))
+        return self._place(uid, by_node)
+
+    def _tell(self, claim: ResourceClaim, problem: str) -> None:
+        uid, before = claim.metadata.uid, self.problems.pop(claim.metadata.uid, "")
+        if problem:
+            self.problems[uid] = problem
+        if problem and problem != before:
+            name = f"{claim.metadata.namespace}/{claim.metadata.name}"
+            log.warning("ResourceClaim %s: %s", name, problem)
+
+    def _place(self, uid: str, by_node: Mapping[str, ClaimCharge]) -> tuple[list[Event], set[str]]:
+        """Replace what the claim's holders hold by this."""
+        wanted = {
+            uid if place == 0 else f"{uid}/{name}": by_node[name]
+            for place, name in enumerate(sorted(by_node))
+        }
+        events, nodes = list[Event](), set[str]()
+        for holder in self._holders.pop(uid, ()):
+            before = self._charges.pop(holder)
+            self._on_node[before.node].discard(holder)
+            if before.anywhere:
+                nodes.add(before.node)
+            if holder not in wanted:
+                nodes.add(before.node)
+                self.assumed.pop(holder, None)
+                if self._sent.pop(holder, None) is not None:
+                    events.append(PodGone(holder))
+        for holder, charge in wanted.items():
+            self._charges[holder] = charge
+            self._on_node.setdefault(charge.node, set()).add(holder)
+            if charge.anywhere:
+                nodes.add(charge.node)  # where it is, the guesses on its node say
+            elif (event := self.seen(holder, charge.shares)) is not None:
+                nodes.add(charge.node)
+                events.append(event)
+        if wanted:
+            self._holders[uid] = tuple(wanted)
+        return events, nodes
+
+    def seen(self, holder: str, shares: tuple[Share, ...], why: str = "") -> PodSeenBound | None:
+        """The event that tells what the holder holds; None if it was told, or its node is not
+        there yet."""
+        charge = self._charges[holder]
+        self.assumed.pop(holder, None)
+        if why:
+            self.assumed[holder] = why
+        placement = Placement(holder, charge.node, shares)
+        if self._sent.get(holder) == placement or self._by.node(charge.node) is None:
+            return None
+        self._sent[holder] = placement
+        return self.event(placement)
+
+    def event(self, placement: Placement) -> PodSeenBound:
+        """The engine's event for a claim that holds this."""
+        at_ns = allocated_ns(self._charges[placement.uid].claim)
+        wall_ns = int(self._wall().timestamp() * 1e9) if self._wall is not None else at_ns
+        held_ns = max(0, wall_ns - at_ns) if at_ns else 0
+        return PodSeenBound(placement, at_ns, LATENCY_CRITICAL, held_ns, unsure=True)
+
+    # --- what others ask ---
+
+    def holds(self, holder: str) -> bool:
+        """True if this is a claim's holder."""
+        return holder in self._charges
+
+    def name_of(self, holder: str) -> str:
+        """The claim, for people: `claim ml/train`."""
+        meta = self._charges[holder].claim.metadata
+        return f"claim {meta.namespace}/{meta.name}"
+
+    def known_on(self, node: str) -> Iterator[tuple[Share, ...]]:
+        """The shares of known GPUs of this node that claims hold."""
+        return (self._charges[holder].shares for holder in self._on_node.get(node, ()))
+
+    def holders_on(self, node: str) -> set[str]:
+        """The holders of something of this node."""
+        return self._on_node.get(node, set())
+
+    def guess(self, node: Node, cards: GuessedUse) -> Iterator[tuple[str, BoundShare]]:
+        """Choose GPUs for what claims hold of nobody-knows-which GPU of this node, the oldest claim
+        first, and count them in the use of its cards."""
+        waiting = [h for h in self._on_node.get(node.name, ()) if self._charges[h].anywhere]
+        for holder in sorted(waiting, key=lambda h: (_age(self._charges[h].claim), h)):
+            charge = self._charges[holder]
+            shape = Shape(gpu_requests=charge.anywhere)
+            request = PodRequest(holder, charge.claim.metadata.name, shape, dialect=NONE.name)
+            share = guessed(request, node, cards.how_full)
+            first = 1 + max((each.gpu_request for each in charge.shares), default=-1)
+            cards.guessed(share.placement.shares)
+            more = (replace(s, gpu_request=s.gpu_request + first) for s in share.placement.shares)
+            both = (*charge.shares, *more)
+            yield holder, share._replace(placement=replace(share.placement, shares=both))
+
+    def guesses_on(self, node: str) -> bool:
+        """True if some claim holds nobody-knows-which GPU of this node."""
+        return any(self._charges[holder].anywhere for holder in self._on_node.get(node, ()))
+
+    def covered(self, pod: Pod) -> frozenset[tuple[str, str]]:
+        """The (container, resource) pairs of the pod that a claim which is charged gives it."""
+        status = pod.status.extended_resource_claim_status
+        if status is None:
+            return frozenset()
+        uid = self._uids.get((pod.metadata.namespace, status.resource_claim_name), "")
+        if uid not in self._holders:
+            return frozenset()
+        mappings = status.request_mappings or ()
+        return frozenset((each.container_name, each.resource_name) for each in mappings)
+
+
+def _with(charge: ClaimCharge, number: int, hold: DeviceHold) -> ClaimCharge:
+    if hold.gpu >= 0:
+        share = Share(number, hold.gpu, hold.memory_mib, hold.milli, hold.uuid)
+        return charge._replace(shares=(*charge.shares, share))
+    if hold.memory_mib < 0:
+        asked = whole_cards(1)
+    else:
+        asked = GpuRequest(memory=GpuMemoryRequest("mib", hold.memory_mib), milli=hold.milli)
+    return charge._replace(anywhere=(*charge.anywhere, asked))
+
+
+def allocated_ns(claim: ResourceClaim) -> int:
+    """Time of its allocation (else creation), by the API, nanoseconds since 1970; else 0."""
+    try:
+        return int(datetime.datetime.fromisoformat(_age(claim)).timestamp()) * 10**9
+    except ValueError:
+        return 0
+
+
+def _age(claim: ResourceClaim) -> str:
+    allocation = claim.status.allocation
+    text = allocation.allocation_timestamp if allocation is not None else None
+    return text or claim.metadata.creation_timestamp or ""

@@ -1,0 +1,434 @@
+"""ResourceSlices: the GPUs that drivers of dynamic resource allocation publish, by node.
+
+    slice ──▶ its pool's newest generation, if complete ──▶ devices that are GPUs ──▶ a node's cards
+
+Two devices are one card where they have the same UUID, or the same PCI address: two drivers may
+publish it, or one driver in two forms. A partition is a GPU with a parent: a device that names its
+parent's UUID, or one that shares a counter set with a larger device. Partitions that are cut only
+when a claim asks for one are never given away by Weft: they are listed as out of service, keep who
+holds them, and keep the card from everybody else meanwhile.
+
+A pool whose newest generation is not complete yet counts as it was last complete, for drivers
+replace slices one by one; after a restart such a pool has no devices until it is.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from weft.dialects.inventory import UNKNOWN_MIB
+from weft.dialects.node_gpus import InventorySource, ReportedGpu
+from weft.kube.dra import DeviceAttribute, DeviceCapacity, ResourceSlice, SliceDevice
+from weft.kube.watch import Change, Deleted
+from weft.model import BadInputError, Gpu, parse_quantity
+from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS
+
+DeviceKey = tuple[str, str, str]
+"""Driver, pool and device: how a claim names what it holds."""
+PoolKey = tuple[str, str]
+"""Driver and pool."""
+
+MEMORY = ("memory", "addressablememory", "vram")
+CORES = ("cores", "millicores")
+"""Capacities that are a GPU's memory (bytes) and its cores (in any unit: parts of the whole)."""
+_PCI = ("pcibusid", "pciaddress", "pciaddr")
+_NUMBERS = ("index", "cardindex", "minor")
+_MODELS = ("productname", "model")
+_PARTS, _WHOLE = ("mig", "partition"), ("gpu", "vfio", "hami-gpu", "amdgpu")
+"""The words of the attribute `type` for parts of GPUs, and for GPUs."""
+_KEEPS_OFF = ("NoSchedule", "NoExecute")
+_MIB = 2**20
+
+
+class SliceGpu(msgspec.Struct, frozen=True, gc=False):
+    """A GPU, or a part of one, as a slice shows it.
+
+    `node` is "" where it is on no one node. `memory_mib` and `cores` are 0 where it does not say;
+    `number` is its index, −1 likewise. `sets` are the counter sets that it takes from.
+    `is_part`: it says itself that it is cut from another. `numa` −1: unknown.
+    """
+
+    node: str
+    uuid: str = ""
+    pci: str = ""
+    memory_mib: int = 0
+    memory_bytes: int = 0
+    cores: int = 0
+    model: str = ""
+    numa: int = -1
+    number: int = -1
+    parent_uuid: str = ""
+    sets: tuple[str, ...] = ()
+    is_part: bool = False
+    tainted: bool = False
+
+
+PoolDevices = dict[str, SliceGpu | None]
+"""A pool's devices by name; None for those that are no GPUs."""
+
+
+class PoolReading(NamedTuple):
+    """A pool by its slices. `problem` says why they say nothing, "" if they do."""
+
+    devices: PoolDevices
+    problem: str = ""
+
+
+class NodeCards(NamedTuple):
+    """A node's GPUs by slices alone, and which of them each device is."""
+
+    gpus: tuple[Gpu, ...] = ()
+    index_of: Mapping[DeviceKey, int] = {}
+    problems: tuple[str, ...] = ()
+
+    @property
+    def source(self) -> InventorySource | None:
+        """The same as one of the sources of the node's inventory; None where there are none."""
+        if not self.gpus:
+            return None
+        cards = tuple(
+            ReportedGpu(gpu.memory_mib, gpu.memory_mib, gpu.model, gpu.uuid)
+            if gpu.memory_mib != UNKNOWN_MIB
+            else ReportedGpu(model=gpu.model, uuid=gpu.uuid)
+            for gpu in self.gpus
+            if gpu.parent is None
+        )
+        return InventorySource("ResourceSlices", cards, self.gpus)
+
+
+# --- one device ----------------------------------------------------------------------------------
+
+
+def local(name: str) -> str:
+    """An attribute's or capacity's name without its domain, in small letters."""
+    return name.rpartition("/")[2].lower()
+
+
+def read_device(driver: str, device: SliceDevice, node: str) -> SliceGpu | None:
+    """The device, if it is a GPU or a part of one: it says so, or has memory and an identity."""
+    says = _own_first(driver, device.attributes or {})
+    uuid, pci = _text(says, "uuid"), _pci(next((_text(says, n) for n in _PCI if n in says), ""))
+    kind = _text(says, "type").lower()
+    memory = _amount(driver, device.capacity, MEMORY)
+    named = uuid.startswith(("GPU-", "MIG-")) or kind in (*_WHOLE, *_PARTS)
+    if not named and not (memory and (uuid or pci)):
+        return None
+    parent = _text(says, "parentuuid")
+    numa = next((value for name, value in says.items() if name.startswith("numa")), None)
+    return SliceGpu(
+        node,
+        uuid,
+        pci,
+        min(memory // _MIB, MOST_GPU_MIB),
+        memory,
+        _amount(driver, device.capacity, CORES),
+        next((_text(says, name) for name in _MODELS if name in says), ""),
+        _number(numa),
+        next((_number(says[name]) for name in _NUMBERS if name in says), -1),
+        parent,
+        tuple(sorted({use.counter_set for use in device.consumes_counters or ()})),
+        bool(parent) or kind in _PARTS or uuid.startswith("MIG-"),
+        any(taint.effect in _KEEPS_OFF for taint in device.taints or ()),
+    )
+
+
+def _own_first(
+    driver: str, attributes: Mapping[str, DeviceAttribute]
+) -> dict[str, DeviceAttribute]:
+    """By local name; the driver's own say where two domains have one name."""
+    says: dict[str, DeviceAttribute] = {}
+    for name, value in attributes.items():
+        domain, key = name.rpartition("/")[0], local(name)
+        if key not in says or domain in ("", driver):
+            says[key] = value
+    return says
+
+
+def _text(says: Mapping[str, DeviceAttribute], name: str) -> str:
+    value = says.get(name)
+    return (value.string or "") if value is not None else ""
+
+
+def _number(value: DeviceAttribute | None) -> int:
+    number = value.int_ if value is not None else None
+    return number if number is not None and 0 <= number < MOST_GPUS else -1
+
+
+def _pci(text: str) -> str:
+    """The address in one form: Linux writes domains with four digits, NVML with eight."""
+    address = text.lower()
+    domain, colon, rest = address.partition(":")
+    return f"{domain[-4:]:0>4}{colon}{rest}" if rest.count(":") == 1 else address
+
+
+def _amount(
+    driver: str, capacity: Mapping[str, DeviceCapacity] | None, names: tuple[str, ...]
+) -> int:
+    """The capacity of one of these names, in its own unit; 0 for none, or one nobody can read."""
+    found = {local(name): each for name, each in (capacity or {}).items()}
+    for name in names:
+        if name in found:
+            try:
+                return parse_quantity(found[name].value, f"{driver}: {name}")
+            except BadInputError:
+                return 0
+    return 0
+
+
+# --- a pool --------------------------------------------------------------------------------------
+
+
+def read_pool(slices: Iterable[ResourceSlice]) -> PoolReading:
+    """Read the slices of one pool: those of its newest generation, if all of them are there."""
+    there = list(slices)
+    newest = max((each.spec.pool.generation for each in there), default=0)
+    current = [each for each in there if each.spec.pool.generation == newest]
+    wanted = max((each.spec.pool.resource_slice_count for each in current), default=0)
+    if len(current) != wanted:
+        return PoolReading({}, f"{len(current)} of {wanted} slices of generation {newest}")
+    devices: PoolDevices = {}
+    for each in sorted(current, key=lambda each: each.metadata.name):
+        for device in each.spec.devices or ():
+            if device.name in devices:
+                return PoolReading({}, f"device {device.name} is there twice")
+            node = each.spec.node_name or device.node_name
+            devices[device.name] = read_device(each.spec.driver, device, node)
+    return PoolReading(devices)
+
+
+# --- a node --------------------------------------------------------------------------------------
+
+
+class _Card:
+    """Devices that are one card, or one partition."""
+
+    def __init__(self, parent: "_Card | None" = None) -> None:
+        self.devices: dict[DeviceKey, SliceGpu] = {}
+        self.parent = parent
+        self.uuid = ""
+        self.index = -1
+
+    def add(self, key: DeviceKey, facts: SliceGpu) -> None:
+        self.devices[key] = facts
+        self.uuid = self.uuid or facts.uuid
+
+    @property
+    def memory_mib(self) -> int:
+        sizes = [facts.memory_mib for facts in self.devices.values() if facts.memory_mib]
+        return min(sizes, default=0)
+
+    @property
+    def number(self) -> int:
+        numbers = [facts.number for facts in self.devices.values() if facts.number >= 0]
+        return min(numbers) if numbers else _trailing(min(self.devices)[2]) if self.devices else -1
+
+    @property
+    def order(self) -> tuple[str, str, DeviceKey]:
+        pci = min((f.pci for f in self.devices.values() if f.pci), default="~")
+        return pci, self.uuid, min(self.devices, default=("", "", ""))
+
+
+def _trailing(name: str) -> int:
+    match = re.search(r"(\d{1,4})$", name)
+    number = int(match[1]) if match else -1
+    return number if number < MOST_GPUS else -1
+
+
+def cards_of(devices: Mapping[DeviceKey, SliceGpu]) -> NodeCards:
+    """The GPUs of one node, of all devices there that are any. Pure, and in any order the same."""
+    parents = _parents(devices)
+    by_identity: dict[str, _Card] = {}
+    cards: list[_Card] = []
+    for key in sorted(devices):
+        facts = devices[key]
+        if facts.is_part or key in parents:
+            continue
+        names = [name for name in (facts.uuid, facts.pci) if name]
+        card = next((by_identity[name] for name in names if name in by_identity), None)
+        if card is None:
+            cards.append(card := _Card())
+        card.add(key, facts)
+        by_identity.update((name, card) for name in names if name not in by_identity)
+    parts = _cut(devices, parents, cards, by_identity)
+    _number_all(cards, parts)
+    index_of = {key: card.index for card in (*cards, *parts) for key in card.devices}
+    gpus = tuple(_gpu(card, parts) for card in sorted((*cards, *parts), key=lambda c: c.index))
+    return NodeCards(gpus[:MOST_GPUS], index_of, tuple(_problems(devices)))
+
+
+def _parents(devices: Mapping[DeviceKey, SliceGpu]) -> dict[DeviceKey, DeviceKey]:
+    """Partitions by their counters: the devices of a set beside its one largest."""
+    sets: dict[tuple[str, str, str], list[DeviceKey]] = {}
+    for key, facts in devices.items():
+        for name in facts.sets[:1]:
+            sets.setdefault((key[0], key[1], name), []).append(key)
+    parents: dict[DeviceKey, DeviceKey] = {}
+    for together in sets.values():
+        whole = [key for key in together if not devices[key].is_part]
+        whole.sort(key=lambda key: (-devices[key].memory_mib, key))
+        if whole and (len(whole) == 1 or _is_larger(devices, whole)):
+            parents |= {key: whole[0] for key in together if key != whole[0]}
+    return parents
+
+
+def _is_larger(devices: Mapping[DeviceKey, SliceGpu], keys: list[DeviceKey]) -> bool:
+    return devices[keys[0]].memory_mib > devices[keys[1]].memory_mib
+
+
+def _cut(
+    devices: Mapping[DeviceKey, SliceGpu],
+    parents: Mapping[DeviceKey, DeviceKey],
+    cards: list[_Card],
+    by_identity: dict[str, _Card],
+) -> list[_Card]:
+    """The partitions, each with its card; one that no slice shows is added to `cards`."""
+    card_of = {key: card for card in cards for key in card.devices}
+    parts: dict[str | DeviceKey, _Card] = {}
+    for key in sorted(devices):
+        facts = devices[key]
+        if not facts.is_part and key not in parents:
+            continue
+        card = card_of.get(parents[key]) if key in parents else None
+        if card is None:
+            name = facts.parent_uuid or facts.pci or f"{key[0]}/{key[1]}/{facts.sets[:1]}"
+            card = by_identity.get(name)
+            if card is None:
+                card = by_identity[name] = _Card()
+                card.uuid = facts.parent_uuid
+                cards.append(card)
+        part = parts.setdefault(facts.uuid or key, _Card(card))
+        part.add(key, facts)
+    return list(parts.values())
+
+
+def _number_all(cards: list[_Card], parts: list[_Card]) -> None:
+    """Give each its index: the card's own number where all cards have one, else its place."""
+    numbers = [card.number for card in cards]
+    own = min(numbers, default=-1) >= 0 and len(set(numbers)) == len(numbers)
+    for place, card in enumerate(sorted(cards, key=lambda card: card.order)):
+        card.index = card.number if own else place
+    first = max((card.index for card in cards), default=-1) + 1
+
+    def order(part: _Card) -> tuple[int, tuple[str, str, DeviceKey]]:
+        assert part.parent is not None
+        return part.parent.index, part.order
+
+    for place, part in enumerate(sorted(parts, key=order)):
+        part.index = first + place
+
+
+def _gpu(card: _Card, parts: list[_Card]) -> Gpu:
+    facts = list(card.devices.values())
+    memory_mib = card.memory_mib
+    if not facts:  # a card of which only its partitions are shown
+        sizes = [part.memory_mib for part in parts if part.parent is card]
+        cut_ahead = not any(f.sets for p in parts if p.parent is card for f in p.devices.values())
+        memory_mib = sum(sizes) if cut_ahead else max(sizes, default=0)
+    on_demand = card.parent is not None and any(each.sets for each in facts)
+    return Gpu(
+        card.index,
+        memory_mib or UNKNOWN_MIB,
+        next((each.model for each in facts if each.model), ""),
+        card.uuid,
+        parent=card.parent.index if card.parent is not None else None,
+        in_service=bool(facts) and not on_demand and not all(each.tainted for each in facts),
+    )
+
+
+def _problems(devices: Mapping[DeviceKey, SliceGpu]) -> Iterable[str]:
+    """UUIDs that two pools of one driver, or two devices of one pool, have."""
+    uuids = Counter((key[0], facts.uuid) for key, facts in devices.items() if facts.uuid)
+    for (driver, uuid), count in sorted(uuids.items()):
+        if count > 1:
+            yield f"{count} devices of {driver} have the UUID {uuid}: they count as one GPU"
+
+
+# --- all of them ---------------------------------------------------------------------------------
+
+
+class SliceView:
+    """The slices there are. `problems` are pools that say nothing now, and why."""
+
+    def __init__(self) -> None:
+        self.problems: dict[PoolKey, str] = {}
+        self._slices: dict[PoolKey, dict[str, ResourceSlice]] = {}
+        self._pool_of: dict[str, PoolKey] = {}
+        self._pools: dict[PoolKey, PoolDevices] = {}
+        self._on_node: dict[str, set[PoolKey]] = {}
+        self._cards: dict[str, NodeCards] = {}
+        self._drivers: Counter[str] = Counter()  # pools of each that have GPUs
+
+    def take(self, change: Change[ResourceSlice]) -> tuple[PoolKey, set[str]]:
+        """A slice came, changed or went; its pool, and the nodes whose GPUs may be others now."""
+        shown = change.object  # type: ignore[union-attr]
+        pool = shown.spec.driver, shown.spec.pool.name
+        name, nodes = shown.metadata.name, set[str]()
+        before = self._pool_of.pop(name, pool)
+        if before != pool:  # drivers may rename a slice's pool
+            self._slices[before].pop(name, None)
+            nodes |= self._read(before)
+        there = self._slices.setdefault(pool, {})
+        if isinstance(change, Deleted):
+            there.pop(name, None)
+        else:
+            there[name] = shown
+            self._pool_of[name] = pool
+        return pool, nodes | self._read(pool)
+
+    def _read(self, pool: PoolKey) -> set[str]:
+        before = self._pools.get(pool, {})
+        reading = read_pool(self._slices[pool].values())
+        if not self._slices[pool]:
+            del self._slices[pool]
+            self.problems.pop(pool, None)
+        elif reading.problem:
+            self.problems[pool] = reading.problem
+            return set()  # as it was last complete
+        else:
+            self.problems.pop(pool, None)
+        self._pools[pool] = reading.devices
+        was, nodes = _nodes_of(before), _nodes_of(reading.devices)
+        self._drivers[pool[0]] += bool(nodes) - bool(was)
+        for name in was - nodes:
+            self._on_node[name].discard(pool)
+        for name in nodes:
+            self._on_node.setdefault(name, set()).add(pool)
+        if not self._slices.get(pool):
+            del self._pools[pool]
+        if before == reading.devices:
+            return set()
+        for name in was | nodes:
+            self._cards.pop(name, None)
+        return was | nodes
+
+    def cards(self, node: str) -> NodeCards:
+        """The node's GPUs by slices."""
+        known = self._cards.get(node)
+        if known is None:
+            devices = {
+                (*pool, name): facts
+                for pool in self._on_node.get(node, ())
+                for name, facts in self._pools[pool].items()
+                if facts is not None and facts.node == node
+            }
+            known = self._cards[node] = cards_of(devices)
+        return known
+
+    def has(self, key: DeviceKey) -> bool:
+        """True if a complete pool shows this device, whatever it is."""
+        return key[2] in self._pools.get(key[:2], ())
+
+    def facts(self, key: DeviceKey) -> SliceGpu | None:
+        """The device, if it is a GPU that a complete pool shows."""
+        return self._pools.get(key[:2], {}).get(key[2])
+
+    def is_of_gpus(self, driver: str) -> bool:
+        """True if some pool of this driver has GPUs."""
+        return self._drivers[driver] > 0
+
+
+def _nodes_of(devices: PoolDevices) -> set[str]:
+    return {facts.node for facts in devices.values() if facts is not None}

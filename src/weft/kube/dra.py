@@ -1,0 +1,197 @@
+"""Dynamic resource allocation: devices as slices show them, and claims that hold some of them.
+
+Group `resource.k8s.io/v1`, there from Kubernetes 1.34 on. Field names are Kubernetes' own. Of a
+claim only what was allocated is read: what it asked for is its scheduler's business.
+"""
+
+import json
+
+import msgspec
+
+from weft.kube.client import ApiClient
+from weft.kube.codec import Resource
+from weft.kube.errors import ApiError, NotFoundError
+from weft.kube.pods import NodeSelector
+from weft.model.manifest import Api, ObjectMeta
+
+GROUP = "resource.k8s.io"
+API_PATH = f"/apis/{GROUP}/v1"
+
+
+class DeviceAttribute(Api, frozen=True, gc=False):
+    """A device's attribute: one of these has a value."""
+
+    string: str | None = None
+    int_: int | None = msgspec.field(default=None, name="int")
+    bool_: bool | None = msgspec.field(default=None, name="bool")
+    version: str | None = None
+
+
+class DeviceCapacity(Api, frozen=True, gc=False):
+    """An amount that a device has, a quantity."""
+
+    value: str | int | float = 0
+
+
+class CountersUse(Api, frozen=True, gc=False):
+    """consumesCounters: the counter set from which a partition takes."""
+
+    counter_set: str = ""
+
+
+class DeviceTaint(Api, frozen=True, gc=False):
+    """A reason that keeps claims off a device; an effect that nobody knows counts as none."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class SliceDevice(Api, frozen=True, gc=False):
+    """One device of a slice. `node_name` only where the slice leaves that to its devices."""
+
+    name: str = ""
+    attributes: dict[str, DeviceAttribute] | None = None
+    capacity: dict[str, DeviceCapacity] | None = None
+    consumes_counters: list[CountersUse] | None = None
+    node_name: str = ""
+    allow_multiple_allocations: bool | None = None
+    taints: list[DeviceTaint] | None = None
+
+
+class ResourcePool(Api, frozen=True, gc=False):
+    """The pool of a slice: so many slices have this generation when it is complete."""
+
+    name: str = ""
+    generation: int = 0
+    resource_slice_count: int = 0
+
+
+class ResourceSliceSpec(Api, frozen=True, gc=False):
+    """spec of a slice: devices, or counters that devices of other slices of the pool consume."""
+
+    driver: str = ""
+    pool: ResourcePool = ResourcePool()
+    node_name: str = ""
+    devices: list[SliceDevice] | None = None
+
+
+class ResourceSlice(Api, frozen=True, gc=False):
+    """A part of what a driver has to offer."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ResourceSliceSpec = ResourceSliceSpec()
+
+
+class AllocatedDevice(Api, frozen=True, gc=False):
+    """One entry of status.allocation.devices.results. `consumed_capacity` is there only on devices
+    that several claims may share. Who has admin access looks on and holds nothing."""
+
+    request: str = ""
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    admin_access: bool | None = None
+    share_id: str | None = msgspec.field(default=None, name="shareID")
+    consumed_capacity: dict[str, str | int | float] | None = None
+
+
+class AllocatedDevices(Api, frozen=True, gc=False):
+    """status.allocation.devices."""
+
+    results: list[AllocatedDevice] | None = None
+
+
+class ClaimAllocation(Api, frozen=True, gc=False):
+    """status.allocation: it is there as long as the claim holds its devices."""
+
+    devices: AllocatedDevices = AllocatedDevices()
+    node_selector: NodeSelector | None = None
+    allocation_timestamp: str | None = None
+
+
+class ClaimConsumer(Api, frozen=True, gc=False):
+    """status.reservedFor: who may use the claim; a pod where `resource` is pods."""
+
+    resource: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class ResourceClaimStatus(Api, frozen=True, gc=False):
+    """status of a claim."""
+
+    allocation: ClaimAllocation | None = None
+    reserved_for: list[ClaimConsumer] | None = None
+
+
+class ExactRequest(Api, frozen=True, gc=False):
+    """spec.devices.requests[].exactly, and an entry of firstAvailable (which has a name)."""
+
+    name: str = ""
+    device_class_name: str = ""
+
+
+class ClaimRequest(Api, frozen=True, gc=False):
+    """spec.devices.requests[]: devices of a class, or of the first of several that has any."""
+
+    name: str = ""
+    exactly: ExactRequest | None = None
+    first_available: list[ExactRequest] | None = None
+
+
+class ClaimDevices(Api, frozen=True, gc=False):
+    """spec.devices."""
+
+    requests: list[ClaimRequest] | None = None
+
+
+class ResourceClaimSpec(Api, frozen=True, gc=False):
+    """spec of a claim, as far as it says of which classes its devices are."""
+
+    devices: ClaimDevices = ClaimDevices()
+
+
+class ResourceClaim(Api, frozen=True, gc=False):
+    """A claim for devices."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ResourceClaimSpec = ResourceClaimSpec()
+    status: ResourceClaimStatus = ResourceClaimStatus()
+
+
+class DeviceClassSpec(Api, frozen=True, gc=False):
+    """spec of a class: pods that ask for this resource get a claim, where no plugin offers it."""
+
+    extended_resource_name: str = ""
+
+
+class DeviceClass(Api, frozen=True, gc=False):
+    """A kind of devices that claims can ask for."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: DeviceClassSpec = DeviceClassSpec()
+
+
+RESOURCE_SLICES = Resource(API_PATH, "resourceslices", ResourceSlice)
+RESOURCE_CLAIMS = Resource(API_PATH, "resourceclaims", ResourceClaim)
+DEVICE_CLASSES = Resource(API_PATH, "deviceclasses", DeviceClass)
+WATCHED = (RESOURCE_SLICES, DEVICE_CLASSES, RESOURCE_CLAIMS)
+
+
+async def serves_claims(client: ApiClient) -> bool:
+    """True if the API server has claims in the form that is read here.
+
+    Raises what the client raises but where the server says that there are none.
+    """
+    try:
+        body = await client.call("GET", API_PATH)
+    except NotFoundError:
+        return False
+    except ApiError as error:
+        if error.code == 403:  # who may not look at the API's groups may not list claims either
+            return False
+        raise
+    listed = json.loads(body).get("resources") or ()
+    names = {entry.get("name") for entry in listed if isinstance(entry, dict)}
+    return {resource.name for resource in WATCHED} <= names

@@ -1,0 +1,226 @@
+"""ResourceClaims on a live cluster: what is allocated is held, whoever allocated it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from claims_world import claim, device, result, slice_of
+from live_world import World, anew, client_of, living, node, pod, refusals, until
+
+from fakes.api_server import FakeApiServer
+from weft.core.policies.fgd import Fgd
+
+Json = dict[str, Any]
+
+
+@asynccontextmanager
+async def world(*objects: Json, nodes: tuple[Json, ...] = ()) -> AsyncIterator[World]:
+    """A leading cluster on a server with claims; slices and claims are told by their fields."""
+    async with FakeApiServer(has_claims=True) as server, client_of(server) as client:
+        for one in nodes or (with_uuids(),):
+            server.add("nodes", one)
+        for each in objects:
+            put(server, each)
+        made = World(server, client, Fgd())
+        async with living(made):
+            yield made
+
+
+def put(server: FakeApiServer, body: Json) -> Json:
+    kind = "resourceslices" if "driver" in body["spec"] else "resourceclaims"
+    return server.add(kind, body)
+
+
+def with_uuids(name: str = "n", count: int = 2) -> Json:
+    """A node whose agent's annotation names cards by index and UUID."""
+    cards = ", ".join(
+        f'{{"index": {i}, "memory_mib": 16000, "uuid": "GPU-gpu-{i}"}}' for i in range(count)
+    )
+    body = node(name, count)
+    body["metadata"]["annotations"]["weft.dev/inventory"] = f'{{"gpus": [{cards}]}}'
+    return body
+
+
+def slices(count: int = 2, **how: Any) -> Json:
+    return slice_of("n", [device(f"gpu-{i}", **how) for i in range(count)])
+
+
+def used(made: World, gpu: int, name: str = "n") -> tuple[int, int]:
+    """MiB and thousandths of this card that are held."""
+    table = made.live.engine.ledger.table
+    row = table.device_row(table.row_of[name], gpu)
+    return int(table.memory_used[row]), int(table.milli_used[row])
+
+
+async def placed(made: World, name: str, memory_mib: int) -> int:
+    """Creates the pod and waits for its binding; the card that it was given."""
+    made.server.add("pods", pod(name, memory_mib))
+    await until(lambda: made.server.get("pods", name, "d")["spec"].get("nodeName"))
+    decided = await until(lambda: made.live.pods.decided(made.uid(name)))
+    return decided.shares[0].gpu
+
+
+async def test_an_allocated_claim_keeps_its_card() -> None:
+    async with world(slices(), claim("other", result("gpu-1"))) as made:
+        assert used(made, 1) == (16_000, 1000)
+
+        assert await placed(made, "a", 10_000) == 0
+        refused = refusals(made)
+        made.server.add("pods", pod("b", 10_000))
+        await until(lambda: "b" in refused)
+
+
+async def test_a_claim_that_is_released_frees_its_card() -> None:
+    async with world(slices(), claim("x", result("gpu-0")), claim("y", result("gpu-1"))) as made:
+        refused = refusals(made)
+        made.server.add("pods", pod("a", 10_000))
+        await until(lambda: "a" in refused)
+
+        made.server.update("resourceclaims", "y", {"status": {"allocation": None}}, "d")
+
+        await until(lambda: made.server.get("pods", "a", "d")["spec"].get("nodeName"))
+        assert made.live.pods.decided(made.uid("a")).shares[0].gpu == 1
+        made.server.remove("resourceclaims", "x", "d")
+        await until(lambda: used(made, 0) == (0, 0))
+
+
+async def test_a_claim_is_charged_what_it_consumes() -> None:
+    shared = slice_of("n", [device(f"gpu-{i}", cores=100) for i in range(2)])
+    part = claim("part", result("gpu-0", memory_mib=4_000, cores=25))
+    async with world(shared, part) as made:
+        assert used(made, 0) == (4_000, 250)
+
+        put(made.server, claim("more", result("gpu-0", memory_mib=1_000, cores=0)))
+
+        await until(lambda: used(made, 0) == (5_000, 250))
+
+
+async def test_a_restart_finds_the_same() -> None:
+    held = claim("x", result("gpu-1")), claim("lost", result("gpu-9"))
+    async with world(slices(3), *held, nodes=(with_uuids(count=3),)) as made:
+        await until(lambda: used(made, 2) == (16_000, 1000))
+        before = made.live.engine.ledger.holdings
+
+        await anew(made)
+
+        assert made.live.engine.ledger.holdings == before
+        assert await placed(made, "a", 10_000) == 0
+
+
+async def test_a_claim_whose_device_is_in_no_slice_takes_the_last_idle_card() -> None:
+    async with world(slices(), claim("x", result("gpu-7"))) as made:
+        assert used(made, 1) == (16_000, 1000)
+        (problem,) = made.live.pods.claims.problems.values()
+        assert "gpu-7 is in no complete slice" in problem
+        (assumed,) = made.live.pods.claims.assumed.values()
+        assert "the last idle cards of its node are taken to be its" in assumed
+
+
+async def test_its_slice_comes_later() -> None:
+    async with world(claim("x", result("gpu-0"))) as made:
+        assert used(made, 1) == (16_000, 1000)
+
+        put(made.server, slices())
+
+        await until(lambda: used(made, 0) == (16_000, 1000))
+        assert used(made, 1) == (0, 0)
+        assert not made.live.pods.claims.problems
+        assert not made.live.pods.claims.assumed
+
+
+async def test_a_claim_stays_on_its_card_while_its_slices_are_away() -> None:
+    async with world(slices(), claim("x", result("gpu-0"))) as made:
+        put(made.server, claim("y", result("gpu-5")))
+        await until(lambda: used(made, 1) == (16_000, 1000))
+
+        made.server.remove("resourceslices", "gpu.example.com-n-0")
+
+        await until(lambda: len(made.live.pods.claims.problems) == 2)
+        assert used(made, 0) == (16_000, 1000)
+        assert used(made, 1) == (16_000, 1000)
+
+
+async def test_a_node_whose_cards_only_slices_show() -> None:
+    bare = node()
+    del bare["metadata"]["annotations"]["weft.dev/inventory"]
+    async with world(slices(), claim("x", result("gpu-0")), nodes=(bare,)) as made:
+        gpus = made.live.nodes.nodes["n"].gpus
+        assert [(gpu.index, gpu.uuid, gpu.memory_mib) for gpu in gpus] == [
+            (0, "GPU-gpu-0", 16_000),
+            (1, "GPU-gpu-1", 16_000),
+        ]
+        assert used(made, 0) == (16_000, 1000)
+        assert await placed(made, "a", 10_000) == 1
+
+
+async def test_a_pod_whose_extended_resource_is_a_claim_is_charged_once() -> None:
+    async with world(slices()) as made:
+        asks = {"limits": {"nvidia.com/gpu": "1"}}
+        body = pod("p", scheduler="default-scheduler")
+        body["spec"] = {"nodeName": "n", "containers": [{"name": "c", "resources": asks}]}
+        mapping = {"containerName": "c", "resourceName": "nvidia.com/gpu", "requestName": "r"}
+        backed = {"resourceClaimName": "p-extended", "requestMappings": [mapping]}
+        body["status"] = {"extendedResourceClaimStatus": backed}
+        made.server.add("pods", body)
+        await until(lambda: used(made, 1) == (16_000, 1000))  # a guess, without its claim
+
+        put(made.server, claim("p-extended", result("gpu-0")))
+
+        await until(lambda: used(made, 0) == (16_000, 1000))
+        assert used(made, 1) == (0, 0)
+        made.server.remove("resourceclaims", "p-extended", "d")
+        await until(lambda: used(made, 1) == (16_000, 1000))
+        assert used(made, 0) == (0, 0)
+
+
+async def test_nobody_is_evicted_for_a_claim() -> None:
+    async with world(slices()) as made:
+        assert await placed(made, "a", 10_000) == 0
+        assert await placed(made, "b", 10_000) == 1
+
+        put(made.server, claim("late", result("gpu-0")))
+
+        (text,) = await until(lambda: made.told("Overbooked"))
+        assert "10,000 MiB" in text
+        assert "claim d/late" in text
+        await made.live._stream.idle()
+        assert not made.deleting("a")
+
+
+async def test_admin_access_and_other_devices_hold_nothing() -> None:
+    nic = {"name": "nic-0", "attributes": {"pciAddress": {"string": "0000:01:00.0"}}}
+    net = slice_of("n", [nic], driver="net.example.com")
+    looks_on = claim("monitor", result("gpu-0", adminAccess=True))
+    card = claim("net", result("nic-0", driver="net.example.com"))
+    async with world(slices(), net, looks_on, card) as made:
+        assert used(made, 0) == used(made, 1) == (0, 0)
+        assert not made.live.pods.claims.problems
+
+
+async def test_a_server_without_claims_is_asked_once() -> None:
+    async with FakeApiServer() as server, client_of(server) as client:
+        server.add("nodes", with_uuids())
+        made = World(server, client, Fgd())
+        async with living(made):
+            assert [feed.resource.name for feed in made.live.feeds] == [
+                "nodes",
+                "configmaps",
+                "persistentvolumes",
+                "persistentvolumeclaims",
+                "csinodes",
+                "pods",
+            ]
+
+
+async def test_who_may_not_list_claims_is_told_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with FakeApiServer(has_claims=True) as server, client_of(server) as client:
+        server.access.denied.add(("watch", "resourceclaims"))
+        server.add("nodes", with_uuids())
+        put(server, claim("x", result("gpu-0")))
+        made = World(server, client, Fgd())
+        async with living(made):
+            assert not server.watches("resourceclaims")
+            assert used(made, 0) == (0, 0)
+    (text,) = [r.getMessage() for r in caplog.records if "ResourceClaims" in r.getMessage()]
+    assert "may not watch resourceclaims" in text
