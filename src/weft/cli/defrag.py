@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from weft.core.engine.stranding_moves import StrandingPlan
     from weft.model import PodRequest
 
-defrag_app = Typer(help="Room won back by moving pods.", no_args_is_help=True)
+defrag_app = Typer(help="Move pods to make room for a pending one.", no_args_is_help=True)
 
 _Pod = Annotated[str, Option(help="NAMESPACE/NAME of a waiting pod.")]
 _Gpus = Annotated[int, Option(min=0, max=64, help="Instead: a pod of so many GPUs.")]
@@ -44,7 +44,7 @@ _MostTrials = Annotated[
 
 @defrag_app.callback()
 def _about() -> None:
-    """Room won back by moving pods."""
+    """Move pods to make room for a pending one."""
 
 
 @defrag_app.command("plan")
@@ -232,8 +232,8 @@ def show(plan: DefragPlan) -> None:
     else:
         print_note(_makes_room(plan))
     if plan.movable.stay:
-        stay = ", ".join(f"{count} {why}" for why, count in sorted(plan.movable.stay.items()))
-        echo(f"weft: pods that stay where they are: {stay}", err=True)
+        stay = ", ".join(f"{count} ({why})" for why, count in sorted(plan.movable.stay.items()))
+        echo(f"weft: pods that cannot be moved: {stay}", err=True)
 
 
 def print_json(plan: DefragPlan, **more: object) -> None:
@@ -254,10 +254,9 @@ def _brings(plan: "StrandingPlan") -> str:
 def _makes_room(plan: DefragPlan) -> str:
     room = plan.room
     if room is None:
-        more = (
-            "more trials (--most-trials) or moves may find one" if plan.cut_off else "there is none"
-        )
-        return f"No plan of so few moves was found: {more}."
+        if plan.cut_off:
+            return "No plan found yet: raise --most-trials or --most-moves."
+        return "No plan has so few moves: raise --most-moves."
     if not room.moves:
         return f"It fits on {room.node} as it is: nothing need be moved."
     least = "" if room.smallest else "; not all sets were tried, so fewer may do"

@@ -59,7 +59,7 @@ def test_the_pod_that_may_go_is_put_beside_the_one_that_may_not(weft: Weft) -> N
 @pytest.mark.parametrize(
     ("items", "stay"),
     [
-        ([_bound("one", "a", None), _bound("two", "b", None)], {"nobody makes it anew": 2}),
+        ([_bound("one", "a", None), _bound("two", "b", None)], {"no controller": 2}),
         (
             [
                 _bound(name, where, OWNER | {"kind": "DaemonSet"})

@@ -65,11 +65,11 @@ def _stays(pod: Pod) -> str:
     owners = pod.metadata.owner_references or ()
     controller = next((owner for owner in owners if owner.controller), None)
     if controller is None:
-        return "nobody makes it anew"
+        return "no controller"
     if controller.kind in _TIED_KINDS:
         return "tied to its node"
     if pod.metadata.deletion_timestamp:
-        return "going already"
+        return "terminating"
     if job_class_of(pod) == LATENCY_CRITICAL:
         return "latency-critical"
     return "" if placed_by_weft(pod) else "not placed by Weft"
