@@ -188,7 +188,13 @@ class Elector:
         self._expires_at = -math.inf
         body = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": self._now()}
         try:
-            await self._patch(body)
+            for _ in range(_TRIES):
+                try:
+                    await self._patch(body)
+                    return
+                except ConflictError:  # a renewal that was cut short may have been written
+                    if (await self._read()).spec.holder_identity != self.identity:
+                        return
         except (ApiError, LostError, NotSentError):
             return  # the next one waits a little longer
 
