@@ -74,7 +74,7 @@ def kubeconfig(folder: Path, url: str) -> Path:
 
 
 async def until(what: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not what():
             await asyncio.sleep(0.01)
 

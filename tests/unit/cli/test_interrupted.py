@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from commands import Weft
 
-SOON_S = 10.0
+SOON_S = 60.0
 """Cells of `endless` never end; a second suffices, but not on a machine that is busy."""
 
 

@@ -114,7 +114,7 @@ async def test_what_is_queued_at_the_end_is_written() -> None:
         task = asyncio.create_task(teller.run())
         for number in range(5):
             made.server.add("pods", pod(f"p{number}", 9_000_000))
-        await asyncio.wait_for(slow.struck.wait(), 20)
+        await asyncio.wait_for(slow.struck.wait(), 60)
         await until(lambda: all(made.live.pod("d", f"p{number}") for number in range(5)))
         task.cancel()
         slow.gate.set()
@@ -130,9 +130,10 @@ async def test_the_end_is_not_waited_for_for_ever() -> None:
         stuck = made.server.fault("delay", path="events")
         task = asyncio.create_task(teller.run())
         made.server.add("pods", pod("a", 9_000_000))
-        await asyncio.wait_for(stuck.struck.wait(), 20)
+        await asyncio.wait_for(stuck.struck.wait(), 60)
         task.cancel()
-        await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 2)
+        async with asyncio.timeout(10):  # the request's own time-out is 15 s
+            await asyncio.gather(task, return_exceptions=True)
         stuck.gate.set()
 
 

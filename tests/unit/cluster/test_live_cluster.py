@@ -41,9 +41,8 @@ async def life() -> None:
         first = led(client, [Profile("weft", [Fgd()])]).live
         await first.start()
         await first.lead(afresh=False)
-        while first._binding:
+        while server.requests.get("POST pods/binding", 0) < 8 or first._binding:
             await asyncio.sleep(0.01)
-        await asyncio.sleep(0.05)
         held = {uid: h.placement for uid, h in first.engine.ledger.holdings.items()}
         assert len(held) == 8
         assert list(first.engine.ledger.table.memory_used) == [16000, 16000]

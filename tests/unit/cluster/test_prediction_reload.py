@@ -257,7 +257,7 @@ async def test_predicting_holds_nobody_up(tmp_path: Path) -> None:
 
     def meaning(bodies: Mapping[str, bytes]) -> LoadedPredictions:
         if bodies["a"] == b"2":
-            assert went_on.wait(10)
+            assert went_on.wait(60)
         return LoadedPredictions(TABLE)
 
     async with api() as server, scene(server, lead=False) as made:

@@ -108,6 +108,7 @@ async def test_a_request_may_be_kept_back_at_the_last_moment() -> None:
 
 async def test_nobody_there_is_not_sent_and_no_answer_in_time_is_lost() -> None:
     async with FakeApiServer() as server, client_of(server, attempts=1) as client:
+        await client.call("GET", NODES.of(""))  # opens the connection
         fault = server.fault("delay")
         with pytest.raises(LostError):
             await client.send("GET", NODES.of(""), timeout_s=0.02)

@@ -74,22 +74,22 @@ class NodeWorld:
             handed=handed,
         )
         stop, started = asyncio.Event(), self.runtime.registrations + 1
-        composed: asyncio.Queue[Composition] = asyncio.Queue()
+        composed: asyncio.Future[Composition] = asyncio.get_running_loop().create_future()
 
         async def run() -> None:
             endpoint = Endpoint(self.api.url, FixedCredentials())
             async with ApiClient(endpoint) as client:
                 reader = FakeReader(self.file, NODE)
                 made = Composition(config or Configuration(), hosting, reader, client)
-                composed.put_nowait(made)
+                options = msgspec.structs.replace(made.delivery._options, look_s=look_s)
+                if hears_api:
+                    options = msgspec.structs.replace(options, wait_s=PATIENCE_S)
+                made.delivery._options = options
+                composed.set_result(made)
                 await made.agent.run(stop)
 
         self._stop, self._agent = stop, asyncio.create_task(run())
-        self._made = made = await composed.get()
-        options = msgspec.structs.replace(made.delivery._options, look_s=look_s)
-        if hears_api:
-            options = msgspec.structs.replace(options, wait_s=PATIENCE_S)
-        made.delivery._options = options
+        self._made = made = await composed
         await self.runtime.has_plugin(started)
         while hears_api and made.pods.node is None:
             await asyncio.sleep(0.005)

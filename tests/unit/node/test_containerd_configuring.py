@@ -240,7 +240,7 @@ async def test_containerd_that_does_not_wait_is_restarted_once_with_the_drop_in(
     running_again = asyncio.create_task(node.run())
     await asyncio.wait_for(until(lambda: node.begun == 1), LONG_S)
     assert await RuntimeHere(node.socket).put_back("n", str(node.drop_in)) == ""
-    assert node.begun == 2
+    await asyncio.wait_for(until(lambda: node.begun == 2), LONG_S)
     assert not node.drop_in.parent.exists()
     said = await RuntimeHere(node.socket).put_back("n", str(node.drop_in))
     assert said.endswith("run weft agent --cleanup on the node")
@@ -336,6 +336,7 @@ def test_what_serves_the_socket_is_found_by_the_kernel(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", PLAYED, str(socket)])
     try:
         while not socket.exists():
+            assert process.poll() is None
             os.sched_yield()
         with pytest.raises(RuntimeConfigError, match="not by containerd"):
             daemon_at(socket)

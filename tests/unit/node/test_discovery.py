@@ -208,7 +208,7 @@ async def test_a_change_is_written_at_once_and_a_server_that_is_away_is_asked_ag
         tasks = [asyncio.create_task(part.run()) for part in (s.watch, s.discovery)]
 
         async def until(text: str) -> None:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while text not in str(s.metadata().get("annotations")):
                     await asyncio.sleep(0.005)
 

@@ -13,7 +13,7 @@ from fakes.mps import fake_mps_control
 from weft.node.devices.mps import LOGS, PIPES, mps, no_mps
 from weft.node.devices.reader import DeviceError
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 def until(wanted: Callable[[], bool]) -> None:

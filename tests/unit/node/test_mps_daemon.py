@@ -45,7 +45,7 @@ def pid_in(seen: Path) -> int:
 async def run_until(daemon: MpsDaemon, wanted: Callable[[], bool]) -> None:
     """Run the part until that is so, then cancel it."""
     task = asyncio.create_task(daemon.run())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not wanted():
             await asyncio.sleep(0.005)
     task.cancel()

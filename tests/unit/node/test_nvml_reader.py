@@ -11,7 +11,7 @@ from weft.node.devices.nvml import NvmlReader
 from weft.node.devices.reader import DeviceError, GpuDevice, NoDriverError, ProcessUse
 from weft.node.devices.xid_watch import XidEvent, XidWatch
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Stage:

@@ -7,14 +7,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 import yaml
 from agent_world import NODE, NodeWorld, node_world
 
-from fakes.nri_runtime import NotCreatedError
+from fakes.nri_runtime import NotCreatedError, StartedContainer
 from weft.cli.agent import SUPERVISED, agent
 from weft.node.supervisor.delivery_lock import DeliveryLock
 from weft.node.supervisor.fork_server import ForkServer, Running, spawn
@@ -22,8 +22,9 @@ from weft.node.supervisor.supervisor import Supervisor, SupervisorOptions
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 LONG_S = 60
-MOST_CPU_S = 0.4
-"""CPU time of a start from a fork: 0.05 s measured. With its imports it takes more than 1 s."""
+MOST_CPU_OF_IMPORTS = 0.5
+"""CPU time of a start from a fork, of that of the server, which has imported all: a twentieth
+measured. An agent that imports by itself takes as long as the server."""
 WEFT = (sys.executable, "-m", "weft.cli.main")
 
 
@@ -189,6 +190,13 @@ async def supervised(folder: Path) -> AsyncIterator[SupervisedAgent]:
             await process.wait()
 
 
+async def started(world: NodeWorld, name: str) -> StartedContainer:
+    """A bound pod's container; asked for again where this agent has not heard of the pod yet."""
+    while True:
+        with suppress(NotCreatedError):
+            return await world.create(world.bound(name))
+
+
 async def test_no_container_starts_without_its_share_while_the_agent_starts_again(
     tmp_path: Path,
 ) -> None:
@@ -196,8 +204,7 @@ async def test_no_container_starts_without_its_share_while_the_agent_starts_agai
     async with asyncio.timeout(2 * LONG_S), supervised(tmp_path) as own:
         runtime = own.world.runtime
         await runtime.has_plugins("weft", "weft-guard")
-        pod = own.world.bound("p")
-        assert (await own.world.create(pod)).env["SHARE_MIB"] == "1000"
+        assert (await started(own.world, "p")).env["SHARE_MIB"] == "1000"
         first, server = own.agent(), own.server()
         os.kill(server, signal.SIGSTOP)
         os.kill(first, signal.SIGKILL)
@@ -208,8 +215,8 @@ async def test_no_container_starts_without_its_share_while_the_agent_starts_agai
         os.kill(server, signal.SIGCONT)
         await runtime.has_plugins("weft", "weft-guard")
         assert own.agent() not in (0, first)
-        assert cpu_s(own.agent()) < MOST_CPU_S
-        assert (await own.world.create(own.world.bound("q"))).env["SHARE_MIB"] == "1000"
+        assert cpu_s(own.agent()) < MOST_CPU_OF_IMPORTS * cpu_s(server)
+        assert (await started(own.world, "q")).env["SHARE_MIB"] == "1000"
         own.process.terminate()
         assert await own.process.wait() == 0
         await runtime.has_plugins()
@@ -228,7 +235,7 @@ async def test_an_agent_whose_server_is_killed_ends_before_the_next_one_starts(
             await asyncio.sleep(0.01)
         await runtime.has_plugins("weft", "weft-guard")
         assert own.server() != server
-        assert (await own.world.create(own.world.bound("p"))).env["SHARE_MIB"] == "1000"
+        assert (await started(own.world, "p")).env["SHARE_MIB"] == "1000"
         agent_, server = own.agent(), own.server()
         own.process.kill()
         await asyncio.gather(ended(server), ended(agent_))

@@ -135,7 +135,7 @@ async def test_both_sides_show_a_certificate(
 
         options = PrometheusOptions(
             server.url,
-            timeout_s=5,
+            timeout_s=60,
             authority_file=file(authority, "pem"),
             verify=verify,
             certificate_file=file(own, "pem"),

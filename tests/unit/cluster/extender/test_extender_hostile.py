@@ -249,7 +249,7 @@ async def raw(port: int, data: bytes, cut: int = 0) -> bytes:
         for piece in (data[:cut], data[cut:]):
             writer.write(piece)
             await writer.drain()
-        return await asyncio.wait_for(reader.read(), 20)
+        return await asyncio.wait_for(reader.read(), 60)
     except ConnectionError:
         return b""
     finally:
@@ -334,7 +334,7 @@ async def test_a_byte_now_and_then_buys_no_time(head: bytes) -> None:
 
 def pour(port: int, head: bytes, piece: bytes, times: int) -> bytes:
     """Send it as fast as it is taken; what came back first. Nothing of it is copied here."""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as sock:
         try:
             sock.sendall(head)
             for _ in range(times):
@@ -461,7 +461,7 @@ async def test_who_does_not_read_the_answer_is_hung_up_on() -> None:
             sock.setblocking(False)
             await loop.sock_connect(sock, ("127.0.0.1", port))
             await loop.sock_sendall(sock, head + body)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while server.metrics.rejected.get("slow") != 1:
                     await asyncio.sleep(0.02)
             await is_well(session)

@@ -20,8 +20,8 @@ from weft.kube.credentials import FixedCredentials
 from weft.kube.lease import Elector, LeaseOptions
 from weft.model.annotations import ROLE
 
-LEASE = LeaseOptions(duration_s=3, renew_s=0.1, request_timeout_s=0.3, margin_s=0.1)
-BINDING = BindOptions(request_timeout_s=1)
+LEASE = LeaseOptions(duration_s=10, renew_s=0.1, request_timeout_s=3, margin_s=0.1)
+BINDING = BindOptions(request_timeout_s=3)
 
 
 def add_node(server: FakeApiServer) -> None:
@@ -85,7 +85,7 @@ async def world() -> AsyncIterator[tuple[FakeApiServer, Callable[[str], Running]
 
 
 async def until(what: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not what():
             await asyncio.sleep(0.005)
 

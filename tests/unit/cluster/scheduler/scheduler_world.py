@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from fakes.api_server import FakeApiServer
 from fakes.lease import LeaseStub
 from weft.cluster.http.access import AccessRule
-from weft.cluster.scheduler.explain_service import Explainer
+from weft.cluster.scheduler.explain_service import Explainer, SearchOptions
 from weft.cluster.scheduler.metrics import SchedulerMetrics
 from weft.core.explain.explanation import Explanation, ObservedProgress
 from weft.core.framework import Policy, Profile
@@ -27,6 +27,7 @@ from weft.kube.credentials import FixedCredentials
 from weft.testing import AGENT_BY_NAME
 
 MIB = 16_000
+PATIENT = SearchOptions(budget_s=60)
 Json = dict[str, Any]
 
 
@@ -93,7 +94,7 @@ class World:
         self.progress: dict[str, ObservedProgress] = {}
         self.pages = StatusPages(
             self.live,
-            Explainer(self.live, self.parts.guard, self.progress.get),
+            Explainer(self.live, self.parts.guard, self.progress.get, PATIENT),
             [self.metrics],
             address=address,
             port=0,

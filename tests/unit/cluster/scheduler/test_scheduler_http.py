@@ -1,11 +1,14 @@
 """The scheduler's own pages: health, readiness, limits, and whoever does not keep to the rules."""
 
 import asyncio
+import contextlib
 import socket
+import threading
 
+import aiohttp
 import pytest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
-from scheduler_world import add_node, add_pod, world
+from scheduler_world import World, add_node, add_pod, world
 
 from fakes.lease import LeaseStub
 from weft.cluster.scheduler.explain_service import Explainer
@@ -14,6 +17,14 @@ from weft.host.scheduler_pages import StatusPages
 from weft.model import BadInputError
 
 QUICK = PagesOptions(head_timeout_s=0.2, most_connections=3, close_s=0.2)
+
+
+async def is_well(cluster: World) -> None:
+    """It answers; asked again where a slow machine used up the time of the request."""
+    while True:
+        with contextlib.suppress(aiohttp.ClientConnectionError):
+            if await cluster.get("/healthz") == (200, "ok"):
+                return
 
 
 async def raw(port: int, data: bytes) -> bytes:
@@ -113,7 +124,7 @@ async def test_broken_requests_end_alone(data: bytes) -> None:
     async with world(QUICK) as cluster:
         said = await raw(cluster.pages.port, data)
         assert b"200" not in said
-        assert await cluster.get("/healthz") == (200, "ok")
+        await is_well(cluster)
 
 
 async def test_connections_beyond_the_limit_are_closed() -> None:
@@ -153,7 +164,7 @@ async def test_many_explanations_at_once_are_turned_away_not_queued() -> None:
 
 
 async def test_garbage_behind_a_request_costs_only_its_own_connection() -> None:
-    async with world(PagesOptions(head_timeout_s=0.2, idle_timeout_s=0.5, close_s=0.2)) as cluster:
+    async with world(PagesOptions(idle_timeout_s=0.5, close_s=0.2)) as cluster:
         whole = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
         said = await raw(cluster.pages.port, whole + b"\x00\x01\r\n\r\n")
         assert b"this is no HTTP request" in said
@@ -165,8 +176,11 @@ async def test_garbage_behind_a_request_costs_only_its_own_connection() -> None:
 async def test_who_does_not_take_an_answer_is_not_waited_for() -> None:
     """An answer larger than what the system's buffers hold, to someone who reads nothing."""
 
+    asked = threading.Event()
+
     class Large:
         def collect(self) -> list[Metric]:
+            asked.set()
             family = GaugeMetricFamily("large", "Nothing.", labels=("n",))
             for number in range(300):
                 family.add_metric((f"{number}" + "x" * 40_000,), 1)
@@ -177,7 +191,7 @@ async def test_who_does_not_take_an_answer_is_not_waited_for() -> None:
         slow = socket.create_connection(("127.0.0.1", cluster.pages.port))
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         slow.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-        await cluster.until(lambda: len(cluster.pages.server.opened) == 1)
+        await cluster.until(asked.is_set)
         await cluster.until(lambda: not cluster.pages.server.opened)
         slow.close()
         assert await cluster.get("/healthz") == (200, "ok")

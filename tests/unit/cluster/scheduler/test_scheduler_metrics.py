@@ -86,7 +86,7 @@ async def test_a_bind_that_is_refused_is_an_error_and_tried_again() -> None:
         assert found["weft_binds_total", "outcome=Refused"] == 1
         assert found["scheduler_pod_scheduling_sli_duration_seconds_count", "attempts=2"] == 1
         waited = found["scheduler_pod_scheduling_sli_duration_seconds_sum", "attempts=2"]
-        assert 1 <= waited < 10, "the back-off of a second is part of it"
+        assert 1 <= waited < 60, "the back-off of a second is part of it"
 
 
 async def test_single_gpus_are_told_only_where_that_is_asked_for() -> None:

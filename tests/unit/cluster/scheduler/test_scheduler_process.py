@@ -35,7 +35,7 @@ async def test_a_lost_lease_ends_the_process_and_nothing_is_bound_any_more() -> 
     async with world() as (server, start):
         a = start("a")
         await until(lambda: a.live.leadership.here)
-        taken = {"spec": {"holderIdentity": "other", "leaseDurationSeconds": 3}}
+        taken = {"spec": {"holderIdentity": "other", "leaseDurationSeconds": 60}}
         server.update("leases", "weft", taken, "kube-system")
         with pytest.raises(LeadershipLostError, match="other took the lease"):
             await a.task
@@ -45,7 +45,7 @@ async def test_a_lost_lease_ends_the_process_and_nothing_is_bound_any_more() -> 
 
 async def test_a_pod_that_comes_back_after_a_crash_is_a_follower_whatever_its_label_says() -> None:
     async with world() as (server, start):
-        held = {"spec": {"holderIdentity": "other", "leaseDurationSeconds": 3}}
+        held = {"spec": {"holderIdentity": "other", "leaseDurationSeconds": 60}}
         server.update("leases", "weft", held, "kube-system")
         add_own_pod(server, "a", "leader")
         a = start("a")
@@ -56,15 +56,16 @@ async def test_a_pod_that_comes_back_after_a_crash_is_a_follower_whatever_its_la
 
 async def test_a_lease_that_a_dead_process_left_behind_is_no_leader_and_a_renewed_one_is() -> None:
     async with world() as (server, start):
-        held = {"spec": {"holderIdentity": "dead", "leaseDurationSeconds": 1}}
+        held = {"spec": {"holderIdentity": "dead", "leaseDurationSeconds": 60}}
         server.update("leases", "weft", held, "kube-system")
         a = start("a")
         await until(lambda: a.live.ready and a.elector.holder == "dead")
         assert a.live.leadership.lacking.startswith("no Weft process leads yet")
-        renewed = {"spec": {"holderIdentity": "alive", "leaseDurationSeconds": 1}}
+        renewed = {"spec": {"holderIdentity": "alive", "leaseDurationSeconds": 60}}
         server.update("leases", "weft", renewed, "kube-system")
         await until(lambda: a.live.leadership.elsewhere == "alive")
         assert a.live.leadership.lacking == ""
+        server.update("leases", "weft", {"spec": {"holderIdentity": ""}}, "kube-system")
         await until(lambda: a.live.leadership.here)
         assert a.live.leadership.lacking == ""
 
@@ -84,7 +85,7 @@ async def test_stopping_finishes_the_binding_under_way_and_keeps_the_lease_till_
         await until(lambda: a.live.leadership.here)
         held = server.fault("delay", path="/binding", method="POST")
         add_pod(server, "slow")
-        await asyncio.wait_for(held.struck.wait(), 10)
+        await asyncio.wait_for(held.struck.wait(), 60)
         stopping = asyncio.ensure_future(a.stop())
         renewals = server.requests.get("PATCH leases", 0)
         await until(lambda: server.requests.get("PATCH leases", 0) >= renewals + 2)

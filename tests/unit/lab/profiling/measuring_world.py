@@ -22,17 +22,18 @@ import json, os, select, sys, time
 if sys.argv[1] == "-c":
     sys.exit({sees!r} if "torch" in sys.argv[2] else "nothing is installed here")
 open("{pids}", "a").write(f"{{os.getpid()}}\\n")
-def say(event, iterations=0):
-    told = {{"event": event, "at_s": time.monotonic(), "iterations": iterations}}
-    print(json.dumps(told), flush=True)
+def say(event, began_s=None):
+    now_s = time.monotonic()
+    iterations = 0 if began_s is None else int(1000 * (now_s - began_s))
+    print(json.dumps({{"event": event, "at_s": now_s, "iterations": iterations}}), flush=True)
+    return now_s
 say("loaded")
 while line := sys.stdin.readline():
     if line != "go\\n":
         continue
-    began = time.monotonic()
-    say("steady")
+    began_s = say("steady")
     while not select.select([0], [], [], 0.02)[0]:
-        say("progress", int(1000 * (time.monotonic() - began)))
+        say("progress", began_s)
     say("paused")
 """
 

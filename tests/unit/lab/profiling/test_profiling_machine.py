@@ -17,7 +17,7 @@ from weft.lab.profiling.machine import Machine, MachineOptions
 from weft.lab.profiling.processes import WorkloadProcess
 from weft.lab.workloads.catalog import BY_NAME
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 FAKE_WORKLOAD = """
 import json, sys, time

@@ -15,7 +15,7 @@ from measuring_world import alive, played
 
 from weft.lab.profiling.runlog import read
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 def until(wanted: Callable[[], bool]) -> None:
