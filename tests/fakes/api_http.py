@@ -23,11 +23,17 @@ class Request(NamedTuple):
 
 
 class FakeConnection(asyncio.Protocol):
-    """One client's connection: requests are handled one after another, as HTTP/1.1 wants."""
+    """One client's connection: requests are handled one after another, as HTTP/1.1 wants. It
+    stands in `opened` from its first moment on."""
 
-    def __init__(self, handle: Callable[[Request, "FakeConnection"], None], server: str) -> None:
+    def __init__(
+        self,
+        handle: Callable[[Request, "FakeConnection"], None],
+        server: str,
+        opened: "dict[FakeConnection, None]",
+    ) -> None:
         self._handle = handle
-        self._server = server
+        self._server, self._opened = server, opened
         self._buffer = bytearray()
         self._busy = False
         self._transport: asyncio.Transport | None = None
@@ -38,10 +44,12 @@ class FakeConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the way back."""
         self._transport = cast(asyncio.Transport, transport)
+        self._opened[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell whoever streams into this connection."""
         self._transport = None
+        self._opened.pop(self, None)
         if self.on_lost is not None:
             self.on_lost()
 
@@ -125,13 +133,8 @@ def _take(buffer: bytearray) -> Request | None:
 
 
 async def listen(
-    handle: Callable[[Request, FakeConnection], None],
-    name: str,
-    port: int,
-    tls: ssl.SSLContext | None,
+    connection: Callable[[], FakeConnection], port: int, tls: ssl.SSLContext | None
 ) -> asyncio.Server:
     """A server on 127.0.0.1; port 0 takes a free one."""
     loop = asyncio.get_running_loop()
-    return await loop.create_server(
-        lambda: FakeConnection(handle, name), "127.0.0.1", port, ssl=tls
-    )
+    return await loop.create_server(connection, "127.0.0.1", port, ssl=tls)

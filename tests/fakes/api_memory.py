@@ -37,7 +37,7 @@ class MemoryConnection(FakeConnection):
     """The server's side of one exchange. What comes is kept until the client takes it."""
 
     def __init__(self) -> None:
-        super().__init__(lambda *_: None, "memory")
+        super().__init__(lambda *_: None, "memory", {})
         self.status = 0
         self.headers: dict[str, str] = {}
         self._chunks: list[bytes] = []

@@ -77,7 +77,9 @@ class FakeApiServer:
 
     async def start(self, port: int = 0) -> None:
         """Listen on 127.0.0.1; `url` says where."""
-        self._server = await listen(self._handle, NAME, port, self._tls)
+        self._server = await listen(
+            lambda: FakeConnection(self._handle, NAME, self._connections), port, self._tls
+        )
         port = self._server.sockets[0].getsockname()[1]
         self.url = f"{'https' if self._tls else 'http'}://127.0.0.1:{port}"
         if self._bookmark_s:
@@ -85,11 +87,14 @@ class FakeApiServer:
 
     async def stop(self) -> None:
         """Reset every connection and stop listening; the objects stay."""
+        if self._server is not None:
+            self._server.close()
+            for _ in range(3):  # whom it has just accepted is connected then, and reset
+                await asyncio.sleep(0)
         tasks = list(self._tasks)
         self.reset()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._server is not None:
-            self._server.close()
             await self._server.wait_closed()
 
     # --- what a test does to the world ---

@@ -130,7 +130,7 @@ class Node:
             on_registered=lambda: None,
             on_list=lambda resource, listed: self.lists.append(listed),
             folder=self.folder,
-            period_s=0.01,
+            period_s=0.2,  # three without a list are a kubelet that hung up
         )
         task = asyncio.create_task(plugins.run())
         try:
