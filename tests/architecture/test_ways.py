@@ -128,7 +128,7 @@ async def test_a_watched_pod_is_bound_within_few_files(
     policy: type[Policy], limits: Limits
 ) -> None:
     way = await watched_pod(policy())
-    for _ in range(4):
+    for _ in range(20):
         if limits.hold(way):
             break
         way = await watched_pod(policy())  # on a busy machine tasks take turns in between

@@ -20,7 +20,7 @@ QUICK = PagesOptions(head_timeout_s=0.2, most_connections=3, close_s=0.2)
 
 
 async def is_well(cluster: World) -> None:
-    """It answers; asked again where a slow machine used up the time of the request."""
+    """Waits for an answer; asks again where a slow machine used up the time of the request."""
     while True:
         with contextlib.suppress(aiohttp.ClientConnectionError):
             if await cluster.get("/healthz") == (200, "ok"):
